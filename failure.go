@@ -83,7 +83,7 @@ func (l *asker) learn(how limit.Failure, figures *limit.Decision) {
 	}
 	go func() {
 		defer l.known.asking.Store(false)
-		_ = script.Guard(func() error { // a hook of the Redis client's may panic
+		_ = script.RecoverPanic(func() error { // a hook of the Redis client's may panic
 			r, err := l.client.engine.Rate(context.Background(), &l.facts)
 			if err == nil {
 				l.known.last.Store(&r)

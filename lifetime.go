@@ -26,7 +26,7 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
 	}
 	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)
-	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIRE", int64(ms), l.client.rules.Letters()})
+	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIRE", int64(ms), l.client.rules.Flags()})
 	return reply == int64(1), l.fail(op, err)
 }
 
@@ -40,14 +40,14 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 	if time.Until(at) == math.MaxInt64 {
 		return false, l.fail(op, fmt.Errorf("%w: moment %v is more than 292 years away; ClearExpire lets a limiter live for ever", ErrInvalidConfig, at))
 	}
-	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIREAT", at.UnixMilli(), l.client.rules.Letters()})
+	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIREAT", at.UnixMilli(), l.client.rules.Flags()})
 	return reply == int64(1), l.fail(op, err)
 }
 
 // ClearExpire makes the limiter live forever, and reports whether it had a time to live. A KeepAlive time
 // comes back at the next request. What a Client keeps of a PerClient limiter still expires when unused.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
-	reply, err := l.change(ctx, lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Letters()})
+	reply, err := l.change(ctx, lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Flags()})
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 

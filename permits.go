@@ -75,7 +75,7 @@ func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, 
 	return d, l.fail(op, err)
 }
 
-// atHand is decide for less than half its time, if the answer is known and short.
+// atHand is a fast path of decide for answers from memory, if the caller needs no figures.
 func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, waits bool) (granted, known bool) {
 	p := l.policy
 	if p.Shadow {

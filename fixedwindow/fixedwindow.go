@@ -55,7 +55,7 @@ func (c Config) validate() error {
 type Limiter struct {
 	cfg   Config
 	lanes *lane.Lanes
-	table *lane.Groups
+	table *lane.Queues
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
@@ -63,7 +63,7 @@ type Limiter struct {
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, lanes: lanes}
-	l.table = lane.NewGroups(lanes, lane.Rule{
+	l.table = lane.NewQueues(lanes, lane.Rule{
 		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
 		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask,
 	})

@@ -75,7 +75,7 @@ func (c Config) validate() error {
 type Limiter struct {
 	cfg   Config
 	lanes *lane.Lanes
-	table *lane.Groups
+	table *lane.Queues
 	err   error // of the configuration
 
 	origin   string        // what the members' names begin with
@@ -96,7 +96,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	if cfg.Thresholds != "" {
 		most = 0
 	}
-	l.table = lane.NewGroups(lanes, lane.Rule{
+	l.table = lane.NewQueues(lanes, lane.Rule{
 		Package: "slidinglog", Options: o, Err: l.err, Most: MaxPermits, Limit: most,
 		Usual: cfg.Limit, Window: cfg.Window, Write: "ZADD", Check: l.check, Ask: l.ask,
 	})

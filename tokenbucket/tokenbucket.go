@@ -89,7 +89,7 @@ func (c Config) fill() time.Duration { return time.Duration(c.refills()) * c.Int
 type Limiter struct {
 	cfg   Config
 	lanes *lane.Lanes
-	table *lane.Groups
+	table *lane.Queues
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
@@ -97,7 +97,7 @@ type Limiter struct {
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, lanes: lanes}
-	l.table = lane.NewGroups(lanes, lane.Rule{
+	l.table = lane.NewQueues(lanes, lane.Rule{
 		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
 		Usual: cfg.Capacity, Window: l.Window(), Check: check, Beside: l.beside, Ask: l.ask,
 	})

@@ -45,11 +45,11 @@ type Call struct {
 	most    time.Duration // that the caller waits, 0 for no bound
 }
 
-// begin asks the limiter for n permits of the key, which is guarded if the limiter has
-// second keys ([keypart.Guard]), and tells heard, if there is one, what it said and how
+// begin asks the limiter for n permits of the key, which is escaped if the limiter has
+// second keys ([keypart.EscapeSuffix]), and tells heard, if there is one, what it said and how
 // long that took. The outcome is to be awaited with the same ctx.
 func (a attempt) begin(ctx context.Context, heard func(Outcome, time.Duration)) *Call {
-	a.key = guarded(a.limiter, a.key)
+	a.key = escaped(a.limiter, a.key)
 	c := &Call{done: make(chan Outcome, 1)}
 	go func() {
 		start := time.Now()
@@ -72,10 +72,10 @@ func (a attempt) begin(ctx context.Context, heard func(Outcome, time.Duration)) 
 	return c
 }
 
-// guarded returns the key under which a limiter is asked.
-func guarded(limiter limit.Limiter, key string) string {
+// escaped returns the key under which a limiter is asked.
+func escaped(limiter limit.Limiter, key string) string {
 	if s, ok := limiter.(limit.Suffixed); ok {
-		return keypart.Guard(key, s.KeySuffix())
+		return keypart.EscapeSuffix(key, s.KeySuffix())
 	}
 	return key
 }

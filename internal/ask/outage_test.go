@@ -78,8 +78,8 @@ func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit
 
 func window() time.Duration { return time.Minute }
 
-// guarded runs a test with a limiter that has a policy.
-func guarded(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, say asking, told *limitertest.Recorder)) {
+// escaped runs a test with a limiter that has a policy.
+func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, say asking, told *limitertest.Recorder)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		told := &limitertest.Recorder{}
@@ -106,7 +106,7 @@ func TestBreaker(t *testing.T) {
 	t.Parallel()
 	for _, heeds := range []bool{true, false} {
 		s := &server{heeds: heeds}
-		guarded(t, limit.FailOpen(), s, func(t *testing.T, say asking, told *limitertest.Recorder) {
+		escaped(t, limit.FailOpen(), s, func(t *testing.T, say asking, told *limitertest.Recorder) {
 			q, _ := say(t.Context(), "k", 1)
 			assert.Equal(t, ask.Granted, q.State)
 			s.hangs.Store(true)
@@ -151,7 +151,7 @@ func kinds(told *limitertest.Recorder) []limit.EventKind {
 func TestSlowProbe(t *testing.T) {
 	t.Parallel()
 	s := &server{takes: 30 * time.Millisecond, heeds: true}
-	guarded(t, limit.FailOpen(), s, func(t *testing.T, say asking, _ *limitertest.Recorder) {
+	escaped(t, limit.FailOpen(), s, func(t *testing.T, say asking, _ *limitertest.Recorder) {
 		s.hangs.Store(true)
 		for range 3 {
 			_, _ = say(t.Context(), "k", 1)
@@ -203,7 +203,7 @@ func TestWhatCounts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			guarded(t, limit.FailClosed(), c.server, func(t *testing.T, say asking, _ *limitertest.Recorder) {
+			escaped(t, limit.FailClosed(), c.server, func(t *testing.T, say asking, _ *limitertest.Recorder) {
 				_, _ = say(t.Context(), "k", 1)
 				c.server.asked.Store(0)
 				c.server.hangs.Store(c.hangs)
@@ -230,7 +230,7 @@ func TestWhatCounts(t *testing.T) {
 func TestFailLocal(t *testing.T) {
 	t.Parallel()
 	s := &server{heeds: true, limits: map[string]int64{"large": 100, "none": 0, "one": 1}}
-	guarded(t, limit.FailLocal(0.5), s, func(t *testing.T, say asking, told *limitertest.Recorder) {
+	escaped(t, limit.FailLocal(0.5), s, func(t *testing.T, say asking, told *limitertest.Recorder) {
 		s.hangs.Store(true)
 		q, _ := say(t.Context(), "large", 1)
 		assert.Equal(t, ask.Closed, q.State, "nothing is known")

@@ -63,7 +63,7 @@ func (q *Question) Await(ctx, bounded context.Context, c *Call) (panicked any) {
 		q.Limit.count(ctx, o, q.Start)
 	}
 	if o.Panicked == nil {
-		q.conclude(ctx, o)
+		q.record(ctx, o)
 	}
 	return o.Panicked
 }
@@ -72,16 +72,16 @@ func (q *Question) Await(ctx, bounded context.Context, c *Call) (panicked any) {
 // that the answer.
 func (q *Question) Wait(ctx context.Context, w Waiter, n int64) {
 	q.Asked = q.Next
-	key := guarded(w, q.Key)
+	key := escaped(w, q.Key)
 	o := Outcome{Err: w.Acquire(ctx, key, n)}
 	if o.Err == nil {
 		o.Decision.Granted = true
 		o.GiveBack = func(ctx context.Context) error { return w.Release(ctx, key, n) }
 	}
-	q.conclude(ctx, o)
+	q.record(ctx, o)
 }
 
-func (q *Question) conclude(ctx context.Context, o Outcome) {
+func (q *Question) record(ctx context.Context, o Outcome) {
 	q.Next = nil
 	switch {
 	case o.Err == nil && o.Decision.Granted && o.Decision.Limit == 0:

@@ -30,11 +30,11 @@ type batch struct {
 	lane.Batch
 	call lane.Call
 
-	group    *group
+	queue    *queue
 	rules    redisson.Rules
 	requests []*request
 	reserved int  // how many runs are kept for others now
-	round    bool // of the line
+	pass     bool // of the line
 	freed    int  // how often permits had been freed before
 	figures  bool
 	audit    bool
@@ -54,12 +54,12 @@ type batch struct {
 // batches are those that are not in use, with room for what small ones need.
 var batches sync.Pool
 
-func newBatch(g *group) *batch {
+func newBatch(q *queue) *batch {
 	b, ok := batches.Get().(*batch)
 	if !ok {
 		b = &batch{}
 	}
-	b.group, b.rules, b.Mu = g, g.engine.rules, &g.mu
+	b.queue, b.rules, b.Mu = q, q.engine.rules, &q.mu
 	return b
 }
 
@@ -112,7 +112,7 @@ func (b *batch) limiter() *Limiter { return b.requests[0].limiter }
 
 // prepare makes the call that decides the batch, with an identity of its own.
 func (b *batch) prepare() {
-	ids := b.group.engine.ids
+	ids := b.queue.engine.ids
 	switch {
 	case b.rules.KeepsNoMembers():
 		b.member = nil // none is kept
@@ -125,8 +125,8 @@ func (b *batch) prepare() {
 		redisson.SetPermits(b.member, b.Sum)
 	}
 	b.word = b.member
-	b.sent = b.group.engine.clock.Now()
-	l, keys := b.limiter(), b.group.keys
+	b.sent = b.queue.engine.clock.Now()
+	l, keys := b.limiter(), b.queue.keys
 	b.compares = l.compareDue(b.sent)
 	overall := l.overall.Load()
 	if overall != nil {
@@ -184,7 +184,7 @@ func (b *batch) flags() string {
 	if b.UpTo {
 		flags += "u"
 	}
-	return flags + b.rules.Letters()
+	return flags + b.rules.Flags()
 }
 
 // formatAge returns the age of an attempt in milliseconds, with room for what
@@ -193,16 +193,16 @@ func formatAge(age time.Duration) string {
 	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
 }
 
-// Finished tells the callers what came of the batch. Where another client's member
+// OnReply tells the callers what came of the batch. Where another client's member
 // has the same short id, or the limiter turned out not to be of type Overall, the batch is
 // asked for anew, as often as a server of ours can ask for it.
-func (b *batch) Finished(c *lane.Call) (again bool) {
-	if reply, _ := c.Outcome(); isWord(reply, "keys") && b.call.Keys != b.group.keys {
+func (b *batch) OnReply(c *lane.Call) (again bool) {
+	if reply, _ := c.Outcome(); isWord(reply, "keys") && b.call.Keys != b.queue.keys {
 		b.limiter().overall.Store(nil)
 		b.prepare()
 		return true
 	}
-	return b.group.engine.finished(b, &b.redo, c)
+	return b.queue.engine.complete(b, &b.redo, c)
 }
 
 // one returns the only limiter, whatever the answer names.
@@ -217,30 +217,30 @@ type decision interface {
 
 // redo is why the call of a decision was made anew.
 type redo struct {
-	anew   int        // how often the identity was another's
-	giving *Limiter   // whose default the call replaces, or nil
-	older  limit.Rate // that default
+	redraws  int        // how often the identity was another's
+	replaces *Limiter   // whose default the call replaces, or nil
+	older    limit.Rate // that default
 }
 
 // finished prepares a decision's call anew if that is due; else it tells the callers what
 // came of it.
-func (e *Engine) finished(d decision, r *redo, c *lane.Call) (again bool) {
+func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
-	if r.giving != nil {
+	if r.replaces != nil {
 		if err == nil {
-			e.gaveDefault(r.giving, r.older, reply)
-			r.giving = nil
+			e.gaveDefault(r.replaces, r.older, reply)
+			r.replaces = nil
 			d.prepare()
 			return true
 		}
 	} else if older, number, ok := olderDefault(reply); ok && d.one(number) != nil {
-		r.giving, r.older = d.one(number), older
-		*c = lane.Call{Call: e.giveDefault(r.giving), Owner: c.Owner, Requests: c.Requests}
+		r.replaces, r.older = d.one(number), older
+		*c = lane.Call{Call: e.giveDefault(r.replaces), Owner: c.Owner, Requests: c.Requests}
 		return true
 	}
 	switch {
-	case isTaken(reply, err) && r.anew < maxAnew:
-		r.anew++
+	case isTaken(reply, err) && r.redraws < maxRedraws:
+		r.redraws++
 		e.ids.Skip()
 		d.prepare()
 		return true
@@ -256,31 +256,31 @@ func (b *batch) finish(reply any, err error) {
 	l := b.limiter()
 	var o outcome
 	switch {
-	case b.redo.giving != nil:
-		err = b.group.engine.gaveNoDefault(l, err)
+	case b.redo.replaces != nil:
+		err = b.queue.engine.gaveNoDefault(l, err)
 	case err != nil:
-		err = b.group.engine.explain(b.group.keys.Names(), err)
+		err = b.queue.engine.explain(b.queue.keys.Names(), err)
 	default:
 		if _, short := reply.(int64); short && l.overall.Load() == nil {
 			l.overall.Store(l.Keys.Pick(0, 1, 3))
 		}
 		o, err = b.parse(reply)
-		b.group.engine.found(l, o.findings)
+		b.queue.engine.found(l, o.findings)
 		if err == nil {
-			b.group.engine.comparedDefault(b, o)
+			b.queue.engine.comparedDefault(b, o)
 		}
 		if _, figures := reply.([]any); figures && err == nil {
 			for _, r := range b.requests {
-				b.group.engine.tellRate(r.limiter, o.Limit, o.interval)
+				b.queue.engine.tellRate(r.limiter, o.Limit, o.interval)
 			}
 		}
 	}
-	b.group.finished(b, o, err)
+	b.queue.complete(b, o, err)
 }
 
-// maxAnew is how many identities are tried: that each was another's is next to
+// maxRedraws is how many identities are tried: that each was another's is next to
 // impossible.
-const maxAnew = 16
+const maxRedraws = 16
 
 // isWord reports whether a script answered with a word alone.
 func isWord(reply any, word string) bool {

@@ -33,29 +33,29 @@ func newTestRequest(permits int64) *request {
 	return &request{Question: outage.Question{Permits: permits}}
 }
 
-// wish is one request of a drawn batch.
-type wish struct {
+// drawn is one request of a drawn batch.
+type drawn struct {
 	permits int64
 	inLine  bool
 }
 
-func drawWishes(t *rapid.T) (wishes []wish) {
+func drawRequests(t *rapid.T) (requests []drawn) {
 	permits := rapid.SliceOfN(rapid.Int64Range(1, 14), 0, 12)
 	for _, n := range permits.Draw(t, "line") {
-		wishes = append(wishes, wish{n, true})
+		requests = append(requests, drawn{n, true})
 	}
 	for _, n := range permits.Draw(t, "tries") {
-		wishes = append(wishes, wish{n, false})
+		requests = append(requests, drawn{n, false})
 	}
-	if len(wishes) == 0 {
-		wishes = append(wishes, wish{1, false})
+	if len(requests) == 0 {
+		requests = append(requests, drawn{1, false})
 	}
-	return wishes
+	return requests
 }
 
-func batchOf(t *rapid.T, wishes []wish) *batch {
+func batchOf(t *rapid.T, requests []drawn) *batch {
 	b := newTestBatch()
-	for _, w := range wishes {
+	for _, w := range requests {
 		if !b.add(newTestRequest(w.permits), w.inLine) {
 			t.Fatalf("a batch of %d requests does not hold one more", len(b.requests))
 		}
@@ -71,10 +71,10 @@ type told struct {
 
 // serveOneByOne is what a batch stands for: requests taken one after another,
 // in the line only until one of it does not fit.
-func serveOneByOne(wishes []wish, rate, free int64) (answers []told, taken int64) {
+func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken int64) {
 	blocked := false
 	left := free
-	for _, w := range wishes {
+	for _, w := range requests {
 		var a told
 		switch {
 		case w.permits > rate:
@@ -121,25 +121,25 @@ func TestAnswersAreThoseOfRequestsTakenOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
 		free := rapid.Int64Range(-5, rate).Draw(t, "free")
-		wishes := drawWishes(t)
-		want, taken := serveOneByOne(wishes, rate, free)
+		requests := drawRequests(t)
+		want, taken := serveOneByOne(requests, rate, free)
 		for i := range want {
 			want[i].unasked = false // one in a run with the refused one is answered like it
 		}
 
 		o := outcome{Outcome: lane.Outcome{Limit: rate, Free: free, Taken: taken}}
-		assert.Equal(t, want, toldBy(tell(batchOf(t, wishes), o)))
+		assert.Equal(t, want, toldBy(tell(batchOf(t, requests), o)))
 
 		// The script may tell what was free for what was taken: the walk ends the same.
 		o.Taken = free
-		assert.Equal(t, want, toldBy(tell(batchOf(t, wishes), o)))
+		assert.Equal(t, want, toldBy(tell(batchOf(t, requests), o)))
 	})
 }
 
 func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 	t.Parallel()
 	b := newTestBatch()
-	for _, w := range []wish{{3, true}, {3, true}, {4, true}, {9, false}, {5, false}, {5, false}, {1, false}, {2, false}} {
+	for _, w := range []drawn{{3, true}, {3, true}, {4, true}, {9, false}, {5, false}, {5, false}, {1, false}, {2, false}} {
 		require.True(t, b.add(newTestRequest(w.permits), w.inLine))
 	}
 	// 5 of 8 are free: the first 3 fits, the second blocks the 4, 9 exceeds the
@@ -179,7 +179,7 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		round++
 		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
 		inUse := rapid.Int64Range(0, rate).Draw(t, "in use")
-		wishes := drawWishes(t)
+		requests := drawRequests(t)
 		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
 		if inUse > 0 {
 			if a, err := e.Acquire(ctx, l, outage.Question{Permits: inUse}); err != nil || !a.Granted {
@@ -187,8 +187,8 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 			}
 		}
 
-		b := batchOf(t, wishes)
-		b.group = &group{engine: e, keys: l.Keys}
+		b := batchOf(t, requests)
+		b.queue = &queue{engine: e, keys: l.Keys}
 		for _, r := range b.requests {
 			r.limiter = l
 		}
@@ -204,7 +204,7 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, taken := serveOneByOne(wishes, rate, rate-inUse)
+		want, taken := serveOneByOne(requests, rate, rate-inUse)
 		refusedRuns := map[int]bool{}
 		place, possible := 0, false
 		for i, r := range b.Runs() {

@@ -17,8 +17,8 @@ func (e *Engine) Rest() (waiting int, next time.Time, rests bool) {
 	now := e.clock.Now()
 	for _, key := range e.keys() {
 		rests = true
-		e.visit(key, func(g *group) {
-			n, at, quiet := g.rest(now)
+		e.visit(key, func(q *queue) {
+			n, at, quiet := q.rest(now)
 			waiting, next, rests = waiting+n, clock.Sooner(next, at), quiet
 		})
 		if !rests {
@@ -31,65 +31,65 @@ func (e *Engine) Rest() (waiting int, next time.Time, rests bool) {
 // Moved wakes those who waited for this moment of a test's clock.
 func (e *Engine) Moved() {
 	for _, key := range e.keys() {
-		e.visit(key, (*group).moved)
+		e.visit(key, (*queue).moved)
 	}
 }
 
 func (e *Engine) keys() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Collect(maps.Keys(e.groups))
+	return slices.Collect(maps.Keys(e.queues))
 }
 
-// rest is [Engine.Rest] for one limiter, which a visitor uses too. g.mu is held.
-func (g *group) rest(now time.Time) (waiting int, next time.Time, rests bool) {
-	g.engine.mu.Lock()
-	users := g.users - 1
-	g.engine.mu.Unlock()
-	waiting = g.line.count
-	if users != waiting+len(g.crowd.waiting)+len(g.leases.holders) || g.calls+g.returns > 0 || g.listed || g.hasWork(now) || g.held() {
+// rest is [Engine.Rest] for one limiter, which a visitor uses too. q.mu is held.
+func (q *queue) rest(now time.Time) (waiting int, next time.Time, rests bool) {
+	q.engine.mu.Lock()
+	users := q.users - 1
+	q.engine.mu.Unlock()
+	waiting = q.line.count
+	if users != waiting+len(q.jointWaiters.waiting)+len(q.leases.holders) || q.calls+q.returns > 0 || q.listed || q.hasWork(now) || q.held() {
 		return 0, time.Time{}, false
 	}
 	rests = true
 	sleeps := func(until time.Time) { next, rests = clock.Sooner(next, until), rests && until.After(now) }
-	for r := range g.line.all() {
+	for r := range q.line.all() {
 		next, rests = clock.Sooner(next, r.deadline), rests && r.State == lane.Gathered && !r.overdue(now)
 	}
-	if g.line.count > 0 {
-		next = clock.Sooner(next, g.line.dueAt)
+	if q.line.count > 0 {
+		next = clock.Sooner(next, q.line.dueAt)
 	}
-	for m := range g.crowd.waiting {
+	for m := range q.jointWaiters.waiting {
 		sleeps(m.sleepsUntil())
-		if m.groups[0] == g { // it waits for others too
+		if m.queues[0] == q { // it waits for others too
 			waiting++
 		}
 	}
-	for _, l := range g.leases.holders {
+	for _, l := range q.leases.holders {
 		sleeps(l.leaseEnd())
 	}
 	return waiting, next, rests
 }
 
-// moved is [Engine.Moved] for one limiter. g.mu is held.
-func (g *group) moved() {
-	now := g.engine.clock.Now()
-	for r := range g.line.all() {
-		if r.State == lane.Gathered && r.overdue(now) && !g.asksLast(r, now) {
-			g.line.remove(r)
+// moved is [Engine.Moved] for one limiter. q.mu is held.
+func (q *queue) moved() {
+	now := q.engine.clock.Now()
+	for r := range q.line.all() {
+		if r.State == lane.Gathered && r.overdue(now) && !q.asksLast(r, now) {
+			q.line.remove(r)
 			r.tell(answer{})
 		}
 	}
-	for m := range g.crowd.waiting {
+	for m := range q.jointWaiters.waiting {
 		if !m.sleepsUntil().After(now) {
 			m.wake()
 		}
 	}
-	for _, l := range g.leases.holders {
+	for _, l := range q.leases.holders {
 		if !l.leaseEnd().After(now) {
 			l.prefetched.timer.Reset(0)
 		}
 	}
-	g.next(now)
+	q.next(now)
 }
 
 // leaseEnd returns when the handle's lease ends, zero if it has.

@@ -36,13 +36,13 @@ type Engine struct {
 	book     *clients.Book // nil where the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
-	mu     sync.Mutex                // taken last, after a group's
-	groups map[string]*group         // by config key, as long as somebody uses them or a lease lives
-	last   *group                    // that was forgotten: a caller alone comes again and again
-	told   map[limit.Event]time.Time // when the observer was, of what it is not to hear again and again
-	active int                       // calls and background work under way
-	closed bool
-	idle   chan struct{} // closed when closed and nothing is active
+	mu           sync.Mutex                // taken last, after a queue's
+	queues       map[string]*queue         // by config key, as long as somebody uses them or a lease lives
+	last         *queue                    // that was forgotten: a caller alone comes again and again
+	lastReported map[limit.Event]time.Time // when the observer was, of what it is not to hear again and again
+	active       int                       // calls and background work under way
+	closed       bool
+	idle         chan struct{} // closed when closed and nothing is active
 }
 
 // AwaitReplicas has grants count once replicas have them. An answer may then come
@@ -66,7 +66,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	conn := script.NewConn(rdb, timeout)
 	e := &Engine{
 		conn: conn, clock: conn.Clock(), lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: conn.Clock().Now(),
-		groups: make(map[string]*group), told: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
+		queues: make(map[string]*queue), lastReported: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
 	}
 	e.refusals.Clock = e.clock
 	e.notices = notify.New(rdb, timeout, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
@@ -83,17 +83,17 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.book.Stop()
 	defer e.refusals.Forget()
 	e.mu.Lock()
-	var groups []*group
+	var queues []*queue
 	if !e.closed {
 		e.closed = true
 		if e.active == 0 {
 			close(e.idle)
 		}
-		groups = slices.Collect(maps.Values(e.groups))
+		queues = slices.Collect(maps.Values(e.queues))
 	}
 	e.mu.Unlock()
-	for _, g := range groups {
-		g.close()
+	for _, q := range queues {
+		q.close()
 	}
 	defer e.lanes.Close()
 	select {
@@ -144,14 +144,14 @@ func (e *Engine) Closed() error {
 	return nil
 }
 
-// enter counts a caller in at the limiter's group, with its request if it has one, and
-// leave counts it out. A group that nobody uses is forgotten.
-func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, error) {
+// enter counts a caller in at the limiter's queue, with its request if it has one, and
+// leave counts it out. A queue that nobody uses is forgotten.
+func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*queue, error) {
 	return e.enterBy(e.lanes.Of(ctx, l.Config), l, r)
 }
 
 // enterBy is enter for a limiter to which that lane leads.
-func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) {
+func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*queue, error) {
 	if r != nil {
 		e.book.Used(r.Asked)
 	}
@@ -161,30 +161,30 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 		return nil, limit.ErrClosed
 	}
 	e.active++
-	g := e.groups[l.Config]
-	if g == nil {
-		if g = e.last; g == nil || g.config != l.Config {
-			g = &group{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
-			g.line.observer = e.observer
-			g.gathered = g.room[:0]
+	q := e.queues[l.Config]
+	if q == nil {
+		if q = e.last; q == nil || q.config != l.Config {
+			q = &queue{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
+			q.line.observer = e.observer
+			q.gathered = q.room[:0]
 		}
-		e.groups[l.Config] = g
+		e.queues[l.Config] = q
 	}
-	if g.lane.Load() != to {
-		g.lane.Store(to)
+	if q.lane.Load() != to {
+		q.lane.Store(to)
 	}
-	g.users++
+	q.users++
 	if r != nil {
-		r.group, r.Mu = g, &g.mu
+		r.queue, r.Mu = q, &q.mu
 	}
-	return g, nil
+	return q, nil
 }
 
 // letGo counts a request's caller out, unless its batch has or will. A request that the
 // line may still know is not used anew.
-func (e *Engine) letGo(g *group, r *request, answered bool) {
+func (e *Engine) letGo(q *queue, r *request, answered bool) {
 	if !r.byBatch {
-		e.leave(g)
+		e.leave(q)
 	}
 	if answered && !r.Waits {
 		*r = request{}
@@ -193,7 +193,7 @@ func (e *Engine) letGo(g *group, r *request, answered bool) {
 }
 
 // letGoAll counts the callers of a batch that is done out, all at once, and tells them.
-// By a test's clock they leave by themselves, when they go on. g.mu is held.
+// By a test's clock they leave by themselves, when they go on. q.mu is held.
 func (e *Engine) letGoAll(b *batch) {
 	e.mu.Lock()
 	gone := 0
@@ -205,7 +205,7 @@ func (e *Engine) letGoAll(b *batch) {
 			gone++
 		}
 	}
-	e.leaveLocked(b.group, gone)
+	e.leaveLocked(b.queue, gone)
 	e.mu.Unlock()
 	for _, r := range b.requests {
 		if r.State == lane.Answered {
@@ -214,44 +214,44 @@ func (e *Engine) letGoAll(b *batch) {
 	}
 }
 
-func (e *Engine) leave(g *group) {
+func (e *Engine) leave(q *queue) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.leaveLocked(g, 1)
+	e.leaveLocked(q, 1)
 }
 
 // leaveLocked counts so many out. e.mu is held.
-func (e *Engine) leaveLocked(g *group, n int) {
-	if g.users -= n; g.users == 0 {
-		delete(e.groups, g.config)
-		e.last = g
+func (e *Engine) leaveLocked(q *queue, n int) {
+	if q.users -= n; q.users == 0 {
+		delete(e.queues, q.config)
+		e.last = q
 	}
 	e.endLocked(n)
 }
 
-// stay counts background work of a group in, for a caller that is in itself.
-func (e *Engine) stay(g *group) {
+// stay counts background work of a queue in, for a caller that is in itself.
+func (e *Engine) stay(q *queue) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.active++
-	g.users++
+	q.users++
 }
 
-// visit has f do something with the limiter's group, whose lock is held, if there
+// visit has f do something with the limiter's queue, whose lock is held, if there
 // is one.
-func (e *Engine) visit(key string, f func(g *group)) {
+func (e *Engine) visit(key string, f func(q *queue)) {
 	e.mu.Lock()
-	g := e.groups[key]
-	if g != nil {
-		g.users++
+	q := e.queues[key]
+	if q != nil {
+		q.users++
 		e.active++
 	}
 	e.mu.Unlock()
-	if g != nil {
-		defer e.leave(g)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		f(g)
+	if q != nil {
+		defer e.leave(q)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		f(q)
 	}
 }
 
@@ -265,11 +265,11 @@ func (e *Engine) Changed(key string) { e.freed(key, true) }
 // freed is told that permits of the limiter may have become free.
 func (e *Engine) freed(key string, changed bool) {
 	e.refusals.Changed(key)
-	e.visit(key, func(g *group) {
+	e.visit(key, func(q *queue) {
 		if changed {
-			g.endLeases()
+			q.endLeases()
 		}
-		g.nudge()
+		q.nudge()
 	})
 }
 
@@ -277,5 +277,5 @@ func (e *Engine) freed(key string, changed bool) {
 // refusals or wait for several limiters ask anew.
 func (e *Engine) noticed(key string) {
 	e.refusals.Changed(key)
-	e.visit(key, func(g *group) { g.crowd.wake() })
+	e.visit(key, func(q *queue) { q.jointWaiters.wake() })
 }

@@ -16,18 +16,18 @@ const (
 	overruled                      // the default of a program that began later
 )
 
-// tellPause is how long the observer is not told again of what lasts.
-const tellPause = time.Minute
+// reportPause is how long the observer is not told again of what lasts.
+const reportPause = time.Minute
 
 // found takes note of what an answer tells of a limiter's state. What was refused
 // before a repair may be free now; the observer is told now and then.
 func (e *Engine) found(l *Limiter, f findings) {
 	if f&repaired != 0 {
 		e.refusals.Changed(l.Config)
-		e.happened(limit.Event{Kind: limit.StateRepaired, Limiter: l.Observed}, tellPause)
+		e.happened(limit.Event{Kind: limit.StateRepaired, Limiter: l.Observed}, reportPause)
 	}
 	if f&foreign != 0 {
-		e.happened(limit.Event{Kind: limit.LayoutsExclude, Limiter: l.Observed}, tellPause)
+		e.happened(limit.Event{Kind: limit.LayoutsExclude, Limiter: l.Observed}, reportPause)
 	}
 }
 
@@ -35,8 +35,8 @@ const (
 	// once is the pause of what is told of once.
 	once time.Duration = math.MaxInt64
 
-	// maxTold is how many events are remembered so that they are not told of again.
-	maxTold = 1000
+	// maxReported is how many events are remembered so that they are not told of again.
+	maxReported = 1000
 )
 
 // happened tells the observer of what many handles and keys may find, unless it was told
@@ -44,12 +44,12 @@ const (
 func (e *Engine) happened(event limit.Event, pause time.Duration) {
 	now := e.clock.Now()
 	e.mu.Lock()
-	last, told := e.told[event]
+	last, told := e.lastReported[event]
 	if told = told && now.Sub(last) < pause; !told {
-		if len(e.told) >= maxTold {
-			clear(e.told)
+		if len(e.lastReported) >= maxReported {
+			clear(e.lastReported)
 		}
-		e.told[event] = now
+		e.lastReported[event] = now
 	}
 	e.mu.Unlock()
 	if !told {

@@ -72,28 +72,28 @@ func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
 
 // giveBack returns grants that nobody wants, beside the limiter's other calls but ahead
 // of turns: a Release would take them for its own. Where that fails the permits come
-// back an interval after they were granted. back is closed when all is done. g.mu is
+// back an interval after they were granted. back is closed when all is done. q.mu is
 // held.
-func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
+func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 	done := make(chan struct{})
-	g.engine.stay(g)
-	g.returns++
+	q.engine.stay(q)
+	q.returns++
 	left := len(grants)
 	for _, one := range grants {
-		g.returnGrant(context.Background(), one, func(err error) {
+		q.returnGrant(context.Background(), one, func(err error) {
 			if err != nil {
-				g.engine.givenUp(g, one.permits, err)
+				q.engine.givenUp(q, one.permits, err)
 			}
-			g.mu.Lock()
+			q.mu.Lock()
 			if left--; left > 0 {
-				g.mu.Unlock()
+				q.mu.Unlock()
 				return
 			}
-			g.returns--
+			q.returns--
 			close(done)
-			g.nudge()
-			g.mu.Unlock()
-			g.engine.leave(g)
+			q.nudge()
+			q.mu.Unlock()
+			q.engine.leave(q)
 		})
 	}
 	return done
@@ -101,15 +101,15 @@ func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
 
 // givenUp tells the observer of permits that come back by themselves only, if they
 // were taken.
-func (e *Engine) givenUp(g *group, permits int64, err error) {
-	e.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.observed, Permits: permits, Err: err})
+func (e *Engine) givenUp(q *queue, permits int64, err error) {
+	e.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: q.observed, Permits: permits, Err: err})
 }
 
 // undo returns what gives a grant back that a caller has. If ctx ends before, that goes
 // on.
-func (g *group) undo(one grant) func(context.Context) error {
+func (q *queue) undo(one grant) func(context.Context) error {
 	return func(ctx context.Context) error {
-		e := g.engine
+		e := q.engine
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -117,17 +117,17 @@ func (g *group) undo(one grant) func(context.Context) error {
 			return err
 		}
 		done := make(chan error, 1)
-		g.returnGrant(ctx, one, func(err error) {
+		q.returnGrant(ctx, one, func(err error) {
 			defer e.End()
-			e.freed(g.config, false)
+			e.freed(q.config, false)
 			if err = script.Outage(err); errors.Is(err, limit.ErrUnknownOutcome) || err != nil && ctx.Err() != nil {
-				e.givenUp(g, one.permits, err)
+				e.givenUp(q, one.permits, err)
 			}
 			done <- err
 		})
 		select {
 		case err := <-done:
-			return e.explain(g.keys.Names(), err)
+			return e.explain(q.keys.Names(), err)
 		case <-ctx.Done():
 			return underWay(ctx.Err())
 		}
@@ -136,10 +136,10 @@ func (g *group) undo(one grant) func(context.Context) error {
 
 // returnGrant has a grant go back, and then called with what came of it on a goroutine
 // that must not wait. The Redis client's hooks see ctx.
-func (g *group) returnGrant(ctx context.Context, one grant, then func(error)) {
+func (q *queue) returnGrant(ctx context.Context, one grant, then func(error)) {
 	h := one.held
 	if h == nil {
-		g.sendBack(ctx, one, func(_ int64, err error) { then(err) })
+		q.sendBack(ctx, one, func(_ int64, err error) { then(err) })
 		return
 	}
 	h.mu.Lock()
@@ -148,12 +148,12 @@ func (g *group) returnGrant(ctx context.Context, one grant, then func(error)) {
 	h.busy = true
 	h.mu.Unlock()
 	if !busy {
-		g.sendNext(ctx, h)
+		q.sendNext(ctx, h)
 	}
 }
 
 // sendNext sends what waits to go back of a member as one call.
-func (g *group) sendNext(ctx context.Context, h *held) {
+func (q *queue) sendNext(ctx context.Context, h *held) {
 	h.mu.Lock()
 	all := h.waiting
 	h.waiting = nil
@@ -163,14 +163,14 @@ func (g *group) sendNext(ctx context.Context, h *held) {
 	for _, r := range all {
 		one.permits += r.permits
 	}
-	g.sendBack(ctx, one, func(back int64, err error) {
+	q.sendBack(ctx, one, func(back int64, err error) {
 		h.mu.Lock()
 		h.left -= back
 		h.busy = len(h.waiting) > 0
 		more := h.busy
 		h.mu.Unlock()
 		if more {
-			g.sendNext(context.Background(), h)
+			q.sendNext(context.Background(), h)
 		}
 		for _, r := range all {
 			r.then(err)
@@ -179,8 +179,8 @@ func (g *group) sendNext(ctx context.Context, h *held) {
 }
 
 // sendBack makes the call, and tells how many permits went back by it.
-func (g *group) sendBack(ctx context.Context, one grant, then func(back int64, err error)) {
-	g.lane.Load().Start(ctx, g.returnCall(one), func(reply any, err error) {
+func (q *queue) sendBack(ctx context.Context, one grant, then func(back int64, err error)) {
+	q.lane.Load().Start(ctx, q.returnCall(one), func(reply any, err error) {
 		if err != nil {
 			then(0, err)
 			return
@@ -194,9 +194,9 @@ func (g *group) sendBack(ctx context.Context, one grant, then func(back int64, e
 	})
 }
 
-func (g *group) returnCall(one grant) *script.Call {
-	e := g.engine
-	c := &script.Call{Script: lua.GiveBack, Keys: g.keys}
+func (q *queue) returnCall(one grant) *script.Call {
+	e := q.engine
+	c := &script.Call{Script: lua.GiveBack, Keys: q.keys}
 	if one.member == nil {
 		c.Args = script.Constant{"", one.permits, "", one.windowEnd, "", ""}
 		return c

@@ -15,11 +15,11 @@ var Of func(client any) *Engine
 // for what looks into limiters beside the root. The root sets it.
 var OfHandle func(limiter any) (*Engine, *Limiter)
 
-// Groups returns how many limiters the Engine remembers.
-func (e *Engine) Groups() int {
+// Queues returns how many limiters the Engine remembers.
+func (e *Engine) Queues() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.groups)
+	return len(e.queues)
 }
 
 // Active returns how many calls and how much background work is under way.
@@ -36,8 +36,8 @@ func (e *Engine) Identities() *redisson.Identities { return e.ids }
 // or stand in line.
 func (e *Engine) Waiting(key string) int {
 	n := 0
-	e.visit(key, func(g *group) {
-		for _, r := range slices.AppendSeq(slices.Clone(g.gathered), g.line.all()) {
+	e.visit(key, func(q *queue) {
+		for _, r := range slices.AppendSeq(slices.Clone(q.gathered), q.line.all()) {
 			if r.State == lane.Gathered {
 				n++
 			}

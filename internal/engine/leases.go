@@ -14,12 +14,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// handleLease is the lease of one handle. The lock of the limiter's group guards all but
+// handleLease is the lease of one handle. The lock of the limiter's queue guards all but
 // the current lease.
 type handleLease struct {
 	current atomic.Pointer[leased]
 	asking  bool        // a batch is under way that takes permits ahead
-	timer   *time.Timer // runs as long as it is one of its group's
+	timer   *time.Timer // runs as long as it is one of its queue's
 }
 
 // leased is a lease with what undoes it, and what a caller is told.
@@ -44,7 +44,7 @@ func (a *leased) part(permits int64) grant {
 	return part
 }
 
-// leases are what a group knows of its handles' leases.
+// leases are what a queue knows of its handles' leases.
 type leases struct {
 	used     bool // a handle with leases has been here
 	holders  []*Limiter
@@ -88,12 +88,12 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from
 	}
 	if late && from.Add(permits) < 0 {
 		// The lease ended in between, and its rest was given back without these.
-		if g, err := e.enter(ctx, l, nil); err == nil {
-			g.mu.Lock()
-			g.leases.unused = append(g.leases.unused, from.part(permits))
-			g.next(e.clock.Now())
-			g.mu.Unlock()
-			e.leave(g)
+		if q, err := e.enter(ctx, l, nil); err == nil {
+			q.mu.Lock()
+			q.leases.unused = append(q.leases.unused, from.part(permits))
+			q.next(e.clock.Now())
+			q.mu.Unlock()
+			e.leave(q)
 		}
 	}
 	return nil, 0
@@ -119,18 +119,18 @@ func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits
 	if err := ctx.Err(); err != nil || to.Add(permits) >= 0 {
 		return err
 	}
-	g, err := e.enter(ctx, l, nil)
+	q, err := e.enter(ctx, l, nil)
 	if err != nil {
 		return err
 	}
-	defer e.leave(g)
-	return g.undo(to.part(permits))(ctx)
+	defer e.leave(q)
+	return q.undo(to.part(permits))(ctx)
 }
 
 // hear brings the figures of the limiter's leases up to date with an answer to what was
-// asked at that moment. g.mu is held.
-func (g *group) hear(o outcome, asked time.Time) {
-	for _, l := range g.leases.holders {
+// asked at that moment. q.mu is held.
+func (q *queue) hear(o outcome, asked time.Time) {
+	for _, l := range q.leases.holders {
 		a := l.prefetched.current.Load()
 		if a == nil {
 			continue
@@ -142,7 +142,7 @@ func (g *group) hear(o outcome, asked time.Time) {
 		case asked.Before(f.at): // this answer may be the older one
 			f.free = min(f.free, free)
 		default:
-			f = figures{o.Limit, free, o.interval, g.engine.clock.Now()}
+			f = figures{o.Limit, free, o.interval, q.engine.clock.Now()}
 		}
 		a.figures.Store(&f)
 	}
@@ -150,12 +150,12 @@ func (g *group) hear(o outcome, asked time.Time) {
 
 // borrow serves a request from its handle's lease. Where that has too little left
 // it ends, so that its rest is free before the request is decided.
-func (g *group) borrow(r *request) bool {
+func (q *queue) borrow(r *request) bool {
 	l := r.limiter
 	if l.Lease == nil || r.Settled {
 		return false
 	}
-	g.leases.used = true
+	q.leases.used = true
 	a := l.prefetched.current.Load()
 	if a == nil || a.Left() == 0 {
 		return false
@@ -165,18 +165,18 @@ func (g *group) borrow(r *request) bool {
 		a.Add(r.Permits)
 	}
 	if left < 0 {
-		g.endLease(l)
+		q.endLease(l)
 		return false
 	}
-	lent := g.engine.lent(l, a, r.Question, left)
+	lent := q.engine.lent(l, a, r.Question, left)
 	r.answer.Decision, r.answer.taken, r.answer.undo = lent.Decision, lent.Taken, lent.Undo
 	return true
 }
 
 // prefetch has a batch take permits ahead where one of its callers may. Those that
 // stand in line come first: nothing is taken ahead while there is a line.
-func (g *group) prefetch(b *batch, now time.Time) prefetch {
-	if !g.leases.used || g.closed || g.line.count != b.Line {
+func (q *queue) prefetch(b *batch, now time.Time) prefetch {
+	if !q.leases.used || q.closed || q.line.count != b.Line {
 		return prefetch{}
 	}
 	var l *Limiter
@@ -197,7 +197,7 @@ func (g *group) prefetch(b *batch, now time.Time) prefetch {
 	}
 	b.figures = b.figures || figures || permits > 0 // for the next lease's size
 	l.prefetched.asking = true
-	return prefetch{limiter: l, permits: permits, ends: g.leases.ends, before: l.Refusals.Now()}
+	return prefetch{limiter: l, permits: permits, ends: q.leases.ends, before: l.Refusals.Now()}
 }
 
 // hasLease reports whether there is a lease with permits left.
@@ -241,15 +241,15 @@ func (b *batch) spread(r *request, wait time.Duration) time.Duration {
 // back; where callers have gone, together with theirs, which keepLease returns: two
 // calls that shrink one member at a time could not tell their repeats apart. granted
 // is what the callers got, whose requests may be others' by now.
-func (g *group) keepLease(b *batch, o outcome, granted int64, gone bool) (back int64) {
-	l, now := b.ahead.limiter, g.engine.clock.Now()
+func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back int64) {
+	l, now := b.ahead.limiter, q.engine.clock.Now()
 	if l == nil {
 		return 0
 	}
 	l.prefetched.asking = false
 	taken, life := o.Taken-granted, l.Lease.Life()
 	left := life - now.Sub(b.sent)
-	lives := !gone && !g.closed && b.ahead.ends == g.leases.ends && left > 0
+	lives := !gone && !q.closed && b.ahead.ends == q.leases.ends && left > 0
 	if taken > 0 && !lives {
 		l.Lease.Unused(taken)
 	}
@@ -259,42 +259,42 @@ func (g *group) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 	case gone:
 		return taken
 	case !lives:
-		g.leases.unused = append(g.leases.unused, b.grants(nil, taken, o)...)
+		q.leases.unused = append(q.leases.unused, b.grants(nil, taken, o)...)
 		return 0
 	}
-	g.retire(l)
-	a := &leased{Lease: lease.New(taken, b.sent, life, g.engine.clock), rest: b.grants(nil, taken, o)[0]}
+	q.retire(l)
+	a := &leased{Lease: lease.New(taken, b.sent, life, q.engine.clock), rest: b.grants(nil, taken, o)[0]}
 	a.figures.Store(&figures{o.Limit, o.Free - o.Taken, o.interval, now})
 	l.prefetched.current.Store(a)
-	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
+	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
 	if taken < b.ahead.permits && len(o.Waits) > 0 {
 		// Once it is used up, there is nothing to ask for before that.
 		d := limit.Decision{Limit: o.Limit, RetryAfter: l.Lease.Back().Sub(b.sent), ResetAfter: o.Reset}
 		l.Refusals.Note(1, b.sent, l.Refusals.Granted(b.ahead.before), d, answer{sent: b.sent, keep: o.keep}.alive())
 	}
 	if l.prefetched.timer == nil {
-		g.engine.stay(g)
-		g.leases.holders = append(g.leases.holders, l)
-		l.prefetched.timer = time.AfterFunc(left, func() { g.expire(l) })
+		q.engine.stay(q)
+		q.leases.holders = append(q.leases.holders, l)
+		l.prefetched.timer = time.AfterFunc(left, func() { q.expire(l) })
 	}
-	g.serveFromLease(l)
+	q.serveFromLease(l)
 	return 0
 }
 
 // serveFromLease gives permits of a new lease to those of its handle that have come
 // meanwhile, as long as it has as many as the next one wants.
-func (g *group) serveFromLease(l *Limiter) {
+func (q *queue) serveFromLease(l *Limiter) {
 	lent := func(r *request) bool {
-		return r.State == lane.Gathered && r.limiter == l && g.borrow(r)
+		return r.State == lane.Gathered && r.limiter == l && q.borrow(r)
 	}
-	for r := range g.line.all() {
+	for r := range q.line.all() {
 		if !lent(r) {
 			break
 		}
-		g.line.drop(r)
+		q.line.drop(r)
 		r.Tell()
 	}
-	g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool {
+	q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool {
 		if !lent(r) {
 			return false
 		}
@@ -304,74 +304,74 @@ func (g *group) serveFromLease(l *Limiter) {
 }
 
 // retire ends the handle's lease; what is left is to be given back.
-func (g *group) retire(l *Limiter) {
+func (q *queue) retire(l *Limiter) {
 	a := l.prefetched.current.Swap(nil)
 	if a == nil {
 		return
 	}
 	left := a.End()
 	if left > 0 {
-		g.leases.unused = append(g.leases.unused, a.part(left))
+		q.leases.unused = append(q.leases.unused, a.part(left))
 		l.Lease.Unused(left)
 	}
-	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})
+	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})
 }
 
 // endLease is retire where no other lease follows.
-func (g *group) endLease(l *Limiter) {
-	g.retire(l)
+func (q *queue) endLease(l *Limiter) {
+	q.retire(l)
 	if l.prefetched.timer != nil {
 		l.prefetched.timer.Reset(0)
 	}
 }
 
-// expire is the timer of a handleLease. It is one of the group's until it has no lease
+// expire is the timer of a handleLease. It is one of the queue's until it has no lease
 // any more.
-func (g *group) expire(l *Limiter) {
-	g.mu.Lock()
-	i := slices.Index(g.leases.holders, l)
+func (q *queue) expire(l *Limiter) {
+	q.mu.Lock()
+	i := slices.Index(q.leases.holders, l)
 	if i < 0 {
-		g.mu.Unlock()
+		q.mu.Unlock()
 		return
 	}
 	if hasLease(l) {
 		a := l.prefetched.current.Load()
-		if left := a.Life - g.engine.clock.Since(a.Sent); left > 0 {
+		if left := a.Life - q.engine.clock.Since(a.Sent); left > 0 {
 			l.prefetched.timer.Reset(left)
-			g.mu.Unlock()
+			q.mu.Unlock()
 			return
 		}
 	}
-	g.retire(l)
-	g.leases.holders = slices.Delete(g.leases.holders, i, i+1)
+	q.retire(l)
+	q.leases.holders = slices.Delete(q.leases.holders, i, i+1)
 	l.prefetched.timer.Stop()
 	l.prefetched.timer = nil
-	g.next(g.engine.clock.Now())
-	g.mu.Unlock()
-	g.engine.leave(g)
+	q.next(q.engine.clock.Now())
+	q.mu.Unlock()
+	q.engine.leave(q)
 }
 
 // endLeases ends all leases of the limiter, and keeps batches under way from
 // making one.
-func (g *group) endLeases() {
-	g.leases.ends++
-	for _, l := range g.leases.holders {
-		g.endLease(l)
+func (q *queue) endLeases() {
+	q.leases.ends++
+	for _, l := range q.leases.holders {
+		q.endLease(l)
 	}
 }
 
 // returnUnused gives back what is left of leases that have ended, ahead of all
 // requests. It reports whether it does.
-func (g *group) returnUnused() bool {
-	if g.leases.returning() {
+func (q *queue) returnUnused() bool {
+	if q.leases.returning() {
 		return true
 	}
-	all := g.leases.unused
+	all := q.leases.unused
 	if len(all) == 0 {
 		return false
 	}
-	g.leases.unused = nil
-	g.leases.returned = g.giveBack(all...)
+	q.leases.unused = nil
+	q.leases.returned = q.giveBack(all...)
 	return true
 }
 
@@ -380,16 +380,16 @@ func (g *group) returnUnused() bool {
 func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, since.Add(e.conn.Timeout()))
 	defer cancel()
-	e.visit(l.Config, func(g *group) {
-		g.endLeases()
-		for g.returnUnused() && ctx.Err() == nil {
-			returned := g.leases.returned
-			g.mu.Unlock()
+	e.visit(l.Config, func(q *queue) {
+		q.endLeases()
+		for q.returnUnused() && ctx.Err() == nil {
+			returned := q.leases.returned
+			q.mu.Unlock()
 			select {
 			case <-returned:
 			case <-ctx.Done():
 			}
-			g.mu.Lock()
+			q.mu.Lock()
 		}
 	})
 }

@@ -23,12 +23,12 @@ type Limiter struct {
 	Refusals *refusal.Cache // nil where they are not remembered
 	Channel  string         // for notices, or ""
 
-	prefetched handleLease
-	audit      atomic.Int64                // when leaked permits are next looked for, Unix ns
-	compared   atomic.Int64                // when the default is next compared with the limiter's, Unix ns
-	interval   atomic.Int64                // as the last audit found it, ns
-	ownless    atomic.Int64                // the client's last grant when a Release found none of its members
-	overall    atomic.Pointer[script.Keys] // all that a limiter of type Overall needs; nil while it is not known to be one
+	prefetched     handleLease
+	audit          atomic.Int64                // when leaked permits are next looked for, Unix ns
+	compared       atomic.Int64                // when the default is next compared with the limiter's, Unix ns
+	interval       atomic.Int64                // as the last audit found it, ns
+	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members
+	overall        atomic.Pointer[script.Keys] // all that a limiter of type Overall needs; nil while it is not known to be one
 }
 
 // auditDue reports whether it is time to look for leaked permits, which costs the

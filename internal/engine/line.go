@@ -14,7 +14,7 @@ import (
 // that all are asked for in each round, so that one that cannot be served does
 // not hold up the rest. A round may take several batches, one after another.
 //
-// A group's lock guards its line.
+// A queue's lock guards its line.
 type line struct {
 	first, last *request // in the order in which they came
 	placed      *request // the one that was last put before others; nil where it has left
@@ -22,7 +22,7 @@ type line struct {
 	interval    time.Duration // the limiter's; 0 before the first refusal
 	dueAt       time.Time     // when the next round begins; zero: at once
 
-	round   int
+	pass    int
 	asking  bool // a round is under way
 	strict  bool // it ends with the first refusal
 	blocked bool // there was one
@@ -126,7 +126,7 @@ func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 	l.alive = a.alive()
 	switch {
 	case l.asking:
-		r.round = l.round
+		r.pass = l.pass
 		l.note(r, a)
 		return
 	case l.count == 1:
@@ -183,7 +183,7 @@ func (l *line) due(now time.Time) bool {
 // stillAsks reports whether a request whose caller's patience has just ended is
 // to be asked for a last time, by a round under way or due by then.
 func (l *line) stillAsks(r *request) bool {
-	return l.asking && r.round != l.round || !l.dueAt.After(r.deadline)
+	return l.asking && r.pass != l.pass || !l.dueAt.After(r.deadline)
 }
 
 // remove takes out a request whose caller went away. What the first left to the
@@ -199,19 +199,19 @@ func (l *line) remove(r *request) {
 // fill adds to the batch those whose turn it is. asked is now by the machine's clock.
 func (l *line) fill(b *batch, now, asked time.Time) {
 	if !l.asking {
-		l.round++
+		l.pass++
 		l.asking, l.strict = true, !l.asksForAll(now)
 		l.blocked, l.nudged = false, false
 		l.wait, l.smallest, l.alive = 0, maxPermits, time.Time{}
 	}
 	for r := range l.all() {
-		if r.round == l.round {
+		if r.pass == l.pass {
 			continue
 		}
 		if !b.add(r, l.strict) {
 			return
 		}
-		r.round, r.Asked = l.round, asked
+		r.pass, r.Asked = l.pass, asked
 	}
 }
 
@@ -219,7 +219,7 @@ func (l *line) fill(b *batch, now, asked time.Time) {
 func (l *line) refused(r *request, a answer, o outcome) {
 	l.interval = o.interval
 	if a.Unasked {
-		r.round = 0 // it was not asked for
+		r.pass = 0 // it was not asked for
 		return
 	}
 	l.blocked = l.strict
@@ -239,7 +239,7 @@ func (l *line) note(r *request, a answer) {
 func (l *line) settle(now time.Time) {
 	if !l.blocked {
 		for r := range l.all() {
-			if r.round != l.round {
+			if r.pass != l.pass {
 				return
 			}
 		}

@@ -48,7 +48,7 @@ func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e
 		test(t, e)
 		time.Sleep(time.Hour) // what is under way ends
 		assert.Zero(t, e.Active())
-		assert.Zero(t, e.Groups())
+		assert.Zero(t, e.Queues())
 	})
 }
 
@@ -189,13 +189,13 @@ func TestTheLineIsInTheOrderOfComing(t *testing.T) {
 // past these for each of its requests: that would take several minutes.
 func TestALateBatchIsPutInLineAtOnce(t *testing.T) {
 	t.Parallel()
-	const crowd = 300_000
+	const jointWaiters = 300_000
 	start := time.Now()
 	var l line
-	for i := range crowd {
+	for i := range jointWaiters {
 		l.insert(&request{since: start.Add(time.Hour + time.Duration(i))})
 	}
-	for i := range crowd {
+	for i := range jointWaiters {
 		l.insert(&request{since: start.Add(time.Duration(i))})
 		if i%1000 == 0 {
 			require.Less(t, time.Since(start), time.Minute)
@@ -230,7 +230,7 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 		// The first has asked for an interval at 10 s: a round asks for both.
 		e.takes(900 * time.Millisecond)
 		time.Sleep(5*time.Second + 100*time.Millisecond)
-		assert.NoError(t, e.takeTurn(t.Context(), first, &turn{run: func(context.Context, *turn) error {
+		assert.NoError(t, e.runJob(t.Context(), first, &job{run: func(context.Context, *job) error {
 			cancel() // the first batch has landed
 			synctest.Wait()
 			return nil

@@ -15,7 +15,7 @@ func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int
 	for token, first := "", true; first || token != ""; first = false {
 		var next string
 		var n int64
-		err := e.takeTurn(ctx, l, &turn{run: func(ctx context.Context, t *turn) (err error) {
+		err := e.runJob(ctx, l, &job{run: func(ctx context.Context, t *job) (err error) {
 			n, next, err = e.migratePage(ctx, l, page, token, t)
 			return err
 		}})
@@ -29,7 +29,7 @@ func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int
 
 // migratePage rewrites the members from token on, and returns the token of those
 // that are left, or "" and how many were written in all.
-func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token string, t *turn) (written int64, next string, err error) {
+func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token string, t *job) (written int64, next string, err error) {
 	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true, Since: t.since, Wanted: t.begin}
 	c.Args = script.ArgumentsFunc(func(all []any, _ script.Attempt) []any {
 		member := e.ids.NextIn(nil, redisson.NewestRules.Layout, page)

@@ -7,7 +7,7 @@ import (
 )
 
 // parse reads the script's answer.
-func (m *multi) parse(reply any) (v verdict, err error) {
+func (m *multiRequest) parse(reply any) (v verdict, err error) {
 	if granted, ok := reply.(int64); ok && granted == m.permits {
 		return verdict{granted: true}, nil
 	}
@@ -45,7 +45,7 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 }
 
 // one returns the limiter of that number, from 1, or nil if there is none.
-func (m *multi) one(number int64) *Limiter {
+func (m *multiRequest) one(number int64) *Limiter {
 	if number < 1 || number > int64(len(m.limiters)) {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (m *multi) one(number int64) *Limiter {
 }
 
 // blame says which limiter an error speaks of, by its number.
-func (m *multi) blame(number int64, err error) error {
+func (m *multiRequest) blame(number int64, err error) error {
 	if l := m.one(number); l != nil {
 		return &Error{Name: l.Name, Err: err}
 	}
@@ -61,7 +61,7 @@ func (m *multi) blame(number int64, err error) error {
 }
 
 // explain is Engine.explain, and says which limiter the error speaks of.
-func (m *multi) explain(err error) error {
+func (m *multiRequest) explain(err error) error {
 	number, err := m.engine.explainPart(m.keys.Names(), err)
 	return m.blame(number, err)
 }

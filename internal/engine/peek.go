@@ -12,7 +12,7 @@ import (
 // Available returns how many permits are free, below 0 while a lowered rate is paid
 // off.
 func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
-	args := func(all []any, a script.Attempt) []any { return append(all, a.Token, e.rules.Letters()) }
+	args := func(all []any, a script.Attempt) []any { return append(all, a.Token, e.rules.Flags()) }
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Available, Args: script.ArgumentsFunc(args)})
 	if err != nil {
 		return 0, err
@@ -32,7 +32,7 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
 	b := &batch{rules: e.rules}
 	b.Add(permits, false, 0)
-	letters := e.rules.Letters()
+	letters := e.rules.Flags()
 	if l.auditDue(e.clock.Now()) {
 		letters += "a"
 	}

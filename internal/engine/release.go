@@ -20,17 +20,17 @@ const maxLooks = 512
 // their turn go as one call.
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
 	defer e.changed(l)
-	t := &turn{release: true, permits: permits, since: time.Now()}
-	t.run = func(ctx context.Context, t *turn) error { return (&release{engine: e, limiter: l, turn: t}).run(ctx) }
+	t := &job{release: true, permits: permits, since: time.Now()}
+	t.run = func(ctx context.Context, t *job) error { return (&release{engine: e, limiter: l, job: t}).run(ctx) }
 	e.recall(ctx, l, t.since) // while what is under way lands
-	return e.takeTurn(ctx, l, t)
+	return e.runJob(ctx, l, t)
 }
 
 // release is a turn that gives permits back, in as many calls as it takes.
 type release struct {
 	engine  *Engine
 	limiter *Limiter
-	turn    *turn
+	job     *job
 	asked   atomic.Int64 // permits; 0 until its first call is sent
 	left    atomic.Int64 // of these, still to be given back
 }
@@ -38,7 +38,7 @@ type release struct {
 func (r *release) run(ctx context.Context) (err error) {
 	e, l := r.engine, r.limiter
 	granted := e.grantTime(l.Config).Load()
-	if len(e.ids.Mark()) > 0 && granted != l.ownless.Load() {
+	if len(e.ids.Mark()) > 0 && granted != l.noOwnMembersAt.Load() {
 		err = r.takeOwn(ctx, granted)
 	}
 	if err == nil && (r.asked.Load() == 0 || r.left.Load() > 0) {
@@ -89,7 +89,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 			// The server's clock may have gone back: then they are dated later.
 			place, from, age = "", formatAge(e.clock.Since(last)), 0
 		default:
-			l.ownless.Store(granted)
+			l.noOwnMembersAt.Store(granted)
 			return err
 		}
 		if r.left.Load() == before {
@@ -104,13 +104,13 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 	// It is not repeated once it may have run: nothing would tell that.
 	c := script.Call{Script: lua.Release, Keys: r.limiter.Keys}
 	if r.asked.Load() == 0 {
-		c.Since, c.Wanted = r.turn.since, r.begin
+		c.Since, c.Wanted = r.job.since, r.begin
 	}
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		return append(all, r.left.Load(), r.engine.ids.Mark(), a.Token, members)
 	})
 	c.Continued = func(rest []any) error {
-		r.turn.heard.Store(true)
+		r.job.heard.Store(true)
 		numbers, err := script.Integers(rest, 1)
 		if err == nil {
 			r.left.Store(numbers[0])
@@ -125,7 +125,7 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 	if _, err := r.engine.lanes.Run(ctx, &c); err != nil {
 		return err
 	}
-	r.turn.heard.Store(true)
+	r.job.heard.Store(true)
 	if !stopped {
 		r.left.Store(0)
 	}
@@ -134,9 +134,9 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 
 // begin notes how many permits the callers want to give back who are still there.
 func (r *release) begin() bool {
-	wanted := r.turn.begin()
-	r.left.Store(r.turn.permits)
-	r.asked.Store(r.turn.permits)
+	wanted := r.job.begin()
+	r.left.Store(r.job.permits)
+	r.asked.Store(r.job.permits)
 	return wanted
 }
 

@@ -42,13 +42,13 @@ type request struct {
 
 	ctx      context.Context // for the Redis client's hooks, if the request goes by itself
 	limiter  *Limiter
-	group    *group
+	queue    *queue
 	since    time.Time // when the caller asked
 	deadline time.Time // when it gives up; zero: never
 
 	prev, next *request // in the line
 	inLine     bool
-	round      int  // the line's round in which it was asked for last
+	pass       int  // the line's round in which it was asked for last
 	refused    bool // it was refused, and waits
 	byBatch    bool // its batch counts its caller out
 	answer     answer

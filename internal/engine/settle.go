@@ -33,18 +33,18 @@ type settlement struct {
 // then called with what came of it.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
 	e, start := s.engine, time.Now()
-	g, err := e.enter(ctx, s.limiter, nil)
+	q, err := e.enter(ctx, s.limiter, nil)
 	if err != nil {
 		then(err)
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
-		defer e.leave(g)
+		defer e.leave(q)
 		ctx := context.WithoutCancel(ctx)
-		err := g.beginBehindTurns(ctx, start, start.Add(e.conn.Timeout()))
+		err := q.beginBehindJobs(ctx, start, start.Add(e.conn.Timeout()))
 		if err == nil {
-			err = s.alone(ctx, g, used)
+			err = s.alone(ctx, q, used)
 		}
 		then(err)
 		done <- err
@@ -58,21 +58,21 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 }
 
 // alone makes the call while no Release runs, which might take the charge of a call that is
-// to be repeated. The group has counted it in among its calls.
-func (s *settlement) alone(ctx context.Context, g *group, used int64) error {
+// to be repeated. The queue has counted it in among its calls.
+func (s *settlement) alone(ctx context.Context, q *queue, used int64) error {
 	e := s.engine
-	g.mu.Lock()
-	g.calls, g.returns = g.calls-1, g.returns+1
-	g.next(e.clock.Now())
-	g.mu.Unlock()
+	q.mu.Lock()
+	q.calls, q.returns = q.calls-1, q.returns+1
+	q.next(e.clock.Now())
+	q.mu.Unlock()
 	err := s.run(ctx, used)
-	g.mu.Lock()
+	q.mu.Lock()
 	if err == nil && used > s.permits {
-		g.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, s.sent)
+		q.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, s.sent)
 	}
-	g.returns--
-	g.next(e.clock.Now())
-	g.mu.Unlock()
+	q.returns--
+	q.next(e.clock.Now())
+	q.mu.Unlock()
 	if used < s.permits {
 		e.freed(s.limiter.Config, false)
 		e.announce(s.limiter)
@@ -83,7 +83,7 @@ func (s *settlement) alone(ctx context.Context, g *group, used int64) error {
 // run makes the call. If the id of what is charged is another's, it is drawn anew.
 func (s *settlement) run(ctx context.Context, used int64) error {
 	e, l := s.engine, s.limiter
-	for range maxAnew {
+	for range maxRedraws {
 		if s.charge == nil {
 			s.charge = e.ids.Next(nil, 1)
 		}

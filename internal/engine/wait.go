@@ -15,7 +15,7 @@ const grace = 100 * time.Millisecond
 
 // await waits for the answer, for the caller's patience or for ctx to end.
 func (r *request) await(ctx context.Context) (a answer, answered bool) {
-	e := r.group.engine
+	e := r.queue.engine
 	look := e.clock.Machine(r.since).Add(e.conn.Timeout()) // rounds change Asked meanwhile
 	if end := e.clock.Machine(r.deadline); !end.IsZero() && end.Before(look) {
 		look = end
@@ -32,30 +32,30 @@ func (r *request) await(ctx context.Context) (a answer, answered bool) {
 // Leave takes a request back whose caller goes away. What it is granted nevertheless
 // goes back.
 func (r *request) Leave() bool {
-	g := r.group
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	q := r.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if r.State == lane.Answered {
 		return false
 	}
 	r.answer = answer{unanswered: !r.refused && !r.inLine}
-	g.withdraw(r)
+	q.withdraw(r)
 	return true
 }
 
-// withdraw is Leave for a request that has no answer. g.mu is held.
-func (g *group) withdraw(r *request) {
+// withdraw is Leave for a request that has no answer. q.mu is held.
+func (q *queue) withdraw(r *request) {
 	r.byBatch = r.State == lane.Sent
 	r.State = lane.Gone
 	switch {
 	case r.byBatch:
 	case r.inLine:
-		g.line.remove(r)
-		g.next(g.engine.clock.Now())
+		q.line.remove(r)
+		q.next(q.engine.clock.Now())
 	default:
-		if g.left++; g.left > len(g.gathered)/2 {
-			g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool { return r.State != lane.Gathered })
-			g.left = 0
+		if q.left++; q.left > len(q.gathered)/2 {
+			q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
+			q.left = 0
 		}
 	}
 }
@@ -63,29 +63,29 @@ func (g *group) withdraw(r *request) {
 // TimeUp looks whether the caller's time is over: the timeout of one that waits for
 // permits, or the time for the answer to a question.
 func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
-	g := r.group
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	q := r.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if r.State == lane.Answered {
 		return time.Time{}, false, nil
 	}
 	now, since := time.Now(), r.Since()
 	end := since.Add(timeout)
-	here, deadline := g.engine.clock.At(now), g.engine.clock.Machine(r.deadline)
+	here, deadline := q.engine.clock.At(now), q.engine.clock.Machine(r.deadline)
 	over := r.overdue(here)
 	switch {
 	case r.State == lane.Sent || !r.inLine:
-		end = g.engine.answerBy(end, deadline)
-	case over && g.asksLast(r, here):
-		return deadline.Add(g.engine.grace), false, nil
+		end = q.engine.answerBy(end, deadline)
+	case over && q.asksLast(r, here):
+		return deadline.Add(q.engine.grace), false, nil
 	case over:
-		g.withdraw(r)
+		q.withdraw(r)
 		return now, true, nil
-	case g.dueSince.IsZero(): // no question is under way
+	case q.dueSince.IsZero(): // no question is under way
 		return clock.Sooner(now.Add(timeout), deadline), false, nil
 	default:
-		if end.Before(g.dueSince.Add(timeout)) {
-			end = g.dueSince.Add(timeout)
+		if end.Before(q.dueSince.Add(timeout)) {
+			end = q.dueSince.Add(timeout)
 		}
 		end = clock.Sooner(end, deadline)
 	}
@@ -95,17 +95,17 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	if !r.refused || !over {
 		err = lane.NoAnswer(now.Sub(since), r.State == lane.Sent)
 	}
-	g.withdraw(r)
+	q.withdraw(r)
 	return now, true, err
 }
 
 // asksLast reports whether a request in line whose caller's patience has just ended is
-// asked for a last time: the line is to ask at this moment. g.mu is held.
-func (g *group) asksLast(r *request, now time.Time) bool {
-	if g.round != nil || !g.line.stillAsks(r) || !now.Before(r.deadline.Add(g.engine.grace)) {
+// asked for a last time: the line is to ask at this moment. q.mu is held.
+func (q *queue) asksLast(r *request, now time.Time) bool {
+	if q.pass != nil || !q.line.stillAsks(r) || !now.Before(r.deadline.Add(q.engine.grace)) {
 		return false
 	}
-	g.next(now)
+	q.next(now)
 	return true
 }
 

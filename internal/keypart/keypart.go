@@ -85,10 +85,10 @@ func Address(ip netip.Addr, bits int) string {
 	return netip.PrefixFrom(ip, bits).Masked().String()
 }
 
-// Guard returns another key where key ends in suffix, which leads from keys to
+// EscapeSuffix returns another key where key ends in suffix, which leads from keys to
 // their second ones: whoever is called "ann_time" must not reach that of "ann".
 // The percent sign makes it one that no other key is, as no escaped part ends so.
-func Guard(key, suffix string) string {
+func EscapeSuffix(key, suffix string) string {
 	if suffix == "" || !strings.HasSuffix(key, suffix) {
 		return key
 	}

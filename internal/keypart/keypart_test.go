@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 )
 
-func TestGuard(t *testing.T) {
+func TestEscapeSuffix(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ key, suffix, want string }{
 		{"p:ann", "_time", "p:ann"},
@@ -30,7 +30,7 @@ func TestGuard(t *testing.T) {
 		{"p:ann", "", "p:ann"},
 		{"", "_time", ""},
 	} {
-		assert.Equal(t, test.want, keypart.Guard(test.key, test.suffix))
+		assert.Equal(t, test.want, keypart.EscapeSuffix(test.key, test.suffix))
 	}
 }
 
@@ -60,7 +60,7 @@ func TestJoin(t *testing.T) {
 }
 
 // Guarded keys are as different as what they are made of, and none is another's second key.
-func TestGuardedKeysStayApart(t *testing.T) {
+func TestEscapedKeysStayApart(t *testing.T) {
 	t.Parallel()
 	letters := rapid.SampledFrom([]string{"a", "_time", "time", "_", "%", ":", "{", "", ":lock", "\xff", strings.Repeat("x", 130)})
 	parts := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
@@ -72,7 +72,7 @@ func TestGuardedKeysStayApart(t *testing.T) {
 		key := func(parts []string) string {
 			joined, err := keypart.Join(parts, false, same)
 			require.NoError(t, err)
-			return keypart.Guard(prefix+joined, suffix)
+			return keypart.EscapeSuffix(prefix+joined, suffix)
 		}
 		one, other := parts.Draw(t, "one"), parts.Draw(t, "other")
 		a, b := key(one), key(other)
@@ -129,8 +129,8 @@ func FuzzJoin(f *testing.F) {
 		if alone, err := keypart.Join([]string{one}, true, same); err != nil || len(alone) < 3 {
 			t.Errorf("%q alone is %q, %v", one, alone, err)
 		}
-		if guarded := keypart.Guard(joined, suffix); suffix != "" && suffix != "%" && strings.HasSuffix(guarded, suffix) && !strings.HasSuffix(suffix, "%") {
-			t.Errorf("%q guarded from %q is %q", joined, suffix, guarded)
+		if escaped := keypart.EscapeSuffix(joined, suffix); suffix != "" && suffix != "%" && strings.HasSuffix(escaped, suffix) && !strings.HasSuffix(suffix, "%") {
+			t.Errorf("%q escaped from %q is %q", joined, suffix, escaped)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 // Take asks for permits of q.Key: for q.Permits, or with q.UpTo for as many as are free.
 // If ctx ends while the request waits for others, Take returns ctx.Err() at once; what is
 // granted nevertheless is given back.
-func (g *Groups) Take(ctx context.Context, q outage.Question) (outage.Answer, error) {
+func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	if most := g.rule.Limit; q.UpTo && most > 0 {
 		q.Permits = min(q.Permits, most)
 	}
@@ -25,47 +25,47 @@ func (g *Groups) Take(ctx context.Context, q outage.Question) (outage.Answer, er
 }
 
 // Check is for [outage.Asker], as are those that follow.
-func (g *Groups) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
+func (g *Queues) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
 	return g.check(ctx, q.Key, q.Permits)
 }
 
 // AtHand knows nothing.
-func (g *Groups) AtHand(context.Context, outage.Question) (a outage.Answer, known bool) {
+func (g *Queues) AtHand(context.Context, outage.Question) (a outage.Answer, known bool) {
 	return a, false
 }
 
 // Ask sees a request through.
-func (g *Groups) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
+func (g *Queues) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo})
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal does not make anybody wait here
 	return a, err
 }
 
 // Fail says which package's limiter and which call an error speaks of.
-func (g *Groups) Fail(q outage.Question, err error) error {
+func (g *Queues) Fail(q outage.Question, err error) error {
 	return Fail(g.rule.Package, q.Call, q.Key, err)
 }
 
 // Server is that of the key.
-func (g *Groups) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
+func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
 	return g.lanes.Breaker(ctx, q.Key), func() bool { return script.Answers(g.lanes, script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
 }
 
 // Learn does nothing: the rule says what is usual.
-func (g *Groups) Learn(outage.Question, outage.Answer) {}
+func (g *Queues) Learn(outage.Question, outage.Answer) {}
 
 // Limiters is the one of the key.
-func (g *Groups) Limiters(q outage.Question) []outage.Limiter {
+func (g *Queues) Limiters(q outage.Question) []outage.Limiter {
 	return []outage.Limiter{{
 		Observed: g.name(), Account: outage.Account{Limiter: q.Key}, Rule: local.Rule{Permits: g.rule.Usual, Window: g.rule.Window},
 	}}
 }
 
 // name is what observers call the limiter.
-func (g *Groups) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Package) }
+func (g *Queues) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Package) }
 
 // givenUp tells the observer of permits that come back by themselves only, if they
 // were taken.
-func (g *Groups) givenUp(permits int64, err error) {
+func (g *Queues) givenUp(permits int64, err error) {
 	g.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
 }

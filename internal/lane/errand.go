@@ -140,8 +140,8 @@ func (e *errand) expire() {
 	})
 }
 
-// Finished ends an errand whose call is done.
-func (e *errand) Finished(c *Call) (again bool) {
+// OnReply ends an errand whose call is done.
+func (e *errand) OnReply(c *Call) (again bool) {
 	l := e.lane
 	l.mu.Lock()
 	over := e.State == Answered

@@ -200,7 +200,7 @@ return {10, before, taken, 0, 0}`)
 
 // desk is a limiter whose calls take a second.
 type desk struct {
-	*lane.Groups
+	*lane.Queues
 	*rig
 
 	mu      sync.Mutex
@@ -214,7 +214,7 @@ func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
 		require.NoError(t, r.direct.ScriptLoad(t.Context(), decide.Source).Err())
 		d := &desk{rig: r}
-		d.Groups = lane.NewGroups(r.lanes, lane.Rule{Most: 100, Ask: d.question})
+		d.Queues = lane.NewQueues(r.lanes, lane.Rule{Most: 100, Ask: d.question})
 		test(t, d)
 	})
 }

@@ -124,7 +124,7 @@ func (l *Lane) late(f *flight) {
 // is held.
 func (l *Lane) pass(f *flight) (start bool) {
 	f.late = true
-	l.hears(l.heard.After(f.sent))
+	l.setSilent(!l.heard.After(f.sent))
 	l.stuck++
 	l.gone(f.errands)
 	return l.start()
@@ -149,20 +149,20 @@ func (l *Lane) giveUp(f *flight) {
 	}
 }
 
-// hears takes note of whether the server answers. l.mu is held.
-func (l *Lane) hears(answers bool) {
-	if l.silent != answers {
+// setSilent records whether the server is silent. l.mu is held.
+func (l *Lane) setSilent(silent bool) {
+	if l.silent == silent {
 		return
 	}
-	if l.silent = !answers; l.silent {
+	if l.silent = silent; silent {
 		l.wave.End()
 	}
 	if l.of != nil {
 		return // the lane for decisions tells
 	}
-	kind := limit.ServerSilent
-	if answers {
-		kind = limit.ServerAnswers
+	kind := limit.ServerAnswers
+	if silent {
+		kind = limit.ServerSilent
 	}
 	l.lanes.observer.Happened(limit.Event{Kind: kind})
 }
@@ -214,14 +214,14 @@ func (l *Lane) landed(f *flight) {
 	switch {
 	case answered:
 		l.heard = now
-		l.hears(true)
+		l.setSilent(false)
 		if now.Before(f.end) {
 			l.trips.Add(now.Sub(f.sent), now)
 			trip := l.trips.Shortest()
 			l.near.Store(trip > 0 && trip < nearTrip)
 		}
 	case !f.late:
-		l.hears(l.heard.After(f.sent))
+		l.setSilent(!l.heard.After(f.sent))
 	}
 	start := false
 	switch {

@@ -6,7 +6,7 @@
 // trip: two flights where the server is near, as many as fill the pipe where it
 // is far.
 //
-// [Groups] serves by it the limiters that are kept by key, such as fixed windows.
+// [Queues] serves by it the limiters that are kept by key, such as fixed windows.
 package lane
 
 import (
@@ -24,9 +24,9 @@ import (
 
 // Source is where the requests for one key gather.
 type Source interface {
-	// Board returns the next call of what has gathered, nil where nothing is to be
+	// NextCall returns the next call of what has gathered, nil where nothing is to be
 	// sent now. With more, the source is asked once more.
-	Board(now time.Time) (c *Call, more bool)
+	NextCall(now time.Time) (c *Call, more bool)
 }
 
 // Call is a script call that goes with a flight.
@@ -44,9 +44,9 @@ type Call struct {
 
 // Owner is whoever waits for a call.
 type Owner interface {
-	// Finished is told that the call is done. It returns true where it has prepared
+	// OnReply is told that the call is done. It returns true where it has prepared
 	// the call anew, to be sent again.
-	Finished(c *Call) (again bool)
+	OnReply(c *Call) (again bool)
 }
 
 // By notes the context of the one caller whose request the call decides, for the Redis

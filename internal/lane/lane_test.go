@@ -215,7 +215,7 @@ type held struct {
 	sync.Mutex
 }
 
-func (h *held) Board(time.Time) (c *lane.Call, more bool) { return nil, false }
+func (h *held) NextCall(time.Time) (c *lane.Call, more bool) { return nil, false }
 
 // Who waits beside others ends in time too, also if the flight has nothing to take.
 func TestAWaveEndsThoughNothingGoes(t *testing.T) {
@@ -509,13 +509,13 @@ func newAsk(key string, call script.Call) *ask {
 	return a
 }
 
-func (a *ask) Finished(c *lane.Call) bool {
+func (a *ask) OnReply(c *lane.Call) bool {
 	a.reply, a.err = c.Outcome()
 	close(a.done)
 	return false
 }
 
-func (a *ask) Board(time.Time) (c *lane.Call, more bool) { return a.call, false }
+func (a *ask) NextCall(time.Time) (c *lane.Call, more bool) { return a.call, false }
 
 // by sends the call as a request is sent, and returns what came of it.
 func (a *ask) by(l *lane.Lane) (any, error) {

@@ -10,12 +10,12 @@ import (
 )
 
 // Peek answers what Take would, and takes nothing.
-func (g *Groups) Peek(ctx context.Context, op, key string, permits int64) (limit.Decision, error) {
+func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (limit.Decision, error) {
 	d, err := g.peek(ctx, key, permits)
 	return d, Fail(g.rule.Package, op, key, err)
 }
 
-func (g *Groups) peek(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Decision, error) {
 	if d, err := g.check(ctx, key, permits); err != nil {
 		return d, err
 	}
@@ -37,7 +37,7 @@ func (g *Groups) peek(ctx context.Context, key string, permits int64) (limit.Dec
 }
 
 // look makes the calls of a question, one after another. They change nothing.
-func (g *Groups) look(ctx context.Context, q *Question) (Verdict, error) {
+func (g *Queues) look(ctx context.Context, q *Question) (Verdict, error) {
 	for {
 		q.Repeat, q.Reads = true, true
 		reply, err := g.lanes.Run(ctx, &q.Call.Call)
@@ -53,7 +53,7 @@ func (g *Groups) look(ctx context.Context, q *Question) (Verdict, error) {
 }
 
 // check tells why nobody needs to ask Redis for so many permits.
-func (g *Groups) check(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+func (g *Queues) check(ctx context.Context, key string, permits int64) (limit.Decision, error) {
 	switch most := g.rule.Limit; {
 	case g.rule.Err != nil || key == "":
 		return limit.Decision{}, g.checkKey(ctx, key)
@@ -66,7 +66,7 @@ func (g *Groups) check(ctx context.Context, key string, permits int64) (limit.De
 }
 
 // checkKey tells why nobody needs to ask Redis about a key.
-func (g *Groups) checkKey(ctx context.Context, key string) error {
+func (g *Queues) checkKey(ctx context.Context, key string) error {
 	switch {
 	case g.rule.Err != nil:
 		return g.rule.Err
@@ -81,11 +81,11 @@ func (g *Groups) checkKey(ctx context.Context, key string) error {
 }
 
 // Reset removes what Redis keeps of a key.
-func (g *Groups) Reset(ctx context.Context, op, key string) error {
+func (g *Queues) Reset(ctx context.Context, op, key string) error {
 	return Fail(g.rule.Package, op, key, g.reset(ctx, key))
 }
 
-func (g *Groups) reset(ctx context.Context, key string) error {
+func (g *Queues) reset(ctx context.Context, key string) error {
 	if err := g.checkKey(ctx, key); err != nil {
 		return err
 	}

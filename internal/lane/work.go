@@ -84,7 +84,7 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		now := time.Now()
 		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) || c.errand != nil && !c.errand.departs() })
 		for _, s := range sources {
-			c, more := s.Board(now)
+			c, more := s.NextCall(now)
 			if c != nil {
 				c.wave = f.wave
 				calls = append(calls, c)
@@ -123,7 +123,7 @@ func (l *Lane) overdue(c *Call, now time.Time) bool {
 
 // done tells the owner of a call.
 func (l *Lane) done(c *Call) {
-	if c.Owner.Finished(c) {
+	if c.Owner.OnReply(c) {
 		l.resend(c)
 	}
 }

@@ -42,8 +42,8 @@ var NewestRules = Rules{Version: "3.35.0", Layout: codec.LayoutD2, Merge: true}
 // KeepsNoMembers reports whether the value alone counts a fixed window.
 func (r Rules) KeepsNoMembers() bool { return r.Layout == 0 }
 
-// Letters tell a script what the rules are.
-func (r Rules) Letters() string {
+// Flags tell a script what the rules are.
+func (r Rules) Flags() string {
 	switch {
 	case r.KeepsNoMembers():
 		return "w"

@@ -142,7 +142,7 @@ func (c *Conn) learn(ctx context.Context, key string) {
 		done = make(chan struct{})
 		c.learning, c.asked = done, time.Now()
 		go func() {
-			err := Guard(func() error {
+			err := RecoverPanic(func() error {
 				_, err := c.master(context.WithoutCancel(ctx), key)
 				return err
 			})
@@ -265,9 +265,9 @@ func (c *Conn) Reload(ctx context.Context) {
 	}
 }
 
-// Guard runs f where nobody else would catch a panic of a hook of the Redis
+// RecoverPanic runs f where nobody else would catch a panic of a hook of the Redis
 // client's: it becomes an error, of a call that may have run.
-func Guard(f func() error) (err error) {
+func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			err = fmt.Errorf("%w: %w", ErrLost, Panicked(panicked))

@@ -109,7 +109,7 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 		}
 		// A last worker may still be on its way out; it needs no time for that.
 		synctest.Wait()
-		assert.Zero(t, engine.Of(c).Groups())
+		assert.Zero(t, engine.Of(c).Queues())
 		assert.Zero(t, engine.Of(c).Active())
 	})
 }

@@ -420,7 +420,7 @@ var leaseTests = map[string]leaseTest{
 			require.Equal(t, 20, limitertest.Grants(t, l, 20))
 		}
 		s.Until(s.Now() + 3*time.Second)
-		assert.Zero(t, engine.Of(s.Client).Groups())
+		assert.Zero(t, engine.Of(s.Client).Queues())
 		before := s.Sent.Total()
 		require.NoError(t, s.Client.Close(endedContext(t)), "there is nothing to wait for")
 		assert.Equal(t, before, s.Sent.Total())

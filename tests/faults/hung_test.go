@@ -175,7 +175,7 @@ func TestAServerThatHangs(t *testing.T) {
 		require.NoError(t, q.limiter("other").Release(t.Context(), 1))
 		assert.Less(t, time.Since(start), 10*time.Millisecond)
 		synctest.Wait() // a flight ends a moment after its callers have their answers
-		assert.Zero(t, engine.Of(q.client).Groups())
+		assert.Zero(t, engine.Of(q.client).Queues())
 	})
 }
 

@@ -23,48 +23,48 @@ import (
 // another Client, and what is granted.
 type onceCase struct {
 	inUse     int64
-	wishes    []limitertest.Wish
+	requests  []limitertest.Request
 	want      []int64
 	kind      rratelimiter.RateType
 	byDefault bool
 }
 
 var onceCases = map[string]onceCase{
-	"one granted":              {inUse: 2, wishes: try(3), want: []int64{3}},
-	"one granted all":          {inUse: 0, wishes: try(10), want: []int64{10}},
-	"one refused":              {inUse: 9, wishes: try(3), want: []int64{0}},
-	"Take granted":             {inUse: 2, wishes: []limitertest.Wish{limitertest.TakeFor(3)}, want: []int64{3}},
-	"Take refused":             {inUse: 9, wishes: []limitertest.Wish{limitertest.TakeFor(3)}, want: []int64{0}},
-	"all that are free":        {inUse: 2, wishes: []limitertest.Wish{limitertest.UpToFor(20)}, want: []int64{8}},
-	"fewer than are free":      {inUse: 2, wishes: []limitertest.Wish{limitertest.UpToFor(3)}, want: []int64{3}},
-	"as many as none":          {inUse: 10, wishes: []limitertest.Wish{limitertest.UpToFor(3)}, want: []int64{0}},
-	"batch granted":            {inUse: 0, wishes: try(1, 1, 2, 3), want: []int64{1, 1, 2, 3}},
-	"batch granted, all used":  {inUse: 3, wishes: try(1, 1, 2, 3), want: []int64{1, 1, 2, 3}},
-	"batch granted in part":    {inUse: 4, wishes: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}},
-	"batch granted in part, 1": {inUse: 4, wishes: try(3, 5, 2), want: []int64{3, 0, 2}},
-	"batch refused":            {inUse: 9, wishes: try(3, 2), want: []int64{0, 0}},
+	"one granted":              {inUse: 2, requests: try(3), want: []int64{3}},
+	"one granted all":          {inUse: 0, requests: try(10), want: []int64{10}},
+	"one refused":              {inUse: 9, requests: try(3), want: []int64{0}},
+	"Take granted":             {inUse: 2, requests: []limitertest.Request{limitertest.TakeFor(3)}, want: []int64{3}},
+	"Take refused":             {inUse: 9, requests: []limitertest.Request{limitertest.TakeFor(3)}, want: []int64{0}},
+	"all that are free":        {inUse: 2, requests: []limitertest.Request{limitertest.UpToFor(20)}, want: []int64{8}},
+	"fewer than are free":      {inUse: 2, requests: []limitertest.Request{limitertest.UpToFor(3)}, want: []int64{3}},
+	"as many as none":          {inUse: 10, requests: []limitertest.Request{limitertest.UpToFor(3)}, want: []int64{0}},
+	"batch granted":            {inUse: 0, requests: try(1, 1, 2, 3), want: []int64{1, 1, 2, 3}},
+	"batch granted, all used":  {inUse: 3, requests: try(1, 1, 2, 3), want: []int64{1, 1, 2, 3}},
+	"batch granted in part":    {inUse: 4, requests: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}},
+	"batch granted in part, 1": {inUse: 4, requests: try(3, 5, 2), want: []int64{3, 0, 2}},
+	"batch refused":            {inUse: 9, requests: try(3, 2), want: []int64{0, 0}},
 	"batch with Take": {
-		inUse:  4,
-		wishes: []limitertest.Wish{limitertest.TryFor(3), limitertest.TakeFor(1), limitertest.TakeFor(5), limitertest.TryFor(2)},
-		want:   []int64{3, 1, 0, 2},
+		inUse:    4,
+		requests: []limitertest.Request{limitertest.TryFor(3), limitertest.TakeFor(1), limitertest.TakeFor(5), limitertest.TryFor(2)},
+		want:     []int64{3, 1, 0, 2},
 	},
 	"batch of Reserve": {
-		inUse:  4,
-		wishes: []limitertest.Wish{limitertest.ReserveFor(3), limitertest.ReserveFor(1), limitertest.ReserveFor(5), limitertest.ReserveFor(2)},
-		want:   []int64{3, 1, 0, 2},
+		inUse:    4,
+		requests: []limitertest.Request{limitertest.ReserveFor(3), limitertest.ReserveFor(1), limitertest.ReserveFor(5), limitertest.ReserveFor(2)},
+		want:     []int64{3, 1, 0, 2},
 	},
-	"batch beyond the rate":               {inUse: 4, wishes: try(1, 2, 9), want: []int64{1, 2, 0}},
-	"PER_CLIENT, one granted":             {inUse: 2, wishes: try(3), want: []int64{3}, kind: rratelimiter.PerClient},
-	"PER_CLIENT, batch granted in part":   {inUse: 4, wishes: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}, kind: rratelimiter.PerClient},
-	"set up by it, one granted":           {wishes: try(3), want: []int64{3}, byDefault: true},
-	"set up by it, batch granted in part": {wishes: try(3, 1, 5, 2), want: []int64{3, 1, 5, 0}, byDefault: true},
+	"batch beyond the rate":               {inUse: 4, requests: try(1, 2, 9), want: []int64{1, 2, 0}},
+	"PER_CLIENT, one granted":             {inUse: 2, requests: try(3), want: []int64{3}, kind: rratelimiter.PerClient},
+	"PER_CLIENT, batch granted in part":   {inUse: 4, requests: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}, kind: rratelimiter.PerClient},
+	"set up by it, one granted":           {requests: try(3), want: []int64{3}, byDefault: true},
+	"set up by it, batch granted in part": {requests: try(3, 1, 5, 2), want: []int64{3, 1, 5, 0}, byDefault: true},
 }
 
 var waitingCases = map[string]onceCase{
-	"one that waits": {inUse: 9, wishes: []limitertest.Wish{leaves(3)}, want: []int64{0}},
+	"one that waits": {inUse: 9, requests: []limitertest.Request{leaves(3)}, want: []int64{0}},
 	"batch with the line": {
 		inUse: 4,
-		wishes: []limitertest.Wish{
+		requests: []limitertest.Request{
 			limitertest.WaitFor(3, time.Minute), leaves(4), limitertest.TryFor(2), limitertest.TakeFor(2),
 		},
 		want: []int64{3, 0, 2, 0},
@@ -80,7 +80,7 @@ func TestAcquireHappensOnce(t *testing.T) {
 			limitertest.MustAcquire(t, w.Other, c.inUse)
 		}
 		w.On(lua.Acquire, actions(fault, w.Held)...)
-		got := w.Ask(t, c.wishes...)
+		got := w.Ask(t, c.requests...)
 		assert.Equal(t, c.want, got, "%s: granted", what)
 		w.CheckHeldSoon(t, c.inUse+limitertest.Sum(got), what)
 		w.LetGo()
@@ -300,7 +300,7 @@ func TestARequestThatIsLateTakesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		inUse      int64 // by another Client
-		wishes     []limitertest.Wish
+		requests   []limitertest.Request
 		own, other int64 // released since
 		given      int64 // back by that
 	}{
@@ -315,12 +315,12 @@ func TestARequestThatIsLateTakesNothing(t *testing.T) {
 		"batch, granted in part, some released since":       {4, try(3, 4, 2), 1, 0, 1},
 		"batch, granted in part, all released since":        {4, try(3, 4, 2), 5, 0, 5},
 		"batch, granted in part, everything released since": {4, try(3, 4, 2), 100, 0, 9},
-		"Take, refused, permits released since":             {10, []limitertest.Wish{limitertest.TakeFor(3)}, 0, 8, 8},
+		"Take, refused, permits released since":             {10, []limitertest.Request{limitertest.TakeFor(3)}, 0, 8, 8},
 	} {
 		eachLayout(t, name, func(t *testing.T, version string) {
 			w := newWireInUse(t, 10, tt.inUse, version)
 			w.On(lua.Acquire, redistest.Late.When(w.Held))
-			held := tt.inUse + limitertest.Sum(w.Ask(t, tt.wishes...))
+			held := tt.inUse + limitertest.Sum(w.Ask(t, tt.requests...))
 			w.CheckHeldSoon(t, held, "before")
 			release(t, []*rratelimiter.RateLimiter{w.RateLimiter, w.Other}, three{tt.own, tt.other})
 			w.CheckHeldSoon(t, held-tt.given, "released")
@@ -397,11 +397,11 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 		}
 	}
 	for name, tt := range map[string]struct {
-		wishes []limitertest.Wish
-		change func(t *testing.T, w *limitertest.Wire) error
-		given  int64 // back by the change
-		others int64 // taken by it
-		rate   int64 // after it
+		requests []limitertest.Request
+		change   func(t *testing.T, w *limitertest.Wire) error
+		given    int64 // back by the change
+		others   int64 // taken by it
+		rate     int64 // after it
 	}{
 		"one, Release of some":                   {try(5), released(2), 2, 0, 10},
 		"one, Release of all":                    {try(5), released(5), 5, 0, 10},
@@ -433,7 +433,7 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 				}
 				return redistest.Pass
 			})
-			checkInterfered(t, w, tt.wishes, tt.given, tt.others)
+			checkInterfered(t, w, tt.requests, tt.given, tt.others)
 		})
 	}
 }
@@ -441,18 +441,18 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 // A caller whose request was granted holds its permits, less those that another gave back if
 // it was granted before; another holds none. Of a batch none can say whose were
 // given back.
-func checkInterfered(t *testing.T, w *limitertest.Wire, wishes []limitertest.Wish, given, others int64) {
+func checkInterfered(t *testing.T, w *limitertest.Wire, requests []limitertest.Request, given, others int64) {
 	t.Helper()
 	var granted int64
-	if len(wishes) > 1 {
-		granted = limitertest.Sum(w.AskAny(t, wishes...))
+	if len(requests) > 1 {
+		granted = limitertest.Sum(w.AskAny(t, requests...))
 	} else {
-		granted, _ = wishes[0](w) // its permits may exceed the rate now
+		granted, _ = requests[0](w) // its permits may exceed the rate now
 	}
 	w.Proxy.Settle(t)
 	inUse := limitertest.InUse(t, w.Redis, w.Keys.Permits)
 	held := granted + others
-	if len(wishes) > 1 && given > 0 {
+	if len(requests) > 1 && given > 0 {
 		assert.GreaterOrEqual(t, inUse, held-given, "permits in use, %d granted", granted)
 		assert.LessOrEqual(t, inUse, held, "permits in use, %d granted", granted)
 	} else {

@@ -222,7 +222,7 @@ func TestAPanicBesideOthers(t *testing.T) {
 				require.NoError(t, q.ask(t.Context(), "{good}"))
 				assert.Less(t, time.Since(start), 100*time.Millisecond)
 				synctest.Wait()
-				assert.Zero(t, engine.Of(q.client).Groups())
+				assert.Zero(t, engine.Of(q.client).Queues())
 				require.NoError(t, q.client.Close(t.Context()))
 				assert.EqualValues(t, 1, q.rdb.Exists(t.Context(), "{bad}").Val())
 			})

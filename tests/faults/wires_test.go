@@ -95,11 +95,11 @@ func newWireInUse(t testing.TB, rate, inUse int64, version string) *limitertest.
 }
 
 // try returns a TryAcquire for each.
-func try(permits ...int64) (wishes []limitertest.Wish) {
+func try(permits ...int64) (requests []limitertest.Request) {
 	for _, n := range permits {
-		wishes = append(wishes, limitertest.TryFor(n))
+		requests = append(requests, limitertest.TryFor(n))
 	}
-	return wishes
+	return requests
 }
 
 // three are permits of the limiters of a bundle.
@@ -192,7 +192,7 @@ func leaving() context.Context {
 	return ctx
 }
 
-func leaves(permits int64) limitertest.Wish {
+func leaves(permits int64) limitertest.Request {
 	return func(w *limitertest.Wire) (int64, error) {
 		ok, err := w.TryAcquire(leaving(), permits, time.Hour)
 		return limitertest.Counted(permits, ok, err)

@@ -155,7 +155,7 @@ func TestScriptsThatTheServerForgot(t *testing.T) {
 			limitertest.MustAcquire(t, w.Other, 3)
 			forget := func() { assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err()) }
 			met := actions(tt.fault, nil)
-			for _, wishes := range [][]limitertest.Wish{try(2), {limitertest.TryFor(1), limitertest.TryFor(9), limitertest.TakeFor(1)}} {
+			for _, requests := range [][]limitertest.Request{try(2), {limitertest.TryFor(1), limitertest.TryFor(9), limitertest.TakeFor(1)}} {
 				forget()
 				w.OnScript(func(s *lua.Script, n int) redistest.Action {
 					if s != lua.Acquire {
@@ -169,7 +169,7 @@ func TestScriptsThatTheServerForgot(t *testing.T) {
 					}
 					return redistest.Pass
 				})
-				assert.EqualValues(t, 2, limitertest.Sum(w.Ask(t, wishes...)))
+				assert.EqualValues(t, 2, limitertest.Sum(w.Ask(t, requests...)))
 			}
 			w.CheckHeld(t, 7, "acquired")
 

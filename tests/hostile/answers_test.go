@@ -40,11 +40,11 @@ type callers struct {
 	keyed              []limittest.Limiter // log among them
 }
 
-// wishes is how many calls wish knows.
-const wishes = 11
+// requests is how many calls ask knows.
+const requests = 11
 
-// wish makes a call that is granted what it asks for, or not.
-func (c *callers) wish(ctx context.Context, op int, n int64) (bool, error) {
+// ask makes a call that is granted what it asks for, or not.
+func (c *callers) ask(ctx context.Context, op int, n int64) (bool, error) {
 	switch op {
 	case 0:
 		return c.one.TryAcquire(ctx, n, 0)
@@ -100,7 +100,7 @@ func (c *callers) decided(d limit.Decision, err error) (bool, error) {
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("\x00\x01\x00\x06\x00"))
-	for op := range byte(wishes + 2) {
+	for op := range byte(requests + 2) {
 		f.Add([]byte{1, 0, 7, 4, 3, 4, 2, 5, 6, 1, 1, 1, op, 1, op, 2, op, 0})
 		f.Add([]byte{1, 1, 8, 2, 'a', 'b', 1, 3, 0, 4, op, 1, op, 2})
 		f.Add([]byte{1, 0, 0, 7, op, 0, op, 2})
@@ -133,15 +133,15 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 	granted := int64(0)
 	for range 1 + d.N(4) {
 		start := time.Now()
-		op, n := d.N(wishes+2), 1+int64(d.N(12))
+		op, n := d.N(requests+2), 1+int64(d.N(12))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 		switch op {
-		case wishes:
+		case requests:
 			c.changeAnything(ctx, d)
-		case wishes + 1:
+		case requests + 1:
 			granted += c.takeUpTo(ctx, d, n)
 		default:
-			ok, err := c.wish(ctx, op, n)
+			ok, err := c.ask(ctx, op, n)
 			if ok && err == nil {
 				granted += n
 			}

@@ -267,7 +267,7 @@ func TestForgottenLeasesGoBack(t *testing.T) {
 		require.NoError(t, err)
 		assert.EqualValues(t, 1000-takes, free)
 		assert.Zero(t, engine.Of(client).Active())
-		assert.Zero(t, engine.Of(client).Groups())
+		assert.Zero(t, engine.Of(client).Queues())
 		time.Sleep(2 * time.Minute)
 		assert.Empty(t, redistest.Keys(t, rdb, "*")) // DBSIZE counts what has expired, until that is met
 		require.NoError(t, client.Close(t.Context()))

@@ -187,8 +187,8 @@ func (w *Wire) CheckHeld(t testing.TB, held int64, when string) bool {
 		assert.Equal(t, w.Rate-held, free, "%s: free permits", when)
 }
 
-// A Wish is a request. It returns the permits that it was granted.
-type Wish func(w *Wire) (int64, error)
+// A Request is one call. It returns the permits that it was granted.
+type Request func(w *Wire) (int64, error)
 
 // Counted is what TryAcquire answered, as permits.
 func Counted(permits int64, granted bool, err error) (int64, error) {
@@ -199,10 +199,10 @@ func Counted(permits int64, granted bool, err error) (int64, error) {
 }
 
 // TryFor is a TryAcquire with no timeout.
-func TryFor(permits int64) Wish { return WaitFor(permits, 0) }
+func TryFor(permits int64) Request { return WaitFor(permits, 0) }
 
 // WaitFor is a TryAcquire with that timeout.
-func WaitFor(permits int64, timeout time.Duration) Wish {
+func WaitFor(permits int64, timeout time.Duration) Request {
 	return func(w *Wire) (int64, error) {
 		ok, err := w.TryAcquire(context.Background(), permits, timeout)
 		return Counted(permits, ok, err)
@@ -210,7 +210,7 @@ func WaitFor(permits int64, timeout time.Duration) Wish {
 }
 
 // TakeFor is a Take.
-func TakeFor(permits int64) Wish {
+func TakeFor(permits int64) Request {
 	return func(w *Wire) (int64, error) {
 		d, err := w.Take(context.Background(), permits)
 		return Counted(permits, d.Granted, err)
@@ -218,7 +218,7 @@ func TakeFor(permits int64) Wish {
 }
 
 // UpToFor is a TakeUpTo.
-func UpToFor(permits int64) Wish {
+func UpToFor(permits int64) Request {
 	return func(w *Wire) (int64, error) {
 		taken, _, err := w.TakeUpTo(context.Background(), permits)
 		return taken, err
@@ -226,7 +226,7 @@ func UpToFor(permits int64) Wish {
 }
 
 // ReserveFor is a Reserve.
-func ReserveFor(permits int64) Wish {
+func ReserveFor(permits int64) Request {
 	return func(w *Wire) (int64, error) {
 		r, err := w.Reserve(context.Background(), permits, 0)
 		return Counted(permits, err == nil && r.Granted, err)
@@ -234,12 +234,12 @@ func ReserveFor(permits int64) Wish {
 }
 
 // Ask makes the requests at the same time, in one batch, and returns what each was granted.
-func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
+func (w *Wire) Ask(t testing.TB, requests ...Request) []int64 {
 	t.Helper()
-	got := make([]int64, len(wishes))
+	got := make([]int64, len(requests))
 	var wg sync.WaitGroup
 	open := func() {}
-	if len(wishes) > 1 {
+	if len(requests) > 1 {
 		// While a request is held on its way, the others gather. This one takes nothing.
 		g := &gate{make(chan struct{}), make(chan struct{})}
 		w.mu.Lock()
@@ -251,15 +251,15 @@ func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
 		<-g.reached
 		open = func() { close(g.open) }
 	}
-	for i, wish := range wishes {
+	for i, ask := range requests {
 		wg.Go(func() {
-			granted, err := wish(w)
+			granted, err := ask(w)
 			if !errors.Is(err, context.Canceled) {
 				assert.NoError(t, err)
 			}
 			got[i] = granted
 		})
-		for until := time.Now().Add(time.Minute); len(wishes) > 1 && Waiting(w.Client, w.Name()) <= i && time.Now().Before(until); {
+		for until := time.Now().Add(time.Minute); len(requests) > 1 && Waiting(w.Client, w.Name()) <= i && time.Now().Before(until); {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}
@@ -284,10 +284,10 @@ func (w *Wire) CheckHeldSoon(t testing.TB, held int64, when string) {
 }
 
 // AskAny is Ask for requests that may fail.
-func (w *Wire) AskAny(t testing.TB, wishes ...Wish) []int64 {
+func (w *Wire) AskAny(t testing.TB, requests ...Request) []int64 {
 	t.Helper()
-	lenient := make([]Wish, len(wishes))
-	for i, f := range wishes {
+	lenient := make([]Request, len(requests))
+	for i, f := range requests {
 		lenient[i] = func(w *Wire) (int64, error) {
 			granted, err := f(w)
 			if errors.Is(err, rratelimiter.ErrPermitsExceedRate) {
@@ -323,14 +323,14 @@ func (w *Wire) CancelledInFlight(t testing.TB, permits []int64, goes []bool, giv
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var away sync.WaitGroup
-	var wishes []Wish
+	var requests []Request
 	for i, n := range permits {
 		if !goes[i] {
-			wishes = append(wishes, TryFor(n))
+			requests = append(requests, TryFor(n))
 			continue
 		}
 		away.Add(1)
-		wishes = append(wishes, func(w *Wire) (int64, error) {
+		requests = append(requests, func(w *Wire) (int64, error) {
 			defer away.Done()
 			ok, err := w.TryAcquire(ctx, n, 0)
 			assert.ErrorIs(t, err, context.Canceled)
@@ -347,5 +347,5 @@ func (w *Wire) CancelledInFlight(t testing.TB, permits []int64, goes []bool, giv
 		}
 		return redistest.Pass
 	})
-	return w.Ask(t, wishes...)
+	return w.Ask(t, requests...)
 }

@@ -13,20 +13,20 @@ import (
 
 // turns are what must not meet requests of the limiter whose outcome is in doubt:
 // releases and migrations. Each waits until what is under way is finished, and
-// holds back what gathers meanwhile; then requests have a turn. A group's lock
+// holds back what gathers meanwhile; then requests have a turn. A queue's lock
 // guards its turns.
-type turns struct {
-	waiting []*turn
-	now     bool                       // one is being done
-	was     bool                       // the last one was not followed by requests yet
-	behind  map[chan struct{}]struct{} // requests of several limiters that wait; closed when it is done
+type jobs struct {
+	waiting      []*job
+	running      bool                       // one is being done
+	requestsNext bool                       // the last one was not followed by requests yet
+	behind       map[chan struct{}]struct{} // requests of several limiters that wait; closed when it is done
 }
 
 // turn is work that is done alone.
-type turn struct {
-	run     func(ctx context.Context, t *turn) error
+type job struct {
+	run     func(ctx context.Context, t *job) error
 	release bool // may take others' permits along
-	group   *group
+	queue   *queue
 	permits int64 // to be released
 	callers int
 	sent    bool            // nobody can leave it any more
@@ -42,29 +42,29 @@ func underWay(err error) error {
 	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
 }
 
-// takeTurn has t done while no request of the limiter is on its way, and returns what
+// runJob has t done while no request of the limiter is on its way, and returns what
 // came of it. Where ctx ends before its turn it is not done.
-func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
-	g, err := e.enter(ctx, l, nil)
+func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
+	q, err := e.enter(ctx, l, nil)
 	if err != nil {
 		return err
 	}
-	defer e.leave(g)
+	defer e.leave(q)
 	permits := t.permits
 	t.ctx = context.WithoutCancel(ctx)
 	if t.since.IsZero() {
 		t.since = time.Now()
 	}
 	since := t.since
-	g.mu.Lock()
-	if g.closed {
-		g.mu.Unlock()
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
 		return limit.ErrClosed
 	}
-	t.group = g
-	t = g.turns.join(t)
-	g.next(g.engine.clock.Now())
-	g.mu.Unlock()
+	t.queue = q
+	t = q.jobs.join(t)
+	q.next(q.engine.clock.Now())
+	q.mu.Unlock()
 
 	timeout := e.conn.Timeout()
 	timer := time.NewTimer(time.Until(since.Add(timeout)))
@@ -74,7 +74,7 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 		case <-t.done:
 			return t.err
 		case <-ctx.Done():
-			if g.leaveTurn(t, permits) {
+			if q.leaveJob(t, permits) {
 				return ctx.Err()
 			}
 			select {
@@ -84,7 +84,7 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 				return underWay(ctx.Err())
 			}
 		case <-timer.C:
-			if g.leaveTurn(t, permits) {
+			if q.leaveJob(t, permits) {
 				return lane.NoAnswer(timeout, false)
 			}
 			if t.since.After(since) && !t.heard.Load() {
@@ -95,7 +95,7 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 }
 
 // join adds a turn, or has another take it along, and returns the one that it is.
-func (s *turns) join(t *turn) *turn {
+func (s *jobs) join(t *job) *job {
 	if t.release {
 		for _, other := range s.waiting {
 			if other.release && other.permits+t.permits <= maxRate {
@@ -111,10 +111,10 @@ func (s *turns) join(t *turn) *turn {
 	return t
 }
 
-// leaveTurn takes a caller's part of a turn back, unless that has begun.
-func (g *group) leaveTurn(t *turn, permits int64) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// leaveJob takes a caller's part of a turn back, unless that has begun.
+func (q *queue) leaveJob(t *job, permits int64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if t.sent {
 		return false
 	}
@@ -123,67 +123,67 @@ func (g *group) leaveTurn(t *turn, permits int64) bool {
 	if t.callers > 0 {
 		return true
 	}
-	i := slices.Index(g.turns.waiting, t)
+	i := slices.Index(q.jobs.waiting, t)
 	if i < 0 {
 		return true // it is its turn, and nothing will be done
 	}
-	g.turns.waiting = slices.Delete(g.turns.waiting, i, i+1)
-	if !g.turnsBefore() {
-		g.admit()
+	q.jobs.waiting = slices.Delete(q.jobs.waiting, i, i+1)
+	if !q.jobsAhead() {
+		q.admit()
 	}
-	g.next(g.engine.clock.Now())
+	q.next(q.engine.clock.Now())
 	return true
 }
 
-// startTurn has the next turn done, where nothing is under way.
-func (g *group) startTurn(now time.Time) bool {
-	s := &g.turns
-	if s.now || len(s.waiting) == 0 || g.calls+g.returns > 0 || s.was && g.hasWork(now) {
-		return s.now
+// startJob has the next turn done, where nothing is under way.
+func (q *queue) startJob(now time.Time) bool {
+	s := &q.jobs
+	if s.running || len(s.waiting) == 0 || q.calls+q.returns > 0 || s.requestsNext && q.hasWork(now) {
+		return s.running
 	}
 	// A lease that came while the turn waited: what is left of it is no turn's to
 	// release.
-	if g.endLeases(); g.returnUnused() {
+	if q.endLeases(); q.returnUnused() {
 		return true
 	}
 	t := s.waiting[0]
 	s.waiting = slices.Delete(s.waiting, 0, 1)
-	s.now = true
-	g.engine.stay(g)
+	s.running = true
+	q.engine.stay(q)
 	go func() {
-		defer g.engine.leave(g)
-		err := g.engine.explain(g.keys.Names(), t.run(t.ctx, t))
-		g.mu.Lock()
-		defer g.mu.Unlock()
+		defer q.engine.leave(q)
+		err := q.engine.explain(q.keys.Names(), t.run(t.ctx, t))
+		q.mu.Lock()
+		defer q.mu.Unlock()
 		t.err = err
 		close(t.done)
-		s.now, s.was = false, true
-		g.admit()
-		g.next(g.engine.clock.Now())
+		s.running, s.requestsNext = false, true
+		q.admit()
+		q.next(q.engine.clock.Now())
 	}()
 	return true
 }
 
 // begin notes that the first call of a turn is being sent, unless all its callers have
 // gone.
-func (t *turn) begin() bool {
-	t.group.mu.Lock()
-	defer t.group.mu.Unlock()
+func (t *job) begin() bool {
+	t.queue.mu.Lock()
+	defer t.queue.mu.Unlock()
 	t.sent = t.callers > 0
 	return t.sent
 }
 
-// turnsBefore reports whether a request of several limiters that comes now waits for
+// jobsAhead reports whether a request of several limiters that comes now waits for
 // a turn.
-func (g *group) turnsBefore() bool { return len(g.turns.waiting) > 0 || g.turns.now }
+func (q *queue) jobsAhead() bool { return len(q.jobs.waiting) > 0 || q.jobs.running }
 
 // admit lets those requests begin that have waited for a turn.
-func (g *group) admit() {
-	g.calls += len(g.turns.behind)
-	for admitted := range g.turns.behind {
+func (q *queue) admit() {
+	q.calls += len(q.jobs.behind)
+	for admitted := range q.jobs.behind {
 		close(admitted)
 	}
-	g.turns.behind = nil
+	q.jobs.behind = nil
 }
 
 // maxRate is the highest rate a limiter can count exactly.

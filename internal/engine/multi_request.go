@@ -15,21 +15,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// multi is one caller's wish for the same permits of several limiters. Each
+// multiRequest is one caller's request for the same permits of several limiters. Each
 // try counts as a call of each limiter: while its outcome is in doubt its
 // members must stay as they were written.
-type multi struct {
+type multiRequest struct {
 	engine   *Engine
 	limiters []*Limiter
 	keys     *script.Keys // of all of them
-	groups   []*group     // theirs
+	queues   []*queue     // theirs
 	permits  int64
 	deadline time.Time     // zero: one try
 	woken    chan struct{} // holds one where permits may have become free since
 
 	// The try under way, after which there is no other where its caller goes.
 	lane.Pending
-	mu      sync.Mutex // guards State, Asked and asleep; taken behind a group's
+	mu      sync.Mutex // guards State, Asked and asleep; taken behind a queue's
 	asleep  time.Time  // until when the caller waits to ask again; zero: it does not, or was woken
 	ctx     context.Context
 	call    lane.Call
@@ -50,7 +50,7 @@ type verdict struct {
 // AcquireAll takes permits of each of the limiters or of none. With a timeout of 0
 // or less it asks once.
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits int64, timeout time.Duration) (bool, error) {
-	m := &multi{engine: e, limiters: limiters, permits: permits, woken: make(chan struct{}, 1)}
+	m := &multiRequest{engine: e, limiters: limiters, permits: permits, woken: make(chan struct{}, 1)}
 	var names []string
 	for _, l := range limiters {
 		names = append(names, l.Keys.Names()...)
@@ -66,19 +66,19 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	}
 	to := e.lanes.Of(ctx, limiters[0].Config) // they are on one server
 	for _, l := range limiters {
-		g, err := e.enterBy(to, l, nil)
+		q, err := e.enterBy(to, l, nil)
 		if err != nil {
 			return false, err
 		}
-		m.groups = append(m.groups, g)
+		m.queues = append(m.queues, q)
 	}
 	if timeout <= 0 {
 		v, err := m.ask(ctx, start)
 		return v.granted, err
 	}
 	m.deadline = e.clock.At(start).Add(timeout)
-	each(m.groups, func(g *group) { g.crowd.join(m) })
-	defer each(m.groups, func(g *group) { delete(g.crowd.waiting, m) })
+	each(m.queues, func(q *queue) { q.jointWaiters.join(m) })
+	defer each(m.queues, func(q *queue) { delete(q.jointWaiters.waiting, m) })
 	for refused := false; ; refused, start = true, time.Now() {
 		select {
 		case <-m.woken:
@@ -97,29 +97,29 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	}
 }
 
-// leave counts the caller, or a try, out at each limiter's group.
-func (m *multi) leave() {
-	for _, g := range m.groups {
-		m.engine.leave(g)
+// leave counts the caller, or a try, out at each limiter's queue.
+func (m *multiRequest) leave() {
+	for _, q := range m.queues {
+		m.engine.leave(q)
 	}
 }
 
 // ask makes one try, and returns early when ctx ends: what is granted then
 // goes back. start is when the question arose.
-func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
+func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error) {
 	end := m.engine.answerBy(start.Add(m.engine.conn.Timeout()), m.engine.clock.Machine(m.deadline))
 	if err := m.begin(ctx, start, end); err != nil {
 		return verdict{}, err
 	}
-	for _, g := range m.groups {
-		m.engine.stay(g)
+	for _, q := range m.queues {
+		m.engine.stay(q)
 	}
 	m.Pending, m.ctx = lane.Pending{Mu: &m.mu, Asked: start}, ctx
 	if !m.deadline.IsZero() {
 		m.Last = m.engine.clock.Machine(m.deadline).Add(m.engine.grace)
 	}
 	m.prepare()
-	to := m.groups[0].lane.Load()
+	to := m.queues[0].lane.Load()
 	if to.Enter() {
 		m.State = lane.Sent
 		to.Alone(ctx, &m.call, !m.deadline.IsZero())
@@ -135,14 +135,14 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 
 // Progressed has the caller of a try that takes several calls wait on: the
 // server answers.
-func (m *multi) Progressed() {
+func (m *multiRequest) Progressed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.Asked = time.Now()
 }
 
-// Board has the try sent, unless its caller has gone.
-func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
+// NextCall has the try sent, unless its caller has gone.
+func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {
 	m.mu.Lock()
 	gone := m.State == lane.Gone
 	if !gone {
@@ -157,7 +157,7 @@ func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
 }
 
 // prepare makes the call of a new try.
-func (m *multi) prepare() {
+func (m *multiRequest) prepare() {
 	m.member = m.engine.ids.Next(nil, 1)
 	redisson.SetPermits(m.member, m.permits)
 	m.sent = m.engine.clock.Now()
@@ -166,9 +166,9 @@ func (m *multi) prepare() {
 }
 
 // Append appends the arguments of the script.
-func (m *multi) Append(words []any, at script.Attempt) []any {
+func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 	age, token := attemptWords(at)
-	words = append(words, m.member, script.Number(m.permits), m.engine.rules.Letters(), age, token)
+	words = append(words, m.member, script.Number(m.permits), m.engine.rules.Flags(), age, token)
 	for _, l := range m.limiters {
 		word := l.Fallback
 		if l.compareDue(m.sent) {
@@ -182,17 +182,17 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 	return words
 }
 
-// Finished tells the caller what came of the try. Where it has gone, what was
+// OnReply tells the caller what came of the try. Where it has gone, what was
 // granted goes back.
-func (m *multi) Finished(c *lane.Call) (again bool) {
-	return m.engine.finished(m, &m.redo, c)
+func (m *multiRequest) OnReply(c *lane.Call) (again bool) {
+	return m.engine.complete(m, &m.redo, c)
 }
 
-func (m *multi) finish(reply any, err error) {
+func (m *multiRequest) finish(reply any, err error) {
 	var v verdict
 	switch {
-	case m.redo.giving != nil:
-		err = &Error{Name: m.redo.giving.Name, Err: m.engine.gaveNoDefault(m.redo.giving, err)}
+	case m.redo.replaces != nil:
+		err = &Error{Name: m.redo.replaces.Name, Err: m.engine.gaveNoDefault(m.redo.replaces, err)}
 	case err != nil:
 		err = m.explain(err)
 	default:
@@ -206,9 +206,9 @@ func (m *multi) finish(reply any, err error) {
 		if v.granted {
 			took.Taken = m.permits
 		}
-		each(m.groups, func(g *group) {
-			m.engine.Granted(g.config)
-			g.hear(took, m.sent)
+		each(m.queues, func(q *queue) {
+			m.engine.Granted(q.config)
+			q.hear(took, m.sent)
 		})
 	}
 	unwanted, short := false, m.call.Unreplicated()
@@ -222,22 +222,22 @@ func (m *multi) finish(reply any, err error) {
 	m.Tell()
 	m.mu.Unlock()
 	if gone && errors.Is(err, limit.ErrUnknownOutcome) {
-		each(m.groups, func(g *group) { m.engine.givenUp(g, m.permits, err) })
+		each(m.queues, func(q *queue) { m.engine.givenUp(q, m.permits, err) })
 	}
 	if unwanted {
-		each(m.groups, func(g *group) { g.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
+		each(m.queues, func(q *queue) { q.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
 	}
 	m.end()
 }
 
-// begin has a try hold up the turns of all its groups, as a batch does, until
-// m.end. Tries go through the groups in the same order, so that none waits for
+// begin has a try hold up the turns of all its queues, as a batch does, until
+// m.end. Tries go through the queues in the same order, so that none waits for
 // another that waits for it.
-func (m *multi) begin(ctx context.Context, start, end time.Time) error {
-	order := slices.Clone(m.groups)
-	slices.SortFunc(order, func(a, b *group) int { return strings.Compare(a.config, b.config) })
-	for i, g := range order {
-		if err := g.beginBehindTurns(ctx, start, end); err != nil {
+func (m *multiRequest) begin(ctx context.Context, start, end time.Time) error {
+	order := slices.Clone(m.queues)
+	slices.SortFunc(order, func(a, b *queue) int { return strings.Compare(a.config, b.config) })
+	for i, q := range order {
+		if err := q.beginBehindJobs(ctx, start, end); err != nil {
 			endOf(order[:i])
 			return err
 		}
@@ -245,21 +245,21 @@ func (m *multi) begin(ctx context.Context, start, end time.Time) error {
 	return nil
 }
 
-// beginBehindTurns counts a try in once the turns that came before are over. It
+// beginBehindJobs counts a try in once the turns that came before are over. It
 // waits for them until end at the latest.
-func (g *group) beginBehindTurns(ctx context.Context, start, end time.Time) error {
-	g.mu.Lock()
-	if !g.turnsBefore() {
-		g.calls++
-		g.mu.Unlock()
+func (q *queue) beginBehindJobs(ctx context.Context, start, end time.Time) error {
+	q.mu.Lock()
+	if !q.jobsAhead() {
+		q.calls++
+		q.mu.Unlock()
 		return nil
 	}
 	admitted := make(chan struct{})
-	if g.turns.behind == nil {
-		g.turns.behind = make(map[chan struct{}]struct{})
+	if q.jobs.behind == nil {
+		q.jobs.behind = make(map[chan struct{}]struct{})
 	}
-	g.turns.behind[admitted] = struct{}{}
-	g.mu.Unlock()
+	q.jobs.behind[admitted] = struct{}{}
+	q.mu.Unlock()
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	var err error
@@ -271,35 +271,35 @@ func (g *group) beginBehindTurns(ctx context.Context, start, end time.Time) erro
 	case <-timer.C:
 		err = lane.NoAnswer(time.Since(start), false)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if _, waits := g.turns.behind[admitted]; waits {
-		delete(g.turns.behind, admitted)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, waits := q.jobs.behind[admitted]; waits {
+		delete(q.jobs.behind, admitted)
 	} else {
-		g.calls-- // it was admitted just now
-		g.next(g.engine.clock.Now())
+		q.calls-- // it was admitted just now
+		q.next(q.engine.clock.Now())
 	}
 	return err
 }
 
 // end is told that a try is finished, or was not sent.
-func (m *multi) end() {
-	endOf(m.groups)
+func (m *multiRequest) end() {
+	endOf(m.queues)
 	m.leave()
 }
 
-func endOf(groups []*group) {
-	each(groups, func(g *group) {
-		g.calls--
-		g.next(g.engine.clock.Now())
+func endOf(queues []*queue) {
+	each(queues, func(q *queue) {
+		q.calls--
+		q.next(q.engine.clock.Now())
 	})
 }
 
-// each has f do something with each of the groups, whose lock is held.
-func each(groups []*group, f func(g *group)) {
-	for _, g := range groups {
-		g.mu.Lock()
-		f(g)
-		g.mu.Unlock()
+// each has f do something with each of the queues, whose lock is held.
+func each(queues []*queue, f func(q *queue)) {
+	for _, q := range queues {
+		q.mu.Lock()
+		f(q)
+		q.mu.Unlock()
 	}
 }

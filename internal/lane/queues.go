@@ -71,29 +71,29 @@ type Verdict struct {
 	GiveBack func(ctx context.Context, permits int64) error
 }
 
-// Groups are where the callers of one limiter of keys gather, those of each key by
+// Queues are where the callers of one limiter of keys gather, those of each key by
 // themselves.
-type Groups struct {
+type Queues struct {
 	rule   Rule
 	lanes  *Lanes
 	policy outage.Policy
 
 	mu   sync.Mutex
-	keys map[string]*group // of those for which requests have gathered
+	keys map[string]*keyQueue // of those for which requests have gathered
 }
 
 // Err returns what every call reports because of the configuration.
-func (g *Groups) Err() error {
+func (g *Queues) Err() error {
 	if g.rule.Err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", g.rule.Package, g.rule.Err)
 }
 
-// group is where the requests for one key gather, from the first until a flight
+// keyQueue is where the requests for one key gather, from the first until a flight
 // takes them.
-type group struct {
-	groups  *Groups
+type keyQueue struct {
+	queues  *Queues
 	key     string
 	waiting []*request
 }
@@ -110,9 +110,9 @@ type request struct {
 	err     error
 }
 
-// NewGroups returns the Groups of a rule.
-func NewGroups(lanes *Lanes, rule Rule) *Groups {
-	t := &Groups{rule: rule, lanes: lanes, keys: make(map[string]*group)}
+// NewQueues returns the Queues of a rule.
+func NewQueues(lanes *Lanes, rule Rule) *Queues {
+	t := &Queues{rule: rule, lanes: lanes, keys: make(map[string]*keyQueue)}
 	t.policy = outage.Policy{Observer: lanes.observer, Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
 	if rule.Options.Failure != nil {
 		t.policy.Guard = outage.NewGuard(lanes.conn.Clock())
@@ -121,7 +121,7 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 }
 
 // send sees a request through.
-func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answer, error) {
+func (g *Queues) send(ctx context.Context, key string, r *request) (outage.Answer, error) {
 	asked := time.Now()
 	r.ctx, r.Mu, r.Asked = ctx, &g.mu, asked
 	l := g.lanes.Of(ctx, key)
@@ -139,7 +139,7 @@ func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answe
 	} else {
 		ready := k == nil
 		if ready {
-			k = &group{groups: g, key: key}
+			k = &keyQueue{queues: g, key: key}
 			g.keys[key] = k
 		}
 		k.waiting = append(k.waiting, r)
@@ -152,7 +152,7 @@ func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answe
 	return g.await(ctx, r, asked)
 }
 
-func (g *Groups) newBatch() *Batch { return &Batch{Mu: &g.mu} }
+func (g *Queues) newBatch() *Batch { return &Batch{Mu: &g.mu} }
 
 // join has a request sent with a batch, or tells that there is no room for it. The lock is held.
 func (r *request) join(b *Batch) bool {
@@ -163,7 +163,7 @@ func (r *request) join(b *Batch) bool {
 	return true
 }
 
-func (g *Groups) await(ctx context.Context, r *request, asked time.Time) (outage.Answer, error) {
+func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage.Answer, error) {
 	if answered, err := r.Await(ctx, g.lanes, r, asked.Add(g.lanes.conn.Timeout()), true); !answered {
 		return outage.Answer{}, err
 	}
@@ -180,9 +180,9 @@ func (g *Groups) await(ctx context.Context, r *request, asked time.Time) (outage
 	return a, nil
 }
 
-// Board makes a call of those that wait.
-func (g *group) Board(time.Time) (c *Call, more bool) {
-	t := g.groups
+// NextCall makes a call of those that wait.
+func (g *keyQueue) NextCall(time.Time) (c *Call, more bool) {
+	t := g.queues
 	t.mu.Lock()
 	b, requests, taken := t.newBatch(), []*request(nil), 0
 	for _, r := range g.waiting {
@@ -212,16 +212,16 @@ func (g *group) Board(time.Time) (c *Call, more bool) {
 type sentBatch struct {
 	*Batch
 
-	groups   *Groups
+	queues   *Queues
 	question *Question
 	requests []*request
 }
 
 // call returns the call that decides a batch; nil where it can't be made, and the
 // callers know.
-func (g *Groups) call(key string, b *Batch, requests []*request) *Call {
+func (g *Queues) call(key string, b *Batch, requests []*request) *Call {
 	q, err := g.rule.Ask(key, b)
-	sent := &sentBatch{Batch: b, groups: g, question: q, requests: requests}
+	sent := &sentBatch{Batch: b, queues: g, question: q, requests: requests}
 	if err != nil {
 		sent.tell(Verdict{}, err)
 		return nil
@@ -232,8 +232,8 @@ func (g *Groups) call(key string, b *Batch, requests []*request) *Call {
 	return &q.Call
 }
 
-// Finished tells the callers what came of the call, unless another one is to be made.
-func (b *sentBatch) Finished(c *Call) (again bool) {
+// OnReply tells the callers what came of the call, unless another one is to be made.
+func (b *sentBatch) OnReply(c *Call) (again bool) {
 	v, err := b.question.Read(c.Outcome())
 	if next := b.question.Next; next != nil {
 		b.question, c.Call = next, next.Call.Call
@@ -246,7 +246,7 @@ func (b *sentBatch) Finished(c *Call) (again bool) {
 // tell gives each request its answer. Permits that were granted to callers who
 // have gone are given back.
 func (b *sentBatch) tell(v Verdict, err error) {
-	g := b.groups
+	g := b.queues
 	answers := make([]Answer, len(b.requests))
 	if err == nil {
 		answers = b.Answers(answers[:0], v.Outcome)

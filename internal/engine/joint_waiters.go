@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// crowd is those who wait for one limiter beside others. Its group's lock guards
+// jointWaiters is those who wait for one limiter beside others. Its queue's lock guards
 // it.
-type crowd struct {
-	waiting map[*multi]struct{}
+type jointWaiters struct {
+	waiting map[*multiRequest]struct{}
 	due     time.Time // when one of them asks to keep the limiter alive
 }
 
 // wake has all ask again.
-func (c *crowd) wake() {
+func (c *jointWaiters) wake() {
 	for m := range c.waiting {
 		m.wake()
 	}
 }
 
-func (m *multi) wake() {
+func (m *multiRequest) wake() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asleep = time.Time{}
@@ -30,7 +30,7 @@ func (m *multi) wake() {
 }
 
 // sleepUntil notes that the caller waits, unless it has been woken already.
-func (m *multi) sleepUntil(until time.Time) {
+func (m *multiRequest) sleepUntil(until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.woken) == 0 {
@@ -38,28 +38,28 @@ func (m *multi) sleepUntil(until time.Time) {
 	}
 }
 
-func (m *multi) sleepsUntil() time.Time {
+func (m *multiRequest) sleepsUntil() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.asleep
 }
 
 // join has all changes of the limiter wake the caller.
-func (c *crowd) join(m *multi) {
+func (c *jointWaiters) join(m *multiRequest) {
 	if len(c.waiting) == 0 {
-		*c = crowd{waiting: make(map[*multi]struct{})}
+		*c = jointWaiters{waiting: make(map[*multiRequest]struct{})}
 	}
 	c.waiting[m] = struct{}{}
 }
 
 // wait returns when it is time to ask again: when those that refused could grant,
 // or before; false where the deadline is sooner.
-func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
+func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 	clock := m.engine.clock
-	for i, g := range m.groups {
-		g.mu.Lock()
-		g.crowd.due = m.sent.Add(v.keeps[i] / keepAliveShare)
-		g.mu.Unlock()
+	for i, q := range m.queues {
+		q.mu.Lock()
+		q.jointWaiters.due = m.sent.Add(v.keeps[i] / keepAliveShare)
+		q.mu.Unlock()
 	}
 	at := clock.Now().Add(v.wait)
 	last := at
@@ -99,21 +99,21 @@ const secondTry = 4 * keepAliveShare
 // keepAlive reports whether the caller is to ask now to keep its limiters alive: one of
 // those who wait for a limiter does it for all. Else it returns when to look again, last
 // at the latest.
-func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
+func (m *multiRequest) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
 	now := m.engine.clock.Now()
 	next = last
-	for i, g := range m.groups {
+	for i, q := range m.queues {
 		if keeps[i] == 0 {
 			continue
 		}
-		g.mu.Lock()
-		if !g.crowd.due.After(now) {
-			g.crowd.due, mine = now.Add(keeps[i]/secondTry), true
+		q.mu.Lock()
+		if !q.jointWaiters.due.After(now) {
+			q.jointWaiters.due, mine = now.Add(keeps[i]/secondTry), true
 		}
-		if g.crowd.due.Before(next) {
-			next = g.crowd.due
+		if q.jointWaiters.due.Before(next) {
+			next = q.jointWaiters.due
 		}
-		g.mu.Unlock()
+		q.mu.Unlock()
 	}
 	return next, mine
 }

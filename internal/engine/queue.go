@@ -1,0 +1,343 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// maxCalls is how many batches of one limiter are under way at most: fewer than
+// the notes of answered attempts that its configuration has room for.
+const maxCalls = 24
+
+// queue is the requests of one limiter: what has gathered for the next flight,
+// the line of those that were refused and wait, and what must be alone.
+type queue struct {
+	engine   *Engine
+	config   string
+	keys     *script.Keys
+	observed string
+	lane     atomic.Pointer[lane.Lane] // to where the limiter was last known to be
+	users    int                       // guarded by engine.mu
+
+	mu           sync.Mutex
+	closed       bool
+	listed       bool       // a flight will ask for what has gathered
+	wave         *lane.Wave // of that flight, if callers may wait on it
+	gathered     []*request // go with the next flight
+	room         [2]*request
+	left         int // how many of them have been left by their callers
+	calls        int // batches and requests of several limiters under way
+	returns      int // give-backs under way
+	line         line
+	pass         *batch      // of the line, under way
+	dueSince     time.Time   // since when one that is due waits for a flight; zero: none does
+	freed        int         // how often permits have been freed
+	timer        *time.Timer // begins the line's next round
+	jobs         jobs
+	leases       leases
+	jointWaiters jointWaiters
+}
+
+// request asks for permits.
+func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (answer, error) {
+	r := newRequest(ctx, e.clock, l, ask)
+	q, err := e.enter(ctx, l, r)
+	if err != nil {
+		return answer{}, err
+	}
+	answered := false
+	defer func() { e.letGo(q, r, answered) }()
+	to := q.lane.Load()
+	if alone := q.submit(r, to); alone != nil {
+		to.Alone(ctx, alone, !r.deadline.IsZero())
+	}
+	a, answered := r.await(ctx)
+	return a, a.err
+}
+
+// submit takes a request in. It returns the call that the caller is to send by
+// itself, if there is one.
+func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		r.tell(answer{err: limit.ErrClosed})
+	case q.borrow(r):
+		r.Tell()
+	case r.Waits && q.line.count > 0:
+		q.line.join(r)
+		r.Wait()
+		q.next(r.since)
+	default:
+		q.gathered = append(q.gathered, r)
+		if len(q.gathered) == 1 && !q.listed && !q.held() && q.calls < maxCalls && to.Enter() {
+			if !q.engine.conn.Inline() || !r.deadline.IsZero() {
+				r.Wait() // the call goes by another goroutine
+			}
+			return q.makeBatch(r.since)
+		}
+		q.next(r.since)
+		r.WaitOn(q.wave)
+	}
+	return nil
+}
+
+// held reports whether requests wait for something that must not meet them.
+func (q *queue) held() bool {
+	return q.leases.returning() || len(q.leases.unused) > 0 || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
+}
+
+// next starts what can be done now. q.mu is held.
+func (q *queue) next(now time.Time) {
+	if q.returnUnused() || q.startJob(now) {
+		return
+	}
+	if !q.listed && q.hasWork(now) && !q.held() && q.calls < maxCalls {
+		q.listed = true
+		q.wave = q.lane.Load().Ready(q)
+	}
+	switch wait := q.line.dueAt.Sub(now); {
+	case q.line.count > 0 && q.pass == nil && wait > 0:
+		q.timer = restart(q.timer, wait, q.poll)
+		return
+	case q.line.count > 0 && q.pass == nil && q.listed && q.dueSince.IsZero():
+		q.dueSince = time.Now()
+	}
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+}
+
+// restart has f run after a while, by the timer that there is.
+func restart(t *time.Timer, after time.Duration, f func()) *time.Timer {
+	if t == nil {
+		return time.AfterFunc(after, f)
+	}
+	t.Reset(after)
+	return t
+}
+
+func (q *queue) poll() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.next(q.engine.clock.Now())
+}
+
+// hasWork reports whether there is something to send at this time.
+func (q *queue) hasWork(now time.Time) bool {
+	return len(q.gathered) > 0 || q.pass == nil && q.line.due(now)
+}
+
+// nudge is told that permits may have become free: all who wait ask at once, and
+// no refusal is remembered.
+func (q *queue) nudge() {
+	q.engine.refusals.Changed(q.config)
+	q.jointWaiters.wake()
+	q.freed++
+	q.line.nudge()
+	q.next(q.engine.clock.Now())
+}
+
+// NextCall makes the call of a flight.
+func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
+	now = q.engine.clock.At(now)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
+	if q.held() || q.calls >= maxCalls {
+		return nil, false
+	}
+	c = q.makeBatch(now)
+	if c == nil {
+		q.next(now)
+		return nil, false
+	}
+	q.listed = q.hasWork(now) && !q.held() && q.calls < maxCalls
+	return c, q.listed
+}
+
+// board makes a batch of those whose turn it is: the line first, where it is due,
+// then those that have gathered.
+func (q *queue) makeBatch(now time.Time) *lane.Call {
+	b := newBatch(q)
+	if q.pass == nil && q.line.due(now) {
+		if len(q.gathered) > 0 {
+			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
+		}
+		q.line.fill(b, now, time.Now())
+		b.reserved = 0
+		b.pass = len(b.requests) > 0
+		if !b.pass {
+			q.line.settle(now) // those who were left to be asked for have gone
+		}
+	}
+	kept, full := q.gathered[:0], false
+	for _, r := range q.gathered {
+		switch {
+		case !full && r.State != lane.Gathered:
+		case full || !b.add(r, false):
+			full = full || r.Settled == b.requests[0].Settled // reservations and others are for different batches
+			kept = append(kept, r)
+		}
+	}
+	clear(q.gathered[len(kept):])
+	q.gathered, q.left = kept, 0
+	if len(b.requests) == 0 {
+		b.free()
+		return nil
+	}
+	for _, r := range b.requests {
+		r.State, r.Batch = lane.Sent, &b.Batch
+	}
+	b.audit, b.freed = b.limiter().auditDue(now), q.freed
+	b.ahead = q.prefetch(b, now)
+	q.calls++
+	q.jobs.requestsNext = false
+	b.prepare()
+	if b.Count == 1 {
+		b.call.By(b.requests[0].ctx)
+	}
+	if b.pass {
+		q.pass = b
+	}
+	return &b.call
+}
+
+// record takes note of how the batch ended, and makes the answers of it.
+func (b *batch) record(o outcome, err error) {
+	e := b.queue.engine
+	if err != nil || o.Taken > 0 {
+		e.Granted(b.queue.config)
+	}
+	if b.ahead.permits > 0 {
+		b.Drop(b.ahead.permits)
+	}
+	if err != nil {
+		return
+	}
+	b.answers = b.Answers(b.answers[:0], o.Outcome)
+	if b.audit && len(o.Waits) > 0 {
+		b.limiter().auditDone(e.clock.Now(), o.interval)
+	}
+}
+
+// finished tells the callers of a batch the answers.
+func (q *queue) complete(b *batch, o outcome, err error) {
+	b.record(o, err)
+	short := b.call.Unreplicated()
+	q.mu.Lock()
+	now := q.engine.clock.Now()
+	var unwanted []share
+	b.plan(o, err, now)
+	granted, doubtful, lined := int64(0), int64(0), false
+	for i, r := range b.requests {
+		a := b.answer(i, o, err)
+		if a.Decision.Granted {
+			granted += a.taken
+			if r.State != lane.Sent || short != nil {
+				unwanted = append(unwanted, share{i, a.taken})
+			}
+		}
+		switch {
+		case r.State != lane.Sent:
+			if errors.Is(err, limit.ErrUnknownOutcome) && !r.UpTo {
+				doubtful += r.Permits
+			}
+			if r.inLine {
+				q.line.remove(r)
+			}
+		case a.Decision.Granted && short != nil:
+			q.answer(b, i, answer{err: short}, outcome{})
+		case r.Waits && a.refused() && !q.closed && !r.overdue(now):
+			q.lineUp(b, r, a, o, now)
+			lined = true
+		default:
+			q.answer(b, i, a, o)
+		}
+	}
+	if b.pass {
+		q.pass = nil
+		q.line.settle(now)
+	}
+	if lined {
+		q.endLeases()
+	}
+	if doubtful > 0 {
+		q.engine.givenUp(q, doubtful, err)
+	}
+	q.hear(o, b.sent)
+	back := q.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
+	q.calls--
+	for _, one := range b.grants(unwanted, back, o) {
+		q.giveBack(one)
+	}
+	q.next(now)
+	q.engine.letGoAll(b)
+	q.mu.Unlock()
+	b.free()
+}
+
+// lineUp has a refused request wait in line.
+func (q *queue) lineUp(b *batch, r *request, a answer, o outcome, now time.Time) {
+	r.State, r.refused = lane.Gathered, true
+	if r.inLine {
+		q.line.refused(r, a, o)
+		return
+	}
+	q.line.enter(r, a, o, now)
+	if q.freed != b.freed {
+		q.line.nudge() // the refusal may have come before
+	}
+}
+
+// answer makes the answer of a batch's request.
+func (q *queue) answer(b *batch, place int, a answer, o outcome) {
+	r := b.requests[place]
+	if r.inLine {
+		q.line.drop(r)
+	}
+	if q.closed && r.Waits && a.refused() {
+		a.err = limit.ErrClosed
+	}
+	switch {
+	case !a.Decision.Granted:
+		a.Decision.RetryAfter = b.spread(r, a.Decision.RetryAfter)
+	case r.Undo:
+		a.undo = q.undo(b.grants([]share{{place, a.taken}}, 0, o)[0])
+	case r.Settled:
+		member := b.grants([]share{{place, a.taken}}, 0, o)[0].member
+		a.pays = &settlement{engine: q.engine, limiter: r.limiter, member: member, permits: a.taken, sent: b.sent, granted: q.engine.clock.Now()}
+	}
+	r.answer, r.State = a, lane.Answered
+}
+
+// close fails all that is not on its way, and has leases given back.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.jointWaiters.wake()
+	for r := range q.line.all() {
+		if r.State == lane.Gathered {
+			q.line.drop(r)
+			r.tell(answer{err: limit.ErrClosed})
+		}
+	}
+	for _, r := range q.gathered {
+		if r.State == lane.Gathered {
+			r.tell(answer{err: limit.ErrClosed})
+		}
+	}
+	q.gathered = nil
+	q.endLeases()
+	q.next(q.engine.clock.Now())
+}
