@@ -12,8 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// AtHand answers from what the handle has taken ahead or knows to be refused, if
-// it can, without a round trip. A reservation has a member of its own.
+// AtHand answers without a round trip, if it can: from permits that the handle has taken ahead,
+// or from a refusal it remembers. It serves no reservation, which needs a member of its own.
 func (e *Engine) AtHand(ctx context.Context, l *Limiter, q outage.Question) (a outage.Answer, known bool) {
 	if q.Settled {
 		return a, false
@@ -32,7 +32,7 @@ func (e *Engine) AtHand(ctx context.Context, l *Limiter, q outage.Question) (a o
 	return a, known
 }
 
-// Knows is AtHand for a caller who wants no figures.
+// Knows is AtHand for a caller who needs no figures.
 func (e *Engine) Knows(ctx context.Context, l *Limiter, permits int64, waits bool) (granted, known bool) {
 	if l.Lease == nil && (waits || l.Refusals == nil) || permits < 1 || ctx.Err() != nil {
 		return false, false
@@ -43,7 +43,7 @@ func (e *Engine) Knows(ctx context.Context, l *Limiter, permits int64, waits boo
 	return false, !waits && !hasLease(l) && l.Refusals.Refuses(permits)
 }
 
-// leastOf returns how many permits are refused if the question is.
+// leastOf returns how many permits are refused if the question is refused.
 func leastOf(q outage.Question) int64 {
 	if q.UpTo {
 		return 1
@@ -51,12 +51,12 @@ func leastOf(q outage.Question) int64 {
 	return q.Permits
 }
 
-// Server returns the breaker of the limiter's server, and what asks the server whether
-// it decides.
+// Server returns the breaker of the limiter's server, and a function that reports whether the
+// server decides.
 func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func() bool) {
 	return e.lanes.Breaker(ctx, l.Config), func() bool {
 		if e.Begin() != nil {
-			return true // nobody asks any more
+			return true // closed: no one asks any more
 		}
 		defer e.End()
 		return script.Answers(e.lanes, l.Keys, "SET")
@@ -87,7 +87,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 		return told, err
 	}
 	if a.AtLeast {
-		a.Decision.ResetAfter = 0 // these are not the figures that Take tells
+		a.Decision.ResetAfter = 0 // these are not the figures that Take returns
 	}
 	l.Refusals.Note(least, a.sent, before, a.Decision, a.alive())
 	if a.AtLeast && q.Figures {
@@ -97,8 +97,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	return told, err
 }
 
-// lookOn finds out when so many permits will be free, of which an answer told a
-// lower bound.
+// lookOn finds out when so many permits will be free, if an answer had only a lower bound.
 func (e *Engine) lookOn(
 	ctx context.Context, l *Limiter, permits int64, before refusal.Moment, d limit.Decision, a answer,
 ) (limit.Decision, error) {
@@ -114,14 +113,13 @@ func (e *Engine) lookOn(
 	return d, nil
 }
 
-// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256
-// members. Beyond, and where a busy limiter's oldest members leave faster than
-// they are read, RetryAfter is early.
+// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256 members. Beyond
+// that, and if a busy limiter's oldest members leave faster than they are read, RetryAfter is early.
 const maxWaitPages = 64
 
 var errLongWait = errors.New("the wait was not found")
 
-// wait asks when so many permits will be free; 0 where it looked without success.
+// wait asks when so many permits will be free; 0 if it did not find out.
 func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
 	pages := 0
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func([]any) error {
@@ -132,7 +130,7 @@ func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Dura
 	}})
 	switch {
 	case errors.Is(err, errLongWait), errors.Is(err, limit.ErrNotInitialized) && l.Fallback != "":
-		return 0, nil // where it has gone since, the next request makes it anew
+		return 0, nil // if it has gone since, the next request sets it up again
 	case err != nil:
 		return 0, err
 	}
@@ -140,7 +138,7 @@ func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Dura
 	return script.Millis(ms), err
 }
 
-// confirm has the handle's new refusals last as long as they may.
+// confirm makes the handle's new refusals last as long as they may.
 func (e *Engine) confirm(ctx context.Context, l *Limiter) {
 	if l.Refusals == nil {
 		return

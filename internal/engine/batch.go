@@ -20,12 +20,11 @@ import (
 // maxPermits is the most that one member holds: Redisson packs them in 32 bits.
 const maxPermits = 1<<32 - 1
 
-// maxMembers is how many requests go in one script call where each gets a member
-// of its own, so that none holds the server up.
+// maxMembers is how many requests one script call takes if each gets a member of its own, so
+// that no call occupies the server for long.
 const maxMembers = 128
 
-// batch is what one script call decides: requests in the order in which they
-// are served.
+// batch is the requests that one script call decides, in the order in which they are served.
 type batch struct {
 	lane.Batch
 	call lane.Call
@@ -33,7 +32,7 @@ type batch struct {
 	queue    *queue
 	rules    redisson.Rules
 	requests []*request
-	reserved int  // how many runs are kept for others now
+	reserved int  // how many runs are kept free for other requests now
 	pass     bool // of the line
 	freed    int  // how often permits had been freed before
 	figures  bool
@@ -51,7 +50,7 @@ type batch struct {
 	joint   script.Joint
 }
 
-// batches are those that are not in use, with room for what small ones need.
+// batches are unused batches, with room for small ones.
 var batches sync.Pool
 
 func newBatch(q *queue) *batch {
@@ -63,7 +62,7 @@ func newBatch(q *queue) *batch {
 	return b
 }
 
-// free lets the batch be used anew, save one that was large.
+// free makes the batch reusable, unless it was large.
 func (b *batch) free() {
 	if len(b.requests) > lane.MaxRuns {
 		return
@@ -83,7 +82,7 @@ func maxRequests(r redisson.Rules) int {
 	return maxMembers
 }
 
-// add appends a request, or tells that it must wait for another batch.
+// add appends a request; it returns false if the request must wait for another batch.
 func (b *batch) add(r *request, inLine bool) bool {
 	fallback := ""
 	if r.limiter != nil {
@@ -107,10 +106,10 @@ func (b *batch) add(r *request, inLine bool) bool {
 	return true
 }
 
-// limiter is that of the handle whose request comes first.
+// limiter is the limiter of the handle whose request comes first.
 func (b *batch) limiter() *Limiter { return b.requests[0].limiter }
 
-// prepare makes the call that decides the batch, with an identity of its own.
+// prepare makes the call that decides the batch, with a new identity.
 func (b *batch) prepare() {
 	ids := b.queue.engine.ids
 	switch {
@@ -132,8 +131,8 @@ func (b *batch) prepare() {
 	if overall != nil {
 		keys = overall
 	}
-	// Where nothing in Redis would tell that a window's batch was decided, it is
-	// not repeated after a lost answer.
+	// If nothing in Redis would show that a window's batch was decided, the call is not
+	// repeated after a lost answer.
 	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests)}
 	if flags := b.flags(); overall != nil && b.Count == 1 && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}
@@ -158,12 +157,12 @@ func (b *batch) Append(all []any, a script.Attempt) []any {
 	return all
 }
 
-// attemptWords are what tells a script of the attempts before.
+// attemptWords are the arguments that describe the earlier attempts to a script.
 func attemptWords(a script.Attempt) (age, token string) {
 	if a.Age >= 0 {
 		age = formatAge(a.Age)
 	}
-	if !a.Repeated { // else what it stood for may have been done
+	if !a.Repeated { // otherwise its page may have been done
 		token = a.Token
 	}
 	return age, token
@@ -193,9 +192,8 @@ func formatAge(age time.Duration) string {
 	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
 }
 
-// OnReply tells the callers what came of the batch. Where another client's member
-// has the same short id, or the limiter turned out not to be of type Overall, the batch is
-// asked for anew, as often as a server of ours can ask for it.
+// OnReply passes the result to the callers. If another client's member has the same short id, or the
+// limiter turned out not to be of type Overall, the batch is sent again, with a new identity.
 func (b *batch) OnReply(c *lane.Call) (again bool) {
 	if reply, _ := c.Outcome(); isWord(reply, "keys") && b.call.Keys != b.queue.keys {
 		b.limiter().overall.Store(nil)
@@ -205,25 +203,25 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 	return b.queue.engine.complete(b, &b.redo, c)
 }
 
-// one returns the only limiter, whatever the answer names.
+// one returns the only limiter, whatever number the answer has.
 func (b *batch) one(int64) *Limiter { return b.limiter() }
 
-// decision is what a call decides: a batch, or a try to take permits of several limiters.
+// decision is what one call decides: a batch, or a try to take permits of several limiters.
 type decision interface {
-	prepare()                    // makes the call, with an identity of its own
-	one(number int64) *Limiter   // of which an answer speaks; nil if there is none
-	finish(reply any, err error) // tells the callers
+	prepare()                    // makes the call, with a new identity
+	one(number int64) *Limiter   // the limiter with that number in an answer; nil if there is none
+	finish(reply any, err error) // passes the result to the callers
 }
 
-// redo is why the call of a decision was made anew.
+// redo is why the call of a decision was made again.
 type redo struct {
-	redraws  int        // how often the identity was another's
-	replaces *Limiter   // whose default the call replaces, or nil
+	redraws  int        // how often the identity was taken
+	replaces *Limiter   // the limiter whose default the call replaces, or nil
 	older    limit.Rate // that default
 }
 
-// finished prepares a decision's call anew if that is due; else it tells the callers what
-// came of it.
+// complete makes a decision's call again if that is due; otherwise it passes the result to the
+// callers.
 func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	if r.replaces != nil {
@@ -278,19 +276,18 @@ func (b *batch) finish(reply any, err error) {
 	b.queue.complete(b, o, err)
 }
 
-// maxRedraws is how many identities are tried: that each was another's is next to
+// maxRedraws is how many identities are tried. That all of them are taken is next to
 // impossible.
 const maxRedraws = 16
 
-// isWord reports whether a script answered with a word alone.
+// isWord reports whether a script answered with just that word.
 func isWord(reply any, word string) bool {
 	words, _ := reply.([]any)
 	return len(words) == 1 && words[0] == word
 }
 
-// isTaken reports whether the script knows the call's identity as another's:
-// those of old layouts are short. Where it is in doubt whether an attempt has
-// run, no answer says so.
+// isTaken reports whether the script found the call's identity at another member: those of old
+// layouts are short. No answer says so if it is in doubt whether an attempt has run.
 func isTaken(reply any, err error) bool {
 	if err != nil {
 		_, isAnswer := errors.AsType[redis.Error](err)
@@ -304,13 +301,13 @@ type outcome struct {
 	lane.Outcome
 
 	interval  time.Duration
-	keep      time.Duration // the keep-alive time that the attempt started anew; 0 for none
-	windowEnd int64         // epoch ms, where the value counts a fixed window
+	keep      time.Duration // the keep-alive time, which the attempt restarted; 0 for none
+	windowEnd int64         // epoch ms, if the value counts a fixed window
 	findings  findings
 }
 
 func (b *batch) parse(reply any) (o outcome, err error) {
-	// Text in place of a number says that state was repaired: see acquire.lua.
+	// Text in place of a number means that state was repaired: see acquire.lua.
 	if text, ok := reply.(string); ok && text == strconv.FormatInt(b.Sum, 10) {
 		o, err = b.parse(b.Sum)
 		o.findings = repaired
@@ -321,7 +318,7 @@ func (b *batch) parse(reply any) (o outcome, err error) {
 			return outcome{}, script.Unexpected(reply)
 		}
 		o.Taken, o.interval = max(0, short), time.Duration(b.limiter().interval.Load())
-		blocked := false // as in the script, those in line behind another have no wait
+		blocked := false // as in the script, requests in line behind another have no wait
 		for _, r := range b.Runs() {
 			if short < 0 && (!r.InLine || !blocked) {
 				o.Waits = append(o.Waits, -short)
@@ -344,7 +341,7 @@ func (b *batch) parseFigures(reply any) (o outcome, err error) {
 		return outcome{}, script.Unexpected(reply)
 	}
 	keep := numbers[5]
-	if keep < 0 { // it carries findings too: see acquire.lua
+	if keep < 0 { // it holds findings too: see acquire.lua
 		o.findings, keep = findings(-keep)&(repaired|foreign|overruled), max(0, -(keep/8))
 	}
 	o.interval, o.Reset, o.keep = script.Millis(numbers[3]), script.Millis(max(0, numbers[4])), script.Millis(keep)
@@ -354,7 +351,7 @@ func (b *batch) parseFigures(reply any) (o outcome, err error) {
 	return o, nil
 }
 
-// answer is what the request at that place is told.
+// answer is the answer to the request at that place.
 func (b *batch) answer(place int, o outcome, err error) answer {
 	if err != nil {
 		return answer{err: err}

@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Read makes a call that may be made any number of times.
+// Read makes a call that may run any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	if c.Keys == nil {
 		c.Keys = l.Keys
@@ -21,8 +21,8 @@ func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, erro
 	return e.call(ctx, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
-// Change makes a call, once, that changes the limiter: leases end before it, and
-// callers that wait for permits ask anew when it is done.
+// Change makes a call, once, that changes the limiter. Before it leases end, and after it waiting
+// callers ask again.
 func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	if c.Keys == nil {
 		c.Keys = l.Keys
@@ -61,8 +61,7 @@ func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error
 	return err
 }
 
-// call runs f, which ends when ctx does. The error of one that writes then says
-// that it was under way.
+// call runs f, which ends when ctx does. If f writes, the error then says that it was under way.
 func (e *Engine) call(ctx context.Context, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -85,8 +84,8 @@ func (e *Engine) call(ctx context.Context, keys *script.Keys, writes bool, f fun
 	return nil, ended
 }
 
-// TTL returns how many milliseconds the limiter lives: -1 where that has no end,
-// -2 where there is no limiter.
+// TTL returns how many milliseconds the limiter lives: -1 if it lives forever, -2 if there is no
+// limiter.
 func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Command, Keys: l.Keys.Pick(0), Args: script.Constant{"PTTL"}})
 	if err != nil {

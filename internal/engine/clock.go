@@ -9,10 +9,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 )
 
-// Clock returns the time that the engine goes by.
+// Clock returns the clock that the engine uses.
 func (e *Engine) Clock() *clock.Clock { return e.clock }
 
-// Rest reports whether all that is under way waits for a test's clock: see [clock.Sleeper].
+// Rest reports whether everything under way waits for a test's clock: see [clock.Sleeper].
 func (e *Engine) Rest() (waiting int, next time.Time, rests bool) {
 	now := e.clock.Now()
 	for _, key := range e.keys() {
@@ -28,7 +28,7 @@ func (e *Engine) Rest() (waiting int, next time.Time, rests bool) {
 	return waiting, next, true
 }
 
-// Moved wakes those who waited for this moment of a test's clock.
+// Moved wakes callers whose time has come by a test's clock.
 func (e *Engine) Moved() {
 	for _, key := range e.keys() {
 		e.visit(key, (*queue).moved)
@@ -41,7 +41,7 @@ func (e *Engine) keys() []string {
 	return slices.Collect(maps.Keys(e.queues))
 }
 
-// rest is [Engine.Rest] for one limiter, which a visitor uses too. q.mu is held.
+// rest is [Engine.Rest] for one limiter, whose users include the visitor. q.mu is held.
 func (q *queue) rest(now time.Time) (waiting int, next time.Time, rests bool) {
 	q.engine.mu.Lock()
 	users := q.users - 1
@@ -60,7 +60,7 @@ func (q *queue) rest(now time.Time) (waiting int, next time.Time, rests bool) {
 	}
 	for m := range q.jointWaiters.waiting {
 		sleeps(m.sleepsUntil())
-		if m.queues[0] == q { // it waits for others too
+		if m.queues[0] == q { // count it once: it waits in other queues too
 			waiting++
 		}
 	}
@@ -92,7 +92,7 @@ func (q *queue) moved() {
 	q.next(now)
 }
 
-// leaseEnd returns when the handle's lease ends, zero if it has.
+// leaseEnd returns when the handle's lease ends, zero if it has ended.
 func (l *Limiter) leaseEnd() time.Time {
 	a := l.prefetched.current.Load()
 	if a == nil {

@@ -9,26 +9,26 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// comparePause is for how long a handle does not compare its default with the
-// limiter's anew: another program may have made the limiter since.
+// comparePause is how long a handle waits before it compares its default with the limiter's again:
+// another program may have set up the limiter since.
 const comparePause = time.Minute
 
-// compareDue reports whether it is time to compare the handle's default with the one
-// that made the limiter.
+// compareDue reports whether it is time to compare the handle's default with the one that set up the
+// limiter.
 func (l *Limiter) compareDue(now time.Time) bool {
 	return l.Fallback != "" && l.Want == nil && now.UnixNano() >= l.compared.Load()
 }
 
-// hasCompared is told that a call sent then was to compare them, and was answered.
+// hasCompared records that a call sent then was answered, which compared them if that was due.
 func (l *Limiter) hasCompared(sent time.Time) {
 	if l.compareDue(sent) {
 		l.compared.Store(sent.Add(comparePause).UnixNano())
 	}
 }
 
-// olderDefault reads the answer of a script that found the default of a program that
-// began before; the words in front of it are the answer's name and, of several
-// limiters, which one it is.
+// olderDefault reads the answer of a script that found the default of a program that began
+// before. The words in front of it are the answer's name and, for several limiters, the limiter's
+// number.
 func olderDefault(reply any) (older limit.Rate, number int64, ok bool) {
 	words, _ := reply.([]any)
 	if len(words) != 5 && len(words) != 6 || words[0] != "default" {
@@ -41,8 +41,8 @@ func olderDefault(reply any) (older limit.Rate, number int64, ok bool) {
 	return rateOf(values[len(values)-4:]), values[0], true
 }
 
-// giveDefault returns the call that replaces a limiter's default by the handle's and
-// keeps the permits in use. It has the same effect however often it runs.
+// giveDefault returns the call that replaces a limiter's default with the handle's and keeps permits
+// in use. It has the same effect however often it runs.
 func (e *Engine) giveDefault(l *Limiter) script.Call {
 	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: script.Paged(append(RateWords(l.Rate), e.rules.Keep(), l.Fallback)), Repeat: true}
 }
@@ -56,14 +56,13 @@ func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
 	}
 }
 
-// gaveNoDefault returns the error of callers whose request waited for that call, which
-// failed.
+// gaveNoDefault returns the error for callers whose request waited for that call, which failed.
 func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
 	e.changed(l)
 	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
 }
 
-// comparedDefault takes note of an answer that comes with what was found of the limiter's default.
+// comparedDefault records what an answer says about the limiter's default.
 func (e *Engine) comparedDefault(b *batch, o outcome) {
 	if !b.compares {
 		return

@@ -1,6 +1,6 @@
-// Package engine makes all calls of RateLimiters: it takes permits, for the requests
-// of each limiter in batches, keeps the line of those who wait, sees that what must be
-// alone is, charges several limits at once, and reads and changes limiters.
+// Package engine makes all calls of RateLimiters: it takes permits, in batches of requests for
+// each limiter, keeps the line of waiting callers, runs exclusive jobs alone, charges several limits at
+// once, and reads and changes limiters.
 package engine
 
 import (
@@ -33,35 +33,35 @@ type Engine struct {
 	made     time.Time
 	taken    grantTimes // for Release
 	observer *observe.Observer
-	book     *clients.Book // nil where the Client has no name
+	book     *clients.Book // nil if the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
-	mu           sync.Mutex                // taken last, after a queue's
-	queues       map[string]*queue         // by config key, as long as somebody uses them or a lease lives
-	last         *queue                    // that was forgotten: a caller alone comes again and again
-	lastReported map[limit.Event]time.Time // when the observer was, of what it is not to hear again and again
+	mu           sync.Mutex                // locked last, after a queue's
+	queues       map[string]*queue         // by config key, while in use or while a lease lives
+	last         *queue                    // the last that was removed: a lone caller comes again and again
+	lastReported map[limit.Event]time.Time // of events that are not reported again and again
 	active       int                       // calls and background work under way
 	closed       bool
 	idle         chan struct{} // closed when closed and nothing is active
 }
 
-// AwaitReplicas has grants count once replicas have them. An answer may then come
-// later by twice the wait, behind a flight that waits for replicas without success and for its
-// own, and callers have that much more patience.
+// AwaitReplicas makes grants count only once replicas have them. An answer may then come later by
+// twice the wait: a flight before may wait for replicas without success, and so may its own. Callers
+// wait that much longer.
 func (e *Engine) AwaitReplicas(count int, wait time.Duration) {
 	e.lanes.AwaitReplicas(lane.Replicas{Count: count, Wait: wait})
 	e.grace = grace + 2*wait
 }
 
-// NoteName keeps noted in Redis what the Client is called, while it is used.
+// NoteName keeps the Client's name written in Redis while the Client is used.
 func (e *Engine) NoteName(c clients.Client) {
 	e.book = clients.NewBook(e.lanes, c, clients.Host{Begin: e.Begin, End: e.End, Failed: func(err error) {
 		e.observer.Happened(limit.Event{Kind: limit.NameNotNoted, Err: err})
 	}})
 }
 
-// New returns an Engine whose questions to rdb are answered within timeout. The
-// observer, nil for none, is told of all but decisions, of which the caller knows more.
+// New returns an Engine whose calls to rdb are answered within timeout. The observer, which may be
+// nil, receives all events except decisions, of which the caller knows more.
 func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities, observer *observe.Observer) *Engine {
 	conn := script.NewConn(rdb, timeout)
 	e := &Engine{
@@ -76,8 +76,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	return e
 }
 
-// Close fails the callers that wait, and returns when all other work is done or
-// ctx ends.
+// Close fails the waiting callers, and returns when all other work is done or ctx ends.
 func (e *Engine) Close(ctx context.Context) error {
 	e.notices.Stop()
 	e.book.Stop()
@@ -144,13 +143,13 @@ func (e *Engine) Closed() error {
 	return nil
 }
 
-// enter counts a caller in at the limiter's queue, with its request if it has one, and
-// leave counts it out. A queue that nobody uses is forgotten.
+// enter counts a caller in at the limiter's queue, with its request if it has one, and leave counts
+// it out. An unused queue is removed.
 func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*queue, error) {
 	return e.enterBy(e.lanes.Of(ctx, l.Config), l, r)
 }
 
-// enterBy is enter for a limiter to which that lane leads.
+// enterBy is like enter but uses the given lane.
 func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*queue, error) {
 	if r != nil {
 		e.book.Used(r.Asked)
@@ -180,8 +179,8 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*queue, error) 
 	return q, nil
 }
 
-// letGo counts a request's caller out, unless its batch has or will. A request that the
-// line may still know is not used anew.
+// letGo counts a request's caller out, unless its batch does that. A request that the line may still
+// know is not reused.
 func (e *Engine) letGo(q *queue, r *request, answered bool) {
 	if !r.byBatch {
 		e.leave(q)
@@ -192,8 +191,8 @@ func (e *Engine) letGo(q *queue, r *request, answered bool) {
 	}
 }
 
-// letGoAll counts the callers of a batch that is done out, all at once, and tells them.
-// By a test's clock they leave by themselves, when they go on. q.mu is held.
+// letGoAll counts out the callers of a finished batch, all at once, and wakes them. With a test's
+// clock they count themselves out when they go on. q.mu is held.
 func (e *Engine) letGoAll(b *batch) {
 	e.mu.Lock()
 	gone := 0
@@ -220,7 +219,7 @@ func (e *Engine) leave(q *queue) {
 	e.leaveLocked(q, 1)
 }
 
-// leaveLocked counts so many out. e.mu is held.
+// leaveLocked counts out n. e.mu is held.
 func (e *Engine) leaveLocked(q *queue, n int) {
 	if q.users -= n; q.users == 0 {
 		delete(e.queues, q.config)
@@ -229,7 +228,7 @@ func (e *Engine) leaveLocked(q *queue, n int) {
 	e.endLocked(n)
 }
 
-// stay counts background work of a queue in, for a caller that is in itself.
+// stay counts in background work of a queue, for a caller that is counted in itself.
 func (e *Engine) stay(q *queue) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -237,8 +236,7 @@ func (e *Engine) stay(q *queue) {
 	q.users++
 }
 
-// visit has f do something with the limiter's queue, whose lock is held, if there
-// is one.
+// visit calls f with the limiter's queue, whose lock is held, if there is one.
 func (e *Engine) visit(key string, f func(q *queue)) {
 	e.mu.Lock()
 	q := e.queues[key]
@@ -255,14 +253,14 @@ func (e *Engine) visit(key string, f func(q *queue)) {
 	}
 }
 
-// NewRefusals returns what a handle of the limiter remembers of refusals.
+// NewRefusals returns a cache of refusals for a handle of the limiter.
 func (e *Engine) NewRefusals(key string) *refusal.Cache { return e.refusals.NewCache(key) }
 
-// Changed is told that the limiter of that config key was changed. Callers that
-// wait for it ask at once, and its leases end.
+// Changed says that the limiter of that config key was changed. Waiting callers ask at once, and its
+// leases end.
 func (e *Engine) Changed(key string) { e.freed(key, true) }
 
-// freed is told that permits of the limiter may have become free.
+// freed says that permits of the limiter may have become free.
 func (e *Engine) freed(key string, changed bool) {
 	e.refusals.Changed(key)
 	e.visit(key, func(q *queue) {
@@ -273,8 +271,8 @@ func (e *Engine) freed(key string, changed bool) {
 	})
 }
 
-// noticed is told that another program changed the limiter: those that remember
-// refusals or wait for several limiters ask anew.
+// noticed says that another program changed the limiter: callers that remember refusals or wait for
+// several limiters ask again.
 func (e *Engine) noticed(key string) {
 	e.refusals.Changed(key)
 	e.visit(key, func(q *queue) { q.jointWaiters.wake() })

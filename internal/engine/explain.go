@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Error says which limiter and which call an error speaks of.
+// Error names the limiter and the call in which an error occurred.
 type Error struct {
 	Op   string
 	Name string
@@ -25,15 +25,14 @@ func (e *Error) Error() string { return fmt.Sprintf("rratelimiter: %s %q: %v", e
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// explain turns what a script or go-redis answered into an error that callers
-// can test for and act on.
+// explain turns an error of a script or of go-redis into one that callers can test for and act on.
 func (e *Engine) explain(keys []string, err error) error {
 	_, err = e.explainPart(keys, err)
 	return err
 }
 
-// explainPart is explain for a call for several limiters, one behind another in its keys,
-// and says which one the error speaks of: its number from 1, or 0.
+// explainPart is explain for a call for several limiters, whose keys follow each other. It also
+// returns the number of the limiter that caused the error, from 1, or 0.
 func (e *Engine) explainPart(keys []string, err error) (number int64, _ error) {
 	if err == nil || errors.Is(err, limit.ErrUnavailable) {
 		return 0, err
@@ -43,7 +42,7 @@ func (e *Engine) explainPart(keys []string, err error) (number int64, _ error) {
 		_, word, _ := strings.Cut(answer.Error(), code+" ")
 		word, _, _ = strings.Cut(word, " ")
 		n, _ := strconv.ParseInt(word, 10, 64)
-		number = (n + keysEach - 1) / keysEach // n is the key's
+		number = (n + keysEach - 1) / keysEach // n is the number of the key
 		switch code {
 		case "NOTINIT":
 			return number, fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", limit.ErrNotInitialized)
@@ -61,8 +60,8 @@ func (e *Engine) explainPart(keys []string, err error) (number int64, _ error) {
 // keysEach is how many keys a limiter has.
 const keysEach = 5
 
-// isWrongType reports whether an error is one that explain asks Redis about, so that it
-// must not be explained on a goroutine that sends.
+// isWrongType reports whether explain would ask Redis about an error. Such an error must not be
+// explained on a goroutine that sends.
 func isWrongType(err error) bool {
 	_, isAnswer := errors.AsType[redis.Error](err)
 	return isAnswer && script.Code(err) == "WRONGTYPE"
@@ -72,7 +71,7 @@ func isWrongType(err error) bool {
 func (e *Engine) explainType(keys []string, err error) (number int64, _ error) {
 	want := [keysEach]string{"hash", "string", "string", "zset", "zset"}
 	fields := [keysEach]string{"config", "value", "value", "permits", "permits"}
-	if len(keys) < keysEach { // they are no limiter's
+	if len(keys) < keysEach { // not the keys of a limiter
 		return 0, fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())

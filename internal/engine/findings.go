@@ -7,20 +7,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// findings are what an answer tells of the state that its script found.
+// findings are what an answer says about the state that its script found.
 type findings int
 
 const (
-	repaired  findings = 1 << iota // damage, which is there no longer
+	repaired  findings = 1 << iota // damage, now repaired
 	foreign                        // grants or windows of Redissons that the Client's layout excludes
 	overruled                      // the default of a program that began later
 )
 
-// reportPause is how long the observer is not told again of what lasts.
+// reportPause is how long an event that lasts is not reported again.
 const reportPause = time.Minute
 
-// found takes note of what an answer tells of a limiter's state. What was refused
-// before a repair may be free now; the observer is told now and then.
+// found records what an answer says about a limiter's state. What was refused before a repair may be
+// free now. The observer is informed now and then.
 func (e *Engine) found(l *Limiter, f findings) {
 	if f&repaired != 0 {
 		e.refusals.Changed(l.Config)
@@ -32,15 +32,15 @@ func (e *Engine) found(l *Limiter, f findings) {
 }
 
 const (
-	// once is the pause of what is told of once.
+	// once is the pause for events that are reported once.
 	once time.Duration = math.MaxInt64
 
-	// maxReported is how many events are remembered so that they are not told of again.
+	// maxReported is how many events are remembered so that they are not reported again.
 	maxReported = 1000
 )
 
-// happened tells the observer of what many handles and keys may find, unless it was told
-// of the same less than a pause ago.
+// happened reports an event that many handles and keys may find, unless the same was reported less
+// than a pause ago.
 func (e *Engine) happened(event limit.Event, pause time.Duration) {
 	now := e.clock.Now()
 	e.mu.Lock()

@@ -14,38 +14,37 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// grant is permits of one member that are to be given back.
+// grant is permits of one member that will be given back.
 type grant struct {
-	member    []byte // nil where none are kept
-	held      *held  // of member; nil if no other grant is of it
+	member    []byte // nil if none are kept
+	held      *held  // the member's; nil if no other grant uses it
 	permits   int64
 	sent      time.Time // when they were asked for
-	windowEnd int64     // epoch ms, where the value counts a fixed window
+	windowEnd int64     // epoch ms, if the value counts a fixed window
 }
 
-// held is a member of several grants. What goes back of it goes by one call at a time, so
-// that a repeated one can tell by the permits that are left whether it has run.
+// held is a member of several grants. Its permits go back in one call at a time, so that a repeated
+// call can tell by the permits that are left whether it has run.
 type held struct {
 	mu      sync.Mutex
-	left    int64 // permits of the member, as they were last seen
+	left    int64 // permits of the member, when last seen
 	busy    bool  // a call is under way
 	waiting []returning
 }
 
-// returning is a grant that goes with the next call of its member.
+// returning is a grant that waits for the next call of its member.
 type returning struct {
 	grant
 	then func(error)
 }
 
-// share is what a request, by its place in the batch, was granted of it.
+// share is what one request, named by its place in the batch, was granted.
 type share struct {
 	place   int
 	permits int64
 }
 
-// grants returns what some requests were granted of a batch, and permits that were taken
-// ahead.
+// grants returns what some requests of a batch were granted, and permits that were taken ahead.
 func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
 	all := grant{permits: ahead, sent: b.sent, windowEnd: o.windowEnd}
 	var each []grant
@@ -70,10 +69,9 @@ func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
 	return []grant{all}
 }
 
-// giveBack returns grants that nobody wants, beside the limiter's other calls but ahead
-// of turns: a Release would take them for its own. Where that fails the permits come
-// back an interval after they were granted. back is closed when all is done. q.mu is
-// held.
+// giveBack returns unwanted grants, beside the limiter's other calls but before jobs: a Release would
+// count them among its own. If it fails, the permits come back an interval after they were granted.
+// back is closed when all is done. q.mu is held.
 func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 	done := make(chan struct{})
 	q.engine.stay(q)
@@ -99,14 +97,13 @@ func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 	return done
 }
 
-// givenUp tells the observer of permits that come back by themselves only, if they
-// were taken.
+// givenUp reports permits that, if they were taken, come back only by themselves.
 func (e *Engine) givenUp(q *queue, permits int64, err error) {
 	e.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: q.observed, Permits: permits, Err: err})
 }
 
-// undo returns what gives a grant back that a caller has. If ctx ends before, that goes
-// on.
+// undo returns the function that gives back a caller's grant. It goes on in the background if ctx
+// ends first.
 func (q *queue) undo(one grant) func(context.Context) error {
 	return func(ctx context.Context) error {
 		e := q.engine
@@ -134,8 +131,8 @@ func (q *queue) undo(one grant) func(context.Context) error {
 	}
 }
 
-// returnGrant has a grant go back, and then called with what came of it on a goroutine
-// that must not wait. The Redis client's hooks see ctx.
+// returnGrant gives a grant back and then calls then with the result, on a goroutine that must not
+// wait. The Redis client's hooks see ctx.
 func (q *queue) returnGrant(ctx context.Context, one grant, then func(error)) {
 	h := one.held
 	if h == nil {
@@ -152,7 +149,7 @@ func (q *queue) returnGrant(ctx context.Context, one grant, then func(error)) {
 	}
 }
 
-// sendNext sends what waits to go back of a member as one call.
+// sendNext gives back all waiting grants of a member in one call.
 func (q *queue) sendNext(ctx context.Context, h *held) {
 	h.mu.Lock()
 	all := h.waiting
@@ -178,7 +175,7 @@ func (q *queue) sendNext(ctx context.Context, h *held) {
 	})
 }
 
-// sendBack makes the call, and tells how many permits went back by it.
+// sendBack makes the call, and returns how many permits it gave back.
 func (q *queue) sendBack(ctx context.Context, one grant, then func(back int64, err error)) {
 	q.lane.Load().Start(ctx, q.returnCall(one), func(reply any, err error) {
 		if err != nil {

@@ -7,15 +7,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// Of returns the Engine of a Client of the root's, for tests that see inside. The
-// root sets it.
+// Of returns the Engine of a Client of the root package, for tests of internals. The root sets it.
 var Of func(client any) *Engine
 
-// OfHandle returns the Engine of a RateLimiter of the root's and what it knows of it,
-// for what looks into limiters beside the root. The root sets it.
+// OfHandle returns the Engine of a RateLimiter of the root package and its Limiter, for packages that
+// inspect limiters. The root sets it.
 var OfHandle func(limiter any) (*Engine, *Limiter)
 
-// Queues returns how many limiters the Engine remembers.
+// Queues returns how many limiters have a queue.
 func (e *Engine) Queues() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -29,11 +28,10 @@ func (e *Engine) Active() int {
 	return e.active
 }
 
-// Identities returns those of the Engine's members.
+// Identities returns the source of the Engine's members.
 func (e *Engine) Identities() *redisson.Identities { return e.ids }
 
-// Waiting returns how many requests for the limiter of that config key have gathered
-// or stand in line.
+// Waiting returns how many requests for the limiter of that config key are gathered or in line.
 func (e *Engine) Waiting(key string) int {
 	n := 0
 	e.visit(key, func(q *queue) {

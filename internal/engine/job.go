@@ -11,27 +11,26 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// turns are what must not meet requests of the limiter whose outcome is in doubt:
-// releases and migrations. Each waits until what is under way is finished, and
-// holds back what gathers meanwhile; then requests have a turn. A queue's lock
-// guards its turns.
+// jobs are exclusive: releases and migrations must not run beside requests of the limiter whose outcome
+// is in doubt. A job waits until everything under way is finished, and holds back what gathers
+// meanwhile. After it requests come next. A queue's lock guards its jobs.
 type jobs struct {
 	waiting      []*job
-	running      bool                       // one is being done
-	requestsNext bool                       // the last one was not followed by requests yet
-	behind       map[chan struct{}]struct{} // requests of several limiters that wait; closed when it is done
+	running      bool                       // one is running
+	requestsNext bool                       // no requests followed the last one yet
+	behind       map[chan struct{}]struct{} // waiting requests of several limiters; closed when the job is done
 }
 
-// turn is work that is done alone.
+// job is work that runs alone.
 type job struct {
 	run     func(ctx context.Context, t *job) error
-	release bool // may take others' permits along
+	release bool // releases permits, of several callers at once
 	queue   *queue
 	permits int64 // to be released
 	callers int
-	sent    bool            // nobody can leave it any more
+	sent    bool            // callers can no longer leave it
 	since   time.Time       // when the last caller came
-	heard   atomic.Bool     // a call of it was answered
+	heard   atomic.Bool     // one of its calls was answered
 	ctx     context.Context // for the Redis client's hooks
 	done    chan struct{}
 	err     error
@@ -42,8 +41,8 @@ func underWay(err error) error {
 	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
 }
 
-// runJob has t done while no request of the limiter is on its way, and returns what
-// came of it. Where ctx ends before its turn it is not done.
+// runJob runs t while no request of the limiter is under way, and returns its error. If ctx ends
+// before it starts, it does not run.
 func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 	q, err := e.enter(ctx, l, nil)
 	if err != nil {
@@ -88,13 +87,13 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 				return lane.NoAnswer(timeout, false)
 			}
 			if t.since.After(since) && !t.heard.Load() {
-				return lane.NoAnswer(timeout, true) // the turn has the time of those who came later
+				return lane.NoAnswer(timeout, true) // the job has the time of callers who came later
 			}
 		}
 	}
 }
 
-// join adds a turn, or has another take it along, and returns the one that it is.
+// join adds a job, or merges it into another, and returns the resulting job.
 func (s *jobs) join(t *job) *job {
 	if t.release {
 		for _, other := range s.waiting {
@@ -111,7 +110,7 @@ func (s *jobs) join(t *job) *job {
 	return t
 }
 
-// leaveJob takes a caller's part of a turn back, unless that has begun.
+// leaveJob takes a caller's part out of a job, unless that has begun.
 func (q *queue) leaveJob(t *job, permits int64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -125,7 +124,7 @@ func (q *queue) leaveJob(t *job, permits int64) bool {
 	}
 	i := slices.Index(q.jobs.waiting, t)
 	if i < 0 {
-		return true // it is its turn, and nothing will be done
+		return true // it has started, and will do nothing
 	}
 	q.jobs.waiting = slices.Delete(q.jobs.waiting, i, i+1)
 	if !q.jobsAhead() {
@@ -135,14 +134,13 @@ func (q *queue) leaveJob(t *job, permits int64) bool {
 	return true
 }
 
-// startJob has the next turn done, where nothing is under way.
+// startJob starts the next job if nothing is under way.
 func (q *queue) startJob(now time.Time) bool {
 	s := &q.jobs
 	if s.running || len(s.waiting) == 0 || q.calls+q.returns > 0 || s.requestsNext && q.hasWork(now) {
 		return s.running
 	}
-	// A lease that came while the turn waited: what is left of it is no turn's to
-	// release.
+	// A lease may have come while the job waited: a Release must not take its rest.
 	if q.endLeases(); q.returnUnused() {
 		return true
 	}
@@ -164,8 +162,7 @@ func (q *queue) startJob(now time.Time) bool {
 	return true
 }
 
-// begin notes that the first call of a turn is being sent, unless all its callers have
-// gone.
+// begin records that the first call of a job is being sent, unless all its callers have gone.
 func (t *job) begin() bool {
 	t.queue.mu.Lock()
 	defer t.queue.mu.Unlock()
@@ -173,11 +170,10 @@ func (t *job) begin() bool {
 	return t.sent
 }
 
-// jobsAhead reports whether a request of several limiters that comes now waits for
-// a turn.
+// jobsAhead reports whether a request of several limiters that comes now waits for a job.
 func (q *queue) jobsAhead() bool { return len(q.jobs.waiting) > 0 || q.jobs.running }
 
-// admit lets those requests begin that have waited for a turn.
+// admit lets requests begin that have waited for a job.
 func (q *queue) admit() {
 	q.calls += len(q.jobs.behind)
 	for admitted := range q.jobs.behind {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// jointWaiters is those who wait for one limiter beside others. Its queue's lock guards
+// jointWaiters are the callers that wait for one limiter together with others. Its queue's lock guards
 // it.
 type jointWaiters struct {
 	waiting map[*multiRequest]struct{}
 	due     time.Time // when one of them asks to keep the limiter alive
 }
 
-// wake has all ask again.
+// wake makes all ask again.
 func (c *jointWaiters) wake() {
 	for m := range c.waiting {
 		m.wake()
@@ -29,7 +29,7 @@ func (m *multiRequest) wake() {
 	}
 }
 
-// sleepUntil notes that the caller waits, unless it has been woken already.
+// sleepUntil records that the caller waits, unless it has been woken already.
 func (m *multiRequest) sleepUntil(until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,7 +44,7 @@ func (m *multiRequest) sleepsUntil() time.Time {
 	return m.asleep
 }
 
-// join has all changes of the limiter wake the caller.
+// join makes all changes of the limiter wake the caller.
 func (c *jointWaiters) join(m *multiRequest) {
 	if len(c.waiting) == 0 {
 		*c = jointWaiters{waiting: make(map[*multiRequest]struct{})}
@@ -52,8 +52,8 @@ func (c *jointWaiters) join(m *multiRequest) {
 	c.waiting[m] = struct{}{}
 }
 
-// wait returns when it is time to ask again: when those that refused could grant,
-// or before; false where the deadline is sooner.
+// wait returns when it is time to ask again: when the limiters that refused should have permits, or
+// before; false if the deadline is sooner.
 func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 	clock := m.engine.clock
 	for i, q := range m.queues {
@@ -92,13 +92,12 @@ func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 	}
 }
 
-// secondTry is the part of a keep-alive time, one in so many, after which another
-// asks where the one whose turn it was has no answer.
+// secondTry is the part of a keep-alive time, one in so many, after which another caller asks if the
+// one that asked has no answer.
 const secondTry = 4 * keepAliveShare
 
-// keepAlive reports whether the caller is to ask now to keep its limiters alive: one of
-// those who wait for a limiter does it for all. Else it returns when to look again, last
-// at the latest.
+// keepAlive reports whether the caller must ask now to keep its limiters alive: one of those that
+// wait for a limiter does it for all. Otherwise it returns when to look again, at the latest last.
 func (m *multiRequest) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
 	now := m.engine.clock.Now()
 	next = last

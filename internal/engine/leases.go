@@ -14,23 +14,23 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// handleLease is the lease of one handle. The lock of the limiter's queue guards all but
+// handleLease is the lease of one handle. The lock of the limiter's queue guards everything except
 // the current lease.
 type handleLease struct {
 	current atomic.Pointer[leased]
-	asking  bool        // a batch is under way that takes permits ahead
-	timer   *time.Timer // runs as long as it is one of its queue's
+	asking  bool        // a batch that takes permits ahead is under way
+	timer   *time.Timer // runs while the handle is one of its queue's holders
 }
 
-// leased is a lease with what undoes it, and what a caller is told.
+// leased is a lease, with how to undo it and its figures.
 type leased struct {
 	*lease.Lease
 
-	rest    grant // what goes back of it; how many permits, is to be said
+	rest    grant // the grant that goes back; the permits are set then
 	figures atomic.Pointer[figures]
 }
 
-// figures are what Redis told of a limiter last, less what its Client took since.
+// figures are what Redis last said about a limiter, less what its Client took since.
 type figures struct {
 	rate, free int64
 	interval   time.Duration
@@ -44,12 +44,12 @@ func (a *leased) part(permits int64) grant {
 	return part
 }
 
-// leases are what a queue knows of its handles' leases.
+// leases are a queue's data about its handles' leases.
 type leases struct {
 	used     bool // a handle with leases has been here
 	holders  []*Limiter
-	unused   []grant         // what is left of leases, to be given back
-	returned <-chan struct{} // closed when some have been; requests wait for that
+	unused   []grant         // the rests of leases, to be given back
+	returned <-chan struct{} // closed once they are given back; requests wait for that
 	ends     int             // how often leases have been ended
 }
 
@@ -62,22 +62,22 @@ func (s *leases) returning() bool {
 	}
 }
 
-// prefetch is what a batch takes ahead.
+// prefetch is the permits that a batch takes ahead.
 type prefetch struct {
-	limiter *Limiter // nil where no lease is concerned
+	limiter *Limiter // nil if there is no lease
 	permits int64
 	ends    int            // how often leases had been ended before
 	before  refusal.Moment // when it was asked for
 }
 
-// addAhead has the batch take permits ahead: they are asked for behind all requests, as
-// so many of one permit each.
+// addAhead makes the batch take permits ahead. They come after all requests, like as many requests
+// for one permit each.
 func (b *batch) addAhead(permits int64) bool {
 	return len(b.requests) < maxRequests(b.rules) && b.Sum+permits <= maxPermits && b.AddMany(permits)
 }
 
-// takeAhead takes permits from the handle's lease, and returns what is left there; nil if
-// it has none.
+// takeAhead takes permits from the handle's lease, and returns how many are left there; nil if it
+// has too few.
 func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from *leased, left int64) {
 	if from = l.prefetched.current.Load(); from == nil {
 		return nil, 0
@@ -87,7 +87,7 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from
 		return from, left
 	}
 	if late && from.Add(permits) < 0 {
-		// The lease ended in between, and its rest was given back without these.
+		// The lease ended in between, and these were not given back with its rest.
 		if q, err := e.enter(ctx, l, nil); err == nil {
 			q.mu.Lock()
 			q.leases.unused = append(q.leases.unused, from.part(permits))
@@ -99,7 +99,7 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from
 	return nil, 0
 }
 
-// lent answers a request that was served from a lease, in which so much is left.
+// lent answers a request from a lease in which so much is left.
 func (e *Engine) lent(l *Limiter, from *leased, q outage.Question, left int64) outage.Answer {
 	a := outage.Answer{By: limit.FromMemory, Taken: q.Permits}
 	a.Granted = true
@@ -114,7 +114,7 @@ func (e *Engine) lent(l *Limiter, from *leased, q outage.Question, left int64) o
 	return a
 }
 
-// returnLent gives permits back to the lease that they are of, or to Redis if it has ended.
+// returnLent gives permits back to their lease, or to Redis if it has ended.
 func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits int64) error {
 	if err := ctx.Err(); err != nil || to.Add(permits) >= 0 {
 		return err
@@ -127,8 +127,8 @@ func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits
 	return q.undo(to.part(permits))(ctx)
 }
 
-// hear brings the figures of the limiter's leases up to date with an answer to what was
-// asked at that moment. q.mu is held.
+// hear updates the figures of the limiter's leases from an answer to a request sent at that moment.
+// q.mu is held.
 func (q *queue) hear(o outcome, asked time.Time) {
 	for _, l := range q.leases.holders {
 		a := l.prefetched.current.Load()
@@ -137,9 +137,9 @@ func (q *queue) hear(o outcome, asked time.Time) {
 		}
 		f, free := *a.figures.Load(), o.Free-o.Taken
 		switch {
-		case o.Reset == 0: // the figures were not told
+		case o.Reset == 0: // the answer had no figures
 			f.free -= o.Taken
-		case asked.Before(f.at): // this answer may be the older one
+		case asked.Before(f.at): // this answer may be older
 			f.free = min(f.free, free)
 		default:
 			f = figures{o.Limit, free, o.interval, q.engine.clock.Now()}
@@ -148,8 +148,8 @@ func (q *queue) hear(o outcome, asked time.Time) {
 	}
 }
 
-// borrow serves a request from its handle's lease. Where that has too little left
-// it ends, so that its rest is free before the request is decided.
+// borrow serves a request from its handle's lease. If that has too little left, it ends, so that its
+// rest is free before the request is decided.
 func (q *queue) borrow(r *request) bool {
 	l := r.limiter
 	if l.Lease == nil || r.Settled {
@@ -173,8 +173,8 @@ func (q *queue) borrow(r *request) bool {
 	return true
 }
 
-// prefetch has a batch take permits ahead where one of its callers may. Those that
-// stand in line come first: nothing is taken ahead while there is a line.
+// prefetch makes a batch take permits ahead if one of its callers may. Callers in line come first:
+// nothing is taken ahead while there is a line.
 func (q *queue) prefetch(b *batch, now time.Time) prefetch {
 	if !q.leases.used || q.closed || q.line.count != b.Line {
 		return prefetch{}
@@ -206,13 +206,13 @@ func hasLease(l *Limiter) bool {
 	return a != nil && a.Left() > 0
 }
 
-// plan has the batch's handle plan its next lease by how the batch ended.
+// plan passes the batch's result to its handle's planner of leases.
 func (b *batch) plan(o outcome, err error, now time.Time) {
 	if b.ahead.limiter == nil {
 		return
 	}
 	a := lease.Answer{Sent: b.sent, Come: now, Asked: b.ahead.permits, Refused: err != nil, Reset: o.Reset}
-	if o.Reset > 0 { // the figures were told
+	if o.Reset > 0 { // the answer has figures
 		a.Interval, a.Rate, a.Free = o.interval, o.Limit, o.Free-o.Taken
 	}
 	for i := range b.requests {
@@ -221,14 +221,14 @@ func (b *batch) plan(o outcome, err error, now time.Time) {
 		a.Refused = a.Refused || one.refused()
 	}
 	a.Ahead = o.Taken - a.Callers
-	if last := len(o.Waits) - 1; last >= 0 { // that of what is ahead, if it was refused
+	if last := len(o.Waits) - 1; last >= 0 { // the wait of the permits ahead, if they were refused
 		a.Wait = script.Millis(max(o.Waits[last], -o.Waits[last]))
 	}
 	b.ahead.limiter.Lease.Answered(a)
 }
 
-// spread has a refused caller, or one that remembers the refusal, come back when its handle's
-// next lease is planned for.
+// spread makes a refused caller, or one that remembers the refusal, come back when its handle's next
+// lease is planned for.
 func (b *batch) spread(r *request, wait time.Duration) time.Duration {
 	l := b.ahead.limiter
 	if l == nil || l != r.limiter || l.Refusals == nil || wait == 0 {
@@ -237,10 +237,10 @@ func (b *batch) spread(r *request, wait time.Duration) time.Duration {
 	return max(wait, l.Lease.Back().Sub(b.sent))
 }
 
-// keepLease is told how a batch ended. What was taken ahead becomes a lease, or goes
-// back; where callers have gone, together with theirs, which keepLease returns: two
-// calls that shrink one member at a time could not tell their repeats apart. granted
-// is what the callers got, whose requests may be others' by now.
+// keepLease handles what a batch took ahead: it becomes a lease, or goes back. If callers have gone,
+// it goes back together with their grants, and keepLease returns it: two calls that shrink one member
+// at a time could not tell their repeats apart. granted is what the callers got; their requests may be
+// in use by others by now.
 func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back int64) {
 	l, now := b.ahead.limiter, q.engine.clock.Now()
 	if l == nil {
@@ -268,7 +268,7 @@ func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 	l.prefetched.current.Store(a)
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
 	if taken < b.ahead.permits && len(o.Waits) > 0 {
-		// Once it is used up, there is nothing to ask for before that.
+		// Once the lease is used up, asking again before that is useless.
 		d := limit.Decision{Limit: o.Limit, RetryAfter: l.Lease.Back().Sub(b.sent), ResetAfter: o.Reset}
 		l.Refusals.Note(1, b.sent, l.Refusals.Granted(b.ahead.before), d, answer{sent: b.sent, keep: o.keep}.alive())
 	}
@@ -281,8 +281,8 @@ func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 	return 0
 }
 
-// serveFromLease gives permits of a new lease to those of its handle that have come
-// meanwhile, as long as it has as many as the next one wants.
+// serveFromLease gives permits of a new lease to requests of its handle that came meanwhile, as long
+// as the lease has as many as the next request wants.
 func (q *queue) serveFromLease(l *Limiter) {
 	lent := func(r *request) bool {
 		return r.State == lane.Gathered && r.limiter == l && q.borrow(r)
@@ -303,7 +303,7 @@ func (q *queue) serveFromLease(l *Limiter) {
 	})
 }
 
-// retire ends the handle's lease; what is left is to be given back.
+// retire ends the handle's lease; its rest will be given back.
 func (q *queue) retire(l *Limiter) {
 	a := l.prefetched.current.Swap(nil)
 	if a == nil {
@@ -317,7 +317,7 @@ func (q *queue) retire(l *Limiter) {
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})
 }
 
-// endLease is retire where no other lease follows.
+// endLease is retire if no other lease follows.
 func (q *queue) endLease(l *Limiter) {
 	q.retire(l)
 	if l.prefetched.timer != nil {
@@ -325,8 +325,8 @@ func (q *queue) endLease(l *Limiter) {
 	}
 }
 
-// expire is the timer of a handleLease. It is one of the queue's until it has no lease
-// any more.
+// expire is called by the timer of a handleLease. The handle stays one of the queue's holders until
+// it has no lease.
 func (q *queue) expire(l *Limiter) {
 	q.mu.Lock()
 	i := slices.Index(q.leases.holders, l)
@@ -351,8 +351,7 @@ func (q *queue) expire(l *Limiter) {
 	q.engine.leave(q)
 }
 
-// endLeases ends all leases of the limiter, and keeps batches under way from
-// making one.
+// endLeases ends all leases of the limiter, and keeps batches under way from making one.
 func (q *queue) endLeases() {
 	q.leases.ends++
 	for _, l := range q.leases.holders {
@@ -360,8 +359,8 @@ func (q *queue) endLeases() {
 	}
 }
 
-// returnUnused gives back what is left of leases that have ended, ahead of all
-// requests. It reports whether it does.
+// returnUnused gives back the rests of leases that have ended, before all requests. It reports
+// whether that is under way.
 func (q *queue) returnUnused() bool {
 	if q.leases.returning() {
 		return true
@@ -375,8 +374,8 @@ func (q *queue) returnUnused() bool {
 	return true
 }
 
-// recall ends the leases of the limiter, and returns when what is left of them has
-// been given back, ctx ends or the time of the call that began at since is over.
+// recall ends the leases of the limiter, and returns when their rests are given back, ctx ends, or
+// the time of the call that began at since is over.
 func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, since.Add(e.conn.Timeout()))
 	defer cancel()

@@ -10,17 +10,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Limiter is what a handle knows of its limiter.
+// Limiter is what a handle knows about its limiter.
 type Limiter struct {
 	Name     string
-	Observed string         // what observers call it
+	Observed string         // its name for observers
 	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua
-	Rate     limit.Rate     // the handle's, which Fallback says; zero if it has none
-	Want     *Want          // nil where any rate will do
+	Rate     limit.Rate     // the handle's, as in Fallback; zero if it has none
+	Want     *Want          // nil if any rate will do
 	Lease    *lease.Planner // nil without leases
-	Refusals *refusal.Cache // nil where they are not remembered
+	Refusals *refusal.Cache // nil if they are not remembered
 	Channel  string         // for notices, or ""
 
 	prefetched     handleLease
@@ -28,11 +28,11 @@ type Limiter struct {
 	compared       atomic.Int64                // when the default is next compared with the limiter's, Unix ns
 	interval       atomic.Int64                // as the last audit found it, ns
 	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members
-	overall        atomic.Pointer[script.Keys] // all that a limiter of type Overall needs; nil while it is not known to be one
+	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while the type is unknown
 }
 
-// auditDue reports whether it is time to look for leaked permits, which costs the
-// server more than a plain refusal: once an interval is enough.
+// auditDue reports whether it is time to look for leaked permits. That costs the server more than
+// a plain refusal, so once an interval is enough.
 func (l *Limiter) auditDue(now time.Time) bool { return now.UnixNano() >= l.audit.Load() }
 
 func (l *Limiter) auditDone(now time.Time, interval time.Duration) {

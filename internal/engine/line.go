@@ -7,35 +7,34 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 )
 
-// line is where requests wait for permits, first come first served. It asks in
-// rounds, at the moment that the server named: each round asks for the first in
-// line and, once that is granted, for those behind it. While the first has
-// asked for less than an interval, one that is refused ends the round; after
-// that all are asked for in each round, so that one that cannot be served does
-// not hold up the rest. A round may take several batches, one after another.
+// line is where requests wait for permits, first come first served. It asks in passes, at the
+// time that the server named. Each pass asks for the first in line and, once that is granted, for
+// those behind it. While the first has asked for less than an interval, a refusal ends the pass.
+// After that each pass asks for all in line, so that a request that can't be served does not hold up
+// the rest. A pass may take several batches, one after another.
 //
 // A queue's lock guards its line.
 type line struct {
 	first, last *request // in the order in which they came
-	placed      *request // the one that was last put before others; nil where it has left
+	placed      *request // the one last put before others; nil if it has left
 	count       int
 	interval    time.Duration // the limiter's; 0 before the first refusal
-	dueAt       time.Time     // when the next round begins; zero: at once
+	dueAt       time.Time     // when the next pass begins; zero: at once
 
 	pass    int
-	asking  bool // a round is under way
+	asking  bool // a pass is under way
 	strict  bool // it ends with the first refusal
 	blocked bool // there was one
 	nudged  bool // permits may have become free since it began
 
-	observer *observe.Observer // is told how many wait
+	observer *observe.Observer // receives how many wait
 
-	wait     time.Duration // the shortest wait that this round was told
-	smallest int64         // the fewest permits that it was refused
-	alive    time.Time     // the next begins by then, to keep the limiter alive; zero where that lives without
+	wait     time.Duration // the shortest wait in this pass's answers
+	smallest int64         // the fewest permits refused in it
+	alive    time.Time     // the next begins by then, to keep the limiter alive; zero if that needs no requests
 }
 
-// all returns the requests, of which the one at hand may be removed meanwhile.
+// all returns the requests; the current one may be removed meanwhile.
 func (l *line) all() iter.Seq[*request] {
 	return func(yield func(*request) bool) {
 		for r := l.first; r != nil; {
@@ -48,8 +47,8 @@ func (l *line) all() iter.Seq[*request] {
 	}
 }
 
-// insert puts a request in its place, which is mostly the end. Those of a batch
-// that was answered late have theirs one behind another.
+// insert puts a request in its place, mostly the end. Requests of a batch that was answered late
+// have places one after another.
 func (l *line) insert(r *request) {
 	after := l.last
 	if after != nil && r.since.Before(after.since) {
@@ -100,16 +99,15 @@ func (l *line) drop(r *request) {
 	l.tell(r, -1)
 }
 
-// tell has the observer know that so many more wait.
+// tell reports to the observer that so many more wait.
 func (l *line) tell(r *request, more int) {
 	if l.observer.Watches() {
 		l.observer.Waits(r.limiter.Observed, more)
 	}
 }
 
-// join puts a request in the line that was not asked for yet. It is asked for at
-// once where it wants less than was refused to those before it and these must no
-// longer hold it up.
+// join puts a request in the line that was not sent yet. It is sent at once if it needs less than
+// was refused to those before it, and these must no longer hold it up.
 func (l *line) join(r *request) {
 	l.insert(r)
 	if l.asksForAll(r.since) && r.Permits < l.smallest {
@@ -141,12 +139,11 @@ func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 	l.dueToAskAll()
 }
 
-// keepAliveShare is the part of a keep-alive time, one in so many, after which
-// those who wait ask again: each question starts that time anew, and the rest is
-// for the question to get there.
+// keepAliveShare is the part of a keep-alive time, one in so many, after which those who wait ask
+// again: each request restarts that time, and the rest is for the request to arrive.
 const keepAliveShare = 2
 
-// dueToLive has the next round begin in time to keep the limiter alive.
+// dueToLive makes the next pass begin in time to keep the limiter alive.
 func (l *line) dueToLive() {
 	if !l.alive.IsZero() && l.alive.Before(l.dueAt) {
 		l.dueAt = l.alive
@@ -158,8 +155,8 @@ func (l *line) asksForAll(now time.Time) bool {
 	return l.interval > 0 && !now.Before(l.first.since.Add(l.interval))
 }
 
-// dueToAskAll has a round begin when the first will have asked for an interval: then
-// all in line are asked for, if there are others.
+// dueToAskAll makes a pass begin when the first will have asked for an interval: then it asks for
+// all in line, if there are others.
 func (l *line) dueToAskAll() {
 	if l.count < 2 || !l.strict || l.interval == 0 {
 		return
@@ -169,25 +166,25 @@ func (l *line) dueToAskAll() {
 	}
 }
 
-// nudge has a round begin at once, after the one under way.
+// nudge makes a pass begin at once, after the one under way.
 func (l *line) nudge() {
 	l.dueAt = time.Time{}
 	l.nudged = true
 }
 
-// due reports whether somebody in line is to be asked for.
+// due reports whether it is time to ask for a request in line.
 func (l *line) due(now time.Time) bool {
 	return l.count > 0 && (l.asking || !l.dueAt.After(now))
 }
 
-// stillAsks reports whether a request whose caller's patience has just ended is
-// to be asked for a last time, by a round under way or due by then.
+// stillAsks reports whether a request whose caller's patience has just ended is sent a last time, in
+// a pass under way or due by then.
 func (l *line) stillAsks(r *request) bool {
 	return l.asking && r.pass != l.pass || !l.dueAt.After(r.deadline)
 }
 
-// remove takes out a request whose caller went away. What the first left to the
-// others is for the next round to see.
+// remove takes out a request whose caller went away. The next pass sees what the first left to the
+// others.
 func (l *line) remove(r *request) {
 	first := l.first == r
 	l.drop(r)
@@ -196,7 +193,7 @@ func (l *line) remove(r *request) {
 	}
 }
 
-// fill adds to the batch those whose turn it is. asked is now by the machine's clock.
+// fill adds to the batch the requests that this pass asks for. asked is now by the machine's clock.
 func (l *line) fill(b *batch, now, asked time.Time) {
 	if !l.asking {
 		l.pass++
@@ -215,7 +212,7 @@ func (l *line) fill(b *batch, now, asked time.Time) {
 	}
 }
 
-// refused takes note of a request that stays in line.
+// refused records a request that stays in line.
 func (l *line) refused(r *request, a answer, o outcome) {
 	l.interval = o.interval
 	if a.Unasked {
@@ -234,8 +231,8 @@ func (l *line) note(r *request, a answer) {
 	l.smallest = min(l.smallest, r.Permits)
 }
 
-// settle is told that a batch of a round has its answers. At the end of the round
-// it refuses those whose time is over, and sets when the next begins.
+// settle says that a batch of a pass has its answers. At the end of the pass it refuses requests
+// whose time is over, and sets when the next begins.
 func (l *line) settle(now time.Time) {
 	if !l.blocked {
 		for r := range l.all() {

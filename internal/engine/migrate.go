@@ -8,9 +8,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Migrate rewrites all members of the limiter once, and returns how many it wrote.
-// While a batch is in doubt, its members must stay as they were written: each page
-// has a turn of its own, so that other callers need not wait for all.
+// Migrate rewrites all members of the limiter once, and returns how many it wrote. While a batch is in
+// doubt, its members must stay as they were written. Each page is a job of its own, so that other
+// callers need not wait for all of them.
 func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int64, err error) {
 	for token, first := "", true; first || token != ""; first = false {
 		var next string
@@ -20,15 +20,15 @@ func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int
 			return err
 		}})
 		if err != nil {
-			return 0, err // it may still be under way
+			return 0, err // the job may still run
 		}
 		written, token = n, next
 	}
 	return written, nil
 }
 
-// migratePage rewrites the members from token on, and returns the token of those
-// that are left, or "" and how many were written in all.
+// migratePage rewrites the members from token on. It returns the token for the members that are
+// left, or "" and how many were written in all.
 func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token string, t *job) (written int64, next string, err error) {
 	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true, Since: t.since, Wanted: t.begin}
 	c.Args = script.ArgumentsFunc(func(all []any, _ script.Attempt) []any {

@@ -52,7 +52,7 @@ func (m *multiRequest) one(number int64) *Limiter {
 	return m.limiters[number-1]
 }
 
-// blame says which limiter an error speaks of, by its number.
+// blame names the limiter, by its number, in an error.
 func (m *multiRequest) blame(number int64, err error) error {
 	if l := m.one(number); l != nil {
 		return &Error{Name: l.Name, Err: err}
@@ -60,7 +60,7 @@ func (m *multiRequest) blame(number int64, err error) error {
 	return err
 }
 
-// explain is Engine.explain, and says which limiter the error speaks of.
+// explain is Engine.explain, and names the limiter in the error.
 func (m *multiRequest) explain(err error) error {
 	number, err := m.engine.explainPart(m.keys.Names(), err)
 	return m.blame(number, err)

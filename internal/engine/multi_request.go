@@ -15,21 +15,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// multiRequest is one caller's request for the same permits of several limiters. Each
-// try counts as a call of each limiter: while its outcome is in doubt its
-// members must stay as they were written.
+// multiRequest is one caller's request for the same permits of several limiters. Each try counts as a
+// call of each limiter: while its outcome is in doubt, its members must stay as they were written.
 type multiRequest struct {
 	engine   *Engine
 	limiters []*Limiter
 	keys     *script.Keys // of all of them
-	queues   []*queue     // theirs
+	queues   []*queue     // the limiters' queues
 	permits  int64
 	deadline time.Time     // zero: one try
-	woken    chan struct{} // holds one where permits may have become free since
+	woken    chan struct{} // holds one if permits may have become free since
 
-	// The try under way, after which there is no other where its caller goes.
+	// The try under way. If its caller leaves, there is no other.
 	lane.Pending
-	mu      sync.Mutex // guards State, Asked and asleep; taken behind a queue's
+	mu      sync.Mutex // guards State, Asked and asleep; locked after a queue's
 	asleep  time.Time  // until when the caller waits to ask again; zero: it does not, or was woken
 	ctx     context.Context
 	call    lane.Call
@@ -43,12 +42,12 @@ type multiRequest struct {
 // verdict is the script's answer.
 type verdict struct {
 	granted bool
-	wait    time.Duration   // until none of those that refused would
-	keeps   []time.Duration // of each limiter the keep-alive time, which was started anew; 0 for none
+	wait    time.Duration   // until no limiter would refuse
+	keeps   []time.Duration // each limiter's keep-alive time, which was restarted; 0 for none
 }
 
-// AcquireAll takes permits of each of the limiters or of none. With a timeout of 0
-// or less it asks once.
+// AcquireAll takes permits of each of the limiters or of none. With a timeout of 0 or less it asks
+// once.
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits int64, timeout time.Duration) (bool, error) {
 	m := &multiRequest{engine: e, limiters: limiters, permits: permits, woken: make(chan struct{}, 1)}
 	var names []string
@@ -104,8 +103,8 @@ func (m *multiRequest) leave() {
 	}
 }
 
-// ask makes one try, and returns early when ctx ends: what is granted then
-// goes back. start is when the question arose.
+// ask makes one try. It returns early when ctx ends; what is granted later goes back. start is when
+// the caller asked.
 func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error) {
 	end := m.engine.answerBy(start.Add(m.engine.conn.Timeout()), m.engine.clock.Machine(m.deadline))
 	if err := m.begin(ctx, start, end); err != nil {
@@ -133,15 +132,14 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error
 	return m.verdict, m.err
 }
 
-// Progressed has the caller of a try that takes several calls wait on: the
-// server answers.
+// Progressed lets the caller of a try with several calls wait on: the server answers.
 func (m *multiRequest) Progressed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.Asked = time.Now()
 }
 
-// NextCall has the try sent, unless its caller has gone.
+// NextCall returns the try's call, unless its caller has gone.
 func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {
 	m.mu.Lock()
 	gone := m.State == lane.Gone
@@ -182,8 +180,7 @@ func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 	return words
 }
 
-// OnReply tells the caller what came of the try. Where it has gone, what was
-// granted goes back.
+// OnReply passes the result to the caller. If the caller has gone, grants go back.
 func (m *multiRequest) OnReply(c *lane.Call) (again bool) {
 	return m.engine.complete(m, &m.redo, c)
 }
@@ -230,9 +227,8 @@ func (m *multiRequest) finish(reply any, err error) {
 	m.end()
 }
 
-// begin has a try hold up the turns of all its queues, as a batch does, until
-// m.end. Tries go through the queues in the same order, so that none waits for
-// another that waits for it.
+// begin counts a try in at all its queues, which holds up their jobs until m.end, as a batch does.
+// All tries go through queues in the same order, so that none waits for another that waits for it.
 func (m *multiRequest) begin(ctx context.Context, start, end time.Time) error {
 	order := slices.Clone(m.queues)
 	slices.SortFunc(order, func(a, b *queue) int { return strings.Compare(a.config, b.config) })
@@ -245,8 +241,8 @@ func (m *multiRequest) begin(ctx context.Context, start, end time.Time) error {
 	return nil
 }
 
-// beginBehindJobs counts a try in once the turns that came before are over. It
-// waits for them until end at the latest.
+// beginBehindJobs counts a try in once the jobs that came before are done. It waits for them at most
+// until end.
 func (q *queue) beginBehindJobs(ctx context.Context, start, end time.Time) error {
 	q.mu.Lock()
 	if !q.jobsAhead() {
@@ -282,7 +278,7 @@ func (q *queue) beginBehindJobs(ctx context.Context, start, end time.Time) error
 	return err
 }
 
-// end is told that a try is finished, or was not sent.
+// end says that a try is finished, or was not sent.
 func (m *multiRequest) end() {
 	endOf(m.queues)
 	m.leave()
@@ -295,7 +291,7 @@ func endOf(queues []*queue) {
 	})
 }
 
-// each has f do something with each of the queues, whose lock is held.
+// each calls f with each of the queues, whose lock is held.
 func each(queues []*queue, f func(q *queue)) {
 	for _, q := range queues {
 		q.mu.Lock()

@@ -9,8 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Available returns how many permits are free, below 0 while a lowered rate is paid
-// off.
+// Available returns how many permits are free; below 0 while more are in use than a lowered rate has.
 func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	args := func(all []any, a script.Attempt) []any { return append(all, a.Token, e.rules.Flags()) }
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Available, Args: script.ArgumentsFunc(args)})
@@ -28,7 +27,7 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	return script.Integer(reply)
 }
 
-// Peek answers what a request with figures would be told, and takes nothing.
+// Peek returns the figures that a request would get, and takes nothing.
 func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
 	b := &batch{rules: e.rules}
 	b.Add(permits, false, 0)

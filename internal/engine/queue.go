@@ -13,34 +13,34 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// maxCalls is how many batches of one limiter are under way at most: fewer than
-// the notes of answered attempts that its configuration has room for.
+// maxCalls is how many batches of one limiter may be under way: fewer than its configuration has
+// room for notes of answered attempts.
 const maxCalls = 24
 
-// queue is the requests of one limiter: what has gathered for the next flight,
-// the line of those that were refused and wait, and what must be alone.
+// queue is the requests of one limiter: those gathered for the next flight, the line of those that
+// were refused and wait, and exclusive jobs.
 type queue struct {
 	engine   *Engine
 	config   string
 	keys     *script.Keys
 	observed string
-	lane     atomic.Pointer[lane.Lane] // to where the limiter was last known to be
+	lane     atomic.Pointer[lane.Lane] // the lane to the master that last had the limiter
 	users    int                       // guarded by engine.mu
 
 	mu           sync.Mutex
 	closed       bool
 	listed       bool       // a flight will ask for what has gathered
-	wave         *lane.Wave // of that flight, if callers may wait on it
-	gathered     []*request // go with the next flight
+	wave         *lane.Wave // of that flight; nil if callers can't wait on it
+	gathered     []*request // for the next flight
 	room         [2]*request
-	left         int // how many of them have been left by their callers
+	left         int // how many of them their callers have left
 	calls        int // batches and requests of several limiters under way
 	returns      int // give-backs under way
 	line         line
 	pass         *batch      // of the line, under way
-	dueSince     time.Time   // since when one that is due waits for a flight; zero: none does
+	dueSince     time.Time   // since when a due pass waits for a flight; zero: none does
 	freed        int         // how often permits have been freed
-	timer        *time.Timer // begins the line's next round
+	timer        *time.Timer // begins the line's next pass
 	jobs         jobs
 	leases       leases
 	jointWaiters jointWaiters
@@ -63,8 +63,7 @@ func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (
 	return a, a.err
 }
 
-// submit takes a request in. It returns the call that the caller is to send by
-// itself, if there is one.
+// submit adds a request. It returns the call that the caller must send itself, if there is one.
 func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -81,7 +80,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 		q.gathered = append(q.gathered, r)
 		if len(q.gathered) == 1 && !q.listed && !q.held() && q.calls < maxCalls && to.Enter() {
 			if !q.engine.conn.Inline() || !r.deadline.IsZero() {
-				r.Wait() // the call goes by another goroutine
+				r.Wait() // another goroutine makes the call
 			}
 			return q.makeBatch(r.since)
 		}
@@ -91,7 +90,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	return nil
 }
 
-// held reports whether requests wait for something that must not meet them.
+// held reports whether requests must wait for an exclusive job or a give-back.
 func (q *queue) held() bool {
 	return q.leases.returning() || len(q.leases.unused) > 0 || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
 }
@@ -117,7 +116,7 @@ func (q *queue) next(now time.Time) {
 	}
 }
 
-// restart has f run after a while, by the timer that there is.
+// restart calls f after a while, with the given timer if there is one.
 func restart(t *time.Timer, after time.Duration, f func()) *time.Timer {
 	if t == nil {
 		return time.AfterFunc(after, f)
@@ -137,8 +136,8 @@ func (q *queue) hasWork(now time.Time) bool {
 	return len(q.gathered) > 0 || q.pass == nil && q.line.due(now)
 }
 
-// nudge is told that permits may have become free: all who wait ask at once, and
-// no refusal is remembered.
+// nudge says that permits may have become free: all who wait ask at once, and remembered refusals
+// end.
 func (q *queue) nudge() {
 	q.engine.refusals.Changed(q.config)
 	q.jointWaiters.wake()
@@ -147,7 +146,7 @@ func (q *queue) nudge() {
 	q.next(q.engine.clock.Now())
 }
 
-// NextCall makes the call of a flight.
+// NextCall makes a call for a flight.
 func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
 	now = q.engine.clock.At(now)
 	q.mu.Lock()
@@ -165,8 +164,7 @@ func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
 	return c, q.listed
 }
 
-// board makes a batch of those whose turn it is: the line first, where it is due,
-// then those that have gathered.
+// makeBatch makes a batch: first of requests in the line, if it is due, then of those that gathered.
 func (q *queue) makeBatch(now time.Time) *lane.Call {
 	b := newBatch(q)
 	if q.pass == nil && q.line.due(now) {
@@ -177,7 +175,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 		b.reserved = 0
 		b.pass = len(b.requests) > 0
 		if !b.pass {
-			q.line.settle(now) // those who were left to be asked for have gone
+			q.line.settle(now) // the requests left to ask for have gone
 		}
 	}
 	kept, full := q.gathered[:0], false
@@ -212,7 +210,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	return &b.call
 }
 
-// record takes note of how the batch ended, and makes the answers of it.
+// record records how the batch ended, and computes its answers.
 func (b *batch) record(o outcome, err error) {
 	e := b.queue.engine
 	if err != nil || o.Taken > 0 {
@@ -230,7 +228,7 @@ func (b *batch) record(o outcome, err error) {
 	}
 }
 
-// finished tells the callers of a batch the answers.
+// complete gives the callers of a batch their answers.
 func (q *queue) complete(b *batch, o outcome, err error) {
 	b.record(o, err)
 	short := b.call.Unreplicated()
@@ -286,7 +284,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 	b.free()
 }
 
-// lineUp has a refused request wait in line.
+// lineUp puts a refused request in line.
 func (q *queue) lineUp(b *batch, r *request, a answer, o outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
 	if r.inLine {
@@ -295,11 +293,11 @@ func (q *queue) lineUp(b *batch, r *request, a answer, o outcome, now time.Time)
 	}
 	q.line.enter(r, a, o, now)
 	if q.freed != b.freed {
-		q.line.nudge() // the refusal may have come before
+		q.line.nudge() // the refusal may be older than that
 	}
 }
 
-// answer makes the answer of a batch's request.
+// answer sets the answer of a batch's request.
 func (q *queue) answer(b *batch, place int, a answer, o outcome) {
 	r := b.requests[place]
 	if r.inLine {
@@ -320,7 +318,7 @@ func (q *queue) answer(b *batch, place int, a answer, o outcome) {
 	r.answer, r.State = a, lane.Answered
 }
 
-// close fails all that is not on its way, and has leases given back.
+// close fails all requests that are not under way, and gives leases back.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -12,21 +12,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// maxLooks is how many calls of a Release, of 512 members each, may find none
-// of this client's. Beyond them it takes those of others.
+// maxLooks is how many calls of a Release, of 512 members each, may find none of this client's
+// members. After that it takes permits of others.
 const maxLooks = 512
 
-// Release gives permits back before their interval is over. Those that wait for
-// their turn go as one call.
+// Release gives permits back before their interval is over. Releases that wait share one call.
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
 	defer e.changed(l)
 	t := &job{release: true, permits: permits, since: time.Now()}
 	t.run = func(ctx context.Context, t *job) error { return (&release{engine: e, limiter: l, job: t}).run(ctx) }
-	e.recall(ctx, l, t.since) // while what is under way lands
+	e.recall(ctx, l, t.since) // while requests under way finish
 	return e.runJob(ctx, l, t)
 }
 
-// release is a turn that gives permits back, in as many calls as it takes.
+// release is a job that gives permits back, in as many calls as needed.
 type release struct {
 	engine  *Engine
 	limiter *Limiter
@@ -54,9 +53,8 @@ func (r *release) run(ctx context.Context) (err error) {
 	return err
 }
 
-// takeOwn gives permits of this client's members back, wherever in the set they are;
-// where that is small, others' as well. granted is when the client was granted some
-// last.
+// takeOwn gives back permits of this client's members, wherever in the set they are. In a small set it
+// takes others' too. granted is when the client was last granted permits.
 func (r *release) takeOwn(ctx context.Context, granted int64) error {
 	e, l := r.engine, r.limiter
 	err := r.takeOff(ctx, "own")
@@ -86,7 +84,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 			place = found
 			err = r.takeOff(ctx, "own:"+place)
 		case age > 0:
-			// The server's clock may have gone back: then they are dated later.
+			// If the server's clock went back, they are dated later.
 			place, from, age = "", formatAge(e.clock.Since(last)), 0
 		default:
 			l.noOwnMembersAt.Store(granted)
@@ -99,9 +97,9 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 	return err
 }
 
-// takeOff has the script take permits off those members, as long as it finds some.
+// takeOff makes the script take permits off those members, as long as it finds some.
 func (r *release) takeOff(ctx context.Context, members string) error {
-	// It is not repeated once it may have run: nothing would tell that.
+	// It is not repeated once it may have run: nothing would show that it has.
 	c := script.Call{Script: lua.Release, Keys: r.limiter.Keys}
 	if r.asked.Load() == 0 {
 		c.Since, c.Wanted = r.job.since, r.begin
@@ -132,7 +130,7 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 	return nil
 }
 
-// begin notes how many permits the callers want to give back who are still there.
+// begin records how many permits the remaining callers want to give back.
 func (r *release) begin() bool {
 	wanted := r.job.begin()
 	r.left.Store(r.job.permits)
@@ -140,9 +138,9 @@ func (r *release) begin() bool {
 	return wanted
 }
 
-// grantTimes tell for each limiter when its client was granted permits last, or
-// may have been: in nanoseconds since the Engine was made, 0 for never. Limiters
-// may share a time: then a Release looks at some members without success.
+// grantTimes holds when each limiter's client was last granted permits, or may have been: in
+// nanoseconds since the Engine was made, 0 for never. Limiters may share an entry; a Release then
+// looks at some members without success.
 type grantTimes [1024]atomic.Int64
 
 var grantTimesSeed = maphash.MakeSeed()
@@ -152,8 +150,8 @@ func (e *Engine) grantTime(key string) *atomic.Int64 {
 	return &e.taken[maphash.String(grantTimesSeed, key)%uint64(len(e.taken))]
 }
 
-// Granted is told that the client may have been granted permits of the limiter of
-// that key. No two grants have the same time.
+// Granted records that the client may have been granted permits of the limiter with that key. No two
+// grants have the same time.
 func (e *Engine) Granted(key string) {
 	e.refusals.Granted(key)
 	last := e.grantTime(key)

@@ -10,21 +10,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
 
-// answer is what a caller is told.
+// answer is the answer that a caller gets.
 type answer struct {
 	lane.Answer
 
-	sent time.Time                   // when the request was asked for last
-	keep time.Duration               // the keep-alive time that was started anew then; 0 for none
+	sent time.Time                   // when the request was last sent
+	keep time.Duration               // the keep-alive time that was restarted then; 0 for none
 	undo func(context.Context) error // undoes a grant, if the caller wants to
 	pays *settlement                 // settles a grant, if the caller wants to
 	err  error
 
 	taken      int64
-	unanswered bool // the caller left before Redis had said anything
+	unanswered bool // the caller left before Redis had answered
 }
 
-// alive is when to ask again to keep the limiter alive; zero where it lives without.
+// alive is when to ask again to keep the limiter alive; zero if that needs no requests.
 func (a answer) alive() time.Time {
 	if a.keep == 0 {
 		return time.Time{}
@@ -48,14 +48,13 @@ type request struct {
 
 	prev, next *request // in the line
 	inLine     bool
-	pass       int  // the line's round in which it was asked for last
+	pass       int  // the line's pass in which it was last sent
 	refused    bool // it was refused, and waits
 	byBatch    bool // its batch counts its caller out
 	answer     answer
 }
 
-// The pool holds no channels, which would not outlive a bubble of
-// testing/synctest.
+// The pool holds no channels: they must not outlive a bubble of testing/synctest.
 var requests sync.Pool
 
 func newRequest(ctx context.Context, c *clock.Clock, l *Limiter, q outage.Question) *request {
@@ -71,7 +70,7 @@ func newRequest(ctx context.Context, c *clock.Clock, l *Limiter, q outage.Questi
 	return r
 }
 
-// tell gives the caller its answer, before its batch does if it is sent.
+// tell gives the caller its answer before its batch does, if it was sent.
 func (r *request) tell(a answer) {
 	r.answer = a
 	r.byBatch = r.byBatch || r.State == lane.Sent

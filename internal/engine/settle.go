@@ -15,22 +15,22 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// settlement is a grant with a member of its own, and what settles it. Its caller settles
-// it by one call at a time, and always for the same number of permits.
+// settlement is a grant with a member of its own that can be settled. Its caller settles it in one
+// call at a time, always for the same number of permits.
 type settlement struct {
 	engine  *Engine
 	limiter *Limiter
 	member  []byte
 	permits int64
-	sent    time.Time // when they were asked for
-	granted time.Time // when the answer was there
+	sent    time.Time // when the grant was asked for
+	granted time.Time // when its answer came
 
-	charge []byte    // the member of what is charged beyond permits
-	doubt  time.Time // when a call was sent first that may have run; zero if there is none
+	charge []byte    // the member for what is charged beyond permits
+	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
 
-// settle settles the grant, in the background if ctx ends before that is done, and has
-// then called with what came of it.
+// settle settles the grant and then calls then with the result. It goes on in the background if ctx
+// ends first.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
 	e, start := s.engine, time.Now()
 	q, err := e.enter(ctx, s.limiter, nil)
@@ -57,8 +57,8 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 	}
 }
 
-// alone makes the call while no Release runs, which might take the charge of a call that is
-// to be repeated. The queue has counted it in among its calls.
+// alone makes the call while no Release runs: that might take the charge of a call that must be
+// repeated. The queue has counted it among its calls.
 func (s *settlement) alone(ctx context.Context, q *queue, used int64) error {
 	e := s.engine
 	q.mu.Lock()
@@ -80,7 +80,7 @@ func (s *settlement) alone(ctx context.Context, q *queue, used int64) error {
 	return err
 }
 
-// run makes the call. If the id of what is charged is another's, it is drawn anew.
+// run makes the call. If the id of the charge is another member's, it draws a new one.
 func (s *settlement) run(ctx context.Context, used int64) error {
 	e, l := s.engine, s.limiter
 	for range maxRedraws {
@@ -114,8 +114,8 @@ func (s *settlement) run(ctx context.Context, used int64) error {
 	return fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
 }
 
-// SettleMember settles a grant of that age, as if its member were a reservation for as many
-// permits as it says, for tests that see inside.
+// SettleMember settles a grant of that age as if its member were a reservation for the permits in it,
+// for tests of internals.
 func (e *Engine) SettleMember(ctx context.Context, l *Limiter, member []byte, age time.Duration, used int64) error {
 	at := e.clock.Now().Add(-age)
 	permits := int64(binary.LittleEndian.Uint32(member[len(member)-4:]))
@@ -124,7 +124,7 @@ func (e *Engine) SettleMember(ctx context.Context, l *Limiter, member []byte, ag
 }
 
 func (s *settlement) arguments(used int64) script.Arguments {
-	e, doubt := s.engine, s.doubt // a call that was given up may read it while the next one writes
+	e, doubt := s.engine, s.doubt // an abandoned call may read it while the next one writes
 	charge := redisson.WithPermits(s.charge, max(0, used-s.permits))
 	return script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		if !doubt.IsZero() {
@@ -136,6 +136,6 @@ func (s *settlement) arguments(used int64) script.Arguments {
 	})
 }
 
-// shortAge is an age less what the clocks of client and server may differ by: a second,
+// shortAge is age minus the possible difference between the clocks of client and server: a second,
 // and a thousandth in their pace.
 func shortAge(age time.Duration) time.Duration { return max(0, age-age/1000-time.Second) }

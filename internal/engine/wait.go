@@ -9,18 +9,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 )
 
-// grace is how much longer than its timeout a caller waits for the answer to a
-// question that is under way, where that does not wait for replicas.
+// grace is how much longer than its timeout a caller waits for an answer under way, if that does not
+// wait for replicas.
 const grace = 100 * time.Millisecond
 
-// await waits for the answer, for the caller's patience or for ctx to end.
+// await waits for the answer, the end of the caller's patience, or ctx.
 func (r *request) await(ctx context.Context) (a answer, answered bool) {
 	e := r.queue.engine
-	look := e.clock.Machine(r.since).Add(e.conn.Timeout()) // rounds change Asked meanwhile
+	look := e.clock.Machine(r.since).Add(e.conn.Timeout()) // passes change Asked meanwhile
 	if end := e.clock.Machine(r.deadline); !end.IsZero() && end.Before(look) {
 		look = end
 	}
-	// Nothing ends a flight with a call that is not repeated before its time.
+	// A flight with a call that is not repeated is not ended before its time.
 	hurry := !r.deadline.IsZero() || e.rules.KeepsNoMembers()
 	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
 	if !answered {
@@ -29,8 +29,7 @@ func (r *request) await(ctx context.Context) (a answer, answered bool) {
 	return r.answer, answered
 }
 
-// Leave takes a request back whose caller goes away. What it is granted nevertheless
-// goes back.
+// Leave takes back a request whose caller goes away. What it is granted later goes back.
 func (r *request) Leave() bool {
 	q := r.queue
 	q.mu.Lock()
@@ -60,8 +59,8 @@ func (q *queue) withdraw(r *request) {
 	}
 }
 
-// TimeUp looks whether the caller's time is over: the timeout of one that waits for
-// permits, or the time for the answer to a question.
+// TimeUp checks whether the caller's time is over: the timeout of one that waits for permits, or the
+// time for an answer.
 func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
 	q := r.queue
 	q.mu.Lock()
@@ -81,7 +80,7 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	case over:
 		q.withdraw(r)
 		return now, true, nil
-	case q.dueSince.IsZero(): // no question is under way
+	case q.dueSince.IsZero(): // no request is under way
 		return clock.Sooner(now.Add(timeout), deadline), false, nil
 	default:
 		if end.Before(q.dueSince.Add(timeout)) {
@@ -99,8 +98,8 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	return now, true, err
 }
 
-// asksLast reports whether a request in line whose caller's patience has just ended is
-// asked for a last time: the line is to ask at this moment. q.mu is held.
+// asksLast reports whether a request in line whose caller's patience has just ended is sent a last
+// time: the line asks at this moment. q.mu is held.
 func (q *queue) asksLast(r *request, now time.Time) bool {
 	if q.pass != nil || !q.line.stillAsks(r) || !now.Before(r.deadline.Add(q.engine.grace)) {
 		return false
@@ -109,8 +108,8 @@ func (q *queue) asksLast(r *request, now time.Time) bool {
 	return true
 }
 
-// answerBy is when a caller that has until deadline, zero for ever, no longer waits
-// for the answer to a question that must come by end.
+// answerBy is how long a caller with a deadline (zero: none) waits for an answer that must come by
+// end.
 func (e *Engine) answerBy(end, deadline time.Time) time.Time {
 	if last := deadline.Add(e.grace); !deadline.IsZero() && last.Before(end) {
 		return last

@@ -14,14 +14,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Want is of a handle that wants its limiter to have its rate.
+// Want is the state of a handle with WithRate.
 type Want struct {
-	set  atomic.Bool // Redis had it when the handle looked
+	set  atomic.Bool // Redis had the rate when the handle looked
 	mu   sync.Mutex
 	look *look // under way, or the one that succeeded
 }
 
-// look is one try to give the limiter the rate, for all who wait for it.
+// look is one try to set the limiter's rate, for all who wait for it.
 type look struct {
 	done chan struct{}
 	err  error
@@ -40,14 +40,14 @@ func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 	return rateOf(values), nil
 }
 
-// rateOf reads a rate as scripts tell and take it.
+// rateOf reads a rate in the form scripts use.
 func rateOf(values []int64) limit.Rate {
 	return limit.Rate{
 		Permits: values[0], Interval: script.Millis(values[1]), PerClient: values[2] == 1, KeepAlive: script.Millis(values[3]),
 	}
 }
 
-// RateWords are a rate as scripts take it.
+// RateWords are a rate in the form scripts use.
 func RateWords(r limit.Rate) []any {
 	kind := 0
 	if r.PerClient {
@@ -56,8 +56,8 @@ func RateWords(r limit.Rate) []any {
 	return []any{r.Permits, r.Interval.Milliseconds(), kind, r.KeepAlive.Milliseconds()}
 }
 
-// haveRate sees to it, once, that the limiter has the rate that its handle wants. It
-// returns what is left of the caller's timeout, where it has one.
+// haveRate makes sure, once, that the limiter has the rate of its handle. It returns what is left of
+// the caller's timeout, if it has one.
 func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration) (left time.Duration, err error) {
 	if l.Want == nil || l.Want.set.Load() {
 		return timeout, nil
@@ -83,7 +83,7 @@ func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration
 	}
 }
 
-// begin has look done, unless that is under way or has succeeded.
+// begin starts a look, unless one is under way or has succeeded.
 func (w *Want) begin(do func() error) *look {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,8 +104,8 @@ func (w *Want) begin(do func() error) *look {
 	return w.look
 }
 
-// giveRate sets the limiter's rate if it is another one. The script that does so
-// has the same effect however often it runs, so that it is repeated.
+// giveRate sets the limiter's rate if it is another one. The script has the same effect however often
+// it runs, so it is repeated.
 func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
 	set := func(only any) (reply any, err error) {
 		return e.Change(ctx, l, script.Call{Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), 1, only)), Repeat: true})
@@ -130,15 +130,14 @@ func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
 	return nil
 }
 
-// tellRate reports the rate that an answer shows if the handle wants another one, once for
-// each that it finds.
+// tellRate reports the rate in an answer if the handle wants another one, once for each rate found.
 func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
 	if l != nil && l.Want != nil && (permits != l.Rate.Permits || interval != l.Rate.Interval) {
 		e.differs(l, permits, interval)
 	}
 }
 
-// differs tells the observer that the limiter has another rate than its handle.
+// differs reports that the limiter has another rate than its handle.
 func (e *Engine) differs(l *Limiter, permits int64, interval time.Duration) {
 	e.happened(limit.Event{
 		Kind: limit.RateDiffers, Limiter: l.Observed,

@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Bounds of one script call, so that none holds the server up.
+// Bounds of one script call, so that no call occupies the server for long.
 const (
 	MaxRequests = 4096
 	MaxRuns     = 128 // of requests for the same number of permits
@@ -21,22 +21,21 @@ type Batch struct {
 	Line  int   // how many of the first stand in line
 	UpTo  bool  // one request, for as many permits as are free, at most Sum
 
-	Mu *sync.Mutex // of the Pendings of the requests
+	Mu *sync.Mutex // of the requests' Pendings
 
 	runs  []Run
-	peeks bool      // of its one request, nothing is taken
+	peeks bool      // it has one request, which takes nothing
 	heard time.Time // when the server last answered, but not in full; zero: it did not
 }
 
-// Progressed has the callers of a batch that takes several calls wait on: the server
-// answers.
+// Progressed lets the callers of a batch with several calls wait on: the server answers.
 func (b *Batch) Progressed() {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	b.heard = time.Now()
 }
 
-// Run is a number of requests, one after another, for the same permits.
+// Run is a number of consecutive requests for the same number of permits.
 type Run struct {
 	Permits int64
 	Count   int64
@@ -46,9 +45,8 @@ type Run struct {
 // Runs returns the requests.
 func (b *Batch) Runs() []Run { return b.runs }
 
-// Add appends a request, or tells that the batch has no room for it: it has
-// MaxRequests, or would have more runs than MaxRuns less those that are
-// reserved.
+// Add appends a request. It returns false if the batch has no room: it has MaxRequests, or would
+// have more runs than MaxRuns minus reserved.
 func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
 	if b.Count == MaxRequests || b.UpTo {
 		return false
@@ -70,8 +68,8 @@ func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
 	return true
 }
 
-// AddUpTo makes the batch one request for as many permits as are free, at most so many:
-// as many requests for one permit, to a script. It tells false where there are others.
+// AddUpTo makes the batch one request for as many permits as are free, at most so many. To a script
+// that is as many requests for one permit. It returns false if the batch has other requests.
 func (b *Batch) AddUpTo(permits int64) bool {
 	if b.Count > 0 {
 		return false
@@ -81,8 +79,8 @@ func (b *Batch) AddUpTo(permits int64) bool {
 	return true
 }
 
-// AddMany appends as many requests of one permit each, or tells that there is no
-// room; a request for as many as are free it makes larger. Drop takes them off again.
+// AddMany appends as many requests of one permit each, and returns false if there is no room. It
+// enlarges a request for as many as are free. Drop removes them again.
 func (b *Batch) AddMany(count int64) bool {
 	if b.UpTo {
 		b.runs[0].Count += count
@@ -98,7 +96,7 @@ func (b *Batch) AddMany(count int64) bool {
 	return true
 }
 
-// Drop takes off what AddMany has added.
+// Drop removes what AddMany has added.
 func (b *Batch) Drop(count int64) {
 	b.Sum -= count
 	if b.UpTo {
@@ -109,11 +107,11 @@ func (b *Batch) Drop(count int64) {
 	b.Count -= int(count)
 }
 
-// Reset empties the batch and keeps its room.
+// Reset empties the batch and keeps its capacity.
 func (b *Batch) Reset() { *b = Batch{runs: b.runs[:0]} }
 
-// Args appends the requests as scripts take them, run-length coded: permits,
-// count, permits, count...; to a script that is to change nothing, permits alone.
+// Args appends the requests as scripts read them, run-length coded: permits, count, permits, count...
+// A script that must change nothing gets the permits alone.
 func (b *Batch) Args(all []any) []any {
 	if b.peeks {
 		return append(all, script.Number(b.Sum))
@@ -124,25 +122,24 @@ func (b *Batch) Args(all []any) []any {
 	return all
 }
 
-// Outcome is what a script answers to a batch.
+// Outcome is a script's answer to a batch.
 type Outcome struct {
 	Limit, Free, Taken int64 // Free: before the batch
 	Reset              time.Duration
 	Waits              []int64 // ms, for each refused run that has one
 }
 
-// Answer is what a request is told.
+// Answer is the answer to one request.
 type Answer struct {
 	Decision limit.Decision
-	Exceeds  bool // more than the limit; never where that is 0, which refuses all
+	Exceeds  bool // more than the limit; never if that is 0, which refuses all
 	AtLeast  bool // RetryAfter is a lower bound: the script looked no further
 	Unasked  bool // refused for another before it in the line
 }
 
-// Answers appends what each request is told, in order. It walks the requests as
-// the script did: walking with what was taken as the free permits gives the same
-// grants as walking with what was free, since each granted request fits in what
-// is left of it, and none that was refused does.
+// Answers appends the answer to each request, in order. It walks the requests as the script did.
+// Starting from the permits taken gives the same grants as starting from the free permits: each
+// granted request fits in what is left of them, and no refused one does.
 func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	if b.UpTo {
 		return append(all, o.upTo(b.Sum))
@@ -182,7 +179,7 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	return all
 }
 
-// upTo is what a request is told that takes as many permits as are free, at most most.
+// upTo is the answer to a request for as many permits as are free, at most most.
 func (o Outcome) upTo(most int64) Answer {
 	a := Answer{Decision: limit.Decision{
 		Granted: o.Taken > 0, Limit: o.Limit, Remaining: max(0, o.Free-min(o.Taken, most)), ResetAfter: o.Reset,

@@ -10,9 +10,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Take asks for permits of q.Key: for q.Permits, or with q.UpTo for as many as are free.
-// If ctx ends while the request waits for others, Take returns ctx.Err() at once; what is
-// granted nevertheless is given back.
+// Take asks for permits of q.Key: for q.Permits, or with q.UpTo for as many as are free. If ctx ends
+// while the request waits for others, Take returns ctx.Err() at once; what is granted later is given
+// back.
 func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	if most := g.rule.Limit; q.UpTo && most > 0 {
 		q.Permits = min(q.Permits, most)
@@ -24,7 +24,7 @@ func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, er
 	return a, err
 }
 
-// Check is for [outage.Asker], as are those that follow.
+// Check implements [outage.Asker], as do the following methods.
 func (g *Queues) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
 	return g.check(ctx, q.Key, q.Permits)
 }
@@ -34,19 +34,19 @@ func (g *Queues) AtHand(context.Context, outage.Question) (a outage.Answer, know
 	return a, false
 }
 
-// Ask sees a request through.
+// Ask sends a request and waits for its answer.
 func (g *Queues) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo})
-	a.By, a.Unanswered = limit.FromRedis, true // a refusal does not make anybody wait here
+	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
 	return a, err
 }
 
-// Fail says which package's limiter and which call an error speaks of.
+// Fail adds the package and the call to an error.
 func (g *Queues) Fail(q outage.Question, err error) error {
 	return Fail(g.rule.Package, q.Call, q.Key, err)
 }
 
-// Server is that of the key.
+// Server returns the breaker of the key's server.
 func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
 	return g.lanes.Breaker(ctx, q.Key), func() bool { return script.Answers(g.lanes, script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
 }
@@ -54,18 +54,17 @@ func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker
 // Learn does nothing: the rule says what is usual.
 func (g *Queues) Learn(outage.Question, outage.Answer) {}
 
-// Limiters is the one of the key.
+// Limiters returns the one of the key.
 func (g *Queues) Limiters(q outage.Question) []outage.Limiter {
 	return []outage.Limiter{{
 		Observed: g.name(), Account: outage.Account{Limiter: q.Key}, Rule: local.Rule{Permits: g.rule.Usual, Window: g.rule.Window},
 	}}
 }
 
-// name is what observers call the limiter.
+// name is the limiter's name for observers.
 func (g *Queues) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Package) }
 
-// givenUp tells the observer of permits that come back by themselves only, if they
-// were taken.
+// givenUp reports permits that, if they were taken, come back only by themselves.
 func (g *Queues) givenUp(permits int64, err error) {
 	g.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
 }

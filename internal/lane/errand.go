@@ -27,9 +27,8 @@ type errand struct {
 	seen  bool // an attempt was to be made
 }
 
-// Run sees a call through, and returns what the script answered in the end. It returns
-// early if ctx ends or the time for an answer is over. Then the lane keeps the call, and
-// does not send it any more.
+// Run makes a call, with all its attempts, and returns the script's answer. It returns early if ctx
+// ends or the time for an answer is over. The lane then keeps the call but stops sending it.
 func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -53,8 +52,8 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	return c.Outcome()
 }
 
-// Start sees a call through in the background, whatever becomes of ctx, which is for the
-// Redis client's hooks. It calls then, which must not wait, with what came of the call.
+// Start makes a call in the background, even if ctx ends; ctx is for the Redis client's hooks. It then
+// calls then with the result. then must not wait.
 func (l *Lane) Start(ctx context.Context, c *script.Call, then func(reply any, err error)) {
 	l.begin(ctx, c, time.Now(), then)
 }
@@ -76,8 +75,8 @@ func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then 
 	return e
 }
 
-// queue has a flight take the errand. One flight more than decisions have is for errands
-// alone, so that neither hold the others up.
+// queue adds the errand to the next flight. Errands have one flight more than decisions, so that
+// neither hold up the others.
 func (l *Lane) queue(e *errand) {
 	l.mu.Lock()
 	e.unsent()
@@ -94,7 +93,7 @@ func (l *Lane) queue(e *errand) {
 	}
 }
 
-// leave ends an errand that has no answer yet, with the error that why returns.
+// leave ends an errand without an answer, with the error that why returns.
 func (e *errand) leave(why func(sent bool) error) {
 	l := e.lane
 	l.mu.Lock()
@@ -114,8 +113,8 @@ func (e *errand) leave(why func(sent bool) error) {
 	}
 }
 
-// forget counts an errand that is over before it was sent, and takes such out of the
-// queue once they are half of it: a silent server's is not emptied. l.mu is held.
+// forget counts an errand that ended before it was sent, and cleans the queue when half of it are such
+// errands: the queue of a silent server is not emptied otherwise. l.mu is held.
 func (l *Lane) forget() {
 	if l.left++; 2*l.left > len(l.errands) {
 		l.errands = slices.DeleteFunc(l.errands, func(e *errand) bool { return e.State == Answered })
@@ -123,13 +122,13 @@ func (l *Lane) forget() {
 	}
 }
 
-// end says that the errand is over. The lane's lock is held.
+// end ends the errand. The lane's lock is held.
 func (e *errand) end() {
 	e.timer.Stop()
 	e.Tell()
 }
 
-// expire ends an errand that has waited for its answer for too long.
+// expire ends an errand that has waited too long for its answer.
 func (e *errand) expire() {
 	timeout := e.lane.conn.Timeout()
 	e.leave(func(sent bool) error {
@@ -155,8 +154,7 @@ func (e *errand) OnReply(c *Call) (again bool) {
 	return false
 }
 
-// Progressed gives an errand of several steps the time of a call once more: the server
-// answers.
+// Progressed gives an errand of several steps the time of a call once more: the server answers.
 func (e *errand) Progressed() {
 	l := e.lane
 	l.mu.Lock()
@@ -166,15 +164,14 @@ func (e *errand) Progressed() {
 	}
 }
 
-// unsent notes that the call has certainly not run yet, and is to be sent again.
+// unsent records that the call has certainly not run yet, and will be sent again.
 func (e *errand) unsent() {
 	if e.State == Sent && e.call.Doubts() == 0 {
 		e.State = Gathered
 	}
 }
 
-// takeErrands appends the calls of errands to those of a flight, up to room in all. l.mu
-// is held.
+// takeErrands appends calls of errands to those of a flight, up to room in all. l.mu is held.
 func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 	n := 0
 	for ; n < len(l.errands) && len(calls) < room; n++ {
@@ -191,15 +188,15 @@ func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 	return calls
 }
 
-// goWith reports whether a call may go with a flight of these. One that is not repeated
-// has more time for its one attempt, and would leave others none for a second.
+// goWith reports whether a call may share a flight with these. A call that is not repeated has more
+// time for its one attempt, and would leave others none for a second.
 func goWith(calls []*Call, c *Call) bool { return len(calls) == 0 || c.Repeat == calls[0].Repeat }
 
 // decides reports whether a flight of these calls may take decisions along.
 func decides(calls []*Call) bool { return len(calls) == 0 || calls[0].errand == nil || calls[0].Repeat }
 
-// departs reports whether an attempt of the call is to be made: not if the errand is
-// over, or is wanted no more.
+// departs reports whether to make an attempt of the call: not if the errand is over or no longer
+// wanted.
 func (e *errand) departs() bool {
 	if wanted := e.call.Wanted; wanted != nil && !e.seen && !wanted() {
 		e.leave(func(bool) error { return script.ErrUnwanted })

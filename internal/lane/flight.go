@@ -14,19 +14,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// maxJoint is how many calls are made as one, so that no script runs for long.
+// maxJoint is how many calls are merged into one, so that no script runs for long.
 const maxJoint = 64
 
-// flight is calls on their way in one pipeline.
+// flight is the calls under way in one pipeline.
 type flight struct {
 	sent  time.Time
 	calls []*Call
-	apart []*Call // those that are made by themselves
+	apart []*Call // those that are not merged
 	joint []jointCall
 	cmds  []script.Command
-	wait  script.Command // for replicas, the last of cmds; no Cmd where nobody waits for them
+	wait  script.Command // for replicas, the last of cmds; no Cmd if no one waits for them
 	end   time.Time      // when it is given up
-	over  atomic.Bool    // its calls know how it ended
+	over  atomic.Bool    // its calls have their results
 	late  bool           // another may have its place; the lane's lock guards it
 
 	wave    *Wave // ends when its calls have been told; may be nil
@@ -37,9 +37,8 @@ type flight struct {
 	cmd [1]script.Command // room for one
 }
 
-// sendFlight sends calls in one pipeline, and tells each how it ended. Where a hook of
-// the Redis client's panics, no call is left without an answer; what it panicked
-// with is returned.
+// sendFlight sends calls in one pipeline, and gives each its result. If a hook of the Redis client's
+// panics, every call still gets a result, and sendFlight returns the value of the panic.
 func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	start := time.Now()
 	var end time.Time
@@ -101,9 +100,8 @@ func (l *Lane) makeCommands(ctx context.Context, f *flight) {
 	}
 }
 
-// late has others take the place of a flight that is late, where there is room for
-// it, and gives it up at its end. Its callers, and those behind it, look at their own time
-// from now on.
+// late lets others take the place of a flight that is late, if there is room, and gives it up at its
+// end. From now on its callers, and those behind it, check their own time.
 func (l *Lane) late(f *flight) {
 	l.mu.Lock()
 	if f.over.Load() {
@@ -120,8 +118,7 @@ func (l *Lane) late(f *flight) {
 	}
 }
 
-// pass gives the place of a flight to others, and reports whether one is to leave. l.mu
-// is held.
+// pass frees the place of a flight for others, and reports whether one can leave. l.mu is held.
 func (l *Lane) pass(f *flight) (start bool) {
 	f.late = true
 	l.setSilent(!l.heard.After(f.sent))
@@ -130,7 +127,7 @@ func (l *Lane) pass(f *flight) (start bool) {
 	return l.start()
 }
 
-// giveUp ends a flight that is not answered in time, while go-redis still waits.
+// giveUp ends a flight that is not answered in time, while go-redis still waits for it.
 func (l *Lane) giveUp(f *flight) {
 	l.mu.Lock()
 	if !f.over.CompareAndSwap(false, true) {
@@ -158,7 +155,7 @@ func (l *Lane) setSilent(silent bool) {
 		l.wave.End()
 	}
 	if l.of != nil {
-		return // the lane for decisions tells
+		return // the lane for decisions reports it
 	}
 	kind := limit.ServerAnswers
 	if silent {
@@ -167,7 +164,7 @@ func (l *Lane) setSilent(silent bool) {
 	l.lanes.observer.Happened(limit.Event{Kind: kind})
 }
 
-// failure is why a flight brought no answer at all; nil where it brought one.
+// failure is why a flight brought no answer at all; nil if it brought one.
 func (f *flight) failure(panicked any) error {
 	switch {
 	case panicked != nil:
@@ -178,7 +175,7 @@ func (f *flight) failure(panicked any) error {
 	return nil
 }
 
-// observe tells of a flight, before its calls go on.
+// observe reports a flight, before its calls go on.
 func (l *Lane) observe(f *flight, err error) {
 	if !l.lanes.observer.Watches() {
 		return
@@ -205,8 +202,8 @@ func (l *Lane) exchange(ctx context.Context, f *flight) (panicked any) {
 	return nil
 }
 
-// landed takes note of how the flight went, once go-redis has come back from it. Others
-// have its place then if it is late, or goes alone and nothing has gathered meanwhile.
+// landed records the flight's result, once go-redis has returned. Others then have its place, if it is
+// late, or if it is a single call and nothing has gathered meanwhile.
 func (l *Lane) landed(f *flight) {
 	now := time.Now()
 	answered := !script.AllSilent(f.cmds)
@@ -244,7 +241,7 @@ func (l *Lane) landed(f *flight) {
 	}
 }
 
-// finish tells a call how its attempt ended.
+// finish gives a call the result of its attempt.
 func (l *Lane) finish(c *Call, err error) {
 	done, backoff := c.Ended(context.Background(), l.conn, err)
 	if done {
@@ -263,13 +260,13 @@ func (l *Lane) failPanicked(c *Call, panicked any) {
 	l.done(c)
 }
 
-// jointCall is calls that are made as one.
+// jointCall is several calls merged into one.
 type jointCall struct {
 	calls []*Call
 	cmd   script.Command
 }
 
-// join sorts out which calls are made as one.
+// join chooses which calls are merged.
 func join(all []*Call) (apart []*Call, joint []jointCall) {
 	count := 0
 	for _, c := range all {
@@ -302,7 +299,7 @@ func place(c *Call) int {
 	return 1
 }
 
-// command makes the one call.
+// command makes the merged call.
 func (g jointCall) command(ctx context.Context) script.Command {
 	early, count, eval := 0, 0, false
 	for _, c := range g.calls {
@@ -326,8 +323,8 @@ func (g jointCall) command(ctx context.Context) script.Command {
 	return script.NewCommand(ctx, words, 3)
 }
 
-// tell gives each call its part of the answer. What befell the one call must not
-// pass for an answer to any: it is in doubt then whether each has run.
+// tell gives each call its part of the answer. An error of the merged call is no answer to any
+// of them: it is then in doubt whether each has run.
 func (l *Lane) tell(g jointCall, panicked any) {
 	err := g.cmd.Err()
 	if panicked == nil && redis.HasErrorPrefix(err, "NOSCRIPT") && g.cmd.Name() == "evalsha" {

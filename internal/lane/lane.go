@@ -1,12 +1,11 @@
-// Package lane is where callers gather: each master has a lane, which sends
-// flights of script calls, each taking all that has gathered.
+// Package lane is where callers gather: each master has a lane. It sends flights of script calls, and
+// each flight takes all that has gathered.
 //
-// Where less is under way than the network needs, a flight leaves at once; else
-// requests gather until one lands. What is enough follows from the shortest round
-// trip: two flights where the server is near, as many as fill the pipe where it
-// is far.
+// If less is under way than the network needs, a flight leaves at once; otherwise requests gather
+// until a flight lands. How many are enough follows from the shortest round trip: two flights if the
+// server is near, as many as fill the pipe if it is far.
 //
-// [Queues] serves by it the limiters that are kept by key, such as fixed windows.
+// With it [Queues] serves the limiters that are kept by key, such as fixed windows.
 package lane
 
 import (
@@ -24,8 +23,8 @@ import (
 
 // Source is where the requests for one key gather.
 type Source interface {
-	// NextCall returns the next call of what has gathered, nil where nothing is to be
-	// sent now. With more, the source is asked once more.
+	// NextCall returns the next call of what has gathered, nil if there is nothing to send now. If
+	// more is true, NextCall is called again.
 	NextCall(now time.Time) (c *Call, more bool)
 }
 
@@ -33,28 +32,26 @@ type Source interface {
 type Call struct {
 	script.Call
 	Owner    Owner
-	Requests int // callers' that it decides
+	Requests int // how many requests it decides
 
 	ctx    context.Context // of the caller that sent it alone
 	errand *errand         // nil for one that decides requests
 	self   [1]*Call
-	short  error // why what the last attempt was granted does not count
+	short  error // why the grant of the last attempt does not count
 	wave   *Wave // of its first flight, on which callers may wait
 }
 
-// Owner is whoever waits for a call.
+// Owner waits for a call.
 type Owner interface {
-	// OnReply is told that the call is done. It returns true where it has prepared
-	// the call anew, to be sent again.
+	// OnReply is called when the call is done. It returns true if it has prepared the call to be
+	// sent again.
 	OnReply(c *Call) (again bool)
 }
 
-// By notes the context of the one caller whose request the call decides, for the Redis
-// client's hooks.
+// By sets the context of the one caller whose request the call decides, for the Redis client's hooks.
 func (c *Call) By(ctx context.Context) { c.ctx = ctx }
 
-// Follower is an Owner that is told when a call of several steps was answered, and
-// goes on.
+// Follower is an Owner that learns when a call of several steps was answered and goes on.
 type Follower interface{ Progressed() }
 
 const (
@@ -68,28 +65,28 @@ const (
 	// does not wait for too many others.
 	maxTogether = 512
 
-	// unknownPool is what is taken for the size of a pool that nobody tells.
+	// unknownPool is the pool size assumed if the client doesn't expose one.
 	unknownPool = 20
 )
 
-// Lanes are those of one Redis.
+// Lanes are the lanes to one Redis.
 type Lanes struct {
 	conn     *script.Conn
-	only     *Lane // where there is one master
+	only     *Lane // if there is one master
 	observer *observe.Observer
 	replicas Replicas
 
 	mu  sync.Mutex
 	all map[*redis.Client]*Lane
 
-	apart atomic.Bool                // the server does not take keys of several limiters in one call
+	apart atomic.Bool                // the server refuses keys of several limiters in one call
 	timer atomic.Pointer[time.Timer] // for the next caller that waits by itself
 
 	closed chan struct{}
 	close  sync.Once
 }
 
-// New returns the Lanes to conn, which tell the observer of flights.
+// New returns the Lanes to conn. The observer receives flights.
 func New(conn *script.Conn, observer *observe.Observer) *Lanes {
 	s := &Lanes{conn: conn, observer: observer, all: make(map[*redis.Client]*Lane), closed: make(chan struct{})}
 	s.only = newLane(s, nil)
@@ -97,20 +94,19 @@ func New(conn *script.Conn, observer *observe.Observer) *Lanes {
 	return s
 }
 
-// Close has no goroutine wait for more to do. What is asked for still goes.
+// Close lets idle goroutines end. Calls under way go on.
 func (l *Lanes) Close() { l.close.Do(func() { close(l.closed) }) }
 
-// Conn returns what the lanes lead to.
+// Conn returns the connection of the lanes.
 func (l *Lanes) Conn() *script.Conn { return l.conn }
 
-// Observer returns who is told of what the lanes do; nil for nobody.
+// Observer returns the observer of the lanes; it may be nil.
 func (l *Lanes) Observer() *observe.Observer { return l.observer }
 
 // Of returns the lane to the master of a key.
 func (l *Lanes) Of(ctx context.Context, key string) *Lane { return l.to(l.conn.Master(ctx, key)) }
 
-// Breaker returns what knows whether a key's master decides, without waiting to learn
-// which that is.
+// Breaker returns the breaker of a key's master, without waiting to find out which master that is.
 func (l *Lanes) Breaker(ctx context.Context, key string) *outage.Breaker {
 	return &l.to(l.conn.KnownMaster(ctx, key)).Breaker
 }
@@ -134,38 +130,38 @@ func (l *Lanes) to(master *redis.Client) *Lane {
 	return lane
 }
 
-// Lane is what goes to one master.
+// Lane sends everything for one master.
 type Lane struct {
 	Breaker outage.Breaker // for callers who have a policy for outages
 
 	lanes    *Lanes
 	conn     *script.Conn
-	master   *redis.Client // nil where there is only one server
-	most     int           // flights, whatever the network
+	master   *redis.Client // nil if there is only one server
+	most     int           // flights, however long the round trip
 	replicas Replicas
 
-	// If flights wait for replicas, errands go by a lane beside, which waits for none:
-	// its of is the one for decisions.
+	// If flights wait for replicas, errands use a second lane, which waits for none: its of is the
+	// lane for decisions.
 	beside, of *Lane
 
 	mu      sync.Mutex
 	flights int
 	extra   int       // of them, for errands alone: one at most
 	ready   []Source  // have something to send
-	wave    *Wave     // of the flight that takes them; nil while nobody waits on it
+	wave    *Wave     // of the flight that takes them; nil while no one waits on it
 	errands []*errand // are to be sent
-	left    int       // of them, about, are over already
-	changed bool      // the last flight had room for none that decide: the next one has
+	left    int       // about how many of them are over already
+	changed bool      // the last flight had no room for decisions: the next one has
 	again   []*Call   // are to be sent again
 	delayed int       // calls that are to be sent again later
-	silent  bool      // the server has answered nobody lately: one call at a time shows whether it does
+	silent  bool      // the server has not answered lately: one call at a time shows whether it does
 	heard   time.Time // when the server answered last
-	stuck   int       // flights that are late or were given up, and which go-redis still waits for
+	stuck   int       // flights that are late or were given up, for which go-redis still waits
 	trips   outage.Trips
 	near    atomic.Bool // they are short
 	behind  time.Time   // when replicas last did not confirm in time; zero: they keep up
 
-	parked chan task // to goroutines that have sent flights just now
+	parked chan task // to goroutines that have just sent flights
 }
 
 func newLane(s *Lanes, master *redis.Client) *Lane {
@@ -195,7 +191,7 @@ func (l *Lane) idle() bool {
 	return l.flights+l.stuck+l.waits()+l.delayed == 0
 }
 
-// waits returns how many calls and sources of some wait to be sent. l.mu is held.
+// waits returns how many calls and sources wait to be sent. l.mu is held.
 func (l *Lane) waits() int { return len(l.ready) + len(l.again) + len(l.errands) }
 
 // limit returns how many flights may be under way.
@@ -209,13 +205,12 @@ func (l *Lane) limit() int {
 	return min(l.most, max(minFlights, 1+int(l.trips.Shortest()/tripShare)))
 }
 
-// spare reports whether the next flight need not wait for one that is late: some of the
-// pool's connections are kept for when they are given up, at the pace of attempts, so
-// that a long silence does not use up all.
+// spare reports whether the next flight may leave beside a late one. Some of the pool's connections
+// are kept for flights given up, at the pace of attempts, so that a long silence does not use up all.
 func (l *Lane) spare() bool { return l.stuck < 2*l.most-max(3, l.most/2) }
 
-// Ready has a flight ask the source for its calls. Callers whose requests go with it may
-// wait on its Wave, which is nil if the flight is not the next.
+// Ready makes a flight ask the source for its calls. Callers whose requests go with it may wait on its
+// Wave, which is nil if the flight is not the next.
 func (l *Lane) Ready(s Source) *Wave {
 	l.mu.Lock()
 	l.ready = append(l.ready, s)
@@ -234,8 +229,7 @@ func (l *Lane) Ready(s Source) *Wave {
 	return wave
 }
 
-// Enter reports whether a caller that is alone may send its call by itself, by
-// Alone, right now.
+// Enter reports whether a lone caller may send its call by itself, by Alone, right now.
 func (l *Lane) Enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -246,10 +240,10 @@ func (l *Lane) Enter() bool {
 	return true
 }
 
-// Wave returns the Wave that ends when the call's owner and others' have told their callers.
+// Wave returns the Wave that ends when all owners of its calls have told their callers.
 func (c *Call) Wave() *Wave { return c.wave }
 
-// leave takes Enter back.
+// leave undoes Enter.
 func (l *Lane) leave() {
 	l.mu.Lock()
 	more := l.waiting()
@@ -262,10 +256,9 @@ func (l *Lane) leave() {
 	}
 }
 
-// Alone sends a call by itself, after Enter; the Redis client's hooks see ctx. Where
-// the connection ends in time, and the caller has no time of its own, it does so on the
-// caller's goroutine, and returns when the call is done or others go on with it; else
-// it returns at once.
+// Alone sends a call by itself, after Enter; the Redis client's hooks see ctx. If the connection ends
+// reads in time, and the caller has no deadline of its own, Alone sends it on the caller's goroutine, and
+// returns when the call is done or others go on with it. Otherwise it returns at once.
 func (l *Lane) Alone(ctx context.Context, c *Call, timed bool) {
 	c.ctx = ctx
 	if timed || !l.conn.Inline() {
@@ -287,7 +280,7 @@ func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 	return panicked
 }
 
-// start reports whether one more flight is to leave, and counts it in. l.mu is held.
+// start reports whether one more flight may leave, and counts it. l.mu is held.
 func (l *Lane) start() bool {
 	if l.flights-l.extra >= l.limit() || l.waits() == 0 {
 		return false

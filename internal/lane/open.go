@@ -8,8 +8,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Open returns the Lanes to rdb for a limiter of keys, and what its options say, for
-// its Rule. The error is of the client or the options.
+// Open returns the Lanes to rdb for a limiter of keys, and its options for a Rule. The error is about
+// the client or the options.
 func Open(rdb script.Redis, opts []limit.Option) (*Lanes, limit.Options, error) {
 	err := script.CheckClient(rdb)
 	o := limit.Options{CallTimeout: script.DefaultTimeout}

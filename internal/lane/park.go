@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// task is for a goroutine that sends flights: one call alone, or all that gathers.
+// task is work for a goroutine that sends flights: one call alone, or all that gathers.
 type task struct {
 	ctx  context.Context
 	call *Call // nil: what has gathered
@@ -14,15 +14,15 @@ type task struct {
 }
 
 const (
-	// nearTrip is the longest round trip beside which a new goroutine, with its stack
-	// to grow, is worth avoiding.
+	// nearTrip is the longest round trip for which a new goroutine, whose stack must grow, is worth
+	// avoiding.
 	nearTrip = 100 * time.Microsecond
 
 	// parkTime is how long a goroutine waits for the next task.
 	parkTime = 20 * time.Millisecond
 )
 
-// dispatch has a goroutine do the task: one that waits, or a new one.
+// dispatch gives the task to a goroutine: one that waits, or a new one.
 func (l *Lane) dispatch(t task) {
 	select {
 	case l.parked <- t:

@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Peek answers what Take would, and takes nothing.
+// Peek returns what Take would return, and takes nothing.
 func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (limit.Decision, error) {
 	d, err := g.peek(ctx, key, permits)
 	return d, Fail(g.rule.Package, op, key, err)
@@ -52,7 +52,7 @@ func (g *Queues) look(ctx context.Context, q *Question) (Verdict, error) {
 	}
 }
 
-// check tells why nobody needs to ask Redis for so many permits.
+// check returns an error if asking Redis for so many permits makes no sense.
 func (g *Queues) check(ctx context.Context, key string, permits int64) (limit.Decision, error) {
 	switch most := g.rule.Limit; {
 	case g.rule.Err != nil || key == "":
@@ -65,7 +65,7 @@ func (g *Queues) check(ctx context.Context, key string, permits int64) (limit.De
 	return limit.Decision{}, g.checkKey(ctx, key)
 }
 
-// checkKey tells why nobody needs to ask Redis about a key.
+// checkKey returns an error if asking Redis about a key makes no sense.
 func (g *Queues) checkKey(ctx context.Context, key string) error {
 	switch {
 	case g.rule.Err != nil:

@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// State is how far a caller's request has come.
+// State is the state of a caller's request.
 type State int
 
 // The states in their order.
@@ -24,20 +24,19 @@ const (
 // Pending is a caller's request that waits for its answer.
 type Pending struct {
 	Mu   *sync.Mutex // its source's, which guards what follows
-	Last time.Time   // the caller's time is over then, whatever is under way; zero: it has no time of its own
+	Last time.Time   // the end of the caller's own time, whatever is under way; zero: none
 
 	State State
 	Asked time.Time // when the question under way began, by the machine's clock
-	Batch *Batch    // the one that it was sent with, if that may take several calls
+	Batch *Batch    // the batch it was sent with, if that may take several calls
 
 	told atomic.Bool // the answer is there
 	wave *Wave       // wakes the caller; nil while it does not wait
-	own  Wave        // what wave is if nobody else waits on it
+	own  Wave        // the value of wave if no one else waits on it
 }
 
-// Wave wakes all callers whose requests go with one flight: a channel for each would cost
-// more. It is made anew for each flight, since channels of a bubble of testing/synctest must
-// not leave it.
+// Wave wakes all callers whose requests share a flight: a channel for each would cost more. Each flight
+// has a new one, since channels of a bubble of testing/synctest must not leave it.
 type Wave struct {
 	done chan struct{}
 	over atomic.Bool
@@ -45,14 +44,14 @@ type Wave struct {
 
 func newWave() *Wave { return &Wave{done: make(chan struct{})} }
 
-// End wakes those who wait, also those whose answer is not there yet.
+// End wakes those who wait, even if their answer is not there yet.
 func (w *Wave) End() {
 	if w != nil && w.over.CompareAndSwap(false, true) {
 		close(w.done)
 	}
 }
 
-// Wait has Tell wake the caller. The source's lock is held.
+// Wait makes Tell wake the caller. The source's lock is held.
 func (p *Pending) Wait() { p.WaitOn(nil) }
 
 // WaitOn is Wait for a caller who waits beside others, on that Wave if it is not nil.
@@ -70,7 +69,7 @@ func (p *Pending) Tell() { p.TellBefore(nil) }
 
 // TellBefore is Tell before that Wave ends, so that others on it sleep on until then.
 func (p *Pending) TellBefore(w *Wave) {
-	wave := p.wave // once told, the caller may use p anew
+	wave := p.wave // after that the caller may reuse p
 	p.State = Answered
 	p.told.Store(true)
 	if wave != w {
@@ -78,28 +77,27 @@ func (p *Pending) TellBefore(w *Wave) {
 	}
 }
 
-// Waiter is a request as its caller waits for it. A Pending is one.
+// Waiter is a request for whose answer a caller waits. A Pending is one.
 type Waiter interface {
-	// Leave takes the request back if its caller goes away, and reports whether it
-	// could: not if the answer is there.
+	// Leave takes the request back if its caller goes away. It returns false if the answer is
+	// already there.
 	Leave() bool
 
-	// TimeUp looks whether the caller's time is over; timeout is that for an answer. If it
-	// is, the request has been taken back; else look is when to look again.
+	// TimeUp checks whether the caller's time is over; timeout is the time for an answer. If it
+	// is over, TimeUp takes the request back; otherwise look is when to check again.
 	TimeUp(timeout time.Duration) (look time.Time, left bool, err error)
 }
 
-// Await returns when the answer is there, or the caller has left: because ctx has ended,
-// then with the error of ctx, or because TimeUp said so, then with TimeUp's. The caller looks
-// whether its time is over from look on; if it is not in a hurry, only once the Wave that it
-// shares has ended, which soon does if the server hangs.
+// Await returns when the answer is there, or the caller has left: with the error of ctx if that has
+// ended, or with the error of TimeUp. The caller starts to check its time at look; without hurry it
+// first waits for the end of the Wave that it shares, which soon comes if the server hangs.
 func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
 		p.waitAlone()
 	}
 	var expired <-chan time.Time
 	var timer *time.Timer
-	defer func() { // not in the loop, where it would be on the heap
+	defer func() { // in the loop it would be on the heap
 		if timer != nil {
 			timer.Stop()
 			l.timer.Store(timer)
@@ -112,7 +110,7 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 		}
 		select {
 		case <-p.wave.done:
-			p.waitAlone() // if it was others' answers that came
+			p.waitAlone() // if only others' answers came
 		case <-ctx.Done():
 			if w.Leave() {
 				return false, ctx.Err()
@@ -131,8 +129,8 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 	return true, nil
 }
 
-// timerFor returns a timer: the last that a caller is done with, or a new one, which costs
-// three allocations.
+// timerFor returns a timer: one that a caller has finished with, or a new one, which costs three
+// allocations.
 func (l *Lanes) timerFor(d time.Duration) *time.Timer {
 	timer := l.timer.Swap(nil)
 	if timer == nil {
@@ -142,7 +140,7 @@ func (l *Lanes) timerFor(d time.Duration) *time.Timer {
 	return timer
 }
 
-// Leave is for [Waiter], as is TimeUp.
+// Leave implements [Waiter], as does TimeUp.
 func (p *Pending) Leave() (left bool) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -157,7 +155,7 @@ func (p *Pending) leave() (left bool) {
 	return true
 }
 
-// TimeUp ends a request that has waited for its answer for too long.
+// TimeUp ends a request that has waited too long for its answer.
 func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -172,8 +170,8 @@ func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	return end, p.leave(), NoAnswer(now.Sub(since), sent)
 }
 
-// Since returns from when the time for the answer counts: when it was asked for, or the
-// server answered one of several calls. The source's lock is held.
+// Since returns when the time for the answer began: when the request was made, or when the server
+// answered one of several calls. The source's lock is held.
 func (p *Pending) Since() time.Time {
 	if p.State == Sent && p.Batch != nil && !p.Batch.heard.IsZero() {
 		return p.Batch.heard
@@ -181,7 +179,7 @@ func (p *Pending) Since() time.Time {
 	return p.Asked
 }
 
-// waitAlone is Wait unless the answer is there.
+// waitAlone is Wait, unless the answer is there.
 func (p *Pending) waitAlone() {
 	if p.told.Load() {
 		return

@@ -13,26 +13,25 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Rule is how one kind of limiter decides.
+// Rule describes how one kind of limiter decides.
 type Rule struct {
-	// Package names the limiter in errors, and for observers where Options do not.
+	// Package is the limiter's name in errors, and for observers if Options have none.
 	Package string
 
-	// Options are what the limiter's say.
+	// Options are the limiter's options.
 	Options limit.Options
 
-	// Err is what is wrong with the limiter's configuration: nothing is asked then.
+	// Err is the error in the limiter's configuration. If it is not nil, nothing is asked.
 	Err error
 
 	// Most is the most permits that one call may decide about.
 	Most int64
 
-	// Limit is the most permits that there can ever be at once, 0 where only Redis
-	// knows.
+	// Limit is the most permits that there can ever be at once, 0 if only Redis knows it.
 	Limit int64
 
-	// Check tells why a key can't be had: it leads to what the limiter keeps beside
-	// its keys. nil: all can.
+	// Check returns an error for a key that the limiter can't use, since it would reach what the
+	// limiter keeps beside its keys. nil: all keys can be used.
 	Check func(key string) error
 
 	// Usual is how many permits a key has in a Window unless Redis says otherwise.
@@ -42,47 +41,44 @@ type Rule struct {
 	// Write is the command by which decisions write, SET or ZADD; empty: SET.
 	Write string
 
-	// Beside returns the second key that is kept for a key. nil: there is none.
+	// Beside returns the second key that belongs to a key. nil: there is none.
 	Beside func(key string) (string, error)
 
-	// Ask returns the question to Redis about a batch for a key.
+	// Ask returns the question about a batch for a key.
 	Ask func(key string, b *Batch) (*Question, error)
 }
 
-// Question is a script call and how its answer is read.
+// Question is a script call, with a function that reads its answer.
 type Question struct {
 	Call
 
-	// Read turns the answer of the call, which is done, into what came of the
-	// batch.
+	// Read turns the answer of the finished call into the batch's verdict.
 	Read func(reply any, err error) (Verdict, error)
 
-	// Next is what Redis is asked next, if Read sets it: the answer does not decide
-	// the batch.
+	// Next is the next question, if Read sets it: the answer does not decide the batch.
 	Next *Question
 }
 
-// Verdict is what came of a batch.
+// Verdict is the result of a batch.
 type Verdict struct {
 	Outcome
 
-	// GiveBack undoes the grant of so many of the permits taken. It may be
-	// called more than once, also at the same time, until all are undone.
+	// GiveBack gives back so many of the permits taken. It may be called more than once, also
+	// concurrently, until all are given back.
 	GiveBack func(ctx context.Context, permits int64) error
 }
 
-// Queues are where the callers of one limiter of keys gather, those of each key by
-// themselves.
+// Queues are the queues of a limiter of keys, one for each key.
 type Queues struct {
 	rule   Rule
 	lanes  *Lanes
 	policy outage.Policy
 
 	mu   sync.Mutex
-	keys map[string]*keyQueue // of those for which requests have gathered
+	keys map[string]*keyQueue // for which requests have gathered
 }
 
-// Err returns what every call reports because of the configuration.
+// Err returns the error that every call returns because of the configuration.
 func (g *Queues) Err() error {
 	if g.rule.Err == nil {
 		return nil
@@ -90,8 +86,7 @@ func (g *Queues) Err() error {
 	return fmt.Errorf("%s: %w", g.rule.Package, g.rule.Err)
 }
 
-// keyQueue is where the requests for one key gather, from the first until a flight
-// takes them.
+// keyQueue is where the requests for one key gather, from the first until a flight takes them.
 type keyQueue struct {
 	queues  *Queues
 	key     string
@@ -120,7 +115,7 @@ func NewQueues(lanes *Lanes, rule Rule) *Queues {
 	return t
 }
 
-// send sees a request through.
+// send sends a request and waits for its answer.
 func (g *Queues) send(ctx context.Context, key string, r *request) (outage.Answer, error) {
 	asked := time.Now()
 	r.ctx, r.Mu, r.Asked = ctx, &g.mu, asked
@@ -154,7 +149,7 @@ func (g *Queues) send(ctx context.Context, key string, r *request) (outage.Answe
 
 func (g *Queues) newBatch() *Batch { return &Batch{Mu: &g.mu} }
 
-// join has a request sent with a batch, or tells that there is no room for it. The lock is held.
+// join adds a request to a batch, or returns false if there is no room. The lock is held.
 func (r *request) join(b *Batch) bool {
 	if r.upTo && !b.AddUpTo(r.permits) || !r.upTo && !b.Add(r.permits, false, 0) {
 		return false
@@ -180,7 +175,7 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 	return a, nil
 }
 
-// NextCall makes a call of those that wait.
+// NextCall makes a call of the waiting requests.
 func (g *keyQueue) NextCall(time.Time) (c *Call, more bool) {
 	t := g.queues
 	t.mu.Lock()
@@ -208,7 +203,7 @@ func (g *keyQueue) NextCall(time.Time) (c *Call, more bool) {
 	return t.call(g.key, b, requests), more
 }
 
-// sentBatch is a batch on its way, with its callers.
+// sentBatch is a batch under way, with its callers.
 type sentBatch struct {
 	*Batch
 
@@ -217,8 +212,8 @@ type sentBatch struct {
 	requests []*request
 }
 
-// call returns the call that decides a batch; nil where it can't be made, and the
-// callers know.
+// call returns the call that decides a batch; nil if it can't be made, and the callers have the
+// error.
 func (g *Queues) call(key string, b *Batch, requests []*request) *Call {
 	q, err := g.rule.Ask(key, b)
 	sent := &sentBatch{Batch: b, queues: g, question: q, requests: requests}
@@ -232,7 +227,7 @@ func (g *Queues) call(key string, b *Batch, requests []*request) *Call {
 	return &q.Call
 }
 
-// OnReply tells the callers what came of the call, unless another one is to be made.
+// OnReply passes the result to the callers, unless another call must be made.
 func (b *sentBatch) OnReply(c *Call) (again bool) {
 	v, err := b.question.Read(c.Outcome())
 	if next := b.question.Next; next != nil {
@@ -243,8 +238,7 @@ func (b *sentBatch) OnReply(c *Call) (again bool) {
 	return false
 }
 
-// tell gives each request its answer. Permits that were granted to callers who
-// have gone are given back.
+// tell gives each request its answer, and gives back permits granted to callers who have gone.
 func (b *sentBatch) tell(v Verdict, err error) {
 	g := b.queues
 	answers := make([]Answer, len(b.requests))
@@ -284,7 +278,7 @@ func (b *sentBatch) tell(v Verdict, err error) {
 	}
 }
 
-// Fail says which package's limiter and which call an error speaks of.
+// Fail adds the limiter's package and the call to an error.
 func Fail(pkg, op, key string, err error) error {
 	if err == nil {
 		return nil
@@ -296,8 +290,8 @@ func exceeds(permits, most int64) error {
 	return fmt.Errorf("%w: %d permits of %d; ask for fewer or raise the limit", limit.ErrPermitsExceedRate, permits, most)
 }
 
-// ParseVerdict reads what the scripts of the limiters answer: limit, free, taken,
-// extra, reset, waits... What extra says is each limiter's own.
+// ParseVerdict reads the answer of the limiters' scripts: limit, free, taken, extra, reset, waits...
+// Each limiter reads extra itself.
 func ParseVerdict(reply any) (v Verdict, extra int64, err error) {
 	numbers, err := script.Integers(reply, 5)
 	if err != nil {

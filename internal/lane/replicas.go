@@ -12,21 +12,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Replicas says how many replicas must have a grant before it counts, and how long a
-// flight waits for them. The zero value waits for none.
+// Replicas sets how many replicas must have a grant before it counts, and how long a flight waits for
+// them. The zero value waits for none.
 type Replicas struct {
 	Count int
 	Wait  time.Duration
 }
 
-// AwaitReplicas has each flight wait for replicas. It is called before the first one.
+// AwaitReplicas makes each flight wait for replicas. It is called before the first one.
 func (l *Lanes) AwaitReplicas(r Replicas) {
 	l.replicas = r
 	l.only = newLane(l, nil)
 }
 
-// await returns the command that ends a flight: it waits until the replicas have what
-// was written by the connection before. There is no Cmd where nobody waits for them.
+// await returns the command that ends a flight: it waits until the replicas have what the connection
+// has written. It has no Cmd if no one waits for replicas.
 func (r Replicas) await(ctx context.Context) script.Command {
 	if r.Count == 0 {
 		return script.Command{}
@@ -34,8 +34,7 @@ func (r Replicas) await(ctx context.Context) script.Command {
 	return script.NewCommand(ctx, []any{"wait", r.Count, r.Wait.Milliseconds()}, 0)
 }
 
-// confirmed returns why it is not known that the replicas have what was granted; nil
-// where it is.
+// confirmed returns why it is uncertain that the replicas have the grants; nil if they have.
 func (r Replicas) confirmed(wait script.Command) error {
 	if err := wait.Err(); err != nil {
 		return fmt.Errorf("%w: WAIT failed: %v", errNotReplicated, err) //nolint:errorlint // it must not pass for an answer to the call
@@ -50,15 +49,15 @@ var (
 	errNotReplicated = fmt.Errorf("%w: nothing was taken, and the permits that were go back; ask again, and see that replicas are connected",
 		limit.ErrNotReplicated)
 
-	// errRepeated is for grants that WAIT can't speak of: it knows what its connection
-	// has written, and a second repeat finds the grant and writes nothing.
+	// errRepeated is for grants about which WAIT can say nothing: it knows what its connection has
+	// written, and a second repeat finds the grant and writes nothing.
 	errRepeated = fmt.Errorf("%w: answers were lost too often to tell", errNotReplicated)
 )
 
-// Unreplicated returns why what the call was granted does not count; nil where it does.
+// Unreplicated returns why the call's grant does not count; nil if it does.
 func (c *Call) Unreplicated() error { return c.short }
 
-// confirm tells the calls of a flight whether replicas have what they were granted.
+// confirm records in the calls of a flight whether replicas have their grants.
 func (l *Lane) confirm(f *flight) {
 	if f.wait.Cmd == nil {
 		return
@@ -74,10 +73,10 @@ func (l *Lane) confirm(f *flight) {
 	}
 }
 
-// keptUp is how long replicas must have confirmed all before they are said to keep up.
+// keptUp is how long replicas must have confirmed all before ReplicasKeepUp is reported.
 const keptUp = time.Second
 
-// keepUp takes note of whether the replicas confirm in time.
+// keepUp records whether the replicas confirm in time.
 func (l *Lane) keepUp(short error) {
 	now := time.Now()
 	l.mu.Lock()
@@ -97,9 +96,8 @@ func (l *Lane) keepUp(short error) {
 	l.lanes.observer.Happened(e)
 }
 
-// send sends the commands of a flight. One that waits for replicas goes to the master
-// of its lane by one connection, past a cluster's client, which would send a command
-// without a key to any node.
+// send sends the commands of a flight. If it waits for replicas, they go to the lane's master by one
+// connection, past a cluster's client, which would send a command without a key to any node.
 func (l *Lane) send(ctx context.Context, f *flight) {
 	if l.replicas.Count > 0 {
 		l.conn.SendTo(ctx, l.master, f.cmds...)
@@ -108,8 +106,8 @@ func (l *Lane) send(ctx context.Context, f *flight) {
 	}
 }
 
-// laneFor returns the lane by which a call goes on that was not answered: where flights
-// go past a cluster's client, nobody else learns that the key is elsewhere now.
+// laneFor returns the lane by which a call continues that was not answered. If flights go past a
+// cluster's client, only this finds out that the key has moved.
 func (l *Lane) laneFor(c *Call, err error) *Lane {
 	if l.replicas.Count == 0 || err == nil || l.conn.Single() {
 		return l

@@ -20,7 +20,7 @@ func (l *Lane) work(errands bool) {
 	var calls []*Call
 	var sources []Source
 	for {
-		runtime.Gosched() // those who have just been told may ask again
+		runtime.Gosched() // callers that just got answers may ask again
 		f := &flight{errands: errands}
 		calls, sources = l.take(f, calls[:0], sources[:0])
 		if len(calls) == 0 {
@@ -39,15 +39,15 @@ func (l *Lane) work(errands bool) {
 	}
 }
 
-// take appends what a flight takes, of errands alone if it is the one for these. Where it
-// takes nothing, it is none.
+// take appends the calls that a flight takes: errands alone if it is the flight for these. If it takes
+// nothing, there is no flight.
 func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Source) {
 	errands := f.errands
 	for {
 		l.mu.Lock()
 		if !errands && !l.waiting() || errands && (len(l.errands) == 0 || l.silent) {
 			l.gone(errands)
-			start := errands && l.start() // a probe of a silent server is no errands' own
+			start := errands && l.start() // a probe of a silent server is not for errands alone
 			l.mu.Unlock()
 			if start {
 				l.dispatch(task{})
@@ -98,11 +98,11 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		if len(calls) > 0 {
 			return calls, sources
 		}
-		f.wave.End() // nothing goes: whoever waits on it looks at its own time
+		f.wave.End() // nothing is sent: those who wait on it check their own time
 	}
 }
 
-// dropped returns a slice without its first n, at no cost that grows with the rest.
+// dropped returns a slice without its first n, at a cost that does not grow with the rest.
 func dropped[T any](all []T, n int) []T {
 	clear(all[:n])
 	if n == len(all) {
@@ -121,14 +121,14 @@ func (l *Lane) overdue(c *Call, now time.Time) bool {
 	return true
 }
 
-// done tells the owner of a call.
+// done passes the result to the owner of a call.
 func (l *Lane) done(c *Call) {
 	if c.Owner.OnReply(c) {
 		l.resend(c)
 	}
 }
 
-// resend has a flight take the call again.
+// resend makes a flight take the call again.
 func (l *Lane) resend(c *Call) {
 	if c.errand != nil {
 		l.queue(c.errand)

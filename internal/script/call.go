@@ -14,18 +14,18 @@ import (
 
 // Attempt is what the arguments of a script may depend on.
 type Attempt struct {
-	// Age is the time since the first attempt that may have run was sent, below 0
-	// while there is none.
+	// Age is the time since the first attempt that may have run was sent, below 0 if there is
+	// none.
 	Age time.Duration
 
-	// Token is that of the script's last answer {"again", token, ...}.
+	// Token is from the script's last answer {"again", token, ...}.
 	Token string
 
-	// Repeated says that an attempt with this token may have run already.
+	// Repeated reports whether an attempt with this token may have run already.
 	Repeated bool
 }
 
-// Arguments makes the arguments of a call's attempts.
+// Arguments makes the arguments for the attempts of a call.
 type Arguments interface {
 	// Append appends them to all.
 	Append(all []any, a Attempt) []any
@@ -37,51 +37,49 @@ type Constant []any
 // Append appends them.
 func (c Constant) Append(all []any, _ Attempt) []any { return append(all, c...) }
 
-// Paged is arguments with the token behind them, "" on the first call.
+// Paged is arguments followed by the token, "" on the first call.
 type Paged []any
 
 // Append appends them and the token.
 func (p Paged) Append(all []any, a Attempt) []any { return append(append(all, p...), a.Token) }
 
-// ArgumentsFunc is a function as Arguments.
+// ArgumentsFunc is a function that implements Arguments.
 type ArgumentsFunc func(all []any, a Attempt) []any
 
 // Append calls f.
 func (f ArgumentsFunc) Append(all []any, a Attempt) []any { return f(all, a) }
 
-// Call is a script call with its attempts. A [Runner] sees it through: Begin, Next and
-// Ended, until it is done.
+// Call is a script call with its attempts. A [Runner] runs it: Begin, Next and Ended, until it is
+// done.
 type Call struct {
 	Script *lua.Script
 	Keys   *Keys
 	Args   Arguments
 
-	// Repeat says that the script can tell a repeated attempt from a new one, or
-	// may run any number of times.
+	// Repeat reports whether the script can tell a repeated attempt from a new one, or may run any
+	// number of times.
 	Repeat bool
 
-	// Reads says that the script changes nothing that matters; then Repeat is set
-	// too.
+	// Reads reports whether the script changes nothing that matters; then Repeat is set too.
 	Reads bool
 
-	// Continued, where it is not nil, takes an answer {"again", token, ...}: what
-	// follows the token. An error of its ends the call.
+	// Continued, if not nil, gets an answer {"again", token, ...} without the token. An error from
+	// it ends the call.
 	Continued func(rest []any) error
 
-	// Stop, where it is not nil, tells of the token of an answer {"again", token, ...},
-	// behind Continued, whether the call is done with it.
+	// Stop, if not nil, is called after Continued with the token of an answer {"again", token,
+	// ...}, and reports whether the call is done with it.
 	Stop func(token string) bool
 
-	// Joint says how the first attempt may be made together with other calls.
+	// Joint says how the first attempt may be merged with other calls.
 	Joint *Joint
 
-	// Since is from when the time until the first answer counts, which is the Conn's
-	// timeout. The zero value stands for the first attempt. After each answer that time
-	// begins anew.
+	// Since is when the time until the first answer began, which is the Conn's timeout. Zero means
+	// the first attempt. Each answer restarts that time.
 	Since time.Time
 
-	// Wanted, if it is not nil, is asked before the first attempt. If it returns false
-	// the call is not sent and ends with ErrUnwanted.
+	// Wanted, if not nil, is called before the first attempt. If it returns false, the call is not
+	// sent and ends with ErrUnwanted.
 	Wanted func() bool
 
 	token    string
@@ -93,11 +91,11 @@ type Call struct {
 	doubts   int       // attempts that may have run
 	repeated bool      // one with this token may have run
 	attempts int
-	counted  int // those that were not refused by servers that change places
+	counted  int // those not refused because servers change places
 
 	reply any
 	err   error
-	last  error // of the last attempt, which is to be made again
+	last  error // of the last attempt, which will be repeated
 }
 
 const (
@@ -105,27 +103,26 @@ const (
 	minBackoff  = 8 * time.Millisecond
 	maxBackoff  = 512 * time.Millisecond
 
-	// patientBackoff is the longest while servers change places: until they have,
-	// a call is refused however often it is made.
+	// patientBackoff is the longest pause while servers change places: until they have, a call is
+	// refused however often it is made.
 	patientBackoff = 128 * time.Millisecond
 )
 
-// Runner sees calls through. When ctx ends a call that was not sent yet is not sent;
-// one that was goes on, and the error says that it may have run.
+// Runner runs calls. If ctx ends, a call that was not sent is not sent. One that was sent goes on, and
+// the error says that it may have run.
 type Runner interface {
 	Run(ctx context.Context, c *Call) (any, error)
 }
 
-// Key returns the key that decides where the call goes.
+// Key returns the key that decides to which server the call goes.
 func (c *Call) Key() string { return c.Keys.names[0] }
 
-// Begin is told that an attempt is to be made now, and returns when it must have
-// ended.
+// Begin says that an attempt is made now, and returns when it must have ended.
 func (c *Call) Begin(to *Conn) time.Time {
 	c.sent = time.Now()
 	c.attempts++
 	if c.until.IsZero() {
-		// A caller whose own time is no shorter learns what the last attempt met.
+		// A caller whose own time is no shorter gets the error of the last attempt.
 		c.until = c.sent
 		if !c.Since.IsZero() {
 			c.until = c.Since
@@ -138,11 +135,10 @@ func (c *Call) Begin(to *Conn) time.Time {
 	return c.until // without a repeat, nothing is gained by giving up sooner
 }
 
-// Overdue reports whether the call is to be given up.
+// Overdue reports whether to give up the call.
 func (c *Call) Overdue(now time.Time) bool { return !c.until.IsZero() && !now.Before(c.until) }
 
-// Joinable returns how the attempt can be made together with others; nil where
-// it can't.
+// Joinable returns how the attempt can be merged with others; nil if it can't.
 func (c *Call) Joinable() *Joint {
 	if c.attempts > 1 || c.token != "" || !c.doubt.IsZero() {
 		return nil
@@ -152,7 +148,7 @@ func (c *Call) Joinable() *Joint {
 
 // Next makes the command of an attempt.
 func (c *Call) Next(ctx context.Context) Command {
-	// Whoever hooks into the client may keep a command and its words.
+	// A hook of the client may keep a command and its words.
 	words := make([]any, 0, 2+len(c.Keys.args)+8)
 	if c.eval {
 		words = append(words, "eval", c.Script.Source)
@@ -171,8 +167,7 @@ func (c *Call) Next(ctx context.Context) Command {
 // AttemptErr returns the error of the last attempt.
 func (c *Call) AttemptErr() error { return c.cmd.Err() }
 
-// Ended is told how the attempt ended. Where the call is not done it is to be
-// made again after backoff.
+// Ended records how the attempt ended. If the call is not done, it must be repeated after backoff.
 func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backoff time.Duration) {
 	if err == nil {
 		return c.Answered(c.cmd.Val())
@@ -191,19 +186,17 @@ func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backo
 	return !again, backoff
 }
 
-// UnknownJoint is told that the attempt was to be made together with others, and did
-// not run: the server does not know the script for that. It is made anew with the
-// script's source.
+// UnknownJoint says that the attempt was to be merged with others, and did not run: the server does not
+// know the merged script. The attempt is repeated with the script's source.
 func (c *Call) UnknownJoint() {
 	c.attempts--
 	c.Joint.Eval = true
 }
 
-// Undecided is told that the attempt was made together with others and is to be
-// made by itself.
+// Undecided says that the attempt was merged with others and must be made by itself.
 func (c *Call) Undecided() { c.Joint = nil }
 
-// Answered is told what the script answered.
+// Answered records the script's answer.
 func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 	c.eval = false
 	token, rest, more := continuation(reply)
@@ -225,10 +218,10 @@ func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 	return false, 0
 }
 
-// Attempts returns how often the call was sent since it was made or made anew.
+// Attempts returns how often the call was sent since it was last prepared.
 func (c *Call) Attempts() int { return c.attempts }
 
-// Doubts returns how many attempts may have run though no answer came.
+// Doubts returns how many attempts may have run without an answer.
 func (c *Call) Doubts() int { return c.doubts }
 
 // Outcome returns the answer of a call that is done.
@@ -242,7 +235,7 @@ func (c *Call) Expire() {
 	c.GiveUp(c.last)
 }
 
-// GiveUp ends a call that is not done with that error.
+// GiveUp ends an unfinished call with that error.
 func (c *Call) GiveUp(err error) {
 	if c.err == nil {
 		c.err = c.lost(err)
@@ -277,7 +270,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 	backoff = backoff/2 + rand.N(backoff/2)
 	need := backoff
 	if Silent(err) {
-		need += to.AttemptTimeout() / 4 // less is too little for a server that has been silent so long
+		need += to.AttemptTimeout() / 4 // a server that was silent so long needs at least that
 	}
 	if c.Overdue(time.Now().Add(need)) {
 		return false, 0, c.lost(err)
@@ -285,7 +278,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 	return true, backoff, nil
 }
 
-// lost says of an error whether one of the attempts may have run.
+// lost adds to an error whether one of the attempts may have run.
 func (c *Call) lost(err error) error {
 	if c.doubt.IsZero() {
 		return err
@@ -301,8 +294,8 @@ func (c *Call) Lost(err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// continuation takes apart the answer {"again"} or {"again", token, ...} of a script that is to be
-// called once more.
+// continuation parses the answer {"again"} or {"again", token, ...} of a script that must be called
+// once more.
 func continuation(reply any) (token string, rest []any, ok bool) {
 	values, isArray := reply.([]any)
 	if !isArray || len(values) == 0 || values[0] != "again" {
@@ -315,11 +308,10 @@ func continuation(reply any) (token string, rest []any, ok bool) {
 	return token, values[2:], ok
 }
 
-// Joint is how a call of a script can be made together with such calls for other
-// keys, as one call of another script. That takes the keys of all, how many of
-// the calls are Early, and the Args of each, the Early ones first. It answers
-// each with an integer: what the call itself would have answered, or 0 where it
-// did nothing and the call must be made.
+// Joint says how a call of a script can be merged with such calls for other keys into one call of
+// another script. That script gets the keys of all, how many of the calls are Early, and the Args of
+// each, the Early ones first. It answers each with an integer: what the call itself would have
+// answered, or 0 if it did nothing and the call must be made.
 type Joint struct {
 	Script *lua.Script
 	Args   [2]any

@@ -17,38 +17,38 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Redis is what this package needs of a go-redis client.
+// Redis is the part of a go-redis client that this package uses.
 type Redis interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 	Pipeline() redis.Pipeliner
 }
 
-// DefaultTimeout is how long a question may go unanswered, all its attempts
-// together, unless the application says otherwise.
+// DefaultTimeout bounds how long a call may go unanswered, all its attempts included, unless the
+// application sets another bound.
 const DefaultTimeout = 3 * time.Second
 
-// Conn sends commands to Redis, each within a time that is bounded.
+// Conn sends commands to Redis, each within bounded time.
 type Conn struct {
 	rdb     Redis
-	pool    int                                                          // connections to one server at most, 0 if that is not known
+	pool    int                                                          // most connections to one server, 0 if unknown
 	inline  bool                                                         // a deadline of ctx ends reads and writes
 	master  func(ctx context.Context, key string) (*redis.Client, error) // nil if there is only one server
 	shard   func(key string) (*redis.Client, error)                      // of a Ring; else nil
 	timeout time.Duration
 	clock   *clock.Clock
 
-	known    atomic.Bool   // the client has found out who serves what
+	known    atomic.Bool   // the client knows which master has which slot
 	mu       sync.Mutex    // guards what follows
 	learning chan struct{} // closed when it has been asked; nil while no answer is awaited
-	asked    time.Time     // when it was asked last
-	slow     bool          // the last time it could not find out, or not soon
+	asked    time.Time     // when the client was last asked
+	slow     bool          // the last time it did not find out, or not soon
 }
 
-// NewConn returns a Conn on rdb whose questions are answered within timeout.
+// NewConn returns a Conn on rdb whose calls are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	c := &Conn{rdb: rdb, timeout: timeout, clock: clock.Of(rdb)}
 	if CheckClient(rdb) != nil {
-		return c // nothing is sent by it
+		return c // it sends nothing
 	}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
@@ -75,8 +75,7 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	return c
 }
 
-// CheckClient reports whether a client was given: limit.ErrInvalidConfig where none
-// was.
+// CheckClient returns limit.ErrInvalidConfig if the client is nil.
 func CheckClient(rdb Redis) error {
 	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
 		return fmt.Errorf("%w: New: the Redis client is nil", limit.ErrInvalidConfig)
@@ -84,31 +83,29 @@ func CheckClient(rdb Redis) error {
 	return nil
 }
 
-// Timeout returns how long a question may go unanswered.
+// Timeout returns how long a call may go unanswered.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
 
-// Clock returns the time by which the server's moves. Questions take the machine's.
+// Clock returns the clock for the server's times. Timeouts use the machine's.
 func (c *Conn) Clock() *clock.Clock { return c.clock }
 
-// AttemptTimeout is the time of an attempt that can be repeated: two more have room
-// in a question's.
+// AttemptTimeout is the time of an attempt that can be repeated: two more fit in a call's time.
 func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
 
-// ProbePace is how long a server may owe an answer before another command shows
-// whether it answers at all.
+// ProbePace is how long a server may owe an answer before another command tests whether it answers
+// at all.
 func (c *Conn) ProbePace() time.Duration { return c.AttemptTimeout() / 3 }
 
-// Inline reports whether a command ends in time on its caller's goroutine: only
-// where go-redis passes a deadline on to the connection.
+// Inline reports whether a command ends in time on its caller's goroutine: only if go-redis passes
+// deadlines on to the connection.
 func (c *Conn) Inline() bool { return c.inline }
 
-// PoolSize returns how many connections there can be to one server, 0 if that is not
-// known.
+// PoolSize returns the most connections to one server, 0 if unknown.
 func (c *Conn) PoolSize() int { return c.pool }
 
-// Master returns the client of the master that has a key; nil where there is one
-// server only, or where it can't be told. A cluster client that is new has to find out
-// who serves what, for which the first callers wait, up to maxLearn.
+// Master returns the client of the master that has a key; nil if there is one server only, or if it is
+// unknown. A new cluster client has to find out which master has which slot; the first callers wait
+// for that, up to maxLearn.
 func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
 	if c.master != nil && !c.known.Load() {
 		c.learn(ctx, key)
@@ -116,25 +113,23 @@ func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
 	return c.KnownMaster(ctx, key)
 }
 
-// KnownMaster is Master as far as that is known already.
+// KnownMaster is Master without waiting.
 func (c *Conn) KnownMaster(ctx context.Context, key string) *redis.Client {
 	if c.master == nil || !c.known.Load() {
 		return nil
 	}
 	master, err := c.master(ctx, key)
 	if err != nil {
-		return nil // whoever sends the command finds out anew
+		return nil // sending the command finds out again
 	}
 	return master
 }
 
-// maxLearn is how long callers wait at most, from the first of them on, for a cluster
-// client that is new to find out who serves what: it asks one server after another, each
-// for as long as a read may take.
+// maxLearn is how long callers wait at most, from the first of them on, for a new cluster client to
+// find out which master has which slot: it asks one server after another, each for up to a read timeout.
 const maxLearn = 100 * time.Millisecond
 
-// learn has the client find that out. Once that was slow or failed, it goes on in the
-// background.
+// learn makes the client find that out. Once that was slow or failed, it goes on in the background.
 func (c *Conn) learn(ctx context.Context, key string) {
 	c.mu.Lock()
 	done, slow := c.learning, c.slow
@@ -171,16 +166,14 @@ func (c *Conn) learn(ctx context.Context, key string) {
 	}
 }
 
-// Cluster reports whether the servers are a cluster's, which takes keys of one slot
-// only in one script.
+// Cluster reports whether the servers are a cluster, which allows only keys of one slot in a script.
 func (c *Conn) Cluster() bool { return c.master != nil && !c.Sharded() }
 
-// Sharded reports whether keys are spread over servers that know nothing of each
-// other, so that none says which keys it should not have.
+// Sharded reports whether keys are spread over servers that know nothing of each other, so that none
+// rejects keys of another.
 func (c *Conn) Sharded() bool { return c.shard != nil }
 
-// Together reports whether keys are surely on one server, so that one script may
-// take them all.
+// Together reports whether keys are surely on one server, so that one script may take them all.
 func (c *Conn) Together(keys ...string) bool {
 	if c.shard == nil {
 		return c.master == nil || !slices.ContainsFunc(keys, func(key string) bool { return HashTag(key) != HashTag(keys[0]) })
@@ -202,8 +195,8 @@ func HashTag(key string) string {
 	return key
 }
 
-// Send sends commands, several as one pipeline, and returns when each has its
-// answer or an error. Where it is [Conn.Inline] that is before ctx's deadline.
+// Send sends commands, several as one pipeline, and returns when each has its answer or an error. If
+// the Conn is [Conn.Inline], that is before ctx's deadline.
 func (c *Conn) Send(ctx context.Context, cmds ...Command) {
 	if len(cmds) == 1 {
 		_ = c.rdb.Process(ctx, cmds[0])
@@ -226,11 +219,11 @@ func exec(ctx context.Context, pipe redis.Pipeliner, cmds []Command) {
 	}
 }
 
-// ErrNoMaster is for a command that is for one master, which nobody knows.
+// ErrNoMaster is for a command to one master if that master is unknown.
 var ErrNoMaster = errors.New("the client knows no master for the keys")
 
-// SendTo is Send by one connection to that master of a cluster or shard of a Ring; nil
-// where there is one server only.
+// SendTo is Send by one connection to that master of a cluster or shard of a Ring; nil if there is
+// one server only.
 func (c *Conn) SendTo(ctx context.Context, master *redis.Client, cmds ...Command) {
 	switch {
 	case c.Single():
@@ -247,26 +240,25 @@ func (c *Conn) SendTo(ctx context.Context, master *redis.Client, cmds ...Command
 // Single reports whether there is one server only.
 func (c *Conn) Single() bool { return c.master == nil }
 
-// errUnanswered is for a command of a pipeline that nobody gave an answer or an
-// error.
+// errUnanswered is for a command of a pipeline without an answer or an error.
 var errUnanswered = errors.New("the pipeline gave the command no answer")
 
-// Panicked is the error for callers of whose command a hook of the Redis client
-// panicked elsewhere than on their goroutine.
+// Panicked is the error for callers if a hook of the Redis client panicked on another goroutine than
+// theirs.
 func Panicked(value any) error {
 	return fmt.Errorf("a hook of the Redis client panicked: %v", value)
 }
 
-// Reload has a cluster client find out who serves what: of a master that is gone
-// it would learn within a minute only.
+// Reload makes a cluster client find out again which master has which slot: by itself it would take
+// up to a minute to notice that a master is gone.
 func (c *Conn) Reload(ctx context.Context) {
 	if cluster, ok := c.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
 		cluster.ReloadState(ctx)
 	}
 }
 
-// RecoverPanic runs f where nobody else would catch a panic of a hook of the Redis
-// client's: it becomes an error, of a call that may have run.
+// RecoverPanic runs f and turns a panic, in a hook of the Redis client's, into the error of a call that
+// may have run.
 func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {

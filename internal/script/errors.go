@@ -17,14 +17,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// ErrLost marks the error of a call that may have run, though no answer came.
+// ErrLost marks the error of a call that may have run without an answer.
 var ErrLost = errors.New("no answer")
 
-// errUnread is ErrLost for a call that only reads: it makes no difference whether
-// that has run.
+// errUnread is ErrLost for a call that only reads: whether it has run makes no difference.
 var errUnread = errors.New("no answer to a read")
 
-// ErrUnwanted is the error of a call that was not sent, since it was wanted no more.
+// ErrUnwanted is the error of a call that was not sent because it was no longer wanted.
 var ErrUnwanted = errors.New("the call is wanted no more")
 
 // IsAnswer reports whether Redis answered, with an error.
@@ -33,8 +32,7 @@ func IsAnswer(err error) bool {
 	return ok
 }
 
-// NotRun reports whether an error shows that the script did not run and may do
-// so when it is sent again.
+// NotRun reports whether an error shows that the script did not run and may run if it is sent again.
 func NotRun(err error) bool {
 	if IsAnswer(err) {
 		switch Code(err) {
@@ -46,15 +44,14 @@ func NotRun(err error) bool {
 	return isDial(err) || poolExhausted(err) || inTransition(err) || noServer(err)
 }
 
-// cutShort reports whether the server ended the script in the middle: it had removed a key
-// of a slot that moves, and from then on the key is another server's.
+// cutShort reports whether the server ended the script in the middle: it had removed a key of a slot
+// that moves, and since then another server has the key.
 func cutShort(err error) bool {
 	return IsAnswer(err) && strings.Contains(err.Error(), "attempted to access a non local key")
 }
 
-// inTransition reports whether the server refused the script for as long as
-// servers change places: a slot moves, a replica takes over or a server starts.
-// go-redis follows a slot that moves, but not on and on.
+// inTransition reports whether the server refused the script only while servers change places: a slot
+// moves, a replica takes over or a server starts. go-redis follows a slot that moves, but not forever.
 func inTransition(err error) bool {
 	if !IsAnswer(err) {
 		return errors.Is(err, ErrNoMaster)
@@ -71,8 +68,7 @@ func isDial(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// noServer reports whether go-redis knows no server for a command: it exports no errors
-// for that.
+// noServer reports whether go-redis knows no server for a command: it exports no errors for that.
 func noServer(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "redis: all sentinels specified in configuration are unreachable") ||
@@ -87,10 +83,10 @@ func tooManyClients(err error) bool {
 	return strings.HasPrefix(err.Error(), "ERR max number of clients reached")
 }
 
-// ErrSilent is for an attempt that is given up because no answer came in time.
+// ErrSilent is for an attempt that was given up because no answer came in time.
 var ErrSilent = fmt.Errorf("the server is silent: %w", os.ErrDeadlineExceeded)
 
-// Silent reports whether an error is that of a server which gave no answer in time.
+// Silent reports whether an error says that the server gave no answer in time.
 func Silent(err error) bool {
 	if err == nil || IsAnswer(err) {
 		return false
@@ -121,9 +117,8 @@ func unavailable(err error) bool {
 	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, ErrNoMaster) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
 }
 
-// Outage says of an error whether Redis decided, limit.ErrUnavailable, and
-// whether it may have done what it was asked, limit.ErrUnknownOutcome. Other
-// errors it returns as they are.
+// Outage adds to an error whether Redis decided, limit.ErrUnavailable, and whether it may have done
+// what it was asked, limit.ErrUnknownOutcome. It returns other errors unchanged.
 func Outage(err error) error {
 	switch {
 	case err == nil:
@@ -136,9 +131,9 @@ func Outage(err error) error {
 	return err
 }
 
-// Explain turns what a script or go-redis answered into an error that callers
-// can test for and act on. keys are the script's; kind says what they should be,
-// and advice how the keys are to be named that must be together.
+// Explain turns an error of a script or of go-redis into one that callers can test for and act on.
+// keys are the script's; kind says what they should hold, and advice how to name keys that must be
+// together.
 func Explain(err error, keys []string, kind, advice string) error {
 	code, text := "", ""
 	if answer, ok := errors.AsType[redis.Error](err); ok {
@@ -165,8 +160,8 @@ func quoted(keys []string) string {
 	return strings.Join(all, " or ")
 }
 
-// Corrupt takes apart the error of a script that found a key's state to be none:
-// "CORRUPT place field why", place being the key's number.
+// Corrupt parses the error of a script that found a key's state corrupt: "CORRUPT place field why",
+// where place is the key's number.
 func Corrupt(text string, keys []string) (key, field, why string, ok bool) {
 	_, text, _ = strings.Cut(text, "CORRUPT ")
 	place, rest, _ := strings.Cut(text, " ")
@@ -178,8 +173,8 @@ func Corrupt(text string, keys []string) (key, field, why string, ok bool) {
 	return keys[n-1], field, why, true
 }
 
-// Code returns the code of an error that Redis answered: its first word. Where a
-// command inside a script met it, some servers tell it in the middle of the text.
+// Code returns the code of an error that Redis answered: its first word. If a command inside a script
+// failed, some servers put it in the middle of the text.
 func Code(err error) string {
 	text := err.Error()
 	if inside := codeInside.FindStringSubmatch(text); inside != nil {
@@ -189,6 +184,6 @@ func Code(err error) string {
 	return code
 }
 
-// codeInside finds the code that Redis 6 (": -CODE text" or ": CODE text" after
-// the line's number) and miniredis tell with their own words before it.
+// codeInside finds the code that Redis 6 (": -CODE text" or ": CODE text" after the line's number) and
+// miniredis put behind words of their own.
 var codeInside = regexp.MustCompile(`^ERR Error (?:running|compiling) script.*?: ?-?([A-Z]{3,}) `)

@@ -1,10 +1,9 @@
 // Package script runs scripts on Redis so that none runs twice unnoticed.
 //
-// go-redis by itself repeats a command whose answer was lost, and runs the
-// script again. The commands made here forbid it that; instead a [Call] is
-// repeated here, and only where that is harmless: always where the first
-// attempt never reached Redis or was refused unrun, and after a lost answer
-// where the call says so.
+// go-redis itself repeats a command whose answer was lost, and would run the script again. The
+// commands made here forbid that. Instead a [Call] is repeated here, and only if that is harmless:
+// always if the first attempt never reached Redis or was refused without running, and after a lost
+// answer only if the call allows it.
 package script
 
 import (
@@ -49,8 +48,8 @@ func (k *Keys) Names() []string { return k.names }
 // Words returns the keys as words of a command.
 func (k *Keys) Words() []any { return k.args[1:] }
 
-// Once runs a script. It is not repeated once it may have run: the error is
-// ErrLost then, with its cause.
+// Once runs a script. It is not repeated once it may have run: the error is then ErrLost, with its
+// cause.
 func Once(ctx context.Context, to Runner, s *lua.Script, keys *Keys, args ...any) (any, error) {
 	return to.Run(ctx, &Call{Script: s, Keys: keys, Args: Constant(args)})
 }
@@ -60,18 +59,17 @@ func Read(ctx context.Context, to Runner, s *lua.Script, keys *Keys, args ...any
 	return to.Run(ctx, &Call{Script: s, Keys: keys, Repeat: true, Reads: true, Args: Constant(args)})
 }
 
-// Answers reports whether the server of a limiter's keys decides anything at all. write is
-// the command by which decisions write, SET or ZADD: a server may answer reads and refuse
-// that.
+// Answers reports whether the server of a limiter's keys decides at all. write is the command by
+// which decisions write, SET or ZADD: a server may answer reads and refuse that command.
 func Answers(to Runner, keys *Keys, write string) bool {
 	_, err := Read(context.Background(), to, lua.Probe, keys, write)
 	return !errors.Is(Outage(err), limit.ErrUnavailable)
 }
 
-// Command is a command that go-redis does not repeat by itself.
+// Command is a command that go-redis does not repeat.
 type Command struct{ *redis.Cmd }
 
-// NoRetry is asked by go-redis before it repeats a command or a pipeline.
+// NoRetry tells go-redis not to repeat the command, nor a pipeline with it.
 func (Command) NoRetry() bool { return true }
 
 // NewCommand makes a command whose first key is the word at that place.

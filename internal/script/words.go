@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Number returns the digits of n as the word of a command; those of small
-// numbers cost nothing.
+// Number returns the digits of n as a word of a command; small numbers cost nothing.
 func Number(n int64) any {
 	if n >= 0 && n < int64(len(smallNumbers)) {
 		return smallNumbers[n]
@@ -23,15 +22,13 @@ var smallNumbers = func() (all [100]any) {
 	return all
 }()
 
-// Millis is for milliseconds from Redis, which counts further than a
-// time.Duration does.
+// Millis converts milliseconds from Redis, which may exceed a time.Duration.
 func Millis(ms int64) time.Duration {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	return time.Duration(min(max(ms, -most), most)) * time.Millisecond
 }
 
-// Integers checks that a script answered at least so many integers, and nothing
-// else.
+// Integers checks that a script answered only integers, and at least so many.
 func Integers(reply any, least int) ([]int64, error) {
 	values, _ := reply.([]any)
 	if len(values) < least {
