@@ -1,13 +1,13 @@
-// Package fixedwindow limits by a count that starts anew when its window ends.
+// Package fixedwindow limits by a count that is reset when its window ends.
 //
-// The state of a key is one string in Redis: how many permits the window has
-// granted. It expires when the window ends, and the next grant begins another. So
-// do the fixed window and the counter that many services keep in Redis by a
-// script of a few lines; both can share the key with this package while they run.
+// The state of a key is one string in Redis: how many permits the window has granted. It expires
+// when the window ends, and the next grant begins another window. The fixed windows and counters that
+// many services keep in Redis with a script of a few lines work the same way; both can share the key
+// with this package while they run.
 //
-// Around the end of a window up to twice the limit can pass within one window's
-// length: all of the old one's at its end, and all of the new one's at its
-// beginning. Where that matters take package slidinglog, or tokenbucket.
+// Around the end of a window up to twice the limit can pass within one window's length: all of the
+// old window's permits at its end, and all of the new one's at its beginning. If that matters, use
+// package slidinglog or tokenbucket.
 package fixedwindow
 
 import (
@@ -23,20 +23,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Redis is what a Limiter needs of a go-redis client: any of them will do.
+// Redis is the part of a go-redis client that a Limiter uses: any client will do.
 type Redis = script.Redis
 
 // MaxLimit is the highest limit that can be counted exactly: Lua numbers are
 // doubles.
 const MaxLimit = 1<<53 - 1
 
-// Config is the rule of a Limiter.
+// Config configures a Limiter.
 type Config struct {
 	// Limit is how many permits a window grants: 1 to MaxLimit.
 	Limit int64
 
-	// Window is the length of a window, a whole number of milliseconds, at least
-	// 1. It begins with the first grant after the one before has ended.
+	// Window is the length of a window, a whole number of milliseconds, at least 1. A window begins
+	// with the first grant after the previous window has ended.
 	Window time.Duration
 }
 
@@ -50,16 +50,15 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Limiter limits any number of keys by one rule. It is safe for use by several
-// goroutines: those that ask for one key at the same moment share a call.
+// Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
+// one key at the same time share a call.
 type Limiter struct {
 	cfg   Config
 	lanes *lane.Lanes
 	table *lane.Queues
 }
 
-// New returns a Limiter. It does no I/O; what is wrong with cfg, each call
-// reports.
+// New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, lanes: lanes}
@@ -73,49 +72,48 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 // Window returns the window's length.
 func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 
-// Err returns what every call reports because the Config or an option is bad. It is nil if all
-// are sound, and does no I/O.
+// Err returns the error that every call returns if the Config or an option is bad, and nil otherwise.
+// It does no I/O.
 func (l *Limiter) Err() error { return l.table.Err() }
 
 // Take takes n permits of key if the window has them left. Limit is the
 // configured one; RetryAfter and ResetAfter are the time until the window ends.
 //
-// When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
-// given back. Errors: limit.ErrInvalidConfig for an empty key,
-// limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
-// the limit, limit.ErrCorrupt where the key holds something else, and
-// limit.ErrUnavailable where Redis did not decide in time. Where the answer was
-// lost it is limit.ErrUnknownOutcome too: a count can't tell whether the permits
+// When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. Errors:
+// limit.ErrInvalidConfig for an empty key, limit.ErrInvalidPermits for n below 1,
+// limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt if the key holds something else,
+// and limit.ErrUnavailable if Redis did not decide in time. If the answer was lost, the error is
+// limit.ErrUnknownOutcome too: a count can't show whether the permits were taken, so Take does not
+// ask again.
 // were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
-// Peek answers what Take would answer now, and takes nothing. It changes nothing in
-// Redis, times to live included, so that it may be repeated at will: an answer that
-// would be a grant promises nothing. Errors are those of Take, but never
+// Peek returns what Take would return now, without taking anything. It changes nothing in Redis, not
+// even times to live, and a later Take may still be refused. Errors are those of Take, except
 // limit.ErrUnknownOutcome.
 func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	return l.table.Peek(ctx, "Peek", key, n)
 }
 
-// TakeUpTo takes as many permits of key as are free, at most n, and tells how many that
-// were: 0 where none is free, with a Decision that is not Granted and whose RetryAfter is
-// that of one permit. Errors are those of Take, but for limit.ErrPermitsExceedRate.
+// TakeUpTo takes as many permits of key as are free, at most n, and returns how many. If none is free
+// it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. Errors are those
+// of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
-// Reset removes what is kept of key, whatever it is: all permits are free again. It is
-// not repeated once it may have run: limit.ErrUnknownOutcome.
+// Reset removes everything kept for key: all permits are free again. It is not repeated once it may
+// have run: limit.ErrUnknownOutcome.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.table.Reset(ctx, "Reset", key)
 }
 
-// TakeReturnable is Take with a grant that can be undone, as long as its window
-// lasts: see [limit.Returner].
+// TakeReturnable is Take with a grant that can be undone while its window lasts: see
+// [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err
@@ -138,7 +136,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 	answered := l.lanes.Conn().Clock().Now()
 	v.GiveBack = func(ctx context.Context, permits int64) error {
 		if l.lanes.Conn().Clock().Since(answered) >= v.Reset {
-			// Where the server's clock has gone back, a later window can have the same end.
+			// If the server's clock has gone back, a later window can have the same end.
 			return nil
 		}
 		_, err := script.Once(ctx, l.lanes, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())

@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 )
 
-// standing is a time that stands still until it is moved: a [clock.Test].
+// standing is a time that stands still until a test moves it: a [clock.Test].
 type standing struct {
 	mu       sync.Mutex
 	now      time.Time
@@ -28,7 +28,7 @@ func (s *standing) Now() time.Time {
 	return s.now
 }
 
-// After is [clock.Test]'s.
+// After implements [clock.Test].
 func (s *standing) After(d time.Duration) (due <-chan time.Time, stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +41,7 @@ func (s *standing) After(d time.Duration) (due <-chan time.Time, stop func()) {
 	}
 }
 
-// Enter is [clock.Test]'s.
+// Enter implements [clock.Test].
 func (s *standing) Enter() (leave func()) {
 	count := func(change int) {
 		s.mu.Lock()
@@ -52,15 +52,15 @@ func (s *standing) Enter() (leave func()) {
 	return func() { count(-1) }
 }
 
-// Join is [clock.Test]'s.
+// Join implements [clock.Test].
 func (s *standing) Join(sleeper clock.Sleeper) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sleepers = append(s.sleepers, sleeper)
 }
 
-// rest reports whether all that is under way waits for the time; then how many callers
-// do, and when to wake the first, zero if there is none.
+// rest reports whether everything under way waits for the time, how many callers do, and when to wake
+// the first; zero if there is none.
 func (s *standing) rest() (waiting int, next time.Time, rests bool) {
 	s.mu.Lock()
 	sleepers, inside, waiting := slices.Clone(s.sleepers), s.inside, len(s.waits)
@@ -78,7 +78,7 @@ func (s *standing) rest() (waiting int, next time.Time, rests bool) {
 	return waiting, next, inside <= waiting
 }
 
-// set moves the time, and wakes those who wait for it.
+// set moves the time and wakes callers that wait for it.
 func (s *standing) set(now time.Time) {
 	s.mu.Lock()
 	s.now = now

@@ -6,23 +6,22 @@ import (
 	"syscall"
 )
 
-// Down has the server be away: its connections are cut, and no new ones are had. What it
-// keeps stays. Each call of a limiter fails with rratelimiter.ErrUnavailable after a
-// few attempts, which take some 0.1 s of the machine's time, or of the bubble's; one
-// that was under way may have run, so that it is rratelimiter.ErrUnknownOutcome too.
-// Where the limiter has a policy for that, WithFailure, the policy answers.
+// Down makes the server unreachable: its connections are cut, and new ones fail. Its data stays. Each call
+// of a limiter fails with rratelimiter.ErrUnavailable after a few attempts, which take about 0.1 s of the
+// machine's time, or of the bubble's. A call that was under way may have run, so its error is
+// rratelimiter.ErrUnknownOutcome too. If the limiter has WithFailure, its policy answers.
 func (e *Env) Down() { e.link.set(true, false) }
 
-// Hang has the server be silent: connections are had, and nothing is answered. Each call
-// fails as by [Env.Down], after the time that WithCallTimeout says, of the machine's
-// or of the bubble's. What was asked meanwhile never happens.
+// Hang makes the server silent: it accepts connections and answers nothing. Each call fails as with
+// [Env.Down], after the time of WithCallTimeout, of the machine's or the bubble's clock. Requests sent
+// meanwhile never run.
 func (e *Env) Hang() { e.link.set(false, true) }
 
-// Up ends Down and Hang. Limiters with a policy ask the server again when they next look
-// for it: within a second, for which the test moves the time.
+// Up ends Down and Hang. Limiters with WithFailure ask the server again at their next probe: within a
+// second, by which the test must move the time.
 func (e *Env) Up() { e.link.set(false, false) }
 
-// link is all connections of an Env to its server.
+// link holds all connections of an Env to its server.
 type link struct {
 	mu         sync.Mutex
 	changed    *sync.Cond
@@ -48,7 +47,7 @@ func (l *link) set(down, hung bool) {
 	l.changed.Broadcast()
 	l.mu.Unlock()
 	for _, c := range cut {
-		_ = c.Close() // it fails where the client was first
+		_ = c.Close() // fails if the client closed it first
 	}
 }
 

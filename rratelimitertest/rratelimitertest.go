@@ -1,8 +1,8 @@
-// Package rratelimitertest helps to test code that uses limiters, without a Redis
-// and without waiting: [New] gives a Client on a server in memory, whose clock the
-// test moves, and [NewScript] a limit.Limiter that answers what the test says.
+// Package rratelimitertest helps to test code that uses limiters, without a Redis and without waiting:
+// [New] returns a Client on a server in memory, whose clock the test moves, and [NewScript] a
+// limit.Limiter that gives the answers the test lists.
 //
-// docs/testing.md shows both. Only tests are to import this package.
+// docs/testing.md shows both. Import this package only in tests.
 package rratelimitertest
 
 import (
@@ -23,17 +23,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
 
-// Env is a server in memory and a Client on it, whose time the test moves.
+// Env is a server in memory and a Client on it, with a clock that the test moves.
 //
-// Outside a bubble of testing/synctest the time stands still but for
-// [Env.Advance]: a caller who waits for permits waits for that. All limiters that
-// are made on Redis go by it: those of Client, those of further Clients, those of
-// packages fixedwindow, slidinglog and tokenbucket, and what answers for Redis while
-// the server fails: see [Env.Down]. What is not the limiters', as the deadline of a
-// context, goes by the machine's time, and so does how long a server is waited for.
+// Outside a bubble of testing/synctest the time stands still except for [Env.Advance]: callers that
+// wait for permits wait for it. All limiters made on Redis use this time: those of Client and of further
+// Clients, those of packages fixedwindow, slidinglog and tokenbucket, and the policies that answer while
+// the server is down ([Env.Down]). Everything else uses the machine's time, such as the deadline of a
+// context and the timeout for an answer of the server.
 //
-// Within a bubble the time is the bubble's. All that waits goes by it, contexts
-// too, and it moves by itself when all goroutines of the bubble wait.
+// Within a bubble the time is the bubble's. All waiting uses it, contexts too, and it moves by itself
+// when all goroutines of the bubble wait.
 type Env struct {
 	Client *rratelimiter.Client
 	Redis  *redis.Client
@@ -46,9 +45,9 @@ type Env struct {
 	mu sync.Mutex // held while the clock is moved
 }
 
-// New returns an Env, which is closed when the test ends: callers who wait then get
-// rratelimiter.ErrClosed. Its time starts at the machine's, at the full second. A
-// test in a bubble calls New in there.
+// New returns an Env, which is closed when the test ends: waiting callers then get
+// rratelimiter.ErrClosed. Its time starts at the machine's, at the full second. A test in a bubble
+// calls New inside the bubble.
 func New(t testing.TB, opts ...rratelimiter.Option) *Env {
 	t.Helper()
 	e := &Env{t: t, server: miniredis.NewMiniRedis(), link: newLink()}
@@ -93,15 +92,13 @@ func (e *Env) Now() time.Time {
 	return e.clock.Now()
 }
 
-// Advance moves the time by d: permits whose time comes are free, keys expire,
-// leases and remembered refusals end, and callers who wait are granted their
-// permits, or refused where their timeout is over. All that happens in the order of
-// its moments. Advance returns when each caller whom it woke has been answered, or
-// waits again.
+// Advance moves the time by d: permits come back, keys expire, leases and remembered refusals end, and
+// waiting callers get their permits, or are refused if their timeout is over, all in the order of time.
+// Advance returns when each caller that it woke has its answer or waits again.
 //
-// Outside a bubble nobody can tell what a goroutine does between two calls: one that
-// asks again and again may miss moments of one Advance. Move the time in steps
-// there, or use a bubble, where Advance is time.Sleep(d) and synctest.Wait.
+// Outside a bubble Advance can't see what a goroutine does between two calls: one that asks again and
+// again may miss moments of one Advance. Move the time in small steps there, or use a bubble, in which
+// Advance is time.Sleep(d) and synctest.Wait.
 func (e *Env) Advance(d time.Duration) {
 	e.t.Helper()
 	if d < 0 {
@@ -120,16 +117,15 @@ func (e *Env) Advance(d time.Duration) {
 		if next.IsZero() || next.After(end) {
 			next = end
 		}
-		// The server first: a caller who asks in between would else be told to wait
-		// for too long.
+		// The server first: otherwise a caller that asks in between would get too long a wait.
 		e.server.SetTime(next)
 		e.clock.set(next)
 	}
 	e.settle(0)
 }
 
-// AwaitWaiting returns when n callers at least wait for permits, so that an Advance
-// after it finds them. In a bubble it is synctest.Wait.
+// AwaitWaiting returns when at least n callers wait for permits, so that an Advance after it finds
+// them. In a bubble it is synctest.Wait.
 func (e *Env) AwaitWaiting(n int) {
 	e.t.Helper()
 	if e.clock == nil {
@@ -144,8 +140,8 @@ func (e *Env) AwaitWaiting(n int) {
 // patience is how long calls may take by the machine's time.
 const patience = 10 * time.Second
 
-// settle returns when nothing is under way but what waits for the time, n callers at
-// least, and when the first of that is due.
+// settle returns when everything under way waits for the time, at least n callers, and when the first
+// of it is due.
 func (e *Env) settle(n int) (waiting int, next time.Time) {
 	e.t.Helper()
 	for start := time.Now(); ; {
@@ -163,8 +159,8 @@ func (e *Env) settle(n int) (waiting int, next time.Time) {
 	}
 }
 
-// inBubble reports whether the goroutine is in a bubble of testing/synctest, which
-// has no other way to tell.
+// inBubble reports whether the goroutine is in a bubble of testing/synctest, which offers no other
+// way to find out.
 func inBubble() (in bool) {
 	defer func() {
 		if said := recover(); said != nil {
@@ -175,7 +171,7 @@ func inBubble() (in bool) {
 	return true
 }
 
-// clocks are those of the Redis clients of Envs outside bubbles.
+// clocks are the clocks of the Redis clients of Envs outside bubbles.
 var clocks sync.Map
 
 func init() {

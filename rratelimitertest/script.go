@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Answer is what a Script answers: a Decision, or an error.
+// Answer is one answer of a Script: a Decision or an error.
 type Answer struct {
 	Decision limit.Decision
 	Err      error
@@ -21,33 +21,31 @@ type Answer struct {
 // scriptLimit is the Limit of decisions that only say yes or no.
 const scriptLimit = 10
 
-// Grant is the answer that grants the permits, as the first of a limit of 10.
+// Grant grants the permits, as the first of a limit of 10.
 func Grant() Answer {
 	return Answer{Decision: limit.Decision{Granted: true, Limit: scriptLimit, Remaining: scriptLimit - 1, ResetAfter: time.Second}}
 }
 
-// Refuse is the answer that refuses the permits for so long, as a limit of 10 does
-// that has none left.
+// Refuse refuses the permits, with that RetryAfter, like a limit of 10 that has none left.
 func Refuse(retryAfter time.Duration) Answer {
 	return Answer{Decision: limit.Decision{Limit: scriptLimit, RetryAfter: retryAfter, ResetAfter: retryAfter}}
 }
 
-// Decide is the answer of any decision.
+// Decide answers with any decision.
 func Decide(d limit.Decision) Answer { return Answer{Decision: d} }
 
-// Fail is the answer of a limiter that cannot decide, as with limit.ErrUnavailable.
+// Fail answers with an error, such as limit.ErrUnavailable of a limiter that can't decide.
 func Fail(err error) Answer { return Answer{Err: err} }
 
-// Question is what a Script was asked.
+// Question is one call that a Script received.
 type Question struct {
 	Key string
 	N   int64
 }
 
-// Script is a [limit.Limiter] that answers from a list, and remembers what it was
-// asked. A question that finds the list used up fails the test. As any limiter it
-// has an error of its own for a context that has ended, and for permits below 1,
-// which takes nothing off the list.
+// Script is a [limit.Limiter] that answers from a list, and remembers the questions. A question fails
+// the test if the list is used up. Like any limiter it returns errors of its own for a context that has
+// ended and for permits below 1. These take no answer off the list.
 //
 // It is a [limit.Returner] too.
 type Script struct {
@@ -71,7 +69,7 @@ func NewScript(t testing.TB, inOrder ...Answer) *Script {
 	return &Script{t: t, inOrder: answers{list: inOrder}, byKey: make(map[string]*answers)}
 }
 
-// For has questions for a key answered from a list of its own. It returns s.
+// For answers questions for a key from a list of its own. It returns s.
 func (s *Script) For(key string, inOrder ...Answer) *Script {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +77,7 @@ func (s *Script) For(key string, inOrder ...Answer) *Script {
 	return s
 }
 
-// RepeatLast has the last answer of each list given again and again. It returns s.
+// RepeatLast makes the last answer of each list repeat forever. It returns s.
 func (s *Script) RepeatLast() *Script {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,14 +85,14 @@ func (s *Script) RepeatLast() *Script {
 	return s
 }
 
-// Asked returns what was asked for, in that order.
+// Asked returns the questions, in order.
 func (s *Script) Asked() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.asked)
 }
 
-// GivenBack returns which grants were undone, in that order.
+// GivenBack returns the grants that were undone, in order.
 func (s *Script) GivenBack() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,15 +1,14 @@
-// Package slidinglog limits by a log of what was granted: in any span of the
-// window's length at most as many permits as the limit says, wherever it begins.
+// Package slidinglog limits by a log of grants: every span of the window's length, wherever it
+// begins, gets at most as many permits as the limit says.
 //
-// The state of a key is one sorted set in Redis, with a member for each permit
-// granted, scored by the server's time in epoch milliseconds. Many services keep
-// such logs by a script of a few lines; they can share the keys with this package
-// while they run. The limit of a key may be kept in Redis too, in a hash of
-// thresholds: it is read for every decision, so that a change counts at once,
-// whichever program makes it.
+// The state of a key is one sorted set in Redis, with a member for each permit granted, scored by the
+// server's time in epoch milliseconds. Many services keep such logs with a script of a few lines; they
+// can share the keys with this package while they run. Limits of single keys may be kept in Redis too,
+// in a hash of thresholds. It is read for every decision, so a change by any program takes effect at
+// once.
 //
-// A log needs memory for each permit. Where a limit is high take package
-// tokenbucket, or the module's RateLimiter, which packs what is granted together.
+// A log needs memory for each permit. If a limit is high, use package tokenbucket, or the module's
+// RateLimiter, which keeps permits granted together in one member.
 package slidinglog
 
 import (
@@ -33,19 +32,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Redis is what a Limiter needs of a go-redis client: any of them will do.
+// Redis is the part of a go-redis client that a Limiter uses: any client will do.
 type Redis = script.Redis
 
 const (
 	// MaxLimit is the highest limit and threshold.
 	MaxLimit = 1<<53 - 1
 
-	// MaxPermits is the most permits that one request can ask for: each is a
-	// member of the log, and no call writes more of them.
+	// MaxPermits is the most permits that one request can ask for: each is a member of the log, and no
+	// call writes more of them.
 	MaxPermits = 500
 )
 
-// Config is the rule of a Limiter.
+// Config configures a Limiter.
 type Config struct {
 	// Limit is how many permits any span of Window grants, for keys without a
 	// threshold of their own: 1 to MaxLimit, and with Thresholds also 0.
@@ -70,22 +69,21 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Limiter limits any number of keys by one rule. It is safe for use by several
-// goroutines: those that ask for one key at the same moment share a call.
+// Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
+// one key at the same time share a call.
 type Limiter struct {
 	cfg   Config
 	lanes *lane.Lanes
 	table *lane.Queues
 	err   error // of the configuration
 
-	origin   string        // what the members' names begin with
-	attempts atomic.Uint64 // what tells them apart
+	origin   string        // the beginning of the members' names
+	attempts atomic.Uint64 // makes the names differ
 
-	apart atomic.Bool // the server does not take a log and the thresholds in one call
+	apart atomic.Bool // the server refuses a log and the thresholds in one call
 }
 
-// New returns a Limiter. It does no I/O; what is wrong with cfg, each call
-// reports.
+// New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, lanes: lanes, err: errors.Join(cfg.validate(), err)}
@@ -106,45 +104,42 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 // Window returns the length of the span.
 func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 
-// Err returns what every call reports because the Config or an option is bad. It is nil if all
-// are sound, and does no I/O.
+// Err returns the error that every call returns if the Config or an option is bad, and nil otherwise.
+// It does no I/O.
 func (l *Limiter) Err() error { return l.table.Err() }
 
-// Take takes n permits of key if they are free. In the Decision, Limit is the
-// key's threshold or else the configured limit. A threshold of 0 refuses all;
-// RetryAfter is a Window then, since nothing but a change can help.
+// Take takes n permits of key if they are free. In the Decision, Limit is the key's threshold, or else
+// the configured limit. A threshold of 0 refuses all; RetryAfter is then a Window, since only a change
+// of the threshold can help.
 //
-// When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
-// given back. A request whose answer was lost is made again and takes its permits
-// once. Errors: limit.ErrInvalidConfig for an empty key or that of the thresholds,
-// limit.ErrInvalidPermits for n below 1 or above MaxPermits,
-// limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt where the
-// key holds something else or the threshold is no number of 0 or more, and
-// limit.ErrUnavailable where Redis did not decide in time; where it may have taken
-// permits, limit.ErrUnknownOutcome too.
+// When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. A request whose
+// answer was lost is repeated and takes its permits once. Errors: limit.ErrInvalidConfig for an empty
+// key or that of the thresholds, limit.ErrInvalidPermits for n below 1 or above MaxPermits,
+// limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt if the key holds something else or
+// the threshold is not a number of 0 or more, and limit.ErrUnavailable if Redis did not decide in time.
+// If permits may have been taken, the error is limit.ErrUnknownOutcome too.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
-// Peek answers what Take would answer now, and takes nothing. It changes nothing in
-// Redis, times to live included, so that it may be repeated at will: an answer that
-// would be a grant promises nothing. Errors are those of Take, but never
+// Peek returns what Take would return now, without taking anything. It changes nothing in Redis, not
+// even times to live, and a later Take may still be refused. Errors are those of Take, except
 // limit.ErrUnknownOutcome.
 func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	return l.table.Peek(ctx, "Peek", key, n)
 }
 
-// TakeUpTo takes as many permits of key as are free, at most n, and tells how many that
-// were: 0 where none is free, with a Decision that is not Granted and whose RetryAfter is
-// that of one permit. Errors are those of Take, but for limit.ErrPermitsExceedRate.
+// TakeUpTo takes as many permits of key as are free, at most n, and returns how many. If none is free
+// it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. Errors are those
+// of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
-// Reset removes what is kept of key, whatever it is: all permits are free again. Its
-// threshold stays. Reset is not repeated once it may have run: limit.ErrUnknownOutcome.
+// Reset removes the log of key, whatever the key holds: all permits are free again. Its threshold
+// stays. Reset is not repeated once it may have run: limit.ErrUnknownOutcome.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.table.Reset(ctx, "Reset", key)
 }
@@ -155,8 +150,8 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 	return a.Decision, a.Undo, err
 }
 
-// check tells why a key can't be had: a log in the place of the thresholds would
-// have every key's decision fail.
+// check returns an error for a key that can't be used: a log in place of the thresholds would make
+// every key's decision fail.
 func (l *Limiter) check(key string) error {
 	if key != l.cfg.Thresholds {
 		return nil
@@ -165,8 +160,8 @@ func (l *Limiter) check(key string) error {
 		limit.ErrInvalidConfig)
 }
 
-// ask returns the call that decides a batch. It has the threshold read by the
-// script where that can be, else by a call before.
+// ask returns the call that decides a batch. The script reads the threshold if the server allows
+// that; otherwise a call before does.
 func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	switch {
 	case l.cfg.Thresholds == "":
@@ -187,8 +182,7 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	return q, nil
 }
 
-// askApart returns the call that reads the threshold, next to which a batch is decided
-// by it.
+// askApart returns the call that reads the threshold. The batch is then decided by that.
 func (l *Limiter) askApart(key string, b *lane.Batch) *lane.Question {
 	q := &lane.Question{}
 	q.Script, q.Keys, q.Args = lua.Command, script.KeysOf(l.cfg.Thresholds), script.Constant{"HGET", key}
@@ -252,8 +246,7 @@ func (l *Limiter) explain(err error, keys []string) error {
 	return script.Explain(err, keys, "the log of a sliding window, a sorted set, or the hash of its thresholds", "")
 }
 
-// errorText returns the text of an error that a script gave for state that is
-// none.
+// errorText returns the text of an error that a script gave for corrupt state.
 func errorText(err error) string {
 	if answer, ok := errors.AsType[redis.Error](err); ok && script.Code(answer) == "CORRUPT" {
 		return answer.Error()

@@ -14,10 +14,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// SetThreshold sets the limit of key in the hash of thresholds, 0 to MaxLimit; 0
-// refuses all. It takes effect at the next decision, in all programs. It is not
-// repeated once it may have run: limit.ErrUnknownOutcome. Without a hash of
-// thresholds it is limit.ErrInvalidConfig, and so are the other calls about them.
+// SetThreshold sets the limit of key in the hash of thresholds, 0 to MaxLimit; 0 refuses all. It takes
+// effect at the next decision, in all programs. It is not repeated once it may have run:
+// limit.ErrUnknownOutcome. Without a hash of thresholds it returns limit.ErrInvalidConfig, as do the
+// other calls about thresholds.
 func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64) error {
 	const op = "SetThreshold"
 	if threshold < 0 || threshold > MaxLimit {
@@ -28,8 +28,8 @@ func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64)
 	return lane.Fail("slidinglog", op, key, err)
 }
 
-// Threshold returns the limit that key has: the one that was set, else
-// Config.Limit. limit.ErrCorrupt where what is set is no number of 0 or more.
+// Threshold returns the limit of key: its threshold if one was set, or else Config.Limit. If the
+// threshold is not a number of 0 or more, the error is limit.ErrCorrupt.
 func (l *Limiter) Threshold(ctx context.Context, key string) (int64, error) {
 	threshold, err := l.threshold(ctx, key)
 	return threshold, lane.Fail("slidinglog", "Threshold", key, err)
@@ -50,9 +50,8 @@ func (l *Limiter) ResetThreshold(ctx context.Context, key string) error {
 	return lane.Fail("slidinglog", "ResetThreshold", key, err)
 }
 
-// Thresholds returns all that are set, by key. Those that are no numbers of 0 or
-// more are left out and told of by the error, limit.ErrCorrupt; the others are
-// returned all the same.
+// Thresholds returns all thresholds, by key. Those that are not numbers of 0 or more are left out and
+// named in the error, limit.ErrCorrupt; the others are returned with it.
 func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 	const op = "Thresholds"
 	all := make(map[string]int64)
@@ -81,8 +80,7 @@ func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 	}
 }
 
-// do makes a command about a key's threshold, which may be repeated if it only
-// reads.
+// do makes a command about a key's threshold. It may be repeated if it only reads.
 func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) (any, error) {
 	switch {
 	case l.err != nil:
@@ -104,8 +102,8 @@ func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) 
 	return nil, l.explainHash(err)
 }
 
-// parse returns the limit of a key as it was read of the hash: nil or redis.Nil if the
-// key has none there.
+// parse returns the limit of a key from the value read from the hash: nil or redis.Nil if the key has
+// none there.
 func (l *Limiter) parse(key string, reply any, err error) (int64, error) {
 	switch {
 	case errors.Is(err, redis.Nil) || err == nil && reply == nil:
@@ -125,7 +123,7 @@ func (l *Limiter) explainHash(err error) error {
 	return script.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
 }
 
-// parseThreshold reads what the script's include of that name does.
+// parseThreshold parses a threshold as the script's include of that name does.
 func parseThreshold(text string) (int64, bool) {
 	for _, digit := range []byte(text) {
 		if digit < '0' || digit > '9' {

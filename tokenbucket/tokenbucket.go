@@ -1,17 +1,14 @@
-// Package tokenbucket limits by a bucket of tokens that is filled up at a steady
-// pace: it lets bursts of up to its capacity through, and in the long run as many
-// tokens as are refilled.
+// Package tokenbucket limits by a bucket of tokens that is refilled at a steady pace: bursts up to its
+// capacity pass, and in the long run as many tokens as are refilled.
 //
-// The state of a key is two strings in Redis: at the key itself the tokens, at
-// the key with "_time" behind it the epoch second of the last refill. Many
-// services keep such buckets by a script of a few lines; they can share the keys
-// with this package while they run. Since they count whole seconds, so must the
-// interval of a refill.
+// The state of a key is two strings in Redis: the tokens at the key itself, and the epoch second of
+// the last refill at the key followed by "_time". Many services keep such buckets with a script of a
+// few lines; they can share the keys with this package while they run. They count whole seconds, so
+// the interval of a refill is in whole seconds too.
 //
-// On a cluster and on a Ring both keys must be in one place: give the key a hash
-// tag, as in "{user1}". Anywhere that also makes room for a user called "ann_time",
-// which as a key is the second one of the user "ann" and refused; packages httplimit
-// and grpclimit see to it without.
+// On a cluster and on a Ring both keys must be in one place: give the key a hash tag, as in "{user1}".
+// The tag also makes a user called "ann_time" possible, which as a key is refused, since it would be
+// the second key of the user "ann". Packages httplimit and grpclimit avoid that without a tag.
 package tokenbucket
 
 import (
@@ -30,14 +27,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Redis is what a Limiter needs of a go-redis client: any of them will do.
+// Redis is the part of a go-redis client that a Limiter uses: any client will do.
 type Redis = script.Redis
 
 // MaxTokens is the most tokens that can be counted exactly: Lua numbers are
 // doubles.
 const MaxTokens = 1<<53 - 1
 
-// Config is the rule of a Limiter.
+// Config configures a Limiter.
 type Config struct {
 	// Capacity is how many tokens a full bucket has: 1 to MaxTokens. A bucket
 	// starts full.
@@ -47,15 +44,14 @@ type Config struct {
 	// MaxTokens.
 	Refill int64
 
-	// Interval is the time between two refills, a whole number of seconds, at
-	// least 1: the time of the last refill is kept in seconds, as the scripts that
-	// share the bucket read it.
+	// Interval is the time between two refills, a whole number of seconds, at least 1: the scripts
+	// that share the bucket keep the time of the last refill in seconds.
 	Interval time.Duration
 
-	// Borrow is how many tokens may be taken beyond those that are there; refills
-	// pay them back first. 0, the default, allows none. Capacity and Borrow
-	// together are MaxTokens at most. All who share a bucket should allow the same:
-	// to those that allow less it is empty until it has been paid back.
+	// Borrow is how many tokens may be taken beyond those in the bucket; refills pay them back first.
+	// 0, the default, allows none. Capacity and Borrow together are at most MaxTokens. All programs that
+	// share a bucket should allow the same: for a program that allows less, the bucket is empty until it
+	// has been paid back.
 	Borrow int64
 }
 
@@ -75,25 +71,24 @@ func (c Config) validate() error {
 	return nil
 }
 
-// maxFill keeps epoch times within what Redis takes for a time to live.
+// maxFill keeps epoch times within what Redis accepts as a time to live.
 const maxFill = math.MaxInt64 * time.Nanosecond
 
-// refills returns how many refills an empty bucket takes to be full.
+// refills returns how many refills fill an empty bucket.
 func (c Config) refills() int64 { return (c.Capacity+c.Borrow-1)/c.Refill + 1 }
 
-// fill returns how long an empty bucket takes to be full.
+// fill returns how long it takes to fill an empty bucket.
 func (c Config) fill() time.Duration { return time.Duration(c.refills()) * c.Interval }
 
-// Limiter limits any number of keys by one rule. It is safe for use by several
-// goroutines: those that ask for one key at the same moment share a call.
+// Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
+// one key at the same time share a call.
 type Limiter struct {
 	cfg   Config
 	lanes *lane.Lanes
 	table *lane.Queues
 }
 
-// New returns a Limiter. It does no I/O; what is wrong with cfg, each call
-// reports.
+// New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, lanes: lanes}
@@ -104,8 +99,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	return l
 }
 
-// Window returns how long an empty bucket takes to be full; 0 where the
-// configuration is invalid.
+// Window returns how long it takes to fill an empty bucket; 0 if the configuration is invalid.
 func (l *Limiter) Window() time.Duration {
 	if l.cfg.validate() != nil {
 		return 0
@@ -118,58 +112,55 @@ const timeSuffix = "_time"
 // KeySuffix returns "_time": see [limit.Suffixed].
 func (l *Limiter) KeySuffix() string { return timeSuffix }
 
-// Err returns what every call reports because the Config or an option is bad. It is nil if all
-// are sound, and does no I/O.
+// Err returns the error that every call returns if the Config or an option is bad, and nil otherwise.
+// It does no I/O.
 func (l *Limiter) Err() error { return l.table.Err() }
 
-// Take takes n tokens out of key's bucket if they are there, or may be borrowed.
-// In the Decision, Limit is Capacity and Borrow together, Remaining what could be
-// taken next, RetryAfter the time until enough has been refilled, and ResetAfter
-// the time until the bucket is full.
+// Take takes n tokens out of key's bucket if they are there or may be borrowed. In the Decision, Limit
+// is Capacity and Borrow together, Remaining is how many more could be taken, RetryAfter the time until
+// enough has been refilled, and ResetAfter the time until the bucket is full.
 //
-// When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
-// given back. Errors: limit.ErrInvalidConfig for an empty key or one that is another
-// one's second, limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
-// Capacity and Borrow together, limit.ErrCorrupt where the keys hold something
-// else, limit.ErrUnsupported where a cluster has them in different slots, and
-// limit.ErrUnavailable where Redis did not decide in time. Where the answer was
-// lost it is limit.ErrUnknownOutcome too: a bucket can't tell whether the tokens
-// were taken, so Take does not ask again.
+// When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. Errors:
+// limit.ErrInvalidConfig for an empty key or one that is another key's second, limit.ErrInvalidPermits
+// for n below 1, limit.ErrPermitsExceedRate for n above Capacity and Borrow together, limit.ErrCorrupt
+// if the keys hold something else, limit.ErrUnsupported if a cluster has them in different slots, and
+// limit.ErrUnavailable if Redis did not decide in time. If the answer was lost, the error is
+// limit.ErrUnknownOutcome too: a bucket can't show whether the tokens were taken, so Take does not ask
+// again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
-// Peek answers what Take would answer now, and takes nothing. It changes nothing in
-// Redis, times to live included, so that it may be repeated at will: an answer that
-// would be a grant promises nothing. Errors are those of Take, but never
+// Peek returns what Take would return now, without taking anything. It changes nothing in Redis, not
+// even times to live, and a later Take may still be refused. Errors are those of Take, except
 // limit.ErrUnknownOutcome.
 func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	return l.table.Peek(ctx, "Peek", key, n)
 }
 
-// TakeUpTo takes as many tokens of key as can be had, at most n, and tells how many that
-// were: 0 where there is none, with a Decision that is not Granted and whose RetryAfter is
-// that of one token. Errors are those of Take, but for limit.ErrPermitsExceedRate.
+// TakeUpTo takes as many tokens of key as it can, at most n, and returns how many. If there are none it
+// returns 0 and a Decision that is not Granted, with the RetryAfter of one token. Errors are those of
+// Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
-// Reset removes what is kept of key, whatever it is: the bucket is full again. It is
-// not repeated once it may have run: limit.ErrUnknownOutcome.
+// Reset removes everything kept for key: the bucket is full again. It is not repeated once it may
+// have run: limit.ErrUnknownOutcome.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.table.Reset(ctx, "Reset", key)
 }
 
-// TakeReturnable is Take with a grant that can be undone, as far as the bucket
-// has room for the tokens: see [limit.Returner].
+// TakeReturnable is Take with a grant that can be undone as far as the bucket has room for the tokens:
+// see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err
 }
 
-// check tells why a key can't be had: it would be another bucket's second.
+// check returns an error for a key that can't be used: it would be another bucket's second.
 func check(key string) error {
 	other := strings.TrimSuffix(key, timeSuffix)
 	if other == key || other == "" {
@@ -179,7 +170,7 @@ func check(key string) error {
 		limit.ErrInvalidConfig, other, "{"+key+"}")
 }
 
-// beside returns the key of a bucket's time, which must be where the tokens are.
+// beside returns the key of a bucket's time, which must be in the same place as the tokens.
 func (l *Limiter) beside(key string) (string, error) {
 	second := key + timeSuffix
 	if l.lanes.Conn().Sharded() && !l.lanes.Conn().Together(key, second) {

@@ -1,7 +1,6 @@
-// Package ask is what HTTP and gRPC middleware have in common: their options, and
-// how they ask limiters on behalf of requests: for a bounded time, whatever the
-// limiter does with its context, without keeping what was granted too late. While a
-// limiter fails it is not asked but for probes, and the policy for that answers.
+// Package ask is what HTTP and gRPC middleware have in common: their options, and how they ask limiters
+// for requests: for a bounded time, even if the limiter ignores its context, and giving back what is
+// granted too late. While a limiter fails, only probes ask it, and its policy answers.
 package ask
 
 import (
@@ -18,36 +17,35 @@ import (
 // Outcome is how a call of a limiter ended.
 type Outcome struct {
 	Decision limit.Decision
-	GiveBack func(context.Context) error // nil where nothing can be given back
+	GiveBack func(context.Context) error // nil if nothing can be given back
 	Settle   settle                      // nil if nothing can be settled
 	Err      error
-	Panicked any // what the limiter panicked with, for the caller to go on with
+	Panicked any // the value of the limiter's panic, for the caller to panic with
 }
 
-// settle sets a grant's cost to what it was.
+// settle sets the cost of a grant.
 type settle func(ctx context.Context, actual int64) error
 
-// An attempt is what a limiter is asked.
+// An attempt is one question to a limiter.
 type attempt struct {
 	limiter limit.Limiter
 	key     string
 	n       int64
-	settled bool          // a grant is to be settled later, if the limiter can do that
-	timeout time.Duration // of giving back what came too late, as by [Afterwards]
+	settled bool          // settle the grant later, if the limiter can
+	timeout time.Duration // for giving back what came too late: see [Afterwards]
 }
 
-// Call is a call of a limiter in a goroutine of its own: that is what bounds one
-// which does not heed its context.
+// Call is a call of a limiter in a goroutine of its own, which bounds its time if it ignores its context.
 type Call struct {
 	done    chan Outcome  // has room for it
-	claimed atomic.Bool   // by the one who sends the outcome, or who gave up on it
+	claimed atomic.Bool   // by the goroutine that sends the outcome or gives up on it
 	counts  bool          // for the breaker, once it is awaited
 	most    time.Duration // that the caller waits, 0 for no bound
 }
 
-// begin asks the limiter for n permits of the key, which is escaped if the limiter has
-// second keys ([keypart.EscapeSuffix]), and tells heard, if there is one, what it said and how
-// long that took. The outcome is to be awaited with the same ctx.
+// begin asks the limiter for n permits of the key, which is escaped if the limiter has second keys
+// ([keypart.EscapeSuffix]). It calls heard, if that is not nil, with the outcome and how long it took.
+// Await the outcome with the same ctx.
 func (a attempt) begin(ctx context.Context, heard func(Outcome, time.Duration)) *Call {
 	a.key = escaped(a.limiter, a.key)
 	c := &Call{done: make(chan Outcome, 1)}
@@ -64,15 +62,14 @@ func (a attempt) begin(ctx context.Context, heard func(Outcome, time.Duration)) 
 		if o.GiveBack != nil {
 			giving, cancel := Afterwards(ctx, a.timeout)
 			defer cancel()
-			// There is no one left to tell a failure: it leaves the limit tighter,
-			// not wider.
+			// No caller is left for an error. It only leaves the limit tighter.
 			_ = Safely(giving, o.GiveBack)
 		}
 	}()
 	return c
 }
 
-// escaped returns the key under which a limiter is asked.
+// escaped returns the key with which to ask a limiter.
 func escaped(limiter limit.Limiter, key string) string {
 	if s, ok := limiter.(limit.Suffixed); ok {
 		return keypart.EscapeSuffix(key, s.KeySuffix())
@@ -109,12 +106,12 @@ func (a attempt) take(ctx context.Context) (o Outcome) {
 	return o
 }
 
-// reserve takes permits whose cost is settled later. The error is limit.ErrUnsupported if
-// the limiter can't do that.
+// reserve takes permits whose cost is settled later. The error is limit.ErrUnsupported if the limiter
+// can't do that.
 func (a attempt) reserve(ctx context.Context) (o Outcome) {
 	reserver, ok := a.limiter.(limit.Reserver)
 	if !ok {
-		o.Err = fmt.Errorf("%w: the limiter is no limit.Reserver, such as those of Client.Keyed are", limit.ErrUnsupported)
+		o.Err = fmt.Errorf("%w: the limiter is not a limit.Reserver; limiters of Client.Keyed are", limit.ErrUnsupported)
 		return o
 	}
 	var settle settle
@@ -147,7 +144,7 @@ func (c *Call) await(ctx context.Context) Outcome {
 	}
 }
 
-// afterwards bounds what has no other bound.
+// afterwards bounds work that has no other bound.
 const afterwards = time.Second
 
 // Bound returns ctx with a timeout, 0 for none.
@@ -158,8 +155,8 @@ func Bound(ctx context.Context, timeout time.Duration) (context.Context, context
 	return context.WithTimeout(ctx, timeout)
 }
 
-// Afterwards returns a context for what must happen even if that of the request
-// has ended. It lasts for timeout, and for a second if that is 0.
+// Afterwards returns a context for work that must happen even if the request's context has ended. It
+// lasts for timeout, or for a second if that is 0.
 func Afterwards(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout == 0 {
 		timeout = afterwards
@@ -167,8 +164,8 @@ func Afterwards(ctx context.Context, timeout time.Duration) (context.Context, co
 	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
 }
 
-// Safely makes a panic of giveBack an error: in a goroutine without a caller it
-// would end the process.
+// Safely turns a panic of giveBack into an error: on a goroutine without a caller it would end the
+// process.
 func Safely(ctx context.Context, giveBack func(context.Context) error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

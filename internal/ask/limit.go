@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Limit is one that requests must pass: its limiter, and what answers while that fails.
+// Limit is one limit that requests must pass: its limiter, and what answers if that fails.
 type Limit struct {
 	Name string
 
@@ -20,15 +20,14 @@ type Limit struct {
 	open     bool
 	fallback limit.Limiter   // nil: none
 	share    *share          // nil: none
-	breaker  *outage.Breaker // nil: each request is asked about
+	breaker  *outage.Breaker // nil: each request asks the limiter
 	observer *observe.Observer
 	shadow   bool
 	settled  bool // grants are settled later
 }
 
-// Limit returns the Limit of that name. Its own fallback, if it has one, comes before
-// what the options say. window is the span that its limit speaks of, nil where that is
-// not known.
+// Limit returns the Limit of that name. Its own fallback, if it has one, takes precedence over the
+// options. window returns the limit's window; nil if that is not known.
 func (o *Options) Limit(name string, limiter, own limit.Limiter, window func() time.Duration) (*Limit, error) {
 	l := &Limit{Name: name, limiter: limiter, fallback: own, observer: o.observer, shadow: o.Shadow, settled: o.Settled}
 	if l.fallback == nil {
@@ -51,7 +50,7 @@ func (o *Options) Limit(name string, limiter, own limit.Limiter, window func() t
 	return l, nil
 }
 
-// Err returns what is wrong with the limiters themselves, as far as they tell.
+// Err returns the limiters' own errors, as far as they have the method.
 func (l *Limit) Err() error {
 	var faults []error
 	for _, limiter := range []limit.Limiter{l.limiter, l.fallback} {
@@ -62,32 +61,32 @@ func (l *Limit) Err() error {
 	return errors.Join(faults...)
 }
 
-// Waiter is a limiter that can wait for permits itself: in order, and woken when some are released.
+// Waiter is a limiter that waits for permits itself: in order, and woken when permits are released.
 type Waiter interface {
 	limit.Limiter
 	Acquire(ctx context.Context, key string, n int64) error
 	Release(ctx context.Context, key string, n int64) error
 }
 
-// Waiter returns the limiter if it is one and nothing answers in its place: it does not say in
-// time that it can't decide, so that a policy for that would come too late.
+// Waiter returns the limiter if it is a Waiter and has no fallback: it reports too late that it can't
+// decide for a fallback to help.
 func (l *Limit) Waiter() (Waiter, bool) {
 	w, ok := l.limiter.(Waiter)
 	return w, ok && l.breaker == nil
 }
 
-// Question returns what the Limit is to be asked about a key.
+// Question returns the question for the Limit about a key.
 func (l *Limit) Question(key string) Question {
 	return Question{Limit: l, Key: key, Next: l.limiter, by: limit.FromLimiter, Start: time.Now()}
 }
 
-// Why a limiter that left the last requests undecided did not answer this one.
+// Why a limiter that left the last requests undecided was not asked.
 var (
 	errNotAsked = fmt.Errorf("%w: the last requests were not decided, and the limiter was not asked", limit.ErrUnavailable)
 	errProbing  = fmt.Errorf("%w: the last requests were not decided, and the limiter has %v", limit.ErrUnavailable, outage.Patience)
 )
 
-// begin asks the limiter, unless it is known to leave requests undecided.
+// begin asks the limiter, unless the breaker is open.
 func (l *Limit) begin(ctx context.Context, a attempt) *Call {
 	if l.breaker == nil {
 		return a.begin(ctx, nil)
@@ -104,15 +103,15 @@ func (l *Limit) begin(ctx context.Context, a attempt) *Call {
 	}
 }
 
-// heard takes note of a decision, even if its request has gone, and of how long it took.
+// heard records a decision, even if its request has gone, and how long it took.
 func (l *Limit) heard(o Outcome, took time.Duration) {
 	if o.Panicked == nil && !undecided(o.Err) {
 		l.breaker.Heard(took)
 	}
 }
 
-// probe asks the limiter to see whether it decides again. It has its time for that: the
-// caller does not wait for long, and may be gone when the answer comes.
+// probe asks the limiter to see whether it decides again. It has its full time: the caller does not
+// wait for long, and may be gone when the answer comes.
 func (l *Limit) probe(ctx context.Context, a attempt) *Call {
 	asking, cancel := Afterwards(ctx, a.timeout)
 	var once sync.Once
@@ -123,7 +122,7 @@ func (l *Limit) probe(ctx context.Context, a attempt) *Call {
 			}
 		})
 	}
-	stop := context.AfterFunc(asking, func() { finish(false) }) // it may not heed its context
+	stop := context.AfterFunc(asking, func() { finish(false) }) // it may ignore its context
 	c := a.begin(asking, func(o Outcome, took time.Duration) {
 		l.heard(o, took)
 		stop()
@@ -134,8 +133,8 @@ func (l *Limit) probe(ctx context.Context, a attempt) *Call {
 	return c
 }
 
-// count tells the breaker how a call of the limiter for a request ended. The context is
-// the request's.
+// count records in the breaker how a call of the limiter for a request ended. The context is the
+// request's.
 func (l *Limit) count(ctx context.Context, o Outcome, start time.Time) {
 	switch {
 	case o.Panicked != nil:
@@ -152,9 +151,9 @@ func (l *Limit) happened(kind limit.EventKind, err error) {
 	l.observer.Happened(limit.Event{Kind: kind, Limiter: l.Name, Err: err})
 }
 
-// undecided reports whether err leaves open what the limiter would say, so that the policy
-// for that answers: Redis or the limiter gave no answer, or the limiter is not one of
-// this module's and says what it likes. A caller's mistake is none of this.
+// undecided reports whether err leaves the decision open, so that the policy answers: Redis or the
+// limiter gave no answer, or the limiter is not one of this module and returned an error of its own. A
+// caller's mistake does not count.
 func undecided(err error) bool {
 	if errors.Is(err, limit.ErrUnavailable) {
 		return true

@@ -12,12 +12,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Options are those that HTTP and gRPC middleware have in common.
+// Options are the options that HTTP and gRPC middleware have in common.
 type Options struct {
 	Prefix   string         // of each key
 	Tagged   bool           // the parts of a key are its hash tag
 	Timeout  time.Duration  // 0: none
-	Failure  *limit.Failure // nil: FailClosed, and each request is asked about
+	Failure  *limit.Failure // nil: FailClosed, and each request asks the limiter
 	Fallback limit.Limiter  // nil: none
 	Shadow   bool
 	Settled  bool // handlers settle what requests cost
@@ -25,7 +25,7 @@ type Options struct {
 	observer *observe.Observer
 }
 
-// SetPrefix does what WithPrefix says.
+// SetPrefix implements WithPrefix.
 func (o *Options) SetPrefix(prefix string) error {
 	if prefix == "" {
 		return errors.New("WithPrefix: the prefix is empty")
@@ -34,7 +34,7 @@ func (o *Options) SetPrefix(prefix string) error {
 	return nil
 }
 
-// SetTimeout does what WithTimeout says.
+// SetTimeout implements WithTimeout.
 func (o *Options) SetTimeout(d time.Duration) error {
 	if d < 0 {
 		return fmt.Errorf("WithTimeout: %v", d)
@@ -43,7 +43,7 @@ func (o *Options) SetTimeout(d time.Duration) error {
 	return nil
 }
 
-// SetFailure does what WithFailure says.
+// SetFailure implements WithFailure.
 func (o *Options) SetFailure(f limit.Failure) error {
 	o.Failure = &f
 	if err := f.Check(); err != nil {
@@ -52,7 +52,7 @@ func (o *Options) SetFailure(f limit.Failure) error {
 	return nil
 }
 
-// SetFallback does what WithFallback says.
+// SetFallback implements WithFallback.
 func (o *Options) SetFallback(limiter limit.Limiter) error {
 	if limiter == nil {
 		return errors.New("WithFallback: the limiter is nil")
@@ -61,25 +61,25 @@ func (o *Options) SetFallback(limiter limit.Limiter) error {
 	return nil
 }
 
-// SetTagged does what WithHashTag says.
+// SetTagged implements WithHashTag.
 func (o *Options) SetTagged() error {
 	o.Tagged = true
 	return nil
 }
 
-// SetShadow does what WithShadow says.
+// SetShadow implements WithShadow.
 func (o *Options) SetShadow() error {
 	o.Shadow = true
 	return nil
 }
 
-// SetSettled does what WithSettle says.
+// SetSettled implements WithSettle.
 func (o *Options) SetSettled() error {
 	o.Settled = true
 	return nil
 }
 
-// SetObserver does what WithObserver says.
+// SetObserver implements WithObserver.
 func (o *Options) SetObserver(to limit.Observer) error {
 	if to == nil {
 		return errors.New("WithObserver: the observer is nil")
@@ -88,7 +88,7 @@ func (o *Options) SetObserver(to limit.Observer) error {
 	return nil
 }
 
-// Begin tells a limiter how its keys begin. The brace of a hash tag ends a prefix.
+// Begin tells a limiter the prefix of its keys. The brace of a hash tag ends a prefix.
 func (o *Options) Begin(limiter limit.Limiter, prefix string) {
 	if o.Tagged {
 		prefix += "{"
@@ -96,7 +96,7 @@ func (o *Options) Begin(limiter limit.Limiter, prefix string) {
 	observe.Begins(limiter, prefix)
 }
 
-// CheckTag tells why keys of that prefix can't have a hash tag, if they are to.
+// CheckTag returns an error if keys of that prefix must have a hash tag and can't.
 func (o *Options) CheckTag(prefix string) error {
 	if o.Tagged && strings.ContainsAny(prefix, "{}") {
 		return fmt.Errorf("WithHashTag: the prefix %q has braces", prefix)
@@ -104,7 +104,7 @@ func (o *Options) CheckTag(prefix string) error {
 	return nil
 }
 
-// SetKey does what WithKey says.
+// SetKey implements WithKey.
 func SetKey[F any](key *[]F, parts []F) error {
 	switch {
 	case len(parts) == 0:
@@ -116,7 +116,7 @@ func SetKey[F any](key *[]F, parts []F) error {
 	return nil
 }
 
-// SetFunc sets a function that an option gives, which the error calls by name.
+// SetFunc sets a function given by an option; name is its name in errors.
 func SetFunc[F any](to *F, f F, name string) error {
 	if isNil(f) {
 		return errors.New(name + " is nil")
@@ -128,11 +128,10 @@ func SetFunc[F any](to *F, f F, name string) error {
 // AnyNil reports whether one of the functions is nil.
 func AnyNil[F any](funcs []F) bool { return slices.ContainsFunc(funcs, isNil[F]) }
 
-// isNil reports whether a function is nil: a type parameter can't be compared with
-// it.
+// isNil reports whether a function is nil: a type parameter can't be compared with nil.
 func isNil[F any](f F) bool { return reflect.ValueOf(f).IsNil() }
 
-// Apply has the options change settings, and returns what is wrong with them.
+// Apply applies the options to settings, and returns their errors.
 func Apply[S any, O ~func(*S) error](settings *S, options []O) error {
 	var faults []error
 	for _, option := range options {
@@ -145,8 +144,8 @@ func Apply[S any, O ~func(*S) error](settings *S, options []O) error {
 	return errors.Join(faults...)
 }
 
-// Invalid makes the faults of all options one limit.ErrInvalidConfig, and is nil
-// where there are none. The text begins with the name of the package.
+// Invalid joins the faults of all options into one limit.ErrInvalidConfig, nil if there are none. Its
+// text begins with the name of the package.
 func Invalid(name string, faults ...error) error {
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("%s: %w: %w", name, limit.ErrInvalidConfig, err)

@@ -9,38 +9,38 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Question is what one limit is asked about one request: its limiter, and where
-// that fails what answers in its place.
+// Question is a question to one limit about one request: to its limiter and, if that fails, to its
+// fallback.
 type Question struct {
 	Limit    *Limit
 	Key      string
 	Next     limit.Limiter // to be asked; nil once the question is settled
 	Asked    limit.Limiter // the last
 	State    State
-	Decision limit.Decision              // where granted or refused; the Limit alone where too costly
-	GiveBack func(context.Context) error // nil where nothing can be given back
+	Decision limit.Decision              // if granted or refused; only the Limit if too costly
+	GiveBack func(context.Context) error // nil if nothing can be given back
 	Failure  error                       // of the limiter, even if another answered
 	Start    time.Time
 
 	settle settle       // nil if nothing can be settled
 	by     limit.Source // who is asked
-	costly error        // what was said where too costly
+	costly error        // the error if too costly
 }
 
-// State is what the limit says.
+// State is the answer of a limit.
 type State int
 
-// What a limit can say.
+// The answers of a limit.
 const (
 	Unsettled State = iota
 	Granted
 	Refused   // for now
-	TooCostly // for ever: the request costs more than the limit
+	TooCostly // forever: the request costs more than the limit
 	Closed    // no answer: the request must not pass
 	Open      // no answer: the limit is left out
 )
 
-// Begin asks the limiter that is next. The outcome is to be awaited with the same ctx.
+// Begin asks the next limiter. Await the outcome with the same ctx.
 func (q *Question) Begin(ctx context.Context, n int64, timeout time.Duration) *Call {
 	q.Asked = q.Next
 	a := attempt{limiter: q.Next, key: q.Key, n: n, settled: q.Limit.settled, timeout: timeout}
@@ -48,15 +48,14 @@ func (q *Question) Begin(ctx context.Context, n int64, timeout time.Duration) *C
 		return q.Limit.begin(ctx, a)
 	}
 	if _, can := q.Next.(limit.Reserver); !can {
-		a.settled = false // an outage is no reason for Settle to fail
+		a.settled = false // Settle must not fail because of an outage
 	}
 	return a.begin(ctx, nil)
 }
 
-// Await waits for the call until bounded, the context that it was begun with, ends. It
-// makes what the limiter said the answer, or another limiter the next to be asked. ctx
-// is the request's, which outlasts bounded. Where the limiter panicked it returns with
-// what, for the caller to go on with.
+// Await waits for the call until bounded ends, the context that it was begun with. The limiter's
+// outcome then becomes the answer, or another limiter is next. ctx is the request's, which outlasts
+// bounded. If the limiter panicked, Await returns the value of the panic.
 func (q *Question) Await(ctx, bounded context.Context, c *Call) (panicked any) {
 	o := c.await(bounded)
 	if c.counts {
@@ -68,8 +67,8 @@ func (q *Question) Await(ctx, bounded context.Context, c *Call) (panicked any) {
 	return o.Panicked
 }
 
-// Wait has w, which is the limiter, wait for the permits until ctx ends, and makes what comes of
-// that the answer.
+// Wait waits for the permits at w, which is the limiter, until ctx ends, and makes the outcome the
+// answer.
 func (q *Question) Wait(ctx context.Context, w Waiter, n int64) {
 	q.Asked = q.Next
 	key := escaped(w, q.Key)
@@ -85,7 +84,7 @@ func (q *Question) record(ctx context.Context, o Outcome) {
 	q.Next = nil
 	switch {
 	case o.Err == nil && o.Decision.Granted && o.Decision.Limit == 0:
-		q.State, q.GiveBack, q.settle = Open, o.GiveBack, o.Settle // the limiter itself lets all pass for now
+		q.State, q.GiveBack, q.settle = Open, o.GiveBack, o.Settle // the limiter's own policy lets all pass for now
 	case o.Err == nil:
 		q.Decision, q.GiveBack, q.State = o.Decision, o.GiveBack, Refused
 		if o.Decision.Granted {
@@ -96,7 +95,7 @@ func (q *Question) record(ctx context.Context, o Outcome) {
 		}
 	case tooCostly(o.Err):
 		q.State, q.costly = TooCostly, o.Err
-		q.Decision.Limit = o.Decision.Limit // more it may not know
+		q.Decision.Limit = o.Decision.Limit // the rest may be unknown
 	case q.Failure != nil:
 		q.Failure = errors.Join(q.Failure, fmt.Errorf("fallback: %w", o.Err))
 		q.State = Closed
@@ -106,8 +105,8 @@ func (q *Question) record(ctx context.Context, o Outcome) {
 	}
 }
 
-// fail has the policy answer where there is no decision. Of a mistake it must not: to
-// pass would hide it.
+// fail lets the policy answer if there is no decision. It does not for a mistake, which passing would
+// hide.
 func (q *Question) fail(ctx context.Context) {
 	l := q.Limit
 	q.State = Closed
@@ -132,14 +131,13 @@ func (q *Question) fail(ctx context.Context) {
 	}
 }
 
-// tooCostly reports whether no waiting makes a request pass: with n above 0, being too
-// many is all that can be wrong with it.
+// tooCostly reports whether waiting can't make a request pass: if n is above 0, too many permits is the
+// only possible mistake.
 func tooCostly(err error) bool {
 	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
 }
 
-// Report tells the observer what came of the question, which middleware of that name
-// asked.
+// Report reports the outcome of the question to the observer, for the middleware of that name.
 func (q *Question) Report(ctx context.Context, middleware string, n int64) {
 	if !q.Limit.observer.Watches() {
 		return

@@ -34,8 +34,8 @@ func WithSettlement(ctx context.Context) (context.Context, *Settlement) {
 	return context.WithValue(ctx, settlementKey{}, s), s
 }
 
-// Charge makes what the questions were granted that which is to be settled, instead of
-// what it was before. It does nothing if s is nil.
+// Charge makes the grants of the questions what the handler settles, in place of earlier ones. It does
+// nothing if s is nil.
 func (s *Settlement) Charge(questions ...*Question) {
 	if s == nil {
 		return
@@ -50,8 +50,7 @@ func (s *Settlement) Charge(questions ...*Question) {
 	}
 }
 
-// Settle settles what all middleware around a handler charged. If nothing was charged
-// it does nothing.
+// Settle settles the charges of all middleware around a handler. If nothing was charged it does nothing.
 func Settle(ctx context.Context, actual int64) error {
 	s, _ := ctx.Value(settlementKey{}).(*Settlement)
 	switch {
@@ -75,7 +74,7 @@ func Settle(ctx context.Context, actual int64) error {
 		})
 	}
 	settling.Wait()
-	// A call is repeated because some limits failed. The others were settled by the first.
+	// A call is repeated because some limits failed. The first call settled the others.
 	before := func(err error) bool { return errors.Is(err, limit.ErrSettled) }
 	if slices.ContainsFunc(errs, func(err error) bool { return !before(err) && !errors.Is(err, limit.ErrUnsupported) }) {
 		errs = slices.DeleteFunc(errs, before)
@@ -83,7 +82,7 @@ func Settle(ctx context.Context, actual int64) error {
 	return errors.Join(errs...)
 }
 
-// all returns the charges of all middleware, and reports whether it was called before.
+// all returns the charges of all middleware, and reports whether Settle was called before.
 func (s *Settlement) all() (charges []charge, again bool) {
 	again = true
 	for ; s != nil; s = s.outer {

@@ -11,26 +11,25 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// maxLimits is of how many keys the limit is remembered at least, where there are more.
+// maxLimits is how many keys' limits are remembered at least, if there are more.
 const maxLimits = 1 << 14
 
-// share limits in this process, by a share of what the limiter that fails has told of
-// its limits.
+// share limits in this process, by a share of the limits that the failing limiter has reported.
 type share struct {
 	part   float64
 	window func() time.Duration
 	keys   *local.Limiter
 
 	mu       sync.Mutex
-	last     int64            // limit above 0 that was told, of whatever key
-	now, old map[string]int64 // limits by key; those of old that are not asked for are forgotten
+	last     int64            // last limit above 0 that was reported, of any key
+	now, old map[string]int64 // limits by key; unused ones in old are forgotten
 }
 
 func newShare(part float64, window func() time.Duration) *share {
 	return &share{part: part, window: window, keys: local.New(nil), now: make(map[string]int64)}
 }
 
-// learn is told the limit of a key.
+// learn records the limit of a key.
 func (s *share) learn(key string, most int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +45,7 @@ func (s *share) learn(key string, most int64) {
 	s.now[key] = most
 }
 
-// of returns the limiter of a key, nil where no limit is known.
+// of returns the limiter of a key, nil if no limit is known.
 func (s *share) of(key string) limit.Limiter {
 	s.mu.Lock()
 	most, ok := s.now[key]
@@ -60,7 +59,7 @@ func (s *share) of(key string) limit.Limiter {
 	rule := local.Rule{Permits: most, Window: s.window()}
 	switch {
 	case ok && most == 0:
-		return &sharedKey{rule: rule} // nobody passes
+		return &sharedKey{rule: rule} // no request passes
 	case most < 1 || rule.Window <= 0:
 		return nil
 	}
@@ -85,7 +84,7 @@ func (s *sharedKey) TakeReturnable(_ context.Context, key string, n int64) (limi
 		return limit.Decision{}, nil, fmt.Errorf("%w: %d", limit.ErrInvalidPermits, n)
 	}
 	if n > s.rule.Permits {
-		// The whole limit may have them: by then the limiter may be back.
+		// The whole limit may have enough, and the limiter may be back by then.
 		return limit.Decision{Limit: s.rule.Permits, RetryAfter: outage.LastPace}, nil, nil
 	}
 	d, undo := s.keys.Take(key, n, s.rule)
