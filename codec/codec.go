@@ -75,7 +75,7 @@ const (
 
 // Member is one entry of a limiter's set.
 type Member struct {
-	// Layout tells how the member is packed.
+	// Layout says how the member is packed.
 	Layout Layout
 
 	// ID sets the member apart from all others: 4 bytes of a float in layout B,

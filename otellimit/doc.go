@@ -29,13 +29,13 @@
 //	  ratelimiter_round_trip_requests_total
 //	ratelimiter.round_trip.calls      counter, {call}: script calls in them
 //	  ratelimiter_round_trip_calls_total
-//	ratelimiter.round_trip.repeats    counter, {call}: those of them that were sent before
+//	ratelimiter.round_trip.repeats    counter, {call}: of these, calls sent again
 //	  ratelimiter_round_trip_repeats_total
 //	ratelimiter.lease.count           updowncounter, {lease}: leases now
 //	  ratelimiter_lease_count         name
 //	ratelimiter.lease.permits         counter, {permit}: permits that leases took ahead
 //	  ratelimiter_lease_permits_total name
-//	ratelimiter.lease.unused          counter, {permit}: those of them that were given back
+//	ratelimiter.lease.unused          counter, {permit}: of these, permits given back unused
 //	  ratelimiter_lease_unused_total  name
 //	ratelimiter.settlements           counter, {settlement}: reservations that were settled, or could not be
 //	  ratelimiter_settlements_total   name, error.type
@@ -54,8 +54,8 @@
 //
 //	ratelimiter.name     the limiter, or the prefix of its keys
 //	ratelimiter.outcome  granted, refused or failed
-//	ratelimiter.source   who decided: redis, memory, open or local; not there if nobody did
-//	ratelimiter.shadow   true where the limiter only watches; else not there
+//	ratelimiter.source   who decided: redis, memory, open or local; not there if none did
+//	ratelimiter.shadow   true if the limiter only watches; otherwise not there
 //	ratelimiter.event    the kind of a limit.Event with _ for each space: server_silent
 //	error.type           the limit.ErrorKind; not there unless the call or the settlement failed
 //

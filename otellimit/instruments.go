@@ -29,7 +29,7 @@ type instruments struct {
 	events                   metric.Int64Counter
 }
 
-// newInstruments tells OpenTelemetry's error handler of those that the meter refuses;
+// newInstruments reports instruments that the meter refuses to OpenTelemetry's error handler;
 // they then count nothing.
 func newInstruments(m metric.Meter) instruments {
 	b := builder{meter: m}
@@ -62,7 +62,7 @@ type builder struct {
 	faults []error
 }
 
-// or returns the instrument, or one that does nothing where there is an error.
+// or returns the instrument, or one that does nothing if there is an error.
 func or[T any](b *builder, made T, err error, nothing T) T {
 	if err != nil {
 		b.faults = append(b.faults, err)

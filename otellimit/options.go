@@ -43,7 +43,7 @@ func WithMeterProvider(provider metric.MeterProvider) Option {
 	})
 }
 
-// WithTracerProvider has decisions be spans of that provider's. Without it, and for
+// WithTracerProvider makes each decision a span of that provider. Without it, and for
 // nil, there are none.
 func WithTracerProvider(provider trace.TracerProvider) Option {
 	return option(func(c *config) { c.tracers = provider })

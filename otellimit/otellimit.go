@@ -36,7 +36,7 @@ type observer struct {
 	tracer trace.Tracer // nil: no spans
 
 	mu    sync.Mutex
-	waits map[string]int // callers that wait, by limiter; those of 0 are not kept
+	waits map[string]int // waiting callers, by limiter; zeros are not kept
 }
 
 // New returns an observer for one Client, or one limiter of keys: for WithObserver.
@@ -86,7 +86,7 @@ func (o *observer) span(ctx context.Context, d limit.Decided) {
 	span.End(trace.WithTimestamp(d.Start.Add(d.Waited)))
 }
 
-// decisionAttributes are those of a decision but the limiter's name.
+// decisionAttributes are the attributes of a decision except the limiter's name.
 func decisionAttributes(d limit.Decided) []attribute.KeyValue {
 	all := make([]attribute.KeyValue, 0, 6)
 	all = append(all, outcomeKey.String(string(d.Outcome)))
@@ -140,7 +140,7 @@ func (o *observer) Leased(l limit.Lease) {
 	o.leased.Add(ctx, max(0, l.Permits), of.add...)
 }
 
-// Settled counts a settlement, and the permits of those that did not fail.
+// Settled counts a settlement and, if it did not fail, its permits.
 func (o *observer) Settled(s limit.Settled) {
 	ctx, of := context.Background(), o.of(s.Limiter)
 	if s.Err != nil {

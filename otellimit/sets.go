@@ -105,7 +105,7 @@ func newLimiter(name string) *limiter {
 	return &limiter{set: newSet(nameKey.String(name)), name: name}
 }
 
-// of returns what is known of a limiter, or of those that are too many.
+// of returns the sets of a limiter, or the shared ones if there are too many limiters.
 func (s *sets) of(name string) *limiter {
 	l, ok := s.limiters.getOf(s.maxNames, name, func() *limiter { return newLimiter(name) })
 	if !ok {

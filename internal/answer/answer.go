@@ -50,7 +50,7 @@ func write(w http.ResponseWriter, contentType string, status int, body any) {
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // who has gone is told nothing
+	_, _ = w.Write(append(text, '\n')) // a client that has gone gets nothing
 }
 
 // Body returns a request's body, of at most so many bytes, which must be JSON by its

@@ -10,15 +10,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Host is whom a Book works for.
+// Host is the owner of a Book.
 type Host struct {
-	Begin  func() error    // counts background work in, or tells that there is to be no more
+	Begin  func() error    // counts background work in; an error says that there must be no more
 	End    func()          // counts it out
-	Failed func(err error) // the name could not be noted; told once until it is
+	Failed func(err error) // the name could not be noted; called once until it is
 }
 
 // Book keeps the name of one Client noted in Redis while the Client is used, in the
-// background: nobody waits for it. A nil Book notes nothing.
+// background: no one waits for it. A nil Book notes nothing.
 type Book struct {
 	to    script.Runner
 	host  Host
@@ -28,7 +28,7 @@ type Book struct {
 
 	made  time.Time
 	next  atomic.Int64 // from when a use has the name noted, as time since made
-	pause atomic.Int64 // until the next attempt if the last one failed; else 0
+	pause atomic.Int64 // until the next attempt if the last one failed; otherwise 0
 }
 
 const (

@@ -1,4 +1,4 @@
-// Package clients notes in Redis what Clients are called.
+// Package clients keeps the names of Clients in Redis.
 package clients
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Key is the sorted set of what Clients are called: a [Client] as JSON, by the time
+// Key is the sorted set of Clients' names: a [Client] as JSON, by the time
 // in epoch ms until which it is known. It lives as long as the last of them.
 const Key = "rratelimiter:clients"
 
@@ -30,7 +30,7 @@ const (
 type Client struct {
 	Name string `json:"name"`
 
-	// Mark is what the ids of its members begin with, in hexadecimal digits; "" where
+	// Mark is how the ids of its members begin, in hexadecimal digits; "" where
 	// the layout that it writes has no room for one.
 	Mark string `json:"mark,omitempty"`
 
@@ -38,7 +38,7 @@ type Client struct {
 	ID string `json:"id"`
 }
 
-// CheckName tells why a Client can't be called so: limit.ErrInvalidConfig.
+// CheckName returns limit.ErrInvalidConfig if a Client can't have that name.
 func CheckName(name string) error {
 	why := ""
 	switch {

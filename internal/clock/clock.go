@@ -28,7 +28,7 @@ type Sleeper interface {
 	// callers do, and when to wake the first, zero if there is none.
 	Rest() (waiting int, next time.Time, rests bool)
 
-	// Moved wakes those whose time has come.
+	// Moved wakes callers whose time has come.
 	Moved()
 }
 
@@ -68,7 +68,7 @@ func (c *Clock) Machine(t time.Time) time.Time {
 	return time.Now().Add(t.Sub(c.Test.Now()))
 }
 
-// After returns a channel that tells that d is over, and what ends that.
+// After returns a channel that is closed or sent to after d, and a function that stops it.
 func (c *Clock) After(d time.Duration) (due <-chan time.Time, stop func()) {
 	if c == nil {
 		timer := time.NewTimer(d)
@@ -77,7 +77,7 @@ func (c *Clock) After(d time.Duration) (due <-chan time.Time, stop func()) {
 	return c.Test.After(d)
 }
 
-// Sooner returns the first of two moments, of which the zero time is none.
+// Sooner returns the first of two moments, ignoring zero times.
 func Sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -42,7 +42,7 @@ func (h *Histogram) Count() (n int64) {
 }
 
 // Percentile returns the duration that p of 100 counted ones do not exceed; 0
-// where nothing was counted.
+// if nothing was counted.
 func (h *Histogram) Percentile(p float64) time.Duration {
 	rank := p / 100 * float64(h.Count())
 	var below float64

@@ -21,10 +21,10 @@ const (
 	maxOwn = 100
 )
 
-// Holders are those who have permits of a limiter in use.
+// Holders are the clients that have permits of a limiter in use.
 type Holders struct {
 	Shares []Share
-	Whole  bool // nobody was left out
+	Whole  bool // no client was left out
 }
 
 // Of returns who has permits of the limiter in use. If each client has permits of its
@@ -46,7 +46,7 @@ func Of(ctx context.Context, limiter *rratelimiter.RateLimiter) (Holders, error)
 	return Holders{shares, whole}, err
 }
 
-// ofOwn is Of for a limiter of which each client has permits of its own.
+// ofOwn is Of for a limiter in which each client has permits of its own.
 func ofOwn(ctx context.Context, e *engine.Engine, l *engine.Limiter, names Names) (Holders, error) {
 	own := make(map[string]bool)
 	found := Holders{Shares: []Share{}}

@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// Kind is what is known of whoever has permits in use.
+// Kind is what is known about a client that has permits in use.
 type Kind string
 
 // The kinds.
@@ -23,8 +23,8 @@ const (
 	// Redisson is all Redissons together: nothing tells them apart.
 	Redisson Kind = "redisson"
 
-	// Unmarked is whoever wrote members that bear no mark: those of the layouts of
-	// Redisson before 3.17.0, and of its layout until 3.20.1 where it is not the mark
+	// Unmarked is the writers of members that bear no mark: those of the layouts of
+	// Redisson before 3.17.0, and of its layout until 3.20.1 if it is not the mark
 	// of a Client that has a name.
 	Unmarked Kind = "unmarked"
 )

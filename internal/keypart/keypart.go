@@ -52,7 +52,7 @@ func Escape(part string) string {
 }
 
 // Join returns the parts that follow a key's prefix: the text of each, escaped,
-// with ':' between, as a hash tag where they are to be one.
+// with ':' between, as a hash tag if they must be one.
 func Join[P any](parts []P, tagged bool, text func(P) (string, error)) (string, error) {
 	var joined strings.Builder
 	for i, part := range parts {
@@ -85,8 +85,8 @@ func Address(ip netip.Addr, bits int) string {
 	return netip.PrefixFrom(ip, bits).Masked().String()
 }
 
-// EscapeSuffix returns another key where key ends in suffix, which leads from keys to
-// their second ones: whoever is called "ann_time" must not reach that of "ann".
+// EscapeSuffix returns another key if key ends in suffix, which leads from keys to their second
+// ones: a client called "ann_time" must not reach the second key of "ann".
 // The percent sign makes it one that no other key is, as no escaped part ends so.
 func EscapeSuffix(key, suffix string) string {
 	if suffix == "" || !strings.HasSuffix(key, suffix) {

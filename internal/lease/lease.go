@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 )
 
-// Lease is what was taken ahead at once. It is safe for concurrent use.
+// Lease is permits that were taken ahead at once. It is safe for concurrent use.
 type Lease struct {
 	Sent  time.Time
 	Life  time.Duration
@@ -59,7 +59,7 @@ func (l *Lease) Add(permits int64) (left int64) {
 	}
 }
 
-// Left returns what is left, 0 or less where that is nothing.
+// Left returns how many permits are left, 0 or less if none are.
 func (l *Lease) Left() int64 { return l.left.Load() }
 
 // End ends the lease, and returns what was left.

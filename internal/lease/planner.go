@@ -43,7 +43,7 @@ type Planner struct {
 // Answer is what came of a batch.
 type Answer struct {
 	Sent, Come  time.Time
-	Interval    time.Duration // 0: the figures were not told
+	Interval    time.Duration // 0: the answer had no figures
 	Rate, Free  int64         // Free: after it
 	Callers     int64         // permits that its callers got
 	Asked       int64         // permits that were to be taken ahead
@@ -93,7 +93,7 @@ func (p *Planner) Life() time.Duration {
 	return min(max(p.interval/20, p.turn()*3/2), p.interval/2)
 }
 
-// Back returns when to ask again if the last answer left nothing free, else the zero time.
+// Back returns when to ask again if the last answer left nothing free, otherwise the zero time.
 func (p *Planner) Back() time.Time { return p.back }
 
 // Ask returns how many permits to take ahead with a batch for so many that is sent now. If
@@ -103,7 +103,7 @@ func (p *Planner) Ask(permits int64, now time.Time) (ahead int64, figures bool) 
 	switch {
 	case p.asked.IsZero() || p.interval > 0 && since > p.interval: // what was known has run out
 		p.demand, p.got, p.answered, p.short = average{}, average{seconds: p.interval.Seconds() / 20}, now, false
-	case !p.short || float64(p.drawn) > p.demand.in(since): // else callers were refused meanwhile
+	case !p.short || float64(p.drawn) > p.demand.in(since): // otherwise callers were refused meanwhile
 		p.demand.add(p.drawn, since, 0.5)
 	}
 	p.asked, p.drawn = now, 0
@@ -121,7 +121,7 @@ func (p *Planner) Ask(permits int64, now time.Time) (ahead int64, figures bool) 
 	return ahead, ahead > 0 || int64(wanted) > permits
 }
 
-// Answered takes note of an answer.
+// Answered records an answer.
 func (p *Planner) Answered(a Answer) {
 	taken := a.Callers + a.Ahead
 	p.drawn += taken
@@ -163,7 +163,7 @@ func (p *Planner) spread(wait, reset time.Duration) time.Duration {
 	return max(wait, back)
 }
 
-// Unused takes note that a lease ended of which so many permits were left.
+// Unused records that a lease ended with so many permits left.
 func (p *Planner) Unused(permits int64) {
 	p.drawn = max(0, p.drawn-permits)
 	p.got.permits -= float64(permits)

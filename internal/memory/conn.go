@@ -17,7 +17,7 @@ type bufferedConn struct {
 	mu     sync.Mutex
 	wake   *sync.Cond
 	buf    []byte
-	broken bool // the peer has gone; as with a socket, it is reading that tells
+	broken bool // the peer has gone; as with a socket, reads report it
 	closed bool
 }
 
@@ -43,7 +43,7 @@ func (c *bufferedConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// SetReadDeadline does not fail where the peer has gone, nor does it with a
+// SetReadDeadline does not fail if the peer has gone, nor does it with a
 // socket: reading tells.
 func (c *bufferedConn) SetReadDeadline(t time.Time) error {
 	if err := c.Conn.SetReadDeadline(t); !errors.Is(err, io.ErrClosedPipe) {

@@ -14,7 +14,7 @@ import (
 )
 
 // Masters returns a client of each server that may be written to, sorted by
-// address: the masters of a cluster, the shards of a ring that answer, else the
+// address: the masters of a cluster, the shards of a ring that answer, otherwise the
 // one server. They belong to rdb, which closes them.
 func Masters(ctx context.Context, rdb redis.UniversalClient) ([]*redis.Client, error) {
 	var (

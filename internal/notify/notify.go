@@ -31,7 +31,7 @@ type sharder interface {
 const (
 	noticeShard = "rratelimiter:notices"
 
-	// sweepEvery is how often channels are let go of that nobody needs.
+	// sweepEvery is how often unneeded channels are unsubscribed.
 	sweepEvery = time.Second
 
 	// quietFor is how long a subscription may be silent before its server is asked
@@ -51,12 +51,12 @@ func Can(rdb any) bool {
 // Channel returns the channel for notices of the limiter with that value key.
 func Channel(valueKey string) string { return strings.TrimSuffix(valueKey, "value") + "changed" }
 
-// Host is whom notices are for.
+// Host receives notices.
 type Host struct {
-	ID    []byte            // tells its own notices from those of others
-	Begin func() error      // counts background work in, or tells that there is to be no more
+	ID    []byte            // distinguishes its own notices from others
+	Begin func() error      // counts background work in; an error says that there must be no more
 	End   func()            // counts it out
-	Heard func(name string) // somebody else changed the limiter of that name
+	Heard func(name string) // another program changed the limiter of that name
 }
 
 // Notices is a Client's subscription.
@@ -100,7 +100,7 @@ func (n *Notices) Stop() {
 	}
 }
 
-// redis returns what notices go by, nil where there is nothing at the moment.
+// redis returns the connection for notices, nil if there is none at the moment.
 func (n *Notices) redis() pubSub {
 	if ring, ok := n.rdb.(sharder); ok {
 		if shard, err := ring.GetShardClientForKey(noticeShard); err == nil {
@@ -137,7 +137,7 @@ func (n *Notices) Listen(channel, name string, until time.Time) {
 	}
 }
 
-// run keeps the subscription up until nobody needs it. go-redis can't interrupt a read:
+// run keeps the subscription up while it is needed. go-redis can't interrupt a read:
 // after Stop the work counts for the timeout only.
 func (n *Notices) run() {
 	end := sync.OnceFunc(n.host.End)
@@ -152,7 +152,7 @@ func (n *Notices) run() {
 }
 
 // session subscribes by one connection. It tells false when there is no more to
-// do, and true where the connection was lost.
+// do, and true if the connection was lost.
 func (n *Notices) session() bool {
 	add, drop, more := n.next(true)
 	rdb := n.redis()
@@ -191,7 +191,7 @@ func (n *Notices) session() bool {
 }
 
 // next returns the channels to subscribe to, all or those that are new, and those
-// to let go of. more is false where nobody needs notices any longer.
+// to unsubscribe. more is false once notices are no longer needed.
 func (n *Notices) next(all bool) (add, drop []string, more bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -218,7 +218,7 @@ func (n *Notices) next(all bool) (add, drop []string, more bool) {
 	return add, drop, true
 }
 
-// receive tells of notices as they come in, until the connection is lost.
+// receive passes on notices as they come in, until the connection is lost.
 func (n *Notices) receive(sub *redis.PubSub) {
 	asked := false
 	for {

@@ -1,5 +1,5 @@
-// Package observe tells an observer and a log what limiters do: at once where a
-// caller is at hand, else from a goroutine of its own, so that no lock is held while
+// Package observe reports to an observer and a log what limiters do: at once if a
+// caller is at hand, otherwise from a goroutine of its own, so that no lock is held while
 // they run; and what they panic with ends nothing.
 package observe
 
@@ -13,7 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Observer tells both. A nil one tells nobody, at no cost.
+// Observer reports to both. A nil one reports nothing, at no cost.
 type Observer struct {
 	to  limit.Observer // or nil
 	log *slog.Logger   // or nil
@@ -22,10 +22,10 @@ type Observer struct {
 	queue   []func()
 	telling bool
 	waiting map[string]int  // callers, by limiter
-	changed map[string]bool // those of waiting that are in the queue
+	changed map[string]bool // limiters in waiting that are in the queue
 }
 
-// New returns an Observer, nil where there is nobody to be told.
+// New returns an Observer, nil if there is neither observer nor log.
 func New(to limit.Observer, log *slog.Logger) *Observer {
 	if to == nil && log == nil {
 		return nil
@@ -33,10 +33,10 @@ func New(to limit.Observer, log *slog.Logger) *Observer {
 	return &Observer{to: to, log: log, waiting: make(map[string]int), changed: make(map[string]bool)}
 }
 
-// Watches reports whether somebody is told of more than what is rare.
+// Watches reports whether more than rare events are observed.
 func (o *Observer) Watches() bool { return o != nil && o.to != nil }
 
-// Decided tells of a call that began at d.Start and ended now. Its outcome follows
+// Decided reports a call that began at d.Start and ended now. Its outcome follows
 // from granted and err.
 func (o *Observer) Decided(ctx context.Context, d limit.Decided, granted bool, err error) {
 	if !o.Watches() {
@@ -54,7 +54,7 @@ func (o *Observer) Decided(ctx context.Context, d limit.Decided, granted bool, e
 	o.safely(func() { o.to.Decided(ctx, d) })
 }
 
-// Landed tells of a flight, whose callers wait for what it brings. The caller may
+// Landed reports a flight, whose callers wait for what it brings. The caller may
 // hold locks.
 func (o *Observer) Landed(f limit.Flight) {
 	if o.Watches() {
@@ -85,14 +85,14 @@ func (o *Observer) Waits(limiter string, change int) {
 	})
 }
 
-// Leased tells of a lease. The caller may hold locks.
+// Leased reports a lease. The caller may hold locks.
 func (o *Observer) Leased(l limit.Lease) {
 	if o.Watches() {
 		o.later(func() { o.to.Leased(l) })
 	}
 }
 
-// Settled tells of a settlement. The caller may hold locks.
+// Settled reports a settlement. The caller may hold locks.
 func (o *Observer) Settled(s limit.Settled) {
 	if o.Watches() {
 		s.Kind = limit.KindOf(s.Err)
@@ -100,7 +100,7 @@ func (o *Observer) Settled(s limit.Settled) {
 	}
 }
 
-// Happened tells of what is rare, the log too. The caller may hold locks.
+// Happened reports a rare event, also to the log. The caller may hold locks.
 func (o *Observer) Happened(e limit.Event) {
 	if o == nil {
 		return
@@ -113,7 +113,7 @@ func (o *Observer) Happened(e limit.Event) {
 	}
 }
 
-// write has a log say what happened: a warning, unless it is good news.
+// write logs what happened: as a warning, unless it is good news.
 func write(log *slog.Logger, e limit.Event) {
 	var about []slog.Attr
 	if e.Limiter != "" {
@@ -139,7 +139,7 @@ func write(log *slog.Logger, e limit.Event) {
 // told.
 const maxBehind = 10_000
 
-// later has tell run soon, behind what was to be told before.
+// later makes tell run soon, after earlier reports.
 func (o *Observer) later(tell func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -174,7 +174,7 @@ func (o *Observer) drain() {
 	}
 }
 
-// safely keeps a panic from ending what is told of.
+// safely keeps a panic of the observer from ending the caller.
 func (o *Observer) safely(tell func()) {
 	defer func() {
 		if v := recover(); v != nil && o.log != nil {

@@ -13,7 +13,7 @@ import (
 // rratelimiter sets it.
 var Begins = func(limit.Limiter, string) {}
 
-// maxPrefixes is how many prefixes are known: of more, nothing is told.
+// maxPrefixes is how many prefixes are known: more are not checked.
 const maxPrefixes = 1000
 
 // Prefixes are how the names of a Client's limiters of keys begin, with the first rate
@@ -21,10 +21,10 @@ const maxPrefixes = 1000
 type Prefixes struct {
 	mu    sync.Mutex
 	rates map[string]limit.Rate
-	told  map[string]bool // of two rates
+	told  map[string]bool // reported for two rates
 }
 
-// Note takes note of a prefix, and tells where its keys may be those of another one, or
+// Note records a prefix, and reports if its keys may be those of another one, or
 // have another rate.
 func (p *Prefixes) Note(o *Observer, prefix string, rate limit.Rate) {
 	p.mu.Lock()
@@ -44,14 +44,14 @@ func (p *Prefixes) Note(o *Observer, prefix string, rate limit.Rate) {
 		if strings.HasPrefix(prefix, other) || strings.HasPrefix(other, prefix) {
 			o.mistaken(limit.Event{Kind: limit.PrefixesMeet, Limiter: prefix, Err: fmt.Errorf(
 				"limiters of keys begin with %q and with %q: a key of one can be a key of the other; "+
-					"choose prefixes of which neither continues the other", other, prefix)})
+					"choose prefixes so that neither begins with the other", other, prefix)})
 			break
 		}
 	}
 	p.rates[prefix] = rate
 }
 
-// mistaken tells of a mistake in the code: slog's default log, where there is no other.
+// mistaken logs a mistake in the code, with slog's default logger if there is no other.
 func (o *Observer) mistaken(e limit.Event) {
 	o.Happened(e)
 	if o == nil || o.log == nil {

@@ -31,7 +31,7 @@ const (
 	tripsOfSilence = 3
 	unknownTrip    = 250 * time.Millisecond
 	// Patience is how long the caller who has one begin waits for it: one who comes
-	// long after a server is back is not told that it is not.
+	// long after a server is back does not see its error.
 	Patience = 5 * time.Millisecond
 )
 
@@ -87,7 +87,7 @@ type Admission int
 const (
 	Sent    Admission = iota // it may
 	NotSent                  // the server is known to leave calls undecided
-	Probing                  // to see whether it still does, which [Breaker.Probed] is told
+	Probing                  // to see whether it still does; report the result to [Breaker.Probed]
 )
 
 // Admit reports whether a call may be sent. Of those that come while none may, one at a
@@ -108,7 +108,7 @@ func (b *Breaker) Admit() Admission {
 	return Probing
 }
 
-// Probed is told what came of a probe, and reports whether calls are sent again.
+// Probed records the result of a probe, and reports whether calls are sent again.
 func (b *Breaker) Probed(answers bool) (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -181,12 +181,12 @@ func (b *Breaker) Left(start time.Time) bool {
 	return time.Since(from) >= max(leastSilence, tripsOfSilence*trip)+b.Slack
 }
 
-// Decided is told that Redis decided a call.
+// Decided records that Redis decided a call.
 func (b *Breaker) Decided() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.open.Load() {
-		b.failed, b.pause, b.left = 0, 0, time.Time{} // else a probe is to say so: this call may be an old one
+		b.failed, b.pause, b.left = 0, 0, time.Time{} // otherwise only a probe shows it: this call may be an old one
 	}
 }
 

@@ -29,7 +29,7 @@ func NewGuard(c *clock.Clock) *Guard {
 }
 
 // Account is the handles of a limiter that let calls through for the same reasons: what
-// one of them let through, another may release. Handles are made anew for each request.
+// one of them let through, another may release. Programs may make a handle for each request.
 type Account struct {
 	Limiter string
 	Shadow  bool

@@ -22,10 +22,10 @@ type Question struct {
 	Timeout time.Duration // 0 with Waits: none
 	Figures bool          // the figures of the Decision are wanted
 	Undo    bool          // a grant is to be undone, perhaps
-	Settled bool          // a grant is settled later, so that it has a member of its own
+	Settled bool          // a grant is settled later, so it needs a member of its own
 }
 
-// Answer is what the caller is told.
+// Answer is the caller's answer.
 type Answer struct {
 	limit.Decision
 
@@ -39,7 +39,7 @@ type Answer struct {
 	Unanswered bool
 }
 
-// Limiter is one of which permits are asked.
+// Limiter is a limiter that is asked for permits.
 type Limiter struct {
 	Observed string // its name, for observers
 	Account  Account
@@ -75,7 +75,7 @@ type Policy struct {
 	Observer *observe.Observer
 	Failure  *limit.Failure // nil: errors stay errors
 	Shadow   bool           // limiters only watch
-	Host     Host           // nil if nobody waits
+	Host     Host           // nil if no one waits
 }
 
 // errOpen says why a call was not sent.
@@ -118,10 +118,10 @@ func (p *Policy) Tell(ctx context.Context, limiter string, q Question, a Answer,
 }
 
 // inShadow reports whether a limiter that only watches grants what it would have refused,
-// or failed to decide because of err: whatever is not the caller's mistake or wish.
+// or failed to decide because of err: anything but the caller's mistake or its context's end.
 func inShadow(ctx context.Context, granted bool, err error) bool {
 	if errors.Is(err, limit.ErrUnavailable) {
-		return ctx.Err() == nil // a deadline that err tells of may be that of an attempt
+		return ctx.Err() == nil // a deadline in err may be an attempt's
 	}
 	for _, stays := range []error{limit.ErrInvalidPermits, limit.ErrInvalidConfig, limit.ErrUnsupported, limit.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, stays) {
@@ -206,7 +206,7 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Question) (a Answer, undec
 	case errors.Is(err, limit.ErrUnavailable):
 		undecided = true
 	case errors.Is(err, context.DeadlineExceeded) && a.Unanswered && b.Left(start):
-		// Nobody is there to be answered, but the server is silent.
+		// The caller has gone, but the server is silent.
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return a, false, err
 	default:
@@ -219,7 +219,7 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Question) (a Answer, undec
 	return a, undecided, err
 }
 
-// changed tells that a server is asked no more, or again.
+// changed reports that a server is asked no more, or again.
 func (p *Policy) changed(open bool) {
 	kind := limit.AskedAgain
 	if open {

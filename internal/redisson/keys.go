@@ -6,7 +6,7 @@ import "strings"
 type Keys struct {
 	Config        string // hash: rate, interval, type, keepAliveTime
 	Value         string // string: free permits, shared by all clients
-	ClientValue   string // the same for one client, where the type is PER_CLIENT
+	ClientValue   string // the same for one client, if the type is PER_CLIENT
 	Permits       string // sorted set: permits in use, shared by all clients
 	ClientPermits string // the same for one client
 }

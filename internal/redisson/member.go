@@ -26,7 +26,7 @@ import (
 // Identities draws the ids of one client's members.
 type Identities struct {
 	layout codec.Layout
-	origin [8]byte       // what the ids begin with, where they have room for it
+	origin [8]byte       // how the ids begin, if they have room for it
 	calls  atomic.Uint64 // the counter in the ids
 }
 
@@ -47,7 +47,7 @@ func (i *Identities) Origin() []byte { return i.origin[:] }
 // client's too.
 func (i *Identities) Skip() { i.calls.Add(mathrand.Uint64N(1 << numberBits(i.layout))) }
 
-// Follow has the ids go on where another client's are, for tests of ids that meet.
+// Follow makes the ids continue another client's, for tests of ids that collide.
 func (i *Identities) Follow(other *Identities) { i.calls.Store(other.calls.Load()) }
 
 // numberBits is how many low bits of the counter stand in the id's last three
@@ -121,7 +121,7 @@ func WithPermits(member []byte, permits int64) []byte {
 	return member
 }
 
-// SetPermits has a member stand for that many permits.
+// SetPermits sets how many permits a member stands for.
 func SetPermits(member []byte, permits int64) {
 	binary.LittleEndian.PutUint32(member[len(member)-4:], uint32(permits))
 	if len(member) == 20 {

@@ -1,4 +1,4 @@
-// Package redisson holds what its versions ask of whoever shares limiters with
+// Package redisson holds what its versions require of programs that share limiters with
 // them: the names of the keys, the members of the permits set, and what may be
 // written.
 package redisson
@@ -19,13 +19,13 @@ const (
 	newestRedisson = "4.7.0"
 )
 
-// Rules are what the oldest Redisson that shares a limiter asks of whoever
+// Rules are what the oldest Redisson that shares a limiter requires of a program that
 // writes beside it.
 type Rules struct {
-	// Version is that of Redisson, for messages.
+	// Version is Redisson's version, for messages.
 	Version string
 
-	// Layout is how members are packed; 0 where none are kept, and the value
+	// Layout is how members are packed; 0 if none are kept, and the value
 	// alone counts a fixed window.
 	Layout codec.Layout
 
@@ -42,7 +42,7 @@ var NewestRules = Rules{Version: "3.35.0", Layout: codec.LayoutD2, Merge: true}
 // KeepsNoMembers reports whether the value alone counts a fixed window.
 func (r Rules) KeepsNoMembers() bool { return r.Layout == 0 }
 
-// Flags tell a script what the rules are.
+// Flags returns the rules as a script reads them.
 func (r Rules) Flags() string {
 	switch {
 	case r.KeepsNoMembers():

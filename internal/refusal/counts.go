@@ -61,7 +61,7 @@ func (c *Counts) grantsOf(key string) *grants {
 	return g
 }
 
-// uncount forgets a count that nobody keeps.
+// uncount removes an unused count.
 func (c *Counts) uncount(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,10 +75,10 @@ func (c *Counts) uncount(key string) {
 	}
 }
 
-// Changed is told that permits of the limiter may have become free.
+// Changed records that permits of the limiter may have become free.
 func (c *Counts) Changed(key string) { c.changesOf(key).Add(1) }
 
-// Granted is told that permits of the limiter were taken, or may have been.
+// Granted records that permits of the limiter were taken, or may have been.
 func (c *Counts) Granted(key string) {
 	if !c.remembering.Load() {
 		return

@@ -20,8 +20,8 @@ type Cache struct {
 	clock   *clock.Clock
 	changes *atomic.Uint64 // of the limiter through its Client
 	grants  *grants        // likewise
-	tries   slot           // tells that permits are refused
-	figures slot           // tells with which figures
+	tries   slot           // that permits are refused
+	figures slot           // with which figures
 	reading atomic.Bool    // the time to live is being read
 }
 
@@ -55,7 +55,7 @@ func (c *Cache) Now() Moment {
 // Granted returns that moment, and after what has been granted by now.
 func (c *Cache) Granted(m Moment) Moment { return Moment{m.changes, c.Now().grants} }
 
-// since reports whether what was told at that moment still holds: a grant makes a
+// since reports whether an answer of that moment still holds: a grant makes a
 // refusal no less true, but its figures.
 func (c *Cache) since(s *slot, before Moment) bool {
 	now := c.Now()
@@ -67,7 +67,7 @@ func (c *Cache) valid(s *slot, a *refusal) bool {
 	return a != nil && c.since(s, a.before) && c.clock.Since(a.sent) < a.lasts
 }
 
-// find returns the refusal that answers a request, nil where there is none.
+// find returns the refusal that answers a request, nil if there is none.
 func (c *Cache) find(s *slot, permits int64) *refusal {
 	a := s.Load()
 	if a == nil || permits < a.permits || permits > a.most || !c.valid(s, a) {
@@ -95,8 +95,8 @@ func (c *Cache) Decision(permits int64) (d limit.Decision, ok bool) {
 }
 
 // Note remembers a refusal that was asked for at that moment; without ResetAfter
-// its figures are not all known. alive is when somebody must ask again to keep the
-// limiter alive; zero where that is not known.
+// its figures are not all known. alive is when a caller must ask again to keep the
+// limiter alive; zero if that is not known.
 func (c *Cache) Note(permits int64, sent time.Time, before Moment, d limit.Decision, alive time.Time) {
 	if c == nil || d.RetryAfter <= 0 || !c.since(&c.tries, before) {
 		return
@@ -141,8 +141,8 @@ func (c *Cache) put(s *slot, a *refusal) {
 
 // Confirm has new refusals last until the moment that the server named, or half
 // as long as the limiter lives: a time to live that each request starts anew must
-// not run out for want of requests. lives reads that time, below 0 where it has no
-// end; ok is false where that failed.
+// not run out because no requests come. lives reads that time, below 0 if it has no
+// end; ok is false if that failed.
 func (c *Cache) Confirm(lives func() (life time.Duration, ok bool)) {
 	unsure := func(s *slot) bool {
 		a := s.Load()
@@ -169,7 +169,7 @@ func (c *Cache) Confirm(lives func() (life time.Duration, ok bool)) {
 	}
 }
 
-// Until returns when the refusal ends that is remembered; zero where there is none.
+// Until returns when the remembered refusal ends; zero if there is none.
 func (c *Cache) Until() time.Time {
 	a := c.tries.Load()
 	if a == nil {
