@@ -84,7 +84,7 @@ func (c *call) change() error {
 	case err != nil:
 		p = &plan{name: r.name}
 	case r.Expect != p.expect(r):
-		err = answer.Refuse(http.StatusConflict, "this is no longer as it was shown: look at it anew")
+		err = answer.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
 	default:
 		err, tried = p.do(ctx), true
 	}

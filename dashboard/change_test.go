@@ -46,7 +46,7 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	first := rratelimiter.Config{Rate: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour}
 	s.limiter("orders", first, 4)
 	_, preview := s.post("/api/preview", rateBody("orders", 3, 60_000, true))
-	assert.Equal(t, []any{"4 permits are in use, more than the new rate: nobody gets a permit until 2 of them are back."}, preview["warnings"])
+	assert.Equal(t, []any{"4 permits are in use, more than the new rate: no one gets a permit until 2 of them are back."}, preview["warnings"])
 	preview, answer := s.change(rateBody("orders", 50, 60_000, true))
 	before := map[string]string{factRate: "10/1h", factType: "OVERALL", factAlive: "2h", factInUse: "4", factExpires: "2h"}
 	assert.Equal(t, before, facts(preview["before"]))

@@ -31,7 +31,7 @@ const (
 	looksBroken     = "A hash with fields of a RateLimiter that can't be read as one: calls of it fail."
 	looksState      = "The permits or the value of a RateLimiter: look at the limiter's own name."
 	looksThresholds = "Thresholds of a sliding log."
-	looksOwn        = "A key of a limiter that this page was told of."
+	looksOwn        = "A key of a limiter in this page's configuration."
 	looksOther      = "No limiter that is known here. Of other keys the page tells type and size only."
 )
 

@@ -248,7 +248,7 @@ var (
 func textOf(a look.Anomaly, p look.Problem, f *look.Inspection) string {
 	switch {
 	case a.Kind == "other_hash":
-		return "this key holds something else and is no limiter"
+		return "this key holds something else, not a limiter"
 	case a.Kind == "bad_config":
 		return "rate, interval or type in the hash is missing, or no whole number that may be there"
 	case a.Kind == "bad_value":

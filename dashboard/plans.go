@@ -31,7 +31,7 @@ func (c *call) found(ctx context.Context, r *request, client string) (*look.Insp
 	case !f.Exists:
 		return nil, rratelimiter.ErrNotInitialized
 	case f.Foreign:
-		return nil, answer.Refuse(http.StatusConflict, "this key holds something else and is no limiter: it is not changed here")
+		return nil, answer.Refuse(http.StatusConflict, "this key holds something else, not a limiter: it is not changed here")
 	}
 	return f, nil
 }
@@ -144,7 +144,7 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 	}
 	if readable && keepState && old.Type == cfg.Type && cfg.Type == rratelimiter.Overall {
 		if n := inUseNow(f); n > cfg.Rate {
-			p.warnings = append(p.warnings, fmt.Sprintf("%s are in use, more than the new rate: nobody gets a permit until %d of them are back.",
+			p.warnings = append(p.warnings, fmt.Sprintf("%s are in use, more than the new rate: no one gets a permit until %d of them are back.",
 				words.Plural(n, "permit"), n-cfg.Rate+1))
 		}
 	}
@@ -187,7 +187,7 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if now, ok := configOf(f); !ok || now != how.after {
-		return nil, answer.Refuse(http.StatusConflict, "the rate was changed again, by somebody else: there is nothing to undo")
+		return nil, answer.Refuse(http.StatusConflict, "the rate was changed again since: there is nothing to undo")
 	}
 	p, err := c.rateTo(name, f, how.before, how.keepState)
 	if err != nil {
@@ -284,7 +284,7 @@ func (c *call) planRelease(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if len(f.States) == 0 {
-		return nil, answer.BadRequest("each client has permits of its own: say whose to release")
+		return nil, answer.BadRequest("each client has permits of its own: choose the client whose permits to release")
 	}
 	used := f.States[0].InUse
 	p := &plan{
@@ -312,7 +312,7 @@ func (c *call) planMigrate(ctx context.Context, r *request) (*plan, error) {
 	own := f.PerClient()
 	p := &plan{
 		name: r.name, state: stateText(f), before: []fact{{"Members", membersText(f, own)}},
-		after:    []fact{{"Members", "those of older layouts are in that of Redisson 3.21 and newer, for the same permits at the same times"}},
+		after:    []fact{{"Members", "members of older layouts get the layout of Redisson 3.21 and newer, for the same permits at the same times"}},
 		warnings: []string{"Redissons before 3.17 can't read what it writes. This can't be undone."},
 	}
 	p.do = func(ctx context.Context) error {

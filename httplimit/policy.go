@@ -102,7 +102,7 @@ func (m *middleware) checkPrefixes(a, b *policy) error {
 		return nil
 	}
 	return fmt.Errorf("the keys of policy %q begin with %q and those of policy %q with %q, so that a key of one could be another's: "+
-		"give them prefixes of which neither continues the other, by Policy.Prefix or WithPrefix",
+		"give them prefixes so that neither begins with the other, by Policy.Prefix or WithPrefix",
 		b.name, b.prefix, a.name, a.prefix)
 }
 

@@ -4,12 +4,12 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 --   Without 3 and 5 for a limiter that is known to be of type Overall
--- ARGV, those at the end left out where they are empty
+-- ARGV, empty ones at the end left out
 --   1  member of the permits set for the sum of all requests; without its
 --      permits it is the call's identity. '' with w
---   2  the sum of all requests; 1 where it is left out
+--   2  the sum of all requests; 1 if it is left out
 --   3  '' or the configuration for a limiter that has none:
---      'rate interval type keepAliveTime', and of a default that the limiter is to
+--      'rate interval type keepAliveTime', and for a default that the limiter must
 --      remember ' began': when the program did, in epoch us
 --   4  letters, or '': f, the figures are wanted, so that all that has run out is
 --      reclaimed even if no request needs it; a, a refusal looks for permits
@@ -21,33 +21,33 @@
 --      limiter has
 --   5  '' or, when the call may have run already, its age in ms
 --   6  '' or the token of the 'again' answer
---   7  how many of the first requests stand in line: where one of them does not
+--   7  how many of the first requests stand in line: if one of them does not
 --      fit, those behind it in the line are refused
 --   8, 9, ...  permits, count: that many requests for so many permits each;
 --      left out for one request for the sum
 -- Returns
 --   the permits granted, if that is the sum, or below 0 the wait of each request, if
 --   all are refused for the same; of a limiter of type Overall, if no figures are
---   wanted. Else
---   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms at
---   which the window ends stands before the waits. The permits granted are text
---   where state was repaired
+--   wanted. Otherwise
+--   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of
+--   the window's end stands before the waits. The permits granted are text
+--   if state was repaired
 --      free: free permits before, below 0 while a lowered rate is paid off
 --      taken: the permits granted
---      reset: where the figures are wanted, ms until all permits are free again,
---      if nobody takes more
---      keep: the keep-alive time in ms, that this call started anew; 0 for none.
---      Below 0 it is eight times that, and 1 where state was repaired, 2 where the
---      limiter is shared with Redissons that the caller's layout excludes, 4 where
+--      reset: if the figures are wanted, ms until all permits are free again,
+--      if no one takes more
+--      keep: the keep-alive time in ms, which this call restarted; 0 for none.
+--      Below 0 it is eight times that, and 1 if state was repaired, 2 if the
+--      limiter is shared with Redissons that the caller's layout excludes, 4 if
 --      it has the default of a program that began later
---      waits: for each run of which a request was refused, save those behind
+--      waits: for each run with a refused request, except those behind
 --      another in the line and those above the rate: the ms until it could
---      pass; negative where it is at least so long
---   'again', token   the call is to be repeated; nothing was granted
+--      pass; negative if it is at least so long
+--   'again', token   the call must be repeated; nothing was granted
 --   'taken'   another call has the same id; nothing was granted
 --   'keys'   the limiter is not of type Overall: all five are needed; nothing was granted
---   'default', rate, interval, type, keepAliveTime   what it has is another default,
---      of a program that began before: set_rate is to replace it; nothing was granted
+--   'default', rate, interval, type, keepAliveTime   it has another default,
+--      of a program that began before: set_rate must replace it; nothing was granted
 --   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
 --   been answered already)
 
@@ -85,7 +85,7 @@ flags, age = flags or '', age or ''
 local single, windowed, up_to = string.find(flags, 's'), string.find(flags, 'w'), string.find(flags, 'u')
 local now, list, identity = tonumber(now_text), fields[5], string.sub(ARGV[1], 1, -5)
 
--- What is there: the configuration, the pair in use, and the value.
+-- The state: the configuration, the pair in use, and the value.
 local config, new, problem = config_or_new(fields, ARGV[3] or '')
 if problem then
   return problem
@@ -108,7 +108,7 @@ if config.per_client or not value_text then
   value_text = redis.call('GET', value_key)
 end
 
--- What is asked for, and what an earlier run of the call was granted of it.
+-- The requests, and what an earlier run of the call was granted.
 local requests = read_requests(sum_text, single, up_to)
 local answered = not windowed and was_answered(list, identity)
 local found, token, more = nil, ARGV[6] or '', nil
@@ -130,7 +130,7 @@ if answered and not found then
 end
 local noted, need = age ~= '' and not answered, sum_of_requests(requests, rate)
 if found and found > 0 then
-  -- Others may have released some of it: it is the least that the requests can come to.
+  -- Others may have released some of it: it is the least that the requests can get.
   for _ = 1, 1000 do
     local taken, _, lacks = walk_requests(requests, rate, found, true)
     if taken == found then
@@ -145,7 +145,7 @@ elseif need == 0 then
   return {rate, 0, 0, interval, 0, 0}
 end
 
--- The state is brought up to date. Where each has a member of its own, nothing that
+-- The state is brought up to date. If each has a member of its own, nothing that
 -- has run out stays. A token says what was found.
 local prefix = found and 'found:' .. digits(found) .. ';' or ''
 if new then

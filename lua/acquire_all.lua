@@ -14,7 +14,7 @@
 --      leaked, 'd' as for acquire, and behind these, as for acquire, its
 --      configuration if it has none
 -- Returns
---   the permits, if they were granted and no state was repaired; else
+--   the permits, if they were granted and no state was repaired; otherwise
 --   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time
 --      in ms, 0 for none, and if its state was repaired -1 less that; then of
 --      limiters that refused them, none if they were granted: which one of those in
@@ -22,7 +22,7 @@
 --      so long
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'default', number, rate, ...   as for acquire, of the limiter of that number
---   'again', token   the call is to be repeated; nothing was granted
+--   'again', token   the call must be repeated; nothing was granted
 --   'taken'   another call has the same id; nothing was granted
 --   NOTINIT <number of its config>, CORRUPT <key's number> <field> <why>, LATE (an
 --   attempt that has been answered already)
@@ -44,16 +44,16 @@ local age, token, identity = ARGV[4], ARGV[5], string.sub(ARGV[1], 1, -5)
 local now_text = clock()
 local now = tonumber(now_text)
 
--- A token tells the step that was under way, the number of the limiter, and how far
--- the step had come with it.
+-- A token has the step that was under way, the number of the limiter, and how far the step had come
+-- with it.
 local step, number, rest = string.match(token, '^(%l+):(%d+):(.*)$')
 number = tonumber(number or '0')
 local function again(name, i, more)
   return {'again', name .. ':' .. digits(i) .. ':' .. more}
 end
 
--- All limiters are read before any is changed. What is wrong with one is said
--- once it is known that the call has not run.
+-- All limiters are read before any is changed. An error of one is returned once it is known that the
+-- call has not run.
 local limiters, problem, answered, missing = {}, nil, false, false
 for i = 1, #ARGV - 5 do
   local at = 5 * (i - 1)
@@ -72,7 +72,7 @@ for i = 1, #ARGV - 5 do
   answered = answered or was_answered(fields[5], identity)
 end
 
--- A call looks at about so many rows, and at all that one limiter has it look at.
+-- A call looks at about so many rows, and at all that one limiter needs.
 local budget = 512
 local function spend(rows)
   budget = budget - math.min(rows, 256)
@@ -145,7 +145,7 @@ for i, l in ipairs(limiters) do
   local permits_key, text = l.permits_key, redis.call('GET', l.value_key)
   local value = integer(text)
   local enough = value and value <= l.rate and value >= permits and (value == l.rate or redis.call('EXISTS', permits_key) == 1)
-  -- If there is enough the rows need no look, save once in a few permits, or
+  -- If there is enough the rows are read only once in a few permits, or
   -- always for those Redissons that must not find many that have run out.
   if enough and (i < from or not single and value % 16 >= permits) then
     l.state = {free = value, window = is_window(l)}

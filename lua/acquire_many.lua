@@ -1,4 +1,4 @@
--- Takes permits for one request of each of several limiters of type Overall, where the
+-- Takes permits for one request of each of several limiters of type Overall, if the
 -- fast path decides.
 --
 -- KEYS, for each limiter
@@ -20,7 +20,7 @@ end
 
 local answers, refusable = {}, tonumber(ARGV[1])
 for i = 1, (#ARGV - 1) / 2 do
-  -- What is wrong with one limiter is its own callers' error.
+  -- An error of one limiter is for its own callers.
   local ok, answer = pcall(fast_path, KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[2 * i], ARGV[2 * i + 1],
     i > refusable and 'a' or nil)
   answers[i] = ok and answer or 0

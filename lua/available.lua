@@ -1,4 +1,4 @@
--- Tells how many permits are free, after giving back all that has run out.
+-- Returns how many permits are free, after giving back all that has run out.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits

@@ -1,4 +1,4 @@
--- Gives all keys of a limiter one time to live or takes it away, save a value that
+-- Gives all keys of a limiter one time to live or takes it away, except from a value that
 -- counts a window: that ends by itself. A client's own keys go earlier if its idle
 -- time is over before.
 --
@@ -8,7 +8,7 @@
 --   1  PEXPIRE, PEXPIREAT, or PERSIST to take it away  2  ms, 0 with PERSIST
 --   3  letters, or '': w, as for acquire
 -- Returns
---   1 when a key was there, with PERSIST when the limiter had a time to live; else 0
+--   1 when a key was there, with PERSIST when the limiter had a time to live; otherwise 0
 
 --- @include "config"
 --- @include "clock"
@@ -23,7 +23,7 @@ elseif ARGV[1] == 'PEXPIREAT' then
   ttl = ttl - tonumber(clock())
 end
 
--- A moment that has passed would have Redis free the keys at once, however much
+-- A moment that has passed would make Redis free the keys at once, however much
 -- that is.
 local function expire(key)
   if persist then
@@ -34,7 +34,7 @@ local function expire(key)
   return redis.call(ARGV[1], key, ARGV[2])
 end
 
--- A client's own keys that are not in use, the limiter being of type Overall or lost, live
+-- If the limiter is of type Overall or lost, a client's own keys are not in use and live
 -- no longer than they would have.
 local function expire_own(key)
   local most = config and config.per_client and idle_time(config) or redis.call('PTTL', key)
@@ -44,7 +44,7 @@ local function expire_own(key)
   return expire(key)
 end
 
--- A window keeps its end. That of the pair in use gets one that a window can have: by a
+-- A window keeps its end. The window of the pair in use gets one that a window can have: by a
 -- clock that was set back it would end later.
 local shared = parse_config({'0', config and digits(config.interval) or '0', '0'})
 shared.windowed = windowed

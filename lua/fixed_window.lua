@@ -13,9 +13,9 @@
 --   limit, free, taken, end, reset, waits...
 --      free: free permits before
 --      taken: the permits granted
---      end: epoch ms at which the window ends
+--      end: epoch ms of the window's end
 --      reset: ms until all permits are free again; 0 if they are
---      waits: for each run of which a request was refused, save those above the
+--      waits: for each run with a refused request, except those above the
 --      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>
 

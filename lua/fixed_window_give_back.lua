@@ -4,10 +4,10 @@
 --   1 count of the permits taken in the window
 -- ARGV
 --   1  permits
---   2  epoch ms at which their window ends
+--   2  epoch ms of their window's end
 --   3  window in ms
 -- Returns
---   1 where the permits were given back, else 0
+--   1 if the permits were given back, otherwise 0
 
 --- @include "clock"
 --- @include "digits"

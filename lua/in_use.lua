@@ -4,13 +4,13 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  '' or the token of the 'again' answer, or the place from which to look on
---   2  what the identities of the client's members begin with. It and what follows are
+--   1  '' or the token of the 'again' answer, or the place to continue from
+--   2  how the identities of the client's members begin. It and what follows are
 --      left out if all members are to be listed
 --   3  ms since the client was granted permits last, no more than that
---   4  '' or ms: what was granted longer ago is left out
+--   4  '' or ms: members granted longer ago are left out
 -- Returns
---   'again', token, members   the call is to be repeated
+--   'again', token, members   the call must be repeated
 --   'end', '', members
 --   'end', place   of the client's member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
@@ -20,7 +20,7 @@
 --- @include "limiter"
 local place, mark = ARGV[1], ARGV[2]
 if mark and place == '' then
-  -- Whatever is newer is of others.
+  -- Newer ones are others'.
   place = digits(now - tonumber(ARGV[3])) .. ':0:'
 end
 local rows, first = rows_from(permits_key, place, 512)

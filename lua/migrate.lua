@@ -5,11 +5,11 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  a member, of 256 with ids that nobody else uses; they bear no client's mark
+--   1  a member, of 256 with ids that no one else uses; they bear no client's mark
 --   2  '' or the token of the 'again' answer
 -- Returns
 --   the number of members written
---   'again', token   the call is to be repeated, with another member
+--   'again', token   the call must be repeated, with another member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "settle"
@@ -51,7 +51,7 @@ _, problem = sum_of(rows, config.permits_place)
 if problem then
   return problem
 end
--- To look at a row takes much less time than to rewrite it. Those of layout D keep
+-- Reading a row takes much less time than rewriting it. Members of layout D keep
 -- the id, which bears the mark of the client that took the permits.
 local old, new, looked = {}, {}, 0
 for i = #rows, 1, -1 do

@@ -1,4 +1,4 @@
--- Notes what a client is called, and forgets those that were not noted for long.
+-- Notes a client's name, and removes names that were not noted for long.
 --
 -- KEYS
 --   1 names of clients

@@ -1,5 +1,5 @@
--- Tells what acquire would answer to one request by itself, with letter f, and
--- changes nothing.
+-- Returns what acquire would answer to a single request with letter f, and changes
+-- nothing.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
@@ -9,9 +9,9 @@
 --   3  letters, or '': a, w, as for acquire
 --   4  '' or the token of the 'again' answer
 -- Returns
---   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms at
---   which the window ends stands before the waits: as acquire does
---   'again', token   the call is to be repeated
+--   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of
+--   the window's end stands before the waits, as with acquire
+--   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "clock"
@@ -47,7 +47,7 @@ end
 local in_use = newest and newest > now - interval
 
 -- If the value or the configuration was lost, the value is what the set leaves. What has
--- run out is free, save of a window, all of which comes back at its end.
+-- run out is free, except in a window, which comes back as a whole at its end.
 local free = math.min(value or rate, rate)
 if not in_use then
   newest, window = nil, value and window and free < rate

@@ -1,10 +1,10 @@
--- Writes in a way that changes nothing: an error where the server refuses the writes of
+-- Writes in a way that changes nothing: an error if the server refuses the writes of
 -- decisions, because it is a replica or full, or lacks replicas or its disk.
 --
 -- KEYS
 --   1 a limiter's key, whatever it holds
 -- ARGV
---   1 the command by which the limiter's decisions write, SET or ZADD
+--   1 the command with which the limiter's decisions write, SET or ZADD
 -- Returns
 --   1
 

@@ -81,7 +81,7 @@ if value then
   -- In this order Lua counts exactly, up to the highest rate. A debt can't be larger than that.
   local kept = math.max(-9007199254740991, config.rate - (old.rate - math.min(value, old.rate)))
   -- A client's own value may be the rest of another rate than that which others
-  -- have set since. Nobody but the client raises it, as Redisson does with that of all clients.
+  -- have set since. Only the client raises it, as Redisson does with that of all clients.
   if used and config.per_client then
     kept = math.min(kept, config.rate - used)
   end

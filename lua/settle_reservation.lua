@@ -47,7 +47,7 @@ local value_key, permits_key = config.value_key, config.permits_key
 local now = tonumber(clock())
 local searched = string.match(token, '^find:') and token or nil
 
--- What an earlier run has charged. Where others have given back all of it, it is charged
+-- What an earlier run has charged. If others have given back all of it, it is charged
 -- again. A token of a step below says that the search is over.
 if more > 0 then
   local charged, again, done = nil, nil, was_answered(fields[5], identity)

@@ -10,7 +10,7 @@
 --   2  window in ms
 --   3  field of thresholds
 --   4  id of the call, which begins the names of its members
---   5  '1' if the call may have run already, else ''
+--   5  '1' if the call may have run already, otherwise ''
 --   6, 7, ...  permits, count: that many requests for so many permits each.
 --      Permits without a count: nothing is changed, and the answer is what one
 --      request for so many would get
@@ -19,9 +19,9 @@
 --      free: free permits before
 --      taken: the permits granted; their members are id:0, id:1, ...
 --      reset: ms until all permits are free again; 0 if they are
---      waits: for each run of which a request was refused, save those above the
+--      waits: for each run with a refused request, except those above the
 --      limit: the ms until it could pass
---   'again'   the call is to be repeated; nothing was granted
+--   'again'   the call must be repeated; nothing was granted
 --   CORRUPT <key's number> <field> <why>
 
 local limit_text = ARGV[1]
@@ -32,7 +32,7 @@ local time = redis.call('TIME')
 local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
 local rows = redis.call('ZCARD', KEYS[1])
 
--- One permit of a log that has it, and in which nothing has run out or is dated
+-- One permit, if the log has it and nothing in it has run out or is dated
 -- ahead: the common case, with the fewest commands. Arithmetic turns text into
 -- numbers, without a call.
 if #ARGV == 7 and ARGV[6] == '1' and ARGV[7] == '1' and ARGV[5] == '' and

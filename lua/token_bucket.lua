@@ -10,7 +10,7 @@
 --   2  refill: tokens added each interval
 --   3  interval in seconds
 --   4  how many tokens may be borrowed
---   5  ms in which an empty bucket fills
+--   5  ms until an empty bucket is full
 --   6, 7, ...  tokens, count: that many requests for so many tokens each. Tokens
 --      without a count: nothing is changed, and the answer is what one request
 --      for so many would get
@@ -21,7 +21,7 @@
 --      taken: the tokens granted
 --      last: epoch seconds of the last refill
 --      reset: ms until the bucket is full; 0 if it is
---      waits: for each run of which a request was refused, save those above the
+--      waits: for each run with a refused request, except those above the
 --      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>
 
@@ -44,8 +44,8 @@ if last_text and not last then
   return corrupt(2, 'time', 'is no number of seconds: ' .. last_text)
 end
 
--- Of a bucket that lost one of its keys no more is taken for granted than is
--- sure: no refill if it is not known since when, and no tokens but refills.
+-- For a bucket that lost one of its keys only what is sure counts: no refill if
+-- its time is unknown, and no tokens except refills.
 local changed = not tokens or not last
 if changed then
   if tokens then
@@ -78,8 +78,8 @@ end
 
 local reset = tokens < capacity and wait_for(capacity - tokens) or 0
 
--- By the clock of a caller that is ahead no refill may ever come. The bucket is
--- full all the same once the keys have gone.
+-- If a caller's clock is far ahead, no refill may ever come. The bucket is full
+-- nevertheless once the keys have gone.
 local ahead, left = last > second, life
 local write = taken > 0 or changed
 if not write then

@@ -1,4 +1,4 @@
--- Puts tokens back into a bucket, less those that have come back by themselves: a
+-- Puts tokens back into a bucket, except those that have come back by themselves: a
 -- bucket with more in it overflows sooner.
 --
 -- KEYS
@@ -12,7 +12,7 @@
 --   5  how many were left when they had been taken
 --   6  epoch seconds of the last refill then
 --   7  ms since, by the caller's clock
---   8  ms in which an empty bucket fills
+--   8  ms until an empty bucket is full
 -- Returns
 --   how many were put back
 
@@ -23,7 +23,7 @@
 local capacity, refill, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local left, began = tonumber(ARGV[5]), tonumber(ARGV[6])
 local tokens, last = integer(redis.call('GET', KEYS[1])), integer(redis.call('GET', KEYS[2]))
--- Refills come at whole intervals: a bucket out of step is one that was made anew,
+-- Refills come at whole intervals: a bucket out of step is one that was set up again,
 -- or whose clock has gone back and been set right.
 if not tokens or not last or last < began or (last - began) % interval ~= 0 then
   return 0

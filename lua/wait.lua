@@ -1,4 +1,4 @@
--- Tells when so many permits will be free, if nobody takes or releases any.
+-- Returns when so many permits will be free, if no one takes or releases any.
 -- Changes nothing.
 --
 -- KEYS

@@ -24,7 +24,7 @@ func newAcquire(a *app) *cobra.Command {
 		Long: `Take permits. Without flags it is one try; with --timeout it waits up to that
 long, with --wait without end.
 
-Exits 0 where the permits were granted, 1 where not.`,
+Exits 0 if the permits were granted, 1 if not.`,
 		Example: `  rrl acquire orders
   rrl acquire orders --permits 2 --timeout 100ms
   rrl acquire orders --wait && ./call-the-api`,

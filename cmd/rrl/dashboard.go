@@ -61,7 +61,7 @@ not show. With --open it does not. Browsers that reach the page by a host name g
 if --host names that.
 
 Nothing can be changed without --write, and then with a token of its own only: it is
-$RRL_DASHBOARD_TOKEN or what --token-file has, else a new one that is printed.
+$RRL_DASHBOARD_TOKEN or --token-file, or else a new one that is printed.
 
 Keys of fixed windows, sliding logs and token buckets can't be told from other
 keys: --keys names them, by KIND:PREFIX=LIMIT/WINDOW; of buckets it is
@@ -78,9 +78,9 @@ sliding logs: no other hash's are shown.`,
 	flags.StringVar(&b.listen, "listen", defaultListen, "`ADDRESS` to serve the page on; port 0 takes a free one")
 	flags.StringArrayVar(&b.hosts, "host", nil, "`NAME` or address by which browsers reach the page; may be given more than once")
 	flags.BoolVar(&b.demo, "demo", false, "show limiters in use on a server of its own, whatever $REDIS_URL says")
-	flags.StringVar(&b.lookToken, "token", "", "`TOKEN` that looking needs (default $RRL_DASHBOARD_READ_TOKEN, else none)")
+	flags.StringVar(&b.lookToken, "token", "", "`TOKEN` that looking needs (default $RRL_DASHBOARD_READ_TOKEN, or none)")
 	flags.BoolVar(&b.open, "open", false, "let everyone who reaches --listen look, without a token")
-	flags.BoolVar(&b.write, "write", false, "offer changes, to those who have the token for them")
+	flags.BoolVar(&b.write, "write", false, "offer changes to users with the token for them")
 	flags.StringVar(&b.tokenFile, "token-file", "", "read the token for changes from this `FILE`")
 	flags.StringArrayVar(&b.others, "keys", nil, "`KIND:PREFIX=RATE` of keys that are shown too; may be given more than once")
 	flags.IntVar(&b.reads, "reads", 2000, "commands a second, at most about so many")

@@ -64,7 +64,7 @@ func newScenario(a *app, s demo.Scenario) *cobra.Command {
 	return &cobra.Command{
 		Use:     s.Name,
 		Short:   s.Short,
-		Long:    s.Long + "\n\nIt brings its own small server, whose clock it moves, and so makes short work of\nminutes.",
+		Long:    s.Long + "\n\nIt starts its own small server and moves the server's clock, so minutes pass\nquickly.",
 		Example: "  rrl demo " + s.Name + "\n  rrl demo " + s.Name + " --json",
 		Args:    named(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -23,7 +23,7 @@ func newExpire(a *app) *cobra.Command {
 		Long: `Let a limiter expire, its rate included, after the time TTL. With --clear in
 place of TTL, it no longer expires. A key that holds something else is left alone.
 
-Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
+Exits 1 if nothing changed: there is no such limiter, or nothing to clear.`,
 		Example: `  rrl expire orders 10m
   rrl expire orders --clear`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -94,7 +94,7 @@ func newDelete(a *app) *cobra.Command {
 		Long: `Delete a limiter with all it keeps. A key that holds something else is left alone
 unless --force is given: what counts as a limiter, broken or not, rrl ls lists.
 
-Exits 1 where there is no such limiter.`,
+Exits 1 if there is no such limiter.`,
 		Example: `  rrl delete orders`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -117,7 +117,7 @@ Exits 1 where there is no such limiter.`,
 }
 
 // isForeign reports whether a key of that type, with these values of look.FieldNames if
-// it is a hash, holds something else than a limiter.
+// it is a hash, holds something other than a limiter.
 type isForeign func(kind string, fields []any) bool
 
 // otherHash is for commands that set a rate: that cures a hash which has some of the
@@ -126,7 +126,7 @@ func otherHash(kind string, fields []any) bool {
 	return kind == "hash" && !slices.ContainsFunc(fields, func(field any) bool { return field != nil })
 }
 
-// refuseForeign fails if a key holds something else than a limiter, most often
+// refuseForeign fails if a key holds something other than a limiter, most often
 // because of a mistyped name.
 func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string, foreign isForeign) error {
 	if name == "" {

@@ -105,8 +105,8 @@ the first round is, the second what this costs the server.`,
 	p.flags(flags, time.Second)
 	flags.StringVar(&top.View.Sort, "sort", "use", "`ORDER`: "+strings.Join(look.Sorts(), ", "))
 	flags.BoolVar(&top.View.Reverse, "reverse", false, "turn the order round")
-	flags.StringVar(&top.View.Filter, "filter", "", "only limiters whose name has this `TEXT` in it")
-	flags.IntVar(&top.View.Rows, "rows", 0, "limiters shown (default: what fits, "+strconv.Itoa(pipedRows)+" where nothing says)")
+	flags.StringVar(&top.View.Filter, "filter", "", "only limiters with this `TEXT` in their name")
+	flags.IntVar(&top.View.Rows, "rows", 0, "limiters shown (default: what fits, "+strconv.Itoa(pipedRows)+" without a terminal)")
 	flags.IntVar(&top.Reads, "reads", 3000, "commands a second, at most about so many")
 	return cmd
 }
@@ -127,7 +127,7 @@ an --interval shorter than the limiter's.
 Where each client has permits of its own, free permits are those of the client
 with the fewest; --client-id names one.
 
-Exits 1 where there is no such limiter.`,
+Exits 1 if there is no such limiter.`,
 		Example: `  rrl watch orders
   rrl watch orders --interval 200ms --count 50 --json`,
 		Args: named("NAME"),

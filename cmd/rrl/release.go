@@ -27,7 +27,7 @@ func newRelease(a *app) *cobra.Command {
 		Long: `Give permits back before their interval is over, those that were taken last
 first, and say how many. What is not in use is not given back.
 
-If each client has permits of its own, --client-id says whose to give back.`,
+If each client has permits of its own, --client-id chooses the client.`,
 		Example: `  rrl release orders --permits 2`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,7 +75,7 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 		return 0, err
 	}
 	if cfg.Type == rratelimiter.PerClient && a.clientID == "" {
-		return 0, fmt.Errorf("%s: each client has permits of its own: --client-id says whose to give back", words.Printable(name))
+		return 0, fmt.Errorf("%s: each client has permits of its own: choose the client with --client-id", words.Printable(name))
 	}
 	var left atomic.Int64
 	left.Store(permits)

@@ -108,7 +108,7 @@ there; 2 an error, wrong usage included.`,
   rrl acquire orders --permits 2 --timeout 1s wait up to a second for two permits
   rrl acquire orders && ./call-the-api        one try, then the exit code decides
   rrl show orders                             rate, free permits, permits in use
-  rrl ls 'api:*' --json                       all limiters whose name matches
+  rrl ls 'api:*' --json                       all limiters with a matching name
   rrl take counter api:ann --limit 500/30s    one try at a counter, window, log or bucket`,
 		Version: strings.TrimPrefix(thisBuild().String(), "rrl "),
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -123,7 +123,7 @@ there; 2 an error, wrong usage included.`,
 	flags := root.PersistentFlags()
 	a.connect.Bind(flags)
 	flags.BoolVar(&a.out.JSON, "json", false, "print JSON")
-	flags.StringVar(&a.clientID, "client-id", "", "`ID` to act as, where each client has permits of its own (default random)")
+	flags.StringVar(&a.clientID, "client-id", "", "`ID` to act as, if each client has permits of its own (default random)")
 	flags.StringVar(&a.redisson, "redisson", "", "oldest `RELEASE` of Redisson that shares the limiter (default 3.35.0 or newer)")
 
 	add := func(title string, commands ...*cobra.Command) {

@@ -22,7 +22,7 @@ type rateFlags struct {
 func (f *rateFlags) add(cmd *cobra.Command, state bool) {
 	flags := cmd.Flags()
 	if state {
-		flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client (default as before, else overall)")
+		flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client (default: as before, or overall)")
 		flags.Lookup("type").DefValue = ""
 	} else {
 		flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client")
@@ -131,7 +131,7 @@ func newTrySetRate(a *app) *cobra.Command {
 			Short: "Give a limiter a rate, unless it has one",
 			Long: `Give a limiter a rate, unless it has one.
 
-Exits 1 where the limiter has a rate already; nothing changes then.`,
+Exits 1 if the limiter has a rate already; nothing changes then.`,
 			Example: `  rrl try-set-rate orders 100/1s
   rrl try-set-rate mail 5/1m --type per-client --keep-alive 1h`,
 		},

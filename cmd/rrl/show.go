@@ -91,7 +91,7 @@ func (a *app) printShown(s *look.Inspection) error {
 		line("\nand %d more clients", more)
 	}
 	if s.NamesError != "" {
-		line("\nwhat clients are called is not known: %s", words.Printable(s.NamesError))
+		line("\nthe names of clients are not known: %s", words.Printable(s.NamesError))
 	}
 	a.printAnomalies(line, s)
 	return w.Flush()

@@ -332,6 +332,6 @@ func TestShowTellsWhoHasThePermits(t *testing.T) {
 	found := s.show("orders")
 	assert.Contains(t, found.NamesError, clients.Key)
 	assert.Len(t, found.States[0].Shares, 4)
-	assert.Contains(t, s.rrl("show orders").stdout, "what clients are called is not known: key "+clients.Key)
+	assert.Contains(t, s.rrl("show orders").stdout, "the names of clients are not known: key "+clients.Key)
 	require.Equal(t, exitNo, s.rrl("show nothing").code)
 }

@@ -59,7 +59,7 @@ Redisson's kind. With --peek nothing is taken.
 Their keys don't tell what they belong to nor the limit, so ls and top can't list
 them.
 
-Exits 0 where the permits were granted, 1 where not.`,
+Exits 0 if the permits were granted, 1 if not.`,
 		Example: strings.Join(examples, "\n"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			want := strings.Join(names, ", ")
@@ -114,7 +114,7 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 	}
 	k.flags(cmd.Flags())
 	cmd.Flags().Int64VarP(&permits, "permits", "n", 1, "how many permits")
-	cmd.Flags().BoolVar(&peek, "peek", false, "take nothing, tell what taking them would be answered")
+	cmd.Flags().BoolVar(&peek, "peek", false, "take nothing, print what taking them would return")
 	return cmd
 }
 
@@ -164,7 +164,7 @@ func bucketKind() kind {
 			f.StringVar(&limit, "limit", "", "a `BUCKET`, such as 10+1/1s: its capacity, and so many tokens added each interval")
 			f.Int64Var(&cfg.Capacity, "capacity", 0, "how many tokens a full bucket has, in place of --limit")
 			f.StringVar(&refill, "refill", "", "a `RATE`, such as 1/1s: so many tokens are added each interval, in place of --limit")
-			f.Int64Var(&cfg.Borrow, "borrow", 0, "how many tokens may be taken beyond those that are there")
+			f.Int64Var(&cfg.Borrow, "borrow", 0, "how many tokens may be taken beyond those in the bucket")
 		},
 		rule: func() (func(redis.UniversalClient) peeker, error) {
 			var err error

@@ -30,7 +30,7 @@ func newThreshold(a *app) *cobra.Command {
 takes effect at the next decision, in all programs that read the same hash. A
 threshold of 0 refuses all requests; without one the programs' own limit holds.
 
-Exits 1 where there is no threshold to show.`,
+Exits 1 if there is no threshold to show.`,
 		Example: `  rrl threshold limit:ann:/orders
   rrl threshold limit:ann:/orders 5
   rrl threshold limit:ann:/orders --reset`,

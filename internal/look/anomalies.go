@@ -82,7 +82,7 @@ func (f *Findings) checkMembers(s *snapshot, st *State) {
 	}
 	f.checkLayouts(s.permits.name, l)
 	if future > 0 {
-		f.add("future_members", "%s of %s: dated up to %s ahead of the server, by a client whose clock is fast",
+		f.add("future_members", "%s of %s: dated up to %s ahead of the server, by a client with a fast clock",
 			words.Plural(int64(future), "member"), words.Printable(s.permits.name), words.Soon(furthest))
 	}
 	if s.card > MaxMembers {
@@ -167,7 +167,7 @@ func (f *Findings) checkSum(s *snapshot, st *State, cfg *Fields) {
 	case sum < cfg.Rate && !s.permits.exists():
 		what = fmt.Sprintf("%d without a member; Redisson fails on it", cfg.Rate-sum)
 	case value < -maxDebt:
-		what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate --reset starts anew"
+		what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate --reset starts it full"
 	case sum < cfg.Rate:
 		what = words.Plural(cfg.Rate-sum, "permit") + " lost"
 	}

@@ -29,37 +29,37 @@ func ProblemOf(kind string) Problem {
 // problems has what is no plain warning.
 var problems = map[string]Problem{
 	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete --force removes it, then set the rate again"},
-	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate --reset writes it anew"},
+	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate --reset rewrites it"},
 	"other_hash": {Error, "no limiter can have this name", "choose another name; rrl delete --force removes what is there"},
-	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate --reset starts it anew"},
-	"no_config":  {Error, "calls fail for want of a rate, and what is left has no use", "rrl set-rate, or rrl delete"},
+	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate --reset starts it full"},
+	"no_config":  {Error, "calls fail because it has no rate, and what is left has no use", "rrl set-rate, or rrl delete"},
 	"unknown_layout": {
-		Error, "Redisson fails on such a member, or misreads it", "find out who writes it; rrl set-rate --reset starts anew",
+		Error, "Redisson fails on such a member, or misreads it", "find out which program writes it; rrl set-rate --reset starts it full",
 	},
 	"mixed_layouts": {
 		Error, "Redissons that can't read each other's members fail, or grant too many permits",
-		"upgrade those before 3.17 and run rrl migrate, or start anew by rrl set-rate --reset",
+		"upgrade those before 3.17 and run rrl migrate, or start it full by rrl set-rate --reset",
 	},
 	"window_and_members": {
 		Error, "too many permits are granted", "upgrade the Redisson before 3.13.3, then run rrl migrate",
 	},
 	"in_debt": {
 		Error, "Redisson refuses everybody, also when all permits are back",
-		"the next calls through rratelimiter repair what can be told; rrl set-rate --reset starts anew",
+		"the next calls through rratelimiter repair what they can; rrl set-rate --reset starts it full",
 	},
 	"no_ttl": {
-		Error, "the key stays when the limiter's rate has expired, and is counted against whoever sets a rate next",
+		Error, "the key stays when the limiter's rate has expired, and counts against the next rate that is set",
 		"rrl expire sets all keys' times; or rrl delete",
 	},
-	"value_above_rate": {Warning, "more permits are free than the rate", "rrl set-rate --reset starts it anew"},
+	"value_above_rate": {Warning, "more permits are free than the rate", "rrl set-rate --reset starts it full"},
 	"sum_not_rate": {
 		Warning, "permits were lost, or are granted beyond the rate; Redisson's own release and changes of a rate do that too",
-		"the next calls repair what can be told; rrl set-rate --reset starts anew",
+		"the next calls repair what they can; rrl set-rate --reset starts it full",
 	},
 	"no_value":           {Warning, "Redisson grants the whole rate again", "the next call through rratelimiter repairs it"},
 	"future_members":     {Warning, "their permits come back late", "keep the clocks of machines that run Redisson in step"},
-	"client_no_ttl":      {Warning, "each restart of a client leaves two keys that nobody removes", "give the limiter a keep-alive time, or run SCAN for old clients; rratelimiter's own clients expire"},
-	"keys_of_other_type": {Note, "they take memory and nobody reads them", "delete them"},
+	"client_no_ttl":      {Warning, "each restart of a client leaves two keys that are never removed", "give the limiter a keep-alive time, or run SCAN for old clients; rratelimiter's own clients expire"},
+	"keys_of_other_type": {Note, "they take memory and are not read", "delete them"},
 	"used_up": {
 		Note, "requests are refused until permits come back",
 		"rrl show NAME says when, and who has them; rrl update-rate NAME RATE changes the rate",

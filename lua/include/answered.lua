@@ -22,7 +22,7 @@ local function mark_answered(key, list, identity, now)
   redis.call('HSET', key, 'answered', string.match(string.sub(list, 1, 31 * 49), '^.*;'))
 end
 
--- Removes a list that nobody needs any more.
+-- Removes a list that is no longer needed.
 local function forget_answered(key, list, now)
   if list and now - tonumber(string.match(list, '^%d+') or 0) > 60000 then
     redis.call('HDEL', key, 'answered')

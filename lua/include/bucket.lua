@@ -10,10 +10,10 @@ local function life_of(tokens, capacity, refill, interval, fill)
   return math.min(longest, math.max(tonumber(fill), math.ceil((capacity - tokens) / refill) * interval * 1000))
 end
 
--- Returns the second of the last refill, now where the clock has gone back since:
+-- Returns the second of the last refill, now if the clock has gone back since:
 -- then the second lies ahead, and the end of the keys has moved away as far. A
 -- caller's clock that is ahead does not move that. What it wrote stays: it would
--- refill anew after each visit of ours.
+-- refill again after each of our calls.
 local function since(last, second, life)
   if last > second and redis.call('PTTL', KEYS[2]) > life then
     return second

@@ -2,15 +2,15 @@
 -- Overall: there are enough free permits for all requests; or too few for any, and enough
 -- for each when the oldest member runs out. Once in a few grants it leaves the decision to
 -- acquire's general path, which reclaims what has run out. This is the text of a function,
--- or of a script's head, where it costs no closure: it returns the permits granted, as text
--- where state was repaired, or the wait below 0, and goes on with what is behind it where it
+-- or of a script's head, which costs no closure: it returns the permits granted, as text
+-- if state was repaired, or the wait below 0, and goes on with the text behind it if it
 -- did not decide.
 --
 -- It works with call, config_key, value_key, permits_key, member, sum_text, now_text and
--- overall: true where the limiter is known to be of type Overall. Further with flags, age and
--- runs, which are nil where they are empty: age tells of a token too, and runs is ARGV, with
+-- overall: true if the limiter is known to be of type Overall. Further with flags, age and
+-- runs, which are nil if empty: age is set with a token too, and runs is ARGV, with
 -- the requests from 8 on if there are several. It leaves the value in value_text, if it was
--- read, and the configuration's fields in fields, "answered" only where it was read.
+-- read, and the configuration's fields in fields, "answered" only if it was read.
 -- Arithmetic turns text into numbers, without a call.
 local value_text, fields
 if overall then
@@ -56,7 +56,7 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
           local left, whole = call('PTTL', value_key), call('PTTL', config_key)
           if left < 0 or left > interval_text + 0 or (whole >= 0 and whole <= left + 1000) then
             -- The set was lost, and this is no window: nothing else is in use. The
-            -- answer is text, which tells so.
+            -- answer is text, which says so.
             call('INCRBY', value_key, string.format('%.0f', rate - value))
             sum = sum_text
           end
@@ -65,7 +65,7 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
       local ttl = call('PTTL', config_key)
       if ttl >= 0 then
         local left, permits = call('PTTL', value_key), call('PTTL', permits_key)
-        -- A full value of which nothing was in use counts no window.
+        -- A full value with nothing in use counts no window.
         local window = left >= 0 and left <= interval_text + 0 and ttl > left + 1000 and (permits < 0 or permits > left + 1000) and
           (value < rate or call('ZCARD', permits_key) > added)
         -- Others may have set an end later than Redis can count by PEXPIRE.

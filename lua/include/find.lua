@@ -4,7 +4,7 @@
 -- Looks for what an earlier run of the same call left behind: one of the
 -- members that it would have written, whatever permits are on it now. since is
 -- when it can have run at the earliest. Returns the permits granted; or nil,
--- token where there are more rows to look at; or nil where there is no such
+-- token if there are more rows to look at; or nil if there is no such
 -- member. With single, each granted request has a member of its own.
 local function find(permits_key, members, single, since, token)
   local found, at = nil, nil

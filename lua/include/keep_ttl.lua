@@ -2,7 +2,7 @@
 --- @include "idle_time"
 
 -- Puts the configuration's time to live on the value and the permits too.
--- renew starts the keep-alive time anew, as requests do. A client's own pair
+-- renew restarts the keep-alive time, as requests do. A client's own pair
 -- goes when its idle time is over, at the latest. The end of a window stays; the
 -- rest outlives it, or the next call could not tell that the value is a window.
 local function keep_ttl(config, renew, window)

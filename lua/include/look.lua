@@ -3,7 +3,7 @@
 --- @include "window"
 
 -- Looks at the value and the ends of the permits set, and changes nothing. Returns
--- settle's state with the last row; if there may be something to bring up to date, what
+-- settle's state with the last row; if something may need to be brought up to date, what
 -- is there: a table with free, the value or nil, oldest and newest as in a state, and the
 -- last row, and beside it the oldest rows; or nil, error reply if one of these rows or
 -- the value is corrupt.

@@ -8,8 +8,8 @@
 --- @include "keep_ttl"
 
 -- Writes the configuration with the fields new, which config was read from, and starts
--- its time to live. Value and permits get that too: what was left behind is not to end
--- before its time. A window keeps its end. replaces says that there is another.
+-- its time to live. Value and permits get that too, so that keys left behind do not end
+-- before their time. A window keeps its end. replaces says that there is another.
 local function set_config(config, new, window, replaces)
   local key = KEYS[config.at + 1]
   redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3],
@@ -29,10 +29,10 @@ local function set_config(config, new, window, replaces)
   keep_ttl(config, true, window)
 end
 
--- Makes the configuration of a limiter that has none, or whose own is lost: of which
--- rate a value is the rest nobody knows then, so what is in use tells. What a fixed
--- window counts can't be told; its value stays, but no higher than the set allows. One
--- that counts nothing goes: it may be none. Without a configuration nobody adds members.
+-- Makes the configuration of a limiter that has none, or has lost it. It is then unknown
+-- which rate a value belongs to, so the permits in use decide. What a fixed window counts
+-- is unknown too; its value stays, but no higher than the set allows. A window that counts
+-- nothing goes: it may be none. Without a configuration no one adds members.
 -- Returns nil once it is made, or the script's answer, with nothing changed yet: an error
 -- reply, or 'again' if there are more rows to look at, the token behind prefix.
 local function make_config(config, new, now, token, prefix)

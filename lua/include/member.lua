@@ -1,6 +1,6 @@
 --- @include "corrupt"
 
--- Returns how many permits a member of the permits set stands for; nil where
+-- Returns how many permits a member of the permits set stands for; nil if
 -- it has the layout of no Redisson release. All layouts end in the permits, as
 -- four little-endian bytes.
 local function permits_of(member)
@@ -14,7 +14,7 @@ local function permits_of(member)
 end
 
 -- Returns the member of the same call that stands for other permits. Ours in
--- layout C hold them a second time, where those find them who read layout D.
+-- layout C hold them a second time, where readers of layout D find them.
 local function with_permits(member, permits)
   local packed = string.char(permits % 256, math.floor(permits / 256) % 256,
     math.floor(permits / 65536) % 256, math.floor(permits / 16777216) % 256)
@@ -26,7 +26,7 @@ local function with_permits(member, permits)
 end
 
 -- Returns the number at the end of a member's id, by which the requests of one
--- call are told apart where each has a member of its own.
+-- call are told apart if each has a member of its own.
 local function number_of(member)
   local a, b, c = string.byte(member, -7, -5)
   return a + b * 256 + c * 65536

@@ -1,8 +1,8 @@
 -- Compares a configuration's fields with the default that a program has for the
 -- limiter, as acquire's ARGV 3 does it; at is as for parse_config. The hash's field
 -- "default" is the one that made the limiter. Returns nil if the rate is the same, or
--- is none that a default gave it: somebody has set it on purpose. Else 'older' if the
--- limiter's default is to give way to the program's, and 'newer' if not. A program that
+-- was set on purpose, not by a default. Otherwise 'older' if the program's default must
+-- replace the limiter's, and 'newer' if not. A program that
 -- began in the future counts as the oldest: its clock is wrong.
 local function other_default(fields, default, now, at)
   at = at or 0

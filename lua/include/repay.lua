@@ -3,8 +3,8 @@
 --- @include "window"
 
 -- Sums up a set of at most 256 rows and raises the value if permits leaked:
--- what is neither free nor in use belongs to nobody. Larger sets are left
--- alone. out says that nothing is to be changed: so many of the rows have run out.
+-- what is neither free nor in use has leaked. Larger sets are left
+-- alone. out says that nothing may be changed: so many of the rows have run out.
 -- Returns the free permits and the oldest rows; or nil, nil, error reply.
 local function repay(config, free, out)
   local rows = redis.call('ZRANGE', config.permits_key, digits(out or 0), digits((out or 0) + 256))

@@ -1,13 +1,13 @@
 --- @include "member"
 
--- Reads acquire's requests, which stand in ARGV from 7 on; their sum, where there
+-- Reads acquire's requests, which stand in ARGV from 7 on, or their sum if there
 -- is only one. single says that each granted request gets a member of its own, up_to
 -- that the one request takes as many permits as are free. Returns a table:
 --   runs     a list like ARGV, with permits and count of each run of equal requests
 --            from 8 on; arithmetic turns them into numbers, without a call
 --   line     how many of the first requests stand in line
 --   single, up_to   as above
---   members  a member for each request where single, else one for all
+--   members  a member for each request if single, otherwise one for all
 local function read_requests(sum_text, single, up_to)
   local runs, members = ARGV, {ARGV[1]}
   if not runs[8] then
@@ -44,7 +44,7 @@ end
 -- these are what an earlier run was granted, at a rate that may have been higher.
 -- Returns the permits granted; the refused sizes in order, those that get a wait;
 -- how many more free permits would have granted more; and the members of the granted
--- requests, where single.
+-- requests, if single.
 local function walk_requests(requests, rate, free, earlier)
   local left, taken, refused, more, place, blocked = free, 0, {}, math.huge, 0, false
   local own, runs, line = {}, requests.runs, requests.line

@@ -9,7 +9,7 @@
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
 -- out give their permits back. No call touches more than about 500 rows; the script
--- is to be called again if the free permits are fewer than need and more rows wait.
+-- must be called again if the free permits are fewer than need and more rows wait.
 -- Nothing is changed if one of the rows is corrupt. A value that is made here goes with
 -- the set, or ends when its window does. frees says that the caller adds nothing, and
 -- goes on if memory is full, unless a value is to be made.
@@ -64,7 +64,7 @@ local function settle(config, value_text, now, need, token, prefix, frees)
 
   local repaired = not value or newest > now + 1000
   if not value then
-    -- While the value is missing nobody adds members (a Redisson that comes by
+    -- While the value is missing no one adds members (a Redisson that comes by
     -- makes a value first), so the set can be summed up over several calls.
     local used, answer = sum_up(config, state.last, token, prefix)
     if not used then

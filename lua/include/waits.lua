@@ -1,13 +1,13 @@
 --- @include "member"
 
 -- Appends to an answer, for each refused size in order, the ms until so many permits
--- are free, if nobody takes or releases any: until enough of the rows, which are the
+-- are free, if no one takes or releases any: until enough of the rows, which are the
 -- oldest, have run out, if left are free now. It is negative if more rows are in use
 -- than these, and the interval if there are none: by then all is free. ends is nil or
 -- the ms until a window ends, which frees all.
 local function append_waits(config, answer, refused, rows, left, now, ends)
   rows = ends and {} or rows
-  -- What the rows free is summed up once, for all sizes.
+  -- The permits of the rows are summed up once, for all sizes.
   local sums, freed = {}, 0
   for i, row in ipairs(rows) do
     freed = freed + permits_of(row)

@@ -1,7 +1,7 @@
 -- Walks the requests, in order, with that many free permits: each gets all that
 -- it asks for or nothing. They stand in ARGV from first on: permits, count, 1 if it is left out. A
 -- request for more than the limit is none. Returns the permits granted, and the
--- refused sizes in order, one for each run of which a request was refused.
+-- refused sizes in order, one for each run with a refused request.
 local function walk(free, limit, first)
   local taken, refused = 0, {}
   for i = first, #ARGV, 2 do

@@ -1,7 +1,7 @@
 --- @include "lifetime"
 
--- Reports whether the value is one that Redisson before 3.13.3 counts a fixed
--- window by. Such a value has an end of its own, an interval away at most, and
+-- Reports whether Redisson before 3.13.3 counts a fixed window in the value.
+-- Such a value has an end of its own, an interval away at most, and
 -- nothing may move that or fill the value before: all permits come back then.
 -- The releases after it give the value the end that the configuration has, if
 -- any. A client's own value is a window only if config says that older releases
@@ -20,7 +20,7 @@ local function is_window(config)
   return (whole < 0 or whole > left + 1000) and (permits < 0 or permits > left + 1000)
 end
 
--- Gives a window that has no end, or one further away than its interval, an end:
+-- Gives an end to a window that has none, or one further away than its interval:
 -- nothing else would ever fill it. Returns the ms until it ends.
 local function end_window(config)
   local left = redis.call('PTTL', config.value_key)

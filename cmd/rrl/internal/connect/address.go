@@ -42,7 +42,7 @@ func parseAddresses(text string, ring bool) ([]address, *redis.Options, error) {
 			shared = merged(opts, shared)
 		case opts.Username != shared.Username || opts.Password != shared.Password || opts.DB != shared.DB ||
 			(opts.TLSConfig == nil) != (shared.TLSConfig == nil):
-			return nil, nil, errors.New("the servers' URLs differ in scheme, login or database; write these once, at the first, and else addresses")
+			return nil, nil, errors.New("the servers' URLs differ in scheme, login or database; write these once, in the first URL, and give only addresses after it")
 		}
 	}
 	seen := map[string]bool{}

@@ -101,7 +101,7 @@ func (a about) login(err error) string {
 	case redis.HasErrorPrefix(err, "WRONGPASS"):
 		return fmt.Sprintf("%s does not know this password for user %q, or the user is off (WRONGPASS)", a.server(), a.userName())
 	case notAsked(err):
-		return a.server() + " has no password set, and one was given: leave it out"
+		return a.server() + " has no password set, but one was given: leave it out"
 	}
 	return ""
 }
@@ -137,9 +137,9 @@ func (a about) rights(err error) string {
 	case noChannel.MatchString(said.Error()):
 		return fmt.Sprintf("user %q may not use this channel (NOPERM): ACL SETUSER %s &CHANNEL allows it; %s", user, user, all)
 	case strings.Contains(said.Error(), "user executing the script can't run this command"):
-		return fmt.Sprintf("user %q may not run a command that a limiter's script needs (NOPERM), and this server does not tell which; %s", user, all)
+		return fmt.Sprintf("user %q may not run a command that a limiter's script needs (NOPERM), and this server does not say which; %s", user, all)
 	case strings.HasPrefix(said.Error(), "NOPERM"):
-		return fmt.Sprintf("user %q has not all rights (%v); %s", user, said, all)
+		return fmt.Sprintf("user %q lacks rights (%v); %s", user, said, all)
 	}
 	return ""
 }

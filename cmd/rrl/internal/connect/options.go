@@ -45,14 +45,14 @@ type Options struct {
 // Bind adds the flags that set o.
 func (o *Options) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Redis, "redis", "", "`ADDRESS` or URL of the server, or several with commas between them: a cluster, unless "+
-		"--ring or --sentinel-master is given (default $REDIS_URL, else "+defaultAddress+")")
+		"--ring or --sentinel-master is given (default $REDIS_URL, or "+defaultAddress+")")
 	flags.StringVar(&o.SentinelMaster, "sentinel-master", "", "the addresses are Sentinels, and this is their `NAME` for the master")
 	flags.BoolVar(&o.Ring, "ring", false, "the addresses are the shards of a go-redis Ring, called shard1, shard2, … "+
 		"unless written NAME=ADDRESS")
 	flags.DurationVar(&o.Timeout, "connect-timeout", defaultTimeout, "wait so long for a server")
 
 	flags.StringVar(&o.User, "user", "", "log in as this ACL `USER`")
-	flags.StringVar(&o.PasswordFile, "password-file", "", "`FILE` with the password (default the URL's, else $REDIS_PASSWORD, else $REDISCLI_AUTH)")
+	flags.StringVar(&o.PasswordFile, "password-file", "", "`FILE` with the password (default the URL's, or $REDIS_PASSWORD, or $REDISCLI_AUTH)")
 	flags.StringVar(&o.SentinelUser, "sentinel-user", "", "log in to Sentinels as this `USER`")
 	flags.StringVar(&o.SentinelPasswordFile, "sentinel-password-file", "", "`FILE` with the Sentinels' own password (default $REDIS_SENTINEL_PASSWORD)")
 

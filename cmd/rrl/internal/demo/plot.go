@@ -104,7 +104,7 @@ func (p *plot) head() {
 		return
 	}
 	text := &strings.Builder{}
-	fmt.Fprintf(text, "%s\non a Redis of its own, whose clock runs %d times as fast\n\n", p.out.Paint(output.Bold, p.plan.rule), p.plan.speed)
+	fmt.Fprintf(text, "%s\non its own Redis, with a clock that runs %d times as fast\n\n", p.out.Paint(output.Bold, p.plan.rule), p.plan.speed)
 	each := "each mark is a permit"
 	if p.mark > 1 {
 		each = fmt.Sprintf("each mark is %d permits", p.mark)

@@ -28,7 +28,7 @@ beginning of the next pass the limit twice within seconds.`,
 	{
 		Name: "sliding-log", Short: "3 calls a minute and user, and a threshold raised in the middle", newPlan: logPlan,
 		Long: `See a sliding log at work: three users, each with 3 calls a minute. In the middle
-somebody raises the threshold of one of them in Redis.`,
+an operator raises the threshold of one of them in Redis.`,
 	},
 	{
 		Name: "token-bucket", Short: "a bucket of 10 tokens, and requests that cost different numbers of them", newPlan: bucketPlan,
@@ -54,7 +54,7 @@ func windowPlan(rdb *redis.Client) *plan {
 		rule: "fixed window, 100 permits every 1m", row: 5 * time.Second, mark: 3, speed: 60, lanes: []*lane{user},
 		kept: "never more than 100 in one window, by the windows that the limiter made",
 		advice: "around the edge of two windows up to twice the limit can pass, as here from 1:55 on; " +
-			"where that matters\ntake a sliding log or a token bucket: rrl demo sliding-log, rrl demo token-bucket",
+			"if that matters,\nuse a sliding log or a token bucket: rrl demo sliding-log, rrl demo token-bucket",
 	}
 	p.note(0, "120 calls, 4 a second", nil)
 	p.calls(0, 250*time.Millisecond, 120, user)

@@ -123,7 +123,7 @@ func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Report,
 			if !many || ctx.Err() != nil {
 				return nil, err
 			}
-			d.add(s, "reach", Error, "does not answer: "+err.Error(), "limiters whose keys it has fail", "see that it runs, and that it can be reached from here")
+			d.add(s, "reach", Error, "does not answer: "+err.Error(), "limiters with keys on it fail", "make sure that it runs and can be reached from here")
 		}
 	}
 	d.rights(ctx)

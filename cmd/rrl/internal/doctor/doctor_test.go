@@ -358,7 +358,7 @@ func TestSelfTestOfServersThatRefuse(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	r := selfTested(t, redistest.AddUser(t, server, nil, "+@all", "~other:*"))
-	assert.Equal(t, "this user may not do that: what the server does is not known", r.Findings[0].Reason)
+	assert.Equal(t, "this user may not do that: the server's behaviour is not known", r.Findings[0].Reason)
 	proxy, stopped := redistest.StartProxy(t, server.Addr()), false
 	proxy.OnCommand(func(c redistest.Command) redistest.Action {
 		if stopped = stopped || c.Args[0] == "evalsha"; stopped {

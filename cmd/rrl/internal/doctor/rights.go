@@ -126,7 +126,7 @@ func (d *doctor) rights(ctx context.Context) {
 	case len(answer) > 0:
 		level, why := Error, reason
 		if !slices.ContainsFunc(answer, func(command string) bool { return !slices.Contains(rare, command) }) {
-			level, why = Warning, "thresholds of sliding logs need hget and hscan, Rename needs rename; nothing else does"
+			level, why = Warning, "thresholds of sliding logs need hget and hscan, Rename needs rename; the rest works without"
 		}
 		d.add(nil, "rights", level, who+" may not run "+strings.Join(answer, ", "), why, "ACL SETUSER with +"+strings.Join(answer, " +"))
 	default:
@@ -146,7 +146,7 @@ func (d *doctor) commands(ctx context.Context, who string) {
 	// For no replica, it does not wait.
 	if err := d.rdb.Do(ctx, "wait", 0, 0).Err(); redis.HasErrorPrefix(err, "NOPERM") {
 		d.add(nil, "wait", Note, who+" may not run wait", "WithReplicas needs it, nothing else does",
-			"where a program uses WithReplicas, ACL SETUSER with +wait")
+			"if a program uses WithReplicas, ACL SETUSER with +wait")
 	}
 	if _, is := d.rdb.(*redis.ClusterClient); !is {
 		return

@@ -38,14 +38,14 @@ var proofs = []proof{
 	{"time", "a script may ask for the time and write then", allFail, false, (*selfTest).time},
 	{"integers", "integers are exact, and those beyond 2^53 are refused", allFail, false, (*selfTest).integers},
 	{"bytes", "members of any bytes are kept", allFail, false, (*selfTest).bytes},
-	{"sorted sets", "order, scores and ZADD NX are those of Redis", allFail, false, (*selfTest).sortedSets},
+	{"sorted sets", "order, scores and ZADD NX work as in Redis", allFail, false, (*selfTest).sortedSets},
 	{"times to live", "keys end in time, and when they are to", "permits come back late or too early, and keys stay for ever", false, (*selfTest).timesToLive},
 	{"slow script", "a script of some tenths of a second ends, and nothing runs meanwhile", "calls with many permits in use fail or grant too much", false, (*selfTest).slowScript},
-	{"wrong types", "a key of another type is WRONGTYPE", "damage is not told as ErrCorrupt", true, (*selfTest).wrongTypes},
+	{"wrong types", "a key of another type is WRONGTYPE", "damage is not reported as ErrCorrupt", true, (*selfTest).wrongTypes},
 	{"RateLimiter", "a history of a shared limiter came out right", "RateLimiter and Keyed do not work", false, (*selfTest).shared},
 	{"PerClient", "a history of two clients came out right", "limiters of type PerClient do not work", true, (*selfTest).perClient},
 	{"other limiters", "a window, a log and a bucket came out right", "fixedwindow, slidinglog or tokenbucket do not work", true, (*selfTest).others},
-	{"wait", "WAIT tells how many replicas have what was written", "WithReplicas does not work", true, (*selfTest).wait},
+	{"wait", "WAIT returns how many replicas have the writes", "WithReplicas does not work", true, (*selfTest).wait},
 	{"notices", "SUBSCRIBE hears what PUBLISH says", "WithNotices does not work: refusals end at the moment that the server named", true, (*selfTest).notices},
 	{"slots", "a limiter's keys share a slot, and others' are refused", "limiters fail, or are spread over servers", false, (*selfTest).slots},
 }
@@ -113,7 +113,7 @@ func (d *doctor) proved(c proof, note string, err error) {
 	}
 	switch {
 	case redis.HasErrorPrefix(err, "NOPERM"):
-		d.add(nil, c.name, level, err.Error(), "this user may not do that: what the server does is not known",
+		d.add(nil, c.name, level, err.Error(), "this user may not do that: the server's behaviour is not known",
 			"run it as a user who may do that, and with a PATTERN of names that it may use")
 	case err != nil:
 		d.add(nil, c.name, level, err.Error(), c.cost, "use a server that does it, or do without; docs/servers.md says what is known of others")

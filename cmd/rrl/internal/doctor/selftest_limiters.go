@@ -159,7 +159,7 @@ func (t *selfTest) wrongTypes(ctx context.Context) error {
 	if err := t.rdb.Set(ctx, keys.Permits, "text", testLife).Err(); err != nil {
 		return err
 	}
-	return corrupt(ctx, "a text where the permits are to be", l)
+	return corrupt(ctx, "a text in place of the permits", l)
 }
 
 // corrupt returns an error unless the limiter's state is found to be none.

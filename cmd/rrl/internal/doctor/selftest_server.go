@@ -247,7 +247,7 @@ func (t *selfTest) wait(ctx context.Context) error {
 	}
 	text, err := node.Info(ctx, "replication").Result()
 	if fields := parseInfo(text); err == nil && fields["connected_slaves"] != "" && int64(n) > fields.number("connected_slaves") {
-		return fmt.Errorf("WAIT tells of %d replicas, INFO of %s", n, fields["connected_slaves"])
+		return fmt.Errorf("WAIT counts %d replicas, INFO %s", n, fields["connected_slaves"])
 	}
 	if n == 0 {
 		t.note = "WAIT works, and no replica confirmed a write within 500ms: with WithReplicas each grant fails"

@@ -173,7 +173,7 @@ func (d *doctor) memory(s *server) {
 	}
 	limit, used := s.info.number("maxmemory"), s.info.number("used_memory")
 	evicts := policy != "noeviction"
-	const reason = "a limiter whose keys are evicted starts anew: more is granted than its rate, or calls fail for want of a rate"
+	const reason = "a limiter with evicted keys starts full again: it grants more than its rate, or calls fail because it has no rate"
 	const advice = "set maxmemory-policy to noeviction, or give limiters a server of their own"
 	switch evicted := s.info.number("evicted_keys"); {
 	case evicts && evicted > 0:
@@ -192,7 +192,7 @@ func (d *doctor) memory(s *server) {
 	text := fmt.Sprintf("%d of %d MB used", used>>20, limit>>20)
 	if float64(used) > memoryWarn*float64(limit) {
 		d.add(s, "memory", Warning, text, "a full server refuses to write, and so every call of a limiter fails, unless it evicts keys",
-			"raise maxmemory, or move what else it keeps")
+			"raise maxmemory, or move its other data")
 	} else {
 		d.fine(s, "memory", text)
 	}
@@ -219,11 +219,11 @@ func (d *doctor) persistence(ctx context.Context, s *server) {
 	save, err := s.ConfigGet(ctx, "save").Result()
 	if err != nil {
 		d.add(s, "persistence", Note, "no append-only file; whether snapshots are kept could not be read: "+err.Error(),
-			"what a server does not keep is gone when it restarts", "")
+			"a server loses at a restart what it did not save", "")
 		return
 	}
 	const reason = "after a restart limiters are as they were at the last snapshot, or gone: permits in use are granted again"
-	const advice = "appendonly yes keeps all but the last second; where limits may start anew, give limiters their rate by WithDefault or WithRate"
+	const advice = "appendonly yes keeps all but the last second; if limits may start full again, give limiters their rate with WithDefault or WithRate"
 	if save["save"] != "" {
 		d.add(s, "persistence", Note, "snapshots only, at "+save["save"], reason, advice)
 	} else {
@@ -266,7 +266,7 @@ func (d *doctor) replication(s *server) {
 		d.fine(s, "replication", text)
 		return
 	}
-	d.add(s, "replication", worst, text, "after a failover a limiter forgets what its new master was not told, and grants that again",
+	d.add(s, "replication", worst, text, "after a failover a limiter forgets what its new master had not received, and grants that again",
 		"see why the replica lags: its network, its disk, or its load; docs/servers.md says what min-replicas and WAIT hold")
 }
 
@@ -285,7 +285,7 @@ func (d *doctor) cluster(ctx context.Context) {
 	summary := fmt.Sprintf("state %s, %s of 16384 slots served, %s nodes, %s masters", i["cluster_state"], i["cluster_slots_ok"],
 		i["cluster_known_nodes"], i["cluster_size"])
 	if i["cluster_state"] != "ok" || i["cluster_slots_ok"] != "16384" {
-		d.add(nil, "cluster", Error, summary, "limiters whose slot nobody serves fail, all of them where cluster-require-full-coverage is on",
+		d.add(nil, "cluster", Error, summary, "limiters in a slot without a server fail; all fail if cluster-require-full-coverage is on",
 			"redis-cli --cluster check, and fix")
 		return
 	}

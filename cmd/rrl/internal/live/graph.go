@@ -102,7 +102,7 @@ func callersLine(p *look.Point, room int) string {
 	if callers := callersText(&p.Limiter, room-len("in use by ")); callers != "" {
 		return "in use by " + callers
 	}
-	return "nobody has permits in use"
+	return "no permits are in use"
 }
 
 const (
