@@ -59,7 +59,7 @@ var pack = sync.OnceValues(func() (map[string]*asset, error) {
 	return all, err
 })
 
-// asset serves what the page is made of.
+// asset serves the files of the page.
 func (c *call) asset() error {
 	all, err := pack()
 	if err != nil {

@@ -19,7 +19,7 @@ type fact [2]string
 // Outcomes of changes.
 const (
 	done    = "done"
-	refused = "refused" // what was asked for can't be done as things are
+	refused = "refused" // the change can't be made as things are
 	failed  = "failed"
 	unknown = "unknown" // whether it was made
 	partly  = "in part" // of many limiters

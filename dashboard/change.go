@@ -20,13 +20,13 @@ type plan struct {
 	before   []fact
 	after    []fact
 	warnings []string
-	state    string // what must be so still, or the change is refused
+	state    string // must still be the same, or the change is refused
 	undo     *undo
 	undoes   int64
 	do       func(ctx context.Context) error
 }
 
-// expect tells plans apart that begin with something else, or come to something else.
+// expect is different for plans with another beginning or another result.
 func (p *plan) expect(r *request) string {
 	given := *r
 	given.Expect = ""
@@ -34,7 +34,7 @@ func (p *plan) expect(r *request) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
-// preview tells what a change would do, and changes nothing.
+// preview shows what a change would do, and changes nothing.
 func (c *call) preview() error {
 	r, err := c.request()
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *call) preview() error {
 	}{r.Action, nameOf(p.name), p.before, p.after, append([]string{}, p.warnings...), p.expect(r)})
 }
 
-// change makes a change, if all is still as the preview told.
+// change makes a change, if all is still as in the preview.
 func (c *call) change() error {
 	r, err := c.request()
 	if err != nil {

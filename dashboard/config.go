@@ -25,66 +25,64 @@ type Config struct {
 	// Redis has the limiters: one server, a cluster or a ring.
 	Redis redis.UniversalClient
 
-	// Authorize decides about every request, before anything else is done for it.
-	// Without one, no request gets through.
+	// Authorize decides every request, before anything else happens. Without it all requests are refused.
 	Authorize Authorize
 
 	// Write offers changes. Without it nothing can be changed, whatever Authorize says.
 	Write bool
 
-	// Hosts are the host names and addresses by which browsers reach the page, without
-	// ports. Requests that name another in "Host" get a 421: a web site whose own name
-	// leads here could read the page by it. Without being listed, localhost, loopback
-	// addresses, and the address at which the connection arrived will do. "*" stands
-	// for any name: say so only if Authorize lets no one look without a login.
+	// Hosts are the host names and addresses by which browsers reach the page, without ports. A
+	// request for another "Host" gets a 421: otherwise a web site whose own name leads here could read
+	// the page. localhost, loopback addresses, and the address at which the connection arrived need
+	// not be listed. "*" stands for any name: use it only if Authorize requires a login for looking.
 	Hosts []string
 
 	// Pattern limits the page to limiters whose names match it, as SCAN's; "" for all.
 	// Others can be neither looked at nor changed.
 	Pattern string
 
-	// Others are limiters of keys, which can't be told from other keys of Redis by
-	// what these hold. Pattern does not limit them.
+	// Others are limiters of keys. Their keys can't be recognised by what they hold. Pattern does
+	// not limit them.
 	Others []Other
 
-	// Observer tells of refusals, which leave no trace in Redis. It knows those of
-	// the Clients and limiters that it was handed to.
+	// Observer counts refusals, which leave no trace in Redis, of the Clients and limiters that
+	// report to it.
 	Observer *Observer
 
-	// Reads is how many commands a second all pages together may cost, about; 0
-	// stands for 2000. A SCAN counts as 50.
+	// Reads is about how many commands a second all pages together may cost; 0 stands for 2000. A
+	// SCAN counts as 50.
 	Reads int
 
 	// RedissonVersion names the oldest Redisson that shares the limiters: see
 	// rratelimiter.WithRedissonVersion.
 	RedissonVersion string
 
-	// Server is what the page calls the server, without any password.
+	// Server is the server's name on the page, without any password.
 	Server string
 
-	// Logger receives every change, with who, before and after, and what was
-	// refused. nil stands for slog.Default.
+	// Logger receives every change, with who, before and after, and every refusal. nil stands for
+	// slog.Default.
 	Logger *slog.Logger
 }
 
 // Other are the keys of a fixed window, a sliding log or a token bucket that begin with
 // Prefix.
 type Other struct {
-	Name    string // what the page calls it
+	Name    string // its name on the page
 	Prefix  string
 	Limiter Peeker // a *fixedwindow.Limiter and the like
 
-	// Thresholds is the hash of thresholds of a sliding log, "" for none. The page
-	// shows and changes those of no other hash.
+	// Thresholds is the hash of thresholds of a sliding log, "" for none. The page shows and
+	// changes no other thresholds.
 	Thresholds string
 }
 
-// Peeker tells what a limiter would answer.
+// Peeker reports what a limiter would answer.
 type Peeker interface {
 	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
 }
 
-// Action is what a request is about to do.
+// Action is what a request does.
 type Action string
 
 // What a request can do.
@@ -93,17 +91,17 @@ const (
 	Change Action = "change"
 )
 
-// Authorize says who asks, for the list of changes and the log, or why that one may
-// not: by an error that wraps [ErrUnauthenticated] (the answer is a 401) or any other
-// (a 403). The error is logged and not shown.
+// Authorize returns the user's name, for the list of changes and the log, or an error if the user may
+// not do this: one that wraps [ErrUnauthenticated] (the answer is 401) or any other (403). The error is
+// logged, not shown.
 type Authorize func(r *http.Request, action Action) (who string, err error)
 
-// ErrUnauthenticated is what Authorize returns where it is not known who asks.
+// ErrUnauthenticated is returned by Authorize if it does not know the user.
 var ErrUnauthenticated = errors.New("not authenticated")
 
-// WithToken returns an Authorize that lets everyone look, and those change who send the
-// token as "Authorization: Bearer TOKEN" or "Dashboard-Token: TOKEN". The page asks for
-// it and sends it so. If the token is empty, no one can change anything.
+// WithToken returns an Authorize that lets everyone look, and lets change who sends the token as
+// "Authorization: Bearer TOKEN" or "Dashboard-Token: TOKEN". The page asks for it and sends it. If the
+// token is empty, no one can change anything.
 func WithToken(token string) Authorize {
 	return WithTokens("", token)
 }

@@ -1,5 +1,5 @@
 // Package dashboard serves a web page that shows the limiters that Redis keeps, live,
-// and changes them where that is allowed.
+// and changes them if that is allowed.
 //
 //	mux.Handle("/limits/", http.StripPrefix("/limits", dashboard.Handler(dashboard.Config{
 //		Redis:     rdb,
@@ -8,6 +8,6 @@
 //	})))
 //
 // One goroutine reads from Redis for all who look, with a bounded number of commands a
-// second, and only while somebody does. The page needs no other server: all that it
+// second, and only while a page is open. The page needs no other server: all that it
 // is made of is in the binary.
 package dashboard

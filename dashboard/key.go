@@ -38,7 +38,7 @@ const (
 // keyCommands is how many commands showKey sends at most, about.
 const keyCommands = 12
 
-// showKey tells what a key is: of limiters' keys what the limiter tells, of others the
+// showKey shows what a key is: for limiters' keys the limiter's figures, for others the
 // type and the size.
 func (c *call) showKey() error {
 	name, err := nameFrom(c.r.URL.Query().Get("key"))
@@ -118,7 +118,7 @@ func sizeOf(ctx context.Context, rdb redis.UniversalClient, name, kind string) (
 	return rdb.Exists(ctx, name), "Keys" // of a module, whose size has no command of its own
 }
 
-// askOther adds what the limiter tells that has such keys.
+// askOther adds the figures of the limiter that has such keys.
 func (c *call) askOther(ctx context.Context, name string, at int, k *keyLook) {
 	o, asked := &c.cfg.Others[at], otherKey{}
 	k.Facts = append(k.Facts, fact{"Limiter", o.Name})

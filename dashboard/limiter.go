@@ -22,7 +22,7 @@ const (
 	nowAndThen  = 5 * time.Second
 
 	maxStates  = 20 // clients with permits of their own
-	maxPermits = 20 // single permits told
+	maxPermits = 20 // single permits shown
 	returns    = 60 // parts of the coming interval
 	maxHolders = 50
 )
@@ -86,9 +86,9 @@ type limiter struct {
 	Type        *string     `json:"type"`
 	KeepAliveMS *int64      `json:"keep_alive_ms"`
 	TTLMS       *int64      `json:"ttl_ms"`
-	Row         *row        `json:"row"` // nil while the walk has not met it
+	Row         *row        `json:"row"` // nil until the walk has found it
 	Free        *int64      `json:"free"`
-	InUse       *int64      `json:"in_use"` // nil where it can't be told
+	InUse       *int64      `json:"in_use"` // nil if unknown
 	Granted     *float64    `json:"granted_per_second"`
 	Refused     *int64      `json:"refused"`
 	Refusing    *float64    `json:"refused_per_second"`
@@ -118,7 +118,7 @@ type state struct {
 	Holders    []holder `json:"holders"`
 	// Returns are the permits that come back in each part of the coming interval.
 	Returns []int64  `json:"returns"`
-	Permits []permit `json:"permits"` // those that come back first
+	Permits []permit `json:"permits"` // the ones that come back first
 }
 
 type holder struct {
@@ -195,7 +195,7 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 	return l
 }
 
-// freshen takes the figures of the row where it is newer.
+// freshen takes the figures of the row if it is newer.
 func (l *limiter) freshen(h *handler, i *inspection, s *look.Snapshot) {
 	if len(s.Limiters) == 0 {
 		l.Granted = i.lately()

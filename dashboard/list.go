@@ -10,13 +10,13 @@ import (
 type row struct {
 	named
 
-	State      look.Health   `json:"state,omitempty"` // "" if it can't be told
+	State      look.Health   `json:"state,omitempty"` // "" if unknown
 	Type       string        `json:"type"`
 	Rate       int64         `json:"rate"`
 	IntervalMS int64         `json:"interval_ms"`
 	Free       *int64        `json:"free"`
-	InUse      *int64        `json:"in_use"`           // nil where it can't be told
-	Use        *float64      `json:"use"`              // nil where it can't be told
+	InUse      *int64        `json:"in_use"`           // nil if unknown
+	Use        *float64      `json:"use"`              // nil if unknown
 	Broken     string        `json:"broken,omitempty"` // why calls of it fail
 	PerSecond  float64       `json:"granted_per_second"`
 	Refused    *int64        `json:"refused"` // nil without a report

@@ -22,7 +22,7 @@ const (
 // named is a name as the page gets it. Names are bytes: ID has them all, Name is for
 // display.
 type named struct {
-	ID    string `json:"id"` // base64url; "" where the name is too long
+	ID    string `json:"id"` // base64url; "" if the name is too long
 	Name  string `json:"name"`
 	Bytes int    `json:"bytes"`
 }

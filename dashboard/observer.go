@@ -26,7 +26,7 @@ type Observer struct {
 	counts map[string]*refusals
 }
 
-// refusals are those of one limiter.
+// refusals are the refusals of one limiter.
 type refusals struct {
 	total  int64
 	second int64 // of the newest of last
@@ -66,8 +66,8 @@ func (r *refusals) move(second int64) {
 	}
 }
 
-// of returns the refusals of a limiter, in all and a second; known is false where the
-// observer was told of no decision about it.
+// of returns the refusals of a limiter, in all and a second; known is false if the
+// observer received no decision about it.
 func (o *Observer) of(name string) (total int64, pace float64, known bool) {
 	if o == nil {
 		return 0, 0, false

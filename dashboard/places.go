@@ -18,7 +18,7 @@ func (c *call) join(v *viewer) (leave func(), err error) {
 	return leave, c.busy(err)
 }
 
-// errLostPlace ends the wait of who had to make room.
+// errLostPlace ends the wait of a viewer that had to make room.
 var errLostPlace = answer.Refuse(http.StatusServiceUnavailable, "others need the places: too many pages are open from this address")
 
 // busy has who is refused for want of room come back later.

@@ -77,7 +77,7 @@ func factsOf(cfg rratelimiter.Config) []fact {
 	}
 }
 
-// configOf returns the limiter's rate, false where it can't be read.
+// configOf returns the limiter's rate, false if it can't be read.
 func configOf(f *look.Inspection) (cfg rratelimiter.Config, ok bool) {
 	if f.Rate == nil || *f.IntervalMS > maxMillis || *f.KeepAliveMS > maxMillis {
 		return cfg, false

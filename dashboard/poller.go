@@ -24,7 +24,7 @@ const (
 	// holds up the server.
 	step = 100 * time.Millisecond
 
-	// clientsEvery is how often the keys are walked where nobody wants a list.
+	// clientsEvery is how often the keys are walked if no one wants a list.
 	clientsEvery = 30 * time.Second
 
 	// namesEvery is how often the names of Clients are read at most.
@@ -44,12 +44,12 @@ const (
 	keptFor = 5 * time.Minute
 )
 
-// viewer is a request that wants to be told of something again and again.
+// viewer is a request that wants updates.
 type viewer struct {
 	kind   string    // of the events
 	view   look.View // of a list
 	others *otherView
-	name   string // of the limiter, where it is one
+	name   string // of the limiter, if it is one
 
 	from   string        // the address that it came from
 	number int64         // counts those that came
@@ -102,7 +102,7 @@ type poller struct {
 	others      *othersReader
 	names       holders.Names
 	named       time.Time       // when the names were read
-	unnamed     map[string]bool // marks that nobody was called by then
+	unnamed     map[string]bool // marks without a name by then
 	met         bool            // there is one that is not among them
 	namesErr    error
 	inspections map[string]*inspection
@@ -215,7 +215,7 @@ func (p *poller) loop(ctx context.Context) {
 func (p *poller) walk(ctx context.Context, walked *time.Time) error {
 	p.stepped = time.Now()
 	whole := int(float64(p.h.cfg.Reads) * step.Seconds())
-	// What samples have sent the walk does without, but for a little.
+	// The walk does without what samples have sent, except for a little.
 	units := max(whole-p.debt, whole/10, 1)
 	p.debt = max(p.debt-whole, 0)
 	lists, limiters, others := p.wanted()
@@ -299,7 +299,7 @@ func (p *poller) sample(ctx context.Context) error {
 	return nil
 }
 
-// learn reads what Clients are called: once a minute, and sooner where one is met that
+// learn reads the names of Clients: once a minute, and sooner if one is found that
 // has no name yet.
 func (p *poller) learn(ctx context.Context) {
 	if since := time.Since(p.named); since < namesEvery || since < time.Minute && !p.met {

@@ -17,7 +17,7 @@ func badlyAsked(err error) bool {
 	return ok && r.Status == http.StatusBadRequest
 }
 
-// problemOf tells how an error is answered. What Redis or the network said is for the
+// problemOf returns how an error is answered. What Redis or the network said is for the
 // log, which loud asks for.
 func problemOf(err error) (r *answer.Error, loud bool) {
 	if r, ok := errors.AsType[*answer.Error](err); ok {

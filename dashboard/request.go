@@ -12,7 +12,7 @@ import (
 // maxBody is the most bytes of a request's body: an id of the longest name, twice.
 const maxBody = 64 << 10
 
-// request asks for a change. What an action has no use for is left out.
+// request asks for a change. Fields that an action does not use are left out.
 type request struct {
 	Action string `json:"action"`
 	ID     string `json:"id"`     // the limiter's, or the key's whose threshold it is
@@ -26,12 +26,12 @@ type request struct {
 
 	TTLMS     int64  `json:"ttl_ms"`
 	Permits   int64  `json:"permits"`
-	Client    string `json:"client"` // an id, where each client has permits of its own
+	Client    string `json:"client"` // an id, if each client has permits of its own
 	Hash      string `json:"hash"`   // of thresholds, an id
 	Threshold int64  `json:"threshold"`
 	Entry     int64  `json:"entry"` // of the list of changes
 
-	// Expect is what the preview told: the change is refused where it is no longer so.
+	// Expect is from the preview: the change is refused if it is no longer so.
 	Expect string `json:"expect"`
 
 	name string // that ID stands for

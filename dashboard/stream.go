@@ -57,7 +57,7 @@ func (c *call) viewer() (*viewer, error) {
 	return &viewer{kind: listEvent, view: view}, err
 }
 
-// view reads what part of a list is wanted.
+// view reads which part of a list is wanted.
 func (c *call) view(query url.Values, sort string) (v look.View, err error) {
 	v = look.View{
 		Sort: sort, Filter: query.Get("search"), Rows: someRows, Reverse: query.Get("reverse") == "true", Refusing: c.cfg.Observer.refusing,
@@ -112,7 +112,7 @@ func (c *call) once() error {
 	return nil
 }
 
-// next waits for one event. It has left before that is sent: nobody reads on for who
+// next waits for one event. It has left before that is sent: no one reads on for who
 // takes an answer slowly.
 func (c *call) next(v *viewer) (event, error) {
 	leave, err := c.join(v)

@@ -13,7 +13,7 @@ import (
 // many as like may send them.
 type turns struct {
 	mu   sync.Mutex
-	next time.Time // when those that had a turn have used up their time
+	next time.Time // when the viewers that had a turn have used up their time
 }
 
 // wait returns when so many commands may be sent, of so many a second.

@@ -53,7 +53,7 @@ Exits 0 if the permits were granted, 1 if not.`,
 }
 
 // acquired is the answer of one acquire. Remaining and RetryAfterMS are known
-// after a single try only, else nil.
+// after a single try only, otherwise nil.
 type acquired struct {
 	Name         string `json:"name"`
 	Permits      int64  `json:"permits"`

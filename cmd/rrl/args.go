@@ -38,7 +38,7 @@ func exclusive(flags *pflag.FlagSet, one string, others ...string) error {
 	return nil
 }
 
-// required fails where one of the flags is not set.
+// required fails if one of the flags is not set.
 func required(flags *pflag.FlagSet, names ...string) error {
 	for _, name := range names {
 		if !flags.Changed(name) {
@@ -48,7 +48,7 @@ func required(flags *pflag.FlagSet, names ...string) error {
 	return nil
 }
 
-// notEmpty fails where one of the flags was given an empty text: a variable, most
+// notEmpty fails if one of the flags got an empty text: a variable, most
 // often, that is not set.
 func notEmpty(flags, those *pflag.FlagSet) error {
 	var err error
@@ -87,7 +87,7 @@ var wants = map[string]string{
 	"bool":     "true or false",
 }
 
-// flagError tells what is wrong with a flag, in place of what the parsers of
+// flagError explains what is wrong with a flag, in place of what the parsers of
 // numbers and times say.
 func flagError(_ *cobra.Command, err error) error {
 	if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
@@ -109,7 +109,7 @@ func flagError(_ *cobra.Command, err error) error {
 	return err
 }
 
-// newHelp is cobra's help, but for a command that is not there.
+// newHelp is cobra's help, except for an unknown command.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",
@@ -134,7 +134,7 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// strictCompletion has completion fail for a shell that is not known.
+// strictCompletion makes completion fail for an unknown shell.
 func strictCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	cmd, _, err := root.Find([]string{"completion"})

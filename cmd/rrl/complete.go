@@ -60,7 +60,7 @@ func (a *app) findNames(ctx context.Context, prefix string) []string {
 	return names
 }
 
-// noFiles has no command offer file names where it takes something else.
+// noFiles keeps commands from offering file names if they take something else.
 func noFiles(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -70,7 +70,7 @@ func noFiles(cmd *cobra.Command) {
 	}
 }
 
-// completed has a command's first argument completed by limiters' names.
+// completed completes a command's first argument with limiters' names.
 func (a *app) completed(cmd *cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = a.limiterNames
 	return cmd

@@ -24,7 +24,7 @@ import (
 const (
 	defaultListen = "127.0.0.1:8320"
 
-	// minToken is how short a token may be that somebody chose.
+	// minToken is how short a chosen token may be.
 	minToken = 16
 )
 
@@ -198,7 +198,7 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 	return nil
 }
 
-// served is where the page is.
+// served is the address of the page.
 type served struct {
 	URL   string `json:"url"`
 	Shows string `json:"shows"`
@@ -214,7 +214,7 @@ func (s served) String() string {
 }
 
 // token returns the token that changes need, and whether it was made up now. It is ""
-// where nothing can be changed.
+// if nothing can be changed.
 func (b *board) token(getenv func(string) string) (token string, made bool, err error) {
 	if !b.write {
 		return "", false, nil

@@ -30,7 +30,7 @@ func newDoctor(a *app) *cobra.Command {
 		Long: `Look for what is wrong: the servers' version, the round trip, what this user
 may do, eviction, memory, persistence, replicas, the cluster's state, the
 servers' clocks, and the limiters whose name matches PATTERN: all of them if
---time allows, else it says how many. Each finding says why it matters and what
+--time allows, or says how many. Each finding says why it matters and what
 to do.
 
 It changes nothing, save that it tries a user's rights on three keys of its own,
@@ -116,15 +116,15 @@ type checker struct {
 	searched atomic.Int32
 }
 
-// nobody is a client's id that no client has.
-const nobody = "rrl-doctor"
+// noClient is a client's id that no client has.
+const noClient = "rrl-doctor"
 
 func (c *checker) inspect(ctx context.Context, name, clientID string) (*look.Inspection, error) {
 	return look.Inspect(ctx, c.conn.Client, name, look.OneClient(c.conn.Client, name, clientID))
 }
 
 func (c *checker) check(ctx context.Context, name string) (doctor.Checked, error) {
-	found, err := c.inspect(ctx, name, nobody)
+	found, err := c.inspect(ctx, name, noClient)
 	if err != nil {
 		return doctor.Checked{}, err
 	}

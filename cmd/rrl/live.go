@@ -175,7 +175,7 @@ func namesOn(conn *connect.Connection) func(context.Context) (look.Names, error)
 	}
 }
 
-// screen takes over the terminal, or returns nil where the output is none, can't
+// screen takes over the terminal, or returns nil if the output is none, can't
 // be drawn on, or should still be there when the command has ended.
 func (a *app) screen(p pace) (*live.Screen, error) {
 	if a.out.JSON || p.count > 0 || a.connect.Getenv("TERM") == "dumb" {

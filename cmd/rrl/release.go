@@ -109,7 +109,7 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 }
 
 // explainRelease puts in words why the script failed. What a limiter's keys hold is
-// told as show tells it.
+// printed as show prints it.
 func (a *app) explainRelease(ctx context.Context, conn *connect.Connection, name string, keys *script.Keys, err error) error {
 	if answer, ok := errors.AsType[redis.Error](err); ok && (script.Code(answer) == "CORRUPT" || script.Code(answer) == "WRONGTYPE") {
 		found, lookErr := look.Inspect(ctx, conn.Client, name, look.OneClient(conn.Client, name, a.clientID))

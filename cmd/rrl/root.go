@@ -26,7 +26,7 @@ const (
 // errNo ends a command that worked and whose answer is no; it was printed.
 var errNo = errors.New("the answer is no")
 
-// errBad ends a command that worked and told of errors; they were printed.
+// errBad ends a command that worked and found errors; they were printed.
 var errBad = errors.New("errors were found")
 
 // app is what the commands share: the persistent flags and where to print.
@@ -76,7 +76,7 @@ func (a *app) printError(kind string, err error) {
 	fmt.Fprintln(a.stderr, "rrl: "+inWords(err))
 }
 
-// answer prints v where JSON is wanted, else the text, and ends a command by
+// answer prints v if JSON is wanted, otherwise the text, and ends a command by
 // whether the answer is yes.
 func (a *app) answer(v any, text string, yes bool) error {
 	return yesOrNo(yes, a.out.Print(v, text))

@@ -64,7 +64,7 @@ type setter struct {
 	state     bool // the limiter may have permits in use
 	many      bool // a pattern or standard input may name the limiters
 	set       func(*rratelimiter.RateLimiter, context.Context, rratelimiter.Config, ...rratelimiter.RateOption) (bool, error)
-	otherwise string // what is so where the limiter did not get the rate
+	otherwise string // the text if the limiter did not get the rate
 }
 
 func (s setter) command(a *app) *cobra.Command {
@@ -119,7 +119,7 @@ func (s setter) command(a *app) *cobra.Command {
 func typeNow(ctx context.Context, l *rratelimiter.RateLimiter) (rratelimiter.RateType, error) {
 	cfg, err := l.Config(ctx)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCorrupt) {
-		return rratelimiter.Overall, nil // what sets the rate says what is wrong
+		return rratelimiter.Overall, nil // setting the rate reports the error
 	}
 	return cfg.Type, err
 }

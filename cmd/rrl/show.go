@@ -132,7 +132,7 @@ func (a *app) printAnomalies(line func(format string, args ...any), s *look.Insp
 	}
 }
 
-// user tells who has a share.
+// user names the owner of a share.
 func user(s holders.Share) string {
 	switch s.Kind {
 	case holders.Named:

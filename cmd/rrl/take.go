@@ -20,7 +20,7 @@ import (
 )
 
 // kind is one of the other limiters, as take offers it. Its flags are required
-// where they have no default; rule reads them.
+// if they have no default; rule reads them.
 type kind struct {
 	name, short, example string
 	required             []string

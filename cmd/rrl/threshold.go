@@ -75,7 +75,7 @@ Exits 1 if there is no threshold to show.`,
 	return cmd
 }
 
-// threshold is what a key has in the hash, nil where it has none.
+// threshold is a key's threshold in the hash, nil if it has none.
 type threshold struct {
 	Key       string `json:"key"`
 	Threshold *int64 `json:"threshold"`

@@ -248,7 +248,7 @@ func (p *ratePlan) text() string {
 	return b.String()
 }
 
-// report says what was changed; stopped is that some were not tried.
+// report lists the changes; stopped says that some were not tried.
 func (p *ratePlan) report(stopped bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "changed %d of %s", p.Changed, words.Plural(int64(p.Planned()), "limiter"))

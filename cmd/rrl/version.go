@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// release and commit are set by the linker where a release is built, as in
+// release and commit are set by the linker when a release is built, as in
 // -ldflags "-X main.release=v1.2.3 -X main.commit=0123abc".
 var release, commit string
 

@@ -1,6 +1,6 @@
-// Package admin serves a handler that lists, shows and changes limits while
-// they run: the rates of RateLimiters and the thresholds of sliding logs. What
-// is changed takes effect at the next decision, in every process.
+// Package admin serves a handler that lists, shows and changes limits while they run: the rates of
+// RateLimiters and the thresholds of sliding logs. Changes take effect at the next decision, in every
+// process.
 //
 //	mux.Handle("/admin/", http.StripPrefix("/admin", admin.New(admin.Config{
 //		Authorize:    authorize,
@@ -34,46 +34,43 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Config says what a handler may touch, and who may ask it.
+// Config says what a handler may change, and who may use it.
 type Config struct {
-	// Authorize decides about every request, before anything else is done for
-	// it. Without one, no request gets through.
+	// Authorize decides every request, before anything else happens. Without it all requests are
+	// refused.
 	Authorize Authorize
 
-	// Challenge is the WWW-Authenticate of a 401, so that callers know how to
-	// say who they are. "" stands for Bearer.
+	// Challenge is the WWW-Authenticate header of a 401, which tells callers how to authenticate.
+	// "" stands for Bearer.
 	Challenge string
 
-	// Client has the RateLimiters. It may be nil where there are none.
+	// Client has the RateLimiters. It may be nil if there are none.
 	Client *rratelimiter.Client
 
-	// RateLimiters are the names of those that can be shown and changed.
+	// RateLimiters are the names of the RateLimiters that can be shown and changed.
 	RateLimiters []string
 
-	// Prefixes does the same for all whose names are longer than one of these
-	// and begin with it, such as those of Client.Keyed. They are not listed one
-	// by one, and what would share Redis keys with another of them is refused, as
-	// it is there. Mind that they go, changed rate and all, when nobody has asked
-	// them for their keepAlive time.
+	// Prefixes allows all RateLimiters whose names are longer than one of these prefixes and begin
+	// with it, such as those of Client.Keyed. They are not listed one by one. A name whose Redis keys
+	// would collide with another's is refused, as in Client.Keyed. Such limiters are deleted, changed
+	// rate included, if they get no request for their keepAlive time.
 	Prefixes []string
 
-	// SlidingLogs are those whose thresholds can be shown and changed, by the
-	// names that requests call them. Those of which the hash of thresholds is the
-	// same have the same thresholds: what is set for a key by one name holds for
-	// that key in all of them, and only the default limits differ. Whom Authorize
-	// should let change one and not the other, it must tell by [Access].Key, or
-	// each needs a hash of its own.
+	// SlidingLogs are the sliding logs whose thresholds can be shown and changed, by their names in
+	// requests. Logs with the same hash of thresholds have the same thresholds: one set for a key under
+	// one name holds in all of them, and only the default limits differ. If Authorize must allow a
+	// caller one log and not the other, it must decide by [Access].Key, or each log needs its own hash.
 	SlidingLogs map[string]SlidingLog
 
-	// Logger receives every change, with before and after, and what was
-	// refused. nil stands for slog.Default.
+	// Logger receives every change, with before and after, and every refusal. nil stands for
+	// slog.Default.
 	Logger *slog.Logger
 
-	// Timeout bounds what one request does on Redis. 0 stands for 5 s.
+	// Timeout bounds the time of one request at Redis. 0 stands for 5 s.
 	Timeout time.Duration
 }
 
-// SlidingLog is what the handler needs of a slidinglog.Limiter.
+// SlidingLog is the part of a slidinglog.Limiter that the handler uses.
 type SlidingLog interface {
 	SetThreshold(ctx context.Context, key string, threshold int64) error
 	Threshold(ctx context.Context, key string) (int64, error)
@@ -81,9 +78,8 @@ type SlidingLog interface {
 	Thresholds(ctx context.Context) (map[string]int64, error)
 }
 
-// Authorize says who asks, for the log, or why that one may not: by an error
-// that wraps [ErrUnauthenticated] (the answer is a 401) or any other (a 403).
-// The error is logged and not shown.
+// Authorize returns the caller's name, for the log, or an error if the caller may not do this: one that
+// wraps [ErrUnauthenticated] (the answer is 401) or any other (403). The error is logged, not shown.
 //
 // The handler answers to any Host. That is safe if Authorize asks for a credential,
 // such as a token, a login or a certificate. If it goes by the network address alone,
@@ -92,10 +88,10 @@ type SlidingLog interface {
 // the network.
 type Authorize func(r *http.Request, asked Access) (actor string, err error)
 
-// ErrUnauthenticated is what Authorize returns where it is not known who asks.
+// ErrUnauthenticated is returned by Authorize if it does not know the caller.
 var ErrUnauthenticated = errors.New("not authenticated")
 
-// Action is what a request is about to do.
+// Action is what a request does.
 type Action string
 
 // What a request can do.
@@ -104,7 +100,7 @@ const (
 	Change Action = "change"
 )
 
-// Kind is what a request is about.
+// Kind is the kind of limiter that a request is about.
 type Kind string
 
 // What a request can be about.
@@ -113,7 +109,7 @@ const (
 	SlidingLogs  Kind = "sliding-log"
 )
 
-// Access is what a request asks for.
+// Access describes what a request is about to do.
 type Access struct {
 	Action Action
 
@@ -121,13 +117,12 @@ type Access struct {
 	// that the handler does not serve.
 	Kind Kind
 
-	// Limiter is the name of the RateLimiter or of the sliding log, whether it
-	// can be touched or not; "" where the request names none or several.
+	// Limiter is the name of the RateLimiter or of the sliding log, whether or not it can be changed;
+	// "" if the request names none or several.
 	Limiter string
 
-	// Key is the key whose threshold it is, "" where the request names none or
-	// several. It is all that sets apart sliding logs which share one hash of
-	// thresholds: see Config.SlidingLogs.
+	// Key is the key of the threshold, "" if the request names none or several. For sliding logs that
+	// share one hash of thresholds it is all that distinguishes them: see Config.SlidingLogs.
 	Key string
 }
 
@@ -140,13 +135,12 @@ type handler struct {
 	changing chan struct{} // holds one token: changes are made one after another
 }
 
-// New returns the handler. It serves the paths above from the root of what it
-// is given: mount it by http.StripPrefix. A Config with faults (no Authorize,
-// an empty name, ...) does not panic: every request is then answered with a
-// 500, the fault is logged, and nothing is shown or changed.
+// New returns the handler. It serves the paths above relative to its root: mount it with
+// http.StripPrefix. A bad Config (no Authorize, an empty name, ...) does not panic: every request is
+// then answered with 500, the error is logged, and nothing is shown or changed.
 //
-// Changes are made one after another, so that what is logged as before is what
-// the change replaced, other processes and other ways of changing aside.
+// Changes are made one after another, so the value logged as before is the one that the change
+// replaced, unless another process or program changes it too.
 func New(cfg Config) http.Handler {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

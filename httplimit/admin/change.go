@@ -22,7 +22,7 @@ func (c *call) begin() (end func(), err error) {
 	}
 }
 
-// changed logs what came of a change, and returns how err is answered.
+// changed logs the result of a change, and returns the error to answer.
 func (c *call) changed(before, after slog.Attr, err error, more ...slog.Attr) error {
 	attrs := append([]slog.Attr{before, after}, more...)
 	if err == nil {

@@ -5,10 +5,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/holders"
 )
 
-// users tells who has a limiter's permits in use.
+// users lists the clients that have a limiter's permits in use.
 type users struct {
 	InUse    int64           `json:"inUse"`
-	Complete bool            `json:"complete"` // nobody was left out
+	Complete bool            `json:"complete"` // no client was left out
 	Clients  []holders.Share `json:"clients"`
 }
 

@@ -54,8 +54,8 @@ func (c *call) mapped(name string) string {
 
 type listedRate struct {
 	Name  string `json:"name"`
-	Rate  *rate  `json:"rate,omitempty"`  // where it has one
-	Error string `json:"error,omitempty"` // where it is corrupt
+	Rate  *rate  `json:"rate,omitempty"`  // if it has one
+	Error string `json:"error,omitempty"` // if it is corrupt
 }
 
 type listed struct {

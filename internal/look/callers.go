@@ -41,7 +41,7 @@ func parse(zs []redis.Z) []member {
 	return members
 }
 
-// origin returns what the ids of one Client's members have in common, "" where
+// origin returns what the ids of one Client's members have in common, "" if
 // the layout has no room for it. Sure says that no Redisson has written it.
 func (m member) origin() (origin string, sure bool) {
 	mark, ours := redisson.MarkOf(m.Member)

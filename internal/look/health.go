@@ -7,10 +7,10 @@ import (
 )
 
 // Health is the state of a limiter, in the word by which everything that shows
-// limiters calls it; "" if it can't be told.
+// limiters calls it; "" if it is unknown.
 type Health string
 
-// The states, those that need somebody's attention first.
+// The states, the most urgent first.
 const (
 	IsBroken Health = "broken"   // its calls fail, or are answered wrongly, until it is mended
 	UsedUp   Health = "used up"  // no permit is free
@@ -35,7 +35,7 @@ func HealthOf(broken bool, free *int64, refusing bool) Health {
 	return Fine
 }
 
-// Rank orders states, those that need somebody's attention first.
+// Rank orders states, the most urgent first.
 func (h Health) Rank() int {
 	return slices.Index([]Health{IsBroken, UsedUp, Refusing, "", Fine}, h)
 }

@@ -19,7 +19,7 @@ import (
 const maxInspected = 100
 
 // Inspection is all that Redis holds of one limiter. Rate, interval, type and
-// keep-alive time are nil where they can't be read.
+// keep-alive time are nil if they can't be read.
 type Inspection struct {
 	Name        string   `json:"name"`
 	Exists      bool     `json:"exists"`
@@ -48,7 +48,7 @@ type Inspection struct {
 // Finder returns the ids of the clients that have permits of their own.
 type Finder func(ctx context.Context) ([]string, error)
 
-// Inspect reads a limiter and judges it. Where each client has permits of its own,
+// Inspect reads a limiter and judges it. If each client has permits of its own,
 // find says which clients to read.
 func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find Finder) (*Inspection, error) {
 	found, err := inspect(ctx, rdb, name, find)
@@ -96,7 +96,7 @@ func inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	return found, nil
 }
 
-// PerClient reports whether each client has permits of its own; false where that can't be
+// PerClient reports whether each client has permits of its own; false if that can't be
 // read.
 func (f *Inspection) PerClient() bool {
 	return f.Type != nil && *f.Type == rratelimiter.PerClient.String()
@@ -152,7 +152,7 @@ func ReadNames(ctx context.Context, rdb redis.UniversalClient, nowMS int64) (nam
 	return names, err
 }
 
-// OneClient finds the client with that id, or where it is "" all, by walking the keys.
+// OneClient finds the client with that id, or all if it is "", by walking the keys.
 func OneClient(rdb redis.UniversalClient, name, id string) Finder {
 	return func(ctx context.Context) ([]string, error) {
 		if id != "" {

@@ -12,11 +12,11 @@ type Limiter struct {
 	Type       string `json:"type"`
 	Rate       int64  `json:"rate"`
 	IntervalMS int64  `json:"interval_ms"`
-	// Free is nil where it can't be told. Where each client has permits of its
-	// own it is that of the client with the fewest.
+	// Free is nil if unknown. If each client has permits of its
+	// own, it is the figure of the client with the fewest.
 	Free  *int64 `json:"free"`
 	InUse int64  `json:"in_use"`
-	// PerSecond is how many permits were granted in the last second or, where only
+	// PerSecond is how many permits were granted in the last second or, if only
 	// a glance was taken, on average those in use.
 	PerSecond float64  `json:"granted_per_second"`
 	Clients   int      `json:"clients"` // with permits of their own
@@ -25,7 +25,7 @@ type Limiter struct {
 	// Broken is why it does not work, as far as was read; "" if it does. If the
 	// hash is no configuration, rate and interval are 0 and the type is "".
 	Broken string `json:"broken,omitempty"`
-	// BrokenKind is the Anomaly's that Broken tells of.
+	// BrokenKind is the kind of the Anomaly in Broken.
 	BrokenKind string `json:"-"`
 }
 
@@ -52,7 +52,7 @@ type Snapshot struct {
 	Used     int       `json:"exhausted"` // of these, with no permit left
 	Broken   int       `json:"broken"`    // of these, as far as they were read
 	Left     bool      `json:"more"`      // more limiters than are kept
-	Matching int       `json:"matching"`  // of these, those that the view's filter lets through
+	Matching int       `json:"matching"`  // of these, the ones that match the view's filter
 	Offset   int       `json:"offset"`    // of these, left out before the first
 	Complete bool      `json:"complete"`  // all keys were walked at least once
 	Walked   float64   `json:"walked"`    // part of the keys that this round has walked
@@ -65,7 +65,7 @@ type Snapshot struct {
 // Cost is what looking costs the server.
 type Cost struct {
 	Commands float64 `json:"commands_per_second"`
-	// ServerMicros is the server's time a second; nil where it does not tell.
+	// ServerMicros is the server's time a second; nil if it does not report it.
 	ServerMicros *float64 `json:"server_us_per_second"`
 	// RoundTrip is the time that asking took: the mean of the last second's.
 	RoundTripMicros float64 `json:"round_trip_us"`

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Names tells what Clients are called; "" is for those that nobody knows.
+// Names returns the names of Clients; "" for unknown ones.
 type Names interface {
 	OfMark(mark string) string // by what the ids of their members begin with
 	OfID(id string) string
 }
 
-// names are those that are known, and how to learn them.
+// names are the known names, and how to read them.
 type names struct {
 	read  func(context.Context) (Names, error)
 	asked time.Time
 	known Names // nil: none
 }
 
-// learn reads the names anew where they are old.
+// learn reads the names again if they are old.
 func (n *names) learn(ctx context.Context) {
 	if n.read == nil || !n.asked.IsZero() && time.Since(n.asked) < time.Minute {
 		return

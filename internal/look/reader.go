@@ -14,7 +14,7 @@ const (
 	pageUnits  = 50      // commands that one SCAN counts as: it takes as long
 	maxKnown   = 100_000 // limiters kept
 	maxClients = 1_000   // clients kept of a limiter that gives each permits of its own
-	// A configuration is read anew after so many rounds, or when it is shown.
+	// A configuration is read again after so many rounds, or when it is shown.
 	configRounds = 5
 	maxBatch     = 100 // limiters or clients read by one round trip
 	newest       = 200 // members of a set read for its callers
@@ -42,11 +42,11 @@ func NewReader(rdb redis.UniversalClient, pattern string) *Reader {
 	return &Reader{rdb: rdb, pattern: pattern, cost: newMeter(), entries: map[string]*entry{}}
 }
 
-// Named has the Reader learn by read what Clients are called, once a minute. Where that
+// Named makes the Reader read the names of Clients by read, once a minute. Where that
 // fails they have no names.
 func (r *Reader) Named(read func(context.Context) (Names, error)) { r.names.read = read }
 
-// Know has the Reader call Clients by these names.
+// Know sets the names that the Reader uses for Clients.
 func (r *Reader) Know(all Names) { r.names.known = all }
 
 // harmless tells errors that speak of one key's content, or its place.
@@ -346,7 +346,7 @@ func (r *Reader) Clients(name string) []string {
 	return ids
 }
 
-// Cost returns what looking cost a second, as the last Sample told.
+// Cost returns what looking cost a second, as of the last Sample.
 func (r *Reader) Cost() Cost { return r.cost.lastCost }
 
 // Sent returns how many commands were sent ever.

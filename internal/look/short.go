@@ -129,7 +129,7 @@ func Tell(ctx context.Context, rdb redis.UniversalClient, limiters []*Short) err
 	return nil
 }
 
-// told is what Tell reads of a limiter.
+// told is what Tell reads about a limiter.
 type told struct {
 	glanced
 

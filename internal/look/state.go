@@ -58,7 +58,7 @@ type Permit struct {
 	parseError error
 }
 
-// newState works out a pair's state; cfg is nil where the configuration can't
+// newState works out a pair's state; cfg is nil if the configuration can't
 // be read. All members read are in Permits.
 func newState(s *snapshot, cfg *Fields, clientID *string) State {
 	st := State{

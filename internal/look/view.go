@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// View is what of the limiters is shown, and in which order.
+// View chooses which limiters are shown, and in which order.
 type View struct {
 	Sort    string // one of [Sorts]
 	Reverse bool
@@ -20,7 +20,7 @@ type View struct {
 	// Weight is what [ByWeight] sorts by, the highest first.
 	Weight func(name string) float64
 
-	// Refusing reports whether requests of a limiter are refused; nil: nobody knows. The
+	// Refusing reports whether requests of a limiter are refused; nil: unknown. The
 	// order by use begins with what is broken, used up or refusing.
 	Refusing func(name string) bool
 }
@@ -36,7 +36,7 @@ func Has(name, part string) bool {
 // Sorts returns the orders that a View may have.
 func Sorts() []string { return []string{"use", "in-use", "granted", "free", "rate", "name"} }
 
-// Check tells what is wrong with the View.
+// Check returns an error if the View is invalid.
 func (v *View) Check() error {
 	if !slices.Contains(Sorts(), v.Sort) {
 		return fmt.Errorf("--sort %q: want one of %s", v.Sort, strings.Join(Sorts(), ", "))

@@ -140,7 +140,7 @@ func (r *Reader) page(ctx context.Context) (units int, err error) {
 	return units + more, nil
 }
 
-// turn goes on to the sets of clients, where there may be any, or ends the round.
+// turn goes on to the sets of clients, if there may be any, or ends the round.
 func (r *Reader) turn() {
 	w := &r.walk
 	w.at = 0

@@ -40,8 +40,8 @@ type Point struct {
 type Watcher struct {
 	Client   redis.UniversalClient
 	Name     string
-	ClientID string                               // of the one whose permits are watched, "" for all
-	Names    func(context.Context) (Names, error) // what Clients are called; nil: nobody knows
+	ClientID string                               // of the client whose permits are watched, "" for all
+	Names    func(context.Context) (Names, error) // the names of Clients; nil: unknown
 
 	entry  *entry
 	reader *Reader

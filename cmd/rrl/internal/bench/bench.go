@@ -17,12 +17,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// Limiters of a bench give so many permits that nobody is refused.
+// Limiters of a bench give so many permits that no request is refused.
 const (
 	rate     = 1 << 30
 	interval = time.Second
 	// keepAfter is how long keys outlive the time that the bench should take, where
-	// nobody removes them.
+	// they are not removed.
 	keepAfter = time.Minute
 	setters   = 32 // limiters that are given their rate at the same time
 	// maxWarmUp bounds the part of a run's start that does not count.
@@ -80,7 +80,7 @@ func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (report R
 	}
 	b.client = rratelimiter.New(rdb, opts.Client...)
 	defer func() {
-		// Nobody may take permits when the keys go, or they would be back.
+		// No caller may take permits while the keys are deleted: they would come back.
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 		defer cancel()
 		_ = b.client.Close(clean)
@@ -163,7 +163,7 @@ func each(n int, do func(i int) error) error {
 	return nil
 }
 
-// run has that many callers take permits of that many limiters, each of the next
+// run makes that many callers take permits of that many limiters, each of the next
 // one.
 func (b *bench) run(ctx context.Context, callers, limiters int, span time.Duration) (Result, error) {
 	all, err := b.limiters(ctx, limiters)
@@ -210,7 +210,7 @@ func (b *bench) run(ctx context.Context, callers, limiters int, span time.Durati
 		counts.Store(false)
 	}
 	stop.Store(true)
-	// Whatever ended the run, nobody takes permits behind it.
+	// However the run ended, no one takes permits after it.
 	if late := <-done; err == nil {
 		err = late
 	}

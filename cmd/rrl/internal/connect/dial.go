@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// dialer returns a dialer, by TLS where there is a config.
+// dialer returns a dialer, with TLS if there is a config.
 //
 // A cluster's node that was never told its address gives an empty host for that
 // of the asker: it is the one asked first. Each server must have a certificate

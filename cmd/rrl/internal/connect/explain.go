@@ -21,7 +21,7 @@ import (
 
 // about is what is known of a server when its errors are explained.
 type about struct {
-	addr     string // "" where it may be one of several
+	addr     string // "" if it may be one of several
 	user     string
 	tls      bool
 	replica  bool
@@ -79,7 +79,7 @@ func isLogin(err error) bool {
 	return redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "WRONGPASS") || unauthenticated(err) || notAsked(err)
 }
 
-// unauthenticated is how a server turns down a long command of somebody who has
+// unauthenticated is how a server turns down a long command of a client that has
 // not logged in.
 func unauthenticated(err error) bool {
 	return redis.HasErrorPrefix(err, "Protocol error: unauthenticated")
@@ -119,7 +119,7 @@ var (
 	noChannel = regexp.MustCompile(`(?i)no permissions to access (a|one of the) channels?`)
 )
 
-// rights tells which right the user lacks.
+// rights explains which right the user lacks.
 func (a about) rights(err error) string {
 	var said redis.Error
 	if !errors.As(err, &said) {
@@ -144,12 +144,12 @@ func (a about) rights(err error) string {
 	return ""
 }
 
-// isBusy tells errors of servers that answer nobody for now.
+// isBusy reports whether an error is of a server that answers no one for now.
 func isBusy(err error) bool {
 	return redis.HasErrorPrefix(err, "LOADING") || redis.HasErrorPrefix(err, "BUSY") || strings.Contains(err.Error(), "max number of clients reached")
 }
 
-// state tells what keeps a server from answering.
+// state explains what keeps a server from answering.
 func (a about) state(err error) string {
 	switch {
 	// Calls are repeated while a server says READONLY, until their time is over.
@@ -175,7 +175,7 @@ func said(err error) string {
 	return err.Error()
 }
 
-// network tells what is wrong on the way to the server.
+// network explains what is wrong between here and the server.
 func (a about) network(err error) string {
 	if text := a.tlsText(err); text != "" {
 		return text
@@ -218,7 +218,7 @@ func cause(err error) error {
 	return err
 }
 
-// tlsText tells what is wrong with certificates.
+// tlsText explains what is wrong with certificates.
 func (a about) tlsText(err error) string {
 	var (
 		unknown x509.UnknownAuthorityError

@@ -80,7 +80,7 @@ func (s *settings) firstMode(ctx context.Context) (address, string, error) {
 	return address{}, "", joined(errs)
 }
 
-// modeOf asks a server what it is.
+// modeOf asks a server for its mode.
 func (s *settings) modeOf(ctx context.Context, a address) (string, error) {
 	o := *s.client
 	// A node of a cluster refuses SELECT before it can say what it is.

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// defaultAddress is used where neither flag nor environment names another.
+	// defaultAddress is used if neither flag nor environment names another.
 	defaultAddress = "redis://127.0.0.1:6379"
 
 	defaultTimeout = 3 * time.Second
@@ -64,7 +64,7 @@ func (o *Options) Bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.TLSSkipVerify, "tls-skip-verify", false, "trust any certificate: anyone in between can read and change all")
 }
 
-// Check tells what is wrong with flags whatever the command does.
+// Check returns an error for flags that are wrong for every command.
 func (o *Options) Check() error {
 	if o.Timeout < 0 {
 		return errors.New("--connect-timeout is negative")
@@ -182,7 +182,7 @@ func readPassword(flag, path string) (string, error) {
 }
 
 // limitTime sets how long things may take if the URL does not: a user who waits
-// at a terminal wants to hear soon that nobody answers.
+// at a terminal wants to know soon that no server answers.
 func (o *Options) limitTime(client *redis.Options) {
 	if client.DialTimeout == 0 {
 		client.DialTimeout = o.timeout()

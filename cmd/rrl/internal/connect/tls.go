@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// tlsConfig returns what connections by TLS need, nil where there is none.
+// tlsConfig returns the configuration for TLS, nil without TLS.
 func (o *Options) tlsConfig(client *redis.Options) (*tls.Config, error) {
 	files := o.TLSCA != "" || o.TLSCert != "" || o.TLSKey != ""
 	if !o.TLS && !files && o.TLSServerName == "" && !o.TLSSkipVerify && client.TLSConfig == nil {
@@ -21,7 +21,7 @@ func (o *Options) tlsConfig(client *redis.Options) (*tls.Config, error) {
 	}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: o.TLSServerName,
-		InsecureSkipVerify: o.TLSSkipVerify, //nolint:gosec // only where the user asks for it
+		InsecureSkipVerify: o.TLSSkipVerify, //nolint:gosec // only if the user asks for it
 	}
 	if o.TLSCA != "" {
 		pem, err := os.ReadFile(o.TLSCA)

@@ -41,7 +41,7 @@ func (c Clients) Run(ctx context.Context, out *output.Printer) (kept bool, err e
 	return c.run(ctx, out, rdb, "a Redis of its own")
 }
 
-// RunOn is Run on a given Redis, where it deletes what it made.
+// RunOn is Run on a given Redis, on which it deletes the limiters it made.
 func (c Clients) RunOn(ctx context.Context, out *output.Printer, rdb redis.UniversalClient) (kept bool, err error) {
 	return c.run(ctx, out, rdb, "the Redis given")
 }
@@ -99,7 +99,7 @@ type try struct {
 	left    int64
 }
 
-// runAll has all clients make their tries.
+// runAll makes all clients' tries.
 func (r *clientsRun) runAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

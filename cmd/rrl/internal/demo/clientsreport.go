@@ -16,8 +16,8 @@ const (
 	timelineRows    = 40
 )
 
-// clientsSummary is what the demo prints as JSON. WithinLimit is false where more
-// was granted than the limit allows, and nil where the record is not complete.
+// clientsSummary is what the demo prints as JSON. WithinLimit is false if more
+// was granted than the limit allows, and nil if the record is not complete.
 type clientsSummary struct {
 	Name            string       `json:"name"`
 	Rate            int64        `json:"rate"`

@@ -45,7 +45,7 @@ type lane struct {
 	answers   []answer
 }
 
-// answer is what a call was told. Times count from the scenario's start.
+// answer is the answer to a call. Times count from the scenario's start.
 type answer struct {
 	at      time.Duration
 	permits int64

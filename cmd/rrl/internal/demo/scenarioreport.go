@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// scenarioSummary is what a scenario prints as JSON. Kept is false where a limiter
+// scenarioSummary is what a scenario prints as JSON. Kept is false if a limiter
 // granted more than its rule allows.
 type scenarioSummary struct {
 	Demo  string        `json:"demo"`

@@ -35,7 +35,7 @@ func (l Level) rank() int { return slices.Index(levels, l) }
 type Finding struct {
 	Check  string `json:"check"`
 	Level  Level  `json:"level"`
-	Server string `json:"server,omitempty"` // "" where it is of all
+	Server string `json:"server,omitempty"` // "" if it concerns all
 	Text   string `json:"text"`
 	Reason string `json:"reason,omitempty"` // why it matters
 	Advice string `json:"advice,omitempty"`

@@ -255,7 +255,7 @@ func (c *checks) reportScope(s *Sampled) {
 	}
 }
 
-// old tells of members that old releases of Redisson write.
+// old reports members that old releases of Redisson write.
 func (c *checks) old() {
 	var texts []string
 	for _, l := range []struct{ layout, releases string }{{"B", "3.13.3 to 3.16.3"}, {"C", "3.16.4 to 3.16.8"}, {"D1", "3.17.0 to 3.20.1"}} {

@@ -51,7 +51,7 @@ type step struct {
 	do   func() (any, error)
 }
 
-// shared plays what the golden histories of Redisson have this module do.
+// shared plays this module's part of the golden histories of Redisson.
 func (t *selfTest) shared(ctx context.Context) error {
 	const interval = 2 * time.Second
 	l, keys, done := t.limiter(ctx, "")

@@ -270,7 +270,7 @@ func (d *doctor) replication(s *server) {
 		"see why the replica lags: its network, its disk, or its load; docs/servers.md says what min-replicas and WAIT hold")
 }
 
-// cluster asks for the state of a cluster, where there is one.
+// cluster asks for the state of a cluster, if there is one.
 func (d *doctor) cluster(ctx context.Context) {
 	client, is := d.rdb.(*redis.ClusterClient)
 	if !is {

@@ -49,8 +49,8 @@ const (
 	below = "\x1b[J" // clears what is below
 )
 
-// OpenScreen takes over the terminal that out is, or returns nil where it is
-// none. Keys come from in where that is a terminal too.
+// OpenScreen takes over the terminal that out is, or returns nil if it is
+// none. Keys come from in if that is a terminal too.
 func OpenScreen(out io.Writer, in *os.File) (*Screen, error) {
 	f, ok := out.(interface{ Fd() uintptr })
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -79,7 +79,7 @@ func OpenScreen(out io.Writer, in *os.File) (*Screen, error) {
 	return s, err
 }
 
-// readKeys reads keys until in ends; nobody can end a read of a terminal before.
+// readKeys reads keys until in ends; a read of a terminal can't be ended before.
 func readKeys(in io.Reader) <-chan Key {
 	keys := make(chan Key)
 	go func() {

@@ -11,7 +11,7 @@ import (
 // and its repeats, take much longer.
 const patience = 2 * time.Second
 
-// silence tells how long a server has not answered, from the first sample on.
+// silence measures how long a server has not answered, from the first sample on.
 type silence struct {
 	since time.Time
 	told  time.Duration
@@ -25,8 +25,8 @@ func (s silent) Error() string { return "nothing for " + words.Duration(time.Dur
 // broken notes an answer.
 func (s *silence) broken() { s.since, s.told = time.Now(), 0 }
 
-// over returns what is to be said, once each second, where a sample is late; nil
-// where none is, or where old is a better reason.
+// over returns what is to be said, once each second, if a sample is late; nil
+// if none is, or if old is a better reason.
 func (s *silence) over(interval time.Duration, old error) error {
 	if _, late := errors.AsType[silent](old); old != nil && !late {
 		return nil

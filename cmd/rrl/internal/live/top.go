@@ -131,7 +131,7 @@ func (t *Top) Show(ctx context.Context, screen *Screen, paint func(color, text s
 	ui := &topUI{view: t.View, screen: screen, paint: paint, poke: poke}
 	ui.share()
 	defer cancel()
-	// Nobody waits for it at the end: a server that hangs would keep the user.
+	// No one waits for it at the end: a server that hangs would keep the user.
 	go func() {
 		t.read(ctx, func() look.View { return *ui.shared.Load() }, poke, func(s sample) bool {
 			select {

@@ -55,7 +55,7 @@ func columns(width int) []column {
 	return append([]column{name}, shown...)
 }
 
-// use returns the state of a limiter that needs attention, else how much of it is in use.
+// use returns the state of a limiter that needs attention, otherwise how much of it is in use.
 func use(l *look.Limiter) string {
 	if h := l.Health(); h != "" && h != look.Fine {
 		return h.Signed()
@@ -222,7 +222,7 @@ func summary(s *look.Snapshot, v look.View) []string {
 	return []string{first, second}
 }
 
-// oldText says why what is shown is old.
+// oldText says why the display is old.
 func oldText(err error) string { return "old, the server does not answer: " + oneLine(err.Error()) }
 
 func oneLine(s string) string { return Safe(strings.Join(strings.Fields(s), " ")) }

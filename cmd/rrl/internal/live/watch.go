@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
-// ErrGone is what watching a limiter ends with that is not there.
+// ErrGone ends the watching of a limiter that does not exist.
 var ErrGone = errors.New("no such limiter")
 
 const keptPoints = 1000
@@ -131,7 +131,7 @@ type watched struct {
 	err   error
 }
 
-// results has each point sent until ctx ends. Nobody waits for the goroutine: a server
+// results sends each point until ctx ends. No one waits for the goroutine: a server
 // that hangs would keep the user.
 func (w *Watch) results(ctx context.Context) <-chan watched {
 	results := make(chan watched)

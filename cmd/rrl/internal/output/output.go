@@ -1,4 +1,4 @@
-// Package output writes what the command has to say: text for people, in colour
+// Package output writes the command's output: text for people, in colour
 // on a terminal, or JSON for programs.
 package output
 
@@ -22,13 +22,13 @@ const (
 	reset  = "\x1b[0m"
 )
 
-// Printer is where answers go, and in what form.
+// Printer holds where answers go, and in what form.
 type Printer struct {
 	io.Writer
 
 	JSON  bool
 	Color bool
-	Width int // columns of the terminal; 0 where there is none, and lines may be of any length
+	Width int // columns of the terminal; 0 if there is none, and lines may be of any length
 }
 
 // WantsColor reports whether w is a terminal whose user did not turn colours off.
@@ -40,7 +40,7 @@ func WantsColor(w io.Writer, getenv func(string) string) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Paint returns s in the given colour, where colours are wanted.
+// Paint returns s in the given colour, if colours are wanted.
 func (p *Printer) Paint(color, s string) string {
 	if !p.Color {
 		return s
@@ -48,7 +48,7 @@ func (p *Printer) Paint(color, s string) string {
 	return color + s + reset
 }
 
-// Print writes v where JSON is wanted, else the line of text.
+// Print writes v if JSON is wanted, otherwise the line of text.
 func (p *Printer) Print(v any, text string) error {
 	if p.JSON {
 		return WriteJSON(p, v)

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/term"
 )
 
-// defaultWidth is that of a terminal that does not tell.
+// defaultWidth is the width of a terminal that does not report it.
 const defaultWidth = 80
 
 // Width returns how many columns w has, and whether it is a terminal at all.
