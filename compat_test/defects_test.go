@@ -83,7 +83,7 @@ func (s *sides) lose(keys ...string) {
 	require.NoError(s.t, s.rdb.Del(s.t.Context(), keys...).Err())
 }
 
-// through has both sides go through a proxy, on whose acquires act then acts.
+// through makes both sides use a proxy, on whose acquires act then acts.
 func (s *sides) through(act func(redistest.Command) redistest.Action) *redistest.Proxy {
 	s.t.Helper()
 	proxy := redistest.StartProxy(s.t, redistest.Shared(s.t).Addr())

@@ -326,7 +326,7 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 			}
 		}
 		got := st.do(t.Context(), s, handle, base)
-		if s.Do == "wait" { // which only is done if the clock stands but for that
+		if s.Do == "wait" { // only if the clock otherwise stands
 			got.Times = []int64{time.Now().UnixMilli() - base}
 			base += got.Times[0]
 		}

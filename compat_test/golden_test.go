@@ -195,7 +195,7 @@ func permitsAt(p *model.Pair) (all [][2]int64) {
 }
 
 // step is a line of a trace: an operation of a service on a limiter, or
-// something else that happens to it. Nothing shows of when it was recorded and by whom:
+// something else that happens to it. It must not depend on when and by which program it was recorded:
 // times are milliseconds from now, clients have names, and the ids of members are numbers
 // in the order in which they were written.
 type step struct {

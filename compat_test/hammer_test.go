@@ -24,7 +24,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// TestHammer has both languages ask one limiter for more than it has, and
+// TestHammer makes both languages ask one limiter for more than it has, and
 // judges the grants as the server saw them. Some callers in Go reserve, and settle
 // fewer permits or more: what that charges counts as in use, and is no grant.
 //
@@ -33,7 +33,7 @@ import (
 // is a whole number of milliseconds, rounded down; Go's are dated by the server,
 // Java's by the caller before it sends. By so much less than an interval after
 // they were written they come back, and so a little more than the rate may be
-// written within one; Redisson is made so. Nobody sweeps a member before its
+// written within one; Redisson is made so. No one sweeps a member before its
 // time is over by the sweeper's own clock, and all clocks are the machine's, so
 // what is in use may not be more than the rate at any moment, not even by one
 // and not for a microsecond. Where the value alone counts, that holds for what
@@ -50,7 +50,7 @@ func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 	})
 }
 
-// TestHammerOfAClockBehind has each grant leave nothing in the set but a row of this
+// TestHammerOfAClockBehind makes each grant leave nothing in the set but a row of this
 // millisecond. A Redisson before 3.15.3 that has looked at its clock just before, and is
 // refused, then fails: with other Redissons as with Go, whose rows the server dates.
 func TestHammerOfAClockBehind(t *testing.T) { //nolint:paralleltest // one JVM at a time
@@ -149,7 +149,7 @@ func (c crew) hammer(t *testing.T, name string) {
 	}
 }
 
-// ask has all ask for permits, each with four callers, until the time is over. In Go one of
+// ask makes all ask for permits, each with four callers, until the time is over. In Go one of
 // them reserves, if it can.
 func (f *figures) ask(t *testing.T, javas, goes []service, name string, reserves bool) {
 	t.Helper()
@@ -262,7 +262,7 @@ type grant struct {
 	member  string    // as it is now; "" where none are kept
 	permits int64
 	back    time.Time // when they were given back; zero if they were not
-	charged bool      // by a settlement, which asks nobody
+	charged bool      // by a settlement, even beyond the rate
 }
 
 // inUse says whether the grant, which is not later than at, is in use then.

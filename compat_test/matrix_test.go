@@ -38,7 +38,7 @@ var (
 // The matrix: what is tested beside every release. Each release has a JVM for
 // itself, some one after the other.
 
-// eachRelease has test run beside each release of Redisson that is asked for.
+// eachRelease runs test beside each release of Redisson that is asked for.
 func eachRelease(t *testing.T, test func(*testing.T, javaPeer)) {
 	t.Helper()
 	for _, version := range releases(t) {
@@ -233,7 +233,7 @@ func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a 
 	})
 }
 
-// afterAnInterval has two Javas take permits, and Go too if takes is set. An interval
+// afterAnInterval lets two Javas take permits, and Go too if takes is set. An interval
 // later both Javas ask again, after Go if sweeps is set. It returns their answers.
 func afterAnInterval(t *testing.T, javas []service, first, second int, goes service, takes, sweeps bool) string {
 	t.Helper()
@@ -302,7 +302,7 @@ func releases(t testing.TB) []string {
 // and some in Go.
 type fleet struct {
 	javas  []javaPeer
-	oldest string // the release that Go is told to share limiters with; none without
+	oldest string // the release in Go's WithRedissonVersion; "" for none
 }
 
 // String returns the fleet's releases of Redisson.
@@ -370,7 +370,7 @@ func (r *recorder) takeTurns(operations int) {
 
 var histories = flag.Int("histories", 25, "histories of TestHistories")
 
-// TestHistories has Go services take turns, and Redissons of any release that do what the
+// TestHistories lets Go services take turns, and Redissons of any release that do what the
 // model says of them, on a clock that stands: to the millisecond, with calls that wait.
 func TestHistories(t *testing.T) {
 	t.Parallel()

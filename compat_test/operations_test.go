@@ -51,7 +51,7 @@ var kinds = []struct {
 	{"rename", 1, "Go"},
 	{"unlink", 1, "Java"},
 	{"acquireAll", 8, "Go"},
-	{"wait", 10, "Go"}, // if the clock stands but for that
+	{"wait", 10, "Go"}, // if the clock otherwise stands
 }
 
 // operations returns those that the service has, each as often as it is to be drawn.

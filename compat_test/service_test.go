@@ -355,7 +355,7 @@ type hammering struct {
 	FirstError              string // empty if there was none
 }
 
-// Hammer has this many threads call tryAcquire(permits, timeout) with a pause
+// Hammer makes this many threads call tryAcquire(permits, timeout) with a pause
 // after each call, the last call of each beginning before the time is up.
 func (c *javaClient) Hammer(
 	ctx context.Context, limiter string, threads int, permits int64, length, timeout, pause time.Duration,

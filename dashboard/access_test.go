@@ -397,7 +397,7 @@ const (
 	secretNumber = 8675309421
 )
 
-// plant writes keys of all types with secrets, and returns the names that whoever asks
+// plant writes keys of all types with secrets, and returns the names that a viewer who asks
 // knows. Of each there is one within api:* and one outside.
 func plant(t *testing.T, s *site) (names []string) {
 	t.Helper()
@@ -502,7 +502,7 @@ func askForSecrets(t *testing.T, pattern, given string) {
 	})
 	asked := map[string]bool{}
 	names := plant(t, s)
-	if pattern == "" { // within no pattern it is a limiter like others, and its rate is told
+	if pattern == "" { // within no pattern it is a limiter like others, and its rate is shown
 		require.NoError(t, s.rdb.Del(t.Context(), "session:limiter").Err())
 	}
 	for _, name := range names {

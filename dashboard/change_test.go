@@ -108,7 +108,7 @@ func TestWhatChangedMeanwhileIsNotOverwritten(t *testing.T) {
 		code, _ = s.post("/api/change", body)
 		assert.Equal(t, http.StatusConflict, code)
 	}
-	// What somebody else changed is not undone.
+	// Another user's change is not undone.
 	_, answer := s.change(rateBody("orders", 20, 1000, false))
 	s.limiter("orders", rratelimiter.PerHour(99), 0)
 	s.refuses(http.StatusConflict, m{"action": "undo", "entry": entryOf(answer)["entry"]})
@@ -176,7 +176,7 @@ func TestThresholds(t *testing.T) {
 	found := rows(t, list, "thresholds")
 	has(t, m{"threshold": 40.0}, found["ann"])
 	has(t, m{"threshold": nil, "text": notThreshold}, found["log:<b>"])
-	assert.Len(t, found, 2, "of a field that is no key of such a log nothing is told")
+	assert.Len(t, found, 2, "nothing is shown of a field that is no key of such a log")
 	has(t, m{"foreign": 1.0}, list)
 	s.change(m{"action": "unthreshold", "hash": hash, "id": key})
 	assert.Equal(t, int64(5), set())

@@ -141,7 +141,7 @@ func WithTokens(look, change string) Authorize {
 
 const bearer = "Bearer "
 
-// errNoLookToken has browsers ask for the token.
+// errNoLookToken makes browsers ask for the token.
 var errNoLookToken = fmt.Errorf("%w: no token for looking, or another", ErrUnauthenticated)
 
 // same reports whether a token is the one that is wanted. An empty one never is. Hashes

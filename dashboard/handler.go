@@ -73,7 +73,7 @@ var endpoints = map[string]endpoint{
 	"/api/change":          {http.MethodPost, Change, (*call).change},
 }
 
-// policy lets the page use its own files and nothing else, and nobody frame it.
+// policy lets the page use its own files and nothing else, and no site frame it.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 

@@ -11,7 +11,7 @@ import (
 const maxShare = maxViewers / 2
 
 // join takes a place among the viewers, of those for the address that the connection
-// comes from. What a proxy says of whom it asks for is not believed.
+// comes from. A proxy's word about its client is not believed.
 func (c *call) join(v *viewer) (leave func(), err error) {
 	v.from = addressOf(c.r.RemoteAddr)
 	leave, err = c.poller.join(v)

@@ -36,8 +36,8 @@ const (
 	// maxViewers bounds what is read for them each second.
 	maxViewers = 64
 
-	// maxDebt is how many seconds' commands a sample makes others wait for at most: who
-	// looks is to be told before they take it for silence.
+	// maxDebt is how many seconds' commands a sample makes others wait for at most, so that
+	// viewers get an answer before they take the wait for silence.
 	maxDebt = 3
 
 	// keptFor is how long what was read is worth showing to the next viewer.

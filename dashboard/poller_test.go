@@ -280,7 +280,7 @@ func TestTurns(t *testing.T) {
 			go func() { _ = all.wait(t.Context(), 10, 50) }()
 		}
 		synctest.Wait()
-		assert.Error(t, all.wait(t.Context(), 10, 50), "who would wait for long is told so")
+		assert.Error(t, all.wait(t.Context(), 10, 50), "a long wait is an error")
 	})
 }
 

@@ -95,7 +95,7 @@ func (w *window) counter(now time.Duration) int64 {
 	return w.count
 }
 
-// play has three programs share a key: one with this package, one with the
+// play lets three programs share a key: one with this package, one with the
 // articles' fixed window and one with their counter.
 func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	w := &window{limit: 1 + h.Draw.Int64N(12), length: h.Span(10)}
@@ -133,7 +133,7 @@ func tenAMinute(rdb redis.UniversalClient) *fixedwindow.Limiter {
 	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute})
 }
 
-// A value that somebody wrote by hand, or whose writer crashed before EXPIRE, such as
+// A value written by hand, or whose writer crashed before EXPIRE, such as
 // a counter's, refuses for ever.
 func TestFaultValueWithoutTTL(t *testing.T) {
 	t.Parallel()

@@ -73,7 +73,7 @@ func Example() {
 	// come back in 1m0s
 }
 
-// A limit for each tenant, whom a proxy before the server has named. Checks of
+// A limit for each tenant, named by a proxy before the server. Checks of
 // health are free.
 func ExampleWithKey() {
 	limiter, stop := limitTo(1)
@@ -120,7 +120,7 @@ func ExampleUnaryClientInterceptor() {
 	// rpc error: code = ResourceExhausted desc = rate limit exceeded, retry after 1m0s
 }
 
-// While Redis is down calls pass, and somebody hears of it.
+// While Redis is down calls pass, and the error handler is called.
 func ExampleWithFailure() {
 	limiter, stop := limitTo(1)
 	stop() // Redis goes down
@@ -149,7 +149,7 @@ func (refusals) Decided(_ context.Context, d limit.Decided) {
 	}
 }
 
-// What would a limit of one call a minute do? Nobody is refused.
+// What would a limit of one call a minute do? No call is refused.
 func ExampleWithShadow() {
 	limiter, stop := limitTo(1)
 	defer stop()

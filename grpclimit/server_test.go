@@ -88,7 +88,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// Clients that gRPC has retry by their service config come back when it helps.
+// Clients that retry because of their service config come back when it helps.
 func TestServerTellsRetryingClientsWhen(t *testing.T) {
 	t.Parallel()
 	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.001s",

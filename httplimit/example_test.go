@@ -317,7 +317,7 @@ func (refusals) Decided(_ context.Context, d limit.Decided) {
 	}
 }
 
-// What would a limit of two a minute do? Nobody is refused, or told of it.
+// What would a limit of two a minute do? No client is refused, or sees the limit.
 func ExampleWithShadow() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()

@@ -110,7 +110,7 @@ func FuzzClientIP(f *testing.F) {
 			}
 		}
 
-		// A trusted proxy appends whom it saw, to the last line or as one of its own.
+		// A trusted proxy appends the address it saw, to the last line or as one of its own.
 		peer = "10.0.0.1:80"
 		const saw = "192.0.2.77"
 		for _, header := range []http.Header{

@@ -180,7 +180,7 @@ func wrapTransport(t testing.TB, l limit.Limiter, opts ...httplimit.Option) midd
 	transport := httplimit.NewTransport(answers(http.StatusNoContent), l, append([]httplimit.Option{httplimit.WithWait(0)}, opts...)...)
 	return func(ctx context.Context, user string) middlewaretest.Answer {
 		content := &body{}
-		defer func() { assert.EqualValues(t, 1, content.closed.Load(), "by whoever has the request last") }()
+		defer func() { assert.EqualValues(t, 1, content.closed.Load(), "by the last holder of the request") }()
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://api.example.org/items/1", content)
 		require.NoError(t, err)
 		r.Header.Set("X-User", user)

@@ -302,7 +302,7 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 	})
 }
 
-// A bucket has a second key, with "_time" behind the first: nobody chooses a name
+// A bucket has a second key, with "_time" behind the first: no client chooses a name
 // that leads to another's, whatever the policies.
 func TestBucketOfASecondPolicy(t *testing.T) {
 	t.Parallel()
@@ -320,7 +320,7 @@ func TestBucketOfASecondPolicy(t *testing.T) {
 	})
 }
 
-// A request that costs too much is told what the limit is.
+// The answer to a request that costs too much has the limit.
 func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {

@@ -318,7 +318,7 @@ func TestPolicyWhoseKeyFails(t *testing.T) {
 	}))(refuseAll(t)), newRequest(t))
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 	errs.Check(t, errDown)
-	assert.Empty(t, first.Asked(), "nobody is charged")
+	assert.Empty(t, first.Asked(), "no limit is charged")
 	assert.Empty(t, second.Asked())
 }
 

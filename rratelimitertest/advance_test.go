@@ -41,7 +41,7 @@ func bothWith(t *testing.T, opts []rratelimiter.Option, test func(t *testing.T, 
 	})
 }
 
-// log keeps what callers were told.
+// log keeps the callers' answers.
 type log struct {
 	mu    sync.Mutex
 	wg    sync.WaitGroup
@@ -213,7 +213,7 @@ func TestOtherLimiters(t *testing.T) {
 	})
 }
 
-// A limiter that is kept alive stays while somebody waits for it, and keys expire.
+// A limiter that is kept alive stays while a caller waits for it, and keys expire.
 func TestTimesToLive(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {

@@ -147,7 +147,7 @@ func TestOrdersWhileRedisIsDown(t *testing.T) {
 
 var _ limit.Returner = (*rratelimitertest.Script)(nil)
 
-// failures is a test that takes note of what is wrong.
+// failures is a test that records what is wrong.
 type failures struct {
 	testing.TB
 

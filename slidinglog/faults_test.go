@@ -409,7 +409,7 @@ func (l *log) article(now time.Duration) int64 {
 	return 1
 }
 
-// play has two programs share a log: one with this package, one with the
+// play lets two programs share a log: one with this package, one with the
 // articles' script. With a hash of thresholds, these change on the way.
 func play(withHash bool) func(*testing.T, limittest.History) func() string {
 	return func(t *testing.T, h limittest.History) func() (mismatch string) {

@@ -116,7 +116,7 @@ func (b *bucket) article(n int64) int64 {
 	return b.tokens
 }
 
-// play has two programs share a bucket: one with this package, one with the
+// play lets two programs share a bucket: one with this package, one with the
 // articles' script, by whose times to live a capacity that is no multiple of the
 // refill would be exceeded.
 func play(t *testing.T, h limittest.History) func() (mismatch string) {

@@ -395,7 +395,7 @@ func TestTimeOfAFastClockStays(t *testing.T) {
 // far the clock has gone back.
 func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
 	t.Parallel()
-	for name, visit := range map[string]bool{"nobody came by": false, "others came by": true} {
+	for name, visit := range map[string]bool{"no one came by": false, "others came by": true} {
 		for _, back := range []time.Duration{time.Second, 3 * time.Second, 5 * time.Second, time.Hour} {
 			t.Run(name+" "+back.String(), func(t *testing.T) {
 				t.Parallel()

@@ -21,7 +21,7 @@ type fleet struct {
 	longest  time.Duration // life of a lease
 }
 
-// call has Redis do something, and then the program.
+// call costs Redis some time, and then the program.
 func (f *fleet) call(do func(at time.Duration), then func()) {
 	half := func() time.Duration { return time.Duration(float64(f.wire) / 2 * (0.8 + 0.4*f.random.Float64())) }
 	f.after(half(), func() {

@@ -41,7 +41,7 @@ func (s *limiter) settle(now time.Duration) {
 	s.log = s.log[i:]
 }
 
-// answer is what a call for permits was told.
+// answer is the answer to a call for permits.
 type answer struct {
 	callers, ahead int64 // granted
 	free           int64 // after it

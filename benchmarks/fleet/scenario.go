@@ -126,7 +126,7 @@ func (s scenario) enter(f *fleet, demand float64) {
 	}
 }
 
-// newcomers has some programs come, and returns after how many intervals the last of them
+// newcomers lets some programs come, and returns after how many intervals the last of them
 // used as much in half an interval as the others did.
 func (s scenario) newcomers(f *fleet, demand float64) float64 {
 	old, from := len(f.programs), f.now

@@ -1,4 +1,4 @@
-// Package load has callers ask limiters for permits, as fast as they answer,
+// Package load makes callers ask limiters for permits, as fast as they answer,
 // and counts what comes of it.
 package load
 

@@ -80,7 +80,7 @@ func open(m maker) func(context.Context, string, int) (Peer, error) {
 }
 
 // NewClient returns the go-redis client that all Go libraries get: its defaults,
-// but for the size of the pool.
+// except for the size of the pool.
 func NewClient(addr string, connections int) *redis.Client {
 	return redis.NewClient(options(addr, connections))
 }

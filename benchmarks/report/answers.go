@@ -87,7 +87,7 @@ func answersTable(r *Results) string {
 	return page.Table([]string{"question", "measured"}, rows, false)
 }
 
-// optionsTable is what callers get whom the memory of their process answers.
+// optionsTable has the figures of callers that their process answers from memory.
 func optionsTable(r *Results) string {
 	t := newTable("", "decisions a second", "p50, µs", "p99, µs")
 	for _, option := range []struct{ name, peer, mode string }{

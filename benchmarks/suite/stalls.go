@@ -33,7 +33,7 @@ var piles = []struct {
 
 // template is the key of a set of permits that have piled up, each a member of
 // its own, as Redisson writes them: half of them taken two hours ago, the others
-// half an hour ago, but for the last, which was taken just now.
+// half an hour ago, except the last, which was taken just now.
 const template = "bench:template"
 
 // stalls measures the longest script where members have piled up.

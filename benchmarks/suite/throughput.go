@@ -125,7 +125,7 @@ func (r *run) measure(ctx context.Context, p *opened, c cell) error {
 			return err
 		}
 	}
-	// After an error nobody knows what was taken.
+	// After an error it is unknown what was taken.
 	if p.Value == nil || failed > 0 {
 		return nil
 	}
@@ -239,7 +239,7 @@ func (r *run) used(ctx context.Context, p *opened, prefix string, n int, rule pe
 	for _, value := range values {
 		free, err := value.Int64()
 		if errors.Is(err, redis.Nil) {
-			continue // nobody drew this limiter
+			continue // no caller drew this limiter
 		}
 		if err != nil {
 			return 0, err

@@ -46,8 +46,8 @@ func newDashboard(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dashboard [PATTERN]",
 		Short: "Serve a web page that shows limiters live, and changes them",
-		Long: `Serve a web page that shows the limiters live: how much of each is in use and by
-whom, when permits come back, and what is wrong. PATTERN is one of Redis' SCAN,
+		Long: `Serve a web page that shows the limiters live: how much of each is in use, which
+clients use it, when permits come back, and what is wrong. PATTERN is one of Redis' SCAN,
 such as 'api:*': limiters outside of it can be neither looked at nor changed.
 
 It shows the server that --redis or $REDIS_URL names. Without both, or with --demo,
@@ -55,17 +55,17 @@ it brings its own small server, with limiters in use, to look around. It never s
 more than about --reads commands a second, however many look, and none while no
 one does.
 
-It listens on this machine alone, unless --listen says otherwise. Where other machines
-reach it looking needs a token: --token, or $RRL_DASHBOARD_READ_TOKEN, which ps does
-not show. With --open it does not. Browsers that reach the page by a host name get it
-if --host names that.
+It listens on this machine alone, unless --listen says otherwise. If other machines
+reach it, looking needs a token: --token, or $RRL_DASHBOARD_READ_TOKEN, which ps does
+not show. With --open looking needs none. Browsers that reach the page by a host name
+get it if --host names that.
 
 Nothing can be changed without --write, and then with a token of its own only: it is
 $RRL_DASHBOARD_TOKEN or --token-file, or else a new one that is printed.
 
-Keys of fixed windows, sliding logs and token buckets can't be told from other
-keys: --keys names them, by KIND:PREFIX=LIMIT/WINDOW; of buckets it is
-CAPACITY+REFILL/INTERVAL. A comma and the hash of thresholds may follow those of
+Keys of fixed windows, sliding logs and token buckets look like other keys: --keys
+names them, as KIND:PREFIX=LIMIT/WINDOW; buckets have CAPACITY+REFILL/INTERVAL
+instead. A comma and the hash of thresholds may follow those of
 sliding logs: no other hash's are shown.`,
 		Example: `  rrl dashboard
   rrl dashboard --redis redis://cache:6379 --write

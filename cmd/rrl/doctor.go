@@ -30,16 +30,16 @@ func newDoctor(a *app) *cobra.Command {
 		Long: `Look for what is wrong: the servers' version, the round trip, what this user
 may do, eviction, memory, persistence, replicas, the cluster's state, the
 servers' clocks, and the limiters whose name matches PATTERN: all of them if
---time allows, or says how many. Each finding says why it matters and what
-to do.
+--time allows, otherwise it says how many. Each finding says why it matters and
+what to do.
 
-It changes nothing, save that it tries a user's rights on three keys of its own,
+It changes nothing, except that it tries a user's rights on three keys of its own,
 whose names begin as PATTERN does, and removes them at once.
 
 With --self-test it looks at no limiters, but proves within a minute, in keys of
 its own, that the servers do what limiters need: scripts, the time in them, exact
 integers, times to live, pipelines, WAIT, SUBSCRIBE, and a history of each kind of
-limiter. It tells what each thing that does not work costs. Run it before you
+limiter. For each thing that does not work it says what that costs. Run it before you
 trust a server that says that it is compatible with Redis.
 
 Exits 0 if all that was looked at is well, notes included; 1 if the worst is a

@@ -71,7 +71,7 @@ const hour = 3_600_000
 type damage struct {
 	written
 	kinds []string
-	free  any // nil: can't be told
+	free  any // nil: unknown
 }
 
 func damages(t *testing.T) map[string]damage {
@@ -328,7 +328,7 @@ func TestShowTellsWhoHasThePermits(t *testing.T) {
 
 	// Without the names there is the rest.
 	s.Del(clients.Key)
-	require.NoError(t, s.Set(clients.Key, "somebody's"))
+	require.NoError(t, s.Set(clients.Key, "another program's"))
 	found := s.show("orders")
 	assert.Contains(t, found.NamesError, clients.Key)
 	assert.Len(t, found.States[0].Shares, 4)

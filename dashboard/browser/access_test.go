@@ -28,14 +28,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// loggedIn has a site take everybody for somebody who may change limits, as behind a
+// loggedIn makes a site treat every user as one who may change limits, as behind a
 // login of one's own that browsers remember.
 func loggedIn(cfg *dashboard.Config) {
 	cfg.Write = true
 	cfg.Authorize = func(*http.Request, dashboard.Action) (string, error) { return "alice", nil }
 }
 
-// TestOtherPagesChangeNothing: a page of somebody else, open in the same browser, can
+// TestOtherPagesChangeNothing: a page of another site, open in the same browser, can
 // have it send requests.
 func TestOtherPagesChangeNothing(t *testing.T) {
 	t.Parallel()
@@ -212,7 +212,7 @@ func TestADashboardThatGoesAway(t *testing.T) {
 	}, func() {
 		l, err := net.Listen("tcp", s.http.Listener.Addr().String())
 		require.NoError(t, err)
-		again := &httptest.Server{Listener: l, Config: &http.Server{Handler: s.http.Config.Handler}} //nolint:gosec // nobody is slow
+		again := &httptest.Server{Listener: l, Config: &http.Server{Handler: s.http.Config.Handler}} //nolint:gosec // no client is slow
 		again.Start()
 		t.Cleanup(func() {
 			again.CloseClientConnections()
@@ -327,7 +327,7 @@ func TestHostileNames(t *testing.T) {
 	assert.Empty(t, p.asked("192.0.2.1"))
 }
 
-// plant makes limiters with these names, of each of which somebody of the same name
+// plant makes limiters with these names, in each of which a client of the same name
 // holds a permit. This module would refuse some: others may write what they like.
 func (s *site) plant(names []string) {
 	s.t.Helper()

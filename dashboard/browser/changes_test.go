@@ -261,7 +261,7 @@ func TestThresholds(t *testing.T) {
 }
 
 // TestAClientsOwnPermits: where each client has a rate of its own, one's permits are
-// released, and nobody else's.
+// released, and no one else's.
 func TestAClientsOwnPermits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
@@ -314,7 +314,7 @@ func TestDialogs(t *testing.T) {
 	p.click("#change-cancel")
 	p.until(closed)
 
-	// The limiter may be used while somebody looks at what a change would do.
+	// The limiter may be used while a user looks at what a change would do.
 	p.changeRate("orders", "80")
 	p.goTo("#/changes")
 	p.dialog(`#audit button[data-undo]`)

@@ -418,7 +418,7 @@ func TestAHiddenPageAsksForNothing(t *testing.T) {
 		now := proxy.Requests()
 		defer func() { last = now }()
 		return now == last
-	}, patience, 2500*time.Millisecond, "nobody looks, and the server is asked on")
+	}, patience, 2500*time.Millisecond, "no one looks, and the server is still asked")
 	p.visible("visible")
 	p.until(isLive)
 	p.update(2)

@@ -56,7 +56,7 @@ scrape_configs: [{job_name: gateway, static_configs: [{targets: ["%s"]}]}]
 `, strings.Join(targets, `", "`))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	for range 5 {
-		// Somebody may take the port between the look for a free one and the start.
+		// Another process may take the port between the look for a free one and the start.
 		if p := tryPrometheus(t, binary, dir); p != "" {
 			return p
 		}
@@ -270,7 +270,7 @@ type sample struct {
 	status int
 }
 
-// send has so many callers make requests until stop is called, each with a pause
+// send makes so many callers send requests until stop is called, each with a pause
 // after an answer.
 func (l *traffic) send(callers int, pause time.Duration, user func() string, method, path string) {
 	for range callers {

@@ -81,7 +81,7 @@ func newGateway(cfg config) *gateway {
 		all.Handle("GET /metrics", cfg.metrics)
 	}
 	all.Handle("/", perClient("client")(routes))
-	// Guesses of the token are limited too. They are counted apart, for whoever is
+	// Guesses of the token are limited too. They are counted apart, for a client who is
 	// refused above to be let in again from the same address.
 	all.Handle("/admin/", perClient("admin")(http.StripPrefix("/admin", admin.New(admin.Config{
 		Authorize:   g.authorize,
@@ -121,7 +121,7 @@ func (g *gateway) observer() limit.Observer {
 }
 
 // paced returns middleware that sends no more requests a second than a service can
-// bear, whoever makes them. Those above wait for their turn, for the timeout at most.
+// bear, from all callers together. Requests above that wait, for the timeout at most.
 func (g *gateway) paced(next http.Handler) http.Handler {
 	shop := g.client.RateLimiter(shopLimiter,
 		rratelimiter.WithDefault(rratelimiter.PerSecond(g.shopRate)), rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: 200 * time.Millisecond}))
@@ -168,7 +168,7 @@ func (g *gateway) authorize(r *http.Request, _ admin.Access) (string, error) {
 	return "admin", nil
 }
 
-// failed is told when a limit can't be decided. The request is answered with 503.
+// failed is called when a limit can't be decided. The request is answered with 503.
 func (g *gateway) failed(r *http.Request, err error) {
 	g.log.ErrorContext(r.Context(), "limit not decided", "path", r.URL.Path, "error", err)
 }

@@ -229,7 +229,7 @@ func (w *watched) saw(place int, panel, result string) {
 	w.seen = append(w.seen, sight{place, panel, result})
 }
 
-// tell takes note of what a phase showed, panel by panel.
+// tell records what a phase showed, panel by panel.
 func (w *watched) tell(phase string, load rates) {
 	slices.SortFunc(w.seen, func(a, b sight) int { return cmp.Or(a.place-b.place, strings.Compare(a.panel, b.panel)) })
 	told := [][]string{{phase, "the load", load.String()}}

@@ -187,7 +187,7 @@ func TestBadRequestsAreRefusedBeforeRedisIsAsked(t *testing.T) {
 	assert.Empty(t, r.log.take())
 }
 
-// The handler takes a body if the description does, but for those of strict.
+// The handler takes a body if the description does, except those of strict.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	r, untouched := miniRig(t), newRig(t, untouchable(t), nil)

@@ -69,8 +69,8 @@ func (b *Book) Used(at time.Time) {
 	}()
 }
 
-// Stop ends the attempt that is under way, but for a moment: a program that ends at once
-// is to be known too.
+// Stop ends the attempt under way after a moment: a program that ends at once should
+// be known too.
 func (b *Book) Stop() {
 	if b != nil {
 		time.AfterFunc(grace, b.stop)

@@ -94,7 +94,7 @@ func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken in
 	return answers, taken
 }
 
-// tell returns what the requests of a batch are told.
+// tell returns the answers to the requests of a batch.
 func tell(b *batch, o outcome) []answer {
 	b.answers = b.Answers(nil, o.Outcome)
 	var all []answer

@@ -270,7 +270,7 @@ func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
 }
 
 // Callers who wait for permits of a server that answers no call any more learn that in
-// time, however many limiters have somebody in line.
+// time, however many limiters have callers in line.
 func TestLinesOnASilentServerEndInTime(t *testing.T) {
 	t.Parallel()
 	onFar(t, 2, 0, func(t *testing.T, e *far) {

@@ -99,7 +99,7 @@ func known(ctx context.Context, e *engine.Engine) (Names, error) {
 		for i := 0; i+1 < len(rows); i += 2 {
 			entries = append(entries, fmt.Sprint(rows[i]))
 		}
-		// Who is noted meanwhile moves up and is told twice; none is left out, but of those
+		// A Client noted meanwhile moves up and comes twice; none is left out, except of those
 		// that share a millisecond with as many others as a page has.
 		if more = len(rows) == 2*page; more {
 			last := fmt.Sprint(rows[len(rows)-1])

@@ -41,7 +41,7 @@ func TestWhatGathersGoesTogether(t *testing.T) {
 	})
 }
 
-// A pipeline that fails before it is sent, as by somebody's hook, leaves no
+// A pipeline that fails before it is sent, for example by a hook, leaves no
 // command without an error.
 func TestAPipelineThatFailsByItself(t *testing.T) {
 	t.Parallel()

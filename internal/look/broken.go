@@ -59,7 +59,7 @@ func (f *Findings) badValue(key, text string) {
 }
 
 // checkPair judges a pair by what commands answered, its value and members, and
-// reports whether it can be told what is free.
+// reports whether it is known what is free.
 func (f *Findings) checkPair(p *pair, value *redis.StringCmd, sets ...*redis.ZSliceCmd) (readable bool) {
 	var number int64
 	if ofWrongType(value) {

@@ -18,7 +18,7 @@ type pair struct {
 	set    string
 
 	free   int64
-	known  bool    // free was told
+	known  bool    // free is known
 	broken Anomaly // why calls fail
 	noTTL  Anomaly // why keys stay that should not
 	round  int     // of the walk, when it was seen

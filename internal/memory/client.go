@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// NewClient returns a client fit for a bubble, by the options save what they say of
+// NewClient returns a client fit for a bubble, by the options except what they say of
 // dialling, and what closes it.
 func NewClient(o redis.Options, dial func() (net.Conn, error)) (client *redis.Client, end func() error) {
 	var d dialer
@@ -25,7 +25,7 @@ func NewClient(o redis.Options, dial func() (net.Conn, error)) (client *redis.Cl
 	o.DialerRetries = 1
 	if o.PoolSize == 0 {
 		// A caller who waits for a connection takes a timer out of a pool that
-		// all bubbles share, which is fatal. With enough connections nobody
+		// all bubbles share, which is fatal. With enough connections no one
 		// waits.
 		o.PoolSize = 1024
 	}

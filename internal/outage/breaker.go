@@ -125,7 +125,7 @@ func (b *Breaker) Probed(answers bool) (closed bool) {
 
 // Allows reports whether a call may be sent. While none may, probe is run in the
 // background from time to time, one at a time; it reports whether the server answers.
-// changed is told when that makes a difference.
+// changed is called if that makes a difference.
 func (b *Breaker) Allows(probe func() bool, changed func(open bool)) bool {
 	switch b.Admit() {
 	case Sent:

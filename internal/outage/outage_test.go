@@ -52,7 +52,7 @@ func TestUncharged(t *testing.T) {
 	})
 }
 
-// Permits of limiters that nobody asks for any more go too.
+// Permits of limiters that are no longer used go too.
 func TestUnchargedForgets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

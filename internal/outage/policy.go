@@ -228,7 +228,7 @@ func (p *Policy) changed(open bool) {
 	p.Observer.Happened(limit.Event{Kind: kind})
 }
 
-// instead has Failure decide. What it grants is not charged: it goes to the accounts. Of
+// instead lets Failure decide. What it grants is not charged: it goes to the accounts. Of
 // several limiters all grant, or none does.
 func (p *Policy) instead(all []Limiter, q Question, cause error) (a Answer, err error) {
 	var undo []func()

@@ -433,7 +433,7 @@ var allInTime = tests[*redis.Client]{
 			require.NoError(t, limitertest.Second(f.Limiters[0].Expire(t.Context(), time.Hour)))
 		}
 	},
-	// Notes of attempts that nobody needs any more go, as by TryAcquire.
+	// Unneeded notes of attempts go, as with TryAcquire.
 	"forgets old notes": func(t *testing.T, rdb *redis.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
 		note := fmt.Sprintf("%d:00;", time.Now().UnixMilli())

@@ -1,7 +1,7 @@
 // Package concurrency proves what callers of one program owe each other: who waits
 // in line and who is served first, what goes together in one round trip, what a
 // context that ends leaves behind, leases, remembered refusals, notices, several limits
-// at once, keys, shadow limiters, rates that handles set, what an observer is told, and
+// at once, keys, shadow limiters, rates that handles set, what an observer receives, and
 // that no call does more work the more has piled up.
 //
 // Most tests run in bubbles of virtual time, where an hour of waiting takes no time.

@@ -68,7 +68,7 @@ func (answering) Process(_ context.Context, cmd redis.Cmder) error {
 	reply := any(int64(0))
 	if cmd.Args()[1] == lua.Acquire.SHA {
 		taken := int64(0)
-		// The sum stands behind the five keys and the member, but for one permit.
+		// The sum stands behind the five keys and the member, except for one permit.
 		if args := cmd.Args(); len(args) == 9 || args[9] == "1" {
 			taken = 1
 		}
@@ -150,7 +150,7 @@ func (j *joint) hook() redis.Hook {
 	})
 }
 
-// crowdOn has callers ask limiters at random. It returns how many permits each granted.
+// crowdOn makes callers ask limiters at random. It returns how many permits each granted.
 func crowdOn(t *testing.T, limiters []*rratelimiter.RateLimiter, callers, tries int) []int64 {
 	t.Helper()
 	granted := make([]int64, len(limiters))
@@ -285,7 +285,7 @@ var releaseTests = map[string]sceneTest[*limitertest.HeldScene]{
 		assert.Equal(t, 3, s.Sent.Scripts()-before, "the request, the releases and what was behind them")
 		s.CheckInUse(t, 100, 50+1-21+2)
 	}},
-	// A Release waits for its own limiter's flights, and holds up nobody else.
+	// A Release waits for its own limiter's flights, and holds up no one else.
 	"a release waits for its limiter only": {limitertest.Every(100, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		other := s.Client.RateLimiter("another", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
 		limitertest.MustAcquire(t, s.RateLimiter, 10)

@@ -200,7 +200,7 @@ func TestLeaseDoesNotOvertakeTheLine(t *testing.T) {
 		for range 20 {
 			limitertest.MustAcquire(t, s.RateLimiter, 1)
 			taken++
-			assert.Equal(t, taken, s.inUse(t), "nothing is taken ahead while somebody waits")
+			assert.Equal(t, taken, s.inUse(t), "nothing is taken ahead while a caller waits")
 			time.Sleep(ms)
 		}
 		s.Until(time.Minute + 500*ms)
@@ -377,7 +377,7 @@ func TestALeaseTakesBackWhatIsUndone(t *testing.T) {
 	})
 }
 
-// A program is a Client that takes permits of one key, and what it should be told of them.
+// A program is a Client that takes permits of one key, and the answers it should get.
 type program struct {
 	limit.NoObserver
 
@@ -402,7 +402,7 @@ func (p *program) Leased(l limit.Lease) {
 	}
 }
 
-// figuresWalk has programs take permits of one limiter, one after another.
+// figuresWalk lets programs take permits of one limiter, one after another.
 type figuresWalk struct {
 	random  *rand.Rand
 	free    func() int64 // in Redis

@@ -472,7 +472,7 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 	type row struct {
 		change change
 		keeps  bool  // what was used is in use still; else there is no value
-		less   int64 // but for so many
+		less   int64 // except so many
 		gone   bool  // the limiter is
 		to     bool  // another name
 	}

@@ -269,7 +269,7 @@ func newNoticeScene(t *testing.T, cfg rratelimiter.Config) *noticeScene {
 	return s
 }
 
-// channels returns those that somebody is subscribed to.
+// channels returns the channels with subscribers.
 func (s *noticeScene) channels(t *testing.T) []string {
 	t.Helper()
 	synctest.Wait()

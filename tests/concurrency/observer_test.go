@@ -103,9 +103,9 @@ var observerTests = map[string]observerTest{
 		synctest.Wait()
 		counts := r.Callers("orders")
 		assert.Equal(t, 0, counts[len(counts)-1])
-		assert.Len(t, r.Callers("orders"), 6, "each change is told: they are a minute apart")
+		assert.Len(t, r.Callers("orders"), 6, "each change is reported: they are a minute apart")
 	},
-	// Each request is in one flight, and no flight is told of that has none.
+	// Each request is in one flight, and no flight without requests is reported.
 	"flights": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		limitertest.MustAcquire(t, byDefault(client, "a", limitertest.Every(1000, time.Minute)), 1)
 		synctest.Wait()
@@ -355,7 +355,7 @@ var shadowTests = tests[*redis.Client]{
 		synctest.Wait()
 		assert.Len(t, r.Flights(), 9, "the server did not know the scripts")
 	},
-	// One that has caught up is told again how many wait.
+	// One that has caught up receives again how many wait.
 	"observer that fell behind": func(t *testing.T, rdb *redis.Client) {
 		r := &late{gate: make(chan struct{})}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
@@ -372,7 +372,7 @@ var shadowTests = tests[*redis.Client]{
 		require.NotEmpty(t, counts)
 		assert.Zero(t, counts[len(counts)-1])
 	},
-	// TryAcquireAll refuses as its Client says, and so the observer is told.
+	// TryAcquireAll refuses as its Client says, and the observer sees that.
 	"one of all": func(t *testing.T, rdb *redis.Client) {
 		told := &limitertest.Recorder{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told))
@@ -411,6 +411,6 @@ func TestShadowWhileRedisHangs(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
 		defer cancel()
-		require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "nobody waits for the answer any more")
+		require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "no one waits for the answer any more")
 	})
 }

@@ -514,7 +514,7 @@ func TestWithRate(t *testing.T) {
 	})
 }
 
-// The log is told once of prefixes of one Client that may share keys, or that have two rates.
+// The log reports once the prefixes of one Client that may share keys, or that have two rates.
 func TestPrefixesOfOneClient(t *testing.T) {
 	t.Parallel()
 	minute := rratelimiter.PerMinute

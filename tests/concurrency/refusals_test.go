@@ -302,7 +302,7 @@ func TestRefusalsBesideJava(t *testing.T) {
 	})
 }
 
-// A limiter that goes when nobody asks for it is asked for.
+// A limiter that expires if it is not asked is asked.
 func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 	t.Parallel()
 	bubbles(t, map[string]time.Duration{"20ms": 20 * ms, "100ms": 100 * ms, "1s": time.Second}, func(t *testing.T, interval time.Duration) {

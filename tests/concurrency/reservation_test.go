@@ -197,7 +197,7 @@ func TestSettleAfterTheServersClockFellBehind(t *testing.T) {
 }
 
 // What exceeds a reservation is charged though the limiter has gone meanwhile, as it does
-// when nobody asked for an interval, if the handle brings the rate.
+// after an interval without calls, if the handle brings the rate.
 func TestSettleMakesALimiterByDefault(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -278,7 +278,7 @@ func TestAReservationIsSettledOnce(t *testing.T) {
 	})
 }
 
-// Whoever waits gets what a settlement frees at once, and so do those who ask for more
+// Waiting callers get what a settlement frees at once, and so do those who ask for more
 // than debts leave once these are paid.
 func TestSettleWakesThoseWhoWait(t *testing.T) {
 	t.Parallel()
@@ -560,7 +560,7 @@ func (m *modelLimiter) step(t *testing.T, random *rand.Rand, handles []*rratelim
 	return "Reset"
 }
 
-// Whatever is reserved, settled, taken, released and changed, by whom and when, a value and the
+// Whatever is reserved, settled, taken, released and changed, by any caller at any time, a value and the
 // permits in use come to the rate, and the answers are those of a plain model.
 func TestReservationsAtRandom(t *testing.T) {
 	t.Parallel()

@@ -74,7 +74,7 @@ func endedContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// together has each of so many callers do something at the same time.
+// together lets each of so many callers do something at the same time.
 func together(callers int, do func(i int)) {
 	var wg sync.WaitGroup
 	for i := range callers {

@@ -205,7 +205,7 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	})
 }
 
-// alive returns a Config of which nobody who waits for it may stop asking.
+// alive returns a Config of a limiter that expires if its waiting callers stop asking.
 func alive(kind rratelimiter.RateType, rate int64, interval time.Duration) rratelimiter.Config {
 	return rratelimiter.Config{Type: kind, Rate: rate, Interval: interval, KeepAlive: interval}
 }

@@ -103,7 +103,7 @@ var (
 )
 
 // requireCorrupt damages a limiter for each use in turn. Those named must fail
-// and name the key and the field; others may do so. Whoever fails has changed
+// and name the key and the field; others may do so. One that fails has changed
 // nothing. Delete and, where cures is set, SetRate make the limiter whole.
 func requireCorrupt(
 	t *testing.T, kind rratelimiter.RateType, mustFail []string, cures bool, damage func(t *testing.T, d damaged) (key, field string),
@@ -189,7 +189,7 @@ func TestCorruptTypes(t *testing.T) {
 	}
 }
 
-// noNumbers is text that somebody's language takes for an integer, or none's.
+// noNumbers is text that some language takes for an integer, or none does.
 var noNumbers = []string{
 	"abc", "1e3", "0x10", "", "5.5", " 5", "5 ", "007", "+5", "-0", "nan", "5\x00", "٥", "9007199254740992", "99999999999999999999",
 }

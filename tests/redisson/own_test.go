@@ -217,7 +217,7 @@ func poll(l *rratelimiter.RateLimiter, pause time.Duration) func(context.Context
 // grant is a permit that was granted, no earlier than from and no later than to.
 type grant struct{ from, to time.Time }
 
-// grantsOf has eight threads take count permits together, and returns them in
+// grantsOf lets eight threads take count permits together, and returns them in
 // the order in which they came.
 func grantsOf(t *testing.T, count int64, acquire func(context.Context) error) []grant {
 	t.Helper()

@@ -25,7 +25,7 @@ import (
 // mixed is of limiters whose set holds members of a Client among those of others.
 var mixed = every(100_000, hour)
 
-// othersTake has others take one permit each, so many times, after all that was
+// othersTake lets others take one permit each, so many times, after all that was
 // taken before.
 func othersTake(count int) step {
 	return func(p *play) {
@@ -160,7 +160,7 @@ func onWire(t *testing.T) (*limitertest.Wire, *play) {
 	return w, &play{T: t, scenario: scenario{cfg: mixed}, rdb: w.Redis, client: w.Client, l: w.RateLimiter, theirs: map[string]bool{}}
 }
 
-// Nobody's members are looked through for those of a Client that took none, or
+// No members are searched for those of a Client that took none, or
 // none since a Release found none.
 func TestReleaseLooksForItsOwnOnlyWhereThereMayBeSome(t *testing.T) {
 	t.Parallel()

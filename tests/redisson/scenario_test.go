@@ -228,7 +228,7 @@ func grants(want, tries int) step {
 	return func(p *play) { assert.Equal(p, want, limitertest.Grants(p, p.l, tries)) }
 }
 
-// decides has Take say that so many remain, and when to ask again; 0 for a grant.
+// decides makes Take return that so many remain, and when to ask again; 0 for a grant.
 func decides(permits, remaining int64, retryAfter time.Duration) step {
 	return func(p *play) {
 		d, err := p.l.Take(p.Context(), permits)
@@ -411,7 +411,7 @@ func members(t testing.TB, rdb redis.UniversalClient, key string) []codec.Member
 	return all
 }
 
-// beside has so many callers call again and again while do runs.
+// beside lets so many callers call again and again while do runs.
 func beside(t testing.TB, callers int, call func(ctx context.Context, i int), do func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -428,7 +428,7 @@ func beside(t testing.TB, callers int, call func(ctx context.Context, i int), do
 	wg.Wait()
 }
 
-// atOnce has so many callers ask once, at the same time, for 1 to most permits, and returns
+// atOnce lets so many callers ask once, at the same time, for 1 to most permits, and returns
 // how many of them were granted, and the permits.
 func (p *play) atOnce(callers int, most int64) (granted, permits int64) {
 	p.Helper()

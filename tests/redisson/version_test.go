@@ -334,7 +334,7 @@ var windows = map[string]scenario{
 	}},
 	"a rate set on the way": {cfg: every(10, minute), version: windowed, steps: []step{
 		take(8), set(every(4, minute)), free(4), oldTakes(4), refuse(1),
-		// A rate that somebody lowers in the hash alone holds at once.
+		// A rate that is lowered in the hash alone holds at once.
 		wait(minute + ms), oldTakes(1), put("rate", 2), take(2), refuse(1),
 	}},
 	// No time to live of the limiter moves the end of a window: its permits come back then.

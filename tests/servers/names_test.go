@@ -19,7 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// onServersOfItsOwn runs test on each kind of servers, where nobody else notes names.
+// onServersOfItsOwn runs test on each kind of servers, on which no one else notes names.
 func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
 	for what, start := range map[string]func(t *testing.T) redis.UniversalClient{
@@ -138,7 +138,7 @@ func TestMarksBesideOldRedissons(t *testing.T) {
 				require.NoError(t, limitertest.Second(client.Migrate(t.Context(), "orders")))
 				assert.Equal(t, holders.Holders{Whole: true, Shares: []holders.Share{want}}, usersOf(t, l), "after Migrate")
 			}
-			require.NoError(t, rdb.Set(t.Context(), clients.Key, "somebody's", 0).Err())
+			require.NoError(t, rdb.Set(t.Context(), clients.Key, "another program's", 0).Err())
 			_, err := holders.Of(t.Context(), l)
 			assert.ErrorIs(t, err, limit.ErrCorrupt)
 			assert.ErrorContains(t, err, clients.Key)
@@ -146,7 +146,7 @@ func TestMarksBesideOldRedissons(t *testing.T) {
 	}
 }
 
-// nameWrites has something done before each write of a name.
+// nameWrites calls f before each write of a name.
 func nameWrites(f func()) redistest.Hook {
 	return redistest.BeforeCommands(func(cmds ...redis.Cmder) {
 		for _, cmd := range cmds {
@@ -245,14 +245,14 @@ func TestANameThatHangsHoldsNobodyUp(t *testing.T) {
 	require.ErrorIs(t, l.Acquire(t.Context(), 1), rratelimiter.ErrClosed)
 }
 
-// Redis refuses a name for half an hour: that is told once, and the name noted later.
+// Redis refuses a name for half an hour: that is reported once, and the name noted later.
 func TestANameIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		var told limitertest.Recorder
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&told))
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1000, time.Second)))
-		require.NoError(t, rdb.Set(t.Context(), clients.Key, "somebody's", 0).Err())
+		require.NoError(t, rdb.Set(t.Context(), clients.Key, "another program's", 0).Err())
 		for range 30 {
 			limitertest.MustAcquire(t, l, 1)
 			time.Sleep(time.Minute)

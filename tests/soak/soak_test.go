@@ -97,7 +97,7 @@ func TestSoak(t *testing.T) { //nolint:paralleltest // it measures the heap
 	t.Logf("connections:\n%s", clients)
 }
 
-// onePool has pipelines use the connections of all others, so that connect can make them all.
+// onePool makes pipelines use the connections of all others, so that connect can make them all.
 var onePool = redis.Options{PoolSize: 32, PipelinePoolSize: -1}
 
 // connect makes all connections that the client may have: a busy machine has it need more
@@ -143,7 +143,7 @@ func soakCalls(ctx context.Context, client *rratelimiter.Client, rdb *redis.Clie
 	return calls
 }
 
-// soak has callers use limiters and looks at what is in use every so often. Nothing may
+// soak lets callers use limiters and looks at what is in use every so often. Nothing may
 // grow after the first look. Of so many calls one may have no answer within its time, which
 // is a fifth of a second for some: less than a busy machine may keep it from running.
 func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration, latePart int64) {

@@ -44,7 +44,7 @@ type rows struct {
 	granted, want                int
 }
 
-// breaks is what two Redissons that can't share a limiter were told.
+// breaks has the answers to two Redissons that can't share a limiter.
 type breaks struct{ releases, asks, what, answers string }
 
 // cell is one run of the behaviour suite on a server through a topology.

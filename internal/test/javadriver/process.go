@@ -264,7 +264,7 @@ func (d Driver) classPath() (string, error) {
 	if err := d.runMaven(source, tmp); err != nil {
 		return "", err
 	}
-	// A complete build of somebody else's is kept: its JVM may be running.
+	// A complete build of another process is kept: its JVM may be running.
 	if err := os.Rename(tmp, dir); err != nil {
 		if classPath, ok := readClassPath(dir); ok {
 			return classPath, nil

@@ -134,7 +134,7 @@ a limiter, at first no rate
   as far as they fit: #9 #11; then 1 of 5 free`, h.Shrunk().String())
 }
 
-// Each of many calls whose outcome nobody knows may have come or not: more states than any
+// Each of many calls with unknown outcomes may have come or not: more states than any
 // step can list.
 func TestASearchEndsInTheMiddleOfAStep(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,7 @@ type History struct {
 	Together int // the most requests of one Client for permits that were under way
 }
 
-// effectOf returns the effect of a call. It is a loose one where nobody knows
+// effectOf returns the effect of a call. It is a loose one if it is unknown
 // what came of it, and none where nothing did.
 func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 	e = effect{
@@ -212,7 +212,7 @@ type edge struct {
 }
 
 // events returns the history as porcupine takes it, with the clock's ticks between the
-// calls, and what may have happened besides: more than mostLoose, and nobody can tell.
+// calls, and what may have happened besides: more than mostLoose, and the check can't decide.
 func (h *History) events(guess guess) (events []porcupine.Event, loose []effect) {
 	var edges []edge
 	add := func(e effect, began, ended int64) {
@@ -251,7 +251,7 @@ func (h *History) events(guess guess) (events []porcupine.Event, loose []effect)
 		}
 		if isLoose {
 			if guess.soon == 0 && e.loose == (looseSet{}) {
-				e.call = 0 // nobody asks whose it was
+				e.call = 0 // its call does not matter
 			}
 			bit := announce(e, 2*r.Began)
 			if guess.soon > 0 && !r.open {

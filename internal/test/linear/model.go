@@ -36,10 +36,10 @@ type effect struct {
 	ok      bool
 	anyhow  bool // refused, whether permits were free or not
 	doubted bool // a request that may have carried the call got no answer
-	figures bool // free and limit were told
+	figures bool // free and limit are known
 	free    int64
 	limit   int64
-	times   bool // wait and reset were told, by a clock that is known
+	times   bool // wait and reset are known, by a known clock
 	wait    int64
 	reset   int64
 
@@ -53,7 +53,7 @@ const (
 	announceEffect                   // loose effects may come from now on
 	withdrawEffect                   // and these no longer; what the call took has been given back
 	acquireEffect                    // with its answer
-	unseenEffect                     // an acquire whose answer nobody got
+	unseenEffect                     // an acquire whose answer was lost
 	phantomEffect                    // an attempt that no repeat finds again
 	peekEffect
 	releaseEffect

@@ -111,7 +111,7 @@ func (m *Module) Sound(op Op, before, c *Call) string {
 	case len(was.Rows) == 0 && excess != 0:
 		return fmt.Sprintf("nothing was in use, and value and permits in use differ from the rate by %d", excess)
 	case op.Do == "availablePermits" && excess < 0:
-		return fmt.Sprintf("%d permits belong to nobody", -excess)
+		return fmt.Sprintf("%d permits have leaked", -excess)
 	}
 	return ""
 }

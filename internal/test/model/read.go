@@ -11,7 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// look reads keys of one slot at one moment, and removes those that it is told to: the
+// look reads keys of one slot at one moment, and removes the given ones: the
 // time, and for each a list of type, PTTL and content.
 var look = redis.NewScript(`
 local time = redis.call('TIME')

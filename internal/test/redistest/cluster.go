@@ -274,7 +274,7 @@ func (c *Cluster) Owner(t testing.TB, slot int) (master *Server, replicas []*Ser
 		}
 	}
 	if master == nil {
-		t.Fatalf("nobody serves slot %d", slot)
+		t.Fatalf("no node serves slot %d", slot)
 	}
 	return master, replicas
 }

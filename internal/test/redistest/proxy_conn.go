@@ -91,7 +91,7 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	c.proxy.addInFlight(len(actions))
 	c.mu.Unlock()
 	if len(actions) > 1 {
-		// Not choked: nobody else's request comes between the two.
+		// Not choked: no other request comes between the two.
 		_, err := c.up.Write(raw)
 		return err == nil
 	}

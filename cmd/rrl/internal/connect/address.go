@@ -66,7 +66,7 @@ func merged(opts, first *redis.Options) *redis.Options {
 	return opts
 }
 
-// split cuts text at its commas, save at those within a password: what follows
+// split cuts text at its commas, except at those within a password: what follows
 // one of these has an @, and the URL before it has none.
 func split(text string) []string {
 	var all []string

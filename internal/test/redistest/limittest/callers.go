@@ -161,7 +161,7 @@ func testCallersGather(t *testing.T, k Kind) {
 		wg.Wait()
 		assert.EqualValues(t, permits, granted.Load())
 		assert.LessOrEqual(t, h.proxy.Requests()-before, 4, "script calls of %d callers", callers)
-		assert.Len(t, left, permits, "each is told what was left behind it")
+		assert.Len(t, left, permits, "each learns what was left behind it")
 	})
 }
 
