@@ -50,7 +50,7 @@ func run(ctx context.Context) error {
 		only   = flag.String("only", "", "`regexp` of the peers to measure")
 		some   = flag.String("sections", "", "`sections` to measure, with commas between, of "+strings.Join(suite.Sections(), ","))
 		out    = flag.String("out", "", "`folder` for results.tsv; by default results, and none with -short, -only or -sections")
-		docs   = flag.String("docs", "", "`folder` of the pages and plots; by default ../docs where the results go into results")
+		docs   = flag.String("docs", "", "`folder` of the pages and plots; by default ../docs if the results go into results")
 		render = flag.Bool("render", false, "measure nothing: show what -out holds")
 	)
 	flag.IntVar(&o.Rounds, "rounds", 0, "rounds; 5 by default, and 1 with -short")

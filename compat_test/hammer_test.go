@@ -258,8 +258,8 @@ func (f *figures) judge(grants []grant) {
 type grant struct {
 	at      time.Time // when, by the server
 	dated   time.Time // its score
-	window  int       // in which it was taken; 0 where members are kept
-	member  string    // as it is now; "" where none are kept
+	window  int       // in which it was taken; 0 if members are kept
+	member  string    // as it is now; "" if none are kept
 	permits int64
 	back    time.Time // when they were given back; zero if they were not
 	charged bool      // by a settlement, even beyond the rate

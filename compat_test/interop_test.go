@@ -165,7 +165,7 @@ func TestJavaReadsWhatAReservationCosts(t *testing.T) {
 	free(0) // Redisson forgets what is owed
 }
 
-// Redisson refuses with "arithmetic on a nil value" where permits are missing
+// Redisson refuses with "arithmetic on a nil value" if permits are missing
 // and the set is empty. Nothing that Go does may lead there.
 func TestJavaIsRefusedWithoutAnError(t *testing.T) {
 	t.Parallel()

@@ -170,7 +170,7 @@ var planners = map[string]func(*call, context.Context, *request) (*plan, error){
 	"unthreshold": (*call).planUnthreshold,
 }
 
-// with calls do with the limiter, by a Client of its own, which has an id where id is
+// with calls do with the limiter, by a Client of its own, which has an id if id is
 // not "".
 func (c *call) with(ctx context.Context, name, id string, do func(*rratelimiter.Client, *rratelimiter.RateLimiter) error) error {
 	return c.by(ctx, id, func(client *rratelimiter.Client) error { return do(client, client.RateLimiter(name)) })

@@ -23,7 +23,7 @@ func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnarySer
 			told = metadata.Join(told, no.trailer())
 		}
 		if told != nil {
-			// It fails only where there is no client to tell.
+			// It fails only if the client is gone.
 			defer func() { _ = grpc.SetTrailer(ctx, told) }()
 		}
 		if no != nil {

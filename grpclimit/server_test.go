@@ -154,7 +154,7 @@ func TestStreamServerTakesOnceAStream(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.ErrorIs(t, err, io.EOF)
-	assert.Len(t, limiter.Asked(), 2, "where the client sends one message")
+	assert.Len(t, limiter.Asked(), 2, "if the client sends one message")
 	assert.Equal(t, []string{"4", "2"}, figures(stream.Trailer()))
 }
 

@@ -54,7 +54,7 @@ func figures(d limit.Decision) metadata.MD {
 // A refusal says how a call ends that may not go on.
 type refusal struct {
 	status   *status.Status
-	pushback string // the trailer grpc-retry-pushback-ms; none where empty
+	pushback string // the trailer grpc-retry-pushback-ms; none if empty
 }
 
 func (r *refusal) err() error { return r.status.Err() }

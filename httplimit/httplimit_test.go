@@ -336,7 +336,7 @@ func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 }
 
 // Whatever policies meet, and whatever requests cost: the same request passes
-// when Retry-After is over, and never where there is none.
+// when Retry-After is over, and never if there is none.
 func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {

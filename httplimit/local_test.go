@@ -186,7 +186,7 @@ func runLocal(ctx context.Context, most int64, steps []localStep) string {
 	return ""
 }
 
-// Keys that hold nothing are forgotten, and where there are too many, those that
+// Keys that hold nothing are forgotten, and if there are too many, those that
 // were not asked for the longest time.
 func TestLocalKeysAreBounded(t *testing.T) {
 	t.Parallel()

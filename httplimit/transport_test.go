@@ -177,7 +177,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// A request waits as long as its context and WithWait allow, and fails at once where that
+// A request waits as long as its context and WithWait allow, and fails at once if that
 // can be told.
 func TestTransportWaits(t *testing.T) {
 	t.Parallel()

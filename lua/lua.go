@@ -7,7 +7,7 @@
 // stands for the text of include/name.lua, once in each script, however often
 // it is asked for; includes may include. A script's head names its KEYS, its
 // ARGV and what it returns. Scripts read and write only keys passed in KEYS,
-// count in integers, and touch a bounded number of rows a call: where that is
+// count in integers, and touch a bounded number of rows a call: if that is
 // not enough they answer {"again", token} and are called once more.
 package lua
 

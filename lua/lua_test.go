@@ -247,7 +247,7 @@ type run struct {
 	keys   int
 	args   []any
 	want   any    // on a limiter of 10 permits an hour
-	unset  any    // where there is none
+	unset  any    // if there is none
 	fails  string // the code of the error if there is none
 }
 

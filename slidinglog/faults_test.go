@@ -64,7 +64,7 @@ func TestRefusalsDoNotKeepALog(t *testing.T) {
 	})
 }
 
-// Where the timestamp is the member, the requests of one millisecond count once.
+// If the timestamp is the member, the requests of one millisecond count once.
 func TestFaultRequestsOfOneMillisecond(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -180,7 +180,7 @@ func TestManyRowsAhead(t *testing.T) {
 	}
 }
 
-// The same where the threshold is read apart from the log.
+// The same if the threshold is read apart from the log.
 func TestManyRowsAheadOfAThresholdElsewhere(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, time.Minute)

@@ -39,7 +39,7 @@ func thresholds(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient,
 	})
 }
 
-// keyIn returns a new key in the hash's slot where that has a hash tag.
+// keyIn returns a new key in the hash's slot if that has a hash tag.
 func keyIn(t *testing.T, hash string) string {
 	t.Helper()
 	if strings.HasPrefix(hash, "{") {
@@ -169,7 +169,7 @@ func TestFaultThresholdThatIsNone(t *testing.T) {
 	})
 }
 
-// A log that has rows already keeps them where the threshold is corrupt.
+// A log that has rows already keeps them if the threshold is corrupt.
 func TestCorruptThresholdConsumesNothing(t *testing.T) {
 	t.Parallel()
 	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {

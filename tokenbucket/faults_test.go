@@ -239,7 +239,7 @@ func drained(t *testing.T, rdb redis.UniversalClient, borrow int64) *tokenbucket
 	return l
 }
 
-// At RetryAfter the request passes where tokens are lent, too.
+// At RetryAfter the request passes if tokens are lent, too.
 func TestBorrowingRetryAfter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {

@@ -27,7 +27,7 @@ type Load struct {
 	Warm     time.Duration // how long before counting begins
 	Length   time.Duration // how long decisions are counted
 	// Patience is how long callers may then wait for their last answers, which
-	// no longer count, before their contexts end; a minute where it is 0.
+	// no longer count, before their contexts end; a minute if it is 0.
 	Patience time.Duration
 }
 

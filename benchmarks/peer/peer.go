@@ -50,7 +50,7 @@ type Kind struct {
 	// Patience is how long its callers may wait for the last answers of a load;
 	// 0 for the usual.
 	Patience time.Duration
-	// Value returns the key with a limiter's free permits, where there is one.
+	// Value returns the key with a limiter's free permits, if there is one.
 	Value func(name string) string
 	// Commands are those that it sends. The number is how often each of its
 	// scripts and transactions calls the same.

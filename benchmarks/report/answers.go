@@ -124,7 +124,7 @@ func costTable(r *Results) string {
 	return t.text()
 }
 
-// redisTable is what one Redis can give, where its main thread has a core of its
+// redisTable is what one Redis can give, if its main thread has a core of its
 // own that does nothing else.
 func redisTable(r *Results) string {
 	t := newTable("thousand decisions a second", "one limiter, granting", "refusing", "10,000 limiters, granting", "refusing", "skewed, granting", "refusing")

@@ -17,7 +17,7 @@ type figure struct {
 	Summary        // what was measured
 }
 
-// bounds are what a figure is to reach at least, and what it aims at. Where the
+// bounds are what a figure is to reach at least, and what it aims at. If the
 // aim is the lower one, less is better.
 type bounds struct{ atLeast, aim float64 }
 

@@ -89,7 +89,7 @@ func newPlot(title string) *plot.Plot {
 // width is that of all plots, in inches.
 const width = 9
 
-// save writes a plot of so many inches' height; nil, where nothing was measured, leaves
+// save writes a plot of so many inches' height; nil, if nothing was measured, leaves
 // what is there.
 func save(p *plot.Plot, path string, height vg.Length) error {
 	if p == nil {
@@ -175,7 +175,7 @@ func (decades) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// endLabels name lines at their right ends, moved apart where they would touch.
+// endLabels name lines at their right ends, moved apart if they would touch.
 type endLabels []endLabel
 
 type endLabel struct {

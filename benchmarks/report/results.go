@@ -183,7 +183,7 @@ type Summary struct {
 	Rounds           int
 }
 
-// Summarize returns the summary of values; Rounds is 0 where there is none.
+// Summarize returns the summary of values; Rounds is 0 if there is none.
 func Summarize(values []float64) Summary {
 	if len(values) == 0 {
 		return Summary{}

@@ -142,7 +142,7 @@ func (r *Results) medians(metrics ...string) func(Key) string {
 	}
 }
 
-// spread shows a median and, where they differ, the lowest and highest round.
+// spread shows a median and, if they differ, the lowest and highest round.
 func spread(s Summary) string {
 	switch low, mid, high := number(s.Min), number(s.Median), number(s.Max); {
 	case s.Rounds == 0:

@@ -14,7 +14,7 @@ const delays = true
 const chunkSize = 64 << 10
 
 // delayLine is the proxy: one thread that waits for bytes and for the moments
-// at which others are due. Go's own timers round up to a millisecond where a
+// at which others are due. Go's own timers round up to a millisecond if a
 // program sleeps, which is more than the delay.
 type delayLine struct {
 	each     time.Duration

@@ -22,7 +22,7 @@ type Redis struct {
 	admin   *redis.Client
 }
 
-// Start starts the redis-server at path, or a release such as redis-7.0; where path is
+// Start starts the redis-server at path, or a release such as redis-7.0; if path is
 // empty the one that RRL_REDIS_SERVER names, that of .cache/bin or of the PATH.
 func Start(ctx context.Context, path string) (*Redis, error) {
 	server, err := redistest.Start(redistest.Version(path))

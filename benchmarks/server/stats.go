@@ -65,7 +65,7 @@ var scripts = []string{"eval", "evalsha", "exec"}
 
 // Since returns what the server has spent since the look before. Commands that
 // ran within a script or a transaction are in its time; of those that outer
-// names the client sent as many as it says for each script, or all where there
+// names the client sent as many as it says for each script, or all if there
 // was none.
 func (u *Usage) Since(before *Usage, outer map[string]float64) Cost {
 	cost := Cost{CPU: u.cpu - before.cpu}

@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/histogram"
 )
 
-// besidePause is the mean of what callers pause, where they do.
+// besidePause is the mean of what callers pause, if they do.
 const besidePause = 3 * time.Millisecond
 
 // beside measures how long callers wait beside as many callers of a script that

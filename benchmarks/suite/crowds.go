@@ -14,7 +14,7 @@ import (
 // small is the rule whose grants are counted from outside.
 var small = peer.Rule{Limit: 100, Interval: time.Second}
 
-// clockTick is how much earlier than an interval a permit may come back where
+// clockTick is how much earlier than an interval a permit may come back if
 // time is counted in milliseconds, as most of the libraries do.
 const clockTick = time.Millisecond
 

@@ -36,7 +36,7 @@ var piles = []struct {
 // half an hour ago, except the last, which was taken just now.
 const template = "bench:template"
 
-// stalls measures the longest script where members have piled up.
+// stalls measures the longest script if members have piled up.
 func (r *run) stalls(ctx context.Context, round int) error {
 	if err := r.redis.Flush(ctx); err != nil {
 		return err

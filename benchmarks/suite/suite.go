@@ -75,7 +75,7 @@ func Sections() []string {
 type run struct {
 	Options
 	redis   *server.Redis
-	delay   *server.Delay        // nil where there is none
+	delay   *server.Delay        // nil if there is none
 	peers   map[string][]*opened // by network
 	results *report.Results
 	names   int // prefixes given out
@@ -178,7 +178,7 @@ func (r *run) about(ctx context.Context) {
 	}
 }
 
-// open opens the peers. Those in Java are left out where there is no Java.
+// open opens the peers. Those in Java are left out if there is no Java.
 func (r *run) open(ctx context.Context, network, addr string) error {
 	for _, kind := range peer.Kinds() {
 		if r.Only == nil && r.Short && !kind.Aim || r.Only != nil && !r.Only.MatchString(kind.Name) {
@@ -270,7 +270,7 @@ func (r *run) peersOf(network string, round int) []*opened {
 	return slices.Concat(peers[k:], peers[:k])
 }
 
-// find returns a peer beside the server; nil where it is not measured.
+// find returns a peer beside the server; nil if it is not measured.
 func (r *run) find(name string) *opened {
 	for _, p := range r.peers[report.Direct] {
 		if p.Name == name {

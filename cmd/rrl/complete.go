@@ -18,7 +18,7 @@ const (
 	completeNames = 200
 )
 
-// limiterNames completes the first argument by the names of limiters. Where there
+// limiterNames completes the first argument by the names of limiters. If there
 // are many keys, or no server, the shell gets what was found in time.
 func (a *app) limiterNames(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {

@@ -6,7 +6,7 @@ import (
 	"net"
 )
 
-// listenWith listens where --listen says. Where other machines reach it, looking needs
+// listenWith listens where --listen says. If other machines reach it, looking needs
 // a token, unless --open says otherwise.
 func (b *board) listenWith(ctx context.Context, lookToken string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", b.listen)

@@ -20,7 +20,7 @@ import (
 const (
 	minInterval = 100 * time.Millisecond
 	minReads    = 100
-	// pipedColumns is how wide tables are where no terminal says.
+	// pipedColumns is how wide tables are without a terminal.
 	pipedColumns = 120
 	pipedRows    = 20
 
@@ -117,14 +117,14 @@ func newWatch(a *app) *cobra.Command {
 		Use:   "watch NAME",
 		Short: "Show a limiter's free permits and grants as a live graph",
 		Long: `Show a limiter's free permits and what it grants, as a graph that moves on with
-each sample; q quits. Where the output is no terminal it prints a line a sample,
+each sample; q quits. If the output is not a terminal, it prints a line a sample,
 and with --json an object a line. It costs the server about seven short commands
 a sample.
 
 Grants are counted by the members that are there when a sample is taken: choose
 an --interval shorter than the limiter's.
 
-Where each client has permits of its own, free permits are those of the client
+If each client has permits of its own, free permits are those of the client
 with the fewest; --client-id names one.
 
 Exits 1 if there is no such limiter.`,
@@ -188,7 +188,7 @@ func (a *app) screen(p pace) (*live.Screen, error) {
 const stopTime = 500 * time.Millisecond
 
 // untilStopped returns what show returns, or nil soon after ctx has ended: Ctrl-C
-// is how these commands end, also where a server hangs.
+// is how these commands end, also if a server hangs.
 func untilStopped(ctx context.Context, show func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- show() }()

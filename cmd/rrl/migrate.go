@@ -23,7 +23,7 @@ be in use meanwhile.
 Run it when no Redisson before 3.17 shares the limiter any more: those can't read
 what it writes, and the newer ones fail on what is left of the older.
 
-Where each client has permits of its own, those of all clients are rewritten,
+If each client has permits of its own, those of all clients are rewritten,
 unless --client-id names one.`,
 		Example: `  rrl migrate orders`,
 		Args:    named("NAME"),

@@ -451,7 +451,7 @@ func TestThePictureOfTheDemo(t *testing.T) {
 	assert.Equal(t, string(want), got, "%s: run this test with -update", pictureFile)
 }
 
-// pictureHead shows each line from its moment on, and all of them where no
+// pictureHead shows each line from its moment on, and all of them if no
 // movement is wanted.
 const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 672 %d" role="img" aria-labelledby="title">
   <title id="title">%s</title>

@@ -25,7 +25,7 @@ func newShow(a *app) *cobra.Command {
 oldest first, who has them, and problems. It only reads.
 Clients are known by the names that WithClientName gives them.
 
-Where each client has permits of its own, all clients are looked for by walking
+If each client has permits of its own, all clients are looked for by walking
 the keys of the database, unless --client-id names one.
 
 Exits 1 if there is no such limiter, or it is broken: its calls fail, or grant

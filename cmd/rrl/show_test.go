@@ -241,7 +241,7 @@ func TestShowOfClientsWithPermitsOfTheirOwn(t *testing.T) {
 	for i := range 3 {
 		require.Zero(t, s.rrl("acquire or*ders --client-id client-%d -n %d", i, i+1).code)
 	}
-	require.NoError(t, s.Set("{orders}:value:client-9", "1"), "matches only where the name is taken for a pattern")
+	require.NoError(t, s.Set("{orders}:value:client-9", "1"), "matches only if the name is taken for a pattern")
 
 	found := s.show("or*ders")
 	assert.Empty(t, found.Anomalies)

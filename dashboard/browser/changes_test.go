@@ -260,7 +260,7 @@ func TestThresholds(t *testing.T) {
 	p.until("!" + one(row))
 }
 
-// TestAClientsOwnPermits: where each client has a rate of its own, one's permits are
+// TestAClientsOwnPermits: if each client has a rate of its own, one's permits are
 // released, and no one else's.
 func TestAClientsOwnPermits(t *testing.T) {
 	t.Parallel()

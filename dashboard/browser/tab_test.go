@@ -97,7 +97,7 @@ func browser(t testing.TB) context.Context {
 const patience = 30 * time.Second
 
 // tab is a page in a window of its own. A test that has one fails, beside what it
-// checks itself, where the page logs errors, opens dialogs, asks other servers
+// checks itself, if the page logs errors, opens dialogs, asks other servers
 // for anything, or breaks its own Content-Security-Policy.
 type tab struct {
 	t    testing.TB
@@ -436,7 +436,7 @@ func (p *tab) violations(rules string) []string {
 	return get[[]string](p, fmt.Sprintf(runAxe, rules))
 }
 
-// accessible fails the test where axe-core finds anything, in light or in dark.
+// accessible fails the test if axe-core finds anything, in light or in dark.
 func (p *tab) accessible() {
 	p.t.Helper()
 	found := p.violations(allRules)

@@ -98,7 +98,7 @@ const wide = `[...document.querySelectorAll('body *')].filter(e => {
 const cut = `[...document.querySelectorAll('.n, .n *')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 &&
   getComputedStyle(e).display !== 'inline').map(e => e.innerText)`
 
-// fits fails the test where the page has to be scrolled sideways, or shows figures in part.
+// fits fails the test if the page has to be scrolled sideways, or shows figures in part.
 func (p *tab) fits() {
 	p.t.Helper()
 	for _, size := range sizes {

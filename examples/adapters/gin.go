@@ -17,7 +17,7 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Gin makes a gin handler of net/http middleware. Where the middleware does not
+// Gin makes a gin handler of net/http middleware. If the middleware does not
 // call what it wraps, because it has answered by itself, the handlers that follow
 // are not called either. They get the request as the middleware passes it on; its
 // Pattern is gin's full path meanwhile, so that httplimit.Route works. Handlers

@@ -139,7 +139,7 @@ func (g *gateway) paced(next http.Handler) http.Handler {
 	})
 }
 
-// user says whose request it is. Where it matters, take the name from what has
+// user says whose request it is. If it matters, take the name from what has
 // authenticated the request.
 func user(r *http.Request) string {
 	if name := r.Header.Get("X-User"); name != "" {

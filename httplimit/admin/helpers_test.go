@@ -218,7 +218,7 @@ func described(t *testing.T) document {
 	return d
 }
 
-// follow returns what a $ref stands for, and v itself where it is none.
+// follow returns what a $ref stands for, and v itself if it is none.
 func (d document) follow(v any) object {
 	o := v.(object)
 	ref, ok := o["$ref"].(string)

@@ -146,7 +146,7 @@ func kinds(told *limitertest.Recorder) []limit.EventKind {
 	return all
 }
 
-// Where the answer to a probe takes long, the policy answers that request, which gives
+// If the answer to a probe takes long, the policy answers that request, which gives
 // back what it was granted; the next ones ask the limiter again.
 func TestSlowProbe(t *testing.T) {
 	t.Parallel()

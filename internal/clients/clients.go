@@ -30,7 +30,7 @@ const (
 type Client struct {
 	Name string `json:"name"`
 
-	// Mark is how the ids of its members begin, in hexadecimal digits; "" where
+	// Mark is how the ids of its members begin, in hexadecimal digits; "" if
 	// the layout that it writes has no room for one.
 	Mark string `json:"mark,omitempty"`
 

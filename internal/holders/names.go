@@ -48,7 +48,7 @@ func newNames(entries []string) Names {
 // All returns the Clients, those noted last first.
 func (n Names) All() []clients.Client { return n.all }
 
-// OfMark returns the name of the Client whose members' ids begin with mark, "" where it
+// OfMark returns the name of the Client whose members' ids begin with mark, "" if it
 // is not known.
 func (n Names) OfMark(mark string) string {
 	name, _ := n.find(mark)
@@ -64,7 +64,7 @@ func (n Names) find(mark string) (name, noted string) {
 	return n.marks[mark[:4]], mark[:4]
 }
 
-// OfID returns the name of the Client with that id, "" where it is not known.
+// OfID returns the name of the Client with that id, "" if it is not known.
 func (n Names) OfID(id string) string { return n.ids[id] }
 
 // Lister is what Read needs of a go-redis client.

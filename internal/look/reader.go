@@ -42,7 +42,7 @@ func NewReader(rdb redis.UniversalClient, pattern string) *Reader {
 	return &Reader{rdb: rdb, pattern: pattern, cost: newMeter(), entries: map[string]*entry{}}
 }
 
-// Named makes the Reader read the names of Clients by read, once a minute. Where that
+// Named makes the Reader read the names of Clients by read, once a minute. If that
 // fails they have no names.
 func (r *Reader) Named(read func(context.Context) (Names, error)) { r.names.read = read }
 

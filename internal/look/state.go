@@ -39,7 +39,7 @@ type State struct {
 	Shares     []Share `json:"shares"` // of the permits in use, by who has them
 }
 
-// Share is what one of those who have permits has in use.
+// Share is one client's permits in use.
 type Share struct {
 	holders.Share
 
@@ -106,7 +106,7 @@ func newPermit(z redis.Z, nowMS int64, cfg *Fields) Permit {
 	return p
 }
 
-// tell says whose the permits in use are. Of a client's own pair that is told already.
+// tell says whose the permits in use are. For a client's own pair that is already known.
 func (st *State) tell(names holders.Names) {
 	if st.ClientID != nil {
 		st.ClientName = names.OfID(*st.ClientID)
@@ -139,7 +139,7 @@ func (p *Permit) Known() bool { return p.parseError == nil }
 // RanOut reports whether the permits are free again.
 func (p *Permit) RanOut() bool { return p.BackInMS != nil && *p.BackInMS <= 0 }
 
-// free returns the permits that a request would find, nil where that can't be
+// free returns the permits that a request would find, nil if that can't be
 // told.
 func (st *State) free(s *snapshot, cfg *Fields, allRunOut bool) *int64 {
 	if cfg == nil || s.value.wrong("string") || s.permits.wrong("zset") || s.card > MaxMembers {

@@ -41,7 +41,7 @@ func tag(name string) string {
 
 // Other returns the name of another limiter because of which there can be none called
 // name: both would share a key, whatever the ids of clients are. It looks at names that
-// are longer than prefix and begin with it, as name does, and returns "" where name may
+// are longer than prefix and begin with it, as name does, and returns "" if name may
 // be had: of two that share a key, one may. So no two that may be had share a key.
 func Other(prefix, name string) string {
 	tagged := tag(name)
@@ -77,7 +77,7 @@ func OtherMapped(prefix, name string) string {
 }
 
 // suffixed reports whether text is what follows the tag in keys of a limiter, or,
-// where it need not be all, begins so.
+// if it need not be all, begins so.
 func suffixed(text string, all bool) bool {
 	for _, suffix := range []string{valueSuffix, permitsSuffix} {
 		if rest, ok := strings.CutPrefix(text, suffix); ok && (all && rest == "" || strings.HasPrefix(rest, ":")) {

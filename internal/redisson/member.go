@@ -43,7 +43,7 @@ func NewIdentities(layout codec.Layout) *Identities {
 // Origin returns what tells the client from others.
 func (i *Identities) Origin() []byte { return i.origin[:] }
 
-// Skip leaves out a random number of ids, where one turned out to be another
+// Skip leaves out a random number of ids, if one turned out to be another
 // client's too.
 func (i *Identities) Skip() { i.calls.Add(mathrand.Uint64N(1 << numberBits(i.layout))) }
 
@@ -102,7 +102,7 @@ func (i *Identities) NextIn(dst []byte, layout codec.Layout, n int) []byte {
 	return member
 }
 
-// Mark returns what the ids of the client's members begin with; nothing where the
+// Mark returns how the ids of the client's members begin; nothing if the
 // layout has no room for it.
 func (i *Identities) Mark() []byte {
 	switch i.layout {
@@ -139,7 +139,7 @@ func Later(member []byte, places int) []byte {
 	return member
 }
 
-// MarkOf returns what a member's id tells of the client that wrote it: its mark, where
+// MarkOf returns what a member's id says about the client that wrote it: its mark, if
 // one of ours did. Redisson's ids are random all over, and those of layout D2 that
 // end in a count as ours do are one in sixteen million; of the shorter ones nothing
 // tells them from ours, so that these have a mark that may mean nothing. Layouts B

@@ -137,7 +137,7 @@ func TestNoScript(t *testing.T) {
 }
 
 // go-redis repeats what it sends unless a command says NoRetry, and a pipeline
-// where any of its commands does. If that ceases, scripts run twice.
+// if any of its commands does. If that ceases, scripts run twice.
 func TestGoRedisRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)

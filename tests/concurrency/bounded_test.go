@@ -168,17 +168,17 @@ var boundedTests = map[string]boundedTest{
 		},
 		keepsState(crowdSize, hour/4), isFree(crowdSize), // all has run out by the shorter interval
 	}},
-	"a rate kept without a value":   {halves, crowdSize, -1, []step{keepsState(crowdSize+70, hour), isFree(half + 70)}},
-	"a rate kept where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), keepsState(half+70, hour), isFree(70)}},
-	"a rate set where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), func(t testing.TB, c crowd) {
+	"a rate kept without a value": {halves, crowdSize, -1, []step{keepsState(crowdSize+70, hour), isFree(half + 70)}},
+	"a rate kept if it was lost":  {halves, crowdSize, 0, []step{loses("DEL config"), keepsState(half+70, hour), isFree(70)}},
+	"a rate set if it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), func(t testing.TB, c crowd) {
 		limitertest.MustTrySetRate(t, c.RateLimiter, limitertest.Every(half+70, hour))
 	}, isFree(70)}},
-	"a default where the rate was lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t testing.TB, c crowd) {
+	"a default if the rate was lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t testing.TB, c crowd) {
 		l := byDefault(limitertest.NewClient(t, c.rdb), c.Name(), limitertest.Every(half+70, hour))
 		limitertest.MustRefuse(t, l, 71)
 		limitertest.MustAcquire(t, l, 70)
 	}}},
-	"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t testing.TB, c crowd) {
+	"defaults of two if the rates were lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t testing.TB, c crowd) {
 		client, name := limitertest.NewClient(t, c.rdb), limitertest.Besides(c.Name())
 		both := []*rratelimiter.RateLimiter{
 			byDefault(client, c.Name(), limitertest.Every(crowdSize, hour)), byDefault(client, name, limitertest.Every(half+70, hour)),

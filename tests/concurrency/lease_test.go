@@ -356,7 +356,7 @@ var leaseTests = map[string]leaseTest{
 		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
 		assert.Equal(t, taken, s.inUse(t), "what was taken ahead has gone back with the caller's")
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
-		require.ErrorIs(t, limitertest.Second(s.TryAcquire(endedContext(t), 1, 0)), context.Canceled, "also where a lease has permits")
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(endedContext(t), 1, 0)), context.Canceled, "also if a lease has permits")
 		require.ErrorIs(t, s.Acquire(endedContext(t), 1), context.Canceled)
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
 		s.Until(3*time.Second + 100*ms)

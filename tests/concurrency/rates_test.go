@@ -551,7 +551,7 @@ func TestPrefixesOfOneClient(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
-		for range 3 { // as where they are made for each request
+		for range 3 { // as if they are made for each request
 			row.first(t, client)
 			row.second(t, client)
 		}

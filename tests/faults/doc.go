@@ -1,6 +1,6 @@
-// Package faults proves that nothing is granted twice and no permit is lost where
+// Package faults proves that nothing is granted twice and no permit is lost if
 // requests and answers get lost, come late or twice, if Redis hangs or refuses, and
-// where a hook of the Redis client panics; what callers with a policy for outages are
+// if a hook of the Redis client panics; what callers with a policy for outages are
 // answered then; and that an observer learns of it.
 //
 // A proxy between a Client and its server cuts, drops, delays and doubles requests and

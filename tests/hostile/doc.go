@@ -1,4 +1,4 @@
-// Package hostile proves what limiters do where Redis holds or answers what no limiter
+// Package hostile proves what limiters do if Redis holds or answers what no limiter
 // would have written: another program's keys, a damaged dump, a server that is none.
 //
 // FuzzAnswers makes scripts answer anything: a caller gets an error or a decision which

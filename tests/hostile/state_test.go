@@ -61,7 +61,7 @@ func newPlace(t testing.TB, rdb *redis.Client, data []byte) (p *place, name stri
 	return p, "hostile" + strconv.FormatInt(names.Add(1), 10)
 }
 
-// end tells what was done where something was wrong, and leaves nothing behind.
+// end tells what was done if something was wrong, and leaves nothing behind.
 func (p *place) end(keys ...string) {
 	if p.t.Failed() {
 		p.t.Log(strings.Join(p.did, "\n"))

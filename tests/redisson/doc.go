@@ -1,6 +1,6 @@
 // Package redisson proves what this module owes to the Redissons that share its
 // limiters: the keys and members of every release, read and written, their fixed
-// windows, times to live, what is lost or left behind, and right answers where a Redisson
+// windows, times to live, what is lost or left behind, and right answers if a Redisson
 // gives wrong ones.
 //
 // No Java runs here: the tests write what a release would have written. compat_test

@@ -385,7 +385,7 @@ func TestWaitTellsWhetherAGrantIsOnTheReplica(t *testing.T) {
 
 // With min-replicas-to-write a master that has lost its replica grants for some
 // seconds more, and then nothing that a failover could lose. Redis 6 does not ask
-// for replicas where a script writes.
+// for replicas if a script writes.
 func TestMinReplicasBoundWhatAFailoverLoses(t *testing.T) {
 	t.Parallel()
 	const rate = 100_000

@@ -190,7 +190,7 @@ func (c *party) count() (calls, good int) {
 	return c.calls, c.good
 }
 
-// linger lets the party make some calls, or pass some time where they hang.
+// linger lets the party make some calls, or pass some time if they hang.
 func (c *party) linger() {
 	before, _ := c.count()
 	for range 40 {
@@ -308,7 +308,7 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-// noteResult logs a line of a table of results, and keeps it where results are
+// noteResult logs a line of a table of results, and keeps it if results are
 // kept. Durations are in seconds.
 func noteResult(t *testing.T, table string, columns ...any) {
 	t.Helper()

@@ -62,7 +62,7 @@ func (r *results) page() string {
 // table returns a table of text.
 func table(columns []string, rows [][]string) string { return page.Table(columns, rows, false) }
 
-// cellOf returns how many operations of each side were compared; "-" where the
+// cellOf returns how many operations of each side were compared; "-" if the
 // side has none.
 func cellOf(turns map[string]count, recorded []string) string {
 	text := func(side string) string {

@@ -50,7 +50,7 @@ type breaks struct{ releases, asks, what, answers string }
 // cell is one run of the behaviour suite on a server through a topology.
 type cell struct {
 	server, topology        string
-	why                     string // the server can't do it; "" where it can
+	why                     string // why the server can't do it; "" if it can
 	passed, failed, skipped int
 	seconds                 int
 }

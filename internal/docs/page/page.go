@@ -35,7 +35,7 @@ func Fill(text string, write func(name, old string) (string, error)) (string, er
 	}
 }
 
-// Rows returns the lines of a file of columns with tabs between; none where there is no
+// Rows returns the lines of a file of columns with tabs between; none if there is no
 // such file.
 func Rows(path string) ([][]string, error) {
 	text, err := os.ReadFile(path)

@@ -34,7 +34,7 @@ type Counter struct {
 type SlidingLog struct {
 	Redis     redis.Cmdable
 	Key       string
-	Threshold int64 // where Thresholds has none for the key
+	Threshold int64 // if Thresholds has none for the key
 	Seconds   int64 // the window
 
 	// Thresholds is the key of a hash: field = limiter key, value = threshold.
@@ -60,7 +60,7 @@ type TokenBucket struct {
 // TimeKey returns the key of the last refill's epoch seconds.
 func (l TokenBucket) TimeKey() string { return l.Key + "_time" }
 
-// fillSeconds is too short where Capacity is no multiple of Refill.
+// fillSeconds is too short if Capacity is no multiple of Refill.
 func (l TokenBucket) fillSeconds() int64 { return l.Capacity * l.Seconds / l.Refill }
 
 var fixedWindow = redis.NewScript(`

@@ -80,7 +80,7 @@ var (
 	released  = regexp.MustCompile(`\n## \[(\d+\.\d+\.\d+[-.\w]*)\] - `)
 )
 
-// version returns the release that is next, or the last one where CHANGELOG.md names
+// version returns the release that is next, or the last one if CHANGELOG.md names
 // none yet.
 func version(t *testing.T) string {
 	t.Helper()
@@ -332,7 +332,7 @@ func publish(t *testing.T, proxy string, m goMod, all []goMod, release string) {
 	}
 }
 
-// Where the modules are released, a user gets them by the words of the docs.
+// If the modules are released, a user gets them by the words of the docs.
 func TestUsersGetTheModules(t *testing.T) {
 	t.Parallel()
 	needsBuild(t)

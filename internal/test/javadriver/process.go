@@ -316,7 +316,7 @@ func readClassPath(dir string) (string, bool) {
 	return classPath, true
 }
 
-// runMaven builds into dir, without the network where the local repository has
+// runMaven builds into dir, without the network if the local repository has
 // all it takes.
 func (d Driver) runMaven(source, dir string) error {
 	mvn, err := exec.LookPath("mvn")

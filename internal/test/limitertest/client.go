@@ -262,7 +262,7 @@ func (c *Counter) Scripts() int {
 }
 
 // A Mutant is a fault put into scripts, for tests of tests: in Script, or in all that
-// have it where that is nil, the text Old becomes New.
+// have it if that is nil, the text Old becomes New.
 type Mutant struct {
 	Script   *lua.Script
 	Old, New string

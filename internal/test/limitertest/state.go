@@ -93,7 +93,7 @@ func InUse(t testing.TB, rdb redis.UniversalClient, permitsKey string) int64 {
 	return sum
 }
 
-// StoredValue returns the value key's number, and false where it is missing.
+// StoredValue returns the value key's number, and false if it is missing.
 func StoredValue(t testing.TB, rdb redis.UniversalClient, valueKey string) (int64, bool) {
 	t.Helper()
 	text, err := rdb.Get(t.Context(), valueKey).Result()
@@ -174,7 +174,7 @@ type Java struct {
 	Fast  time.Duration // how far its clock is ahead of the server's
 }
 
-// errNilArithmetic is what its scripts fail with where a request is refused and
+// errNilArithmetic is what its scripts fail with if a request is refused and
 // nothing is in use.
 var errNilArithmetic = errors.New("attempt to perform arithmetic on a nil value")
 

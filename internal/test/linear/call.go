@@ -16,7 +16,7 @@ type Call struct {
 	Timeout   time.Duration
 	Config    rratelimiter.Config
 	Keep      bool // with KeepState
-	ByDefault bool // on a handle that gives the limiter Config where it has no rate
+	ByDefault bool // on a handle that gives the limiter Config if it has no rate
 
 	Reservation int   // that Reserve makes or Settle settles, of Permits
 	Used        int64 // what Settle says that it cost
@@ -109,7 +109,7 @@ type Answer struct {
 	OK      bool
 	Taken   int64 // of TakeUpTo
 	Free    int64 // of Take and its like, and of AvailablePermits
-	Limit   int64 // of Take and its like; 0 where its figures were not noted
+	Limit   int64 // of Take and its like; 0 if its figures were not noted
 	Wait    time.Duration
 	Reset   time.Duration
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// A History is what callers did to one limiter; to that of one Client where each
+// A History is what callers did to one limiter; to that of one Client if each
 // has its own.
 type History struct {
 	About   string
@@ -24,7 +24,7 @@ type History struct {
 }
 
 // effectOf returns the effect of a call. It is a loose one if it is unknown
-// what came of it, and none where nothing did.
+// what came of it, and none if nothing did.
 func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 	e = effect{
 		call: r.Number, permits: r.Permits, outcome: r.Outcome, ok: r.OK, doubted: r.Doubts > 0,

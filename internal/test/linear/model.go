@@ -28,8 +28,8 @@ type effect struct {
 	excess         int64 // what that is beyond its permits: charged whether it is free or not
 	keep           bool  // setRate keeps the permits in use; an unseen acquire has a stake; at rest there is none
 	maybe          bool  // an unseen acquire may have a stake
-	update         bool  // setRate changes nothing where there is no rate
-	try            bool  // setRate changes nothing where there is one
+	update         bool  // setRate changes nothing if there is no rate
+	try            bool  // setRate changes nothing if there is one
 	now            int64 // of a tick
 
 	outcome Outcome
@@ -65,7 +65,7 @@ const (
 	finalEffect // available, when all has come to rest
 )
 
-// step returns the states that an effect may lead to; none where it can't have happened.
+// step returns the states that an effect may lead to; none if it can't have happened.
 func (s State) step(e effect) []State {
 	switch e.kind {
 	case tickEffect:

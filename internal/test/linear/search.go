@@ -157,7 +157,7 @@ func (h *History) until(moment int64) *History {
 	return &short
 }
 
-// from returns the history from a call on, where that made whatever came before
+// from returns the history from a call on, if that made whatever came before
 // of no account, and nil elsewhere.
 func (h *History) from(start *Record) *History {
 	if start.Name != Set || start.Keep || start.Outcome != Done || start.open {

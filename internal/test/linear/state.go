@@ -131,7 +131,7 @@ func (s State) full() State {
 }
 
 // givenBack returns the states in which the stake of a cancelled call has been given back.
-// Where Release has been at the use since, that may have been any part of it.
+// If Release has been at the use since, that may have been any part of it.
 func (s State) givenBack(k stake) []State {
 	i := slices.IndexFunc(s.uses, k.of)
 	at := slices.Index(s.stakes, k)

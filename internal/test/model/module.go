@@ -8,7 +8,7 @@ import (
 )
 
 // A Module is what this module does to a limiter as the option WithRedissonVersion has
-// it: how it writes beside the oldest Redisson that shares the limiters. Where that is
+// it: how it writes beside the oldest Redisson that shares the limiters. If that is
 // not what Redisson does, a comment says which of Redisson's defects is the reason.
 type Module struct {
 	Layout   codec.Layout // of the members that it writes

@@ -111,7 +111,7 @@ func (r *Release) inUse(c *Call, rows []Row) int64 {
 }
 
 // noWait returns the error of a refusal that finds no row to tell its wait from,
-// "" where it finds one.
+// "" if it finds one.
 func (r *Release) noWait(c *Call, p *Pair) string {
 	if r.ReadsOldest {
 		if len(p.Rows) == 0 {
@@ -298,7 +298,7 @@ func (r *Release) remove(c *Call) Answer {
 	return answer
 }
 
-// expire sets the end of the configuration alone where there is no set.
+// expire sets the end of the configuration alone if there is no set.
 func (r *Release) expire(c *Call, end int64) Answer {
 	if r.KeepsSet {
 		return expire(c, end)

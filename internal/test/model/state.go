@@ -126,7 +126,7 @@ func (s *State) PerClient() bool { return s.Config["type"] == perClient }
 // set is Redis' SET: the key lives for ever again.
 func (p *Pair) set(value int64) { p.HasValue, p.Value, p.ValueEnd = true, value, 0 }
 
-// expire is PEXPIRE of both keys, where they exist.
+// expire is PEXPIRE of both keys, if they exist.
 func (p *Pair) expire(end int64) {
 	if p.HasValue {
 		p.ValueEnd = end

@@ -58,7 +58,7 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 	return c, nil
 }
 
-// startAll starts n servers at once. Those that came up are returned also where
+// startAll starts n servers at once. Those that came up are returned also if
 // others did not.
 func startAll(n int, start func() (*Server, error)) ([]*Server, error) {
 	all, errs := make([]*Server, n), make([]error, n)

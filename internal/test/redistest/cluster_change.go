@@ -32,7 +32,7 @@ func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
 	return m
 }
 
-// MoveKeys moves these keys, or where none is named, all that the slot has left.
+// MoveKeys moves these keys, or if none is named, all that the slot has left.
 func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
 	t.Helper()
 	host, port := m.to.hostPort()
@@ -86,7 +86,7 @@ const takeover = "TAKEOVER"
 
 // Failover makes a replica the master of its slots: in agreement with its
 // master, so that no write is lost, or if it takesOver at once and by itself, as
-// where the master and the majority are gone. It returns when all nodes that
+// if the master and the majority are gone. It returns when all nodes that
 // are alive know, and the old master, if it is, is in step as a replica.
 func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
 	t.Helper()

@@ -128,7 +128,7 @@ func namePrefix(t testing.TB) string {
 }
 
 // Engines runs test twice, as subtests: on a miniredis of its own ("miniredis";
-// not where RRL_ENGINE leaves that out) and on the shared real server ("redis"),
+// not if RRL_ENGINE leaves that out) and on the shared real server ("redis"),
 // where it must keep to names that start with [Name]'s.
 func Engines(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()

@@ -67,7 +67,7 @@ func TestSkipOrFail(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "no such server\nno such compiler\n", string(said))
 	})
-	t.Run("fails where nothing may be skipped", func(t *testing.T) {
+	t.Run("fails if nothing may be skipped", func(t *testing.T) {
 		t.Setenv("RRL_NO_SKIP", "1")
 		r := record(t, func(t testing.TB) { redistest.SkipOrFail(t, "no such server") })
 		assert.Contains(t, r.failed, "no such server")

@@ -41,7 +41,7 @@ func StartSentinel(t testing.TB, replicas int, downAfter time.Duration, args ...
 	return own(t, func() (*Sentinel, error) { return startSentinel(replicas, downAfter, args) })
 }
 
-// startSentinel also returns the servers where not all came up.
+// startSentinel also returns the servers if not all came up.
 func startSentinel(replicas int, downAfter time.Duration, args []string) (*Sentinel, error) {
 	sp := spec{args: append([]string{
 		// A user of their own for replicas, which CutReplication locks out.

@@ -33,7 +33,7 @@ type Server struct {
 	env     []string    // added to the server's environment
 	tls     *tls.Config // for clients; nil without TLS
 	args    []string    // of the command line
-	clock   *os.File    // how far its clock is ahead; nil where it is the machine's
+	clock   *os.File    // how far its clock is ahead; nil if it is the machine's
 	process atomic.Pointer[Process]
 	frozen  atomic.Bool
 }
@@ -103,7 +103,7 @@ func own[S interface{ kill() }](t testing.TB, start func() (S, error)) S {
 	return s
 }
 
-// skipOwn skips, beside under -short, a test that wants servers of its own where
+// skipOwn skips, beside under -short, a test that wants servers of its own if
 // the run is for shared ones.
 func skipOwn(t testing.TB) {
 	t.Helper()

@@ -273,7 +273,7 @@ var ErrNoServer = errors.New("scripts/install-redis.sh installs it")
 func Versions() []Version { return []Version{Redis62, Redis70, Redis82, Valkey91} }
 
 // StartServer starts a server of the release for this test alone, as
-// [StartRedis] does. It skips as [Redis] does where the release is missing.
+// [StartRedis] does. It skips as [Redis] does if the release is missing.
 func StartServer(t testing.TB, v Version, args ...string) *Server {
 	t.Helper()
 	return startFor(t, v, spec{args: args})

@@ -18,7 +18,7 @@ import (
 // reaches them. The environment variable RRL_TOPOLOGY names it.
 type Topology string
 
-// The topologies. Single, also where none is named, is a server alone.
+// The topologies. Single, also if none is named, is a server alone.
 const (
 	Single     Topology = "single"
 	RESP2      Topology = "resp2"    // Single, by the older protocol
@@ -130,7 +130,7 @@ func (c *limitedClient) AddHook(hook redis.Hook) {
 }
 
 // Everywhere runs test twice, as subtests: on a miniredis of its own ("miniredis"; not
-// where RRL_ENGINE leaves that out) and on [Client]'s servers, named after their topology,
+// if RRL_ENGINE leaves that out) and on [Client]'s servers, named after their topology,
 // where it must keep to names that start with [Name]'s.
 func Everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()

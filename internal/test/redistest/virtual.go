@@ -31,7 +31,7 @@ var clockSource string
 var errNoCompiler = errors.New("no server can be given a clock of the test's own")
 
 // Virtual runs test in a testing/synctest bubble, with a client of a server of its own in
-// which time.Sleep moves TIME and the times to live. It is a miniredis; where RRL_ENGINE
+// which time.Sleep moves TIME and the times to live. It is a miniredis; if RRL_ENGINE
 // leaves miniredis out it is a real one, whose clock a preloaded library has replaced.
 func Virtual(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
@@ -201,7 +201,7 @@ func (s *Server) setClock(micros int64) error {
 }
 
 // StartStepped is [StartRedis] for a server whose clock runs, and can be set: see
-// [Server.SetAhead]. It skips, too, where no compiler is installed.
+// [Server.SetAhead]. It skips, too, if no compiler is installed.
 func StartStepped(t testing.TB, args ...string) *Server {
 	t.Helper()
 	library, err := clockLibrary()
@@ -266,7 +266,7 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 // Mini returns a client of a new miniredis, and the miniredis. They talk through memory, so
 // inside a testing/synctest bubble time.Sleep moves the server's TIME and its TTLs;
 // elsewhere both follow the wall clock, or SetTime. Both are closed when t ends, and leave
-// no goroutine. The test is skipped where RRL_ENGINE leaves miniredis out.
+// no goroutine. The test is skipped if RRL_ENGINE leaves miniredis out.
 func Mini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
 	t.Helper()
 	if engine() != everyEngine {

@@ -21,7 +21,7 @@ import (
 const (
 	rate     = 1 << 30
 	interval = time.Second
-	// keepAfter is how long keys outlive the time that the bench should take, where
+	// keepAfter is how long keys outlive the time that the bench should take, if
 	// they are not removed.
 	keepAfter = time.Minute
 	setters   = 32 // limiters that are given their rate at the same time
@@ -234,7 +234,7 @@ func resultOf(times []histogram.Histogram, limiters int, refused int64, took tim
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// wait waits, for the callers too where they end first, which is by an error.
+// wait waits, or until the callers end first, which they do by an error.
 func wait(ctx context.Context, d time.Duration, done <-chan error) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

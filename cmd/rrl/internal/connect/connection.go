@@ -63,7 +63,7 @@ func (c *Connection) Description() string {
 }
 
 // ForEachMaster calls fn, at the same time, with each server that keys are
-// written to, and waits for all. Where it fails for some, the others are visited
+// written to, and waits for all. If it fails for some, the others are visited
 // all the same; the error is a *MasterError, or a list of them that errors.As
 // finds.
 func (c *Connection) ForEachMaster(ctx context.Context, fn func(ctx context.Context, node *redis.Client) error) error {

@@ -20,7 +20,7 @@
 //
 // [Connection.Client] is what limiters are made with. What concerns whole
 // servers goes through [Connection.ForEachMaster], which visits all masters also
-// where some fail, and says which. [Connection.OnNode] goes to the one server that
+// if some fail, and says which. [Connection.OnNode] goes to the one server that
 // has a key, for what no cluster client can do, such as a transaction with TIME.
 // [Connection.Description] says in words what was reached, and
 // [Connection.Explain] puts a server's errors in words.

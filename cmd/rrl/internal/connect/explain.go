@@ -85,7 +85,7 @@ func unauthenticated(err error) bool {
 	return redis.HasErrorPrefix(err, "Protocol error: unauthenticated")
 }
 
-// notAsked is the answer to a password where none is set.
+// notAsked is the answer to a password if none is set.
 func notAsked(err error) bool {
 	return strings.Contains(err.Error(), "without any password configured")
 }

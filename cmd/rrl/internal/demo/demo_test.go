@@ -149,7 +149,7 @@ func TestDemoOwnsUpToABrokenLimit(t *testing.T) {
 var update = flag.Bool("update", false, "write testdata anew")
 
 // fits runs a demo on terminals of several widths, of which none may have to break a
-// line, and returns what it prints where the width is not known.
+// line, and returns what it prints if the width is not known.
 func fits(t *testing.T, run func(*testing.T, *output.Printer)) (widest string) {
 	t.Helper()
 	for _, width := range []int{40, 60, 80, 120, 0} {

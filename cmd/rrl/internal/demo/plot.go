@@ -32,7 +32,7 @@ const (
 )
 
 // newPlot returns a plot whose columns are as wide as the fullest row, as far as
-// the terminal has room. Where it has not, a mark stands for more permits, and
+// the terminal has room. If it has no room, a mark stands for more permits, and
 // then rows tell less.
 func newPlot(out *output.Printer, of *plan) *plot {
 	p := &plot{out: out, plan: of, next: make([]int, len(of.lanes)), mark: of.mark, counted: counts}
@@ -167,7 +167,7 @@ func (p *plot) counts(answers []answer) string {
 	return s
 }
 
-// marks draws the answers of a row: in their order, where each permit has its
+// marks draws the answers of a row: in their order, if each permit has its
 // mark, else those granted first.
 func (p *plot) marks(answers []answer, width int) string {
 	var granted, denied int64

@@ -31,7 +31,7 @@ type plan struct {
 	lanes []*lane
 	steps []step
 
-	// What to say at the end where each lane has kept to its rule, and further
+	// What to say at the end if each lane has kept to its rule, and further
 	// on.
 	kept, advice string
 }

@@ -332,7 +332,7 @@ func golden(t *testing.T, name string, lines []string) {
 	assert.Equal(t, string(want), text)
 }
 
-// requireFits fails where a line is wider than the screen, or holds what moves
+// requireFits fails if a line is wider than the screen, or holds what moves
 // the cursor or the letters.
 func requireFits(t *testing.T, lines []string, columns int) {
 	t.Helper()

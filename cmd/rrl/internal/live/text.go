@@ -26,7 +26,7 @@ func rightToLeft(r rune) bool {
 		r >= 0x10800 && r <= 0x10fff || r >= 0x1e800 && r <= 0x1efff
 }
 
-// runeWidth is how many columns a printable rune takes. Where terminals differ
+// runeWidth is how many columns a printable rune takes. If terminals differ
 // it takes the more.
 func runeWidth(r rune) int {
 	switch {

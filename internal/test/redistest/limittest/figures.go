@@ -156,7 +156,7 @@ func testGiveBackTooLate(t *testing.T, k Kind) {
 	}
 }
 
-// A window is as long as it is to be, by the millisecond where the kind counts those.
+// A window is as long as it is to be, by the millisecond if the kind counts those.
 func testShortWindows(t *testing.T, k Kind) {
 	for _, window := range k.Shortest {
 		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {

@@ -49,7 +49,7 @@ type History struct {
 // Span draws a span of time of at most so many units.
 func (h History) Span(most int) time.Duration { return time.Duration(1+h.Draw.IntN(most)) * h.unit }
 
-// MayPause lets at most so much time pass, now and then: in whole minutes where units
+// MayPause lets at most so much time pass, now and then: in whole minutes if units
 // are, else in milliseconds.
 func (h History) MayPause(most time.Duration) {
 	if h.Draw.IntN(3) > 0 {
@@ -83,7 +83,7 @@ func (h History) Ours(t *testing.T, l limit.Limiter, n int64, want limit.Decisio
 }
 
 // Take plays histories in virtual time, whose pauses count in milliseconds, and on
-// servers, where they count in minutes.
+// servers, if they count in minutes.
 func (turns Turns) Take(t *testing.T) {
 	t.Helper()
 	t.Run("virtual time", func(t *testing.T) {
