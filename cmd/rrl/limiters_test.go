@@ -150,7 +150,7 @@ release orders -n 200              => gave back nothing, no permits were in use
 release orders -n 0                => gave back 0 permits
 set-rate own 10/1h --type per-client => ...
 acquire own -n 4 --client-id ann   => ...
-release own                        !> own: each client has permits of its own: --client-id says whose
+release own                        !> own: each client has permits of its own: choose the client
 release own -n 9 --client-id ann   => gave back 4 permits, no more were in use
 release own -n 9 --client-id bob   => gave back nothing, no permits were in use
 `)

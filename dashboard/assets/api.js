@@ -124,7 +124,7 @@ export function follow(path, handlers) {
   if (!document.hidden) open();
 }
 
-// A page that nobody sees asks for nothing: the server has better to do, and a browser
+// A hidden page asks for nothing: the server has better to do, and a browser
 // opens six connections to it at most.
 document.addEventListener("visibilitychange", () => {
   if (current === null) return;

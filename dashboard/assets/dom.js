@@ -19,7 +19,7 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-// say sets a text, only where it is another.
+// say sets a text, only if it is another.
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

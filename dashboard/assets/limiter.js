@@ -163,7 +163,7 @@ function updateHolders(limiter) {
   show($("holders"), all.length > 0);
   show($("holders-none"), all.length === 0 && !limiter.broken);
   show($("names-error"), Boolean(limiter.names_error));
-  say($("names-error"), limiter.names_error ? "What clients are called is not known: " + limiter.names_error : "");
+  say($("names-error"), limiter.names_error ? "The names of clients are not known: " + limiter.names_error : "");
 }
 
 function updateStates(limiter) {

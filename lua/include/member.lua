@@ -26,7 +26,7 @@ local function with_permits(member, permits)
 end
 
 -- Returns the number at the end of a member's id, by which the requests of one
--- call are told apart if each has a member of its own.
+-- call are distinguished if each has a member of its own.
 local function number_of(member)
   local a, b, c = string.byte(member, -7, -5)
   return a + b * 256 + c * 65536

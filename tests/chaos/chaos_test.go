@@ -29,7 +29,7 @@ var (
 
 var arenas = []string{single, cluster, sentinel}
 
-// fewRounds are those of a run that nobody asked to be longer.
+// fewRounds are the rounds of a run without a flag for more.
 const fewRounds = 2
 
 func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines

@@ -20,7 +20,7 @@ import (
 //   - at most what was granted or may have been, less what was given back for sure; more
 //     would mean that permits got lost. That can't be told where Redis lost data, since
 //     what was lost can be taken anew by a repeat, and of leases only where no call got
-//     lost: nobody knows how many a lease had. Where a process was killed, that is what its
+//     lost: it is unknown how many a lease had. Where a process was killed, that is what its
 //     calls of that moment may have been granted, and what a lease may hold.
 //
 // A Reset frees what is in use when it happens, and what callers release of that later
@@ -100,17 +100,17 @@ func (p *pool) mayKeep(c *call) bool {
 	return false
 }
 
-// checkRefusals checks that nobody was refused what must have been free: all that calls
+// checkRefusals checks that no call was refused what must have been free: all that calls
 // before, and beside, may have in use leaves room for it at the lowest rate there was.
 //
 // What was granted is in use until it was given back for sure, or, where permits run out,
 // for an interval after its answer; what may have been granted is taken to be in use to the end. It looks at calls
 // that ask once: those that wait may be refused for one before them. It says nothing of
-// leases, which hold what nobody sees, of refusals remembered, which do not see others'
+// leases, which hold unseen permits, of refusals remembered, which do not see others'
 // releases, of buckets, which fill slowly, where keys got lost or the clock was set, of
 // limiters other than RateLimiters where calls got lost, since those can't tell a refused
 // attempt from one that never came, and where permits run out while requests are doubled:
-// the first copy may be refused, and the second take permits for nobody.
+// the first copy may be refused, and the second take permits that no caller gets.
 func (r *round) checkRefusals(p *pool) {
 	doubled := slices.ContainsFunc(r.events, func(e event) bool { return e.kind == doubledRequest })
 	if doubled && !p.counted() {

@@ -412,7 +412,7 @@ func (r *round) checkSum(p *pool, s *state, rate int64) {
 	}
 }
 
-// ownType reports whether a limiter is of the other type at the moment, so that nobody looks
+// ownType reports whether a limiter is of the other type at the moment, so that no one looks
 // at this pair.
 func (p *pool) ownType(s *state) bool {
 	kind, err := s.config.Field("type")

@@ -273,7 +273,7 @@ func (w *goCrew) call(draw *rand.Rand) {
 	end(c)
 }
 
-// drawCall draws a call of the party's; false if it would release or settle what nobody holds.
+// drawCall draws a call of the party's; false if it would release or settle what no caller holds.
 func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker string) (c call, ok bool) {
 	c = drawCall(draw, op, l)
 	c.Worker, c.Client = worker, p.id
@@ -370,7 +370,7 @@ const (
 	failed      answer = "failed"  // anything else; no fault may bring it about
 )
 
-// A call is one call of a limiter. Whoever makes calls writes them down in this form,
+// A call is one call of a limiter. Those who make calls record them in this form,
 // in this process or, a line of JSON each, in another one.
 type call struct {
 	Worker   string        `json:"worker"`
@@ -398,7 +398,7 @@ type call struct {
 }
 
 // counted returns the call as one that takes or gives back: what Settle does is a release, or a
-// grant that nobody asks for.
+// grant that no one asks for.
 func (c *call) counted() *call {
 	if c.Op != opSettle {
 		return c

@@ -165,7 +165,7 @@ var weathers = []*weather{
 
 // harmlessTwice reports whether a second copy of the command that no attempt of the
 // package's own knows of must change nothing. Of a batch, and of a call that takes as many
-// permits as are free, it may take what the first one left, for nobody.
+// permits as are free, it may take what the first one left, for no caller.
 func harmlessTwice(c redistest.Command) bool {
 	if c.Name() != "evalsha" {
 		return false
@@ -440,7 +440,7 @@ var topologyFaults = []*fault{
 // so long too.
 const masterHung = "hung master replaced"
 
-// inOrder waits until all servers are in order, and notes what nobody asked them for.
+// inOrder waits until all servers are in order, and notes what no one asked them for.
 func (r *round) inOrder() {
 	if surprises := r.arena.calm(r.tb); surprises > 0 {
 		r.happened(event{start: 0, kind: masterHung, text: "unasked", forgot: surprises})

@@ -112,7 +112,7 @@ func (w *processCrew) order(p *javadriver.Process, what string) (string, error) 
 }
 
 // read notes all that a process that has ended told in its journal, as if it were here.
-// What the calls came to that have no answer nobody knows.
+// The results of calls without an answer are unknown.
 func (w *processCrew) read() {
 	text, err := os.ReadFile(w.journal)
 	require.NoError(w.r.t, err)
@@ -228,7 +228,7 @@ func (r *round) died(ids []string, moment time.Duration) {
 	}
 }
 
-// cutOff reports whether the call may have left permits in use that nobody was told of,
+// cutOff reports whether the call may have left permits in use that no caller knows of,
 // since its process was killed before it could give them back, or during the call.
 func (r *round) cutOff(p *pool, c *call) bool {
 	if c.Answer == killed {
@@ -348,7 +348,7 @@ func serve(text []byte) {
 	fatal(err)
 	ctx, stop := context.WithCancel(context.Background())
 	o.stop = stop
-	// The two processes' clocks run alike; from here on nobody can set this one.
+	// The two processes' clocks run alike; from here on no one can set this one.
 	now := time.Now()
 	began := now.Add(-now.Sub(time.Unix(0, order.Began)))
 	p := order.plan()

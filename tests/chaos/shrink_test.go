@@ -300,7 +300,7 @@ func TestMutants(t *testing.T) {
 				if !m.showsIn(p) {
 					continue
 				}
-				if m.amid != "" { // the rest would only make calls of which nobody knows what came
+				if m.amid != "" { // the rest would only make calls with unknown results
 					p.weather = slices.DeleteFunc(p.weather, func(w *weather) bool { return w.name != m.amid })
 					p.faults = nil
 				}

@@ -112,7 +112,7 @@ var (
 		linear.Try: 32, linear.Take: 14, linear.UpTo: 8, linear.Peek: 5, linear.All: 18, linear.Available: 8, linear.Update: 6, linear.TrySet: 2,
 		linear.Reserve: 6, linear.Settle: 8,
 	}
-	// Nobody waits without end where nothing runs out.
+	// No caller waits forever if nothing runs out.
 	virtualCalls = map[linear.CallName]int{
 		linear.Try: 31, linear.Acquire: 8, linear.Take: 18, linear.UpTo: 8, linear.Peek: 6, linear.Release: 12, linear.Available: 6, linear.Set: 5,
 		linear.Update: 6, linear.TrySet: 2, linear.Reset: 3, linear.Delete: 1, linear.Reserve: 8, linear.Settle: 12,
@@ -225,7 +225,7 @@ type drawing struct {
 	interval int64        // ms, in virtual time
 	reserved int          // reservations
 	open     []linearCall // reservations of a caller that are not settled
-	endings  int          // calls whose context may still end: each whose outcome nobody learns makes the search longer
+	endings  int          // calls whose context may still end: each unknown outcome makes the search longer
 }
 
 // config draws a rate. KeepState never makes an interval longer: what has run out

@@ -420,7 +420,7 @@ func (rig *linearRig) gather(t *testing.T, p plan, names []string, records []mad
 			h := &linear.History{
 				About:   fmt.Sprintf("%s, %s", rig.kind.name, name),
 				Virtual: rig.kind.virtual,
-				// After five attempts nobody asks any more. A repeat that gives back
+				// After five attempts no one asks any more. A repeat that gives back
 				// leaves alone what others have been at.
 				Strict:  losses < 5 && (losses == 0 || !rig.kind.frees()),
 				Phantom: losses > 0 && rig.kind.frees(),
