@@ -122,7 +122,7 @@ func (l Layout) holds(n int) bool {
 	return n <= maxIDLenD && n != idLenD1 && n != idLenD2 && n != idLenLikeB
 }
 
-// Parse reads a member as Redis holds it. Its length tells the layout: 8 bytes
+// Parse reads a member as Redis holds it. Its length shows the layout: 8 bytes
 // are always B. The error wraps [ErrUnknownLayout]. What Parse accepts,
 // [Append] packs into the same bytes again.
 func Parse(member string) (Member, error) {

@@ -163,7 +163,7 @@ func (c *call) authorize(action Action) error {
 	return nil
 }
 
-// about tells the page what there is.
+// about describes the handler to the page.
 func (c *call) about() error {
 	others := []string{}
 	thresholds := []named{}

@@ -211,7 +211,7 @@ func (l *limiter) freshen(h *handler, i *inspection, s *look.Snapshot) {
 	}
 }
 
-// lately returns the permits granted in the last second, as far as members tell.
+// lately returns the permits granted in the last second, as far as members show.
 func (i *inspection) lately() *float64 {
 	if i.found.IntervalMS == nil || i.members() > look.MaxMembers {
 		return nil

@@ -260,7 +260,7 @@ func (p *poller) wanted() (lists, limiters, others []*viewer) {
 	return lists, limiters, others
 }
 
-// sample reads what viewers have on their screens, and tells them.
+// sample reads what viewers have on their screens, and sends it to them.
 func (p *poller) sample(ctx context.Context) error {
 	p.learn(ctx)
 	lists, limiters, others := p.wanted()
@@ -344,7 +344,7 @@ func (p *poller) meetAll(snapshots []look.Snapshot) {
 	}
 }
 
-// say tells a viewer something as JSON.
+// say sends a viewer something as JSON.
 func (v *viewer) say(what any) {
 	text, err := json.Marshal(what)
 	if err == nil {
@@ -352,7 +352,7 @@ func (v *viewer) say(what any) {
 	}
 }
 
-// fault tells all viewers that Redis does not answer.
+// fault reports to all viewers that Redis does not answer.
 func (p *poller) fault(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return

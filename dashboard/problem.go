@@ -11,7 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// badlyAsked tells errors that are the request's own.
+// badlyAsked reports whether an error is the request's own.
 func badlyAsked(err error) bool {
 	r, ok := errors.AsType[*answer.Error](err)
 	return ok && r.Status == http.StatusBadRequest

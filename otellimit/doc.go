@@ -1,4 +1,4 @@
-// Package otellimit tells OpenTelemetry what limiters do: metrics, and with
+// Package otellimit reports to OpenTelemetry what limiters do: metrics, and with
 // [WithTracerProvider] spans.
 //
 //	client := rratelimiter.New(rdb, rratelimiter.WithObserver(otellimit.New()))

@@ -6,7 +6,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// DefaultMaxNames is how many limiters metrics tell apart, unless [WithMaxNames] says
+// DefaultMaxNames is how many limiters metrics distinguish, unless [WithMaxNames] says
 // otherwise.
 const DefaultMaxNames = 200
 
@@ -49,8 +49,8 @@ func WithTracerProvider(provider trace.TracerProvider) Option {
 	return option(func(c *config) { c.tracers = provider })
 }
 
-// WithMaxNames sets how many limiters metrics tell apart: the first n that are heard
-// of. What others do is counted as that of _OTHER. At 0 or less all are _OTHER.
+// WithMaxNames sets how many limiters metrics distinguish: the first n that are heard
+// of. Other limiters are counted as _OTHER. At 0 or less all are _OTHER.
 func WithMaxNames(n int) Option {
 	return option(func(c *config) { c.maxNames = max(0, n) })
 }

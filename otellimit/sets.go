@@ -13,7 +13,7 @@ import (
 )
 
 // other is the name of the limiters that are too many, as OpenTelemetry calls values
-// that are not told apart.
+// that are not distinguished.
 const other = "_OTHER"
 
 // set is attributes, ready to be given to instruments: made once, so that to count
@@ -93,7 +93,7 @@ type limiter struct {
 	failures  table[limit.ErrorKind, *set]
 }
 
-// decision is what metrics tell apart of a limit.Decided.
+// decision is the part of a limit.Decided that metrics distinguish.
 type decision struct {
 	outcome limit.Outcome
 	source  limit.Source

@@ -51,7 +51,7 @@ func drawProgress(to io.Writer, line func() string, after time.Duration) (stop f
 	}
 }
 
-// progress tells in one line of that width how far the walk is.
+// progress shows in one line of that width how far the walk is.
 func (w *walk) progress(width int) string {
 	w.mu.Lock()
 	keys, seen, found := w.keys, w.seen, len(w.found)

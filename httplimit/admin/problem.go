@@ -15,7 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// problemOf tells how an error is answered, and whether the log must have it: what
+// problemOf returns how an error is answered, and whether to log it: what
 // Redis or the network said is for the log alone.
 func (c *call) problemOf(err error) (r *answer.Error, loud bool) {
 	if r, ok := errors.AsType[*answer.Error](err); ok {

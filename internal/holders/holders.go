@@ -1,4 +1,4 @@
-// Package holders tells by the marks that members of permits bear who has a limiter's
+// Package holders finds, by the marks that members of permits bear, who has a limiter's
 // permits in use.
 package holders
 

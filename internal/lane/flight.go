@@ -29,7 +29,7 @@ type flight struct {
 	over  atomic.Bool    // its calls have their results
 	late  bool           // another may have its place; the lane's lock guards it
 
-	wave    *Wave // ends when its calls have been told; may be nil
+	wave    *Wave // ends when its calls have their results; may be nil
 	alone   bool  // it is a call that a caller sends by itself
 	more    bool  // its place is for what has gathered meanwhile
 	errands bool  // it is the one for errands alone

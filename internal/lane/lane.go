@@ -240,7 +240,7 @@ func (l *Lane) Enter() bool {
 	return true
 }
 
-// Wave returns the Wave that ends when all owners of its calls have told their callers.
+// Wave returns the Wave that ends when all owners of its calls have answered their callers.
 func (c *Call) Wave() *Wave { return c.wave }
 
 // leave undoes Enter.

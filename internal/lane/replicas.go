@@ -51,7 +51,7 @@ var (
 
 	// errRepeated is for grants about which WAIT can say nothing: it knows what its connection has
 	// written, and a second repeat finds the grant and writes nothing.
-	errRepeated = fmt.Errorf("%w: answers were lost too often to tell", errNotReplicated)
+	errRepeated = fmt.Errorf("%w: answers were lost too often to know", errNotReplicated)
 )
 
 // Unreplicated returns why the call's grant does not count; nil if it does.

@@ -56,7 +56,7 @@ type grant struct {
 	n           int64
 }
 
-// New returns a Limiter that has granted nothing, and goes by the clock.
+// New returns a Limiter that has granted nothing and uses the clock.
 func New(c *clock.Clock) *Limiter {
 	l := &Limiter{clock: c, start: c.Now(), keys: map[any]*window{}}
 	l.ring.newer, l.ring.older = &l.ring, &l.ring

@@ -36,7 +36,7 @@ func (n *names) ofMark(mark string) string {
 	return n.known.OfMark(mark)
 }
 
-// ofID tells who has that id.
+// ofID returns the name of that id.
 func (n *names) ofID(id string) string {
 	if n.known != nil {
 		if name := n.known.OfID(id); name != "" {

@@ -49,7 +49,7 @@ func (r *Reader) Named(read func(context.Context) (Names, error)) { r.names.read
 // Know sets the names that the Reader uses for Clients.
 func (r *Reader) Know(all Names) { r.names.known = all }
 
-// harmless tells errors that speak of one key's content, or its place.
+// harmless reports whether an error is about one key's content, or its place.
 func harmless(err error) bool {
 	return errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
 		redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")

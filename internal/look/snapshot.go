@@ -36,7 +36,7 @@ type Trip struct {
 	Cmds []redis.Cmder
 }
 
-// keyState tells the type of a key and its time to live, negative for none.
+// keyState has the type of a key and its time to live, negative for none.
 type keyState struct {
 	name, kind string
 	ttl        time.Duration
@@ -100,7 +100,7 @@ func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permi
 	}, nil
 }
 
-// ofContent tells errors that speak of one key's content.
+// ofContent reports whether an error is about one key's content.
 func ofContent(err error) bool {
 	return errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE")
 }

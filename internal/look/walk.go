@@ -175,7 +175,7 @@ func (e *entry) forget(round int) {
 	e.pairs = kept
 }
 
-// hashes notes those of the hashes that are limiters, and glances at them.
+// hashes notes the hashes that are limiters, and glances at them.
 func (r *Reader) hashes(ctx context.Context, n *node, names []string) (units int, err error) {
 	var found []*entry
 	var unread []string

@@ -46,7 +46,7 @@ func NewClient(o redis.Options, dial func() (net.Conn, error)) (client *redis.Cl
 }
 
 // dialer refuses to dial once closed: a late dial of the client's pool
-// would start miniredis anew after its Close.
+// would restart miniredis after its Close.
 type dialer struct {
 	mu     sync.Mutex
 	closed bool

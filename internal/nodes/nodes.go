@@ -98,7 +98,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// Moving tells errors of nodes that had keys, or will have them.
+// Moving reports whether an error is of a node that had keys, or will have them.
 func Moving(err error) bool {
 	for _, prefix := range []string{"MOVED", "ASK", "TRYAGAIN", "EXECABORT"} {
 		if redis.HasErrorPrefix(err, prefix) {

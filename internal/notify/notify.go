@@ -151,7 +151,7 @@ func (n *Notices) run() {
 	}
 }
 
-// session subscribes by one connection. It tells false when there is no more to
+// session subscribes by one connection. It returns false when there is no more to
 // do, and true if the connection was lost.
 func (n *Notices) session() bool {
 	add, drop, more := n.next(true)

@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Begins tells a limiter of keys how those begin that middleware asks it about. Package
+// Begins gives a limiter of keys the prefix of the keys that middleware asks about. Package
 // rratelimiter sets it.
 var Begins = func(limit.Limiter, string) {}
 

@@ -21,7 +21,7 @@ type Guard struct {
 	close     func()
 }
 
-// NewGuard returns a Guard that goes by the clock.
+// NewGuard returns a Guard that uses the clock.
 func NewGuard(c *clock.Clock) *Guard {
 	g := &Guard{uncharged: local.New(c), locals: local.New(c), clock: c, closed: make(chan struct{})}
 	g.close = sync.OnceFunc(func() { close(g.closed) })

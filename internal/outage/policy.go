@@ -81,7 +81,7 @@ type Policy struct {
 // errOpen says why a call was not sent.
 var errOpen = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
 
-// Decide answers a question and tells the observer.
+// Decide answers a question and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, error) {
 	if !p.Observer.Watches() && !p.Shadow {
 		a, err := p.decide(ctx, of, q)
@@ -110,7 +110,7 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	return a, err
 }
 
-// Tell tells the observer of a limiter's answer to a question put at start.
+// Tell reports to the observer a limiter's answer to a question put at start.
 func (p *Policy) Tell(ctx context.Context, limiter string, q Question, a Answer, err error, start time.Time) {
 	p.Observer.Decided(ctx, limit.Decided{
 		Limiter: limiter, Call: q.Call, Permits: q.Permits, Source: a.By, Start: start, Shadow: p.Shadow,

@@ -40,7 +40,7 @@ func NewIdentities(layout codec.Layout) *Identities {
 	return i
 }
 
-// Origin returns what tells the client from others.
+// Origin returns what distinguishes the client from others.
 func (i *Identities) Origin() []byte { return i.origin[:] }
 
 // Skip leaves out a random number of ids, if one turned out to be another
@@ -142,7 +142,7 @@ func Later(member []byte, places int) []byte {
 // MarkOf returns what a member's id says about the client that wrote it: its mark, if
 // one of ours did. Redisson's ids are random all over, and those of layout D2 that
 // end in a count as ours do are one in sixteen million; of the shorter ones nothing
-// tells them from ours, so that these have a mark that may mean nothing. Layouts B
+// distinguishes them from ours, so that these have a mark that may mean nothing. Layouts B
 // and C have no room for one: it is nil.
 func MarkOf(m codec.Member) (mark []byte, ours bool) {
 	switch {

@@ -36,7 +36,7 @@ type Rules struct {
 	untested bool // the version is newer than the newest known
 }
 
-// NewestRules are those of every version from 3.35 on.
+// NewestRules are the rules of every version from 3.35 on.
 var NewestRules = Rules{Version: "3.35.0", Layout: codec.LayoutD2, Merge: true}
 
 // KeepsNoMembers reports whether the value alone counts a fixed window.
@@ -53,7 +53,7 @@ func (r Rules) Flags() string {
 	return ""
 }
 
-// Keep tells a script that sets a rate to keep permits in use.
+// Keep is the word that makes a script that sets a rate keep permits in use.
 func (r Rules) Keep() string {
 	if r.KeepsNoMembers() {
 		return "w"
@@ -76,7 +76,7 @@ func (r Rules) Untested() error {
 	return fmt.Errorf("version %s of Redisson is newer than %s, the newest that was tested, and counts as that", r.Version, newestRedisson)
 }
 
-// version is that of a Redisson: major, minor, patch.
+// version is a Redisson's version: major, minor, patch.
 type version [3]int
 
 func (v version) before(other version) bool { return slices.Compare(v[:], other[:]) < 0 }
@@ -92,7 +92,7 @@ var lastPatches = map[int][]int{
 	4: {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 0, 6: 1, 7: 0},
 }
 
-// RulesFor returns the rules of a version. A version newer than any known has those of
+// RulesFor returns the rules of a version. A version newer than any known has the rules of
 // the newest. Other unknown versions are limit.ErrInvalidConfig.
 func RulesFor(name string) (Rules, error) {
 	v, ok := parseVersion(name)

@@ -74,7 +74,7 @@ func (a about) server() string {
 	return a.addr
 }
 
-// isLogin tells errors about user and password.
+// isLogin reports whether an error is about user and password.
 func isLogin(err error) bool {
 	return redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "WRONGPASS") || unauthenticated(err) || notAsked(err)
 }

@@ -138,7 +138,7 @@ func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Report,
 	return &d.report, nil
 }
 
-// finish tells the worst of the findings and puts it first.
+// finish returns the worst of the findings and puts it first.
 func (d *doctor) finish(start time.Time) {
 	d.report.TookMS = time.Since(start).Milliseconds()
 	d.report.worst()
@@ -155,7 +155,7 @@ func (r *Report) worst() {
 	}
 }
 
-// server is one of those that are asked.
+// server is one of the servers that doctor asks.
 type server struct {
 	*redis.Client
 

@@ -19,7 +19,7 @@ import (
 const (
 	pageKeys = 500
 	workers  = 4
-	examples = 3 // names told with a problem
+	examples = 3 // names shown with a problem
 )
 
 // limiters looks at the limiters: all, or as many as the options and the time
@@ -106,7 +106,7 @@ func (d *doctor) find(ctx context.Context, masters []*redis.Client, timeUp func(
 	return true, nil
 }
 
-// limitersAmong returns those of the hashes that are limiters, or were meant for one.
+// limitersAmong returns the hashes that are limiters, or were meant for one.
 func limitersAmong(ctx context.Context, node *redis.Client, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil

@@ -98,7 +98,7 @@ func readKeys(in io.Reader) <-chan Key {
 	return keys
 }
 
-// keysOf tells keys apart. Keys that are held down come several at once. What begins with
+// keysOf separates keys. Keys that are held down come several at once. What begins with
 // an escape and is not known is none.
 func keysOf(typed []byte) []Key {
 	var keys []Key
