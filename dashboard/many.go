@@ -37,7 +37,7 @@ const (
 )
 
 // reviews are the changes of many limiters that were shown, the newest last. Each is made
-// step by step, a request each, so that whoever asks can stop, and go on.
+// step by step, a request each, so that the page can stop, and go on.
 type reviews struct {
 	looking chan struct{} // holds one token: one walk over the keys at a time
 
