@@ -537,8 +537,8 @@ func TestPrefixesOfOneClient(t *testing.T) {
 	}
 	bubbles(t, map[string]row{
 		"another rate":             {keyed("api", 10), keyed("api", 5), limit.RateDiffers, `limiter=api found="10 in 1m0s`},
-		"a prefix that goes on":    {keyed("api", 5), keyed("api2", 5), limit.PrefixesMeet, `neither continues`},
-		"the longer one first":     {keyed("api2", 5), keyed("api", 5), limit.PrefixesMeet, `neither continues`},
+		"a prefix that goes on":    {keyed("api", 5), keyed("api2", 5), limit.PrefixesMeet, `neither begins with the other`},
+		"the longer one first":     {keyed("api2", 5), keyed("api", 5), limit.PrefixesMeet, `neither begins with the other`},
 		"the same twice":           {keyed("api", 5), keyed("api", 5), "", ""},
 		"prefixes that part":       {keyed("api:", 5), keyed("api2:", 7), "", ""},
 		"middleware, another rate": {handler(10), handler(5), limit.RateDiffers, `limiter=http: found="10 in 1m0s`},
@@ -546,7 +546,7 @@ func TestPrefixesOfOneClient(t *testing.T) {
 		"middleware, apart":        {handler(10, api), handler(5), "", ""},
 		"middleware, continued":    {handler(10, api), handler(5, apiIP), limit.PrefixesMeet, `api:ip:`},
 		"middleware, hash tags":    {handler(10, api, httplimit.WithHashTag()), handler(5, apiIP, httplimit.WithHashTag()), "", ""},
-		"middleware, and without":  {handler(10, api), keyed("", 10), limit.PrefixesMeet, `neither continues`},
+		"middleware, and without":  {handler(10, api), keyed("", 10), limit.PrefixesMeet, `neither begins with the other`},
 	}, func(t *testing.T, row row) {
 		rdb, _ := redistest.Mini(t)
 		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
