@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +26,13 @@ func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 		opts.Done = func(r Result) { done = append(done, r) }
 		report, err := Run(t.Context(), rdb, opts)
 		require.NoError(t, err)
+		none := func(r Result) bool { return r.Decisions == 0 }
+		for opts.Time < time.Minute && slices.ContainsFunc(report.Results, none) { // a busy machine
+			opts.Time *= 3
+			done = nil
+			report, err = Run(t.Context(), rdb, opts)
+			require.NoError(t, err)
+		}
 		assert.Equal(t, done, report.Results)
 		var runs [][2]int
 		for _, r := range report.Results {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 func TestMain(m *testing.M) {
@@ -294,6 +295,8 @@ func TestUser(t *testing.T) {
 		assert.True(t, redis.HasErrorPrefix(err, "NOPERM"), "it wraps the server's")
 	}
 	require.NoError(t, conn.Explain(nil))
+	late := fmt.Errorf("%w: no answer within 3s", limit.ErrUnavailable)
+	require.ErrorContains(t, conn.Explain(late), "no answer within 3s, at "+server.Addr())
 
 	open(t, connect.Single, connect.Options{
 		Redis: "redis://other:secret@" + server.Addr(), User: "default", Getenv: variable("REDIS_PASSWORD", "any"),
@@ -309,11 +312,8 @@ func TestUser(t *testing.T) {
 
 func TestNoServerAnswers(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
-	addr := m.Addr()
-	m.Close()
-	refuses(t, connect.Options{Redis: addr}, "can't reach "+addr, "connection refused")
-	refuses(t, connect.Options{Redis: addr + ",127.0.0.1:1"}, addr, "127.0.0.1:1")
+	refuses(t, connect.Options{Redis: "127.0.0.1:1"}, "can't reach 127.0.0.1:1", "connection refused")
+	refuses(t, connect.Options{Redis: "127.0.0.1:2,127.0.0.1:1"}, "127.0.0.1:2", "127.0.0.1:1")
 	refuses(t, connect.Options{Redis: "no.such.host.invalid:6379"}, "no.such.host.invalid")
 	refuses(t, connect.Options{Redis: "http://localhost"}, `the scheme "http" is none of redis, rediss (TLS) and unix`)
 	refuses(t, connect.Options{Redis: "localhost:0x"}, "the server's URL")

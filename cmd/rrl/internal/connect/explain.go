@@ -57,6 +57,10 @@ func (a about) Explain(err error) error {
 	if text == "" && !errors.Is(err, limit.ErrUnknownOutcome) {
 		text = a.network(err)
 	}
+	// A call may end by its own time, before its connection says whom it waited for.
+	if text == "" && a.addr != "" && errors.Is(err, limit.ErrUnavailable) && !strings.Contains(err.Error(), a.addr) {
+		text = fmt.Sprintf("%v, at %s", err, a.server())
+	}
 	if text == "" {
 		return err
 	}
