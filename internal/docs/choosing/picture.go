@@ -160,12 +160,13 @@ func picture(all []answers) string {
 	var s svg
 	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-labelledby="title desc">`+"\n", width, height)
 	s.add(`<title id="title">One trace of calls, answered by each limiter</title>`)
-	description := "Time lines of 270 seconds. For each limiter, which calls were granted, " +
-		"and a curve of how many were granted in the minute before."
+	var description strings.Builder
+	description.WriteString("Time lines of 270 seconds. For each limiter, which calls were granted, " +
+		"and a curve of how many were granted in the minute before.")
 	for _, a := range all {
-		description += fmt.Sprintf(" %s: at most %d.", a.name, fullest(a.granted, window).granted)
+		fmt.Fprintf(&description, " %s: at most %d.", a.name, fullest(a.granted, window).granted)
 	}
-	s.add(`<desc id="desc">%s</desc>`, description)
+	s.add(`<desc id="desc">%s</desc>`, &description)
 	s.WriteString(style)
 	s.add(`<rect class="page" width="%d" height="%d" rx="8"/>`, width, height)
 	for at := time.Duration(0); at <= traceEnd; at += 30 * time.Second {
