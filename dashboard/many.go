@@ -135,7 +135,7 @@ func searchName(search string) named {
 func warningsOf(p *rates.Plan) []string {
 	all := []string{"Permits in use stay counted, and type and keep-alive time as they are. There is no undo for all of them at once."}
 	if p.Over > 0 {
-		all = append(all, fmt.Sprintf("%s with more permits in use than the new rate: nobody gets one there until enough are back.",
+		all = append(all, fmt.Sprintf("%s with more permits in use than the new rate: no call gets one there until enough are back.",
 			words.Plural(int64(p.Over), "limiter")))
 	}
 	if p.Broken > 0 {

@@ -1,0 +1,105 @@
+// Package middleware measures requests a second through middleware: httplimit with and
+// without leases, and httprate in memory and on Redis, in one run.
+package middleware
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-chi/httprate"
+	httprateredis "github.com/go-chi/httprate-redis"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/benchmarks/load"
+	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
+	"github.com/rratelimiter/rratelimiter/benchmarks/server"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+)
+
+const (
+	callers = 64
+	most    = 1_000_000_000 // permits an hour: nothing is refused
+	header  = "X-Key"
+)
+
+var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+
+var kinds = []struct {
+	name string
+	make func(rdb *redis.Client) func(http.Handler) http.Handler
+}{
+	{"httplimit", func(rdb *redis.Client) func(http.Handler) http.Handler { return ours(rdb) }},
+	{"httplimit with leases", func(rdb *redis.Client) func(http.Handler) http.Handler {
+		return ours(rdb, rratelimiter.WithLease(rratelimiter.Lease{}))
+	}},
+	{"httprate in memory", func(*redis.Client) func(http.Handler) http.Handler {
+		return httprate.Limit(most, time.Hour, httprate.WithKeyFuncs(keyOf))
+	}},
+	{"httprate-redis", func(rdb *redis.Client) func(http.Handler) http.Handler {
+		return httprate.Limit(most, time.Hour, httprate.WithKeyFuncs(keyOf), httprateredis.WithRedisLimitCounter(
+			&httprateredis.Config{Client: rdb, FallbackDisabled: true, FallbackTimeout: time.Minute}))
+	}},
+}
+
+func ours(rdb *redis.Client, opts ...rratelimiter.LimiterOption) func(http.Handler) http.Handler {
+	l := rratelimiter.New(rdb).Keyed("http:", rratelimiter.Config{Rate: most, Interval: time.Hour}, opts...)
+	return httplimit.New(l, httplimit.WithKey(keyOf))
+}
+
+func keyOf(r *http.Request) (string, error) { return r.Header.Get(header), nil }
+
+// BenchmarkRequests makes requests with one key, and with 10,000 of which few have most.
+func BenchmarkRequests(b *testing.B) {
+	for _, keys := range []int{1, 10_000} {
+		b.Run(strconv.Itoa(keys)+" keys", func(b *testing.B) {
+			requests := make([]*http.Request, keys)
+			for i := range requests {
+				requests[i] = &http.Request{Header: http.Header{header: {"k" + strconv.Itoa(i)}}}
+			}
+			for _, kind := range kinds {
+				b.Run(kind.name, func(b *testing.B) {
+					redis, err := server.Start(b.Context(), "")
+					require.NoError(b, err)
+					defer redis.Close()
+					client := peer.NewClient(redis.Addr, callers)
+					defer func() { _ = client.Close() }()
+					handler := kind.make(client)(ok)
+					b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+					b.ReportAllocs()
+					b.RunParallel(func(pb *testing.PB) {
+						random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+						draw := func() int { return 0 }
+						if keys > 1 {
+							zipf := rand.NewZipf(random, load.ZipfExponent, 1, uint64(keys-1))
+							draw = func() int { return int(zipf.Uint64()) }
+						}
+						for pb.Next() {
+							w := writer{header: http.Header{}}
+							if handler.ServeHTTP(&w, requests[draw()]); w.code != http.StatusOK {
+								b.Errorf("status %d", w.code)
+								return
+							}
+						}
+					})
+					b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
+				})
+			}
+		})
+	}
+}
+
+// writer keeps no body.
+type writer struct {
+	header http.Header
+	code   int
+}
+
+func (w *writer) Header() http.Header            { return w.header }
+func (w *writer) WriteHeader(code int)           { w.code = code }
+func (w *writer) Write(text []byte) (int, error) { return len(text), nil }
