@@ -86,7 +86,7 @@ type crew struct {
 type figures struct {
 	load
 	goes, java, total atomic.Int64 // permits granted
-	unknown           atomic.Int64 // calls in Go whose outcome Redis did not tell in time
+	unknown           atomic.Int64 // permits of which Go may not know in time
 	settled           atomic.Int64 // reservations in Go
 	javaErrors        atomic.Int64
 	firstError        atomic.Value
@@ -210,6 +210,7 @@ func (f *figures) take(ctx context.Context, l *rratelimiter.RateLimiter, timeout
 
 // reserve has it reserve permits, and settle what they cost.
 func (f *figures) reserve(ctx context.Context, l *rratelimiter.RateLimiter, permits, used int64, timeout time.Duration) error {
+	start := time.Now()
 	r, err := l.Reserve(ctx, permits, timeout)
 	if errors.Is(err, rratelimiter.ErrUnavailable) {
 		f.unknown.Add(permits)
@@ -221,8 +222,12 @@ func (f *figures) reserve(ctx context.Context, l *rratelimiter.RateLimiter, perm
 	kept := min(permits, used)
 	f.goes.Add(kept)
 	f.settled.Add(1)
-	if err = r.Settle(ctx, used); errors.Is(err, rratelimiter.ErrUnavailable) {
+	err = r.Settle(ctx, used)
+	unknown := errors.Is(err, rratelimiter.ErrUnavailable)
+	if unknown || time.Since(start) >= f.interval { // then all that was reserved may have come back by itself
 		f.unknown.Add(permits - kept)
+	}
+	if unknown {
 		return nil
 	}
 	return err

@@ -21,6 +21,8 @@ import (
 const (
 	// stepSize is how many limiters a step changes.
 	stepSize = 100
+	// atOnce is how many of these are under way together: a slow server answers each in time.
+	atOnce = 16
 	// FirstNames is how many limiters a plan or a report names.
 	FirstNames = 10
 	// maxUnavailable is after how many calls that Redis did not decide the rest is left.
@@ -120,6 +122,7 @@ func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, change func(
 	var (
 		group sync.WaitGroup
 		last  error // of those that Redis did not decide
+		slots = make(chan struct{}, atOnce)
 	)
 	for i, c := range step {
 		switch {
@@ -128,7 +131,9 @@ func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, change func(
 		case *now[i] != c.before:
 			p.Meanwhile++
 		default:
+			slots <- struct{}{}
 			group.Go(func() {
+				defer func() { <-slots }()
 				set, err := change(ctx, c)
 				p.mu.Lock()
 				defer p.mu.Unlock()

@@ -1,0 +1,83 @@
+package rratelimiter_test
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// seconds are what a step's output has of the time since the steps before.
+var seconds = regexp.MustCompile(`(t=|Retry-After: )\d+`)
+
+// TestStart takes the steps of docs/start.md as they stand, with a Redis and ports of its own.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "building programs")
+	if _, err := exec.LookPath("curl"); err != nil {
+		redistest.SkipOrFail(t, "no curl")
+	}
+	server := redistest.StartRedis(t)
+	var config net.ListenConfig
+	port, err := config.Listen(t.Context(), "tcp", "localhost:0")
+	require.NoError(t, err)
+	addr, dir := port.Addr().String(), t.TempDir()
+	require.NoError(t, port.Close())
+
+	text := strings.ReplaceAll(readText(t, "docs/start.md"), "localhost:8080", addr)
+	program := codeBlock.FindStringSubmatch(text[strings.Index(text, "```go"):])[2]
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
+	for name, of := range map[string]string{"shop": filepath.Join(dir, "main.go"), "rrl": "./cmd/rrl"} {
+		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, name), of).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	env := append(os.Environ(), "REDIS_ADDR="+server.Addr(), "REDIS_URL=redis://"+server.Addr(), "PATH="+dir+":"+os.Getenv("PATH"))
+	shop := exec.CommandContext(t.Context(), filepath.Join(dir, "shop"))
+	shop.Env = env
+	require.NoError(t, shop.Start())
+	t.Cleanup(func() { _, _ = shop.Process.Kill(), shop.Wait() })
+	require.Eventually(t, func() bool {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+		return err == nil && conn.Close() == nil
+	}, time.Minute, 10*time.Millisecond)
+
+	ask, steps := "", 0
+	for _, step := range regexp.MustCompile("(?s)```sh\n([^`]*)```\n\n```text\n(.*?)```\n").FindAllStringSubmatch(text, -1) {
+		if strings.Contains(step[1], "fay") {
+			server.Crash()
+		}
+		if strings.Contains(step[1], "set-rate") {
+			server.Restart(t)
+			rdb := server.Client(t, nil)
+			require.Eventually(t, func() bool {
+				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/orders", http.NoBody)
+				require.NoError(t, err)
+				request.Header = http.Header{"X-User": {"gus"}, "X-Forwarded-For": {"203.0.113.10"}}
+				answer, err := http.DefaultClient.Do(request)
+				return err == nil && answer.Body.Close() == nil && rdb.Exists(t.Context(), "http:user:gus").Val() == 1
+			}, time.Minute, 100*time.Millisecond, "the server asks Redis again")
+		}
+		script := strings.ReplaceAll(step[1], "go install", "# go install")
+		run := exec.CommandContext(t.Context(), "bash", "-c", ask+script)
+		run.Env = env
+		out, err := run.CombinedOutput()
+		require.NoError(t, err, "%s%s", script, out)
+		got := strings.Join(trimmed(string(out)), "\n")
+		assert.Contains(t, seconds.ReplaceAllString(got, "${1}n"), seconds.ReplaceAllString(strings.TrimSpace(step[2]), "${1}n"), step[1])
+		if line, _, found := strings.Cut(step[1], "\n"); found && strings.HasPrefix(line, "ask()") {
+			ask = line + "\n"
+		}
+		steps++
+	}
+	assert.Equal(t, 5, steps)
+}
