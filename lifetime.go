@@ -130,7 +130,9 @@ const (
 // returns how many members it wrote: 0 if nothing was left to do. No permit is lost and none is free
 // early; Redissons and this Client can use the limiter meanwhile. Use it after an upgrade, when neither a
 // Redisson before 3.17 nor a Client that names one by WithRedissonVersion shares the limiter any more:
-// without it, newer Redissons fail on older members, in most releases forever.
+// without it, newer Redissons fail on older members, in most releases forever. A Client that still
+// names 3.17 to 3.20.1 and repeats a call whose answer was lost may take its permits again, if Migrate
+// has rewritten them in between; they come back after the interval.
 //
 // Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does so for all clients.
 // Migrate may be repeated, also after an error. It is ErrUnsupported if WithRedissonVersion names
