@@ -35,7 +35,7 @@ func TestStart(t *testing.T) {
 	require.NoError(t, port.Close())
 
 	text := strings.ReplaceAll(readText(t, "docs/start.md"), "localhost:8080", addr)
-	program := codeBlock.FindStringSubmatch(text[strings.Index(text, "```go"):])[2]
+	program := strings.ReplaceAll(goBlocks(t, "docs/start.md")[0], "localhost:8080", addr)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	for name, of := range map[string]string{"shop": filepath.Join(dir, "main.go"), "rrl": "./cmd/rrl"} {
 		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, name), of).CombinedOutput()
