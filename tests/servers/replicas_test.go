@@ -507,16 +507,15 @@ func TestDurableGrantsWhereTheReplicaIsBehind(t *testing.T) {
 	})
 }
 
-// BenchmarkWithReplicas measures what durable grants cost: callers without, with one
-// WAIT for each round trip, and with a write and a WAIT for each call on a connection of
-// the caller's own.
+// BenchmarkWithReplicas measures what durable grants cost: callers without, and with one
+// WAIT for each round trip.
 //
 //	go test -run '^$' -bench WithReplicas ./tests/servers
 func BenchmarkWithReplicas(b *testing.B) {
 	master := redistest.StartRedis(b)
 	follow(b, master, redistest.StartRedis(b), master.Addr())
 	for _, of := range []struct{ limiters, callers int }{{1, 1}, {1, 8}, {1, 64}, {1, 256}, {1000, 64}} {
-		for _, way := range []string{"plain", "WithReplicas", "WAIT-each"} {
+		for _, way := range []string{"plain", "WithReplicas"} {
 			b.Run(fmt.Sprintf("limiters=%d/callers=%d/%s", of.limiters, of.callers, way), func(b *testing.B) {
 				benchmarkDurable(b, master, of.limiters, of.callers, way)
 			})
@@ -526,7 +525,7 @@ func BenchmarkWithReplicas(b *testing.B) {
 
 func benchmarkDurable(b *testing.B, master *redistest.Server, count, callers int, way string) {
 	b.Helper()
-	rdb, own := master.Client(b, nil), master.Client(b, &redis.Options{PoolSize: callers})
+	rdb := master.Client(b, nil)
 	ctx := context.Background()
 	var opts []rratelimiter.Option
 	if way == "WithReplicas" {
@@ -546,18 +545,10 @@ func benchmarkDurable(b *testing.B, master *redistest.Server, count, callers int
 	b.ResetTimer()
 	for range callers {
 		wg.Go(func() {
-			conn := own.Conn()
-			defer func() { _ = conn.Close() }()
 			var took []time.Duration
 			for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
 				start := time.Now()
 				ok, err := limiters[int(n)%count].TryAcquire(ctx, 1, 0)
-				if way == "WAIT-each" && err == nil {
-					pipe := conn.Pipeline()
-					pipe.Set(ctx, "marker", "", 0)
-					pipe.Do(ctx, "wait", 1, 1000)
-					_, err = pipe.Exec(ctx)
-				}
 				if err != nil || !ok {
 					b.Error(ok, err)
 					return
