@@ -1,8 +1,11 @@
-// Package middleware measures requests a second through middleware: httplimit with and
+// Command middleware measures requests a second through middleware: httplimit with and
 // without leases, and httprate in memory and on Redis, in one run.
-package middleware
+package main
 
 import (
+	"context"
+	"fmt"
+	"log"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
@@ -13,7 +16,6 @@ import (
 	"github.com/go-chi/httprate"
 	httprateredis "github.com/go-chi/httprate-redis"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
@@ -30,10 +32,12 @@ const (
 
 var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 
-var kinds = []struct {
+type kind struct {
 	name string
 	make func(rdb *redis.Client) func(http.Handler) http.Handler
-}{
+}
+
+var kinds = []kind{
 	{"httplimit", func(rdb *redis.Client) func(http.Handler) http.Handler { return ours(rdb) }},
 	{"httplimit with leases", func(rdb *redis.Client) func(http.Handler) http.Handler {
 		return ours(rdb, rratelimiter.WithLease(rratelimiter.Lease{}))
@@ -54,43 +58,53 @@ func ours(rdb *redis.Client, opts ...rratelimiter.LimiterOption) func(http.Handl
 
 func keyOf(r *http.Request) (string, error) { return r.Header.Get(header), nil }
 
-// BenchmarkRequests makes requests with one key, and with 10,000 of which few have most.
-func BenchmarkRequests(b *testing.B) {
+func main() {
+	fmt.Println("| keys | middleware | requests a second | ns a request |\n|---:|---|---:|---:|")
 	for _, keys := range []int{1, 10_000} {
-		b.Run(strconv.Itoa(keys)+" keys", func(b *testing.B) {
-			requests := make([]*http.Request, keys)
-			for i := range requests {
-				requests[i] = &http.Request{Header: http.Header{header: {"k" + strconv.Itoa(i)}}}
+		requests := make([]*http.Request, keys)
+		for i := range requests {
+			requests[i] = &http.Request{Header: http.Header{header: {"k" + strconv.Itoa(i)}}}
+		}
+		for _, kind := range kinds {
+			r := testing.Benchmark(kind.requests(requests))
+			if r.N == 0 {
+				log.Fatalf("%s, %d keys: failed", kind.name, keys)
 			}
-			for _, kind := range kinds {
-				b.Run(kind.name, func(b *testing.B) {
-					redis, err := server.Start(b.Context(), "")
-					require.NoError(b, err)
-					defer redis.Close()
-					client := peer.NewClient(redis.Addr, callers)
-					defer func() { _ = client.Close() }()
-					handler := kind.make(client)(ok)
-					b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
-					b.ReportAllocs()
-					b.RunParallel(func(pb *testing.PB) {
-						random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-						draw := func() int { return 0 }
-						if keys > 1 {
-							zipf := rand.NewZipf(random, load.ZipfExponent, 1, uint64(keys-1))
-							draw = func() int { return int(zipf.Uint64()) }
-						}
-						for pb.Next() {
-							w := writer{header: http.Header{}}
-							if handler.ServeHTTP(&w, requests[draw()]); w.code != http.StatusOK {
-								b.Errorf("status %d", w.code)
-								return
-							}
-						}
-					})
-					b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
-				})
+			fmt.Printf("| %d | %s | %.0f | %d |\n", keys, kind.name, float64(r.N)/r.T.Seconds(), r.NsPerOp())
+		}
+	}
+}
+
+// requests makes them with one key, or with many of which few have most.
+func (k kind) requests(requests []*http.Request) func(b *testing.B) {
+	return func(b *testing.B) {
+		b.Helper()
+		redis, err := server.Start(context.Background(), "")
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer redis.Close()
+		client := peer.NewClient(redis.Addr, callers)
+		defer func() { _ = client.Close() }()
+		handler := k.make(client)(ok)
+		b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+		b.ResetTimer()
+		b.RunParallel(func(pb *testing.PB) {
+			draw := func() int { return 0 }
+			if len(requests) > 1 {
+				random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+				zipf := rand.NewZipf(random, load.ZipfExponent, 1, uint64(len(requests)-1))
+				draw = func() int { return int(zipf.Uint64()) }
+			}
+			for pb.Next() {
+				w := writer{header: http.Header{}}
+				if handler.ServeHTTP(&w, requests[draw()]); w.code != http.StatusOK {
+					b.Errorf("status %d", w.code)
+					return
+				}
 			}
 		})
+		b.StopTimer()
 	}
 }
 
