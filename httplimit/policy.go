@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dunglas/httpsfv"
+
 	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -47,6 +49,7 @@ type Policy struct {
 // policy is a Policy that was checked.
 type policy struct {
 	name     string
+	item     string // the name as in headers
 	limit    *ask.Limit
 	window   time.Duration
 	windowed limit.Windowed // nil if the limiter is not, or the window is given
@@ -119,7 +122,7 @@ func (m *middleware) newPolicy(p Policy) (*policy, error) {
 		return nil, fmt.Errorf("policy %q: a key function is nil", p.Name)
 	}
 	made := &policy{
-		name: p.Name, window: p.Window, keys: slices.Clone(p.Key), prefix: p.Prefix,
+		name: p.Name, item: marshal(httpsfv.NewItem(p.Name)), window: p.Window, keys: slices.Clone(p.Key), prefix: p.Prefix,
 	}
 	if p.Window == 0 {
 		made.windowed, _ = p.Limiter.(limit.Windowed)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log"
 	"math/rand/v2"
@@ -59,6 +60,10 @@ func ours(rdb *redis.Client, opts ...rratelimiter.LimiterOption) func(http.Handl
 func keyOf(r *http.Request) (string, error) { return r.Header.Get(header), nil }
 
 func main() {
+	testing.Init()
+	if err := flag.Set("test.benchtime", "3s"); err != nil {
+		log.Fatal(err)
+	}
 	fmt.Println("| keys | middleware | requests a second | ns a request |\n|---:|---|---:|---:|")
 	for _, keys := range []int{1, 10_000} {
 		requests := make([]*http.Request, keys)
