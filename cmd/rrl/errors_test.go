@@ -524,10 +524,11 @@ func TestAReplicaOfAClusterLeadsToItsMasters(t *testing.T) {
 func TestListTellsOfAMasterThatIsGone(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	s := servers{t: t, flags: []string{"--redis", strings.Join(c.Addrs(), ","), "--connect-timeout", "1s"}}
+	s := servers{t: t, flags: []string{"--redis", strings.Join(c.Addrs(), ",")}}
 	for i := range 12 {
 		require.Zero(t, s.rrl("set-rate api:%02d 5/1h", i).code)
 	}
+	s.flags = append(s.flags, "--connect-timeout", "3s")
 	gone := c.Nodes()[1]
 	gone.Kill()
 	got := s.rrl("ls")

@@ -96,7 +96,7 @@ type server struct {
 func newServer(t testing.TB) server {
 	t.Helper()
 	m := miniredis.RunT(t)
-	url := "redis://" + m.Addr()
+	url := "redis://" + m.Addr() + "?read_timeout=1m"
 	return server{m, servers{t: t, flags: []string{"--redis", url}, rdb: redistest.MiniClient(t, m, nil), addr: m.Addr()}}
 }
 
