@@ -154,11 +154,7 @@ func (c *call) search(ctx context.Context, part string) ([]*look.Short, error) {
 	var mu sync.Mutex
 	all := map[string]*look.Short{} // SCAN may show a key more than once
 	err = nodes.ForEach(ctx, c.cfg.Redis, func(ctx context.Context, node *redis.Client) error {
-		reader := redis.UniversalClient(node)
-		if cluster, ok := c.cfg.Redis.(*redis.ClusterClient); ok {
-			reader = cluster // it follows keys that are being moved
-		}
-		return look.EachPage(ctx, node, reader, c.cfg.Pattern, func(_ int, found []*look.Short) {
+		return look.EachPage(ctx, c.cfg.Redis, node, c.cfg.Pattern, func(_ int, found []*look.Short) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, l := range found {

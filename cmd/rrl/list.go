@@ -30,8 +30,6 @@ type listed struct {
 	KeepAliveMS int64       `json:"keep_alive_ms"`
 	TTLMS       *int64      `json:"ttl_ms"`
 	Broken      string      `json:"broken,omitempty"` // why it does not work
-
-	read *look.Short
 }
 
 func newList(a *app) *cobra.Command {
@@ -54,11 +52,12 @@ show NAME does that.`,
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				w := newWalk(conn, strings.Join(args, ""))
 				stop := a.showProgress(w)
-				limiters, err := interruptible(cmd.Context(), func() ([]listed, error) { return w.run(cmd.Context()) })
+				found, err := interruptible(cmd.Context(), func() ([]*look.Short, error) { return w.run(cmd.Context()) })
 				stop()
-				if err != nil && len(limiters) == 0 {
+				if err != nil && len(found) == 0 {
 					return err
 				}
+				limiters := listedOf(found)
 				if a.out.JSON {
 					return cmp.Or(err, output.WriteJSON(a.out, limiters))
 				}
@@ -74,46 +73,39 @@ type walk struct {
 	pattern string
 
 	mu    sync.Mutex
-	found map[string]listed // SCAN may show a key more than once
-	keys  int64             // so many there are, about
-	seen  int64             // of these, about
+	found map[string]*look.Short // SCAN may show a key more than once
+	keys  int64                  // so many there are, about
+	seen  int64                  // of these, about
 }
 
 func newWalk(conn *connect.Connection, pattern string) *walk {
-	return &walk{conn: conn, pattern: pattern, found: map[string]listed{}}
+	return &walk{conn: conn, pattern: pattern, found: map[string]*look.Short{}}
 }
 
 // run returns the limiters, broken and used up ones first, then by name, also beside an
 // error: those of the masters that have answered.
-func (w *walk) run(ctx context.Context) ([]listed, error) {
+func (w *walk) run(ctx context.Context) ([]*look.Short, error) {
 	err := w.conn.ForEachMaster(ctx, w.walkNode)
-	limiters := slices.SortedFunc(maps.Values(w.found), func(a, b listed) int {
+	limiters := slices.SortedFunc(maps.Values(w.found), func(a, b *look.Short) int {
 		return cmp.Or(cmp.Compare(attention(a), attention(b)), cmp.Compare(a.Name, b.Name))
 	})
 	if err != nil && len(limiters) > 0 {
 		return limiters, fmt.Errorf("the list is not complete: %w", err)
 	}
-	if limiters == nil {
-		limiters = []listed{}
-	}
 	return limiters, err
 }
 
 // attention returns a limiter's place in the list: those that need attention come first.
-func attention(l listed) int { return min(l.State.Rank(), look.Refusing.Rank()) }
+func attention(l *look.Short) int { return min(l.State.Rank(), look.Refusing.Rank()) }
 
 func (w *walk) walkNode(ctx context.Context, node *redis.Client) error {
 	// Only for the progress, and so not a right that this needs.
 	size, _ := node.DBSize(ctx).Result()
 	w.add(nil, size, 0)
-	reader := redis.UniversalClient(node)
-	if w.conn.Kind == connect.Cluster {
-		reader = w.conn.Client // it follows keys that are being moved
-	}
-	return look.EachPage(ctx, node, reader, w.pattern, func(keys int, found []*look.Short) { w.add(listedOf(found), 0, int64(keys)) })
+	return look.EachPage(ctx, w.conn.Client, node, w.pattern, func(keys int, found []*look.Short) { w.add(found, 0, int64(keys)) })
 }
 
-func (w *walk) add(page []listed, keys, seen int64) {
+func (w *walk) add(page []*look.Short, keys, seen int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.keys += keys
@@ -124,9 +116,9 @@ func (w *walk) add(page []listed, keys, seen int64) {
 }
 
 func listedOf(found []*look.Short) []listed {
-	var all []listed
+	all := []listed{}
 	for _, f := range found {
-		l := listed{Name: f.Name, State: f.State, Broken: f.Broken, TTLMS: millis(f.TTL), read: f}
+		l := listed{Name: f.Name, State: f.State, Broken: f.Broken, TTLMS: millis(f.TTL)}
 		if !f.NoRate {
 			l.Rate, l.IntervalMS, l.Type, l.KeepAliveMS = f.Rate, f.IntervalMS, f.TypeName(), f.KeepAliveMS
 		}

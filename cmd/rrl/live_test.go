@@ -195,9 +195,9 @@ func TestListWalksManyKeys(t *testing.T) {
 func TestProgressLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	w := newWalk(nil, "")
-	w.add([]listed{{Name: "a"}}, 1000, 500)
+	w.add([]*look.Short{{Name: "a"}}, 1000, 500)
 	assert.Equal(t, "[###############               ]  50% of 1000 keys, 1 limiter", w.progress(80))
-	w.add([]listed{{Name: "b"}}, 0, 5000)
+	w.add([]*look.Short{{Name: "b"}}, 0, 5000)
 	assert.Equal(t, "[######] 100% of 1000 keys, 2 limiters", w.progress(39))
 	assert.Equal(t, " 100% of 1000 keys", w.progress(19))
 	var to bytes.Buffer

@@ -104,10 +104,7 @@ func (u *updateMany) find(ctx context.Context, conn *connect.Connection, name st
 		w := newWalk(conn, name)
 		stop := u.app.showProgress(w)
 		defer stop()
-		all, err := interruptible(ctx, func() ([]listed, error) { return w.run(ctx) })
-		for i := range all {
-			found = append(found, all[i].read)
-		}
+		found, err = interruptible(ctx, func() ([]*look.Short, error) { return w.run(ctx) })
 		return found, nil, err // a list that is not complete is an error too
 	}
 	names := []string{name}

@@ -24,9 +24,13 @@ type Short struct {
 	InUse  int64  // permits, as of the last call; 0 if each client has its own
 }
 
-// EachPage walks a server's keys, in small steps, and calls page with the limiters that
-// each has, of those whose names match the pattern, "" for all. reader reads them.
-func EachPage(ctx context.Context, node *redis.Client, reader redis.UniversalClient, pattern string, page func(keys int, found []*Short)) error {
+// EachPage walks the keys of a server of rdb, in small steps, and calls page with the
+// limiters that each has, of those whose names match the pattern, "" for all.
+func EachPage(ctx context.Context, rdb redis.UniversalClient, node *redis.Client, pattern string, page func(keys int, found []*Short)) error {
+	reader := redis.UniversalClient(node)
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		reader = cluster // it follows keys that are being moved
+	}
 	var cursor uint64
 	for {
 		names, next, err := node.ScanType(ctx, cursor, pattern, pageKeys, "hash").Result()
@@ -46,38 +50,56 @@ func EachPage(ctx context.Context, node *redis.Client, reader redis.UniversalCli
 
 // ReadShort returns those of the hashes that are limiters.
 func ReadShort(ctx context.Context, rdb redis.UniversalClient, names []string) (found []*Short, err error) {
+	ttls := make([]*redis.DurationCmd, 0, len(names))
+	all, err := ReadHashes(ctx, rdb, names, func(pipe redis.Pipeliner, name string) { ttls = append(ttls, pipe.PTTL(ctx, name)) })
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range all {
+		if l != nil {
+			l.TTL = ttls[i].Val()
+			found = append(found, l)
+		}
+	}
+	return found, tell(ctx, rdb, found)
+}
+
+// ReadHashes returns what the hashes say of each limiter, nil for those that are none. In
+// the same round trip go the commands that also adds for each, if any.
+func ReadHashes(ctx context.Context, rdb redis.UniversalClient, names []string, also ...func(pipe redis.Pipeliner, name string)) ([]*Short, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
 	pipe := rdb.Pipeline()
 	answers := make([]*redis.SliceCmd, len(names))
-	ttls := make([]*redis.DurationCmd, len(names))
 	for i, name := range names {
 		answers[i] = pipe.HMGet(ctx, name, FieldNames...)
-		ttls[i] = pipe.PTTL(ctx, name)
+		for _, add := range also {
+			add(pipe, name)
+		}
 	}
 	// A key may have become another type since SCAN saw it.
 	if _, err := pipe.Exec(ctx); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return nil, err
 	}
+	all := make([]*Short, len(names))
 	for i, name := range names {
 		f, broken, is := Judge(answers[i].Val())
-		if !is {
-			continue
+		switch {
+		case !is:
+		case broken != "":
+			all[i] = &Short{Name: name, State: IsBroken, Broken: broken, NoRate: true}
+		default:
+			all[i] = &Short{Name: name, Fields: f}
 		}
-		l := &Short{Fields: f, Name: name, TTL: ttls[i].Val(), Broken: broken, NoRate: broken != ""}
-		if l.NoRate {
-			l.Fields, l.State = Fields{}, IsBroken
-		}
-		found = append(found, l)
 	}
-	return found, Tell(ctx, rdb, found)
+	return all, nil
 }
 
-// Tell reads of each limiter the value, the newest member and, if its hash has a time to
+// tell reads of each limiter the value, the newest member and, if its hash has a time to
 // live, those of its keys. Limiters that seem used up it reads in full: members that have
 // run out come back with the next request.
-func Tell(ctx context.Context, rdb redis.UniversalClient, limiters []*Short) error {
+func tell(ctx context.Context, rdb redis.UniversalClient, limiters []*Short) error {
 	pipe := rdb.Pipeline()
 	now := pipe.Time(ctx)
 	var all []*told
@@ -129,7 +151,7 @@ func Tell(ctx context.Context, rdb redis.UniversalClient, limiters []*Short) err
 	return nil
 }
 
-// told is what Tell reads about a limiter.
+// told is what tell reads about a limiter.
 type told struct {
 	glanced
 

@@ -115,7 +115,11 @@ func (p *Plan) Counts() (changed, failed int) {
 // what has another rate than it had for the plan. After an error the next step goes on.
 func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, change func(context.Context, Change) (set bool, err error)) error {
 	step := p.todo[p.next:min(p.next+stepSize, len(p.todo))]
-	now, err := read(ctx, rdb, step)
+	names := make([]string, len(step))
+	for i, c := range step {
+		names[i] = c.Name
+	}
+	now, err := look.ReadHashes(ctx, rdb, names)
 	if err != nil {
 		return err
 	}
@@ -128,7 +132,7 @@ func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, change func(
 		switch {
 		case now[i] == nil:
 			p.Gone++
-		case *now[i] != c.before:
+		case now[i].Fields != c.before:
 			p.Meanwhile++
 		default:
 			slots <- struct{}{}
@@ -170,23 +174,4 @@ func (p *Plan) done(name string, set bool, err error) {
 	default:
 		p.Gone++
 	}
-}
-
-// read returns what the hashes hold now, nil for those that are no limiters.
-func read(ctx context.Context, rdb redis.UniversalClient, step []Change) ([]*look.Fields, error) {
-	pipe := rdb.Pipeline()
-	answers := make([]*redis.SliceCmd, len(step))
-	for i, c := range step {
-		answers[i] = pipe.HMGet(ctx, c.Name, look.FieldNames...)
-	}
-	if _, err := pipe.Exec(ctx); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return nil, err
-	}
-	all := make([]*look.Fields, len(step))
-	for i, a := range answers {
-		if f, _, found := look.Judge(a.Val()); found {
-			all[i] = &f
-		}
-	}
-	return all, nil
 }
