@@ -47,29 +47,32 @@ func (p *policy) member(limit int64, window time.Duration) string {
 	if last := p.text.Load(); last != nil && last.limit == limit && last.window == window {
 		return last.text
 	}
-	item := httpsfv.NewItem(p.name)
-	item.Params.Add("q", integer(limit))
+	text := parameter([]byte(p.item), ";q=", limit)
 	if window >= time.Second {
-		item.Params.Add("w", integer(seconds(window)))
+		text = parameter(text, ";w=", seconds(window))
 	}
-	text := marshal(item)
-	p.text.Store(&policyText{limit, window, text})
-	return text
+	kept := &policyText{limit, window, string(text)}
+	p.text.Store(kept)
+	return kept.text
 }
 
-// member is written without httpsfv, which takes most of the time of an answer from memory.
 func (r *result) member(timed bool) string {
-	text := append(make([]byte, 0, 64), r.policy.item...)
-	text = strconv.AppendInt(append(text, ";r="...), integer(r.Decision.Remaining), 10)
+	text := parameter(append(make([]byte, 0, 64), r.policy.item...), ";r=", r.Decision.Remaining)
 	if wait := r.wait(); wait > 0 && timed {
-		text = strconv.AppendInt(append(text, ";t="...), integer(seconds(wait)), 10)
+		text = parameter(text, ";t=", seconds(wait))
 	}
 	return string(text)
 }
 
-// marshal cannot fail: names and numbers are in range.
-func marshal(item httpsfv.Item) string {
-	text, _ := httpsfv.Marshal(item)
+// parameter adds a number to an item. httpsfv would take most of the time of an answer
+// from memory.
+func parameter(item []byte, name string, n int64) []byte {
+	return strconv.AppendInt(append(item, name...), integer(n), 10)
+}
+
+// itemOf returns a name as an Item of RFC 9651. It is printable, so that this can't fail.
+func itemOf(name string) string {
+	text, _ := httpsfv.Marshal(httpsfv.NewItem(name))
 	return text
 }
 

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dunglas/httpsfv"
-
 	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -122,7 +120,7 @@ func (m *middleware) newPolicy(p Policy) (*policy, error) {
 		return nil, fmt.Errorf("policy %q: a key function is nil", p.Name)
 	}
 	made := &policy{
-		name: p.Name, item: marshal(httpsfv.NewItem(p.Name)), window: p.Window, keys: slices.Clone(p.Key), prefix: p.Prefix,
+		name: p.Name, item: itemOf(p.Name), window: p.Window, keys: slices.Clone(p.Key), prefix: p.Prefix,
 	}
 	if p.Window == 0 {
 		made.windowed, _ = p.Limiter.(limit.Windowed)
