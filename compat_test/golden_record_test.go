@@ -451,7 +451,7 @@ func (v *coverage) add(s step) {
 // aboutPermits are the operations that look at what is in use.
 var aboutPermits = map[string]bool{
 	"tryAcquire": true, "tryAcquireTimeout": true, "take": true, "withDefault": true, "release": true, "availablePermits": true,
-	"settle": true,
+	"settle": true, "takeUpTo": true,
 }
 
 // What a step may find.

@@ -331,11 +331,11 @@ func playTurns(t *testing.T, f fleet) {
 	var javas []*javaClient
 	var released []*model.Release
 	for _, peer := range f.javas {
-		javas = append(javas, peer.driver.open(t, redistest.Shared(t).URL()))
+		javas = append(javas, peer.driver.openThere(t))
 		released = append(released, peer.release)
 	}
-	st := newStage(t, newCast(f.oldest, released...).withMore(), f.oldest, redistest.Redis(t), javas...)
-	r := newRecorder(t, st, drawer{Rand: rand.New(rand.NewPCG(seed, 0)), tick: goldenTick})
+	st := newStage(t, newCast(f.oldest, released...).withMore(), f.oldest, redistest.Client(t), javas...)
+	r := newRecorder(t, st, drawer{Rand: rand.New(rand.NewPCG(seed, 0)), tick: goldenTick, more: true})
 	compared := func() (all []string) {
 		for _, key := range slices.Sorted(maps.Keys(r.counts)) {
 			all = append(all, fmt.Sprintf("%s %d", key, r.counts[key].compared))
@@ -344,7 +344,7 @@ func playTurns(t *testing.T, f fleet) {
 	}
 	defer func() {
 		for key, n := range r.counts {
-			record(t, f, key, n.compared, n.mismatches)
+			record(t, f, key, n.compared, n.mismatches, redistest.CurrentTopology(t))
 		}
 	}()
 	r.takeTurns(*operations)
@@ -381,7 +381,7 @@ func TestHistories(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("seed %d", first+uint64(n)), func(t *testing.T) {
 			t.Parallel()
-			draw := drawer{Rand: rand.New(rand.NewPCG(first+uint64(n), 0)), still: true}
+			draw := drawer{Rand: rand.New(rand.NewPCG(first+uint64(n), 0)), still: true, more: true}
 			draw.tick = pick(draw, []int64{1, 50, 1000, goldenTick})
 			version := pick(draw, append(slices.Repeat([]string{newestRedisson}, len(matrix)), matrix...))
 			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {

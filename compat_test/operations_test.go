@@ -54,6 +54,9 @@ var kinds = []struct {
 	{"wait", 10, "Go"}, // if the clock otherwise stands
 }
 
+// more are those of Go that traces, recorded before, do without.
+var more = []string{"peek", "takeUpTo", "takeUpTo", "reset", "withRate"}
+
 // operations returns those that the service has, each as often as it is to be drawn.
 func (a *actor) operations() (all []string) {
 	for _, k := range kinds {
@@ -72,6 +75,7 @@ type drawer struct {
 	tick  int64 // ms, what all times are multiples of
 	still bool  // the clock stands while a step is played
 	heavy bool  // one operation in three is a release
+	more  bool  // there are more operations
 }
 
 func pick[E any](d drawer, all []E) E { return all[d.IntN(len(all))] }
@@ -88,6 +92,9 @@ func (d drawer) operation(who *actor, s *model.State) string {
 	if d.heavy && slices.Contains(all, "release") && d.IntN(3) == 0 {
 		return "release"
 	}
+	if d.more && who.release == nil && d.IntN(8) == 0 {
+		return pick(d, more)
+	}
 	for {
 		if do := pick(d, all); do != "wait" || d.still {
 			return do
@@ -99,9 +106,9 @@ func (d drawer) operation(who *actor, s *model.State) string {
 func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 	op := model.Op{Do: do}
 	switch do {
-	case "tryAcquire", "take":
+	case "tryAcquire", "take", "takeUpTo":
 		op.Permits, op.Held = d.permits(s), who.release == nil && d.IntN(2) == 0
-	case "tryAcquireTimeout", "release":
+	case "tryAcquireTimeout", "release", "peek":
 		op.Permits = d.permits(s)
 	case "settle":
 		op.Row = d.reserved(who, s)
@@ -109,7 +116,7 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 		for op.Used = op.Permits; op.Used == op.Permits; {
 			op.Used = min(rratelimiter.MaxPermits, max(0, op.Permits-6)+d.Int64N(12))
 		}
-	case "withDefault":
+	case "withDefault", "withRate":
 		op.Permits, op.Rate = d.permits(s), d.rate()
 	case "trySetRate", "setRate":
 		op.Rate = d.rate()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -301,6 +302,14 @@ var lastClient atomic.Int64
 func (d *javaDriver) open(t testing.TB, url string) *javaClient {
 	t.Helper()
 	return d.openBy(t, "open", url)
+}
+
+// openThere returns a new RedissonClient of the servers of [redistest.Client], which reads
+// of masters only: what Go has written is not at the replicas yet.
+func (d *javaDriver) openThere(t testing.TB) *javaClient {
+	t.Helper()
+	to := redistest.CurrentRoute(t)
+	return d.openBy(t, "openOn", to.Servers, to.Master, strings.Join(to.Addrs, ","), "", time.Minute.Milliseconds(), "turns", "MASTER")
 }
 
 // openBy is open by another operation of the driver, or with more arguments.

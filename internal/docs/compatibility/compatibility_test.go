@@ -23,8 +23,8 @@ func recorded(t *testing.T, tables map[string]string) (*results, error) {
 func TestPage(t *testing.T) {
 	t.Parallel()
 	r, err := recorded(t, map[string]string{
-		"TestTurns": "4.7.0\tGo tryAcquire\t10\t0\n4.7.0\tGo take\t5\t0\n4.7.0\tJava tryAcquire\t7\t0\n" +
-			"4.7.0\tGo release\t3\t1\n4.7.0\tJava release\t2\t0\n3.12.3\tGo tryAcquire\t4\t0\n",
+		"TestTurns": "4.7.0\tGo tryAcquire\t10\t0\tcluster\n4.7.0\tGo take\t5\t0\tsingle\n4.7.0\tJava tryAcquire\t7\t0\tsingle\n" +
+			"4.7.0\tGo release\t3\t1\tsingle\n4.7.0\tJava release\t2\t0\tsingle\n3.12.3\tGo tryAcquire\t4\t0\tsingle\n",
 		"TestHammer": "4.7.0\t100\t80\t0\t0\t100.0\t\n3.13.6\t90\t70\t2\t0\t99.0\tbad argument\n",
 		"servers": "redis-7.0\tsingle\tpassed\t500\t0\t2\t40\nredis-7.0\ttls\tpassed\t400\t0\t9\t41\n" +
 			"valkey-9.1\ttls\tn/a: built without TLS\t0\t0\t0\t1\n",
@@ -37,6 +37,7 @@ func TestPage(t *testing.T) {
 	assert.Contains(t, r.files()["operations.csv"], "\n3.12.3,4/-,-/-,")
 	assert.Contains(t, r.files()["operations.csv"], "\n4.7.0,15/7,**1 of 3 wrong**/2,")
 	assert.Contains(t, r.files()["versions.csv"], "\n3.12.3,4,0,-,-,-,-,-\n")
+	assert.Equal(t, "Redisson,cluster,single\n3.12.3,0,4\n4.7.0,10,17\n", r.files()["topologies.csv"])
 	assert.Contains(t, page, "31 operations, 1 came out wrong")
 	assert.Contains(t, r.files()["versions.csv"], "\n3.13.6,-,-,90,70,99.0 %,0,2: bad argument\n4.7.0,27,1,100,")
 	assert.Contains(t, r.files()["rows.csv"], "\n4.7.0,lost,9,1,2\n")
@@ -53,7 +54,7 @@ func TestPage(t *testing.T) {
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for table, text := range map[string]string{
-		"TestTurns": "4.7.0\tGo tryAcquire\tmany\t0\n",
+		"TestTurns": "4.7.0\tGo tryAcquire\tmany\t0\tsingle\n",
 		"servers":   "redis-7.0\tsingle\n",
 	} {
 		_, err := recorded(t, map[string]string{table: text})

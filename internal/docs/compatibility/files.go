@@ -25,12 +25,26 @@ func (r *results) operationRows() [][]string {
 	return rows
 }
 
+// topologyRows has how many operations were compared of each release through each topology.
+func (r *results) topologyRows() [][]string {
+	topologies := slices.Sorted(maps.Keys(r.topologies))
+	rows := [][]string{append([]string{"Redisson"}, topologies...)}
+	for _, release := range slices.SortedFunc(maps.Keys(r.turns), byRelease) {
+		row := []string{release}
+		for _, topology := range topologies {
+			row = append(row, fmt.Sprint(r.topologies[topology][release]))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
 // files returns the tables that are files of their own, by their names; without those
 // of which nothing was recorded.
 func (r *results) files() map[string]string {
 	files := map[string]string{}
 	for name, rows := range map[string][][]string{
-		"operations": r.operationRows(), "versions": r.versionRows(), "fleets": r.fleetRows(), "breaks": r.breakRows(), "rows": r.rowRows(),
+		"operations": r.operationRows(), "topologies": r.topologyRows(), "versions": r.versionRows(), "fleets": r.fleetRows(), "breaks": r.breakRows(), "rows": r.rowRows(),
 		"behind": append([][]string{hammerColumns}, hammerRows(r.behind)...), "failovers": r.failoverRows(), "resharding": r.reshardRows(),
 	} {
 		if len(rows) > 1 {

@@ -15,7 +15,7 @@ var operations = []struct {
 	name     string
 	recorded []string
 }{
-	{"acquire", []string{"tryAcquire", "tryAcquireTimeout", "take", "withDefault"}},
+	{"acquire", []string{"tryAcquire", "tryAcquireTimeout", "take", "takeUpTo", "withDefault", "withRate", "acquireAll"}},
 	{"release", []string{"release"}},
 	{"available", []string{"availablePermits"}},
 	{"trySetRate", []string{"trySetRate"}},
@@ -24,6 +24,8 @@ var operations = []struct {
 	{"config", []string{"getConfig"}},
 	{"expiry", []string{"expire", "expireAt", "clearExpire", "ttl"}},
 	{"exists, delete, rename", []string{"exists", "delete", "unlink", "rename"}},
+	{"settle", []string{"settle"}},
+	{"peek, reset", []string{"peek", "reset"}},
 }
 
 const head = `# Compatibility
@@ -102,6 +104,7 @@ func (r *results) releases() string {
 	return fmt.Sprintf("By turns, `TestTurns`"+`: Go and one version of Redisson use the same limiters at random, in both modes, while
 permits run out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
 [operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none.
+[topologies.csv](compatibility/topologies.csv) has them by topology.
 Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, %d came out wrong.
 
 All at once, `+"`TestHammer`"+`: two Go clients and two Redissons ask one limiter for more than it has, for four seconds.

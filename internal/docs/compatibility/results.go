@@ -15,6 +15,7 @@ import (
 // compat_test, and scripts/matrix.sh.
 type results struct {
 	turns, fleetTurns   map[string]map[string]count // by releases, by side and operation
+	topologies          map[string]map[string]int   // operations by turns, by topology and release
 	hammers, fleets     []hammer
 	behind              []hammer
 	rows                []rows
@@ -56,7 +57,7 @@ type cell struct {
 }
 
 func readResults(dir string) (*results, error) {
-	r := &results{}
+	r := &results{topologies: map[string]map[string]int{}}
 	read := func(table string, columns int, take func(words []string, number func(int) int)) error {
 		return readRows(filepath.Join(dir, table+".tsv"), columns, take)
 	}
@@ -80,8 +81,15 @@ func readResults(dir string) (*results, error) {
 			*into = append(*into, h)
 		}
 	}
+	all := turns(&r.turns)
 	err := errors.Join(
-		read("TestTurns", 4, turns(&r.turns)),
+		read("TestTurns", 5, func(words []string, number func(int) int) {
+			all(words, number)
+			if r.topologies[words[4]] == nil {
+				r.topologies[words[4]] = map[string]int{}
+			}
+			r.topologies[words[4]][words[0]] += number(2)
+		}),
 		read("TestFleetTurns", 4, turns(&r.fleetTurns)),
 		read("TestHammer", 6, hammers(&r.hammers)),
 		read("TestFleetHammer", 6, hammers(&r.fleets)),

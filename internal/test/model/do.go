@@ -9,6 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Do has a Client's handle do an operation, now being base, and returns what it says.
@@ -18,6 +19,8 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says(l.TryAcquire(ctx, n, 0))
 	case "withDefault":
 		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
+	case "withRate":
+		return Says(client.RateLimiter(l.Name(), rratelimiter.WithRate(op.Rate.Public())).TryAcquire(ctx, n, 0))
 	case "wait", "acquireAll":
 		timeout := time.Duration(op.TTL) * time.Millisecond
 		if op.Do == "wait" && len(op.To) == 0 {
@@ -34,11 +37,15 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says(client.TryAcquireAll(ctx, n, timeout, all...))
 	case "take":
 		d, err := l.Take(ctx, n)
-		told := Says(fmt.Sprint(d.Granted, d.Limit, d.Remaining), err)
-		if err == nil {
-			told.Times = []int64{d.RetryAfter.Milliseconds(), d.ResetAfter.Milliseconds()}
-		}
-		return told
+		return saysDecision(d, err)
+	case "peek":
+		d, err := l.Peek(ctx, n)
+		return saysDecision(d, err)
+	case "takeUpTo":
+		taken, d, err := l.TakeUpTo(ctx, n)
+		return saysDecision(d, err, taken)
+	case "reset":
+		return Says("done", l.Reset(ctx))
 	case "release":
 		return Says("done", l.Release(ctx, n))
 	case "settle":
@@ -73,6 +80,13 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says("done", l.Rename(ctx, op.To[0]))
 	}
 	panic("no operation: " + op.Do)
+}
+
+func saysDecision(d limit.Decision, err error, more ...any) Answer {
+	if err != nil {
+		return Says(nil, err)
+	}
+	return Say(append(more, d.Granted, d.Limit, d.Remaining)...).With(d.RetryAfter.Milliseconds(), d.ResetAfter.Milliseconds())
 }
 
 func (op Op) keepState() []rratelimiter.RateOption {

@@ -43,11 +43,24 @@ func (m *Module) may(op Op) []Possible {
 			return m.mayAll(1+len(op.To), n, rate)
 		}
 		return m.mayAcquire(n, rate, false)
+	case "withRate":
+		return m.mayHaveRate(n, rate)
 	case "take":
 		return []Possible{
-			func(c *Call) (Answer, bool) { return m.decision(c, n, true), true },
-			func(c *Call) (Answer, bool) { return m.decision(c, n, false), op.Held },
+			func(c *Call) (Answer, bool) { return m.decision(c, n, false, true), true },
+			func(c *Call) (Answer, bool) { return m.decision(c, n, false, false), op.Held },
 		}
+	case "peek":
+		return only(func(c *Call) Answer {
+			return m.decision(&Call{State: c.Clone(), Who: c.Who, Now: c.Now}, n, false, true)
+		})
+	case "takeUpTo":
+		return []Possible{
+			func(c *Call) (Answer, bool) { return m.decision(c, n, true, true), true },
+			func(c *Call) (Answer, bool) { return m.decision(c, n, true, false), op.Held },
+		}
+	case "reset":
+		return only(reset)
 	case "release":
 		return only(func(c *Call) Answer { return m.release(c, n) })
 	case "settle":

@@ -50,19 +50,38 @@ func (m *Module) grant(c *Call, p *Pair, permits int64) {
 	}
 }
 
+// mayHaveRate is tryAcquire after the limiter got a rate unless it has it.
+func (m *Module) mayHaveRate(permits int64, rate *Rate) (all []Possible) {
+	for _, acquire := range m.mayAcquire(permits, rate, true) {
+		all = append(all, func(c *Call) (Answer, bool) {
+			if m.windowed {
+				return Say(Unsupported), true
+			}
+			has := c.Config != nil && c.Config["type"] == rate.Type && c.Rate() == rate.Rate &&
+				c.Interval() == rate.Interval && c.KeepAlive() == rate.KeepAlive
+			if permits > 0 && !has {
+				m.setRate(c, rate, true, false)
+			}
+			return acquire(c)
+		})
+	}
+	return all
+}
+
 // tryAcquire takes permits if they are free. With audit, a refusal means that
 // not even leaked permits were left.
 func (m *Module) tryAcquire(c *Call, permits int64, fallback *Rate, audit bool) Answer {
-	granted, _, problem := m.take(c, permits, fallback, audit)
+	taken, _, problem := m.take(c, permits, fallback, false, audit)
 	if problem != "" {
 		return Say(problem)
 	}
-	return Say(granted)
+	return Say(taken > 0)
 }
 
-func (m *Module) take(c *Call, permits int64, fallback *Rate, audit bool) (granted bool, u upToDate, problem string) {
-	if problem := ask(c, permits, fallback); problem != "" {
-		return false, u, problem
+// take takes permits, with upTo as many of them as are free, and returns how many.
+func (m *Module) take(c *Call, permits int64, fallback *Rate, upTo, audit bool) (taken int64, u upToDate, problem string) {
+	if problem := ask(c, permits, fallback); problem != "" && !(upTo && problem == ExceedsRate) {
+		return 0, u, problem
 	}
 	m.open(c, fallback)
 	p := c.Pair()
@@ -71,16 +90,18 @@ func (m *Module) take(c *Call, permits int64, fallback *Rate, audit bool) (grant
 		m.repay(c, p)
 		u.free = p.Value
 	}
-	granted = permits <= u.free
-	if granted {
-		m.grant(c, p, permits)
-		u.free -= permits
+	if upTo || permits <= u.free {
+		taken = max(0, min(permits, u.free))
+	}
+	if taken > 0 {
+		m.grant(c, p, taken)
+		u.free -= taken
 	}
 	if m.windowed || u.window {
 		m.endWindow(c, p) // nothing else would ever fill it
 	}
 	m.goTail(c, p, true, m.windowed || u.window)
-	return granted, u, ""
+	return taken, u, ""
 }
 
 // ask returns why permits can't be had at all, "" if they can.
@@ -111,11 +132,15 @@ func (m *Module) open(c *Call, fallback *Rate) {
 	}
 }
 
-// decision is Take: tryAcquire, with figures.
-func (m *Module) decision(c *Call, permits int64, audit bool) Answer {
-	granted, u, problem := m.take(c, permits, nil, audit)
+// decision is Take, with upTo TakeUpTo: tryAcquire, with figures.
+func (m *Module) decision(c *Call, permits int64, upTo, audit bool) Answer {
+	taken, u, problem := m.take(c, permits, nil, upTo, audit)
 	if problem != "" {
 		return Say(problem)
+	}
+	granted, said := taken > 0, []any{}
+	if upTo {
+		permits, said = 1, append(said, taken)
 	}
 	p, interval := c.Pair(), c.Interval()
 	retry, reset := int64(0), interval
@@ -130,7 +155,7 @@ func (m *Module) decision(c *Call, permits int64, audit bool) Answer {
 	if !granted {
 		retry = m.ready(c, permits) - c.Now
 	}
-	return Say(granted, c.Rate(), max(0, u.free)).With(retry, reset)
+	return Say(append(said, granted, c.Rate(), max(0, u.free))...).With(retry, reset)
 }
 
 // ready returns when permits may be had.

@@ -122,6 +122,17 @@ func (m *Module) clearExpire(c *Call) Answer {
 	return Say(had)
 }
 
+// reset frees what is in use; if each client has a pair, the caller's alone.
+func reset(c *Call) Answer {
+	if c.Config == nil {
+		return Say(NotInitialized)
+	}
+	for _, p := range c.own() {
+		p.Del()
+	}
+	return Say("done")
+}
+
 // rename moves the limiter: unlink, rename and the like take the whole one, not only its
 // configuration.
 func rename(c *Call) Answer {

@@ -90,6 +90,30 @@ func topologyClient(t testing.TB) redis.UniversalClient {
 	return sharedBy(t, shared).Client(t, nil)
 }
 
+// A Route is how a client in another language gets to the servers of [Client].
+type Route struct {
+	Servers string   // single, sentinel or cluster
+	Master  string   // the name that Sentinels have for it
+	Addrs   []string // of the server, the Sentinels or the nodes
+}
+
+// CurrentRoute returns that of the topology that RRL_TOPOLOGY names, without TLS or a Ring.
+func CurrentRoute(t testing.TB) Route {
+	t.Helper()
+	switch topology := CurrentTopology(t); topology {
+	case Single, RESP2, ACL:
+		return Route{Servers: "single", Addrs: []string{sharedBy(t, shared).Addr()}}
+	case Sentinels:
+		master, addrs := sharedBy(t, sharedSentinel).Watch()
+		return Route{"sentinel", master, addrs}
+	case Clustered:
+		return Route{Servers: "cluster", Addrs: sharedBy(t, sharedCluster).Addrs()}
+	default:
+		t.Fatalf("no route for topology %s", topology)
+		return Route{}
+	}
+}
+
 func sharedBy[S any](t testing.TB, start func() (S, error)) S {
 	t.Helper()
 	s, err := start()

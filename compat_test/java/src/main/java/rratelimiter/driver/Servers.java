@@ -4,13 +4,14 @@ import java.util.HashMap;
 import java.util.Map;
 import org.redisson.config.BaseMasterSlaveServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.ReadMode;
 
 /**
  * How a client reaches servers behind proxies: SERVERS is {@code single}, {@code cluster} or {@code
  * sentinel}, MASTER the name that Sentinels have for it, ADDRESSES are those of the servers or
  * Sentinels, and INSTEAD is pairs of the address that a server says it has and the one to go to;
  * all have commas between. Of three attempts each has TIMEOUT for its answer. LABEL is the name of
- * its connections.
+ * its connections, and READ the {@code ReadMode} of replicas, Redisson's own if it is left out.
  */
 final class Servers {
 
@@ -35,7 +36,7 @@ final class Servers {
         int timeout = (int) args.number(5);
         switch (args.word(1)) {
             case "cluster":
-                set(config.useClusterServers().addNodeAddress(addresses).setScanInterval(500).setNatMap(instead), timeout, args.word(6));
+                set(config.useClusterServers().addNodeAddress(addresses).setScanInterval(500).setNatMap(instead), timeout, args);
                 break;
             case "sentinel":
                 set(
@@ -43,7 +44,7 @@ final class Servers {
                                 .setMasterName(args.word(2))
                                 .addSentinelAddress(addresses)
                                 .setNatMap(instead),
-                        timeout, args.word(6));
+                        timeout, args);
                 break;
             default:
                 String address = addresses[0].substring("redis://".length());
@@ -59,7 +60,7 @@ final class Servers {
         return config;
     }
 
-    private static void set(BaseMasterSlaveServersConfig<?> servers, int timeout, String label) {
+    private static void set(BaseMasterSlaveServersConfig<?> servers, int timeout, Arguments args) {
         servers.setMasterConnectionMinimumIdleSize(1);
         servers.setSlaveConnectionMinimumIdleSize(1);
         // The same as above: what the two share has no public name in older releases.
@@ -67,6 +68,9 @@ final class Servers {
         servers.setConnectTimeout(timeout);
         servers.setRetryAttempts(ATTEMPTS - 1);
         servers.setRetryInterval(RETRY_INTERVAL);
-        servers.setClientName(label);
+        servers.setClientName(args.word(6));
+        if (args.has(7)) {
+            servers.setReadMode(ReadMode.valueOf(args.word(7)));
+        }
     }
 }
