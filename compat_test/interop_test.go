@@ -88,28 +88,6 @@ func TestJavaCountsMembersOfManyPermits(t *testing.T) {
 	}
 }
 
-func TestJavaReadsADebt(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	name := redistest.Name(t)
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
-	require.True(t, java.Try(name, 4))
-	passTime(t, rdb, name, 20*time.Minute)
-	require.True(t, goes.Try(name, 5))
-
-	goes.KeepState(name, rratelimiter.PerHour(5))
-	assert.EqualValues(t, -4, java.Available(name))
-	assert.Zero(t, goes.Available(name))
-	require.False(t, java.Try(name, 1))
-	require.False(t, goes.Try(name, 1))
-	passTime(t, rdb, name, 41*time.Minute)
-	require.False(t, java.Try(name, 1), "the first 4 pay the debt")
-	assert.Zero(t, java.Available(name))
-	passTime(t, rdb, name, 20*time.Minute)
-	require.True(t, java.Try(name, 5))
-	require.False(t, goes.Try(name, 1))
-}
-
 // What a reservation costs less, Java has at once; what it costs more, Java waits for.
 func TestJavaReadsWhatAReservationCosts(t *testing.T) {
 	t.Parallel()

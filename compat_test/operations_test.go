@@ -390,40 +390,6 @@ func (s sharers) endInTurn() {
 	}
 }
 
-// TestServicesOfOneClientID: Go services that are given one id have their
-// permits of PER_CLIENT limiters together, Java beside them.
-func TestServicesOfOneClientID(t *testing.T) {
-	t.Parallel()
-	id := rratelimiter.WithClientID(goID)
-	java, first, rdb := newBoth(t, id)
-	second, other := newGo(t, rdb, id), newGo(t, rdb)
-	name := redistest.Name(t)
-	require.True(t, java.TrySetRate(name, perClient(rratelimiter.PerHour(5))))
-	free := func(want int64) {
-		t.Helper()
-		require.Equal(t, want, first.Available(name), "the first")
-		require.Equal(t, want, second.Available(name), "the second")
-		require.EqualValues(t, 5, other.Available(name), "of another id")
-		require.EqualValues(t, 3, java.Available(name), "Java")
-	}
-	require.True(t, java.Try(name, 2))
-
-	require.True(t, first.Try(name, 1))
-	free(4)
-	require.True(t, second.Try(name, 3))
-	free(1)
-	require.False(t, first.Try(name, 2))
-	require.False(t, second.Try(name, 2))
-	first.Release(name, 2)
-	free(3)
-	passTime(t, rdb, name, 50*time.Minute, goID)
-	require.True(t, second.Try(name, 3))
-	passTime(t, rdb, name, 10*time.Minute, goID)
-	free(2)
-	passTime(t, rdb, name, 50*time.Minute, goID)
-	free(5)
-}
-
 // TestCodecsDoNotMatter: a Redisson's codec is for the values of applications, and
 // useScriptCache decides how its scripts are sent. A limiter is the same with each.
 func TestCodecsDoNotMatter(t *testing.T) {
