@@ -308,8 +308,8 @@ func (d *javaDriver) open(t testing.TB, url string) *javaClient {
 // of masters only: what Go has written is not at the replicas yet.
 func (d *javaDriver) openThere(t testing.TB) *javaClient {
 	t.Helper()
-	to := redistest.CurrentRoute(t)
-	return d.openBy(t, "openOn", to.Servers, to.Master, strings.Join(to.Addrs, ","), "", time.Minute.Milliseconds(), "turns", "MASTER")
+	to, patience := redistest.CurrentRoute(t), time.Minute.Milliseconds()
+	return d.openBy(t, "openOn", to.Servers, to.Master, strings.Join(to.Addrs, ","), "", patience, "turns", patience/3)
 }
 
 // openBy is open by another operation of the driver, or with more arguments.

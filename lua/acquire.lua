@@ -162,10 +162,10 @@ if not state then
   return reply
 end
 
--- The decision. Free permits that a refusal finds may change it.
+-- The decision. Free permits that are found when there are too few may change it.
 local taken, refused, _, own = walk_requests(requests, rate, found or state.free, found)
 local rows = {}
-if refused[1] and state.oldest and not windowed then
+if (refused[1] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
 --- @include "oldest_rows"
   local free = state.free
   state.free, rows, problem = oldest_rows(config, state, taken, refused, string.find(flags, 'a'))

@@ -223,7 +223,7 @@ func (b *batch) record(o outcome, err error) {
 		return
 	}
 	b.answers = b.Answers(b.answers[:0], o.Outcome)
-	if b.audit && len(o.Waits) > 0 {
+	if b.audit && (len(o.Waits) > 0 || b.UpTo && o.Taken < b.requests[0].Permits) {
 		b.limiter().auditDone(e.clock.Now(), o.interval)
 	}
 }

@@ -23,7 +23,7 @@ import org.redisson.config.SingleServerConfig;
  * version                                                         its release
  * open CLIENT URL [PREFIX]                                        its client id
  * openCodec CLIENT URL CODEC SCRIPTCACHE                          its client id; CODEC is a class
- * openOn CLIENT SERVERS MASTER ADDRESSES INSTEAD TIMEOUT LABEL [READ]  its client id; see {@link Servers}
+ * openOn CLIENT SERVERS MASTER ADDRESSES INSTEAD TIMEOUT LABEL [PAUSE] its client id; see {@link Servers}
  * close CLIENT
  * trySetRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE             true or false
  * setRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE

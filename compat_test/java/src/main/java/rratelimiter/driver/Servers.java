@@ -11,7 +11,7 @@ import org.redisson.config.ReadMode;
  * sentinel}, MASTER the name that Sentinels have for it, ADDRESSES are those of the servers or
  * Sentinels, and INSTEAD is pairs of the address that a server says it has and the one to go to;
  * all have commas between. Of three attempts each has TIMEOUT for its answer. LABEL is the name of
- * its connections, and READ the {@code ReadMode} of replicas, Redisson's own if it is left out.
+ * its connections. With PAUSE, which is the time between attempts, it reads of masters only.
  */
 final class Servers {
 
@@ -54,10 +54,14 @@ final class Servers {
                         .setTimeout(timeout)
                         .setConnectTimeout(timeout)
                         .setRetryAttempts(ATTEMPTS - 1)
-                        .setRetryInterval(RETRY_INTERVAL)
+                        .setRetryInterval(pause(args))
                         .setClientName(args.word(6));
         }
         return config;
+    }
+
+    private static int pause(Arguments args) {
+        return args.has(7) ? (int) args.number(7) : RETRY_INTERVAL;
     }
 
     private static void set(BaseMasterSlaveServersConfig<?> servers, int timeout, Arguments args) {
@@ -67,10 +71,10 @@ final class Servers {
         servers.setTimeout(timeout);
         servers.setConnectTimeout(timeout);
         servers.setRetryAttempts(ATTEMPTS - 1);
-        servers.setRetryInterval(RETRY_INTERVAL);
+        servers.setRetryInterval(pause(args));
         servers.setClientName(args.word(6));
         if (args.has(7)) {
-            servers.setReadMode(ReadMode.valueOf(args.word(7)));
+            servers.setReadMode(ReadMode.MASTER);
         }
     }
 }
