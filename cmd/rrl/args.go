@@ -113,7 +113,7 @@ func flagError(_ *cobra.Command, err error) error {
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",
-		Short:   "Tell more of a command",
+		Short:   "Show help for a command",
 		Example: "  rrl help acquire",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, _, err := cmd.Root().Find(args)

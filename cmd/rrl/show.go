@@ -29,7 +29,7 @@ If each client has permits of its own, all clients are looked for by walking
 the keys of the database, unless --client-id names one.
 
 Exits 1 if there is no such limiter, or it is broken: its calls fail, or grant
-too many permits, until it is mended.`,
+too many permits, until you repair it.`,
 		Example: `  rrl show orders
   rrl show orders --limit 100 --json`,
 		Args: named("NAME"),

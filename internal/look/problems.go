@@ -21,7 +21,7 @@ func ProblemOf(kind string) Problem {
 		p.Level, p.Reason = Warning, "a healthy limiter's keys are not so"
 	}
 	if p.Advice == "" {
-		p.Advice = "rrl show NAME tells more of each"
+		p.Advice = "rrl show NAME says more of each"
 	}
 	return p
 }
@@ -44,7 +44,7 @@ var problems = map[string]Problem{
 		Error, "too many permits are granted", "upgrade the Redisson before 3.13.3, then run rrl migrate",
 	},
 	"in_debt": {
-		Error, "Redisson refuses everybody, also when all permits are back",
+		Error, "Redisson refuses every call, even when all permits are back",
 		"the next calls through rratelimiter repair what they can; rrl set-rate --reset starts it full",
 	},
 	"no_ttl": {

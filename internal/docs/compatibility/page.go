@@ -101,7 +101,7 @@ func (r *results) releases() string {
 	for _, h := range r.hammers {
 		over += h.over
 	}
-	return fmt.Sprintf("By turns, `TestTurns`"+`: Go and one version of Redisson use the same limiters at random, in both modes, while
+	return fmt.Sprintf("By turns, `TestTurns`"+`: Go, with `+"`WithRedissonVersion`"+` before 3.35.0, and one version of Redisson use the same limiters at random, in both modes, while
 permits run out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
 [operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none.
 [topologies.csv](compatibility/topologies.csv) has them by topology.
@@ -148,7 +148,7 @@ operations came out wrong, and %d permits over the limit were in use ([fleets.cs
 }
 
 func (r *results) breakText() string {
-	return `These can't read each other's members: both take permits, and an interval later the one that asks first may fail ("data string too short").
+	return `Versions of different [groups](java.md#versions) can't share a limiter: both take permits, and an interval later the one that asks first may fail ("data string too short").
 [breaks.csv](compatibility/breaks.csv) has how often each answer came in ten runs. Go causes no failure that does not happen without it. If Go asks
 first, it removes what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it once versions before 3.17 are gone.
 

@@ -97,7 +97,7 @@ func headline(p *look.Point) string {
 
 func callersLine(p *look.Point, room int) string {
 	if p.Broken != "" {
-		return "rrl show tells more, and what helps"
+		return "rrl show says more, and what helps"
 	}
 	if callers := callersText(&p.Limiter, room-len("in use by ")); callers != "" {
 		return "in use by " + callers
