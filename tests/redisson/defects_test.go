@@ -293,6 +293,18 @@ func TestDefectADeniedRequestOfRedissonFailsBesideAnEmptySet(t *testing.T) {
 	perform(t, all)
 }
 
+// A resent acquire of Redisson loses permits. TakeUpTo looks for them before it takes less than
+// it may.
+func TestTakeUpToFindsLeakedPermits(t *testing.T) {
+	t.Parallel()
+	scenario{cfg: every(10, hour), everywhere: true, steps: []step{take(3), func(p *play) {
+		require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, 4).Err())
+		taken, _, err := p.l.TakeUpTo(p.Context(), 6)
+		require.NoError(p, err)
+		assert.EqualValues(p, 6, taken)
+	}, free(1)}}.perform(t)
+}
+
 // A peer of Redisson must sweep what we leave, in one go.
 func TestDefectRunOutMembersPileUp(t *testing.T) {
 	t.Parallel()
