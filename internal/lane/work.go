@@ -69,7 +69,7 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		}
 		n = min(room-len(calls), len(l.ready))
 		if !errands {
-			l.changed = !decides(calls)
+			l.changed = len(calls) > 0 && calls[0].errand != nil && !calls[0].Repeat
 		}
 		if errands || l.changed {
 			n = 0
