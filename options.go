@@ -118,15 +118,6 @@ func WithReplicas(n int, wait time.Duration) Option {
 	})
 }
 
-// checkReplicas checks what depends on several options.
-func (c *Client) checkReplicas() error {
-	if most := c.options.CallTimeout / 3; c.replicasWait > most {
-		return fmt.Errorf("%w: WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout",
-			ErrInvalidConfig, c.replicasWait, c.options.CallTimeout)
-	}
-	return nil
-}
-
 // WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that shares the Client's
 // limiters. It decides what the Client writes; it reads what every version has written. The default
 // is 3.35.0: if a program that shares a limiter uses an older Redisson, pass the oldest in use. A

@@ -78,7 +78,10 @@ func New(rdb Redis, opts ...Option) *Client {
 			c.err = errors.Join(c.err, opt.client(c))
 		}
 	}
-	c.err = errors.Join(c.err, c.checkReplicas())
+	if most := c.options.CallTimeout / 3; c.replicasWait > most {
+		c.err = errors.Join(c.err, fmt.Errorf("%w: WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout",
+			ErrInvalidConfig, c.replicasWait, c.options.CallTimeout))
+	}
 	c.ids = redisson.NewIdentities(c.rules.Layout)
 	c.observer = observe.New(c.options.Observer, c.options.Logger)
 	if untested := c.rules.Untested(); untested != nil {
@@ -87,7 +90,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
 	c.clock = c.engine.Clock()
-	c.began = beginning(c.clock.Now())
+	c.began = strconv.FormatInt(c.clock.Now().UnixMicro()+begun.Add(1), 10)
 	c.guard = outage.NewGuard(c.clock)
 	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow, Host: c.engine}
 	if c.name != "" {
@@ -100,14 +103,9 @@ func New(rdb Redis, opts ...Option) *Client {
 // otherwise. It does no I/O; call it when a program starts.
 func (c *Client) Err() error { return c.err }
 
-// begun counts Clients.
+// begun counts Clients. Each counts as made one microsecond after the one before, so that those of one
+// moment keep their order.
 var begun atomic.Int64
-
-// beginning returns the moment as text. A program's next Client counts as one
-// microsecond later, so that Clients of one moment keep their order.
-func beginning(now time.Time) string {
-	return strconv.FormatInt(now.UnixMicro()+begun.Add(1), 10)
-}
 
 // RateLimiter returns a handle of the limiter called name. It does no I/O; handles of one name share one
 // line of waiting callers.

@@ -46,19 +46,10 @@ const (
 
 // String returns the layout's short name, such as "D2".
 func (l Layout) String() string {
-	switch l {
-	case LayoutB:
-		return "B"
-	case LayoutC:
-		return "C"
-	case LayoutD1:
-		return "D1"
-	case LayoutD2:
-		return "D2"
-	case LayoutD:
-		return "D"
+	if l < LayoutB || l > LayoutD {
+		return fmt.Sprintf("Layout(%d)", uint8(l))
 	}
-	return fmt.Sprintf("Layout(%d)", uint8(l))
+	return [...]string{LayoutB: "B", LayoutC: "C", LayoutD1: "D1", LayoutD2: "D2", LayoutD: "D"}[l]
 }
 
 const (

@@ -85,7 +85,6 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // and limit.ErrUnavailable if Redis did not decide in time. If the answer was lost, the error is
 // limit.ErrUnknownOutcome too: a count can't show whether the permits were taken, so Take does not
 // ask again.
-// were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err

@@ -83,12 +83,12 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 	call := script.Call{
 		Script: lua.Release, Keys: keys,
 		Args: script.ArgumentsFunc(func(all []any, at script.Attempt) []any { return append(all, left.Load(), "", at.Token, "") }),
-		Continued: func(rest []any) error {
+		Continued: func(_ string, rest []any) (more bool, err error) {
 			numbers, err := script.Integers(rest, 1)
 			if err == nil {
 				left.Store(numbers[0])
 			}
-			return err
+			return true, err
 		},
 	}
 	lanes := lane.New(script.NewConn(conn.Client, script.DefaultTimeout), nil)

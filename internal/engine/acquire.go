@@ -2,14 +2,12 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // AtHand answers without a round trip, if it can: from permits that the handle has taken ahead,
@@ -65,12 +63,10 @@ func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func(
 
 // Acquire asks Redis for permits, and waits for them as the question says.
 func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (outage.Answer, error) {
-	told, least := outage.Answer{By: limit.FromRedis}, leastOf(q)
 	if l.Want != nil {
 		left, err := e.haveRate(ctx, l, q.Timeout)
 		if err != nil {
-			told.Unanswered = ctx.Err() != nil
-			return told, err
+			return outage.Answer{By: limit.FromRedis, Unanswered: ctx.Err() != nil}, err
 		}
 		if q.Timeout > 0 && left <= 0 {
 			q.Waits, left = false, 0
@@ -79,29 +75,25 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	}
 	before := l.Refusals.Now()
 	a, err := e.request(ctx, l, q)
-	told.Decision, told.Taken, told.Undo, told.Unanswered = a.Decision, a.taken, a.undo, a.unanswered
-	if a.pays != nil {
-		told.Settle = a.pays.settle
+	a.By = limit.FromRedis
+	if q.Waits || err != nil || a.Granted {
+		return a.Answer, err
 	}
-	if q.Waits || err != nil || a.Decision.Granted {
-		return told, err
-	}
+	noted, least := a.Decision, leastOf(q)
 	if a.AtLeast {
-		a.Decision.ResetAfter = 0 // these are not the figures that Take returns
+		noted.ResetAfter = 0 // these are not the figures that Take returns
 	}
-	l.Refusals.Note(least, a.sent, before, a.Decision, a.alive())
+	l.Refusals.Note(least, a.sent, before, noted, a.alive())
 	if a.AtLeast && q.Figures {
-		told.Decision, err = e.lookOn(ctx, l, least, before, told.Decision, a)
+		a.Decision, err = e.lookOn(ctx, l, least, before, a)
 	}
 	e.confirm(ctx, l)
-	return told, err
+	return a.Answer, err
 }
 
 // lookOn finds out when so many permits will be free, if an answer had only a lower bound.
-func (e *Engine) lookOn(
-	ctx context.Context, l *Limiter, permits int64, before refusal.Moment, d limit.Decision, a answer,
-) (limit.Decision, error) {
-	asked := e.clock.Now()
+func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before refusal.Moment, a answer) (limit.Decision, error) {
+	d, asked := a.Decision, e.clock.Now()
 	wait, err := e.wait(ctx, l, permits)
 	if err != nil || wait <= 0 {
 		return d, err
@@ -111,31 +103,6 @@ func (e *Engine) lookOn(
 	known.ResetAfter -= asked.Sub(a.sent)
 	l.Refusals.Note(permits, asked, before, known, a.alive())
 	return d, nil
-}
-
-// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256 members. Beyond
-// that, and if a busy limiter's oldest members leave faster than they are read, RetryAfter is early.
-const maxWaitPages = 64
-
-var errLongWait = errors.New("the wait was not found")
-
-// wait asks when so many permits will be free; 0 if it did not find out.
-func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
-	pages := 0
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func([]any) error {
-		if pages++; pages == maxWaitPages {
-			return errLongWait
-		}
-		return nil
-	}})
-	switch {
-	case errors.Is(err, errLongWait), errors.Is(err, limit.ErrNotInitialized) && l.Fallback != "":
-		return 0, nil // if it has gone since, the next request sets it up again
-	case err != nil:
-		return 0, err
-	}
-	ms, err := script.Integer(reply)
-	return script.Millis(ms), err
 }
 
 // confirm makes the handle's new refusals last as long as they may.

@@ -157,17 +157,6 @@ func (b *batch) Append(all []any, a script.Attempt) []any {
 	return all
 }
 
-// attemptWords are the arguments that describe the earlier attempts to a script.
-func attemptWords(a script.Attempt) (age, token string) {
-	if a.Age >= 0 {
-		age = formatAge(a.Age)
-	}
-	if !a.Repeated { // otherwise its page may have been done
-		token = a.Token
-	}
-	return age, token
-}
-
 // flags returns the letters that tell the script how to decide.
 func (b *batch) flags() string {
 	flags := ""
@@ -184,12 +173,6 @@ func (b *batch) flags() string {
 		flags += "u"
 	}
 	return flags + b.rules.Flags()
-}
-
-// formatAge returns the age of an attempt in milliseconds, with room for what
-// clocks of two servers may differ by.
-func formatAge(age time.Duration) string {
-	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
 }
 
 // OnReply passes the result to the callers. If another client's member has the same short id, or the
@@ -232,8 +215,11 @@ func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 			return true
 		}
 	} else if older, number, ok := olderDefault(reply); ok && d.one(number) != nil {
-		r.replaces, r.older = d.one(number), older
-		*c = lane.Call{Call: e.giveDefault(r.replaces), Owner: c.Owner, Requests: c.Requests}
+		l := d.one(number)
+		r.replaces, r.older = l, older
+		// It keeps permits in use, and has the same effect however often it runs.
+		args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), l.Fallback))
+		*c = lane.Call{Call: script.Call{Script: lua.SetRate, Keys: l.Keys, Args: args, Repeat: true}, Owner: c.Owner, Requests: c.Requests}
 		return true
 	}
 	switch {
@@ -356,20 +342,42 @@ func (b *batch) answer(place int, o outcome, err error) answer {
 	if err != nil {
 		return answer{err: err}
 	}
-	a := answer{Answer: b.answers[place], sent: b.sent, keep: o.keep}
+	told, permits := &b.answers[place], b.requests[place].Permits
+	a := answer{AtLeast: told.AtLeast, Unasked: told.Unasked, sent: b.sent, keep: o.keep}
+	a.Decision = told.Decision
 	switch {
-	case !a.Decision.Granted:
-	case b.UpTo:
-		a.taken = min(o.Taken, b.Sum)
-	default:
-		a.taken = b.requests[place].Permits
-	}
-	if a.Exceeds {
-		a.err = errExceeds(b.requests[place].Permits, a.Decision.Limit)
+	case told.Exceeds:
+		a.err = errExceeds(permits, a.Limit)
+	case a.Granted && b.UpTo:
+		a.Taken = min(o.Taken, b.Sum)
+	case a.Granted:
+		a.Taken = permits
 	}
 	return a
 }
 
 func errExceeds(permits, rate int64) error {
 	return fmt.Errorf("%w: %d permits of %d an interval; ask for fewer or raise the rate", limit.ErrPermitsExceedRate, permits, rate)
+}
+
+// letGoAll counts out the callers of a finished batch, all at once, and wakes them. With a test's
+// clock they count themselves out when they go on. q.mu is held.
+func (e *Engine) letGoAll(b *batch) {
+	e.mu.Lock()
+	gone := 0
+	for _, r := range b.requests {
+		if r.State == lane.Answered && !r.byBatch {
+			r.byBatch = e.clock == nil
+		}
+		if r.byBatch {
+			gone++
+		}
+	}
+	e.leaveLocked(b.queue, gone)
+	e.mu.Unlock()
+	for _, r := range b.requests {
+		if r.State == lane.Answered {
+			r.TellBefore(b.call.Wave())
+		}
+	}
 }

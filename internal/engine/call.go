@@ -1,32 +1,30 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Read makes a call that may run any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
-	if c.Keys == nil {
-		c.Keys = l.Keys
-	}
-	c.Repeat, c.Reads = true, true
+	c.Keys, c.Repeat, c.Reads = cmp.Or(c.Keys, l.Keys), true, true
 	return e.call(ctx, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
 // Change makes a call, once, that changes the limiter. Before it leases end, and after it waiting
 // callers ask again.
 func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
-	if c.Keys == nil {
-		c.Keys = l.Keys
-	}
+	c.Keys = cmp.Or(c.Keys, l.Keys)
 	return e.call(ctx, l.Keys, true, func() (any, error) {
 		defer e.changed(l)
 		c.Since = time.Now()
@@ -92,4 +90,98 @@ func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
 		return 0, err
 	}
 	return script.Integer(reply)
+}
+
+// Available returns how many permits are free; below 0 while more are in use than a lowered rate has.
+func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
+	args := func(all []any, a script.Attempt) []any { return append(all, a.Token, e.rules.Flags()) }
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Available, Args: script.ArgumentsFunc(args)})
+	if err != nil {
+		return 0, err
+	}
+	if text, mended := reply.(string); mended {
+		free, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, script.Unexpected(reply)
+		}
+		e.found(l, repaired)
+		return free, nil
+	}
+	return script.Integer(reply)
+}
+
+// Peek returns the figures that a request would get, and takes nothing.
+func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
+	b := &batch{rules: e.rules}
+	b.Add(permits, false, 0)
+	letters := e.rules.Flags()
+	if l.auditDue(e.clock.Now()) {
+		letters += "a"
+	}
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{script.Number(permits), l.Fallback, letters}})
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	o, err := b.parseFigures(reply)
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	a := b.Answers(nil, o.Outcome)[0]
+	switch {
+	case a.Exceeds:
+		return a.Decision, errExceeds(permits, a.Decision.Limit)
+	case !a.AtLeast:
+		return a.Decision, nil
+	}
+	wait, err := e.wait(ctx, l, permits)
+	if wait > 0 {
+		a.Decision.RetryAfter = wait
+	}
+	return a.Decision, err
+}
+
+// shortAge is age minus the possible difference between the clocks of client and server: a second,
+// and a thousandth in their pace.
+func shortAge(age time.Duration) time.Duration { return max(0, age-age/1000-time.Second) }
+
+// formatAge returns the age of an attempt in milliseconds, with room for what
+// clocks of two servers may differ by.
+func formatAge(age time.Duration) string {
+	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
+}
+
+// attemptWords are the arguments that describe the earlier attempts to a script.
+func attemptWords(a script.Attempt) (age, token string) {
+	if a.Age >= 0 {
+		age = formatAge(a.Age)
+	}
+	if !a.Repeated { // otherwise its page may have been done
+		token = a.Token
+	}
+	return age, token
+}
+
+// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256 members. Beyond
+// that, and if a busy limiter's oldest members leave faster than they are read, RetryAfter is early.
+const maxWaitPages = 64
+
+var errLongWait = errors.New("the wait was not found")
+
+// wait asks when so many permits will be free; 0 if it did not find out.
+func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
+	pages := 0
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func(string, []any) (more bool, err error) {
+		if pages++; pages == maxWaitPages {
+			return false, errLongWait
+		}
+		return true, nil
+	}})
+	switch {
+	case errors.Is(err, errLongWait), errors.Is(err, limit.ErrNotInitialized) && l.Fallback != "":
+		return 0, nil // if it has gone since, the next request sets it up again
+	case err != nil:
+		return 0, err
+	}
+	ms, err := script.Integer(reply)
+	return script.Millis(ms), err
 }

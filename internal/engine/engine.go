@@ -5,9 +5,11 @@ package engine
 
 import (
 	"context"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
@@ -20,6 +22,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
+
+// grace is how much longer than its timeout a caller waits for an answer under way, if that does not
+// wait for replicas.
+const grace = 100 * time.Millisecond
 
 // Engine serves the limiters of one Client.
 type Engine struct {
@@ -179,40 +185,6 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*queue, error) 
 	return q, nil
 }
 
-// letGo counts a request's caller out, unless its batch does that. A request that the line may still
-// know is not reused.
-func (e *Engine) letGo(q *queue, r *request, answered bool) {
-	if !r.byBatch {
-		e.leave(q)
-	}
-	if answered && !r.Waits {
-		*r = request{}
-		requests.Put(r)
-	}
-}
-
-// letGoAll counts out the callers of a finished batch, all at once, and wakes them. With a test's
-// clock they count themselves out when they go on. q.mu is held.
-func (e *Engine) letGoAll(b *batch) {
-	e.mu.Lock()
-	gone := 0
-	for _, r := range b.requests {
-		if r.State == lane.Answered && !r.byBatch {
-			r.byBatch = e.clock == nil
-		}
-		if r.byBatch {
-			gone++
-		}
-	}
-	e.leaveLocked(b.queue, gone)
-	e.mu.Unlock()
-	for _, r := range b.requests {
-		if r.State == lane.Answered {
-			r.TellBefore(b.call.Wave())
-		}
-	}
-}
-
 func (e *Engine) leave(q *queue) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -276,4 +248,29 @@ func (e *Engine) freed(key string, changed bool) {
 func (e *Engine) noticed(key string) {
 	e.refusals.Changed(key)
 	e.visit(key, func(q *queue) { q.jointWaiters.wake() })
+}
+
+// grantTimes holds when each limiter's client was last granted permits, or may have been: in
+// nanoseconds since the Engine was made, 0 for never. Limiters may share an entry; a Release then
+// looks at some members without success.
+type grantTimes [1024]atomic.Int64
+
+var grantTimesSeed = maphash.MakeSeed()
+
+// grantTime returns the time of the limiter of that key.
+func (e *Engine) grantTime(key string) *atomic.Int64 {
+	return &e.taken[maphash.String(grantTimesSeed, key)%uint64(len(e.taken))]
+}
+
+// Granted records that the client may have been granted permits of the limiter with that key. No two
+// grants have the same time.
+func (e *Engine) Granted(key string) {
+	e.refusals.Granted(key)
+	last := e.grantTime(key)
+	for {
+		before := last.Load()
+		if last.CompareAndSwap(before, max(before+1, int64(e.clock.Since(e.made)))) {
+			return
+		}
+	}
 }

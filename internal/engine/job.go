@@ -51,9 +51,6 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 	defer e.leave(q)
 	permits := t.permits
 	t.ctx = context.WithoutCancel(ctx)
-	if t.since.IsZero() {
-		t.since = time.Now()
-	}
 	since := t.since
 	q.mu.Lock()
 	if q.closed {
@@ -66,8 +63,7 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 	q.mu.Unlock()
 
 	timeout := e.conn.Timeout()
-	timer := time.NewTimer(time.Until(since.Add(timeout)))
-	defer timer.Stop()
+	late := time.After(time.Until(since.Add(timeout)))
 	for {
 		select {
 		case <-t.done:
@@ -82,7 +78,7 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 			default:
 				return underWay(ctx.Err())
 			}
-		case <-timer.C:
+		case <-late:
 			if q.leaveJob(t, permits) {
 				return lane.NoAnswer(timeout, false)
 			}

@@ -44,14 +44,6 @@ func (m *multiRequest) sleepsUntil() time.Time {
 	return m.asleep
 }
 
-// join makes all changes of the limiter wake the caller.
-func (c *jointWaiters) join(m *multiRequest) {
-	if len(c.waiting) == 0 {
-		*c = jointWaiters{waiting: make(map[*multiRequest]struct{})}
-	}
-	c.waiting[m] = struct{}{}
-}
-
 // wait returns when it is time to ask again: when the limiters that refused should have permits, or
 // before; false if the deadline is sooner.
 func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
@@ -76,17 +68,14 @@ func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 			return true, nil
 		}
 		m.sleepUntil(next)
-		timer := time.NewTimer(next.Sub(clock.Now()))
 		select {
 		case <-m.woken:
-			timer.Stop()
 			return clock.Now().Before(m.deadline), m.engine.Closed()
-		case <-timer.C:
-			if next.Equal(last) && !clock.Now().Before(last) {
+		case <-time.After(next.Sub(clock.Now())):
+			if !clock.Now().Before(last) {
 				return last.Equal(at), nil
 			}
 		case <-ctx.Done():
-			timer.Stop()
 			return false, ctx.Err()
 		}
 	}

@@ -70,12 +70,6 @@ type prefetch struct {
 	before  refusal.Moment // when it was asked for
 }
 
-// addAhead makes the batch take permits ahead. They come after all requests, like as many requests
-// for one permit each.
-func (b *batch) addAhead(permits int64) bool {
-	return len(b.requests) < maxRequests(b.rules) && b.Sum+permits <= maxPermits && b.AddMany(permits)
-}
-
 // takeAhead takes permits from the handle's lease, and returns how many are left there; nil if it
 // has too few.
 func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from *leased, left int64) {
@@ -168,8 +162,7 @@ func (q *queue) borrow(r *request) bool {
 		q.endLease(l)
 		return false
 	}
-	lent := q.engine.lent(l, a, r.Question, left)
-	r.answer.Decision, r.answer.taken, r.answer.undo = lent.Decision, lent.Taken, lent.Undo
+	r.answer.Answer = q.engine.lent(l, a, r.Question, left)
 	return true
 }
 
@@ -192,7 +185,7 @@ func (q *queue) prefetch(b *batch, now time.Time) prefetch {
 		return prefetch{}
 	}
 	permits, figures := l.Lease.Ask(b.Sum, now)
-	if permits > 0 && !b.addAhead(permits) {
+	if full := len(b.requests) == maxRequests(b.rules) || b.Sum+permits > maxPermits; permits > 0 && (full || !b.AddMany(permits)) {
 		permits = 0
 	}
 	b.figures = b.figures || figures || permits > 0 // for the next lease's size
@@ -217,7 +210,7 @@ func (b *batch) plan(o outcome, err error, now time.Time) {
 	}
 	for i := range b.requests {
 		one := b.answer(i, o, err)
-		a.Callers += one.taken
+		a.Callers += one.Taken
 		a.Refused = a.Refused || one.refused()
 	}
 	a.Ahead = o.Taken - a.Callers

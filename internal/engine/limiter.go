@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,4 +39,38 @@ func (l *Limiter) auditDue(now time.Time) bool { return now.UnixNano() >= l.audi
 func (l *Limiter) auditDone(now time.Time, interval time.Duration) {
 	l.audit.Store(now.Add(interval).UnixNano())
 	l.interval.Store(int64(interval))
+}
+
+// Want is the state of a handle with WithRate.
+type Want struct {
+	set  atomic.Bool // Redis had the rate when the handle looked
+	mu   sync.Mutex
+	look *look // under way, or the one that succeeded
+}
+
+// look is one try to set the limiter's rate, for all who wait for it.
+type look struct {
+	done chan struct{}
+	err  error
+}
+
+// begin starts a look, unless one is under way or has succeeded.
+func (w *Want) begin(do func() error) *look {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.look == nil {
+		begun := &look{done: make(chan struct{})}
+		w.look = begun
+		go func() {
+			defer close(begun.done)
+			if begun.err = do(); begun.err == nil {
+				w.set.Store(true)
+				return
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.look = nil
+		}()
+	}
+	return w.look
 }

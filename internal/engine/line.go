@@ -139,10 +139,6 @@ func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 	l.dueToAskAll()
 }
 
-// keepAliveShare is the part of a keep-alive time, one in so many, after which those who wait ask
-// again: each request restarts that time, and the rest is for the request to arrive.
-const keepAliveShare = 2
-
 // dueToLive makes the next pass begin in time to keep the limiter alive.
 func (l *line) dueToLive() {
 	if !l.alive.IsZero() && l.alive.Before(l.dueAt) {

@@ -230,7 +230,7 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 		// The first has asked for an interval at 10 s: a round asks for both.
 		e.takes(900 * time.Millisecond)
 		time.Sleep(5*time.Second + 100*time.Millisecond)
-		assert.NoError(t, e.runJob(t.Context(), first, &job{run: func(context.Context, *job) error {
+		assert.NoError(t, e.runJob(t.Context(), first, &job{since: time.Now(), run: func(context.Context, *job) error {
 			cancel() // the first batch has landed
 			synctest.Wait()
 			return nil

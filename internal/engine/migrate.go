@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -15,7 +16,7 @@ func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int
 	for token, first := "", true; first || token != ""; first = false {
 		var next string
 		var n int64
-		err := e.runJob(ctx, l, &job{run: func(ctx context.Context, t *job) (err error) {
+		err := e.runJob(ctx, l, &job{since: time.Now(), run: func(ctx context.Context, t *job) (err error) {
 			n, next, err = e.migratePage(ctx, l, page, token, t)
 			return err
 		}})
@@ -36,9 +37,9 @@ func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token st
 		member[1] ^= 0xff // these are not this client's, and don't bear its mark
 		return append(all, member, token)
 	})
-	c.Stop = func(token string) bool {
+	c.Continued = func(token string, _ []any) (more bool, err error) {
 		next = token
-		return true
+		return false, nil
 	}
 	reply, err := e.lanes.Run(ctx, &c)
 	if err != nil {

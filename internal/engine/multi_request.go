@@ -76,7 +76,12 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		return v.granted, err
 	}
 	m.deadline = e.clock.At(start).Add(timeout)
-	each(m.queues, func(q *queue) { q.jointWaiters.join(m) })
+	each(m.queues, func(q *queue) {
+		if q.jointWaiters.waiting == nil {
+			q.jointWaiters.waiting = make(map[*multiRequest]struct{})
+		}
+		q.jointWaiters.waiting[m] = struct{}{}
+	})
 	defer each(m.queues, func(q *queue) { delete(q.jointWaiters.waiting, m) })
 	for refused := false; ; refused, start = true, time.Now() {
 		select {
@@ -191,7 +196,8 @@ func (m *multiRequest) finish(reply any, err error) {
 	case m.redo.replaces != nil:
 		err = &Error{Name: m.redo.replaces.Name, Err: m.engine.gaveNoDefault(m.redo.replaces, err)}
 	case err != nil:
-		err = m.explain(err)
+		number, explained := m.engine.explainPart(m.keys.Names(), err)
+		err = m.blame(number, explained)
 	default:
 		v, err = m.parse(reply)
 		for _, l := range m.limiters {
@@ -256,15 +262,13 @@ func (q *queue) beginBehindJobs(ctx context.Context, start, end time.Time) error
 	}
 	q.jobs.behind[admitted] = struct{}{}
 	q.mu.Unlock()
-	timer := time.NewTimer(time.Until(end))
-	defer timer.Stop()
 	var err error
 	select {
 	case <-admitted:
 		return nil
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-timer.C:
+	case <-time.After(time.Until(end)):
 		err = lane.NoAnswer(time.Since(start), false)
 	}
 	q.mu.Lock()
@@ -298,4 +302,58 @@ func each(queues []*queue, f func(q *queue)) {
 		f(q)
 		q.mu.Unlock()
 	}
+}
+
+// parse reads the script's answer.
+func (m *multiRequest) parse(reply any) (v verdict, err error) {
+	if granted, ok := reply.(int64); ok && granted == m.permits {
+		return verdict{granted: true}, nil
+	}
+	values, _ := reply.([]any)
+	if len(values) == 3 && values[0] == "exceeds" {
+		numbers, err := script.Integers(values[1:], 2)
+		if err != nil {
+			return verdict{}, err
+		}
+		return verdict{}, m.blame(numbers[0], errExceeds(m.permits, numbers[1]))
+	}
+	all := len(m.limiters)
+	numbers, err := script.Integers(reply, all)
+	if err != nil {
+		return verdict{}, err
+	}
+	if (len(numbers)-all)%3 != 0 {
+		return verdict{}, script.Unexpected(reply)
+	}
+	v.granted = len(numbers) == all
+	for i, keep := range numbers[:all] {
+		if keep < 0 {
+			m.engine.found(m.limiters[i], repaired)
+			keep = -1 - keep
+		}
+		v.keeps = append(v.keeps, script.Millis(keep))
+	}
+	for refusal := range slices.Chunk(numbers[all:], 3) {
+		v.wait = max(v.wait, script.Millis(max(refusal[1], -refusal[1])))
+		if l := m.one(refusal[0]); l != nil && l.auditDue(m.sent) {
+			l.auditDone(m.engine.clock.Now(), script.Millis(refusal[2]))
+		}
+	}
+	return v, nil
+}
+
+// one returns the limiter of that number, from 1, or nil if there is none.
+func (m *multiRequest) one(number int64) *Limiter {
+	if number < 1 || number > int64(len(m.limiters)) {
+		return nil
+	}
+	return m.limiters[number-1]
+}
+
+// blame names the limiter, by its number, in an error.
+func (m *multiRequest) blame(number int64, err error) error {
+	if l := m.one(number); l != nil {
+		return &Error{Name: l.Name, Err: err}
+	}
+	return err
 }

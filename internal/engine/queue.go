@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,7 +107,11 @@ func (q *queue) next(now time.Time) {
 	}
 	switch wait := q.line.dueAt.Sub(now); {
 	case q.line.count > 0 && q.pass == nil && wait > 0:
-		q.timer = restart(q.timer, wait, q.poll)
+		if q.timer == nil {
+			q.timer = time.AfterFunc(wait, q.poll)
+		} else {
+			q.timer.Reset(wait)
+		}
 		return
 	case q.line.count > 0 && q.pass == nil && q.listed && q.dueSince.IsZero():
 		q.dueSince = time.Now()
@@ -114,15 +119,6 @@ func (q *queue) next(now time.Time) {
 	if q.timer != nil {
 		q.timer.Stop()
 	}
-}
-
-// restart calls f after a while, with the given timer if there is one.
-func restart(t *time.Timer, after time.Duration, f func()) *time.Timer {
-	if t == nil {
-		return time.AfterFunc(after, f)
-	}
-	t.Reset(after)
-	return t
 }
 
 func (q *queue) poll() {
@@ -239,10 +235,10 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
 		a := b.answer(i, o, err)
-		if a.Decision.Granted {
-			granted += a.taken
+		if a.Granted {
+			granted += a.Taken
 			if r.State != lane.Sent || short != nil {
-				unwanted = append(unwanted, share{i, a.taken})
+				unwanted = append(unwanted, share{i, a.Taken})
 			}
 		}
 		switch {
@@ -253,7 +249,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 			if r.inLine {
 				q.line.remove(r)
 			}
-		case a.Decision.Granted && short != nil:
+		case a.Granted && short != nil:
 			q.answer(b, i, answer{err: short}, outcome{})
 		case r.Waits && a.refused() && !q.closed && !r.overdue(now):
 			q.lineUp(b, r, a, o, now)
@@ -307,13 +303,14 @@ func (q *queue) answer(b *batch, place int, a answer, o outcome) {
 		a.err = limit.ErrClosed
 	}
 	switch {
-	case !a.Decision.Granted:
-		a.Decision.RetryAfter = b.spread(r, a.Decision.RetryAfter)
+	case !a.Granted:
+		a.RetryAfter = b.spread(r, a.RetryAfter)
 	case r.Undo:
-		a.undo = q.undo(b.grants([]share{{place, a.taken}}, 0, o)[0])
+		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
 	case r.Settled:
-		member := b.grants([]share{{place, a.taken}}, 0, o)[0].member
-		a.pays = &settlement{engine: q.engine, limiter: r.limiter, member: member, permits: a.taken, sent: b.sent, granted: q.engine.clock.Now()}
+		member := b.grants([]share{{place, a.Taken}}, 0, o)[0].member
+		s := &settlement{engine: q.engine, limiter: r.limiter, member: member, permits: a.Taken, sent: b.sent, granted: q.engine.clock.Now()}
+		a.Settle = s.settle
 	}
 	r.answer, r.State = a, lane.Answered
 }
@@ -338,4 +335,31 @@ func (q *queue) close() {
 	q.gathered = nil
 	q.endLeases()
 	q.next(q.engine.clock.Now())
+}
+
+// withdraw is Leave for a request that has no answer. q.mu is held.
+func (q *queue) withdraw(r *request) {
+	r.byBatch = r.State == lane.Sent
+	r.State = lane.Gone
+	switch {
+	case r.byBatch:
+	case r.inLine:
+		q.line.remove(r)
+		q.next(q.engine.clock.Now())
+	default:
+		if q.left++; q.left > len(q.gathered)/2 {
+			q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
+			q.left = 0
+		}
+	}
+}
+
+// asksLast reports whether a request in line whose caller's patience has just ended is sent a last
+// time: the line asks at this moment. q.mu is held.
+func (q *queue) asksLast(r *request, now time.Time) bool {
+	if q.pass != nil || !q.line.stillAsks(r) || !now.Before(r.deadline.Add(q.engine.grace)) {
+		return false
+	}
+	q.next(now)
+	return true
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"sync/atomic"
 	"time"
 
@@ -64,9 +63,9 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 	for looks := 0; err == nil && r.left.Load() > 0 && looks < maxLooks; {
 		c := script.Call{Script: lua.InUse, Keys: l.Keys, Repeat: true, Args: script.Constant{place, e.ids.Mark(), age.Milliseconds(), from}}
 		next := ""
-		c.Stop = func(token string) bool {
+		c.Continued = func(token string, _ []any) (more bool, err error) {
 			next = token
-			return true
+			return false, nil
 		}
 		reply, readErr := e.lanes.Run(ctx, &c)
 		if readErr != nil {
@@ -107,18 +106,15 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		return append(all, r.left.Load(), r.engine.ids.Mark(), a.Token, members)
 	})
-	c.Continued = func(rest []any) error {
+	stopped := false
+	c.Continued = func(token string, rest []any) (more bool, err error) {
 		r.job.heard.Store(true)
 		numbers, err := script.Integers(rest, 1)
 		if err == nil {
 			r.left.Store(numbers[0])
 		}
-		return err
-	}
-	stopped := false
-	c.Stop = func(token string) bool {
 		stopped = token == "search"
-		return stopped
+		return !stopped, err
 	}
 	if _, err := r.engine.lanes.Run(ctx, &c); err != nil {
 		return err
@@ -136,29 +132,4 @@ func (r *release) begin() bool {
 	r.left.Store(r.job.permits)
 	r.asked.Store(r.job.permits)
 	return wanted
-}
-
-// grantTimes holds when each limiter's client was last granted permits, or may have been: in
-// nanoseconds since the Engine was made, 0 for never. Limiters may share an entry; a Release then
-// looks at some members without success.
-type grantTimes [1024]atomic.Int64
-
-var grantTimesSeed = maphash.MakeSeed()
-
-// grantTime returns the time of the limiter of that key.
-func (e *Engine) grantTime(key string) *atomic.Int64 {
-	return &e.taken[maphash.String(grantTimesSeed, key)%uint64(len(e.taken))]
-}
-
-// Granted records that the client may have been granted permits of the limiter with that key. No two
-// grants have the same time.
-func (e *Engine) Granted(key string) {
-	e.refusals.Granted(key)
-	last := e.grantTime(key)
-	for {
-		before := last.Load()
-		if last.CompareAndSwap(before, max(before+1, int64(e.clock.Since(e.made)))) {
-			return
-		}
-	}
 }

@@ -135,7 +135,3 @@ func (s *settlement) arguments(used int64) script.Arguments {
 		return append(all, s.member, used, charge, most, least, age, token, s.limiter.Fallback)
 	})
 }
-
-// shortAge is age minus the possible difference between the clocks of client and server: a second,
-// and a thousandth in their pace.
-func shortAge(age time.Duration) time.Duration { return max(0, age-age/1000-time.Second) }

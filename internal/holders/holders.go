@@ -108,13 +108,10 @@ func list(ctx context.Context, e *engine.Engine, keys *script.Keys, most int) (t
 	}
 	reply, err := e.Read(ctx, &engine.Limiter{Keys: keys}, script.Call{
 		Script: lua.InUse, Args: script.Paged{},
-		Continued: func(rest []any) error {
+		Continued: func(_ string, rest []any) (more bool, err error) {
 			add(rest)
-			return nil
-		},
-		Stop: func(string) bool {
 			whole = len(texts) < most
-			return !whole
+			return whole, nil
 		},
 	})
 	if last, ok := reply.([]any); ok && err == nil && whole && len(last) > 2 {

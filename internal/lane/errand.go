@@ -34,7 +34,7 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 		return nil, err
 	}
 	since := time.Now()
-	e := l.Of(ctx, c.Key()).begin(ctx, c, since, nil)
+	e := l.Of(ctx, c.Keys.Names()[0]).begin(ctx, c, since, nil)
 	select {
 	case <-e.wave.done:
 	case <-ctx.Done():
@@ -179,7 +179,9 @@ func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 		if e.State == Answered {
 			continue
 		}
-		if !goWith(calls, &e.call) {
+		if len(calls) > 0 && e.call.Repeat != calls[0].Repeat {
+			// A call that is not repeated has more time for its one attempt, and would leave the others
+			// none for a second.
 			break
 		}
 		calls = append(calls, &e.call)
@@ -187,13 +189,6 @@ func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 	l.errands = dropped(l.errands, n)
 	return calls
 }
-
-// goWith reports whether a call may share a flight with these. A call that is not repeated has more
-// time for its one attempt, and would leave others none for a second.
-func goWith(calls []*Call, c *Call) bool { return len(calls) == 0 || c.Repeat == calls[0].Repeat }
-
-// decides reports whether a flight of these calls may take decisions along.
-func decides(calls []*Call) bool { return len(calls) == 0 || calls[0].errand == nil || calls[0].Repeat }
 
 // departs reports whether to make an attempt of the call: not if the errand is over or no longer
 // wanted.

@@ -248,8 +248,8 @@ func (l *Lane) finish(c *Call, err error) {
 		l.done(c)
 		return
 	}
-	if f, ok := c.Owner.(Follower); ok && err == nil {
-		f.Progressed()
+	if err == nil {
+		c.Owner.Progressed()
 	}
 	l.laneFor(c, err).retry(c, backoff)
 }

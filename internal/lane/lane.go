@@ -46,13 +46,13 @@ type Owner interface {
 	// OnReply is called when the call is done. It returns true if it has prepared the call to be
 	// sent again.
 	OnReply(c *Call) (again bool)
+
+	// Progressed is called when a call of several steps was answered and goes on.
+	Progressed()
 }
 
 // By sets the context of the one caller whose request the call decides, for the Redis client's hooks.
 func (c *Call) By(ctx context.Context) { c.ctx = ctx }
-
-// Follower is an Owner that learns when a call of several steps was answered and goes on.
-type Follower interface{ Progressed() }
 
 const (
 	minFlights, maxFlights = 2, 64
@@ -99,9 +99,6 @@ func (l *Lanes) Close() { l.close.Do(func() { close(l.closed) }) }
 
 // Conn returns the connection of the lanes.
 func (l *Lanes) Conn() *script.Conn { return l.conn }
-
-// Observer returns the observer of the lanes; it may be nil.
-func (l *Lanes) Observer() *observe.Observer { return l.observer }
 
 // Of returns the lane to the master of a key.
 func (l *Lanes) Of(ctx context.Context, key string) *Lane { return l.to(l.conn.Master(ctx, key)) }

@@ -515,6 +515,8 @@ func (a *ask) OnReply(c *lane.Call) bool {
 	return false
 }
 
+func (a *ask) Progressed() {}
+
 func (a *ask) NextCall(time.Time) (c *lane.Call, more bool) { return a.call, false }
 
 // by sends the call as a request is sent, and returns what came of it.

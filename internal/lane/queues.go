@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -15,48 +16,29 @@ import (
 
 // Rule describes how one kind of limiter decides.
 type Rule struct {
-	// Package is the limiter's name in errors, and for observers if Options have none.
-	Package string
-
-	// Options are the limiter's options.
+	Package string // its name in errors, and for observers if Options have none
 	Options limit.Options
-
-	// Err is the error in the limiter's configuration. If it is not nil, nothing is asked.
-	Err error
-
-	// Most is the most permits that one call may decide about.
-	Most int64
-
-	// Limit is the most permits that there can ever be at once, 0 if only Redis knows it.
-	Limit int64
+	Err     error         // in the configuration; nothing is asked then
+	Most    int64         // permits that one call may decide about
+	Limit   int64         // the most permits that there can ever be at once, 0 if only Redis knows it
+	Usual   int64         // permits of a key in a Window, unless Redis says otherwise
+	Window  time.Duration // see Usual
+	Write   string        // the command by which decisions write, SET or ZADD; "": SET
 
 	// Check returns an error for a key that the limiter can't use, since it would reach what the
 	// limiter keeps beside its keys. nil: all keys can be used.
 	Check func(key string) error
 
-	// Usual is how many permits a key has in a Window unless Redis says otherwise.
-	Usual  int64
-	Window time.Duration
-
-	// Write is the command by which decisions write, SET or ZADD; empty: SET.
-	Write string
-
-	// Beside returns the second key that belongs to a key. nil: there is none.
-	Beside func(key string) (string, error)
-
-	// Ask returns the question about a batch for a key.
-	Ask func(key string, b *Batch) (*Question, error)
+	Beside func(key string) (string, error)              // returns the second key of a key; nil: there is none
+	Ask    func(key string, b *Batch) (*Question, error) // returns the question about a batch for a key
 }
 
 // Question is a script call, with a function that reads its answer.
 type Question struct {
 	Call
 
-	// Read turns the answer of the finished call into the batch's verdict.
-	Read func(reply any, err error) (Verdict, error)
-
-	// Next is the next question, if Read sets it: the answer does not decide the batch.
-	Next *Question
+	Read func(reply any, err error) (Verdict, error) // turns the answer into the batch's verdict
+	Next *Question                                   // set by Read if the answer does not decide the batch
 }
 
 // Verdict is the result of a batch.
@@ -304,4 +286,17 @@ func ParseVerdict(reply any) (v Verdict, extra int64, err error) {
 		Reset: script.Millis(max(0, numbers[4])),
 		Waits: numbers[5:],
 	}}, numbers[3], nil
+}
+
+// Open returns the Lanes to rdb for a limiter of keys, and its options for a Rule. The error is about
+// the client or the options.
+func Open(rdb script.Redis, opts []limit.Option) (*Lanes, limit.Options, error) {
+	err := script.CheckClient(rdb)
+	o := limit.Options{CallTimeout: script.DefaultTimeout}
+	for _, opt := range opts {
+		if opt != nil {
+			err = errors.Join(err, opt(&o))
+		}
+	}
+	return New(script.NewConn(rdb, o.CallTimeout), observe.New(o.Observer, o.Logger)), o, err
 }

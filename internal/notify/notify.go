@@ -234,16 +234,12 @@ func (n *Notices) receive(sub *redis.PubSub) {
 		}
 		asked = false
 		if m, ok := message.(*redis.Message); ok && m.Payload != string(n.host.ID) {
-			n.hear(m.Channel)
+			n.mu.Lock()
+			l := n.channels[m.Channel]
+			n.mu.Unlock()
+			if l != nil {
+				n.host.Heard(l.name)
+			}
 		}
-	}
-}
-
-func (n *Notices) hear(channel string) {
-	n.mu.Lock()
-	l := n.channels[channel]
-	n.mu.Unlock()
-	if l != nil {
-		n.host.Heard(l.name)
 	}
 }

@@ -22,12 +22,8 @@ const (
 // Rules are what the oldest Redisson that shares a limiter requires of a program that
 // writes beside it.
 type Rules struct {
-	// Version is Redisson's version, for messages.
-	Version string
-
-	// Layout is how members are packed; 0 if none are kept, and the value
-	// alone counts a fixed window.
-	Layout codec.Layout
+	Version string       // Redisson's, for messages
+	Layout  codec.Layout // of members; 0 if none are kept, and the value alone counts a fixed window
 
 	// Merge allows one member for several requests. Redisson counts members
 	// instead of permits in 3.16.2 to 3.34.
@@ -96,8 +92,10 @@ var lastPatches = map[int][]int{
 // the newest. Other unknown versions are limit.ErrInvalidConfig.
 func RulesFor(name string) (Rules, error) {
 	v, ok := parseVersion(name)
-	untested := ok && v.newer()
-	if !ok || !untested && !v.known() {
+	newest, _ := parseVersion(newestRedisson)
+	minors, untested := lastPatches[v[0]], newest.before(v)
+	known := v[1] < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})
+	if !ok || !untested && !known {
 		return Rules{}, fmt.Errorf("%w: %w: WithRedissonVersion: %q is no version of Redisson from %s to %s; name the oldest that shares the limiters, as in \"3.15.5\"",
 			limit.ErrInvalidConfig, limit.ErrUnsupported, name, oldestRedisson, newestRedisson)
 	}
@@ -113,18 +111,6 @@ func RulesFor(name string) (Rules, error) {
 		layout = codec.LayoutD1
 	}
 	return Rules{Version: name, Layout: layout, Merge: !v.before(version{3, 35, 0}), untested: untested}, nil
-}
-
-// known reports whether there is such a version.
-func (v version) known() bool {
-	minors := lastPatches[v[0]]
-	return v[1] < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})
-}
-
-// newer reports whether a version came after the newest known.
-func (v version) newer() bool {
-	newest, _ := parseVersion(newestRedisson)
-	return newest.before(v)
 }
 
 // parseVersion reads a version; ok reports whether it looks like one.

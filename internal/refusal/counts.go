@@ -2,7 +2,6 @@ package refusal
 
 import (
 	"hash/maphash"
-	"maps"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -21,9 +20,7 @@ type Counts struct {
 	// another's refusals, which costs a request.
 	changes [1024]atomic.Uint64
 
-	mu          sync.Mutex
-	grants      map[string]weak.Pointer[grants]
-	most        int         // counts that this map has held
+	grants      sync.Map    // weak.Pointer[grants] by key
 	remembering atomic.Bool // there are some
 }
 
@@ -45,34 +42,26 @@ func (c *Counts) NewCache(key string) *Cache {
 
 // grantsOf returns the limiter's count, which is kept for as long as a Cache is.
 func (c *Counts) grantsOf(key string) *grants {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if g := c.grants[key].Value(); g != nil {
-		return g
+	made := &grants{}
+	mine := weak.Make(made)
+	for {
+		found, known := c.grants.LoadOrStore(key, mine)
+		if !known {
+			runtime.AddCleanup(made, func(unused weak.Pointer[grants]) { c.grants.CompareAndDelete(key, unused) }, mine)
+			c.remembering.Store(true)
+			return made
+		}
+		if g := valueOf(found); g != nil {
+			return g
+		}
+		c.grants.CompareAndDelete(key, found)
 	}
-	g := &grants{}
-	if c.grants == nil {
-		c.grants = make(map[string]weak.Pointer[grants])
-	}
-	c.grants[key] = weak.Make(g)
-	c.most = max(c.most, len(c.grants))
-	runtime.AddCleanup(g, c.uncount, key)
-	c.remembering.Store(true)
-	return g
 }
 
-// uncount removes an unused count.
-func (c *Counts) uncount(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.grants[key].Value() == nil {
-		delete(c.grants, key)
-	}
-	if left := len(c.grants); left < c.most/2 { // a map does not shrink by itself
-		smaller := make(map[string]weak.Pointer[grants], left)
-		maps.Copy(smaller, c.grants)
-		c.grants, c.most = smaller, left
-	}
+// valueOf returns the count that a value of the map points to, nil if it is unused.
+func valueOf(value any) *grants {
+	p, _ := value.(weak.Pointer[grants])
+	return p.Value()
 }
 
 // Changed records that permits of the limiter may have become free.
@@ -83,10 +72,8 @@ func (c *Counts) Granted(key string) {
 	if !c.remembering.Load() {
 		return
 	}
-	c.mu.Lock()
-	g := c.grants[key].Value()
-	c.mu.Unlock()
-	if g != nil {
+	found, _ := c.grants.Load(key)
+	if g := valueOf(found); g != nil {
 		g.count.Add(1)
 	}
 }

@@ -14,15 +14,9 @@ import (
 
 // Attempt is what the arguments of a script may depend on.
 type Attempt struct {
-	// Age is the time since the first attempt that may have run was sent, below 0 if there is
-	// none.
-	Age time.Duration
-
-	// Token is from the script's last answer {"again", token, ...}.
-	Token string
-
-	// Repeated reports whether an attempt with this token may have run already.
-	Repeated bool
+	Age      time.Duration // since the first attempt that may have run was sent; below 0 if there is none
+	Token    string        // from the script's last answer {"again", token, ...}
+	Repeated bool          // an attempt with this token may have run already
 }
 
 // Arguments makes the arguments for the attempts of a call.
@@ -55,24 +49,13 @@ type Call struct {
 	Script *lua.Script
 	Keys   *Keys
 	Args   Arguments
+	Repeat bool   // the script can tell a repeated attempt from a new one, or may run any number of times
+	Reads  bool   // the script changes nothing that matters; then Repeat is set too
+	Joint  *Joint // how the first attempt may be merged with other calls; nil: not at all
 
-	// Repeat reports whether the script can tell a repeated attempt from a new one, or may run any
-	// number of times.
-	Repeat bool
-
-	// Reads reports whether the script changes nothing that matters; then Repeat is set too.
-	Reads bool
-
-	// Continued, if not nil, gets an answer {"again", token, ...} without the token. An error from
-	// it ends the call.
-	Continued func(rest []any) error
-
-	// Stop, if not nil, is called after Continued with the token of an answer {"again", token,
-	// ...}, and reports whether the call is done with it.
-	Stop func(token string) bool
-
-	// Joint says how the first attempt may be merged with other calls.
-	Joint *Joint
+	// Continued, if not nil, gets an answer {"again", token, ...}, and reports whether the call goes
+	// on: otherwise it is done with that answer, or fails with the error.
+	Continued func(token string, rest []any) (more bool, err error)
 
 	// Since is when the time until the first answer began, which is the Conn's timeout. Zero means
 	// the first attempt. Each answer restarts that time.
@@ -113,9 +96,6 @@ const (
 type Runner interface {
 	Run(ctx context.Context, c *Call) (any, error)
 }
-
-// Key returns the key that decides to which server the call goes.
-func (c *Call) Key() string { return c.Keys.names[0] }
 
 // Begin says that an attempt is made now, and returns when it must have ended.
 func (c *Call) Begin(to *Conn) time.Time {
@@ -205,13 +185,10 @@ func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 		return true, 0
 	}
 	if c.Continued != nil {
-		if c.err = c.Continued(rest); c.err != nil {
+		if more, c.err = c.Continued(token, rest); !more || c.err != nil {
+			c.reply = reply
 			return true, 0
 		}
-	}
-	if c.Stop != nil && c.Stop(token) {
-		c.reply = reply
-		return true, 0
 	}
 	c.token, c.repeated = token, false
 	c.attempts, c.counted, c.until, c.Since, c.last = 0, 0, time.Time{}, time.Time{}, nil

@@ -92,7 +92,10 @@ return {'again', 'token' .. n, n}`)
 		var rest []any
 		call := script.Call{
 			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
-			Continued: func(all []any) error { rest = append(rest, all...); return nil },
+			Continued: func(_ string, all []any) (more bool, err error) {
+				rest = append(rest, all...)
+				return true, nil
+			},
 		}
 		reply, err := newConn(s.rdb).Run(t.Context(), &call)
 		require.NoError(t, err)
@@ -103,7 +106,7 @@ return {'again', 'token' .. n, n}`)
 		enough := errors.New("enough")
 		call := script.Call{
 			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
-			Continued: func([]any) error { return enough },
+			Continued: func(string, []any) (more bool, err error) { return false, enough },
 		}
 		_, err := newConn(s.rdb).Run(t.Context(), &call)
 		require.ErrorIs(t, err, enough)

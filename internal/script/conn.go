@@ -154,12 +154,10 @@ func (c *Conn) learn(ctx context.Context, key string) {
 	if slow {
 		return
 	}
-	timer := time.NewTimer(time.Until(asked.Add(maxLearn)))
-	defer timer.Stop()
 	select {
 	case <-done:
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(time.Until(asked.Add(maxLearn))):
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.slow = c.learning == done

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -13,19 +11,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
-
-// Want is the state of a handle with WithRate.
-type Want struct {
-	set  atomic.Bool // Redis had the rate when the handle looked
-	mu   sync.Mutex
-	look *look // under way, or the one that succeeded
-}
-
-// look is one try to set the limiter's rate, for all who wait for it.
-type look struct {
-	done chan struct{}
-	err  error
-}
 
 // Rate reads a limiter's rate.
 func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
@@ -68,9 +53,7 @@ func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration
 	var late <-chan time.Time
 	start := time.Now()
 	if timeout > 0 {
-		timer := time.NewTimer(timeout + e.grace)
-		defer timer.Stop()
-		late = timer.C
+		late = time.After(timeout + e.grace)
 	}
 	looked := l.Want.begin(func() error { return e.giveRate(context.WithoutCancel(ctx), l) })
 	select {
@@ -81,27 +64,6 @@ func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration
 	case <-late:
 		return 0, lane.NoAnswer(time.Since(start), false)
 	}
-}
-
-// begin starts a look, unless one is under way or has succeeded.
-func (w *Want) begin(do func() error) *look {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.look == nil {
-		begun := &look{done: make(chan struct{})}
-		w.look = begun
-		go func() {
-			defer close(begun.done)
-			if begun.err = do(); begun.err == nil {
-				w.set.Store(true)
-				return
-			}
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.look = nil
-		}()
-	}
-	return w.look
 }
 
 // giveRate sets the limiter's rate if it is another one. The script has the same effect however often
@@ -143,4 +105,63 @@ func (e *Engine) differs(l *Limiter, permits int64, interval time.Duration) {
 		Kind: limit.RateDiffers, Limiter: l.Observed,
 		Found: limit.Rate{Permits: permits, Interval: interval}, Want: limit.Rate{Permits: l.Rate.Permits, Interval: l.Rate.Interval},
 	}, once)
+}
+
+// comparePause is how long a handle waits before it compares its default with the limiter's again:
+// another program may have set up the limiter since.
+const comparePause = time.Minute
+
+// compareDue reports whether it is time to compare the handle's default with the one that set up the
+// limiter.
+func (l *Limiter) compareDue(now time.Time) bool {
+	return l.Fallback != "" && l.Want == nil && now.UnixNano() >= l.compared.Load()
+}
+
+// hasCompared records that a call sent then was answered, which compared them if that was due.
+func (l *Limiter) hasCompared(sent time.Time) {
+	if l.compareDue(sent) {
+		l.compared.Store(sent.Add(comparePause).UnixNano())
+	}
+}
+
+// olderDefault reads the answer of a script that found the default of a program that began
+// before. The words in front of it are the answer's name and, for several limiters, the limiter's
+// number.
+func olderDefault(reply any) (older limit.Rate, number int64, ok bool) {
+	words, _ := reply.([]any)
+	if len(words) != 5 && len(words) != 6 || words[0] != "default" {
+		return limit.Rate{}, 0, false
+	}
+	values, err := script.Integers(words[1:], 4)
+	if err != nil {
+		return limit.Rate{}, 0, false
+	}
+	return rateOf(values[len(values)-4:]), values[0], true
+}
+
+// gaveDefault records that the limiter's default was replaced, or another program was faster.
+func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
+	e.changed(l)
+	l.hasCompared(e.clock.Now())
+	if reply == int64(1) {
+		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
+	}
+}
+
+// gaveNoDefault returns the error for callers whose request waited for that call, which failed.
+func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
+	e.changed(l)
+	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
+}
+
+// comparedDefault records what an answer says about the limiter's default.
+func (e *Engine) comparedDefault(b *batch, o outcome) {
+	if !b.compares {
+		return
+	}
+	l := b.limiter()
+	l.hasCompared(b.sent)
+	if o.findings&overruled != 0 {
+		e.differs(l, o.Limit, o.interval)
+	}
 }
