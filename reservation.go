@@ -33,7 +33,7 @@ func (l *RateLimiter) reserve(ctx context.Context, permits int64, timeout time.D
 }
 
 // Reservation is the answer to [RateLimiter.Reserve]. If it is Granted, settle it once with
-// [Reservation.Settle]. It is safe for use by several goroutines.
+// [Reservation.Settle]. It is safe for concurrent use.
 type Reservation struct {
 	limit.Decision
 

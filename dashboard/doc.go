@@ -7,7 +7,7 @@
 //		Write:     true,
 //	})))
 //
-// One goroutine reads from Redis for all who look, with a bounded number of commands a
-// second, and only while a page is open. The page needs no other server: all that it
-// is made of is in the binary.
+// One goroutine reads from Redis for all open pages, with a bounded number of commands a
+// second, and only while a page is open. The page loads nothing from other servers: all its
+// files are in the binary.
 package dashboard

@@ -16,9 +16,8 @@ const (
 	maxObserved = 10_000
 )
 
-// Observer counts the refusals of the Clients and limiters that it is handed to, by
-// WithObserver, for the page. It is safe for use by several goroutines. The zero
-// Observer counts from nothing.
+// Observer counts, for the page, the refusals of the Clients and limiters that have it as
+// WithObserver's. It is safe for concurrent use. The zero Observer counts from nothing.
 type Observer struct {
 	limit.NoObserver
 

@@ -33,9 +33,9 @@ type ClientIPConfig struct {
 	IPv6Bits int
 }
 
-// ClientIP counts by the address of the client. IPv4 addresses written as IPv6
-// are IPv4; ports and zones don't count. The part is empty if the peer has no
-// IP address, as on a Unix socket.
+// ClientIP counts by the address of the client. IPv4 addresses written as IPv6 count as IPv4;
+// ports and zones are ignored. The part is empty if the peer has no IP address, as on a Unix
+// socket.
 func ClientIP(cfg ClientIPConfig) KeyFunc {
 	f, err := newIPFinder(cfg)
 	if err != nil {

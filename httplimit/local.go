@@ -9,8 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Local returns a limiter that keeps its state in this process: a sliding window with so
-// many permits for each key, for [WithFallback]. Each process has its own: n processes
+// Local returns a limiter that keeps its state in this process, for [WithFallback]: a sliding
+// window that grants so many permits for each key. Each process has its own: n processes
 // together grant up to n times as much as one limiter in Redis.
 //
 // No span of a window's length ever gets more than permits. Up to 32 grants in a window

@@ -39,8 +39,8 @@ type observer struct {
 	waits map[string]int // waiting callers, by limiter; zeros are not kept
 }
 
-// New returns an observer for one Client, or one limiter of keys: for WithObserver.
-// What a meter provider refuses goes to [go.opentelemetry.io/otel.Handle].
+// New returns an observer for the WithObserver of one Client or one limiter of keys. Errors of
+// the meter provider go to [go.opentelemetry.io/otel.Handle].
 func New(opts ...Option) limit.Observer {
 	c := newConfig(opts)
 	o := &observer{
