@@ -103,7 +103,7 @@ func flagError(_ *cobra.Command, err error) error {
 	}
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if short := unknown.GetSpecifiedShortnames(); strings.IndexAny(short, "0123456789.") == 0 {
-			return fmt.Errorf("-%s is below 0; a name that begins so goes after --", short)
+			return fmt.Errorf("-%s is below 0; write -- before a name that begins with -", short)
 		}
 	}
 	return err
@@ -113,7 +113,7 @@ func flagError(_ *cobra.Command, err error) error {
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",
-		Short:   "Tell more of a command",
+		Short:   "Explain a command",
 		Example: "  rrl help acquire",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, _, err := cmd.Root().Find(args)

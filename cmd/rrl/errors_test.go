@@ -40,7 +40,7 @@ acquire a --timeout soon              !> --timeout "soon": want a time, such as 
 acquire a -n two                      !> --permits "two": want a whole number
 acquire a -n 99999999999999999999     !> --permits "99999999999999999999" is out of range
 acquire a --wait=maybe                !> --wait "maybe": want true or false
-set-rate orders -5/1s                 !> -5/1s is below 0; a name that begins so goes after --
+set-rate orders -5/1s                 !> -5/1s is below 0; write -- before a name that begins with -
 set-rate orders                       !> RATE is missing; usage: rrl set-rate NAME RATE
 try-set-rate orders 100               !> want permits/interval, such as 100/s
 update-rate orders 1/1s --type each   !> want overall or per-client

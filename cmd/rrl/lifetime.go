@@ -92,7 +92,7 @@ func newDelete(a *app) *cobra.Command {
 		Use:   "delete NAME",
 		Short: "Delete a limiter with all it keeps",
 		Long: `Delete a limiter with all it keeps. A key that holds something else is left alone
-unless --force is given: what counts as a limiter, broken or not, rrl ls lists.
+unless --force is given. rrl ls lists what counts as a limiter, broken or not.
 
 Exits 1 if there is no such limiter.`,
 		Example: `  rrl delete orders`,
@@ -144,7 +144,7 @@ func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string, 
 		}
 	}
 	if foreign(kind, fields) {
-		return fmt.Errorf("%s is a %s and no limiter, nothing changed; rrl delete --force removes it", words.Printable(name), what)
+		return fmt.Errorf("%s is a %s, not a limiter: nothing changed; rrl delete --force removes it", words.Printable(name), what)
 	}
 	return nil
 }

@@ -300,15 +300,15 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 	const other = "hash of something else"
 	for name, is := range map[string]string{"text": "string", "user": other, "car": other, "job": other} {
 		s.play(`
-delete NAME          !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
-expire NAME 1m       !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
-expire NAME --clear  !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
+delete NAME          !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
+expire NAME 1m       !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
+expire NAME --clear  !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
 `, "NAME", name, "WHAT", is)
 		assert.True(t, s.Exists(name), name)
 	}
 	for _, command := range []string{"set-rate", "try-set-rate", "update-rate"} {
 		s.play(`
-COMMAND user 10/s --keep-alive 1h !> user is a hash of something else and no limiter, nothing changed
+COMMAND user 10/s --keep-alive 1h !> user is a hash of something else, not a limiter: nothing changed
 COMMAND text 10/s                 !> config is of type string, not hash
 `, "COMMAND", command)
 	}

@@ -56,7 +56,7 @@ func newTake(a *app) *cobra.Command {
 of a few lines, under the same keys. It is one try; acquire is for limiters of
 Redisson's kind. With --peek nothing is taken.
 
-Their keys don't tell what they belong to nor the limit, so ls and top can't list
+Nothing in their keys names the limiter or the limit, so ls and top can't list
 them.
 
 Exits 0 if the permits were granted, 1 if not.`,

@@ -50,7 +50,7 @@ func (b build) String() string {
 func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
-		Short:   "Tell version, commit and Go version",
+		Short:   "Print version, commit and Go version",
 		Example: `  rrl version --json`,
 		Args:    named(),
 		RunE: func(*cobra.Command, []string) error {
