@@ -177,8 +177,8 @@ func WithDefault(cfg Config) LimiterOption {
 // use, as UpdateRate with [KeepState] does; a change of type starts full. If it can't read or set the
 // rate, the call fails and takes nothing, and the next call tries again.
 //
-// After that the handle does not compare, and the rate set last holds, whether a program, Redisson
-// or an operator set it. A limiter that is gone is set up again with the handle's rate, as by
+// After that the handle does not compare, and the rate set last holds, whether a program, Redisson or
+// an operator set it. A limiter that is gone is set up again with the handle's rate, as with
 // [WithDefault]. Keep the handle: a new one compares again. The observer and the log receive
 // [limit.RateReplaced] if the first call found another rate, and [limit.RateDiffers] if a later answer
 // shows another rate, which not every answer does.

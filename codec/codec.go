@@ -86,9 +86,8 @@ type Member struct {
 	Permits uint32
 }
 
-// Append appends the packed member to dst and returns the extended slice. With
-// an error, which wraps [ErrUnknownLayout] or [ErrInvalidID], it returns dst as
-// it was.
+// Append appends the packed member to dst and returns the extended slice. With an error, which
+// wraps [ErrUnknownLayout] or [ErrInvalidID], it returns dst unchanged.
 func Append(dst []byte, layout Layout, id []byte, permits uint32) ([]byte, error) {
 	if layout < LayoutB || layout > LayoutD {
 		return dst, fmt.Errorf("%w: %v", ErrUnknownLayout, layout)

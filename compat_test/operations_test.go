@@ -194,7 +194,7 @@ func (d drawer) permits(s *model.State) int64 {
 	return 1 + d.Int64N(min(rate, 5))
 }
 
-// javaDo has a Redisson do an operation, now being base, and returns what it says.
+// javaDo makes a Redisson do an operation, now being base, and returns its answer.
 func javaDo(ctx context.Context, java *javaClient, name string, op model.Op, base int64) model.Answer {
 	switch op.Do {
 	case "tryAcquire", "release":

@@ -128,7 +128,7 @@ func WithTokens(look, change string) Authorize {
 		case same(given, change):
 			return "who has the token, at " + host, nil
 		case action == Change:
-			refusal = fmt.Errorf("%w: no token, or another", ErrUnauthenticated)
+			refusal = fmt.Errorf("%w: the token is missing or wrong", ErrUnauthenticated)
 		case look == "", same(given, look), same(password, look), same(password, change):
 			return host, nil
 		}
@@ -142,10 +142,10 @@ func WithTokens(look, change string) Authorize {
 const bearer = "Bearer "
 
 // errNoLookToken makes browsers ask for the token.
-var errNoLookToken = fmt.Errorf("%w: no token for looking, or another", ErrUnauthenticated)
+var errNoLookToken = fmt.Errorf("%w: the token for looking is missing or wrong", ErrUnauthenticated)
 
-// same reports whether a token is the one that is wanted. An empty one never is. Hashes
-// are compared, so that the time tells nothing of the length either.
+// same reports whether a token is the right one. An empty one never is. Hashes are compared, so
+// that the time tells nothing of the length either.
 func same(given, want string) bool {
 	g, w := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(want))
 	return want != "" && subtle.ConstantTimeCompare(g[:], w[:]) == 1
@@ -183,12 +183,12 @@ func (c *Config) validate() error {
 	}
 	switch {
 	case c.Authorize == nil:
-		return invalid("there is no Authorize")
+		return invalid("Authorize is nil")
 	case c.Reads < minReads:
 		return invalid(fmt.Sprintf("Reads is below %d", minReads))
 	}
 	if slices.ContainsFunc(c.Hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }) {
-		return invalid("Hosts are names and addresses as browsers send them, neither empty nor URLs")
+		return invalid("Hosts must be host names or addresses, such as limits.example.com, neither empty nor URLs")
 	}
 	for i, o := range c.Others {
 		if o.Name == "" || o.Prefix == "" || o.Limiter == nil {

@@ -3,7 +3,7 @@
 //
 //	mux.Handle("/limits/", http.StripPrefix("/limits", dashboard.Handler(dashboard.Config{
 //		Redis:     rdb,
-//		Authorize: authorize, // who asks, by the login of one's own
+//		Authorize: authorize, // your own login: who asks
 //		Write:     true,
 //	})))
 //

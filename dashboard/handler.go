@@ -151,7 +151,7 @@ func (c *call) authorize(action Action) error {
 				challenge = `Basic realm="rate limiters: the token is the password", charset="UTF-8"`
 			}
 			c.w.Header().Set("WWW-Authenticate", challenge)
-			return answer.Refuse(http.StatusUnauthorized, "who asks is not known, or the token is another")
+			return answer.Refuse(http.StatusUnauthorized, "the token or login is missing or wrong")
 		}
 		return answer.Refuse(http.StatusForbidden, "")
 	}

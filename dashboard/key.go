@@ -173,8 +173,8 @@ func (c *call) isStateOf(ctx context.Context, key, suffix string) bool {
 	return false
 }
 
-// isLimiter reports whether a hash is that of a RateLimiter that can be read, and
-// whether it is something else's.
+// isLimiter reports whether a hash is a RateLimiter's that can be read, and whether it is
+// something else's.
 func (c *call) isLimiter(ctx context.Context, key string) (is, foreign bool, err error) {
 	fields, err := c.cfg.Redis.HMGet(ctx, key, look.FieldNames...).Result()
 	if err != nil {

@@ -33,8 +33,8 @@ type inspection struct {
 	at    time.Time
 }
 
-// inspect reads the limiters of these viewers in full. What the server refuses of one,
-// such as for want of a right, is that one's error in failed.
+// inspect reads the limiters of these viewers in full. If the server refuses to read one, for
+// example for lack of a right, failed has its error.
 func (p *poller) inspect(ctx context.Context, viewers []*viewer) (failed map[string]error, err error) {
 	failed = make(map[string]error)
 	fresh := make(map[string]*inspection, len(viewers))

@@ -127,7 +127,7 @@ func (c *call) previewMany(r *request) error {
 	})
 }
 
-// searchName stands for the limiters of a search where others name one.
+// searchName stands for the limiters of a search in place of one limiter's name.
 func searchName(search string) named {
 	return named{Name: "names with " + shown(search), Bytes: len(search)}
 }

@@ -178,8 +178,8 @@ func (o *othersReader) peek(ctx context.Context, keys []*otherKey, spend *look.R
 		spend.Spend(time.Since(start), cmds)
 	}
 	for _, k := range keys {
-		// What is under one key is that key's problem; a server that does not answer
-		// is everybody's.
+		// What is under one key is that key's problem; a server that does not answer is a
+		// problem of all.
 		if k.err != nil && limit.KindOf(k.err) == limit.KindUnavailable {
 			return k.err
 		}

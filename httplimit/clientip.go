@@ -20,12 +20,12 @@ type ClientIPConfig struct {
 	// is read.
 	Trusted []netip.Prefix
 
-	// Header is where the trusted proxies write the address. Default:
-	// "X-Forwarded-For". That header and "Forwarded" (RFC 7239) are lists, read from the
-	// right: trusted addresses are skipped, and the first other one is the client's. The
-	// walk stops at an entry that is not an address; the client's address is then the one
-	// before it. Any other header, such as "X-Real-IP", holds one address; if there are none
-	// or several, the peer's is used.
+	// Header is the header in which the trusted proxies write the address. Default:
+	// "X-Forwarded-For". That header and "Forwarded" (RFC 7239) are lists, read from the right:
+	// trusted addresses are skipped, and the first other one is the client's. The walk stops at
+	// an entry that is not an address; the client's address is then the one before it. Any
+	// other header, such as "X-Real-IP", holds one address; if there are none or several, the
+	// peer's is used.
 	Header string
 
 	// IPv6Bits is the length of the prefix of IPv6 addresses that count as one client, 1

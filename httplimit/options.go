@@ -209,7 +209,7 @@ func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Optio
 func WithHeaders(h Headers) Option {
 	return func(s *settings) error {
 		if h != Draft11 && h != NoHeaders {
-			return fmt.Errorf("WithHeaders: there is no choice %d", h)
+			return fmt.Errorf("WithHeaders: %d is neither Draft11 nor NoHeaders", h)
 		}
 		s.headers, s.serverOnly = h, "WithHeaders"
 		return nil
@@ -252,7 +252,7 @@ func WithWait(most time.Duration) Option {
 
 func checkBound(option string, most time.Duration) error {
 	if most < 0 {
-		return fmt.Errorf("%s: %v", option, most)
+		return fmt.Errorf("%s: %v is below 0", option, most)
 	}
 	return nil
 }

@@ -177,8 +177,8 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// A request waits as long as its context and WithWait allow, and fails at once if that
-// can be told.
+// A request waits as long as its context and WithWait allow, and fails at once if that is known
+// not to suffice.
 func TestTransportWaits(t *testing.T) {
 	t.Parallel()
 	wait := func(most time.Duration) []httplimit.Option { return []httplimit.Option{httplimit.WithWait(most)} }

@@ -63,7 +63,7 @@ func (w *wait) obtain() error {
 	}
 }
 
-// ask asks the limiters, or waits at the one that waits itself. The error is errMaxWait.
+// ask asks the limiters, or calls the one limiter that waits itself. The error is errMaxWait.
 func (w *wait) ask() error {
 	if w.asked {
 		for i := range w.results {

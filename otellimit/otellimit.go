@@ -152,8 +152,8 @@ func (o *observer) Settled(s limit.Settled) {
 	o.used.Add(ctx, max(0, s.Actual), of.add...)
 }
 
-// known are the events that are there with a count of 0 from the beginning: how much
-// of a counter has come lately can't be told from one that begins with its first event.
+// known are the events that are there with a count of 0 from the beginning: a counter that
+// begins with its first event does not show how much of it came lately.
 var known = []limit.EventKind{
 	limit.ServerSilent, limit.ServerAnswers, limit.AskedNoMore, limit.AskedAgain,
 	limit.PermitsGivenUp, limit.StateRepaired, limit.LayoutsExclude, limit.ReplicasBehind, limit.ReplicasKeepUp,

@@ -217,7 +217,7 @@ func TestNamesAreBounded(t *testing.T) {
 		for _, name := range want {
 			assert.True(t, seen[name], "%d names: %s", most, name)
 		}
-		// Those that are told together add up.
+		// Those that are reported together add up.
 		apart := max(0, most)
 		assert.Equal(t, fmt.Sprint(2*(1000-apart)), points["ratelimiter.decisions{ratelimiter.name=_OTHER,ratelimiter.outcome=granted}"])
 		assert.Equal(t, fmt.Sprint(999*1000/2-apart*(apart-1)/2), points["ratelimiter.waiting_callers{ratelimiter.name=_OTHER}"])
@@ -361,7 +361,7 @@ func (refusingMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.
 	return nil, errors.New("no counters here")
 }
 
-// Not parallel: the error handler is everybody's.
+// Not parallel: the error handler is global.
 //
 //nolint:paralleltest // the error handler is everybody's
 func TestWhatAProviderRefusesGoesToTheErrorHandler(t *testing.T) {

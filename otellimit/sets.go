@@ -41,8 +41,8 @@ func (t *table[K, V]) get(key K, build func() V) V {
 	return found
 }
 
-// getOf is get for a table of at most so many: ok is false for what is not there and
-// would be one too many.
+// getOf is get for a table of at most that size: ok is false for what is not there and would be
+// one too many.
 func (t *table[K, V]) getOf(most int, key K, build func() V) (found V, ok bool) {
 	if found, ok, full := t.find(most, key); ok || full {
 		return found, ok

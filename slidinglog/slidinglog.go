@@ -114,7 +114,7 @@ func (l *Limiter) Err() error { return l.table.Err() }
 //
 // When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. A request whose
 // answer was lost is repeated and takes its permits once. Errors: limit.ErrInvalidConfig for an empty
-// key or that of the thresholds, limit.ErrInvalidPermits for n below 1 or above MaxPermits,
+// key or the key of the thresholds, limit.ErrInvalidPermits for n below 1 or above MaxPermits,
 // limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt if the key holds something else or
 // the threshold is not a number of 0 or more, and limit.ErrUnavailable if Redis did not decide in time.
 // If permits may have been taken, the error is limit.ErrUnknownOutcome too.

@@ -152,8 +152,8 @@ func TestFaultRefusalForgetsTheRefill(t *testing.T) {
 	})
 }
 
-// The time to live is that of the whole refills before the bucket is full, so
-// that it starts full again too soon.
+// The time to live covers only the whole refills before the bucket is full, so that it starts
+// full again too soon.
 func TestFaultTTLEndsBeforeTheRefill(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -319,7 +319,7 @@ func TestLongestTimeToFill(t *testing.T) {
 	})
 }
 
-// What was taken out of a bucket that is gone is not put into the one made anew.
+// What was taken out of a bucket that is gone is not put into the new one.
 func TestGivingBackToAnotherBucket(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -360,9 +360,9 @@ func TestRefillsGoOnByAClockSetBack(t *testing.T) {
 	}
 }
 
-// A service whose clock is ahead finds the time that it wrote: ours would have it
-// refill anew after each visit. Neither do we set it back while the server's clock
-// goes on, nor more than once when that has gone back.
+// A service whose clock is ahead finds the time that it wrote: ours would make it refill again
+// after each visit. Neither do we set it back while the server's clock goes on, nor more than
+// once when that has gone back.
 func TestTimeOfAFastClockStays(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {

@@ -196,7 +196,7 @@ func Summarize(values []float64) Summary {
 // Of returns the summary of what was measured.
 func (r *Results) Of(k Key) Summary { return Summarize(r.Values[k]) }
 
-// Ratio returns a as so many times b, round by round.
+// Ratio returns a as a multiple of b, round by round.
 func (r *Results) Ratio(a, b Key) Summary {
 	x, y := r.Values[a], r.Values[b]
 	var ratios []float64

@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/server"
 )
 
-// cell is a number of callers on so many limiters, which grant all or refuse all.
+// cell is a number of callers on a number of limiters, which grant all or refuse all.
 type cell struct {
 	network  string
 	mode     string
@@ -162,7 +162,7 @@ func (r *run) prepare(ctx context.Context, p *opened, c cell) (int64, error) {
 	return int64(given), nil
 }
 
-// put puts one load on one peer and adds what came of it.
+// put puts one load on one peer and adds the result.
 func (r *run) put(ctx context.Context, p *opened, c cell, draw load.Draw) (*load.Result, error) {
 	l := load.Load{
 		Callers: c.callers, Limiters: c.limiters, Draw: draw,

@@ -51,8 +51,8 @@ func (a *app) findNames(ctx context.Context, prefix string) []string {
 	limiters, _ := w.run(soon)
 	names := make([]string, 0, len(limiters))
 	for _, l := range limiters[:min(len(limiters), completeNames)] {
-		// One that has a line's end in it would be several, and shells print what
-		// terminals act on as it is.
+		// A name with a line break would become several, and shells print control characters as
+		// they are.
 		if !strings.ContainsFunc(l.Name, unicode.IsControl) {
 			names = append(names, l.Name)
 		}

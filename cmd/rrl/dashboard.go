@@ -168,7 +168,7 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 		Handler:           dashboard.Handler(cfg),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second, // of one answer; streams see to theirs
+		WriteTimeout:      30 * time.Second, // of one answer; streams set their own
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),

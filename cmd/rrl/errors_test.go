@@ -497,7 +497,7 @@ func TestALimiterThatIsBeingMovedIsListedOnce(t *testing.T) {
 		var got outcome
 		assert.Eventually(t, func() bool { // a busy machine answers nothing in time
 			got = s.rrl("%s {shop}:1", command)
-			return got.code == exitError && strings.Contains(got.stderr, "the cluster moves these keys to another node just now: try again")
+			return got.code == exitError && strings.Contains(got.stderr, "the cluster is moving these keys to another node: try again")
 		}, time.Minute, time.Millisecond, "%s: %v", command, &got)
 	}
 	move.MoveKeys(t, "{shop}:0", "{shop}:3", "{shop}:4", "{shop}:5", "{shop}:6", "{shop}:7")

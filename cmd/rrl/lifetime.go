@@ -64,7 +64,7 @@ Exits 1 if nothing changed: there is no such limiter, or nothing to clear.`,
 						return err
 					}
 					if there {
-						otherwise = "does not expire anyway, nothing changed"
+						otherwise = "has no time to live, nothing changed"
 					}
 				}
 				return a.printChanged(name, "changed", changed, text, otherwise)

@@ -60,7 +60,7 @@ update-rate own 5/1h                   => own has 5 permits every 1h for each cl
 	for _, st := range s.show("own").States {
 		assert.EqualValues(t, 4, st.InUse, *st.ClientID)
 	}
-	// What is broken is mended by starting anew, as the error says.
+	// Starting anew mends what is broken, as the error says.
 	s.HSet("broken", "rate", "ten", "interval", "1000", "type", "0")
 	s.play(`
 set-rate own 5/1h --type overall                 => own has 5 permits every 1h

@@ -20,7 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// listed is one limiter of the list. Of one that is broken the rest may be missing.
+// listed is one limiter of the list. If it is broken, the rest may be missing.
 type listed struct {
 	Name        string      `json:"name"`
 	State       look.Health `json:"state,omitempty"` // "" if clients have permits of their own
@@ -73,7 +73,7 @@ type walk struct {
 
 	mu    sync.Mutex
 	found map[string]*look.Short // SCAN may show a key more than once
-	keys  int64                  // so many there are, about
+	keys  int64                  // about how many there are
 	seen  int64                  // of these, about
 }
 
@@ -159,7 +159,7 @@ func (a *app) printList(limiters []listed) error {
 }
 
 const (
-	maxNameColumn = 60 // a name moves the columns behind it so far at most
+	maxNameColumn = 60 // a name moves the columns behind it at most this far
 	minNameColumn = 12
 )
 

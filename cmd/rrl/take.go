@@ -193,7 +193,7 @@ func (t taken) String() string {
 	if t.peek {
 		free := t.Remaining
 		if t.Granted {
-			free += t.Permits // the decision is that of taking them
+			free += t.Permits // the decision is the one of taking them
 		}
 		s := fmt.Sprintf("%d of %d left", free, t.Limit)
 		if t.RetryAfterMS > 0 {

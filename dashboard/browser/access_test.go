@@ -35,8 +35,8 @@ func loggedIn(cfg *dashboard.Config) {
 	cfg.Authorize = func(*http.Request, dashboard.Action) (string, error) { return "alice", nil }
 }
 
-// TestOtherPagesChangeNothing: a page of another site, open in the same browser, can
-// have it send requests.
+// TestOtherPagesChangeNothing: a page of another site, open in the same browser, can make it
+// send requests.
 func TestOtherPagesChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, loggedIn)

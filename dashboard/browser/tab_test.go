@@ -405,7 +405,7 @@ func (p *tab) choose(selector, value string) {
 	require.Equal(p.t, value, get[string](p, one(selector)+".value"))
 }
 
-// press types a key, such as kb.Tab, where the focus is.
+// press types a key, such as kb.Tab, at the focus.
 func (p *tab) press(key string, modifiers ...chromedp.Modifier) {
 	p.t.Helper()
 	p.do(chromedp.KeyEvent(key, chromedp.KeyModifiers(modifiers...)))

@@ -103,7 +103,7 @@ func (p prometheusServer) get(path string, query url.Values) ([]byte, error) {
 	return text, err
 }
 
-// vector is the answer to a query: values by that of one label.
+// vector is the answer to a query: values by one label's value.
 type vector map[string]float64
 
 // query asks for the value of an expression at a moment.

@@ -35,7 +35,7 @@ const (
 	configKey = "rate:limit:config"
 )
 
-// anyone lets everybody do everything.
+// anyone lets anyone do everything.
 func anyone(*http.Request, admin.Access) (string, error) { return actor, nil }
 
 // rig is a handler on a miniredis.

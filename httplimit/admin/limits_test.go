@@ -215,7 +215,7 @@ func TestConcurrentChangesAreLoggedAsAChain(t *testing.T) {
 	}
 }
 
-// threshold is that of the key "k".
+// threshold is the threshold of the key "k".
 const threshold = "/threshold?limiter=web&key=k"
 
 func target(key string) string {

@@ -225,8 +225,8 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
-// A local limiter has its share of what was told of a key, and of a key that nothing
-// was told of, of what was told last.
+// A local limiter has its share of the limit reported for a key, and for a key without a
+// report, of the limit reported last.
 func TestFailLocal(t *testing.T) {
 	t.Parallel()
 	s := &server{heeds: true, limits: map[string]int64{"large": 100, "none": 0, "one": 1}}

@@ -220,8 +220,8 @@ func TestAUserWhoMayNotReadStatistics(t *testing.T) {
 	assert.Positive(t, s.Cost.RoundTripMicros)
 }
 
-// A server that is no longer there must not keep the others' limiters from being shown
-// until all keys were walked anew.
+// A server that is no longer there must not hide the others' limiters until all keys were
+// walked again.
 func TestReaderForgetsServersThatWent(t *testing.T) {
 	t.Parallel()
 	stays, goes := miniredis.RunT(t), miniredis.RunT(t)

@@ -94,8 +94,7 @@ func texts(most int) []string {
 	return slices.Compact(all)
 }
 
-// Of short names, no two that are told to share nothing do, and those that are
-// told to share do.
+// Of short names, those reported to share keys do, and no others.
 func TestOtherOfShortNames(t *testing.T) {
 	t.Parallel()
 	ids := texts(2)[1:]

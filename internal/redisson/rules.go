@@ -115,7 +115,7 @@ func RulesFor(name string) (Rules, error) {
 	return Rules{Version: name, Layout: layout, Merge: !v.before(version{3, 35, 0}), untested: untested}, nil
 }
 
-// known reports whether there is such a version.
+// known reports whether the version exists.
 func (v version) known() bool {
 	minors := lastPatches[v[0]]
 	return v[1] < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})

@@ -33,7 +33,7 @@ type fault struct {
 	do func(r *round, draw *rand.Rand) *event
 }
 
-// faults are all there are, but for what the weather does to single commands.
+// faults are all there are, except what the weather does to single commands.
 var faults = slices.Concat(clientFaults, networkFaults, serverFaults, topologyFaults)
 
 // allowed reports whether a fault may happen in the round.
@@ -117,7 +117,7 @@ func (r *round) happen(server bool) {
 	}
 }
 
-// take has the fault take place.
+// take makes the fault happen.
 func (f *fault) take(r *round, draw *rand.Rand) {
 	start := r.now()
 	if e := f.do(r, draw); e != nil {
@@ -380,7 +380,7 @@ func (r *round) during(draw *rand.Rand, begin, end func(*redistest.Server)) *eve
 	return &event{text: s.Addr()}
 }
 
-// order has a master do something.
+// order makes a master do something.
 func (r *round) order(draw *rand.Rand, args ...any) *event {
 	s := r.drawMaster(draw)
 	require.NoError(r.tb, s.Client(r.tb, &redis.Options{MaxRetries: -1}).Do(r.t.Context(), args...).Err())

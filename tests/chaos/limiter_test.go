@@ -43,7 +43,7 @@ type limiter struct {
 	reserves  bool     // they reserve and settle, and do not release
 	wild      bool     // all calls are made, also those that forget permits in use
 	threshold string   // the hash of a sliding log's thresholds
-	redisson  string   // the release of Redisson that programs have which use it too
+	redisson  string   // the release of the Redisson programs that use it too
 	mints     bool     // they make calls too that may forget permits in use
 	family    []string // limiters that TryAcquireAll takes together, this one first
 }
@@ -208,7 +208,7 @@ type operation struct {
 	do     doer
 }
 
-// A doer makes a call, and notes in it what else it was told.
+// A doer makes a call, and notes in it what else it learned.
 type doer func(ctx context.Context, p *party, h *handle, c *call) (answer, error)
 
 func anyLimiter(*limiter) bool      { return true }

@@ -28,8 +28,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
-// A task is what another process of the test binary is told to do: the crew of a worker.
-// The seed and the number draw it there as they do here.
+// A task is what another process of the test binary must do: the crew of a worker. The seed and
+// the number draw it there as they do here.
 type task struct {
 	Seed     uint64    `json:"seed"`
 	Number   int       `json:"number"`
@@ -111,8 +111,8 @@ func (w *processCrew) order(p *javadriver.Process, what string) (string, error) 
 	return id, err
 }
 
-// read notes all that a process that has ended told in its journal, as if it were here.
-// The results of calls without an answer are unknown.
+// read notes all that a process that has ended wrote in its journal, as if it were here. The
+// results of calls without an answer are unknown.
 func (w *processCrew) read() {
 	text, err := os.ReadFile(w.journal)
 	require.NoError(w.r.t, err)
@@ -327,7 +327,7 @@ func (w *writer) begin(c *call) (end func(c call)) {
 	return func(c call) { w.write(entry{Number: number, Ended: &c, Late: w.late.worst()}) }
 }
 
-// plan returns that of the round.
+// plan returns the round's plan.
 func (order *task) plan() *plan {
 	if order.Beside {
 		return newBesidePlan(order.Seed, order.Number, order.Arenas, "")
@@ -361,7 +361,7 @@ func serve(text []byte) {
 	server.ServeCodec(jsonrpc.NewServerCodec(orderPipe{os.Stdin, os.Stdout, o}))
 }
 
-// Orders is what a process can be told to do. Each answers with the id of its Client.
+// Orders are what a process can be asked to do. Each answers with the id of its Client.
 type Orders struct {
 	crew    *goCrew
 	journal writer

@@ -36,7 +36,7 @@ type round struct {
 	workers []*worker
 	began   time.Time
 	over    context.Context // ends when the faults and calls are to
-	end     func()          // has them end
+	end     func()          // ends them
 	pulse   pulse
 
 	mu         sync.Mutex
@@ -54,7 +54,7 @@ type round struct {
 type violation struct {
 	check   string
 	limiter string // "": all
-	client  string // whose permits they are, where each has its own; "": all
+	client  string // whose permits they are, if each has its own; "": all
 	text    string
 	at      time.Duration // when it was noticed
 }
@@ -67,7 +67,7 @@ type plan struct {
 	releases []string // of Redisson that it may have
 	servers  string   // which it is on
 	beside   bool     // it is to be measured beside another one of the same calls
-	redisson string   // the release that programs have which take part; empty where none do
+	redisson string   // the release of the programs that take part; empty if none do
 	mood     mood
 	length   time.Duration
 	limiters []*limiter
@@ -157,8 +157,7 @@ func (r *round) violate(check, limiter, format string, args ...any) {
 	r.note(violation{check: check, limiter: limiter, text: fmt.Sprintf(format, args...), at: r.now()})
 }
 
-// violatePool is violate of a limiter, in the hands of one Client where each has permits
-// of its own.
+// violatePool is violate for a limiter, or one Client's part if each has permits of its own.
 func (r *round) violatePool(p *pool, check, format string, args ...any) {
 	r.note(violation{check, p.name, p.id, fmt.Sprintf("%v: ", p) + fmt.Sprintf(format, args...), r.now()})
 }

@@ -39,7 +39,7 @@ type reduction struct {
 	Limiters []string `json:"limiters"` // the only ones; none: all
 }
 
-// askedReduction is that of the flags.
+// askedReduction is the flags' reduction.
 func askedReduction(t *testing.T) reduction {
 	t.Helper()
 	list := func(text string) []string {

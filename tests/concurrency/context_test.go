@@ -136,7 +136,7 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 		ended(t, "true at 0s", others...)
 		s.CheckInUse(t, 5, 3)
 	}},
-	// A caller without a deadline does its batch's work itself, but not that of later batches.
+	// A caller without a deadline does its batch's work itself, but not the work of later batches.
 	"a caller is not kept by others": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		gate := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(context.WithoutCancel(t.Context()), 1, 0)
@@ -267,7 +267,7 @@ func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 	})
 }
 
-// Contexts end at the moment of the grant: callers hold just what they were told they were granted.
+// Contexts end at the moment of the grant: callers hold exactly the permits of the answers they got.
 func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -60,7 +60,7 @@ func (u *usage) most(span time.Duration) int {
 	return most
 }
 
-// burst has a caller use permits in bursts until ctx ends.
+// burst makes a caller use permits in bursts until ctx ends.
 func (u *usage) burst(ctx context.Context, l *rratelimiter.RateLimiter, random *rand.Rand) {
 	for ctx.Err() == nil {
 		for range random.IntN(150) {
@@ -387,7 +387,7 @@ type program struct {
 	alive  bool  // it has a lease
 	lease  int64 // permits that are left in that
 	leases int   // how many there were
-	known  int64 // Remaining as Redis told it last, less what was taken since
+	known  int64 // Remaining of Redis' last answer, less what was taken since
 }
 
 func (p *program) Decided(_ context.Context, d limit.Decided) { p.source = d.Source }
@@ -412,7 +412,7 @@ type figuresWalk struct {
 
 const figuresRate = 2000
 
-// step has a program make a call, and holds the answer against what Redis knows.
+// step makes a program's call, and compares the answer with what Redis knows.
 func (w *figuresWalk) step(t *testing.T, p *program) {
 	t.Helper()
 	permits := int64(1)
@@ -469,8 +469,8 @@ func (w *figuresWalk) call(t *testing.T, p *program, permits int64) (d limit.Dec
 	return d, permits, giveBack
 }
 
-// Several programs take permits at random. What one is told from memory is what Redis told it
-// last, less what it took since, and that was true.
+// Several programs take permits at random. An answer from memory is Redis' last answer, less
+// what the program took since, and was true.
 func TestFiguresFromMemory(t *testing.T) {
 	t.Parallel()
 	bubbles(t, seeds(*rounds), func(t *testing.T, seed uint64) {

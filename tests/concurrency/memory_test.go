@@ -340,7 +340,7 @@ func TestASettlementEndsRefusals(t *testing.T) {
 	})
 }
 
-// Handles that were not told to do not tell.
+// Handles without WithNotices publish nothing.
 func TestNoNotices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -33,7 +33,7 @@ func observe(t *testing.T, test observerTest) {
 	test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r)), r, rdb)
 }
 
-// told is what matters of a decision.
+// told is the part of a decision that the tests compare.
 type told struct {
 	limiter, call string
 	permits       int64

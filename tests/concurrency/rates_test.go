@@ -230,7 +230,7 @@ var defaultTests = tests[*redis.Client]{
 		ask(0, before, "ann")
 		assert.EqualValues(t, 1000, configOf(t, clients[0].RateLimiter("user:ann")).Rate)
 	},
-	// A limiter that an older program makes anew has the newer default within a minute of use.
+	// A limiter that an older program sets up again has the newer default within a minute of use.
 	"default of a limiter made anew": func(t *testing.T, rdb *redis.Client) {
 		old := limitertest.NewClient(t, rdb).Keyed("user:", rratelimiter.PerMinute(1000))
 		client := limitertest.NewClient(t, rdb)

@@ -474,7 +474,7 @@ type modelReservation struct {
 	by      int
 }
 
-// A modelLimiter is what a limiter of a minute is to have in use.
+// A modelLimiter is what a limiter of a minute should have in use.
 type modelLimiter struct {
 	rate         int64
 	grants       []modelGrant // the oldest first

@@ -26,8 +26,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// hanging makes of a client's server one that hangs, while it is on: go-redis waits as
-// long as by default, and can't be interrupted.
+// hanging makes of a client's server one that hangs, while it is on: go-redis waits for its
+// default timeouts, and can't be interrupted.
 type hanging struct {
 	lasts time.Duration // how long go-redis waits
 	only  string        // the command of the round trips that are counted; "" for all

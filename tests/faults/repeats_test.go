@@ -32,8 +32,8 @@ func TestARepeatOfSeveralCalls(t *testing.T) {
 		"for newer members": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
 			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
 		}, 1400 + 600},
-		// Those that have been looked at are released, so that the attempt stands
-		// where the search has been.
+		// The members searched so far are released, so the attempt's is among those already
+		// passed.
 		"for newer members that go": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
 			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
 			3: func(t *testing.T, w *limitertest.Wire) {
@@ -263,7 +263,7 @@ func TestThoseThatWaitForAllAreWokenByARelease(t *testing.T) {
 	}
 }
 
-// An attempt waits for the Release that came before it, but for none whose caller has gone.
+// An attempt waits for the Release that came before it, unless that one's caller has gone.
 func TestAnAttemptForAllBehindAReleaseThatIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -84,7 +84,7 @@ func (p *place) went(what string, err error) bool {
 	return false
 }
 
-// checkTook has a call end in a time that is no machine's fault.
+// checkTook checks that a call took no longer than even a slow machine explains.
 func (p *place) checkTook(what string, start time.Time) {
 	p.t.Helper()
 	if took := time.Since(start); took > time.Minute {
@@ -334,7 +334,7 @@ func (u *usage) use() {
 	default:
 		went := u.went(what, limitertest.Operations[what](u.ctx, u.l))
 		switch what {
-		case "SetRate", "Delete", "Rename", "TrySetRate": // with one of its own the limiter starts anew
+		case "SetRate", "Delete", "Rename", "TrySetRate": // with one of its own the limiter starts full
 			u.holds, u.rate = 0, 0
 		case "Reset":
 			if went {
@@ -394,7 +394,7 @@ func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
 	})
 }
 
-// Found by FuzzState, where miniredis misread it: on Redis rows without a beginning have run out.
+// Found by FuzzState; miniredis misread it: on Redis rows without a beginning have run out.
 func TestRowsBeforeAllTime(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t)

@@ -174,8 +174,8 @@ func TestALongerIntervalReachesAClientsPairByItsNextCall(t *testing.T) {
 	}))
 }
 
-// beyondCounting are ends of a configuration so far away that Redis can't count
-// there from now: PEXPIRE refuses them, once it is told how far it is.
+// beyondCounting are ends of a configuration so far away that Redis can't count there from now:
+// PEXPIRE refuses them, given how far away they are.
 func beyondCounting(p *play) {
 	require.NoError(p, p.rdb.Do(p.Context(), "PEXPIREAT", p.l.Name(), int64(math.MaxInt64)).Err())
 }
@@ -227,8 +227,7 @@ func TestNoEndOfTheConfigurationFailsAJointCallHalfway(t *testing.T) {
 	}}}.perform(t)
 }
 
-// Others may have written intervals and keep-alive times as long as a number can
-// be told exactly.
+// Others may have written intervals and keep-alive times up to the largest exact number.
 func TestNoIntervalOrKeepAliveTimeFailsACallHalfway(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}

@@ -88,8 +88,8 @@ func TestMembersAreThoseOfTheOldestRedisson(t *testing.T) {
 	perform(t, all)
 }
 
-// Redissons that read layout D take one of layout C for theirs, and find the
-// permits where theirs have them.
+// Redissons that read layout D take one of layout C for theirs, and find the permits in their
+// place.
 func TestMembersOfLayoutCReadTheSameInLayoutD(t *testing.T) {
 	t.Parallel()
 	check := func(want uint32) step {
@@ -107,7 +107,7 @@ func TestMembersOfLayoutCReadTheSameInLayoutD(t *testing.T) {
 	}}.perform(t)
 }
 
-// Redisson before 3.35 counts members where it should count permits.
+// Redisson before 3.35 counts members instead of permits.
 func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 	t.Parallel()
 	const rate = 700
@@ -352,7 +352,7 @@ var windows = map[string]scenario{
 		take(3), persist, put("type", 0), expire(hour), wait(hour + ms), there(0),
 	}},
 	"a release fills no window": {cfg: every(10, minute), steps: []step{oldTakes(7), take(1), release(1), free(3)}},
-	// A Client that was not told of the old release reads its state right all the same.
+	// A Client without WithRedissonVersion reads the old release's state right all the same.
 	"read by every client": {cfg: every(10, minute), steps: []step{
 		free(10), there(1), // a value without an end would never be full again
 		oldTakes(7), free(3), refuse(4), decides(4, 3, minute), wait(30 * second), take(1), take(1), refuse(2), free(1),
@@ -363,7 +363,7 @@ var windows = map[string]scenario{
 	"a keep-alive time": {cfg: keepAlive(1, minute, minute), both: true, version: windowed, steps: []step{
 		take(1), times(6, refuse(1), wait(9*second)), wait(6*second + ms), take(1),
 	}},
-	// A value whose end is that of an earlier Expire is no window.
+	// A value whose end comes from an earlier Expire is no window.
 	"KeepState after Expire makes none": {cfg: every(10, second), steps: []step{
 		expire(hour), take(1), wait(2 * second), set(every(10, second), keep), take(10), wait(2 * second), free(10),
 		wait(10 * minute), free(10), take(1),
@@ -410,8 +410,8 @@ var (
 		// The rate is lost and set again, as after a delete by that release.
 		loseConfig, trySet(true, every(10, minute)), valueEnds(minute), free(6),
 	}
-	// To a Client that was not told an end of the limiter before the window's is that of all
-	// keys.
+	// For a Client without WithRedissonVersion, an end of the limiter before the window's is
+	// the end of all keys.
 	keepsItsEndBesideAnEnd = []step{
 		expire(10 * second), valueEnds(minute), times(2, take(3), valueEnds(minute)), refuse(1), free(0), valueEnds(minute),
 		wait(10*second + ms), exists(false), trySet(true, every(10, minute)), refuse(1),

@@ -229,7 +229,7 @@ type outcome struct {
 
 // settle stops the parties, so that nothing is under way any more, and compares what Redis
 // holds with the answers: free and in use make up the rate, and in use is what they hold,
-// but for lost permits.
+// except for lost permits.
 func (all parties) settle(t *testing.T, rdb redis.UniversalClient, cfg rratelimiter.Config) outcome {
 	t.Helper()
 	for _, c := range all {
@@ -441,8 +441,8 @@ func TestACallWhileItsSlotMovesChangesNothing(t *testing.T) {
 	})
 }
 
-// A script that removes a set which has run out can't make it anew while the slot moves:
-// the server says that the key is elsewhere, and ends the script there.
+// A script that removes a set which has run out can't make it again while the slot moves: the
+// server says that the key is elsewhere, and ends the script there.
 func TestASetRunsOutWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

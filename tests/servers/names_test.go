@@ -88,7 +88,7 @@ func TestPermitsInUseAreToldByClient(t *testing.T) {
 		limitertest.MustAcquire(t, ann, 5)
 		limitertest.MustAcquire(t, bob, 7)
 		limitertest.MustAcquire(t, of("orders", ""), 3)
-		// What else there may be in the set counts once its value is that of the rest.
+		// What else there may be in the set counts once its value matches the rest.
 		for layout, permits := range map[codec.Layout]uint32{codec.LayoutD2: 9, codec.LayoutB: 1, codec.LayoutC: 2, codec.LayoutD1: 4} {
 			row := redis.Z{Score: float64(time.Now().UnixMilli()), Member: limitertest.NewMember(t, layout, permits)}
 			require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(ann).Permits, row).Err())

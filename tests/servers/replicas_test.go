@@ -349,7 +349,7 @@ func TestWithReplicasThatDoNotConfirmIsNoOutage(t *testing.T) {
 	client := limitertest.NewClient(t, rdb, rratelimiter.WithReplicas(1, 1500*time.Millisecond), rratelimiter.WithCallTimeout(5*time.Second),
 		rratelimiter.WithFailure(limit.FailOpen()), rratelimiter.WithObserver(told))
 	l, other := client.RateLimiter("{a}"), client.RateLimiter("{a}b")
-	plain := limitertest.NewClient(t, rdb) // has the server know the scripts
+	plain := limitertest.NewClient(t, rdb) // loads the scripts into the server
 	a, b := plain.RateLimiter("{a}"), plain.RateLimiter("{a}b")
 	limitertest.MustTrySetRate(t, a, limitertest.Every(10, time.Hour))
 	limitertest.MustTrySetRate(t, b, limitertest.Every(10, time.Hour))

@@ -347,7 +347,7 @@ func newProbe(t *testing.T, s *redistest.Server) func(want bool, why string) {
 	}
 }
 
-// refusals are what has a server refuse writes, by the error's word, and what ends that.
+// refusals make a server refuse writes, by the error's word, and end that.
 func refusals(t *testing.T, rdb *redis.Client) map[string]func(refuses bool) {
 	t.Helper()
 	ctx := t.Context()

@@ -114,8 +114,8 @@ type Answer struct {
 	Reset   time.Duration
 }
 
-// A Record is a call and its answer. Moments are counted, so that of two that
-// follow each other the later one is the greater.
+// A Record is a call and its answer. Moments are counted: of two, the later has the greater
+// number.
 type Record struct {
 	Call
 	Answer
@@ -123,7 +123,7 @@ type Record struct {
 	Number           int
 	Client, Caller   int
 	Began, Ended     int64
-	BeganAt, EndedAt int64 // ms of a clock that can be told
+	BeganAt, EndedAt int64 // ms of a clock that is known
 
 	Final  bool // when all has come to rest
 	Doubts int  // how many of its client's requests went without an answer meanwhile

@@ -103,7 +103,7 @@ func TestALongHistoryIsDecidedByItsBeginning(t *testing.T) {
 	assert.GreaterOrEqual(t, ordered, 200)
 }
 
-// What is told of a history that does not fit is no more than it takes.
+// A report on a history that does not fit is no longer than needed.
 func TestAFailedHistoryIsShrunk(t *testing.T) {
 	t.Parallel()
 	h := &History{About: "a limiter"}

@@ -10,8 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// A History is what callers did to one limiter; to that of one Client if each
-// has its own.
+// A History is what callers did to one limiter; to one Client's part if each has its own.
 type History struct {
 	About   string
 	Records []Record // as they began

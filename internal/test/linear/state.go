@@ -22,9 +22,8 @@ type State struct {
 	loose    looseSet // the model's loose effects that may come yet
 }
 
-// A stake is a part of a use that its caller does not know of: that of a
-// call which was cancelled, until it is given back, or that of an attempt which
-// a repeat did not find again.
+// A stake is a part of a use that its caller does not know of: a cancelled call's grant until
+// it is given back, or the grant of an attempt that a repeat did not find again.
 type stake struct {
 	call     int
 	at       int64

@@ -69,7 +69,7 @@ type Handler func(ctx context.Context, user string) Answer
 type Answer struct {
 	Verdict    Verdict
 	RetryAfter time.Duration // of a refusal; 0 if waiting doesn't help
-	Figures    []int64       // the limit and what remains of it; nil if they are not told
+	Figures    []int64       // the limit and what remains of it; nil if they are not reported
 	Text       string        // all that the caller can read
 }
 

@@ -86,7 +86,7 @@ func TypeName(kind string) string {
 	return "OVERALL"
 }
 
-// An Answer is what an operation told its caller: a text, and durations in milliseconds.
+// An Answer is what an operation returned: a text, and durations in milliseconds.
 type Answer struct {
 	Text  string
 	Times []int64

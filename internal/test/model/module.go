@@ -92,9 +92,9 @@ func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
 	}
 }
 
-// Sound returns what is wrong after a call of ours that had to do with permits, ""
-// if nothing is: whatever else is there, calls neither mint permits nor lose any, and bring
-// back what others have lost. Redisson relies on it.
+// Sound returns what is wrong after a call of ours that concerned permits, "" if nothing is:
+// whatever else is there, calls neither mint permits nor lose any, and bring back what others
+// have lost. Redisson relies on it.
 func (m *Module) Sound(op Op, before, c *Call) string {
 	p, was := c.Pair(), before.Pair()
 	window := m.isWindow(c, p)
@@ -133,7 +133,7 @@ func (m *Module) isWindow(c *Call, p *Pair) bool {
 // tooFar reports whether the value ends later than a window can.
 func (m *Module) tooFar(c *Call, p *Pair) bool { return p.ValueEnd-c.Now > c.Interval() }
 
-// endWindow gives a value that a window can't have an end that it can.
+// endWindow corrects an end that a window's value can't have.
 func (m *Module) endWindow(c *Call, p *Pair) {
 	if p.HasValue && (p.ValueEnd == 0 || m.tooFar(c, p)) {
 		p.ValueEnd = c.after(c.Interval())
@@ -206,7 +206,7 @@ func (m *Module) repay(c *Call, p *Pair) {
 }
 
 // goTail puts the limiter's end on all keys. A window keeps its own, and all else outlives it,
-// by which it can be told.
+// which identifies a window.
 func (m *Module) goTail(c *Call, p *Pair, renew, window bool) {
 	end := c.ConfigEnd
 	if keepAlive := c.KeepAlive(); keepAlive > 0 && renew {
@@ -248,7 +248,7 @@ func (p *Pair) expireBut(window bool, end int64) {
 	}
 }
 
-// persistBut takes the ends away, except that of a window.
+// persistBut takes the ends away, except a window's.
 func (p *Pair) persistBut(window bool) {
 	p.RowsEnd = 0
 	if !window {

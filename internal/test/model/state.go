@@ -198,8 +198,7 @@ func (s *State) ExpireKeys(now int64) {
 // DelConfig removes the configuration.
 func (s *State) DelConfig() { s.Config, s.ConfigEnd = nil, 0 }
 
-// Pass is what the passing of so many milliseconds does to the state, told by moving
-// it back in time instead.
+// Pass lets so many milliseconds pass, by moving the state back in time.
 func (s *State) Pass(ms, now int64) {
 	s.ExpireKeys(now + ms)
 	for _, at := range s.times() {
@@ -228,7 +227,7 @@ func Round(ms, unit int64) int64 {
 	return (ms + half) / unit * unit
 }
 
-// times returns those of all rows, and of keys that have an end.
+// times returns the times of all rows, and of keys that have an end.
 func (s *State) times() []*int64 {
 	times := s.ends()
 	for _, p := range s.Pairs {

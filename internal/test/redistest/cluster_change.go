@@ -21,8 +21,8 @@ type SlotMove struct {
 	from, to *Server
 }
 
-// StartMove opens the move of a slot to the master to: the slot is importing
-// there and migrating where it is. No key has moved yet.
+// StartMove opens the move of a slot to the master to: the slot is importing there and
+// migrating here. No key has moved yet.
 func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
 	t.Helper()
 	from, _ := c.Owner(t, slot)

@@ -159,7 +159,7 @@ func listens(addr string) bool {
 	return true
 }
 
-// What the operations need is tested where they are; here, that nothing more is given.
+// What the operations need is tested beside them; here, that nothing more is given.
 func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 	t.Parallel()
 	called := regexp.MustCompile(`redis\.call\('([A-Z]+)'`)

@@ -127,8 +127,8 @@ func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
 
 func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
 
-// Client returns a client that asks the Sentinels for the master, closed when t
-// ends. What of opt says where they are is replaced; nil stands for the defaults.
+// Client returns a client that asks the Sentinels for the master, closed when t ends. The
+// addresses in opt are replaced; nil stands for the defaults.
 func (s *Sentinel) Client(t testing.TB, opt *redis.FailoverOptions) *redis.Client {
 	t.Helper()
 	o := valueOf(opt)

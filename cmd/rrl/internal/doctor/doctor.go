@@ -178,5 +178,5 @@ func (d *doctor) fine(s *server, check, text string) { d.add(s, check, Fine, tex
 // refused notes that a check could not be made.
 func (d *doctor) refused(s *server, check string, err error) {
 	d.add(s, check, Note, "could not be checked: "+err.Error(), "",
-		"run it as a user who may do that, to have it checked")
+		"run it as a user who may do that")
 }

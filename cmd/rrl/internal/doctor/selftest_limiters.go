@@ -120,7 +120,7 @@ func (t *selfTest) perClient(ctx context.Context) error {
 	})
 }
 
-// others takes all that each of the other limiters has, and waits until it has more.
+// others takes all permits of each of the other limiters, and waits until it has more.
 func (t *selfTest) others(ctx context.Context) error {
 	const n, span = 3, time.Second
 	for name, l := range map[string]limit.Limiter{

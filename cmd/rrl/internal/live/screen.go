@@ -13,7 +13,7 @@ type Screen struct {
 	Out  io.Writer
 	Size func() (columns, rows int)
 	Keys <-chan Key
-	// Close gives the terminal back as it was.
+	// Close restores the terminal.
 	Close func()
 }
 

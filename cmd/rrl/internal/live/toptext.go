@@ -146,8 +146,8 @@ func callersText(l *look.Limiter, room int) string {
 	return text
 }
 
-// topText returns a screen of so many columns and rows: the summary, the table,
-// and below it the keys. Rows below 1 stand for as many as it takes.
+// topText returns a screen of this many columns and rows: the summary, the table, and below it
+// the keys. Rows below 1 stand for as many as it takes.
 func topText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(color, text string) string) []string {
 	head := summary(s, v)
 	lines := make([]string, 0, len(head)+1+len(s.Limiters))

@@ -183,7 +183,7 @@ func testEdge(t *testing.T, k Kind) {
 	})
 }
 
-// The server's clock counts, whatever that of the process says.
+// The server's clock counts, whatever the process's clock says.
 func testServerClock(t *testing.T, k Kind) {
 	rdb, m := redistest.Mini(t)
 	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)

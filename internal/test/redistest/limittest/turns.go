@@ -217,8 +217,8 @@ func requireWithin(t *testing.T, rdb redis.UniversalClient, d limit.Decision) {
 	}
 }
 
-// A clock that goes back takes nothing away and gives nothing: from the first
-// call on, refused or not, all is as by the clock that it is now.
+// A clock that goes back takes nothing away and gives nothing: from the first call on, refused
+// or not, the new clock counts.
 func testClockGoesBack(t *testing.T, k Kind) {
 	for _, back := range []time.Duration{1001 * time.Millisecond, 2 * time.Second, time.Hour, 1000 * time.Hour} {
 		for name, spent := range map[string]int64{"granted": 7, "refused": permits} {
@@ -249,8 +249,8 @@ func testClockGoesBack(t *testing.T, k Kind) {
 	}
 }
 
-// However often the clock goes back and forward again, the next moment that is
-// told is at most a window away, and right.
+// However often the clock goes back and forward again, the next moment reported is at most a
+// window away, and right.
 func testClockGoesBackAndForth(t *testing.T, k Kind) {
 	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 7))
