@@ -419,7 +419,7 @@ func ExampleWithClientName() {
 
 	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
 	fmt.Println(orders.TryAcquire(ctx, 1, 0))
-	_ = client.Close(ctx) // waits for what is under way: else the name may be noted a moment later
+	_ = client.Close(ctx) // waits for calls under way: otherwise the name may be noted a moment later
 	noted, err := server.ZMembers("rratelimiter:clients")
 	fmt.Println(len(noted), err)
 	// Output:

@@ -209,8 +209,8 @@ func (st *stage) real(r model.Row) string {
 	return string(r.Member[:1]) + mark + string(r.Member[1+len(mark):])
 }
 
-// normalize gives what was read the ids of the history. What none of the known ids
-// is was written by this step, and is numbered.
+// normalize replaces the ids read by the history's. An unknown id was written by this step, and
+// gets a number.
 func (st *stage) normalize(s *model.State, known map[string]bool, number uint64) error {
 	fresh := 0
 	for _, p := range s.Pairs {

@@ -99,8 +99,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// followTrace checks that the models still are what was recorded, and that the trace holds
-// what it is for.
+// followTrace checks that the models still match the record, and that the trace covers its
+// subject.
 func followTrace(t *testing.T, version string, steps []step) {
 	t.Helper()
 	h := newHistory(traceCast(version))
@@ -260,7 +260,7 @@ func (s step) models(h *history) (outcomes []outcome) {
 	return outcomes
 }
 
-// sound returns what is wrong with the state that a call of ours left, "" if nothing is.
+// sound returns the fault of the state that a call of ours left, "" if there is none.
 func (s step) sound(h *history) string {
 	who := h.named(s.Who)
 	looks := aboutPermits[s.Do] && (s.Do != "release" || s.Permits > 0)

@@ -122,7 +122,7 @@ func (c crew) hammer(t *testing.T, name string) {
 		f.ask(t, javas, goes, limiter, oldest.KeepsSet)
 	}
 	for _, s := range goes {
-		require.NoError(t, s.Close(t.Context())) // what is to be given back then is
+		require.NoError(t, s.Close(t.Context())) // due give-backs are made
 	}
 	f.judge(watch())
 	passTime(t, server.Client(t, nil), limiter, c.interval)

@@ -36,7 +36,7 @@ func TestJavaCountsMergedMembers(t *testing.T) {
 	require.True(t, java.Try(name, 100))
 	require.False(t, java.Try(name, 1))
 
-	// Some of a merged member is given back; Java reads what is left of it.
+	// Some of a merged member is given back; Java reads the rest.
 	goes.Release(name, 150)
 	require.EqualValues(t, 150, java.Available(name))
 	java.KeepState(name, rratelimiter.PerHour(400))
@@ -162,7 +162,7 @@ func TestJavaReadsWhatAReservationCosts(t *testing.T) {
 
 	require.NoError(t, reserve(1).Settle(t.Context(), 16))
 	java.KeepState(name, rratelimiter.PerHour(10))
-	free(0) // Redisson forgets what is owed
+	free(0) // Redisson forgets the debt
 }
 
 // Redisson refuses with "arithmetic on a nil value" if permits are missing

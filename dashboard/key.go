@@ -18,7 +18,7 @@ type keyLook struct {
 	named
 
 	Type  string   `json:"type"`   // Redis'
-	TTLMS *int64   `json:"ttl_ms"` // nil for none, and of what is no limiter's
+	TTLMS *int64   `json:"ttl_ms"` // nil for none, and for a key that is no limiter's
 	Looks string   `json:"looks"`  // what it is
 	Facts []fact   `json:"facts"`
 	Goes  []string `json:"goes"` // pages that have more: "limiter", "thresholds"

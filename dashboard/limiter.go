@@ -145,7 +145,7 @@ type complaint struct {
 	Advice string `json:"advice"`
 }
 
-// limiterOf puts together what is known of one; s has its row, if any.
+// limiterOf assembles everything known about a limiter; s has its row, if any.
 func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limiter {
 	f := i.found
 	l := limiter{

@@ -57,7 +57,7 @@ func (o *Observer) Decided(_ context.Context, d limit.Decided) {
 	}
 }
 
-// move forgets what was longer ago than the span.
+// move forgets refusals older than the span.
 func (r *refusals) move(second int64) {
 	for r.second = max(r.second, second-refusalSpan); r.second < second; {
 		r.second++

@@ -36,8 +36,8 @@ func (c *call) found(ctx context.Context, r *request, client string) (*look.Insp
 	return f, nil
 }
 
-// stateText is what of a limiter a change depends on. What is in use changes all the
-// time, and is none of it.
+// stateText is what of a limiter a change depends on. Permits in use change all the time, and
+// are left out.
 func stateText(f *look.Inspection) string {
 	if f.Rate == nil {
 		return "unreadable"

@@ -58,7 +58,7 @@ func (h *handler) thresholdsHash(id string) (string, error) {
 // scope refuses changes of what the page does not show.
 func (h *handler) scope(r *request) error {
 	switch r.Action {
-	case "undo": // of what was changed here
+	case "undo": // of the changes here
 		return nil
 	case many: // within the pattern
 		if r.Search == "" || len(r.Search) > maxSearch {

@@ -129,7 +129,7 @@ func TestLocalModel(t *testing.T) {
 	})
 }
 
-// runLocal returns what is wrong with the first answer that is.
+// runLocal returns the error of the first wrong answer.
 func runLocal(ctx context.Context, most int64, steps []localStep) string {
 	const window = 3200 * time.Millisecond
 	type grant struct {

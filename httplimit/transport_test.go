@@ -299,8 +299,8 @@ func TestTransportHeedsRetryAfter(t *testing.T) {
 	}
 }
 
-// A shorter Retry-After does not end a longer one. What was granted to a request that is stopped
-// then goes back, and it takes permits of the moment in which it leaves.
+// A shorter Retry-After does not end a longer one. The grants of a request that is stopped then
+// go back, and it takes permits of the moment in which it leaves.
 func TestTransportIsStoppedWhileItWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

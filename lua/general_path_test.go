@@ -156,7 +156,7 @@ func (w *twins) disturb(t *testing.T) {
 	case n < 29:
 		w.setUp(t)
 	}
-	// What is damaged is not left so for long.
+	// Damage is repaired soon.
 	if !w.oneIn(3) && !w.inOrder(t) {
 		w.setUp(t)
 	}

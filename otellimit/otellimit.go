@@ -160,7 +160,7 @@ var known = []limit.EventKind{
 	limit.RateReplaced, limit.RateDiffers, limit.PrefixesMeet, limit.NameNotNoted, limit.RedissonUntested,
 }
 
-// Happened counts what is rare.
+// Happened counts rare events.
 func (o *observer) Happened(e limit.Event) {
 	o.happened(e.Kind, 1)
 	switch e.Kind {

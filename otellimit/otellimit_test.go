@@ -421,7 +421,7 @@ func TestSpans(t *testing.T) {
 	assert.Contains(t, failed.Attributes(), attribute.String("error.type", "unavailable"))
 }
 
-// What is not sampled is counted all the same.
+// Decisions that are not sampled are counted all the same.
 func TestSpansThatAreNotSampled(t *testing.T) {
 	t.Parallel()
 	c := newCollector()

@@ -115,7 +115,7 @@ func TestFaultOneKeyMissing(t *testing.T) {
 	}
 }
 
-// What is written of a bucket that has lost its tokens can be read again.
+// A bucket that has lost its tokens is written so that it can be read again.
 func TestTokensMissingBeforeARefill(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -319,7 +319,7 @@ func TestLongestTimeToFill(t *testing.T) {
 	})
 }
 
-// What was taken out of a bucket that is gone is not put into the new one.
+// Tokens of a bucket that is gone are not put into the new one.
 func TestGivingBackToAnotherBucket(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -334,8 +334,7 @@ func TestGivingBackToAnotherBucket(t *testing.T) {
 	})
 }
 
-// After a clock has gone back the refills go on, also if callers take what is there all
-// the time.
+// After a clock has gone back the refills go on, even if callers take all tokens all the time.
 func TestRefillsGoOnByAClockSetBack(t *testing.T) {
 	t.Parallel()
 	for _, back := range []time.Duration{time.Second, 15 * time.Second, time.Hour} {
@@ -391,8 +390,7 @@ func TestTimeOfAFastClockStays(t *testing.T) {
 	})
 }
 
-// What is given back late is less what the bucket was refilled with since, however
-// far the clock has gone back.
+// A late give-back is reduced by the refills since, however far the clock has gone back.
 func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
 	t.Parallel()
 	for name, visit := range map[string]bool{"no one came by": false, "others came by": true} {

@@ -34,7 +34,7 @@ func (c cell) String() string {
 	return fmt.Sprintf("%s, %s, %d callers, %d limiters", c.network, c.mode, c.callers, c.limiters)
 }
 
-// cells returns what is measured on a network: through the delay only what is granted.
+// cells returns the cells to measure on a network: with the delay, only grants.
 func (r *run) cells(network string) []cell {
 	modes := []string{report.Granting, report.Refusing}
 	callers := []int{1, 8, 64, 256}
@@ -125,7 +125,7 @@ func (r *run) measure(ctx context.Context, p *opened, c cell) error {
 			return err
 		}
 	}
-	// After an error it is unknown what was taken.
+	// After an error it is unknown how many were taken.
 	if p.Value == nil || failed > 0 {
 		return nil
 	}

@@ -87,8 +87,7 @@ var wants = map[string]string{
 	"bool":     "true or false",
 }
 
-// flagError explains what is wrong with a flag, in place of what the parsers of
-// numbers and times say.
+// flagError explains a flag's error, in place of the parsers' texts.
 func flagError(_ *cobra.Command, err error) error {
 	if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		flag := value.GetFlag()

@@ -18,8 +18,8 @@ const (
 	completeNames = 200
 )
 
-// limiterNames completes the first argument by the names of limiters. If there
-// are many keys, or no server, the shell gets what was found in time.
+// limiterNames completes the first argument by the names of limiters. With many keys, or no
+// server, the shell gets the names found in time.
 func (a *app) limiterNames(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -160,7 +160,7 @@ dashboard --keys token-bucket:api:=x+1/1s            !> want CAPACITY+REFILL/INT
 	servers{t: t}.fails("--keys needs --redis or $REDIS_URL", "dashboard", "--keys", "fixed-window:api:=5/1m")
 }
 
-// What it shows is what was named, and it says so first.
+// It shows the server that was named, and says so first.
 func TestWhatTheDashboardShows(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

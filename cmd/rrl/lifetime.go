@@ -151,8 +151,8 @@ func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string, 
 
 const noLimiter = "is no limiter, nothing changed"
 
-// printChanged prints the outcome of a change, under the given JSON field, and
-// what is so otherwise.
+// printChanged prints the outcome of a change, under the given JSON field: text, or otherwise
+// if nothing changed.
 func (a *app) printChanged(name, field string, changed bool, text, otherwise string) error {
 	if !changed {
 		text = words.Printable(name) + " " + otherwise

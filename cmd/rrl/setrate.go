@@ -16,7 +16,7 @@ type rateFlags struct {
 	rateType  string
 	keepAlive span
 	reset     bool
-	keepState bool // what is so without reset; it had a flag before that had one
+	keepState bool // the default without reset; it had a flag before reset had one
 }
 
 func (f *rateFlags) add(cmd *cobra.Command, state bool) {

@@ -61,7 +61,7 @@ func TestOtherPagesChangeNothing(t *testing.T) {
 	} {
 		p.eval(fmt.Sprintf(`(async () => { try { await (`+send+`) } catch {} })()`, target, body))
 	}
-	// The same from the page itself is a change, so that what was sent was right.
+	// The same request from the page itself makes the change, so it was well formed.
 	require.Eventually(t, func() bool { return len(p.asked("api/change")) >= 4 }, patience, 10*time.Millisecond)
 	own := open(t, s.url, look{})
 	assert.Equal(t, "[]", get[string](own, `fetch('api/audit').then(r => r.json()).then(r => JSON.stringify(r.entries))`))
@@ -221,8 +221,7 @@ func TestADashboardThatGoesAway(t *testing.T) {
 	})
 }
 
-// TestBesideRedisson: the page shows what a Redisson does, and it goes by what is
-// changed on the page.
+// TestBesideRedisson: the page shows what a Redisson does, and it follows changes on the page.
 func TestBesideRedisson(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)

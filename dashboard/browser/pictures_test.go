@@ -198,9 +198,8 @@ func paletteOf(counts map[color.RGBA]int) color.Palette {
 // firstPaint is when the page first drew text, in milliseconds after it was asked for.
 const firstPaint = `(performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0)`
 
-// TestThePageIsLight holds what the page weighs, and how soon there is something to
-// see. What is measured of the time goes to docs/dashboard.md with -update, on a
-// machine that does nothing else.
+// TestThePageIsLight holds what the page weighs, and how soon there is something to see. The
+// times measured go to docs/dashboard.md with -update, on a machine that does nothing else.
 func TestThePageIsLight(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
@@ -303,7 +302,7 @@ func median(all []float64) float64 {
 	return all[len(all)/2]
 }
 
-// TestFigures writes what was measured to docs/dashboard.md, with -update.
+// TestFigures writes its measurements to docs/dashboard.md, with -update.
 //
 //nolint:paralleltest // what is measured should have the machine for itself
 func TestFigures(t *testing.T) {

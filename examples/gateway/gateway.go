@@ -24,7 +24,7 @@ import (
 // What the names of all keys in Redis begin with.
 const (
 	userPrefix   = "limit:"            // limit:<user>:<uri>: a sliding log
-	thresholds   = "rate:limit:config" // the hash of what was changed for single keys
+	thresholds   = "rate:limit:config" // the hash of thresholds of single keys
 	clientPrefix = "gateway:"          // gateway:client:<address>, gateway:admin:<address>, gateway:tokens:<user>: RateLimiters
 	shopLimiter  = "gateway:shop"      // a RateLimiter
 )

@@ -46,7 +46,7 @@ func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e
 		}
 		e.trip, e.trips = trip, nil
 		test(t, e)
-		time.Sleep(time.Hour) // what is under way ends
+		time.Sleep(time.Hour) // calls under way end
 		assert.Zero(t, e.Active())
 		assert.Zero(t, e.Queues())
 	})

@@ -107,7 +107,7 @@ func TestErrandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest /
 	})
 }
 
-// What is over is forgotten also while a server sends no answers and takes nothing more.
+// Finished calls are forgotten even while a server sends no answers and reads nothing more.
 func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
@@ -275,8 +275,8 @@ func TestABatchHasABound(t *testing.T) {
 	})
 }
 
-// What is wrong with a batch, or what a hook of the Redis client's panics with, is an error
-// for all its callers. None hangs, and later ones find all in order.
+// A batch's error, or a panic in a hook of the Redis client, is an error for all its callers.
+// None hangs, and later ones find all in order.
 func TestAllOfABatchGetItsError(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("no question")

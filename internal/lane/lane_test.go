@@ -466,7 +466,7 @@ func onRig(t *testing.T, f *flights, pool int, test func(t *testing.T, r *rig)) 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		test(t, newRig(t, f, pool))
-		time.Sleep(time.Minute) // what is under way ends
+		time.Sleep(time.Minute) // calls under way end
 	})
 }
 

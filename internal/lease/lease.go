@@ -37,15 +37,15 @@ func New(permits int64, sent time.Time, life time.Duration, by *clock.Clock) *Le
 // are to be put back by Add.
 func (l *Lease) Take(permits int64) (left int64, late bool) {
 	left = l.Add(-permits)
-	// In this order what was taken is used before the lease's end, however long
-	// the caller was held up in between.
+	// In this order permits are used before the lease's end, however long the caller was held
+	// up in between.
 	if left < 0 || l.clock.Since(l.Sent) < l.Life {
 		return left, false
 	}
 	return -1, true
 }
 
-// Add changes what is left, and returns it; below 0, and without a change, if there would
+// Add changes the permits left, and returns them; below 0, and without a change, if there would
 // be less than nothing or the lease has ended.
 func (l *Lease) Add(permits int64) (left int64) {
 	for {
@@ -62,5 +62,5 @@ func (l *Lease) Add(permits int64) (left int64) {
 // Left returns how many permits are left, 0 or less if none are.
 func (l *Lease) Left() int64 { return l.left.Load() }
 
-// End ends the lease, and returns what was left.
+// End ends the lease, and returns the permits left.
 func (l *Lease) End() int64 { return max(0, l.left.Swap(-1)) }

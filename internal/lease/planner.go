@@ -49,7 +49,7 @@ type Answer struct {
 	Asked       int64         // permits that were to be taken ahead
 	Ahead       int64         // permits that were
 	Refused     bool          // a caller was refused, or there was no answer
-	Wait, Reset time.Duration // until what was refused is free, and all is; 0: not known
+	Wait, Reset time.Duration // until the refused permits are free, and all are; 0: unknown
 }
 
 // average is a number of permits by time.
@@ -101,7 +101,7 @@ func (p *Planner) Back() time.Time { return p.back }
 func (p *Planner) Ask(permits int64, now time.Time) (ahead int64, figures bool) {
 	since := max(now.Sub(p.asked), time.Microsecond)
 	switch {
-	case p.asked.IsZero() || p.interval > 0 && since > p.interval: // what was known has run out
+	case p.asked.IsZero() || p.interval > 0 && since > p.interval: // the known figures have run out
 		p.demand, p.got, p.answered, p.short = average{}, average{seconds: p.interval.Seconds() / 20}, now, false
 	case !p.short || float64(p.drawn) > p.demand.in(since): // otherwise callers were refused meanwhile
 		p.demand.add(p.drawn, since, 0.5)

@@ -27,7 +27,7 @@ func newTrial() *trial {
 	return &trial{Planner: lease.Planner{Most: 1 << 30, Random: func() float64 { return 0.5 }}, now: time.Unix(1e9, 0), free: trialRate}
 }
 
-// ask asks for a permit, and returns what was to be taken ahead and what was.
+// ask asks for a permit, and returns how many should be taken ahead and how many were.
 func (t *trial) ask() (asked, ahead int64) {
 	sent := t.now
 	asked, _ = t.Ask(1, sent)

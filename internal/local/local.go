@@ -146,7 +146,7 @@ func (l *Limiter) GiveBack(key any, n int64) (back int64) {
 	return l.giveBack(key, 0, math.MaxInt64, n)
 }
 
-// giveBack is GiveBack for what was granted from first to last.
+// giveBack is GiveBack for grants made from first to last.
 func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +172,7 @@ func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back in
 	return back
 }
 
-// expire drops what was granted at or before then.
+// expire drops the grants at or before then.
 func (w *window) expire(then time.Duration) {
 	gone := 0
 	for gone < len(w.grants) && w.grants[gone].last <= then {

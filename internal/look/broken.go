@@ -57,8 +57,8 @@ func (f *Findings) badValue(key, text string) {
 	f.add("bad_value", "key %s holds %s, not a whole number", words.Printable(key), words.Quote(text))
 }
 
-// checkPair judges a pair by what commands answered, its value and members, and
-// reports whether it is known what is free.
+// checkPair judges a pair by what commands answered, its value and members, and reports whether
+// the free permits are known.
 func (f *Findings) checkPair(p *pair, value *redis.StringCmd, sets ...*redis.ZSliceCmd) (readable bool) {
 	var number int64
 	if ofWrongType(value) {

@@ -114,7 +114,7 @@ func commandStats(info string) map[string]usage {
 // a shorter time has seen one of them or none.
 const costSpan = 0.95 // seconds
 
-// cost returns what was sent in the last second or more, for a second.
+// cost returns the commands of the last second or more, a second.
 func (m *meter) cost() Cost {
 	span := time.Since(m.since).Seconds()
 	switch {

@@ -219,7 +219,7 @@ func (r *Reader) readTTLs(ctx context.Context, n *node, entries []*entry) error 
 	return nil
 }
 
-// judge sums up what was read of an entry's pairs.
+// judge sums up the readings of an entry's pairs.
 func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 	l := &Limiter{}
 	byClient := map[string]int64{}

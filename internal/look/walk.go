@@ -90,7 +90,7 @@ func (r *Reader) begin(ctx context.Context) error {
 		all[i].keys = size.Val()
 		all[i].ahead = clock.Val().Sub(start.Add(time.Since(start) / 2))
 	}
-	// What is on a server that went can't be read there; the walk finds it again.
+	// Limiters of a server that is gone can't be read there; the walk finds it again.
 	for name, e := range r.entries {
 		if !slices.Contains(masters, e.node.client) {
 			delete(r.entries, name)

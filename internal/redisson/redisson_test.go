@@ -147,8 +147,7 @@ func TestOtherOfLongNames(t *testing.T) {
 		prefix := rapid.OneOf(rapid.SampledFrom([]string{"", "p:", "{shop}:", "{"}), text).Draw(rt, "prefix")
 		first := prefix + text.Draw(rt, "first")
 		second := prefix + text.Draw(rt, "second")
-		// A key of one as the name of the other, or what leads to it, is what is
-		// worth trying.
+		// Worth trying are a key of one as the name of the other, and names near it.
 		of := redisson.KeysOf(first, text.Draw(rt, "an id")).List()
 		if longer := rapid.SampledFrom(of).Draw(rt, "key"); rapid.Bool().Draw(rt, "a key") && strings.HasPrefix(longer, prefix) {
 			second = longer

@@ -54,7 +54,7 @@ func TestACallEndsInTime(t *testing.T) {
 		"wrapped": func(rdb redis.UniversalClient) script.Redis { return struct{ script.Redis }{rdb} },
 	} {
 		for _, fault := range []error{errHangs, refused} {
-			// What is left of the call's time: all, or less if it has waited before.
+			// The rest of the call's time: all, or less if it has waited before.
 			for _, within := range []time.Duration{callTime, time.Second, 200 * time.Millisecond} {
 				t.Run(fmt.Sprint(name, " ", fault, " ", within), func(t *testing.T) {
 					t.Parallel()

@@ -168,7 +168,7 @@ func (r *round) mayBeMissing(c *call) bool {
 	})
 }
 
-// report fails the test with what is wrong, and with what happened.
+// report fails the test with the violation and the events.
 func (r *round) report() {
 	if len(r.violations) > 0 {
 		r.t.Error(r.text())
@@ -191,7 +191,7 @@ func (r *round) text() string {
 		whose := v.limiter + " " + v.client
 		about := v.check + " " + whose
 		if told[about] || len(told) >= 2*enough {
-			more++ // what is wrong once mostly stays so
+			more++ // a violation mostly stays
 			continue
 		}
 		told[about] = true
@@ -243,7 +243,7 @@ func (r *round) history(l *limiter, id string, until time.Duration) string {
 
 // Programs with Redisson bring faults of their own, which are counted, and not ours. If its
 // answer got lost, its release is sent again, and gives back again; it leaves the members too,
-// so permits come back twice. Its updateRate forgets what is in use beyond a lower rate. An
+// so permits come back twice. Its updateRate forgets permits in use beyond a lower rate. An
 // acquire that came twice would take permits twice for one member.
 //
 // Of a limiter that they use the checks look at all but the sum of value and members, and at

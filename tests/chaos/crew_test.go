@@ -426,7 +426,7 @@ func (c *call) name() string {
 
 var takers = map[string]bool{opTry: true, opWait: true, opAcquire: true, opTake: true, opUpTo: true, opAll: true, opReserve: true, opCharge: true}
 
-// opCharge is what a Settle charges beyond what was reserved.
+// opCharge is a Settle's charge beyond the reservation.
 const opCharge = "charge"
 
 func (c *call) String() string {

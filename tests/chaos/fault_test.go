@@ -245,7 +245,7 @@ var networkFaults = []*fault{
 		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Late.When(healed) })
 		r.sleep(r.spell(draw))
 		if draw.IntN(2) == 0 {
-			proxy.HangUp() // what was held is lost
+			proxy.HangUp() // the held commands are lost
 		}
 		close(healed)
 		w.blow()
@@ -387,7 +387,7 @@ func (r *round) order(draw *rand.Rand, args ...any) *event {
 	return &event{text: fmt.Sprint(args...) + " " + s.Addr()}
 }
 
-// loseKeys removes some of a limiter's keys, at one moment, and notes what was in use.
+// loseKeys removes some of a limiter's keys, at one moment, and notes the permits in use.
 func (r *round) loseKeys(draw *rand.Rand) *event {
 	l := r.limiters[draw.IntN(len(r.limiters))]
 	id := ""

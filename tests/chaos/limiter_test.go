@@ -258,7 +258,7 @@ var operations = []operation{
 	}},
 	{opUpTo, 10, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
 		taken, _, err := h.TakeUpTo(ctx, h.key, c.Asked)
-		// What is refused is one permit. If that is unknown, it may be all.
+		// One permit is refused. If that is unknown, it may be all.
 		if c.Permits = max(1, taken); err != nil {
 			c.Permits = c.Asked
 		}

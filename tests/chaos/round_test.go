@@ -29,7 +29,7 @@ type round struct {
 	plan
 
 	t       *testing.T
-	tb      testing.TB // for what is done to servers
+	tb      testing.TB // for actions on servers
 	broken  atomic.Bool
 	arena   arena
 	admin   redis.UniversalClient // straight to the servers
@@ -208,7 +208,7 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 	}
 }
 
-// leave closes what is the round's and sees that nothing of it stays.
+// leave closes all that belongs to the round.
 func (r *round) leave() {
 	if r.broken.Load() {
 		r.violations = nil
@@ -418,7 +418,7 @@ func (l *limiter) drawLease(draw *rand.Rand) {
 	if l.counted() {
 		l.lease = time.Duration(50+draw.IntN(2000)) * time.Millisecond
 	}
-	l.config.Rate *= 40 // a lease is a small part of what is free
+	l.config.Rate *= 40 // a lease is a small part of the free permits
 }
 
 func drawRate(draw *rand.Rand, name string, k kind) *limiter {

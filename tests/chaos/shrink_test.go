@@ -53,7 +53,7 @@ func askedReduction(t *testing.T) reduction {
 	return x
 }
 
-// of returns what is left of a plan.
+// of returns the rest of a plan.
 func (x reduction) of(p *plan) *plan {
 	less := *p
 	less.reduced = x
@@ -167,7 +167,7 @@ func (r *round) shrunk(t *testing.T) *round {
 	return found
 }
 
-// Another process draws its round's plan again: what is left out here is left out there.
+// Another process draws its round's plan again: both leave out the same.
 func TestAProcessDoesWithoutTheSame(t *testing.T) {
 	t.Parallel()
 	shared := 0
@@ -278,7 +278,7 @@ func (m mutant) showsIn(p *plan) bool {
 	return amid && (m.in == "" || m.in == p.mood) && slices.ContainsFunc(p.limiters, m.shows)
 }
 
-// exactly reports whether what is in use of a RateLimiter is known to the permit.
+// exactly reports whether a RateLimiter's permits in use are known exactly.
 func exactly(l *limiter) bool { return l.isRate() && l.counted() && !l.wild && l.lease == 0 }
 
 // ordered reports whether the model of a limiter is asked for an order of its calls.

@@ -488,7 +488,7 @@ func TestTryAcquireAllInTime(t *testing.T) {
 	virtual(t, allInTime, func(t *testing.T, rdb *redis.Client, test func(t *testing.T, rdb *redis.Client)) { test(t, rdb) })
 }
 
-// What is taken between the calls of one decision is missing in it.
+// Permits taken between the calls of one decision are missing in it.
 func TestTryAcquireAllSeesWhatIsTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	// Taken of the first of 1000, from which 600 are wanted.

@@ -397,8 +397,8 @@ func loadScripts(b *testing.B, rdb *redis.Client) {
 	}
 }
 
-// longestScript returns how long the longest script call took since the slow log was reset,
-// 0 if all were faster than what is logged.
+// longestScript returns how long the longest script call took since the slow log was reset, 0
+// if all were too fast to be logged.
 func longestScript(b *testing.B, rdb *redis.Client) (longest time.Duration) {
 	b.Helper()
 	logged, err := rdb.SlowLogGet(b.Context(), 1_000_000).Result()

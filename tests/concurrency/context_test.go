@@ -96,8 +96,8 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 		s.CheckInUse(t, 10, 4)
 		assert.Equal(t, 2, s.Sent.Scripts())
 	}},
-	// What is given back goes to those who wait for it, at once.
-	"what is given back serves the line": {limitertest.Every(3, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	// Permits given back go to waiting callers, at once.
+	"permits given back serve the line": {limitertest.Every(3, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 3, 0) })
 		waiting := s.StartTryAcquire(t.Context(), 2, forever)

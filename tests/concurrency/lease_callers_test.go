@@ -128,7 +128,7 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 	})
 }
 
-// Clients with the same demand get about the same of what is scarce, with leases or without.
+// Clients with the same demand get about the same share if permits are scarce, with leases or without.
 func TestScarcePermitsAreShared(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
@@ -307,8 +307,8 @@ var keyedCalls = map[string]func(ctx context.Context, l *rratelimiter.KeyedLimit
 	},
 }
 
-// Each call brings a lease and is served from it, in shadow too. What is left goes back, also
-// of a limiter of keys that is no longer referenced.
+// Each call brings a lease and is served from it, in shadow too. Unused permits go back, also
+// those of a limiter of keys that is no longer referenced.
 func TestALeaseServesEveryCall(t *testing.T) {
 	t.Parallel()
 	each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
@@ -333,7 +333,7 @@ func TestALeaseServesEveryCall(t *testing.T) {
 	})
 }
 
-// What is undone goes back into the lease without a word to Redis, and to Redis if that has
+// Undone grants go back into the lease without a word to Redis, and to Redis if the lease has
 // ended: a part of a member of which other parts go back, too.
 func TestALeaseTakesBackWhatIsUndone(t *testing.T) {
 	t.Parallel()

@@ -362,7 +362,7 @@ var leaseTests = map[string]leaseTest{
 		s.Until(3*time.Second + 100*ms)
 		s.CheckInUse(t, 10_000, taken+1)
 	}},
-	// What is left over of a lease makes the next smaller.
+	// Unused permits of a lease make the next smaller.
 	"lease follows demand": {limitertest.Every(100_000, time.Second), 0, func(t *testing.T, s *leaseScene) {
 		s.takeMore(t, 1000)
 		s.Until(time.Second)
@@ -378,7 +378,7 @@ var leaseTests = map[string]leaseTest{
 		calls := s.Sent.Scripts() - before
 		assert.Less(t, calls, 120, "for 20 lives of leases and 2000 permits")
 	}},
-	// Close gives back what was taken ahead. That no goroutine is left, the bubble sees to.
+	// Close gives back the permits taken ahead. That no goroutine is left, the bubble sees to.
 	"Close gives leases back": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *leaseScene) {
 		taken := s.takeMore(t, 100)
 		held := make(chan struct{})
@@ -471,7 +471,7 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		change change
-		keeps  bool  // what was used is in use still; else there is no value
+		keeps  bool  // the used permits are still in use; otherwise the value is missing
 		less   int64 // except so many
 		gone   bool  // the limiter is
 		to     bool  // another name

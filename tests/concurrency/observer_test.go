@@ -302,7 +302,7 @@ var shadowTests = tests[*redis.Client]{
 		assert.Equal(t, 6, refused, "two a round, once two are taken")
 		assert.False(t, limittest.Take(t, fixedwindow.New(rdb, cfg), "ann", 1).Granted)
 	},
-	// What is undone of what was let through is not taken off what is released later.
+	// Undone grants that were let through do not count against later releases.
 	"shadow undone": func(t *testing.T, rdb *redis.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		keyed := client.Keyed("users:", limitertest.Every(5, time.Hour))

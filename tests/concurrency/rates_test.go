@@ -170,7 +170,7 @@ func TestRateSetOnPurposeStays(t *testing.T) {
 	each(t, map[string]rratelimiter.Config{"another": rratelimiter.PerMinute(50), "the first": first}, func(t *testing.T, cfg rratelimiter.Config) {
 		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 			setters := setters(t, rdb, cfg)
-			if cfg == first { // There is no difference: what was set is what was there.
+			if cfg == first { // There is no difference: the rate set is the one found.
 				delete(setters, "Redisson's setRate")
 				delete(setters, "WithRate")
 			}

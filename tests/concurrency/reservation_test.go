@@ -74,7 +74,7 @@ var settlements = map[string]struct {
 	between         between
 	free            map[int64]int64 // by the permits used
 	gone            bool            // there is no limiter under the name
-	back            time.Duration   // from Reserve to when all is free, if what is used is more
+	back            time.Duration   // from Reserve until all is free, if more is used
 }{
 	"nothing":            {reserved: 6, free: map[int64]int64{0: 10, 2: 8, 6: 4, 7: 3, 10: 0}, back: time.Minute},
 	"the rest in use":    {taken: 4, reserved: 6, free: map[int64]int64{0: 6, 2: 4, 6: 0, 7: -1, 16: -10}, back: time.Minute},
@@ -379,7 +379,7 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 	})
 }
 
-// What was not charged in Redis is not settled there.
+// A reservation that was not charged in Redis is not settled there.
 func TestWhatWasNotChargedIsNotSettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -56,7 +56,7 @@ func (s *outageScene) fail(t *testing.T, l *rratelimiter.RateLimiter) {
 
 func (s *outageScene) recover() {
 	s.hook.hang(false)
-	time.Sleep(5 * time.Second) // what was sent before has come back
+	time.Sleep(5 * time.Second) // earlier requests have come back
 }
 
 // atOnce checks that a call takes no more than it takes to begin a probe.

@@ -179,7 +179,7 @@ func TestAServerThatHangs(t *testing.T) {
 	})
 }
 
-// What is left of a lease goes back before a change, within the same time.
+// Unused permits of a lease go back before a change, within the same time.
 func TestAChangeBesideALeaseOnAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	for name, call := range limitertest.Operations {
@@ -245,8 +245,8 @@ func TestATimeoutOnAServerThatHangs(t *testing.T) {
 // probePace is how often a server that answers no call is asked.
 const probePace = time.Second / 3
 
-// askWhileItHangs asks a server that hangs, of 100 keys within 100 ms, and lets it
-// answer again after so long. go-redis waits on for answers to what was sent before.
+// askWhileItHangs asks a server that hangs, of 100 keys within 100 ms, and lets it answer again
+// after so long. go-redis keeps waiting for answers to earlier commands.
 func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask call) {
 	t.Helper()
 	hook.hang(true)
@@ -391,7 +391,7 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 				defer func() {
 					cancel()
 					wg.Wait()
-					time.Sleep(time.Minute) // what was sent ends
+					time.Sleep(time.Minute) // sent calls end
 				}()
 				for _, key := range bad {
 					wg.Go(func() {

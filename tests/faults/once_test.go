@@ -242,7 +242,7 @@ type goneCase struct {
 	held    int64
 }
 
-// What is given back for callers that went away is given back once, and of each limiter.
+// For callers that went away, permits are given back once, and to each limiter.
 func TestGiveBackHappensOnce(t *testing.T) {
 	t.Parallel()
 	cases := map[string]goneCase{

@@ -253,7 +253,7 @@ func TestReleaseBesideAHandleThatLetsThrough(t *testing.T) {
 	})
 }
 
-// So with what was let through to TryAcquireAll. What a Keyed undoes is not released again.
+// The same for calls of TryAcquireAll that were let through. What a Keyed undoes is not released again.
 func TestReleaseBesideAClientInShadow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

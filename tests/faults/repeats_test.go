@@ -323,8 +323,8 @@ func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
 	}
 }
 
-// What is given back is found by its id if others have shrunk it, however many
-// newer members come and go meanwhile.
+// A member to give back is found by its id if others have shrunk it, however many newer members
+// come and go meanwhile.
 func TestGiveBackFindsItsMember(t *testing.T) {
 	t.Parallel()
 	for name, come := range map[string]map[int]int{ // so many members before each call; fewer than 0 go

@@ -61,7 +61,7 @@ func newPlace(t testing.TB, rdb *redis.Client, data []byte) (p *place, name stri
 	return p, "hostile" + strconv.FormatInt(names.Add(1), 10)
 }
 
-// end tells what was done if something was wrong, and leaves nothing behind.
+// end prints the steps if the test failed, and removes all keys.
 func (p *place) end(keys ...string) {
 	if p.t.Failed() {
 		p.t.Log(strings.Join(p.did, "\n"))
@@ -234,7 +234,7 @@ type usage struct {
 
 	l     *rratelimiter.RateLimiter
 	keys  redisson.Keys
-	holds int64 // granted less what was released; 0 at least
+	holds int64 // granted less released; at least 0
 	rate  int64 // the highest since
 }
 
@@ -244,7 +244,7 @@ func (u *usage) stored(field string) (int64, bool) {
 	return n, err == nil
 }
 
-// check compares what is held with the rate.
+// check compares the held permits with the rate.
 func (u *usage) check(what string) {
 	rate, ok := u.stored("rate")
 	interval, known := u.stored("interval")
@@ -346,7 +346,7 @@ func (u *usage) use() {
 	u.check(what)
 }
 
-// reserve reserves and settles; what is charged beyond the reservation is not counted.
+// reserve reserves and settles; a charge beyond the reservation is not counted.
 func (u *usage) reserve(n int64) {
 	used := max(0, n+int64(u.d.N(9))-4)
 	r, err := u.l.Reserve(u.ctx, n, 0)
@@ -421,8 +421,8 @@ func FuzzSlidingLogStateOnServer(f *testing.F)  { try(trySlidingLog).onServer(f)
 func FuzzTokenBucketState(f *testing.F)         { try(tryTokenBucket).onMini(f) }
 func FuzzTokenBucketStateOnServer(f *testing.F) { try(tryTokenBucket).onServer(f) }
 
-// takeAll takes permits a few times, gives some back, and compares what is held with
-// the limit: none come back by themselves while that lasts.
+// takeAll takes permits a few times, gives some back, and compares the held permits with the
+// limit: none come back by themselves while that lasts.
 func (p *place) takeAll(l limittest.Limiter, key string, most int64) {
 	held := int64(0)
 	for range 1 + p.d.N(8) {

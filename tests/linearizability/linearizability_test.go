@@ -181,10 +181,10 @@ func (k linearKind) sizes() (callers, limiters int) {
 	return 5, 2
 }
 
-// linearPermits is what is asked for: equal numbers next to each other travel as one.
+// linearPermits are the numbers of permits asked for: equal numbers next to each other travel as one.
 var linearPermits = []int64{1, 1, 2, 2, 2, 3, 3, 4, 5}
 
-// plan is what is to happen in a history.
+// plan has the steps of a history.
 type plan struct {
 	limiters []rratelimiter.Config // a rate of 0: none at the start
 	defaults []rratelimiter.Config // of some callers' handles

@@ -30,7 +30,7 @@ var defects = map[string]scenario{
 	}},
 	"ReleaseTakesFromTheNewestMembers": {cfg: every(10, 10*second), steps: []step{
 		take(2), wait(5 * second), take(3), release(4), free(9),
-		wait(4 * second), free(9), wait(second), free(10), // what is left in use is of the oldest grant
+		wait(4 * second), free(9), wait(second), free(10), // the permits left in use are the oldest grant's
 	}},
 	"AValueThatRedissonRaisedIsNotLowered": {cfg: every(10, 10*second), steps: []step{
 		take(6), javaReleases(6), free(10), take(10), refuse(1),

@@ -165,7 +165,7 @@ func TestTheTimeToLiveOfALimiterAndOfAClientsPair(t *testing.T) {
 // pairs live on by it from their next call on.
 func TestALongerIntervalReachesAClientsPairByItsNextCall(t *testing.T) {
 	t.Parallel()
-	// The first is for the pairs of others too; the rest change what is in use, or where.
+	// The first is for the pairs of others too; the rest change the permits in use, or their place.
 	but := []string{"Migrate", "Release", "KeepState", "Rename"}
 	perform(t, uses(but, func(use step) scenario {
 		return scenario{cfg: perClient(10, minute), steps: []step{
@@ -180,7 +180,7 @@ func beyondCounting(p *play) {
 	require.NoError(p, p.rdb.Do(p.Context(), "PEXPIREAT", p.l.Name(), int64(math.MaxInt64)).Err())
 }
 
-// whole has the value be what is not in use.
+// whole checks that the value is the permits not in use.
 func whole(p *play) {
 	cfg, err := p.l.Config(p.Context())
 	require.NoError(p, err)
@@ -271,8 +271,8 @@ var madeAnew = map[string]func(cfg rratelimiter.Config) step{
 func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{
-		// What is in use no more tells nothing either: a Redisson would take the value as
-		// it is for what is free.
+		// Members that have run out show nothing either: a Redisson would take the value for
+		// the free permits.
 		"all has run out": {cfg: every(50, hour), steps: []step{
 			take(1), wait(2 * minute), loseConfig, set(every(2, minute), keep), there(1), grants(2, 20),
 		}},
@@ -287,8 +287,8 @@ func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
 	perform(t, all)
 }
 
-// A rate of 100 is lost while 10 are in use; what is free by the new one follows
-// from what is in use, whatever the value is.
+// A rate of 100 is lost while 10 are in use; the free permits by the new one follow from the
+// permits in use, whatever the value is.
 func TestPermitsInUseCountWhereTheConfigurationIsLost(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}

@@ -49,7 +49,7 @@ func othersTake(count int) step {
 // othersLose notes that so many permits of others are in use no more.
 func othersLose(count int64) step { return func(p *play) { p.others -= count } }
 
-// own compares what is in use: so many permits of the Client's, beside those of others.
+// own compares the permits in use: so many permits of the Client's, beside those of others.
 func own(want int64) step {
 	return func(p *play) {
 		rows, err := p.rdb.ZRange(p.Context(), p.keys().Permits, 0, -1).Result()
@@ -117,7 +117,7 @@ func TestReleaseFindsItsOwnBehindOthers(t *testing.T) {
 func TestReleaseFindsNoneOfItsOwn(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{
-		// What is asked for beyond this Client's own comes off the newest of others.
+		// Permits beyond this Client's own come off the newest of others.
 		"too few": {cfg: mixed, steps: []step{
 			othersTake(500), take(3), wait(minute), othersTake(500), release(303), othersLose(300), own(0),
 			func(p *play) {

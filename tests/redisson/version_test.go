@@ -171,8 +171,8 @@ func TestWaitsOfARepeat(t *testing.T) {
 			assert.EqualValues(p, 3, granted)
 			assert.InDelta(p, hour.Milliseconds(), wait, 5000, "that of the request for 8")
 		}}},
-		// A repeat that finds its attempt need not reclaim all that has run out; what is
-		// left of it makes no wait.
+		// A repeat that finds its attempt need not reclaim all that has run out; its rest makes
+		// no wait.
 		"beside members that ran out": {cfg: every(1000, minute), everywhere: true, steps: []step{func(p *play) {
 			limitertest.AddGrants(p, p.rdb, p.keys().Permits, hour, 600, 1)
 			granted, wait := repeats(p, 0, 3, 1, 400, 1)

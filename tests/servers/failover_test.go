@@ -23,14 +23,14 @@ import (
 // downAfter is when Sentinels take a master for dead.
 const downAfter = time.Second
 
-// manyPermits are more than a party can use up, so that what a failover lost can
-// be counted from what is left: no caller is refused or releases.
+// manyPermits are more than a party can use up, so that a failover's losses can be counted from
+// the rest: no caller is refused or releases.
 const manyPermits = 1_000_000
 
 type server = redistest.Server
 
-// Servers change places while two Clients use a limiter. What was granted and the new
-// master does not know, it grants again.
+// Servers change places while two Clients use a limiter. The new master grants again the
+// permits that it does not know of.
 func TestFailoverWhileInUse(t *testing.T) {
 	t.Parallel()
 	for scenario, test := range map[string]struct {
@@ -144,8 +144,8 @@ type doomed struct {
 	opts       []rratelimiter.Option
 }
 
-// The master dies with writes that no replica got. What was granted by them is
-// granted again, and nothing else goes wrong.
+// The master dies with writes that no replica got. Their grants are granted again, and nothing
+// else goes wrong.
 func TestAFailoverThatLosesWrites(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 1, downAfter)

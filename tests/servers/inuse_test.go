@@ -155,7 +155,7 @@ func (c *party) add(held, perhaps int64) {
 	c.perhaps += perhaps
 }
 
-// put takes permits that are to be released out of what is held.
+// put takes permits to release out of those held.
 func (c *party) put(permits int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

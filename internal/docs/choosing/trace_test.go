@@ -180,7 +180,7 @@ func measure(t *testing.T, rdb *redis.Client, c candidate, rounds int) costs {
 				granted++
 			}
 		}
-		take() // sets up what is not there
+		take() // sets up missing limiters
 		for _, n := range inUse {
 			one := ran(t, rdb, n-granted, take)
 			require.Equal(t, n, granted)

@@ -126,7 +126,7 @@ func readRows(path string, columns int, take func(words []string, number func(in
 	return err
 }
 
-// byRelease sorts releases, or pairs of them, oldest first, and what is not released last.
+// byRelease sorts releases, or pairs of them, oldest first, and unreleased ones last.
 func byRelease(a, b string) int {
 	a, b = unreleased.Replace(a), unreleased.Replace(b)
 	return slices.CompareFunc(strings.FieldsFunc(a, notDigit), strings.FieldsFunc(b, notDigit), func(x, y string) int {

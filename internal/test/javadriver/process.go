@@ -162,7 +162,7 @@ func (p *Process) send(op string, answer any, args []any) *rpc.Call {
 	return p.client.Go(op, words, answer, make(chan *rpc.Call, 1))
 }
 
-// tail is a writer that keeps the end of what is written to it.
+// tail is a writer that keeps the end of its input.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -133,8 +133,8 @@ func Available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 	return permits
 }
 
-// TakeOnce gives a limiter a rate, unless it has one, and takes permits of it by a
-// Client of its own, whose id is "id" and what is given.
+// TakeOnce gives a limiter a rate, unless it has one, and takes permits of it by a Client of
+// its own, with the id "id" and the given suffix.
 func TakeOnce(t testing.TB, rdb redis.UniversalClient, name string, cfg rratelimiter.Config, id string, permits int64) {
 	t.Helper()
 	client := rratelimiter.New(rdb, rratelimiter.WithClientID("id"+id))

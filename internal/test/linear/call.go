@@ -133,7 +133,7 @@ type Record struct {
 	alone bool  // no other call of its client was waiting meanwhile
 	late  bool  // a request that may have carried it was under way when it ended
 	later bool  // or began after, and may have been made before
-	lost  int   // Doubts, and what was lost after it ended
+	lost  int   // Doubts, and losses after it ended
 	open  bool  // what came of it is left out
 }
 

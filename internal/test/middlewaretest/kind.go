@@ -37,7 +37,7 @@ type Kind[O, K any] struct {
 	// its protocol says.
 	Wrap func(t testing.TB, l limit.Limiter, opts ...O) Handler
 
-	// Check returns what is wrong with the options.
+	// Check returns the options' error.
 	Check func(l limit.Limiter, opts ...O) error
 
 	Text func(part string, err error) K // a key function that always says so

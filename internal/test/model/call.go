@@ -28,7 +28,7 @@ type Op struct {
 	At      int64       `json:"at,omitempty"`
 	To      Few[string] `json:"to,omitempty"`   // the limiters beside the one it is called on
 	Held    bool        `json:"held,omitempty"` // the handle has been refused lately
-	Row     *Row        `json:"row,omitempty"`  // what was reserved, of Permits, whatever is left of it
+	Row     *Row        `json:"row,omitempty"`  // the reserved row, of Permits, whatever is left of it
 	Used    int64       `json:"used,omitempty"` // of them, or more
 }
 

@@ -92,7 +92,7 @@ func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
 	}
 }
 
-// Sound returns what is wrong after a call of ours that concerned permits, "" if nothing is:
+// Sound returns the fault after a call of ours that concerned permits, "" if there is none:
 // whatever else is there, calls neither mint permits nor lose any, and bring back what others
 // have lost. Redisson relies on it.
 func (m *Module) Sound(op Op, before, c *Call) string {
@@ -265,7 +265,7 @@ func (m *Module) newEnd(c *Call, window bool) {
 	m.goTail(c, c.Pair(), true, window)
 }
 
-// recount makes the value of a limiter whose configuration was lost by what is in use: of
+// recount makes the value of a limiter with a lost configuration from the permits in use: of
 // which rate it was the rest is unknown. A value that counts nothing is no window.
 func (m *Module) recount(c *Call) {
 	p := c.Pair()
@@ -326,8 +326,7 @@ func (m *Module) release(c *Call, permits int64) Answer {
 	return Say("done")
 }
 
-// settleRow settles a reservation: what was not used comes back, what exceeds it is a row
-// of now.
+// settleRow settles a reservation: unused permits come back, an excess is a row dated now.
 func (m *Module) settleRow(c *Call, op Op) Answer {
 	if c.Config == nil {
 		return Say("done")

@@ -152,7 +152,7 @@ func (p *Pair) DelValue() { p.HasValue, p.Value, p.ValueEnd = false, 0, 0 }
 
 func (p *Pair) there() bool { return p.HasValue || len(p.Rows) > 0 }
 
-// Grants returns what is in use, the oldest first.
+// Grants returns the permits in use, the oldest first.
 func (p *Pair) Grants() Grants { return grants(p.Rows) }
 
 func grants(rows []Row) Grants {
@@ -165,8 +165,8 @@ func grants(rows []Row) Grants {
 
 func sum(rows []Row) int64 { return grants(rows).InUse() }
 
-// Broken returns what is wrong with a pair of a limiter of that rate, at any moment, "" if
-// nothing is; exact if no permits may have leaked.
+// Broken returns the fault of a pair of a limiter of that rate, at any moment, "" if there is
+// none; exact if no permits may have leaked.
 func (p *Pair) Broken(rate int64, exact bool) string {
 	switch both := p.Value + sum(p.Rows); {
 	case !p.HasValue && len(p.Rows) > 0:

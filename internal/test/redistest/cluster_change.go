@@ -104,9 +104,9 @@ func (c *Cluster) ForceFailover(t testing.TB, replica *Server) {
 	c.failover(t, replica, "FORCE")
 }
 
-// Electable reports whether a replica may stand for election. For two node timeouts, and
-// two seconds at least, Redis counts the votes that a node got for those of its next
-// election: it would be a master to itself alone, and lose what is written to it.
+// Electable reports whether a replica may stand for election. For two node timeouts, and two
+// seconds at least, Redis counts the votes that a node got for those of its next election: it
+// would be a master to itself alone, and lose writes.
 func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
 	t.Helper()
 	const setting = "cluster-node-timeout"

@@ -195,7 +195,7 @@ func (c *proxyConn) hush() {
 	c.silent = true
 }
 
-// end gives up what is still unanswered: the server has closed the connection.
+// end gives up unanswered commands: the server has closed the connection.
 func (c *proxyConn) end() {
 	_ = c.down.Close()
 	c.mu.Lock()

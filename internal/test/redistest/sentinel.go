@@ -169,10 +169,9 @@ func (s *Sentinel) Replicas(t testing.TB) []*Server {
 	return replicas
 }
 
-// CutReplication ends all replication from the master, for good: what is
-// written to it from now on is lost with it. The Sentinels still choose among
-// its replicas, if it goes within some seconds. Freezing a replica would not do:
-// the network keeps for it what it has been sent.
+// CutReplication ends all replication from the master, for good: writes to it from now on are
+// lost with it. The Sentinels still choose among its replicas, if it goes within some seconds.
+// Freezing a replica would not do: the network keeps for it what it has been sent.
 func (s *Sentinel) CutReplication(t testing.TB) {
 	t.Helper()
 	master := s.Master(t)

@@ -155,7 +155,7 @@ func (c *clocked) putBack(t *testing.T) {
 	t.Helper()
 	err := c.do(func(rdb *redis.Client) error {
 		ctx := context.Background()
-		// With them goes what they have sent and what was not run yet.
+		// Commands that they have sent and that were not run yet go too.
 		if err := rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ const (
 // cleanTimeout bounds removing the keys.
 const cleanTimeout = 10 * time.Second
 
-// Options say what is measured.
+// Options choose the measurements.
 type Options struct {
 	Time     time.Duration // for all runs together, about
 	Callers  []int         // of the runs with many callers

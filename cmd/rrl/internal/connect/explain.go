@@ -19,7 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// about is what is known of a server when its errors are explained.
+// about has the facts about a server with which its errors are explained.
 type about struct {
 	addr     string // "" if it may be one of several
 	user     string
@@ -179,7 +179,7 @@ func said(err error) string {
 	return err.Error()
 }
 
-// network explains what is wrong between here and the server.
+// network explains errors between here and the server.
 func (a about) network(err error) string {
 	if text := a.tlsText(err); text != "" {
 		return text
@@ -222,7 +222,7 @@ func cause(err error) error {
 	return err
 }
 
-// tlsText explains what is wrong with certificates.
+// tlsText explains errors of certificates.
 func (a about) tlsText(err error) string {
 	var (
 		unknown x509.UnknownAuthorityError

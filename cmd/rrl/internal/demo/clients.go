@@ -18,7 +18,7 @@ import (
 // demo left in a given Redis.
 const keepAlive = time.Minute
 
-// closeTimeout bounds what is done after a demo's context has ended.
+// closeTimeout bounds the work after a demo's context has ended.
 const closeTimeout = 2 * time.Second
 
 // Clients is the demo of a RateLimiter: clients try to take a permit, one try

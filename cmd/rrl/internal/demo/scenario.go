@@ -27,7 +27,7 @@ type plan struct {
 	row   time.Duration // what a row of the plot stands for
 	mark  int64         // how many permits a mark of the plot stands for
 	speed int           // how many times as fast as the real clock
-	left  bool          // the plot shows what is left
+	left  bool          // the plot shows the permits left
 	lanes []*lane
 	steps []step
 
@@ -52,7 +52,7 @@ type answer struct {
 	limit.Decision
 }
 
-// step is a call of a lane, or an event: a note, with what is done if anything.
+// step is a call of a lane, or an event: a note, with an action if there is one.
 type step struct {
 	at      time.Duration
 	lane    *lane

@@ -155,7 +155,7 @@ func (t *selfTest) eval(ctx context.Context, script, key string, args ...any) (a
 	return t.rdb.Eval(ctx, script, []string{key}, args...).Result()
 }
 
-// same returns an error unless got is what was wanted, both as text.
+// same returns an error unless got equals want, both as text.
 func same(what string, got, want any) error {
 	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
 		return fmt.Errorf("%s: %q instead of %q", what, g, w)
@@ -163,7 +163,7 @@ func same(what string, got, want any) error {
 	return nil
 }
 
-// says returns an error unless a script answers what is wanted.
+// says returns an error unless a script answers want.
 func (t *selfTest) says(ctx context.Context, what, script, key, want string, args ...any) error {
 	got, err := t.eval(ctx, script, key, args...)
 	if err != nil {

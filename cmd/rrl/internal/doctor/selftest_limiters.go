@@ -31,7 +31,7 @@ func (t *selfTest) limiter(ctx context.Context, id string) (l *rratelimiter.Rate
 	return client.RateLimiter(t.name), keys, func() { _ = client.Close(context.WithoutCancel(ctx)) }
 }
 
-// steps calls each until one fails or does not answer what is wanted.
+// steps calls each until one fails or gives a wrong answer.
 func steps(all []step) error {
 	for _, s := range all {
 		got, err := s.do()

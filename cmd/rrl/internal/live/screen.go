@@ -46,7 +46,7 @@ const (
 	leave = "\x1b[?25h\x1b[?1049l"
 	home  = "\x1b[H"
 	toEnd = "\x1b[K" // clears the rest of the line
-	below = "\x1b[J" // clears what is below
+	below = "\x1b[J" // clears the lines below
 )
 
 // OpenScreen takes over the terminal that out is, or returns nil if it is

@@ -78,7 +78,7 @@ func percent(l *look.Limiter) string {
 	if l.Free == nil {
 		return "?"
 	}
-	// 29 of 100 are 28.999…%, and only what is used up is 100%.
+	// 29 of 100 are 28.999…%, and only a limiter that is used up shows 100%.
 	return strconv.Itoa(int(l.Use()*100+1e-9)) + "%"
 }
 

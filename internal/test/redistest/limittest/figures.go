@@ -267,7 +267,7 @@ func testPeek(t *testing.T, k Kind) {
 	})
 }
 
-// TakeUpTo takes what is free, and no more than it is asked for.
+// TakeUpTo takes the free permits, at most as many as asked for.
 func testTakeUpTo(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(4, 1))

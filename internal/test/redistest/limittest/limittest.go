@@ -1,6 +1,6 @@
 // Package limittest tests what all limiters by key have in common: figures that are right,
-// callers who ask at once, grants undone, answers lost, input that is wrong and keys that
-// hold something else. What is particular to one of them is left to its own tests.
+// callers who ask at once, grants undone, answers lost, input that is wrong and keys that hold
+// something else. Particulars of one limiter are left to its own tests.
 package limittest
 
 import (

@@ -205,7 +205,7 @@ func (a *aged) Same(got, want limit.Decision) bool {
 		near(got.RetryAfter, want.RetryAfter) && near(got.ResetAfter, want.ResetAfter)
 }
 
-// requireWithin checks that a decision and what is stored speak of no more than a window.
+// requireWithin checks that the times of a decision and in Redis lie within a window.
 func requireWithin(t *testing.T, rdb redis.UniversalClient, d limit.Decision) {
 	t.Helper()
 	require.LessOrEqual(t, d.RetryAfter, window)
@@ -279,13 +279,13 @@ func testClockGoesBackAndForth(t *testing.T, k Kind) {
 	})
 }
 
-// What is given back by a clock that has gone back is what was taken, or nothing:
+// With a clock that has gone back, a give-back returns exactly the permits taken, or nothing:
 // never what others have.
 func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 	for name, tc := range map[string]struct {
 		between     func(t *testing.T, rdb *redis.Client, l limit.Limiter, step func(time.Duration))
 		least, most int64 // free permits after
-		writes      bool  // what is given back
+		writes      bool  // the permits given back
 	}{
 		"at once": {func(_ *testing.T, _ *redis.Client, _ limit.Limiter, step func(time.Duration)) { step(-time.Hour) }, 7, 7, true},
 		"others came by": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
