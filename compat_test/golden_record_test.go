@@ -160,8 +160,8 @@ func (r *recorder) peers(on string) cast {
 	return r.cast
 }
 
-// ask has done what has to do with permits: mostly by the side that has
-// found something less often.
+// ask does the operations about permits: mostly by the side that has found something less
+// often.
 func (r *recorder) ask(on, what string) {
 	found := func(who *actor) int { return r.cover.counts[who.side()+" finds "+what] }
 	who := slices.MinFunc(r.peers(on), func(a, b *actor) int { return found(a) - found(b) })
@@ -183,7 +183,7 @@ func (r *recorder) least(who *actor, operations []string) string {
 	})
 }
 
-// operate has an operation done, and checks by the model what came of it.
+// operate does an operation, and checks the result by the model.
 func (r *recorder) operate(who *actor, on string, op model.Op) {
 	r.t.Helper()
 	if op.Rate != nil && who.release != nil && !who.release.TakesTTL {
@@ -461,7 +461,7 @@ const (
 	debt     = "a debt"
 )
 
-// found tells what a step that has to do with permits finds in use.
+// found returns the permits that a step about permits finds in use.
 func (v *coverage) found(who *actor, before *model.State, found map[string]bool) {
 	p := before.Pairs[""]
 	if before.PerClient() {

@@ -304,7 +304,7 @@ const (
 	patience = 50
 )
 
-// play puts the states before a step into Redis, has it done, and tells what came of it.
+// play puts the states before a step into Redis, does the step, and returns the result.
 func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 	t.Helper()
 	if who := st.named(s.Who); who.release != nil && who.java == nil {

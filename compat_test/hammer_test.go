@@ -30,8 +30,8 @@ import (
 //
 // A grant is in use from the moment at which the server writes it, which MONITOR tells, until
 // an interval after the moment at which it is dated. That is a whole number of milliseconds,
-// rounded down; Go's are dated by the server, Java's by the caller before it sends. By so much
-// less than an interval after they were written they come back, and so a little more than the
+// rounded down; Go's are dated by the server, Java's by the caller before it sends. They come
+// back by as much less than an interval after they were written, and so a little more than the
 // rate may be written within one; Redisson is made so. No one sweeps a member before its time
 // is over by the sweeper's own clock, and all clocks are the machine's, so what is in use may
 // not be more than the rate at any moment, not even by one and not for a microsecond. If the
@@ -80,7 +80,7 @@ type crew struct {
 	goes  int
 }
 
-// figures are what came of it.
+// figures are the result.
 type figures struct {
 	load
 	goes, java, total atomic.Int64 // permits granted
@@ -340,7 +340,7 @@ func (w *watcher) see(ran redistest.Ran) {
 	}
 }
 
-// lasts sees for how many ms a window is to last from now on.
+// lasts returns for how many ms a window should last from now on.
 func (w *watcher) lasts(ms string) {
 	if w.number(ms) < w.interval.Milliseconds() {
 		w.fail(fmt.Errorf("a window of %s ms", ms))

@@ -154,7 +154,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 	})
 }
 
-// together runs f in so many goroutines at once and returns how often it returned true.
+// together runs f in that many goroutines at once and returns how often it returned true.
 func together(n int, f func() bool) int {
 	var granted atomic.Int64
 	var wg sync.WaitGroup
@@ -283,7 +283,7 @@ var releasesFlag = flag.String("releases", os.Getenv("RRL_RELEASES"),
 	"releases of Redisson to run the matrix on: all, or some with commas between; "+
 		"without it RRL_RELEASES, else the one of -redisson or, without that, one of each layout")
 
-// releases returns those that the matrix is to be run on.
+// releases returns those that the matrix runs on.
 func releases(t testing.TB) []string {
 	t.Helper()
 	switch *releasesFlag {
@@ -355,7 +355,7 @@ func playTurns(t *testing.T, f fleet) {
 		seed, *operations, r.compared, time.Since(begin).Round(time.Millisecond), r.mismatches, miscounted, strings.Join(compared(), ", "))
 }
 
-// takeTurns takes so many turns, the second half of them with many releases.
+// takeTurns takes that many turns, the second half of them with many releases.
 func (r *recorder) takeTurns(operations int) {
 	r.begin()
 	for r.compared < operations {

@@ -54,7 +54,7 @@ var kinds = []struct {
 	{"wait", 10, "Go"}, // if the clock otherwise stands
 }
 
-// operations returns those that the service has, each as often as it is to be drawn.
+// operations returns the service's, each as often as it should be drawn.
 func (a *actor) operations() (all []string) {
 	for _, k := range kinds {
 		lacks := a.release != nil && a.release.Lacks(k.do) || k.do == "settle" && a.Layout == 0

@@ -268,7 +268,7 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 			s.refuses(http.StatusConflict, body)
 		}
 		assert.Equal(t, before, s.rdb.Dump(t.Context(), name).Val())
-		// It is looked at all the same, and said to be none.
+		// It can be looked at, and is reported as no limiter.
 		assert.NotEmpty(t, s.show(name)["anomalies"], name)
 		assert.Equal(t, looksOther, s.looks(name), name)
 	}

@@ -67,7 +67,7 @@ func TestUnaryServer(t *testing.T) {
 	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:bufconn", limiter.Key())
 }
 
-// What a call costs may depend on all there is to know of it.
+// A call's cost may depend on everything known about it.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]grpclimit.Call{

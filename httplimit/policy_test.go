@@ -224,7 +224,7 @@ func TestPoliciesAreAskedAtTheSameTime(t *testing.T) {
 	}
 }
 
-// What policies grant too late, or to a client that has gone, is given back all the same.
+// Grants that come too late, or for a client that has gone, are given back.
 func TestGivingBackOutlivesTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

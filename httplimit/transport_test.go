@@ -239,7 +239,7 @@ func TestTransportWaits(t *testing.T) {
 	}
 }
 
-// What an upstream says in Retry-After stops requests of its key, and of no other, for so long.
+// What an upstream says in Retry-After stops requests of its key, and of no other, for that long.
 func TestTransportHeedsRetryAfter(t *testing.T) {
 	t.Parallel()
 	const most, date, ahead = httplimit.DefaultPause, "Sat, 01 Jan 2000 00:00:00 GMT", "Sat, 01 Jan 2000 00:00:30 GMT"

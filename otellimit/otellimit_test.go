@@ -300,7 +300,7 @@ func TestEachEventIsThereFromTheBeginning(t *testing.T) {
 	assert.Equal(t, map[string]string{"ratelimiter.open_breakers{}": "0"}, points)
 }
 
-// Observers of several Clients have the same instruments: who waits in each adds up.
+// Observers of several Clients have the same instruments: their waiting callers add up.
 func TestTwoObserversAddUp(t *testing.T) {
 	t.Parallel()
 	c := newCollector()

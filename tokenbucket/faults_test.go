@@ -231,7 +231,7 @@ func TestBorrowing(t *testing.T) {
 	})
 }
 
-// drained returns a limiter that lends so many tokens, and has none left.
+// drained returns a limiter that lends that many tokens, and has none left.
 func drained(t *testing.T, rdb redis.UniversalClient, borrow int64) *tokenbucket.Limiter {
 	t.Helper()
 	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow})
@@ -418,7 +418,7 @@ func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
 	}
 }
 
-// A debt that takes longer to pay back than any clock counts is one all the same.
+// A debt that takes longer to pay back than any clock counts is still a debt.
 func TestDebtWithoutEnd(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {

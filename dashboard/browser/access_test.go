@@ -291,7 +291,7 @@ func hostile() []string {
 	}
 }
 
-// harmless is that no markup has come of names: the page has none of these.
+// harmless checks that names have become no markup: the page has none of these.
 const harmless = `document.querySelectorAll('img, iframe, base, style, meta[http-equiv], form[action], [onerror], [onload], [onclick], ' +
   '[onmouseover], [style*="fixed"], script:not([src])').length`
 

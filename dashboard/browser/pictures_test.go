@@ -143,8 +143,8 @@ func (p *tab) png() []byte {
 	return call(p, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng}).Data
 }
 
-// picture keeps one among the test's artifacts (go test -artifacts), for who looks
-// after a failure.
+// picture keeps one among the test's artifacts (go test -artifacts), to look at after a
+// failure.
 func (p *tab) picture(name string) {
 	p.t.Helper()
 	path := filepath.Join(p.t.ArtifactDir(), name+".png")
@@ -256,7 +256,7 @@ func (s *site) used() (seconds, commands float64) {
 	return s.info("CPU", "used_cpu_sys", "used_cpu_user"), s.info("stats", "total_commands_processed")
 }
 
-// measured is what the page costs with so many limiters.
+// measured is what the page costs with that many limiters.
 type measured struct {
 	paint, shown float64 // milliseconds until there was something to see, and until there were limiters
 	cost         float64 // milliseconds of the server's processor, a second

@@ -248,7 +248,7 @@ func (w *watched) allCounted() {
 	}
 }
 
-// traffic is requests to a gateway, and what came of them.
+// traffic is requests to a gateway, and their results.
 type traffic struct {
 	t    *testing.T
 	site *site
@@ -270,8 +270,8 @@ type sample struct {
 	status int
 }
 
-// send makes so many callers send requests until stop is called, each with a pause
-// after an answer.
+// send makes that many callers send requests until stop is called, each with a pause after an
+// answer.
 func (l *traffic) send(callers int, pause time.Duration, user func() string, method, path string) {
 	for range callers {
 		l.callers.Go(func() {

@@ -144,7 +144,7 @@ func virtual(t *testing.T, quota int64, failure limit.Failure,
 	})
 }
 
-// answer is what came of a request.
+// answer is the result of a request.
 type answer struct {
 	*http.Response
 

@@ -208,7 +208,7 @@ type desk struct {
 	fail    error
 }
 
-// atDesk runs test in a bubble, with a desk that has so many flights under way at most.
+// atDesk runs test in a bubble, with a desk that has that many flights under way at most.
 func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	t.Helper()
 	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {

@@ -488,7 +488,7 @@ func (r *rig) mustAsk(t *testing.T, i int) {
 	assert.NoError(t, err)
 }
 
-// ask is a call and who waits for it.
+// ask is a call and its caller.
 type ask struct {
 	call  *lane.Call
 	done  chan struct{}
@@ -517,7 +517,7 @@ func (a *ask) OnReply(c *lane.Call) bool {
 
 func (a *ask) NextCall(time.Time) (c *lane.Call, more bool) { return a.call, false }
 
-// by sends the call as a request is sent, and returns what came of it.
+// by sends the call as a request is sent, and returns the result.
 func (a *ask) by(l *lane.Lane) (any, error) {
 	if l.Enter() {
 		l.Alone(context.Background(), a.call, false)

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// freePart is the part of the free permits that a lease may hold though its program has
-	// not taken as much lately: one in so many.
+	// freePart is the part of the free permits that a lease may hold though its program has not
+	// taken as much lately: one in this many.
 	freePart = 16
 
 	// growth is how many times as much a lease may hold as its program took lately, or found

@@ -41,7 +41,7 @@ func (t *trial) ask() (asked, ahead int64) {
 	return asked, ahead
 }
 
-// use asks as often as a program has to that uses so many permits a second, for a while, and
+// use asks as often as a program must that uses that many permits a second, for a while, and
 // returns how often that was.
 func (t *trial) use(permits float64, d time.Duration) (calls int) {
 	for end := t.now.Add(d); t.now.Before(end); calls++ {

@@ -77,7 +77,7 @@ func TestOther(t *testing.T) {
 // words make the names and ids that could share keys.
 var words = []string{"a", "{", "}", ":", ":value", ":permits"}
 
-// texts returns all texts of so many words at most.
+// texts returns all texts of that many words at most.
 func texts(most int) []string {
 	all, last := []string{""}, []string{""}
 	for range most {

@@ -300,7 +300,7 @@ func (r *round) checkOrder(p *pool, s *state) {
 	}
 }
 
-// An order is what came of the search for one.
+// An order is the result of the search for one.
 type order struct {
 	kind    kind
 	result  porcupine.CheckResult

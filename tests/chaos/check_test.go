@@ -281,7 +281,7 @@ type figures struct {
 	calls, granted, over, lost, late, errors int64
 }
 
-// sumUp returns the figures of the calls that are to be counted, and of the pools that they used.
+// sumUp returns the figures of the calls to count, and of the pools that they used.
 func (r *round) sumUp(counts func(c *call) bool) (f figures) {
 	slack := r.slack()
 	for i := range r.calls {

@@ -66,7 +66,7 @@ type crew interface {
 type journal interface {
 	// born notes a Client before its first call.
 	born(id string)
-	// begin notes a call that is about to be made; end is to be called with its answer.
+	// begin notes a call that is about to be made; call end with its answer.
 	begin(c *call) (end func(c call))
 }
 
@@ -289,7 +289,7 @@ func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker strin
 	return c, true
 }
 
-// note writes down what came of a call.
+// note writes down the result of a call.
 func (p *party) note(c *call, told answer, err error) {
 	if c.Answer = told; err != nil {
 		c.Error = err.Error()
@@ -307,8 +307,8 @@ func (p *party) hold(limiters []string, permits int64) {
 	}
 }
 
-// part draws some of the permits that callers hold, for one to give back; it is theirs
-// no longer, whatever comes of the call.
+// part draws some of the permits that callers hold, for one to give back; it is no longer
+// theirs, whatever the result of the call.
 func (p *party) part(name string, draw *rand.Rand) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -353,7 +353,7 @@ func (p *party) close() error {
 // rest is how long Clients may take to be closed, and calls after the round is over.
 const rest = time.Minute
 
-// answer is what came of a call.
+// answer is the result of a call.
 type answer string
 
 const (

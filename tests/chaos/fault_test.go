@@ -66,7 +66,7 @@ type event struct {
 	// What it did to limiters, for the checks.
 	lost    map[string]int64 // permits in use that Redis forgot, by limiter
 	forgot  int              // how often all that is in use may have been forgotten, of each limiter
-	forward time.Duration    // the server's clock was set forward by so much
+	forward time.Duration    // how far the server's clock was set forward
 }
 
 func (e *event) String() string {
@@ -436,8 +436,8 @@ var topologyFaults = []*fault{
 	}},
 }
 
-// A master that does not answer for too long is replaced. A busy machine may have one hang
-// so long too.
+// A master that does not answer for too long is replaced. On a busy machine one may hang that
+// long too.
 const masterHung = "hung master replaced"
 
 // inOrder waits until all servers are in order, and notes what no one asked them for.

@@ -36,11 +36,11 @@ type task struct {
 	Arenas   []string  `json:"arenas"`
 	Beside   bool      `json:"beside"`
 	Releases []string  `json:"releases"` // of Redisson that rounds may have
-	Reduced  reduction `json:"reduced"`  // what the round does without
+	Reduced  reduction `json:"reduced"`  // what the round leaves out
 	Worker   string    `json:"worker"`
 	Life     string    `json:"life"`
 	Began    int64     `json:"began"`   // when the round did, in nanoseconds since 1970
-	Journal  string    `json:"journal"` // the file that it is to write
+	Journal  string    `json:"journal"` // the file to write
 	Route    route     `json:"route"`
 }
 
@@ -58,7 +58,7 @@ type entry struct {
 	Begun  *call         `json:"begun,omitempty"`  // the call of that number
 	Ended  *call         `json:"ended,omitempty"`  // the same call with its answer
 	Closed string        `json:"closed,omitempty"` // the id of a Client
-	Late   time.Duration `json:"late,omitempty"`   // for so long the machine has kept goroutines there from running
+	Late   time.Duration `json:"late,omitempty"`   // how long the machine has kept goroutines there from running
 }
 
 // processCrew is a crew in another process, which may be killed: then the next one does

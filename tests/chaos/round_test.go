@@ -35,7 +35,7 @@ type round struct {
 	admin   redis.UniversalClient // straight to the servers
 	workers []*worker
 	began   time.Time
-	over    context.Context // ends when the faults and calls are to
+	over    context.Context // ends when the faults and calls must
 	end     func()          // ends them
 	pulse   pulse
 
@@ -59,14 +59,14 @@ type violation struct {
 	at      time.Duration // when it was noticed
 }
 
-// A plan is what a round is to be, all of it drawn from the seed and its number.
+// A plan describes a round, all of it drawn from the seed and its number.
 type plan struct {
 	seed     uint64
 	number   int
 	arenas   []string // that it may be on
 	releases []string // of Redisson that it may have
 	servers  string   // which it is on
-	beside   bool     // it is to be measured beside another one of the same calls
+	beside   bool     // it is measured beside another one of the same calls
 	redisson string   // the release of the programs that take part; empty if none do
 	mood     mood
 	length   time.Duration
@@ -77,7 +77,7 @@ type plan struct {
 	faults   []*fault      // of servers and clients
 	pause    time.Duration // between faults, at most
 	hook     func(*goCrew) redis.Hook
-	reduced  reduction // what it does without
+	reduced  reduction // what it leaves out
 }
 
 // run makes the round happen and checks it.

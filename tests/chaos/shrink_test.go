@@ -32,7 +32,7 @@ const (
 	shrinkTries = 3                // how often one is played that does not fail: no two are the same
 )
 
-// A reduction is what a round does without.
+// A reduction is what a round leaves out.
 type reduction struct {
 	Without  []string `json:"without"`  // faults
 	Clients  int      `json:"clients"`  // at most; 0: all

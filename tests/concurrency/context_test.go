@@ -218,7 +218,7 @@ func TestPartOfABatchIsGivenBack(t *testing.T) {
 	})
 }
 
-// All of a batch may go away; others behind it are served nevertheless.
+// All of a batch may go away; others behind it are still served.
 func TestEverybodyInABatchGoesAway(t *testing.T) {
 	t.Parallel()
 	bubbles(t, map[string]redistest.Action{
@@ -416,7 +416,7 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 		assert.Equal(t, "true at 100ms", closed.Outcome())
 		s.CheckInUse(t, 3, 3)
 	}},
-	// Callers that went away may have permits that are still to be given back.
+	// Callers that went away may have permits still to give back.
 	"Close waits for give backs": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		acquired, givenBack := make(chan struct{}), make(chan struct{})
 		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {

@@ -317,7 +317,7 @@ func TestAThousandWaitersAskAsOne(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		rate, waiters int
-		pace          int // so many come in a millisecond
+		pace          int // this many come in a millisecond
 		calls         int
 	}
 	virtual(t, map[string]row{

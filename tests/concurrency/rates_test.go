@@ -428,7 +428,7 @@ func TestWithRateComparesOnce(t *testing.T) {
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
 		together(10, func(int) { assert.True(t, limitertest.Try(t, l, 1)) })
 		require.NoError(t, plain.SetRate(t.Context(), limitertest.Every(30, time.Hour), rratelimiter.KeepState()))
-		*scripts[lua.SetRate.Name]-- // it goes by EVALSHA too
+		*scripts[lua.SetRate.Name]-- // it is sent by EVALSHA too
 		limitertest.MustAcquire(t, l, 1)
 		assert.Equal(t, 1, *scripts[lua.Config.Name])
 		assert.Equal(t, 1, *scripts[lua.SetRate.Name])
@@ -551,7 +551,7 @@ func TestPrefixesOfOneClient(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
-		for range 3 { // as if they are made for each request
+		for range 3 { // like handles made for each request
 			row.first(t, client)
 			row.second(t, client)
 		}

@@ -416,7 +416,7 @@ func TestWhatWasNotChargedIsNotSettled(t *testing.T) {
 	})
 }
 
-// A caller that goes has its reservation settled nevertheless.
+// If the caller goes, its reservation is still settled.
 func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -432,7 +432,7 @@ func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// A Release might take the charge of a Settle that is to be repeated, so the two of a Client
+// A Release might take the charge of a Settle that must be repeated, so the two of a Client
 // wait for each other, however long one takes.
 func TestSettleAndReleaseDoNotMeet(t *testing.T) {
 	t.Parallel()

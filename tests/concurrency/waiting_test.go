@@ -308,7 +308,7 @@ func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 	})
 }
 
-// The call that is to keep a limiter alive is stuck: another caller's does.
+// The call that should keep a limiter alive is stuck: another caller's does.
 func TestASecondTryKeepsThemAlive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -377,8 +377,7 @@ func addMember(t *testing.T, d damaged, age time.Duration, member string) {
 	require.NoError(t, d.rdb.ZAdd(t.Context(), d.permits, redis.Z{Score: score, Member: member}).Err())
 }
 
-// What else has to be done with the state must wait until all of it is known
-// to be in order.
+// No change to the state may start until all of it is known to be in order.
 func TestCorruptMembersBesideOtherWork(t *testing.T) {
 	t.Parallel()
 	for what, more := range map[string]func(*testing.T, damaged){

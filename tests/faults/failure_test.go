@@ -313,7 +313,7 @@ func TestTryAcquireAllOfOneGoesByTheClientsPolicy(t *testing.T) {
 	})
 }
 
-// limitersOfKeys are limiters of so many permits an hour for each key.
+// limitersOfKeys are limiters of that many permits an hour for each key.
 var limitersOfKeys = map[string]func(s *outageScene, rate int64, how limit.Option) limit.Returner{
 	"Keyed": func(s *outageScene, rate int64, _ limit.Option) limit.Returner {
 		return s.client.Keyed("k:", rratelimiter.PerHour(rate))

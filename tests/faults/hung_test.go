@@ -105,7 +105,7 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 	return all
 }
 
-// A question is one of questions, and who asks it.
+// A question is one of questions, and the Client that asks it.
 type question struct {
 	name   string
 	rdb    *redis.Client
@@ -246,7 +246,7 @@ func TestATimeoutOnAServerThatHangs(t *testing.T) {
 const probePace = time.Second / 3
 
 // askWhileItHangs asks a server that hangs, of 100 keys within 100 ms, and lets it answer again
-// after so long. go-redis keeps waiting for answers to earlier commands.
+// after that long. go-redis keeps waiting for answers to earlier commands.
 func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask call) {
 	t.Helper()
 	hook.hang(true)
@@ -412,8 +412,8 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 	}
 }
 
-// keysByShard returns so many keys of the shard that hangs and of the other one, and a
-// key of the latter for thresholds.
+// keysByShard returns that many keys of the shard that hangs and of the other one, and a key of
+// the latter for thresholds.
 func keysByShard(t *testing.T, ring *redis.Ring, ofBad, ofGood int) (bad, good []string, thresholds string) {
 	t.Helper()
 	hangs := func(key string) bool {
@@ -455,8 +455,8 @@ func miniRing(t *testing.T, prepare func(shard string, rdb *redis.Client)) *redi
 	return ring
 }
 
-// A cluster of which a master hangs answers for the others. A client that is new, and
-// does not know yet who serves what, ends its callers' calls in time nevertheless.
+// A cluster of which a master hangs answers for the others. A client that is new, and does not
+// know yet who serves what, still ends its callers' calls in time.
 func TestAMasterOfAClusterHangs(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")

@@ -142,7 +142,7 @@ func (s *outageScene) refuse(text string, of func(sha any) bool) {
 // writes reports whether a script writes: a server that refuses writes answers the others.
 func writes(sha any) bool { return sha == lua.Acquire.SHA || sha == lua.Probe.SHA }
 
-// waits returns the share of its time that a caller waits who asks every 10 ms.
+// waits returns the share of its time that a caller spends waiting if it asks every 10 ms.
 func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) float64 {
 	t.Helper()
 	waited, start := time.Duration(0), time.Now()

@@ -144,8 +144,8 @@ func TestAnAttemptForAllThatArrivesWhileItsRepeatReclaims(t *testing.T) {
 	})
 }
 
-// lateArrives lets the late attempt go and waits until it has charged the first limiter,
-// of which so many permits were in use.
+// lateArrives lets the late attempt go and waits until it has charged the first limiter, of
+// which that many permits were in use.
 func (w *bundle) lateArrives(t *testing.T, inUse int64) bool {
 	t.Helper()
 	w.LetGo()
@@ -215,8 +215,8 @@ func TestAllOfAnIdThatIsAnothers(t *testing.T) {
 	}
 }
 
-// A Release of the same Client waits for the repeat: until then it is unknown
-// what there is to release.
+// A Release of the same Client waits for the repeat: until then the permits to release are
+// unknown.
 func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
 	t.Parallel()
 	for script, limiters := range map[*lua.Script]int{lua.Acquire: 1, lua.AcquireAll: 3} {
@@ -327,7 +327,7 @@ func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
 // come and go meanwhile.
 func TestGiveBackFindsItsMember(t *testing.T) {
 	t.Parallel()
-	for name, come := range map[string]map[int]int{ // so many members before each call; fewer than 0 go
+	for name, come := range map[string]map[int]int{ // how many members come before each call; below 0: go
 		"behind few":           {1: 100},
 		"behind many":          {1: 1000},
 		"behind many that go":  {1: 1000, 2: -900},

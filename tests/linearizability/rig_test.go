@@ -40,8 +40,8 @@ type linearCall struct {
 	dead     bool                                    // its context has ended before
 }
 
-// run makes the call and notes what comes of it. rash ends a context while a
-// request may be on its way.
+// run makes the call and notes the result. rash ends a context while a request may be on its
+// way.
 func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moments *moments, rash func(context.CancelFunc)) linear.Record {
 	r, err := linear.Record{Call: c.Call}, error(nil)
 	if c.patience > 0 || c.dead {

@@ -21,7 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// migrates rewrites so many members.
+// migrates rewrites that many members.
 func migrates(want int64) step {
 	return answers(want, func(p *play) (int64, error) { return p.client.Migrate(p.Context(), p.l.Name()) })
 }
@@ -277,7 +277,7 @@ func TestMigrateWaitsForWhatIsInDoubt(t *testing.T) {
 	}, free(7)}}.perform(t)
 }
 
-// Rows that run out between two pages hide one that is to be rewritten.
+// Rows that run out between two pages must not hide one to rewrite.
 func TestMigrateLeavesNoneOutThoughRowsRunOut(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(10_000, minute), steps: []step{

@@ -25,8 +25,8 @@ import (
 // mixed is of limiters whose set holds members of a Client among those of others.
 var mixed = every(100_000, hour)
 
-// othersTake lets others take one permit each, so many times, after all that was
-// taken before.
+// othersTake lets others take one permit each, that many times, after all that was taken
+// before.
 func othersTake(count int) step {
 	return func(p *play) {
 		time.Sleep(2 * ms)
@@ -46,10 +46,10 @@ func othersTake(count int) step {
 	}
 }
 
-// othersLose notes that so many permits of others are in use no more.
+// othersLose notes that count permits of others are no longer in use.
 func othersLose(count int64) step { return func(p *play) { p.others -= count } }
 
-// own compares the permits in use: so many permits of the Client's, beside those of others.
+// own compares the permits in use: that many permits of the Client's, beside those of others.
 func own(want int64) step {
 	return func(p *play) {
 		rows, err := p.rdb.ZRange(p.Context(), p.keys().Permits, 0, -1).Result()
@@ -291,7 +291,7 @@ type drawnState struct {
 	rdb  *redis.Client
 	keys redisson.Keys
 	cfg  rratelimiter.Config
-	seen map[string]int // what came of it, and of others before
+	seen map[string]int // the result, and the results of others before
 }
 
 // drawState puts a state into Redis under a name.
@@ -381,8 +381,8 @@ func (s *drawnState) setValue(t *testing.T, inUse int64) {
 	require.NoError(t, s.rdb.Set(t.Context(), s.keys.Value, value, 0).Err())
 }
 
-// lost tells of a limiter whose value or configuration is to be rebuilt from more members
-// than Peek looks at: then the time until a request could pass is a lower bound.
+// lost is about a limiter with a value or configuration to rebuild from more members than Peek
+// reads: then the time until a request could pass is a lower bound.
 func (s *drawnState) lost(state map[string]limitertest.KeyState) bool {
 	return (state[s.keys.Config].Type == "" || state[s.keys.Value].Type == "") && len(state[s.keys.Permits].Members) > 256
 }
@@ -397,8 +397,8 @@ func requireSameAnswer(t *testing.T, what string, peeked limit.Decision, peekErr
 	require.Equal(t, took, peeked, what)
 }
 
-// eachDrawn runs test with so many states beside each of these Redissons, drawn by that seed,
-// and checks that all that test may see came up more often than that.
+// eachDrawn runs test with that many states beside each of these Redissons, drawn by that seed,
+// and checks that each case that test may see came up more often than that.
 func eachDrawn(
 	t *testing.T, states int, seed [2]uint64, least map[string]int, test func(t *testing.T, s *drawnState, client *rratelimiter.Client),
 ) {

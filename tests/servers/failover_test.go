@@ -424,8 +424,8 @@ func TestMinReplicasBoundWhatAFailoverLoses(t *testing.T) {
 	}
 }
 
-// grantsWithoutReplicas takes permits until the master refuses for want of replicas, or 100
-// of one that doesn't ask for them, and returns how many it was granted in which time.
+// grantsWithoutReplicas takes permits until the master refuses for lack of replicas, or 100 of
+// one that doesn't ask for them, and returns how many it was granted in which time.
 func grantsWithoutReplicas(t *testing.T, l *rratelimiter.RateLimiter, asks bool) (over int64, took time.Duration) {
 	t.Helper()
 	var err error

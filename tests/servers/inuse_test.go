@@ -218,7 +218,7 @@ func (all parties) awaitGood(t *testing.T) {
 	}
 }
 
-// outcome is what came of two parties' calls.
+// outcome is the result of two parties' calls.
 type outcome struct {
 	calls      int
 	failed     map[string]int

@@ -42,7 +42,7 @@ func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redis.Universal
 	}
 }
 
-// known waits until so many names are noted, and returns them.
+// known waits until that many names are noted, and returns them.
 func known(t *testing.T, rdb redis.UniversalClient, count int) []string {
 	t.Helper()
 	var names []string

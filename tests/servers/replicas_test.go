@@ -50,7 +50,7 @@ func waits(t *testing.T, rdb *redis.Client) int {
 	return n
 }
 
-// awaitAvailable waits until so many permits are free.
+// awaitAvailable waits until that many permits are free.
 func awaitAvailable(t *testing.T, l *rratelimiter.RateLimiter, want int64) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -416,7 +416,7 @@ func (l *load) call(t *testing.T) {
 	}
 }
 
-// awaitGrants waits for so many from now on.
+// awaitGrants waits for that many from now on.
 func (l *load) awaitGrants(t *testing.T, n int) {
 	t.Helper()
 	granted := func() int {

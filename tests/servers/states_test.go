@@ -45,7 +45,7 @@ func TestACLOfOneLimiter(t *testing.T) {
 			denied, err := admin.Do(t.Context(), "ACL", "LOG").Slice()
 			require.NoError(t, err)
 			for _, entry := range denied {
-				// go-redis introduces itself, and does without it.
+				// go-redis introduces itself, and works without it.
 				assert.Contains(t, []any{"client", "client|setinfo", "client|maint_notifications"}, entry.(map[any]any)["object"])
 			}
 			other := limitertest.NewClient(t, rdb).RateLimiter(name + "x")

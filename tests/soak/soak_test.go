@@ -144,8 +144,8 @@ func soakCalls(ctx context.Context, client *rratelimiter.Client, rdb *redis.Clie
 }
 
 // soak lets callers use limiters and looks at the process's usage every so often. Nothing may
-// grow after the first look. Of so many calls one may have no answer within its time, which is
-// a fifth of a second for some: less than a busy machine may keep it from running.
+// grow after the first look. Of this many calls one may have no answer within its time, which
+// is a fifth of a second for some: less than a busy machine may keep it from running.
 func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration, latePart int64) {
 	t.Helper()
 	client := rratelimiter.New(rdb)
@@ -224,7 +224,7 @@ func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it me
 	require.NoError(t, client.Close(t.Context()))
 }
 
-// useOnce takes a permit of each of so many keys.
+// useOnce takes a permit of each of that many keys.
 func useOnce(t *testing.T, l limit.Limiter, name string, keys int) {
 	t.Helper()
 	const callers = 64

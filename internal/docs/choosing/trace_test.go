@@ -215,7 +215,7 @@ func memory(t *testing.T, rdb *redis.Client) (bytes int64) {
 	return bytes
 }
 
-// ran makes so many calls of a limiter and returns what each of them came to.
+// ran makes that many calls of a limiter and returns the result of each.
 func ran(t *testing.T, rdb *redis.Client, calls int, take func()) (one call) {
 	t.Helper()
 	require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())

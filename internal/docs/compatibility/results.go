@@ -105,7 +105,7 @@ func readResults(dir string) (*results, error) {
 	return r, err
 }
 
-// readRows calls take with each line of a file, of so many columns at least.
+// readRows calls take with each line of a file, of that many columns at least.
 func readRows(path string, columns int, take func(words []string, number func(int) int)) error {
 	lines, err := page.Rows(path)
 	for n, words := range lines {

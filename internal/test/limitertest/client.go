@@ -69,7 +69,7 @@ func PerClient(rate int64, interval time.Duration) rratelimiter.Config {
 	return rratelimiter.Config{Type: rratelimiter.PerClient, Rate: rate, Interval: interval}
 }
 
-// Ahead is the option of leases that live so long, of the zero Lease for 0.
+// Ahead is the option of leases that live that long, of the zero Lease for 0.
 func Ahead(life time.Duration) rratelimiter.LimiterOption {
 	return rratelimiter.WithLease(rratelimiter.Lease{Life: life})
 }

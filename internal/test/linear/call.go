@@ -78,7 +78,7 @@ const (
 	Done      Outcome = "done"
 	Exceeds   Outcome = "ErrPermitsExceedRate"
 	NoRate    Outcome = "ErrNotInitialized"
-	Cancelled Outcome = "cancelled"         // with no word of what came of it
+	Cancelled Outcome = "cancelled"         // with no word of the result
 	Unknown   Outcome = "ErrUnknownOutcome" // the context's end among the causes or not
 	Unsent    Outcome = "ErrUnavailable"    // in time, by a machine that is busy
 	Failed    Outcome = "failed"
@@ -134,7 +134,7 @@ type Record struct {
 	late  bool  // a request that may have carried it was under way when it ended
 	later bool  // or began after, and may have been made before
 	lost  int   // Doubts, and losses after it ended
-	open  bool  // what came of it is left out
+	open  bool  // the result is left out
 }
 
 func (r *Record) String() string {

@@ -15,7 +15,7 @@ import (
 // narrowest one.
 type guess struct {
 	when   func(*Record) spell // when calls happened, as far as there are requests
-	soon   int64               // after so many moments a call with an unknown outcome is over; 0: never
+	soon   int64               // after this many moments a call with an unknown outcome is over; 0: never
 	found  bool                // all that an attempt took was found by its repeat
 	prompt bool                // requests began when they were made, before a caller could leave
 	limit  time.Duration       // for how long it is worth searching; 0: as long as there is time

@@ -73,7 +73,7 @@ func (s State) with(taken model.Grant) State {
 	return s
 }
 
-// released returns the states in which up to so many permits have been taken off uses, of
+// released returns the states in which up to that many permits have been taken off uses, of
 // these numbers and in this order. Those of one Client and time may come in any order.
 func (s State) released(order []int, permits int64) []State {
 	uses := make([]model.Grant, len(order))

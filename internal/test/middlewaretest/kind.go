@@ -62,7 +62,7 @@ type Kind[O, K any] struct {
 	Bad map[string][]O // options that make no sense, besides those that all kinds have
 }
 
-// A Handler makes a request of a user, and returns what came of it.
+// A Handler makes a request of a user, and returns the result.
 type Handler func(ctx context.Context, user string) Answer
 
 // An Answer is what a caller sees.
@@ -140,7 +140,7 @@ func (k Kind[O, K]) rig(t testing.TB, l limit.Limiter, opts ...O) *rig {
 	return r
 }
 
-// ask makes a request, and checks what came of it and what the error handler hears.
+// ask makes a request, and checks the result and what the error handler hears.
 func (r *rig) ask(want Verdict, heard ...error) Answer {
 	r.t.Helper()
 	got := r.handle(r.t.Context(), "")

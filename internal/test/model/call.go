@@ -149,7 +149,7 @@ func (c *Call) pairOf(kind string) *Pair {
 // own returns both pairs that the caller knows of.
 func (c *Call) own() []*Pair { return []*Pair{c.Pairs[""], c.Pairs[c.Who.ID]} }
 
-// after returns the moment so many ms from now; all that are over are one.
+// after returns the moment that many ms from now; all that are over are one.
 func (c *Call) after(ms int64) int64 {
 	if ms <= 0 {
 		return c.Now - 1

@@ -67,7 +67,7 @@ func RowOf(member string, at int64) (Row, error) {
 	return Row{Grant: Grant{At: at, Permits: int64(parsed.Permits)}, Member: Member(member), Layout: parsed.Layout}, err
 }
 
-// lessened returns the row with so many permits; the zero Row if there are none.
+// lessened returns the row with that many permits; the zero Row if there are none.
 func (r Row) lessened(permits int64) Row {
 	if permits == 0 {
 		return Row{}
@@ -198,7 +198,7 @@ func (s *State) ExpireKeys(now int64) {
 // DelConfig removes the configuration.
 func (s *State) DelConfig() { s.Config, s.ConfigEnd = nil, 0 }
 
-// Pass lets so many milliseconds pass, by moving the state back in time.
+// Pass lets that many milliseconds pass, by moving the state back in time.
 func (s *State) Pass(ms, now int64) {
 	s.ExpireKeys(now + ms)
 	for _, at := range s.times() {

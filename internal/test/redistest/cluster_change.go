@@ -84,10 +84,10 @@ func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
 
 const takeover = "TAKEOVER"
 
-// Failover makes a replica the master of its slots: in agreement with its
-// master, so that no write is lost, or if it takesOver at once and by itself, as
-// if the master and the majority are gone. It returns when all nodes that
-// are alive know, and the old master, if it is, is in step as a replica.
+// Failover makes a replica the master of its slots: in agreement with its master, so that no
+// write is lost, or if it takesOver at once and by itself, for example with the master and the
+// majority gone. It returns when all nodes that are alive know, and the old master, if it is,
+// is in step as a replica.
 func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
 	t.Helper()
 	if takesOver {
@@ -161,10 +161,10 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 // insistAfter is when nodes that still disagree get their orders again.
 const insistAfter = time.Second
 
-// waitOwner waits until all nodes that are alive see the slot at its owner, with at least
-// so many nodes in all, and themselves are in step. As long as they do not it calls again,
-// and gives the owner the highest epoch: changes close to each other may leave two nodes
-// with the same one, of which others believe the wrong one for good.
+// waitOwner waits until all nodes that are alive see the slot at its owner, with at least that
+// many nodes in all, and themselves are in step. As long as they do not it calls again, and
+// gives the owner the highest epoch: changes close to each other may leave two nodes with the
+// same one, of which others believe the wrong one for good.
 func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, again func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)

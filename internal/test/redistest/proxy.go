@@ -118,8 +118,8 @@ func (p *Proxy) OnCommand(f func(Command) Action) {
 	p.hook.f = f
 }
 
-// Choke lets no more than so many bytes a second pass from now on, each way of
-// each connection; 0 lets all pass.
+// Choke lets no more than that many bytes a second pass from now on, each way of each
+// connection; 0 lets all pass.
 func (p *Proxy) Choke(bytesPerSecond int) { p.choked.Store(int64(bytesPerSecond)) }
 
 // HangUp closes all connections, whatever is on its way. New ones can be made.

@@ -128,8 +128,8 @@ func (c *proxyConn) waitAnswers() {
 	}
 }
 
-// hangUp closes the client's connection such that it can still read the
-// answers delivered before: a close with requests unread would reset it.
+// hangUp closes the client's connection so that it can still read the answers delivered before:
+// a close with requests unread would reset it.
 func (c *proxyConn) hangUp() {
 	if tcp, ok := c.down.(*net.TCPConn); ok {
 		_ = tcp.CloseWrite()

@@ -32,10 +32,10 @@ type Sentinel struct {
 	watch []*Server
 }
 
-// StartSentinel starts a master with so many replicas and Sentinels that take it for dead
-// once it has not answered for so long; below a second a busy machine alone may bring a
-// failover about. It returns when the replicas are in step and each Sentinel knows all
-// others; all are gone when t ends. It skips as [Redis] does.
+// StartSentinel starts a master with that many replicas and Sentinels that take it for dead
+// once it has not answered for that long; below a second a busy machine alone may bring a
+// failover about. It returns when the replicas are in step and each Sentinel knows all others;
+// all are gone when t ends. It skips as [Redis] does.
 func StartSentinel(t testing.TB, replicas int, downAfter time.Duration, args ...string) *Sentinel {
 	t.Helper()
 	return own(t, func() (*Sentinel, error) { return startSentinel(replicas, downAfter, args) })

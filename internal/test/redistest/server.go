@@ -200,7 +200,7 @@ func (s *Server) kill() {
 	}
 }
 
-// Crash is Kill for a server that is to be started again, by Restart: its files stay.
+// Crash is Kill for a server that Restart will start again: its files stay.
 func (s *Server) Crash() {
 	s.process.Load().crash()
 	s.frozen.Store(false)

@@ -150,7 +150,7 @@ func takeClocked() (*clocked, error) {
 	return startClocked()
 }
 
-// putBack leaves the server to another test, as if it were new.
+// putBack leaves the server to another test, like new.
 func (c *clocked) putBack(t *testing.T) {
 	t.Helper()
 	err := c.do(func(rdb *redis.Client) error {

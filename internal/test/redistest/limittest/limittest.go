@@ -37,8 +37,8 @@ type Rule = func(context.Context) (int64, error)
 
 // A Kind is a kind of limiter to test.
 type Kind struct {
-	// New returns a limiter that grants so many permits at once, and as many
-	// again at most a window later.
+	// New returns a limiter that grants that many permits at once, and as many again at most a
+	// window later.
 	New func(rdb redis.UniversalClient, permits int64, window time.Duration) Limiter
 
 	// Keys returns the Redis keys of a limiter key, all of type Type. Fields are what

@@ -46,11 +46,11 @@ type History struct {
 	unit time.Duration // of spans of time
 }
 
-// Span draws a span of time of at most so many units.
+// Span draws a span of time of at most that many units.
 func (h History) Span(most int) time.Duration { return time.Duration(1+h.Draw.IntN(most)) * h.unit }
 
-// MayPause lets at most so much time pass, now and then: in whole minutes if units
-// are, else in milliseconds.
+// MayPause lets at most that much time pass, now and then: in whole minutes if units are, else
+// in milliseconds.
 func (h History) MayPause(most time.Duration) {
 	if h.Draw.IntN(3) > 0 {
 		return
@@ -102,8 +102,8 @@ func (turns Turns) Take(t *testing.T) {
 	})
 }
 
-// play plays histories until so many requests were made as the flag -turns says. It
-// records how many there were, and the mismatches, of which there must be none.
+// play plays histories until that many requests were made as the flag -turns says. It records
+// how many there were, and the mismatches, of which there must be none.
 func (turns Turns) play(t *testing.T, rdb redis.UniversalClient, unit time.Duration, clock func(key string) Clock) {
 	t.Helper()
 	first := *seed
@@ -285,7 +285,7 @@ func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 	for name, tc := range map[string]struct {
 		between     func(t *testing.T, rdb *redis.Client, l limit.Limiter, step func(time.Duration))
 		least, most int64 // free permits after
-		writes      bool  // the permits given back
+		writes      bool  // the give-back writes
 	}{
 		"at once": {func(_ *testing.T, _ *redis.Client, _ limit.Limiter, step func(time.Duration)) { step(-time.Hour) }, 7, 7, true},
 		"others came by": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
