@@ -470,8 +470,8 @@ func TestShadowOfAClientThatWaits(t *testing.T) {
 		"in earnest": {nil, 3 * time.Second, limit.Granted},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			told := &limitertest.Recorder{}
-			opts := append([]grpclimit.Option{grpclimit.WithWait(), grpclimit.WithObserver(told)}, c.opts...)
+			recorder := &limitertest.Recorder{}
+			opts := append([]grpclimit.Option{grpclimit.WithWait(), grpclimit.WithObserver(recorder)}, c.opts...)
 			start := time.Now()
 			limiter := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 				return limit.Decision{Granted: time.Since(start) >= 3*time.Second, Limit: 1, RetryAfter: time.Second}, nil
@@ -479,7 +479,7 @@ func TestShadowOfAClientThatWaits(t *testing.T) {
 			conn, _ := serve(t, nil, unaryClient(limiter, opts...))
 			require.NoError(t, check(t.Context(), conn))
 			assert.Equal(t, c.waits, time.Since(start), name)
-			decisions := told.Decisions()
+			decisions := recorder.Decisions()
 			require.Len(t, decisions, 1)
 			assert.Equal(t, c.outcome, decisions[0].Outcome)
 			assert.Equal(t, c.waits, decisions[0].Waited)

@@ -204,7 +204,7 @@ func TestTransportWaits(t *testing.T) {
 		"shadow":           {opts: []httplimit.Option{httplimit.WithShadow()}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			start, told := time.Now(), &limitertest.Recorder{}
+			start, recorder := time.Now(), &limitertest.Recorder{}
 			limiter := &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 				return limit.Decision{Granted: time.Since(start) >= 3*second, Limit: 1, RetryAfter: second}, nil
 			}}
@@ -219,11 +219,11 @@ func TestTransportWaits(t *testing.T) {
 			transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
 				sent = true
 				return answers(200)(r)
-			}), limiter, append(c.opts, httplimit.WithObserver(told))...)
+			}), limiter, append(c.opts, httplimit.WithObserver(recorder))...)
 			took, err := send(ctx, t, transport, api)
 			assert.Equal(t, c.took, took, name)
 			assert.Equal(t, c.text == "", sent, name)
-			require.Len(t, told.Decisions(), 1, "one that waits is one decision")
+			require.Len(t, recorder.Decisions(), 1, "one that waits is one decision")
 			if c.text == "" {
 				require.NoError(t, err, name)
 				return

@@ -438,8 +438,8 @@ func TestWithRateComparesOnce(t *testing.T) {
 
 var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis){
 	"WithRate tells of programs that disagree": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
-		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
+		recorder, log := &limitertest.Recorder{}, &bytes.Buffer{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder), logTo(log))
 		other := limitertest.NewClient(t, rdb)
 		ours, theirs := limitertest.Every(20, time.Minute), rratelimiter.Config{Rate: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour}
 		a := client.RateLimiter("a", rratelimiter.WithRate(ours))
@@ -454,7 +454,7 @@ var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredi
 			Found: limit.Rate{Permits: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour},
 			Want:  limit.Rate{Permits: 20, Interval: time.Minute},
 		}
-		assert.Equal(t, []limit.Event{replaced}, told.Events())
+		assert.Equal(t, []limit.Event{replaced}, recorder.Events())
 		assert.Contains(t, log.String(), `msg="rratelimiter: rate replaced" limiter=a found="30 in 1h0m0s, kept alive for 2h0m0s" want="20 in 1m0s"`)
 
 		require.NoError(t, other.RateLimiter("a").SetRate(t.Context(), theirs))
@@ -466,7 +466,7 @@ var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredi
 			Kind: limit.RateDiffers, Limiter: "a",
 			Found: limit.Rate{Permits: 30, Interval: time.Hour}, Want: limit.Rate{Permits: 20, Interval: time.Minute},
 		}
-		assert.Equal(t, []limit.Event{replaced, differs}, told.Events(), "once")
+		assert.Equal(t, []limit.Event{replaced, differs}, recorder.Events(), "once")
 		assert.Equal(t, theirs, configOf(t, b), "they do not fight")
 		assert.Contains(t, log.String(), `rate differs`)
 	},
@@ -549,15 +549,15 @@ func TestPrefixesOfOneClient(t *testing.T) {
 		"middleware, and without":  {handler(10, api), keyed("", 10), limit.PrefixesMeet, `neither begins with the other`},
 	}, func(t *testing.T, row row) {
 		rdb, _ := redistest.Mini(t)
-		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
+		recorder, log := &limitertest.Recorder{}, &bytes.Buffer{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder), logTo(log))
 		for range 3 { // like handles made for each request
 			row.first(t, client)
 			row.second(t, client)
 		}
 		synctest.Wait()
 		var kinds []limit.EventKind
-		for _, e := range told.Events() {
+		for _, e := range recorder.Events() {
 			kinds = append(kinds, e.Kind)
 		}
 		if row.kind == "" {

@@ -363,13 +363,13 @@ func (u *usage) reserve(n int64) {
 
 // peek compares what Peek tells with what Take then answers.
 func (u *usage) peek(n int64) {
-	told, err := u.l.Peek(u.ctx, n)
-	u.checkDecision(told, err, n)
+	peeked, err := u.l.Peek(u.ctx, n)
+	u.checkDecision(peeked, err, n)
 	d, takeErr := u.l.Take(u.ctx, n)
 	u.holds += u.checkDecision(d, takeErr, n)
 	interval, _ := u.stored("interval")
-	if err == nil && takeErr == nil && told.Granted != d.Granted && interval >= time.Hour.Milliseconds()/2 {
-		u.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
+	if err == nil && takeErr == nil && peeked.Granted != d.Granted && interval >= time.Hour.Milliseconds()/2 {
+		u.t.Errorf("%d: Peek: %+v, Take: %+v", n, peeked, d)
 	}
 }
 
@@ -463,11 +463,11 @@ func (p *place) takeSome(l limittest.Limiter, key string, n int64) (
 		}
 		return d, -1, nil, nil
 	case 7:
-		told, peekErr := l.Peek(p.ctx, key, n)
-		p.checkDecision(told, peekErr, n)
+		peeked, peekErr := l.Peek(p.ctx, key, n)
+		p.checkDecision(peeked, peekErr, n)
 		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)
-		if peekErr == nil && err == nil && told.Granted != d.Granted {
-			p.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
+		if peekErr == nil && err == nil && peeked.Granted != d.Granted {
+			p.t.Errorf("%d: Peek: %+v, Take: %+v", n, peeked, d)
 		}
 	default:
 		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)

@@ -59,7 +59,7 @@ type party struct {
 	client  *rratelimiter.Client
 	limiter *rratelimiter.RateLimiter
 	keys    redisson.Keys
-	told    limitertest.Recorder
+	recorder    limitertest.Recorder
 
 	mu      sync.Mutex
 	calls   int
@@ -91,7 +91,7 @@ func gather(
 	for i := range all {
 		id := redistest.Name(t)
 		c := &party{manner: like, failed: map[string]int{}, goodAt: time.Now()}
-		opts := append(slices.Clip(opts), rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.told))
+		opts := append(slices.Clip(opts), rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.recorder))
 		c.client = limitertest.NewClient(t, connect(), opts...)
 		c.limiter, c.keys = c.client.RateLimiter(name), redisson.KeysOf(name, id)
 		require.NoError(t, limitertest.Second(c.limiter.TrySetRate(t.Context(), cfg)))
@@ -235,7 +235,7 @@ func (all parties) settle(t *testing.T, rdb redis.UniversalClient, cfg rratelimi
 	for _, c := range all {
 		c.end()
 		require.NoError(t, c.client.Close(t.Context()))
-		for _, e := range c.told.Events() {
+		for _, e := range c.recorder.Events() {
 			if e.Kind == limit.PermitsGivenUp {
 				c.add(0, e.Permits) // could not be given back, so may be in use
 			}

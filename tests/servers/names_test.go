@@ -213,18 +213,18 @@ func TestANameThatCannotBeNotedHurtsNobody(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	rdb := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysOf("orders"))
-	var told limitertest.Recorder
-	client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&told))
+	var recorder limitertest.Recorder
+	client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&recorder))
 	l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(100)))
 	for range 20 {
 		limitertest.MustAcquire(t, l, 1)
 	}
-	require.Eventually(t, func() bool { return len(told.Events()) > 0 }, time.Minute, time.Millisecond)
-	event := told.Events()[0]
+	require.Eventually(t, func() bool { return len(recorder.Events()) > 0 }, time.Minute, time.Millisecond)
+	event := recorder.Events()[0]
 	assert.Equal(t, limit.NameNotNoted, event.Kind)
 	assert.ErrorContains(t, event.Err, "NOPERM")
 	limitertest.MustAcquire(t, l, 80)
-	assert.Len(t, told.Events(), 1)
+	assert.Len(t, recorder.Events(), 1)
 }
 
 func TestANameThatHangsHoldsNobodyUp(t *testing.T) {
@@ -249,15 +249,15 @@ func TestANameThatHangsHoldsNobodyUp(t *testing.T) {
 func TestANameIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		var told limitertest.Recorder
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&told))
+		var recorder limitertest.Recorder
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&recorder))
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1000, time.Second)))
 		require.NoError(t, rdb.Set(t.Context(), clients.Key, "another program's", 0).Err())
 		for range 30 {
 			limitertest.MustAcquire(t, l, 1)
 			time.Sleep(time.Minute)
 		}
-		assert.Len(t, told.Events(), 1)
+		assert.Len(t, recorder.Events(), 1)
 		require.NoError(t, rdb.Del(t.Context(), clients.Key).Err())
 		for range 60 {
 			limitertest.MustAcquire(t, l, 1)
