@@ -26,7 +26,7 @@ import (
 // that a machine without Java too tests against what each release really did. Each step stands
 // for itself: the state before it is put into Redis, and the result of the step is compared.
 
-var recordFlag = flag.Bool("record", false, "TestGolden records its traces anew, of all releases or those of -releases")
+var recordFlag = flag.Bool("record", false, "TestGolden records its traces again, of all releases or those of -releases")
 
 // goldenReleases returns the releases with traces to play.
 func goldenReleases(t *testing.T) []string {
@@ -126,7 +126,7 @@ func playTrace(t *testing.T, version string, steps []step, rdb *redis.Client, st
 			got, err := st.play(t, s, h)
 			require.NoError(t, err, "%s:%d", traceFile(version), i+1)
 			if got.text() != s.text() {
-				t.Errorf("%s:%d: this module does not do what it did; if that is meant, record anew\n%s",
+				t.Errorf("%s:%d: this module does not do what it did; if that is meant, record again\n%s",
 					traceFile(version), i+1, s.differs(h, got.text(), "now"))
 				if differ++; differ == maxMismatches {
 					break

@@ -361,7 +361,7 @@ func TestWaitingOnBothSides(t *testing.T) {
 
 // Redisson's unlink takes the configuration alone. What it leaves behind may
 // have a time to live, which must not end the state of a limiter made anew.
-func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
+func TestANewLimiterOutlivesTheOldOne(t *testing.T) {
 	t.Parallel()
 	java, goes, rdb := newBoth(t)
 	cfg := rratelimiter.PerHour(20)

@@ -533,7 +533,7 @@ func askForSecrets(t *testing.T, pattern, given string) {
 }
 
 // For a damaged limiter, and for other keys, the page shows no times and no permits.
-func TestWhatIsNoLimiterHasNoFigures(t *testing.T) {
+func TestOtherKeysHaveNoFigures(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, withLogs("limits"))
 	plant(t, s)

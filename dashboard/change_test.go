@@ -80,7 +80,7 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	assert.Len(t, preview["warnings"], 1)
 }
 
-func TestWhatChangedMeanwhileIsNotOverwritten(t *testing.T) {
+func TestAChangeMadeMeanwhileIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
@@ -250,7 +250,7 @@ func TestTheListOfChangesIsBounded(t *testing.T) {
 }
 
 // A mistyped name must not cost an application its key.
-func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
+func TestOtherKeysAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	require.NoError(t, s.rdb.HSet(t.Context(), "user", "name", "ann").Err())
@@ -274,7 +274,7 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTriesAreToldToo(t *testing.T) {
+func TestTriesAreListedToo(t *testing.T) {
 	t.Parallel()
 	rdb, mini := redistest.Mini(t)
 	s := siteOn(t, rdb)

@@ -153,7 +153,7 @@ func TestHostileNames(t *testing.T) {
 	assert.NotContains(t, s.read("/api/limiters?limit=100").Body.String(), "<img", "not even in JSON")
 }
 
-func TestRefusalsAreToldByAnObserver(t *testing.T) {
+func TestRefusalsComeFromAnObserver(t *testing.T) {
 	t.Parallel()
 	observer := &Observer{}
 	s := newSite(t, func(c *Config) { c.Observer = observer })

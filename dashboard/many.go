@@ -181,7 +181,7 @@ func (c *call) search(ctx context.Context, part string) ([]*look.Short, error) {
 func (c *call) changeMany(ctx context.Context, r *request) error {
 	found := c.reviews.of(r)
 	if found == nil {
-		return answer.Refuse(http.StatusConflict, "this is no longer as it was shown: look at it anew")
+		return answer.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
 	}
 	plan := found.plan
 	var err error

@@ -147,7 +147,7 @@ func TestHeads(t *testing.T) {
 		used := regexp.MustCompile(`ARGV\[(\d+)\]`)
 		for _, match := range used.FindAllStringSubmatch(script.Source, -1) {
 			_, told, _ := strings.Cut(head, "-- ARGV")
-			assert.Regexp(t, `[ \n]`+match[1]+`[ ,]`, told, "%s: ARGV[%s] is told of in the head", script.Name, match[1])
+			assert.Regexp(t, `[ \n]`+match[1]+`[ ,]`, told, "%s: the head describes ARGV[%s]", script.Name, match[1])
 		}
 	}
 }

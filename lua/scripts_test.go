@@ -247,7 +247,7 @@ func memberOf(t *testing.T, layout codec.Layout, n int) string {
 // ofClients are the scripts that have nothing to do with limiters.
 var ofClients = []*Script{NoteClient}
 
-func TestWhatIsNotedOfClients(t *testing.T) {
+func TestNamesOfClients(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		key := redistest.Name(t)

@@ -364,7 +364,7 @@ func (refusingMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.
 // Not parallel: the error handler is global.
 //
 //nolint:paralleltest // the error handler is everybody's
-func TestWhatAProviderRefusesGoesToTheErrorHandler(t *testing.T) {
+func TestAProvidersErrorsGoToTheErrorHandler(t *testing.T) {
 	var handled []error
 	before := otel.GetErrorHandler()
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { handled = append(handled, err) }))

@@ -288,7 +288,7 @@ TAKE                               -> denied 1 permit, 0 left, try again in 1h
 }
 
 // A mistyped name does not cost an application its data.
-func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
+func TestOtherKeysAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	require.NoError(t, s.Set("text", "x"))

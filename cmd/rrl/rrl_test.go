@@ -425,7 +425,7 @@ func TestDocsNameEachCommandAndFlag(t *testing.T) {
 
 const pictureFile = "../../docs/demo.svg"
 
-var update = flag.Bool("update", false, "record the demo in docs/demo.svg anew")
+var update = flag.Bool("update", false, "record the demo in docs/demo.svg again")
 
 // TestThePictureOfTheDemo holds README's picture against what the demo prints.
 // "go test ./cmd/rrl -run TestThePictureOfTheDemo -update" records it anew.

@@ -94,7 +94,7 @@ func TestALeaseIsAtMost(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftMakesTheNextLeaseSmaller(t *testing.T) {
+func TestUnusedPermitsMakeTheNextLeaseSmaller(t *testing.T) {
 	t.Parallel()
 	p := newTrial()
 	p.use(10_000, 500*ms)

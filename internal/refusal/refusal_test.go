@@ -156,7 +156,7 @@ func TestTheTimeToLiveIsReadOnce(t *testing.T) {
 		c := noted(&refusal.Counts{})
 		note(c, 5, refused)
 		c.Confirm(func() (time.Duration, bool) {
-			t.Error("it was read anew")
+			t.Error("it was read again")
 			return 0, false
 		})
 		lasts(t, c, time.Second)

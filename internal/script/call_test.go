@@ -110,7 +110,7 @@ return {'again', 'token' .. n, n}`)
 	})
 }
 
-func TestARepeatedTokenIsTold(t *testing.T) {
+func TestARepeatedTokenIsReported(t *testing.T) {
 	t.Parallel()
 	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
 return 'done'`)

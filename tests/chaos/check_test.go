@@ -185,19 +185,19 @@ func (r *round) text() string {
 		fmt.Fprintf(&text, " %s;", f.name)
 	}
 	const enough = 10
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	more := 0
 	for _, v := range r.violations {
 		whose := v.limiter + " " + v.client
 		about := v.check + " " + whose
-		if told[about] || len(told) >= 2*enough {
+		if reported[about] || len(reported) >= 2*enough {
 			more++ // a violation mostly stays
 			continue
 		}
-		told[about] = true
+		reported[about] = true
 		fmt.Fprintf(&text, "\n\n%s: %s", v.check, v.text)
-		if l := r.limiter(v.limiter); l != nil && !told[whose] && v.check != orderCheck {
-			told[whose] = true
+		if l := r.limiter(v.limiter); l != nil && !reported[whose] && v.check != orderCheck {
+			reported[whose] = true
 			fmt.Fprintf(&text, "\n%v\n%s", l, r.history(l, v.client, v.at))
 		}
 	}

@@ -267,9 +267,9 @@ func (w *goCrew) call(draw *rand.Rand) {
 		defer stop()
 	}
 	c.Start = time.Since(w.began)
-	told, err := op.do(ctx, p, p.handles[l.name], &c)
+	answered, err := op.do(ctx, p, p.handles[l.name], &c)
 	c.End = time.Since(w.began)
-	p.note(&c, answerOf(err, told), err)
+	p.note(&c, answerOf(err, answered), err)
 	end(c)
 }
 
@@ -290,11 +290,11 @@ func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker strin
 }
 
 // note writes down the result of a call.
-func (p *party) note(c *call, told answer, err error) {
-	if c.Answer = told; err != nil {
+func (p *party) note(c *call, answered answer, err error) {
+	if c.Answer = answered; err != nil {
 		c.Error = err.Error()
 	}
-	if told == granted {
+	if answered == granted {
 		p.hold(c.Limiters, c.Permits)
 	}
 }

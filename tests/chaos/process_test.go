@@ -258,7 +258,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestCallsBoundWhatIsInUse(t *testing.T) {
+func TestCallsBoundThePermitsInUse(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
 	take := func(permits int64, a answer) call { return call{Op: opTry, Permits: permits, Answer: a} }

@@ -106,7 +106,7 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	r.happen(true)
 	<-r.over.Done()
 	r.calmDown(&working, &beside)
-	if !r.broken.Load() && !r.told() {
+	if !r.broken.Load() && !r.shown() {
 		r.check()
 		if r.beside || r.redisson != "" {
 			r.figures = r.sumUp(func(c *call) bool { return c.Redisson == r.redisson })
@@ -166,13 +166,13 @@ func (r *round) note(v violation) {
 	r.mu.Lock()
 	r.violations = append(r.violations, v)
 	r.mu.Unlock()
-	if r.told() {
+	if r.shown() {
 		r.end()
 	}
 }
 
-// told reports whether the round has shown what it is for: a fault of ours.
-func (r *round) told() bool {
+// shown reports whether the round has shown a fault of ours, which is its aim.
+func (r *round) shown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.hook != nil && len(r.violations) > 0

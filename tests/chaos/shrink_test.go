@@ -168,7 +168,7 @@ func (r *round) shrunk(t *testing.T) *round {
 }
 
 // Another process draws its round's plan again: both leave out the same.
-func TestAProcessDoesWithoutTheSame(t *testing.T) {
+func TestAProcessLeavesOutTheSame(t *testing.T) {
 	t.Parallel()
 	shared := 0
 	for number := range 200 {
@@ -239,7 +239,7 @@ end
 		Mutant: limitertest.Mutant{Old: `redis.call('PEXPIRE', config.permits_key, lifetime(ttl))`, New: ``},
 	},
 	{
-		name: "more is told to be free than is", in: gentle, shows: ordered,
+		name: "more is reported free than is", in: gentle, shows: ordered,
 		Mutant: limitertest.Mutant{
 			Script: lua.Available,
 			Old:    "return repaired and digits(free) or free",
@@ -310,7 +310,7 @@ func TestMutants(t *testing.T) {
 					first := r.violations[0]
 					took := (spent + first.at).Round(time.Millisecond)
 					redistest.Record(t, "chaos-mutants", m.name, seed, rounds, took.Milliseconds(), first.check)
-					t.Logf("told by round %d of %v: %s: %s", rounds, took, first.check, first.text)
+					t.Logf("shown by round %d of %v: %s: %s", rounds, took, first.check, first.text)
 					if *shrinking && m.alone {
 						small := r.shrunk(t)
 						require.NotEmpty(t, small.violations)

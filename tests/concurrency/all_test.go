@@ -489,7 +489,7 @@ func TestTryAcquireAllInTime(t *testing.T) {
 }
 
 // Permits taken between the calls of one decision are missing in it.
-func TestTryAcquireAllSeesWhatIsTakenMeanwhile(t *testing.T) {
+func TestTryAcquireAllSeesPermitsTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	// Taken of the first of 1000, from which 600 are wanted.
 	virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb *redis.Client, taken int64) {

@@ -219,7 +219,7 @@ func TestPartOfABatchIsGivenBack(t *testing.T) {
 }
 
 // All of a batch may go away; others behind it are still served.
-func TestEverybodyInABatchGoesAway(t *testing.T) {
+func TestAllCallersOfABatchGoAway(t *testing.T) {
 	t.Parallel()
 	bubbles(t, map[string]redistest.Action{
 		"answered": redistest.Pass, "lost": redistest.DropAnswer,

@@ -335,7 +335,7 @@ func TestALeaseServesEveryCall(t *testing.T) {
 
 // Undone grants go back into the lease without a word to Redis, and to Redis if the lease has
 // ended: a part of a member of which other parts go back, too.
-func TestALeaseTakesBackWhatIsUndone(t *testing.T) {
+func TestALeaseTakesBackUndoneGrants(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), time.Second)

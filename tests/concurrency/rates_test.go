@@ -148,7 +148,7 @@ func setters(t *testing.T, rdb *redis.Client, cfg rratelimiter.Config) map[strin
 		"UpdateRate": updateRate(cfg),
 		"TrySetRate": makeAnew(cfg),
 		"WithRate":   takes,
-		"WithRate, made anew": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		"WithRate, made again": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			return errors.Join(takes(ctx, c, l), deleteIt(ctx, c, l), takes(ctx, c, l))
 		},
 		// As Redisson does, and what an earlier program of this package left.
@@ -231,7 +231,7 @@ var defaultTests = tests[*redis.Client]{
 		assert.EqualValues(t, 1000, configOf(t, clients[0].RateLimiter("user:ann")).Rate)
 	},
 	// A limiter that an older program sets up again has the newer default within a minute of use.
-	"default of a limiter made anew": func(t *testing.T, rdb *redis.Client) {
+	"default of a limiter made again": func(t *testing.T, rdb *redis.Client) {
 		old := limitertest.NewClient(t, rdb).Keyed("user:", rratelimiter.PerMinute(1000))
 		client := limitertest.NewClient(t, rdb)
 		users := client.Keyed("user:", rratelimiter.PerMinute(2))
@@ -261,7 +261,7 @@ var defaultTests = tests[*redis.Client]{
 		synctest.Wait()
 		limitertest.MustAcquire(t, byDefault(client, "{a}", rratelimiter.PerHour(100)), 1)
 		synctest.Wait()
-		require.Len(t, waiting, 1, "who waits asks anew")
+		require.Len(t, waiting, 1, "a waiting caller asks again")
 		require.NoError(t, <-waiting)
 		limitertest.MustAcquire(t, seen, 95)
 		limitertest.MustRefuse(t, seen, 1)

@@ -103,7 +103,7 @@ var settlements = map[string]struct {
 	"a lower rate, KeepState":  {reserved: 6, between: setsRate(4, 0, keep), free: map[int64]int64{0: 4, 3: 1, 6: -2, 8: -4}},
 	"a KeepAlive time":         {reserved: 6, between: setsRate(10, time.Hour, keep), free: map[int64]int64{0: 10, 3: 7, 8: 2}},
 	"Delete":                   {reserved: 6, between: deletes(false), gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0}},
-	"Delete, and made anew":    {reserved: 6, between: deletes(true), free: map[int64]int64{0: 10, 3: 10, 8: 8}},
+	"Delete, and made again":   {reserved: 6, between: deletes(true), free: map[int64]int64{0: 10, 3: 10, 8: 8}},
 	"Rename": {
 		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Rename(t.Context(), "another")) },
 		gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0},
@@ -380,7 +380,7 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 }
 
 // A reservation that was not charged in Redis is not settled there.
-func TestWhatWasNotChargedIsNotSettled(t *testing.T) {
+func TestAnUnchargedReservationIsNotSettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)

@@ -372,7 +372,7 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 	})
 }
 
-func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
+func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
 	t.Parallel()
 	cfg := alive(rratelimiter.Overall, 1, 10*time.Second)
 	type row struct {
@@ -418,7 +418,7 @@ func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
 	})
 }
 
-func TestThoseThatWaitForAllMakeALimiterAnew(t *testing.T) {
+func TestWaitersForAllMakeALimiterAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := alive(rratelimiter.Overall, 1, 10*time.Second)

@@ -358,7 +358,7 @@ func TestNoticesToASilentServer(t *testing.T) {
 	})
 }
 
-func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
+func TestAMasterThatHangsDelaysNoOtherCaller(t *testing.T) {
 	t.Parallel()
 	waiters := 100
 	if testing.Short() {

@@ -245,7 +245,7 @@ func TestReleaseBesideAHandleThatLetsThrough(t *testing.T) {
 		require.NoError(t, plain.Release(t.Context(), 3))
 		assert.Equal(t, int64(3), limitertest.Available(t, plain))
 		for _, other := range []rratelimiter.SharedOption{rratelimiter.WithShadow(), rratelimiter.WithFailure(limit.FailOpen())} {
-			require.NoError(t, handle(other).Release(t.Context(), 3), "by a handle made anew")
+			require.NoError(t, handle(other).Release(t.Context(), 3), "by a new handle")
 			assert.Equal(t, int64(3), limitertest.Available(t, plain), "not charged")
 		}
 		require.NoError(t, handle(rratelimiter.WithShadow()).Release(t.Context(), 3))

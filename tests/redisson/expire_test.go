@@ -336,7 +336,7 @@ func keepTTL(value string) step {
 
 // A value without a set beside it is the rest of nothing: the set was lost too.
 // All that is in use of another type counts no more.
-func TestNothingIsInUseWhereTheConfigurationIsLost(t *testing.T) {
+func TestNothingIsInUseIfTheConfigurationIsLost(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	kinds := []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient}
@@ -391,7 +391,7 @@ func TestAValueWhereTheConfigurationIsLost(t *testing.T) {
 
 // The steps of a large set change nothing until the last, so that one whose
 // answer was lost leaves nothing half done; nothing is granted before.
-func TestTheConfigurationIsMadeAnewInTheLastStep(t *testing.T) {
+func TestTheConfigurationIsMadeInTheLastStep(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for name, tc := range map[string]struct {

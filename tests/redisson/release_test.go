@@ -465,7 +465,7 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 }
 
 // TakeUpTo takes what Peek says is free, whatever the state.
-func TestTakeUpToTakesWhatIsFree(t *testing.T) {
+func TestTakeUpToTakesTheFreePermits(t *testing.T) {
 	t.Parallel()
 	least := map[string]int{"granted": 20, "refused": 5}
 	eachDrawn(t, 400, [2]uint64{11, 22}, least, func(t *testing.T, s *drawnState, client *rratelimiter.Client) {

@@ -201,7 +201,7 @@ func TestUpkeep(t *testing.T) {
 			wait(2 * second), take(1),
 			func(p *play) { assert.False(p, p.rdb.HExists(p.Context(), p.l.Name(), "answered").Val()) },
 		}},
-		"a refusal dates members of the future anew": {cfg: every(2, minute), steps: []step{take(1), refuse(2), take(1), func(p *play) {
+		"a refusal re-dates members of the future": {cfg: every(2, minute), steps: []step{take(1), refuse(2), take(1), func(p *play) {
 			newest := p.rdb.ZRange(p.Context(), p.keys().Permits, -1, -1).Val()[0]
 			row := redis.Z{Score: float64(limitertest.ServerNow(p, p.rdb) + hour.Milliseconds()), Member: newest}
 			require.NoError(p, p.rdb.ZAddXX(p.Context(), p.keys().Permits, row).Err())
@@ -338,9 +338,9 @@ var windows = map[string]scenario{
 		wait(minute + ms), oldTakes(1), put("rate", 2), take(2), refuse(1),
 	}},
 	// No time to live of the limiter moves the end of a window: its permits come back then.
-	"keeps its end":           {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
-	"keeps its end, not told": {cfg: every(10, minute), steps: keepsItsEnd},
-	"without an end gets one": {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
+	"keeps its end":                     {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
+	"keeps its end, without the option": {cfg: every(10, minute), steps: keepsItsEnd},
+	"without an end gets one":           {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
 	"an end too far away comes nearer": {cfg: every(10, minute), version: windowed, steps: []step{
 		take(1), func(p *play) { require.NoError(p, p.rdb.PExpire(p.Context(), p.keys().Value, minute+ms).Err()) },
 		take(1), valueEnds(minute),
@@ -368,7 +368,7 @@ var windows = map[string]scenario{
 		expire(hour), take(1), wait(2 * second), set(every(10, second), keep), take(10), wait(2 * second), free(10),
 		wait(10 * minute), free(10), take(1),
 	}},
-	"a config made anew after Expire makes none": {cfg: every(10, second), steps: []step{
+	"a new config after Expire makes none": {cfg: every(10, second), steps: []step{
 		expire(hour), take(1), wait(2 * second), free(10), loseConfig, trySet(true, every(10, second)), take(10),
 		wait(2 * second), free(10), wait(10 * minute), free(10),
 	}},
@@ -382,7 +382,7 @@ var windows = map[string]scenario{
 		free(0), wait(2 * second), take(1),
 	}},
 	// The value that the other Client made has the limiter's end.
-	"beside a Client that was not told": {cfg: every(10, second), steps: []step{
+	"beside a Client without the option": {cfg: every(10, second), steps: []step{
 		expire(hour), take(3), as(windowed, take(7), wait(2*second), take(1)),
 	}},
 	// What the Client has in use ends before the window, but gives it nothing.

@@ -191,7 +191,7 @@ func TestAFailoverThatLosesWrites(t *testing.T) {
 	assert.EqualValues(t, 40, limitertest.Available(t, released), "a release that was lost: back after the interval")
 	assert.EqualValues(t, 90, limitertest.Available(t, changed), "a rate that was lost")
 	require.ErrorIs(t, limitertest.Second(made.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
-	assert.Equal(t, 100, limitertest.Grants(t, byDefault, 101), "a limiter that was lost is made anew")
+	assert.Equal(t, 100, limitertest.Grants(t, byDefault, 101), "a limiter that was lost is made again")
 	for _, l := range []*rratelimiter.RateLimiter{limiters[1].RateLimiter, byDefault} {
 		free, stored := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
 		assert.True(t, stored)

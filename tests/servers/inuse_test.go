@@ -56,10 +56,10 @@ type party struct {
 	crew
 	manner
 
-	client  *rratelimiter.Client
-	limiter *rratelimiter.RateLimiter
-	keys    redisson.Keys
-	recorder    limitertest.Recorder
+	client   *rratelimiter.Client
+	limiter  *rratelimiter.RateLimiter
+	keys     redisson.Keys
+	recorder limitertest.Recorder
 
 	mu      sync.Mutex
 	calls   int

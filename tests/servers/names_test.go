@@ -72,7 +72,7 @@ func usersOf(t *testing.T, l *rratelimiter.RateLimiter) holders.Holders {
 	return found
 }
 
-func TestPermitsInUseAreToldByClient(t *testing.T) {
+func TestPermitsInUseAreListedByClient(t *testing.T) {
 	t.Parallel()
 	onServersOfItsOwn(t, func(t *testing.T, rdb redis.UniversalClient) {
 		of := func(limiter, name string) *rratelimiter.RateLimiter {
@@ -209,7 +209,7 @@ func TestANameCostsOneCallAnHour(t *testing.T) {
 	})
 }
 
-func TestANameThatCannotBeNotedHurtsNobody(t *testing.T) {
+func TestANameThatCannotBeNotedFailsNoCall(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	rdb := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysOf("orders"))
@@ -227,7 +227,7 @@ func TestANameThatCannotBeNotedHurtsNobody(t *testing.T) {
 	assert.Len(t, recorder.Events(), 1)
 }
 
-func TestANameThatHangsHoldsNobodyUp(t *testing.T) {
+func TestANameThatHangsHoldsUpNoCall(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	hang, hangs := make(chan struct{}), make(chan struct{}, 10)

@@ -150,7 +150,7 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 }
 
 // What a lease takes ahead is a grant like any other.
-func TestWithReplicasALeaseOfWhatReplicasHave(t *testing.T) {
+func TestWithReplicasALeaseNeedsReplicas(t *testing.T) {
 	t.Parallel()
 	r := startReplica(t)
 	recorder := &limitertest.Recorder{}

@@ -47,7 +47,7 @@ func run(t *testing.T) []answers {
 	return all
 }
 
-var update = flag.Bool("update", false, "write docs/choosing.md's figures and its picture anew")
+var update = flag.Bool("update", false, "rewrite docs/choosing.md's figures and its picture")
 
 const (
 	pageFile    = "../../../docs/choosing.md"

@@ -316,7 +316,7 @@ func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "rewrite testdata")
 
 func plain(_, text string) string { return text }
 
