@@ -93,8 +93,8 @@ func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
 	return isNumber && n > 0, l.fail("Delete", err)
 }
 
-// Rename moves the limiter, permits in use included, to newName, and replaces what was there. The handle keeps
-// its name. On a cluster or a Ring both names must carry the same hash tag, as in "{shop}orders" and
+// Rename moves the limiter, permits in use included, to newName, and replaces whatever was there. The handle
+// keeps its name. On a cluster or a Ring both names must carry the same hash tag, as in "{shop}orders" and
 // "{shop}sales", or Rename returns ErrUnsupported. What other clients keep of a PerClient limiter does not move.
 func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	const op = "Rename"

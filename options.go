@@ -160,9 +160,9 @@ func WithRedissonVersion(version string) Option {
 // or Redisson stays, as does one of unknown origin, such as an earlier version's.
 //
 // The handle's first request compares, and then one a minute, in the same script call. If programs
-// disagree, the default of the Client made last holds, and within one Client that of the handle that
-// set up the limiter. The observer and the log receive [limit.RateReplaced] and [limit.RateDiffers]
-// once. Calls that only read, such as Peek, change nothing.
+// disagree, the default of the Client made last holds, and within one Client the default of the
+// handle that set up the limiter. The observer and the log receive [limit.RateReplaced] and
+// [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.
 func WithDefault(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		if err := cfg.validate(); err != nil {
@@ -210,9 +210,9 @@ func (l *RateLimiter) comesWith(cfg Config, text string) error {
 // Lease bounds how many permits a handle takes ahead, and for how long: see [WithLease].
 // The zero Lease, which follows demand, is right unless a program must take less.
 type Lease struct {
-	// Permits is the most that one lease holds, 1 to MaxPermits. 0 means MaxPermits: a
-	// lease then holds what the handle is expected to use in two thirds of its life, but
-	// no more than a 16th of what is free or of what the handle used lately in that time.
+	// Permits is the most that one lease holds, 1 to MaxPermits. 0 means MaxPermits: a lease
+	// then holds what the handle is expected to use in two thirds of its life, but no more than
+	// a 16th of the free permits or, if that is more, what the handle took lately in that time.
 	Permits int64
 
 	// Life is how long a lease lives, from when it was asked for. It must be shorter than
@@ -223,9 +223,9 @@ type Lease struct {
 }
 
 // WithLease takes permits ahead: a request to Redis takes more than it needs, charged at once, and
-// the handle answers further requests from these without a round trip, until the lease ends. What is
-// charged obeys the limit exactly. What is used obeys the rate in each span of the interval minus the
-// lease's life. docs/reference.md says how much is taken, when it goes back, and what Take returns.
+// the handle answers further requests from these without a round trip, until the lease ends. Charges
+// obey the limit exactly. Use obeys the rate in each span of the interval minus the lease's life.
+// docs/reference.md says how much is taken, when it goes back, and what Take returns.
 //
 // It serves TryAcquire, Acquire, Take and TakeUpTo, and middleware through [Client.Keyed]. Other calls
 // count the permits of a lease as in use. The handle notices changes by other programs when the lease

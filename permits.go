@@ -94,7 +94,7 @@ func (l *RateLimiter) decide(ctx context.Context, q outage.Question) (outage.Ans
 	return l.policy.Decide(ctx, (*asker)(l), q)
 }
 
-// checkPermits returns an error if asking Redis for so many permits makes no sense.
+// checkPermits returns an error if asking Redis for that many permits makes no sense.
 func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 	switch {
 	case l.err != nil:
@@ -106,7 +106,7 @@ func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 }
 
 // Release gives permits back before their interval is over: first those that this Client took last, even if
-// others have taken permits since, then those that others took last. It gives back only what is in use. With 0
+// others have taken permits since, then those that others took last. It gives back only permits in use. With 0
 // permits it does nothing, with fewer it returns ErrInvalidPermits. Waiting callers of this Client ask again at
 // once. If its answer is lost, Release is not repeated and returns ErrUnknownOutcome. Beside Redissons before
 // 3.17.0 grants have no mark of their Client, and the newest go back; before 3.13.3 it returns ErrUnsupported.
@@ -148,7 +148,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 // to live stay. Waiting callers of this Client ask again at once, and its leases end. Callers that hold
 // permits are not informed. Of a PerClient limiter it frees only what this Client has taken. If the
 // limiter has no rate and no WithDefault, Reset returns ErrNotInitialized. If its answer is lost, Reset
-// is not repeated, since it would free what was taken in between, and returns ErrUnknownOutcome.
+// is not repeated, since it would free permits taken in between, and returns ErrUnknownOutcome.
 func (l *RateLimiter) Reset(ctx context.Context) error {
 	_, err := l.change(ctx, lua.Reset, script.Constant{flag(l.facts.Fallback != "")})
 	return l.fail("Reset", err)

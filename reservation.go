@@ -91,7 +91,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.limiter.fail("Cancel", r.settle(ctx))
 }
 
-// begin returns an error if the reservation can't be settled with so many permits.
+// begin returns an error if the reservation can't be settled with that many permits.
 func (r *Reservation) begin(actual int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -97,7 +97,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	return told, err
 }
 
-// lookOn finds out when so many permits will be free, if an answer had only a lower bound.
+// lookOn finds out when that many permits will be free, if an answer had only a lower bound.
 func (e *Engine) lookOn(
 	ctx context.Context, l *Limiter, permits int64, before refusal.Moment, d limit.Decision, a answer,
 ) (limit.Decision, error) {
@@ -119,7 +119,7 @@ const maxWaitPages = 64
 
 var errLongWait = errors.New("the wait was not found")
 
-// wait asks when so many permits will be free; 0 if it did not find out.
+// wait asks when that many permits will be free; 0 if it did not find out.
 func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
 	pages := 0
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func([]any) error {

@@ -99,7 +99,7 @@ func (l *line) drop(r *request) {
 	l.tell(r, -1)
 }
 
-// tell reports to the observer that so many more wait.
+// tell reports to the observer that this many more callers wait.
 func (l *line) tell(r *request, more int) {
 	if l.observer.Watches() {
 		l.observer.Waits(r.limiter.Observed, more)
@@ -139,8 +139,8 @@ func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 	l.dueToAskAll()
 }
 
-// keepAliveShare is the part of a keep-alive time, one in so many, after which those who wait ask
-// again: each request restarts that time, and the rest is for the request to arrive.
+// keepAliveShare is the divisor of a keep-alive time after which waiting callers ask again: each
+// request restarts that time, and the rest is for the request to arrive.
 const keepAliveShare = 2
 
 // dueToLive makes the next pass begin in time to keep the limiter alive.

@@ -52,7 +52,7 @@ func (g *Queues) look(ctx context.Context, q *Question) (Verdict, error) {
 	}
 }
 
-// check returns an error if asking Redis for so many permits makes no sense.
+// check returns an error if asking Redis for that many permits makes no sense.
 func (g *Queues) check(ctx context.Context, key string, permits int64) (limit.Decision, error) {
 	switch most := g.rule.Limit; {
 	case g.rule.Err != nil || key == "":

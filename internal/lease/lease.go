@@ -2,11 +2,11 @@
 // counts what is left of them.
 //
 // A [Planner] makes a lease as large as its program needs for two thirds of its life. It takes
-// a 16th of what is free at most, or what the program has lately used; while permits are
-// short, four times what calls find free on average. A lease lives for a twentieth of the
-// interval, longer in a large fleet or if answers are slow. A program that found nothing free
-// asks again in its turn, at a random moment. A turn grows with the root of the number of
-// programs, as answers show it.
+// at most a 16th of the free permits or, if that is more, what the program has lately used;
+// while permits are short, four times what calls find free on average. A lease lives for a
+// twentieth of the interval, longer in a large fleet or if answers are slow. A program that
+// found nothing free asks again in its turn, at a random moment. A turn grows with the root of
+// the number of programs, as answers show it.
 package lease
 
 import (
