@@ -71,7 +71,7 @@ func Fullest(grants []Grant, interval time.Duration) int {
 	return most
 }
 
-// Drain takes permits one by one until the first refusal, at most most, and returns how many it
+// Drain takes permits one by one until the first refusal, up to most, and returns how many it
 // got.
 func Drain(ctx context.Context, most int, take Take) (int, error) {
 	for n := range most {

@@ -313,7 +313,7 @@ func (r *Reader) Samples(ctx context.Context, views []View) ([]Snapshot, error) 
 	return all, err
 }
 
-// firstOf returns the first entries of all views, in turn, at most most.
+// firstOf returns the first entries of all views, in turn, up to most.
 func firstOf(views [][]*entry, most int) []*entry {
 	seen := map[*entry]bool{}
 	var all []*entry
