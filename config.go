@@ -96,7 +96,7 @@ type rateOptions struct{ keepState bool }
 
 // KeepState keeps the permits in use counted when the rate changes: they come back one (new) interval
 // after they were granted. Without it, and after a change of type, the limiter starts full. Beside
-// Redissons before 3.13.3 it is ErrUnsupported.
+// Redissons before 3.13.3 the call returns ErrUnsupported.
 func KeepState() RateOption {
 	return func(o *rateOptions) { o.keepState = true }
 }
@@ -113,8 +113,8 @@ func (c Config) rate() limit.Rate {
 func (c Config) args() []any { return engine.RateWords(c.rate()) }
 
 // TrySetRate gives the limiter a rate unless it has one, and reports whether it did. If only its
-// configuration was lost, permits in use stay counted. It is not repeated once it may have run:
-// ErrUnknownOutcome.
+// configuration was lost, permits in use stay counted. If its answer is lost, TrySetRate is not
+// repeated and returns ErrUnknownOutcome.
 func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) {
 	const op = "TrySetRate"
 	if err := cfg.validate(); err != nil {
@@ -124,9 +124,9 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 	return reply == int64(1), l.fail(op, err)
 }
 
-// SetRate sets the limiter's rate, whether it had one or not. The limiter starts full, unless KeepState
-// keeps the permits in use counted. cfg.KeepAlive replaces a time to live that the limiter had. Callers of
-// this Client that wait ask at once. It is not repeated once it may have run: ErrUnknownOutcome.
+// SetRate sets the limiter's rate, whether or not it had one. The limiter starts full, unless KeepState keeps
+// the permits in use counted. cfg.KeepAlive replaces a time to live that the limiter had. Waiting callers of
+// this Client ask again at once. If its answer is lost, SetRate is not repeated and returns ErrUnknownOutcome.
 func (l *RateLimiter) SetRate(ctx context.Context, cfg Config, opts ...RateOption) error {
 	_, err := l.setRate(ctx, cfg, false, opts)
 	return l.fail("SetRate", err)

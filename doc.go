@@ -15,16 +15,16 @@
 // is released. The time is the Redis server's; clients' clocks do not matter. The
 // rate is in Redis too, and any program may change it while others take permits.
 //
-// Callers of one [Client] that want permits at the same time share round trips,
-// and those of the same limiter a script call: while requests are under way others
-// gather, and the next flight carries all of them. Callers that were refused and
-// wait are served in order, first come first served.
+// Callers of one [Client] that ask at the same time share round trips, and callers of
+// one limiter share a script call: while requests are under way others gather, and the
+// next flight carries them all. Callers that were refused and wait are served in order,
+// first come first served.
 //
 // # Guarantees
 //
-// These calls never grant more than the rate, unless [WithFailure] or [WithShadow]
-// let more through, and they lose no permit: not with concurrent callers, not after lost
-// answers, and not if callers go away. A request whose answer was lost is repeated and
+// Calls never grant more than the rate, unless [WithFailure] or [WithShadow] lets more
+// through, and they lose no permit: not with concurrent callers, not after lost answers,
+// and not if callers go away. A request whose answer was lost is repeated and
 // recognised, so it takes its permits once. No client can prevent losses in Redis itself,
 // for example if a replica that lags takes over: see docs/servers.md.
 //
@@ -38,7 +38,7 @@
 // error is [ErrUnavailable]. If permits may have been taken, it is [ErrUnknownOutcome] too.
 // Test errors with [errors.Is].
 //
-// # Where to go on
+// # Further reading
 //
 // [Client.Keyed] is a limiter for each key, such as a user or an address; packages
 // httplimit and grpclimit are middleware over it. [Client.TryAcquireAll] takes from

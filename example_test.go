@@ -20,7 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// ctx is that of all examples.
+// ctx is the context of all examples.
 var ctx = context.Background()
 
 // noon is the time on the clock of an example's Redis.
@@ -66,7 +66,7 @@ func Example() {
 	// Output: true <nil>
 }
 
-// A refusal is no error. Errors are told apart by errors.Is.
+// A refusal is no error. Distinguish errors with errors.Is.
 func Example_errors() {
 	client, _, stop := connect()
 	defer stop()
@@ -419,7 +419,7 @@ func ExampleWithClientName() {
 
 	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
 	fmt.Println(orders.TryAcquire(ctx, 1, 0))
-	_ = client.Close(ctx) // waits for what is under way: else the name may be noted a moment later
+	_ = client.Close(ctx) // waits for calls under way: otherwise the name may be noted a moment later
 	noted, err := server.ZMembers("rratelimiter:clients")
 	fmt.Println(len(noted), err)
 	// Output:

@@ -330,7 +330,7 @@ func TestInputWithoutARate(t *testing.T) {
 	})
 }
 
-// Where there is one server: see TestClusterRefusesNamesWhoseKeysFallApart.
+// With one server: see TestClusterRefusesNamesWhoseKeysFallApart.
 func TestInputNamesWithBraces(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -13,17 +13,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Keyed returns a limiter of any number of keys, such as users. The RateLimiter of a key is called
-// prefix+key and is set up at first use, with the rate of cfg as by [WithDefault]: another cfg in the code
-// reaches keys in use, and a key whose rate SetRate has set keeps it. If cfg has no KeepAlive time, it is
-// the Interval: a limiter not used for that long is full, and is deleted.
+// Keyed returns a limiter for any number of keys, such as users. The RateLimiter of a key is called
+// prefix+key and gets the rate of cfg at first use, as with [WithDefault]: if cfg changes in the code,
+// keys in use follow, except those whose rate SetRate has set. If cfg has no KeepAlive time, the Interval
+// is used: a limiter unused for that long is full, and is deleted.
 //
-// The options hold for every key: [WithLease], [WithRefusalCache], [WithFailure] and [WithShadow].
-// [WithDefault] and [WithRate] are ErrInvalidConfig.
+// The options apply to every key: [WithLease], [WithRefusalCache], [WithFailure] and [WithShadow].
+// With [WithDefault] or [WithRate] calls return ErrInvalidConfig.
 //
-// No other limiter's name may begin with prefix, and no other Keyed's prefix may begin with it: the log
-// reports [limit.PrefixesMeet], and [limit.RateDiffers] for one prefix with two rates. A key whose limiter
-// would share Redis keys with another limiter, as "{ann}:value" does with "{ann}", is ErrInvalidConfig: if
+// No other limiter's name may begin with prefix, and no other Keyed's prefix may begin with it: the log reports
+// [limit.PrefixesMeet], and [limit.RateDiffers] for one prefix with two rates. For a key whose limiter would
+// share Redis keys with another limiter, as "{ann}:value" does with "{ann}", calls return ErrInvalidConfig: if
 // clients choose the keys, escape braces and colons. docs/reference.md has more on prefixes.
 func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedLimiter {
 	if cfg.KeepAlive == 0 {
@@ -42,7 +42,7 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 const maxHandles = 10_000
 
 // KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. It is a [limit.Limiter], a
-// [limit.Returner], a [limit.Reserver] and a [limit.Windowed], safe for use by several goroutines.
+// [limit.Returner], a [limit.Reserver] and a [limit.Windowed], safe for concurrent use.
 type KeyedLimiter struct {
 	client *Client
 	prefix string
@@ -73,8 +73,8 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 // Window returns the interval of Keyed's Config, whatever the current rate of a key is.
 func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 
-// Err returns the error of every key's calls if Keyed's Config or an option of the Client is bad, and nil
-// otherwise. It does no I/O.
+// Err returns the error that every key's calls return if Keyed's Config or an option of the Client is
+// bad, and nil otherwise. It does no I/O.
 func (k *KeyedLimiter) Err() error {
 	err := errors.Join(k.client.err, k.err)
 	if bad := k.cfg.validate(); bad != nil {

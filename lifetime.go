@@ -17,9 +17,9 @@ import (
 
 // Expire deletes the limiter, configuration included, after ttl, which is at least a millisecond and
 // rounded up to whole ones. It reports whether there was one. What a Client keeps of a PerClient limiter
-// expires an interval, or the KeepAlive time, after its last use, as without Expire. A limiter
-// with a KeepAlive time goes back to that at its next request. Expire is not repeated once it may have
-// run (ErrUnknownOutcome), and neither are ExpireAt, ClearExpire, Delete and Rename.
+// expires an interval, or the KeepAlive time, after its last use, as without Expire. A limiter with a
+// KeepAlive time goes back to that at its next request. If its answer is lost, Expire is not repeated
+// and returns ErrUnknownOutcome, as do ExpireAt, ClearExpire, Delete and Rename.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
 	const op = "Expire"
 	if ttl < time.Millisecond {
@@ -31,7 +31,7 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 }
 
 // ExpireAt is Expire at a moment, by the server's clock. A moment that has passed deletes the limiter at
-// once. More than 292 years away, which no time.Duration can hold, is ErrInvalidConfig.
+// once. For a moment more than 292 years away, which no time.Duration can hold, it returns ErrInvalidConfig.
 func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) {
 	const op = "ExpireAt"
 	if at.Before(time.UnixMilli(1)) {
@@ -51,8 +51,8 @@ func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 
-// TTL reports whether the limiter expires, and after what time, 0 if it does not expire. The error is
-// ErrNotInitialized if there is no limiter.
+// TTL reports whether the limiter expires, and in what time; ttl is 0 if it does not expire. The
+// error is ErrNotInitialized if the limiter does not exist.
 func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool, err error) {
 	ms, err := l.ttl(ctx)
 	if ms == noLimiter && err == nil {
@@ -85,17 +85,17 @@ func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 }
 
 // Delete removes the limiter, configuration included, whatever its keys hold, and reports whether
-// there was any. Callers of this Client that wait for its permits get ErrNotInitialized. What other
-// clients keep of a PerClient limiter stays until it expires.
+// it removed anything. Callers of this Client that wait for its permits get ErrNotInitialized. What
+// other clients keep of a PerClient limiter stays until it expires.
 func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
 	reply, err := l.change(ctx, lua.Delete, script.Constant{})
 	n, isNumber := reply.(int64)
 	return isNumber && n > 0, l.fail("Delete", err)
 }
 
-// Rename moves the limiter, permits in use included, to newName, and replaces what was there. The handle
+// Rename moves the limiter, permits in use included, to newName, and replaces whatever was there. The handle
 // keeps its name. On a cluster or a Ring both names must carry the same hash tag, as in "{shop}orders" and
-// "{shop}sales": ErrUnsupported. What other clients keep of a PerClient limiter does not move.
+// "{shop}sales", or Rename returns ErrUnsupported. What other clients keep of a PerClient limiter does not move.
 func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	const op = "Rename"
 	mapped := l.client.mapper(newName)
@@ -130,13 +130,13 @@ const (
 // returns how many members it wrote: 0 if nothing was left to do. No permit is lost and none is free
 // early; Redissons and this Client can use the limiter meanwhile. Use it after an upgrade, when neither a
 // Redisson before 3.17 nor a Client that names one by WithRedissonVersion shares the limiter any more:
-// without it, newer Redissons fail on older members, in most releases forever. A Client that still
-// names 3.17 to 3.20.1 and repeats a call whose answer was lost may take its permits again, if Migrate
-// has rewritten them in between; they come back after the interval.
+// without it, newer Redissons fail on older members, most releases forever. A Client that still names
+// 3.17 to 3.20.1 and repeats a call whose answer was lost may take its permits again, if Migrate has
+// rewritten them in between; they come back after the interval.
 //
 // Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does so for all clients.
-// Migrate may be repeated, also after an error. It is ErrUnsupported if WithRedissonVersion names
-// a release that can't read what it would write.
+// Migrate may be repeated, also after an error. It returns ErrUnsupported if WithRedissonVersion
+// names a release that can't read what it would write.
 func (c *Client) Migrate(ctx context.Context, name string) (members int64, err error) {
 	l := c.RateLimiter(name)
 	const op = "Migrate"

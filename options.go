@@ -18,8 +18,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Redis is what a Client needs of a go-redis client: *redis.Client (a failover
-// client is one too), *redis.ClusterClient and *redis.Ring all have it.
+// Redis is the part of a go-redis client that a Client uses. *redis.Client (a failover client
+// is one too), *redis.ClusterClient and *redis.Ring implement it.
 type Redis interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 	Pipeline() redis.Pipeliner
@@ -100,8 +100,8 @@ func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(
 // of these grants its permits again. If fewer than n confirm within wait, the call fails with
 // [ErrNotReplicated] and its permits go back. Callers that share a round trip share its WAIT.
 //
-// A refusal beside a grant, or behind one on the connection, that is not confirmed takes up to wait
-// too. A lease counts as a grant. Changes, such as SetRate and Release, do not wait for replicas.
+// A refusal that shares a round trip or a connection with a grant that is not confirmed takes up to
+// wait too. A lease counts as a grant. Changes, such as SetRate and Release, do not wait for replicas.
 // ErrNotReplicated is no outage: WithFailure leaves it to the caller; with WithShadow the call passes.
 //
 // wait is a whole number of milliseconds, at least 1, at most a third of the call timeout, and below
@@ -151,9 +151,9 @@ func WithRedissonVersion(version string) Option {
 // or Redisson stays, as does one of unknown origin, such as an earlier version's.
 //
 // The handle's first request compares, and then one a minute, in the same script call. If programs
-// disagree, the default of the Client made last holds, and within one Client that of the handle that
-// set up the limiter. The observer and the log receive [limit.RateReplaced] and [limit.RateDiffers]
-// once. Calls that only read, such as Peek, change nothing.
+// disagree, the default of the Client made last holds, and within one Client the default of the
+// handle that set up the limiter. The observer and the log receive [limit.RateReplaced] and
+// [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.
 func WithDefault(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		if err := cfg.validate(); err != nil {
@@ -164,18 +164,18 @@ func WithDefault(cfg Config) LimiterOption {
 }
 
 // WithRate makes the rate in the code win. The handle's first call that asks for permits, except
-// Peek, reads the rate in Redis, and sets this one if there is none or another. It keeps permits in
+// Peek, reads the rate in Redis, and sets this one if Redis has none or another. It keeps permits in
 // use, as UpdateRate with [KeepState] does; a change of type starts full. If it can't read or set the
 // rate, the call fails and takes nothing, and the next call tries again.
 //
-// After that the handle does not compare, and the rate set last holds, whether a program, Redisson
-// or an operator set it. A limiter that is gone is set up again with the handle's rate, as by
+// After that the handle does not compare, and the rate set last holds, whether a program, Redisson or
+// an operator set it. A limiter that is gone is set up again with the handle's rate, as with
 // [WithDefault]. Keep the handle: a new one compares again. The observer and the log receive
 // [limit.RateReplaced] if the first call found another rate, and [limit.RateDiffers] if a later answer
 // shows another rate, which not every answer does.
 //
-// WithRate together with WithDefault is ErrInvalidConfig, as it is for [Client.Keyed]. Beside
-// Redissons before 3.13.3 it is ErrUnsupported.
+// With WithRate together with WithDefault, and for [Client.Keyed], calls return
+// ErrInvalidConfig. Beside Redissons before 3.13.3 they return ErrUnsupported.
 func WithRate(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		if err := cfg.validate(); err != nil {
@@ -201,9 +201,9 @@ func (l *RateLimiter) comesWith(cfg Config, text string) error {
 // Lease bounds how many permits a handle takes ahead, and for how long: see [WithLease].
 // The zero Lease, which follows demand, is right unless a program must take less.
 type Lease struct {
-	// Permits is the most that one lease holds, 1 to MaxPermits. 0 means MaxPermits: a
-	// lease then holds what the handle is expected to use in two thirds of its life, but
-	// no more than a 16th of what is free or of what the handle used lately in that time.
+	// Permits is the most that one lease holds, 1 to MaxPermits. 0 means MaxPermits: a lease
+	// then holds what the handle is expected to use in two thirds of its life, but no more than
+	// a 16th of the free permits or, if that is more, what the handle took lately in that time.
 	Permits int64
 
 	// Life is how long a lease lives, from when it was asked for. It must be shorter than
@@ -214,17 +214,17 @@ type Lease struct {
 }
 
 // WithLease takes permits ahead: a request to Redis takes more than it needs, charged at once, and
-// the handle answers further requests from these without a round trip, until the lease ends. What is
-// charged obeys the limit exactly. What is used obeys the rate in each span of the interval minus the
-// lease's life. docs/reference.md says how much is taken, when it goes back, and what Take returns.
+// the handle answers further requests from these without a round trip, until the lease ends. Charges
+// obey the limit exactly. Use obeys the rate in each span of the interval minus the lease's life.
+// docs/reference.md says how much is taken, when it goes back, and what Take returns.
 //
 // It serves TryAcquire, Acquire, Take and TakeUpTo, and middleware through [Client.Keyed]. Other calls
 // count the permits of a lease as in use. The handle notices changes by other programs when the lease
 // ends. A limiter with a KeepAlive time may be deleted earlier by up to the lease's life. Keep the
 // handle: a lease belongs to it.
 //
-// Bad values, such as a Life not below the interval of WithDefault or WithRate, are
-// ErrInvalidConfig. Beside Redissons before 3.35 leases are ErrUnsupported.
+// With bad values, such as a Life not below the interval of WithDefault or WithRate, calls
+// return ErrInvalidConfig. Beside Redissons before 3.35 they return ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		switch {
@@ -279,9 +279,9 @@ type RefusalOption func(*RateLimiter) error
 // "{name}:changed", with the braces of the limiter's keys. If a message is lost, or the subscription is
 // not ready yet, a refusal ends at the time that the server named.
 //
-// A Client subscribes with one connection for all its limiters, while it remembers refusals. A Redis
-// client without Subscribe and Publish is ErrUnsupported; go-redis' clients have them. On a cluster
-// messages go to all nodes. An ACL must allow the commands and the channel.
+// A Client subscribes with one connection for all its limiters, while it remembers refusals. Without
+// Subscribe and Publish in the Redis client, calls return ErrUnsupported; go-redis' clients have
+// them. On a cluster messages go to all nodes. An ACL must allow the commands and the channel.
 func WithNotices() RefusalOption {
 	return func(l *RateLimiter) error {
 		if !notify.Can(l.client.rdb) {

@@ -18,11 +18,11 @@ import (
 // 100 ms longer for the answer, or with WithReplicas twice its wait. false without an error always comes
 // from Redis or from the local limiter of WithFailure.
 //
-// When ctx ends, TryAcquire returns ctx.Err() at once, and any later grant is given back. Only if the Redis
-// client has ContextTimeoutEnabled, and the call shares no round trip, it notices a cancelled ctx with the
-// answer. Other errors: ErrInvalidPermits, ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt, ErrClosed,
-// and ErrUnavailable if Redis did not decide in time. If it may have taken permits, which come back after
-// an interval, that error is ErrUnknownOutcome too.
+// When ctx ends, TryAcquire returns ctx.Err() at once, and any later grant is given back. The exception: if
+// the Redis client has ContextTimeoutEnabled, a call that shares no round trip notices a cancelled ctx only
+// with the answer. Other errors: ErrInvalidPermits, ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt,
+// ErrClosed, and ErrUnavailable if Redis did not decide in time. If it may have taken permits, which come
+// back after an interval, that error is ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
 	const op = "TryAcquire"
 	if granted, known := l.atHand(ctx, op, permits, timeout > 0); known {
@@ -94,7 +94,7 @@ func (l *RateLimiter) decide(ctx context.Context, q outage.Question) (outage.Ans
 	return l.policy.Decide(ctx, (*asker)(l), q)
 }
 
-// checkPermits returns an error if asking Redis for so many permits makes no sense.
+// checkPermits returns an error if asking Redis for that many permits makes no sense.
 func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 	switch {
 	case l.err != nil:
@@ -105,11 +105,11 @@ func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 	return ctx.Err()
 }
 
-// Release gives permits back before their interval is over: first those that this Client took last,
-// even if others have taken permits since, then those that others took last. It gives back only what is in
-// use. 0 permits do nothing; fewer are ErrInvalidPermits. Waiting callers of this Client ask again at
-// once. Release is not repeated once it may have run: ErrUnknownOutcome. Beside Redissons before 3.17.0
-// grants have no mark of their Client, and the newest go back; before 3.13.3 it is ErrUnsupported.
+// Release gives permits back before their interval is over: first those that this Client took last, even if
+// others have taken permits since, then those that others took last. It gives back only permits in use. With 0
+// permits it does nothing, with fewer it returns ErrInvalidPermits. Waiting callers of this Client ask again at
+// once. If its answer is lost, Release is not repeated and returns ErrUnknownOutcome. Beside Redissons before
+// 3.17.0 grants have no mark of their Client, and the newest go back; before 3.13.3 it returns ErrUnsupported.
 //
 // What WithShadow or WithFailure let through is not charged in Redis, so releasing it frees nothing.
 // Release counts such permits first. They belong to the handle that let them through and to other handles
@@ -144,11 +144,11 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	return l.fail(op, err)
 }
 
-// Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive and the
-// time to live stay. Waiting callers of this Client ask again at once, and its leases end. Callers that
-// hold permits are not informed. Of a PerClient limiter it frees only what this Client has taken. If the
-// limiter has no rate and no WithDefault, it is ErrNotInitialized. Reset is not repeated once it may have
-// run, since it would free what was taken in between: ErrUnknownOutcome.
+// Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive and the time
+// to live stay. Waiting callers of this Client ask again at once, and its leases end. Callers that hold
+// permits are not informed. Of a PerClient limiter it frees only what this Client has taken. If the
+// limiter has no rate and no WithDefault, Reset returns ErrNotInitialized. If its answer is lost, Reset
+// is not repeated, since it would free permits taken in between, and returns ErrUnknownOutcome.
 func (l *RateLimiter) Reset(ctx context.Context) error {
 	_, err := l.change(ctx, lua.Reset, script.Constant{flag(l.facts.Fallback != "")})
 	return l.fail("Reset", err)
@@ -170,15 +170,15 @@ const MaxLimiters = 32
 // for example from one of 10 a second, one of 1000 an hour and one for the user. One script decides, and
 // charges no limiter if another refuses.
 //
-// The limiters must be handles of this Client, up to MaxLimiters, each once. Their names must share a
-// hash tag, as in "{shop}:second" and "{shop}:hour", so that a cluster keeps them on one server. Otherwise
-// it is ErrUnsupported, also without a cluster.
+// The limiters must be handles of this Client, up to MaxLimiters, each once. Their names must share a hash
+// tag, as in "{shop}:second" and "{shop}:hour", so that a cluster keeps them on one server. Otherwise
+// TryAcquireAll returns ErrUnsupported, even without a cluster.
 //
 // With a timeout of 0 or less it asks once. Otherwise it asks again once all that refused should have
 // permits, early enough to keep limiters with a KeepAlive time alive, and at once if this Client releases
 // permits of one of the limiters or changes it. It does not wait in their lines. Otherwise it behaves
 // like [RateLimiter.TryAcquire]. An error names the limiter that caused it, and nothing is taken. Beside
-// Redissons before 3.13.3 it is ErrUnsupported.
+// Redissons before 3.13.3 it returns ErrUnsupported.
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
 	a, err := c.policy.Decide(ctx, &jointAsker{c, limiters}, outage.Question{
 		Call: "TryAcquireAll", Permits: permits, Waits: timeout > 0, Timeout: timeout,

@@ -22,8 +22,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Client hands out limiters that live in one Redis. It is safe for use by several goroutines. Create one
-// for each Redis and share it: callers of one Client share round trips and wait in one line.
+// Client makes limiters whose state is in one Redis. It is safe for concurrent use. Create one for each
+// Redis and share it: callers of one Client share round trips and wait in one line.
 type Client struct {
 	rdb     Redis
 	id      string
@@ -63,7 +63,7 @@ func init() {
 	}
 }
 
-// New returns a Client on rdb. Close does not close rdb. New does no I/O.
+// New returns a Client whose limiters are in rdb. It does no I/O. Close does not close rdb.
 func New(rdb Redis, opts ...Option) *Client {
 	c := &Client{
 		rdb:     rdb,
@@ -155,7 +155,7 @@ func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
 func (l *RateLimiter) Name() string { return l.facts.Name }
 
-// Err returns the error that every call returns if the name or an option, of the handle or its Client, is
+// Err returns the error that every call returns if the name, or an option of the handle or its Client, is
 // bad, and nil otherwise. It does no I/O.
 func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.err) }
 

@@ -33,7 +33,7 @@ func (l *RateLimiter) reserve(ctx context.Context, permits int64, timeout time.D
 }
 
 // Reservation is the answer to [RateLimiter.Reserve]. If it is Granted, settle it once with
-// [Reservation.Settle]. It is safe for use by several goroutines.
+// [Reservation.Settle]. It is safe for concurrent use.
 type Reservation struct {
 	limit.Decision
 
@@ -91,7 +91,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.limiter.fail("Cancel", r.settle(ctx))
 }
 
-// begin returns an error if the reservation can't be settled with so many permits.
+// begin returns an error if the reservation can't be settled with that many permits.
 func (r *Reservation) begin(actual int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

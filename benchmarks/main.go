@@ -1,6 +1,5 @@
-// Command benchmarks measures this module's limiter beside others, in one run,
-// and shows what came of it in docs/performance.md, and beside the project's aims
-// in docs/development.md.
+// Command benchmarks measures this module's limiter beside others, in one run, and writes the
+// results to docs/performance.md, and beside the project's aims to docs/development.md.
 //
 //	go run . -short                # the aims, two minutes, to the terminal
 //	go run . -sections alone,hung  # some of it, to the terminal

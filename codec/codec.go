@@ -32,7 +32,7 @@ var (
 	ErrInvalidID = errors.New("codec: invalid id length")
 )
 
-// Layout is the way in which a member is packed. Its zero value is none.
+// Layout is the way in which a member is packed. The zero value is no layout.
 type Layout uint8
 
 // The layouts, in the order of the releases that brought them.
@@ -69,17 +69,16 @@ type Member struct {
 	// Layout says how the member is packed.
 	Layout Layout
 
-	// ID sets the member apart from all others: 4 bytes of a float in layout B,
-	// 8 random bytes in C and D1, 16 in D2, any other number but 3 in D.
+	// ID makes the member unlike all others: 4 bytes of a float in layout B, 8 random bytes in
+	// C and D1, 16 in D2, any other number except 3 in D.
 	ID []byte
 
 	// Permits is how many permits the grant took.
 	Permits uint32
 }
 
-// Append appends the packed member to dst and returns the extended slice. With
-// an error, which wraps [ErrUnknownLayout] or [ErrInvalidID], it returns dst as
-// it was.
+// Append appends the packed member to dst and returns the extended slice. With an error, which
+// wraps [ErrUnknownLayout] or [ErrInvalidID], it returns dst unchanged.
 func Append(dst []byte, layout Layout, id []byte, permits uint32) ([]byte, error) {
 	if layout < LayoutB || layout > LayoutD {
 		return dst, fmt.Errorf("%w: %v", ErrUnknownLayout, layout)

@@ -16,8 +16,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// TestDefects shows what Redisson gets wrong on a limiter of its own, and that
-// the module gets it right when the same is done to one of Go's.
+// TestDefects shows what Redisson gets wrong on its own limiter, and that the module gets the
+// same right on one of Go's.
 func TestDefects(t *testing.T) {
 	t.Parallel()
 	driver := sharedDriver(t)

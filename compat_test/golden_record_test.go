@@ -16,8 +16,8 @@ import (
 // A trace ends when nothing is missing in it.
 const leastSteps, mostSteps = 180, 500
 
-// recorder draws a history and has it played by Redisson and this module. Only
-// the seed and the outcomes decide what is drawn.
+// recorder draws a history and has it played by Redisson and this module. Only the seed and the
+// outcomes decide the draws.
 type recorder struct {
 	*stage
 	drawer
@@ -109,7 +109,7 @@ func (r *recorder) turn(n int) {
 	}
 }
 
-// draw has an operation done that is called with what is drawn.
+// draw does an operation with drawn arguments.
 func (r *recorder) draw(who *actor, on, do string) {
 	op := r.op(who, r.h.states[on], do)
 	if do != "rename" { // a limiter can't be given twice
@@ -160,8 +160,8 @@ func (r *recorder) peers(on string) cast {
 	return r.cast
 }
 
-// ask has done what has to do with permits: mostly by the side that has
-// found something less often.
+// ask does the operations about permits: mostly by the side that has found something less
+// often.
 func (r *recorder) ask(on, what string) {
 	found := func(who *actor) int { return r.cover.counts[who.side()+" finds "+what] }
 	who := slices.MinFunc(r.peers(on), func(a, b *actor) int { return found(a) - found(b) })
@@ -183,7 +183,7 @@ func (r *recorder) least(who *actor, operations []string) string {
 	})
 }
 
-// operate has an operation done, and checks by the model what came of it.
+// operate does an operation, and checks the result by the model.
 func (r *recorder) operate(who *actor, on string, op model.Op) {
 	r.t.Helper()
 	if op.Rate != nil && who.release != nil && !who.release.TakesTTL {
@@ -218,7 +218,7 @@ func (r *recorder) add(s step) {
 	r.h.add(s)
 }
 
-// happen adds what is no operation.
+// happen adds a step that is no operation.
 func (r *recorder) happen(s step) {
 	state, err := s.happen(r.h)
 	require.NoError(r.t, err)
@@ -448,7 +448,7 @@ func (v *coverage) add(s step) {
 	}
 }
 
-// aboutPermits are the operations that look at what is in use.
+// aboutPermits are the operations that look at permits in use.
 var aboutPermits = map[string]bool{
 	"tryAcquire": true, "tryAcquireTimeout": true, "take": true, "withDefault": true, "release": true, "availablePermits": true,
 	"settle": true, "takeUpTo": true,
@@ -461,7 +461,7 @@ const (
 	debt     = "a debt"
 )
 
-// found tells what a step that has to do with permits finds in use.
+// found returns the permits that a step about permits finds in use.
 func (v *coverage) found(who *actor, before *model.State, found map[string]bool) {
 	p := before.Pairs[""]
 	if before.PerClient() {

@@ -168,8 +168,7 @@ func newStage(t *testing.T, c cast, oldest string, rdb redis.UniversalClient, ja
 		st.ids[st.cast[i].ID] = java.ID
 	}
 	inOrder := func(a, b *actor) int { return strings.Compare(st.marks[a], st.marks[b]) }
-	// Members of one time stand in the order of their bytes: it has to be that of
-	// the models.
+	// Members of one time stand in the order of their bytes: it must be the models'.
 	for ok := false; !ok; ok = slices.IsSortedFunc(c.of("Go"), inOrder) {
 		for _, a := range c.of("Go") {
 			a.goes = newGo(t, rdb, append(sharing(oldest), rratelimiter.WithClientID(st.ids[a.ID]))...).Client
@@ -210,8 +209,8 @@ func (st *stage) real(r model.Row) string {
 	return string(r.Member[:1]) + mark + string(r.Member[1+len(mark):])
 }
 
-// normalize gives what was read the ids of the history. What none of the known ids
-// is was written by this step, and is numbered.
+// normalize replaces the ids read by the history's. An unknown id was written by this step, and
+// gets a number.
 func (st *stage) normalize(s *model.State, known map[string]bool, number uint64) error {
 	fresh := 0
 	for _, p := range s.Pairs {
@@ -240,7 +239,7 @@ func (st *stage) normalize(s *model.State, known map[string]bool, number uint64)
 	return nil
 }
 
-// put has Redis hold that state of a limiter and nothing else, base being its time 0.
+// put makes Redis hold that state of a limiter and nothing else, base being its time 0.
 func (st *stage) put(ctx context.Context, name string, s *model.State, base int64) error {
 	pipe := st.rdb.TxPipeline()
 	until := func(key string, end int64) {
@@ -305,7 +304,7 @@ const (
 	patience = 50
 )
 
-// play puts the states before a step into Redis, has it done, and tells what came of it.
+// play puts the states before a step into Redis, does the step, and returns the result.
 func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 	t.Helper()
 	if who := st.named(s.Who); who.release != nil && who.java == nil {
@@ -380,8 +379,8 @@ func (st *stage) do(ctx context.Context, s step, handle *rratelimiter.RateLimite
 	return model.Do(ctx, who.goes, handle, op, base)
 }
 
-// handle returns that of the service in Go which does a step. One of long standing has
-// been refused lately, and found no leaked permits.
+// handle returns the handle of the Go service that does a step. One of long standing has been
+// refused lately, and found no leaked permits.
 func (st *stage) handle(t *testing.T, s step) *rratelimiter.RateLimiter {
 	t.Helper()
 	who := st.named(s.Who)

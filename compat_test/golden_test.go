@@ -22,14 +22,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// Golden traces: histories of each release of Redisson beside this module,
-// recorded once, so that a machine without Java too tests against what each
-// release really did. Each step stands for itself: the state before it is put
-// into Redis, and what comes of the step is compared.
+// Golden traces: histories of each release of Redisson beside this module, recorded once, so
+// that a machine without Java too tests against what each release really did. Each step stands
+// for itself: the state before it is put into Redis, and the result of the step is compared.
 
-var recordFlag = flag.Bool("record", false, "TestGolden records its traces anew, of all releases or those of -releases")
+var recordFlag = flag.Bool("record", false, "TestGolden records its traces again, of all releases or those of -releases")
 
-// goldenReleases returns those whose traces are to be played.
+// goldenReleases returns the releases with traces to play.
 func goldenReleases(t *testing.T) []string {
 	t.Helper()
 	if *releasesFlag == "" && *redissonVersion == newestRedisson && !testing.Short() {
@@ -99,8 +98,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// followTrace checks that the models still are what was recorded, and that the trace holds
-// what it is for.
+// followTrace checks that the models still match the record, and that the trace covers its
+// subject.
 func followTrace(t *testing.T, version string, steps []step) {
 	t.Helper()
 	h := newHistory(traceCast(version))
@@ -127,7 +126,7 @@ func playTrace(t *testing.T, version string, steps []step, rdb *redis.Client, st
 			got, err := st.play(t, s, h)
 			require.NoError(t, err, "%s:%d", traceFile(version), i+1)
 			if got.text() != s.text() {
-				t.Errorf("%s:%d: this module does not do what it did; if that is meant, record anew\n%s",
+				t.Errorf("%s:%d: this module does not do what it did; if that is meant, record again\n%s",
 					traceFile(version), i+1, s.differs(h, got.text(), "now"))
 				if differ++; differ == maxMismatches {
 					break
@@ -204,14 +203,14 @@ type step struct {
 
 	model.Op // an operation, or one of the happenings
 
-	// What else there is to say of what happens.
+	// More about the step.
 	MS     int64  `json:"ms,omitempty"`
 	Client string `json:"client,omitempty"` // whose pair; empty for that which all share
 
 	outcome
 }
 
-// outcome is what came of a step.
+// outcome is the result of a step.
 type outcome struct {
 	Answer string                  `json:"answer,omitempty"`
 	Times  []int64                 `json:"times,omitempty"` // that are part of the answer
@@ -221,7 +220,7 @@ type outcome struct {
 	miscounted bool // by the model: rows were taken for permits
 }
 
-// text tells all there is to compare.
+// text returns everything to compare.
 func (o outcome) text() string {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -260,7 +259,7 @@ func (s step) models(h *history) (outcomes []outcome) {
 	return outcomes
 }
 
-// sound returns what is wrong with the state that a call of ours left, "" if nothing is.
+// sound returns the fault of the state that a call of ours left, "" if there is none.
 func (s step) sound(h *history) string {
 	who := h.named(s.Who)
 	looks := aboutPermits[s.Do] && (s.Do != "release" || s.Permits > 0)

@@ -28,16 +28,14 @@ import (
 // judges the grants as the server saw them. Some callers in Go reserve, and settle
 // fewer permits or more: what that charges counts as in use, and is no grant.
 //
-// A grant is in use from the moment at which the server writes it, which
-// MONITOR tells, until an interval after the moment at which it is dated. That
-// is a whole number of milliseconds, rounded down; Go's are dated by the server,
-// Java's by the caller before it sends. By so much less than an interval after
-// they were written they come back, and so a little more than the rate may be
-// written within one; Redisson is made so. No one sweeps a member before its
-// time is over by the sweeper's own clock, and all clocks are the machine's, so
-// what is in use may not be more than the rate at any moment, not even by one
-// and not for a microsecond. Where the value alone counts, that holds for what
-// is taken during the life of its key.
+// A grant is in use from the moment at which the server writes it, which MONITOR tells, until
+// an interval after the moment at which it is dated. That is a whole number of milliseconds,
+// rounded down; Go's are dated by the server, Java's by the caller before it sends. They come
+// back by as much less than an interval after they were written, and so a little more than the
+// rate may be written within one; Redisson is made so. No one sweeps a member before its time
+// is over by the sweeper's own clock, and all clocks are the machine's, so what is in use may
+// not be more than the rate at any moment, not even by one and not for a microsecond. If the
+// value alone counts, that holds for what is taken during the life of its key.
 func TestHammer(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	eachRelease(t, func(t *testing.T, peer javaPeer) {
 		crew{usual, []javaPeer{peer, peer}, 2}.hammer(t, peer.release.Version)
@@ -82,7 +80,7 @@ type crew struct {
 	goes  int
 }
 
-// figures are what came of it.
+// figures are the result.
 type figures struct {
 	load
 	goes, java, total atomic.Int64 // permits granted
@@ -96,8 +94,8 @@ type figures struct {
 	mostWritten int64 // within an interval
 }
 
-// hammer has the crew ask for permits until the time is over and both languages have got
-// some, checks that no permit was granted twice nor lost, and records what came of it.
+// hammer makes the crew ask for permits until the time is over and both languages have got
+// some, checks that no permit was granted twice nor lost, and records the result.
 func (c crew) hammer(t *testing.T, name string) {
 	t.Helper()
 	server := redistest.StartRedis(t)
@@ -124,7 +122,7 @@ func (c crew) hammer(t *testing.T, name string) {
 		f.ask(t, javas, goes, limiter, oldest.KeepsSet)
 	}
 	for _, s := range goes {
-		require.NoError(t, s.Close(t.Context())) // what is to be given back then is
+		require.NoError(t, s.Close(t.Context())) // due give-backs are made
 	}
 	f.judge(watch())
 	passTime(t, server.Client(t, nil), limiter, c.interval)
@@ -342,7 +340,7 @@ func (w *watcher) see(ran redistest.Ran) {
 	}
 }
 
-// lasts sees for how many ms a window is to last from now on.
+// lasts returns for how many ms a window should last from now on.
 func (w *watcher) lasts(ms string) {
 	if w.number(ms) < w.interval.Milliseconds() {
 		w.fail(fmt.Errorf("a window of %s ms", ms))

@@ -36,7 +36,7 @@ func TestJavaCountsMergedMembers(t *testing.T) {
 	require.True(t, java.Try(name, 100))
 	require.False(t, java.Try(name, 1))
 
-	// Some of a merged member is given back; Java reads what is left of it.
+	// Some of a merged member is given back; Java reads the rest.
 	goes.Release(name, 150)
 	require.EqualValues(t, 150, java.Available(name))
 	java.KeepState(name, rratelimiter.PerHour(400))
@@ -140,7 +140,7 @@ func TestJavaReadsWhatAReservationCosts(t *testing.T) {
 
 	require.NoError(t, reserve(1).Settle(t.Context(), 16))
 	java.KeepState(name, rratelimiter.PerHour(10))
-	free(0) // Redisson forgets what is owed
+	free(0) // Redisson forgets the debt
 }
 
 // Redisson refuses with "arithmetic on a nil value" if permits are missing
@@ -339,7 +339,7 @@ func TestWaitingOnBothSides(t *testing.T) {
 
 // Redisson's unlink takes the configuration alone. What it leaves behind may
 // have a time to live, which must not end the state of a limiter made anew.
-func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
+func TestANewLimiterOutlivesTheOldOne(t *testing.T) {
 	t.Parallel()
 	java, goes, rdb := newBoth(t)
 	cfg := rratelimiter.PerHour(20)

@@ -91,9 +91,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestRowsTakenForPermits: Redisson 3.16.2 to 3.34 counts rows where it should
-// count permits, when a value above the rate is to be put right. What Go writes
-// for such a release must not lead it further astray than what it writes itself.
+// TestRowsTakenForPermits: Redisson 3.16.2 to 3.34 counts rows instead of permits, when it
+// corrects a value above the rate. What Go writes for such a release must not lead it further
+// astray than what it writes itself.
 func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	const rate = 10
 	hour := rratelimiter.PerHour
@@ -154,7 +154,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 	})
 }
 
-// together has f run by so many goroutines at once and returns how often it answered true.
+// together runs f in that many goroutines at once and returns how often it returned true.
 func together(n int, f func() bool) int {
 	var granted atomic.Int64
 	var wg sync.WaitGroup
@@ -205,9 +205,9 @@ func TestFleetTurns(t *testing.T) {
 	})
 }
 
-// TestFleetsThatBreak shows what the two Redissons do to each other, and that Go
-// beside them breaks neither of them that would not break without it. Where
-// Go is the first to ask when rows have run out, none breaks at all.
+// TestFleetsThatBreak shows what the two Redissons do to each other, and that Go beside them
+// breaks neither of them that would not break without it. If Go is the first to ask when rows
+// have run out, none breaks at all.
 func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 	eachFleet(t, immiscible, func(t *testing.T, older, newer javaPeer) {
 		pair := older.release.Version + "+" + newer.release.Version
@@ -283,7 +283,7 @@ var releasesFlag = flag.String("releases", os.Getenv("RRL_RELEASES"),
 	"releases of Redisson to run the matrix on: all, or some with commas between; "+
 		"without it RRL_RELEASES, else the one of -redisson or, without that, one of each layout")
 
-// releases returns those that the matrix is to be run on.
+// releases returns those that the matrix runs on.
 func releases(t testing.TB) []string {
 	t.Helper()
 	switch *releasesFlag {
@@ -355,7 +355,7 @@ func playTurns(t *testing.T, f fleet) {
 		seed, *operations, r.compared, time.Since(begin).Round(time.Millisecond), r.mismatches, miscounted, strings.Join(compared(), ", "))
 }
 
-// takeTurns takes so many turns, the second half of them with many releases.
+// takeTurns takes that many turns, the second half of them with many releases.
 func (r *recorder) takeTurns(operations int) {
 	r.begin()
 	for r.compared < operations {

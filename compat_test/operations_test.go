@@ -57,7 +57,7 @@ var kinds = []struct {
 // more are those of Go that traces, recorded before, do without.
 var more = []string{"peek", "takeUpTo", "takeUpTo", "reset", "withRate"}
 
-// operations returns those that the service has, each as often as it is to be drawn.
+// operations returns the service's, each as often as it should be drawn.
 func (a *actor) operations() (all []string) {
 	for _, k := range kinds {
 		lacks := a.release != nil && a.release.Lacks(k.do) || k.do == "settle" && a.Layout == 0
@@ -201,7 +201,7 @@ func (d drawer) permits(s *model.State) int64 {
 	return 1 + d.Int64N(min(rate, 5))
 }
 
-// javaDo has a Redisson do an operation, now being base, and returns what it says.
+// javaDo makes a Redisson do an operation, now being base, and returns its answer.
 func javaDo(ctx context.Context, java *javaClient, name string, op model.Op, base int64) model.Answer {
 	switch op.Do {
 	case "tryAcquire", "release":

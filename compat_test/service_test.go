@@ -358,7 +358,7 @@ func javaTTL(ctx context.Context, c *javaClient, limiter string) (time.Duration,
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// hammering is what came of javaClient.Hammer.
+// hammering is the result of javaClient.Hammer.
 type hammering struct {
 	Granted, Denied, Errors int64
 	FirstError              string // empty if there was none

@@ -532,8 +532,8 @@ func askForSecrets(t *testing.T, pattern, given string) {
 	assert.NotContains(t, s.log.String(), fmt.Sprint(" ", int64(secretNumber)))
 }
 
-// Of a damaged limiter and of what is none the page says no times and no permits.
-func TestWhatIsNoLimiterHasNoFigures(t *testing.T) {
+// For a damaged limiter, and for other keys, the page shows no times and no permits.
+func TestOtherKeysHaveNoFigures(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, withLogs("limits"))
 	plant(t, s)

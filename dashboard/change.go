@@ -149,7 +149,7 @@ func (c *call) logChange(e *entry, err error) {
 	c.log(level, message, attrs...)
 }
 
-// plan works out what a request comes to, by what Redis holds now.
+// plan works out what a request would change, given what Redis holds now.
 func (c *call) plan(ctx context.Context, r *request) (*plan, error) {
 	plan, found := planners[r.Action]
 	if !found {

@@ -80,7 +80,7 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	assert.Len(t, preview["warnings"], 1)
 }
 
-func TestWhatChangedMeanwhileIsNotOverwritten(t *testing.T) {
+func TestAChangeMadeMeanwhileIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
@@ -250,7 +250,7 @@ func TestTheListOfChangesIsBounded(t *testing.T) {
 }
 
 // A mistyped name must not cost an application its key.
-func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
+func TestOtherKeysAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	require.NoError(t, s.rdb.HSet(t.Context(), "user", "name", "ann").Err())
@@ -268,13 +268,13 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 			s.refuses(http.StatusConflict, body)
 		}
 		assert.Equal(t, before, s.rdb.Dump(t.Context(), name).Val())
-		// It is looked at all the same, and said to be none.
+		// It can be looked at, and is reported as no limiter.
 		assert.NotEmpty(t, s.show(name)["anomalies"], name)
 		assert.Equal(t, looksOther, s.looks(name), name)
 	}
 }
 
-func TestTriesAreToldToo(t *testing.T) {
+func TestTriesAreListedToo(t *testing.T) {
 	t.Parallel()
 	rdb, mini := redistest.Mini(t)
 	s := siteOn(t, rdb)

@@ -37,20 +37,20 @@ type Config struct {
 	// not be listed. "*" stands for any name: use it only if Authorize requires a login for looking.
 	Hosts []string
 
-	// Pattern limits the page to limiters whose names match it, as SCAN's; "" for all.
-	// Others can be neither looked at nor changed.
+	// Pattern limits the page to limiters whose names match it, in the syntax of SCAN; ""
+	// matches all. Other limiters can be neither seen nor changed.
 	Pattern string
 
-	// Others are limiters of keys. Their keys can't be recognised by what they hold. Pattern does
-	// not limit them.
+	// Others are limiters of keys to show. The page can't recognise their keys by itself. Pattern
+	// does not apply to them.
 	Others []Other
 
-	// Observer counts refusals, which leave no trace in Redis, of the Clients and limiters that
-	// report to it.
+	// Observer counts the refusals of the Clients and limiters that report to it, since Redis
+	// has no record of them.
 	Observer *Observer
 
-	// Reads is about how many commands a second all pages together may cost; 0 stands for 2000. A
-	// SCAN counts as 50.
+	// Reads bounds, roughly, the commands a second that all pages together send to Redis. A SCAN
+	// counts as 50. The default is 2000.
 	Reads int
 
 	// RedissonVersion names the oldest Redisson that shares the limiters: see
@@ -65,7 +65,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Other are the keys of a fixed window, a sliding log or a token bucket that begin with
+// Other describes the keys of a fixed window, a sliding log or a token bucket that begin with
 // Prefix.
 type Other struct {
 	Name    string // its name on the page
@@ -77,7 +77,7 @@ type Other struct {
 	Thresholds string
 }
 
-// Peeker reports what a limiter would answer.
+// Peeker is the part of a limiter that the page uses.
 type Peeker interface {
 	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
 }
@@ -99,16 +99,16 @@ type Authorize func(r *http.Request, action Action) (who string, err error)
 // ErrUnauthenticated is returned by Authorize if it does not know the user.
 var ErrUnauthenticated = errors.New("not authenticated")
 
-// WithToken returns an Authorize that lets everyone look, and lets change who sends the token as
-// "Authorization: Bearer TOKEN" or "Dashboard-Token: TOKEN". The page asks for it and sends it. If the
-// token is empty, no one can change anything.
+// WithToken returns an Authorize that lets everyone look, and lets a request change limiters if it has
+// the token, as "Authorization: Bearer TOKEN" or "Dashboard-Token: TOKEN". The page asks for it and
+// sends it. If the token is empty, no one can change anything.
 func WithToken(token string) Authorize {
 	return WithTokens("", token)
 }
 
-// WithTokens is like WithToken, with a token for looking. Browsers ask for it as the
-// password of HTTP's Basic authentication, with any user name; programs can send it like
-// the token for changes, which lets look as well. If look is empty, everyone can look.
+// WithTokens is like WithToken, with a token for looking. Browsers ask for it as the password
+// of HTTP's Basic authentication, with any user name; programs can send it like the token for
+// changes, which allows looking as well. If look is empty, everyone can look.
 func WithTokens(look, change string) Authorize {
 	tried := &guesses{}
 	return func(r *http.Request, action Action) (string, error) {
@@ -128,7 +128,7 @@ func WithTokens(look, change string) Authorize {
 		case same(given, change):
 			return "who has the token, at " + host, nil
 		case action == Change:
-			refusal = fmt.Errorf("%w: no token, or another", ErrUnauthenticated)
+			refusal = fmt.Errorf("%w: the token is missing or wrong", ErrUnauthenticated)
 		case look == "", same(given, look), same(password, look), same(password, change):
 			return host, nil
 		}
@@ -142,10 +142,10 @@ func WithTokens(look, change string) Authorize {
 const bearer = "Bearer "
 
 // errNoLookToken makes browsers ask for the token.
-var errNoLookToken = fmt.Errorf("%w: no token for looking, or another", ErrUnauthenticated)
+var errNoLookToken = fmt.Errorf("%w: the token for looking is missing or wrong", ErrUnauthenticated)
 
-// same reports whether a token is the one that is wanted. An empty one never is. Hashes
-// are compared, so that the time tells nothing of the length either.
+// same reports whether a token is the right one. An empty one never is. Hashes are compared, so
+// that the time tells nothing of the length either.
 func same(given, want string) bool {
 	g, w := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(want))
 	return want != "" && subtle.ConstantTimeCompare(g[:], w[:]) == 1
@@ -183,12 +183,12 @@ func (c *Config) validate() error {
 	}
 	switch {
 	case c.Authorize == nil:
-		return invalid("there is no Authorize")
+		return invalid("Authorize is nil")
 	case c.Reads < minReads:
 		return invalid(fmt.Sprintf("Reads is below %d", minReads))
 	}
 	if slices.ContainsFunc(c.Hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }) {
-		return invalid("Hosts are names and addresses as browsers send them, neither empty nor URLs")
+		return invalid("Hosts must be host names or addresses, such as limits.example.com, neither empty nor URLs")
 	}
 	for i, o := range c.Others {
 		if o.Name == "" || o.Prefix == "" || o.Limiter == nil {

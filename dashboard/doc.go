@@ -3,11 +3,11 @@
 //
 //	mux.Handle("/limits/", http.StripPrefix("/limits", dashboard.Handler(dashboard.Config{
 //		Redis:     rdb,
-//		Authorize: authorize, // who asks, by the login of one's own
+//		Authorize: authorize, // your own login: who asks
 //		Write:     true,
 //	})))
 //
-// One goroutine reads from Redis for all who look, with a bounded number of commands a
-// second, and only while a page is open. The page needs no other server: all that it
-// is made of is in the binary.
+// One goroutine reads from Redis for all open pages, with a bounded number of commands a
+// second, and only while a page is open. The page loads nothing from other servers: all its
+// files are in the binary.
 package dashboard

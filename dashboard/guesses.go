@@ -32,8 +32,8 @@ type guesser struct {
 	waiting int
 }
 
-// busy reports whether so many wrong tokens of an address wait that no more are looked
-// at: else a guess could take as many connections as there are.
+// busy reports whether too many wrong tokens of an address wait to look at more: else a guess
+// could take as many connections as there are.
 func (g *guesses) busy(address string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -23,13 +23,11 @@ type handler struct {
 	turns    turns
 }
 
-// Handler returns the handler of the page and all that it asks for. It serves them from
-// the root of what it is given: mount it by http.StripPrefix, on a path that ends in a
-// slash. A Config with faults does not panic: every request is then answered with a 500,
-// and the fault is logged.
+// Handler returns the handler of the page and of all that the page requests. It serves paths
+// relative to its root: mount it with http.StripPrefix, on a path that ends in a slash. A bad
+// Config does not panic: every request is then answered with a 500, and the error is logged.
 //
-// It needs no closing: it reads from Redis while requests are under way, and not
-// otherwise.
+// It needs no closing: it reads from Redis only while requests are under way.
 func Handler(cfg Config) http.Handler {
 	cfg.withDefaults()
 	h := &handler{cfg: cfg, err: cfg.validate(), changing: make(chan struct{}, 1)}
@@ -153,7 +151,7 @@ func (c *call) authorize(action Action) error {
 				challenge = `Basic realm="rate limiters: the token is the password", charset="UTF-8"`
 			}
 			c.w.Header().Set("WWW-Authenticate", challenge)
-			return answer.Refuse(http.StatusUnauthorized, "who asks is not known, or the token is another")
+			return answer.Refuse(http.StatusUnauthorized, "the token or login is missing or wrong")
 		}
 		return answer.Refuse(http.StatusForbidden, "")
 	}

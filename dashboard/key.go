@@ -18,7 +18,7 @@ type keyLook struct {
 	named
 
 	Type  string   `json:"type"`   // Redis'
-	TTLMS *int64   `json:"ttl_ms"` // nil for none, and of what is no limiter's
+	TTLMS *int64   `json:"ttl_ms"` // nil for none, and for a key that is no limiter's
 	Looks string   `json:"looks"`  // what it is
 	Facts []fact   `json:"facts"`
 	Goes  []string `json:"goes"` // pages that have more: "limiter", "thresholds"
@@ -173,8 +173,8 @@ func (c *call) isStateOf(ctx context.Context, key, suffix string) bool {
 	return false
 }
 
-// isLimiter reports whether a hash is that of a RateLimiter that can be read, and
-// whether it is something else's.
+// isLimiter reports whether a hash is a RateLimiter's that can be read, and whether it is
+// something else's.
 func (c *call) isLimiter(ctx context.Context, key string) (is, foreign bool, err error) {
 	fields, err := c.cfg.Redis.HMGet(ctx, key, look.FieldNames...).Result()
 	if err != nil {

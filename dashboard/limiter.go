@@ -33,8 +33,8 @@ type inspection struct {
 	at    time.Time
 }
 
-// inspect reads the limiters of these viewers in full. What the server refuses of one,
-// such as for want of a right, is that one's error in failed.
+// inspect reads the limiters of these viewers in full. If the server refuses to read one, for
+// example for lack of a right, failed has its error.
 func (p *poller) inspect(ctx context.Context, viewers []*viewer) (failed map[string]error, err error) {
 	failed = make(map[string]error)
 	fresh := make(map[string]*inspection, len(viewers))
@@ -145,7 +145,7 @@ type complaint struct {
 	Advice string `json:"advice"`
 }
 
-// limiterOf puts together what is known of one; s has its row, if any.
+// limiterOf assembles everything known about a limiter; s has its row, if any.
 func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limiter {
 	f := i.found
 	l := limiter{

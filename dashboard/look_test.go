@@ -85,7 +85,7 @@ func testALimiter(t *testing.T) {
 	has(t, m{"free": 0.0, "in_use": 23.0}, found)
 	has(t, m{"debt": 13.0}, found["states"].([]any)[0].(m))
 
-	// What is wrong is shown with its cure.
+	// A problem is shown with its cure.
 	require.NoError(t, s.rdb.Set(t.Context(), "{orders}:value", 9, 0).Err())
 	advice := map[any]any{}
 	for _, a := range s.show("orders")["anomalies"].([]any) {
@@ -100,7 +100,7 @@ func testALimiter(t *testing.T) {
 	}
 }
 
-// What is granted in a second counts.
+// The figures count the grants in a second.
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
@@ -153,7 +153,7 @@ func TestHostileNames(t *testing.T) {
 	assert.NotContains(t, s.read("/api/limiters?limit=100").Body.String(), "<img", "not even in JSON")
 }
 
-func TestRefusalsAreToldByAnObserver(t *testing.T) {
+func TestRefusalsComeFromAnObserver(t *testing.T) {
 	t.Parallel()
 	observer := &Observer{}
 	s := newSite(t, func(c *Config) { c.Observer = observer })
@@ -273,7 +273,7 @@ func testRedisThatHangs(t *testing.T) {
 	})
 }
 
-// What is sent in a second is bounded, however many limiters there are.
+// The commands a second are bounded, however many limiters there are.
 func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t)
@@ -376,7 +376,7 @@ func TestLimitersThatAreBroken(t *testing.T) {
 	assert.Contains(t, s.show("nearly")["broken"], "rate, interval or type")
 	assert.Equal(t, looksBroken, s.looks("nearly"))
 
-	// What is mended is shown so.
+	// A mended limiter is shown as such.
 	require.NoError(t, s.rdb.Del(ctx, "{set is text}:permits").Err())
 	require.Eventually(t, func() bool { return s.limiters()["set is text"]["broken"] == nil }, time.Minute, 10*time.Millisecond)
 	has(t, m{"broken": nil}, s.show("set is text"))

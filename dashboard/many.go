@@ -127,7 +127,7 @@ func (c *call) previewMany(r *request) error {
 	})
 }
 
-// searchName stands for the limiters of a search where others name one.
+// searchName stands for the limiters of a search in place of one limiter's name.
 func searchName(search string) named {
 	return named{Name: "names with " + shown(search), Bytes: len(search)}
 }
@@ -181,7 +181,7 @@ func (c *call) search(ctx context.Context, part string) ([]*look.Short, error) {
 func (c *call) changeMany(ctx context.Context, r *request) error {
 	found := c.reviews.of(r)
 	if found == nil {
-		return answer.Refuse(http.StatusConflict, "this is no longer as it was shown: look at it anew")
+		return answer.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
 	}
 	plan := found.plan
 	var err error

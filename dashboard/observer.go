@@ -16,9 +16,8 @@ const (
 	maxObserved = 10_000
 )
 
-// Observer counts the refusals of the Clients and limiters that it is handed to, by
-// WithObserver, for the page. It is safe for use by several goroutines. The zero
-// Observer counts from nothing.
+// Observer counts, for the page, the refusals of the Clients and limiters that have it as
+// WithObserver's. It is safe for concurrent use. The zero Observer counts from nothing.
 type Observer struct {
 	limit.NoObserver
 
@@ -58,7 +57,7 @@ func (o *Observer) Decided(_ context.Context, d limit.Decided) {
 	}
 }
 
-// move forgets what was longer ago than the span.
+// move forgets refusals older than the span.
 func (r *refusals) move(second int64) {
 	for r.second = max(r.second, second-refusalSpan); r.second < second; {
 		r.second++

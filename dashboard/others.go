@@ -76,7 +76,7 @@ func newOthersReader(cfg Config) *othersReader {
 	return &othersReader{cfg: cfg, keys: make(map[string]*otherKey)}
 }
 
-// walk goes on for about so many commands, a round each second at most.
+// walk goes on for about that many commands, a round each second at most.
 func (o *othersReader) walk(ctx context.Context, units int, spend *look.Reader) (err error) {
 	if len(o.cfg.Others) == 0 || !o.under && time.Since(o.ended) < every {
 		return nil
@@ -178,8 +178,8 @@ func (o *othersReader) peek(ctx context.Context, keys []*otherKey, spend *look.R
 		spend.Spend(time.Since(start), cmds)
 	}
 	for _, k := range keys {
-		// What is under one key is that key's problem; a server that does not answer
-		// is everybody's.
+		// What is under one key is that key's problem; a server that does not answer is a
+		// problem of all.
 		if k.err != nil && limit.KindOf(k.err) == limit.KindUnavailable {
 			return k.err
 		}

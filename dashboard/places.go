@@ -18,10 +18,10 @@ func (c *call) join(v *viewer) (leave func(), err error) {
 	return leave, c.busy(err)
 }
 
-// errLostPlace ends the wait of a viewer that had to make room.
+// errLostPlace ends the wait of a viewer that lost its place to another.
 var errLostPlace = answer.Refuse(http.StatusServiceUnavailable, "others need the places: too many pages are open from this address")
 
-// busy has who is refused for want of room come back later.
+// busy tells a refused viewer when to come back.
 func (c *call) busy(err error) error {
 	if r, ok := errors.AsType[*answer.Error](err); ok && r.Status == http.StatusServiceUnavailable {
 		c.w.Header().Set("Retry-After", "10")
@@ -43,9 +43,9 @@ func addressOf(remote string) string {
 	return remote
 }
 
-// makeRoom sees to it that there is a place for one from an address. It is called with
-// the lock held. Each address has its share: if all places are taken, the newest page of
-// the address with the most makes room for one of an address with fewer.
+// makeRoom makes a place for a viewer from an address. It is called with the lock held. Each
+// address has its share: if all places are taken, the newest page of the address with the most
+// makes room for one of an address with fewer.
 func (p *poller) makeRoom(from string) error {
 	held := make(map[string]int)
 	newest := make(map[string]*viewer)

@@ -36,8 +36,8 @@ func (c *call) found(ctx context.Context, r *request, client string) (*look.Insp
 	return f, nil
 }
 
-// stateText is what of a limiter a change depends on. What is in use changes all the
-// time, and is none of it.
+// stateText is what of a limiter a change depends on. Permits in use change all the time, and
+// are left out.
 func stateText(f *look.Inspection) string {
 	if f.Rate == nil {
 		return "unreadable"
@@ -171,7 +171,7 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 // gone is the error of a change that found no limiter.
 func gone(there bool, err error) error {
 	if err == nil && !there {
-		return answer.Refuse(http.StatusConflict, "the limiter went meanwhile")
+		return answer.Refuse(http.StatusConflict, "the limiter was deleted meanwhile")
 	}
 	return err
 }
@@ -232,7 +232,7 @@ func (c *call) planKeep(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if f.TTLMS == nil {
-		return nil, answer.Refuse(http.StatusConflict, "the limiter does not expire anyway")
+		return nil, answer.Refuse(http.StatusConflict, "the limiter has no time to live: nothing to clear")
 	}
 	return &plan{
 		name: r.name, state: stateText(f), before: []fact{{factExpires, ttlText(f.TTLMS)}}, after: []fact{{factExpires, never}},

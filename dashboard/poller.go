@@ -71,7 +71,7 @@ const (
 	faultEvent   = "fault"
 )
 
-// tell leaves an event for the viewer, in place of one that it has not taken.
+// tell leaves an event for the viewer, in place of an event that it has not taken.
 func (v *viewer) tell(e event) {
 	for {
 		select {
@@ -103,7 +103,7 @@ type poller struct {
 	names       holders.Names
 	named       time.Time       // when the names were read
 	unnamed     map[string]bool // marks without a name by then
-	met         bool            // there is one that is not among them
+	met         bool            // another one was seen
 	namesErr    error
 	inspections map[string]*inspection
 	debt        int       // commands that samples have sent, and what follows is to do without
@@ -176,7 +176,7 @@ func (p *poller) loop(ctx context.Context) {
 	tick := time.NewTicker(step)
 	defer tick.Stop()
 	var walked, sampled time.Time
-	late := false // a viewer waits who has seen nothing yet
+	late := false // a viewer that has seen nothing yet waits
 	for ctx.Err() == nil {
 		poked := false
 		select {
@@ -215,7 +215,7 @@ func (p *poller) loop(ctx context.Context) {
 func (p *poller) walk(ctx context.Context, walked *time.Time) error {
 	p.stepped = time.Now()
 	whole := int(float64(p.h.cfg.Reads) * step.Seconds())
-	// The walk does without what samples have sent, except for a little.
+	// Commands that samples have sent count against the walk, except for a small rest.
 	units := max(whole-p.debt, whole/10, 1)
 	p.debt = max(p.debt-whole, 0)
 	lists, limiters, others := p.wanted()

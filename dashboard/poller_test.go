@@ -157,8 +157,8 @@ func TestPlacesAreSharedByAddress(t *testing.T) {
 		last = from(t, url, "127.0.0.2")
 		require.Equal(t, http.StatusOK, last.status, "%d", i)
 	}
-	// All places are taken by two. Each other address has one all the same, at the cost
-	// of the newest page of who has most.
+	// All places are taken by two. Each other address has one all the same, at the cost of the
+	// newest page of the address with most.
 	ended := make(chan int64)
 	go func() {
 		n, _ := io.Copy(io.Discard, last.body)

@@ -39,7 +39,7 @@ func problemOf(err error) (r *answer.Error, loud bool) {
 func (c *call) fail(err error) {
 	r, loud := problemOf(err)
 	if c.err != nil {
-		r, loud = &answer.Error{Status: http.StatusInternalServerError, Detail: "this dashboard is not set up as it should be: see the log"}, true
+		r, loud = &answer.Error{Status: http.StatusInternalServerError, Detail: "the Config of this dashboard is not valid: see the log"}, true
 	}
 	if loud {
 		c.log(slog.LevelError, "dashboard request failed", slog.Int("status", r.Status), slog.Any("error", unquoted(err)))
@@ -52,7 +52,7 @@ func (c *call) ok(body any) error {
 	return nil
 }
 
-// log tells the Logger, with who asks for what.
+// log writes to the Logger, with who asks for what.
 func (c *call) log(level slog.Level, message string, attrs ...slog.Attr) {
 	about := []slog.Attr{slog.String("who", c.who), slog.String("method", c.r.Method), slog.String("path", c.r.URL.Path)}
 	c.cfg.Logger.LogAttrs(c.r.Context(), level, message, append(about, attrs...)...)

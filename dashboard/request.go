@@ -47,7 +47,7 @@ func (c *call) request() (*request, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
-		return nil, answer.BadRequest("the body is no JSON object as it should be: %v", err)
+		return nil, answer.BadRequest("the body is not the JSON object that is expected: %v", err)
 	}
 	if d.More() {
 		return nil, answer.BadRequest("something follows the body's object")

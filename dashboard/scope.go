@@ -58,7 +58,7 @@ func (h *handler) thresholdsHash(id string) (string, error) {
 // scope refuses changes of what the page does not show.
 func (h *handler) scope(r *request) error {
 	switch r.Action {
-	case "undo": // of what was changed here
+	case "undo": // of the changes here
 		return nil
 	case many: // within the pattern
 		if r.Search == "" || len(r.Search) > maxSearch {
@@ -73,7 +73,7 @@ func (h *handler) scope(r *request) error {
 }
 
 // errDamaged stands for errors that quote what keys hold.
-var errDamaged = errors.New("the limiter's keys hold something that is none of its state: rrl doctor tells more")
+var errDamaged = errors.New("the limiter's keys hold something other than its state: rrl doctor says what")
 
 // unquoted returns an error without what keys hold.
 func unquoted(err error) error {

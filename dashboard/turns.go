@@ -16,7 +16,7 @@ type turns struct {
 	next time.Time // when the viewers that had a turn have used up their time
 }
 
-// wait returns when so many commands may be sent, of so many a second.
+// wait returns when that many commands may be sent, at perSecond.
 func (t *turns) wait(ctx context.Context, commands, perSecond int) error {
 	t.mu.Lock()
 	now := time.Now()

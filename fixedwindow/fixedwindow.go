@@ -23,7 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Redis is the part of a go-redis client that a Limiter uses: any client will do.
+// Redis is the part of a go-redis client that a Limiter uses. Every go-redis client implements it.
 type Redis = script.Redis
 
 // MaxLimit is the highest limit that can be counted exactly: Lua numbers are
@@ -105,8 +105,8 @@ func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, lim
 	return a.Taken, a.Decision, err
 }
 
-// Reset removes everything kept for key: all permits are free again. It is not repeated once it may
-// have run: limit.ErrUnknownOutcome.
+// Reset removes everything kept for key: all permits are free again. If its answer is lost, it is
+// not repeated and returns limit.ErrUnknownOutcome.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.table.Reset(ctx, "Reset", key)
 }

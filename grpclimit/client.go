@@ -53,8 +53,8 @@ func StreamClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamC
 	}
 }
 
-// clientStream takes permits for each message before it is sent. It cancels its context
-// when gRPC says that a stream has ended, so callers need not know of it.
+// clientStream takes permits for each message before it is sent. It cancels its context when
+// gRPC says that a stream has ended, so callers need not do so.
 type clientStream struct {
 	grpc.ClientStream
 	gate   *gate

@@ -20,8 +20,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// limitTo returns a limiter of so many permits a minute. The clock of its Redis
-// stands still, so that the examples print the same figures each time.
+// limitTo returns a limiter of so many permits a minute. The clock of its Redis stands still,
+// so that the examples print the same figures each time.
 func limitTo(n int64) (limiter limit.Limiter, stop func()) {
 	rdb, stop := limittest.ConnectExample()
 	return slidinglog.New(rdb, slidinglog.Config{Limit: n, Window: time.Minute}), stop

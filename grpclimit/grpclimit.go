@@ -55,7 +55,7 @@ type Call struct {
 	// Method is the full method, such as "/grpc.health.v1.Health/Check".
 	Method string
 
-	// Target is what the client's connection was made for, such as
+	// Target is the target that the client's connection was made for, such as
 	// "dns:///orders:443". Empty on a server.
 	Target string
 

@@ -86,7 +86,7 @@ func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOp
 	return conn, service
 }
 
-// duplex opens a stream in which say sends a message with so many bytes, and awaits the
+// duplex opens a stream in which say sends a message with that many bytes, and awaits the
 // answer.
 func duplex(t testing.TB, conn *grpc.ClientConn) (stream testpb.TestService_FullDuplexCallClient, say func(size int) error) {
 	t.Helper()

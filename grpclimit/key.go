@@ -24,15 +24,15 @@ func Method() KeyFunc {
 	return func(_ context.Context, call Call) (string, error) { return call.Method, nil }
 }
 
-// Target counts by what a client's connection was made for. It is "" on a server.
+// Target counts by the target that a client's connection was made for. It is "" on a server.
 func Target() KeyFunc {
 	return func(_ context.Context, call Call) (string, error) { return call.Target, nil }
 }
 
-// Peer counts by the IP address from which a server is called. IPv6 addresses with the
-// same first 64 bits count as one, since hosts choose the rest freely; IPv4 addresses
-// written as IPv6 are IPv4; ports and zones don't count. On a Unix socket it is the
-// socket's address. In a client, which knows no peer yet, it is an error.
+// Peer counts by the IP address from which a server is called. IPv6 addresses with the same
+// first 64 bits count as one, since hosts choose the rest freely; IPv4 addresses written as
+// IPv6 count as IPv4; ports and zones are ignored. On a Unix socket it is the socket's address.
+// In a client, which knows no peer yet, it returns an error.
 //
 // Behind a proxy the peer is the proxy. In that case count by a [Metadata] name that the
 // proxy overwrites.
@@ -58,9 +58,9 @@ func host(addr net.Addr) string {
 	return keypart.Address(ip, 64)
 }
 
-// Metadata counts by the first value under name in the metadata that a server received or
-// a client sends. It does not check that the client tells the truth: something in front
-// must have checked the value.
+// Metadata counts by the first value under name in the metadata that a server received or a
+// client sends. It does not check the value: something in front of the server must have checked
+// it.
 func Metadata(name string) KeyFunc {
 	return func(ctx context.Context, call Call) (string, error) {
 		var values []string

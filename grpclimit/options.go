@@ -26,8 +26,8 @@ type settings struct {
 	wait       bool
 }
 
-// DefaultTimeout is how long the limiter has to decide, unless [WithTimeout]
-// says otherwise.
+// DefaultTimeout is how long the limiter has to decide, unless [WithTimeout] sets another
+// bound.
 const DefaultTimeout = time.Second
 
 func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
@@ -103,9 +103,9 @@ func WithHashTag() Option {
 	return (*settings).SetTagged
 }
 
-// WithCost sets how many permits a call takes, by default 1. At 0 or less the call
-// passes and the limiter is not asked. A call that costs more than the limit is
-// refused without RetryInfo.
+// WithCost sets how many permits a call takes, by default 1. If it is 0 or less, the call
+// passes and the limiter is not asked. A call that costs more than the limit is refused without
+// RetryInfo.
 func WithCost(cost func(context.Context, Call) int64) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
 }
@@ -124,10 +124,10 @@ func WithSkip(skip func(context.Context, Call) bool) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
 }
 
-// WithTimeout bounds how long a call waits for the limiter, by default
-// [DefaultTimeout]. If the limiter takes longer, it has failed (see [WithFailure]). What
-// it grants after that is given back if the limiter is a [limit.Returner]. A fallback
-// gets the same time again. With 0 only the call's context bounds the wait.
+// WithTimeout bounds how long a call waits for the limiter, by default [DefaultTimeout]. If the
+// limiter takes longer, it has failed (see [WithFailure]). What it grants later is given back
+// if the limiter is a [limit.Returner]. A fallback gets the same time again. With 0 only the
+// call's context bounds the wait.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error { return s.SetTimeout(d) }
 }

@@ -67,7 +67,7 @@ func TestUnaryServer(t *testing.T) {
 	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:bufconn", limiter.Key())
 }
 
-// What a call costs may depend on all there is to know of it.
+// A call's cost may depend on everything known about it.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]grpclimit.Call{
@@ -470,8 +470,8 @@ func TestShadowOfAClientThatWaits(t *testing.T) {
 		"in earnest": {nil, 3 * time.Second, limit.Granted},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			told := &limitertest.Recorder{}
-			opts := append([]grpclimit.Option{grpclimit.WithWait(), grpclimit.WithObserver(told)}, c.opts...)
+			recorder := &limitertest.Recorder{}
+			opts := append([]grpclimit.Option{grpclimit.WithWait(), grpclimit.WithObserver(recorder)}, c.opts...)
 			start := time.Now()
 			limiter := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 				return limit.Decision{Granted: time.Since(start) >= 3*time.Second, Limit: 1, RetryAfter: time.Second}, nil
@@ -479,7 +479,7 @@ func TestShadowOfAClientThatWaits(t *testing.T) {
 			conn, _ := serve(t, nil, unaryClient(limiter, opts...))
 			require.NoError(t, check(t.Context(), conn))
 			assert.Equal(t, c.waits, time.Since(start), name)
-			decisions := told.Decisions()
+			decisions := recorder.Decisions()
 			require.Len(t, decisions, 1)
 			assert.Equal(t, c.outcome, decisions[0].Outcome)
 			assert.Equal(t, c.waits, decisions[0].Waited)

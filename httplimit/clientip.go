@@ -20,12 +20,12 @@ type ClientIPConfig struct {
 	// is read.
 	Trusted []netip.Prefix
 
-	// Header is where the trusted proxies write the address. Default:
-	// "X-Forwarded-For". That header and "Forwarded" (RFC 7239) are lists, read from the
-	// right: trusted addresses are skipped, and the first other one is the client's. The
-	// walk stops at an entry that is not an address; the client's address is then the one
-	// before it. Any other header, such as "X-Real-IP", holds one address; if there are none
-	// or several, the peer's is used.
+	// Header is the header in which the trusted proxies write the address. Default:
+	// "X-Forwarded-For". That header and "Forwarded" (RFC 7239) are lists, read from the right:
+	// trusted addresses are skipped, and the first other one is the client's. The walk stops at
+	// an entry that is not an address; the client's address is then the one before it. Any
+	// other header, such as "X-Real-IP", holds one address; if there are none or several, the
+	// peer's is used.
 	Header string
 
 	// IPv6Bits is the length of the prefix of IPv6 addresses that count as one client, 1
@@ -33,9 +33,9 @@ type ClientIPConfig struct {
 	IPv6Bits int
 }
 
-// ClientIP counts by the address of the client. IPv4 addresses written as IPv6
-// are IPv4; ports and zones don't count. The part is empty if the peer has no
-// IP address, as on a Unix socket.
+// ClientIP counts by the address of the client. IPv4 addresses written as IPv6 count as IPv4;
+// ports and zones are ignored. The part is empty if the peer has no IP address, as on a Unix
+// socket.
 func ClientIP(cfg ClientIPConfig) KeyFunc {
 	f, err := newIPFinder(cfg)
 	if err != nil {

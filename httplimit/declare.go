@@ -56,9 +56,9 @@ func (r Rate) validate(newLimiter func(Rate) limit.Limiter) error {
 	case newLimiter == nil:
 		return errors.New("Declare: the function that makes limiters is nil")
 	case r.Period < 0:
-		return fmt.Errorf("Declare: the period is %v", r.Period)
+		return fmt.Errorf("Declare: the period %v is below 0", r.Period)
 	case r.Threshold < 0:
-		return fmt.Errorf("Declare: the threshold is %d", r.Threshold)
+		return fmt.Errorf("Declare: the threshold %d is below 0", r.Threshold)
 	}
 	return nil
 }

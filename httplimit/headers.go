@@ -174,7 +174,7 @@ func (r *result) hopeless() bool {
 	return r.State == ask.TooCostly || r.State == ask.Refused && r.Decision.Limit <= 0
 }
 
-// seconds rounds up, so that a client that waits so long does not come too early.
+// seconds rounds up, so that a client that waits that long does not come too early.
 func seconds(d time.Duration) int64 {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {

@@ -161,10 +161,10 @@ func TestDeclareBadRates(t *testing.T) {
 func TestShadow(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		told := &limitertest.Recorder{}
+		recorder := &limitertest.Recorder{}
 		minute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
 		hour := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Hour})
-		handler := httplimit.New(minute, httplimit.WithName("minute"), httplimit.WithShadow(), httplimit.WithObserver(told),
+		handler := httplimit.New(minute, httplimit.WithName("minute"), httplimit.WithShadow(), httplimit.WithObserver(recorder),
 			httplimit.WithLegacyHeaders(), policy("hour", hour))(hello)
 		for range 5 {
 			w := serve(handler, newRequest(t))
@@ -172,7 +172,7 @@ func TestShadow(t *testing.T) {
 			assert.Len(t, w.Header(), 1, "Content-Type")
 		}
 		outcomes := map[string][]limit.Outcome{}
-		for _, d := range told.Decisions() {
+		for _, d := range recorder.Decisions() {
 			outcomes[d.Limiter] = append(outcomes[d.Limiter], d.Outcome)
 			assert.True(t, d.Shadow)
 			assert.Equal(t, "httplimit", d.Call)
@@ -371,13 +371,13 @@ func TestHeadersFromALeaseDoNotJump(t *testing.T) {
 			r.Header.Set("X-User", "ann")
 			w := serve(handler, r)
 			require.Equal(t, http.StatusOK, w.Code)
-			told := members(t, w.Header(), "RateLimit")[0].Params
-			require.EqualValues(t, 60, told["t"])
-			require.Less(t, told["r"], last)
-			if told["r"] < last-1 {
+			item := members(t, w.Header(), "RateLimit")[0].Params
+			require.EqualValues(t, 60, item["t"])
+			require.Less(t, item["r"], last)
+			if item["r"] < last-1 {
 				renewed++ // what the other took is known now
 			}
-			last = told["r"]
+			last = item["r"]
 			if i%20 == 0 {
 				_, err := other.Take(t.Context(), "http:ann", 1)
 				require.NoError(t, err)

@@ -17,9 +17,8 @@ import (
 // [WithFailure] says.
 type KeyFunc func(*http.Request) (string, error)
 
-// Header counts by a header, such as an API key. It does not check that the client tells the
-// truth: something in front must have checked the header. "Host" stands for the Host of
-// [http.Request].
+// Header counts by a header, such as an API key. It does not check the value: something in
+// front of the server must have checked it. "Host" stands for the Host of [http.Request].
 func Header(name string) KeyFunc {
 	if name == "" {
 		return badKey(fmt.Errorf("%w: Header: the name is empty", limit.ErrInvalidConfig))
@@ -31,8 +30,8 @@ func Header(name string) KeyFunc {
 	return func(r *http.Request) (string, error) { return r.Header.Get(name), nil }
 }
 
-// User counts by the name that user finds in the request or its context. Requests for which
-// it returns "" share one limit.
+// User counts by the name that user returns for the request. Requests for which it returns ""
+// share one limit.
 func User(user func(*http.Request) string) KeyFunc {
 	if user == nil {
 		return badKey(fmt.Errorf("%w: User: the function is nil", limit.ErrInvalidConfig))
@@ -53,8 +52,8 @@ func Route() KeyFunc {
 	return func(r *http.Request) (string, error) { return r.Pattern, nil }
 }
 
-// Host counts by the host that a request goes to: that of its URL, or else its Host. It is the
-// default of [NewTransport]. Case, a final dot and the scheme's own port make no difference.
+// Host counts by the host that a request goes to: its URL's, or its Host if the URL has none. It is
+// the default of [NewTransport]. Case, a final dot and the scheme's own port make no difference.
 func Host() KeyFunc {
 	return func(r *http.Request) (string, error) {
 		host := strings.ToLower(r.URL.Host)

@@ -9,9 +9,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Local returns a limiter that keeps its state in this process: a sliding window with so
-// many permits for each key, for [WithFallback]. Each process has its own: n processes
-// together grant up to n times as much as one limiter in Redis.
+// Local returns a limiter that keeps its state in this process, for [WithFallback]: a sliding
+// window that grants permits for each key. Each process has its own: n processes together grant
+// up to n times as much as one limiter in Redis.
 //
 // No span of a window's length ever gets more than permits. Up to 32 grants in a window
 // come back after exactly a window. If there are more, some come back up to a 32nd of a
@@ -30,7 +30,7 @@ type local struct {
 
 func (l *local) Err() error {
 	if l.rule.Permits < 1 || l.rule.Window <= 0 {
-		return fmt.Errorf("httplimit: Local: %w: limit %d, window %v", limit.ErrInvalidConfig, l.rule.Permits, l.rule.Window)
+		return fmt.Errorf("httplimit: Local: %w: %d permits in %v: both must be above 0", limit.ErrInvalidConfig, l.rule.Permits, l.rule.Window)
 	}
 	return nil
 }
@@ -58,9 +58,9 @@ func (l *local) take(ctx context.Context, key string, n int64) (d limit.Decision
 	case l.Err() != nil:
 		return d, nil, l.Err()
 	case n < 1:
-		err = fmt.Errorf("%w: %d", limit.ErrInvalidPermits, n)
+		err = fmt.Errorf("%w: %d is below 1", limit.ErrInvalidPermits, n)
 	case n > l.rule.Permits:
-		err = fmt.Errorf("%w: %d of %d", limit.ErrPermitsExceedRate, n, l.rule.Permits)
+		err = fmt.Errorf("%w: %d permits of %d", limit.ErrPermitsExceedRate, n, l.rule.Permits)
 	case ctx.Err() != nil:
 		return d, nil, ctx.Err()
 	default:

@@ -107,8 +107,8 @@ type localStep struct {
 }
 
 // Random requests against the plainest of models: all grants of the last window. Never more
-// than the limit; nothing is held back for longer than a 32nd of a window, if there are so
-// many that some are kept as one; and who comes back at RetryAfter gets through.
+// than the limit; nothing is held back for longer than a 32nd of a window, if there are so many
+// that some are kept as one; and a caller that comes back at RetryAfter gets through.
 func TestLocalModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -129,7 +129,7 @@ func TestLocalModel(t *testing.T) {
 	})
 }
 
-// runLocal returns what is wrong with the first answer that is.
+// runLocal returns the error of the first wrong answer.
 func runLocal(ctx context.Context, most int64, steps []localStep) string {
 	const window = 3200 * time.Millisecond
 	type grant struct {

@@ -89,10 +89,9 @@ func WithHashTag() Option {
 	return (*settings).SetTagged
 }
 
-// WithCost sets how many permits a request takes, by default 1. At 0 or less the
-// request passes and no limiter is asked. Check values that come from the client, such
-// as a ContentLength of -1. A request that costs more than the limit is refused
-// without Retry-After.
+// WithCost sets how many permits a request takes, by default 1. If it is 0 or less, the request
+// passes and no limiter is asked. Check values that come from the client, such as a
+// ContentLength of -1. A request that costs more than the limit is refused without Retry-After.
 func WithCost(cost func(*http.Request) int64) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
 }
@@ -138,11 +137,10 @@ func WithPolicy(p Policy) Option {
 	}
 }
 
-// WithTimeout bounds how long a request waits for the limiters, by default
-// [DefaultTimeout]. If a limiter takes longer, it has failed (see [WithFailure]). What it
-// grants after that is given back if the limiter is a [limit.Returner]. A fallback gets
-// the same time again, and so does giving back. With 0 only the request's context bounds
-// the wait.
+// WithTimeout bounds how long a request waits for the limiters, by default [DefaultTimeout]. If
+// a limiter takes longer, it has failed (see [WithFailure]). What it grants later is given back
+// if the limiter is a [limit.Returner]. A fallback gets the same time again, and so does giving
+// back. With 0 only the request's context bounds the wait.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error { return s.SetTimeout(d) }
 }
@@ -165,9 +163,9 @@ func WithFailure(f limit.Failure) Option {
 	return func(s *settings) error { return s.SetFailure(f) }
 }
 
-// WithFallback sets a limiter that answers, under the same keys, if another does not
-// decide. It takes the place of [WithFailure]. A [Local] one of the same rate is an
-// example. If it fails too, the answer is 503.
+// WithFallback sets a limiter that answers, under the same keys, if another does not decide. It
+// takes the place of [WithFailure]. A [Local] limiter of the same rate can serve. If it fails
+// too, the answer is 503.
 func WithFallback(limiter limit.Limiter) Option {
 	return func(s *settings) error { return s.SetFallback(limiter) }
 }
@@ -211,16 +209,16 @@ func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Optio
 func WithHeaders(h Headers) Option {
 	return func(s *settings) error {
 		if h != Draft11 && h != NoHeaders {
-			return fmt.Errorf("WithHeaders: there is no choice %d", h)
+			return fmt.Errorf("WithHeaders: %d is neither Draft11 nor NoHeaders", h)
 		}
 		s.headers, s.serverOnly = h, "WithHeaders"
 		return nil
 	}
 }
 
-// WithLegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and
-// X-RateLimit-Reset, the last in Unix seconds. They describe one policy: the one whose
-// refusal lasts longest or, if all grant, the one with the least remaining.
+// WithLegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, the
+// last in Unix seconds. They describe one policy: of those that refuse, the one with the
+// longest RetryAfter; if all grant, the one with the least remaining.
 func WithLegacyHeaders() Option {
 	return func(s *settings) error {
 		s.legacy, s.serverOnly = true, "WithLegacyHeaders"
@@ -233,7 +231,7 @@ func WithLegacyHeaders() Option {
 const DefaultPause = 5 * time.Minute
 
 // WithPause bounds how long an upstream that answers 429 or 503 with Retry-After stops the
-// calls of a transport, by default [DefaultPause]. A longer Retry-After is cut to that. At 0
+// calls of a transport, by default [DefaultPause]. A longer Retry-After is cut to that. With 0
 // no upstream stops calls.
 func WithPause(most time.Duration) Option {
 	return func(s *settings) error {
@@ -243,8 +241,8 @@ func WithPause(most time.Duration) Option {
 }
 
 // WithWait bounds how long a call of a transport waits before it is sent. By default only the
-// request's context does, which must last for the call too. At 0 no call waits: if it gets
-// no permits at once, it fails.
+// request's context does, which must last for the call too. With 0 no call waits: if it gets no
+// permits at once, it fails.
 func WithWait(most time.Duration) Option {
 	return func(s *settings) error {
 		s.maxWait, s.clientOnly = most, "WithWait"
@@ -254,7 +252,7 @@ func WithWait(most time.Duration) Option {
 
 func checkBound(option string, most time.Duration) error {
 	if most < 0 {
-		return fmt.Errorf("%s: %v", option, most)
+		return fmt.Errorf("%s: %v is below 0", option, most)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (m *middleware) setPolicies(policies []Policy) error {
 			made.prefix = m.Prefix
 		}
 		if names[p.Name] {
-			return fmt.Errorf("two policies are named %q", p.Name)
+			return fmt.Errorf("two policies are named %q: give each a name of its own", p.Name)
 		}
 		if err := m.CheckTag(made.prefix); err != nil {
 			return err
@@ -114,7 +114,7 @@ func (m *middleware) newPolicy(p Policy) (*policy, error) {
 	case p.Limiter == nil:
 		return nil, fmt.Errorf("policy %q: the limiter is nil", p.Name)
 	case p.Window < 0:
-		return nil, fmt.Errorf("policy %q: the window is %v", p.Name, p.Window)
+		return nil, fmt.Errorf("policy %q: the window %v is below 0", p.Name, p.Window)
 	}
 	if ask.AnyNil(p.Key) {
 		return nil, fmt.Errorf("policy %q: a key function is nil", p.Name)

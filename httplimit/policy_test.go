@@ -224,7 +224,7 @@ func TestPoliciesAreAskedAtTheSameTime(t *testing.T) {
 	}
 }
 
-// What policies grant too late, or to a client that has gone, is given back all the same.
+// Grants that come too late, or for a client that has gone, are given back.
 func TestGivingBackOutlivesTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -369,7 +369,7 @@ func TestWindowOfThePolicyComesFirst(t *testing.T) {
 	assert.EqualValues(t, 3600, members(t, w.Header(), "RateLimit-Policy")[1].Params["w"])
 }
 
-// The window is that of the limiter which answers, if it is known.
+// The window is the answering limiter's, if it is known.
 func TestWindowWhileTheLimiterFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

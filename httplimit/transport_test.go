@@ -177,8 +177,8 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// A request waits as long as its context and WithWait allow, and fails at once if that
-// can be told.
+// A request waits as long as its context and WithWait allow, and fails at once if that is known
+// not to suffice.
 func TestTransportWaits(t *testing.T) {
 	t.Parallel()
 	wait := func(most time.Duration) []httplimit.Option { return []httplimit.Option{httplimit.WithWait(most)} }
@@ -204,7 +204,7 @@ func TestTransportWaits(t *testing.T) {
 		"shadow":           {opts: []httplimit.Option{httplimit.WithShadow()}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			start, told := time.Now(), &limitertest.Recorder{}
+			start, recorder := time.Now(), &limitertest.Recorder{}
 			limiter := &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 				return limit.Decision{Granted: time.Since(start) >= 3*second, Limit: 1, RetryAfter: second}, nil
 			}}
@@ -219,11 +219,11 @@ func TestTransportWaits(t *testing.T) {
 			transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
 				sent = true
 				return answers(200)(r)
-			}), limiter, append(c.opts, httplimit.WithObserver(told))...)
+			}), limiter, append(c.opts, httplimit.WithObserver(recorder))...)
 			took, err := send(ctx, t, transport, api)
 			assert.Equal(t, c.took, took, name)
 			assert.Equal(t, c.text == "", sent, name)
-			require.Len(t, told.Decisions(), 1, "one that waits is one decision")
+			require.Len(t, recorder.Decisions(), 1, "one that waits is one decision")
 			if c.text == "" {
 				require.NoError(t, err, name)
 				return
@@ -239,7 +239,7 @@ func TestTransportWaits(t *testing.T) {
 	}
 }
 
-// What an upstream says in Retry-After stops requests of its key, and of no other, for so long.
+// What an upstream says in Retry-After stops requests of its key, and of no other, for that long.
 func TestTransportHeedsRetryAfter(t *testing.T) {
 	t.Parallel()
 	const most, date, ahead = httplimit.DefaultPause, "Sat, 01 Jan 2000 00:00:00 GMT", "Sat, 01 Jan 2000 00:00:30 GMT"
@@ -299,8 +299,8 @@ func TestTransportHeedsRetryAfter(t *testing.T) {
 	}
 }
 
-// A shorter Retry-After does not end a longer one. What was granted to a request that is stopped
-// then goes back, and it takes permits of the moment in which it leaves.
+// A shorter Retry-After does not end a longer one. The grants of a request that is stopped then
+// go back, and it takes permits of the moment in which it leaves.
 func TestTransportIsStoppedWhileItWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

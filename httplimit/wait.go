@@ -63,7 +63,7 @@ func (w *wait) obtain() error {
 	}
 }
 
-// ask asks the limiters, or waits at the one that waits itself. The error is errMaxWait.
+// ask asks the limiters, or calls the one limiter that waits itself. The error is errMaxWait.
 func (w *wait) ask() error {
 	if w.asked {
 		for i := range w.results {
@@ -98,7 +98,7 @@ func (w *wait) ask() error {
 	return nil
 }
 
-// undo gives back what was granted, since the request does not leave now.
+// undo gives back the grants, since the request does not leave now.
 func (w *wait) undo() {
 	w.verdict.kept = errors.Join(w.verdict.kept, w.giveBack(w.ctx, w.results, w.n))
 }

@@ -157,7 +157,7 @@ func KindOf(err error) ErrorKind {
 	return KindOther
 }
 
-// Flight is one round trip to a server, with the requests that shared it.
+// Flight describes one round trip to a server, with the requests that shared it.
 type Flight struct {
 	Requests  int           // of callers
 	Calls     int           // script calls: one for each key
@@ -174,7 +174,7 @@ type Lease struct {
 	Unused  int64 // of Permits, given back at the end
 }
 
-// Settled describes a reservation of a RateLimiter that was settled.
+// Settled describes a reservation of a RateLimiter that was settled, or could not be.
 type Settled struct {
 	Limiter  string
 	Reserved int64     // permits taken by Reserve
@@ -208,7 +208,7 @@ const (
 	ServerAnswers EventKind = "server answers"
 
 	// PermitsGivenUp: Permits of Limiter, whose callers had gone, could not be given back, or
-	// may have been taken. They come back by themselves an interval after they were taken.
+	// may have been taken. They come back an interval after they were taken.
 	PermitsGivenUp EventKind = "permits given up"
 
 	// StateRepaired: keys of Limiter were lost or did not match, and were repaired. It is
@@ -238,16 +238,16 @@ const (
 	// handle's default: reported once for all keys of a limiter.
 	RateReplaced EventKind = "rate replaced"
 
-	// RateDiffers: an answer showed that Limiter now has another rate, Found, than the rate Want
-	// that a handle with WithRate has set; both have Permits and Interval only. Nothing was done:
-	// the rate was changed at run time, or two programs do not agree. Or Want is the handle's
-	// default, and Found that of a program that began later, or of another handle of the same
-	// Client, even before any request: reported once.
+	// RateDiffers: an answer showed that Limiter now has a rate, Found, other than Want, which a
+	// handle with WithRate has set; both have Permits and Interval only. Nothing was done: the
+	// rate was changed at run time, or two programs do not agree. Or Want is the handle's
+	// default, and Found is the default of a program that began later, or of another handle of
+	// the same Client, even before any request: reported once.
 	RateDiffers EventKind = "rate differs"
 
-	// PrefixesMeet: of two limiters of keys of a Client, Limiter and the one that Err names, one
-	// has a prefix that begins with the other's, so a key of one may be a key of the other. The
-	// same prefix with two rates is RateDiffers.
+	// PrefixesMeet: two limiters of keys of a Client, Limiter and the one that Err names, have
+	// prefixes of which one begins with the other, so a key of one may be a key of the other.
+	// The same prefix with two rates is RateDiffers.
 	PrefixesMeet EventKind = "prefixes meet"
 
 	// NameNotNoted: the name of WithClientName could not be written. The Client tries again while

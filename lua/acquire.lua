@@ -11,7 +11,7 @@
 --   3  '' or the configuration for a limiter that has none:
 --      'rate interval type keepAliveTime', and for a default that the limiter must
 --      remember ' began': when the program did, in epoch us
---   4  letters, or '': f, the figures are wanted, so that all that has run out is
+--   4  flags, or '': f, the figures are wanted, so that all that has run out is
 --      reclaimed even if no request needs it; a, a refusal looks for permits
 --      that leaked; s, each granted request gets a member of its own, the first
 --      ARGV[1]'s id and the others those that come after it, and no member that
@@ -78,8 +78,8 @@ end
 --- @include "figures"
 --- @include "keep_ttl"
 
--- Steps that not every call takes are included where they are: a function costs
--- when it is made.
+-- Steps that not every call takes are included at their place: making a function costs, called
+-- or not.
 
 flags, age = flags or '', age or ''
 local single, windowed, up_to = string.find(flags, 's'), string.find(flags, 'w'), string.find(flags, 'u')
@@ -145,8 +145,8 @@ elseif need == 0 then
   return {rate, 0, 0, interval, 0, 0}
 end
 
--- The state is brought up to date. If each has a member of its own, nothing that
--- has run out stays. A token says what was found.
+-- The state is brought up to date. If each has a member of its own, nothing that has run out
+-- stays. A token has what was found.
 local prefix = found and 'found:' .. digits(found) .. ';' or ''
 if new then
 --- @include "make_config"

@@ -7,7 +7,7 @@
 --   1  member of each permits set; without its permits it is the call's
 --      identity
 --   2  permits
---   3  letters, or '': s, as for acquire
+--   3  flags, or '': s, as for acquire
 --   4  '' or, when the call may have run already, its age in ms
 --   5  '' or the token of the 'again' answer
 --   6, 7, ...  a limiter each: 'a' if its refusal looks for permits that
@@ -52,7 +52,7 @@ local function again(name, i, more)
   return {'again', name .. ':' .. digits(i) .. ':' .. more}
 end
 
--- All limiters are read before any is changed. An error of one is returned once it is known that the
+-- All limiters are read before any is changed. One's error is returned once it is known that the
 -- call has not run.
 local limiters, problem, answered, missing = {}, nil, false, false
 for i = 1, #ARGV - 5 do
@@ -110,7 +110,7 @@ if problem then
   return problem
 end
 
--- None is set up beside one that is damaged.
+-- No limiter is set up if another is damaged.
 for _, l in ipairs(missing and limiters or {}) do
   local state, reply = look(l, redis.call('GET', l.value_key), now)
   if not state then

@@ -6,7 +6,7 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1  PEXPIRE, PEXPIREAT, or PERSIST to take it away  2  ms, 0 with PERSIST
---   3  letters, or '': w, as for acquire
+--   3  flags, or '': w, as for acquire
 -- Returns
 --   1 when a key was there, with PERSIST when the limiter had a time to live; otherwise 0
 
@@ -23,8 +23,7 @@ elseif ARGV[1] == 'PEXPIREAT' then
   ttl = ttl - tonumber(clock())
 end
 
--- A moment that has passed would make Redis free the keys at once, however much
--- that is.
+-- A moment that has passed would make Redis free the keys at once, however large they are.
 local function expire(key)
   if persist then
     return redis.call('PERSIST', key)

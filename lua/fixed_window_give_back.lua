@@ -14,8 +14,7 @@
 --- @include "integer"
 
 local count, left = integer(redis.call('GET', KEYS[1])), redis.call('PTTL', KEYS[1])
--- A window that came after ends a window later, or more. TIME and PTTL may be a
--- few ms apart.
+-- A later window ends at least a window later. TIME and PTTL may be a few ms apart.
 if not count or left < 1 or math.abs(clock() + left - ARGV[2]) > math.min(ARGV[3] / 2, 5) then
   return 0
 end

@@ -30,10 +30,10 @@ var (
 	histories = flag.Int("histories", 12, "random histories")
 )
 
-// TestTheFastPathDecidesAsTheGeneralPath plays random histories on two limiters.
-// Each call finds both in one state, at one moment: one is decided by acquire, the
-// other by acquire without its fast path. Where the fast path decides, it does less,
-// and only in what [twins.sameRefusal] and [twins.sameGrant] tell of.
+// TestTheFastPathDecidesAsTheGeneralPath plays random histories on two limiters. Each call
+// finds both in one state, at one moment: one is decided by acquire, the other by acquire
+// without its fast path. If the fast path decides, it does less, and only in what
+// [twins.sameRefusal] and [twins.sameGrant] name.
 func TestTheFastPathDecidesAsTheGeneralPath(t *testing.T) {
 	t.Parallel()
 	seed := *twinSeed
@@ -105,7 +105,7 @@ func newTwins(t *testing.T, rdb *redis.Client, random *rand.Rand) *twins {
 
 func (w *twins) oneIn(n int) bool { return w.random.IntN(n) == 0 }
 
-// setUp begins anew, with another rate.
+// setUp starts again, with another rate.
 func (w *twins) setUp(t *testing.T) {
 	t.Helper()
 	require.NoError(t, w.rdb.Del(t.Context(), w.keys[0]...).Err())
@@ -156,7 +156,7 @@ func (w *twins) disturb(t *testing.T) {
 	case n < 29:
 		w.setUp(t)
 	}
-	// What is damaged is not left so for long.
+	// Damage is repaired soon.
 	if !w.oneIn(3) && !w.inOrder(t) {
 		w.setUp(t)
 	}
@@ -299,10 +299,10 @@ func (w *twins) acquire(t *testing.T) {
 	}
 }
 
-// sameRefusal checks a refusal. The general path gives all keys the time to live of
-// the configuration, and forgets those that were answered long ago; and where this
-// attempt was answered it says so. Only it knows the end of a window, of a value with
-// an end of its own: the fast path tells when the oldest member runs out.
+// sameRefusal checks a refusal. The general path gives all keys the time to live of the
+// configuration, and forgets those that were answered long ago; and if this attempt was
+// answered it says so. Only it knows the end of a window, of a value with an end of its own:
+// the fast path tells when the oldest member runs out.
 func (w *twins) sameRefusal(t *testing.T, wait int64, answer any, err string, fast, general state) {
 	t.Helper()
 	if strings.HasPrefix(err, "LATE") {
@@ -325,12 +325,12 @@ func (w *twins) sameRefusal(t *testing.T, wait int64, answer any, err string, fa
 	require.Equal(t, general, fast)
 }
 
-// sameGrant checks a grant. The general path reclaims what has run out and re-dates
-// what is of the future; the fast path leaves that to a later call. Permits that
-// leaked, or are there twice, come to rest when the set is empty, so that there the
-// later call may count less or more. A set that is made anew lives as long as the
-// configuration says, the old one keeps its own time. A late copy of a request whose
-// own member has run out takes nothing by the fast path, which finds it there.
+// sameGrant checks a grant. The general path reclaims what has run out and re-dates what is of
+// the future; the fast path leaves that to a later call. Permits that leaked, or are there
+// twice, come to rest when the set is empty, so that there the later call may count less or
+// more. A new set lives as long as the configuration says, the old one keeps its own time. A
+// late copy of a request whose own member has run out takes nothing by the fast path, which
+// finds it there.
 func (w *twins) sameGrant(t *testing.T, granted int64, answer any, err string, before, fast, general state) {
 	t.Helper()
 	require.Empty(t, err)

@@ -14,7 +14,7 @@
 -- Returns
 --   the permits given back; fewer than asked for if they have run out; -1 if others
 --   have taken so many off the member that this call may have run or not
---   'again', token   the call is to be repeated
+--   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "config"
@@ -45,7 +45,7 @@ end
 
 local now = tonumber(clock())
 if ARGV[1] == '' then
-  -- A window that came after ends an interval later, or more.
+  -- A later window ends at least an interval later.
   local ends = now + redis.call('PTTL', value_key)
   if not value or math.abs(ends - tonumber(ARGV[4])) > math.min(config.interval / 2, 5) then
     return 0

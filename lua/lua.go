@@ -4,11 +4,10 @@
 //
 //	--- @include "name"
 //
-// stands for the text of include/name.lua, once in each script, however often
-// it is asked for; includes may include. A script's head names its KEYS, its
-// ARGV and what it returns. Scripts read and write only keys passed in KEYS,
-// count in integers, and touch a bounded number of rows a call: if that is
-// not enough they answer {"again", token} and are called once more.
+// stands for the text of include/name.lua. A script has it once, however many lines ask for it;
+// includes may include. A script's head names its KEYS, its ARGV and what it returns. Scripts
+// read and write only keys passed in KEYS, count in integers, and touch a bounded number of
+// rows a call: if more are left they answer {"again", token} and are called once more.
 package lua
 
 import (
@@ -33,8 +32,8 @@ type Script struct {
 	Word   any    // the SHA, boxed once rather than for each call
 }
 
-// The scripts, in the order of their names. What each takes and returns stands at
-// the head of its file.
+// The scripts, in the order of their names. The head of each file says what the script takes
+// and returns.
 var (
 	Acquire             = mustLoad("acquire")
 	AcquireAll          = mustLoad("acquire_all")

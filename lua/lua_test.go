@@ -147,15 +147,14 @@ func TestHeads(t *testing.T) {
 		used := regexp.MustCompile(`ARGV\[(\d+)\]`)
 		for _, match := range used.FindAllStringSubmatch(script.Source, -1) {
 			_, told, _ := strings.Cut(head, "-- ARGV")
-			assert.Regexp(t, `[ \n]`+match[1]+`[ ,]`, told, "%s: ARGV[%s] is told of in the head", script.Name, match[1])
+			assert.Regexp(t, `[ \n]`+match[1]+`[ ,]`, told, "%s: the head describes ARGV[%s]", script.Name, match[1])
 		}
 	}
 }
 
-// The syntax is that of Lua 5.1. Redis refuses to make globals, and miniredis lacks bit, struct and cmsgpack.
-// tostring and .. turn large numbers to exponents; what assert and error say, and
-// what pcall catches, reads differently on every server: a script of several
-// limiters may only tell that it caught something.
+// The syntax is Lua 5.1's. Redis refuses to make globals, and miniredis lacks bit, struct and cmsgpack.
+// tostring and .. turn large numbers to exponents; what assert and error say, and what pcall catches, reads
+// differently on every server: a script of several limiters may only tell that it caught something.
 func TestGlobals(t *testing.T) {
 	t.Parallel()
 	known := []string{"redis", "KEYS", "ARGV", "string", "math", "tonumber", "ipairs", "unpack"}

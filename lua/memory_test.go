@@ -364,8 +364,8 @@ func (s *memoryScene) check(runs []*memoryRun) {
 	require.NoError(s, s.rdb.FlushAll(s.Context()).Err())
 }
 
-// checkFreed holds a call against that of its twin. To make a value that was lost needs
-// memory: that may be refused.
+// checkFreed compares a call with its twin's. To make a value that was lost needs memory: that
+// may be refused.
 func (s *memoryScene) checkFreed(r *memoryRun, err error) {
 	if r.unset && err != nil && strings.Contains(err.Error(), "OOM ") || redis.HasErrorPrefix(err, "NOTINIT") {
 		assert.Equal(s, r.before, s.dump(r.keys), r.name)

@@ -4,7 +4,7 @@
 --   1 names of clients
 -- ARGV
 --   1  what is noted of the client
---   2  ms that it is to be known
+--   2  ms for which it should be known
 -- Returns
 --   1
 

@@ -1,12 +1,11 @@
--- Returns what acquire would answer to a single request with letter f, and changes
--- nothing.
+-- Returns what acquire would answer to a single request with flag f, and changes nothing.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1  permits
 --   2  '' or the configuration for a limiter that has none, as for acquire
---   3  letters, or '': a, w, as for acquire
+--   3  flags, or '': a, w, as for acquire
 --   4  '' or the token of the 'again' answer
 -- Returns
 --   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of

@@ -13,7 +13,7 @@
 --      from there on
 -- Returns
 --   the permits that were not in use, 0 for none, when all is done
---   'again', token, permits   the call is to be repeated for that many permits
+--   'again', token, permits   the call must be repeated for that many permits
 --   'again', 'search', permits   the same, elsewhere: here this client has no more
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 

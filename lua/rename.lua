@@ -10,7 +10,7 @@
 
 --- @include "limiter"
 
--- RENAME would free what it replaces at once, however much that is.
+-- RENAME would free what it replaces at once, however large it is.
 local function move(from, to)
   redis.call('UNLINK', to)
   if redis.call('EXISTS', from) == 1 then

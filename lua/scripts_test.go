@@ -32,8 +32,8 @@ var fastPathCalls = map[string]func(t *testing.T, rdb *redis.Client, keys rediss
 	},
 }
 
-// eachFastPathCall runs a test with either call, on a limiter of 3 permits an hour of
-// which so many are in use, by one member of that age.
+// eachFastPathCall runs a test with either call, on a limiter of 3 permits an hour of which
+// that many are in use, by one member of that age.
 func eachFastPathCall(t *testing.T, used int, age time.Duration,
 	test func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(member string) (any, error))) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -247,7 +247,7 @@ func memberOf(t *testing.T, layout codec.Layout, n int) string {
 // ofClients are the scripts that have nothing to do with limiters.
 var ofClients = []*Script{NoteClient}
 
-func TestWhatIsNotedOfClients(t *testing.T) {
+func TestNamesOfClients(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		key := redistest.Name(t)

@@ -1,5 +1,5 @@
--- Sets the rate of a limiter, whether it had one or not, and starts it full or
--- keeps its permits in use.
+-- Sets the rate of a limiter, whether or not it had one, and starts it full or keeps its
+-- permits in use.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
@@ -13,7 +13,7 @@
 --   7  '' or the token of the 'again' answer
 -- Returns
 --   1 when the rate was set, 0 when there was nothing to change
---   'again', token   the call is to be repeated
+--   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "config"
@@ -64,10 +64,9 @@ if text and not value then
   return corrupt(config.value_place, 'value', 'is no integer: ' .. text)
 end
 
--- The difference of the rates goes to the value, as a debt if it falls below
--- 0. What has run out by the new interval comes back, and what is neither free
--- nor in use then has leaked; if there are too many rows to tell, later calls
--- see to that.
+-- The difference of the rates goes to the value, as a debt if it falls below 0. What has run
+-- out by the new interval comes back, and what is neither free nor in use then has leaked; if
+-- there are too many rows to know, later calls find it.
 local rows = redis.call('ZRANGE', permits_key, 0, 256)
 local few = #rows <= 256
 if value then
@@ -80,8 +79,8 @@ if value then
   end
   -- In this order Lua counts exactly, up to the highest rate. A debt can't be larger than that.
   local kept = math.max(-9007199254740991, config.rate - (old.rate - math.min(value, old.rate)))
-  -- A client's own value may be the rest of another rate than that which others
-  -- have set since. Only the client raises it, as Redisson does with that of all clients.
+  -- A client's own value may belong to another rate than others have set since. Only the client
+  -- raises it, as Redisson does with the value of all clients.
   if used and config.per_client then
     kept = math.min(kept, config.rate - used)
   end

@@ -21,7 +21,7 @@
 --   rest has come back by itself
 --   'unknown'   this call may have run or not: what it charges has run out since
 --   'taken'   another member has the id of ARGV 3; nothing was changed
---   'again', token   the call is to be repeated
+--   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "clock"
@@ -66,7 +66,7 @@ if more > 0 then
   if done or charged then
     return -more
   end
-  -- The age is a second more than it need be.
+  -- The age is a second more than needed.
   if age ~= '' and tonumber(age) - 1000 >= config.interval then
     return {'unknown'}
   end
@@ -95,7 +95,7 @@ if more > 0 then
     mark_answered(KEYS[1], fields[5], identity, now)
   end
 else
-  -- Others were granted permits before and after it, so that the search begins where it is.
+  -- The search begins at the member: others were granted permits before and after it.
   local found
   found, token = find(permits_key, {member}, false, now - tonumber(ARGV[4]),
     searched or 'find:' .. digits(now - tonumber(ARGV[5])) .. ':0:')

@@ -56,7 +56,7 @@ end
 --- @include "walk"
 
 local window, id, peeks = tonumber(ARGV[2]), ARGV[4], not ARGV[7]
--- Digits, of a number that Lua holds exactly.
+-- Returns the digits of a number that Lua holds exactly.
 local limit = #limit_text <= 32 and string.find(limit_text, '^%d+$') and tonumber(limit_text)
 if not limit or limit > 9007199254740991 then
   return corrupt(2, 'threshold', 'is no whole number of 0 or more: ' .. limit_text)
@@ -149,7 +149,7 @@ if taken > 0 and found == 0 then
 end
 local left = used > 0 and time_to_live(taken > 0) or window
 
--- The ms until a row of that date has run out, or the log has expired. One that is
+-- Returns the ms until a row of that time has run out, or the log has expired. A row that is
 -- dated ahead counts from now on.
 local function wait_for(date)
   return math.min(left + 1, math.max(1, math.ceil(math.min(tonumber(date) or math.huge, now)) + window - now))

@@ -71,7 +71,7 @@ local free = math.max(0, tokens + borrow)
 local taken, refused = walk(free, capacity + borrow, 6)
 tokens = tokens - taken
 
--- The ms until so many tokens have come.
+-- Returns the ms until so many tokens have been refilled.
 local function wait_for(more)
   return math.min(longest, math.max(1, (last + math.ceil(more / refill) * interval) * 1000 - now))
 end

@@ -28,8 +28,8 @@ local tokens, last = integer(redis.call('GET', KEYS[1])), integer(redis.call('GE
 if not tokens or not last or last < began or (last - began) % interval ~= 0 then
   return 0
 end
--- As many refills have come as the clocks show and the bucket: the server's may
--- have gone back.
+-- The refills since are the most that a clock or the bucket shows: the server's clock may have
+-- gone back.
 local second = math.floor(clock() / 1000)
 local passed = math.max(second - began, last - began, math.floor(ARGV[7] / 1000))
 local come = math.floor(passed / interval) * refill

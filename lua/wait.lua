@@ -8,7 +8,7 @@
 --   2  '' or the token of the 'again' answer
 -- Returns
 --   ms, 0 if they are free now
---   'again', token   the call is to be repeated
+--   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "digits"

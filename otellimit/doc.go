@@ -1,17 +1,17 @@
-// Package otellimit reports to OpenTelemetry what limiters do: metrics, and with
-// [WithTracerProvider] spans.
+// Package otellimit reports what limiters do to OpenTelemetry, as metrics and, with
+// [WithTracerProvider], as spans.
 //
 //	client := rratelimiter.New(rdb, rratelimiter.WithObserver(otellimit.New()))
 //	logins := slidinglog.New(rdb, config,
 //		limit.WithName("logins"), limit.WithObserver(otellimit.New()))
 //
-// Each Client, and each limiter of keys, gets an observer of its own, so that the
-// callers who wait in each add up.
+// Give each Client, and each limiter of keys, an observer of its own, so that their counts of
+// waiting callers add up.
 //
 // # Metrics
 //
-// Names and units are by OpenTelemetry's semantic conventions; below each stands what
-// its Prometheus exporter makes of it.
+// Names and units follow OpenTelemetry's semantic conventions. Below each is the name that its
+// Prometheus exporter gives.
 //
 //	ratelimiter.decisions             counter, {decision}: calls that asked for permits
 //	  ratelimiter_decisions_total     name, outcome, source, error.type, shadow
@@ -59,15 +59,15 @@
 //	ratelimiter.event    the kind of a limit.Event with _ for each space: server_silent
 //	error.type           the limit.ErrorKind; not there unless the call or the settlement failed
 //
-// None of them holds a key. Programs that make a limiter for each user have as many
-// names as users: the first 200 are kept apart ([WithMaxNames]), all others together
-// are the limiter _OTHER. The values of the other attributes are few. A name then has
-// some ten counters, and its durations one histogram for each outcome.
+// None of them holds a key. A program that makes a limiter for each user has as many names as
+// users: the first 200 are counted each by itself ([WithMaxNames]), the others together as
+// _OTHER. The other attributes have few values. A name then has some ten counters, and its
+// durations one histogram for each outcome.
 //
 // # Spans
 //
-// [WithTracerProvider] makes of each decision a span called ratelimiter.TryAcquire,
-// after the method, within that of the call's context. Its attributes are those of
-// the decision, with the limiter's own name, ratelimiter.call and
-// ratelimiter.permits. The span of a call that failed has the status Error.
+// With [WithTracerProvider] each decision is a span, named after the method, such as
+// ratelimiter.TryAcquire, and a child of the span in the call's context. Its attributes are
+// those of the decision, with the limiter's own name, ratelimiter.call and ratelimiter.permits.
+// The span of a call that failed has the status Error.
 package otellimit

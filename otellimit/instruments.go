@@ -8,9 +8,9 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 )
 
-// buckets are the bounds of histograms in seconds: an answer from memory takes less
-// than the first, one from Redis some of those after it, and a caller who waits for
-// permits as long as it is willing to.
+// buckets are the bounds of histograms in seconds: an answer from memory takes less than the
+// first, one from Redis some of those after it, and a caller that waits for permits as long as
+// its timeout.
 var buckets = []float64{
 	0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 }
@@ -62,7 +62,7 @@ type builder struct {
 	faults []error
 }
 
-// or returns the instrument, or one that does nothing if there is an error.
+// or returns the instrument, or if there is an error one that does nothing.
 func or[T any](b *builder, made T, err error, nothing T) T {
 	if err != nil {
 		b.faults = append(b.faults, err)

@@ -6,8 +6,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// DefaultMaxNames is how many limiters metrics distinguish, unless [WithMaxNames] says
-// otherwise.
+// DefaultMaxNames is how many limiters metrics distinguish, unless [WithMaxNames] sets another
+// number.
 const DefaultMaxNames = 200
 
 // Option configures an observer.
@@ -33,7 +33,7 @@ func newConfig(opts []Option) config {
 	return c
 }
 
-// WithMeterProvider sets who gets the metrics, by default the global provider
+// WithMeterProvider sets the provider of the meter, by default the global one
 // ([otel.GetMeterProvider]). nil changes nothing.
 func WithMeterProvider(provider metric.MeterProvider) Option {
 	return option(func(c *config) {
@@ -43,14 +43,14 @@ func WithMeterProvider(provider metric.MeterProvider) Option {
 	})
 }
 
-// WithTracerProvider makes each decision a span of that provider. Without it, and for
-// nil, there are none.
+// WithTracerProvider makes each decision a span of that provider. By default, and with nil,
+// there are no spans.
 func WithTracerProvider(provider trace.TracerProvider) Option {
 	return option(func(c *config) { c.tracers = provider })
 }
 
-// WithMaxNames sets how many limiters metrics distinguish: the first n that are heard
-// of. Other limiters are counted as _OTHER. At 0 or less all are _OTHER.
+// WithMaxNames sets how many limiters metrics distinguish, by default DefaultMaxNames: the first
+// n that report anything. Other limiters are counted as _OTHER. If n is 0 or less, all are.
 func WithMaxNames(n int) Option {
 	return option(func(c *config) { c.maxNames = max(0, n) })
 }

@@ -39,8 +39,8 @@ type observer struct {
 	waits map[string]int // waiting callers, by limiter; zeros are not kept
 }
 
-// New returns an observer for one Client, or one limiter of keys: for WithObserver.
-// What a meter provider refuses goes to [go.opentelemetry.io/otel.Handle].
+// New returns an observer for the WithObserver of one Client or one limiter of keys. Errors of
+// the meter provider go to [go.opentelemetry.io/otel.Handle].
 func New(opts ...Option) limit.Observer {
 	c := newConfig(opts)
 	o := &observer{
@@ -152,15 +152,15 @@ func (o *observer) Settled(s limit.Settled) {
 	o.used.Add(ctx, max(0, s.Actual), of.add...)
 }
 
-// known are the events that are there with a count of 0 from the beginning: how much
-// of a counter has come lately can't be told from one that begins with its first event.
+// known are the events that are there with a count of 0 from the beginning: a counter that
+// begins with its first event does not show how much of it came lately.
 var known = []limit.EventKind{
 	limit.ServerSilent, limit.ServerAnswers, limit.AskedNoMore, limit.AskedAgain,
 	limit.PermitsGivenUp, limit.StateRepaired, limit.LayoutsExclude, limit.ReplicasBehind, limit.ReplicasKeepUp,
 	limit.RateReplaced, limit.RateDiffers, limit.PrefixesMeet, limit.NameNotNoted, limit.RedissonUntested,
 }
 
-// Happened counts what is rare.
+// Happened counts rare events.
 func (o *observer) Happened(e limit.Event) {
 	o.happened(e.Kind, 1)
 	switch e.Kind {

@@ -217,7 +217,7 @@ func TestNamesAreBounded(t *testing.T) {
 		for _, name := range want {
 			assert.True(t, seen[name], "%d names: %s", most, name)
 		}
-		// Those that are told together add up.
+		// Those that are reported together add up.
 		apart := max(0, most)
 		assert.Equal(t, fmt.Sprint(2*(1000-apart)), points["ratelimiter.decisions{ratelimiter.name=_OTHER,ratelimiter.outcome=granted}"])
 		assert.Equal(t, fmt.Sprint(999*1000/2-apart*(apart-1)/2), points["ratelimiter.waiting_callers{ratelimiter.name=_OTHER}"])
@@ -300,7 +300,7 @@ func TestEachEventIsThereFromTheBeginning(t *testing.T) {
 	assert.Equal(t, map[string]string{"ratelimiter.open_breakers{}": "0"}, points)
 }
 
-// Observers of several Clients have the same instruments: who waits in each adds up.
+// Observers of several Clients have the same instruments: their waiting callers add up.
 func TestTwoObserversAddUp(t *testing.T) {
 	t.Parallel()
 	c := newCollector()
@@ -361,10 +361,10 @@ func (refusingMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.
 	return nil, errors.New("no counters here")
 }
 
-// Not parallel: the error handler is everybody's.
+// Not parallel: the error handler is global.
 //
 //nolint:paralleltest // the error handler is everybody's
-func TestWhatAProviderRefusesGoesToTheErrorHandler(t *testing.T) {
+func TestAProvidersErrorsGoToTheErrorHandler(t *testing.T) {
 	var handled []error
 	before := otel.GetErrorHandler()
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { handled = append(handled, err) }))
@@ -421,7 +421,7 @@ func TestSpans(t *testing.T) {
 	assert.Contains(t, failed.Attributes(), attribute.String("error.type", "unavailable"))
 }
 
-// What is not sampled is counted all the same.
+// Decisions that are not sampled are counted all the same.
 func TestSpansThatAreNotSampled(t *testing.T) {
 	t.Parallel()
 	c := newCollector()

@@ -28,21 +28,20 @@ func newSet(attributes ...attribute.KeyValue) *set {
 	return &set{[]metric.AddOption{with}, []metric.RecordOption{with}}
 }
 
-// table is a map to which is added what is missing. A reader that finds something takes no
-// lock.
+// table is a map that adds missing entries. A reader that finds something takes no lock.
 type table[K comparable, V any] struct {
 	mu   sync.Mutex
 	made atomic.Pointer[map[K]V]
 }
 
-// get returns what is there for key, or adds what build makes.
+// get returns the entry for key, or adds the one that build makes.
 func (t *table[K, V]) get(key K, build func() V) V {
 	found, _ := t.getOf(math.MaxInt, key, build)
 	return found
 }
 
-// getOf is get for a table of at most so many: ok is false for what is not there and
-// would be one too many.
+// getOf is get for a table of at most that size: ok is false if the entry is missing and the
+// table is full.
 func (t *table[K, V]) getOf(most int, key K, build func() V) (found V, ok bool) {
 	if found, ok, full := t.find(most, key); ok || full {
 		return found, ok

@@ -61,7 +61,7 @@ func (l *log) call(name string, f func() (bool, error)) <-chan struct{} {
 	return done
 }
 
-func (l *log) told() []string {
+func (l *log) answers() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]string(nil), l.lines...)
@@ -113,14 +113,14 @@ func TestACallerWakesUpOrIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			both(t, func(t *testing.T, env *rratelimitertest.Env) {
-				l, told := exhausted(t, env, rratelimiter.PerMinute(1)), &log{}
-				told.call("it", func() (bool, error) { return l.TryAcquire(t.Context(), 1, tc.patience) })
+				l, calls := exhausted(t, env, rratelimiter.PerMinute(1)), &log{}
+				calls.call("it", func() (bool, error) { return l.TryAcquire(t.Context(), 1, tc.patience) })
 				env.AwaitWaiting(1)
 				env.Advance(tc.end - 1)
-				assert.Empty(t, told.told())
+				assert.Empty(t, calls.answers())
 				env.Advance(1)
-				told.wg.Wait()
-				assert.Equal(t, []string{fmt.Sprintf("it %t <nil>", name == "permits")}, told.told())
+				calls.wg.Wait()
+				assert.Equal(t, []string{fmt.Sprintf("it %t <nil>", name == "permits")}, calls.answers())
 				assert.Zero(t, limitertest.Available(t, l))
 				env.Advance(time.Minute)
 				assert.EqualValues(t, 1, limitertest.Available(t, l))
@@ -135,14 +135,14 @@ func TestCallersAreServedInTheOrderOfTheirMoments(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {
 		l := exhausted(t, env, rratelimiter.PerMinute(1))
-		told := &log{}
+		calls := &log{}
 		for i, timeout := range []time.Duration{10 * time.Minute, 150 * time.Second, 10 * time.Minute, 200 * time.Second} {
-			told.call(string(rune('a'+i)), func() (bool, error) { return l.TryAcquire(t.Context(), 1, timeout) })
+			calls.call(string(rune('a'+i)), func() (bool, error) { return l.TryAcquire(t.Context(), 1, timeout) })
 			env.AwaitWaiting(i + 1)
 		}
 		env.Advance(10 * time.Minute)
-		told.wg.Wait()
-		assert.ElementsMatch(t, []string{"a true <nil>", "b true <nil>", "c true <nil>", "d false <nil>"}, told.told())
+		calls.wg.Wait()
+		assert.ElementsMatch(t, []string{"a true <nil>", "b true <nil>", "c true <nil>", "d false <nil>"}, calls.answers())
 		assert.EqualValues(t, 1, limitertest.Available(t, l))
 	})
 }
@@ -152,18 +152,18 @@ func TestSeveralLimitsAtOnce(t *testing.T) {
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {
 		minute := exhausted(t, env, rratelimiter.PerMinute(1))
 		hour := env.Client.RateLimiter("{shop}:hour", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
-		told := &log{}
-		told.call("first", func() (bool, error) { return env.Client.TryAcquireAll(t.Context(), 1, 10*time.Hour, minute, hour) })
+		calls := &log{}
+		calls.call("first", func() (bool, error) { return env.Client.TryAcquireAll(t.Context(), 1, 10*time.Hour, minute, hour) })
 		env.AwaitWaiting(1)
-		assert.Empty(t, told.told())
+		assert.Empty(t, calls.answers())
 		env.Advance(time.Minute)
-		told.wg.Wait()
-		assert.Equal(t, []string{"first true <nil>"}, told.told())
-		told.call("second", func() (bool, error) { return env.Client.TryAcquireAll(t.Context(), 1, 2*time.Minute, minute, hour) })
+		calls.wg.Wait()
+		assert.Equal(t, []string{"first true <nil>"}, calls.answers())
+		calls.call("second", func() (bool, error) { return env.Client.TryAcquireAll(t.Context(), 1, 2*time.Minute, minute, hour) })
 		env.AwaitWaiting(1)
 		env.Advance(2 * time.Minute)
-		told.wg.Wait()
-		assert.Equal(t, []string{"first true <nil>", "second false <nil>"}, told.told())
+		calls.wg.Wait()
+		assert.Equal(t, []string{"first true <nil>", "second false <nil>"}, calls.answers())
 	})
 }
 
@@ -220,17 +220,17 @@ func TestTimesToLive(t *testing.T) {
 		cfg := rratelimiter.PerMinute(1)
 		cfg.KeepAlive = time.Minute
 		l := exhausted(t, env, cfg)
-		told := &log{}
-		two := told.call("two", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
+		calls := &log{}
+		two := calls.call("two", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
 		env.AwaitWaiting(1)
-		told.call("three", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
+		calls.call("three", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
 		env.AwaitWaiting(2)
 		env.Advance(2*time.Minute - time.Millisecond)
 		<-two
-		assert.Equal(t, []string{"two true <nil>"}, told.told())
+		assert.Equal(t, []string{"two true <nil>"}, calls.answers())
 		env.Advance(time.Millisecond)
-		told.wg.Wait()
-		assert.Equal(t, []string{"two true <nil>", "three true <nil>"}, told.told())
+		calls.wg.Wait()
+		assert.Equal(t, []string{"two true <nil>", "three true <nil>"}, calls.answers())
 		env.Advance(time.Minute - time.Millisecond)
 		assert.True(t, exists(t, l))
 		env.Advance(time.Millisecond)
@@ -245,16 +245,16 @@ func TestTwoClients(t *testing.T) {
 		l := exhausted(t, env, rratelimiter.PerMinute(1))
 		second := rratelimiter.New(env.Redis)
 		defer func() { assert.NoError(t, second.Close(context.Background())) }()
-		told := &log{}
-		told.call("own", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
+		calls := &log{}
+		calls.call("own", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
 		env.AwaitWaiting(1)
 		require.NoError(t, l.Release(t.Context(), 1))
-		told.wg.Wait()
-		told.call("other", func() (bool, error) { return second.RateLimiter("{shop}:orders").TryAcquire(t.Context(), 1, time.Hour) })
+		calls.wg.Wait()
+		calls.call("other", func() (bool, error) { return second.RateLimiter("{shop}:orders").TryAcquire(t.Context(), 1, time.Hour) })
 		env.AwaitWaiting(1)
 		env.Advance(time.Minute)
-		told.wg.Wait()
-		assert.Equal(t, []string{"own true <nil>", "other true <nil>"}, told.told())
+		calls.wg.Wait()
+		assert.Equal(t, []string{"own true <nil>", "other true <nil>"}, calls.answers())
 	})
 }
 
@@ -263,12 +263,12 @@ func TestContextsEndTheWait(t *testing.T) {
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {
 		l := exhausted(t, env, rratelimiter.PerMinute(1))
 		ctx, cancel := context.WithCancel(t.Context())
-		told := &log{}
-		told.call("it", func() (bool, error) { return false, l.Acquire(ctx, 1) })
+		calls := &log{}
+		calls.call("it", func() (bool, error) { return false, l.Acquire(ctx, 1) })
 		env.AwaitWaiting(1)
 		cancel()
-		told.wg.Wait()
-		assert.Equal(t, []string{`it false rratelimiter: Acquire "{shop}:orders": context canceled`}, told.told())
+		calls.wg.Wait()
+		assert.Equal(t, []string{`it false rratelimiter: Acquire "{shop}:orders": context canceled`}, calls.answers())
 	})
 }
 
@@ -292,20 +292,20 @@ func history(t *testing.T, seed uint64) []string {
 	draw := rand.New(rand.NewPCG(seed, 0))
 	env := rratelimitertest.New(t, rratelimiter.WithCallTimeout(time.Minute))
 	l := exhausted(t, env, rratelimiter.Config{Rate: 5, Interval: 10 * time.Second, KeepAlive: 15 * time.Second})
-	told := &log{}
+	calls := &log{}
 	const callers = 30
 	for i := range callers {
 		// No two moments are the same: those of one moment have no order.
 		permits, timeout := 1+draw.Int64N(5), time.Duration(1+draw.IntN(60))*time.Second+time.Duration(i+1)*time.Millisecond
-		told.call(fmt.Sprintf("%02d", i), func() (bool, error) { return l.TryAcquire(t.Context(), permits, timeout) })
+		calls.call(fmt.Sprintf("%02d", i), func() (bool, error) { return l.TryAcquire(t.Context(), permits, timeout) })
 		env.AwaitWaiting(i + 1)
 	}
 	for range 20 {
 		env.Advance(time.Duration(draw.IntN(8000)) * time.Millisecond)
 	}
 	env.Advance(time.Minute)
-	told.wg.Wait()
-	all := told.told()
+	calls.wg.Wait()
+	all := calls.answers()
 	slices.Sort(all)
 	return append(all, fmt.Sprint(exists(t, l)))
 }
@@ -389,20 +389,20 @@ func TestACallerWaitsDuringAnOutage(t *testing.T) {
 		gone := calls.call("gone", func() (bool, error) { return true, l.Acquire(ctx, 1) })
 		env.AwaitWaiting(2)
 		env.Advance(4 * time.Second)
-		assert.Empty(t, calls.told())
+		assert.Empty(t, calls.answers())
 		env.Advance(time.Second)
 		<-short
 		cancel()
 		<-gone
-		assert.Equal(t, []string{"short false <nil>", `gone true rratelimiter: Acquire "{shop}:orders": context canceled`}, calls.told())
+		assert.Equal(t, []string{"short false <nil>", `gone true rratelimiter: Acquire "{shop}:orders": context canceled`}, calls.answers())
 
 		long := calls.call("long", func() (bool, error) { return true, l.Acquire(t.Context(), 1) })
 		env.AwaitWaiting(1)
 		env.Up()
 		env.Advance(2 * time.Second) // Redis has refused: that permit was taken in the same minute
-		assert.Len(t, calls.told(), 2)
+		assert.Len(t, calls.answers(), 2)
 		env.Advance(time.Minute)
 		<-long
-		assert.Equal(t, "long true <nil>", calls.told()[2])
+		assert.Equal(t, "long true <nil>", calls.answers()[2])
 	}, rratelimiter.WithFailure(limit.FailLocal(1)))
 }

@@ -147,7 +147,7 @@ func TestOrdersWhileRedisIsDown(t *testing.T) {
 
 var _ limit.Returner = (*rratelimitertest.Script)(nil)
 
-// failures is a test that records what is wrong.
+// failures is a test that records its failures.
 type failures struct {
 	testing.TB
 

@@ -1,6 +1,6 @@
-// Package rratelimitertest helps to test code that uses limiters, without a Redis and without waiting:
-// [New] returns a Client on a server in memory, whose clock the test moves, and [NewScript] a
-// limit.Limiter that gives the answers the test lists.
+// Package rratelimitertest helps to test code that uses limiters, without a Redis and without waiting.
+// [New] returns a Client on a server in memory, whose clock the test moves. [NewScript] returns a
+// limit.Limiter that gives the answers that the test lists.
 //
 // docs/testing.md shows both. Import this package only in tests.
 package rratelimitertest

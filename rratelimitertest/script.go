@@ -21,7 +21,7 @@ type Answer struct {
 // scriptLimit is the Limit of decisions that only say yes or no.
 const scriptLimit = 10
 
-// Grant grants the permits, as the first of a limit of 10.
+// Grant grants the permits, like a limit of 10 of which none were taken before.
 func Grant() Answer {
 	return Answer{Decision: limit.Decision{Granted: true, Limit: scriptLimit, Remaining: scriptLimit - 1, ResetAfter: time.Second}}
 }
@@ -43,9 +43,9 @@ type Question struct {
 	N   int64
 }
 
-// Script is a [limit.Limiter] that answers from a list, and remembers the questions. A question fails
-// the test if the list is used up. Like any limiter it returns errors of its own for a context that has
-// ended and for permits below 1. These take no answer off the list.
+// Script is a [limit.Limiter] that answers from a list, and remembers the questions. If the list is
+// used up, a question fails the test. Like any limiter it returns errors of its own for a context that
+// has ended and for permits below 1. These take no answer off the list.
 //
 // It is a [limit.Returner] too.
 type Script struct {
@@ -69,7 +69,7 @@ func NewScript(t testing.TB, inOrder ...Answer) *Script {
 	return &Script{t: t, inOrder: answers{list: inOrder}, byKey: make(map[string]*answers)}
 }
 
-// For answers questions for a key from a list of its own. It returns s.
+// For makes questions for key get their answers from a list of their own. It returns s.
 func (s *Script) For(key string, inOrder ...Answer) *Script {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package slidinglog limits by a log of grants: every span of the window's length, wherever it
-// begins, gets at most as many permits as the limit says.
+// Package slidinglog limits by a log of grants: in any span of the window's length it grants at
+// most the limit.
 //
 // The state of a key is one sorted set in Redis, with a member for each permit granted, scored by the
 // server's time in epoch milliseconds. Many services keep such logs with a script of a few lines; they
@@ -32,7 +32,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Redis is the part of a go-redis client that a Limiter uses: any client will do.
+// Redis is the part of a go-redis client that a Limiter uses. Every go-redis client implements it.
 type Redis = script.Redis
 
 const (
@@ -53,9 +53,9 @@ type Config struct {
 	// Window is the span's length, a whole number of milliseconds, at least 1.
 	Window time.Duration
 
-	// Thresholds names the hash that holds limits of single keys, such as
-	// "rate:limit:config"; its fields are the keys, and it can't be one of them.
-	// Without it, Limit is the limit of all.
+	// Thresholds names the hash that holds limits of single keys, such as "rate:limit:config";
+	// its fields are the keys, and it can't be one of them. Without it, Limit is the limit of
+	// every key.
 	Thresholds string
 }
 
@@ -108,13 +108,13 @@ func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 // It does no I/O.
 func (l *Limiter) Err() error { return l.table.Err() }
 
-// Take takes n permits of key if they are free. In the Decision, Limit is the key's threshold, or else
-// the configured limit. A threshold of 0 refuses all; RetryAfter is then a Window, since only a change
-// of the threshold can help.
+// Take takes n permits of key if they are free. In the Decision, Limit is the key's threshold, or
+// Config.Limit if it has none. A threshold of 0 refuses all; RetryAfter is then a Window, since only a
+// change of the threshold can help.
 //
 // When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. A request whose
 // answer was lost is repeated and takes its permits once. Errors: limit.ErrInvalidConfig for an empty
-// key or that of the thresholds, limit.ErrInvalidPermits for n below 1 or above MaxPermits,
+// key or the key of the thresholds, limit.ErrInvalidPermits for n below 1 or above MaxPermits,
 // limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt if the key holds something else or
 // the threshold is not a number of 0 or more, and limit.ErrUnavailable if Redis did not decide in time.
 // If permits may have been taken, the error is limit.ErrUnknownOutcome too.
@@ -139,7 +139,7 @@ func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, lim
 }
 
 // Reset removes the log of key, whatever the key holds: all permits are free again. Its threshold
-// stays. Reset is not repeated once it may have run: limit.ErrUnknownOutcome.
+// stays. If its answer is lost, Reset is not repeated and returns limit.ErrUnknownOutcome.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.table.Reset(ctx, "Reset", key)
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // SetThreshold sets the limit of key in the hash of thresholds, 0 to MaxLimit; 0 refuses all. It takes
-// effect at the next decision, in all programs. It is not repeated once it may have run:
+// effect at the next decision, in all programs. If its answer is lost, it is not repeated and returns
 // limit.ErrUnknownOutcome. Without a hash of thresholds it returns limit.ErrInvalidConfig, as do the
 // other calls about thresholds.
 func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64) error {
@@ -28,8 +28,8 @@ func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64)
 	return lane.Fail("slidinglog", op, key, err)
 }
 
-// Threshold returns the limit of key: its threshold if one was set, or else Config.Limit. If the
-// threshold is not a number of 0 or more, the error is limit.ErrCorrupt.
+// Threshold returns the limit of key: its threshold if it has one, otherwise Config.Limit. If
+// the threshold is not a number of 0 or more, the error is limit.ErrCorrupt.
 func (l *Limiter) Threshold(ctx context.Context, key string) (int64, error) {
 	threshold, err := l.threshold(ctx, key)
 	return threshold, lane.Fail("slidinglog", "Threshold", key, err)
@@ -43,8 +43,8 @@ func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
 	return l.parse(key, reply, nil)
 }
 
-// ResetThreshold removes what SetThreshold set, so that key has Config.Limit
-// again. It is not repeated once it may have run: limit.ErrUnknownOutcome.
+// ResetThreshold removes what SetThreshold set, so that key has Config.Limit again. If its
+// answer is lost, it is not repeated and returns limit.ErrUnknownOutcome.
 func (l *Limiter) ResetThreshold(ctx context.Context, key string) error {
 	_, err := l.do(ctx, key, false, "HDEL", key)
 	return lane.Fail("slidinglog", "ResetThreshold", key, err)

@@ -345,8 +345,8 @@ func threeAMinuteOr(rdb redis.UniversalClient, hash string) *slidinglog.Limiter 
 	return slidinglog.New(rdb, cfg, limit.WithCallTimeout(time.Minute))
 }
 
-// Wherever the log and its threshold are, a change of the one counts for the
-// other's next decision.
+// Whatever servers have the log and its threshold, a change of the one counts for the other's
+// next decision.
 func TestThresholdsOnSeveralServers(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) redis.UniversalClient{

@@ -87,7 +87,7 @@ func (b *bucket) at(now time.Duration, gone bool) (ok bool) {
 	return !gone || b.tokens == b.capacity
 }
 
-// until returns how long it takes for so many tokens to come.
+// until returns how long it takes for that many tokens to come.
 func (b *bucket) until(now time.Duration, tokens int64) time.Duration {
 	if tokens <= 0 {
 		return 0

@@ -115,7 +115,7 @@ func TestFaultOneKeyMissing(t *testing.T) {
 	}
 }
 
-// What is written of a bucket that has lost its tokens can be read again.
+// A bucket that has lost its tokens is written so that it can be read again.
 func TestTokensMissingBeforeARefill(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -152,8 +152,8 @@ func TestFaultRefusalForgetsTheRefill(t *testing.T) {
 	})
 }
 
-// The time to live is that of the whole refills before the bucket is full, so
-// that it starts full again too soon.
+// The time to live covers only the whole refills before the bucket is full, so that it starts
+// full again too soon.
 func TestFaultTTLEndsBeforeTheRefill(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -231,7 +231,7 @@ func TestBorrowing(t *testing.T) {
 	})
 }
 
-// drained returns a limiter that lends so many tokens, and has none left.
+// drained returns a limiter that lends that many tokens, and has none left.
 func drained(t *testing.T, rdb redis.UniversalClient, borrow int64) *tokenbucket.Limiter {
 	t.Helper()
 	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow})
@@ -319,7 +319,7 @@ func TestLongestTimeToFill(t *testing.T) {
 	})
 }
 
-// What was taken out of a bucket that is gone is not put into the one made anew.
+// Tokens of a bucket that is gone are not put into the new one.
 func TestGivingBackToAnotherBucket(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -334,8 +334,7 @@ func TestGivingBackToAnotherBucket(t *testing.T) {
 	})
 }
 
-// After a clock has gone back the refills go on, also if callers take what is there all
-// the time.
+// After a clock has gone back the refills go on, even if callers take all tokens all the time.
 func TestRefillsGoOnByAClockSetBack(t *testing.T) {
 	t.Parallel()
 	for _, back := range []time.Duration{time.Second, 15 * time.Second, time.Hour} {
@@ -360,9 +359,9 @@ func TestRefillsGoOnByAClockSetBack(t *testing.T) {
 	}
 }
 
-// A service whose clock is ahead finds the time that it wrote: ours would have it
-// refill anew after each visit. Neither do we set it back while the server's clock
-// goes on, nor more than once when that has gone back.
+// A service whose clock is ahead finds the time that it wrote: ours would make it refill again
+// after each visit. Neither do we set it back while the server's clock goes on, nor more than
+// once when that has gone back.
 func TestTimeOfAFastClockStays(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
@@ -391,8 +390,7 @@ func TestTimeOfAFastClockStays(t *testing.T) {
 	})
 }
 
-// What is given back late is less what the bucket was refilled with since, however
-// far the clock has gone back.
+// A late give-back is reduced by the refills since, however far the clock has gone back.
 func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
 	t.Parallel()
 	for name, visit := range map[string]bool{"no one came by": false, "others came by": true} {
@@ -420,7 +418,7 @@ func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
 	}
 }
 
-// A debt that takes longer to pay back than any clock counts is one all the same.
+// A debt that takes longer to pay back than any clock counts is still a debt.
 func TestDebtWithoutEnd(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {

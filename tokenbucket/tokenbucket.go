@@ -1,14 +1,14 @@
-// Package tokenbucket limits by a bucket of tokens that is refilled at a steady pace: bursts up to its
-// capacity pass, and in the long run as many tokens as are refilled.
+// Package tokenbucket limits by a bucket of tokens that is refilled at a steady rate. A burst may take
+// all the bucket holds; in the long run no more is granted than is refilled.
 //
 // The state of a key is two strings in Redis: the tokens at the key itself, and the epoch second of
 // the last refill at the key followed by "_time". Many services keep such buckets with a script of a
 // few lines; they can share the keys with this package while they run. They count whole seconds, so
 // the interval of a refill is in whole seconds too.
 //
-// On a cluster and on a Ring both keys must be in one place: give the key a hash tag, as in "{user1}".
-// The tag also makes a user called "ann_time" possible, which as a key is refused, since it would be
-// the second key of the user "ann". Packages httplimit and grpclimit avoid that without a tag.
+// On a cluster or a Ring both keys must be on one server: give the key a hash tag, as in "{user1}".
+// The tag also allows a user called "ann_time": as a key that is refused, since it would be the second
+// key of the user "ann". Packages httplimit and grpclimit avoid that without a tag.
 package tokenbucket
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Redis is the part of a go-redis client that a Limiter uses: any client will do.
+// Redis is the part of a go-redis client that a Limiter uses. Every go-redis client implements it.
 type Redis = script.Redis
 
 // MaxTokens is the most tokens that can be counted exactly: Lua numbers are
@@ -116,8 +116,8 @@ func (l *Limiter) KeySuffix() string { return timeSuffix }
 // It does no I/O.
 func (l *Limiter) Err() error { return l.table.Err() }
 
-// Take takes n tokens out of key's bucket if they are there or may be borrowed. In the Decision, Limit
-// is Capacity and Borrow together, Remaining is how many more could be taken, RetryAfter the time until
+// Take takes n tokens from key's bucket if it has them or may borrow them. In the Decision, Limit is
+// Capacity and Borrow together, Remaining is how many more could be taken, RetryAfter the time until
 // enough has been refilled, and ResetAfter the time until the bucket is full.
 //
 // When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. Errors:
@@ -139,22 +139,22 @@ func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision
 	return l.table.Peek(ctx, "Peek", key, n)
 }
 
-// TakeUpTo takes as many tokens of key as it can, at most n, and returns how many. If there are none it
-// returns 0 and a Decision that is not Granted, with the RetryAfter of one token. Errors are those of
-// Take, except limit.ErrPermitsExceedRate.
+// TakeUpTo takes as many tokens of key as it can, at most n, and returns how many. If it can take none
+// it returns 0 and a Decision that is not Granted, with the RetryAfter of one token. Errors are those
+// of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
-// Reset removes everything kept for key: the bucket is full again. It is not repeated once it may
-// have run: limit.ErrUnknownOutcome.
+// Reset removes everything kept for key: the bucket is full again. If its answer is lost, it is
+// not repeated and returns limit.ErrUnknownOutcome.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.table.Reset(ctx, "Reset", key)
 }
 
-// TakeReturnable is Take with a grant that can be undone as far as the bucket has room for the tokens:
-// see [limit.Returner].
+// TakeReturnable is Take with a grant that can be undone: see [limit.Returner]. Tokens for which the
+// bucket has no room are not added.
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
 	a, err := l.table.Take(ctx, outage.Question{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err

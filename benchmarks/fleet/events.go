@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// events are what is to happen, in virtual time.
+// events are future events, in virtual time.
 type events struct {
 	queue queue
 	now   time.Duration

@@ -36,7 +36,7 @@ type crew struct {
 	clients    int
 	rate       int64
 	demand     float64 // of each, a second
-	from, to   int64   // counts what is granted then, Unix ms
+	from, to   int64   // counts the grants from then on, Unix ms
 }
 
 func (c *crew) flags() {

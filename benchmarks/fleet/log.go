@@ -49,7 +49,7 @@ type answer struct {
 	grant          *grant
 }
 
-// acquire decides a call for so many single permits and so many ahead.
+// acquire decides a call for this many single permits and this many ahead.
 func (s *limiter) acquire(now time.Duration, callers, ahead int64) (a answer) {
 	s.settle(now)
 	a.callers = min(callers, s.rate-s.inUse)

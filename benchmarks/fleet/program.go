@@ -16,7 +16,7 @@ type program struct {
 	plan   *lease.Planner // nil: without leases
 
 	demand float64       // requests a second
-	since  time.Duration // up to when what came of them has been counted
+	since  time.Duration // up to when their results have been counted
 	gone   bool
 	turn   int // of what has been planned; a later one undoes it
 
@@ -100,7 +100,7 @@ func (p *program) next() {
 	}
 }
 
-// times draws how long so many requests take to come.
+// times draws how long this many requests take to come.
 func (p *program) times(n int64) time.Duration {
 	if p.demand == 0 {
 		return math.MaxInt64 / 4

@@ -28,7 +28,7 @@ const (
 	churn  = "arrivals and deaths"
 )
 
-// result is what came of a scenario.
+// result is a scenario's result.
 type result struct {
 	scenario
 

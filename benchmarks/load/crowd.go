@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Crowd is one call, and From later so many callers that ask without a pause
-// until To, once at least: what an idle limiter meets when its users come all at once.
+// A Crowd is one call, and From later a number of callers that ask without a pause until To, at
+// least once: what an idle limiter meets when its users come all at once.
 type Crowd struct {
 	Callers  int
 	From, To time.Duration
@@ -71,8 +71,8 @@ func Fullest(grants []Grant, interval time.Duration) int {
 	return most
 }
 
-// Drain takes permits one by one until the first refusal, but no more than
-// most, and returns how many it got.
+// Drain takes permits one by one until the first refusal, up to most, and returns how many it
+// got.
 func Drain(ctx context.Context, most int, take Take) (int, error) {
 	for n := range most {
 		granted, err := take(ctx, 0)

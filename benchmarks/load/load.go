@@ -1,5 +1,5 @@
-// Package load makes callers ask limiters for permits, as fast as they answer,
-// and counts what comes of it.
+// Package load makes callers ask limiters for permits, as fast as they answer, and counts the
+// results.
 package load
 
 import (
@@ -17,8 +17,8 @@ import (
 // Take asks limiter i for one permit and reports whether it was granted.
 type Take func(ctx context.Context, i int) (bool, error)
 
-// A Load is so many callers, each of which asks for one permit after another,
-// of limiters that it draws, and for one at least.
+// A Load is a number of callers, each of which asks for one permit after another, of limiters
+// that it draws, and for at least one.
 type Load struct {
 	Callers  int
 	Limiters int
@@ -42,10 +42,10 @@ const (
 	Own
 )
 
-// ZipfExponent is that of [Zipf].
+// ZipfExponent is the exponent of [Zipf].
 const ZipfExponent = 1.1
 
-// A Result is what came of a Load.
+// A Result is the result of a Load.
 type Result struct {
 	Granted, Refused int64
 	Errors           int64

@@ -46,7 +46,7 @@ func TestRunCountsWhatItMeasures(t *testing.T) {
 	})
 }
 
-func TestRunDrawsAsItIsTold(t *testing.T) {
+func TestRunDrawsAsAsked(t *testing.T) {
 	t.Parallel()
 	const limiters = 100
 	drawn := func(t *testing.T, draw load.Draw, callers int) []int64 {

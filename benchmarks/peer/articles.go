@@ -54,7 +54,7 @@ func article(name, setup string, isLog bool, of func(rdb *redis.Client, key stri
 				if err != nil {
 					return false, fmt.Errorf("%s: %w", name, err)
 				}
-				// The token bucket answers with what is left, which may be 0.
+				// The token bucket answers with the tokens left, which may be 0.
 				return n > 0 || n == 0 && isBucket, nil
 			}, nil
 		}),

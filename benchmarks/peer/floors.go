@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 )
 
-// EVALSHA is the name of the floor of all that run scripts.
+// EVALSHA is the name of the floor of every peer that runs scripts.
 const EVALSHA = "EVALSHA"
 
 var floors = []Kind{

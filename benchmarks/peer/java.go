@@ -154,7 +154,7 @@ func JavaVersion(ctx context.Context) (string, error) {
 	return javadriver.Call[string](ctx, j, "version")
 }
 
-// call has the JVM do something with the client. The JVM serves one call at a time.
+// call makes the JVM do something with the client. The JVM serves one call at a time.
 func call[T any](ctx context.Context, p *inJava, op string, args ...any) (T, error) {
 	return javadriver.Call[T](ctx, p.jvm.Process, op, append([]any{p.id}, args...)...)
 }

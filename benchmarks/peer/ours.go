@@ -26,7 +26,7 @@ var ours = []Kind{
 	oursWith(OursMemory, "`WithRefusalCache`", nil, rratelimiter.WithRefusalCache()),
 }
 
-// ahead is for one that charges permits before they are used.
+// ahead is for a peer that charges permits before they are used.
 func ahead(k Kind) Kind {
 	k.Value = nil
 	return k

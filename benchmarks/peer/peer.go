@@ -12,8 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 )
 
-// A Rule is what every limiter of a measurement allows, as far as its model
-// knows such a thing.
+// A Rule is what every limiter of a measurement allows, as far as its model can express it.
 type Rule struct {
 	Limit    int64
 	Interval time.Duration

@@ -18,7 +18,7 @@ import (
 // of a library in Go.
 const processArgument = "peer-process"
 
-// Calls are what such a process is asked, a [Request] each.
+// Calls are the calls of a process, a [Request] each.
 type Calls struct {
 	mu    sync.Mutex
 	peers map[int]Peer
@@ -36,7 +36,7 @@ type Request struct {
 	Crowd            load.Crowd
 }
 
-// An Answer is what came of a Request.
+// An Answer is the result of a Request.
 type Answer struct {
 	Number int
 	Result *load.Result
@@ -127,7 +127,7 @@ func (c *Calls) Crowd(q Request, a *Answer) (err error) {
 // Close is [Peer]'s.
 func (c *Calls) Close(q Request, _ *Answer) error { return c.peer(q).Close() }
 
-// A process is that of a library in Go, which serves all of the library's clients.
+// A process runs a library in Go, and serves all of the library's clients.
 type process struct {
 	cmd    *exec.Cmd
 	client *rpc.Client

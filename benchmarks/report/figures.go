@@ -11,7 +11,7 @@ import (
 type figure struct {
 	what    string
 	bounds  bounds
-	told    bool // only told: there is nothing to reach
+	told    bool // only reported: there is nothing to reach
 	unit    string
 	beside  string // what it is measured against, if the results say so
 	Summary        // what was measured

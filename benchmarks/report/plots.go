@@ -86,11 +86,11 @@ func newPlot(title string) *plot.Plot {
 	return p
 }
 
-// width is that of all plots, in inches.
+// width is the width of all plots, in inches.
 const width = 9
 
-// save writes a plot of so many inches' height; nil, if nothing was measured, leaves
-// what is there.
+// save writes a plot of that height in inches; nil, if nothing was measured, leaves the old
+// one.
 func save(p *plot.Plot, path string, height vg.Length) error {
 	if p == nil {
 		return nil

@@ -75,8 +75,8 @@ func Render(r *Results, docs string) error {
 	return plots(r, folder)
 }
 
-// Text shows the tables of what was measured, for a terminal: the aims, what users
-// ask and the other libraries.
+// Text shows the tables of results, for a terminal: the aims, what users ask and the other
+// libraries.
 func Text(w io.Writer, r *Results) error {
 	for _, name := range []string{
 		"machine", "figures", "answers", "libraries", "glance", "options", "cost", "redis", "beside", "alone", "turns", "throughput", "network", "latency",

@@ -1,4 +1,4 @@
-// Package report keeps what was measured, and shows it in tables and plots.
+// Package report keeps results, and shows them in tables and plots.
 package report
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// A Key says what was measured, of which peer and how.
+// A Key names a measurement, its peer and its method.
 type Key struct {
 	Metric   string
 	Peer     string
@@ -193,10 +193,10 @@ func Summarize(values []float64) Summary {
 	return Summary{(v[(n-1)/2] + v[n/2]) / 2, v[0], v[n-1], n}
 }
 
-// Of returns the summary of what was measured.
+// Of returns the summary of a key's results.
 func (r *Results) Of(k Key) Summary { return Summarize(r.Values[k]) }
 
-// Ratio returns a as so many times b, round by round.
+// Ratio returns a as a multiple of b, round by round.
 func (r *Results) Ratio(a, b Key) Summary {
 	x, y := r.Values[a], r.Values[b]
 	var ratios []float64

@@ -173,8 +173,8 @@ func (d *delayLine) deliver() {
 	d.queue = append(d.queue[:0], d.queue[sent:]...)
 }
 
-// write delivers a chunk. A receiver that is slow holds up all: the clients that
-// are measured wait for each answer, so that none ever has so much to come.
+// write delivers a chunk. A receiver that is slow holds up all: the clients that are measured
+// wait for each answer, so none ever has that much outstanding.
 func (d *delayLine) write(c chunk) {
 	from, ok := d.peers[c.to]
 	if !ok {

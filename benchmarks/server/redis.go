@@ -55,5 +55,5 @@ func (s *Redis) Freeze() (thaw func(), err error) {
 // Flush removes all keys.
 func (s *Redis) Flush(ctx context.Context) error { return s.admin.FlushAll(ctx).Err() }
 
-// Client is a client for what is no part of a measurement.
+// Client is a client for commands that are no part of a measurement.
 func (s *Redis) Client() *redis.Client { return s.admin }

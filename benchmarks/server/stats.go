@@ -24,7 +24,7 @@ type command struct {
 
 // Cost is what the server spent between two looks.
 type Cost struct {
-	CPU     time.Duration // of the main thread, with all that it reads and writes
+	CPU     time.Duration // of the main thread, with its reads and writes
 	Scripts int64         // calls of scripts
 	Took    time.Duration // in commands that clients sent
 }

@@ -24,8 +24,8 @@ type contender struct {
 	took       []time.Duration
 }
 
-// alone measures one caller: its median time beside that of a script which does
-// nothing, call by call in turn.
+// alone measures one caller: its median time beside the time of a script which does nothing,
+// call by call in turn.
 func (r *run) alone(ctx context.Context, _ int) error {
 	calls := 4000
 	if r.Short {

@@ -81,7 +81,7 @@ type besideWay struct {
 	take       load.Take
 }
 
-// besideThese has the callers ask in each way, in turn.
+// besideThese makes the callers ask in each way, in turn.
 func (r *run) besideThese(ctx context.Context, round, callers int, pause time.Duration, ways []besideWay) error {
 	turns, length := 3, 150*time.Millisecond
 	if r.Short {

@@ -61,9 +61,8 @@ func (r *run) stalls(ctx context.Context, round int) error {
 	return r.redis.Flush(ctx)
 }
 
-// stall returns the longest script of what callers do on such a limiter: of
-// Redisson, one acquire, which does it all; of ours, which does it bit by bit,
-// everything.
+// stall returns the longest script that callers run on such a limiter: of Redisson, one
+// acquire, which does it all; of ours, which does it bit by bit, everything.
 func (r *run) stall(ctx context.Context, p *opened, rule peer.Rule) (time.Duration, error) {
 	prefix := r.prefix()
 	if err := p.peer.Make(ctx, prefix, 1, rule); err != nil {

@@ -26,7 +26,7 @@ type Options struct {
 	Rounds   int
 	Short    bool           // the aims only, by fewer and shorter measurements
 	Only     *regexp.Regexp // peers by name; nil for all
-	Sections []string       // what is measured; nil for all
+	Sections []string       // sections to measure; nil for all
 	Many     int            // limiters of loads of many; 0 for 10,000
 	Piled    int            // members for Stalls; 0 for a million
 	Stalled  int            // limiters for Hung; 0 for 8,000
@@ -53,7 +53,7 @@ var (
 	refuseAll = peer.Rule{Limit: 1, Interval: time.Minute}
 )
 
-// Sections of what is measured.
+// The sections of measurements.
 const (
 	Throughput = "throughput" // loads beside the server
 	Network    = "network"    // loads with a network between
@@ -159,7 +159,7 @@ func (r *run) logf(format string, args ...any) {
 	fmt.Fprintf(r.Log, format+"\n", args...)
 }
 
-// about notes what is measured, and on what.
+// about records what is measured, and on which machine.
 func (r *run) about(ctx context.Context) {
 	r.results.Note("date", time.Now().UTC().Format("2006-01-02"))
 	r.results.Note("rounds", fmt.Sprint(r.Rounds))

@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/server"
 )
 
-// cell is a number of callers on so many limiters, which grant all or refuse all.
+// cell is a number of callers on a number of limiters, which grant all or refuse all.
 type cell struct {
 	network  string
 	mode     string
@@ -34,7 +34,7 @@ func (c cell) String() string {
 	return fmt.Sprintf("%s, %s, %d callers, %d limiters", c.network, c.mode, c.callers, c.limiters)
 }
 
-// cells returns what is measured on a network: through the delay only what is granted.
+// cells returns the cells to measure on a network: with the delay, only grants.
 func (r *run) cells(network string) []cell {
 	modes := []string{report.Granting, report.Refusing}
 	callers := []int{1, 8, 64, 256}
@@ -125,7 +125,7 @@ func (r *run) measure(ctx context.Context, p *opened, c cell) error {
 			return err
 		}
 	}
-	// After an error it is unknown what was taken.
+	// After an error it is unknown how many were taken.
 	if p.Value == nil || failed > 0 {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (r *run) prepare(ctx context.Context, p *opened, c cell) (int64, error) {
 	return int64(given), nil
 }
 
-// put puts one load on one peer and adds what came of it.
+// put puts one load on one peer and adds the result.
 func (r *run) put(ctx context.Context, p *opened, c cell, draw load.Draw) (*load.Result, error) {
 	l := load.Load{
 		Callers: c.callers, Limiters: c.limiters, Draw: draw,

@@ -87,8 +87,7 @@ var wants = map[string]string{
 	"bool":     "true or false",
 }
 
-// flagError explains what is wrong with a flag, in place of what the parsers of
-// numbers and times say.
+// flagError explains a flag's error, in place of the parsers' texts.
 func flagError(_ *cobra.Command, err error) error {
 	if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		flag := value.GetFlag()
@@ -103,7 +102,7 @@ func flagError(_ *cobra.Command, err error) error {
 	}
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if short := unknown.GetSpecifiedShortnames(); strings.IndexAny(short, "0123456789.") == 0 {
-			return fmt.Errorf("-%s is below 0; a name that begins so goes after --", short)
+			return fmt.Errorf("-%s is below 0; write -- before a name that begins with -", short)
 		}
 	}
 	return err
@@ -113,7 +112,7 @@ func flagError(_ *cobra.Command, err error) error {
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",
-		Short:   "Show help for a command",
+		Short:   "Explain a command",
 		Example: "  rrl help acquire",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, _, err := cmd.Root().Find(args)

@@ -27,7 +27,7 @@ every request is granted.
 
 It loads the servers as much as the callers can, for --time in all. Its keys have
 names of their own, begin with --prefix, and are removed at the end, after Ctrl-C
-too; those of a bench that was killed go by themselves within about a minute.`,
+too; those of a bench that was killed expire within about a minute.`,
 		Example: `  rrl bench
   rrl bench --time 60s --callers 1,64,1024
   rrl bench --json --redis rediss://cache.example.com:6380`,
@@ -57,9 +57,9 @@ too; those of a bench that was killed go by themselves within about a minute.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&opts.Time, "time", 15*time.Second, "measure for so long in all")
-	flags.IntSliceVar(&opts.Callers, "callers", []int{8, 64, 256}, "how many callers, of one limiter and of many")
-	flags.IntVar(&opts.Limiters, "limiters", 1000, "how many limiters are many")
+	flags.DurationVar(&opts.Time, "time", 15*time.Second, "how long to measure, all runs together")
+	flags.IntSliceVar(&opts.Callers, "callers", []int{8, 64, 256}, "how many callers; each number is run with one limiter and with many")
+	flags.IntVar(&opts.Limiters, "limiters", 1000, "how many limiters the runs with many use")
 	flags.StringVar(&opts.Prefix, "prefix", "", "what the `NAMES` of its limiters begin with, for users who may not use others")
 	return cmd
 }

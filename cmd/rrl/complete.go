@@ -18,8 +18,8 @@ const (
 	completeNames = 200
 )
 
-// limiterNames completes the first argument by the names of limiters. If there
-// are many keys, or no server, the shell gets what was found in time.
+// limiterNames completes the first argument by the names of limiters. With many keys, or no
+// server, the shell gets the names found in time.
 func (a *app) limiterNames(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -51,8 +51,8 @@ func (a *app) findNames(ctx context.Context, prefix string) []string {
 	limiters, _ := w.run(soon)
 	names := make([]string, 0, len(limiters))
 	for _, l := range limiters[:min(len(limiters), completeNames)] {
-		// One that has a line's end in it would be several, and shells print what
-		// terminals act on as it is.
+		// A name with a line break would become several, and shells print control characters as
+		// they are.
 		if !strings.ContainsFunc(l.Name, unicode.IsControl) {
 			names = append(names, l.Name)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 )
 
-// closeTimeout bounds what is done after a command's context has ended.
+// closeTimeout bounds the work after a command's context has ended.
 const closeTimeout = 2 * time.Second
 
 // withRedis calls do with a connection to the servers that flags and

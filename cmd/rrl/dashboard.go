@@ -48,20 +48,20 @@ func newDashboard(a *app) *cobra.Command {
 		Short: "Serve a web page that shows limiters live, and changes them",
 		Long: `Serve a web page that shows the limiters live: how much of each is in use, which
 clients use it, when permits come back, and what is wrong. PATTERN is one of Redis' SCAN,
-such as 'api:*': limiters outside of it can be neither looked at nor changed.
+such as 'api:*': limiters that don't match can be neither seen nor changed.
 
 It shows the server that --redis or $REDIS_URL names. Without both, or with --demo,
 it brings its own small server, with limiters in use, to look around. It never sends
-more than about --reads commands a second, however many look, and none while no
-one does.
+more than about --reads commands a second, however many pages are open, and none
+while no page is open.
 
 It listens on this machine alone, unless --listen says otherwise. If other machines
 reach it, looking needs a token: --token, or $RRL_DASHBOARD_READ_TOKEN, which ps does
-not show. With --open looking needs none. Browsers that reach the page by a host name
-get it if --host names that.
+not show. With --open looking needs none. For browsers that reach the page by a host
+name, give that name with --host.
 
-Nothing can be changed without --write, and then with a token of its own only: it is
-$RRL_DASHBOARD_TOKEN or --token-file, or else a new one that is printed.
+Changes need --write and a token of their own: $RRL_DASHBOARD_TOKEN, or the content of
+--token-file, or else a new one that is printed.
 
 Keys of fixed windows, sliding logs and token buckets look like other keys: --keys
 names them, as KIND:PREFIX=LIMIT/WINDOW; buckets have CAPACITY+REFILL/INTERVAL
@@ -83,7 +83,7 @@ sliding logs: no other hash's are shown.`,
 	flags.BoolVar(&b.write, "write", false, "offer changes to users with the token for them")
 	flags.StringVar(&b.tokenFile, "token-file", "", "read the token for changes from this `FILE`")
 	flags.StringArrayVar(&b.others, "keys", nil, "`KIND:PREFIX=RATE` of keys that are shown too; may be given more than once")
-	flags.IntVar(&b.reads, "reads", 2000, "commands a second, at most about so many")
+	flags.IntVar(&b.reads, "reads", 2000, "send about so many commands a second at most")
 	return cmd
 }
 
@@ -104,7 +104,7 @@ func (b *board) run(cmd *cobra.Command, a *app, pattern string) error {
 	server := a.connect.Getenv("REDIS_URL") != "" || connects(cmd)
 	switch {
 	case b.demo && connects(cmd):
-		return errors.New("--demo brings a server of its own: leave out the flags that name another")
+		return errors.New("--demo starts its own server: leave out the flags that name another")
 	case b.demo || !server:
 		return b.serveDemo(cmd.Context(), a, cfg)
 	}
@@ -156,7 +156,7 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 		return err
 	}
 	if look != "" && look == token {
-		return errors.New("the token for looking is the one for changes: who may look could change")
+		return errors.New("the token for looking is also the one for changes: choose another, or everyone who may look may change")
 	}
 	cfg.Authorize = dashboard.WithTokens(look, token)
 	listener, err := b.listenWith(ctx, look)
@@ -168,7 +168,7 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 		Handler:           dashboard.Handler(cfg),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second, // of one answer; streams see to theirs
+		WriteTimeout:      30 * time.Second, // of one answer; streams set their own
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
@@ -249,9 +249,9 @@ func (b *board) readToken(getenv func(string) string) (string, error) {
 func checkToken(token string) error {
 	switch {
 	case len(token) < minToken:
-		return fmt.Errorf("the token has %d characters, which is easily guessed; at least %d are wanted", len(token), minToken)
+		return fmt.Errorf("the token has %d characters, which is easily guessed; use at least %d", len(token), minToken)
 	case strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r > '~' }):
-		return errors.New("the token has characters that a browser can't send: letters, digits and signs of ASCII are wanted")
+		return errors.New("the token has characters that a browser can't send: use ASCII letters, digits and signs")
 	}
 	return nil
 }

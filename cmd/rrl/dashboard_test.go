@@ -136,7 +136,7 @@ func TestFlagsOfTheDashboard(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play(`
-dashboard --demo                                     !> --demo brings a server of its own: leave out the flags
+dashboard --demo                                     !> --demo starts its own server: leave out the flags
 dashboard --token short                              !> the token has 5 characters, which is easily guessed
 dashboard --token "sixteen characters" --open        !> --open lets everyone look: give it no token for that
 dashboard --token ""                                 !> --token is empty
@@ -144,7 +144,7 @@ dashboard --host ""                                  !> --host is a name or an a
 dashboard --host http://limits.example               !> --host is a name or an address, such as limits.example.com
 dashboard --write --token-file EMPTY                 !> the token has 0 characters, which is easily guessed
 dashboard --write --token-file NONE                  !> no such file or directory
-dashboard --write --token-file MINE --token "sixteen characters" !> who may look could change
+dashboard --write --token-file MINE --token "sixteen characters" !> everyone who may look may change
 dashboard --reads 1                                  !> --reads is at least 100
 dashboard --listen nowhere                           !> --listen nowhere: listen tcp
 dashboard --listen 0.0.0.0:0                         !> --listen 0.0.0.0:0 lets other machines look
@@ -160,7 +160,7 @@ dashboard --keys token-bucket:api:=x+1/1s            !> want CAPACITY+REFILL/INT
 	servers{t: t}.fails("--keys needs --redis or $REDIS_URL", "dashboard", "--keys", "fixed-window:api:=5/1m")
 }
 
-// What it shows is what was named, and it says so first.
+// It shows the server that was named, and says so first.
 func TestWhatTheDashboardShows(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

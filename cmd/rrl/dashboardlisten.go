@@ -6,8 +6,8 @@ import (
 	"net"
 )
 
-// listenWith listens where --listen says. If other machines reach it, looking needs
-// a token, unless --open says otherwise.
+// listenWith listens at the address of --listen. If other machines reach it, looking needs a
+// token, unless --open is given.
 func (b *board) listenWith(ctx context.Context, lookToken string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", b.listen)
 	if err != nil {

@@ -19,11 +19,11 @@ func newDemo(a *app) *cobra.Command {
 		Use:   "demo",
 		Short: "See a limiter at work, no Redis needed",
 		Long: `See a limiter at work: clients try to take a permit, one try after the other,
-and each try prints a line. At the end the server's own record tells how many
-permits any one interval granted.
+and each try prints a line. At the end it prints, from the server's own record,
+how many permits any one interval granted.
 
-The demo brings its own small server. It uses another one only where --redis
-names it, not by $REDIS_URL, and deletes there what it made.
+The demo starts its own small server. It uses another only if --redis names it,
+whatever $REDIS_URL says, and deletes from it what it made.
 
 Each other limiter has a demo of its own, by name.`,
 		Example: `  rrl demo
@@ -69,7 +69,7 @@ func newScenario(a *app, s demo.Scenario) *cobra.Command {
 		Args:    named(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("redis") {
-				return errors.New("--redis: this demo moves its server's clock, so it brings its own; " +
+				return errors.New("--redis: this demo moves its server's clock, so it starts its own server; " +
 					"on yours try rrl take " + s.Name)
 			}
 			return yesOrNo(s.Run(cmd.Context(), &a.out))

@@ -70,8 +70,8 @@ can't be asked.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&opts.Sample, "sample", 0, "look at so many limiters at most (default: as many as the time allows)")
-	flags.DurationVar(&opts.Time, "time", 5*time.Second, "look at limiters for so long at most")
+	flags.IntVar(&opts.Sample, "sample", 0, "look at this many limiters at most (default: as many as the time allows)")
+	flags.DurationVar(&opts.Time, "time", 5*time.Second, "look at limiters for this long at most")
 	flags.BoolVar(&all, "all", false, "look at all limiters, however long that takes")
 	flags.BoolVar(&selfTest, "self-test", false, "prove that the servers do what limiters need")
 	return cmd

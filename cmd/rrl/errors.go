@@ -21,7 +21,7 @@ func inWords(err error) string {
 	}
 	text := err.Error()
 	if errors.Is(err, limit.ErrCorrupt) {
-		// What is wrong was said; Redis says it again, with the script's name.
+		// Redis repeats the error, with the script's name.
 		text, _, _ = strings.Cut(text, ": WRONGTYPE")
 	}
 	m := callOf.FindStringSubmatch(text)

@@ -40,7 +40,7 @@ acquire a --timeout soon              !> --timeout "soon": want a time, such as 
 acquire a -n two                      !> --permits "two": want a whole number
 acquire a -n 99999999999999999999     !> --permits "99999999999999999999" is out of range
 acquire a --wait=maybe                !> --wait "maybe": want true or false
-set-rate orders -5/1s                 !> -5/1s is below 0; a name that begins so goes after --
+set-rate orders -5/1s                 !> -5/1s is below 0; write -- before a name that begins with -
 set-rate orders                       !> RATE is missing; usage: rrl set-rate NAME RATE
 try-set-rate orders 100               !> want permits/interval, such as 100/s
 update-rate orders 1/1s --type each   !> want overall or per-client
@@ -497,7 +497,7 @@ func TestALimiterThatIsBeingMovedIsListedOnce(t *testing.T) {
 		var got outcome
 		assert.Eventually(t, func() bool { // a busy machine answers nothing in time
 			got = s.rrl("%s {shop}:1", command)
-			return got.code == exitError && strings.Contains(got.stderr, "the cluster moves these keys to another node just now: try again")
+			return got.code == exitError && strings.Contains(got.stderr, "the cluster is moving these keys to another node: try again")
 		}, time.Minute, time.Millisecond, "%s: %v", command, &got)
 	}
 	move.MoveKeys(t, "{shop}:0", "{shop}:3", "{shop}:4", "{shop}:5", "{shop}:6", "{shop}:7")

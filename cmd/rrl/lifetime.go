@@ -64,7 +64,7 @@ Exits 1 if nothing changed: there is no such limiter, or nothing to clear.`,
 						return err
 					}
 					if there {
-						otherwise = "does not expire anyway, nothing changed"
+						otherwise = "has no time to live, nothing changed"
 					}
 				}
 				return a.printChanged(name, "changed", changed, text, otherwise)
@@ -92,7 +92,7 @@ func newDelete(a *app) *cobra.Command {
 		Use:   "delete NAME",
 		Short: "Delete a limiter with all it keeps",
 		Long: `Delete a limiter with all it keeps. A key that holds something else is left alone
-unless --force is given: what counts as a limiter, broken or not, rrl ls lists.
+unless --force is given. rrl ls lists what counts as a limiter, broken or not.
 
 Exits 1 if there is no such limiter.`,
 		Example: `  rrl delete orders`,
@@ -144,15 +144,15 @@ func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string, 
 		}
 	}
 	if foreign(kind, fields) {
-		return fmt.Errorf("%s is a %s and no limiter, nothing changed; rrl delete --force removes it", words.Printable(name), what)
+		return fmt.Errorf("%s is a %s, not a limiter: nothing changed; rrl delete --force removes it", words.Printable(name), what)
 	}
 	return nil
 }
 
 const noLimiter = "is no limiter, nothing changed"
 
-// printChanged prints the outcome of a change, under the given JSON field, and
-// what is so otherwise.
+// printChanged prints the outcome of a change, under the given JSON field: text, or otherwise
+// if nothing changed.
 func (a *app) printChanged(name, field string, changed bool, text, otherwise string) error {
 	if !changed {
 		text = words.Printable(name) + " " + otherwise

@@ -23,7 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// A changed rate is no reason to grant what is in use a second time.
+// A changed rate must not grant permits in use a second time.
 func TestANewRateKeepsPermitsInUse(t *testing.T) {
 	t.Parallel()
 	const kept, all = "=> granted 1 permit, 4 left", "=> granted 1 permit, 94 left"
@@ -60,7 +60,7 @@ update-rate own 5/1h                   => own has 5 permits every 1h for each cl
 	for _, st := range s.show("own").States {
 		assert.EqualValues(t, 4, st.InUse, *st.ClientID)
 	}
-	// What is broken is mended by starting anew, as the error says.
+	// Starting full mends a broken limiter, as the error says.
 	s.HSet("broken", "rate", "ten", "interval", "1000", "type", "0")
 	s.play(`
 set-rate own 5/1h --type overall                 => own has 5 permits every 1h
@@ -127,7 +127,7 @@ update-rate api:[0-9]* 50/1h --yes --json \
 	assert.Contains(t, got.stdout, "\nchanged 2 of 2 limiters\n")
 	s.play("acquire api:00 -n 7 => granted 7 permits, 0 left\n")
 
-	// What is stopped is run again.
+	// A stopped update is run again.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	assert.Equal(t, exitError, rrlWith(ctx, s.env, append([]string{"update-rate", "api:*", "9/1h", "--yes"}, s.flags...)...).code)
@@ -288,7 +288,7 @@ TAKE                               -> denied 1 permit, 0 left, try again in 1h
 }
 
 // A mistyped name does not cost an application its data.
-func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
+func TestOtherKeysAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	require.NoError(t, s.Set("text", "x"))
@@ -300,15 +300,15 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 	const other = "hash of something else"
 	for name, is := range map[string]string{"text": "string", "user": other, "car": other, "job": other} {
 		s.play(`
-delete NAME          !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
-expire NAME 1m       !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
-expire NAME --clear  !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
+delete NAME          !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
+expire NAME 1m       !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
+expire NAME --clear  !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
 `, "NAME", name, "WHAT", is)
 		assert.True(t, s.Exists(name), name)
 	}
 	for _, command := range []string{"set-rate", "try-set-rate", "update-rate"} {
 		s.play(`
-COMMAND user 10/s --keep-alive 1h !> user is a hash of something else and no limiter, nothing changed
+COMMAND user 10/s --keep-alive 1h !> user is a hash of something else, not a limiter: nothing changed
 COMMAND text 10/s                 !> config is of type string, not hash
 `, "COMMAND", command)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// listed is one limiter of the list. Of one that is broken the rest may be missing.
+// listed is one limiter of the list. If it is broken, the rest may be missing.
 type listed struct {
 	Name        string      `json:"name"`
 	State       look.Health `json:"state,omitempty"` // "" if clients have permits of their own
@@ -41,10 +41,9 @@ one of Redis' SCAN, such as 'api:*'. All keys of the database are walked, in
 small steps that don't hold up the server.
 
 Limiters that are broken come first, with what is wrong, then those that are used
-up: no permit is free. A hash that was meant for a limiter is listed as broken: it
-has a rate, and two of rate, interval and type are as Redisson writes them. The
-state of a limiter whose clients have permits of their own is not looked for: rrl
-show NAME does that.`,
+up: no permit is free. A hash counts as a broken limiter if it has a rate, and two
+of rate, interval and type are as Redisson writes them. If each client has permits
+of its own, the state is not shown: rrl show NAME shows it.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json`,
 		Args: named("[PATTERN]"),
@@ -74,7 +73,7 @@ type walk struct {
 
 	mu    sync.Mutex
 	found map[string]*look.Short // SCAN may show a key more than once
-	keys  int64                  // so many there are, about
+	keys  int64                  // about how many there are
 	seen  int64                  // of these, about
 }
 
@@ -160,7 +159,7 @@ func (a *app) printList(limiters []listed) error {
 }
 
 const (
-	maxNameColumn = 60 // a name moves the columns behind it so far at most
+	maxNameColumn = 60 // a name moves the columns behind it at most this far
 	minNameColumn = 12
 )
 

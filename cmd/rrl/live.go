@@ -55,20 +55,20 @@ func newTop(a *app) *cobra.Command {
 		Use:   "top [PATTERN]",
 		Short: "Show limiters live, those in most use first",
 		Long: `Show limiters live: how much of each is in use and free, how many permits were
-granted in the last second, and who took those in use, where members tell.
+granted in the last second, and who took those in use, if known.
 PATTERN is one of Redis' SCAN, such as 'api:*'. Limiters that are broken, as ls
 lists them, come first in the order by use.
 
 On a terminal it draws a screen: the arrows, page keys, g and G scroll, enter opens
-a limiter as watch shows it and q or escape comes back; q quits, s sorts by the
-next of the orders, r reverses, / filters by a part of the name while you type, p
-pauses. Elsewhere, and with --count,
-it prints a table a sample, and with --json an object a line.
+a limiter as watch shows it and q or escape comes back; q quits, s changes the
+order, r reverses it, / filters by a part of the name while you type, p pauses.
+Without a terminal, or with --count, it prints a table for each sample, and with
+--json an object on each line.
 
 It never sends more than about --reads commands a second, a SCAN counted as 50:
-it walks all keys in pages, round by round, glances at each limiter that it
-meets, and reads in full only those that it shows. The first line says how far
-the first round is, the second what this costs the server.`,
+it walks all keys again and again in pages, reads a little of each limiter that it
+finds, and reads in full only those that it shows. The first line says how far
+the first walk is, the second what this costs the server.`,
 		Example: `  rrl top
   rrl top 'api:*' --sort granted
   rrl top --json --count 1 --rows 5`,
@@ -107,7 +107,7 @@ the first round is, the second what this costs the server.`,
 	flags.BoolVar(&top.View.Reverse, "reverse", false, "turn the order round")
 	flags.StringVar(&top.View.Filter, "filter", "", "only limiters with this `TEXT` in their name")
 	flags.IntVar(&top.View.Rows, "rows", 0, "limiters shown (default: what fits, "+strconv.Itoa(pipedRows)+" without a terminal)")
-	flags.IntVar(&top.Reads, "reads", 3000, "commands a second, at most about so many")
+	flags.IntVar(&top.Reads, "reads", 3000, "send about so many commands a second at most")
 	return cmd
 }
 
@@ -117,12 +117,12 @@ func newWatch(a *app) *cobra.Command {
 		Use:   "watch NAME",
 		Short: "Show a limiter's free permits and grants as a live graph",
 		Long: `Show a limiter's free permits and what it grants, as a graph that moves on with
-each sample; q quits. If the output is not a terminal, it prints a line a sample,
-and with --json an object a line. It costs the server about seven short commands
-a sample.
+each sample; q quits. If the output is not a terminal, it prints a line for each
+sample, and with --json an object on each line. Each sample costs the server about
+seven short commands.
 
-Grants are counted by the members that are there when a sample is taken: choose
-an --interval shorter than the limiter's.
+Grants are counted from what Redis holds when a sample is taken: choose an
+--interval shorter than the limiter's.
 
 If each client has permits of its own, free permits are those of the client
 with the fewest; --client-id names one.

@@ -114,7 +114,7 @@ func (a *app) explainRelease(ctx context.Context, conn *connect.Connection, name
 	if answer, ok := errors.AsType[redis.Error](err); ok && (script.Code(answer) == "CORRUPT" || script.Code(answer) == "WRONGTYPE") {
 		found, lookErr := look.Inspect(ctx, conn.Client, name, look.OneClient(conn.Client, name, a.clientID))
 		if lookErr == nil && found.Broken != "" {
-			return errors.New("broken: " + found.Broken + "; rrl show says more")
+			return errors.New("broken: " + found.Broken + "; see rrl show")
 		}
 	}
 	return script.Explain(err, keys.Names(), "what a limiter has there", `name the limiter without braces or with one hash tag, as in "{shop}orders"`)

@@ -146,8 +146,7 @@ there; 2 an error, wrong usage included.`,
 	return root
 }
 
-// checkFlags finds what is wrong with flags that all commands have, also those
-// that have no use for them.
+// checkFlags checks the flags that all commands have, even if the command does not use them.
 func (a *app) checkFlags(flags, root *pflag.FlagSet) error {
 	if err := notEmpty(flags, root); err != nil {
 		return err

@@ -49,7 +49,7 @@ type servers struct {
 	addr  string                // if it is one server
 }
 
-// rrl runs a command line, formatted as by fmt.Sprintf. Its words may be quoted as in Go.
+// rrl runs a command line, formatted as fmt.Sprintf does. Its words may be quoted as in Go.
 func (s servers) rrl(format string, args ...any) outcome {
 	s.t.Helper()
 	return s.run(s.t.Context(), argsOf(fmt.Sprintf(format, args...))...)
@@ -425,7 +425,7 @@ func TestDocsNameEachCommandAndFlag(t *testing.T) {
 
 const pictureFile = "../../docs/demo.svg"
 
-var update = flag.Bool("update", false, "record the demo in docs/demo.svg anew")
+var update = flag.Bool("update", false, "record the demo in docs/demo.svg again")
 
 // TestThePictureOfTheDemo holds README's picture against what the demo prints.
 // "go test ./cmd/rrl -run TestThePictureOfTheDemo -update" records it anew.

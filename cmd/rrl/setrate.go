@@ -16,7 +16,7 @@ type rateFlags struct {
 	rateType  string
 	keepAlive span
 	reset     bool
-	keepState bool // what is so without reset; it had a flag before that had one
+	keepState bool // the default without reset; it had a flag before reset had one
 }
 
 func (f *rateFlags) add(cmd *cobra.Command, state bool) {
@@ -148,10 +148,9 @@ func newSetRate(a *app) *cobra.Command {
 			Use:   "set-rate NAME RATE",
 			Short: "Set a limiter's rate, whatever it was",
 			Long: `Set a limiter's rate, whatever it was. Permits in use stay counted, unless
---reset is given: then the limiter starts full. So it does if --type is given and
-changes the type.
+--reset is given or --type changes the type: then the limiter starts full.
 
-If each client has permits of its own, --reset is for those of the client that
+If each client has permits of its own, --reset affects only the client that
 --client-id names.`,
 			Example: `  rrl set-rate orders 100/1s
   rrl set-rate orders 200/1s --reset`,
@@ -177,7 +176,7 @@ would change and the first of them, and asks; --yes answers, --dry-run ends ther
 Each limiter keeps its type and its keep-alive time, unless a flag names another.
 Ctrl-C stops it between two limiters; run again, it changes the rest.
 
-Exits 1 if there is no such limiter, and none is made, or the answer was no; 2 if
+Exits 1 if there is no such limiter (none is made) or the answer was no; 2 if
 some could not be changed.`,
 			Example: `  rrl update-rate orders 50/1s
   rrl update-rate 'api:*' 50/1h --dry-run

@@ -113,8 +113,7 @@ func stateText(s *look.Inspection) string {
 	return text
 }
 
-// printAnomalies says what is wrong with the limiter, and of what breaks it what
-// helps.
+// printAnomalies prints the limiter's problems and, if one breaks it, what to do.
 func (a *app) printAnomalies(line func(format string, args ...any), s *look.Inspection) {
 	if len(s.Anomalies) == 0 {
 		return

@@ -56,7 +56,8 @@ func newTake(a *app) *cobra.Command {
 of a few lines, under the same keys. It is one try; acquire is for limiters of
 Redisson's kind. With --peek nothing is taken.
 
-Nothing in their keys identifies them or their limit, so ls and top can't list them.
+Nothing in their keys names the limiter or the limit, so ls and top can't list
+them.
 
 Exits 0 if the permits were granted, 1 if not.`,
 		Example: strings.Join(examples, "\n"),
@@ -192,7 +193,7 @@ func (t taken) String() string {
 	if t.peek {
 		free := t.Remaining
 		if t.Granted {
-			free += t.Permits // the decision is that of taking them
+			free += t.Permits // the decision is the one of taking them
 		}
 		s := fmt.Sprintf("%d of %d left", free, t.Limit)
 		if t.RetryAfterMS > 0 {

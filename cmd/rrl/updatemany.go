@@ -186,7 +186,7 @@ func (u *updateMany) ask(plan *ratePlan, name string) error {
 	return errNo
 }
 
-// ratePlan is what is to be changed, and then what was.
+// ratePlan is what will be changed, and then what was.
 type ratePlan struct {
 	*rates.Plan
 

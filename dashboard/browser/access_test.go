@@ -35,8 +35,8 @@ func loggedIn(cfg *dashboard.Config) {
 	cfg.Authorize = func(*http.Request, dashboard.Action) (string, error) { return "alice", nil }
 }
 
-// TestOtherPagesChangeNothing: a page of another site, open in the same browser, can
-// have it send requests.
+// TestOtherPagesChangeNothing: a page of another site, open in the same browser, can make it
+// send requests.
 func TestOtherPagesChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, loggedIn)
@@ -61,7 +61,7 @@ func TestOtherPagesChangeNothing(t *testing.T) {
 	} {
 		p.eval(fmt.Sprintf(`(async () => { try { await (`+send+`) } catch {} })()`, target, body))
 	}
-	// The same from the page itself is a change, so that what was sent was right.
+	// The same request from the page itself makes the change, so it was well formed.
 	require.Eventually(t, func() bool { return len(p.asked("api/change")) >= 4 }, patience, 10*time.Millisecond)
 	own := open(t, s.url, look{})
 	assert.Equal(t, "[]", get[string](own, `fetch('api/audit').then(r => r.json()).then(r => JSON.stringify(r.entries))`))
@@ -221,8 +221,7 @@ func TestADashboardThatGoesAway(t *testing.T) {
 	})
 }
 
-// TestBesideRedisson: the page shows what a Redisson does, and it goes by what is
-// changed on the page.
+// TestBesideRedisson: the page shows what a Redisson does, and it follows changes on the page.
 func TestBesideRedisson(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
@@ -292,7 +291,7 @@ func hostile() []string {
 	}
 }
 
-// harmless is that no markup has come of names: the page has none of these.
+// harmless checks that names have become no markup: the page has none of these.
 const harmless = `document.querySelectorAll('img, iframe, base, style, meta[http-equiv], form[action], [onerror], [onload], [onclick], ' +
   '[onmouseover], [style*="fixed"], script:not([src])').length`
 

@@ -114,7 +114,7 @@ var (
 // forms are the changes of a limiter of which 40 permits of 100 are in use.
 var forms = []struct {
 	name, action  string
-	fill          [][2]string // fields and what is typed or chosen
+	fill          [][2]string // fields and their values
 	before, after string
 	want          outcome
 }{
@@ -283,8 +283,8 @@ func TestAClientsOwnPermits(t *testing.T) {
 	assert.Equal(t, outcome{cfg, 15, 0}, s.outcome(theirs))
 }
 
-// TestDialogs holds what is asked before a change: a token, and that what was shown is
-// what is done.
+// TestDialogs checks the questions before a change: a token, and that the change made is the
+// one shown.
 func TestDialogs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)

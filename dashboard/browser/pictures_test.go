@@ -143,8 +143,8 @@ func (p *tab) png() []byte {
 	return call(p, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng}).Data
 }
 
-// picture keeps one among the test's artifacts (go test -artifacts), for who looks
-// after a failure.
+// picture keeps one among the test's artifacts (go test -artifacts), to look at after a
+// failure.
 func (p *tab) picture(name string) {
 	p.t.Helper()
 	path := filepath.Join(p.t.ArtifactDir(), name+".png")
@@ -198,9 +198,8 @@ func paletteOf(counts map[color.RGBA]int) color.Palette {
 // firstPaint is when the page first drew text, in milliseconds after it was asked for.
 const firstPaint = `(performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0)`
 
-// TestThePageIsLight holds what the page weighs, and how soon there is something to
-// see. What is measured of the time goes to docs/dashboard.md with -update, on a
-// machine that does nothing else.
+// TestThePageIsLight holds what the page weighs, and how soon there is something to see. The
+// times measured go to docs/dashboard.md with -update, on a machine that does nothing else.
 func TestThePageIsLight(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
@@ -257,7 +256,7 @@ func (s *site) used() (seconds, commands float64) {
 	return s.info("CPU", "used_cpu_sys", "used_cpu_user"), s.info("stats", "total_commands_processed")
 }
 
-// measured is what the page costs with so many limiters.
+// measured is what the page costs with that many limiters.
 type measured struct {
 	paint, shown float64 // milliseconds until there was something to see, and until there were limiters
 	cost         float64 // milliseconds of the server's processor, a second
@@ -303,7 +302,7 @@ func median(all []float64) float64 {
 	return all[len(all)/2]
 }
 
-// TestFigures writes what was measured to docs/dashboard.md, with -update.
+// TestFigures writes its measurements to docs/dashboard.md, with -update.
 //
 //nolint:paralleltest // what is measured should have the machine for itself
 func TestFigures(t *testing.T) {

@@ -61,7 +61,7 @@ func writable(cfg *dashboard.Config) {
 	cfg.Authorize = dashboard.WithToken(token)
 }
 
-// withOthers has a site know limiters of keys: sessions, a sliding log whose keys may
+// withOthers configures a site with limiters of keys: sessions, a sliding log whose keys may
 // have thresholds of their own; visits, a fixed window; and uploads, token buckets.
 func withOthers(cfg *dashboard.Config) {
 	sessions, visits, uploads := others(cfg.Redis)

@@ -64,7 +64,7 @@ func startChromium() (context.Context, error) {
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(findChromium()),
 		chromedp.DisableGPU,
-		// What is looked at and measured must not depend on the machine.
+		// Sizes and pictures must not depend on the machine.
 		chromedp.Flag("force-device-scale-factor", "1"),
 		chromedp.Flag("hide-scrollbars", false),
 		chromedp.Flag("font-render-hinting", "none"),
@@ -385,7 +385,7 @@ func (p *tab) click(selector string) {
 	p.do(chromedp.MouseClickXY(at[0], at[1]))
 }
 
-// fill types the text over what is in the field.
+// fill replaces the field's text.
 func (p *tab) fill(selector, text string) {
 	p.t.Helper()
 	p.click(selector)
@@ -405,7 +405,7 @@ func (p *tab) choose(selector, value string) {
 	require.Equal(p.t, value, get[string](p, one(selector)+".value"))
 }
 
-// press types a key, such as kb.Tab, where the focus is.
+// press types a key, such as kb.Tab, at the focus.
 func (p *tab) press(key string, modifiers ...chromedp.Modifier) {
 	p.t.Helper()
 	p.do(chromedp.KeyEvent(key, chromedp.KeyModifiers(modifiers...)))

@@ -94,7 +94,7 @@ const wide = `[...document.querySelectorAll('body *')].filter(e => {
   return true
 }).map(e => e.nodeName + '#' + e.id + '.' + e.className)`
 
-// cut are the figures, and heads of figures, of which a part is not to be seen.
+// cut are the figures, and heads of figures, that are partly hidden.
 const cut = `[...document.querySelectorAll('.n, .n *')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 &&
   getComputedStyle(e).display !== 'inline').map(e => e.innerText)`
 
@@ -146,7 +146,7 @@ for (const e of document.querySelectorAll('[role=status], [role=alert], [role=lo
   new MutationObserver(() => announced.push(e.id + ': ' + e.innerText)).observe(e, {subtree: true, childList: true, characterData: true})
 `
 
-// boxes tells where everything is that has an id.
+// boxes returns the place of every element with an id.
 const boxes = `[...document.querySelectorAll('main [id], main th')].filter(e => e.checkVisibility()).map(e => {
   const box = e.getBoundingClientRect()
   return e.nodeName + '#' + e.id + ' ' + [box.x, box.y, box.width].map(Math.round).join(' ')
@@ -243,7 +243,7 @@ func TestALimitersOwnPage(t *testing.T) {
 const focused = `(e => e === document.body ? '' : e.id ? '#' + e.id : e.dataset.action ? 'action ' + e.dataset.action :
   e.dataset.nav ? 'nav ' + e.dataset.nav : e.name ? e.name : e.nodeName + ' ' + e.innerText.trim())(document.activeElement)`
 
-// outlined is that one can see where the focus is.
+// outlined checks that the focus is visible.
 const outlined = `(e => {
   const s = getComputedStyle(e)
   return (s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1) || s.boxShadow !== 'none'

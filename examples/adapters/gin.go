@@ -1,8 +1,8 @@
 // Package adapters shows httplimit in front of chi, gin and echo.
 //
-// httplimit.New returns middleware of net/http, func(http.Handler) http.Handler.
-// chi takes such as it is, by Use or With. echo has echo.WrapMiddleware for it.
-// gin has nothing, so this package has [Gin], to be copied.
+// httplimit.New returns middleware of net/http, func(http.Handler) http.Handler. chi takes such
+// middleware directly, with Use or With. echo has echo.WrapMiddleware for it. gin has nothing,
+// so this package has [Gin], to be copied.
 //
 // The limit is the outermost thing that should happen to a request: put it before
 // what costs something, and after what says who the user is. What rewrites the
@@ -23,8 +23,8 @@ import (
 // Pattern is gin's full path meanwhile, so that httplimit.Route works. Handlers
 // before find theirs as they left it.
 //
-// The ResponseWriter stays gin's own: this is for middleware that passes it on as
-// it is, as httplimit's does, and not for such as wraps it, to compress for one.
+// The ResponseWriter stays gin's own: this is for middleware that passes it on as it is, as
+// httplimit's does, and not for middleware that wraps it, for example to compress.
 func Gin(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		before, pattern := c.Request, c.Request.Pattern

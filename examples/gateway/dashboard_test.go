@@ -103,7 +103,7 @@ func (p prometheusServer) get(path string, query url.Values) ([]byte, error) {
 	return text, err
 }
 
-// vector is the answer to a query: values by that of one label.
+// vector is the answer to a query: values by one label's value.
 type vector map[string]float64
 
 // query asks for the value of an expression at a moment.
@@ -138,7 +138,7 @@ func (p prometheusServer) query(expr, label string, at time.Time) (vector, error
 	return all, nil
 }
 
-// What is refused, slow and down here must be seen in the dashboard and by the alerts.
+// Refusals, slow calls and outages must show in the dashboard and the alerts.
 func TestDashboardAndAlertsUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
@@ -231,7 +231,7 @@ func (w *watched) redisAgain() {
 	}, nil, nil)
 }
 
-// allCounted compares what was counted in all with each single answer.
+// allCounted compares the total counts with the single answers.
 func (w *watched) allCounted() {
 	forever := time.Hour
 	for outcome, status := range map[string]int{"granted": 200, "refused": 429} {
@@ -248,7 +248,7 @@ func (w *watched) allCounted() {
 	}
 }
 
-// traffic is requests to a gateway, and what came of them.
+// traffic is requests to a gateway, and their results.
 type traffic struct {
 	t    *testing.T
 	site *site
@@ -270,8 +270,8 @@ type sample struct {
 	status int
 }
 
-// send makes so many callers send requests until stop is called, each with a pause
-// after an answer.
+// send makes that many callers send requests until stop is called, each with a pause after an
+// answer.
 func (l *traffic) send(callers int, pause time.Duration, user func() string, method, path string) {
 	for range callers {
 		l.callers.Go(func() {
@@ -318,7 +318,7 @@ const (
 	prompts = "/chat"
 )
 
-// prompt is what is sent to prompts: 2 words that ask for 150.
+// prompt is the body sent to prompts: 2 words that ask for 150.
 const prompt = `{"prompt": "say hello", "words": 150}`
 
 // rates are how many answers of each kind came a second.

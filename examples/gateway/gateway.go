@@ -24,7 +24,7 @@ import (
 // What the names of all keys in Redis begin with.
 const (
 	userPrefix   = "limit:"            // limit:<user>:<uri>: a sliding log
-	thresholds   = "rate:limit:config" // the hash of what was changed for single keys
+	thresholds   = "rate:limit:config" // the hash of thresholds of single keys
 	clientPrefix = "gateway:"          // gateway:client:<address>, gateway:admin:<address>, gateway:tokens:<user>: RateLimiters
 	shopLimiter  = "gateway:shop"      // a RateLimiter
 )
@@ -45,7 +45,7 @@ type config struct {
 	log           *slog.Logger
 }
 
-// gateway is the handler of all that comes in.
+// gateway is the handler of all incoming requests.
 type gateway struct {
 	config
 	http.Handler
@@ -115,13 +115,13 @@ func (g *gateway) limited(name string, rate httplimit.Rate) func(http.Handler) h
 	return declare(rate)
 }
 
-// observer has the metrics of one limiter, or of all that a Client has.
+// observer has the metrics of one limiter, or of all of a Client's.
 func (g *gateway) observer() limit.Observer {
 	return otellimit.New(otellimit.WithMeterProvider(g.meters))
 }
 
-// paced returns middleware that sends no more requests a second than a service can
-// bear, from all callers together. Requests above that wait, for the timeout at most.
+// paced returns middleware that limits the requests a second that a service gets from all
+// callers together. Requests above that wait, for the timeout at most.
 func (g *gateway) paced(next http.Handler) http.Handler {
 	shop := g.client.RateLimiter(shopLimiter,
 		rratelimiter.WithDefault(rratelimiter.PerSecond(g.shopRate)), rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: 200 * time.Millisecond}))

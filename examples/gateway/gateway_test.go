@@ -333,8 +333,8 @@ func tryReadme(t *testing.T, text string, start func() *site) {
 	}
 }
 
-// runConsoles runs all commands of the text, and returns what is wrong with the first
-// that prints something else.
+// runConsoles runs all commands of the text, and returns the error of the first that prints
+// something else.
 func (s *site) runConsoles(text string) error {
 	run := 0
 	for _, console := range consoles.FindAllStringSubmatch(text, -1) {

@@ -144,7 +144,7 @@ func virtual(t *testing.T, quota int64, failure limit.Failure,
 	})
 }
 
-// answer is what came of a request.
+// answer is the result of a request.
 type answer struct {
 	*http.Response
 
@@ -187,7 +187,7 @@ func (s *site) admin(what, body string, status int) answer {
 	return s.ask(what, body, http.Header{"Authorization": {"Bearer " + token}, "Content-Type": {"application/json"}}, status)
 }
 
-// threshold is that of a user for /hello.
+// threshold is a user's threshold for /hello.
 func threshold(user string) string {
 	return "/admin/threshold?" + url.Values{"limiter": {"hello"}, "key": {"limit:" + user + ":/hello"}}.Encode()
 }

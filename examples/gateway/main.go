@@ -135,7 +135,7 @@ func failureOf(name string) (limit.Failure, error) {
 	return limit.Failure{}, errors.New("it is closed, open or local")
 }
 
-// start serves handler at address and returns where that is, and what stops it:
+// start serves handler at address and returns the address it got, and a function that stops it:
 // requests under way have a few seconds to end.
 func start(address string, handler http.Handler, log *slog.Logger) (at *url.URL, stop func(), err error) {
 	l, err := net.Listen("tcp", address)

@@ -68,8 +68,8 @@ func shop() http.Handler {
 	})
 }
 
-// chat is the third: a language model that says hello as often as it is asked to. A word is
-// a token. The usage is in the answer or, of one that is streamed, in its last event.
+// chat is the third: a language model that says hello as often as a request asks. A word is a
+// token. The usage is in the answer or, of one that is streamed, in its last event.
 func chat() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var asked struct {

@@ -18,8 +18,8 @@ const usualAnswer = 100
 // some four letters.
 func estimate(r *http.Request) int64 { return usualAnswer + max(0, r.ContentLength)/4 }
 
-// model passes requests on to the language model, of which each user may use so many
-// tokens a minute. They are charged the estimate, until the answer says what it was.
+// model passes requests on to the language model, and limits the tokens a minute that each user
+// may use. They are charged the estimate, until the answer says what it was.
 func (g *gateway) model() http.Handler {
 	proxy := g.proxy(g.chat)
 	proxy.Transport = settling{g, g.transport}

@@ -34,7 +34,7 @@ func (c *call) body() (fields, error) {
 	}
 	f, err := parseObject(text)
 	if err != nil {
-		return nil, answer.BadRequest("the body is no JSON object as it should be: %v", err)
+		return nil, answer.BadRequest("the body is not the JSON object that is expected: %v", err)
 	}
 	return f, nil
 }
@@ -123,7 +123,7 @@ func parseDuration(text string) (time.Duration, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n > math.MaxInt64/int64(time.Millisecond) || n < 0 {
-		return 0, errors.New("no number of milliseconds")
+		return 0, errors.New("not a whole number of milliseconds")
 	}
 	return time.Duration(n) * time.Millisecond, nil
 }

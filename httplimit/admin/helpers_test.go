@@ -35,7 +35,7 @@ const (
 	configKey = "rate:limit:config"
 )
 
-// anyone lets everybody do everything.
+// anyone lets anyone do everything.
 func anyone(*http.Request, admin.Access) (string, error) { return actor, nil }
 
 // rig is a handler on a miniredis.
@@ -141,7 +141,7 @@ func serve(t *testing.T, h http.Handler, req *http.Request) *httptest.ResponseRe
 	return w
 }
 
-// records is what was logged as JSON, a map a line.
+// records returns the log's JSON lines as maps.
 type records struct {
 	mu    sync.Mutex
 	lines []map[string]any
@@ -159,7 +159,7 @@ func (r *records) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// take returns what was logged since the last call.
+// take returns the log since the last call.
 func (r *records) take() []map[string]any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -350,7 +350,7 @@ func (d document) checkAnswer(t *testing.T, method, path string, w *httptest.Res
 	require.NoError(t, d.check(media["schema"], answer), "%s %s: %s", method, path, w.Body)
 }
 
-// checkBody returns what is against the description in the body of a request.
+// checkBody returns how the body of a request violates the description.
 func (d document) checkBody(t *testing.T, what, body string) error {
 	t.Helper()
 	method, target, _ := strings.Cut(what, " ")

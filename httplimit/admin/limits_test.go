@@ -215,7 +215,7 @@ func TestConcurrentChangesAreLoggedAsAChain(t *testing.T) {
 	}
 }
 
-// threshold is that of the key "k".
+// threshold is the threshold of the key "k".
 const threshold = "/threshold?limiter=web&key=k"
 
 func target(key string) string {
@@ -423,7 +423,7 @@ func TestChangeOfUnknownOutcome(t *testing.T) {
 			r, p := proxied(t, func(cfg *admin.Config) { cfg.Timeout = 0 })
 			r.ask("PUT /rate?name=orders", rateBody(1, "1s"), http.StatusOK, "")
 			r.log.take()
-			p.OnCommand(redistest.Nth(2, "EVALSHA", fault)) // the first one reads what was before
+			p.OnCommand(redistest.Nth(2, "EVALSHA", fault)) // the first one reads the old state
 			start := time.Now()
 			r.ask("PUT /rate?name=orders", rateBody(2, "1s"), http.StatusBadGateway, "")
 			assert.LessOrEqual(t, time.Since(start), 5*time.Second)

@@ -23,7 +23,7 @@ func (c *call) problemOf(err error) (r *answer.Error, loud bool) {
 	}
 	switch {
 	case c.err != nil:
-		return &answer.Error{Status: http.StatusInternalServerError, Detail: "this handler is not set up as it should be: see the log"}, true
+		return &answer.Error{Status: http.StatusInternalServerError, Detail: "the Config of this handler is not valid: see the log"}, true
 	case errors.Is(err, limit.ErrInvalidConfig), errors.Is(err, limit.ErrInvalidPermits):
 		return &answer.Error{Status: http.StatusBadRequest, Detail: err.Error()}, true
 	case errors.Is(err, rratelimiter.ErrNotInitialized):

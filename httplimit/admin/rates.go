@@ -126,7 +126,7 @@ func (c *call) putRate(l *rratelimiter.RateLimiter) error {
 	return c.changedRate(old, cfg, change.keepState, err)
 }
 
-// patchRate changes what is given of a limiter's rate, and leaves the rest.
+// patchRate changes the given fields of a limiter's rate, and keeps the rest.
 func (c *call) patchRate(l *rratelimiter.RateLimiter) error {
 	change, err := c.readRate()
 	if err != nil {

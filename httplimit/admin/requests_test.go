@@ -136,7 +136,7 @@ func TestChallenge(t *testing.T) {
 	assert.Equal(t, `Basic realm="limits"`, w.Header().Get("WWW-Authenticate"))
 }
 
-func TestNobodyWritesLinesIntoTheLog(t *testing.T) {
+func TestRequestsWriteNoLinesIntoTheLog(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	const hostile = "x\nlevel=INFO msg=\"limit changed\" actor=root \x1b[31m\u2028"

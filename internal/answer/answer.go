@@ -53,7 +53,7 @@ func write(w http.ResponseWriter, contentType string, status int, body any) {
 	_, _ = w.Write(append(text, '\n')) // a client that has gone gets nothing
 }
 
-// Body returns a request's body, of at most so many bytes, which must be JSON by its
+// Body returns a request's body, of at most this many bytes, which must be JSON by its
 // Content-Type. The error is an *Error.
 func Body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	if !isJSON(r.Header) {

@@ -1,6 +1,6 @@
 // Package ask is what HTTP and gRPC middleware have in common: their options, and how they ask limiters
-// for requests: for a bounded time, even if the limiter ignores its context, and giving back what is
-// granted too late. While a limiter fails, only probes ask it, and its policy answers.
+// for requests: for a bounded time, even if the limiter ignores its context, and giving back grants
+// that come too late. While a limiter fails, only probes ask it, and its policy answers.
 package ask
 
 import (
@@ -122,8 +122,7 @@ func (a attempt) reserve(ctx context.Context) (o Outcome) {
 	return o
 }
 
-// await returns the outcome, or ctx's end if that comes first. What is granted
-// after that is given back.
+// await returns the outcome, or ctx's end if that comes first. A later grant is given back.
 func (c *Call) await(ctx context.Context) Outcome {
 	if c.most > 0 {
 		var cancel context.CancelFunc

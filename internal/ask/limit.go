@@ -43,7 +43,7 @@ func (o *Options) Limit(name string, limiter, own limit.Limiter, window func() t
 	l.breaker, l.open = &outage.Breaker{}, o.Failure.Open()
 	if part, ok := o.Failure.Local(); ok {
 		if window == nil {
-			return nil, errors.New("WithFailure: FailLocal needs a limiter that tells its window, a limit.Windowed")
+			return nil, errors.New("WithFailure: FailLocal needs a limiter that knows its window, a limit.Windowed")
 		}
 		l.share = newShare(part, window)
 	}
@@ -82,8 +82,8 @@ func (l *Limit) Question(key string) Question {
 
 // Why a limiter that left the last requests undecided was not asked.
 var (
-	errNotAsked = fmt.Errorf("%w: the last requests were not decided, and the limiter was not asked", limit.ErrUnavailable)
-	errProbing  = fmt.Errorf("%w: the last requests were not decided, and the limiter has %v", limit.ErrUnavailable, outage.Patience)
+	errNotAsked = fmt.Errorf("%w: the limiter left the last requests undecided, so it was not asked", limit.ErrUnavailable)
+	errProbing  = fmt.Errorf("%w: the limiter left the last requests undecided, and did not answer this one within %v", limit.ErrUnavailable, outage.Patience)
 )
 
 // begin asks the limiter, unless the breaker is open.

@@ -37,7 +37,7 @@ func (o *Options) SetPrefix(prefix string) error {
 // SetTimeout implements WithTimeout.
 func (o *Options) SetTimeout(d time.Duration) error {
 	if d < 0 {
-		return fmt.Errorf("WithTimeout: %v", d)
+		return fmt.Errorf("WithTimeout: %v is below 0", d)
 	}
 	o.Timeout = d
 	return nil
@@ -99,7 +99,7 @@ func (o *Options) Begin(limiter limit.Limiter, prefix string) {
 // CheckTag returns an error if keys of that prefix must have a hash tag and can't.
 func (o *Options) CheckTag(prefix string) error {
 	if o.Tagged && strings.ContainsAny(prefix, "{}") {
-		return fmt.Errorf("WithHashTag: the prefix %q has braces", prefix)
+		return fmt.Errorf("WithHashTag: the prefix %q has braces: choose one without", prefix)
 	}
 	return nil
 }

@@ -79,20 +79,20 @@ func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit
 func window() time.Duration { return time.Minute }
 
 // escaped runs a test with a limiter that has a policy.
-func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, say asking, told *limitertest.Recorder)) {
+func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, say asking, recorder *limitertest.Recorder)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		told := &limitertest.Recorder{}
+		recorder := &limitertest.Recorder{}
 		o := &ask.Options{Timeout: time.Second}
 		require.NoError(t, o.SetFailure(f))
-		require.NoError(t, o.SetObserver(told))
+		require.NoError(t, o.SetObserver(recorder))
 		l, err := o.Limit("test", s, nil, window)
 		require.NoError(t, err)
 		test(t, func(ctx context.Context, key string, n int64) (ask.Question, time.Duration) {
 			start := time.Now()
 			q := decide(ctx, o, l, key, n)
 			return q, time.Since(start)
-		}, told)
+		}, recorder)
 		s.hangs.Store(false)
 		time.Sleep(time.Minute)
 	})
@@ -106,7 +106,7 @@ func TestBreaker(t *testing.T) {
 	t.Parallel()
 	for _, heeds := range []bool{true, false} {
 		s := &server{heeds: heeds}
-		escaped(t, limit.FailOpen(), s, func(t *testing.T, say asking, told *limitertest.Recorder) {
+		escaped(t, limit.FailOpen(), s, func(t *testing.T, say asking, recorder *limitertest.Recorder) {
 			q, _ := say(t.Context(), "k", 1)
 			assert.Equal(t, ask.Granted, q.State)
 			s.hangs.Store(true)
@@ -133,14 +133,14 @@ func TestBreaker(t *testing.T) {
 			assert.Equal(t, ask.Granted, q.State)
 			assert.Zero(t, took, "a probe that is answered at once is an answer")
 			synctest.Wait()
-			assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds(told))
+			assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds(recorder))
 		})
 	}
 }
 
-func kinds(told *limitertest.Recorder) []limit.EventKind {
+func kinds(recorder *limitertest.Recorder) []limit.EventKind {
 	var all []limit.EventKind
-	for _, e := range told.Events() {
+	for _, e := range recorder.Events() {
 		all = append(all, e.Kind)
 	}
 	return all
@@ -225,12 +225,12 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
-// A local limiter has its share of what was told of a key, and of a key that nothing
-// was told of, of what was told last.
+// A local limiter has its share of the limit reported for a key, and for a key without a
+// report, of the limit reported last.
 func TestFailLocal(t *testing.T) {
 	t.Parallel()
 	s := &server{heeds: true, limits: map[string]int64{"large": 100, "none": 0, "one": 1}}
-	escaped(t, limit.FailLocal(0.5), s, func(t *testing.T, say asking, told *limitertest.Recorder) {
+	escaped(t, limit.FailLocal(0.5), s, func(t *testing.T, say asking, recorder *limitertest.Recorder) {
 		s.hangs.Store(true)
 		q, _ := say(t.Context(), "large", 1)
 		assert.Equal(t, ask.Closed, q.State, "nothing is known")
@@ -262,7 +262,7 @@ func TestFailLocal(t *testing.T) {
 		require.NoError(t, q.GiveBack(t.Context()))
 		q, _ = say(t.Context(), "one", 1)
 		assert.Equal(t, ask.Refused, q.State, "one permit in two minutes")
-		all := told.Decisions()
+		all := recorder.Decisions()
 		assert.Equal(t, limit.FromLocal, all[len(all)-1].Source)
 		assert.Equal(t, limit.Refused, all[len(all)-1].Outcome)
 	})

@@ -126,7 +126,7 @@ func (q *Question) fail(ctx context.Context) {
 		if next := l.share.of(q.Key); next != nil {
 			q.Next, q.State, q.by = next, Unsettled, limit.FromLocal
 		} else {
-			q.Failure = errors.Join(q.Failure, errors.New("FailLocal: the limiter has told no limit yet"))
+			q.Failure = errors.Join(q.Failure, errors.New("FailLocal: the limiter has not reported its limit yet"))
 		}
 	}
 }

@@ -55,13 +55,13 @@ func Settle(ctx context.Context, actual int64) error {
 	s, _ := ctx.Value(settlementKey{}).(*Settlement)
 	switch {
 	case s == nil:
-		return fmt.Errorf("%w: this is no context of a request that came through middleware with WithSettle", limit.ErrInvalidConfig)
+		return fmt.Errorf("%w: the context is not that of a request that passed middleware with WithSettle", limit.ErrInvalidConfig)
 	case actual < 0:
 		return fmt.Errorf("%w: %d is below 0", limit.ErrInvalidPermits, actual)
 	}
 	charges, again := s.all()
 	if len(charges) == 0 && again {
-		return fmt.Errorf("%w: nothing was charged, and it was settled before", limit.ErrSettled)
+		return fmt.Errorf("%w: it was settled before, and nothing was charged", limit.ErrSettled)
 	}
 	errs := make([]error, len(charges))
 	var settling sync.WaitGroup

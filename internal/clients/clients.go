@@ -26,7 +26,7 @@ const (
 	maxName = 128
 )
 
-// Client is what is noted of one.
+// Client is the entry of one Client.
 type Client struct {
 	Name string `json:"name"`
 

@@ -14,8 +14,8 @@ type Test interface {
 	// After returns a channel that is closed when d is over, and what ends that.
 	After(d time.Duration) (due <-chan time.Time, stop func())
 
-	// Enter counts in a caller who waits by After or in a Sleeper's care, or is under way;
-	// leave counts it out.
+	// Enter counts in a caller that waits by After or with a Sleeper, or is under way; leave
+	// counts it out.
 	Enter() (leave func())
 
 	// Join wakes s when the time is moved.
@@ -24,8 +24,8 @@ type Test interface {
 
 // Sleeper waits for times of a Test.
 type Sleeper interface {
-	// Rest reports whether all that is under way waits for the Test; then how many
-	// callers do, and when to wake the first, zero if there is none.
+	// Rest reports whether every caller under way waits for the Test; then how many callers do,
+	// and when to wake the first, zero if there is none.
 	Rest() (waiting int, next time.Time, rests bool)
 
 	// Moved wakes callers whose time has come.

@@ -91,7 +91,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	return a.Answer, err
 }
 
-// lookOn finds out when so many permits will be free, if an answer had only a lower bound.
+// lookOn finds out when that many permits will be free, if an answer had only a lower bound.
 func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before refusal.Moment, a answer) (limit.Decision, error) {
 	d, asked := a.Decision, e.clock.Now()
 	wait, err := e.wait(ctx, l, permits)

@@ -63,7 +63,7 @@ func batchOf(t *rapid.T, requests []drawn) *batch {
 	return b
 }
 
-// told is what matters of the answer to one request.
+// told is the part of the answer to one request that the tests compare.
 type told struct {
 	granted, exceeds, unasked bool
 	remaining                 int64

@@ -19,7 +19,7 @@ const (
 // reportPause is how long an event that lasts is not reported again.
 const reportPause = time.Minute
 
-// found records what an answer says about a limiter's state. What was refused before a repair may be
+// found records what an answer says about a limiter's state. Permits refused before a repair may be
 // free now. The observer is informed now and then.
 func (e *Engine) found(l *Limiter, f findings) {
 	if f&repaired != 0 {

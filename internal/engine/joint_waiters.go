@@ -81,8 +81,8 @@ func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 	}
 }
 
-// secondTry is the part of a keep-alive time, one in so many, after which another caller asks if the
-// one that asked has no answer.
+// secondTry is the divisor of a keep-alive time after which another caller asks if the one that
+// asked has no answer.
 const secondTry = 4 * keepAliveShare
 
 // keepAlive reports whether the caller must ask now to keep its limiters alive: one of those that

@@ -37,7 +37,7 @@ type figures struct {
 	at         time.Time
 }
 
-// part is so many permits of the lease, to be given back.
+// part is a number of permits of the lease, to be given back.
 func (a *leased) part(permits int64) grant {
 	part := a.rest
 	part.permits = permits

@@ -99,7 +99,7 @@ func (l *line) drop(r *request) {
 	l.tell(r, -1)
 }
 
-// tell reports to the observer that so many more wait.
+// tell reports to the observer that this many more callers wait.
 func (l *line) tell(r *request, more int) {
 	if l.observer.Watches() {
 		l.observer.Waits(r.limiter.Observed, more)

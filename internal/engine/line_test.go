@@ -29,11 +29,11 @@ type far struct {
 	mu    sync.Mutex
 	trip  time.Duration // how long round trips take
 	trips []int         // scripts in each
-	loses int           // so many answers get lost, each after half a second
+	loses int           // this many answers get lost, each after half a second
 }
 
-// onFar runs test in a bubble, with an Engine that has so many flights under way at
-// most, to a server that knows the scripts.
+// onFar runs test in a bubble, with an Engine that has that many flights under way at most, to
+// a server that knows the scripts.
 func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e *far)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e
 		}
 		e.trip, e.trips = trip, nil
 		test(t, e)
-		time.Sleep(time.Hour) // what is under way ends
+		time.Sleep(time.Hour) // calls under way end
 		assert.Zero(t, e.Active())
 		assert.Zero(t, e.Queues())
 	})

@@ -108,8 +108,8 @@ func (m *multiRequest) leave() {
 	}
 }
 
-// ask makes one try. It returns early when ctx ends; what is granted later goes back. start is when
-// the caller asked.
+// ask makes one try. It returns early when ctx ends; a later grant goes back. start is when the
+// caller asked.
 func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error) {
 	end := m.engine.answerBy(start.Add(m.engine.conn.Timeout()), m.engine.clock.Machine(m.deadline))
 	if err := m.begin(ctx, start, end); err != nil {

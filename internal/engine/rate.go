@@ -41,8 +41,8 @@ func RateWords(r limit.Rate) []any {
 	return []any{r.Permits, r.Interval.Milliseconds(), kind, r.KeepAlive.Milliseconds()}
 }
 
-// haveRate makes sure, once, that the limiter has the rate of its handle. It returns what is left of
-// the caller's timeout, if it has one.
+// haveRate makes sure, once, that the limiter has the rate of its handle. It returns the rest of the
+// caller's timeout, if it has one.
 func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration) (left time.Duration, err error) {
 	if l.Want == nil || l.Want.set.Load() {
 		return timeout, nil

@@ -25,7 +25,7 @@ type settlement struct {
 	sent    time.Time // when the grant was asked for
 	granted time.Time // when its answer came
 
-	charge []byte    // the member for what is charged beyond permits
+	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
 

@@ -1,5 +1,4 @@
-// Package holders finds, by the marks that members of permits bear, who has a limiter's
-// permits in use.
+// Package holders finds who has a limiter's permits in use, by the marks in the members.
 package holders
 
 import (

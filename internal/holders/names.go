@@ -26,7 +26,7 @@ type Names struct {
 	all   []clients.Client
 }
 
-// newNames reads what was noted. Entries that are not ours are left out.
+// newNames reads the entries. Entries that are not ours are left out.
 func newNames(entries []string) Names {
 	n := Names{marks: make(map[string]string), ids: make(map[string]string)}
 	seen := make(map[string]bool, len(entries))

@@ -23,16 +23,16 @@ const (
 	// Redisson is all Redissons together: nothing tells them apart.
 	Redisson Kind = "redisson"
 
-	// Unmarked is the writers of members that bear no mark: those of the layouts of
-	// Redisson before 3.17.0, and of its layout until 3.20.1 if it is not the mark
-	// of a Client that has a name.
+	// Unmarked stands for the writers of members without a mark: those of the layouts of
+	// Redisson before 3.17.0, and of its layout until 3.20.1 if it is not the mark of a Client
+	// that has a name.
 	Unmarked Kind = "unmarked"
 )
 
 // Share is what one of them has in use.
 type Share struct {
 	Kind    Kind   `json:"kind"`
-	Name    string `json:"name,omitempty"` // of one that is Named
+	Name    string `json:"name,omitempty"` // if it is Named
 	Mark    string `json:"mark,omitempty"` // what the ids of its members begin with, in hexadecimal digits
 	Permits int64  `json:"permits"`
 }

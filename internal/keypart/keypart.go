@@ -75,8 +75,8 @@ func Join[P any](parts []P, tagged bool, text func(P) (string, error)) (string, 
 	return joined.String(), nil
 }
 
-// Address writes an IP address as the part that its clients are counted by: of
-// an IPv6 address so many bits are kept, as hosts choose the rest.
+// Address writes an IP address as the part that its clients are counted by: this many bits of
+// an IPv6 address are kept, as hosts choose the rest.
 func Address(ip netip.Addr, bits int) string {
 	ip = ip.Unmap().WithZone("")
 	if !ip.Is6() || bits == ip.BitLen() {
@@ -86,8 +86,8 @@ func Address(ip netip.Addr, bits int) string {
 }
 
 // EscapeSuffix returns another key if key ends in suffix, which leads from keys to their second
-// ones: a client called "ann_time" must not reach the second key of "ann".
-// The percent sign makes it one that no other key is, as no escaped part ends so.
+// ones: a client called "ann_time" must not reach the second key of "ann". The percent sign
+// makes it unlike all other keys, as no escaped part ends with one.
 func EscapeSuffix(key, suffix string) string {
 	if suffix == "" || !strings.HasSuffix(key, suffix) {
 		return key
@@ -114,7 +114,7 @@ func plain(part string) bool {
 	return true
 }
 
-// safe reports whether a rune of so many bytes stands for itself.
+// safe reports whether a rune of this many bytes stands for itself.
 func safe(r rune, size int) bool {
 	switch r {
 	case ':', '%', '{', '}', ' ':

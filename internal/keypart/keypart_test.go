@@ -82,7 +82,7 @@ func TestEscapedKeysStayApart(t *testing.T) {
 	})
 }
 
-// What is written can be read again, and so is another for each part.
+// An escaped part can be unescaped, so different parts stay different.
 func FuzzEscape(f *testing.F) {
 	for _, part := range []string{
 		"", "ann", "a:b", "{x}", "100%", "%3A", "é ü", "\xff\xfe", "a\u202eb", "%sha256-", "\x00\r\n",

@@ -68,7 +68,7 @@ func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
 	return true
 }
 
-// AddUpTo makes the batch one request for as many permits as are free, at most so many. To a script
+// AddUpTo makes the batch one request for as many permits as are free, up to a bound. To a script
 // that is as many requests for one permit. It returns false if the batch has other requests.
 func (b *Batch) AddUpTo(permits int64) bool {
 	if b.Count > 0 {
@@ -139,7 +139,7 @@ type Answer struct {
 
 // Answers appends the answer to each request, in order. It walks the requests as the script did.
 // Starting from the permits taken gives the same grants as starting from the free permits: each
-// granted request fits in what is left of them, and no refused one does.
+// granted request fits in the rest of them, and no refused one does.
 func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	if b.UpTo {
 		return append(all, o.upTo(b.Sum))

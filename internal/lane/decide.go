@@ -13,8 +13,7 @@ import (
 )
 
 // Take asks for permits of q.Key: for q.Permits, or with q.UpTo for as many as are free. If ctx ends
-// while the request waits for others, Take returns ctx.Err() at once; what is granted later is given
-// back.
+// while the request waits for others, Take returns ctx.Err() at once; a later grant is given back.
 func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	if most := g.rule.Limit; q.UpTo && most > 0 {
 		q.Permits = min(q.Permits, most)

@@ -107,7 +107,7 @@ func TestErrandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest /
 	})
 }
 
-// What is over is forgotten also while a server sends no answers and takes nothing more.
+// Finished calls are forgotten even while a server sends no answers and reads nothing more.
 func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
@@ -208,7 +208,7 @@ type desk struct {
 	fail    error
 }
 
-// atDesk runs test in a bubble, with a desk that has so many flights under way at most.
+// atDesk runs test in a bubble, with a desk that has that many flights under way at most.
 func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	t.Helper()
 	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
@@ -275,8 +275,8 @@ func TestABatchHasABound(t *testing.T) {
 	})
 }
 
-// What is wrong with a batch, or what a hook of the Redis client's panics with, is an error
-// for all its callers. None hangs, and later ones find all in order.
+// A batch's error, or a panic in a hook of the Redis client, is an error for all its callers.
+// None hangs, and later ones find all in order.
 func TestAllOfABatchGetItsError(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("no question")

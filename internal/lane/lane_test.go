@@ -67,8 +67,8 @@ func TestAPipelineThatFailsByItself(t *testing.T) {
 	})
 }
 
-// A hook that panics does so for the caller on whose goroutine it runs. Those whose flight
-// it is otherwise are told, joint or not, and who comes later is served.
+// A hook that panics does so for the caller on whose goroutine it runs. The callers of that
+// flight get its error, joint or not, and later callers are served.
 func TestAHookThatPanics(t *testing.T) {
 	t.Parallel()
 	for _, inline := range []bool{false, true} {
@@ -238,8 +238,8 @@ func TestAWaveEndsThoughNothingGoes(t *testing.T) {
 	})
 }
 
-// many answers each part of a joint call with its number, 0 for those that are
-// told to wait, or fails as a whole.
+// many answers each part of a joint call with its number, 0 for those that must wait, or fails
+// as a whole.
 var many = newScript(`
 if ARGV[3] == 'fail' then return redis.error_reply(ARGV[2] .. " told") end
 local answers = {}
@@ -411,7 +411,7 @@ func (f *flights) send(_ context.Context, cmds []redis.Cmder, next func() error)
 	return next()
 }
 
-// forget begins the counting anew.
+// forget starts the count again.
 func (f *flights) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -466,7 +466,7 @@ func onRig(t *testing.T, f *flights, pool int, test func(t *testing.T, r *rig)) 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		test(t, newRig(t, f, pool))
-		time.Sleep(time.Minute) // what is under way ends
+		time.Sleep(time.Minute) // calls under way end
 	})
 }
 
@@ -488,7 +488,7 @@ func (r *rig) mustAsk(t *testing.T, i int) {
 	assert.NoError(t, err)
 }
 
-// ask is a call and who waits for it.
+// ask is a call and its caller.
 type ask struct {
 	call  *lane.Call
 	done  chan struct{}
@@ -519,7 +519,7 @@ func (a *ask) Progressed() {}
 
 func (a *ask) NextCall(time.Time) (c *lane.Call, more bool) { return a.call, false }
 
-// by sends the call as a request is sent, and returns what came of it.
+// by sends the call as a request is sent, and returns the result.
 func (a *ask) by(l *lane.Lane) (any, error) {
 	if l.Enter() {
 		l.Alone(context.Background(), a.call, false)

@@ -45,7 +45,7 @@ type Question struct {
 type Verdict struct {
 	Outcome
 
-	// GiveBack gives back so many of the permits taken. It may be called more than once, also
+	// GiveBack gives back that many of the permits taken. It may be called more than once, also
 	// concurrently, until all are given back.
 	GiveBack func(ctx context.Context, permits int64) error
 }

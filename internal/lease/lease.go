@@ -2,11 +2,11 @@
 // counts what is left of them.
 //
 // A [Planner] makes a lease as large as its program needs for two thirds of its life. It takes
-// a 16th of what is free at most, or what the program has lately used; while permits are
-// short, four times what calls find free on average. A lease lives for a twentieth of the
-// interval, longer in a large fleet or if answers are slow. A program that found nothing free
-// asks again in its turn, at a random moment. A turn grows with the root of the number of
-// programs, as answers show it.
+// at most a 16th of the free permits or, if that is more, what the program has lately used;
+// while permits are short, four times what calls find free on average. A lease lives for a
+// twentieth of the interval, longer in a large fleet or if answers are slow. A program that
+// found nothing free asks again in its turn, at a random moment. A turn grows with the root of
+// the number of programs, as answers show it.
 package lease
 
 import (
@@ -37,15 +37,15 @@ func New(permits int64, sent time.Time, life time.Duration, by *clock.Clock) *Le
 // are to be put back by Add.
 func (l *Lease) Take(permits int64) (left int64, late bool) {
 	left = l.Add(-permits)
-	// In this order what was taken is used before the lease's end, however long
-	// the caller was held up in between.
+	// In this order permits are used before the lease's end, however long the caller was held
+	// up in between.
 	if left < 0 || l.clock.Since(l.Sent) < l.Life {
 		return left, false
 	}
 	return -1, true
 }
 
-// Add changes what is left, and returns it; below 0, and without a change, if there would
+// Add changes the permits left, and returns them; below 0, and without a change, if there would
 // be less than nothing or the lease has ended.
 func (l *Lease) Add(permits int64) (left int64) {
 	for {
@@ -62,5 +62,5 @@ func (l *Lease) Add(permits int64) (left int64) {
 // Left returns how many permits are left, 0 or less if none are.
 func (l *Lease) Left() int64 { return l.left.Load() }
 
-// End ends the lease, and returns what was left.
+// End ends the lease, and returns the permits left.
 func (l *Lease) End() int64 { return max(0, l.left.Swap(-1)) }

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// freePart is the part of the free permits that a lease may hold though its program has
-	// not taken as much lately: one in so many.
+	// freePart is the part of the free permits that a lease may hold though its program has not
+	// taken as much lately: one in this many.
 	freePart = 16
 
 	// growth is how many times as much a lease may hold as its program took lately, or found
@@ -16,7 +16,7 @@ const (
 	growth = 4
 
 	// A program of N has its turn every √N steps, so 100 make 2,000 calls a second. An interval
-	// has at most so many steps, and at least so many turns.
+	// has at most this many steps, and at least this many turns.
 	step, steps, turns = 5 * time.Millisecond, 1000, 10
 )
 
@@ -40,7 +40,7 @@ type Planner struct {
 	back       time.Time     // when to ask again for more than callers want
 }
 
-// Answer is what came of a batch.
+// Answer is the result of a batch.
 type Answer struct {
 	Sent, Come  time.Time
 	Interval    time.Duration // 0: the answer had no figures
@@ -49,13 +49,13 @@ type Answer struct {
 	Asked       int64         // permits that were to be taken ahead
 	Ahead       int64         // permits that were
 	Refused     bool          // a caller was refused, or there was no answer
-	Wait, Reset time.Duration // until what was refused is free, and all is; 0: not known
+	Wait, Reset time.Duration // until the refused permits are free, and all are; 0: unknown
 }
 
 // average is a number of permits by time.
 type average struct{ permits, seconds float64 }
 
-// add adds permits that took so long, after what is known has lost weight.
+// add adds permits that took this long, after decaying what is known.
 func (a *average) add(permits int64, d time.Duration, keep float64) {
 	a.permits = a.permits*keep + float64(permits)
 	a.seconds = a.seconds*keep + d.Seconds()
@@ -96,12 +96,12 @@ func (p *Planner) Life() time.Duration {
 // Back returns when to ask again if the last answer left nothing free, otherwise the zero time.
 func (p *Planner) Back() time.Time { return p.back }
 
-// Ask returns how many permits to take ahead with a batch for so many that is sent now. If
-// that can't be said, the answer's figures are wanted.
+// Ask returns how many permits to take ahead with a batch of permits that is sent now. If that
+// is unknown, figures says that the answer must have them.
 func (p *Planner) Ask(permits int64, now time.Time) (ahead int64, figures bool) {
 	since := max(now.Sub(p.asked), time.Microsecond)
 	switch {
-	case p.asked.IsZero() || p.interval > 0 && since > p.interval: // what was known has run out
+	case p.asked.IsZero() || p.interval > 0 && since > p.interval: // the known figures have run out
 		p.demand, p.got, p.answered, p.short = average{}, average{seconds: p.interval.Seconds() / 20}, now, false
 	case !p.short || float64(p.drawn) > p.demand.in(since): // otherwise callers were refused meanwhile
 		p.demand.add(p.drawn, since, 0.5)
@@ -163,7 +163,7 @@ func (p *Planner) spread(wait, reset time.Duration) time.Duration {
 	return max(wait, back)
 }
 
-// Unused records that a lease ended with so many permits left.
+// Unused records that a lease ended with this many permits left.
 func (p *Planner) Unused(permits int64) {
 	p.drawn = max(0, p.drawn-permits)
 	p.got.permits -= float64(permits)

@@ -27,7 +27,7 @@ func newTrial() *trial {
 	return &trial{Planner: lease.Planner{Most: 1 << 30, Random: func() float64 { return 0.5 }}, now: time.Unix(1e9, 0), free: trialRate}
 }
 
-// ask asks for a permit, and returns what was to be taken ahead and what was.
+// ask asks for a permit, and returns how many should be taken ahead and how many were.
 func (t *trial) ask() (asked, ahead int64) {
 	sent := t.now
 	asked, _ = t.Ask(1, sent)
@@ -41,7 +41,7 @@ func (t *trial) ask() (asked, ahead int64) {
 	return asked, ahead
 }
 
-// use asks as often as a program has to that uses so many permits a second, for a while, and
+// use asks as often as a program must that uses that many permits a second, for a while, and
 // returns how often that was.
 func (t *trial) use(permits float64, d time.Duration) (calls int) {
 	for end := t.now.Add(d); t.now.Before(end); calls++ {
@@ -94,7 +94,7 @@ func TestALeaseIsAtMost(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftMakesTheNextLeaseSmaller(t *testing.T) {
+func TestUnusedPermitsMakeTheNextLeaseSmaller(t *testing.T) {
 	t.Parallel()
 	p := newTrial()
 	p.use(10_000, 500*ms)

@@ -69,9 +69,9 @@ func (l *Limiter) Take(key any, n int64, rule Rule) (d limit.Decision, giveBack 
 	return d, giveBack
 }
 
-// TakeUpTo takes as many permits of key as are free, at most n, and none if these are
-// fewer than least, which is 1 or more. If the rule never has as many, the Decision says
-// no more than the limit.
+// TakeUpTo takes as many permits of key as are free, at most n, and none if these are fewer
+// than least, which is 1 or more. If the rule never has as many, the Decision has the limit
+// only.
 func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision, taken int64, giveBack func()) {
 	if least > rule.Permits {
 		return limit.Decision{Limit: rule.Permits}, 0, nil
@@ -146,7 +146,7 @@ func (l *Limiter) GiveBack(key any, n int64) (back int64) {
 	return l.giveBack(key, 0, math.MaxInt64, n)
 }
 
-// giveBack is GiveBack for what was granted from first to last.
+// giveBack is GiveBack for grants made from first to last.
 func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +172,7 @@ func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back in
 	return back
 }
 
-// expire drops what was granted at or before then.
+// expire drops the grants at or before then.
 func (w *window) expire(then time.Duration) {
 	gone := 0
 	for gone < len(w.grants) && w.grants[gone].last <= then {
@@ -194,8 +194,7 @@ func (w *window) add(now time.Duration, n int64, grain time.Duration) {
 	w.grants = append(w.grants, grant{now, now, n})
 }
 
-// freed returns when the last of so many permits was taken, oldest first. There
-// are as many.
+// freed returns when the last of n permits was taken, oldest first. There are as many.
 func (w *window) freed(n int64) (at time.Duration) {
 	for i := 0; n > 0; i++ {
 		n -= w.grants[i].n

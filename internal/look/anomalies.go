@@ -11,7 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// Anomaly is something in a limiter's keys that a healthy limiter has not.
+// Anomaly is something in a limiter's keys that a healthy limiter lacks.
 type Anomaly struct {
 	Kind string `json:"kind"`
 	Text string `json:"text"`
@@ -24,8 +24,8 @@ func (f *Findings) add(kind, format string, args ...any) {
 	*f = append(*f, Anomaly{kind, fmt.Sprintf(format, args...)})
 }
 
-// maxDebt is more than a value is below 0 without the members that were read: what a
-// member of the wrong layout reads as is in the thousands of millions.
+// maxDebt is a debt that no value has without the members that explain it: a member read in the
+// wrong layout looks like billions of permits.
 const maxDebt = 1 << 30
 
 // checkConfig looks at the limiter's hash; err is why it can't be read.

@@ -10,9 +10,9 @@ import (
 )
 
 // Broken returns why the limiter does not work, the zero Anomaly if it does: its calls fail, or
-// grant too many permits, until it is mended. That is so of anomalies of level
-// [Error]: a key of the wrong type, a hash that is no configuration, a value or
-// members that can't be read, layouts that exclude each other.
+// grant too many permits, until it is mended. These are the anomalies of level [Error]: a key
+// of the wrong type, a hash that is no configuration, a value or members that can't be read,
+// layouts that exclude each other.
 func (f *Findings) Broken() Anomaly {
 	for _, a := range *f {
 		if ProblemOf(a.Kind).Level == Error {
@@ -22,10 +22,9 @@ func (f *Findings) Broken() Anomaly {
 	return Anomaly{}
 }
 
-// Judge reads a hash's fields as HMGET answers them for [FieldNames]. It finds
-// limiters, and hashes that were meant for one: those with a rate of which two of
-// rate, interval and type are as Redisson writes them. Of these broken says why
-// they are none.
+// Judge reads a hash's fields as HMGET answers them for [FieldNames]. It finds limiters, and
+// hashes that were meant as one: they have a rate, and two of rate, interval and type are as
+// Redisson writes them. For these broken says why they are no limiter.
 func Judge(answer []any) (f Fields, broken string, found bool) {
 	f, err := ParseFields(answer)
 	if err == nil {
@@ -58,8 +57,8 @@ func (f *Findings) badValue(key, text string) {
 	f.add("bad_value", "key %s holds %s, not a whole number", words.Printable(key), words.Quote(text))
 }
 
-// checkPair judges a pair by what commands answered, its value and members, and
-// reports whether it is known what is free.
+// checkPair judges a pair by what commands answered, its value and members, and reports whether
+// the free permits are known.
 func (f *Findings) checkPair(p *pair, value *redis.StringCmd, sets ...*redis.ZSliceCmd) (readable bool) {
 	var number int64
 	if ofWrongType(value) {

@@ -11,12 +11,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// Callers that members don't name.
+// Callers without a name in members.
 const (
 	fromRedisson = "Redisson"
 	unmarked     = "unmarked"
 
-	// ClientWord stands before what tells clients apart.
+	// ClientWord stands before the mark that distinguishes clients.
 	ClientWord = "client "
 )
 
@@ -41,8 +41,8 @@ func parse(zs []redis.Z) []member {
 	return members
 }
 
-// origin returns what the ids of one Client's members have in common, "" if
-// the layout has no room for it. Sure says that no Redisson has written it.
+// origin returns what the ids of one Client's members have in common, "" if the layout has no
+// room for it. sure reports that no Redisson has written it.
 func (m member) origin() (origin string, sure bool) {
 	mark, ours := redisson.MarkOf(m.Member)
 	if mark == nil && m.Layout == codec.LayoutD2 {
@@ -76,7 +76,7 @@ func callersOf(members []member, names *names) []Caller {
 	return shares(permits)
 }
 
-// shares returns callers by their permits, most first.
+// shares returns callers by their permits, the largest first.
 func shares(permits map[string]int64) []Caller {
 	var sum int64
 	callers := make([]Caller, 0, len(permits))

@@ -14,13 +14,13 @@ import (
 // askEvery is how often the servers are asked for their statistics.
 const askEvery = 5 * time.Second
 
-// usage is what a server says of one command: how often it ran, and for how long.
+// usage is a server's statistics of one command: how often it ran, and for how long.
 type usage struct {
 	calls, micros int64
 }
 
-// meter counts what a Reader sends, and learns from the servers' statistics how
-// long such commands take there.
+// meter counts what a Reader sends, and learns from the servers' statistics how long these
+// commands take there.
 type meter struct {
 	since    time.Time
 	sent     map[string]int64
@@ -48,8 +48,7 @@ func (m *meter) roundTrip(took time.Duration, cmds []redis.Cmder) {
 	}
 }
 
-// ask reads the statistics, now and then. A server that refuses them is not
-// asked again.
+// ask reads the statistics, now and then. If a server refuses, it is not asked again.
 func (m *meter) ask(ctx context.Context, all []*node) error {
 	if m.refused || time.Since(m.asked) < askEvery {
 		return nil
@@ -87,8 +86,7 @@ func (m *meter) ask(ctx context.Context, all []*node) error {
 	return nil
 }
 
-// commandStats reads INFO commandstats; names of subcommands are left as they
-// are.
+// commandStats reads INFO commandstats; names of subcommands are kept.
 func commandStats(info string) map[string]usage {
 	stats := map[string]usage{}
 	for line := range strings.Lines(info) {
@@ -116,7 +114,7 @@ func commandStats(info string) map[string]usage {
 // a shorter time has seen one of them or none.
 const costSpan = 0.95 // seconds
 
-// cost returns what was sent in the last second or more, for a second.
+// cost returns the commands of the last second or more, a second.
 func (m *meter) cost() Cost {
 	span := time.Since(m.since).Seconds()
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// stale is after how long what was read in full no longer counts.
+// stale is how long what was read in full counts.
 const stale = 10 * time.Second
 
 // pair is the value and the set of a limiter, or of one of its clients.
@@ -74,7 +74,7 @@ func (e *entry) why() Anomaly {
 	return Anomaly{}
 }
 
-// spoil notes that the limiter has no configuration, and why.
+// spoil records why the limiter has no configuration.
 func (e *entry) spoil(why Anomaly) {
 	e.rate, e.intervalMS, e.perClient, e.pairs, e.detail, e.broken = 0, 0, false, nil, nil, why
 }

@@ -14,13 +14,13 @@ type Fields struct {
 	Rate, IntervalMS, Type, KeepAliveMS int64
 }
 
-// FieldNames are their names in Redis, in the order of ParseFields.
+// FieldNames are the fields' names in Redis, in the order of ParseFields.
 var FieldNames = []string{"rate", "interval", "type", "keepAliveTime"}
 
-// requiredFields are those without which there is no limiter.
+// requiredFields are the fields that every limiter has.
 var requiredFields = FieldNames[:3]
 
-// maxType is the largest type that there is.
+// maxType is the largest type.
 const maxType = int64(rratelimiter.PerClient)
 
 // ParseFields reads the fields as HMGET answers them. The last may be missing.

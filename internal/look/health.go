@@ -6,21 +6,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// Health is the state of a limiter, in the word by which everything that shows
-// limiters calls it; "" if it is unknown.
+// Health is the state of a limiter, in the word that rrl and the dashboard show; "" if it is
+// unknown.
 type Health string
 
 // The states, the most urgent first.
 const (
-	IsBroken Health = "broken"   // its calls fail, or are answered wrongly, until it is mended
+	IsBroken Health = "broken"   // its calls fail, or get wrong answers, until it is mended
 	UsedUp   Health = "used up"  // no permit is free
 	Refusing Health = "refusing" // permits are free, but requests were refused just now
 	Fine     Health = "fine"
 )
 
-// HealthOf decides the state. If each client has permits of its own, free are those
-// of the client with the fewest. Only an observer in the limiter's program knows of
-// refusals.
+// HealthOf decides the state. If each client has permits of its own, free are those of the
+// client with the fewest. Only an observer in the limiter's program sees refusals.
 func HealthOf(broken bool, free *int64, refusing bool) Health {
 	switch {
 	case broken:
@@ -58,8 +57,7 @@ func (h Health) Signed() string {
 // Health returns the limiter's state.
 func (l *Limiter) Health() Health { return HealthOf(l.Broken != "", l.Free, false) }
 
-// health is the state of all that was read: that of the client with the fewest
-// permits.
+// health is the state of everything that was read: the state of the client with the fewest permits.
 func (f *Inspection) health() Health {
 	if f.Broken != "" || !f.Exists {
 		return HealthOf(f.Exists, nil, false)
@@ -73,8 +71,8 @@ func (f *Inspection) health() Health {
 	return all
 }
 
-// health is HealthOf the pair. Of a set that is too large to be read whole, the
-// oldest members tell whether a permit is free.
+// health is HealthOf the pair. If a set is too large to read whole, its oldest members show
+// whether a permit is free.
 func (st *State) health() Health {
 	free := st.Free
 	if free == nil && st.Value != nil && !st.Unreadable {
@@ -84,8 +82,8 @@ func (st *State) health() Health {
 	return HealthOf(false, free, false)
 }
 
-// tellUsedUp says, if no permit is free, what is owed, when the next one is free and since
-// when there is none: nothing was granted since the newest member.
+// tellUsedUp adds, if no permit is free, the debt, when the next one is free and since when
+// none is: nothing was granted since the newest member.
 func (st *State) tellUsedUp(s *snapshot, rate int64) {
 	if st.health() != UsedUp || st.Unreadable {
 		return
@@ -115,8 +113,7 @@ func (st *State) tellUsedUp(s *snapshot, rate int64) {
 	}
 }
 
-// UsedUpText says when the next permit is free and since when there is none, "" if
-// neither is known.
+// UsedUpText says when the next permit is free and since when none is, "" if neither is known.
 func (st *State) UsedUpText() string {
 	var text string
 	if st.NextMS != nil {

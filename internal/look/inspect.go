@@ -18,8 +18,8 @@ import (
 // maxInspected is how many clients are read at most.
 const maxInspected = 100
 
-// Inspection is all that Redis holds of one limiter. Rate, interval, type and
-// keep-alive time are nil if they can't be read.
+// Inspection is everything that Redis holds of one limiter. Rate, interval, type and keep-alive
+// time are nil if they can't be read.
 type Inspection struct {
 	Name        string   `json:"name"`
 	Exists      bool     `json:"exists"`
@@ -41,7 +41,7 @@ type Inspection struct {
 	// NowMS is the server's time when it was read.
 	NowMS int64 `json:"-"`
 
-	// Trips are what it took.
+	// Trips are the round trips that it took.
 	Trips []Trip `json:"-"`
 }
 
@@ -123,8 +123,8 @@ func (f *Inspection) inspectClients(ctx context.Context, rdb redis.UniversalClie
 	return nil
 }
 
-// TellClients says whose the permits are, and who the clients. Who may not read the
-// names sees the rest.
+// TellClients adds the names of the permits' owners and of the clients. If the names can't be
+// read, the rest stays.
 func (f *Inspection) TellClients(ctx context.Context, rdb redis.UniversalClient) {
 	if len(f.States) == 0 {
 		return
@@ -133,7 +133,7 @@ func (f *Inspection) TellClients(ctx context.Context, rdb redis.UniversalClient)
 	f.Tell(names, err)
 }
 
-// Tell is TellClients with the names, or why they can't be read.
+// Tell is TellClients with the names, or the error of reading them.
 func (f *Inspection) Tell(names holders.Names, err error) {
 	if err != nil {
 		f.NamesError = fmt.Sprintf("key %s can't be read: %v", clients.Key, err)

@@ -87,8 +87,8 @@ func (rd *pairRead) inUse(intervalMS, nowMS int64) []member {
 	return members
 }
 
-// perSecond returns how many permits the members were granted a second: in the
-// last second, or in the part of it that they tell of.
+// perSecond returns how many permits a second were granted: in the last second, or the part of
+// it that the members cover.
 func perSecond(members []member, intervalMS, nowMS int64) float64 {
 	span := min(1000, intervalMS)
 	if len(members) == 0 || span <= 0 {

@@ -1,6 +1,6 @@
 package look
 
-// Problem says of a kind of anomaly how bad it is, why, and what helps.
+// Problem says how bad a kind of anomaly is, why, and what to do.
 type Problem struct {
 	Level  string `json:"level"`
 	Reason string `json:"reason"`
@@ -14,11 +14,11 @@ const (
 	Error   = "error"
 )
 
-// ProblemOf returns what is known of a kind of anomaly.
+// ProblemOf returns the Problem of a kind of anomaly.
 func ProblemOf(kind string) Problem {
 	p := problems[kind]
 	if p.Level == "" {
-		p.Level, p.Reason = Warning, "a healthy limiter's keys are not so"
+		p.Level, p.Reason = Warning, "a healthy limiter's keys don't look like this"
 	}
 	if p.Advice == "" {
 		p.Advice = "rrl show NAME says more of each"
@@ -26,13 +26,13 @@ func ProblemOf(kind string) Problem {
 	return p
 }
 
-// problems has what is no plain warning.
+// problems has the kinds that need more than the default warning.
 var problems = map[string]Problem{
 	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete --force removes it, then set the rate again"},
 	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate --reset rewrites it"},
 	"other_hash": {Error, "no limiter can have this name", "choose another name; rrl delete --force removes what is there"},
 	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate --reset starts it full"},
-	"no_config":  {Error, "calls fail because it has no rate, and what is left has no use", "rrl set-rate, or rrl delete"},
+	"no_config":  {Error, "calls fail because it has no rate; the keys that are left are useless", "rrl set-rate, or rrl delete"},
 	"unknown_layout": {
 		Error, "Redisson fails on such a member, or misreads it", "find out which program writes it; rrl set-rate --reset starts it full",
 	},
@@ -44,12 +44,12 @@ var problems = map[string]Problem{
 		Error, "too many permits are granted", "upgrade the Redisson before 3.13.3, then run rrl migrate",
 	},
 	"in_debt": {
-		Error, "Redisson refuses every call, even when all permits are back",
+		Error, "Redisson refuses every request, even when all permits are back",
 		"the next calls through rratelimiter repair what they can; rrl set-rate --reset starts it full",
 	},
 	"no_ttl": {
-		Error, "the key stays when the limiter's rate has expired, and counts against the next rate that is set",
-		"rrl expire sets all keys' times; or rrl delete",
+		Error, "the key stays when the limiter's rate has expired, and is counted when a rate is set again",
+		"rrl expire sets the time of all its keys; or rrl delete",
 	},
 	"value_above_rate": {Warning, "more permits are free than the rate", "rrl set-rate --reset starts it full"},
 	"sum_not_rate": {

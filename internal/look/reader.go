@@ -14,7 +14,7 @@ const (
 	pageUnits  = 50      // commands that one SCAN counts as: it takes as long
 	maxKnown   = 100_000 // limiters kept
 	maxClients = 1_000   // clients kept of a limiter that gives each permits of its own
-	// A configuration is read again after so many rounds, or when it is shown.
+	// A configuration is read again after this many rounds, or when it is shown.
 	configRounds = 5
 	maxBatch     = 100 // limiters or clients read by one round trip
 	newest       = 200 // members of a set read for its callers
@@ -80,7 +80,7 @@ func firstNotHarmless(cmds []redis.Cmder, err error) error {
 	return err
 }
 
-// glanced is a pair that is read by two short commands.
+// glanced is a pair that is read with two short commands.
 type glanced struct {
 	entry *entry
 	pair  *pair
@@ -121,14 +121,14 @@ func (r *Reader) glance(ctx context.Context, n *node, entries []*entry) (units i
 	return units, nil
 }
 
-// judge takes the value for what is free, unless all permits in use have run out.
+// judge takes the value as the free permits, unless all permits in use have run out.
 func (g *glanced) judge(nowMS int64) {
 	e, p := g.entry, g.pair
 	p.free, p.known = e.rate, true
 	var found Findings
 	readable := g.check(&found)
 	if why := found.Broken(); why.Kind != "" || time.Since(e.detailed) >= stale {
-		p.broken = why // what was found in full stays until it is old
+		p.broken = why // what a full reading found stays until it is old
 	}
 	if !readable {
 		p.free, p.known = 0, false
@@ -187,8 +187,8 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 	return r.readTTLs(ctx, n, entries)
 }
 
-// readTTLs looks now and then for keys that should have a time to live. A user who may not
-// read those does without.
+// readTTLs looks now and then for keys that should have a time to live. If the user may not
+// read those, they are left out.
 func (r *Reader) readTTLs(ctx context.Context, n *node, entries []*entry) error {
 	pipe := n.client.Pipeline()
 	hashes := map[*entry]*redis.DurationCmd{}
@@ -219,7 +219,7 @@ func (r *Reader) readTTLs(ctx context.Context, n *node, entries []*entry) error 
 	return nil
 }
 
-// judge sums up what was read of an entry's pairs.
+// judge sums up the readings of an entry's pairs.
 func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 	l := &Limiter{}
 	byClient := map[string]int64{}
@@ -284,8 +284,7 @@ func (r *Reader) Sample(ctx context.Context, v View) (Snapshot, error) {
 	return all[0], err
 }
 
-// Samples is Sample of several views at once. Beside an error they are as old as they
-// say.
+// Samples is Sample of several views at once. With an error they are as old as they say.
 func (r *Reader) Samples(ctx context.Context, views []View) ([]Snapshot, error) {
 	r.names.learn(ctx)
 	chosen := make([][]*entry, len(views))
@@ -314,7 +313,7 @@ func (r *Reader) Samples(ctx context.Context, views []View) ([]Snapshot, error) 
 	return all, err
 }
 
-// firstOf returns the first entries of all views, in turn, so many at most.
+// firstOf returns the first entries of all views, in turn, up to most.
 func firstOf(views [][]*entry, most int) []*entry {
 	seen := map[*entry]bool{}
 	var all []*entry

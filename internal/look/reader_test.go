@@ -78,8 +78,8 @@ func TestLimitersByUse(t *testing.T) {
 		require.Len(t, s.Limiters, 1)
 		assert.Equal(t, a.Name, s.Limiters[0].Name)
 
-		// What is gone is forgotten: when it was shown by the next sample, else by
-		// the next round.
+		// Deleted limiters are forgotten: when it was shown by the next sample, else by the
+		// next round.
 		require.NoError(t, rdb.Del(t.Context(), prefix+":b").Err())
 		s, err = r.Sample(t.Context(), byUse())
 		require.NoError(t, err)
@@ -220,8 +220,8 @@ func TestAUserWhoMayNotReadStatistics(t *testing.T) {
 	assert.Positive(t, s.Cost.RoundTripMicros)
 }
 
-// A server that is no longer there must not keep the others' limiters from being shown
-// until all keys were walked anew.
+// A server that is no longer there must not hide the others' limiters until all keys were
+// walked again.
 func TestReaderForgetsServersThatWent(t *testing.T) {
 	t.Parallel()
 	stays, goes := miniredis.RunT(t), miniredis.RunT(t)
@@ -265,7 +265,7 @@ func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
 	t.Helper()
 	put := func(name string, fields ...any) (value, set string) { return put(t, rdb, prefix+":"+name, fields...) }
 	sets := map[string]string{}
-	for name, state := range map[string]any{ // its value, and what is granted of it
+	for name, state := range map[string]any{ // its value, and the grants
 		"healthy": 6, "set": nil, "value": nil, "text": "\x1b[31m" + strings.Repeat("many", 1000), "member": nil, "mixed": 8, "debt": -3,
 		"misread": int64(-9_999_999_999), "ttl": 10, "owing": 11 - 1<<31,
 	} {

@@ -151,7 +151,7 @@ func tell(ctx context.Context, rdb redis.UniversalClient, limiters []*Short) err
 	return nil
 }
 
-// told is what tell reads about a limiter.
+// told is the set of commands with which tell reads about a limiter.
 type told struct {
 	glanced
 

@@ -82,7 +82,7 @@ func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permi
 	start := time.Now()
 	cmds, err := pipe.Exec(ctx)
 	took := time.Since(start)
-	// What a command was refused for says more than that all were discarded.
+	// The error of the refused command says more than that all were discarded.
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !ofContent(err) && !redis.HasErrorPrefix(err, "EXECABORT") {
 			return nil, err

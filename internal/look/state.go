@@ -11,8 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/holders"
 )
 
-// State is one pair of value and set. Nil fields can't be
-// told.
+// State is one pair of value and set. Nil fields are unknown.
 type State struct {
 	ClientID     *string  `json:"client_id"` // nil for the pair that all share
 	Free         *int64   `json:"free"`
@@ -25,8 +24,8 @@ type State struct {
 	PermitsTTLMS *int64   `json:"permits_ttl_ms"`
 	Permits      []Permit `json:"permits"`
 
-	// Unreadable says that the value or the set is of the wrong type: nothing can be
-	// told of the permits.
+	// Unreadable says that the value or the set is of the wrong type: nothing is known of the
+	// permits.
 	Unreadable bool `json:"-"`
 
 	// If no permit is free: how many more are in use than the rate, as work was settled that cost
@@ -36,7 +35,7 @@ type State struct {
 	UsedUpMS *int64 `json:"used_up_ms,omitempty"`
 
 	ClientName string  `json:"client_name,omitempty"`
-	Shares     []Share `json:"shares"` // of the permits in use, by who has them
+	Shares     []Share `json:"shares"` // of the permits in use, by holder
 }
 
 // Share is one client's permits in use.
@@ -139,8 +138,7 @@ func (p *Permit) Known() bool { return p.parseError == nil }
 // RanOut reports whether the permits are free again.
 func (p *Permit) RanOut() bool { return p.BackInMS != nil && *p.BackInMS <= 0 }
 
-// free returns the permits that a request would find, nil if that can't be
-// told.
+// free returns the permits that a request would find, nil if that is unknown.
 func (st *State) free(s *snapshot, cfg *Fields, allRunOut bool) *int64 {
 	if cfg == nil || s.value.wrong("string") || s.permits.wrong("zset") || s.card > MaxMembers {
 		return nil

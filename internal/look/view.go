@@ -101,7 +101,7 @@ func (v *View) compare(a, b rank) int {
 type first struct {
 	view *View
 	most int
-	kept []rank // beginning with the best so far, in order, once there were too many
+	kept []rank // the best so far come first, in order, once there were too many
 	full bool
 }
 

@@ -47,9 +47,9 @@ func (w *walk) part() float64 {
 	return min(float64(w.scanned)/float64(max(keys, 1)), 1)
 }
 
-// Walk looks at more keys, for so many commands at most and not beyond the end of
-// a round, and finds limiters and what is free of them. It reads whole pages: what
-// a page took beyond that, the next call does without.
+// Walk looks at more keys, with at most this many commands and not beyond the end of a round,
+// and finds limiters and their free permits. It reads whole pages: what a page took beyond that
+// is deducted from the next call.
 func (r *Reader) Walk(ctx context.Context, units int) error {
 	if !r.walk.underway {
 		if err := r.begin(ctx); err != nil {
@@ -83,14 +83,14 @@ func (r *Reader) begin(ctx context.Context) error {
 		pipe := client.Pipeline()
 		size, clock := pipe.DBSize(ctx), pipe.Time(ctx)
 		start := time.Now()
-		// A user who may not ask for the size does without a percentage.
+		// If the user may not ask for the size, no percentage is shown.
 		if err := r.run(ctx, pipe); err != nil && (clock.Err() != nil || !redis.HasErrorPrefix(size.Err(), "NOPERM")) {
 			return err
 		}
 		all[i].keys = size.Val()
 		all[i].ahead = clock.Val().Sub(start.Add(time.Since(start) / 2))
 	}
-	// What is on a server that went can't be read there; the walk finds it again.
+	// Limiters of a server that is gone can't be read there; the walk finds it again.
 	for name, e := range r.entries {
 		if !slices.Contains(masters, e.node.client) {
 			delete(r.entries, name)

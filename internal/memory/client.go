@@ -24,9 +24,8 @@ func NewClient(o redis.Options, dial func() (net.Conn, error)) (client *redis.Cl
 	// returned.
 	o.DialerRetries = 1
 	if o.PoolSize == 0 {
-		// A caller who waits for a connection takes a timer out of a pool that
-		// all bubbles share, which is fatal. With enough connections no one
-		// waits.
+		// A caller that waits for a connection takes a timer out of a pool that all bubbles
+		// share, which is fatal. With enough connections no one waits.
 		o.PoolSize = 1024
 	}
 	if o.ReadBufferSize == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
 
-// What a server reads late arrives nevertheless, as by a socket.
+// What a server reads late arrives nevertheless, as through a socket.
 func TestAServerThatReadsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,4 @@
-// Package nodes finds the servers behind a client, for what asks each of them
-// something.
+// Package nodes finds the servers behind a client, for code that asks each of them.
 package nodes
 
 import (
@@ -87,8 +86,7 @@ func On(ctx context.Context, rdb redis.UniversalClient, key string, fn func(ctx 
 	}
 }
 
-// pause leaves a cluster, and the client that has begun to ask it for its state,
-// a moment.
+// pause gives a cluster a moment, and the client that reloads its state.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -98,7 +96,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// Moving reports whether an error is of a node that had keys, or will have them.
+// Moving reports whether an error comes from a node that had the keys or will have them.
 func Moving(err error) bool {
 	for _, prefix := range []string{"MOVED", "ASK", "TRYAGAIN", "EXECABORT"} {
 		if redis.HasErrorPrefix(err, prefix) {

@@ -63,7 +63,7 @@ type Host struct {
 type Notices struct {
 	host    Host
 	rdb     any
-	timeout time.Duration   // of what is sent, and how long it holds up a Close
+	timeout time.Duration   // of notices sent, and how long they hold up a Close
 	ctx     context.Context // ends with Stop
 	stop    context.CancelFunc
 
@@ -90,7 +90,7 @@ func New(rdb any, timeout time.Duration, host Host) *Notices {
 	return n
 }
 
-// Stop ends the subscription, and sends what is still to be published.
+// Stop ends the subscription, and sends the notices still to be published.
 func (n *Notices) Stop() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -54,7 +54,7 @@ func newHost(t *testing.T, rdb *redis.Client, id string) *host {
 	return h
 }
 
-// requireState compares what is under way, and what was heard, once nothing moves.
+// requireState compares calls under way and messages received, once nothing moves.
 func (h *host) requireState(t *testing.T, active int32, heard ...string) {
 	t.Helper()
 	synctest.Wait()

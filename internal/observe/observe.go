@@ -135,8 +135,7 @@ func write(log *slog.Logger, e limit.Event) {
 	log.LogAttrs(context.Background(), level, "rratelimiter: "+string(e.Kind), about...)
 }
 
-// maxBehind is how much an observer that is too slow has before it; of more it is not
-// told.
+// maxBehind is how much an observer that is too slow has before it; it receives no more.
 const maxBehind = 10_000
 
 // later makes tell run soon, after earlier reports.

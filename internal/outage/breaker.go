@@ -30,12 +30,12 @@ const (
 	leastSilence   = 50 * time.Millisecond
 	tripsOfSilence = 3
 	unknownTrip    = 250 * time.Millisecond
-	// Patience is how long the caller who has one begin waits for it: one who comes
-	// long after a server is back does not see its error.
+	// Patience is how long the caller that starts a probe waits for it: a call that comes long
+	// after a server is back does not see its error.
 	Patience = 5 * time.Millisecond
 )
 
-// Breaker knows whether a server decides. The zero Breaker takes it that it does.
+// Breaker knows whether a server decides. The zero Breaker assumes that it does.
 type Breaker struct {
 	Clock *clock.Clock  // by which it pauses between probes; nil: the machine's
 	Slack time.Duration // how much longer than its round trips say a server may be silent while it works
@@ -159,8 +159,8 @@ func (b *Breaker) Heard(after time.Duration) {
 	b.trip.Add(max(after, 1), b.heard) // a bubble's takes no time
 }
 
-// Left notes that the time of a call which began at start was over before an answer came.
-// It reports whether the server has been silent for so long that this counts.
+// Left notes that the time of a call which began at start was over before an answer came. It
+// reports whether the server has been silent long enough to count.
 func (b *Breaker) Left(start time.Time) bool {
 	if b.Clock != nil {
 		return true // a test's clock stands still

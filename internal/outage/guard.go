@@ -36,9 +36,8 @@ type Account struct {
 	Failure limit.Failure // FailClosed if the handle has no policy
 }
 
-// AddUncharged notes permits that Redis was not charged for: what callers release of them
-// must not be others' permits. They are none any more after the limiter's interval; 0
-// stands for one that is not known.
+// AddUncharged notes permits that Redis was not charged for: what callers release of them must
+// not be others' permits. They are none any more after the limiter's interval; 0 if unknown.
 func (g *Guard) AddUncharged(of Account, n int64, interval time.Duration) {
 	if interval <= 0 {
 		interval = time.Hour

@@ -32,8 +32,8 @@ type Answer struct {
 	By    limit.Source
 	Taken int64                       // permits that the caller has
 	Undo  func(context.Context) error // undoes a grant; may be nil
-	// Settle sets a grant right by the permits that were used, and calls then with what
-	// came of it, also if ctx ended before. It is nil if Redis was not charged.
+	// Settle corrects a grant to the permits that were used, and calls then with the result,
+	// also if ctx ended before. It is nil if Redis was not charged.
 	Settle func(ctx context.Context, used int64, then func(error)) error
 	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
 	Unanswered bool

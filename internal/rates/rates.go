@@ -21,11 +21,11 @@ import (
 const (
 	// stepSize is how many limiters a step changes.
 	stepSize = 100
-	// atOnce is how many of these are under way together: a slow server answers each in time.
+	// atOnce is how many of these are under way together: few enough for a slow server to answer each in time.
 	atOnce = 16
 	// FirstNames is how many limiters a plan or a report names.
 	FirstNames = 10
-	// maxUnavailable is after how many calls that Redis did not decide the rest is left.
+	// maxUnavailable is after how many undecided calls the rest is skipped.
 	maxUnavailable = 20
 )
 
@@ -39,13 +39,13 @@ type Change struct {
 	before look.Fields
 }
 
-// Failure is one that did not.
+// Failure is a limiter that did not.
 type Failure struct {
 	Name  string `json:"name"`
 	Error string `json:"error"`
 }
 
-// Plan is what is to be changed, and then what was.
+// Plan is what will be changed, and then what was.
 type Plan struct {
 	Found     int       `json:"found"`
 	Already   int       `json:"already"` // of these, with that rate
@@ -65,9 +65,9 @@ type Plan struct {
 	unavailable int
 }
 
-// NewPlan returns the plan that gives each limiter what to returns, in place of what it
-// has now. If always, those are changed too that have it already. explain puts into words
-// why one could not be changed.
+// NewPlan returns the plan that gives each limiter the rate that to returns. If always,
+// limiters that have it already are changed too. explain puts into words why one could not be
+// changed.
 func NewPlan(found []*look.Short, to func(now rratelimiter.Config) rratelimiter.Config, always bool,
 	explain func(name string, err error) string,
 ) *Plan {
@@ -111,8 +111,8 @@ func (p *Plan) Counts() (changed, failed int) {
 	return p.Changed, p.Failed
 }
 
-// Step makes the next changes, some at once, each by a call of change. It leaves alone
-// what has another rate than it had for the plan. After an error the next step goes on.
+// Step makes the next changes, some at once, each by a call of change. It skips a limiter if
+// its rate has changed since the plan. After an error the next step goes on.
 func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, change func(context.Context, Change) (set bool, err error)) error {
 	step := p.todo[p.next:min(p.next+stepSize, len(p.todo))]
 	names := make([]string, len(step))

@@ -10,9 +10,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 )
 
-// Every call for permits has an identity that no other has: the ids of
-// the members that it writes. Ids are as long as the layout has room for, and
-// end in a number, so that the requests of a call can be told apart:
+// Every call for permits has an identity that no other has: the ids of the members that it
+// writes. Ids are as long as the layout has room for, and end in a number, which distinguishes
+// the requests of a call:
 //
 //	layout  id
 //	D2      8 bytes of the client's, 8 of a counter
@@ -129,7 +129,7 @@ func SetPermits(member []byte, permits int64) {
 	}
 }
 
-// Later returns a copy of a member whose number comes so many after its own.
+// Later returns a copy of a member with a number that is places above its own.
 func Later(member []byte, places int) []byte {
 	member = slices.Clone(member)
 	number := member[len(member)-7 : len(member)-4]

@@ -77,7 +77,7 @@ func TestOther(t *testing.T) {
 // words make the names and ids that could share keys.
 var words = []string{"a", "{", "}", ":", ":value", ":permits"}
 
-// texts returns all texts of so many words at most.
+// texts returns all texts of that many words at most.
 func texts(most int) []string {
 	all, last := []string{""}, []string{""}
 	for range most {
@@ -94,8 +94,7 @@ func texts(most int) []string {
 	return slices.Compact(all)
 }
 
-// Of short names, no two that are told to share nothing do, and those that are
-// told to share do.
+// Of short names, those reported to share keys do, and no others.
 func TestOtherOfShortNames(t *testing.T) {
 	t.Parallel()
 	ids := texts(2)[1:]
@@ -148,8 +147,7 @@ func TestOtherOfLongNames(t *testing.T) {
 		prefix := rapid.OneOf(rapid.SampledFrom([]string{"", "p:", "{shop}:", "{"}), text).Draw(rt, "prefix")
 		first := prefix + text.Draw(rt, "first")
 		second := prefix + text.Draw(rt, "second")
-		// A key of one as the name of the other, or what leads to it, is what is
-		// worth trying.
+		// Worth trying are a key of one as the name of the other, and names near it.
 		of := redisson.KeysOf(first, text.Draw(rt, "an id")).List()
 		if longer := rapid.SampledFrom(of).Draw(rt, "key"); rapid.Bool().Draw(rt, "a key") && strings.HasPrefix(longer, prefix) {
 			second = longer

@@ -16,8 +16,8 @@ type Counts struct {
 	// Clock is what refusals end by.
 	Clock *clock.Clock
 
-	// Limiters may share a count of changes: then one that is changed ends
-	// another's refusals, which costs a request.
+	// Limiters may share a count of changes: a change to one then ends another's refusals,
+	// which costs a request.
 	changes [1024]atomic.Uint64
 
 	grants      sync.Map    // weak.Pointer[grants] by key

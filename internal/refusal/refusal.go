@@ -76,10 +76,10 @@ func (c *Cache) find(s *slot, permits int64) *refusal {
 	return a
 }
 
-// Refuses reports whether so many permits are known to be refused.
+// Refuses reports whether this many permits are known to be refused.
 func (c *Cache) Refuses(permits int64) bool { return c != nil && c.find(&c.tries, permits) != nil }
 
-// Decision is Refuses with the figures as they are now.
+// Decision is Refuses with the current figures.
 func (c *Cache) Decision(permits int64) (d limit.Decision, ok bool) {
 	if c == nil {
 		return limit.Decision{}, false
@@ -116,7 +116,7 @@ func (c *Cache) Note(permits int64, sent time.Time, before Moment, d limit.Decis
 	c.put(&c.tries, a)
 }
 
-// settle makes a refusal last as long as it may for a limiter that lives so long.
+// settle makes a refusal last as long as the limiter's time to live allows.
 func (a *refusal) settle(life time.Duration) {
 	a.life, a.unsure, a.lasts = life, false, min(a.decision.RetryAfter, life)
 }

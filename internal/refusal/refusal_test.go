@@ -33,7 +33,7 @@ func figures(c *refusal.Cache) bool {
 	return ok
 }
 
-// lasts has a refusal end after that time.
+// lasts checks that a refusal ends after that time.
 func lasts(t *testing.T, c *refusal.Cache, d time.Duration) {
 	t.Helper()
 	time.Sleep(d - time.Nanosecond)
@@ -114,8 +114,8 @@ func TestGrantsEndTheFigures(t *testing.T) {
 	assert.Equal(t, other.Now(), c.Now(), "handles of one limiter share its counts")
 }
 
-// If the limiter's time to live is not known, or short, a refusal ends before it
-// could keep those away who would start that time anew.
+// If the limiter's time to live is not known, or short, a refusal ends before it could keep
+// away the requests that would renew that time.
 func TestARefusalAndTheTimeToLive(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -156,7 +156,7 @@ func TestTheTimeToLiveIsReadOnce(t *testing.T) {
 		c := noted(&refusal.Counts{})
 		note(c, 5, refused)
 		c.Confirm(func() (time.Duration, bool) {
-			t.Error("it was read anew")
+			t.Error("it was read again")
 			return 0, false
 		})
 		lasts(t, c, time.Second)

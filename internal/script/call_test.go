@@ -19,16 +19,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// callTime is how long a call may take: its caller, who waits no longer than the
-// question's time, then learns how it ended.
+// callTime is how long a call may take: its caller, which waits no longer than the question's
+// time, then gets its result.
 const callTime = script.DefaultTimeout - script.DefaultTimeout/32
 
 // patientBackoff is the longest time between attempts that are refused by servers
 // that change places, or are few.
 const patientBackoff = 128 * time.Millisecond
 
-// A server that hangs for an attempt's time leaves time for those that follow, as
-// if it is replaced meanwhile.
+// A server that hangs for an attempt's time leaves time for further attempts, for example after
+// it was replaced.
 func TestAnAttemptThatHangsLeavesTimeForOthers(t *testing.T) {
 	t.Parallel()
 	refused := answered("READONLY You can't write against a read only replica.")
@@ -54,7 +54,7 @@ func TestACallEndsInTime(t *testing.T) {
 		"wrapped": func(rdb redis.UniversalClient) script.Redis { return struct{ script.Redis }{rdb} },
 	} {
 		for _, fault := range []error{errHangs, refused} {
-			// What is left of the call's time: all, or less if it has waited before.
+			// The rest of the call's time: all, or less if it has waited before.
 			for _, within := range []time.Duration{callTime, time.Second, 200 * time.Millisecond} {
 				t.Run(fmt.Sprint(name, " ", fault, " ", within), func(t *testing.T) {
 					t.Parallel()
@@ -76,8 +76,7 @@ func TestACallEndsInTime(t *testing.T) {
 	}
 }
 
-// A script that is to be called once more has its time from then on, and its
-// token in each attempt.
+// A script that must be called again has its time from then on, and its token in each attempt.
 func TestCalledOnceMore(t *testing.T) {
 	t.Parallel()
 	pages := newScript(`local n = redis.call('INCR', KEYS[1])
@@ -114,7 +113,7 @@ return {'again', 'token' .. n, n}`)
 	})
 }
 
-func TestARepeatedTokenIsTold(t *testing.T) {
+func TestARepeatedTokenIsReported(t *testing.T) {
 	t.Parallel()
 	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
 return 'done'`)

@@ -308,7 +308,7 @@ func TestAnswersAreNotRepeated(t *testing.T) {
 	}
 }
 
-// What comes of answers that are lost, and of those that say that the script did not run.
+// The results of lost answers, and of answers that say that the script did not run.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	type errs []error

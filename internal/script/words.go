@@ -28,7 +28,7 @@ func Millis(ms int64) time.Duration {
 	return time.Duration(min(max(ms, -most), most)) * time.Millisecond
 }
 
-// Integers checks that a script answered only integers, and at least so many.
+// Integers checks that a script answered only integers, and enough of them.
 func Integers(reply any, least int) ([]int64, error) {
 	values, _ := reply.([]any)
 	if len(values) < least {

@@ -1,4 +1,4 @@
-// Package words puts numbers, times and names in the words that people read.
+// Package words writes numbers, times and names for people.
 package words
 
 import (
@@ -68,8 +68,7 @@ func ParseDuration(text string) (time.Duration, error) {
 	return whole + more, nil
 }
 
-// Millis writes so many milliseconds as Duration does, and also those that no
-// time.Duration can hold.
+// Millis writes milliseconds as Duration does, also more than a time.Duration can hold.
 func Millis(ms int64) string {
 	if ms > math.MaxInt64/int64(time.Millisecond) {
 		return strconv.FormatInt(ms, 10) + "ms"
@@ -77,9 +76,8 @@ func Millis(ms int64) string {
 	return Duration(time.Duration(ms) * time.Millisecond)
 }
 
-// Soon writes how long something will take as people say it, 9m59s rather than
-// 9m58.123s: not less than it is, so that a caller who waits so long has waited
-// enough.
+// Soon writes how long something will take as people say it, 9m59s rather than 9m58.123s:
+// rounded up, so that a caller who waits that long has waited enough.
 func Soon(ms int64) string { return Millis(rounded(ms, ceil)) }
 
 // Ago writes how long ago something was as people say it, and not more than it
@@ -118,7 +116,7 @@ func Quote(text string) string {
 	return strconv.QuoteToASCII(strings.ToValidUTF8(text[:most], "")) + "..."
 }
 
-// Printable quotes a name that a terminal would not show as it is.
+// Printable quotes a name that a terminal would not show unchanged.
 func Printable(name string) string {
 	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
 		return quoted

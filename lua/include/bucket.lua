@@ -1,7 +1,6 @@
 --- @include "digits"
 
--- The longest time in ms that is reckoned with, 292 years: clients and miniredis
--- count nanoseconds.
+-- The longest time in ms that counts, 292 years: clients and miniredis count nanoseconds.
 local longest = 9223372036854
 
 -- Returns the ms that a bucket with so many tokens may live for: by then an empty

@@ -1,10 +1,9 @@
 -- The fast path decides the common cases with the fewest commands, of a limiter of type
--- Overall: there are enough free permits for all requests; or too few for any, and enough
--- for each when the oldest member runs out. Once in a few grants it leaves the decision to
--- acquire's general path, which reclaims what has run out. This is the text of a function,
--- or of a script's head, which costs no closure: it returns the permits granted, as text
--- if state was repaired, or the wait below 0, and goes on with the text behind it if it
--- did not decide.
+-- Overall: there are enough free permits for all requests; or too few for any, and enough for
+-- each when the oldest member runs out. Once in a few grants it leaves the decision to
+-- acquire's general path, which reclaims what has run out. This is the text of a function, or
+-- of a script's head, which costs no closure: it returns the permits granted, as text if state
+-- was repaired, or the wait below 0, and goes on with the text behind it if it did not decide.
 --
 -- It works with call, config_key, value_key, permits_key, member, sum_text, now_text and
 -- overall: true if the limiter is known to be of type Overall. Further with flags, age and
@@ -36,7 +35,7 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
   end
 
   if value > rate then
-    -- Nothing is decided.
+    -- The general path must decide.
   elseif sum <= value then
     -- Members pile up by calls, however large each is.
     local step = rate / 64

@@ -7,9 +7,9 @@
 --- @include "first_write"
 --- @include "keep_ttl"
 
--- Writes the configuration with the fields new, which config was read from, and starts
--- its time to live. Value and permits get that too, so that keys left behind do not end
--- before their time. A window keeps its end. replaces says that there is another.
+-- Writes the configuration with the fields new, which config was read from, and starts its time
+-- to live. Value and permits get that too, so that keys left behind do not end before their
+-- time. A window keeps its end. replaces is true if it replaces another.
 local function set_config(config, new, window, replaces)
   local key = KEYS[config.at + 1]
   redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3],

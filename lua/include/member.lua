@@ -13,8 +13,8 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- Returns the member of the same call that stands for other permits. Ours in
--- layout C hold them a second time, where readers of layout D find them.
+-- Returns the member of the same call that stands for other permits. Ours in layout C hold them
+-- a second time, at the place that readers of layout D read.
 local function with_permits(member, permits)
   local packed = string.char(permits % 256, math.floor(permits / 256) % 256,
     math.floor(permits / 65536) % 256, math.floor(permits / 16777216) % 256)

@@ -1,9 +1,8 @@
 --- @include "digits"
 
--- A place is where a walk through a permits set stands, from the newest row to
--- older ones: 'score:newer:member', a row and how many newer ones share its
--- score. A walk that goes on from its place skips no row, whatever came or went
--- meanwhile; it may see some twice.
+-- A place is a position of a walk through a permits set, from the newest row to older ones:
+-- 'score:newer:member', a row and how many newer ones share its score. A walk that goes on from
+-- its place skips no row, whatever came or went meanwhile; it may see some twice.
 
 -- Returns at most so many rows from a place on, that one included, the oldest
 -- first, and the rank of the oldest. The place '' is the newest row.

@@ -98,7 +98,7 @@ func (s servers) of(t *testing.T, name string) arena {
 	return s[name]
 }
 
-// askedPlan is that of a round, without what the flags leave out and this machine lacks.
+// askedPlan is a round's plan, without what the flags leave out and this machine lacks.
 func askedPlan(t *testing.T, seed uint64, number int) *plan {
 	t.Helper()
 	p := newPlan(seed, number, askedArenas())
@@ -245,7 +245,7 @@ const roundConnection = "chaos-round"
 
 // An arena is servers that rounds use one after another.
 type arena interface {
-	// addrs are where the servers are that Clients talk to.
+	// addrs are the addresses of the servers that Clients talk to.
 	addrs() []string
 	// route is how they are reached.
 	route() route
@@ -261,8 +261,8 @@ type arena interface {
 // persistent are the settings of servers that lose nothing they have answered.
 var persistent = []string{"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"}
 
-// clustered are those of a cluster's nodes: only faults have one take another's place.
-// Node timeouts can then be short, and votes about the same slots follow each other soon.
+// clustered are those of a cluster's nodes: only faults make one take another's place. Node
+// timeouts can then be short, and votes about the same slots follow each other soon.
 var clustered = []string{"--cluster-replica-no-failover", "yes"}
 
 // downAfter is when Sentinels take a master for dead: longer than a fault has it hang.
@@ -383,8 +383,8 @@ func (a *sentinelArena) calm(t testing.TB) (surprises int) {
 	return surprises
 }
 
-// fragile fails as a panic: what is done to servers may fail by their own nature, as where
-// the nodes of a cluster never agree again.
+// fragile fails as a panic: what is done to servers may fail through no fault of ours, for
+// example if the nodes of a cluster never agree again.
 type fragile struct{ testing.TB }
 
 // brokenServers is what a fragile test panics with.
@@ -400,8 +400,8 @@ func (f fragile) Fatalf(format string, args ...any) {
 
 func (f fragile) Fatal(args ...any) { panic(brokenServers(fmt.Sprint(args...))) }
 
-// onServers does something to servers, and reports whether they are still in order. Where
-// not, nothing of the round is checked, and the next one gets new ones.
+// onServers does something to servers, and reports whether they are still in order. If not,
+// nothing of the round is checked, and the next one gets new ones.
 func (r *round) onServers(do func()) bool {
 	defer func() {
 		switch why := recover().(type) {

@@ -12,16 +12,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/linear"
 )
 
-// checkCount compares the permits that are in use, where nothing comes back by itself,
-// with what callers were told. Between two figures they must lie:
+// checkCount compares the permits that are in use, if nothing comes back by itself, with the
+// callers' answers. Between two figures they must lie:
 //
-//   - at least what was granted for sure, less what was given back or may have been;
+//   - at least what was certainly granted, less what was given back or may have been;
 //     fewer would mean that permits can be granted twice. What Redis lost comes off.
-//   - at most what was granted or may have been, less what was given back for sure; more
-//     would mean that permits got lost. That can't be told where Redis lost data, since
-//     what was lost can be taken anew by a repeat, and of leases only where no call got
-//     lost: it is unknown how many a lease had. Where a process was killed, that is what its
-//     calls of that moment may have been granted, and what a lease may hold.
+//   - at most what was granted or may have been, less what was certainly given back; more
+//     would mean that permits got lost. That is unknown if Redis lost data, since a repeat can
+//     take again what was lost, and for leases if any call got lost: it is unknown how many
+//     a lease had. If a process was killed, that is what its calls of that moment may have
+//     been granted, and what a lease may hold.
 //
 // A Reset frees what is in use when it happens, and what callers release of that later
 // may be others': only what was granted behind the last one is in use for sure, and only
@@ -42,7 +42,7 @@ func (r *round) checkCount(p *pool, s *state) {
 		case over > 0 && c.Op == opRelease:
 			maybeBack += c.Permits
 		case c.Op == opRelease && c.Redisson != "":
-			maybeBack += c.Permits // to the value, where it leaves the members
+			maybeBack += c.Permits // to the value, if it leaves the members
 		case c.Op == opRelease && c.Answer == done:
 			back += c.Permits
 		case c.Op == opRelease && (c.Answer == unknown || c.Answer == killed):
@@ -88,8 +88,8 @@ func (p *pool) resets() (begun, over time.Duration) {
 	return begun, over
 }
 
-// mayKeep reports whether permits may stay in use after a call that was not told of any: they
-// are given back behind its back, which may fail where calls get lost.
+// mayKeep reports whether permits may stay in use after a call that got none: they are given
+// back after its answer, which may fail if calls get lost.
 func (p *pool) mayKeep(c *call) bool {
 	switch c.Answer {
 	case gone:
@@ -103,14 +103,13 @@ func (p *pool) mayKeep(c *call) bool {
 // checkRefusals checks that no call was refused what must have been free: all that calls
 // before, and beside, may have in use leaves room for it at the lowest rate there was.
 //
-// What was granted is in use until it was given back for sure, or, where permits run out,
-// for an interval after its answer; what may have been granted is taken to be in use to the end. It looks at calls
-// that ask once: those that wait may be refused for one before them. It says nothing of
-// leases, which hold unseen permits, of refusals remembered, which do not see others'
-// releases, of buckets, which fill slowly, where keys got lost or the clock was set, of
-// limiters other than RateLimiters where calls got lost, since those can't tell a refused
-// attempt from one that never came, and where permits run out while requests are doubled:
-// the first copy may be refused, and the second take permits that no caller gets.
+// What was granted is in use until it was certainly given back, or, if permits run out, for an interval after its
+// answer; what may have been granted is taken to be in use to the end. It looks at calls that ask once: those that
+// wait may be refused for one before them. It says nothing of leases, which hold unseen permits, of refusals
+// remembered, which do not see others' releases, of buckets, which fill slowly, if keys got lost or the clock was
+// set, of limiters other than RateLimiters if calls got lost, since those can't tell a refused attempt from one
+// that never came, and if permits run out while requests are doubled: the first copy may be refused, and the
+// second take permits that no caller gets.
 func (r *round) checkRefusals(p *pool) {
 	doubled := slices.ContainsFunc(r.events, func(e event) bool { return e.kind == doubledRequest })
 	if doubled && !p.counted() {
@@ -279,12 +278,11 @@ const orderTime = 700 * time.Millisecond
 const orderCheck = "order"
 
 // checkOrder has the model of a limiter look for an order of its calls that explains all
-// answers. It does so where nothing is lost and nothing comes back by itself, of the calls
-// that ask Redis each time; where a limiter gets its rate from the first one that asks, not
-// of those that are also asked for together with others. Redisson's calls are not in the
-// model.
+// answers. It does so if nothing is lost and nothing comes back by itself, for the calls that
+// ask Redis each time; where a limiter gets its rate from the first one that asks, not of those
+// that are also asked for together with others. Redisson's calls are not in the model.
 //
-// Where the search takes too long it says nothing of the calls after a while, or of none.
+// If the search takes too long, it leaves out the calls after some point, or all.
 func (r *round) checkOrder(p *pool, s *state) {
 	switch {
 	case r.mood == losing || r.mood == stepping || r.damaged(p.limiter) || r.mixed(p):
@@ -302,7 +300,7 @@ func (r *round) checkOrder(p *pool, s *state) {
 	}
 }
 
-// An order is what came of the search for one.
+// An order is the result of the search for one.
 type order struct {
 	kind    kind
 	result  porcupine.CheckResult
@@ -407,7 +405,7 @@ func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
 	return record, true
 }
 
-// outcomeOf returns what the model is told of a call's answer.
+// outcomeOf returns a call's answer as the model takes it.
 func outcomeOf(c *call, doubtful bool) linear.Outcome {
 	// What a call that waited was granted too late is given back behind its back.
 	late := c.takes() && (c.Timeout > 0 || c.Op == opAcquire)

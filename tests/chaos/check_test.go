@@ -43,12 +43,12 @@ func (r *round) check() {
 	}
 }
 
-// A pool is a limiter, in the hands of one Client where each has permits of its own, and
-// the calls that asked for its permits or changed it: as they were made, and as they count.
+// A pool is a limiter, or one Client's part if each has permits of its own, and the calls that
+// asked for its permits or changed it: as they were made, and as they count.
 type pool struct {
 	*limiter
 
-	id          string // of the Client; empty where all share
+	id          string // of the Client; empty if all share
 	made, calls []*call
 }
 
@@ -168,7 +168,7 @@ func (r *round) mayBeMissing(c *call) bool {
 	})
 }
 
-// report fails the test with what is wrong, and with what happened.
+// report fails the test with the violation and the events.
 func (r *round) report() {
 	if len(r.violations) > 0 {
 		r.t.Error(r.text())
@@ -185,19 +185,19 @@ func (r *round) text() string {
 		fmt.Fprintf(&text, " %s;", f.name)
 	}
 	const enough = 10
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	more := 0
 	for _, v := range r.violations {
 		whose := v.limiter + " " + v.client
 		about := v.check + " " + whose
-		if told[about] || len(told) >= 2*enough {
-			more++ // what is wrong once mostly stays so
+		if reported[about] || len(reported) >= 2*enough {
+			more++ // a violation mostly stays
 			continue
 		}
-		told[about] = true
+		reported[about] = true
 		fmt.Fprintf(&text, "\n\n%s: %s", v.check, v.text)
-		if l := r.limiter(v.limiter); l != nil && !told[whose] && v.check != orderCheck {
-			told[whose] = true
+		if l := r.limiter(v.limiter); l != nil && !reported[whose] && v.check != orderCheck {
+			reported[whose] = true
 			fmt.Fprintf(&text, "\n%v\n%s", l, r.history(l, v.client, v.at))
 		}
 	}
@@ -241,15 +241,15 @@ func (r *round) history(l *limiter, id string, until time.Duration) string {
 	return text.String()
 }
 
-// Programs with Redisson bring faults of their own, which are counted, and not ours. Its
-// release is sent again where the answer got lost, and gives back again; it leaves the
-// members too, so permits come back twice. Its updateRate forgets what is in use beyond a
-// lower rate. An acquire that came twice would take permits twice for one member.
+// Programs with Redisson bring faults of their own, which are counted, and not ours. If its
+// answer got lost, its release is sent again, and gives back again; it leaves the members too,
+// so permits come back twice. Its updateRate forgets permits in use beyond a lower rate. An
+// acquire that came twice would take permits twice for one member.
 //
-// Of a limiter that they use the checks look at all but the sum of value and members, and
-// at refusals: grants, ours and theirs together, are bounded by the rate, and by minted
-// more; members are those of permits that callers hold. Where Redis lost keys, Redisson
-// grants what it then finds, and nothing is looked at.
+// Of a limiter that they use the checks look at all but the sum of value and members, and at
+// refusals: grants, ours and theirs together, are bounded by the rate, and by minted more;
+// members are those of permits that callers hold. If Redis lost keys, Redisson grants what it
+// then finds, and nothing is checked.
 
 // mixed reports whether programs with Redisson may have asked for the pool's permits.
 func (r *round) mixed(p *pool) bool {
@@ -281,7 +281,7 @@ type figures struct {
 	calls, granted, over, lost, late, errors int64
 }
 
-// sumUp returns the figures of the calls that are to be counted, and of the pools that they used.
+// sumUp returns the figures of the calls to count, and of the pools that they used.
 func (r *round) sumUp(counts func(c *call) bool) (f figures) {
 	slack := r.slack()
 	for i := range r.calls {
@@ -322,9 +322,9 @@ func (r *round) sumUp(counts func(c *call) bool) (f figures) {
 }
 
 // balance is how many permits callers hold above the limit, and how many are lost, in a pool
-// that nothing comes back to by itself: they are not free, and no caller holds them. What
-// calls of killed programs asked for is left out, and what those whose figures these are not
-// were not told of.
+// that nothing comes back to by itself: they are not free, and no caller holds them. It leaves
+// out what calls of killed programs asked for, and calls of programs that are not counted
+// here if their answers are unknown.
 func (r *round) balance(p *pool) (over, lost int64) {
 	held, maybeBack, doubtful := int64(0), int64(0), r.strandedLeases(p.limiter)
 	for _, c := range p.calls {
@@ -351,8 +351,8 @@ func (r *round) balance(p *pool) (over, lost int64) {
 	return over, max(0, rate-s.pair.Value-held-doubtful)
 }
 
-// recordRedisson adds the figures of a round's programs with Redisson to a table, or those
-// of all where it is measured beside one with Redisson.
+// recordRedisson adds the figures of a round's programs with Redisson to a table, or those of
+// all if it is measured beside one with Redisson.
 func (r *round) recordRedisson() {
 	who := "Redisson " + r.redisson
 	switch {
@@ -534,7 +534,7 @@ func awaitGoroutines(before int) error {
 	return nil
 }
 
-// state is what Redis holds of a limiter, in the hands of one client where each has its own.
+// state is what Redis holds of a limiter, or of one client's part if each has its own.
 type state struct {
 	config, value, permits model.Key
 

@@ -62,11 +62,11 @@ type crew interface {
 	leave() error
 }
 
-// A journal is where a crew writes down what it does.
+// A journal is the file in which a crew writes down what it does.
 type journal interface {
 	// born notes a Client before its first call.
 	born(id string)
-	// begin notes a call that is about to be made; end is to be called with its answer.
+	// begin notes a call that is about to be made; call end with its answer.
 	begin(c *call) (end func(c call))
 }
 
@@ -92,7 +92,7 @@ func newWorker(r *round, plan clientPlan) *worker {
 // A route is how the servers are reached.
 type route struct {
 	Servers string            `json:"servers"`          // which arena
-	Addrs   []string          `json:"addrs"`            // that a client is told: of Sentinels, where there are some
+	Addrs   []string          `json:"addrs"`            // that a client gets: the Sentinels', if there are any
 	Master  string            `json:"master,omitempty"` // the name that Sentinels have for the master
 	Instead map[string]string `json:"instead"`          // where to go in place of a server's address
 }
@@ -188,7 +188,7 @@ func newGoCrew(p *plan, who clientPlan, life string, to route, began time.Time, 
 	return w
 }
 
-// next has callers use another Client from now on and returns the one before.
+// next makes callers use another Client from now on and returns the previous one.
 func (w *goCrew) next() *party {
 	w.births++
 	p := &party{
@@ -230,7 +230,7 @@ func (w *goCrew) work(ctx context.Context) {
 	w.eachCaller(ctx, func(i int) *rand.Rand { return w.plan.draw("caller", w.name+w.life, i) }, w.call)
 }
 
-// eachCaller has all callers make calls until ctx ends.
+// eachCaller makes all callers make calls until ctx ends.
 func (c clientPlan) eachCaller(ctx context.Context, drawOf func(i int) *rand.Rand, call func(*rand.Rand)) {
 	var callers sync.WaitGroup
 	for i := range c.callers {
@@ -245,7 +245,7 @@ func (c clientPlan) eachCaller(ctx context.Context, drawOf func(i int) *rand.Ran
 	callers.Wait()
 }
 
-// call makes one call, if there is something to be released where it is a Release.
+// call makes one call; a Release only if there is something to release.
 func (w *goCrew) call(draw *rand.Rand) {
 	l := w.plan.limiters[draw.IntN(len(w.plan.limiters))]
 	op := w.plan.drawOperation(draw, l)
@@ -267,9 +267,9 @@ func (w *goCrew) call(draw *rand.Rand) {
 		defer stop()
 	}
 	c.Start = time.Since(w.began)
-	told, err := op.do(ctx, p, p.handles[l.name], &c)
+	answered, err := op.do(ctx, p, p.handles[l.name], &c)
 	c.End = time.Since(w.began)
-	p.note(&c, answerOf(err, told), err)
+	p.note(&c, answerOf(err, answered), err)
 	end(c)
 }
 
@@ -289,12 +289,12 @@ func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker strin
 	return c, true
 }
 
-// note writes down what came of a call.
-func (p *party) note(c *call, told answer, err error) {
-	if c.Answer = told; err != nil {
+// note writes down the result of a call.
+func (p *party) note(c *call, answered answer, err error) {
+	if c.Answer = answered; err != nil {
 		c.Error = err.Error()
 	}
-	if told == granted {
+	if answered == granted {
 		p.hold(c.Limiters, c.Permits)
 	}
 }
@@ -307,8 +307,8 @@ func (p *party) hold(limiters []string, permits int64) {
 	}
 }
 
-// part draws some of the permits that callers hold, for one to give back; it is theirs
-// no longer, whatever comes of the call.
+// part draws some of the permits that callers hold, for one to give back; it is no longer
+// theirs, whatever the result of the call.
 func (p *party) part(name string, draw *rand.Rand) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -353,7 +353,7 @@ func (p *party) close() error {
 // rest is how long Clients may take to be closed, and calls after the round is over.
 const rest = time.Minute
 
-// answer is what came of a call.
+// answer is the result of a call.
 type answer string
 
 const (
@@ -374,7 +374,7 @@ const (
 // in this process or, a line of JSON each, in another one.
 type call struct {
 	Worker   string        `json:"worker"`
-	Redisson string        `json:"redisson,omitempty"` // its release, where the call is one of its own
+	Redisson string        `json:"redisson,omitempty"` // its release, if the call is one of its own
 	Client   string        `json:"client"`             // one Client; a worker may have several, one after another
 	Op       string        `json:"op"`
 	Limiters []string      `json:"limiters"` // more than one: TryAcquireAll
@@ -389,8 +389,8 @@ type call struct {
 	Start    time.Duration `json:"start"`             // since the round's beginning
 	End      time.Duration `json:"end"`               // the same
 	Answer   answer        `json:"answer"`
-	Free     int64         `json:"free,omitempty"` // what AvailablePermits told
-	Did      bool          `json:"did,omitempty"`  // a rate was set, or Peek told of a grant
+	Free     int64         `json:"free,omitempty"` // the answer of AvailablePermits
+	Did      bool          `json:"did,omitempty"`  // a rate was set, or Peek answered with a grant
 	Error    string        `json:"error,omitempty"`
 
 	Reservation string                    `json:"reservation,omitempty"` // that Reserve has made or Settle settles
@@ -416,7 +416,7 @@ func (c *call) counted() *call {
 // takes reports whether the call asks for permits.
 func (c *call) takes() bool { return takers[c.Op] }
 
-// name is that of the operation in records.
+// name is the operation's name in records.
 func (c *call) name() string {
 	if c.Redisson != "" {
 		return c.Op + ", of Redisson"
@@ -426,7 +426,7 @@ func (c *call) name() string {
 
 var takers = map[string]bool{opTry: true, opWait: true, opAcquire: true, opTake: true, opUpTo: true, opAll: true, opReserve: true, opCharge: true}
 
-// opCharge is what a Settle charges beyond what was reserved.
+// opCharge is a Settle's charge beyond the reservation.
 const opCharge = "charge"
 
 func (c *call) String() string {
@@ -460,7 +460,7 @@ func millis(d time.Duration) string {
 	return fmt.Sprintf("%8.1f", float64(d)/float64(time.Millisecond))
 }
 
-// answerOf classifies what a call returned; ok is what the call answers where it does.
+// answerOf classifies what a call returned; ok is the call's answer if it gets one.
 func answerOf(err error, ok answer) answer {
 	for _, known := range []struct {
 		err    error

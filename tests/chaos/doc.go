@@ -1,7 +1,7 @@
-// Package chaos proves that limits hold, no permit is lost and everybody is answered
-// while many faults come together: servers crash, hang and change places, networks lose,
-// delay and double what goes through them, keys and clocks are tampered with, contexts
-// end, Clients are closed, processes that use them are killed.
+// Package chaos proves that limits hold, no permit is lost and every call is answered while
+// many faults come together: servers crash, hang and change places, networks lose, delay and
+// double what goes through them, keys and clocks are tampered with, contexts end, Clients are
+// closed, processes that use them are killed.
 //
 // A run is a sequence of rounds. The seed and the number of a round draw all of it: the
 // servers, limiters of every kind, Clients and their callers, and the faults. Each call is

@@ -33,7 +33,7 @@ type fault struct {
 	do func(r *round, draw *rand.Rand) *event
 }
 
-// faults are all there are, but for what the weather does to single commands.
+// faults are all there are, except what the weather does to single commands.
 var faults = slices.Concat(clientFaults, networkFaults, serverFaults, topologyFaults)
 
 // allowed reports whether a fault may happen in the round.
@@ -66,7 +66,7 @@ type event struct {
 	// What it did to limiters, for the checks.
 	lost    map[string]int64 // permits in use that Redis forgot, by limiter
 	forgot  int              // how often all that is in use may have been forgotten, of each limiter
-	forward time.Duration    // the server's clock was set forward by so much
+	forward time.Duration    // how far the server's clock was set forward
 }
 
 func (e *event) String() string {
@@ -117,7 +117,7 @@ func (r *round) happen(server bool) {
 	}
 }
 
-// take has the fault take place.
+// take makes the fault happen.
 func (f *fault) take(r *round, draw *rand.Rand) {
 	start := r.now()
 	if e := f.do(r, draw); e != nil {
@@ -245,7 +245,7 @@ var networkFaults = []*fault{
 		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Late.When(healed) })
 		r.sleep(r.spell(draw))
 		if draw.IntN(2) == 0 {
-			proxy.HangUp() // what was held is lost
+			proxy.HangUp() // the held commands are lost
 		}
 		close(healed)
 		w.blow()
@@ -380,14 +380,14 @@ func (r *round) during(draw *rand.Rand, begin, end func(*redistest.Server)) *eve
 	return &event{text: s.Addr()}
 }
 
-// order has a master do something.
+// order makes a master do something.
 func (r *round) order(draw *rand.Rand, args ...any) *event {
 	s := r.drawMaster(draw)
 	require.NoError(r.tb, s.Client(r.tb, &redis.Options{MaxRetries: -1}).Do(r.t.Context(), args...).Err())
 	return &event{text: fmt.Sprint(args...) + " " + s.Addr()}
 }
 
-// loseKeys removes some of a limiter's keys, at one moment, and notes what was in use.
+// loseKeys removes some of a limiter's keys, at one moment, and notes the permits in use.
 func (r *round) loseKeys(draw *rand.Rand) *event {
 	l := r.limiters[draw.IntN(len(r.limiters))]
 	id := ""
@@ -436,8 +436,8 @@ var topologyFaults = []*fault{
 	}},
 }
 
-// A master that does not answer for too long is replaced. A busy machine may have one hang
-// so long too.
+// A master that does not answer for too long is replaced. On a busy machine one may hang that
+// long too.
 const masterHung = "hung master replaced"
 
 // inOrder waits until all servers are in order, and notes what no one asked them for.

@@ -43,7 +43,7 @@ type limiter struct {
 	reserves  bool     // they reserve and settle, and do not release
 	wild      bool     // all calls are made, also those that forget permits in use
 	threshold string   // the hash of a sliding log's thresholds
-	redisson  string   // the release of Redisson that programs have which use it too
+	redisson  string   // the release of the Redisson programs that use it too
 	mints     bool     // they make calls too that may forget permits in use
 	family    []string // limiters that TryAcquireAll takes together, this one first
 }
@@ -208,7 +208,7 @@ type operation struct {
 	do     doer
 }
 
-// A doer makes a call, and notes in it what else it was told.
+// A doer makes a call, and notes in it what else it learned.
 type doer func(ctx context.Context, p *party, h *handle, c *call) (answer, error)
 
 func anyLimiter(*limiter) bool      { return true }
@@ -258,7 +258,7 @@ var operations = []operation{
 	}},
 	{opUpTo, 10, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
 		taken, _, err := h.TakeUpTo(ctx, h.key, c.Asked)
-		// What is refused is one permit. If that is unknown, it may be all.
+		// One permit is refused. If that is unknown, it may be all.
 		if c.Permits = max(1, taken); err != nil {
 			c.Permits = c.Asked
 		}

@@ -28,19 +28,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
-// A task is what another process of the test binary is told to do: the crew of a worker.
-// The seed and the number draw it there as they do here.
+// A task is what another process of the test binary must do: the crew of a worker. The seed and
+// the number draw it there as they do here.
 type task struct {
 	Seed     uint64    `json:"seed"`
 	Number   int       `json:"number"`
 	Arenas   []string  `json:"arenas"`
 	Beside   bool      `json:"beside"`
 	Releases []string  `json:"releases"` // of Redisson that rounds may have
-	Reduced  reduction `json:"reduced"`  // what the round does without
+	Reduced  reduction `json:"reduced"`  // what the round leaves out
 	Worker   string    `json:"worker"`
 	Life     string    `json:"life"`
 	Began    int64     `json:"began"`   // when the round did, in nanoseconds since 1970
-	Journal  string    `json:"journal"` // the file that it is to write
+	Journal  string    `json:"journal"` // the file to write
 	Route    route     `json:"route"`
 }
 
@@ -58,7 +58,7 @@ type entry struct {
 	Begun  *call         `json:"begun,omitempty"`  // the call of that number
 	Ended  *call         `json:"ended,omitempty"`  // the same call with its answer
 	Closed string        `json:"closed,omitempty"` // the id of a Client
-	Late   time.Duration `json:"late,omitempty"`   // for so long the machine has kept goroutines there from running
+	Late   time.Duration `json:"late,omitempty"`   // how long the machine has kept goroutines there from running
 }
 
 // processCrew is a crew in another process, which may be killed: then the next one does
@@ -111,8 +111,8 @@ func (w *processCrew) order(p *javadriver.Process, what string) (string, error) 
 	return id, err
 }
 
-// read notes all that a process that has ended told in its journal, as if it were here.
-// The results of calls without an answer are unknown.
+// read notes all that a process that has ended wrote in its journal, as if it were here. The
+// results of calls without an answer are unknown.
 func (w *processCrew) read() {
 	text, err := os.ReadFile(w.journal)
 	require.NoError(w.r.t, err)
@@ -258,7 +258,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestCallsBoundWhatIsInUse(t *testing.T) {
+func TestCallsBoundThePermitsInUse(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
 	take := func(permits int64, a answer) call { return call{Op: opTry, Permits: permits, Answer: a} }
@@ -327,7 +327,7 @@ func (w *writer) begin(c *call) (end func(c call)) {
 	return func(c call) { w.write(entry{Number: number, Ended: &c, Late: w.late.worst()}) }
 }
 
-// plan returns that of the round.
+// plan returns the round's plan.
 func (order *task) plan() *plan {
 	if order.Beside {
 		return newBesidePlan(order.Seed, order.Number, order.Arenas, "")
@@ -361,7 +361,7 @@ func serve(text []byte) {
 	server.ServeCodec(jsonrpc.NewServerCodec(orderPipe{os.Stdin, os.Stdout, o}))
 }
 
-// Orders is what a process can be told to do. Each answers with the id of its Client.
+// Orders are what a process can be asked to do. Each answers with the id of its Client.
 type Orders struct {
 	crew    *goCrew
 	journal writer

@@ -140,8 +140,8 @@ func prepareRedisson(t *testing.T, p *plan) bool {
 	return true
 }
 
-// javaCrew is callers of RedissonClients, one after another, in a JVM that may be killed.
-// A call begins here when the JVM is told of it, and ends with its answer.
+// javaCrew is callers of RedissonClients, one after another, in a JVM that may be killed. A
+// call begins here when it is sent to the JVM, and ends with its answer.
 type javaCrew struct {
 	clientPlan
 
@@ -177,7 +177,7 @@ func newJavaCrew(r *round, plan clientPlan, to route) *javaCrew {
 	return w
 }
 
-// open has the JVM make another RedissonClient.
+// open makes another RedissonClient in the JVM.
 func (w *javaCrew) open(jvm *javadriver.Process) (*javaParty, error) {
 	w.lives++
 	p := &javaParty{jvm: jvm, name: fmt.Sprintf("%s-%d-%d", w.name, w.r.number, w.lives)}
@@ -225,7 +225,7 @@ func (p *javaParty) end() {
 	p.calls.Wait()
 }
 
-// close shuts the RedissonClient down and reports whether that ended. Where it does not, its
+// close shuts the RedissonClient down and reports whether that ended. If it does not, its
 // connections stay as long as the JVM.
 func (p *javaParty) close() bool {
 	p.end()
@@ -256,7 +256,7 @@ func (w *javaCrew) replace() (old string, err error) {
 	return p.id, nil
 }
 
-// leave has a JVM go whose RedissonClients do not.
+// leave ends a JVM without closing its RedissonClients.
 func (w *javaCrew) leave() error {
 	p := w.party.Load()
 	switch {
@@ -293,7 +293,7 @@ func (w *javaCrew) kill() (left string) {
 	return p.id
 }
 
-// call makes one call, if there is something to be released where it is a Release.
+// call makes one call; a Release only if there is something to release.
 func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 	shared := slices.DeleteFunc(slices.Clone(w.r.limiters), func(l *limiter) bool { return l.redisson == "" })
 	l := shared[draw.IntN(len(shared))]

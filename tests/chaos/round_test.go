@@ -29,14 +29,14 @@ type round struct {
 	plan
 
 	t       *testing.T
-	tb      testing.TB // for what is done to servers
+	tb      testing.TB // for actions on servers
 	broken  atomic.Bool
 	arena   arena
 	admin   redis.UniversalClient // straight to the servers
 	workers []*worker
 	began   time.Time
-	over    context.Context // ends when the faults and calls are to
-	end     func()          // has them end
+	over    context.Context // ends when the faults and calls must
+	end     func()          // ends them
 	pulse   pulse
 
 	mu         sync.Mutex
@@ -54,20 +54,20 @@ type round struct {
 type violation struct {
 	check   string
 	limiter string // "": all
-	client  string // whose permits they are, where each has its own; "": all
+	client  string // whose permits they are, if each has its own; "": all
 	text    string
 	at      time.Duration // when it was noticed
 }
 
-// A plan is what a round is to be, all of it drawn from the seed and its number.
+// A plan describes a round, all of it drawn from the seed and its number.
 type plan struct {
 	seed     uint64
 	number   int
 	arenas   []string // that it may be on
 	releases []string // of Redisson that it may have
 	servers  string   // which it is on
-	beside   bool     // it is to be measured beside another one of the same calls
-	redisson string   // the release that programs have which take part; empty where none do
+	beside   bool     // it is measured beside another one of the same calls
+	redisson string   // the release of the programs that take part; empty if none do
 	mood     mood
 	length   time.Duration
 	limiters []*limiter
@@ -77,7 +77,7 @@ type plan struct {
 	faults   []*fault      // of servers and clients
 	pause    time.Duration // between faults, at most
 	hook     func(*goCrew) redis.Hook
-	reduced  reduction // what it does without
+	reduced  reduction // what it leaves out
 }
 
 // run makes the round happen and checks it.
@@ -106,7 +106,7 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	r.happen(true)
 	<-r.over.Done()
 	r.calmDown(&working, &beside)
-	if !r.broken.Load() && !r.told() {
+	if !r.broken.Load() && !r.shown() {
 		r.check()
 		if r.beside || r.redisson != "" {
 			r.figures = r.sumUp(func(c *call) bool { return c.Redisson == r.redisson })
@@ -157,8 +157,7 @@ func (r *round) violate(check, limiter, format string, args ...any) {
 	r.note(violation{check: check, limiter: limiter, text: fmt.Sprintf(format, args...), at: r.now()})
 }
 
-// violatePool is violate of a limiter, in the hands of one Client where each has permits
-// of its own.
+// violatePool is violate for a limiter, or one Client's part if each has permits of its own.
 func (r *round) violatePool(p *pool, check, format string, args ...any) {
 	r.note(violation{check, p.name, p.id, fmt.Sprintf("%v: ", p) + fmt.Sprintf(format, args...), r.now()})
 }
@@ -167,13 +166,13 @@ func (r *round) note(v violation) {
 	r.mu.Lock()
 	r.violations = append(r.violations, v)
 	r.mu.Unlock()
-	if r.told() {
+	if r.shown() {
 		r.end()
 	}
 }
 
-// told reports whether the round has shown what it is for: a fault of ours.
-func (r *round) told() bool {
+// shown reports whether the round has shown a fault of ours, which is its aim.
+func (r *round) shown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.hook != nil && len(r.violations) > 0
@@ -209,7 +208,7 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 	}
 }
 
-// leave closes what is the round's and sees that nothing of it stays.
+// leave closes all that belongs to the round.
 func (r *round) leave() {
 	if r.broken.Load() {
 		r.violations = nil
@@ -419,7 +418,7 @@ func (l *limiter) drawLease(draw *rand.Rand) {
 	if l.counted() {
 		l.lease = time.Duration(50+draw.IntN(2000)) * time.Millisecond
 	}
-	l.config.Rate *= 40 // a lease is a small part of what is free
+	l.config.Rate *= 40 // a lease is a small part of the free permits
 }
 
 func drawRate(draw *rand.Rand, name string, k kind) *limiter {

@@ -32,14 +32,14 @@ const (
 	shrinkTries = 3                // how often one is played that does not fail: no two are the same
 )
 
-// A reduction is what a round does without.
+// A reduction is what a round leaves out.
 type reduction struct {
 	Without  []string `json:"without"`  // faults
 	Clients  int      `json:"clients"`  // at most; 0: all
 	Limiters []string `json:"limiters"` // the only ones; none: all
 }
 
-// askedReduction is that of the flags.
+// askedReduction is the flags' reduction.
 func askedReduction(t *testing.T) reduction {
 	t.Helper()
 	list := func(text string) []string {
@@ -53,7 +53,7 @@ func askedReduction(t *testing.T) reduction {
 	return x
 }
 
-// of returns what is left of a plan.
+// of returns the rest of a plan.
 func (x reduction) of(p *plan) *plan {
 	less := *p
 	less.reduced = x
@@ -167,8 +167,8 @@ func (r *round) shrunk(t *testing.T) *round {
 	return found
 }
 
-// Another process draws its round's plan again: what is left out here is left out there.
-func TestAProcessDoesWithoutTheSame(t *testing.T) {
+// Another process draws its round's plan again: both leave out the same.
+func TestAProcessLeavesOutTheSame(t *testing.T) {
 	t.Parallel()
 	shared := 0
 	for number := range 200 {
@@ -239,7 +239,7 @@ end
 		Mutant: limitertest.Mutant{Old: `redis.call('PEXPIRE', config.permits_key, lifetime(ttl))`, New: ``},
 	},
 	{
-		name: "more is told to be free than is", in: gentle, shows: ordered,
+		name: "more is reported free than is", in: gentle, shows: ordered,
 		Mutant: limitertest.Mutant{
 			Script: lua.Available,
 			Old:    "return repaired and digits(free) or free",
@@ -278,7 +278,7 @@ func (m mutant) showsIn(p *plan) bool {
 	return amid && (m.in == "" || m.in == p.mood) && slices.ContainsFunc(p.limiters, m.shows)
 }
 
-// exactly reports whether what is in use of a RateLimiter is known to the permit.
+// exactly reports whether a RateLimiter's permits in use are known exactly.
 func exactly(l *limiter) bool { return l.isRate() && l.counted() && !l.wild && l.lease == 0 }
 
 // ordered reports whether the model of a limiter is asked for an order of its calls.
@@ -310,7 +310,7 @@ func TestMutants(t *testing.T) {
 					first := r.violations[0]
 					took := (spent + first.at).Round(time.Millisecond)
 					redistest.Record(t, "chaos-mutants", m.name, seed, rounds, took.Milliseconds(), first.check)
-					t.Logf("told by round %d of %v: %s: %s", rounds, took, first.check, first.text)
+					t.Logf("shown by round %d of %v: %s: %s", rounds, took, first.check, first.text)
 					if *shrinking && m.alone {
 						small := r.shrunk(t)
 						require.NotEmpty(t, small.violations)

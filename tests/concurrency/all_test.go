@@ -488,8 +488,8 @@ func TestTryAcquireAllInTime(t *testing.T) {
 	virtual(t, allInTime, func(t *testing.T, rdb *redis.Client, test func(t *testing.T, rdb *redis.Client)) { test(t, rdb) })
 }
 
-// What is taken between the calls of one decision is missing in it.
-func TestTryAcquireAllSeesWhatIsTakenMeanwhile(t *testing.T) {
+// Permits taken between the calls of one decision are missing in it.
+func TestTryAcquireAllSeesPermitsTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	// Taken of the first of 1000, from which 600 are wanted.
 	virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb *redis.Client, taken int64) {

@@ -18,7 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// pileUp adds members of one permit, so many of each age, and sets the value unless it is below 0.
+// pileUp adds members of one permit, a number of each age, and sets the value unless it is below 0.
 func pileUp(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, members map[time.Duration]int, value int64) {
 	t.Helper()
 	for age, count := range members {
@@ -85,7 +85,7 @@ func hasRows(rows int64) step {
 	}
 }
 
-// takeIsRefused checks what Take says of permits that come back after so long.
+// takeIsRefused checks what Take says of permits that come back after that long.
 func takeIsRefused(permits int64, wait time.Duration) step {
 	return func(t testing.TB, c crowd) {
 		d := mustTake(t, c.RateLimiter, permits)
@@ -397,8 +397,8 @@ func loadScripts(b *testing.B, rdb *redis.Client) {
 	}
 }
 
-// longestScript returns how long the longest script call took since the slow log was reset,
-// 0 if all were faster than what is logged.
+// longestScript returns how long the longest script call took since the slow log was reset, 0
+// if all were too fast to be logged.
 func longestScript(b *testing.B, rdb *redis.Client) (longest time.Duration) {
 	b.Helper()
 	logged, err := rdb.SlowLogGet(b.Context(), 1_000_000).Result()

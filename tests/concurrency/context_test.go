@@ -96,8 +96,8 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 		s.CheckInUse(t, 10, 4)
 		assert.Equal(t, 2, s.Sent.Scripts())
 	}},
-	// What is given back goes to those who wait for it, at once.
-	"what is given back serves the line": {limitertest.Every(3, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	// Permits given back go to waiting callers, at once.
+	"permits given back serve the line": {limitertest.Every(3, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 3, 0) })
 		waiting := s.StartTryAcquire(t.Context(), 2, forever)
@@ -136,7 +136,7 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 		ended(t, "true at 0s", others...)
 		s.CheckInUse(t, 5, 3)
 	}},
-	// A caller without a deadline does its batch's work itself, but not that of later batches.
+	// A caller without a deadline does its batch's work itself, but not the work of later batches.
 	"a caller is not kept by others": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		gate := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(context.WithoutCancel(t.Context()), 1, 0)
@@ -218,8 +218,8 @@ func TestPartOfABatchIsGivenBack(t *testing.T) {
 	})
 }
 
-// All of a batch may go away; others behind it are served nevertheless.
-func TestEverybodyInABatchGoesAway(t *testing.T) {
+// All of a batch may go away; others behind it are still served.
+func TestAllCallersOfABatchGoAway(t *testing.T) {
 	t.Parallel()
 	bubbles(t, map[string]redistest.Action{
 		"answered": redistest.Pass, "lost": redistest.DropAnswer,
@@ -267,7 +267,7 @@ func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 	})
 }
 
-// Contexts end at the moment of the grant: callers hold just what they were told they were granted.
+// Contexts end at the moment of the grant: callers hold exactly the permits of the answers they got.
 func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -416,7 +416,7 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 		assert.Equal(t, "true at 100ms", closed.Outcome())
 		s.CheckInUse(t, 3, 3)
 	}},
-	// Callers that went away may have permits that are still to be given back.
+	// Callers that went away may have permits still to give back.
 	"Close waits for give backs": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		acquired, givenBack := make(chan struct{}), make(chan struct{})
 		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {

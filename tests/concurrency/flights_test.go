@@ -264,7 +264,7 @@ func TestADamagedLimiterAmongOthers(t *testing.T) {
 }
 
 var releaseTests = map[string]sceneTest[*limitertest.HeldScene]{
-	// Releases that wait for what is in doubt go as one call, and hold back what is behind them.
+	// Releases that wait for a doubtful call go as one call, and hold back the requests behind them.
 	"releases that gather go as one call": {limitertest.Every(100, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.RateLimiter, 50)
 		letGo := s.Hold(t, lua.Acquire, 1)

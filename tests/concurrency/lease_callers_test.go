@@ -60,7 +60,7 @@ func (u *usage) most(span time.Duration) int {
 	return most
 }
 
-// burst has a caller use permits in bursts until ctx ends.
+// burst makes a caller use permits in bursts until ctx ends.
 func (u *usage) burst(ctx context.Context, l *rratelimiter.RateLimiter, random *rand.Rand) {
 	for ctx.Err() == nil {
 		for range random.IntN(150) {
@@ -128,7 +128,7 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 	})
 }
 
-// Clients with the same demand get about the same of what is scarce, with leases or without.
+// Clients with the same demand get about the same share if permits are scarce, with leases or without.
 func TestScarcePermitsAreShared(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
@@ -307,8 +307,8 @@ var keyedCalls = map[string]func(ctx context.Context, l *rratelimiter.KeyedLimit
 	},
 }
 
-// Each call brings a lease and is served from it, in shadow too. What is left goes back, also
-// of a limiter of keys that is no longer referenced.
+// Each call brings a lease and is served from it, in shadow too. Unused permits go back, also
+// those of a limiter of keys that is no longer referenced.
 func TestALeaseServesEveryCall(t *testing.T) {
 	t.Parallel()
 	each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
@@ -333,9 +333,9 @@ func TestALeaseServesEveryCall(t *testing.T) {
 	})
 }
 
-// What is undone goes back into the lease without a word to Redis, and to Redis if that has
+// Undone grants go back into the lease without a word to Redis, and to Redis if the lease has
 // ended: a part of a member of which other parts go back, too.
-func TestALeaseTakesBackWhatIsUndone(t *testing.T) {
+func TestALeaseTakesBackUndoneGrants(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), time.Second)
@@ -387,7 +387,7 @@ type program struct {
 	alive  bool  // it has a lease
 	lease  int64 // permits that are left in that
 	leases int   // how many there were
-	known  int64 // Remaining as Redis told it last, less what was taken since
+	known  int64 // Remaining of Redis' last answer, less what was taken since
 }
 
 func (p *program) Decided(_ context.Context, d limit.Decided) { p.source = d.Source }
@@ -412,7 +412,7 @@ type figuresWalk struct {
 
 const figuresRate = 2000
 
-// step has a program make a call, and holds the answer against what Redis knows.
+// step makes a program's call, and compares the answer with what Redis knows.
 func (w *figuresWalk) step(t *testing.T, p *program) {
 	t.Helper()
 	permits := int64(1)
@@ -469,8 +469,8 @@ func (w *figuresWalk) call(t *testing.T, p *program, permits int64) (d limit.Dec
 	return d, permits, giveBack
 }
 
-// Several programs take permits at random. What one is told from memory is what Redis told it
-// last, less what it took since, and that was true.
+// Several programs take permits at random. An answer from memory is Redis' last answer, less
+// what the program took since, and was true.
 func TestFiguresFromMemory(t *testing.T) {
 	t.Parallel()
 	bubbles(t, seeds(*rounds), func(t *testing.T, seed uint64) {

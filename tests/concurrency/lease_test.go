@@ -37,7 +37,7 @@ func newLeaseScene(t *testing.T, cfg rratelimiter.Config, life time.Duration) *l
 	return s
 }
 
-// A leaseTest is a test of a leaseScene of that rate, and of leases that live so long.
+// A leaseTest is a test of a leaseScene of that rate, and of leases that live that long.
 type leaseTest struct {
 	cfg  rratelimiter.Config
 	life time.Duration
@@ -66,7 +66,7 @@ func (s *leaseScene) take(t *testing.T) (taken int64) {
 	return taken
 }
 
-// takeMore is take until the lease holds more than so many.
+// takeMore is take until the lease holds more than that many.
 func (s *leaseScene) takeMore(t *testing.T, permits int64) (taken int64) {
 	t.Helper()
 	for taken == 0 || s.inUse(t)-taken <= permits {
@@ -283,7 +283,7 @@ var leaseTests = map[string]leaseTest{
 		assert.Equal(t, 1000-charged-1, mustTake(t, s.plain, 1).Remaining, "to others permits of a lease are in use")
 		assert.Equal(t, 1000-taken-3, mustTake(t, s.RateLimiter, 1).Remaining, "what the Client took since is left out")
 	}},
-	// Who is refused for want of what a lease holds gets it at once.
+	// A caller that is refused for lack of permits that a lease holds gets them at once.
 	"lease goes back for the line": {limitertest.Every(1000, time.Minute), 10 * time.Second, func(t *testing.T, s *leaseScene) {
 		taken := s.takeMore(t, 20)
 		s.Until(time.Second)
@@ -362,7 +362,7 @@ var leaseTests = map[string]leaseTest{
 		s.Until(3*time.Second + 100*ms)
 		s.CheckInUse(t, 10_000, taken+1)
 	}},
-	// What is left over of a lease makes the next smaller.
+	// Unused permits of a lease make the next smaller.
 	"lease follows demand": {limitertest.Every(100_000, time.Second), 0, func(t *testing.T, s *leaseScene) {
 		s.takeMore(t, 1000)
 		s.Until(time.Second)
@@ -378,7 +378,7 @@ var leaseTests = map[string]leaseTest{
 		calls := s.Sent.Scripts() - before
 		assert.Less(t, calls, 120, "for 20 lives of leases and 2000 permits")
 	}},
-	// Close gives back what was taken ahead. That no goroutine is left, the bubble sees to.
+	// Close gives back the permits taken ahead. The bubble checks that no goroutine is left.
 	"Close gives leases back": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *leaseScene) {
 		taken := s.takeMore(t, 100)
 		held := make(chan struct{})
@@ -471,8 +471,8 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		change change
-		keeps  bool  // what was used is in use still; else there is no value
-		less   int64 // except so many
+		keeps  bool  // the used permits are still in use; otherwise the value is missing
+		less   int64 // of them no longer in use
 		gone   bool  // the limiter is
 		to     bool  // another name
 	}

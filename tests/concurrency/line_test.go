@@ -285,7 +285,7 @@ func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 				asks(1500*ms, 1, forever, "true at 1.5s"), // from then on new ones are tried at once
 			},
 		},
-		// The head was alone when the server told it 1.6s, a moment beyond its interval.
+		// The head was alone when the server answered 1.6s, a moment beyond its interval.
 		"behind it only later": {cfg: limitertest.Every(10, time.Second), callers: []caller{
 			taken(0, 5),
 			asks(100*ms, 10, forever, "true at 2.1s"),
@@ -317,7 +317,7 @@ func TestAThousandWaitersAskAsOne(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		rate, waiters int
-		pace          int // so many come in a millisecond
+		pace          int // this many come in a millisecond
 		calls         int
 	}
 	virtual(t, map[string]row{

@@ -100,7 +100,7 @@ func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 	})
 }
 
-// What is given back ends refusal and figures.
+// A give-back ends remembered refusals and figures.
 func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	ways := map[string]func(t *testing.T, s *refusalScene){
@@ -340,7 +340,7 @@ func TestASettlementEndsRefusals(t *testing.T) {
 	})
 }
 
-// Handles that were not told to do not tell.
+// Handles without WithNotices publish nothing.
 func TestNoNotices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -33,8 +33,8 @@ func observe(t *testing.T, test observerTest) {
 	test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r)), r, rdb)
 }
 
-// told is what matters of a decision.
-type told struct {
+// seenDecision is the part of a decision that the tests compare.
+type seenDecision struct {
 	limiter, call string
 	permits       int64
 	outcome       limit.Outcome
@@ -43,10 +43,10 @@ type told struct {
 	waited        time.Duration
 }
 
-func decisions(r *limitertest.Recorder) []told {
-	var all []told
+func decisions(r *limitertest.Recorder) []seenDecision {
+	var all []seenDecision
 	for _, d := range r.Decisions() {
-		all = append(all, told{d.Limiter, d.Call, d.Permits, d.Outcome, d.Kind, d.Source, d.Waited})
+		all = append(all, seenDecision{d.Limiter, d.Call, d.Permits, d.Outcome, d.Kind, d.Source, d.Waited})
 	}
 	return all
 }
@@ -71,7 +71,7 @@ var observerTests = map[string]observerTest{
 			_, _ = seen.TryAcquire(ctx, 1, 0)
 		}
 		_, _ = seen.Take(ctx, 1)
-		assert.Equal(t, []told{
+		assert.Equal(t, []seenDecision{
 			{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0},
 			{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0},
 			{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute},
@@ -302,7 +302,7 @@ var shadowTests = tests[*redis.Client]{
 		assert.Equal(t, 6, refused, "two a round, once two are taken")
 		assert.False(t, limittest.Take(t, fixedwindow.New(rdb, cfg), "ann", 1).Granted)
 	},
-	// What is undone of what was let through is not taken off what is released later.
+	// Undone grants that were let through do not count against later releases.
 	"shadow undone": func(t *testing.T, rdb *redis.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		keyed := client.Keyed("users:", limitertest.Every(5, time.Hour))
@@ -346,10 +346,10 @@ var shadowTests = tests[*redis.Client]{
 				require.NoError(t, limitertest.Second(l.Take(t.Context(), key, 1)))
 			}
 		}
-		var want []told
+		var want []seenDecision
 		for _, name := range []string{"fixedwindow", "logins", "tokenbucket"} {
 			want = append(want,
-				told{name, "Take", 1, limit.Granted, "", limit.FromRedis, 0}, told{name, "Take", 1, limit.Refused, "", limit.FromRedis, 0})
+				seenDecision{name, "Take", 1, limit.Granted, "", limit.FromRedis, 0}, seenDecision{name, "Take", 1, limit.Refused, "", limit.FromRedis, 0})
 		}
 		assert.Equal(t, want, decisions(r))
 		synctest.Wait()
@@ -374,14 +374,14 @@ var shadowTests = tests[*redis.Client]{
 	},
 	// TryAcquireAll refuses as its Client says, and the observer sees that.
 	"one of all": func(t *testing.T, rdb *redis.Client) {
-		told := &limitertest.Recorder{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told))
+		recorder := &limitertest.Recorder{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
 		watched := client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithShadow())
 		other := byDefault(client, "{s}b", limitertest.Every(1, time.Hour))
 		for _, want := range []bool{true, false} {
 			assert.Equal(t, want, tryAll(t, client, 1, watched, other))
 		}
-		for _, d := range told.Decisions() {
+		for _, d := range recorder.Decisions() {
 			assert.False(t, d.Shadow, d.Limiter)
 		}
 	},

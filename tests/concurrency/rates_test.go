@@ -148,7 +148,7 @@ func setters(t *testing.T, rdb *redis.Client, cfg rratelimiter.Config) map[strin
 		"UpdateRate": updateRate(cfg),
 		"TrySetRate": makeAnew(cfg),
 		"WithRate":   takes,
-		"WithRate, made anew": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		"WithRate, made again": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			return errors.Join(takes(ctx, c, l), deleteIt(ctx, c, l), takes(ctx, c, l))
 		},
 		// As Redisson does, and what an earlier program of this package left.
@@ -170,7 +170,7 @@ func TestRateSetOnPurposeStays(t *testing.T) {
 	each(t, map[string]rratelimiter.Config{"another": rratelimiter.PerMinute(50), "the first": first}, func(t *testing.T, cfg rratelimiter.Config) {
 		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 			setters := setters(t, rdb, cfg)
-			if cfg == first { // There is no difference: what was set is what was there.
+			if cfg == first { // There is no difference: the rate set is the one found.
 				delete(setters, "Redisson's setRate")
 				delete(setters, "WithRate")
 			}
@@ -230,8 +230,8 @@ var defaultTests = tests[*redis.Client]{
 		ask(0, before, "ann")
 		assert.EqualValues(t, 1000, configOf(t, clients[0].RateLimiter("user:ann")).Rate)
 	},
-	// A limiter that an older program makes anew has the newer default within a minute of use.
-	"default of a limiter made anew": func(t *testing.T, rdb *redis.Client) {
+	// A limiter that an older program sets up again has the newer default within a minute of use.
+	"default of a limiter made again": func(t *testing.T, rdb *redis.Client) {
 		old := limitertest.NewClient(t, rdb).Keyed("user:", rratelimiter.PerMinute(1000))
 		client := limitertest.NewClient(t, rdb)
 		users := client.Keyed("user:", rratelimiter.PerMinute(2))
@@ -261,7 +261,7 @@ var defaultTests = tests[*redis.Client]{
 		synctest.Wait()
 		limitertest.MustAcquire(t, byDefault(client, "{a}", rratelimiter.PerHour(100)), 1)
 		synctest.Wait()
-		require.Len(t, waiting, 1, "who waits asks anew")
+		require.Len(t, waiting, 1, "a waiting caller asks again")
 		require.NoError(t, <-waiting)
 		limitertest.MustAcquire(t, seen, 95)
 		limitertest.MustRefuse(t, seen, 1)
@@ -428,7 +428,7 @@ func TestWithRateComparesOnce(t *testing.T) {
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
 		together(10, func(int) { assert.True(t, limitertest.Try(t, l, 1)) })
 		require.NoError(t, plain.SetRate(t.Context(), limitertest.Every(30, time.Hour), rratelimiter.KeepState()))
-		*scripts[lua.SetRate.Name]-- // it goes by EVALSHA too
+		*scripts[lua.SetRate.Name]-- // it is sent by EVALSHA too
 		limitertest.MustAcquire(t, l, 1)
 		assert.Equal(t, 1, *scripts[lua.Config.Name])
 		assert.Equal(t, 1, *scripts[lua.SetRate.Name])
@@ -438,8 +438,8 @@ func TestWithRateComparesOnce(t *testing.T) {
 
 var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis){
 	"WithRate tells of programs that disagree": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
-		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
+		recorder, log := &limitertest.Recorder{}, &bytes.Buffer{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder), logTo(log))
 		other := limitertest.NewClient(t, rdb)
 		ours, theirs := limitertest.Every(20, time.Minute), rratelimiter.Config{Rate: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour}
 		a := client.RateLimiter("a", rratelimiter.WithRate(ours))
@@ -454,7 +454,7 @@ var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredi
 			Found: limit.Rate{Permits: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour},
 			Want:  limit.Rate{Permits: 20, Interval: time.Minute},
 		}
-		assert.Equal(t, []limit.Event{replaced}, told.Events())
+		assert.Equal(t, []limit.Event{replaced}, recorder.Events())
 		assert.Contains(t, log.String(), `msg="rratelimiter: rate replaced" limiter=a found="30 in 1h0m0s, kept alive for 2h0m0s" want="20 in 1m0s"`)
 
 		require.NoError(t, other.RateLimiter("a").SetRate(t.Context(), theirs))
@@ -466,7 +466,7 @@ var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredi
 			Kind: limit.RateDiffers, Limiter: "a",
 			Found: limit.Rate{Permits: 30, Interval: time.Hour}, Want: limit.Rate{Permits: 20, Interval: time.Minute},
 		}
-		assert.Equal(t, []limit.Event{replaced, differs}, told.Events(), "once")
+		assert.Equal(t, []limit.Event{replaced, differs}, recorder.Events(), "once")
 		assert.Equal(t, theirs, configOf(t, b), "they do not fight")
 		assert.Contains(t, log.String(), `rate differs`)
 	},
@@ -549,15 +549,15 @@ func TestPrefixesOfOneClient(t *testing.T) {
 		"middleware, and without":  {handler(10, api), keyed("", 10), limit.PrefixesMeet, `neither begins with the other`},
 	}, func(t *testing.T, row row) {
 		rdb, _ := redistest.Mini(t)
-		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
-		for range 3 { // as if they are made for each request
+		recorder, log := &limitertest.Recorder{}, &bytes.Buffer{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder), logTo(log))
+		for range 3 { // like handles made for each request
 			row.first(t, client)
 			row.second(t, client)
 		}
 		synctest.Wait()
 		var kinds []limit.EventKind
-		for _, e := range told.Events() {
+		for _, e := range recorder.Events() {
 			kinds = append(kinds, e.Kind)
 		}
 		if row.kind == "" {

@@ -257,7 +257,7 @@ func (s *refusalScene) also(t *testing.T, permits int64) bool {
 	return tryAll(t, s.Client, permits, s.plain, byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour)))
 }
 
-// What another handle of the Client repairs may have been what was refused.
+// A repair by another handle of the Client may free the refused permits.
 func TestRefusalsEndWithRepairs(t *testing.T) {
 	t.Parallel()
 	bubbles(t, map[string]func(t *testing.T, s *refusalScene){

@@ -74,7 +74,7 @@ var settlements = map[string]struct {
 	between         between
 	free            map[int64]int64 // by the permits used
 	gone            bool            // there is no limiter under the name
-	back            time.Duration   // from Reserve to when all is free, if what is used is more
+	back            time.Duration   // from Reserve until all is free, if more is used
 }{
 	"nothing":            {reserved: 6, free: map[int64]int64{0: 10, 2: 8, 6: 4, 7: 3, 10: 0}, back: time.Minute},
 	"the rest in use":    {taken: 4, reserved: 6, free: map[int64]int64{0: 6, 2: 4, 6: 0, 7: -1, 16: -10}, back: time.Minute},
@@ -103,7 +103,7 @@ var settlements = map[string]struct {
 	"a lower rate, KeepState":  {reserved: 6, between: setsRate(4, 0, keep), free: map[int64]int64{0: 4, 3: 1, 6: -2, 8: -4}},
 	"a KeepAlive time":         {reserved: 6, between: setsRate(10, time.Hour, keep), free: map[int64]int64{0: 10, 3: 7, 8: 2}},
 	"Delete":                   {reserved: 6, between: deletes(false), gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0}},
-	"Delete, and made anew":    {reserved: 6, between: deletes(true), free: map[int64]int64{0: 10, 3: 10, 8: 8}},
+	"Delete, and made again":   {reserved: 6, between: deletes(true), free: map[int64]int64{0: 10, 3: 10, 8: 8}},
 	"Rename": {
 		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Rename(t.Context(), "another")) },
 		gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0},
@@ -379,8 +379,8 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 	})
 }
 
-// What was not charged in Redis is not settled there.
-func TestWhatWasNotChargedIsNotSettled(t *testing.T) {
+// A reservation that was not charged in Redis is not settled there.
+func TestAnUnchargedReservationIsNotSettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
@@ -416,7 +416,7 @@ func TestWhatWasNotChargedIsNotSettled(t *testing.T) {
 	})
 }
 
-// A caller that goes has its reservation settled nevertheless.
+// If the caller goes, its reservation is still settled.
 func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -432,7 +432,7 @@ func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// A Release might take the charge of a Settle that is to be repeated, so the two of a Client
+// A Release might take the charge of a Settle that must be repeated, so the two of a Client
 // wait for each other, however long one takes.
 func TestSettleAndReleaseDoNotMeet(t *testing.T) {
 	t.Parallel()
@@ -474,7 +474,7 @@ type modelReservation struct {
 	by      int
 }
 
-// A modelLimiter is what a limiter of a minute is to have in use.
+// A modelLimiter is what a limiter of a minute should have in use.
 type modelLimiter struct {
 	rate         int64
 	grants       []modelGrant // the oldest first

@@ -58,7 +58,7 @@ var kindsOfContext = map[string]func(context.Context) context.Context{
 	"not cancellable": context.WithoutCancel,
 }
 
-// seeds are so many rows, numbered from 0.
+// seeds are n rows, numbered from 0.
 func seeds(n uint64) map[string]uint64 {
 	all := make(map[string]uint64, n)
 	for seed := range n {
@@ -74,7 +74,7 @@ func endedContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// together lets each of so many callers do something at the same time.
+// together lets each of that many callers do something at the same time.
 func together(callers int, do func(i int)) {
 	var wg sync.WaitGroup
 	for i := range callers {

@@ -308,7 +308,7 @@ func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 	})
 }
 
-// The call that is to keep a limiter alive is stuck: another caller's does.
+// The call that should keep a limiter alive is stuck: another caller's does.
 func TestASecondTryKeepsThemAlive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -372,7 +372,7 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 	})
 }
 
-func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
+func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
 	t.Parallel()
 	cfg := alive(rratelimiter.Overall, 1, 10*time.Second)
 	type row struct {
@@ -418,7 +418,7 @@ func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
 	})
 }
 
-func TestThoseThatWaitForAllMakeALimiterAnew(t *testing.T) {
+func TestWaitersForAllMakeALimiterAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := alive(rratelimiter.Overall, 1, 10*time.Second)

@@ -102,9 +102,9 @@ var (
 	memberUses = []string{"refused", "Release", "AvailablePermits", "KeepState"}
 )
 
-// requireCorrupt damages a limiter for each use in turn. Those named must fail
-// and name the key and the field; others may do so. One that fails has changed
-// nothing. Delete and, where cures is set, SetRate make the limiter whole.
+// requireCorrupt damages a limiter for each use in turn. Those named must fail and name the key
+// and the field; others may do so. One that fails has changed nothing. Delete and, if cures is
+// set, SetRate make the limiter whole.
 func requireCorrupt(
 	t *testing.T, kind rratelimiter.RateType, mustFail []string, cures bool, damage func(t *testing.T, d damaged) (key, field string),
 ) {
@@ -239,7 +239,7 @@ func TestCorruptAHashOfSomethingElse(t *testing.T) {
 			require.NoError(t, rdb.Del(t.Context(), d.keys.Config, d.value, d.permits).Err())
 			require.NoError(t, rdb.HSet(t.Context(), d.keys.Config, "name", "Ada").Err())
 			if use == "KeepState" {
-				continue // sets the rate, as it is told
+				continue // sets the rate unconditionally
 			}
 			limitertest.RequireUntouched(t, rdb, d.limiter.Name(), func() { require.Error(t, call(t.Context(), d), use) })
 		}
@@ -377,8 +377,7 @@ func addMember(t *testing.T, d damaged, age time.Duration, member string) {
 	require.NoError(t, d.rdb.ZAdd(t.Context(), d.permits, redis.Z{Score: score, Member: member}).Err())
 }
 
-// What else has to be done with the state must wait until all of it is known
-// to be in order.
+// No change to the state may start until all of it is known to be in order.
 func TestCorruptMembersBesideOtherWork(t *testing.T) {
 	t.Parallel()
 	for what, more := range map[string]func(*testing.T, damaged){

@@ -56,7 +56,7 @@ func (s *outageScene) fail(t *testing.T, l *rratelimiter.RateLimiter) {
 
 func (s *outageScene) recover() {
 	s.hook.hang(false)
-	time.Sleep(5 * time.Second) // what was sent before has come back
+	time.Sleep(5 * time.Second) // earlier requests have come back
 }
 
 // atOnce checks that a call takes no more than it takes to begin a probe.
@@ -313,7 +313,7 @@ func TestTryAcquireAllOfOneGoesByTheClientsPolicy(t *testing.T) {
 	})
 }
 
-// limitersOfKeys are limiters of so many permits an hour for each key.
+// limitersOfKeys are limiters of that many permits an hour for each key.
 var limitersOfKeys = map[string]func(s *outageScene, rate int64, how limit.Option) limit.Returner{
 	"Keyed": func(s *outageScene, rate int64, _ limit.Option) limit.Returner {
 		return s.client.Keyed("k:", rratelimiter.PerHour(rate))

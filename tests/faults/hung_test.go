@@ -26,8 +26,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// hanging makes of a client's server one that hangs, while it is on: go-redis waits as
-// long as by default, and can't be interrupted.
+// hanging makes of a client's server one that hangs, while it is on: go-redis waits for its
+// default timeouts, and can't be interrupted.
 type hanging struct {
 	lasts time.Duration // how long go-redis waits
 	only  string        // the command of the round trips that are counted; "" for all
@@ -105,7 +105,7 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 	return all
 }
 
-// A question is one of questions, and who asks it.
+// A question is one of questions, and the Client that asks it.
 type question struct {
 	name   string
 	rdb    *redis.Client
@@ -179,7 +179,7 @@ func TestAServerThatHangs(t *testing.T) {
 	})
 }
 
-// What is left of a lease goes back before a change, within the same time.
+// Unused permits of a lease go back before a change, within the same time.
 func TestAChangeBesideALeaseOnAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	for name, call := range limitertest.Operations {
@@ -245,8 +245,8 @@ func TestATimeoutOnAServerThatHangs(t *testing.T) {
 // probePace is how often a server that answers no call is asked.
 const probePace = time.Second / 3
 
-// askWhileItHangs asks a server that hangs, of 100 keys within 100 ms, and lets it
-// answer again after so long. go-redis waits on for answers to what was sent before.
+// askWhileItHangs asks a server that hangs, of 100 keys within 100 ms, and lets it answer again
+// after that long. go-redis keeps waiting for answers to earlier commands.
 func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask call) {
 	t.Helper()
 	hook.hang(true)
@@ -358,7 +358,7 @@ func TestNoticesToASilentServer(t *testing.T) {
 	})
 }
 
-func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
+func TestAMasterThatHangsDelaysNoOtherCaller(t *testing.T) {
 	t.Parallel()
 	waiters := 100
 	if testing.Short() {
@@ -391,7 +391,7 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 				defer func() {
 					cancel()
 					wg.Wait()
-					time.Sleep(time.Minute) // what was sent ends
+					time.Sleep(time.Minute) // sent calls end
 				}()
 				for _, key := range bad {
 					wg.Go(func() {
@@ -412,8 +412,8 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 	}
 }
 
-// keysByShard returns so many keys of the shard that hangs and of the other one, and a
-// key of the latter for thresholds.
+// keysByShard returns that many keys of the shard that hangs and of the other one, and a key of
+// the latter for thresholds.
 func keysByShard(t *testing.T, ring *redis.Ring, ofBad, ofGood int) (bad, good []string, thresholds string) {
 	t.Helper()
 	hangs := func(key string) bool {
@@ -455,8 +455,8 @@ func miniRing(t *testing.T, prepare func(shard string, rdb *redis.Client)) *redi
 	return ring
 }
 
-// A cluster of which a master hangs answers for the others. A client that is new, and
-// does not know yet who serves what, ends its callers' calls in time nevertheless.
+// A cluster of which a master hangs answers for the others. A client that is new, and does not
+// know yet who serves what, still ends its callers' calls in time.
 func TestAMasterOfAClusterHangs(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")

@@ -65,7 +65,7 @@ func (s *watchedScene) checkTold(t *testing.T, kind limit.EventKind, limiter str
 	assert.Equal(t, want, s.events(kind))
 }
 
-func TestObserverIsToldOfAHang(t *testing.T) {
+func TestObserverReceivesAHang(t *testing.T) {
 	t.Parallel()
 	said := &bytes.Buffer{}
 	watched(t, func(t *testing.T, s *watchedScene) {
@@ -99,7 +99,7 @@ func TestObserverIsToldOfAHang(t *testing.T) {
 }
 
 // The observer learns of permits that can't be given back, since their server hangs.
-func TestObserverIsToldOfPermitsGivenUp(t *testing.T) {
+func TestObserverReceivesPermitsGivenUp(t *testing.T) {
 	t.Parallel()
 	watched(t, func(t *testing.T, s *watchedScene) {
 		l := s.limiter("orders")
@@ -131,7 +131,7 @@ func TestObserverIsToldOfPermitsGivenUp(t *testing.T) {
 }
 
 // The observer learns what a request for permits found damaged, and mended.
-func TestObserverIsToldOfRepairs(t *testing.T) {
+func TestObserverReceivesRepairs(t *testing.T) {
 	t.Parallel()
 	lose := func(keys ...string) func(*testing.T, *redis.Client) {
 		return func(t *testing.T, rdb *redis.Client) { require.NoError(t, rdb.Del(t.Context(), keys...).Err()) }
@@ -176,7 +176,7 @@ func TestObserverIsToldOfRepairs(t *testing.T) {
 }
 
 // So is what AvailablePermits and TryAcquireAll find damaged, by the limiter's name.
-func TestObserverIsToldOfRepairsByOtherCalls(t *testing.T) {
+func TestObserverReceivesRepairsByOtherCalls(t *testing.T) {
 	t.Parallel()
 	tryAll := func(permits int64) func(*testing.T, *watchedScene, *rratelimiter.RateLimiter) {
 		return func(t *testing.T, s *watchedScene, l *rratelimiter.RateLimiter) {
@@ -207,7 +207,7 @@ func TestObserverIsToldOfRepairsByOtherCalls(t *testing.T) {
 
 // Of damage that lasts the observer learns once a minute, and of each limiter of those
 // that are asked for together.
-func TestObserverIsToldOfRepairsNowAndThen(t *testing.T) {
+func TestObserverReceivesRepairsOnceAMinute(t *testing.T) {
 	t.Parallel()
 	watched(t, func(t *testing.T, s *watchedScene) {
 		var all []*rratelimiter.RateLimiter
@@ -231,7 +231,7 @@ func TestObserverIsToldOfRepairsNowAndThen(t *testing.T) {
 	})
 }
 
-func TestObserverIsToldOfLayoutsThatExclude(t *testing.T) {
+func TestObserverReceivesLayoutsThatExclude(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		ours, theirs string
@@ -263,7 +263,7 @@ func TestObserverIsToldOfLayoutsThatExclude(t *testing.T) {
 	}
 }
 
-func TestObserverIsToldOfPermitsInDoubt(t *testing.T) {
+func TestObserverReceivesPermitsInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(ctx context.Context, s *watchedScene, window *fixedwindow.Limiter) error{
 		"orders": func(ctx context.Context, s *watchedScene, _ *fixedwindow.Limiter) error {

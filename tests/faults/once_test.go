@@ -19,8 +19,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// onceCase is what is asked of a limiter of rate 10, with so many permits in use by
-// another Client, and what is granted.
+// onceCase is a call on a limiter of rate 10, with some permits in use by another Client, and
+// its answer.
 type onceCase struct {
 	inUse     int64
 	requests  []limitertest.Request
@@ -193,7 +193,7 @@ func TestASettleThatFailedIsRepeated(t *testing.T) {
 			for _, fault := range []redistest.Action{redistest.Cut, redistest.DropAnswer, redistest.Swallow, redistest.Late} {
 				var w *limitertest.Wire
 				var r *rratelimiter.Reservation
-				for err := rratelimiter.ErrUnavailable; err != nil; { // a machine may stall for so long
+				for err := rratelimiter.ErrUnavailable; err != nil; { // how long a machine may stall
 					w = limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false,
 						rratelimiter.WithRedissonVersion(version), rratelimiter.WithCallTimeout(500*time.Millisecond))
 					if r, err = w.Reserve(t.Context(), 4, 0); err != nil {
@@ -242,7 +242,7 @@ type goneCase struct {
 	held    int64
 }
 
-// What is given back for callers that went away is given back once, and of each limiter.
+// For callers that went away, permits are given back once, and to each limiter.
 func TestGiveBackHappensOnce(t *testing.T) {
 	t.Parallel()
 	cases := map[string]goneCase{

@@ -142,7 +142,7 @@ func (s *outageScene) refuse(text string, of func(sha any) bool) {
 // writes reports whether a script writes: a server that refuses writes answers the others.
 func writes(sha any) bool { return sha == lua.Acquire.SHA || sha == lua.Probe.SHA }
 
-// waits returns the share of its time that a caller waits who asks every 10 ms.
+// waits returns the share of its time that a caller spends waiting if it asks every 10 ms.
 func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) float64 {
 	t.Helper()
 	waited, start := time.Duration(0), time.Now()
@@ -245,7 +245,7 @@ func TestReleaseBesideAHandleThatLetsThrough(t *testing.T) {
 		require.NoError(t, plain.Release(t.Context(), 3))
 		assert.Equal(t, int64(3), limitertest.Available(t, plain))
 		for _, other := range []rratelimiter.SharedOption{rratelimiter.WithShadow(), rratelimiter.WithFailure(limit.FailOpen())} {
-			require.NoError(t, handle(other).Release(t.Context(), 3), "by a handle made anew")
+			require.NoError(t, handle(other).Release(t.Context(), 3), "by a new handle")
 			assert.Equal(t, int64(3), limitertest.Available(t, plain), "not charged")
 		}
 		require.NoError(t, handle(rratelimiter.WithShadow()).Release(t.Context(), 3))
@@ -253,7 +253,7 @@ func TestReleaseBesideAHandleThatLetsThrough(t *testing.T) {
 	})
 }
 
-// So with what was let through to TryAcquireAll. What a Keyed undoes is not released again.
+// The same for calls of TryAcquireAll that were let through. What a Keyed undoes is not released again.
 func TestReleaseBesideAClientInShadow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

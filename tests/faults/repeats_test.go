@@ -32,8 +32,8 @@ func TestARepeatOfSeveralCalls(t *testing.T) {
 		"for newer members": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
 			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
 		}, 1400 + 600},
-		// Those that have been looked at are released, so that the attempt stands
-		// where the search has been.
+		// The members searched so far are released, so the attempt's is among those already
+		// passed.
 		"for newer members that go": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
 			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
 			3: func(t *testing.T, w *limitertest.Wire) {
@@ -144,8 +144,8 @@ func TestAnAttemptForAllThatArrivesWhileItsRepeatReclaims(t *testing.T) {
 	})
 }
 
-// lateArrives lets the late attempt go and waits until it has charged the first limiter,
-// of which so many permits were in use.
+// lateArrives lets the late attempt go and waits until it has charged the first limiter, of
+// which that many permits were in use.
 func (w *bundle) lateArrives(t *testing.T, inUse int64) bool {
 	t.Helper()
 	w.LetGo()
@@ -215,8 +215,8 @@ func TestAllOfAnIdThatIsAnothers(t *testing.T) {
 	}
 }
 
-// A Release of the same Client waits for the repeat: until then it is unknown
-// what there is to release.
+// A Release of the same Client waits for the repeat: until then the permits to release are
+// unknown.
 func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
 	t.Parallel()
 	for script, limiters := range map[*lua.Script]int{lua.Acquire: 1, lua.AcquireAll: 3} {
@@ -263,7 +263,7 @@ func TestThoseThatWaitForAllAreWokenByARelease(t *testing.T) {
 	}
 }
 
-// An attempt waits for the Release that came before it, but for none whose caller has gone.
+// An attempt waits for the Release that came before it, unless that one's caller has gone.
 func TestAnAttemptForAllBehindAReleaseThatIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -323,11 +323,11 @@ func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
 	}
 }
 
-// What is given back is found by its id if others have shrunk it, however many
-// newer members come and go meanwhile.
+// A member to give back is found by its id if others have shrunk it, however many newer members
+// come and go meanwhile.
 func TestGiveBackFindsItsMember(t *testing.T) {
 	t.Parallel()
-	for name, come := range map[string]map[int]int{ // so many members before each call; fewer than 0 go
+	for name, come := range map[string]map[int]int{ // how many members come before each call; below 0: go
 		"behind few":           {1: 100},
 		"behind many":          {1: 1000},
 		"behind many that go":  {1: 1000, 2: -900},

@@ -277,8 +277,7 @@ func TestADialHookThatPanics(t *testing.T) {
 	})
 }
 
-// The question what is wrong with a limiter may meet a hook that panics too, on
-// whichever goroutine it is asked.
+// A hook may also panic in the call that finds a limiter's fault, on any goroutine.
 func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
 	t.Parallel()
 	for kind, opt := range map[string]redis.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {

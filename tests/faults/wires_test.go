@@ -25,7 +25,7 @@ var (
 	tardy = []string{"late", "late+late", "late+drop", "drop+late"}
 )
 
-// actions returns what the words of a fault stand for; held ends what is held back.
+// actions returns what the words of a fault stand for; held releases the commands held back.
 func actions(fault string, held <-chan struct{}) []redistest.Action {
 	var all []redistest.Action
 	for _, word := range strings.FieldsFunc(fault, func(r rune) bool { return r == '+' }) {

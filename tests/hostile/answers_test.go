@@ -74,7 +74,7 @@ func (c *callers) ask(ctx context.Context, op int, n int64) (bool, error) {
 	return c.decided(c.keyed[op-4].Take(ctx, "k", n))
 }
 
-// takeUpTo takes what is free, of any limiter.
+// takeUpTo takes the free permits of any limiter.
 func (c *callers) takeUpTo(ctx context.Context, d *fuzztest.Draw, n int64) int64 {
 	take := func() (int64, limit.Decision, error) { return c.one.TakeUpTo(ctx, n) }
 	if l := d.N(5); l < 4 {
@@ -163,7 +163,7 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 	s.mu.Lock()
 	s.answers = nil
 	s.mu.Unlock()
-	time.Sleep(patience) // what is given back may be on its way
+	time.Sleep(patience) // give-backs may be on their way
 }
 
 // changeAnything calls what takes no permits.

@@ -61,7 +61,7 @@ func newPlace(t testing.TB, rdb *redis.Client, data []byte) (p *place, name stri
 	return p, "hostile" + strconv.FormatInt(names.Add(1), 10)
 }
 
-// end tells what was done if something was wrong, and leaves nothing behind.
+// end prints the steps if the test failed, and removes all keys.
 func (p *place) end(keys ...string) {
 	if p.t.Failed() {
 		p.t.Log(strings.Join(p.did, "\n"))
@@ -84,7 +84,7 @@ func (p *place) went(what string, err error) bool {
 	return false
 }
 
-// checkTook has a call end in a time that is no machine's fault.
+// checkTook checks that a call took no longer than even a slow machine explains.
 func (p *place) checkTook(what string, start time.Time) {
 	p.t.Helper()
 	if took := time.Since(start); took > time.Minute {
@@ -234,7 +234,7 @@ type usage struct {
 
 	l     *rratelimiter.RateLimiter
 	keys  redisson.Keys
-	holds int64 // granted less what was released; 0 at least
+	holds int64 // granted less released; at least 0
 	rate  int64 // the highest since
 }
 
@@ -244,7 +244,7 @@ func (u *usage) stored(field string) (int64, bool) {
 	return n, err == nil
 }
 
-// check compares what is held with the rate.
+// check compares the held permits with the rate.
 func (u *usage) check(what string) {
 	rate, ok := u.stored("rate")
 	interval, known := u.stored("interval")
@@ -334,7 +334,7 @@ func (u *usage) use() {
 	default:
 		went := u.went(what, limitertest.Operations[what](u.ctx, u.l))
 		switch what {
-		case "SetRate", "Delete", "Rename", "TrySetRate": // with one of its own the limiter starts anew
+		case "SetRate", "Delete", "Rename", "TrySetRate": // with one of its own the limiter starts full
 			u.holds, u.rate = 0, 0
 		case "Reset":
 			if went {
@@ -346,7 +346,7 @@ func (u *usage) use() {
 	u.check(what)
 }
 
-// reserve reserves and settles; what is charged beyond the reservation is not counted.
+// reserve reserves and settles; a charge beyond the reservation is not counted.
 func (u *usage) reserve(n int64) {
 	used := max(0, n+int64(u.d.N(9))-4)
 	r, err := u.l.Reserve(u.ctx, n, 0)
@@ -363,13 +363,13 @@ func (u *usage) reserve(n int64) {
 
 // peek compares what Peek tells with what Take then answers.
 func (u *usage) peek(n int64) {
-	told, err := u.l.Peek(u.ctx, n)
-	u.checkDecision(told, err, n)
+	peeked, err := u.l.Peek(u.ctx, n)
+	u.checkDecision(peeked, err, n)
 	d, takeErr := u.l.Take(u.ctx, n)
 	u.holds += u.checkDecision(d, takeErr, n)
 	interval, _ := u.stored("interval")
-	if err == nil && takeErr == nil && told.Granted != d.Granted && interval >= time.Hour.Milliseconds()/2 {
-		u.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
+	if err == nil && takeErr == nil && peeked.Granted != d.Granted && interval >= time.Hour.Milliseconds()/2 {
+		u.t.Errorf("%d: Peek: %+v, Take: %+v", n, peeked, d)
 	}
 }
 
@@ -394,7 +394,7 @@ func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
 	})
 }
 
-// Found by FuzzState, where miniredis misread it: on Redis rows without a beginning have run out.
+// Found by FuzzState; miniredis misread it: on Redis rows without a beginning have run out.
 func TestRowsBeforeAllTime(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t)
@@ -421,8 +421,8 @@ func FuzzSlidingLogStateOnServer(f *testing.F)  { try(trySlidingLog).onServer(f)
 func FuzzTokenBucketState(f *testing.F)         { try(tryTokenBucket).onMini(f) }
 func FuzzTokenBucketStateOnServer(f *testing.F) { try(tryTokenBucket).onServer(f) }
 
-// takeAll takes permits a few times, gives some back, and compares what is held with
-// the limit: none come back by themselves while that lasts.
+// takeAll takes permits a few times, gives some back, and compares the held permits with the
+// limit: none come back by themselves while that lasts.
 func (p *place) takeAll(l limittest.Limiter, key string, most int64) {
 	held := int64(0)
 	for range 1 + p.d.N(8) {
@@ -463,11 +463,11 @@ func (p *place) takeSome(l limittest.Limiter, key string, n int64) (
 		}
 		return d, -1, nil, nil
 	case 7:
-		told, peekErr := l.Peek(p.ctx, key, n)
-		p.checkDecision(told, peekErr, n)
+		peeked, peekErr := l.Peek(p.ctx, key, n)
+		p.checkDecision(peeked, peekErr, n)
 		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)
-		if peekErr == nil && err == nil && told.Granted != d.Granted {
-			p.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
+		if peekErr == nil && err == nil && peeked.Granted != d.Granted {
+			p.t.Errorf("%d: Peek: %+v, Take: %+v", n, peeked, d)
 		}
 	default:
 		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)

@@ -21,10 +21,10 @@ var (
 	histories  = flag.Int("histories", 0, "concurrent histories of each kind; 0 for a few")
 )
 
-// TestConcurrentHistories checks what many callers are answered against a model
-// of the limiter: there must be an order in which the calls, taken one after
-// another, give these answers. Nothing runs out meanwhile, save in virtual time,
-// where callers wait for that by a clock that is known at each moment.
+// TestConcurrentHistories checks what many callers are answered against a model of the limiter:
+// there must be an order in which the calls, taken one after another, give these answers.
+// Nothing runs out meanwhile, except in virtual time: callers wait for it by a clock that is
+// known at each moment.
 func TestConcurrentHistories(t *testing.T) {
 	t.Parallel()
 	for _, kind := range linearKinds {
@@ -181,10 +181,10 @@ func (k linearKind) sizes() (callers, limiters int) {
 	return 5, 2
 }
 
-// linearPermits is what is asked for: equal numbers next to each other travel as one.
+// linearPermits are the numbers of permits asked for: equal numbers next to each other travel as one.
 var linearPermits = []int64{1, 1, 2, 2, 2, 3, 3, 4, 5}
 
-// plan is what is to happen in a history.
+// plan has the steps of a history.
 type plan struct {
 	limiters []rratelimiter.Config // a rate of 0: none at the start
 	defaults []rratelimiter.Config // of some callers' handles
@@ -196,8 +196,8 @@ func drawPlan(kind linearKind, draw *rand.Rand) plan {
 	callers, limiters := kind.sizes()
 	for range limiters {
 		cfg := d.config(false)
-		// Where there is no limiter, a repeat can't note that it was answered, and
-		// a late request takes permits once there is one.
+		// If there is no limiter, a repeat can't note that it was answered, and a late request
+		// takes permits once there is one.
 		if draw.IntN(4) == 0 && !kind.perClient && !kind.late {
 			cfg.Rate = 0
 		}
@@ -312,8 +312,8 @@ func (d *drawing) drawEnd(c *linearCall) {
 	}
 }
 
-// drawName draws a call. Where each Client has permits of its own, the rate,
-// which all share, stays.
+// drawName draws a call. If each Client has permits of its own, the rate, which all share,
+// stays.
 func drawName(kind linearKind, draw *rand.Rand) linear.CallName {
 	total := 0
 	for _, n := range kind.calls {

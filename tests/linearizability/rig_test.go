@@ -40,8 +40,8 @@ type linearCall struct {
 	dead     bool                                    // its context has ended before
 }
 
-// run makes the call and notes what comes of it. rash ends a context while a
-// request may be on its way.
+// run makes the call and notes the result. rash ends a context while a request may be on its
+// way.
 func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moments *moments, rash func(context.CancelFunc)) linear.Record {
 	r, err := linear.Record{Call: c.Call}, error(nil)
 	if c.patience > 0 || c.dead {
@@ -226,8 +226,8 @@ func (rig *linearRig) arm(draw *rand.Rand) {
 	}
 }
 
-// cancelOnRequest has a context end when its client's next request for permits of the
-// limiter goes, and before that is answered. Where no proxy sees it go, it ends soon.
+// cancelOnRequest cancels a context when its client's next request for permits of the limiter
+// goes, and before it is answered. Without a proxy that sees it go, the context ends soon.
 func (rig *linearRig) cancelOnRequest(client int, limiter string, cancel context.CancelFunc) {
 	if rig.proxies == nil {
 		go cancel()
@@ -253,8 +253,8 @@ func (rig *linearRig) cancel(client int, limiters []string) (some bool) {
 	return some
 }
 
-// meant returns the script that a client meant by the arguments of a command,
-// nil where it meant none, and the limiters it is for.
+// meant returns the script that the arguments of a command name, nil if they name none, and the
+// limiters it is for.
 func (rig *linearRig) meant(args []string) (script *lua.Script, limiters []string) {
 	if len(args) < 4 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
 		return nil, nil

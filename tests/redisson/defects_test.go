@@ -20,9 +20,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// defects are each named after something that Redisson 4.7.0 does wrong: it would fail on
-// that, and where it leaves wrong state behind, they show that we get along with that. So
-// do the tests below whose names begin with TestDefect.
+// defects are each named after something that Redisson 4.7.0 does wrong: it would fail on that,
+// and if it leaves wrong state behind, they show that we cope with it. So do the tests below
+// whose names begin with TestDefect.
 var defects = map[string]scenario{
 	"LeakedPermitsWithNothingInUse": {cfg: every(10, hour), steps: []step{putValue(1), take(10)}},
 	"ReleasedPermitsComeBackTwice": {cfg: every(10, 10*second), both: true, steps: []step{
@@ -30,7 +30,7 @@ var defects = map[string]scenario{
 	}},
 	"ReleaseTakesFromTheNewestMembers": {cfg: every(10, 10*second), steps: []step{
 		take(2), wait(5 * second), take(3), release(4), free(9),
-		wait(4 * second), free(9), wait(second), free(10), // what is left in use is of the oldest grant
+		wait(4 * second), free(9), wait(second), free(10), // the permits left in use are the oldest grant's
 	}},
 	"AValueThatRedissonRaisedIsNotLowered": {cfg: every(10, 10*second), steps: []step{
 		take(6), javaReleases(6), free(10), take(10), refuse(1),
@@ -115,7 +115,7 @@ func TestRedissonsDefects(t *testing.T) {
 	perform(t, all)
 }
 
-// resent has a Redisson send a request nine times.
+// resent makes a Redisson send a request nine times.
 func resent(p *play) {
 	member := limitertest.NewMember(p, codec.LayoutD2, 1)
 	for range 9 {

@@ -165,7 +165,7 @@ func TestTheTimeToLiveOfALimiterAndOfAClientsPair(t *testing.T) {
 // pairs live on by it from their next call on.
 func TestALongerIntervalReachesAClientsPairByItsNextCall(t *testing.T) {
 	t.Parallel()
-	// The first is for the pairs of others too; the rest change what is in use, or where.
+	// The first is for the pairs of others too; the rest change the permits in use, or their place.
 	but := []string{"Migrate", "Release", "KeepState", "Rename"}
 	perform(t, uses(but, func(use step) scenario {
 		return scenario{cfg: perClient(10, minute), steps: []step{
@@ -174,13 +174,13 @@ func TestALongerIntervalReachesAClientsPairByItsNextCall(t *testing.T) {
 	}))
 }
 
-// beyondCounting are ends of a configuration so far away that Redis can't count
-// there from now: PEXPIRE refuses them, once it is told how far it is.
+// beyondCounting are ends of a configuration so far away that Redis can't count there from now:
+// PEXPIRE refuses them, given how far away they are.
 func beyondCounting(p *play) {
 	require.NoError(p, p.rdb.Do(p.Context(), "PEXPIREAT", p.l.Name(), int64(math.MaxInt64)).Err())
 }
 
-// whole has the value be what is not in use.
+// whole checks that the value is the permits not in use.
 func whole(p *play) {
 	cfg, err := p.l.Config(p.Context())
 	require.NoError(p, err)
@@ -227,8 +227,7 @@ func TestNoEndOfTheConfigurationFailsAJointCallHalfway(t *testing.T) {
 	}}}.perform(t)
 }
 
-// Others may have written intervals and keep-alive times as long as a number can
-// be told exactly.
+// Others may have written intervals and keep-alive times up to the largest exact number.
 func TestNoIntervalOrKeepAliveTimeFailsACallHalfway(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
@@ -272,8 +271,8 @@ var madeAnew = map[string]func(cfg rratelimiter.Config) step{
 func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{
-		// What is in use no more tells nothing either: a Redisson would take the value as
-		// it is for what is free.
+		// Members that have run out show nothing either: a Redisson would take the value for
+		// the free permits.
 		"all has run out": {cfg: every(50, hour), steps: []step{
 			take(1), wait(2 * minute), loseConfig, set(every(2, minute), keep), there(1), grants(2, 20),
 		}},
@@ -288,8 +287,8 @@ func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
 	perform(t, all)
 }
 
-// A rate of 100 is lost while 10 are in use; what is free by the new one follows
-// from what is in use, whatever the value is.
+// A rate of 100 is lost while 10 are in use; the free permits by the new one follow from the
+// permits in use, whatever the value is.
 func TestPermitsInUseCountWhereTheConfigurationIsLost(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
@@ -337,7 +336,7 @@ func keepTTL(value string) step {
 
 // A value without a set beside it is the rest of nothing: the set was lost too.
 // All that is in use of another type counts no more.
-func TestNothingIsInUseWhereTheConfigurationIsLost(t *testing.T) {
+func TestNothingIsInUseIfTheConfigurationIsLost(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	kinds := []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient}
@@ -392,7 +391,7 @@ func TestAValueWhereTheConfigurationIsLost(t *testing.T) {
 
 // The steps of a large set change nothing until the last, so that one whose
 // answer was lost leaves nothing half done; nothing is granted before.
-func TestTheConfigurationIsMadeAnewInTheLastStep(t *testing.T) {
+func TestTheConfigurationIsMadeInTheLastStep(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for name, tc := range map[string]struct {

@@ -21,7 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// migrates rewrites so many members.
+// migrates rewrites that many members.
 func migrates(want int64) step {
 	return answers(want, func(p *play) (int64, error) { return p.client.Migrate(p.Context(), p.l.Name()) })
 }
@@ -142,7 +142,7 @@ func TestMigrateRefuses(t *testing.T) {
 
 // What others took is theirs in the new layout too: a Release takes this Client's
 // off first.
-func TestMigrateMakesNobodysPermitsItsOwn(t *testing.T) {
+func TestMigrateTakesOverNoPermits(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	for _, version := range []string{newest, "3.20.1"} {
@@ -252,7 +252,7 @@ func TestAnIdThatAnotherClientsRepeatHad(t *testing.T) {
 }
 
 // Migrate between a lost answer and its repeat, by the same Client.
-func TestMigrateWaitsForWhatIsInDoubt(t *testing.T) {
+func TestMigrateWaitsForCallsInDoubt(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(10, hour), version: "3.17.7", everywhere: true, steps: []step{func(p *play) {
 		z := newScripted(p)
@@ -277,7 +277,7 @@ func TestMigrateWaitsForWhatIsInDoubt(t *testing.T) {
 	}, free(7)}}.perform(t)
 }
 
-// Rows that run out between two pages hide one that is to be rewritten.
+// Rows that run out between two pages must not hide one to rewrite.
 func TestMigrateLeavesNoneOutThoughRowsRunOut(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(10_000, minute), steps: []step{

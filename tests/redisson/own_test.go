@@ -126,7 +126,7 @@ func TestRedissonsOwn(t *testing.T) {
 
 func TestRedissons04TheSetHoldsTheRateUnderManyCallers(t *testing.T) {
 	t.Parallel()
-	// At looks in turn the set holds the whole rate, so many times of 20 or within a minute.
+	// The set holds the whole rate at this many of 20 looks, in turn, or within a minute.
 	full := func(t *testing.T, rdb redis.UniversalClient, rate int64, interval time.Duration, want, looks int) {
 		l := limitertest.NewLimiter(t, rdb, every(rate, interval))
 		beside(t, 200, func(ctx context.Context, _ int) {

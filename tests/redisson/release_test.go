@@ -25,8 +25,8 @@ import (
 // mixed is of limiters whose set holds members of a Client among those of others.
 var mixed = every(100_000, hour)
 
-// othersTake lets others take one permit each, so many times, after all that was
-// taken before.
+// othersTake lets others take one permit each, that many times, after all that was taken
+// before.
 func othersTake(count int) step {
 	return func(p *play) {
 		time.Sleep(2 * ms)
@@ -46,10 +46,10 @@ func othersTake(count int) step {
 	}
 }
 
-// othersLose notes that so many permits of others are in use no more.
+// othersLose notes that count permits of others are no longer in use.
 func othersLose(count int64) step { return func(p *play) { p.others -= count } }
 
-// own compares what is in use: so many permits of the Client's, beside those of others.
+// own compares the permits in use: that many permits of the Client's, beside those of others.
 func own(want int64) step {
 	return func(p *play) {
 		rows, err := p.rdb.ZRange(p.Context(), p.keys().Permits, 0, -1).Result()
@@ -117,7 +117,7 @@ func TestReleaseFindsItsOwnBehindOthers(t *testing.T) {
 func TestReleaseFindsNoneOfItsOwn(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{
-		// What is asked for beyond this Client's own comes off the newest of others.
+		// Permits beyond this Client's own come off the newest of others.
 		"too few": {cfg: mixed, steps: []step{
 			othersTake(500), take(3), wait(minute), othersTake(500), release(303), othersLose(300), own(0),
 			func(p *play) {
@@ -380,8 +380,8 @@ func (s *drawnState) setValue(t *testing.T, inUse int64) {
 	require.NoError(t, s.rdb.Set(t.Context(), s.keys.Value, value, 0).Err())
 }
 
-// lost tells of a limiter whose value or configuration is to be rebuilt from more members
-// than Peek looks at: then the time until a request could pass is a lower bound.
+// lost is about a limiter with a value or configuration to rebuild from more members than Peek
+// reads: then the time until a request could pass is a lower bound.
 func (s *drawnState) lost(state map[string]limitertest.KeyState) bool {
 	return (state[s.keys.Config].Type == "" || state[s.keys.Value].Type == "") && len(state[s.keys.Permits].Members) > 256
 }

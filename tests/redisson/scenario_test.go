@@ -47,7 +47,7 @@ type scenario struct {
 	steps      []step
 }
 
-// A step does something, or looks at what came of it.
+// A step does something, or looks at the result.
 type step func(p *play)
 
 // A play is a scenario under way.
@@ -228,7 +228,7 @@ func grants(want, tries int) step {
 	return func(p *play) { assert.Equal(p, want, limitertest.Grants(p, p.l, tries)) }
 }
 
-// decides makes Take return that so many remain, and when to ask again; 0 for a grant.
+// decides compares Take's figures: how many remain, and when to ask again; 0 for a grant.
 func decides(permits, remaining int64, retryAfter time.Duration) step {
 	return func(p *play) {
 		d, err := p.l.Take(p.Context(), permits)
@@ -319,7 +319,7 @@ func lasts(want time.Duration) step {
 	})
 }
 
-// ends compares the times to live of all keys of the limiter, which must be so many.
+// ends compares the times to live of all keys of the limiter, which must be that many.
 func ends(keys int, want time.Duration) step {
 	return func(p *play) {
 		all := limitertest.TTLs(p, p.rdb, p.l.Name())
@@ -411,7 +411,7 @@ func members(t testing.TB, rdb redis.UniversalClient, key string) []codec.Member
 	return all
 }
 
-// beside lets so many callers call again and again while do runs.
+// beside lets that many callers call again and again while do runs.
 func beside(t testing.TB, callers int, call func(ctx context.Context, i int), do func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -428,7 +428,7 @@ func beside(t testing.TB, callers int, call func(ctx context.Context, i int), do
 	wg.Wait()
 }
 
-// atOnce lets so many callers ask once, at the same time, for 1 to most permits, and returns
+// atOnce lets that many callers ask once, at the same time, for 1 to most permits, and returns
 // how many of them were granted, and the permits.
 func (p *play) atOnce(callers int, most int64) (granted, permits int64) {
 	p.Helper()

@@ -88,8 +88,8 @@ func TestMembersAreThoseOfTheOldestRedisson(t *testing.T) {
 	perform(t, all)
 }
 
-// Redissons that read layout D take one of layout C for theirs, and find the
-// permits where theirs have them.
+// Redissons that read layout D take one of layout C for theirs, and find the permits in their
+// place.
 func TestMembersOfLayoutCReadTheSameInLayoutD(t *testing.T) {
 	t.Parallel()
 	check := func(want uint32) step {
@@ -107,7 +107,7 @@ func TestMembersOfLayoutCReadTheSameInLayoutD(t *testing.T) {
 	}}.perform(t)
 }
 
-// Redisson before 3.35 counts members where it should count permits.
+// Redisson before 3.35 counts members instead of permits.
 func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 	t.Parallel()
 	const rate = 700
@@ -171,8 +171,8 @@ func TestWaitsOfARepeat(t *testing.T) {
 			assert.EqualValues(p, 3, granted)
 			assert.InDelta(p, hour.Milliseconds(), wait, 5000, "that of the request for 8")
 		}}},
-		// A repeat that finds its attempt need not reclaim all that has run out; what is
-		// left of it makes no wait.
+		// A repeat that finds its attempt need not reclaim all that has run out; its rest makes
+		// no wait.
 		"beside members that ran out": {cfg: every(1000, minute), everywhere: true, steps: []step{func(p *play) {
 			limitertest.AddGrants(p, p.rdb, p.keys().Permits, hour, 600, 1)
 			granted, wait := repeats(p, 0, 3, 1, 400, 1)
@@ -201,7 +201,7 @@ func TestUpkeep(t *testing.T) {
 			wait(2 * second), take(1),
 			func(p *play) { assert.False(p, p.rdb.HExists(p.Context(), p.l.Name(), "answered").Val()) },
 		}},
-		"a refusal dates members of the future anew": {cfg: every(2, minute), steps: []step{take(1), refuse(2), take(1), func(p *play) {
+		"a refusal re-dates members of the future": {cfg: every(2, minute), steps: []step{take(1), refuse(2), take(1), func(p *play) {
 			newest := p.rdb.ZRange(p.Context(), p.keys().Permits, -1, -1).Val()[0]
 			row := redis.Z{Score: float64(limitertest.ServerNow(p, p.rdb) + hour.Milliseconds()), Member: newest}
 			require.NoError(p, p.rdb.ZAddXX(p.Context(), p.keys().Permits, row).Err())
@@ -338,9 +338,9 @@ var windows = map[string]scenario{
 		wait(minute + ms), oldTakes(1), put("rate", 2), take(2), refuse(1),
 	}},
 	// No time to live of the limiter moves the end of a window: its permits come back then.
-	"keeps its end":           {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
-	"keeps its end, not told": {cfg: every(10, minute), steps: keepsItsEnd},
-	"without an end gets one": {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
+	"keeps its end":                     {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
+	"keeps its end, without the option": {cfg: every(10, minute), steps: keepsItsEnd},
+	"without an end gets one":           {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
 	"an end too far away comes nearer": {cfg: every(10, minute), version: windowed, steps: []step{
 		take(1), func(p *play) { require.NoError(p, p.rdb.PExpire(p.Context(), p.keys().Value, minute+ms).Err()) },
 		take(1), valueEnds(minute),
@@ -352,7 +352,7 @@ var windows = map[string]scenario{
 		take(3), persist, put("type", 0), expire(hour), wait(hour + ms), there(0),
 	}},
 	"a release fills no window": {cfg: every(10, minute), steps: []step{oldTakes(7), take(1), release(1), free(3)}},
-	// A Client that was not told of the old release reads its state right all the same.
+	// A Client without WithRedissonVersion reads the old release's state right all the same.
 	"read by every client": {cfg: every(10, minute), steps: []step{
 		free(10), there(1), // a value without an end would never be full again
 		oldTakes(7), free(3), refuse(4), decides(4, 3, minute), wait(30 * second), take(1), take(1), refuse(2), free(1),
@@ -363,12 +363,12 @@ var windows = map[string]scenario{
 	"a keep-alive time": {cfg: keepAlive(1, minute, minute), both: true, version: windowed, steps: []step{
 		take(1), times(6, refuse(1), wait(9*second)), wait(6*second + ms), take(1),
 	}},
-	// A value whose end is that of an earlier Expire is no window.
+	// A value whose end comes from an earlier Expire is no window.
 	"KeepState after Expire makes none": {cfg: every(10, second), steps: []step{
 		expire(hour), take(1), wait(2 * second), set(every(10, second), keep), take(10), wait(2 * second), free(10),
 		wait(10 * minute), free(10), take(1),
 	}},
-	"a config made anew after Expire makes none": {cfg: every(10, second), steps: []step{
+	"a new config after Expire makes none": {cfg: every(10, second), steps: []step{
 		expire(hour), take(1), wait(2 * second), free(10), loseConfig, trySet(true, every(10, second)), take(10),
 		wait(2 * second), free(10), wait(10 * minute), free(10),
 	}},
@@ -382,7 +382,7 @@ var windows = map[string]scenario{
 		free(0), wait(2 * second), take(1),
 	}},
 	// The value that the other Client made has the limiter's end.
-	"beside a Client that was not told": {cfg: every(10, second), steps: []step{
+	"beside a Client without the option": {cfg: every(10, second), steps: []step{
 		expire(hour), take(3), as(windowed, take(7), wait(2*second), take(1)),
 	}},
 	// What the Client has in use ends before the window, but gives it nothing.
@@ -410,8 +410,8 @@ var (
 		// The rate is lost and set again, as after a delete by that release.
 		loseConfig, trySet(true, every(10, minute)), valueEnds(minute), free(6),
 	}
-	// To a Client that was not told an end of the limiter before the window's is that of all
-	// keys.
+	// For a Client without WithRedissonVersion, an end of the limiter before the window's is
+	// the end of all keys.
 	keepsItsEndBesideAnEnd = []step{
 		expire(10 * second), valueEnds(minute), times(2, take(3), valueEnds(minute)), refuse(1), free(0), valueEnds(minute),
 		wait(10*second + ms), exists(false), trySet(true, every(10, minute)), refuse(1),

@@ -23,14 +23,14 @@ import (
 // downAfter is when Sentinels take a master for dead.
 const downAfter = time.Second
 
-// manyPermits are more than a party can use up, so that what a failover lost can
-// be counted from what is left: no caller is refused or releases.
+// manyPermits are more than a party can use up, so that a failover's losses can be counted from
+// the rest: no caller is refused or releases.
 const manyPermits = 1_000_000
 
 type server = redistest.Server
 
-// Servers change places while two Clients use a limiter. What was granted and the new
-// master does not know, it grants again.
+// Servers change places while two Clients use a limiter. The new master grants again the
+// permits that it does not know of.
 func TestFailoverWhileInUse(t *testing.T) {
 	t.Parallel()
 	for scenario, test := range map[string]struct {
@@ -144,8 +144,8 @@ type doomed struct {
 	opts       []rratelimiter.Option
 }
 
-// The master dies with writes that no replica got. What was granted by them is
-// granted again, and nothing else goes wrong.
+// The master dies with writes that no replica got. Their grants are granted again, and nothing
+// else goes wrong.
 func TestAFailoverThatLosesWrites(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 1, downAfter)
@@ -191,7 +191,7 @@ func TestAFailoverThatLosesWrites(t *testing.T) {
 	assert.EqualValues(t, 40, limitertest.Available(t, released), "a release that was lost: back after the interval")
 	assert.EqualValues(t, 90, limitertest.Available(t, changed), "a rate that was lost")
 	require.ErrorIs(t, limitertest.Second(made.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
-	assert.Equal(t, 100, limitertest.Grants(t, byDefault, 101), "a limiter that was lost is made anew")
+	assert.Equal(t, 100, limitertest.Grants(t, byDefault, 101), "a limiter that was lost is made again")
 	for _, l := range []*rratelimiter.RateLimiter{limiters[1].RateLimiter, byDefault} {
 		free, stored := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
 		assert.True(t, stored)
@@ -424,8 +424,8 @@ func TestMinReplicasBoundWhatAFailoverLoses(t *testing.T) {
 	}
 }
 
-// grantsWithoutReplicas takes permits until the master refuses for want of replicas, or 100
-// of one that doesn't ask for them, and returns how many it was granted in which time.
+// grantsWithoutReplicas takes permits until the master refuses for lack of replicas, or 100 of
+// one that doesn't ask for them, and returns how many it was granted in which time.
 func grantsWithoutReplicas(t *testing.T, l *rratelimiter.RateLimiter, asks bool) (over int64, took time.Duration) {
 	t.Helper()
 	var err error

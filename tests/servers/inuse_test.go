@@ -56,10 +56,10 @@ type party struct {
 	crew
 	manner
 
-	client  *rratelimiter.Client
-	limiter *rratelimiter.RateLimiter
-	keys    redisson.Keys
-	told    limitertest.Recorder
+	client   *rratelimiter.Client
+	limiter  *rratelimiter.RateLimiter
+	keys     redisson.Keys
+	recorder limitertest.Recorder
 
 	mu      sync.Mutex
 	calls   int
@@ -91,7 +91,7 @@ func gather(
 	for i := range all {
 		id := redistest.Name(t)
 		c := &party{manner: like, failed: map[string]int{}, goodAt: time.Now()}
-		opts := append(slices.Clip(opts), rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.told))
+		opts := append(slices.Clip(opts), rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.recorder))
 		c.client = limitertest.NewClient(t, connect(), opts...)
 		c.limiter, c.keys = c.client.RateLimiter(name), redisson.KeysOf(name, id)
 		require.NoError(t, limitertest.Second(c.limiter.TrySetRate(t.Context(), cfg)))
@@ -155,7 +155,7 @@ func (c *party) add(held, perhaps int64) {
 	c.perhaps += perhaps
 }
 
-// put takes permits that are to be released out of what is held.
+// put takes permits to release out of those held.
 func (c *party) put(permits int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +218,7 @@ func (all parties) awaitGood(t *testing.T) {
 	}
 }
 
-// outcome is what came of two parties' calls.
+// outcome is the result of two parties' calls.
 type outcome struct {
 	calls      int
 	failed     map[string]int
@@ -229,13 +229,13 @@ type outcome struct {
 
 // settle stops the parties, so that nothing is under way any more, and compares what Redis
 // holds with the answers: free and in use make up the rate, and in use is what they hold,
-// but for lost permits.
+// except for lost permits.
 func (all parties) settle(t *testing.T, rdb redis.UniversalClient, cfg rratelimiter.Config) outcome {
 	t.Helper()
 	for _, c := range all {
 		c.end()
 		require.NoError(t, c.client.Close(t.Context()))
-		for _, e := range c.told.Events() {
+		for _, e := range c.recorder.Events() {
 			if e.Kind == limit.PermitsGivenUp {
 				c.add(0, e.Permits) // could not be given back, so may be in use
 			}
@@ -441,8 +441,8 @@ func TestACallWhileItsSlotMovesChangesNothing(t *testing.T) {
 	})
 }
 
-// A script that removes a set which has run out can't make it anew while the slot moves:
-// the server says that the key is elsewhere, and ends the script there.
+// A script that removes a set which has run out can't make it again while the slot moves: the
+// server says that the key is elsewhere, and ends the script there.
 func TestASetRunsOutWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

@@ -42,7 +42,7 @@ func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redis.Universal
 	}
 }
 
-// known waits until so many names are noted, and returns them.
+// known waits until that many names are noted, and returns them.
 func known(t *testing.T, rdb redis.UniversalClient, count int) []string {
 	t.Helper()
 	var names []string
@@ -72,7 +72,7 @@ func usersOf(t *testing.T, l *rratelimiter.RateLimiter) holders.Holders {
 	return found
 }
 
-func TestPermitsInUseAreToldByClient(t *testing.T) {
+func TestPermitsInUseAreListedByClient(t *testing.T) {
 	t.Parallel()
 	onServersOfItsOwn(t, func(t *testing.T, rdb redis.UniversalClient) {
 		of := func(limiter, name string) *rratelimiter.RateLimiter {
@@ -88,7 +88,7 @@ func TestPermitsInUseAreToldByClient(t *testing.T) {
 		limitertest.MustAcquire(t, ann, 5)
 		limitertest.MustAcquire(t, bob, 7)
 		limitertest.MustAcquire(t, of("orders", ""), 3)
-		// What else there may be in the set counts once its value is that of the rest.
+		// What else there may be in the set counts once its value matches the rest.
 		for layout, permits := range map[codec.Layout]uint32{codec.LayoutD2: 9, codec.LayoutB: 1, codec.LayoutC: 2, codec.LayoutD1: 4} {
 			row := redis.Z{Score: float64(time.Now().UnixMilli()), Member: limitertest.NewMember(t, layout, permits)}
 			require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(ann).Permits, row).Err())
@@ -209,25 +209,25 @@ func TestANameCostsOneCallAnHour(t *testing.T) {
 	})
 }
 
-func TestANameThatCannotBeNotedHurtsNobody(t *testing.T) {
+func TestANameThatCannotBeNotedFailsNoCall(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	rdb := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysOf("orders"))
-	var told limitertest.Recorder
-	client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&told))
+	var recorder limitertest.Recorder
+	client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&recorder))
 	l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(100)))
 	for range 20 {
 		limitertest.MustAcquire(t, l, 1)
 	}
-	require.Eventually(t, func() bool { return len(told.Events()) > 0 }, time.Minute, time.Millisecond)
-	event := told.Events()[0]
+	require.Eventually(t, func() bool { return len(recorder.Events()) > 0 }, time.Minute, time.Millisecond)
+	event := recorder.Events()[0]
 	assert.Equal(t, limit.NameNotNoted, event.Kind)
 	assert.ErrorContains(t, event.Err, "NOPERM")
 	limitertest.MustAcquire(t, l, 80)
-	assert.Len(t, told.Events(), 1)
+	assert.Len(t, recorder.Events(), 1)
 }
 
-func TestANameThatHangsHoldsNobodyUp(t *testing.T) {
+func TestANameThatHangsHoldsUpNoCall(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	hang, hangs := make(chan struct{}), make(chan struct{}, 10)
@@ -249,15 +249,15 @@ func TestANameThatHangsHoldsNobodyUp(t *testing.T) {
 func TestANameIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		var told limitertest.Recorder
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&told))
+		var recorder limitertest.Recorder
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&recorder))
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1000, time.Second)))
 		require.NoError(t, rdb.Set(t.Context(), clients.Key, "another program's", 0).Err())
 		for range 30 {
 			limitertest.MustAcquire(t, l, 1)
 			time.Sleep(time.Minute)
 		}
-		assert.Len(t, told.Events(), 1)
+		assert.Len(t, recorder.Events(), 1)
 		require.NoError(t, rdb.Del(t.Context(), clients.Key).Err())
 		for range 60 {
 			limitertest.MustAcquire(t, l, 1)

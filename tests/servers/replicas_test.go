@@ -50,7 +50,7 @@ func waits(t *testing.T, rdb *redis.Client) int {
 	return n
 }
 
-// awaitAvailable waits until so many permits are free.
+// awaitAvailable waits until that many permits are free.
 func awaitAvailable(t *testing.T, l *rratelimiter.RateLimiter, want int64) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -87,7 +87,7 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 	t.Parallel()
 	r := startReplica(t)
 	rdb := r.client(t)
-	told := &limitertest.Recorder{}
+	recorder := &limitertest.Recorder{}
 	before := durable(t, rdb, patient)
 	held, err := limiterOf(before, "{a}", 10).Reserve(t.Context(), 5, 0)
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 	ok, err := before.TryAcquireAll(t.Context(), 1, 0, limiterOf(before, "{a}", 10), limiterOf(before, "{a}b", 20))
 	require.NoError(t, err)
 	require.True(t, ok)
-	client := durable(t, rdb, 200*time.Millisecond, rratelimiter.WithObserver(told))
+	client := durable(t, rdb, 200*time.Millisecond, rratelimiter.WithObserver(recorder))
 	l, other := limiterOf(client, "{a}", 10), limiterOf(client, "{a}b", 20)
 	limitertest.MustRefuse(t, l, 7)
 
@@ -132,11 +132,11 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 	limitertest.MustRefuse(t, l, 7)
 	require.ErrorIs(t, limitertest.Second(l.Take(t.Context(), 11)), rratelimiter.ErrPermitsExceedRate)
 	assert.Eventually(t, func() bool {
-		events := told.Events()
+		events := recorder.Events()
 		return len(events) == 1 && events[0].Kind == limit.ReplicasBehind
 	}, time.Minute, 10*time.Millisecond)
 	failed := 0
-	for _, d := range told.Decisions() {
+	for _, d := range recorder.Decisions() {
 		if d.Kind == limit.KindNotReplicated {
 			failed++
 		}
@@ -150,27 +150,27 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 }
 
 // What a lease takes ahead is a grant like any other.
-func TestWithReplicasALeaseOfWhatReplicasHave(t *testing.T) {
+func TestWithReplicasALeaseNeedsReplicas(t *testing.T) {
 	t.Parallel()
 	r := startReplica(t)
-	told := &limitertest.Recorder{}
+	recorder := &limitertest.Recorder{}
 	lease := rratelimiter.WithLease(rratelimiter.Lease{Permits: 1000})
 	burst := func(wait time.Duration, name string) (granted, failed int64, l *rratelimiter.RateLimiter) {
-		l = limiterOf(durable(t, r.client(t), wait, rratelimiter.WithObserver(told)), name, 100_000, lease)
+		l = limiterOf(durable(t, r.client(t), wait, rratelimiter.WithObserver(recorder)), name, 100_000, lease)
 		granted, failed = atOnce(t, 8, 40, rratelimiter.ErrNotReplicated, func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) })
 		return granted, failed, l
 	}
 	granted, failed, _ := burst(patient, "a")
 	assert.EqualValues(t, 320, granted)
 	assert.Zero(t, failed)
-	require.Eventually(t, func() bool { return len(told.Leases()) > 0 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(recorder.Leases()) > 0 }, time.Minute, 10*time.Millisecond)
 
 	close(r.silent)
 	granted, failed, b := burst(50*time.Millisecond, "b")
 	assert.Zero(t, granted)
 	assert.EqualValues(t, 320, failed)
 	awaitAvailable(t, b, 100_000)
-	for _, lease := range told.Leases() {
+	for _, lease := range recorder.Leases() {
 		assert.Equal(t, "a", lease.Limiter)
 	}
 }
@@ -179,9 +179,9 @@ func TestWithReplicasCallersOfOneFlightWaitOnce(t *testing.T) {
 	t.Parallel()
 	r := startReplica(t)
 	for _, pool := range []int{2, 10} {
-		told := &limitertest.Recorder{}
+		recorder := &limitertest.Recorder{}
 		rdb := r.master.Client(t, &redis.Options{PoolSize: pool, ReadTimeout: time.Minute})
-		client := durable(t, rdb, patient, rratelimiter.WithObserver(told))
+		client := durable(t, rdb, patient, rratelimiter.WithObserver(recorder))
 		const callers, rounds, rate = 64, 20, 1000
 		l := limiterOf(client, redistest.Name(t), rate)
 		before := waits(t, rdb)
@@ -190,8 +190,8 @@ func TestWithReplicasCallersOfOneFlightWaitOnce(t *testing.T) {
 		assert.EqualValues(t, rate, granted, "those beyond the rate are refused")
 		assert.Zero(t, failed)
 		after := waits(t, rdb) - before
-		assert.Eventually(t, func() bool { return len(told.Flights()) == after }, time.Minute, 10*time.Millisecond,
-			"%d WAITs, %d flights", after, len(told.Flights()))
+		assert.Eventually(t, func() bool { return len(recorder.Flights()) == after }, time.Minute, 10*time.Millisecond,
+			"%d WAITs, %d flights", after, len(recorder.Flights()))
 		assert.Less(t, after, callers*rounds/2)
 		t.Logf("pool of %d: %d calls, %d round trips, as many WAITs", pool, callers*rounds, after)
 	}
@@ -345,11 +345,11 @@ func TestWithReplicasAfterLostAnswers(t *testing.T) {
 func TestWithReplicasThatDoNotConfirmIsNoOutage(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t).Client(t, nil) // has none
-	told := &limitertest.Recorder{}
+	recorder := &limitertest.Recorder{}
 	client := limitertest.NewClient(t, rdb, rratelimiter.WithReplicas(1, 1500*time.Millisecond), rratelimiter.WithCallTimeout(5*time.Second),
-		rratelimiter.WithFailure(limit.FailOpen()), rratelimiter.WithObserver(told))
+		rratelimiter.WithFailure(limit.FailOpen()), rratelimiter.WithObserver(recorder))
 	l, other := client.RateLimiter("{a}"), client.RateLimiter("{a}b")
-	plain := limitertest.NewClient(t, rdb) // has the server know the scripts
+	plain := limitertest.NewClient(t, rdb) // loads the scripts into the server
 	a, b := plain.RateLimiter("{a}"), plain.RateLimiter("{a}b")
 	limitertest.MustTrySetRate(t, a, limitertest.Every(10, time.Hour))
 	limitertest.MustTrySetRate(t, b, limitertest.Every(10, time.Hour))
@@ -359,7 +359,7 @@ func TestWithReplicasThatDoNotConfirmIsNoOutage(t *testing.T) {
 	require.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 1, timeout, l, other)), rratelimiter.ErrNotReplicated)
 	_, failed := atOnce(t, 4, 1, rratelimiter.ErrNotReplicated, func() (bool, error) { return l.TryAcquire(t.Context(), 1, timeout) })
 	assert.EqualValues(t, 4, failed)
-	for _, e := range told.Events() {
+	for _, e := range recorder.Events() {
 		assert.NotEqual(t, limit.AskedNoMore, e.Kind)
 	}
 	awaitAvailable(t, a, 8)
@@ -416,7 +416,7 @@ func (l *load) call(t *testing.T) {
 	}
 }
 
-// awaitGrants waits for so many from now on.
+// awaitGrants waits for that many from now on.
 func (l *load) awaitGrants(t *testing.T, n int) {
 	t.Helper()
 	granted := func() int {

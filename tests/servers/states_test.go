@@ -45,7 +45,7 @@ func TestACLOfOneLimiter(t *testing.T) {
 			denied, err := admin.Do(t.Context(), "ACL", "LOG").Slice()
 			require.NoError(t, err)
 			for _, entry := range denied {
-				// go-redis introduces itself, and does without it.
+				// go-redis introduces itself, and works without it.
 				assert.Contains(t, []any{"client", "client|setinfo", "client|maint_notifications"}, entry.(map[any]any)["object"])
 			}
 			other := limitertest.NewClient(t, rdb).RateLimiter(name + "x")
@@ -347,7 +347,7 @@ func newProbe(t *testing.T, s *redistest.Server) func(want bool, why string) {
 	}
 }
 
-// refusals are what has a server refuse writes, by the error's word, and what ends that.
+// refusals make a server refuse writes, by the error's word, and end that.
 func refusals(t *testing.T, rdb *redis.Client) map[string]func(refuses bool) {
 	t.Helper()
 	ctx := t.Context()

@@ -33,7 +33,7 @@ var (
 	manyOf  = flag.Int("keys", 10_000, "how many keys are used once, of each kind of limiter; in thousands by five")
 )
 
-// growth is by how many bytes what is in use may differ between two looks.
+// growth is by how many bytes the heap may differ between two looks.
 const growth = int64(512 << 10)
 
 // ahead are the options that answer from memory.
@@ -66,7 +66,7 @@ func used(t *testing.T, rdb *redis.Client) usage {
 	return usage{heap: heap(), goroutines: int64(runtime.NumGoroutine()), keys: keys}
 }
 
-// heap is what is still in use after a collection, and one of what finalizers let go.
+// heap is the memory in use after a collection, and a second one for what finalizers freed.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -143,8 +143,8 @@ func soakCalls(ctx context.Context, client *rratelimiter.Client, rdb *redis.Clie
 	return calls
 }
 
-// soak lets callers use limiters and looks at what is in use every so often. Nothing may
-// grow after the first look. Of so many calls one may have no answer within its time, which
+// soak lets callers use limiters and looks at the process's usage every so often. Nothing may
+// grow after the first look. Of this many calls one may have no answer within its time, which
 // is a fifth of a second for some: less than a busy machine may keep it from running.
 func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration, latePart int64) {
 	t.Helper()
@@ -224,7 +224,7 @@ func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it me
 	require.NoError(t, client.Close(t.Context()))
 }
 
-// useOnce takes a permit of each of so many keys.
+// useOnce takes a permit of each of that many keys.
 func useOnce(t *testing.T, l limit.Limiter, name string, keys int) {
 	t.Helper()
 	const callers = 64

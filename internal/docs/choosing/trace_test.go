@@ -47,7 +47,7 @@ func run(t *testing.T) []answers {
 	return all
 }
 
-var update = flag.Bool("update", false, "write docs/choosing.md's figures and its picture anew")
+var update = flag.Bool("update", false, "rewrite docs/choosing.md's figures and its picture")
 
 const (
 	pageFile    = "../../../docs/choosing.md"
@@ -180,7 +180,7 @@ func measure(t *testing.T, rdb *redis.Client, c candidate, rounds int) costs {
 				granted++
 			}
 		}
-		take() // sets up what is not there
+		take() // sets up missing limiters
 		for _, n := range inUse {
 			one := ran(t, rdb, n-granted, take)
 			require.Equal(t, n, granted)
@@ -215,7 +215,7 @@ func memory(t *testing.T, rdb *redis.Client) (bytes int64) {
 	return bytes
 }
 
-// ran makes so many calls of a limiter and returns what each of them came to.
+// ran makes that many calls of a limiter and returns the result of each.
 func ran(t *testing.T, rdb *redis.Client, calls int, take func()) (one call) {
 	t.Helper()
 	require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())

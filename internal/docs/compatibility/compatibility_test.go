@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recorded writes tables as tests do and returns what is read of them.
+// recorded writes tables as tests do and reads them again.
 func recorded(t *testing.T, tables map[string]string) (*results, error) {
 	t.Helper()
 	dir := t.TempDir()

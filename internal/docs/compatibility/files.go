@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// operationRows has what was compared of each release, by operations.
+// operationRows has each release's comparisons, by operation.
 func (r *results) operationRows() [][]string {
 	head := []string{"Redisson"}
 	for _, op := range operations {

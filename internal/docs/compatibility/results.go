@@ -113,7 +113,7 @@ func readResults(dir string) (*results, error) {
 	return r, err
 }
 
-// readRows has take read each line of a file, of so many columns at least.
+// readRows calls take with each line of a file, of that many columns at least.
 func readRows(path string, columns int, take func(words []string, number func(int) int)) error {
 	lines, err := page.Rows(path)
 	for n, words := range lines {
@@ -134,7 +134,7 @@ func readRows(path string, columns int, take func(words []string, number func(in
 	return err
 }
 
-// byRelease sorts releases, or pairs of them, oldest first, and what is not released last.
+// byRelease sorts releases, or pairs of them, oldest first, and unreleased ones last.
 func byRelease(a, b string) int {
 	a, b = unreleased.Replace(a), unreleased.Replace(b)
 	return slices.CompareFunc(strings.FieldsFunc(a, notDigit), strings.FieldsFunc(b, notDigit), func(x, y string) int {

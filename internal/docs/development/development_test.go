@@ -132,7 +132,7 @@ func readDrawing(t *testing.T, all map[string]pkg) drawn {
 	_, rest, _ := strings.Cut(text, "```text\n")
 	picture, text, found := strings.Cut(rest, "```\n")
 	require.True(t, found, "%s has no drawing", page)
-	// A name without a path is that of a package in a folder "internal".
+	// A name without a path is a package in a folder "internal".
 	folders := map[string]string{filepath.Base(module): "."}
 	for folder := range all {
 		if parent, name := filepath.Split(folder); filepath.Base(parent) == "internal" {

@@ -1,5 +1,4 @@
-// Package page puts what was recorded into Markdown pages, for the programs that write
-// docs.
+// Package page puts records into Markdown pages, for the programs that write docs.
 package page
 
 import (

@@ -216,7 +216,7 @@ func sources(t *testing.T) []source {
 		path := filepath.Join(root, name)
 		info, err := os.Lstat(path)
 		if err != nil || !info.Mode().IsRegular() {
-			continue // it was removed, or is a link to what is no source
+			continue // it was removed, or is a link to something that is not source
 		}
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)

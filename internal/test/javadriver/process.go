@@ -37,14 +37,14 @@ var ErrUnsupported = errors.New("not in this Redisson release")
 // Process is another program that serves JSON-RPC on its standard input and
 // output, such as a JVM with a driver. It is safe for concurrent use.
 //
-// It is to end with its standard input, so that none outlives this process.
+// It must end with its standard input, so that none outlives this process.
 type Process struct {
 	cmd    *exec.Cmd
 	client *rpc.Client
 	stderr tail
 	last   atomic.Int64  // the last request's name
 	ended  chan struct{} // closed when the process is gone
-	err    error         // how it ended; to be read once ended is closed
+	err    error         // how it ended; read it once ended is closed
 }
 
 // Driver is a Maven project whose compile phase writes "classes" and "classpath"
@@ -162,7 +162,7 @@ func (p *Process) send(op string, answer any, args []any) *rpc.Call {
 	return p.client.Go(op, words, answer, make(chan *rpc.Call, 1))
 }
 
-// tail is a writer that keeps the end of what is written to it.
+// tail is a writer that keeps the end of its input.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

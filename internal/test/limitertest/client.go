@@ -69,7 +69,7 @@ func PerClient(rate int64, interval time.Duration) rratelimiter.Config {
 	return rratelimiter.Config{Type: rratelimiter.PerClient, Rate: rate, Interval: interval}
 }
 
-// Ahead is the option of leases that live so long, of the zero Lease for 0.
+// Ahead is the option of leases that live that long, of the zero Lease for 0.
 func Ahead(life time.Duration) rratelimiter.LimiterOption {
 	return rratelimiter.WithLease(rratelimiter.Lease{Life: life})
 }
@@ -133,8 +133,8 @@ func Available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 	return permits
 }
 
-// TakeOnce gives a limiter a rate, unless it has one, and takes permits of it by a
-// Client of its own, whose id is "id" and what is given.
+// TakeOnce gives a limiter a rate, unless it has one, and takes permits of it by a Client of
+// its own, with the id "id" and the given suffix.
 func TakeOnce(t testing.TB, rdb redis.UniversalClient, name string, cfg rratelimiter.Config, id string, permits int64) {
 	t.Helper()
 	client := rratelimiter.New(rdb, rratelimiter.WithClientID("id"+id))
@@ -317,7 +317,7 @@ type waiting struct {
 	callers int
 }
 
-// A list is what was told so far.
+// A list is what was received so far.
 type list[T any] struct {
 	mu   sync.Mutex
 	told []T
@@ -353,7 +353,7 @@ func (r *Recorder) Settled(s limit.Settled) { r.settled.add(s) }
 // Happened keeps e.
 func (r *Recorder) Happened(e limit.Event) { r.events.add(e) }
 
-// Decisions returns those told of since the last time.
+// Decisions returns those received since the last call.
 func (r *Recorder) Decisions() []limit.Decided {
 	r.decided.mu.Lock()
 	defer r.decided.mu.Unlock()
@@ -362,16 +362,16 @@ func (r *Recorder) Decisions() []limit.Decided {
 	return told
 }
 
-// Flights returns those told of so far.
+// Flights returns those received so far.
 func (r *Recorder) Flights() []limit.Flight { return r.flights.all() }
 
-// Settlements returns those told of so far.
+// Settlements returns those received so far.
 func (r *Recorder) Settlements() []limit.Settled { return r.settled.all() }
 
-// Leases returns those told of so far.
+// Leases returns those received so far.
 func (r *Recorder) Leases() []limit.Lease { return r.leases.all() }
 
-// Events returns those told of so far.
+// Events returns those received so far.
 func (r *Recorder) Events() []limit.Event { return r.events.all() }
 
 // Callers returns how many were said to wait, one number after another.

@@ -209,14 +209,14 @@ func (s *HeldScene) Hold(t *testing.T, script *lua.Script, n int) (letGo func())
 	return letGo
 }
 
-// CheckInUse checks what is in use, and that all else is free.
+// CheckInUse checks the permits in use, and that all others are free.
 func (s *HeldScene) CheckInUse(t *testing.T, rate, inUse int64) {
 	t.Helper()
 	synctest.Wait()
 	assert.True(t, checkInUse(t, s.Mini, s.RateLimiter, rate, inUse), "no value is stored")
 }
 
-// checkInUse checks what is in use of a limiter, and that all else is free. It reports
+// checkInUse checks a limiter's permits in use, and that all others are free. It reports
 // whether the free permits are stored.
 func checkInUse(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, rate, inUse int64) bool {
 	t.Helper()
@@ -318,7 +318,7 @@ func (s *FamilyScene) TryAll(ctx context.Context, f *Family, permits int64, time
 	return s.Go(func() (bool, error) { return f.Client.TryAcquireAll(ctx, permits, timeout, f.Limiters...) })
 }
 
-// CheckAll checks what is in use of each, and that all else is free.
+// CheckAll checks each limiter's permits in use, and that all others are free.
 func (s *FamilyScene) CheckAll(t *testing.T, f *Family, rates, inUse []int64) {
 	t.Helper()
 	synctest.Wait()

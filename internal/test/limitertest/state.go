@@ -61,7 +61,7 @@ for i = tonumber(ARGV[4]), tonumber(ARGV[5]) do
 end
 return redis.call('ZADD', KEYS[1], unpack(rows))`)
 
-// AddGrants adds count members of so many permits each to the permits set, in layout D2, as
+// AddGrants adds count members of that many permits each to the permits set, in layout D2, as
 // granted age ago; a negative age dates them in the future. The value is left alone.
 func AddGrants(t testing.TB, rdb redis.UniversalClient, key string, age time.Duration, count int, permits uint32) {
 	t.Helper()

@@ -18,9 +18,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// A Wire is a limiter whose Client reaches a real Redis through a proxy, and
-// what it takes to see what came of the proxy's faults. Its permits come back
-// after an hour only, so that each is either held by a caller or free.
+// A Wire is a limiter whose Client reaches a real Redis through a proxy, and what it takes to
+// see the result of the proxy's faults. Its permits come back after an hour only, so that each
+// is either held by a caller or free.
 type Wire struct {
 	*rratelimiter.RateLimiter
 
@@ -52,9 +52,8 @@ const (
 // before were lost.
 const Outlasts = 10 * answerTimeout
 
-// MembersOf holds a release of Redisson for each way in which a grant is written
-// down: layouts, and whether requests may share a member. With each of them,
-// nothing is to be lost or minted.
+// MembersOf holds a release of Redisson for each way in which a grant is written down: layouts,
+// and whether requests may share a member. With each of them, no permit may be lost or minted.
 var MembersOf = map[string]string{
 	"D2 merged": "4.7.0",
 	"D2":        "3.27.2",

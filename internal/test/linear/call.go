@@ -78,7 +78,7 @@ const (
 	Done      Outcome = "done"
 	Exceeds   Outcome = "ErrPermitsExceedRate"
 	NoRate    Outcome = "ErrNotInitialized"
-	Cancelled Outcome = "cancelled"         // with no word of what came of it
+	Cancelled Outcome = "cancelled"         // with no word of the result
 	Unknown   Outcome = "ErrUnknownOutcome" // the context's end among the causes or not
 	Unsent    Outcome = "ErrUnavailable"    // in time, by a machine that is busy
 	Failed    Outcome = "failed"
@@ -114,8 +114,8 @@ type Answer struct {
 	Reset   time.Duration
 }
 
-// A Record is a call and its answer. Moments are counted, so that of two that
-// follow each other the later one is the greater.
+// A Record is a call and its answer. Moments are counted: of two, the later has the greater
+// number.
 type Record struct {
 	Call
 	Answer
@@ -123,7 +123,7 @@ type Record struct {
 	Number           int
 	Client, Caller   int
 	Began, Ended     int64
-	BeganAt, EndedAt int64 // ms of a clock that can be told
+	BeganAt, EndedAt int64 // ms of a clock that is known
 
 	Final  bool // when all has come to rest
 	Doubts int  // how many of its client's requests went without an answer meanwhile
@@ -133,8 +133,8 @@ type Record struct {
 	alone bool  // no other call of its client was waiting meanwhile
 	late  bool  // a request that may have carried it was under way when it ended
 	later bool  // or began after, and may have been made before
-	lost  int   // Doubts, and what was lost after it ended
-	open  bool  // what came of it is left out
+	lost  int   // Doubts, and losses after it ended
+	open  bool  // the result is left out
 }
 
 func (r *Record) String() string {

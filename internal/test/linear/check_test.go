@@ -26,7 +26,7 @@ func TestModelTellsRightFromWrong(t *testing.T) {
 	t.Parallel()
 	for _, some := range []struct {
 		virtual bool
-		all     map[string]told
+		all     map[string]judgedHistory
 	}{{false, plainHistories}, {false, reservedHistories}, {false, doubtfulHistories}, {true, timedHistories}} {
 		for name, tt := range some.all {
 			t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestALongHistoryIsDecidedByItsBeginning(t *testing.T) {
 	assert.GreaterOrEqual(t, ordered, 200)
 }
 
-// What is told of a history that does not fit is no more than it takes.
+// A report on a history that does not fit is no longer than needed.
 func TestAFailedHistoryIsShrunk(t *testing.T) {
 	t.Parallel()
 	h := &History{About: "a limiter"}
@@ -190,14 +190,14 @@ func waits(ms int64) Answer {
 func doubtful(r Record) Record { r.Doubts = 1; return r }
 func atRest(r Record) Record   { r.Final = true; return r }
 
-// A told is a history of a limiter of 10 permits each 5 ms, and whether it is right.
-type told struct {
+// A judgedHistory is a history of a limiter of 10 permits each 5 ms, and whether it is right.
+type judgedHistory struct {
 	right   bool
 	records []Record
 }
 
 // plainHistories have answers to all calls, and nothing runs out.
-var plainHistories = map[string]told{
+var plainHistories = map[string]judgedHistory{
 	"grants beyond the rate": {false, []Record{recorded(1, 3, 0, try(6), granted), recorded(2, 4, 1, try(5), granted)}},
 	"refused though free":    {false, []Record{recorded(1, 2, 0, try(6), granted), recorded(3, 4, 0, try(4), refused)}},
 	"refused after a release": {false, []Record{
@@ -223,7 +223,7 @@ var plainHistories = map[string]told{
 }
 
 // reservedHistories have a reservation.
-var reservedHistories = map[string]told{
+var reservedHistories = map[string]judgedHistory{
 	"one that cost less, which stays": {false, []Record{
 		recorded(1, 2, 0, reserve(6), granted), recorded(3, 4, 0, settle(6, 1), granted), recorded(5, 6, 0, look, free(4)),
 	}},
@@ -237,7 +237,7 @@ var reservedHistories = map[string]told{
 }
 
 // doubtfulHistories have calls of which not all is known.
-var doubtfulHistories = map[string]told{
+var doubtfulHistories = map[string]judgedHistory{
 	"a call that Redis did not decide": {true, []Record{
 		recorded(1, 2, 0, look, Answer{Outcome: Unsent}), recorded(3, 4, 0, give(1), Answer{Outcome: Unsent}),
 		recorded(5, 6, 0, try(10), granted), recorded(7, 8, 0, set(3, true), Answer{Outcome: Unsent}), recorded(9, 10, 0, look, free(0)),
@@ -271,7 +271,7 @@ var doubtfulHistories = map[string]told{
 	"a call without an answer that took and gave back": {true, []Record{
 		recorded(1, 2, 0, try(3), nobodyKnows), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(10)),
 	}},
-	"a repeat that takes anew what was released": {true, []Record{
+	"a repeat that takes again what was released": {true, []Record{
 		doubtful(recorded(1, 8, 0, try(7), granted)), recorded(2, 3, 1, look, free(3)), recorded(4, 5, 1, give(7), granted),
 		recorded(6, 7, 1, look, free(10)), recorded(9, 10, 1, look, free(3)),
 	}},
@@ -295,7 +295,7 @@ var doubtfulHistories = map[string]told{
 }
 
 // timedHistories are in virtual time.
-var timedHistories = map[string]told{
+var timedHistories = map[string]judgedHistory{
 	"a millisecond early":                      {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(5, 5, 1, try(1), granted)}},
 	"a millisecond late":                       {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(6, 6, 1, try(1), refused)}},
 	"a wait that ended too soon":               {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(3, 5, 0, wait(4), granted)}},

@@ -10,8 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// A History is what callers did to one limiter; to that of one Client if each
-// has its own.
+// A History is what callers did to one limiter; to one Client's part if each has its own.
 type History struct {
 	About   string
 	Records []Record // as they began
@@ -23,8 +22,8 @@ type History struct {
 	Together int // the most requests of one Client for permits that were under way
 }
 
-// effectOf returns the effect of a call. It is a loose one if it is unknown
-// what came of it, and none if nothing did.
+// effectOf returns the effect of a call. It is a loose one if the result is unknown, and none
+// if there is none.
 func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 	e = effect{
 		call: r.Number, permits: r.Permits, outcome: r.Outcome, ok: r.OK, doubted: r.Doubts > 0,
@@ -84,7 +83,7 @@ func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, is
 	if r.unseen() {
 		e.kind = unseenEffect
 		e.keep = r.Outcome == Cancelled
-		// If the caller's time ended first, what comes of it later is given back.
+		// If the caller's time ended first, a later grant is given back.
 		e.maybe = r.Outcome == Unknown
 		return e, true, true
 	}

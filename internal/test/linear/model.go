@@ -207,7 +207,7 @@ func (s State) taken(e effect) int64 {
 	return 0
 }
 
-// fits reports whether an acquire that took so many permits may have been answered so.
+// fits reports whether an acquire that took that many permits may have been answered so.
 func (e effect) fits(taken, rate int64) bool {
 	if e.upTo {
 		// A repeat finds what others have left of what the first attempt took.
@@ -355,9 +355,9 @@ func (s State) announced(first []effect, e effect) bool {
 	return false
 }
 
-// searched is what porcupine is to know of a limiter. All that an operation is, its answer
-// included, is its input. Loose effects come at any time after they were announced, or
-// never; they are no operations, since porcupine would try each at every moment.
+// searched is what porcupine gets of a limiter. All that an operation is, its answer included,
+// is its input. Loose effects come at any time after they were announced, or never; they are no
+// operations, since porcupine would try each at every moment.
 func searched(start State, loose []effect, within *searchTime) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return states{states: []State{start}} },

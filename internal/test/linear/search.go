@@ -15,7 +15,7 @@ import (
 // narrowest one.
 type guess struct {
 	when   func(*Record) spell // when calls happened, as far as there are requests
-	soon   int64               // after so many moments a call with an unknown outcome is over; 0: never
+	soon   int64               // after this many moments a call with an unknown outcome is over; 0: never
 	found  bool                // all that an attempt took was found by its repeat
 	prompt bool                // requests began when they were made, before a caller could leave
 	limit  time.Duration       // for how long it is worth searching; 0: as long as there is time
@@ -38,10 +38,10 @@ var (
 // If many calls were cancelled, as they are on a busy machine, none is enough.
 const CheckTime = 30 * time.Second
 
-// Check reports whether the calls can have happened one after another, within about the
-// limit, and how many of the first have an order. It goes by beginnings of the history, each
-// twice as long as the one before: if they can't, it is mostly their beginning that tells.
-// It looks for an order where it most likely is for a while, then everywhere.
+// Check reports whether the calls can have happened one after another, within about the limit,
+// and how many of the first have an order. It goes by beginnings of the history, each twice as
+// long as the one before: if they can't, it is mostly their beginning that tells. For a while
+// it tries the most likely orders, then all.
 func (h *History) Check(limit time.Duration) (result porcupine.CheckResult, ordered int) {
 	start, ends := time.Now(), h.ends()
 	for n := 6; ; n *= 2 {

@@ -22,9 +22,8 @@ type State struct {
 	loose    looseSet // the model's loose effects that may come yet
 }
 
-// A stake is a part of a use that its caller does not know of: that of a
-// call which was cancelled, until it is given back, or that of an attempt which
-// a repeat did not find again.
+// A stake is a part of a use that its caller does not know of: a cancelled call's grant until
+// it is given back, or the grant of an attempt that a repeat did not find again.
 type stake struct {
 	call     int
 	at       int64
@@ -74,7 +73,7 @@ func (s State) with(taken model.Grant) State {
 	return s
 }
 
-// released returns the states in which up to so many permits have been taken off uses, of
+// released returns the states in which up to that many permits have been taken off uses, of
 // these numbers and in this order. Those of one Client and time may come in any order.
 func (s State) released(order []int, permits int64) []State {
 	uses := make([]model.Grant, len(order))

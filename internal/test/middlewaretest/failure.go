@@ -238,7 +238,7 @@ func (k Kind[O, K]) testShortDeadlines(t *testing.T) {
 	})
 }
 
-// Of the limit that the limiter told, this process has its share.
+// This process has its share of the limit that the limiter reported.
 func (k Kind[O, K]) testLocal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down error

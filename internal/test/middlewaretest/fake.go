@@ -66,7 +66,7 @@ func Grants() *Fake {
 	return Says(limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: time.Minute}, nil)
 }
 
-// Budget returns a limiter that grants so many permits in all.
+// Budget returns a limiter that grants that many permits in all.
 func Budget(most int64, retryAfter time.Duration) *Fake {
 	var mu sync.Mutex
 	left := most

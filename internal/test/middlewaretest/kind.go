@@ -37,7 +37,7 @@ type Kind[O, K any] struct {
 	// its protocol says.
 	Wrap func(t testing.TB, l limit.Limiter, opts ...O) Handler
 
-	// Check returns what is wrong with the options.
+	// Check returns the options' error.
 	Check func(l limit.Limiter, opts ...O) error
 
 	Text func(part string, err error) K // a key function that always says so
@@ -62,14 +62,14 @@ type Kind[O, K any] struct {
 	Bad map[string][]O // options that make no sense, besides those that all kinds have
 }
 
-// A Handler makes a request of a user, and returns what came of it.
+// A Handler makes a request of a user, and returns the result.
 type Handler func(ctx context.Context, user string) Answer
 
 // An Answer is what a caller sees.
 type Answer struct {
 	Verdict    Verdict
 	RetryAfter time.Duration // of a refusal; 0 if waiting doesn't help
-	Figures    []int64       // the limit and what remains of it; nil if they are not told
+	Figures    []int64       // the limit and what remains of it; nil if they are not reported
 	Text       string        // all that the caller can read
 }
 
@@ -140,7 +140,7 @@ func (k Kind[O, K]) rig(t testing.TB, l limit.Limiter, opts ...O) *rig {
 	return r
 }
 
-// ask makes a request, and checks what came of it and what the error handler hears.
+// ask makes a request, and checks the result and what the error handler hears.
 func (r *rig) ask(want Verdict, heard ...error) Answer {
 	r.t.Helper()
 	got := r.handle(r.t.Context(), "")

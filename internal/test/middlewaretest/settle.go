@@ -113,7 +113,7 @@ func (k Kind[O, K]) testSettle(t *testing.T) {
 	assert.ErrorIs(t, k.Settle(t.Context(), 1), limit.ErrInvalidConfig)
 }
 
-// What is granted too late is given back.
+// A grant that comes too late is given back.
 func (k Kind[O, K]) testSettleLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := &Reserver{Fake: Deaf(time.Minute)}
@@ -124,7 +124,7 @@ func (k Kind[O, K]) testSettleLate(t *testing.T) {
 	})
 }
 
-// A limiter in Redis is charged what requests have cost, and else answers as by Take.
+// A limiter in Redis is charged what requests have cost, and otherwise answers like Take.
 func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		client := rratelimiter.New(rdb)

@@ -28,7 +28,7 @@ type Op struct {
 	At      int64       `json:"at,omitempty"`
 	To      Few[string] `json:"to,omitempty"`   // the limiters beside the one it is called on
 	Held    bool        `json:"held,omitempty"` // the handle has been refused lately
-	Row     *Row        `json:"row,omitempty"`  // what was reserved, of Permits, whatever is left of it
+	Row     *Row        `json:"row,omitempty"`  // the reserved row, of Permits, whatever is left of it
 	Used    int64       `json:"used,omitempty"` // of them, or more
 }
 
@@ -86,7 +86,7 @@ func TypeName(kind string) string {
 	return "OVERALL"
 }
 
-// An Answer is what an operation told its caller: a text, and durations in milliseconds.
+// An Answer is what an operation returned: a text, and durations in milliseconds.
 type Answer struct {
 	Text  string
 	Times []int64
@@ -149,7 +149,7 @@ func (c *Call) pairOf(kind string) *Pair {
 // own returns both pairs that the caller knows of.
 func (c *Call) own() []*Pair { return []*Pair{c.Pairs[""], c.Pairs[c.Who.ID]} }
 
-// after returns the moment so many ms from now; all that are over are one.
+// after returns the moment that many ms from now; all that are over are one.
 func (c *Call) after(ms int64) int64 {
 	if ms <= 0 {
 		return c.Now - 1

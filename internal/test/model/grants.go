@@ -33,8 +33,8 @@ func (all Grants) Settled(interval, now int64) Grants {
 	return slices.DeleteFunc(slices.Clone(all), out)
 }
 
-// Ready returns when so many permits are free, of which free are now; false if all
-// would not do.
+// Ready returns when that many permits are free, of which free are now; false if all would not
+// do.
 func (all Grants) Ready(free, permits, interval, now int64) (at int64, ok bool) {
 	if free >= permits {
 		return now, true

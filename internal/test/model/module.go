@@ -105,9 +105,9 @@ func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
 	}
 }
 
-// Sound returns what is wrong after a call of ours that had to do with permits, ""
-// if nothing is: whatever else is there, calls neither mint permits nor lose any, and bring
-// back what others have lost. Redisson relies on it.
+// Sound returns the fault after a call of ours that concerned permits, "" if there is none:
+// whatever else is there, calls neither mint permits nor lose any, and bring back what others
+// have lost. Redisson relies on it.
 func (m *Module) Sound(op Op, before, c *Call) string {
 	p, was := c.Pair(), before.Pair()
 	window := m.isWindow(c, p)
@@ -146,7 +146,7 @@ func (m *Module) isWindow(c *Call, p *Pair) bool {
 // tooFar reports whether the value ends later than a window can.
 func (m *Module) tooFar(c *Call, p *Pair) bool { return p.ValueEnd-c.Now > c.Interval() }
 
-// endWindow gives a value that a window can't have an end that it can.
+// endWindow corrects an end that a window's value can't have.
 func (m *Module) endWindow(c *Call, p *Pair) {
 	if p.HasValue && (p.ValueEnd == 0 || m.tooFar(c, p)) {
 		p.ValueEnd = c.after(c.Interval())
@@ -219,7 +219,7 @@ func (m *Module) repay(c *Call, p *Pair) {
 }
 
 // goTail puts the limiter's end on all keys. A window keeps its own, and all else outlives it,
-// by which it can be told.
+// which identifies a window.
 func (m *Module) goTail(c *Call, p *Pair, renew, window bool) {
 	end := c.ConfigEnd
 	if keepAlive := c.KeepAlive(); keepAlive > 0 && renew {
@@ -261,7 +261,7 @@ func (p *Pair) expireBut(window bool, end int64) {
 	}
 }
 
-// persistBut takes the ends away, except that of a window.
+// persistBut takes the ends away, except a window's.
 func (p *Pair) persistBut(window bool) {
 	p.RowsEnd = 0
 	if !window {
@@ -278,7 +278,7 @@ func (m *Module) newEnd(c *Call, window bool) {
 	m.goTail(c, c.Pair(), true, window)
 }
 
-// recount makes the value of a limiter whose configuration was lost by what is in use: of
+// recount makes the value of a limiter with a lost configuration from the permits in use: of
 // which rate it was the rest is unknown. A value that counts nothing is no window.
 func (m *Module) recount(c *Call) {
 	p := c.Pair()
@@ -339,8 +339,7 @@ func (m *Module) release(c *Call, permits int64) Answer {
 	return Say("done")
 }
 
-// settleRow settles a reservation: what was not used comes back, what exceeds it is a row
-// of now.
+// settleRow settles a reservation: unused permits come back, an excess is a row dated now.
 func (m *Module) settleRow(c *Call, op Op) Answer {
 	if c.Config == nil {
 		return Say("done")

@@ -320,7 +320,7 @@ func (r *Release) clearExpire(c *Call) Answer {
 	return Say(had)
 }
 
-// getConfig reads what is missing as OVERALL, 0, 0.
+// getConfig reads missing fields as OVERALL, 0, 0.
 func (r *Release) getConfig(c *Call) Answer {
 	if c.Config == nil && !r.ReadsEmpty {
 		return Say(NotDecoded)

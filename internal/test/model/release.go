@@ -71,7 +71,7 @@ func ReleaseOf(version string) *Release {
 	return r
 }
 
-// CountsRows reports whether it takes the number of rows for that of the permits in use.
+// CountsRows reports whether it takes the number of rows for the number of permits in use.
 func (r *Release) CountsRows() bool { return r.Clamps && !r.SumsUp }
 
 // Lacks reports whether the release has no such operation.

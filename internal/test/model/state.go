@@ -67,7 +67,7 @@ func RowOf(member string, at int64) (Row, error) {
 	return Row{Grant: Grant{At: at, Permits: int64(parsed.Permits)}, Member: Member(member), Layout: parsed.Layout}, err
 }
 
-// lessened returns the row with so many permits; the zero Row if there are none.
+// lessened returns the row with that many permits; the zero Row if there are none.
 func (r Row) lessened(permits int64) Row {
 	if permits == 0 {
 		return Row{}
@@ -152,7 +152,7 @@ func (p *Pair) DelValue() { p.HasValue, p.Value, p.ValueEnd = false, 0, 0 }
 
 func (p *Pair) there() bool { return p.HasValue || len(p.Rows) > 0 }
 
-// Grants returns what is in use, the oldest first.
+// Grants returns the permits in use, the oldest first.
 func (p *Pair) Grants() Grants { return grants(p.Rows) }
 
 func grants(rows []Row) Grants {
@@ -165,8 +165,8 @@ func grants(rows []Row) Grants {
 
 func sum(rows []Row) int64 { return grants(rows).InUse() }
 
-// Broken returns what is wrong with a pair of a limiter of that rate, at any moment, "" if
-// nothing is; exact if no permits may have leaked.
+// Broken returns the fault of a pair of a limiter of that rate, at any moment, "" if there is
+// none; exact if no permits may have leaked.
 func (p *Pair) Broken(rate int64, exact bool) string {
 	switch both := p.Value + sum(p.Rows); {
 	case !p.HasValue && len(p.Rows) > 0:
@@ -198,8 +198,7 @@ func (s *State) ExpireKeys(now int64) {
 // DelConfig removes the configuration.
 func (s *State) DelConfig() { s.Config, s.ConfigEnd = nil, 0 }
 
-// Pass is what the passing of so many milliseconds does to the state, told by moving
-// it back in time instead.
+// Pass lets that many milliseconds pass, by moving the state back in time.
 func (s *State) Pass(ms, now int64) {
 	s.ExpireKeys(now + ms)
 	for _, at := range s.times() {
@@ -228,7 +227,7 @@ func Round(ms, unit int64) int64 {
 	return (ms + half) / unit * unit
 }
 
-// times returns those of all rows, and of keys that have an end.
+// times returns the times of all rows, and of keys that have an end.
 func (s *State) times() []*int64 {
 	times := s.ends()
 	for _, p := range s.Pairs {

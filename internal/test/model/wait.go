@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// mayAll returns what TryAcquireAll of so many limiters may do. A limiter that has enough
-// may be left as it is; else it is brought up to date, and leaked permits may be looked for.
+// mayAll returns what TryAcquireAll of that many limiters may do. A limiter that has enough may
+// be left as it is; else it is brought up to date, and leaked permits may be looked for.
 func (m *Module) mayAll(limiters int, permits int64, fallback *Rate) (all []Possible) {
 	ways := 1
 	for range limiters {

@@ -28,9 +28,9 @@ import (
 // errNoTLS: a server was built without TLS.
 var errNoTLS = errors.New("it was built without TLS")
 
-// StartTLS starts a server for this test alone that speaks nothing but TLS, with a
-// certificate made for it, and asks clients for one too. [Server.Client] brings what is
-// needed, and [Server.TLS] tells it. If the server of [Redis] was built without TLS,
+// StartTLS starts a server for this test alone that speaks nothing but TLS, with a certificate
+// made for it, and asks clients for one too. [Server.Client] uses the credentials that are
+// needed, and [Server.TLS] returns its config. If the server of [Redis] was built without TLS,
 // another release takes its place. It skips as [Redis] does.
 func StartTLS(t testing.TB, args ...string) *Server {
 	t.Helper()

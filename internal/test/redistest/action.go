@@ -55,7 +55,7 @@ type Action struct {
 	sent  []string
 }
 
-// Instead is Pass, but what is forwarded is another command.
+// Instead is Pass, but forwards another command.
 func Instead(args ...string) Action { return Action{sent: args} }
 
 var (

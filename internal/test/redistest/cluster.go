@@ -29,8 +29,8 @@ type Cluster struct {
 	stood map[*Server]time.Time // when a node last stood for election
 }
 
-// StartCluster starts a cluster of so many masters, among which the slots are shared out,
-// each with so many replicas. It returns when all nodes agree that the cluster is in order
+// StartCluster starts a cluster of that many masters, among which the slots are shared out,
+// each with that many replicas. It returns when all nodes agree that the cluster is in order
 // and each replica is in step; the nodes are gone when t ends. It skips as [Redis] does.
 func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
@@ -121,8 +121,8 @@ func (c *Cluster) join(ctx context.Context, masters int) error {
 	})
 }
 
-// settle waits until all nodes see the cluster in order, each master with so
-// many nodes, and each replica is in step.
+// settle waits until all nodes see the cluster in order, each master with that many nodes, and
+// each replica is in step.
 func (c *Cluster) settle(ctx context.Context, masters, perMaster int) error {
 	return c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
 		if err := inOrder(ctx, rdb); err != nil {

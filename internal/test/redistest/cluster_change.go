@@ -21,8 +21,8 @@ type SlotMove struct {
 	from, to *Server
 }
 
-// StartMove opens the move of a slot to the master to: the slot is importing
-// there and migrating where it is. No key has moved yet.
+// StartMove opens the move of a slot to the master to: the slot is importing there and
+// migrating here. No key has moved yet.
 func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
 	t.Helper()
 	from, _ := c.Owner(t, slot)
@@ -84,10 +84,10 @@ func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
 
 const takeover = "TAKEOVER"
 
-// Failover makes a replica the master of its slots: in agreement with its
-// master, so that no write is lost, or if it takesOver at once and by itself, as
-// if the master and the majority are gone. It returns when all nodes that
-// are alive know, and the old master, if it is, is in step as a replica.
+// Failover makes a replica the master of its slots: in agreement with its master, so that no
+// write is lost, or if it takesOver at once and by itself, for example with the master and the
+// majority gone. It returns when all nodes that are alive know, and the old master, if it is,
+// is in step as a replica.
 func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
 	t.Helper()
 	if takesOver {
@@ -104,9 +104,9 @@ func (c *Cluster) ForceFailover(t testing.TB, replica *Server) {
 	c.failover(t, replica, "FORCE")
 }
 
-// Electable reports whether a replica may stand for election. For two node timeouts, and
-// two seconds at least, Redis counts the votes that a node got for those of its next
-// election: it would be a master to itself alone, and lose what is written to it.
+// Electable reports whether a replica may stand for election. For two node timeouts, and two
+// seconds at least, Redis counts the votes that a node got for those of its next election: it
+// would be a master to itself alone, and lose writes.
 func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
 	t.Helper()
 	const setting = "cluster-node-timeout"
@@ -161,10 +161,10 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 // insistAfter is when nodes that still disagree get their orders again.
 const insistAfter = time.Second
 
-// waitOwner waits until all nodes that are alive see the slot at its owner, with at least
-// so many nodes in all, and themselves are in step. As long as they do not it calls again,
-// and gives the owner the highest epoch: changes close to each other may leave two nodes
-// with the same one, of which others believe the wrong one for good.
+// waitOwner waits until all nodes that are alive see the slot at its owner, with at least that
+// many nodes in all, and themselves are in step. As long as they do not it calls again, and
+// gives the owner the highest epoch: changes close to each other may leave two nodes with the
+// same one, of which others believe the wrong one for good.
 func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, again func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)

@@ -95,8 +95,8 @@ func newProxy(dial func() (net.Conn, error)) *Proxy {
 // Addr returns the address that the proxy listens on, 127.0.0.1:port. A MiniProxy has none.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Client returns a client that goes through the proxy, closed when t ends. What
-// of opt has to do with dialling is replaced; nil stands for the defaults.
+// Client returns a client that goes through the proxy, closed when t ends. The options of opt
+// that concern dialling are replaced; nil stands for the defaults.
 func (p *Proxy) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	t.Helper()
 	if p.addr != "" {
@@ -118,8 +118,8 @@ func (p *Proxy) OnCommand(f func(Command) Action) {
 	p.hook.f = f
 }
 
-// Choke lets no more than so many bytes a second pass from now on, each way of
-// each connection; 0 lets all pass.
+// Choke lets no more than that many bytes a second pass from now on, each way of each
+// connection; 0 lets all pass.
 func (p *Proxy) Choke(bytesPerSecond int) { p.choked.Store(int64(bytesPerSecond)) }
 
 // HangUp closes all connections, whatever is on its way. New ones can be made.

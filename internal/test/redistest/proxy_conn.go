@@ -128,8 +128,8 @@ func (c *proxyConn) waitAnswers() {
 	}
 }
 
-// hangUp closes the client's connection such that it can still read the
-// answers delivered before: a close with requests unread would reset it.
+// hangUp closes the client's connection so that it can still read the answers delivered before:
+// a close with requests unread would reset it.
 func (c *proxyConn) hangUp() {
 	if tcp, ok := c.down.(*net.TCPConn); ok {
 		_ = tcp.CloseWrite()
@@ -195,7 +195,7 @@ func (c *proxyConn) hush() {
 	c.silent = true
 }
 
-// end gives up what is still unanswered: the server has closed the connection.
+// end gives up unanswered commands: the server has closed the connection.
 func (c *proxyConn) end() {
 	_ = c.down.Close()
 	c.mu.Lock()

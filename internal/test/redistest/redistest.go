@@ -28,9 +28,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SkipOrFail skips the test for want of something on this machine, such as a server or a
-// compiler: why says what. With RRL_NO_SKIP=1 in the environment it fails the test, so that
-// a full run can't pass by testing nothing. Else why is added to the file that RRL_SKIP_LOG
+// SkipOrFail skips the test for lack of something on this machine, such as a server or a
+// compiler: why says what. With RRL_NO_SKIP=1 in the environment it fails the test, so that a
+// full run can't pass by testing nothing. Else why is added to the file that RRL_SKIP_LOG
 // names, if any: go test itself is silent about skips.
 func SkipOrFail(t testing.TB, why string) {
 	t.Helper()

@@ -159,7 +159,7 @@ func listens(addr string) bool {
 	return true
 }
 
-// What the operations need is tested where they are; here, that nothing more is given.
+// What the operations need is tested beside them; here, that nothing more is given.
 func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 	t.Parallel()
 	called := regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
@@ -178,8 +178,8 @@ func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-// TestTopology tests the topology that the environment names. scripts/matrix.sh
-// also learns by it whether there is such a thing on a server.
+// TestTopology tests the topology that the environment names. scripts/matrix.sh also uses it to
+// learn what a server has.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)

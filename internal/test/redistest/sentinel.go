@@ -32,10 +32,10 @@ type Sentinel struct {
 	watch []*Server
 }
 
-// StartSentinel starts a master with so many replicas and Sentinels that take it for dead
-// once it has not answered for so long; below a second a busy machine alone may bring a
-// failover about. It returns when the replicas are in step and each Sentinel knows all
-// others; all are gone when t ends. It skips as [Redis] does.
+// StartSentinel starts a master with that many replicas and Sentinels that take it for dead
+// once it has not answered for that long; below a second a busy machine alone may bring a
+// failover about. It returns when the replicas are in step and each Sentinel knows all others;
+// all are gone when t ends. It skips as [Redis] does.
 func StartSentinel(t testing.TB, replicas int, downAfter time.Duration, args ...string) *Sentinel {
 	t.Helper()
 	return own(t, func() (*Sentinel, error) { return startSentinel(replicas, downAfter, args) })
@@ -127,8 +127,8 @@ func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
 
 func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
 
-// Client returns a client that asks the Sentinels for the master, closed when t
-// ends. What of opt says where they are is replaced; nil stands for the defaults.
+// Client returns a client that asks the Sentinels for the master, closed when t ends. The
+// addresses in opt are replaced; nil stands for the defaults.
 func (s *Sentinel) Client(t testing.TB, opt *redis.FailoverOptions) *redis.Client {
 	t.Helper()
 	o := valueOf(opt)
@@ -169,10 +169,9 @@ func (s *Sentinel) Replicas(t testing.TB) []*Server {
 	return replicas
 }
 
-// CutReplication ends all replication from the master, for good: what is
-// written to it from now on is lost with it. The Sentinels still choose among
-// its replicas, if it goes within some seconds. Freezing a replica would not do:
-// the network keeps for it what it has been sent.
+// CutReplication ends all replication from the master, for good: writes to it from now on are
+// lost with it. The Sentinels still choose among its replicas, if it goes within some seconds.
+// Freezing a replica would not do: the network keeps for it what it has been sent.
 func (s *Sentinel) CutReplication(t testing.TB) {
 	t.Helper()
 	master := s.Master(t)

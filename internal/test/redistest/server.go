@@ -92,8 +92,8 @@ func startFor(t testing.TB, v Version, sp spec) *Server {
 	return own(t, func() (*Server, error) { return start(v, sp) })
 }
 
-// own starts servers for a test, and kills them when t ends, also those that came up
-// where others did not.
+// own starts servers for a test, and kills them when t ends, also those that started if others
+// did not.
 func own[S interface{ kill() }](t testing.TB, start func() (S, error)) S {
 	t.Helper()
 	skipOwn(t)
@@ -200,7 +200,7 @@ func (s *Server) kill() {
 	}
 }
 
-// Crash is Kill for a server that is to be started again, by Restart: its files stay.
+// Crash is Kill for a server that Restart will start again: its files stay.
 func (s *Server) Crash() {
 	s.process.Load().crash()
 	s.frozen.Store(false)
@@ -234,7 +234,7 @@ func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 // answers reports whether the server runs and is not frozen.
 func (s *Server) answers() bool { return s.running() && !s.frozen.Load() }
 
-// ask has the server answer a command.
+// ask returns the server's answer to a command.
 func (s *Server) ask(ctx context.Context, args ...any) (cmd *redis.Cmd) {
 	_ = s.do(func(rdb *redis.Client) error {
 		cmd = rdb.Do(ctx, args...)

@@ -126,7 +126,7 @@ func steppingServer(t *testing.T, test func(t *testing.T, rdb *redis.Client, ste
 	})
 }
 
-// clocked is a server whose clock stands where its file says.
+// clocked is a server whose clock shows the time in its file.
 type clocked struct {
 	*Server
 
@@ -150,12 +150,12 @@ func takeClocked() (*clocked, error) {
 	return startClocked()
 }
 
-// putBack leaves the server to another test, as if it were new.
+// putBack leaves the server to another test, like new.
 func (c *clocked) putBack(t *testing.T) {
 	t.Helper()
 	err := c.do(func(rdb *redis.Client) error {
 		ctx := context.Background()
-		// With them goes what they have sent and what was not run yet.
+		// Commands that they have sent and that were not run yet go too.
 		if err := rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func startClocked() (*clocked, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Where the clock of a bubble starts.
+	// When the clock of a bubble starts.
 	bubble := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	s, err := start(Default, spec{prepare: func(s *Server, port string) ([]string, error) {
 		return s.usualArgs(port), s.replaceClock(library, bubble.UnixMicro())
@@ -283,8 +283,8 @@ func newMini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
 	return MiniClient(t, m, nil), m
 }
 
-// MiniClient returns one more client of m. What of opt has to do with dialling
-// is replaced; nil stands for the defaults.
+// MiniClient returns one more client of m. The options of opt that concern dialling are
+// replaced; nil stands for the defaults.
 func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *redis.Options) *redis.Client {
 	t.Helper()
 	return memoryClient(t, opt, func() (net.Conn, error) {

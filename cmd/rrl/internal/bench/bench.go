@@ -1,5 +1,5 @@
-// Package bench measures what a server gives from where it is run: [Run] has
-// callers take permits for a while, on keys of its own, and removes them.
+// Package bench measures what a server gives to the machine it runs on: [Run] makes callers
+// take permits for a while, on keys of its own, and removes the keys.
 package bench
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// Limiters of a bench give so many permits that no request is refused.
+// Limiters of a bench have enough permits to refuse no request.
 const (
 	rate     = 1 << 30
 	interval = time.Second
@@ -34,7 +34,7 @@ const (
 // cleanTimeout bounds removing the keys.
 const cleanTimeout = 10 * time.Second
 
-// Options say what is measured.
+// Options choose the measurements.
 type Options struct {
 	Time     time.Duration // for all runs together, about
 	Callers  []int         // of the runs with many callers
@@ -142,8 +142,8 @@ func (b *bench) limiters(ctx context.Context, n int) ([]*rratelimiter.RateLimite
 	return all, err
 }
 
-// each calls do with the numbers below n, at the same time, and returns an error
-// of one that failed.
+// each calls do with the numbers below n, at the same time, and returns the error of one that
+// failed.
 func each(n int, do func(i int) error) error {
 	var (
 		group  sync.WaitGroup

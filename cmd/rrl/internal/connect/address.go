@@ -15,8 +15,8 @@ import (
 // address is one server's. The name is that of a ring's shard.
 type address struct{ name, network, addr string }
 
-// errURL says no more than that: what can't be read may be a password.
-var errURL = errors.New("it can't be read; in user and password write %2F for / and %40 for @, and so all that is no letter or digit")
+// errURL does not quote the URL: what can't be read may be a password.
+var errURL = errors.New("it can't be read; in user and password escape all but letters and digits: %2F for /, %40 for @")
 
 // parseAddresses reads addresses and URLs with commas between them. The options
 // are those of the first URL that says more than an address does; a second one

@@ -44,7 +44,7 @@ func (s *settings) connection(kind Kind, client redis.UniversalClient) *Connecti
 // Close ends all connections.
 func (c *Connection) Close() error { return c.Client.Close() }
 
-// Description says in a few words what was reached, without any password.
+// Description names the servers in a few words, without any password.
 func (c *Connection) Description() string {
 	addrs := c.addrs[0].addr
 	if more := len(c.addrs) - 1; more > 0 {

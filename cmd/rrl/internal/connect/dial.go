@@ -9,10 +9,9 @@ import (
 
 // dialer returns a dialer, with TLS if there is a config.
 //
-// A cluster's node that was never told its address gives an empty host for that
-// of the asker: it is the one asked first. Each server must have a certificate
-// for its own address, unless the config names another; go-redis' dialers differ
-// in that.
+// A cluster's node that does not know its address gives an empty host: it is then the node
+// asked first. Each server must have a certificate for its own address, unless the config names
+// another; go-redis' dialers differ in that.
 func dialer(first string, config *tls.Config, timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, _, _ := net.SplitHostPort(first)
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {

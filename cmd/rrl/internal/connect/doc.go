@@ -18,10 +18,9 @@
 // password or a Sentinel in place of a server is reported at once, and never later
 // than --connect-timeout.
 //
-// [Connection.Client] is what limiters are made with. What concerns whole
-// servers goes through [Connection.ForEachMaster], which visits all masters also
-// if some fail, and says which. [Connection.OnNode] goes to the one server that
-// has a key, for what no cluster client can do, such as a transaction with TIME.
-// [Connection.Description] says in words what was reached, and
+// [Connection.Client] is what limiters are made with. What concerns whole servers goes through
+// [Connection.ForEachMaster], which visits all masters also if some fail, and says which.
+// [Connection.OnNode] goes to the one server that has a key, for what no cluster client can do,
+// such as a transaction with TIME. [Connection.Description] names the servers in words, and
 // [Connection.Explain] puts a server's errors in words.
 package connect

@@ -19,7 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// about is what is known of a server when its errors are explained.
+// about has the facts about a server with which its errors are explained.
 type about struct {
 	addr     string // "" if it may be one of several
 	user     string
@@ -57,7 +57,7 @@ func (a about) Explain(err error) error {
 	if text == "" && !errors.Is(err, limit.ErrUnknownOutcome) {
 		text = a.network(err)
 	}
-	// A call may end by its own time, before its connection says whom it waited for.
+	// A call may time out before its connection says which server it waited for.
 	if text == "" && a.addr != "" && errors.Is(err, limit.ErrUnavailable) && !strings.Contains(err.Error(), a.addr) {
 		text = fmt.Sprintf("%v, at %s", err, a.server())
 	}
@@ -83,8 +83,8 @@ func isLogin(err error) bool {
 	return redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "WRONGPASS") || unauthenticated(err) || notAsked(err)
 }
 
-// unauthenticated is how a server turns down a long command of a client that has
-// not logged in.
+// unauthenticated reports whether a server refused a long command of a client that has not
+// logged in.
 func unauthenticated(err error) bool {
 	return redis.HasErrorPrefix(err, "Protocol error: unauthenticated")
 }
@@ -160,11 +160,11 @@ func (a about) state(err error) string {
 	case redis.HasErrorPrefix(err, "READONLY"), a.replica && errors.Is(err, limit.ErrUnavailable):
 		return a.server() + " is a replica, which takes no changes (READONLY): name its master, or the Sentinels that know it"
 	case redis.HasErrorPrefix(err, "LOADING"):
-		return a.server() + " still reads its data from disk (LOADING): try again soon"
+		return a.server() + " is still loading its data from disk (LOADING): try again soon"
 	case redis.HasErrorPrefix(err, "CLUSTERDOWN"):
 		return fmt.Sprintf("the cluster is down: %v", said(err))
 	case nodes.Moving(err):
-		return fmt.Sprintf("the cluster moves these keys to another node just now: try again (%v)", said(err))
+		return fmt.Sprintf("the cluster is moving these keys to another node: try again (%v)", said(err))
 	case redis.HasErrorPrefix(err, "MASTERDOWN"):
 		return a.server() + " is a replica that has lost its master (MASTERDOWN)"
 	}
@@ -179,7 +179,7 @@ func said(err error) string {
 	return err.Error()
 }
 
-// network explains what is wrong between here and the server.
+// network explains errors between here and the server.
 func (a about) network(err error) string {
 	if text := a.tlsText(err); text != "" {
 		return text
@@ -198,16 +198,16 @@ func (a about) network(err error) string {
 	}
 	switch {
 	case strings.Contains(err.Error(), `reply: "HTTP/`):
-		return a.server() + " is a web server, or a proxy for the web, and no Redis"
+		return a.server() + " is a web server or an HTTP proxy, not Redis"
 	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), op != nil && op.Timeout():
 		if a.tls {
 			// A server without TLS waits for the rest of what it takes for a command.
-			return a.server() + " gave no answer in time; it may speak no TLS"
+			return a.server() + " gave no answer in time; perhaps it has no TLS"
 		}
 		return a.server() + " gave no answer in time"
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 		if !a.tls {
-			return a.server() + " ended the connection; it may speak TLS alone: rediss:// or --tls"
+			return a.server() + " ended the connection; perhaps it wants TLS: rediss:// or --tls"
 		}
 		return a.server() + " ended the connection"
 	}
@@ -222,7 +222,7 @@ func cause(err error) error {
 	return err
 }
 
-// tlsText explains what is wrong with certificates.
+// tlsText explains errors of certificates.
 func (a about) tlsText(err error) string {
 	var (
 		unknown x509.UnknownAuthorityError
@@ -232,15 +232,15 @@ func (a about) tlsText(err error) string {
 	)
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Sprintf("%s has a certificate of an authority that is not trusted: name the authority's file by --tls-ca", a.server())
+		return fmt.Sprintf("%s has a certificate of an unknown authority: name its file with --tls-ca", a.server())
 	case errors.As(err, &name):
 		return fmt.Sprintf("%s has a certificate for another name: %v; --tls-server-name says which name to expect", a.server(), name)
 	case errors.As(err, &invalid):
 		return fmt.Sprintf("%s: %v", a.server(), invalid)
 	case errors.As(err, &plain):
-		return a.server() + " speaks no TLS: write redis:// and leave out the --tls flags"
+		return a.server() + " has no TLS: write redis:// and leave out the --tls flags"
 	case strings.Contains(err.Error(), "tls: certificate required"), strings.Contains(err.Error(), "tls: bad certificate"):
-		return a.server() + " wants a certificate of this client that it trusts: --tls-cert and --tls-key"
+		return a.server() + " wants a client certificate that it trusts: give --tls-cert and --tls-key"
 	}
 	return ""
 }

@@ -102,7 +102,7 @@ func hello(ctx context.Context, rdb *redis.Client) (mode, role string, err error
 	})
 	var said redis.Error
 	if errors.As(err, &said) && !isLogin(err) && !isBusy(err) {
-		// Proxies know no HELLO: they act as one server.
+		// Proxies don't know HELLO: they act as one server.
 		return modeAlone, "", nil
 	}
 	return fields["mode"], fields["role"], err

@@ -49,7 +49,7 @@ func (o *Options) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.SentinelMaster, "sentinel-master", "", "the addresses are Sentinels, and this is their `NAME` for the master")
 	flags.BoolVar(&o.Ring, "ring", false, "the addresses are the shards of a go-redis Ring, called shard1, shard2, … "+
 		"unless written NAME=ADDRESS")
-	flags.DurationVar(&o.Timeout, "connect-timeout", defaultTimeout, "wait so long for a server")
+	flags.DurationVar(&o.Timeout, "connect-timeout", defaultTimeout, "how long to wait for a server")
 
 	flags.StringVar(&o.User, "user", "", "log in as this ACL `USER`")
 	flags.StringVar(&o.PasswordFile, "password-file", "", "`FILE` with the password (default the URL's, or $REDIS_PASSWORD, or $REDISCLI_AUTH)")
@@ -60,7 +60,7 @@ func (o *Options) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.TLSCA, "tls-ca", "", "`FILE` with the authorities to trust, in PEM (default the system's)")
 	flags.StringVar(&o.TLSCert, "tls-cert", "", "`FILE` with this client's certificate, in PEM")
 	flags.StringVar(&o.TLSKey, "tls-key", "", "`FILE` with its key, in PEM")
-	flags.StringVar(&o.TLSServerName, "tls-server-name", "", "the `NAME` that certificates must have (default the host of each address)")
+	flags.StringVar(&o.TLSServerName, "tls-server-name", "", "the `NAME` that certificates must have (default: the host of each address)")
 	flags.BoolVar(&o.TLSSkipVerify, "tls-skip-verify", false, "trust any certificate: anyone in between can read and change all")
 }
 
@@ -73,7 +73,7 @@ func (o *Options) Check() error {
 		return errors.New("--ring and --sentinel-master exclude each other")
 	}
 	if (o.TLSCert == "") != (o.TLSKey == "") {
-		return errors.New("--tls-cert and --tls-key go together: the certificate, and its key")
+		return errors.New("--tls-cert and --tls-key go together: give both")
 	}
 	if o.SentinelMaster == "" && (o.SentinelUser != "" || o.SentinelPasswordFile != "") {
 		return errors.New("--sentinel-user and --sentinel-password-file need --sentinel-master")
@@ -96,7 +96,7 @@ func (o *Options) getenv(name string) string {
 type settings struct {
 	addrs  []address
 	client *redis.Options // of the first address, what the others share included
-	tls    bool           // the client's dialer sees to it
+	tls    bool           // the client's dialer does it
 
 	replica bool // the server that was asked last is one
 
@@ -181,8 +181,8 @@ func readPassword(flag, path string) (string, error) {
 	return password, nil
 }
 
-// limitTime sets how long things may take if the URL does not: a user who waits
-// at a terminal wants to know soon that no server answers.
+// limitTime sets how long things may take if the URL does not: a user at a terminal wants to
+// know soon that no server answers.
 func (o *Options) limitTime(client *redis.Options) {
 	if client.DialTimeout == 0 {
 		client.DialTimeout = o.timeout()

@@ -18,7 +18,7 @@ import (
 // demo left in a given Redis.
 const keepAlive = time.Minute
 
-// closeTimeout bounds what is done after a demo's context has ended.
+// closeTimeout bounds the work after a demo's context has ended.
 const closeTimeout = 2 * time.Second
 
 // Clients is the demo of a RateLimiter: clients try to take a permit, one try
@@ -32,8 +32,8 @@ type Clients struct {
 	Prefix   string        // of the limiter's name
 }
 
-// Run makes the tries on a Redis of its own, prints them and what came of them,
-// and reports whether the limiter kept to its rate, as far as is known.
+// Run makes the tries on a Redis of its own, prints them and their results, and reports whether
+// the limiter kept to its rate, as far as is known.
 func (c Clients) Run(ctx context.Context, out *output.Printer) (kept bool, err error) {
 	rdb, m := embedded(c.Count)
 	defer m.Close()

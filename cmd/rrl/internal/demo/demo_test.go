@@ -146,7 +146,7 @@ func TestDemoOwnsUpToABrokenLimit(t *testing.T) {
 	assert.NotContains(t, out.String(), "never")
 }
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "rewrite testdata")
 
 // fits runs a demo on terminals of several widths, of which none may have to break a
 // line, and returns what it prints if the width is not known.

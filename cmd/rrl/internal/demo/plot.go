@@ -81,7 +81,7 @@ func (p *plot) columns() int {
 	return n
 }
 
-// marksFor returns how many marks stand for so many permits.
+// marksFor returns how many marks stand for a number of permits.
 func (p *plot) marksFor(permits int64) int { return int((permits + p.mark - 1) / p.mark) }
 
 // rowEnd is when the row that is being filled ends.

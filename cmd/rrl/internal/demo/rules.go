@@ -5,7 +5,7 @@ import "time"
 // rule reports whether a limiter has kept to what it promises.
 type rule func([]answer) bool
 
-// keptByWindow: each window, told by its end, has granted no more than the limit.
+// keptByWindow: each window, identified by its end, has granted no more than the limit.
 func keptByWindow(answers []answer) bool {
 	granted := map[time.Duration]int64{}
 	for _, a := range answers {

@@ -27,7 +27,7 @@ type plan struct {
 	row   time.Duration // what a row of the plot stands for
 	mark  int64         // how many permits a mark of the plot stands for
 	speed int           // how many times as fast as the real clock
-	left  bool          // the plot shows what is left
+	left  bool          // the plot shows the permits left
 	lanes []*lane
 	steps []step
 
@@ -52,7 +52,7 @@ type answer struct {
 	limit.Decision
 }
 
-// step is a call of a lane, or an event: a note, with what is done if anything.
+// step is a call of a lane, or an event: a note, with an action if there is one.
 type step struct {
 	at      time.Duration
 	lane    *lane
@@ -62,7 +62,7 @@ type step struct {
 	do   func(context.Context) error
 }
 
-// calls adds count calls for one permit each of each lane, so far apart.
+// calls adds count calls, for one permit of each lane, at this distance.
 func (p *plan) calls(from, apart time.Duration, count int, lanes ...*lane) {
 	for i := range count {
 		for _, l := range lanes {
@@ -71,7 +71,7 @@ func (p *plan) calls(from, apart time.Duration, count int, lanes ...*lane) {
 	}
 }
 
-// note adds an event, which comes before what else is at that moment.
+// note adds an event, which comes before the calls of that moment.
 func (p *plan) note(at time.Duration, text string, do func(context.Context) error) {
 	p.steps = append(p.steps, step{at: at, note: text, do: do})
 }
@@ -80,8 +80,8 @@ func (p *plan) note(at time.Duration, text string, do func(context.Context) erro
 // second, as buckets count them.
 var scenarioStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Run plays the scenario, prints it row by row and then what came of it, and
-// reports whether each limiter kept to its rule.
+// Run plays the scenario, prints it row by row and then the result, and reports whether each
+// limiter kept to its rule.
 func (s *Scenario) Run(ctx context.Context, out *output.Printer) (kept bool, err error) {
 	rdb, m := embedded(1)
 	defer m.Close()

@@ -44,7 +44,7 @@ type Finding struct {
 // Report is all findings.
 type Report struct {
 	Worst    Level     `json:"worst"`
-	Name     string    `json:"name"` // of what was looked at
+	Name     string    `json:"name"` // of the servers
 	Servers  []string  `json:"servers"`
 	Limiters Sampled   `json:"limiters"`
 	Findings []Finding `json:"findings"`
@@ -80,7 +80,7 @@ type Problem struct {
 	Text string
 }
 
-// Checked is what was found in a limiter's keys.
+// Checked is the result of checking a limiter's keys.
 type Checked struct {
 	State    look.Health
 	Problems []Problem
@@ -90,7 +90,7 @@ type Checked struct {
 
 // Options say what to look at, and how long.
 type Options struct {
-	Name    string        // of what is looked at, in words
+	Name    string        // of the servers, in words
 	Pattern string        // of the limiters' names, "" for all
 	Sample  int           // limiters checked at most; 0 for all
 	Time    time.Duration // for the limiters; 0 for no end
@@ -163,7 +163,7 @@ type server struct {
 	info info
 }
 
-// add notes a finding; s is nil for what is of all servers.
+// add notes a finding; s is nil if it concerns all servers.
 func (d *doctor) add(s *server, check string, level Level, text, reason, advice string) {
 	f := Finding{Check: check, Level: level, Text: text, Reason: reason, Advice: advice}
 	if s != nil {
@@ -178,5 +178,5 @@ func (d *doctor) fine(s *server, check, text string) { d.add(s, check, Fine, tex
 // refused notes that a check could not be made.
 func (d *doctor) refused(s *server, check string, err error) {
 	d.add(s, check, Note, "could not be checked: "+err.Error(), "",
-		"run it as a user who may do that, to have it checked")
+		"run it as a user who may do that")
 }

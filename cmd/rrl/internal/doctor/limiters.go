@@ -30,7 +30,7 @@ func (d *doctor) limiters(ctx context.Context, masters []*redis.Client) error {
 	if d.opts.Time > 0 {
 		ends := time.Now().Add(d.opts.Time)
 		timeUp = func() bool { return time.Now().After(ends) }
-		// What is under way at the end may take a little longer, not more.
+		// Calls under way at the end may take a little longer, not more.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, ends.Add(time.Second))
 		defer cancel()

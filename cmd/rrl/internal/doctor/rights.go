@@ -140,8 +140,8 @@ func (d *doctor) rights(ctx context.Context) {
 	d.commands(ctx, who)
 }
 
-// commands tries what is no part of scripts: what WithReplicas sends, and what
-// go-redis itself asks of a cluster.
+// commands tries the commands outside of scripts: what WithReplicas sends, and what go-redis
+// itself asks of a cluster.
 func (d *doctor) commands(ctx context.Context, who string) {
 	// For no replica, it does not wait.
 	if err := d.rdb.Do(ctx, "wait", 0, 0).Err(); redis.HasErrorPrefix(err, "NOPERM") {

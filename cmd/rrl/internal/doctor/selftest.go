@@ -35,11 +35,11 @@ var proofs = []proof{
 	{"scripts", "answers of all kinds come through", allFail, false, (*selfTest).scripts},
 	{"evalsha", "an unknown script is NOSCRIPT, a known one runs", allFail, false, (*selfTest).evalsha},
 	{"pipelines", "EVALSHA runs in pipelines, in order", allFail, false, (*selfTest).pipelines},
-	{"time", "a script may ask for the time and write then", allFail, false, (*selfTest).time},
+	{"time", "a script may read the time and then write", allFail, false, (*selfTest).time},
 	{"integers", "integers are exact, and those beyond 2^53 are refused", allFail, false, (*selfTest).integers},
-	{"bytes", "members of any bytes are kept", allFail, false, (*selfTest).bytes},
+	{"bytes", "members keep all their bytes", allFail, false, (*selfTest).bytes},
 	{"sorted sets", "order, scores and ZADD NX work as in Redis", allFail, false, (*selfTest).sortedSets},
-	{"times to live", "keys end in time, and when they are to", "permits come back late or too early, and keys stay for ever", false, (*selfTest).timesToLive},
+	{"times to live", "keys expire when they should, and not before", "permits come back late or too early, and keys stay for ever", false, (*selfTest).timesToLive},
 	{"slow script", "a script of some tenths of a second ends, and nothing runs meanwhile", "calls with many permits in use fail or grant too much", false, (*selfTest).slowScript},
 	{"wrong types", "a key of another type is WRONGTYPE", "damage is not reported as ErrCorrupt", true, (*selfTest).wrongTypes},
 	{"RateLimiter", "a history of a shared limiter came out right", "RateLimiter and Keyed do not work", false, (*selfTest).shared},
@@ -82,7 +82,7 @@ func SelfTest(ctx context.Context, rdb redis.UniversalClient, name, pattern stri
 		}
 		if err != nil {
 			if gone := silent(ctx, masters); gone != nil {
-				d.add(nil, c.name, Error, "a server does not answer any more: "+gone.Error(), "this and what comes after it could not be tried",
+				d.add(nil, c.name, Error, "a server no longer answers: "+gone.Error(), "this and what comes after it could not be tried",
 					"find out why the server stopped, and run this again")
 				break
 			}
@@ -113,10 +113,10 @@ func (d *doctor) proved(c proof, note string, err error) {
 	}
 	switch {
 	case redis.HasErrorPrefix(err, "NOPERM"):
-		d.add(nil, c.name, level, err.Error(), "this user may not do that: the server's behaviour is not known",
+		d.add(nil, c.name, level, err.Error(), "this user may not do that, so the server's behaviour is unknown",
 			"run it as a user who may do that, and with a PATTERN of names that it may use")
 	case err != nil:
-		d.add(nil, c.name, level, err.Error(), c.cost, "use a server that does it, or do without; docs/servers.md says what is known of others")
+		d.add(nil, c.name, level, err.Error(), c.cost, "use a server that does this, or do without; docs/servers.md lists tested servers")
 	case note != "":
 		d.add(nil, c.name, Note, note, "", "")
 	default:
@@ -155,7 +155,7 @@ func (t *selfTest) eval(ctx context.Context, script, key string, args ...any) (a
 	return t.rdb.Eval(ctx, script, []string{key}, args...).Result()
 }
 
-// same returns an error unless got is what was wanted, both as text.
+// same returns an error unless got equals want, both as text.
 func same(what string, got, want any) error {
 	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
 		return fmt.Errorf("%s: %q instead of %q", what, g, w)
@@ -163,7 +163,7 @@ func same(what string, got, want any) error {
 	return nil
 }
 
-// says returns an error unless a script answers what is wanted.
+// says returns an error unless a script answers want.
 func (t *selfTest) says(ctx context.Context, what, script, key, want string, args ...any) error {
 	got, err := t.eval(ctx, script, key, args...)
 	if err != nil {

@@ -31,7 +31,7 @@ func (t *selfTest) limiter(ctx context.Context, id string) (l *rratelimiter.Rate
 	return client.RateLimiter(t.name), keys, func() { _ = client.Close(context.WithoutCancel(ctx)) }
 }
 
-// steps calls each until one fails or does not answer what is wanted.
+// steps calls each until one fails or gives a wrong answer.
 func steps(all []step) error {
 	for _, s := range all {
 		got, err := s.do()
@@ -120,7 +120,7 @@ func (t *selfTest) perClient(ctx context.Context) error {
 	})
 }
 
-// others takes all that each of the other limiters has, and waits until it has more.
+// others takes all permits of each of the other limiters, and waits until it has more.
 func (t *selfTest) others(ctx context.Context) error {
 	const n, span = 3, time.Second
 	for name, l := range map[string]limit.Limiter{

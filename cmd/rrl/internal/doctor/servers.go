@@ -147,7 +147,7 @@ func (d *doctor) version(s *server) {
 	}
 	switch {
 	case version == "":
-		d.add(s, "version", Note, "the server does not tell its version", "", "known to work are Redis from 6.2 and Valkey")
+		d.add(s, "version", Note, "the server does not report its version", "", "Redis from 6.2 on and Valkey are known to work")
 	case older(version, oldestRedis):
 		d.add(s, "version", Error, name+" "+version, "the scripts are written for Redis from 6.2 on", "upgrade the server")
 	default:
@@ -285,8 +285,8 @@ func (d *doctor) cluster(ctx context.Context) {
 	summary := fmt.Sprintf("state %s, %s of 16384 slots served, %s nodes, %s masters", i["cluster_state"], i["cluster_slots_ok"],
 		i["cluster_known_nodes"], i["cluster_size"])
 	if i["cluster_state"] != "ok" || i["cluster_slots_ok"] != "16384" {
-		d.add(nil, "cluster", Error, summary, "limiters in a slot without a server fail; all fail if cluster-require-full-coverage is on",
-			"redis-cli --cluster check, and fix")
+		d.add(nil, "cluster", Error, summary, "limiters in a slot without a server fail; if cluster-require-full-coverage is on, all fail",
+			"run redis-cli --cluster check, then fix")
 		return
 	}
 	d.fine(nil, "cluster", summary)

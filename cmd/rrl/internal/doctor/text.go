@@ -18,7 +18,7 @@ const (
 
 var colors = map[Level]string{Fine: output.Green, Note: output.Bold, Warning: output.Bold, Error: output.Red}
 
-// Text returns the report for people, in lines of so many columns.
+// Text returns the report for people, in lines of this many columns.
 func Text(r *Report, columns int, paint func(color, text string) string) string {
 	var b strings.Builder
 	head := fmt.Sprintf("%s, looked at in %s", r.Name, words.Duration(time.Duration(r.TookMS)*time.Millisecond))

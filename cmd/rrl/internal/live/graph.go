@@ -41,8 +41,8 @@ func granted(p *look.Point) string {
 	return text
 }
 
-// Graph returns a screen of so many columns and rows: free permits above, and
-// below them what was granted, the newest at the right.
+// Graph returns a screen of this many columns and rows: free permits above, and below them what
+// was granted, the newest at the right.
 func Graph(points []look.Point, interval time.Duration, columnCount, rows int, ascii bool, paint func(color, text string) string) []string {
 	last := &points[len(points)-1]
 	lines := []string{
@@ -97,7 +97,7 @@ func headline(p *look.Point) string {
 
 func callersLine(p *look.Point, room int) string {
 	if p.Broken != "" {
-		return "rrl show says more, and what helps"
+		return "rrl show says more, and what to do"
 	}
 	if callers := callersText(&p.Limiter, room-len("in use by ")); callers != "" {
 		return "in use by " + callers

@@ -257,7 +257,7 @@ func testWatch(t *testing.T) {
 	m.SetError("")
 	m.Del(prefix + ":a")
 	term.shows(t, "no such limiter now", true)
-	close(term.keys) // the end of what is typed is not the end
+	close(term.keys) // the end of the typed text is not the end
 	term.shows(t, "no such limiter now", true)
 	select {
 	case err := <-ended:
@@ -266,7 +266,7 @@ func testWatch(t *testing.T) {
 	}
 }
 
-// What is shown of a server that hangs is old long before go-redis gives up.
+// The display of a server that hangs is old long before go-redis gives up.
 func testHungServer(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
@@ -316,7 +316,7 @@ func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "rewrite testdata")
 
 func plain(_, text string) string { return text }
 
@@ -506,7 +506,7 @@ func TestPointText(t *testing.T) {
 	assert.Equal(t, "10:20:30.1  no such limiter", pointText(&p))
 }
 
-// What is broken has no figures, and its reason fits any screen.
+// A broken limiter has no figures, and its reason fits any screen.
 func TestBrokenFitsAnyScreen(t *testing.T) {
 	t.Parallel()
 	points := graphPoints(130)

@@ -13,7 +13,7 @@ type Screen struct {
 	Out  io.Writer
 	Size func() (columns, rows int)
 	Keys <-chan Key
-	// Close gives the terminal back as it was.
+	// Close restores the terminal.
 	Close func()
 }
 
@@ -46,7 +46,7 @@ const (
 	leave = "\x1b[?25h\x1b[?1049l"
 	home  = "\x1b[H"
 	toEnd = "\x1b[K" // clears the rest of the line
-	below = "\x1b[J" // clears what is below
+	below = "\x1b[J" // clears the lines below
 )
 
 // OpenScreen takes over the terminal that out is, or returns nil if it is

@@ -25,8 +25,8 @@ func (s silent) Error() string { return "nothing for " + words.Duration(time.Dur
 // broken notes an answer.
 func (s *silence) broken() { s.since, s.told = time.Now(), 0 }
 
-// over returns what is to be said, once each second, if a sample is late; nil
-// if none is, or if old is a better reason.
+// over returns the error to show, once each second, if a sample is late; nil if none is, or if
+// old is a better reason.
 func (s *silence) over(interval time.Duration, old error) error {
 	if _, late := errors.AsType[silent](old); old != nil && !late {
 		return nil

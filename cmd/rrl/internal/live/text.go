@@ -49,8 +49,8 @@ func Width(s string) int {
 	return n
 }
 
-// Fit returns a text cut to so many columns, with an ellipsis in its middle:
-// names often differ at their ends.
+// Fit returns a text cut to this many columns, with an ellipsis in its middle: names often
+// differ at their ends.
 func Fit(s string, columns int) string {
 	if columns <= 0 {
 		return ""
@@ -66,7 +66,7 @@ func Fit(s string, columns int) string {
 	return head + "…" + suffix(s, room-Width(head))
 }
 
-// cut returns a text's beginning, of so many columns.
+// cut returns a text's first columns.
 func cut(s string, columns int) string {
 	if columns <= 0 || Width(s) <= columns {
 		return prefix(s, columns)
@@ -93,7 +93,7 @@ func suffix(s string, columns int) string {
 	return s
 }
 
-// left and right fill a text up to so many columns, or cut it.
+// left and right pad a text to this many columns, or cut it.
 func left(s string, columns int) string {
 	s = Fit(s, columns)
 	return s + strings.Repeat(" ", max(columns-Width(s), 0))

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// The walk's commands of an interval are sent in so many parts, so that none
-	// holds up the server.
+	// The walk's commands of an interval are sent in this many parts, so that none holds up the
+	// server.
 	stepsASecond = 10
 	// sizeEvery is how often the terminal's size is looked at: not every system
 	// tells when it changes.
@@ -27,7 +27,7 @@ type Top struct {
 	View     look.View
 	Interval time.Duration
 	Count    int // samples that Print prints, 0 for no end
-	Reads    int // commands a second, at most about so many
+	Reads    int // commands a second, at most, about
 
 	// Open returns what watches a limiter that the user opens; nil: none can be opened.
 	Open func(name string) *Watch
@@ -35,7 +35,7 @@ type Top struct {
 	Explain func(error) error // puts what a server's silence comes from in words; nil: as it comes
 }
 
-// sample is what reading comes to.
+// sample is the result of one reading.
 type sample struct {
 	snapshot look.Snapshot
 	err      error
@@ -95,8 +95,7 @@ func (t *Top) read(ctx context.Context, view func() look.View, poke <-chan struc
 	}
 }
 
-// Print writes samples one below the other, as JSON or as tables of so many
-// columns.
+// Print writes samples one below the other, as JSON or as tables of this many columns.
 func (t *Top) Print(ctx context.Context, out *output.Printer, columns int) error {
 	var failed error
 	n := 0
@@ -192,7 +191,7 @@ type topUI struct {
 	columns, rows int
 }
 
-// share lets the reader know what is to be seen.
+// share passes to the reader what the screen shows.
 func (ui *topUI) share() {
 	ui.columns, ui.rows = ui.screen.Size()
 	v := ui.view

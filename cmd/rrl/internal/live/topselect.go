@@ -15,7 +15,7 @@ type selection struct {
 	new  bool   // other rows are wanted than those of the last sample
 }
 
-// move moves the selection by so many limiters, and scrolls as far as that takes.
+// move moves the selection by this many limiters, and scrolls as far as needed.
 func (ui *topUI) move(by int) {
 	at := min(max(ui.view.Offset+ui.chosen.row+by, 0), max(ui.last.Matching-1, 0))
 	offset := min(max(ui.view.Offset, at-ui.fits()+1), at)

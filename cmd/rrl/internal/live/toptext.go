@@ -78,7 +78,7 @@ func percent(l *look.Limiter) string {
 	if l.Free == nil {
 		return "?"
 	}
-	// 29 of 100 are 28.999…%, and only what is used up is 100%.
+	// 29 of 100 are 28.999…%, and only a limiter that is used up shows 100%.
 	return strconv.Itoa(int(l.Use()*100+1e-9)) + "%"
 }
 
@@ -146,8 +146,8 @@ func callersText(l *look.Limiter, room int) string {
 	return text
 }
 
-// topText returns a screen of so many columns and rows: the summary, the table,
-// and below it the keys. Rows below 1 stand for as many as it takes.
+// topText returns a screen of this many columns and rows: the summary, the table, and below it
+// the keys. Rows below 1 stand for as many as it takes.
 func topText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(color, text string) string) []string {
 	head := summary(s, v)
 	lines := make([]string, 0, len(head)+1+len(s.Limiters))

@@ -221,7 +221,7 @@ func testContextEnded(t *testing.T, k Kind) {
 	assert.Nil(t, giveBack)
 }
 
-// A caller who goes away returns at once, and gives back what was granted meanwhile.
+// A caller who goes away returns at once, and gives back a grant made meanwhile.
 func testContextEndsInFlight(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, 10)
@@ -239,8 +239,8 @@ func testContextEndsInFlight(t *testing.T, k Kind) {
 	})
 }
 
-// A caller who goes away before its request leaves takes nothing, and others of the
-// same call keep what is theirs.
+// A caller who goes away before its request leaves takes nothing, and others of the same call
+// keep theirs.
 func testContextEndsBehindABatch(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, 10)

@@ -156,7 +156,7 @@ func testGiveBackTooLate(t *testing.T, k Kind) {
 	}
 }
 
-// A window is as long as it is to be, by the millisecond if the kind counts those.
+// A window has the right length, to the millisecond if the kind counts those.
 func testShortWindows(t *testing.T, k Kind) {
 	for _, window := range k.Shortest {
 		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -183,7 +183,7 @@ func testEdge(t *testing.T, k Kind) {
 	})
 }
 
-// The server's clock counts, whatever that of the process says.
+// The server's clock counts, whatever the process's clock says.
 func testServerClock(t *testing.T, k Kind) {
 	rdb, m := redistest.Mini(t)
 	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -200,7 +200,7 @@ func testServerClock(t *testing.T, k Kind) {
 // a time to live.
 func testLargestFigures(t *testing.T, k Kind) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		if k.Most > 0 && k.Type != "zset" { // a log takes no so many at once
+		if k.Most > 0 && k.Type != "zset" { // a log does not take that many at once
 			l, key := k.New(rdb, k.Most, 1000*time.Hour), Key(t)
 			assert.Equal(t, k.Most-1, Take(t, l, key, 1).Remaining)
 			assert.Equal(t, int64(1), Take(t, l, key, k.Most-2).Remaining)
@@ -267,7 +267,7 @@ func testPeek(t *testing.T, k Kind) {
 	})
 }
 
-// TakeUpTo takes what is free, and no more than it is asked for.
+// TakeUpTo takes the free permits, at most as many as asked for.
 func testTakeUpTo(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(4, 1))

@@ -1,6 +1,6 @@
 // Package limittest tests what all limiters by key have in common: figures that are right,
-// callers who ask at once, grants undone, answers lost, input that is wrong and keys that
-// hold something else. What is particular to one of them is left to its own tests.
+// callers who ask at once, grants undone, answers lost, input that is wrong and keys that hold
+// something else. Particulars of one limiter are left to its own tests.
 package limittest
 
 import (
@@ -37,8 +37,8 @@ type Rule = func(context.Context) (int64, error)
 
 // A Kind is a kind of limiter to test.
 type Kind struct {
-	// New returns a limiter that grants so many permits at once, and as many
-	// again at most a window later.
+	// New returns a limiter that grants that many permits at once, and as many again at most a
+	// window later.
 	New func(rdb redis.UniversalClient, permits int64, window time.Duration) Limiter
 
 	// Keys returns the Redis keys of a limiter key, all of type Type. Fields are what

@@ -46,11 +46,11 @@ type History struct {
 	unit time.Duration // of spans of time
 }
 
-// Span draws a span of time of at most so many units.
+// Span draws a span of time of at most that many units.
 func (h History) Span(most int) time.Duration { return time.Duration(1+h.Draw.IntN(most)) * h.unit }
 
-// MayPause lets at most so much time pass, now and then: in whole minutes if units
-// are, else in milliseconds.
+// MayPause lets at most that much time pass, now and then: in whole minutes if units are, else
+// in milliseconds.
 func (h History) MayPause(most time.Duration) {
 	if h.Draw.IntN(3) > 0 {
 		return
@@ -102,8 +102,8 @@ func (turns Turns) Take(t *testing.T) {
 	})
 }
 
-// play plays histories until so many requests were made as the flag -turns says. It
-// records how many there were, and the mismatches, of which there must be none.
+// play plays histories until that many requests were made as the flag -turns says. It records
+// how many there were, and the mismatches, of which there must be none.
 func (turns Turns) play(t *testing.T, rdb redis.UniversalClient, unit time.Duration, clock func(key string) Clock) {
 	t.Helper()
 	first := *seed
@@ -205,7 +205,7 @@ func (a *aged) Same(got, want limit.Decision) bool {
 		near(got.RetryAfter, want.RetryAfter) && near(got.ResetAfter, want.ResetAfter)
 }
 
-// requireWithin checks that a decision and what is stored speak of no more than a window.
+// requireWithin checks that the times of a decision and in Redis lie within a window.
 func requireWithin(t *testing.T, rdb redis.UniversalClient, d limit.Decision) {
 	t.Helper()
 	require.LessOrEqual(t, d.RetryAfter, window)
@@ -217,8 +217,8 @@ func requireWithin(t *testing.T, rdb redis.UniversalClient, d limit.Decision) {
 	}
 }
 
-// A clock that goes back takes nothing away and gives nothing: from the first
-// call on, refused or not, all is as by the clock that it is now.
+// A clock that goes back takes nothing away and gives nothing: from the first call on, refused
+// or not, the new clock counts.
 func testClockGoesBack(t *testing.T, k Kind) {
 	for _, back := range []time.Duration{1001 * time.Millisecond, 2 * time.Second, time.Hour, 1000 * time.Hour} {
 		for name, spent := range map[string]int64{"granted": 7, "refused": permits} {
@@ -249,8 +249,8 @@ func testClockGoesBack(t *testing.T, k Kind) {
 	}
 }
 
-// However often the clock goes back and forward again, the next moment that is
-// told is at most a window away, and right.
+// However often the clock goes back and forward again, the next moment reported is at most a
+// window away, and right.
 func testClockGoesBackAndForth(t *testing.T, k Kind) {
 	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 7))
@@ -279,13 +279,13 @@ func testClockGoesBackAndForth(t *testing.T, k Kind) {
 	})
 }
 
-// What is given back by a clock that has gone back is what was taken, or nothing:
+// With a clock that has gone back, a give-back returns exactly the permits taken, or nothing:
 // never what others have.
 func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 	for name, tc := range map[string]struct {
 		between     func(t *testing.T, rdb *redis.Client, l limit.Limiter, step func(time.Duration))
 		least, most int64 // free permits after
-		writes      bool  // what is given back
+		writes      bool  // the give-back writes
 	}{
 		"at once": {func(_ *testing.T, _ *redis.Client, _ limit.Limiter, step func(time.Duration)) { step(-time.Hour) }, 7, 7, true},
 		"others came by": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
