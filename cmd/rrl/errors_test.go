@@ -430,7 +430,8 @@ func looksAt(t *testing.T, s servers, limiters int) {
 		names = append(names, l.Name)
 	}
 	require.Len(t, names, limiters)
-	completed := rrlWith(t.Context(), s.env, slices.Concat([]string{"__complete"}, s.flags, []string{"show", "api:"})...)
+	completing := servers{t: t, env: s.env}
+	completed := completing.run(t.Context(), slices.Concat([]string{"__complete"}, s.flags, []string{"show", "api:"})...)
 	assert.Equal(t, strings.Join(names, "\n")+"\n:4\n", completed.stdout)
 
 	var top struct {
@@ -495,7 +496,7 @@ func TestALimiterThatIsBeingMovedIsListedOnce(t *testing.T) {
 	assert.Len(t, s.list("*"), 8)
 	for _, command := range []string{"show", "acquire", "delete"} {
 		var got outcome
-		assert.Eventually(t, func() bool { // a busy machine answers nothing in time
+		assert.Eventually(t, func() bool {
 			got = s.rrl("%s {shop}:1", command)
 			return got.code == exitError && strings.Contains(got.stderr, "the cluster moves these keys to another node just now: try again")
 		}, time.Minute, time.Millisecond, "%s: %v", command, &got)
