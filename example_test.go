@@ -41,8 +41,9 @@ func startRedis() *miniredis.Miniredis {
 // connect returns a Client of a new Redis, and what stops both.
 func connect(opts ...rratelimiter.Option) (*rratelimiter.Client, *miniredis.Miniredis, func()) {
 	server := startRedis()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	client := rratelimiter.New(rdb, opts...)
+	// A machine that stalls is no outage.
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
+	client := rratelimiter.New(rdb, append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute)}, opts...)...)
 	return client, server, func() {
 		_ = client.Close(ctx)
 		_ = rdb.Close()

@@ -109,7 +109,7 @@ func ExampleUnaryClientInterceptor() {
 		grpclimit.UnaryClientInterceptor(limiter, grpclimit.WithPrefix("partner:"), grpclimit.WithWait())))
 	defer stopServer()
 
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for range 2 {
 		_, err := client.Check(ctx, &healthpb.HealthCheckRequest{})

@@ -315,9 +315,9 @@ func TestARealClient(t *testing.T) {
 	t.Parallel()
 	c := newCollector()
 	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = rdb.Close() })
-	client := rratelimiter.New(rdb, rratelimiter.WithObserver(c.observer()))
+	client := rratelimiter.New(rdb, rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithObserver(c.observer()))
 	limiter := client.RateLimiter("api", rratelimiter.WithDefault(rratelimiter.PerHour(2)))
 	for range 5 {
 		_, err := limiter.TryAcquire(t.Context(), 1, 0)

@@ -33,7 +33,7 @@ func thresholds(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient,
 				if kind == "together" {
 					hash = limittest.Key(t)
 				}
-				test(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}), hash)
+				test(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}, limittest.Patient()), hash)
 			})
 		}
 	})
@@ -186,12 +186,12 @@ func TestCorruptThresholdConsumesNothing(t *testing.T) {
 func TestKeyOfTheThresholds(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"})
+		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"}, limittest.Patient())
 		limittest.RequireRefused(t, l, "rate:limit:config", 1, limit.ErrInvalidConfig, `"rate:limit:config"`, "Config.Thresholds")
 		assert.Equal(t, 2, limittest.Grants(t, l, "rate:limit:ann", 3))
 		require.NoError(t, l.SetThreshold(t.Context(), "rate:limit:ann", 3))
 		assert.Equal(t, 1, limittest.Grants(t, l, "rate:limit:ann", 2))
-		plain := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+		plain := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}, limittest.Patient())
 		assert.Equal(t, 2, limittest.Grants(t, plain, "rate:limit:other", 3))
 	})
 }
@@ -252,7 +252,7 @@ func TestThresholds(t *testing.T) {
 func TestThresholdInput(t *testing.T) {
 	t.Parallel()
 	rdb := limittest.Unreachable(t)
-	l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"})
+	l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"}, limittest.Patient())
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, threshold := range []int64{-1, slidinglog.MaxLimit + 1} {
 		err := l.SetThreshold(ctx, "orders", threshold)
@@ -263,8 +263,8 @@ func TestThresholdInput(t *testing.T) {
 	for _, err := range []error{l.SetThreshold(ctx, "", 1), l.ResetThreshold(ctx, ""), second(l.Threshold(ctx, ""))} {
 		assert.ErrorIs(t, err, limit.ErrInvalidConfig)
 	}
-	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
-	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"})
+	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute}, limittest.Patient())
+	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"}, limittest.Patient())
 	for _, l := range []*slidinglog.Limiter{none, broken} {
 		for _, err := range callAll(ctx, l, "orders") {
 			assert.ErrorIs(t, err, limit.ErrInvalidConfig)
@@ -433,7 +433,7 @@ func newApart(t *testing.T, readTimeout time.Duration) apart {
 		direct: redistest.Redis(t),
 	}
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
-		ReadTimeout: readTimeout,
+		ReadTimeout: readTimeout, DialTimeout: time.Minute,
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 			return []redis.ClusterSlot{
 				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: a.logs.Addr()}}},

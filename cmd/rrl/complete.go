@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// completeTime is how long the shell is kept waiting for names, at most.
+	// completeTime is how long the shell waits for names, at most.
 	completeTime = 700 * time.Millisecond
 	// completeNames is how many of them it gets.
 	completeNames = 200
@@ -24,7 +24,7 @@ func (a *app) limiterNames(cmd *cobra.Command, args []string, toComplete string)
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+	ctx, cancel := context.WithTimeout(cmd.Context(), a.completeTime)
 	defer cancel()
 	found := make(chan []string, 1)
 	go func() { found <- a.findNames(ctx, toComplete) }()
@@ -38,7 +38,7 @@ func (a *app) limiterNames(cmd *cobra.Command, args []string, toComplete string)
 
 // findNames returns the names that begin with prefix, sorted.
 func (a *app) findNames(ctx context.Context, prefix string) []string {
-	a.connect.Timeout = min(a.connect.Timeout, completeTime)
+	a.connect.Timeout = min(a.connect.Timeout, a.completeTime)
 	conn, err := a.connect.Open(ctx)
 	if err != nil {
 		return nil
@@ -46,7 +46,7 @@ func (a *app) findNames(ctx context.Context, prefix string) []string {
 	defer func() { _ = conn.Close() }()
 	w := newWalk(conn, look.EscapeGlob(prefix)+"*")
 	// The walk ends early, so that what it found by then is still in time.
-	soon, cancel := context.WithTimeout(ctx, completeTime*2/3)
+	soon, cancel := context.WithTimeout(ctx, a.completeTime*2/3)
 	defer cancel()
 	limiters, _ := w.run(soon)
 	names := make([]string, 0, len(limiters))

@@ -66,7 +66,7 @@ func (a *app) withOwn(ctx context.Context, name string, foreign isForeign, do fu
 
 // newClient returns a client with that id, "" for a random one.
 func (a *app) newClient(rdb redis.UniversalClient, id string) *rratelimiter.Client {
-	var opts []rratelimiter.Option
+	opts := []rratelimiter.Option{rratelimiter.WithCallTimeout(a.connect.CallTimeout())}
 	if id != "" {
 		opts = append(opts, rratelimiter.WithClientID(id))
 	}

@@ -28,7 +28,7 @@ func (s servers) dashboard(format string, args ...any) served {
 	var stderr bytes.Buffer
 	line := argsOf("dashboard --json --listen 127.0.0.1:0 " + fmt.Sprintf(format, args...))
 	go func() {
-		code := run(ctx, append(line, s.flags...), w, &stderr, func(name string) string { return s.env[name] })
+		code := runPatiently(ctx, append(line, s.flags...), w, &stderr, s.env)
 		_ = w.Close()
 		ended <- code
 	}()

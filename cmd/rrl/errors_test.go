@@ -430,7 +430,8 @@ func looksAt(t *testing.T, s servers, limiters int) {
 		names = append(names, l.Name)
 	}
 	require.Len(t, names, limiters)
-	completed := rrlWith(t.Context(), s.env, slices.Concat([]string{"__complete"}, s.flags, []string{"show", "api:"})...)
+	completing := servers{t: t, env: s.env}
+	completed := completing.run(t.Context(), slices.Concat([]string{"__complete"}, s.flags, []string{"show", "api:"})...)
 	assert.Equal(t, strings.Join(names, "\n")+"\n:4\n", completed.stdout)
 
 	var top struct {
@@ -495,8 +496,8 @@ func TestALimiterThatIsBeingMovedIsListedOnce(t *testing.T) {
 	assert.Len(t, s.list("*"), 8)
 	for _, command := range []string{"show", "acquire", "delete"} {
 		var got outcome
-		assert.Eventually(t, func() bool { // a busy machine answers nothing in time
-			got = s.rrl("%s {shop}:1", command)
+		assert.Eventually(t, func() bool { // it asks until its time is over; a busy machine answers nothing by then
+			got = s.rrl("%s {shop}:1 --connect-timeout 3s", command)
 			return got.code == exitError && strings.Contains(got.stderr, "the cluster is moving these keys to another node: try again")
 		}, time.Minute, time.Millisecond, "%s: %v", command, &got)
 	}

@@ -91,7 +91,7 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 			return true, err
 		},
 	}
-	lanes := lane.New(script.NewConn(conn.Client, script.DefaultTimeout), nil)
+	lanes := lane.New(script.NewConn(conn.Client, a.connect.CallTimeout()), nil)
 	defer lanes.Close()
 	reply, err := lanes.Run(ctx, &call)
 	if err == nil {

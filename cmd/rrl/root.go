@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -37,18 +38,27 @@ type app struct {
 	connect  connect.Options
 	clientID string
 	redisson string
+
+	completeTime time.Duration // how long the shell waits for names, at most
 }
 
 // run executes one command line and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
+	return newApp(stdout, stderr, getenv).run(ctx, args)
+}
+
+func newApp(stdout, stderr io.Writer, getenv func(string) string) *app {
 	width, terminal := output.Width(stdout)
 	if !terminal {
 		width = 0
 	}
-	a := &app{
+	return &app{
 		out:    output.Printer{Writer: stdout, Color: output.WantsColor(stdout, getenv), Width: width},
-		stderr: stderr, connect: connect.Options{Getenv: getenv},
+		stderr: stderr, connect: connect.Options{Getenv: getenv}, completeTime: completeTime,
 	}
+}
+
+func (a *app) run(ctx context.Context, args []string) int {
 	root := newRoot(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

@@ -26,8 +26,11 @@ type kind struct {
 	required             []string
 	instead              string // a flag in place of the required ones; "" for none
 	flags                func(*pflag.FlagSet)
-	rule                 func() (on func(redis.UniversalClient) peeker, err error)
+	rule                 func() (newLimiter, error)
 }
+
+// newLimiter returns a limiter of a rule, which waits for answers as an option says.
+type newLimiter func(redis.UniversalClient, limit.Option) peeker
 
 // peeker is what each of them can do.
 type peeker interface {
@@ -99,9 +102,10 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 				return err
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				ask := limiterOn(conn.Client).Take
+				l := limiterOn(conn.Client, limit.WithCallTimeout(a.connect.CallTimeout()))
+				ask := l.Take
 				if peek {
-					ask = limiterOn(conn.Client).Peek
+					ask = l.Peek
 				}
 				d, err := ask(cmd.Context(), args[0], permits)
 				if err != nil {
@@ -125,10 +129,10 @@ func windowKind(name, short, example string) kind {
 		flags: func(f *pflag.FlagSet) {
 			f.StringVar(&rate, "limit", "", "a `RATE`, such as 100/1m: so many permits in a window")
 		},
-		rule: func() (func(redis.UniversalClient) peeker, error) {
+		rule: func() (newLimiter, error) {
 			permits, window, err := parseRate(rate)
-			return func(rdb redis.UniversalClient) peeker {
-				return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
+			return func(rdb redis.UniversalClient, wait limit.Option) peeker {
+				return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window}, wait)
 			}, err
 		},
 	}
@@ -143,10 +147,10 @@ func logKind() kind {
 			f.StringVar(&rate, "limit", "", "a `RATE`, such as 3/1m: so many permits in any such span")
 			f.StringVar(&thresholds, "thresholds", "", "`KEY` of the hash with limits of single keys, such as "+commonHash)
 		},
-		rule: func() (func(redis.UniversalClient) peeker, error) {
+		rule: func() (newLimiter, error) {
 			permits, window, err := parseRate(rate)
-			return func(rdb redis.UniversalClient) peeker {
-				return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: thresholds})
+			return func(rdb redis.UniversalClient, wait limit.Option) peeker {
+				return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: thresholds}, wait)
 			}, err
 		},
 	}
@@ -154,28 +158,28 @@ func logKind() kind {
 
 func bucketKind() kind {
 	var (
-		cfg           tokenbucket.Config
-		limit, refill string
+		cfg            tokenbucket.Config
+		bucket, refill string
 	)
 	return kind{
 		name: "token-bucket", short: "Take tokens out of a bucket",
 		example: "  rrl take token-bucket jobs:ann --limit 10+1/1s --permits 3", instead: "limit", required: []string{"capacity", "refill"},
 		flags: func(f *pflag.FlagSet) {
-			f.StringVar(&limit, "limit", "", "a `BUCKET`, such as 10+1/1s: its capacity, and so many tokens added each interval")
+			f.StringVar(&bucket, "limit", "", "a `BUCKET`, such as 10+1/1s: its capacity, and so many tokens added each interval")
 			f.Int64Var(&cfg.Capacity, "capacity", 0, "how many tokens a full bucket has, in place of --limit")
 			f.StringVar(&refill, "refill", "", "a `RATE`, such as 1/1s: so many tokens are added each interval, in place of --limit")
 			f.Int64Var(&cfg.Borrow, "borrow", 0, "how many tokens may be taken beyond those in the bucket")
 		},
-		rule: func() (func(redis.UniversalClient) peeker, error) {
+		rule: func() (newLimiter, error) {
 			var err error
-			if limit != "" {
+			if bucket != "" {
 				borrow := cfg.Borrow
-				cfg, err = parseBucket(limit)
+				cfg, err = parseBucket(bucket)
 				cfg.Borrow = borrow
 			} else {
 				cfg.Refill, cfg.Interval, err = parseRate(refill)
 			}
-			return func(rdb redis.UniversalClient) peeker { return tokenbucket.New(rdb, cfg) }, err
+			return func(rdb redis.UniversalClient, wait limit.Option) peeker { return tokenbucket.New(rdb, cfg, wait) }, err
 		},
 	}
 }

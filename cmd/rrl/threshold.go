@@ -12,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/words"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -51,7 +52,8 @@ Exits 1 if there is no threshold to show.`,
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				t := thresholds{rdb: conn.Client, hash: hash, key: args[0]}
 				// The rule plays no part here, but a log must have one.
-				t.log = slidinglog.New(conn.Client, slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash})
+				cfg := slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash}
+				t.log = slidinglog.New(conn.Client, cfg, limit.WithCallTimeout(a.connect.CallTimeout()))
 				var answer threshold
 				var err error
 				switch {

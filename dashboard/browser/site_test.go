@@ -42,7 +42,7 @@ func newSite(t testing.TB, configure ...func(*dashboard.Config)) *site {
 	s := &site{t: t, server: redistest.StartRedis(t)}
 	s.rdb = s.server.Client(t, nil)
 	s.client = s.named("checkout")
-	cfg := dashboard.Config{Redis: s.server.Client(t, nil), Logger: slog.New(slog.DiscardHandler), Authorize: dashboard.WithToken("")}
+	cfg := dashboard.Config{Redis: s.server.Client(t, &redis.Options{ReadTimeout: 5 * time.Second}), Logger: slog.New(slog.DiscardHandler), Authorize: dashboard.WithToken("")}
 	for _, set := range configure {
 		set(&cfg)
 	}

@@ -27,7 +27,7 @@ func startRedis() (rdb *redis.Client, stop func()) {
 		panic(err)
 	}
 	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
 	return rdb, func() {
 		_ = rdb.Close()
 		server.Close()

@@ -261,10 +261,6 @@ type arena interface {
 // persistent are the settings of servers that lose nothing they have answered.
 var persistent = []string{"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"}
 
-// clustered are those of a cluster's nodes: only faults make one take another's place. Node
-// timeouts can then be short, and votes about the same slots follow each other soon.
-var clustered = []string{"--cluster-replica-no-failover", "yes"}
-
 // downAfter is when Sentinels take a master for dead: longer than a fault has it hang.
 const downAfter = 1500 * time.Millisecond
 
@@ -274,7 +270,8 @@ func startArena(t *testing.T, name string) arena {
 	case single:
 		return &singleArena{server: redistest.StartStepped(t, persistent...)}
 	case cluster:
-		a := &clusterArena{Cluster: redistest.StartCluster(t, 3, 1, slices.Concat(persistent, clustered)...)}
+		a := &clusterArena{Cluster: redistest.StartCluster(t, 3, 1, persistent...)}
+		// Votes about the same slots follow each other soon.
 		for _, s := range a.Nodes() {
 			require.NoError(t, s.Client(t, nil).ConfigSet(t.Context(), "cluster-node-timeout", "1500").Err())
 		}

@@ -84,7 +84,7 @@ type plan struct {
 func (p *plan) run(t *testing.T, a arena) *round {
 	t.Helper()
 	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, javaIDs: map[string]bool{}, dead: map[string]time.Duration{}}
-	r.admin = a.client(t, redis.UniversalOptions{})
+	r.admin = a.client(t, redis.UniversalOptions{ReadTimeout: 5 * time.Second}) // faults hang servers
 	r.setUp()
 	r.over, r.end = context.WithCancel(t.Context())
 	defer r.end()

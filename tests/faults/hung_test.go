@@ -462,7 +462,7 @@ func TestAMasterOfAClusterHangs(t *testing.T) {
 	redistest.SkipShort(t, "long")
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	for _, punctual := range []bool{false, true} {
-		opt := &redis.ClusterOptions{ContextTimeoutEnabled: punctual}
+		opt := &redis.ClusterOptions{ContextTimeoutEnabled: punctual, ReadTimeout: 5 * time.Second} // go-redis' own
 		rdb := cluster.Client(t, opt)
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(5*time.Second)) // of those that get no answer
 		var bad, good []*rratelimiter.RateLimiter

@@ -207,7 +207,7 @@ func Monitor(t testing.TB, addr string, each func(Ran)) (stop func()) {
 	}()
 	return func() {
 		t.Helper()
-		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		rdb := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience})
 		defer func() { _ = rdb.Close() }()
 		require.NoError(t, rdb.Echo(t.Context(), end).Err())
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))

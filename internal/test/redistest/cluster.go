@@ -16,10 +16,9 @@ import (
 
 const (
 	slots          = 16384
-	clusterTimeout = 60 * time.Second
-	// A busy machine may keep a node from answering for a second or two, and a
-	// failover that no test asked for would spoil any test.
-	nodeTimeout = 5 * time.Second
+	clusterTimeout = 2 * time.Minute // several nodes may stall one after another
+	// A busy machine may keep a node from answering for some seconds.
+	nodeTimeout = 10 * time.Second
 )
 
 // A Cluster is a Redis Cluster that belongs to one test.
@@ -42,8 +41,9 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 	sp := spec{busPort: true, args: append([]string{
 		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 		"--cluster-node-timeout", "1000",
-		// A replica stays with its master, however many others that one has.
-		"--cluster-migration-barrier", "1000",
+		// A replica stays with its master, however many others that one has, and takes
+		// its place only if a test says so.
+		"--cluster-migration-barrier", "1000", "--cluster-replica-no-failover", "yes",
 	}, args...)}
 	nodes, err := startAll(masters*(1+replicas), func() (*Server, error) { return start(Default, sp) })
 	c := &Cluster{nodes: nodes, ids: map[*Server]string{}, stood: map[*Server]time.Time{}}
@@ -226,6 +226,7 @@ func (c *Cluster) Client(t testing.TB, opt *redis.ClusterOptions) *redis.Cluster
 	t.Helper()
 	o := valueOf(opt)
 	o.Addrs = c.Addrs()
+	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	rdb := redis.NewClusterClient(&o)
 	closeAfter(t, rdb)
 	return rdb

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-const migrateTimeoutMillis = 5000
+const migrateTimeoutMillis = 60_000
 
 // A SlotMove is the move of a slot from one master to another, step by step: in
 // between, some of the slot's keys are here and some there.

@@ -20,7 +20,7 @@ const (
 	quorum          = 2
 	replicaUser     = "replica"
 	failoverTimeout = 60 * time.Second
-	electionTimeout = 20 * time.Second
+	electionTimeout = time.Minute
 	givenUpAfter    = 10 * time.Second      // far more than a failover takes
 	lookEvery       = 50 * time.Millisecond // between looks at all of them: it takes a second or more
 )
@@ -133,6 +133,7 @@ func (s *Sentinel) Client(t testing.TB, opt *redis.FailoverOptions) *redis.Clien
 	t.Helper()
 	o := valueOf(opt)
 	o.MasterName, o.SentinelAddrs = s.Watch()
+	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	rdb := redis.NewFailoverClient(&o)
 	closeAfter(t, rdb)
 	return rdb

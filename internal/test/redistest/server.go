@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -21,7 +22,7 @@ import (
 
 const (
 	startAttempts = 5
-	startTimeout  = 20 * time.Second
+	startTimeout  = time.Minute
 )
 
 // A Server is a real server of one process: a Redis or Valkey, or a Sentinel.
@@ -146,7 +147,8 @@ func (s *Server) URL() string {
 }
 
 // Client returns a client of the server, closed when t ends. The address in
-// opt is replaced, and so is its TLS; nil stands for the defaults.
+// opt is replaced, and so is its TLS; timeouts that are not set are a minute, here and in
+// other clients of real servers.
 func (s *Server) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	t.Helper()
 	o := valueOf(opt)
@@ -245,7 +247,7 @@ func (s *Server) ask(ctx context.Context, args ...any) (cmd *redis.Cmd) {
 
 // do calls f with a client of the server's own, by its socket.
 func (s *Server) do(f func(*redis.Client) error) error {
-	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, PoolSize: 2})
+	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, PoolSize: 2, ReadTimeout: patience})
 	defer func() { _ = rdb.Close() }()
 	return f(rdb)
 }
@@ -254,9 +256,17 @@ func client(t testing.TB, addr string, opt *redis.Options) *redis.Client {
 	t.Helper()
 	o := valueOf(opt)
 	o.Network, o.Addr = "tcp", addr
+	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	rdb := redis.NewClient(&o)
 	closeAfter(t, rdb)
 	return rdb
+}
+
+// patient sets timeouts that a test leaves open to more than a machine may stall.
+func patient(timeouts ...*time.Duration) {
+	for _, d := range timeouts {
+		*d = cmp.Or(*d, patience)
+	}
 }
 
 func closeAfter(t testing.TB, rdb io.Closer) {

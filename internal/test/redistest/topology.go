@@ -296,6 +296,7 @@ func (r *Ring) Client(t testing.TB, opt *redis.RingOptions) *redis.Ring {
 		o = *opt
 	}
 	o.Addrs = map[string]string{}
+	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	for i, s := range r.Servers {
 		o.Addrs["shard"+strconv.Itoa(i)] = s.addr
 	}

@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -49,7 +50,7 @@ func (o *Options) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.SentinelMaster, "sentinel-master", "", "the addresses are Sentinels, and this is their `NAME` for the master")
 	flags.BoolVar(&o.Ring, "ring", false, "the addresses are the shards of a go-redis Ring, called shard1, shard2, … "+
 		"unless written NAME=ADDRESS")
-	flags.DurationVar(&o.Timeout, "connect-timeout", defaultTimeout, "how long to wait for a server")
+	flags.DurationVar(&o.Timeout, "connect-timeout", cmp.Or(o.Timeout, defaultTimeout), "how long to wait for a server")
 
 	flags.StringVar(&o.User, "user", "", "log in as this ACL `USER`")
 	flags.StringVar(&o.PasswordFile, "password-file", "", "`FILE` with the password (default the URL's, or $REDIS_PASSWORD, or $REDISCLI_AUTH)")
@@ -190,9 +191,15 @@ func (o *Options) limitTime(client *redis.Options) {
 	if client.MaxRetries == 0 {
 		client.MaxRetries = 1
 	}
+	if client.ReadTimeout == 0 && o.timeout() > 5*time.Second { // go-redis' own
+		client.ReadTimeout = o.timeout()
+	}
 	client.DialerRetries = 1
 	client.ContextTimeoutEnabled = true
 }
+
+// CallTimeout returns how long a limiter's call may go unanswered.
+func (o *Options) CallTimeout() time.Duration { return max(o.timeout(), defaultTimeout) }
 
 func (o *Options) timeout() time.Duration {
 	if o.Timeout <= 0 {

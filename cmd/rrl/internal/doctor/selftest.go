@@ -132,6 +132,22 @@ func (t *selfTest) within(ctx context.Context, c proof) error {
 	return c.run(t, ctx)
 }
 
+// maxTime is the longest time after which a check that came too late is repeated.
+const maxTime = 5 * time.Second
+
+// inTime runs a check of what happens within a time and after it. If it fails once that is
+// over, this machine or the way may have stood still: a longer time tells.
+func (t *selfTest) inTime(ctx context.Context, d time.Duration, check func(time.Duration) error) error {
+	for ; ; d *= 4 {
+		start := time.Now()
+		err := check(d)
+		if err == nil || time.Since(start) < d || d > maxTime {
+			return err
+		}
+		t.remove(ctx)
+	}
+}
+
 // remove removes the run's keys, or gives them a short time to live if it can't.
 func (t *selfTest) remove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), testPatience)

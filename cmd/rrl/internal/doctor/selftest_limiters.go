@@ -25,7 +25,7 @@ func (t *selfTest) limiter(ctx context.Context, id string) (l *rratelimiter.Rate
 	if id != "" {
 		opts = append(opts, rratelimiter.WithClientID(id))
 	}
-	client := rratelimiter.New(t.rdb, opts...)
+	client := rratelimiter.New(t.rdb, append(opts, rratelimiter.WithCallTimeout(testPatience))...)
 	keys = redisson.KeysOf(t.name, id)
 	t.keys = append(t.keys, keys.List()...)
 	return client.RateLimiter(t.name), keys, func() { _ = client.Close(context.WithoutCancel(ctx)) }
@@ -53,7 +53,10 @@ type step struct {
 
 // shared plays this module's part of the golden histories of Redisson.
 func (t *selfTest) shared(ctx context.Context) error {
-	const interval = 2 * time.Second
+	return t.inTime(ctx, 2*time.Second, func(interval time.Duration) error { return t.history(ctx, interval) })
+}
+
+func (t *selfTest) history(ctx context.Context, interval time.Duration) error {
 	l, keys, done := t.limiter(ctx, "")
 	defer done()
 	t.keys = append(t.keys, redisson.KeysOf("{"+t.name+"}renamed", "").List()...)
@@ -122,12 +125,20 @@ func (t *selfTest) perClient(ctx context.Context) error {
 
 // others takes all permits of each of the other limiters, and waits until it has more.
 func (t *selfTest) others(ctx context.Context) error {
-	const n, span = 3, time.Second
-	for name, l := range map[string]limit.Limiter{
-		"fixedwindow": fixedwindow.New(t.rdb, fixedwindow.Config{Limit: n, Window: span}),
-		"slidinglog":  slidinglog.New(t.rdb, slidinglog.Config{Limit: n, Window: span}),
-		"tokenbucket": tokenbucket.New(t.rdb, tokenbucket.Config{Capacity: n, Refill: n, Interval: span}),
-	} {
+	const n = 3
+	patient := limit.WithCallTimeout(testPatience)
+	return t.inTime(ctx, time.Second, func(span time.Duration) error {
+		return t.takesAll(ctx, n, span, map[string]limit.Limiter{
+			"fixedwindow": fixedwindow.New(t.rdb, fixedwindow.Config{Limit: n, Window: span}, patient),
+			"slidinglog":  slidinglog.New(t.rdb, slidinglog.Config{Limit: n, Window: span}, patient),
+			"tokenbucket": tokenbucket.New(t.rdb, tokenbucket.Config{Capacity: n, Refill: n, Interval: span}, patient),
+		})
+	})
+}
+
+// takesAll takes the n permits that each limiter has in a span, and waits for more.
+func (t *selfTest) takesAll(ctx context.Context, n int64, span time.Duration, limiters map[string]limit.Limiter) error {
+	for name, l := range limiters {
 		key := t.key(name)
 		t.keys = append(t.keys, key+"_time")
 		take := func(n int64) func() (any, error) {

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -117,6 +118,15 @@ func Run(t *testing.T, k Kind) {
 	}
 }
 
+// Patient is an option for limiters that may wait for a server by the machine's time, which
+// may stall. In a bubble it changes nothing.
+func Patient() limit.Option {
+	if redistest.InBubble() {
+		return limit.WithCallTimeout(script.DefaultTimeout)
+	}
+	return limit.WithCallTimeout(time.Minute)
+}
+
 // ConnectExample returns a client of a Redis in this process, whose clock stands at noon
 // so that an example prints the same each time, and what stops both.
 func ConnectExample() (rdb *redis.Client, stop func()) {
@@ -125,7 +135,7 @@ func ConnectExample() (rdb *redis.Client, stop func()) {
 		panic(err)
 	}
 	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
 	return rdb, func() {
 		_ = rdb.Close()
 		server.Close()
