@@ -250,8 +250,11 @@ func (b *batch) finish(reply any, err error) {
 		}
 		o, err = b.parse(reply)
 		b.queue.engine.found(l, o.findings)
-		if err == nil {
-			b.queue.engine.comparedDefault(b, o)
+		if err == nil && b.compares {
+			l.hasCompared(b.sent)
+			if o.findings&overruled != 0 {
+				b.queue.engine.differs(l, o.Limit, o.interval)
+			}
 		}
 		if _, figures := reply.([]any); figures && err == nil {
 			for _, r := range b.requests {

@@ -153,15 +153,3 @@ func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
 	e.changed(l)
 	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
 }
-
-// comparedDefault records what an answer says about the limiter's default.
-func (e *Engine) comparedDefault(b *batch, o outcome) {
-	if !b.compares {
-		return
-	}
-	l := b.limiter()
-	l.hasCompared(b.sent)
-	if o.findings&overruled != 0 {
-		e.differs(l, o.Limit, o.interval)
-	}
-}

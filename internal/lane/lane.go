@@ -214,7 +214,7 @@ func (l *Lane) Ready(s Source) *Wave {
 	var wave *Wave
 	if !l.silent && len(l.ready) <= maxTogether {
 		if l.wave == nil || l.wave.over.Load() {
-			l.wave = newWave()
+			l.wave = &Wave{done: make(chan struct{})}
 		}
 		wave = l.wave
 	}

@@ -42,8 +42,6 @@ type Wave struct {
 	over atomic.Bool
 }
 
-func newWave() *Wave { return &Wave{done: make(chan struct{})} }
-
 // End wakes those who wait, even if their answer is not there yet.
 func (w *Wave) End() {
 	if w != nil && w.over.CompareAndSwap(false, true) {
