@@ -51,7 +51,7 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	before := map[string]string{factRate: "10/1h", factType: "OVERALL", factAlive: "2h", factInUse: "4", factExpires: "2h"}
 	assert.Equal(t, before, facts(preview["before"]))
 	assert.Equal(t, "50/1m", facts(preview["after"])[factRate])
-	assert.Contains(t, facts(preview["after"])[factInUse], "kept")
+	assert.Equal(t, "4, back after the new interval", facts(preview["after"])[factInUse])
 	assert.Equal(t, rratelimiter.PerMinute(50), s.config("orders"))
 	has(t, m{"free": 46.0}, s.show("orders"))
 

@@ -130,15 +130,15 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 	} else {
 		p.before = []fact{{factRate, "can't be read"}}
 	}
-	p.before = append(p.before, fact{factInUse, inUse(f)})
-	kept := "kept: those in use come back an interval after they were granted"
-	if !keepState || !readable || old.Type != cfg.Type {
-		kept = "forgotten: the limiter starts full"
+	used := inUse(f)
+	p.before = append(p.before, fact{factInUse, used})
+	switch {
+	case !readable, old.Type != cfg.Type, !keepState && cfg.Type == rratelimiter.Overall: // clients keep their own
+		used = "forgotten: the limiter starts full"
+	case old.Interval != cfg.Interval:
+		used += ", back after the new interval"
 	}
-	if readable && old.Type == cfg.Type && cfg.Type == rratelimiter.PerClient {
-		kept = "kept: each client goes on with its own"
-	}
-	p.after = append(p.after, fact{factInUse, kept})
+	p.after = append(p.after, fact{factInUse, used})
 	if readable && old.Type != cfg.Type && keepState {
 		p.warnings = append(p.warnings, "A change of type always starts full.")
 	}

@@ -41,12 +41,12 @@ const fields = {
     const select = el("select", { name: "type" }, el("option", { value: "OVERALL" }, "all clients together"), el("option", { value: "PER_CLIENT" }, "each client for itself"));
     select.value = limiter.type ?? "OVERALL";
     return [
-      input("Permits", "rate", limiter.rate ?? 100), amount("each", "interval", limiter.interval_ms ?? 1000),
+      input("Permits", "rate", limiter.rate ?? 100), amount("Every", "interval", limiter.interval_ms ?? 1000),
       el("label", {}, "Shared by ", select), amount("Deleted when unused for (0: never)", "keep_alive", limiter.keep_alive_ms ?? 0, { min: 0 }),
       check("Keep the permits in use counted", "keep_state", true),
     ];
   },
-  rates: (like) => [input("Permits", "rate", like.rate ?? 100), amount("each", "interval", like.interval_ms ?? 1000)],
+  rates: (like) => [input("Permits", "rate", like.rate ?? 100), amount("Every", "interval", like.interval_ms ?? 1000)],
   expire: (limiter) => [amount("Expires in", "ttl", limiter.ttl_ms === null ? 3600000 : Math.max(1000, Math.round(limiter.ttl_ms / 1000) * 1000))],
   release: (limiter, client) => [
     client ? el("p", {}, "Of the client ", nameNode(client.name)) : null,

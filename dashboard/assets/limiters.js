@@ -89,7 +89,7 @@ function updateRow(row, item) {
   row.classList.remove("stale");
   cells.use.update(item.use, item.state);
   say(cells.free, number(item.free));
-  say(cells.rate, rate(item.rate, item.interval_ms) + own(item));
+  say(cells.rate, item.interval_ms > 0 ? rate(item.rate, item.interval_ms) + own(item) : "–"); // a broken one may have none
   say(cells.granted, pace(item.broken ? null : item.granted_per_second));
   say(cells.refused, pace(item.refused_per_second));
   const callers = callersText(item);

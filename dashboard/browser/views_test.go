@@ -95,7 +95,7 @@ const wide = `[...document.querySelectorAll('body *')].filter(e => {
 }).map(e => e.nodeName + '#' + e.id + '.' + e.className)`
 
 // cut are the figures, and heads of figures, that are partly hidden.
-const cut = `[...document.querySelectorAll('.n, .n *')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 &&
+const cut = `[...document.querySelectorAll('.n, .n *, td:has(.bar-cell)')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 &&
   getComputedStyle(e).display !== 'inline').map(e => e.innerText)`
 
 // fits fails the test if the page has to be scrolled sideways, or shows figures in part.
@@ -157,18 +157,17 @@ func TestTheListFindsAndSorts(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
 	p.until(seen(row("shop:orders")))
-	assert.Equal(t, "35", p.text(cell("shop:orders", "free")))
-	assert.Contains(t, p.text(cell("shop:orders", "rate")), "100")
-	assert.Contains(t, p.text(cell("shop:orders", "use")), "65")
-	callers := p.text(cell("shop:orders", "callers"))
-	assert.Contains(t, callers, "checkout")
-	assert.Contains(t, callers, "mobile app")
+	assert.Regexp(t, `^shop:orders\s+65%\s+35\s+100/1m\s+[\d.]+\s+checkout 61%, mobile app 38%$`, p.text(row("shop:orders")))
 
 	names := `[...document.querySelectorAll('#limiters tbody tr [data-col="name"]')].map(e => e.innerText.trim())`
+	sorted := `[...document.querySelectorAll('#limiters [aria-sort]')].map(e => [e.dataset.head, e.ariaSort, getComputedStyle(e, '::after').content]).join()`
+	assert.Equal(t, `use,descending," ▾"`, get[string](p, sorted))
 	p.click("#limiters [data-sort=name]")
 	p.until(`(n => n.length === 16 && n[0] === 'shop:api:00' && n[15] === 'shop:search')(` + names + `)`)
-	p.click("#reverse")
+	assert.Equal(t, `name,ascending," ▴"`, get[string](p, sorted))
+	p.click("#limiters [data-sort=name]")
 	p.until(`(n => n.length === 16 && n[15] === 'shop:api:00' && n[0] === 'shop:search')(` + names + `)`)
+	assert.Equal(t, `name,descending," ▾"`, get[string](p, sorted))
 	p.click("#reverse")
 	p.choose("#sort", "use")
 	p.until(`(n => n[0] === 'shop:mail' && n[1] === 'shop:orders' && n[2] === 'shop:api:11')(` + names + `)`)
@@ -186,9 +185,7 @@ func TestTheListFindsAndSorts(t *testing.T) {
 	// What happens elsewhere shows without a touch.
 	s.limiter("shop:new", rratelimiter.PerMinute(10), 10)
 	p.until(seen(row("shop:new")))
-	ok, err := s.client.RateLimiter("shop:new").Delete(t.Context())
-	require.True(t, ok)
-	require.NoError(t, err)
+	require.NoError(t, s.rdb.Del(t.Context(), "shop:new", "{shop:new}:value", "{shop:new}:permits").Err())
 	p.until("!" + one(row("shop:new")))
 
 	p.resize(360, 640)
@@ -198,6 +195,12 @@ func TestTheListFindsAndSorts(t *testing.T) {
 	assert.Contains(t, p.text("#empty-next"), "rrl try-set-rate", "what to do next")
 }
 
+// apart is that each line of the plot is in a band of its own.
+const apart = `(([free, paces]) => free.y + free.height < paces.y && [['free', free], ['granted', paces]].every(([name, band]) => {
+  const line = document.querySelector('.line-' + name).getBBox()
+  return line.y >= band.y && line.y + line.height <= band.y + band.height
+}))([...document.querySelectorAll('#history .band')].map(e => e.getBBox()))`
+
 func TestALimitersOwnPage(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
@@ -206,14 +209,11 @@ func TestALimitersOwnPage(t *testing.T) {
 	assert.Equal(t, "#/limiter/"+id("shop:orders"), get[string](p, "location.hash"))
 	assert.Contains(t, p.text("#limiter-name"), "shop:orders")
 	fact := func(name string) string { return p.text(fmt.Sprintf(`[data-fact=%q]`, name)) }
-	assert.Contains(t, fact("free"), "35")
-	assert.Contains(t, fact("in-use"), "65")
-	assert.Contains(t, fact("rate"), "100")
-	holders := p.text("#holders")
-	assert.Contains(t, holders, "checkout")
-	assert.Contains(t, holders, "mobile app")
-	assert.Contains(t, holders, "40")
-	assert.True(t, get[bool](p, seen("#returns")+" && "+seen("#history")))
+	assert.Equal(t, []string{"35 of 100 free", "65", "100/1m"}, []string{fact("free"), fact("in-use"), fact("rate")})
+	assert.Regexp(t, `checkout\s+40\s+61%[^\n]*\n.*mobile app\s+25\s+38%`, p.text("#holders"))
+	assert.Regexp(t, `(?s)^35 of 100.*Who holds.*In use.*Since this page.*When permits come back.*Settings`, p.text("#limiter-body"))
+	assert.Regexp(t, `^Above.*\s+100 free\s+0\s+[\d.]+/s\s+0\s+1m.* ago\s+now\sup to \d+ permits at a time\s+now\s+in 1m$`, p.text("#history")+"\n"+p.text("#returns"))
+	p.until(apart)
 
 	s.take(s.client.RateLimiter("shop:orders"), 5)
 	p.until(one(`[data-fact="free"]`) + `.innerText.includes('30')`)
@@ -224,6 +224,10 @@ func TestALimitersOwnPage(t *testing.T) {
 	assert.Equal(t, "0 of 100 free", fact("free"))
 	assert.Equal(t, "■ used up", p.text("#lead-state"))
 	assert.Regexp(t, "^next permit in .*, none granted for ", p.text("#lead-next"))
+	mark := one("#history .line-mark") + ".getAttribute('d')"
+	assert.Empty(t, get[string](p, mark))
+	require.NoError(t, s.client.RateLimiter("shop:orders").SetRate(t.Context(), rratelimiter.PerMinute(60)))
+	p.until(`/^M[\d.]+ 0V160$/.test(` + mark + `) && ` + one("#history .axis-top") + `.innerText.includes('the rate was changed')`)
 	_, err = s.client.RateLimiter("shop:orders").Delete(t.Context())
 	require.NoError(t, err)
 	p.until(seen("#limiter-gone"))
