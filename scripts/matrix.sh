@@ -23,7 +23,7 @@ for part in "$@"; do
 		rm -f "$results/servers.tsv"
 		for server in redis-6.2 redis-7.0 redis-8.2 valkey-9.1; do
 			for topology in single resp2 tls acl sentinel cluster ring; do
-				scripts/cell.sh "$server" "$topology" . ./tests/... ./fixedwindow ./slidinglog ./tokenbucket | tee -a "$results/servers.tsv" || status=1
+				scripts/cell.sh "$server" "$topology" . ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./cmd/rrl/internal/doctor | tee -a "$results/servers.tsv" || status=1
 			done
 		done
 		;;
