@@ -8,4 +8,6 @@
 -- Returns
 --   what the command answers
 
+--- @include "unpack"
+
 return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))

@@ -157,7 +157,7 @@ func TestHeads(t *testing.T) {
 // differently on every server: a script of several limiters may only tell that it caught something.
 func TestGlobals(t *testing.T) {
 	t.Parallel()
-	known := []string{"redis", "KEYS", "ARGV", "string", "math", "tonumber", "ipairs", "unpack"}
+	known := []string{"redis", "KEYS", "ARGV", "string", "math", "tonumber", "ipairs", "unpack", "table"}
 	for _, script := range All() {
 		chunk, err := parse.Parse(strings.NewReader(script.Source), script.Name)
 		require.NoError(t, err)
@@ -421,5 +421,14 @@ func TestClock(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, want, got)
 		})
+	}
+}
+
+// Lua 5.4 has no global unpack.
+func TestScriptsThatUnpackIncludeUnpack(t *testing.T) {
+	t.Parallel()
+	for _, s := range All() {
+		before, _, unpacks := strings.Cut(s.Source, " unpack(")
+		assert.True(t, !unpacks || strings.Contains(before, "local unpack"), s.Name)
 	}
 }

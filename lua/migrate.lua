@@ -15,6 +15,7 @@
 --- @include "settle"
 --- @include "window"
 --- @include "keep_ttl"
+--- @include "unpack"
 
 --- @include "limiter"
 local text = redis.call('GET', value_key)

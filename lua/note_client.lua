@@ -10,6 +10,7 @@
 
 --- @include "clock"
 --- @include "digits"
+--- @include "unpack"
 
 local now = clock()
 redis.call('ZADD', KEYS[1], digits(tonumber(now) + tonumber(ARGV[2])), ARGV[1])

@@ -22,6 +22,7 @@
 --- @include "rows"
 --- @include "take_off"
 --- @include "keep_ttl"
+--- @include "unpack"
 
 --- @include "limiter"
 _, problem = sum_of(redis.call('ZRANGE', permits_key, -256, -1), config.permits_place)

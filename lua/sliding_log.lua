@@ -54,6 +54,7 @@ end
 --- @include "corrupt"
 --- @include "digits"
 --- @include "walk"
+--- @include "unpack"
 
 local window, id, peeks = tonumber(ARGV[2]), ARGV[4], not ARGV[7]
 -- Returns the digits of a number that Lua holds exactly.

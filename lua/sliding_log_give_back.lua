@@ -10,6 +10,8 @@
 -- Returns
 --   how many were there
 
+--- @include "unpack"
+
 local words = {}
 for i = tonumber(ARGV[2]), ARGV[2] + ARGV[3] - 1 do
   words[#words + 1] = ARGV[1] .. ':' .. i

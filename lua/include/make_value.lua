@@ -1,3 +1,4 @@
+--- @include "unpack"
 --- @include "lifetime"
 
 -- Makes a value that is missing. One that counts a window begins it.

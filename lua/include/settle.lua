@@ -1,3 +1,4 @@
+--- @include "unpack"
 --- @include "look"
 --- @include "move"
 --- @include "digits"

@@ -85,30 +85,40 @@ func TestAnAttemptForAllThatArrivesDuringItsRepeat(t *testing.T) {
 	t.Parallel()
 	for arrives := 1; arrives <= 4; arrives++ {
 		eachLayout(t, fmt.Sprint("after call ", arrives-1), func(t *testing.T, version string) {
-			w := newBundle(t, 1000, version)
-			for i, each := range w.each {
-				limitertest.MustAcquire(t, w.others[i], 1)
-				limitertest.AddGrants(t, w.Redis, each.Keys.Permits, 0, 400, 1)
-				require.NoError(t, w.Redis.DecrBy(t.Context(), each.Keys.Value, 400).Err())
+			// If this machine stalls, the repeat looks at fewer members, and so needs fewer calls.
+			for tries := 0; !arrivesDuringItsRepeat(t, version, arrives); tries++ {
+				require.Less(t, tries, 20)
 			}
-			arrived := arrives == 1
-			w.OnScript(func(s *lua.Script, n int) redistest.Action {
-				switch {
-				case s != lua.AcquireAll:
-				case n == 1 && arrives == 1:
-					return redistest.Cut // it never does
-				case n == 1:
-					return redistest.Late.When(w.Held)
-				case arrives > 1 && n == arrives+1:
-					arrived = w.lateArrives(t, 1+400)
-				}
-				return redistest.Pass
-			})
-			w.mustTryAll(t, 3)
-			assert.True(t, arrived)
-			w.checkAll(t, three{404, 404, 404}, "repeated")
 		})
 	}
+}
+
+// arrivesDuringItsRepeat reports whether the repeat made so many calls.
+func arrivesDuringItsRepeat(t *testing.T, version string, arrives int) bool {
+	t.Helper()
+	w := newBundle(t, 1000, version)
+	for i, each := range w.each {
+		limitertest.MustAcquire(t, w.others[i], 1)
+		limitertest.AddGrants(t, w.Redis, each.Keys.Permits, 0, 400, 1)
+		require.NoError(t, w.Redis.DecrBy(t.Context(), each.Keys.Value, 400).Err())
+	}
+	arrived := arrives == 1
+	w.OnScript(func(s *lua.Script, n int) redistest.Action {
+		switch {
+		case s != lua.AcquireAll:
+		case n == 1 && arrives == 1:
+			return redistest.Cut // it never does
+		case n == 1:
+			return redistest.Late.When(w.Held)
+		case arrives > 1 && n == arrives+1:
+			arrived = w.lateArrives(t, 1+400)
+		}
+		return redistest.Pass
+	})
+	w.mustTryAll(t, 3)
+	w.LetGo()
+	w.checkAll(t, three{404, 404, 404}, "repeated")
+	return arrived
 }
 
 // The same while the repeat reclaims what has run out: the attempt may find that

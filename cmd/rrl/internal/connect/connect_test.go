@@ -218,7 +218,7 @@ func TestTLS(t *testing.T) {
 	refuses(t, with(func(o *connect.Options) { o.Redis = "rediss://" + addr + "?skip_verify=true" }), "--tls-skip-verify")
 
 	plain := redistest.StartRedis(t)
-	refuses(t, connect.Options{Redis: plain.Addr(), TLS: true, Timeout: time.Second}, plain.Addr(), "speak no TLS")
+	refuses(t, connect.Options{Redis: plain.Addr(), TLS: true, Timeout: time.Second}, plain.Addr(), "has no TLS")
 }
 
 func TestTLSOfSeveralServers(t *testing.T) {

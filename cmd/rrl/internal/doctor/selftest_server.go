@@ -150,7 +150,7 @@ return {redis.call('ZRANGE', KEYS[1], 0, 0)[1], redis.call('ZSCORE', KEYS[1], AR
 
 func (t *selfTest) sortedSets(ctx context.Context) error {
 	const script = `
-local key, answer = KEYS[1], {}
+local key, answer, unpack = KEYS[1], {}, unpack or table.unpack
 local function say(...) answer[#answer + 1] = table.concat({...}, ' ') end
 redis.call('ZADD', key, '1700000000123', 'b', '1700000000123', 'a', '5', 'z', '1700000000124', 'c')
 redis.call('PEXPIRE', key, 60000)
