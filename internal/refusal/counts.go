@@ -42,13 +42,19 @@ func (c *Counts) NewCache(key string) *Cache {
 
 // grantsOf returns the limiter's count, which is kept for as long as a Cache is.
 func (c *Counts) grantsOf(key string) *grants {
+	if !c.remembering.Load() {
+		c.remembering.Store(true) // before another caller can find the count
+	}
+	found, _ := c.grants.Load(key)
+	if g := valueOf(found); g != nil {
+		return g
+	}
 	made := &grants{}
 	mine := weak.Make(made)
 	for {
 		found, known := c.grants.LoadOrStore(key, mine)
 		if !known {
 			runtime.AddCleanup(made, func(unused weak.Pointer[grants]) { c.grants.CompareAndDelete(key, unused) }, mine)
-			c.remembering.Store(true)
 			return made
 		}
 		if g := valueOf(found); g != nil {

@@ -2,6 +2,7 @@ package refusal_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +113,24 @@ func TestGrantsEndTheFigures(t *testing.T) {
 
 	other := counts.NewCache("key")
 	assert.Equal(t, other.Now(), c.Now(), "handles of one limiter share its counts")
+}
+
+// No grant after a handle was made is missed, even beside the making of the first.
+func TestGrantsCountFromTheFirstHandle(t *testing.T) {
+	t.Parallel()
+	for range 50_000 {
+		counts := &refusal.Counts{}
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				c := counts.NewCache("key")
+				before := c.Now()
+				counts.Granted("key")
+				assert.NotEqual(t, before, c.Now())
+			})
+		}
+		wg.Wait()
+	}
 }
 
 // If the limiter's time to live is not known, or short, a refusal ends before it could keep
