@@ -397,7 +397,7 @@ func requireSameAnswer(t *testing.T, what string, peeked limit.Decision, peekErr
 }
 
 // Peek answers what Take answers at the same moment, whatever the state, and leaves it as
-// it is.
+// it is. TakeUpTo takes what is free then.
 func TestPeekAnswersWhatTakeWould(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"", "3.20.0", "3.16.8", "3.16.0", windowed} {
@@ -408,6 +408,7 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 				seen := map[string]int{}
 				for range 120 {
 					peekAndTake(t, drawState(t, draw, rdb, redistest.Name(t)), client, seen)
+					peekAndTakeUpTo(t, drawState(t, draw, rdb, redistest.Name(t)), client)
 				}
 				for _, what := range []string{"granted", "refused", "failed"} {
 					assert.Greater(t, seen[what], 20, "%s: %v", what, seen)
@@ -452,6 +453,19 @@ func peekAndTake(t *testing.T, s *drawnState, client *rratelimiter.Client, seen 
 		}
 		time.Sleep(time.Duration(s.Int64N(int64(s.cfg.Interval) / 4)).Truncate(ms))
 	}
+}
+
+// peekAndTakeUpTo compares the two, by new handles: they look for leaked permits.
+func peekAndTakeUpTo(t *testing.T, s *drawnState, client *rratelimiter.Client) {
+	t.Helper()
+	name, byDefault, n := s.keys.Config, rratelimiter.WithDefault(s.cfg), 1+s.Int64N(s.cfg.Rate)
+	d, peekErr := client.RateLimiter(name, byDefault).Peek(t.Context(), n)
+	taken, _, takeErr := client.RateLimiter(name, byDefault).TakeUpTo(t.Context(), n)
+	require.Equal(t, peekErr == nil, takeErr == nil, "%v, %v", peekErr, takeErr)
+	if d.Granted {
+		d.Remaining += n
+	}
+	require.Equal(t, min(n, d.Remaining), taken, "TakeUpTo(%d) of %+v", n, s.cfg)
 }
 
 // A lease's permits are in use to Peek, so are many of a configuration that was lost, and
