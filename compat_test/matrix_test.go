@@ -303,6 +303,7 @@ func releases(t testing.TB) []string {
 type fleet struct {
 	javas  []javaPeer
 	oldest string // the release in Go's WithRedissonVersion; "" for none
+	codec  []any  // that the Redissons get, and whether they cache scripts; nil: the usual
 }
 
 // String returns the fleet's releases of Redisson.
@@ -330,11 +331,17 @@ func playTurns(t *testing.T, f fleet) {
 	t.Logf("seed %d", seed)
 	var javas []*javaClient
 	var released []*model.Release
+	rdb, ops := redistest.Client(t), *operations
 	for _, peer := range f.javas {
-		javas = append(javas, peer.driver.openThere(t))
+		if f.codec == nil {
+			javas = append(javas, peer.driver.openThere(t))
+		} else {
+			rdb, ops = redistest.Redis(t), min(ops, 1000)
+			javas = append(javas, peer.driver.openBy(t, "openCodec", append([]any{redistest.Shared(t).URL()}, f.codec...)...))
+		}
 		released = append(released, peer.release)
 	}
-	st := newStage(t, newCast(f.oldest, released...).withMore(), f.oldest, redistest.Client(t), javas...)
+	st := newStage(t, newCast(f.oldest, released...).withMore(), f.oldest, rdb, javas...)
 	r := newRecorder(t, st, drawer{Rand: rand.New(rand.NewPCG(seed, 0)), tick: goldenTick, more: true})
 	compared := func() (all []string) {
 		for _, key := range slices.Sorted(maps.Keys(r.counts)) {
@@ -347,12 +354,12 @@ func playTurns(t *testing.T, f fleet) {
 			record(t, f, key, n.compared, n.mismatches, redistest.CurrentTopology(t))
 		}
 	}()
-	r.takeTurns(*operations)
+	r.takeTurns(ops)
 	miscounted := r.cover.counts["rows taken for permits"]
 	miscounting := slices.ContainsFunc(f.javas, func(peer javaPeer) bool { return peer.release.CountsRows() })
 	require.Equal(t, miscounting, miscounted > 0, "rows taken for permits, %d times", miscounted)
 	t.Logf("-seed %d -ops %d: %d operations in %v, %d mismatches, rows taken for permits %d times; %s",
-		seed, *operations, r.compared, time.Since(begin).Round(time.Millisecond), r.mismatches, miscounted, strings.Join(compared(), ", "))
+		seed, ops, r.compared, time.Since(begin).Round(time.Millisecond), r.mismatches, miscounted, strings.Join(compared(), ", "))
 }
 
 // takeTurns takes that many turns, the second half of them with many releases.

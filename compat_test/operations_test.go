@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -265,136 +264,10 @@ func javaProblem(err error) string {
 	return "error: " + err.Error()
 }
 
-// TestGoAndJavaShareALimiter is what the module is for: whatever one service
-// does, the others see at once.
-func TestGoAndJavaShareALimiter(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	shareALimiter(t, rdb, java, newJava(t, redistest.Shared(t).URL()), goes, newGo(t, rdb))
-}
-
-func shareALimiter(t *testing.T, rdb *redis.Client, java, otherJava, goes, otherGo service) {
-	t.Helper()
-	s := sharers{t, redistest.Name(t), java, goes, []service{java, otherJava, goes, otherGo}}
-	require.True(t, java.TrySetRate(s.name, perDay(10)))
-	for _, each := range s.all {
-		require.False(t, each.TrySetRate(s.name, perDay(99)))
-	}
-	s.config(perDay(10))
-	s.free(10)
-	for left := int64(10); left > 0; {
-		for _, each := range s.all {
-			if left > 0 {
-				require.True(t, each.Try(s.name, 1))
-				left--
-				s.free(left)
-			}
-		}
-	}
-	for _, each := range s.all {
-		require.False(t, each.Try(s.name, 1))
-	}
-	passTime(t, rdb, s.name, 24*time.Hour)
-	s.free(10)
-	s.takeInTurn()
-	s.changeInTurn()
-	s.endInTurn()
-}
-
-// sharers are programs with one limiter.
-type sharers struct {
-	t          *testing.T
-	name       string
-	java, goes service
-	all        []service // those two, and one more of each language
-}
-
-func perDay(rate int64) rratelimiter.Config {
-	return rratelimiter.Config{Rate: rate, Interval: 24 * time.Hour}
-}
-
-func (s sharers) free(want int64) {
-	s.t.Helper()
-	for i, each := range s.all {
-		require.Equal(s.t, want, each.Available(s.name), "service %d", i)
-	}
-}
-
-func (s sharers) config(want rratelimiter.Config) {
-	s.t.Helper()
-	for i, each := range s.all {
-		require.Equal(s.t, want, each.Config(s.name), "service %d", i)
-	}
-}
-
-// takeInTurn: what was not taken by the one can be taken by the other, no more.
-func (s sharers) takeInTurn() {
-	require.True(s.t, s.goes.Try(s.name, 6))
-	require.False(s.t, s.java.Try(s.name, 5))
-	require.True(s.t, s.java.Try(s.name, 4))
-	require.False(s.t, s.goes.Try(s.name, 1))
-
-	s.goes.Release(s.name, 3)
-	s.free(3)
-	require.True(s.t, s.java.Try(s.name, 3))
-	s.java.Release(s.name, 2)
-	s.free(2)
-	require.True(s.t, s.goes.Try(s.name, 2))
-	require.False(s.t, s.java.Try(s.name, 1))
-}
-
-func (s sharers) changeInTurn() {
-	s.java.SetRate(s.name, rratelimiter.PerHour(20))
-	s.config(rratelimiter.PerHour(20))
-	s.free(20)
-	require.True(s.t, s.goes.Try(s.name, 12))
-	s.free(8)
-	s.goes.SetRate(s.name, perDay(8))
-	s.config(perDay(8))
-	s.free(8)
-	require.True(s.t, s.java.Try(s.name, 5))
-	s.free(3)
-
-	// The permits in use stay counted.
-	s.goes.KeepState(s.name, perDay(10))
-	s.free(5)
-	require.True(s.t, s.goes.Try(s.name, 1))
-	s.java.KeepState(s.name, perDay(12))
-	s.free(6)
-	require.True(s.t, s.goes.UpdateRate(s.name, perDay(9), true))
-	s.free(3)
-	require.True(s.t, s.java.UpdateRate(s.name, perDay(7), true))
-	s.config(perDay(7))
-	s.free(1)
-	require.True(s.t, s.java.UpdateRate(s.name, perDay(6), false))
-	s.free(6)
-}
-
-func (s sharers) endInTurn() {
-	for i, each := range s.all {
-		end := time.Duration(i+1) * time.Hour
-		require.True(s.t, each.Expire(s.name, end))
-		for _, other := range s.all {
-			require.InDelta(s.t, end, other.TTL(s.name), float64(20*time.Minute))
-		}
-	}
-	require.True(s.t, s.goes.Delete(s.name))
-	for _, each := range s.all {
-		require.False(s.t, each.Exists(s.name))
-	}
-	require.True(s.t, s.goes.TrySetRate(s.name, perDay(2)))
-	s.free(2)
-	require.True(s.t, s.java.Delete(s.name))
-	for _, each := range s.all {
-		require.False(s.t, each.UpdateRate(s.name, perDay(10), true))
-	}
-}
-
 // TestCodecsDoNotMatter: a Redisson's codec is for the values of applications, and
 // useScriptCache decides how its scripts are sent. A limiter is the same with each.
 func TestCodecsDoNotMatter(t *testing.T) {
 	t.Parallel()
-	driver, rdb := sharedDriver(t), redistest.Redis(t)
 	requireRelease(t, "3.35.0")
 	for _, codec := range []string{
 		"org.redisson.codec.Kryo5Codec",
@@ -405,10 +278,8 @@ func TestCodecsDoNotMatter(t *testing.T) {
 		for _, cached := range []bool{false, true} {
 			t.Run(codec+"/useScriptCache="+fmt.Sprint(cached), func(t *testing.T) {
 				t.Parallel()
-				open := func() service {
-					return service{nil, driver.openBy(t, "openCodec", redistest.Shared(t).URL(), codec, cached), t}
-				}
-				shareALimiter(t, rdb, open(), open(), newGo(t, rdb), newGo(t, rdb))
+				peer := javaPeer{sharedDriver(t), model.ReleaseOf(*redissonVersion)}
+				playTurns(t, fleet{[]javaPeer{peer, peer}, *redissonVersion, []any{codec, cached}})
 			})
 		}
 	}
@@ -494,8 +365,11 @@ func TestRedissonDoesNotMindNames(t *testing.T) {
 	assert.EqualValues(t, 10, users.Shares[0].Permits)
 	assert.Equal(t, holders.Share{Kind: holders.Redisson, Permits: 7}, users.Shares[1])
 
+	goes.Release("orders", 11)
+	require.EqualValues(t, 94, java.Available("orders"))
+	goes.KeepState("orders", rratelimiter.PerHour(10))
+	require.True(t, java.Try("orders", 4))
+	require.False(t, java.Try("orders", 1))
 	require.True(t, goes.Delete("orders"))
-	named := newGo(t, rdb, rratelimiter.WithClientName("orders-7f9c"))
-	shareALimiter(t, rdb, java, newJava(t, server.URL()), goes, named)
 	assert.Equal(t, []string{clients.Key}, rdb.Keys(t.Context(), "*").Val())
 }
