@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -376,6 +378,26 @@ func TestSelfTestOfServersThatRefuse(t *testing.T) {
 	assert.Contains(t, r.Findings[0].Text, "no longer answers")
 }
 
+// A finding is not lost if there is no time to look for it again.
+func TestSelfTestKeepsWhatItFound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), testPatience)
+		defer cancel()
+		found, looks := errors.New("found"), 0
+		assert.Equal(t, found, (&selfTest{}).inTime(ctx, 2*time.Second, func(d time.Duration) error {
+			looks++
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(3 * d):
+				return found
+			}
+		}))
+		assert.Equal(t, 2, looks)
+	})
+}
+
 // In each of these a server does one thing otherwise: what is in a command is replaced.
 func TestSelfTestFindsWhatAServerDoesOtherwise(t *testing.T) {
 	t.Parallel()
@@ -389,7 +411,7 @@ func TestSelfTestFindsWhatAServerDoesOtherwise(t *testing.T) {
 		"bytes are text":                    {"bytes", "1, ARGV[1])", "1, (string.gsub(ARGV[1], '[\\128-\\255]', '?')))"},
 		"ZADD knows no NX":                  {"sorted sets", "'NX', ", ""},
 		"PERSIST does nothing":              {"times to live", "redis.call('PERSIST', key)", "1"},
-		"slow scripts are stopped":          {"slow script", "1, 1e5 do", "1, 1e3 do if i == 9 then error('stopped') end"},
+		"slow scripts are stopped":          {"slow script", "1, tonumber(ARGV[1]) do", "1, 1e3 do if i == 9 then error('stopped') end"},
 		"other types are replaced":          {"wrong types", "set\x00{api:rrl", "get\x00{api:rrl"},
 		"ZCARD is about":                    {"RateLimiter", "zcard\x00", "exists\x00rrl"},
 		"clients are not told apart":        {"PerClient", ":second", ":first"},
