@@ -9,8 +9,8 @@ import (
 )
 
 // buckets are the bounds of histograms in seconds: an answer from memory takes less than the
-// first, one from Redis some of those after it, and a caller that waits for permits as long as
-// its timeout.
+// first, one from Redis some of those after it, and a caller that waits for permits up
+// to its timeout.
 var buckets = []float64{
 	0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 }

@@ -36,7 +36,7 @@ type crew struct {
 	clients    int
 	rate       int64
 	demand     float64 // of each, a second
-	from, to   int64   // counts the grants from then on, Unix ms
+	from, to   int64   // counts the grants between these, Unix ms
 }
 
 func (c *crew) flags() {

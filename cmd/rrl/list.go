@@ -41,9 +41,9 @@ one of Redis' SCAN, such as 'api:*'. All keys of the database are walked, in
 small steps that don't hold up the server.
 
 Limiters that are broken come first, with what is wrong, then those that are used
-up: no permit is free. A hash counts as a broken limiter if it has a rate, and two
-of rate, interval and type are as Redisson writes them. If each client has permits
-of its own, the state is not shown: rrl show NAME shows it.`,
+up: no permit is free. A hash that is no limiter is listed as a broken one if it has
+a rate, and two of rate, interval and type are as Redisson writes them. If each
+client has permits of its own, the state is not shown: rrl show NAME shows it.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json`,
 		Args: named("[PATTERN]"),

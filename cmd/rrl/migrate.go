@@ -21,7 +21,7 @@ Redisson 3.21 and newer, for the same permits at the same times. The limiter can
 be in use meanwhile.
 
 Run it when no Redisson before 3.17 shares the limiter any more: those can't read
-the new layout. Without it, newer Redissons fail on permits in the older ones.
+the new layout. Newer Redissons fail on permits in an older one.
 
 If each client has permits of its own, those of all clients are rewritten,
 unless --client-id names one.`,
