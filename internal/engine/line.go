@@ -120,7 +120,7 @@ func (l *line) join(r *request) {
 func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 	l.insert(r)
 	l.interval = o.interval
-	due := now.Add(a.Decision.RetryAfter)
+	due := now.Add(a.RetryAfter)
 	l.alive = a.alive()
 	switch {
 	case l.asking:
@@ -221,8 +221,8 @@ func (l *line) refused(r *request, a answer, o outcome) {
 }
 
 func (l *line) note(r *request, a answer) {
-	if l.wait == 0 || a.Decision.RetryAfter < l.wait {
-		l.wait = a.Decision.RetryAfter
+	if l.wait == 0 || a.RetryAfter < l.wait {
+		l.wait = a.RetryAfter
 	}
 	l.smallest = min(l.smallest, r.Permits)
 }

@@ -80,7 +80,7 @@ func (m *Module) tryAcquire(c *Call, permits int64, fallback *Rate, audit bool) 
 
 // take takes permits, with upTo as many of them as are free, and returns how many.
 func (m *Module) take(c *Call, permits int64, fallback *Rate, upTo, audit bool) (taken int64, u upToDate, problem string) {
-	if problem := ask(c, permits, fallback); problem != "" && !(upTo && problem == ExceedsRate) {
+	if problem := ask(c, permits, fallback); problem != "" && (!upTo || problem != ExceedsRate) {
 		return 0, u, problem
 	}
 	m.open(c, fallback)

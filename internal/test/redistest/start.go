@@ -265,7 +265,7 @@ var files = map[Version]string{
 	Valkey91: "valkey-server-9.1",
 }
 
-// ErrNoServer: this machine lacks that server.
+// ErrNoServer says that this machine lacks the server.
 var ErrNoServer = errors.New("scripts/install-redis.sh installs it")
 
 // Versions returns the releases by name, Default left out, whether this machine
