@@ -38,7 +38,7 @@ func TestPage(t *testing.T) {
 	assert.Contains(t, r.files()["operations.csv"], "\n4.7.0,15/7,**1 of 3 wrong**/2,")
 	assert.Contains(t, r.files()["versions.csv"], "\n3.12.3,4,0,-,-,-,-,-\n")
 	assert.Equal(t, "Redisson,cluster,single\n3.12.3,0,4\n4.7.0,10,17\n", r.files()["topologies.csv"])
-	assert.Contains(t, page, "31 operations, 1 came out wrong")
+	assert.Contains(t, page, "31 operations, with those of two versions, 1 came out wrong")
 	assert.Contains(t, r.files()["versions.csv"], "\n3.13.6,-,-,90,70,99.0 %,0,2: bad argument\n4.7.0,27,1,100,")
 	assert.Contains(t, r.files()["rows.csv"], "\n4.7.0,lost,9,1,2\n")
 	assert.Contains(t, page, " 0 permits over the limit were in use")

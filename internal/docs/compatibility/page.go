@@ -94,8 +94,10 @@ func total(turns map[string]count) count {
 
 func (r *results) releases() string {
 	var all count
-	for _, turns := range r.turns {
-		all = all.add(total(turns))
+	for _, these := range []map[string]map[string]count{r.turns, r.fleetTurns} {
+		for _, turns := range these {
+			all = all.add(total(turns))
+		}
 	}
 	over := 0
 	for _, h := range r.hammers {
@@ -105,7 +107,7 @@ func (r *results) releases() string {
 permits run out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
 [operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none.
 [topologies.csv](compatibility/topologies.csv) has them by topology.
-Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, %d came out wrong.
+Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, with those of two versions, %d came out wrong.
 
 All at once, `+"`TestHammer`"+`: two Go clients and two Redissons ask one limiter for more than it has, for four seconds.
 [versions.csv](compatibility/versions.csv) has who got how many. %d permits over the limit were in use at any moment. Grants of
