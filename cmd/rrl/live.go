@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -86,11 +85,7 @@ the first walk is, the second what this costs the server.`,
 				top.Reader.Named(namesOn(conn))
 				top.Explain = conn.Explain
 				top.Open = func(name string) *live.Watch { return a.watch(conn, name, pace{interval: watchInterval}) }
-				screen, err := a.screen(p)
-				if err != nil {
-					return err
-				}
-				if screen != nil {
+				if screen := a.screen(p); screen != nil {
 					defer screen.Close()
 					return top.Show(cmd.Context(), screen, a.out.Paint)
 				}
@@ -137,11 +132,7 @@ Exits 1 if there is no such limiter.`,
 			}
 			err := a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				w := a.watch(conn, args[0], p)
-				screen, err := a.screen(p)
-				if err != nil {
-					return err
-				}
-				if screen != nil {
+				if screen := a.screen(p); screen != nil {
 					defer screen.Close()
 					return w.Show(cmd.Context(), screen, a.out.Paint)
 				}
@@ -177,11 +168,11 @@ func namesOn(conn *connect.Connection) func(context.Context) (look.Names, error)
 
 // screen takes over the terminal, or returns nil if the output is none, can't
 // be drawn on, or should still be there when the command has ended.
-func (a *app) screen(p pace) (*live.Screen, error) {
+func (a *app) screen(p pace) *live.Screen {
 	if a.out.JSON || p.count > 0 || a.connect.Getenv("TERM") == "dumb" {
-		return nil, nil //nolint:nilnil // no terminal, which is no error
+		return nil
 	}
-	return live.OpenScreen(a.out.Writer, os.Stdin)
+	return live.OpenScreen(a.out.Writer)
 }
 
 // stopTime is how long a sample may take to end that was under way at Ctrl-C.

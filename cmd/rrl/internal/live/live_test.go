@@ -10,15 +10,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unicode"
 
+	"github.com/gdamore/tcell/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -30,39 +29,34 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// terminal is a Screen of a test's own.
+// terminal is one in memory, in a bubble of synctest.
 type terminal struct {
-	mu            sync.Mutex
-	drawn         string // since it was cleared last
-	columns, rows int
-	keys          chan Key
+	tcell.SimulationScreen
+
+	events chan tcell.Event
 }
 
-func newTerminal() *terminal { return &terminal{columns: 80, rows: 12, keys: make(chan Key)} }
-
-func (t *terminal) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.drawn = string(p)
-	return len(p), nil
+func newTerminal(t *testing.T) terminal {
+	t.Helper()
+	term := terminal{tcell.NewSimulationScreen(""), make(chan tcell.Event)}
+	require.NoError(t, term.Init())
+	term.SetSize(80, 12)
+	return term
 }
 
-func (t *terminal) size() (int, int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.columns, t.rows
+func (t terminal) resize(columns, rows int) {
+	t.SetSize(columns, rows)
+	t.events <- tcell.NewEventResize(columns, rows)
 }
 
-func (t *terminal) resize(columns, rows int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.columns, t.rows = columns, rows
-}
+const down, end, pageUp, escape = "\x1b[B", "\x1b[F", "\x1b[5~", "\x1b"
+
+func (t terminal) press(typed string) { tcell.NewInputProcessor(t.events).ScanUTF8([]byte(typed)) }
 
 const minTick = 20 * time.Millisecond
 
 // top shows limiters on the terminal, watch one.
-func (t *terminal) top(ctx context.Context, rdb redis.UniversalClient, pattern string) (ended chan error) {
+func (t terminal) top(ctx context.Context, rdb redis.UniversalClient, pattern string) (ended chan error) {
 	top := &Top{Reader: look.NewReader(rdb, pattern), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
 	top.Open = func(name string) *Watch {
 		return &Watch{Watcher: look.Watcher{Client: rdb, Name: name}, Interval: minTick}
@@ -70,35 +64,37 @@ func (t *terminal) top(ctx context.Context, rdb redis.UniversalClient, pattern s
 	return t.run(func(s *Screen) error { return top.Show(ctx, s, plain) })
 }
 
-func (t *terminal) watch(ctx context.Context, rdb redis.UniversalClient, name string) (ended chan error) {
+func (t terminal) watch(ctx context.Context, rdb redis.UniversalClient, name string) (ended chan error) {
 	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: name}, Interval: minTick}
 	return t.run(func(s *Screen) error { return w.Show(ctx, s, plain) })
 }
 
-func (t *terminal) run(show func(*Screen) error) (ended chan error) {
+func (t terminal) run(show func(*Screen) error) (ended chan error) {
 	ended = make(chan error, 1)
-	go func() { ended <- show(&Screen{Out: t, Size: t.size, Keys: t.keys}) }()
+	go func() { ended <- show(&Screen{t, t.events}) }()
 	return ended
 }
 
-func (t *terminal) text() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.NewReplacer(home, "", toEnd, "", below, "").Replace(t.drawn)
+// text returns what is shown once all has been drawn.
+func (t terminal) text() string {
+	synctest.Wait()
+	var shown strings.Builder
+	columns, rows := t.Size()
+	for y := range rows {
+		shown.WriteByte('\n')
+		for x := 0; x < columns; {
+			text, _, width := t.Get(x, y)
+			shown.WriteString(text)
+			x += width
+		}
+	}
+	return shown.String()
 }
-
-func (t *terminal) lines() []string { return strings.Split(t.text(), "\r\n") }
 
 // shows waits until the screen has a text, or has it no longer.
-func (t *terminal) shows(tb testing.TB, text string, want bool) {
+func (t terminal) shows(tb testing.TB, text string, want bool) {
 	tb.Helper()
 	require.Eventually(tb, func() bool { return strings.Contains(t.text(), text) == want }, time.Minute, 5*time.Millisecond, "%q", text)
-}
-
-func (t *terminal) press(keys ...Key) {
-	for _, k := range keys {
-		t.keys <- k
-	}
 }
 
 func twoLimiters(t *testing.T, rdb redis.UniversalClient) (prefix string) {
@@ -122,39 +118,36 @@ func TestInVirtualTime(t *testing.T) {
 func testTop(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
-	term := newTerminal()
+	term := newTerminal(t)
 	ended := term.top(t.Context(), rdb, prefix+"*")
 	term.shows(t, "1 used up, 2 in use of 2 limiters", true)
-	term.shows(t, ":a", true)
 	assert.Regexp(t, `(?s):b.*:a`, term.text())
 
 	term.resize(30, 5)
-	require.Eventually(t, func() bool { return len(term.lines()) == 5 }, time.Minute, 5*time.Millisecond)
-	requireFits(t, term.lines(), 30)
+	assert.Contains(t, term.text(), "\nq quit  s sort  r reverse  / …")
 	term.resize(100, 12)
-	term.shows(t, "\r\n  NAME      ", true)
+	term.shows(t, "\n  NAME      ", true)
 
 	for _, step := range []struct {
-		keys []Key
-		text string
-		want bool
+		keys, text string
+		want       bool
 	}{
-		{nil, "> " + prefix + ":b", true},
-		{[]Key{keyDown, keyDown}, "> " + prefix + ":a", true},
-		{[]Key{keyEnter}, "free 7, in use 3", true},
-		{[]Key{keyEscape}, "> " + prefix + ":a", true},
-		{[]Key{keyPageUp}, "> " + prefix + ":b", true},
-		{[]Key{keyEnd, keyEnter}, "free 7, in use 3", true},
-		{[]Key{'q'}, "> " + prefix + ":a", true},
-		{[]Key{'s'}, "sorted by in-use", true},
-		{[]Key{'r'}, "reversed", true},
-		{[]Key{'/', ':', 'B', 'x', keyDelete}, "filter: :B_", true},
-		{[]Key{keyEnter}, ":a ", false},
-		{[]Key{keyEscape}, ":a ", true},
-		{[]Key{'p'}, "paused", true},
-		{[]Key{'p'}, "q quit", true},
+		{"", "> " + prefix + ":b", true},
+		{down + down, "> " + prefix + ":a", true},
+		{"\r", "free 7, in use 3", true},
+		{escape, "> " + prefix + ":a", true},
+		{pageUp, "> " + prefix + ":b", true},
+		{end + "\r", "free 7, in use 3", true},
+		{"q", "> " + prefix + ":a", true},
+		{"s", "sorted by in-use", true},
+		{"r", "reversed", true},
+		{"/:Bx\b", "filter: :B_", true},
+		{"\r", ":a ", false},
+		{escape, ":a ", true},
+		{"p", "paused", true},
+		{"p", "q quit", true},
 	} {
-		term.press(step.keys...)
+		term.press(step.keys)
 		term.shows(t, step.text, step.want)
 	}
 
@@ -162,23 +155,26 @@ func testTop(t *testing.T) {
 	term.shows(t, "the server does not answer: LOADING down", true)
 	m.SetError("")
 	term.shows(t, "does not answer", false)
-	term.press('q')
+	term.press("q")
 	require.NoError(t, <-ended)
 }
 
 func testCtrlC(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
-	show := func(ctx context.Context, term *terminal) []chan error {
-		return []chan error{term.top(ctx, rdb, ""), term.watch(ctx, rdb, prefix+":a")}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	term := newTerminal()
-	all := slices.Concat(show(t.Context(), term), show(ctx, newTerminal()))
-	term.press(keyStop, keyStop) // each takes one
-	cancel()
-	for _, ended := range all {
-		require.NoError(t, <-ended)
+	// The second is that of a terminal that is lost.
+	for _, end := range []tcell.Event{tcell.NewEventKey(tcell.KeyCtrlC, 0, 0), tcell.NewEventError(io.EOF), nil} {
+		ctx, cancel := context.WithCancel(t.Context())
+		list, one := newTerminal(t), newTerminal(t)
+		for term, ended := range map[terminal]chan error{list: list.top(ctx, rdb, ""), one: one.watch(ctx, rdb, prefix+":a")} {
+			if end == nil {
+				cancel()
+			} else {
+				term.events <- end
+			}
+			require.NoError(t, <-ended)
+		}
+		cancel()
 	}
 }
 
@@ -243,27 +239,19 @@ func TestWatchSeesGrants(t *testing.T) {
 func testWatch(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
-	term := newTerminal()
-	term.resize(60, 20)
-	ended := term.watch(t.Context(), rdb, prefix+":a")
+	term := newTerminal(t)
+	term.SetSize(60, 20)
+	term.watch(t.Context(), rdb, prefix+":a")
 	term.shows(t, "free 7, in use 3", true)
 	limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.PerHour(10), "", 2)
 	term.shows(t, "free 5, in use 5", true)
 	term.resize(33, 9)
-	require.Eventually(t, func() bool { return len(term.lines()) <= 9 }, time.Minute, 5*time.Millisecond)
-	requireFits(t, term.lines(), 33)
+	assert.Regexp(t, `\ncost: .*…\n`, term.text())
 	m.SetError("LOADING down")
 	term.shows(t, "does not answer", true)
 	m.SetError("")
 	m.Del(prefix + ":a")
 	term.shows(t, "no such limiter now", true)
-	close(term.keys) // the end of the typed text is not the end
-	term.shows(t, "no such limiter now", true)
-	select {
-	case err := <-ended:
-		require.Fail(t, "it ended", "%v", err)
-	default:
-	}
 }
 
 // The display of a server that hangs is old long before go-redis gives up.
@@ -272,8 +260,8 @@ func testHungServer(t *testing.T) {
 	prefix := twoLimiters(t, rdb)
 	proxy := redistest.MiniProxy(t, m)
 	slow := proxy.Client(t, nil)
-	term, other := newTerminal(), newTerminal()
-	ended := map[*terminal]chan error{term: term.top(t.Context(), slow, prefix+"*"), other: other.watch(t.Context(), slow, prefix+":a")}
+	term, other := newTerminal(t), newTerminal(t)
+	ended := map[terminal]chan error{term: term.top(t.Context(), slow, prefix+"*"), other: other.watch(t.Context(), slow, prefix+":a")}
 	term.shows(t, "2 limiters", true)
 	other.shows(t, "free 7", true)
 	release := make(chan struct{})
@@ -284,7 +272,7 @@ func testHungServer(t *testing.T) {
 	close(release)
 	for screen, ended := range ended {
 		screen.shows(t, "nothing for", false)
-		screen.press('q')
+		screen.press("q")
 		require.NoError(t, <-ended)
 	}
 }
@@ -293,15 +281,28 @@ func testNothing(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: "none"}, Interval: minTick}
 	require.ErrorIs(t, w.Print(t.Context(), &output.Printer{Writer: &bytes.Buffer{}}), ErrGone)
-	require.ErrorIs(t, <-newTerminal().watch(t.Context(), rdb, "none"), ErrGone)
+	require.ErrorIs(t, <-newTerminal(t).watch(t.Context(), rdb, "none"), ErrGone)
 }
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, []Key{'s', 'é', keyEnter, keyDelete}, keysOf([]byte("sé\n\b")))
-	assert.Equal(t, []Key{keyEscape}, keysOf([]byte{0x1b}))
-	assert.Equal(t, []Key{keyUp, keyPageDown}, keysOf([]byte("\x1b[A\x1b[6~")))
-	assert.Empty(t, keysOf([]byte("\x1b[15~")), "a function key")
+	term := terminal{events: make(chan tcell.Event, 20)}
+	term.press("sé\r\b\x03\n\x7f\x1b[99;5u\x1b[A\x1b[6~\x1bOF\x1b[15~\x1bq" + escape)
+	for key := range strings.SplitSeq("s é Enter Backspace Ctrl-C Enter Backspace Ctrl-C Up PgDn End F5  Esc", " ") {
+		assert.Equal(t, key, keyOf(<-term.events))
+	}
+}
+
+func TestDraw(t *testing.T) {
+	t.Parallel()
+	term := newTerminal(t)
+	s := &Screen{Screen: term}
+	s.draw([]string{"the line before"})
+	s.draw([]string{output.Yellow + output.Faint + "限\a\x1b[0mx"})
+	cells, _, _ := term.GetContents()
+	assert.Equal(t, tcell.StyleDefault.Foreground(tcell.PaletteColor(3)).Dim(true), cells[0].Style)
+	assert.Equal(t, tcell.StyleDefault, cells[3].Style)
+	assert.Equal(t, "限 x ", string(cells[0].Runes)+string(cells[2].Runes)+string(cells[3].Runes)+string(cells[4].Runes))
 }
 
 func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
@@ -309,10 +310,8 @@ func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer func() { _, _ = r.Close(), w.Close() }()
-	for in, out := range map[*os.File]io.Writer{os.Stdin: &bytes.Buffer{}, r: w} {
-		s, err := OpenScreen(out, in)
-		require.NoError(t, err)
-		assert.Nil(t, s)
+	for _, out := range []io.Writer{&bytes.Buffer{}, w} {
+		assert.Nil(t, OpenScreen(out))
 	}
 }
 

@@ -2,137 +2,109 @@ package live
 
 import (
 	"io"
-	"os"
 	"strings"
+	"time"
 
-	"golang.org/x/term"
+	"github.com/gdamore/tcell/v2"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 // Screen is a terminal that is drawn on again and again.
 type Screen struct {
-	Out  io.Writer
-	Size func() (columns, rows int)
-	Keys <-chan Key
-	// Close restores the terminal.
-	Close func()
+	tcell.Screen
+
+	events chan tcell.Event
 }
 
-// Key is a key that was pressed: a letter as it is, or one of these.
-type Key rune
-
-// Keys that are no letters.
-const (
-	keyEnter  Key = '\r'
-	keyEscape Key = 0x1b
-	keyDelete Key = 0x7f
-	keyStop   Key = 3 // Ctrl-C, which in raw mode is a key like any other
-
-	keyUp Key = -1 - iota
-	keyDown
-	keyPageUp
-	keyPageDown
-	keyHome
-	keyEnd
-)
-
-// sequences are what terminals send for keys that are no letters, behind an escape.
-var sequences = map[string]Key{
-	"[A": keyUp, "OA": keyUp, "[B": keyDown, "OB": keyDown, "[5~": keyPageUp, "[6~": keyPageDown,
-	"[H": keyHome, "OH": keyHome, "[1~": keyHome, "[F": keyEnd, "OF": keyEnd, "[4~": keyEnd,
+// OpenScreen takes over the terminal. It returns nil if out is none, or if the process has
+// none to draw on.
+func OpenScreen(out io.Writer) *Screen {
+	if _, terminal := output.Width(out); !terminal {
+		return nil
+	}
+	// As in all that rrl prints, names are UTF-8, whatever the locale says.
+	tcell.RegisterEncoding("us-ascii", tcell.GetEncoding("utf-8"))
+	tcell.SetEncodingFallback(tcell.EncodingFallbackUTF8)
+	terminal, err := tcell.NewScreen()
+	if err != nil { // $TERM is unknown, and most terminals are like this one
+		xterm, _ := tcell.LookupTerminfo("xterm")
+		terminal, err = tcell.NewTerminfoScreenFromTtyTerminfo(nil, xterm)
+	}
+	if err != nil || terminal.Init() != nil {
+		return nil
+	}
+	s := &Screen{terminal, make(chan tcell.Event)}
+	go s.ChannelEvents(s.events, nil)
+	return s
 }
 
-const (
-	enter = "\x1b[?1049h\x1b[?25l" // the other screen, without a cursor
-	leave = "\x1b[?25h\x1b[?1049l"
-	home  = "\x1b[H"
-	toEnd = "\x1b[K" // clears the rest of the line
-	below = "\x1b[J" // clears the lines below
-)
-
-// OpenScreen takes over the terminal that out is, or returns nil if it is
-// none. Keys come from in if that is a terminal too.
-func OpenScreen(out io.Writer, in *os.File) (*Screen, error) {
-	f, ok := out.(interface{ Fd() uintptr })
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return nil, nil //nolint:nilnil // no terminal, which is no error
-	}
-	s := &Screen{Out: out, Close: func() { _, _ = io.WriteString(out, leave) }}
-	s.Size = func() (int, int) {
-		columns, rows, err := term.GetSize(int(f.Fd()))
-		if err != nil || columns < 1 || rows < 1 {
-			return 80, 24
+// Close restores the terminal. It first reads what is still typed: Fini hangs if that
+// fills tcell's queues, and what is left would be the shell's.
+func (s *Screen) Close() {
+	for {
+		select {
+		case <-s.events:
+		case <-time.After(20 * time.Millisecond):
+			s.Fini()
+			return
 		}
-		return columns, rows
 	}
-	if term.IsTerminal(int(in.Fd())) {
-		before, err := term.MakeRaw(int(in.Fd()))
-		if err != nil {
-			return nil, err
-		}
-		s.Close = func() {
-			_, _ = io.WriteString(out, leave)
-			_ = term.Restore(int(in.Fd()), before)
-		}
-		s.Keys = readKeys(in)
-	}
-	_, err := io.WriteString(out, enter)
-	return s, err
 }
 
-// readKeys reads keys until in ends; a read of a terminal can't be ended before.
-func readKeys(in io.Reader) <-chan Key {
-	keys := make(chan Key)
-	go func() {
-		defer close(keys)
-		buf := make([]byte, 256)
-		for {
-			n, err := in.Read(buf)
-			for _, k := range keysOf(buf[:n]) {
-				keys <- k
+// keyOf returns a key by its letter, or by its name in [tcell.KeyNames], and "" for what is
+// none. A terminal that is lost ends all, as Ctrl-C does.
+func keyOf(event tcell.Event) string {
+	switch e := event.(type) {
+	case *tcell.EventError:
+		return "Ctrl-C"
+	case *tcell.EventKey:
+		switch {
+		case e.Modifiers()&tcell.ModAlt != 0:
+			return ""
+		case e.Key() == tcell.KeyRune:
+			return string(e.Rune())
+		case e.Key() == tcell.KeyCtrlJ: // a newline, which scripts type
+			return "Enter"
+		}
+		return tcell.KeyNames[e.Key()]
+	}
+	return ""
+}
+
+// draw shows the lines, from the top.
+func (s *Screen) draw(lines []string) {
+	s.Clear()
+	for y, line := range lines {
+		x, style := 0, tcell.StyleDefault
+		for i, text := range strings.Split(line, "\x1b") {
+			if i > 0 {
+				var color string
+				color, text, _ = strings.Cut(text, "m")
+				style = painted(style, "\x1b"+color+"m")
 			}
-			if err != nil {
-				return
+			for _, r := range text {
+				s.Put(x, y, string(r), style)
+				x += runeWidth(r)
 			}
 		}
-	}()
-	return keys
+	}
+	s.Show()
 }
 
-// keysOf separates keys. Keys that are held down come several at once. What begins with
-// an escape and is not known is none.
-func keysOf(typed []byte) []Key {
-	var keys []Key
-	if len(typed) > 1 && typed[0] == 0x1b {
-		for sequence := range strings.SplitSeq(string(typed[1:]), "\x1b") {
-			if key := sequences[sequence]; key != 0 {
-				keys = append(keys, key)
-			}
-		}
-		return keys
+// painted adds one of output's colours to a style.
+func painted(style tcell.Style, color string) tcell.Style {
+	switch color {
+	case output.Bold:
+		return style.Bold(true)
+	case output.Faint:
+		return style.Dim(true)
+	case output.Red:
+		return style.Foreground(tcell.PaletteColor(1))
+	case output.Green:
+		return style.Foreground(tcell.PaletteColor(2))
+	case output.Yellow:
+		return style.Foreground(tcell.PaletteColor(3))
 	}
-	for _, r := range string(typed) {
-		switch r {
-		case '\n':
-			r = rune(keyEnter)
-		case '\b':
-			r = rune(keyDelete)
-		}
-		keys = append(keys, Key(r))
-	}
-	return keys
-}
-
-// Draw shows the lines, from the top.
-func (s *Screen) Draw(lines []string) error {
-	var b strings.Builder
-	b.WriteString(home)
-	for i, line := range lines {
-		if i > 0 {
-			b.WriteString("\r\n")
-		}
-		b.WriteString(line + toEnd)
-	}
-	b.WriteString(below)
-	_, err := io.WriteString(s.Out, b.String())
-	return err
+	return tcell.StyleDefault
 }

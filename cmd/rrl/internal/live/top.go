@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/look"
@@ -16,9 +17,8 @@ const (
 	// The walk's commands of an interval are sent in this many parts, so that none holds up the
 	// server.
 	stepsASecond = 10
-	// sizeEvery is how often the terminal's size is looked at: not every system
-	// tells when it changes.
-	sizeEvery = 200 * time.Millisecond
+	// lateEvery is how often it is looked whether a sample is late.
+	lateEvery = 200 * time.Millisecond
 )
 
 // Top shows all limiters again and again.
@@ -142,8 +142,8 @@ func (t *Top) Show(ctx context.Context, screen *Screen, paint func(color, text s
 		})
 	}()
 
-	size := time.NewTicker(sizeEvery)
-	defer size.Stop()
+	late := time.NewTicker(lateEvery)
+	defer late.Stop()
 	for first := true; ; {
 		select {
 		case <-ctx.Done():
@@ -154,24 +154,19 @@ func (t *Top) Show(ctx context.Context, screen *Screen, paint func(color, text s
 			}
 			first = false
 			ui.take(s)
-		case key, ok := <-screen.Keys:
-			if !ok {
-				screen.Keys = nil
-			} else if ui.press(key) || key == keyEnter && !ui.typing && !ui.typed && t.open(ctx, ui) {
+		case event := <-screen.events:
+			key := keyOf(event)
+			if ui.press(key) || key == "Enter" && !ui.typing && !ui.typed && t.open(ctx, ui) {
 				return nil
 			}
-		case <-size.C:
-			late := ui.silence.over(t.Interval, ui.last.Err)
-			if late != nil {
-				ui.last.Err = late
-			}
-			if !ui.resized() && late == nil {
+		case <-late.C:
+			err := ui.silence.over(t.Interval, ui.last.Err)
+			if err == nil {
 				continue
 			}
+			ui.last.Err = err
 		}
-		if err := ui.draw(); err != nil {
-			return err
-		}
+		ui.draw()
 	}
 }
 
@@ -205,15 +200,6 @@ func (ui *topUI) share() {
 	}
 }
 
-func (ui *topUI) resized() bool {
-	columns, rows := ui.screen.Size()
-	if columns == ui.columns && rows == ui.rows {
-		return false
-	}
-	ui.share()
-	return true
-}
-
 func (ui *topUI) take(s sample) {
 	switch {
 	case s.err != nil:
@@ -228,41 +214,41 @@ func (ui *topUI) take(s sample) {
 	ui.silence.broken()
 }
 
-// press says whether a key ends the show.
-func (ui *topUI) press(k Key) bool {
-	if k == keyStop {
+// press says whether a key ends the show. The key "" is a new size.
+func (ui *topUI) press(key string) bool {
+	if key == "Ctrl-C" {
 		return true
 	}
 	if ui.typed = ui.typing; ui.typed {
-		ui.typeKey(k)
+		ui.typeKey(key)
 		return false
 	}
-	switch k {
-	case 'q':
+	switch key {
+	case "q":
 		return true
-	case keyUp, 'k':
+	case "Up", "k":
 		ui.move(-1)
-	case keyDown, 'j':
+	case "Down", "j":
 		ui.move(1)
-	case keyPageUp:
+	case "PgUp":
 		ui.move(-ui.fits())
-	case keyPageDown:
+	case "PgDn":
 		ui.move(ui.fits())
-	case keyHome, 'g':
+	case "Home", "g":
 		ui.fromTop()
-	case keyEnd, 'G':
+	case "End", "G":
 		ui.move(ui.last.Matching)
-	case 's':
+	case "s":
 		ui.view = ui.view.Next()
 		ui.fromTop()
-	case 'r':
+	case "r":
 		ui.view.Reverse = !ui.view.Reverse
 		ui.fromTop()
-	case 'p', ' ':
+	case "p", " ":
 		ui.paused = !ui.paused
-	case '/':
+	case "/":
 		ui.typing = true
-	case keyEscape:
+	case "Esc":
 		ui.view.Filter = ""
 		ui.fromTop()
 	}
@@ -271,26 +257,26 @@ func (ui *topUI) press(k Key) bool {
 }
 
 // typeKey changes the filter by a key.
-func (ui *topUI) typeKey(k Key) {
-	switch k {
-	case keyEnter:
+func (ui *topUI) typeKey(key string) {
+	switch key {
+	case "Enter":
 		ui.typing = false
-	case keyEscape:
+	case "Esc":
 		ui.typing, ui.view.Filter = false, ""
-	case keyDelete:
+	case "Backspace":
 		if letters := []rune(ui.view.Filter); len(letters) > 0 {
 			ui.view.Filter = string(letters[:len(letters)-1])
 		}
 	default:
-		if k >= ' ' {
-			ui.view.Filter += string(rune(k))
+		if utf8.RuneCountInString(key) == 1 {
+			ui.view.Filter += key
 		}
 	}
 	ui.fromTop()
 	ui.share()
 }
 
-func (ui *topUI) draw() error {
+func (ui *topUI) draw() {
 	foot := "q quit  s sort  r reverse  / filter  p pause  up down scroll  enter opens"
 	switch {
 	case ui.typing:
@@ -301,5 +287,5 @@ func (ui *topUI) draw() error {
 	foot = cut(foot, ui.columns)
 	lines := topText(&ui.last, ui.view, max(ui.columns-2, 0), ui.rows-1, ui.paint)
 	lines = ui.marked(lines[:min(len(lines), max(ui.rows-1, 0))])
-	return ui.screen.Draw(append(lines, ui.paint(output.Faint, foot)))
+	ui.screen.draw(append(lines, ui.paint(output.Faint, foot)))
 }

@@ -83,9 +83,8 @@ func (w *Watch) show(ctx context.Context, screen *Screen, paint func(color, text
 	results := w.results(ctx)
 	var points []look.Point
 	var silence silence
-	columns, rows := screen.Size()
-	size := time.NewTicker(sizeEvery)
-	defer size.Stop()
+	late := time.NewTicker(lateEvery)
+	defer late.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -103,25 +102,18 @@ func (w *Watch) show(ctx context.Context, screen *Screen, paint func(color, text
 				points = append(points, r.point)
 				points = points[max(len(points)-keptPoints, 0):]
 			}
-		case key, ok := <-screen.Keys:
-			if !ok {
-				screen.Keys = nil
-			} else if key == 'q' || key == keyStop || w.opened && key == keyEscape {
-				return key == keyStop, nil
+		case event := <-screen.events:
+			if key := keyOf(event); key == "q" || key == "Ctrl-C" || w.opened && key == "Esc" {
+				return key == "Ctrl-C", nil
 			}
-		case <-size.C:
-			c, r := screen.Size()
-			if late := w.markSilence(&silence, points); c == columns && r == rows && !late {
+		case <-late.C:
+			if !w.markSilence(&silence, points) {
 				continue
 			}
-			columns, rows = c, r
 		}
-		if len(points) == 0 {
-			continue
-		}
-		lines := Graph(points, w.Interval, columns, rows, w.ASCII, paint)
-		if err := screen.Draw(lines); err != nil {
-			return true, err
+		if len(points) > 0 {
+			columns, rows := screen.Size()
+			screen.draw(Graph(points, w.Interval, columns, rows, w.ASCII, paint))
 		}
 	}
 }
