@@ -11,7 +11,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -30,6 +29,16 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 		c.Since = time.Now()
 		e.recall(ctx, l, c.Since)
 		return e.lanes.Run(ctx, &c)
+	})
+}
+
+// Changed says that the limiter of that config key was changed. Waiting callers ask at once, and its
+// leases end.
+func (e *Engine) Changed(key string) {
+	e.refusals.Changed(key)
+	e.visit(key, func(q *queue) {
+		q.endLeases()
+		q.nudge()
 	})
 }
 
@@ -108,80 +117,4 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 		return free, nil
 	}
 	return script.Integer(reply)
-}
-
-// Peek returns the figures that a request would get, and takes nothing.
-func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
-	b := &batch{rules: e.rules}
-	b.Add(permits, false, 0)
-	letters := e.rules.Flags()
-	if l.auditDue(e.clock.Now()) {
-		letters += "a"
-	}
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{script.Number(permits), l.Fallback, letters}})
-	if err != nil {
-		return limit.Decision{}, err
-	}
-	o, err := b.parseFigures(reply)
-	if err != nil {
-		return limit.Decision{}, err
-	}
-	a := b.Answers(nil, o.Outcome)[0]
-	switch {
-	case a.Exceeds:
-		return a.Decision, errExceeds(permits, a.Decision.Limit)
-	case !a.AtLeast:
-		return a.Decision, nil
-	}
-	wait, err := e.wait(ctx, l, permits)
-	if wait > 0 {
-		a.Decision.RetryAfter = wait
-	}
-	return a.Decision, err
-}
-
-// shortAge is age minus the possible difference between the clocks of client and server: a second,
-// and a thousandth in their pace.
-func shortAge(age time.Duration) time.Duration { return max(0, age-age/1000-time.Second) }
-
-// formatAge returns the age of an attempt in milliseconds, with room for what
-// clocks of two servers may differ by.
-func formatAge(age time.Duration) string {
-	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
-}
-
-// attemptWords are the arguments that describe the earlier attempts to a script.
-func attemptWords(a script.Attempt) (age, token string) {
-	if a.Age >= 0 {
-		age = formatAge(a.Age)
-	}
-	if !a.Repeated { // otherwise its page may have been done
-		token = a.Token
-	}
-	return age, token
-}
-
-// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256 members. Beyond
-// that, and if a busy limiter's oldest members leave faster than they are read, RetryAfter is early.
-const maxWaitPages = 64
-
-var errLongWait = errors.New("the wait was not found")
-
-// wait asks when so many permits will be free; 0 if it did not find out.
-func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
-	pages := 0
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func(string, []any) (more bool, err error) {
-		if pages++; pages == maxWaitPages {
-			return false, errLongWait
-		}
-		return true, nil
-	}})
-	switch {
-	case errors.Is(err, errLongWait), errors.Is(err, limit.ErrNotInitialized) && l.Fallback != "":
-		return 0, nil // if it has gone since, the next request sets it up again
-	case err != nil:
-		return 0, err
-	}
-	ms, err := script.Integer(reply)
-	return script.Millis(ms), err
 }

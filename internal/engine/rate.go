@@ -25,22 +25,6 @@ func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 	return rateOf(values), nil
 }
 
-// rateOf reads a rate in the form scripts use.
-func rateOf(values []int64) limit.Rate {
-	return limit.Rate{
-		Permits: values[0], Interval: script.Millis(values[1]), PerClient: values[2] == 1, KeepAlive: script.Millis(values[3]),
-	}
-}
-
-// RateWords are a rate in the form scripts use.
-func RateWords(r limit.Rate) []any {
-	kind := 0
-	if r.PerClient {
-		kind = 1
-	}
-	return []any{r.Permits, r.Interval.Milliseconds(), kind, r.KeepAlive.Milliseconds()}
-}
-
 // haveRate makes sure, once, that the limiter has the rate of its handle. It returns the rest of the
 // caller's timeout, if it has one.
 func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration) (left time.Duration, err error) {
@@ -90,66 +74,4 @@ func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
 		return fmt.Errorf("giving the limiter the rate of WithRate: %w", err)
 	}
 	return nil
-}
-
-// tellRate reports the rate in an answer if the handle wants another one, once for each rate found.
-func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
-	if l != nil && l.Want != nil && (permits != l.Rate.Permits || interval != l.Rate.Interval) {
-		e.differs(l, permits, interval)
-	}
-}
-
-// differs reports that the limiter has another rate than its handle.
-func (e *Engine) differs(l *Limiter, permits int64, interval time.Duration) {
-	e.happened(limit.Event{
-		Kind: limit.RateDiffers, Limiter: l.Observed,
-		Found: limit.Rate{Permits: permits, Interval: interval}, Want: limit.Rate{Permits: l.Rate.Permits, Interval: l.Rate.Interval},
-	}, once)
-}
-
-// comparePause is how long a handle waits before it compares its default with the limiter's again:
-// another program may have set up the limiter since.
-const comparePause = time.Minute
-
-// compareDue reports whether it is time to compare the handle's default with the one that set up the
-// limiter.
-func (l *Limiter) compareDue(now time.Time) bool {
-	return l.Fallback != "" && l.Want == nil && now.UnixNano() >= l.compared.Load()
-}
-
-// hasCompared records that a call sent then was answered, which compared them if that was due.
-func (l *Limiter) hasCompared(sent time.Time) {
-	if l.compareDue(sent) {
-		l.compared.Store(sent.Add(comparePause).UnixNano())
-	}
-}
-
-// olderDefault reads the answer of a script that found the default of a program that began
-// before. The words in front of it are the answer's name and, for several limiters, the limiter's
-// number.
-func olderDefault(reply any) (older limit.Rate, number int64, ok bool) {
-	words, _ := reply.([]any)
-	if len(words) != 5 && len(words) != 6 || words[0] != "default" {
-		return limit.Rate{}, 0, false
-	}
-	values, err := script.Integers(words[1:], 4)
-	if err != nil {
-		return limit.Rate{}, 0, false
-	}
-	return rateOf(values[len(values)-4:]), values[0], true
-}
-
-// gaveDefault records that the limiter's default was replaced, or another program was faster.
-func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
-	e.changed(l)
-	l.hasCompared(e.clock.Now())
-	if reply == int64(1) {
-		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
-	}
-}
-
-// gaveNoDefault returns the error for callers whose request waited for that call, which failed.
-func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
-	e.changed(l)
-	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
 }
