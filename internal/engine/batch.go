@@ -229,16 +229,11 @@ func (b *batch) answer(place int, o outcome, err error) answer {
 	if err != nil {
 		return answer{err: err}
 	}
-	told, permits := &b.answers[place], b.requests[place].Permits
+	told := &b.answers[place]
 	a := answer{AtLeast: told.AtLeast, Unasked: told.Unasked, sent: b.sent, keep: o.keep}
-	a.Decision = told.Decision
-	switch {
-	case told.Exceeds:
-		a.err = errExceeds(permits, a.Limit)
-	case a.Granted && b.UpTo:
-		a.Taken = min(o.Taken, b.Sum)
-	case a.Granted:
-		a.Taken = permits
+	a.Decision, a.Taken = told.Decision, told.Taken
+	if told.Exceeds {
+		a.err = errExceeds(b.requests[place].Permits, a.Limit)
 	}
 	return a
 }

@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -30,6 +33,29 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 		e.recall(ctx, l, c.Since)
 		return e.lanes.Run(ctx, &c)
 	})
+}
+
+// call runs f, which ends when ctx does. If f writes, the error then says that it was under way.
+func (e *Engine) call(ctx context.Context, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := e.Begin(); err != nil {
+		return nil, err
+	}
+	defer e.End()
+	reply, err := f()
+	if err == nil {
+		return reply, nil
+	}
+	ended := ctx.Err()
+	switch {
+	case ended == nil:
+		return nil, e.explain(keys.Names(), err)
+	case writes && errors.Is(err, script.ErrLost):
+		return nil, underWay(ended)
+	}
+	return nil, ended
 }
 
 // Changed says that the limiter of that config key was changed. Waiting callers ask at once, and its
@@ -68,29 +94,6 @@ func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error
 	return err
 }
 
-// call runs f, which ends when ctx does. If f writes, the error then says that it was under way.
-func (e *Engine) call(ctx context.Context, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if err := e.Begin(); err != nil {
-		return nil, err
-	}
-	defer e.End()
-	reply, err := f()
-	if err == nil {
-		return reply, nil
-	}
-	ended := ctx.Err()
-	switch {
-	case ended == nil:
-		return nil, e.explain(keys.Names(), err)
-	case writes && errors.Is(err, script.ErrLost):
-		return nil, underWay(ended)
-	}
-	return nil, ended
-}
-
 // TTL returns how many milliseconds the limiter lives: -1 if it lives forever, -2 if there is no
 // limiter.
 func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
@@ -117,4 +120,68 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 		return free, nil
 	}
 	return script.Integer(reply)
+}
+
+// Rate reads a limiter's rate.
+func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Config, Args: script.Constant{}})
+	if err != nil {
+		return limit.Rate{}, err
+	}
+	values, err := script.Integers(reply, 4)
+	if err != nil {
+		return limit.Rate{}, err
+	}
+	return rateOf(values), nil
+}
+
+// haveRate makes sure, once, that the limiter has the rate of its handle. It returns the rest of the
+// caller's timeout, if it has one.
+func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration) (left time.Duration, err error) {
+	if l.Want == nil || l.Want.set.Load() {
+		return timeout, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	var late <-chan time.Time
+	start := time.Now()
+	if timeout > 0 {
+		late = time.After(timeout + e.grace)
+	}
+	looked := l.Want.begin(func() error { return e.giveRate(context.WithoutCancel(ctx), l) })
+	select {
+	case <-looked.done:
+		return timeout - time.Since(start), looked.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-late:
+		return 0, lane.NoAnswer(time.Since(start), false)
+	}
+}
+
+// giveRate sets the limiter's rate if it is another one. The script has the same effect however often
+// it runs, so it is repeated.
+func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
+	set := func(only any) (reply any, err error) {
+		return e.Change(ctx, l, script.Call{Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), 1, only)), Repeat: true})
+	}
+	found, err := e.Rate(ctx, l)
+	if errors.Is(err, limit.ErrNotInitialized) {
+		var reply any
+		if reply, err = set("new"); err == nil && reply != int64(1) {
+			found, err = e.Rate(ctx, l) // an earlier try has set it, or another program
+		} else {
+			found = l.Rate
+		}
+	}
+	if err == nil && found != l.Rate {
+		if _, err = set(0); err == nil {
+			e.observer.Happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: found, Want: l.Rate})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("giving the limiter the rate of WithRate: %w", err)
+	}
+	return nil
 }

@@ -12,20 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// OnReply passes the result to the callers. If another client's member has the same short id, or the
-// limiter turned out not to be of type Overall, the batch is sent again, with a new identity.
-func (b *batch) OnReply(c *lane.Call) (again bool) {
-	if reply, _ := c.Outcome(); isWord(reply, "keys") && b.call.Keys != b.queue.keys {
-		b.limiter().overall.Store(nil)
-		b.prepare()
-		return true
-	}
-	return b.queue.engine.complete(b, &b.redo, c)
-}
-
-// one returns the only limiter, whatever number the answer has.
-func (b *batch) one(int64) *Limiter { return b.limiter() }
-
 // decision is what one call decides: a batch, or a try to take permits of several limiters.
 type decision interface {
 	prepare()                    // makes the call, with a new identity
@@ -66,6 +52,45 @@ func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 	return false
 }
 
+// isTaken reports whether the script found the call's identity at another member: those of old
+// layouts are short. No answer says so if it is in doubt whether an attempt has run.
+func isTaken(reply any, err error) bool {
+	if err != nil {
+		_, isAnswer := errors.AsType[redis.Error](err)
+		return isAnswer && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
+	}
+	return isWord(reply, "taken")
+}
+
+// gaveDefault records that the limiter's default was replaced, or another program was faster.
+func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
+	e.changed(l)
+	l.hasCompared(e.clock.Now())
+	if reply == int64(1) {
+		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
+	}
+}
+
+// gaveNoDefault returns the error for callers whose request waited for that call, which failed.
+func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
+	e.changed(l)
+	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
+}
+
+// OnReply passes the result to the callers. If another client's member has the same short id, or the
+// limiter turned out not to be of type Overall, the batch is sent again, with a new identity.
+func (b *batch) OnReply(c *lane.Call) (again bool) {
+	if reply, _ := c.Outcome(); isWord(reply, "keys") && b.call.Keys != b.queue.keys {
+		b.limiter().overall.Store(nil)
+		b.prepare()
+		return true
+	}
+	return b.queue.engine.complete(b, &b.redo, c)
+}
+
+// one returns the only limiter, whatever number the answer has.
+func (b *batch) one(int64) *Limiter { return b.limiter() }
+
 func (b *batch) finish(reply any, err error) {
 	l := b.limiter()
 	var o outcome
@@ -93,29 +118,4 @@ func (b *batch) finish(reply any, err error) {
 		}
 	}
 	b.queue.complete(b, o, err)
-}
-
-// isTaken reports whether the script found the call's identity at another member: those of old
-// layouts are short. No answer says so if it is in doubt whether an attempt has run.
-func isTaken(reply any, err error) bool {
-	if err != nil {
-		_, isAnswer := errors.AsType[redis.Error](err)
-		return isAnswer && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
-	}
-	return isWord(reply, "taken")
-}
-
-// gaveDefault records that the limiter's default was replaced, or another program was faster.
-func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
-	e.changed(l)
-	l.hasCompared(e.clock.Now())
-	if reply == int64(1) {
-		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
-	}
-}
-
-// gaveNoDefault returns the error for callers whose request waited for that call, which failed.
-func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
-	e.changed(l)
-	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
 }

@@ -9,14 +9,24 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// findings are what an answer says about the state that its script found.
-type findings int
-
 const (
 	repaired  findings = 1 << iota // damage, now repaired
 	foreign                        // grants or windows of Redissons that the Client's layout excludes
 	overruled                      // the default of a program that began later
 )
+
+// findings are what an answer says about the state that its script found.
+type findings int
+
+// outcome is the acquire script's answer to a batch.
+type outcome struct {
+	lane.Outcome
+
+	interval  time.Duration
+	keep      time.Duration // the keep-alive time, which the attempt restarted; 0 for none
+	windowEnd int64         // epoch ms, if the value counts a fixed window
+	findings  findings
+}
 
 // reportPause is how long an event that lasts is not reported again.
 const reportPause = time.Minute
@@ -59,15 +69,15 @@ func (e *Engine) happened(event limit.Event, pause time.Duration) {
 	}
 }
 
-// maxRedraws is how many identities are tried. That all of them are taken is next to
-// impossible.
-const maxRedraws = 16
-
 // isWord reports whether a script answered with just that word.
 func isWord(reply any, word string) bool {
 	words, _ := reply.([]any)
 	return len(words) == 1 && words[0] == word
 }
+
+// maxRedraws is how many identities are tried. That all of them are taken is next to
+// impossible.
+const maxRedraws = 16
 
 // rateOf reads a rate in the form scripts use.
 func rateOf(values []int64) limit.Rate {
@@ -130,14 +140,4 @@ func olderDefault(reply any) (older limit.Rate, number int64, ok bool) {
 		return limit.Rate{}, 0, false
 	}
 	return rateOf(values[len(values)-4:]), values[0], true
-}
-
-// outcome is the acquire script's answer to a batch.
-type outcome struct {
-	lane.Outcome
-
-	interval  time.Duration
-	keep      time.Duration // the keep-alive time, which the attempt restarted; 0 for none
-	windowEnd int64         // epoch ms, if the value counts a fixed window
-	findings  findings
 }

@@ -17,6 +17,12 @@ type grant struct {
 	windowEnd int64     // epoch ms, if the value counts a fixed window
 }
 
+// share is what one request, named by its place in the batch, was granted.
+type share struct {
+	place   int
+	permits int64
+}
+
 // held is a member of several grants. Its permits go back in one call at a time, so that a repeated
 // call can tell by the permits that are left whether it has run.
 type held struct {
@@ -30,34 +36,6 @@ type held struct {
 type returning struct {
 	grant
 	then func(error)
-}
-
-// share is what one request, named by its place in the batch, was granted.
-type share struct {
-	place   int
-	permits int64
-}
-
-// leased is a lease, with how to undo it and its figures.
-type leased struct {
-	*lease.Lease
-
-	rest    grant // the grant that goes back; the permits are set then
-	figures atomic.Pointer[figures]
-}
-
-// figures are what Redis last said about a limiter, less what its Client took since.
-type figures struct {
-	rate, free int64
-	interval   time.Duration
-	at         time.Time
-}
-
-// part is a number of permits of the lease, to be given back.
-func (a *leased) part(permits int64) grant {
-	part := a.rest
-	part.permits = permits
-	return part
 }
 
 // handleLease is the lease of one handle. The lock of the limiter's queue guards everything except
@@ -81,4 +59,26 @@ func (h *handleLease) end() time.Time {
 		return time.Time{}
 	}
 	return a.Sent.Add(a.Life)
+}
+
+// leased is a lease, with how to undo it and its figures.
+type leased struct {
+	*lease.Lease
+
+	rest    grant // the grant that goes back; the permits are set then
+	figures atomic.Pointer[figures]
+}
+
+// part is a number of permits of the lease, to be given back.
+func (a *leased) part(permits int64) grant {
+	part := a.rest
+	part.permits = permits
+	return part
+}
+
+// figures are what Redis last said about a limiter, less what its Client took since.
+type figures struct {
+	rate, free int64
+	interval   time.Duration
+	at         time.Time
 }

@@ -62,9 +62,8 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 			return false, &Error{Name: l.Name, Err: err}
 		}
 	}
-	to := e.lanes.Of(ctx, limiters[0].Config) // they are on one server
 	for _, l := range limiters {
-		q, err := e.enterBy(to, l, nil)
+		q, err := e.enter(ctx, l, nil)
 		if err != nil {
 			return false, err
 		}

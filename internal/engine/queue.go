@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,87 +45,10 @@ type queue struct {
 	jointWaiters jointWaiters
 }
 
-// held reports whether requests must wait for an exclusive job or a give-back.
-func (q *queue) held() bool {
-	return q.leases.returning() || len(q.leases.unused) > 0 || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
-}
-
-// next starts what can be done now. q.mu is held.
-func (q *queue) next(now time.Time) {
-	if q.returnUnused() || q.startJob(now) {
-		return
-	}
-	if !q.listed && q.hasWork(now) && !q.held() && q.calls < maxCalls {
-		q.listed = true
-		q.wave = q.lane.Load().Ready(q)
-	}
-	switch wait := q.line.dueAt.Sub(now); {
-	case q.line.count > 0 && !q.passing && wait > 0:
-		if q.timer == nil {
-			q.timer = time.AfterFunc(wait, q.poll)
-		} else {
-			q.timer.Reset(wait)
-		}
-		return
-	case q.line.count > 0 && !q.passing && q.listed && q.dueSince.IsZero():
-		q.dueSince = time.Now()
-	}
-	if q.timer != nil {
-		q.timer.Stop()
-	}
-}
-
-func (q *queue) poll() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.next(q.engine.clock.Now())
-}
-
-// hasWork reports whether there is something to send at this time.
-func (q *queue) hasWork(now time.Time) bool {
-	return len(q.gathered) > 0 || !q.passing && q.line.due(now)
-}
-
-// nudge says that permits may have become free: all who wait ask at once, and remembered refusals
-// end.
-func (q *queue) nudge() {
-	q.engine.refusals.Changed(q.config)
-	q.jointWaiters.wake()
-	q.freed++
-	q.line.nudge()
-	q.next(q.engine.clock.Now())
-}
-
-// close fails all requests that are not under way, and gives leases back.
-func (q *queue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-	q.jointWaiters.wake()
-	for r := range q.line.all() {
-		if r.State == lane.Gathered {
-			q.line.drop(r)
-			r.tell(answer{err: limit.ErrClosed})
-		}
-	}
-	for _, r := range q.gathered {
-		if r.State == lane.Gathered {
-			r.tell(answer{err: limit.ErrClosed})
-		}
-	}
-	q.gathered = nil
-	q.endLeases()
-	q.next(q.engine.clock.Now())
-}
-
 // enter counts a caller in at the limiter's queue, with its request if it has one, and leave counts
 // it out. An unused queue is removed.
 func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*queue, error) {
-	return e.enterBy(e.lanes.Of(ctx, l.Config), l, r)
-}
-
-// enterBy is like enter but uses the given lane.
-func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*queue, error) {
+	to := e.lanes.Of(ctx, l.Config)
 	if r != nil {
 		e.book.Used(r.Asked)
 	}
@@ -193,6 +117,57 @@ func (e *Engine) visit(key string, f func(q *queue)) {
 	}
 }
 
+// held reports whether requests must wait for an exclusive job or a give-back.
+func (q *queue) held() bool {
+	return q.leases.returning() || len(q.leases.unused) > 0 || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
+}
+
+// next starts what can be done now. q.mu is held.
+func (q *queue) next(now time.Time) {
+	if q.returnUnused() || q.startJob(now) {
+		return
+	}
+	if !q.listed && q.hasWork(now) && !q.held() && q.calls < maxCalls {
+		q.listed = true
+		q.wave = q.lane.Load().Ready(q)
+	}
+	switch wait := q.line.dueAt.Sub(now); {
+	case q.line.count > 0 && !q.passing && wait > 0:
+		if q.timer == nil {
+			q.timer = time.AfterFunc(wait, q.poll)
+		} else {
+			q.timer.Reset(wait)
+		}
+		return
+	case q.line.count > 0 && !q.passing && q.listed && q.dueSince.IsZero():
+		q.dueSince = time.Now()
+	}
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+}
+
+func (q *queue) poll() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.next(q.engine.clock.Now())
+}
+
+// hasWork reports whether there is something to send at this time.
+func (q *queue) hasWork(now time.Time) bool {
+	return len(q.gathered) > 0 || !q.passing && q.line.due(now)
+}
+
+// nudge says that permits may have become free: all who wait ask at once, and remembered refusals
+// end.
+func (q *queue) nudge() {
+	q.engine.refusals.Changed(q.config)
+	q.jointWaiters.wake()
+	q.freed++
+	q.line.nudge()
+	q.next(q.engine.clock.Now())
+}
+
 // freed says that permits of the limiter may have become free.
 func (e *Engine) freed(key string) {
 	e.refusals.Changed(key)
@@ -204,4 +179,39 @@ func (e *Engine) freed(key string) {
 func (e *Engine) noticed(key string) {
 	e.refusals.Changed(key)
 	e.visit(key, func(q *queue) { q.jointWaiters.wake() })
+}
+
+// close fails all requests that are not under way, and gives leases back.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.jointWaiters.wake()
+	for r := range q.line.all() {
+		if r.State == lane.Gathered {
+			q.line.drop(r)
+			r.tell(answer{err: limit.ErrClosed})
+		}
+	}
+	for _, r := range q.gathered {
+		if r.State == lane.Gathered {
+			r.tell(answer{err: limit.ErrClosed})
+		}
+	}
+	q.gathered = nil
+	q.endLeases()
+	q.next(q.engine.clock.Now())
+}
+
+// Waiting returns how many requests for the limiter of that config key are gathered or in line.
+func (e *Engine) Waiting(key string) int {
+	n := 0
+	e.visit(key, func(q *queue) {
+		for _, r := range slices.AppendSeq(slices.Clone(q.gathered), q.line.all()) {
+			if r.State == lane.Gathered {
+				n++
+			}
+		}
+	})
+	return n
 }
