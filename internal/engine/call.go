@@ -20,14 +20,14 @@ import (
 // Read makes a call that may run any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys, c.Repeat, c.Reads = cmp.Or(c.Keys, l.Keys), true, true
-	return e.call(ctx, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
+	return e.call(ctx, l, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
 // Change makes a call, once, that changes the limiter. Before it leases end, and after it waiting
 // callers ask again.
 func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys = cmp.Or(c.Keys, l.Keys)
-	return e.call(ctx, l.Keys, true, func() (any, error) {
+	return e.call(ctx, l, l.Keys, true, func() (any, error) {
 		defer e.changed(l)
 		c.Since = time.Now()
 		e.recall(ctx, l, c.Since)
@@ -36,8 +36,8 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 }
 
 // call runs f, which ends when ctx does. If f writes, the error then says that it was under way.
-func (e *Engine) call(ctx context.Context, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
-	if err := ctx.Err(); err != nil {
+func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
+	if err := cmp.Or(l.Err, ctx.Err()); err != nil {
 		return nil, err
 	}
 	if err := e.Begin(); err != nil {
