@@ -14,7 +14,7 @@ import (
 type asker RateLimiter
 
 func (l *asker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
-	if err = (*RateLimiter)(l).checkPermits(ctx, q.Permits); err != nil {
+	if err := (*RateLimiter)(l).checkPermits(ctx, q.Permits); err != nil {
 		return a, false, err
 	}
 	if q.Settled && l.client.rules.KeepsNoMembers() {
