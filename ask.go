@@ -13,34 +13,33 @@ import (
 // asker is a RateLimiter in the role of outage.Asker.
 type asker RateLimiter
 
-func (l *asker) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
-	err := (*RateLimiter)(l).checkPermits(ctx, q.Permits)
-	if err == nil && q.Settled && l.client.rules.KeepsNoMembers() {
-		err = l.client.rules.Unsupported(q.Call)
+func (l *asker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+	if err := (*RateLimiter)(l).checkPermits(ctx, q.Permits); err != nil {
+		return a, false, err
 	}
-	return limit.Decision{}, err
-}
-
-func (l *asker) AtHand(ctx context.Context, q outage.Question) (outage.Answer, bool) {
-	return l.client.engine.AtHand(ctx, &l.facts, q)
+	if q.Settled && l.client.rules.KeepsNoMembers() {
+		return a, false, l.client.rules.Unsupported(q.Call)
+	}
+	a, known = l.client.engine.AtHand(ctx, &l.facts, q)
+	return a, known, nil
 }
 
 func (l *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
-	return l.client.engine.Acquire(ctx, &l.facts, q)
+	a, err := l.client.engine.Acquire(ctx, &l.facts, q)
+	switch {
+	case err != nil:
+	case q.Figures:
+		l.learn(l.policy.Failure, &a.Decision)
+	default:
+		l.learn(l.policy.Failure, nil)
+	}
+	return a, err
 }
 
 func (l *asker) Fail(q outage.Question, err error) error { return (*RateLimiter)(l).fail(q.Call, err) }
 
 func (l *asker) Server(ctx context.Context, _ outage.Question) (*outage.Breaker, func() bool) {
 	return l.client.engine.Server(ctx, &l.facts)
-}
-
-func (l *asker) Learn(q outage.Question, a outage.Answer) {
-	if q.Figures && a.By == limit.FromRedis {
-		l.learn(*l.policy.Failure, &a.Decision)
-	} else {
-		l.learn(*l.policy.Failure, nil)
-	}
 }
 
 func (l *asker) Limiters(outage.Question) []outage.Limiter {
@@ -63,40 +62,40 @@ type jointAsker struct {
 	limiters []*RateLimiter
 }
 
-func (j *jointAsker) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
-	err := j.checkAll(j.limiters)
+func (j *jointAsker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+	err = j.checkAll(j.limiters)
 	switch {
 	case err != nil:
 	case q.Permits < 1 || q.Permits > MaxPermits:
 		err = fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, q.Permits, int64(MaxPermits))
 	case j.rules.KeepsNoMembers():
 		err = j.rules.Unsupported("TryAcquireAll")
+	case len(j.limiters) == 1:
+		return (*asker)(j.limiters[0]).AtHand(ctx, q)
 	default:
 		err = ctx.Err()
 	}
-	return limit.Decision{}, err
+	return a, false, err
 }
 
-func (j *jointAsker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool) {
-	if len(j.limiters) > 1 {
-		return a, false
-	}
-	return (*asker)(j.limiters[0]).AtHand(ctx, q)
-}
-
-func (j *jointAsker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
-	if len(j.limiters) == 1 {
-		l := j.limiters[0]
-		a, err := j.engine.Acquire(ctx, &l.facts, q)
-		return a, l.blame(err)
-	}
+func (j *jointAsker) Ask(ctx context.Context, q outage.Question) (a outage.Answer, err error) {
 	facts := make([]*engine.Limiter, len(j.limiters))
 	for i, l := range j.limiters {
 		facts[i] = &l.facts
 	}
-	granted, err := j.engine.AcquireAll(ctx, facts, q.Permits, q.Timeout)
-	// One that waits may have been refused before.
-	return outage.Answer{Decision: limit.Decision{Granted: granted}, By: limit.FromRedis, Unanswered: !q.Waits}, err
+	if len(facts) == 1 {
+		a, err = j.engine.Acquire(ctx, facts[0], q)
+		err = j.limiters[0].blame(err)
+	} else {
+		a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
+		a.Granted, err = j.engine.AcquireAll(ctx, facts, q.Permits, q.Timeout)
+	}
+	for _, l := range j.limiters {
+		if err == nil {
+			(*asker)(l).learn(j.options.Failure, nil)
+		}
+	}
+	return a, err
 }
 
 // Fail adds to an error of the call which limiter caused it, if one did.
@@ -112,12 +111,6 @@ func (j *jointAsker) Fail(q outage.Question, err error) error {
 
 func (j *jointAsker) Server(ctx context.Context, _ outage.Question) (*outage.Breaker, func() bool) {
 	return j.engine.Server(ctx, &j.limiters[0].facts)
-}
-
-func (j *jointAsker) Learn(outage.Question, outage.Answer) {
-	for _, l := range j.limiters {
-		(*asker)(l).learn(*j.options.Failure, nil)
-	}
 }
 
 func (j *jointAsker) Limiters(q outage.Question) (all []outage.Limiter) {

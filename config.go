@@ -148,7 +148,7 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 			opt(&o)
 		}
 	}
-	if o.keepState && l.err == nil && l.client.rules.KeepsNoMembers() {
+	if o.keepState && l.facts.Err == nil && l.client.rules.KeepsNoMembers() {
 		return false, l.client.rules.Unsupported("KeepState")
 	}
 	reply, err := l.change(ctx, lua.SetRate, script.Paged(append(cfg.args(), flag(o.keepState), flag(updateOnly))))
@@ -158,9 +158,6 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 // Config returns the limiter's rate, or ErrNotInitialized if it has none.
 func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	const op = "Config"
-	if l.err != nil {
-		return Config{}, l.fail(op, l.err)
-	}
 	found, err := l.client.engine.Rate(ctx, &l.facts)
 	if err != nil {
 		return Config{}, l.fail(op, err)

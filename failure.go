@@ -62,7 +62,10 @@ func (l *asker) rule() local.Rule {
 
 // learn makes the handle read the limiter's rate, for use while Redis does not answer. The
 // figures of a decision, if there are any, show whether the rate is another than before.
-func (l *asker) learn(how limit.Failure, figures *limit.Decision) {
+func (l *asker) learn(how *limit.Failure, figures *limit.Decision) {
+	if how == nil {
+		return
+	}
 	if _, isLocal := how.Local(); !isLocal {
 		return
 	}

@@ -154,7 +154,7 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 		l = k.client.RateLimiter(k.prefix+key, k.opts...)
 		l.facts.Observed = k.prefix
 		if err := cmp.Or(k.err, k.checkKey(key, l.keys.Config)); err != nil {
-			l.err = errors.Join(err, l.err)
+			l.facts.Err = errors.Join(err, l.facts.Err)
 			return l
 		}
 	}

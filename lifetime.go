@@ -54,7 +54,7 @@ func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 // TTL reports whether the limiter expires, and in what time; ttl is 0 if it does not expire. The
 // error is ErrNotInitialized if the limiter does not exist.
 func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool, err error) {
-	ms, err := l.ttl(ctx)
+	ms, err := l.client.engine.TTL(ctx, &l.facts)
 	if ms == noLimiter && err == nil {
 		err = fmt.Errorf("%w; call TrySetRate first", ErrNotInitialized)
 	}
@@ -72,16 +72,8 @@ const (
 
 // Exists reports whether the limiter has a rate.
 func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
-	ms, err := l.ttl(ctx)
+	ms, err := l.client.engine.TTL(ctx, &l.facts)
 	return err == nil && ms != noLimiter, l.fail("Exists", err)
-}
-
-// ttl returns the script's answer: milliseconds, noEnd or noLimiter.
-func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
-	if l.err != nil {
-		return 0, l.err
-	}
-	return l.client.engine.TTL(ctx, &l.facts)
 }
 
 // Delete removes the limiter, configuration included, whatever its keys hold, and reports whether
@@ -102,8 +94,8 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	if newName == "" || mapped == "" {
 		return l.fail(op, fmt.Errorf("%w: the new name is empty", ErrInvalidConfig))
 	}
-	if l.err != nil {
-		return l.fail(op, l.err)
+	if l.facts.Err != nil {
+		return l.fail(op, l.facts.Err)
 	}
 	target := redisson.KeysOf(mapped, l.client.id)
 	switch _, isRing := l.client.rdb.(*redis.Ring); {
@@ -140,8 +132,8 @@ const (
 func (c *Client) Migrate(ctx context.Context, name string) (members int64, err error) {
 	l := c.RateLimiter(name)
 	const op = "Migrate"
-	if l.err != nil {
-		return 0, l.fail(op, l.err)
+	if l.facts.Err != nil {
+		return 0, l.fail(op, l.facts.Err)
 	}
 	if c.rules.Layout < codec.LayoutD1 {
 		return 0, l.fail(op, fmt.Errorf("%w: Redisson %s, which WithRedissonVersion names, can't read the newest layout: upgrade it first, and name 3.17.0 or newer",

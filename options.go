@@ -36,6 +36,24 @@ type clientOption func(*Client) error
 
 func (o clientOption) client(c *Client) error { return o(c) }
 
+// setting sets values of a Client, unless err says why they are bad.
+func setting(err error, set func(*Client)) Option {
+	return clientOption(func(c *Client) error {
+		if err == nil {
+			set(c)
+		}
+		return err
+	})
+}
+
+// invalid returns ErrInvalidConfig if a value is bad.
+func invalid(bad bool, format string, args ...any) error {
+	if !bad {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrInvalidConfig, fmt.Sprintf(format, args...))
+}
+
 type limiterOption func(*RateLimiter) error
 
 func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
@@ -45,13 +63,7 @@ func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
 // It must not be the id of a Redisson instance: without a KeepAlive time the permits' keys expire an
 // interval after this Client last used them, and what that instance has taken since would be lost.
 func WithClientID(id string) Option {
-	return clientOption(func(c *Client) error {
-		if id == "" {
-			return fmt.Errorf("%w: WithClientID: the id is empty", ErrInvalidConfig)
-		}
-		c.id = id
-		return nil
-	})
+	return setting(invalid(id == "", "WithClientID: the id is empty"), func(c *Client) { c.id = id })
 }
 
 // WithClientName sets the name, such as "orders-7f9c", under which rrl show and package
@@ -63,25 +75,13 @@ func WithClientID(id string) Option {
 // permits and once an hour of use; it is known for two days after that. This happens in the
 // background and never fails a call: [limit.NameNotNoted] reports errors. An ACL must allow that key.
 func WithClientName(name string) Option {
-	return clientOption(func(c *Client) error {
-		if err := clients.CheckName(name); err != nil {
-			return err
-		}
-		c.name = name
-		return nil
-	})
+	return setting(clients.CheckName(name), func(c *Client) { c.name = name })
 }
 
 // WithNameMapper sets how a limiter's name becomes its name in Redis, for example by a prefix, as
 // Redisson's NameMapper does. The same name must always become the same.
 func WithNameMapper(mapper func(name string) string) Option {
-	return clientOption(func(c *Client) error {
-		if mapper == nil {
-			return fmt.Errorf("%w: WithNameMapper: the mapper is nil", ErrInvalidConfig)
-		}
-		c.mapper = mapper
-		return nil
-	})
+	return setting(invalid(mapper == nil, "WithNameMapper: the mapper is nil"), func(c *Client) { c.mapper = mapper })
 }
 
 // WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time
@@ -109,13 +109,9 @@ func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(
 // Ring, round trips use the clients of its nodes, so hooks of the whole do not see them. An ACL must
 // allow the command wait.
 func WithReplicas(n int, wait time.Duration) Option {
-	return clientOption(func(c *Client) error {
-		if n < 1 || wait < time.Millisecond || wait%time.Millisecond != 0 {
-			return fmt.Errorf("%w: WithReplicas: %d replicas within %v: at least 1, and a whole number of milliseconds, at least 1", ErrInvalidConfig, n, wait)
-		}
-		c.replicas, c.replicasWait = n, wait
-		return nil
-	})
+	err := invalid(n < 1 || wait < time.Millisecond || wait%time.Millisecond != 0,
+		"WithReplicas: %d replicas within %v: at least 1, and a whole number of milliseconds, at least 1", n, wait)
+	return setting(err, func(c *Client) { c.replicas, c.replicasWait = n, wait })
 }
 
 // WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that shares the Client's
@@ -134,14 +130,8 @@ func WithReplicas(n int, wait time.Duration) Option {
 //
 // docs/compatibility.md has a table of versions that can share a limiter with each other.
 func WithRedissonVersion(version string) Option {
-	return clientOption(func(c *Client) error {
-		r, err := redisson.RulesFor(version)
-		if err != nil {
-			return err
-		}
-		c.rules = r
-		return nil
-	})
+	rules, err := redisson.RulesFor(version)
+	return setting(err, func(c *Client) { c.rules = rules })
 }
 
 // WithDefault sets the rate of a limiter that has none, in the round trip of the first request for

@@ -97,8 +97,8 @@ func (l *RateLimiter) decide(ctx context.Context, q outage.Question) (outage.Ans
 // checkPermits returns an error if asking Redis for that many permits makes no sense.
 func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 	switch {
-	case l.err != nil:
-		return l.err
+	case l.facts.Err != nil:
+		return l.facts.Err
 	case permits < 1 || permits > MaxPermits:
 		return fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, permits, int64(MaxPermits))
 	}
@@ -117,8 +117,8 @@ func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 // of any other handle does not see them.
 func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	const op = "Release"
-	if l.err != nil {
-		return l.fail(op, l.err)
+	if l.facts.Err != nil {
+		return l.fail(op, l.facts.Err)
 	}
 	if permits < 0 || permits > MaxRate {
 		return l.fail(op, fmt.Errorf("%w: %d is not between 0 and %d", ErrInvalidPermits, permits, int64(MaxRate)))
@@ -156,9 +156,6 @@ func (l *RateLimiter) Reset(ctx context.Context) error {
 
 // AvailablePermits returns how many permits are free now.
 func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
-	if l.err != nil {
-		return 0, l.fail("AvailablePermits", l.err)
-	}
 	free, err := l.client.engine.Available(ctx, &l.facts)
 	return max(0, free), l.fail("AvailablePermits", err)
 }
@@ -201,8 +198,8 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 			return fmt.Errorf("%w: limiter %d of %d is nil", ErrInvalidConfig, i+1, len(limiters))
 		case l.client != c:
 			return l.blame(fmt.Errorf("%w: the limiter is a handle of another Client", ErrInvalidConfig))
-		case l.err != nil:
-			return l.blame(l.err)
+		case l.facts.Err != nil:
+			return l.blame(l.facts.Err)
 		}
 		for _, key := range l.facts.Keys.Names() {
 			other := owners[key]

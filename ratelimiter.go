@@ -110,15 +110,15 @@ var begun atomic.Int64
 // RateLimiter returns a handle of the limiter called name. It does no I/O; handles of one name share one
 // line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
-	l := &RateLimiter{client: c, policy: c.policy, err: c.err}
-	l.facts.Name, l.facts.Observed = name, name
+	l := &RateLimiter{client: c, policy: c.policy}
+	l.facts.Name, l.facts.Observed, l.facts.Err = name, name, c.err
 	mapped := c.mapper(name)
 	if name == "" || mapped == "" {
-		l.err = errors.Join(l.err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
+		l.facts.Err = errors.Join(l.facts.Err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
 	}
 	l.keys = redisson.KeysOf(mapped, c.id)
 	l.facts.Config, l.facts.Keys = l.keys.Config, script.KeysOf(l.keys.List()...)
-	l.err = errors.Join(l.err, l.apply(opts), l.checkLease())
+	l.facts.Err = errors.Join(l.facts.Err, l.apply(opts), l.checkLease())
 	return l
 }
 
@@ -137,7 +137,6 @@ type RateLimiter struct {
 	client *Client
 	facts  engine.Limiter
 	keys   redisson.Keys
-	err    error // of the options or the name
 
 	policy *outage.Policy // the Client's, unless an option says otherwise
 	known  rate
@@ -157,13 +156,10 @@ func (l *RateLimiter) Name() string { return l.facts.Name }
 
 // Err returns the error that every call returns if the name, or an option of the handle or its Client, is
 // bad, and nil otherwise. It does no I/O.
-func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.err) }
+func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.facts.Err) }
 
 // change runs a script that changes the limiter, once.
 func (l *RateLimiter) change(ctx context.Context, s *lua.Script, args script.Arguments) (any, error) {
-	if l.err != nil {
-		return nil, l.err
-	}
 	return l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
 }
 

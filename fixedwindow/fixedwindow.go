@@ -119,12 +119,12 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 }
 
 // ask returns the call that decides a batch.
-func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
+func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
 	keys := script.KeysOf(key)
 	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
 	q.Script, q.Keys = lua.FixedWindow, keys
 	q.Args = script.Constant(b.Args([]any{script.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()}))
-	return q, nil
+	return q
 }
 
 func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {

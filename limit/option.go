@@ -30,50 +30,44 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
+// option sets values, unless err says why they are bad.
+func option(err error, set func(*Options)) Option {
+	return func(o *Options) error {
+		if err == nil {
+			set(o)
+		}
+		return err
+	}
+}
+
+// invalid returns ErrInvalidConfig if a value is bad.
+func invalid(bad bool, format string, args ...any) error {
+	if !bad {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrInvalidConfig, fmt.Sprintf(format, args...))
+}
+
 // WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time
 // before it is sent included. After that the call returns [ErrUnavailable]. The default is 3 seconds, the
 // least 3 milliseconds.
 func WithCallTimeout(d time.Duration) Option {
-	return func(o *Options) error {
-		if d < 3*time.Millisecond {
-			return fmt.Errorf("%w: WithCallTimeout: %v is below 3ms", ErrInvalidConfig, d)
-		}
-		o.CallTimeout = d
-		return nil
-	}
+	return option(invalid(d < 3*time.Millisecond, "WithCallTimeout: %v is below 3ms", d), func(o *Options) { o.CallTimeout = d })
 }
 
 // WithName sets the limiter's name for observers. The default is the name of its package.
 func WithName(name string) Option {
-	return func(o *Options) error {
-		if name == "" {
-			return fmt.Errorf("%w: WithName: the name is empty", ErrInvalidConfig)
-		}
-		o.Name = name
-		return nil
-	}
+	return option(invalid(name == "", "WithName: the name is empty"), func(o *Options) { o.Name = name })
 }
 
 // WithObserver sets the [Observer] that receives what the limiter does.
 func WithObserver(observer Observer) Option {
-	return func(o *Options) error {
-		if observer == nil {
-			return fmt.Errorf("%w: WithObserver: the observer is nil", ErrInvalidConfig)
-		}
-		o.Observer = observer
-		return nil
-	}
+	return option(invalid(observer == nil, "WithObserver: the observer is nil"), func(o *Options) { o.Observer = observer })
 }
 
 // WithLogger sets the log for rare events: see [EventKind].
 func WithLogger(log *slog.Logger) Option {
-	return func(o *Options) error {
-		if log == nil {
-			return fmt.Errorf("%w: WithLogger: the logger is nil", ErrInvalidConfig)
-		}
-		o.Logger = log
-		return nil
-	}
+	return option(invalid(log == nil, "WithLogger: the logger is nil"), func(o *Options) { o.Logger = log })
 }
 
 // WithFailure sets what answers while Redis does not decide, in place of [ErrUnavailable]. After three
@@ -93,8 +87,5 @@ func WithFailure(f Failure) Option {
 // do. What it would have refused, or could not decide, is granted and not charged. Calls with mistakes,
 // and calls whose context ends, still return errors.
 func WithShadow() Option {
-	return func(o *Options) error {
-		o.Shadow = true
-		return nil
-	}
+	return option(nil, func(o *Options) { o.Shadow = true })
 }

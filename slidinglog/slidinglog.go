@@ -162,12 +162,12 @@ func (l *Limiter) check(key string) error {
 
 // ask returns the call that decides a batch. The script reads the threshold if the server allows
 // that; otherwise a call before does.
-func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
+func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
 	switch {
 	case l.cfg.Thresholds == "":
-		return l.question(script.KeysOf(key), key, l.cfg.Limit, b), nil
+		return l.question(script.KeysOf(key), key, l.cfg.Limit, b)
 	case l.apart.Load() || !l.lanes.Conn().Together(key, l.cfg.Thresholds):
-		return l.askApart(key, b), nil
+		return l.askApart(key, b)
 	}
 	q := l.question(script.KeysOf(key, l.cfg.Thresholds), key, l.cfg.Limit, b)
 	read := q.Read
@@ -179,7 +179,7 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 		}
 		return v, err
 	}
-	return q, nil
+	return q
 }
 
 // askApart returns the call that reads the threshold. The batch is then decided by that.

@@ -94,7 +94,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	l := &Limiter{cfg: cfg, lanes: lanes}
 	l.table = lane.NewQueues(lanes, lane.Rule{
 		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
-		Usual: cfg.Capacity, Window: l.Window(), Check: check, Beside: l.beside, Ask: l.ask,
+		Usual: cfg.Capacity, Window: l.Window(), Check: l.check, Second: timeSuffix, Ask: l.ask,
 	})
 	return l
 }
@@ -160,38 +160,28 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 	return a.Decision, a.Undo, err
 }
 
-// check returns an error for a key that can't be used: it would be another bucket's second.
-func check(key string) error {
-	other := strings.TrimSuffix(key, timeSuffix)
-	if other == key || other == "" {
-		return nil
+// check returns an error for a key that can't be used: it would be another bucket's second, or its own
+// second, where the bucket's time is, would be in another place.
+func (l *Limiter) check(key string) error {
+	if other := strings.TrimSuffix(key, timeSuffix); other != key && other != "" {
+		return fmt.Errorf("%w: the bucket of the key %q keeps its time here: give keys that others choose a hash tag, as in %q",
+			limit.ErrInvalidConfig, other, "{"+key+"}")
 	}
-	return fmt.Errorf("%w: the bucket of the key %q keeps its time here: give keys that others choose a hash tag, as in %q",
-		limit.ErrInvalidConfig, other, "{"+key+"}")
-}
-
-// beside returns the key of a bucket's time, which must be in the same place as the tokens.
-func (l *Limiter) beside(key string) (string, error) {
-	second := key + timeSuffix
-	if l.lanes.Conn().Sharded() && !l.lanes.Conn().Together(key, second) {
-		return "", fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, []string{key, second}, advice(key))
+	if second := key + timeSuffix; l.lanes.Conn().Sharded() && !l.lanes.Conn().Together(key, second) {
+		return fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, []string{key, second}, advice(key))
 	}
-	return second, nil
+	return nil
 }
 
 // ask returns the call that decides a batch.
-func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
-	second, err := l.beside(key)
-	if err != nil {
-		return nil, err
-	}
-	keys, c := script.KeysOf(key, second), l.cfg
+func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
+	keys, c := script.KeysOf(key, key+timeSuffix), l.cfg
 	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
 	q.Script, q.Keys = lua.TokenBucket, keys
 	q.Args = script.Constant(b.Args([]any{
 		c.Capacity, c.Refill, int64(c.Interval / time.Second), c.Borrow, c.fill().Milliseconds(),
 	}))
-	return q, nil
+	return q
 }
 
 func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {

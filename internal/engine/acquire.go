@@ -2,12 +2,14 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // AtHand answers without a round trip, if it can: from permits that the handle has taken ahead,
@@ -21,7 +23,7 @@ func (e *Engine) AtHand(ctx context.Context, l *Limiter, q outage.Question) (a o
 	}
 	a.By = limit.FromMemory
 	switch {
-	case q.Waits || hasLease(l):
+	case q.Waits || l.prefetched.lasts():
 	case q.Figures:
 		a.Decision, known = l.Refusals.Decision(leastOf(q))
 	default:
@@ -38,7 +40,7 @@ func (e *Engine) Knows(ctx context.Context, l *Limiter, permits int64, waits boo
 	if from, _ := e.takeAhead(ctx, l, permits); from != nil {
 		return true, true
 	}
-	return false, !waits && !hasLease(l) && l.Refusals.Refuses(permits)
+	return false, !waits && !l.prefetched.lasts() && l.Refusals.Refuses(permits)
 }
 
 // leastOf returns how many permits are refused if the question is refused.
@@ -117,4 +119,59 @@ func (e *Engine) confirm(ctx context.Context, l *Limiter) {
 	if until := l.Refusals.Until(); l.Channel != "" && !until.IsZero() {
 		e.notices.Listen(l.Channel, l.Config, e.clock.Machine(until))
 	}
+}
+
+// Peek returns the figures that a request would get, and takes nothing.
+func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
+	b := &batch{rules: e.rules}
+	b.Add(permits, false, 0)
+	letters := e.rules.Flags()
+	if l.auditDue(e.clock.Now()) {
+		letters += "a"
+	}
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{script.Number(permits), l.Fallback, letters}})
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	o, err := b.parseFigures(reply)
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	a := b.Answers(nil, o.Outcome)[0]
+	switch {
+	case a.Exceeds:
+		return a.Decision, errExceeds(permits, a.Decision.Limit)
+	case !a.AtLeast:
+		return a.Decision, nil
+	}
+	wait, err := e.wait(ctx, l, permits)
+	if wait > 0 {
+		a.Decision.RetryAfter = wait
+	}
+	return a.Decision, err
+}
+
+// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256 members. Beyond
+// that, and if a busy limiter's oldest members leave faster than they are read, RetryAfter is early.
+const maxWaitPages = 64
+
+var errLongWait = errors.New("the wait was not found")
+
+// wait asks when so many permits will be free; 0 if it did not find out.
+func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
+	pages := 0
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func(string, []any) (more bool, err error) {
+		if pages++; pages == maxWaitPages {
+			return false, errLongWait
+		}
+		return true, nil
+	}})
+	switch {
+	case errors.Is(err, errLongWait), errors.Is(err, limit.ErrNotInitialized) && l.Fallback != "":
+		return 0, nil // if it has gone since, the next request sets it up again
+	case err != nil:
+		return 0, err
+	}
+	ms, err := script.Integer(reply)
+	return script.Millis(ms), err
 }

@@ -1,17 +1,14 @@
 package engine
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -143,7 +140,7 @@ func (b *batch) prepare() {
 // Append appends the arguments of the acquire script.
 func (b *batch) Append(all []any, a script.Attempt) []any {
 	before := len(all)
-	age, token := attemptWords(a)
+	age, token := a.Words()
 	all = append(all, b.word, script.Number(b.Sum), b.fallback, b.flags(), age, token)
 	if b.Count > 1 {
 		all = b.Args(append(all, b.Line))
@@ -175,124 +172,11 @@ func (b *batch) flags() string {
 	return flags + b.rules.Flags()
 }
 
-// OnReply passes the result to the callers. If another client's member has the same short id, or the
-// limiter turned out not to be of type Overall, the batch is sent again, with a new identity.
-func (b *batch) OnReply(c *lane.Call) (again bool) {
-	if reply, _ := c.Outcome(); isWord(reply, "keys") && b.call.Keys != b.queue.keys {
-		b.limiter().overall.Store(nil)
-		b.prepare()
-		return true
-	}
-	return b.queue.engine.complete(b, &b.redo, c)
-}
-
-// one returns the only limiter, whatever number the answer has.
-func (b *batch) one(int64) *Limiter { return b.limiter() }
-
-// decision is what one call decides: a batch, or a try to take permits of several limiters.
-type decision interface {
-	prepare()                    // makes the call, with a new identity
-	one(number int64) *Limiter   // the limiter with that number in an answer; nil if there is none
-	finish(reply any, err error) // passes the result to the callers
-}
-
 // redo is why the call of a decision was made again.
 type redo struct {
 	redraws  int        // how often the identity was taken
 	replaces *Limiter   // the limiter whose default the call replaces, or nil
 	older    limit.Rate // that default
-}
-
-// complete makes a decision's call again if that is due; otherwise it passes the result to the
-// callers.
-func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
-	reply, err := c.Outcome()
-	if r.replaces != nil {
-		if err == nil {
-			e.gaveDefault(r.replaces, r.older, reply)
-			r.replaces = nil
-			d.prepare()
-			return true
-		}
-	} else if older, number, ok := olderDefault(reply); ok && d.one(number) != nil {
-		l := d.one(number)
-		r.replaces, r.older = l, older
-		// It keeps permits in use, and has the same effect however often it runs.
-		args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), l.Fallback))
-		*c = lane.Call{Call: script.Call{Script: lua.SetRate, Keys: l.Keys, Args: args, Repeat: true}, Owner: c.Owner, Requests: c.Requests}
-		return true
-	}
-	switch {
-	case isTaken(reply, err) && r.redraws < maxRedraws:
-		r.redraws++
-		e.ids.Skip()
-		d.prepare()
-		return true
-	case isWrongType(err):
-		go d.finish(reply, err)
-	default:
-		d.finish(reply, err)
-	}
-	return false
-}
-
-func (b *batch) finish(reply any, err error) {
-	l := b.limiter()
-	var o outcome
-	switch {
-	case b.redo.replaces != nil:
-		err = b.queue.engine.gaveNoDefault(l, err)
-	case err != nil:
-		err = b.queue.engine.explain(b.queue.keys.Names(), err)
-	default:
-		if _, short := reply.(int64); short && l.overall.Load() == nil {
-			l.overall.Store(l.Keys.Pick(0, 1, 3))
-		}
-		o, err = b.parse(reply)
-		b.queue.engine.found(l, o.findings)
-		if err == nil && b.compares {
-			l.hasCompared(b.sent)
-			if o.findings&overruled != 0 {
-				b.queue.engine.differs(l, o.Limit, o.interval)
-			}
-		}
-		if _, figures := reply.([]any); figures && err == nil {
-			for _, r := range b.requests {
-				b.queue.engine.tellRate(r.limiter, o.Limit, o.interval)
-			}
-		}
-	}
-	b.queue.complete(b, o, err)
-}
-
-// maxRedraws is how many identities are tried. That all of them are taken is next to
-// impossible.
-const maxRedraws = 16
-
-// isWord reports whether a script answered with just that word.
-func isWord(reply any, word string) bool {
-	words, _ := reply.([]any)
-	return len(words) == 1 && words[0] == word
-}
-
-// isTaken reports whether the script found the call's identity at another member: those of old
-// layouts are short. No answer says so if it is in doubt whether an attempt has run.
-func isTaken(reply any, err error) bool {
-	if err != nil {
-		_, isAnswer := errors.AsType[redis.Error](err)
-		return isAnswer && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
-	}
-	return isWord(reply, "taken")
-}
-
-// outcome is the acquire script's answer to a batch.
-type outcome struct {
-	lane.Outcome
-
-	interval  time.Duration
-	keep      time.Duration // the keep-alive time, which the attempt restarted; 0 for none
-	windowEnd int64         // epoch ms, if the value counts a fixed window
-	findings  findings
 }
 
 func (b *batch) parse(reply any) (o outcome, err error) {
@@ -345,42 +229,44 @@ func (b *batch) answer(place int, o outcome, err error) answer {
 	if err != nil {
 		return answer{err: err}
 	}
-	told, permits := &b.answers[place], b.requests[place].Permits
+	told := &b.answers[place]
 	a := answer{AtLeast: told.AtLeast, Unasked: told.Unasked, sent: b.sent, keep: o.keep}
-	a.Decision = told.Decision
-	switch {
-	case told.Exceeds:
-		a.err = errExceeds(permits, a.Limit)
-	case a.Granted && b.UpTo:
-		a.Taken = min(o.Taken, b.Sum)
-	case a.Granted:
-		a.Taken = permits
+	a.Decision, a.Taken = told.Decision, told.Taken
+	if told.Exceeds {
+		a.err = errExceeds(b.requests[place].Permits, a.Limit)
 	}
 	return a
 }
 
-func errExceeds(permits, rate int64) error {
-	return fmt.Errorf("%w: %d permits of %d an interval; ask for fewer or raise the rate", limit.ErrPermitsExceedRate, permits, rate)
+// prefetch is the permits that a batch takes ahead.
+type prefetch struct {
+	limiter *Limiter // nil if there is no lease
+	permits int64
+	ends    int            // how often leases had been ended before
+	before  refusal.Moment // when it was asked for
 }
 
-// letGoAll counts out the callers of a finished batch, all at once, and wakes them. With a test's
-// clock they count themselves out when they go on. q.mu is held.
-func (e *Engine) letGoAll(b *batch) {
-	e.mu.Lock()
-	gone := 0
-	for _, r := range b.requests {
-		if r.State == lane.Answered && !r.byBatch {
-			r.byBatch = e.clock == nil
-		}
-		if r.byBatch {
-			gone++
-		}
-	}
-	e.leaveLocked(b.queue, gone)
-	e.mu.Unlock()
-	for _, r := range b.requests {
-		if r.State == lane.Answered {
-			r.TellBefore(b.call.Wave())
+// grants returns what some requests of a batch were granted, and permits that were taken ahead.
+func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
+	all := grant{permits: ahead, sent: b.sent, windowEnd: o.windowEnd}
+	var each []grant
+	for _, s := range shares {
+		one := all
+		one.permits = s.permits
+		all.permits += one.permits
+		if b.member != nil && !b.rules.Merge {
+			one.member = redisson.WithPermits(redisson.Later(b.member, s.place), one.permits)
+			each = append(each, one)
 		}
 	}
+	if each != nil || all.permits == 0 {
+		return each
+	}
+	if b.member != nil {
+		if b.held == nil {
+			b.held = &held{left: o.Taken}
+		}
+		all.member, all.held = b.member, b.held
+	}
+	return []grant{all}
 }

@@ -108,9 +108,9 @@ func toldBy(answers []answer) []told {
 	var all []told
 	for _, a := range answers {
 		all = append(all, told{
-			granted:   a.Decision.Granted,
+			granted:   a.Granted,
 			exceeds:   errors.Is(a.err, limit.ErrPermitsExceedRate),
-			remaining: a.Decision.Remaining,
+			remaining: a.Remaining,
 		})
 	}
 	return all
@@ -151,7 +151,7 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 	}
 	var got []row
 	for _, a := range answers {
-		got = append(got, row{a.Decision.Granted, a.AtLeast, a.Unasked, a.Decision.RetryAfter})
+		got = append(got, row{a.Granted, a.AtLeast, a.Unasked, a.RetryAfter})
 	}
 	assert.Equal(t, []row{
 		{granted: true},

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -18,18 +20,51 @@ import (
 // Read makes a call that may run any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys, c.Repeat, c.Reads = cmp.Or(c.Keys, l.Keys), true, true
-	return e.call(ctx, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
+	return e.call(ctx, l, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
 // Change makes a call, once, that changes the limiter. Before it leases end, and after it waiting
 // callers ask again.
 func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys = cmp.Or(c.Keys, l.Keys)
-	return e.call(ctx, l.Keys, true, func() (any, error) {
+	return e.call(ctx, l, l.Keys, true, func() (any, error) {
 		defer e.changed(l)
 		c.Since = time.Now()
 		e.recall(ctx, l, c.Since)
 		return e.lanes.Run(ctx, &c)
+	})
+}
+
+// call runs f, which ends when ctx does. If f writes, the error then says that it was under way.
+func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
+	if err := cmp.Or(l.Err, ctx.Err()); err != nil {
+		return nil, err
+	}
+	if err := e.Begin(); err != nil {
+		return nil, err
+	}
+	defer e.End()
+	reply, err := f()
+	if err == nil {
+		return reply, nil
+	}
+	ended := ctx.Err()
+	switch {
+	case ended == nil:
+		return nil, e.explain(keys.Names(), err)
+	case writes && errors.Is(err, script.ErrLost):
+		return nil, underWay(ended)
+	}
+	return nil, ended
+}
+
+// Changed says that the limiter of that config key was changed. Waiting callers ask at once, and its
+// leases end.
+func (e *Engine) Changed(key string) {
+	e.refusals.Changed(key)
+	e.visit(key, func(q *queue) {
+		q.endLeases()
+		q.nudge()
 	})
 }
 
@@ -57,29 +92,6 @@ func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error
 		e.Changed(to.Config)
 	}
 	return err
-}
-
-// call runs f, which ends when ctx does. If f writes, the error then says that it was under way.
-func (e *Engine) call(ctx context.Context, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if err := e.Begin(); err != nil {
-		return nil, err
-	}
-	defer e.End()
-	reply, err := f()
-	if err == nil {
-		return reply, nil
-	}
-	ended := ctx.Err()
-	switch {
-	case ended == nil:
-		return nil, e.explain(keys.Names(), err)
-	case writes && errors.Is(err, script.ErrLost):
-		return nil, underWay(ended)
-	}
-	return nil, ended
 }
 
 // TTL returns how many milliseconds the limiter lives: -1 if it lives forever, -2 if there is no
@@ -110,78 +122,66 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	return script.Integer(reply)
 }
 
-// Peek returns the figures that a request would get, and takes nothing.
-func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
-	b := &batch{rules: e.rules}
-	b.Add(permits, false, 0)
-	letters := e.rules.Flags()
-	if l.auditDue(e.clock.Now()) {
-		letters += "a"
-	}
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{script.Number(permits), l.Fallback, letters}})
+// Rate reads a limiter's rate.
+func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Config, Args: script.Constant{}})
 	if err != nil {
-		return limit.Decision{}, err
+		return limit.Rate{}, err
 	}
-	o, err := b.parseFigures(reply)
+	values, err := script.Integers(reply, 4)
 	if err != nil {
-		return limit.Decision{}, err
+		return limit.Rate{}, err
 	}
-	a := b.Answers(nil, o.Outcome)[0]
-	switch {
-	case a.Exceeds:
-		return a.Decision, errExceeds(permits, a.Decision.Limit)
-	case !a.AtLeast:
-		return a.Decision, nil
-	}
-	wait, err := e.wait(ctx, l, permits)
-	if wait > 0 {
-		a.Decision.RetryAfter = wait
-	}
-	return a.Decision, err
+	return rateOf(values), nil
 }
 
-// shortAge is age minus the possible difference between the clocks of client and server: a second,
-// and a thousandth in their pace.
-func shortAge(age time.Duration) time.Duration { return max(0, age-age/1000-time.Second) }
-
-// formatAge returns the age of an attempt in milliseconds, with room for what
-// clocks of two servers may differ by.
-func formatAge(age time.Duration) string {
-	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
-}
-
-// attemptWords are the arguments that describe the earlier attempts to a script.
-func attemptWords(a script.Attempt) (age, token string) {
-	if a.Age >= 0 {
-		age = formatAge(a.Age)
+// haveRate makes sure, once, that the limiter has the rate of its handle. It returns the rest of the
+// caller's timeout, if it has one.
+func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration) (left time.Duration, err error) {
+	if l.Want == nil || l.Want.set.Load() {
+		return timeout, nil
 	}
-	if !a.Repeated { // otherwise its page may have been done
-		token = a.Token
-	}
-	return age, token
-}
-
-// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256 members. Beyond
-// that, and if a busy limiter's oldest members leave faster than they are read, RetryAfter is early.
-const maxWaitPages = 64
-
-var errLongWait = errors.New("the wait was not found")
-
-// wait asks when so many permits will be free; 0 if it did not find out.
-func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
-	pages := 0
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func(string, []any) (more bool, err error) {
-		if pages++; pages == maxWaitPages {
-			return false, errLongWait
-		}
-		return true, nil
-	}})
-	switch {
-	case errors.Is(err, errLongWait), errors.Is(err, limit.ErrNotInitialized) && l.Fallback != "":
-		return 0, nil // if it has gone since, the next request sets it up again
-	case err != nil:
+	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	ms, err := script.Integer(reply)
-	return script.Millis(ms), err
+	var late <-chan time.Time
+	start := time.Now()
+	if timeout > 0 {
+		late = time.After(timeout + e.grace)
+	}
+	looked := l.Want.begin(func() error { return e.giveRate(context.WithoutCancel(ctx), l) })
+	select {
+	case <-looked.done:
+		return timeout - time.Since(start), looked.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-late:
+		return 0, lane.NoAnswer(time.Since(start), false)
+	}
+}
+
+// giveRate sets the limiter's rate if it is another one. The script has the same effect however often
+// it runs, so it is repeated.
+func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
+	set := func(only any) (reply any, err error) {
+		return e.Change(ctx, l, script.Call{Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), 1, only)), Repeat: true})
+	}
+	found, err := e.Rate(ctx, l)
+	if errors.Is(err, limit.ErrNotInitialized) {
+		var reply any
+		if reply, err = set("new"); err == nil && reply != int64(1) {
+			found, err = e.Rate(ctx, l) // an earlier try has set it, or another program
+		} else {
+			found = l.Rate
+		}
+	}
+	if err == nil && found != l.Rate {
+		if _, err = set(0); err == nil {
+			e.observer.Happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: found, Want: l.Rate})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("giving the limiter the rate of WithRate: %w", err)
+	}
+	return nil
 }

@@ -58,14 +58,14 @@ func (q *queue) rest(now time.Time) (waiting int, next time.Time, rests bool) {
 	if q.line.count > 0 {
 		next = clock.Sooner(next, q.line.dueAt)
 	}
-	for m := range q.jointWaiters.waiting {
-		sleeps(m.sleepsUntil())
-		if m.queues[0] == q { // count it once: it waits in other queues too
+	for w, first := range q.jointWaiters.waiting {
+		sleeps(w.sleepsUntil())
+		if first { // count it once: it waits in other queues too
 			waiting++
 		}
 	}
 	for _, l := range q.leases.holders {
-		sleeps(l.leaseEnd())
+		sleeps(l.prefetched.end())
 	}
 	return waiting, next, rests
 }
@@ -79,24 +79,15 @@ func (q *queue) moved() {
 			r.tell(answer{})
 		}
 	}
-	for m := range q.jointWaiters.waiting {
-		if !m.sleepsUntil().After(now) {
-			m.wake()
+	for w := range q.jointWaiters.waiting {
+		if !w.sleepsUntil().After(now) {
+			w.wake()
 		}
 	}
 	for _, l := range q.leases.holders {
-		if !l.leaseEnd().After(now) {
+		if !l.prefetched.end().After(now) {
 			l.prefetched.timer.Reset(0)
 		}
 	}
 	q.next(now)
-}
-
-// leaseEnd returns when the handle's lease ends, zero if it has ended.
-func (l *Limiter) leaseEnd() time.Time {
-	a := l.prefetched.current.Load()
-	if a == nil {
-		return time.Time{}
-	}
-	return a.Sent.Add(a.Life)
 }

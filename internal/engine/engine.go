@@ -149,106 +149,8 @@ func (e *Engine) Closed() error {
 	return nil
 }
 
-// enter counts a caller in at the limiter's queue, with its request if it has one, and leave counts
-// it out. An unused queue is removed.
-func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*queue, error) {
-	return e.enterBy(e.lanes.Of(ctx, l.Config), l, r)
-}
-
-// enterBy is like enter but uses the given lane.
-func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*queue, error) {
-	if r != nil {
-		e.book.Used(r.Asked)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return nil, limit.ErrClosed
-	}
-	e.active++
-	q := e.queues[l.Config]
-	if q == nil {
-		if q = e.last; q == nil || q.config != l.Config {
-			q = &queue{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
-			q.line.observer = e.observer
-			q.gathered = q.room[:0]
-		}
-		e.queues[l.Config] = q
-	}
-	if q.lane.Load() != to {
-		q.lane.Store(to)
-	}
-	q.users++
-	if r != nil {
-		r.queue, r.Mu = q, &q.mu
-	}
-	return q, nil
-}
-
-func (e *Engine) leave(q *queue) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.leaveLocked(q, 1)
-}
-
-// leaveLocked counts out n. e.mu is held.
-func (e *Engine) leaveLocked(q *queue, n int) {
-	if q.users -= n; q.users == 0 {
-		delete(e.queues, q.config)
-		e.last = q
-	}
-	e.endLocked(n)
-}
-
-// stay counts in background work of a queue, for a caller that is counted in itself.
-func (e *Engine) stay(q *queue) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.active++
-	q.users++
-}
-
-// visit calls f with the limiter's queue, whose lock is held, if there is one.
-func (e *Engine) visit(key string, f func(q *queue)) {
-	e.mu.Lock()
-	q := e.queues[key]
-	if q != nil {
-		q.users++
-		e.active++
-	}
-	e.mu.Unlock()
-	if q != nil {
-		defer e.leave(q)
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		f(q)
-	}
-}
-
 // NewRefusals returns a cache of refusals for a handle of the limiter.
 func (e *Engine) NewRefusals(key string) *refusal.Cache { return e.refusals.NewCache(key) }
-
-// Changed says that the limiter of that config key was changed. Waiting callers ask at once, and its
-// leases end.
-func (e *Engine) Changed(key string) { e.freed(key, true) }
-
-// freed says that permits of the limiter may have become free.
-func (e *Engine) freed(key string, changed bool) {
-	e.refusals.Changed(key)
-	e.visit(key, func(q *queue) {
-		if changed {
-			q.endLeases()
-		}
-		q.nudge()
-	})
-}
-
-// noticed says that another program changed the limiter: callers that remember refusals or wait for
-// several limiters ask again.
-func (e *Engine) noticed(key string) {
-	e.refusals.Changed(key)
-	e.visit(key, func(q *queue) { q.jointWaiters.wake() })
-}
 
 // grantTimes holds when each limiter's client was last granted permits, or may have been: in
 // nanoseconds since the Engine was made, 0 for never. Limiters may share an entry; a Release then
@@ -274,3 +176,27 @@ func (e *Engine) Granted(key string) {
 		}
 	}
 }
+
+// Of returns the Engine of a Client of the root package, for tests of internals. The root sets it.
+var Of func(client any) *Engine
+
+// OfHandle returns the Engine of a RateLimiter of the root package and its Limiter, for packages that
+// inspect limiters. The root sets it.
+var OfHandle func(limiter any) (*Engine, *Limiter)
+
+// Queues returns how many limiters have a queue.
+func (e *Engine) Queues() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.queues)
+}
+
+// Active returns how many calls and how much background work is under way.
+func (e *Engine) Active() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.active
+}
+
+// Identities returns the source of the Engine's members.
+func (e *Engine) Identities() *redisson.Identities { return e.ids }

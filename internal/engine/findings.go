@@ -4,17 +4,29 @@ import (
 	"math"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// findings are what an answer says about the state that its script found.
-type findings int
 
 const (
 	repaired  findings = 1 << iota // damage, now repaired
 	foreign                        // grants or windows of Redissons that the Client's layout excludes
 	overruled                      // the default of a program that began later
 )
+
+// findings are what an answer says about the state that its script found.
+type findings int
+
+// outcome is the acquire script's answer to a batch.
+type outcome struct {
+	lane.Outcome
+
+	interval  time.Duration
+	keep      time.Duration // the keep-alive time, which the attempt restarted; 0 for none
+	windowEnd int64         // epoch ms, if the value counts a fixed window
+	findings  findings
+}
 
 // reportPause is how long an event that lasts is not reported again.
 const reportPause = time.Minute
@@ -55,4 +67,77 @@ func (e *Engine) happened(event limit.Event, pause time.Duration) {
 	if !told {
 		e.observer.Happened(event)
 	}
+}
+
+// isWord reports whether a script answered with just that word.
+func isWord(reply any, word string) bool {
+	words, _ := reply.([]any)
+	return len(words) == 1 && words[0] == word
+}
+
+// maxRedraws is how many identities are tried. That all of them are taken is next to
+// impossible.
+const maxRedraws = 16
+
+// rateOf reads a rate in the form scripts use.
+func rateOf(values []int64) limit.Rate {
+	return limit.Rate{
+		Permits: values[0], Interval: script.Millis(values[1]), PerClient: values[2] == 1, KeepAlive: script.Millis(values[3]),
+	}
+}
+
+// RateWords are a rate in the form scripts use.
+func RateWords(r limit.Rate) []any {
+	kind := 0
+	if r.PerClient {
+		kind = 1
+	}
+	return []any{r.Permits, r.Interval.Milliseconds(), kind, r.KeepAlive.Milliseconds()}
+}
+
+// tellRate reports the rate in an answer if the handle wants another one, once for each rate found.
+func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
+	if l != nil && l.Want != nil && (permits != l.Rate.Permits || interval != l.Rate.Interval) {
+		e.differs(l, permits, interval)
+	}
+}
+
+// differs reports that the limiter has another rate than its handle.
+func (e *Engine) differs(l *Limiter, permits int64, interval time.Duration) {
+	e.happened(limit.Event{
+		Kind: limit.RateDiffers, Limiter: l.Observed,
+		Found: limit.Rate{Permits: permits, Interval: interval}, Want: limit.Rate{Permits: l.Rate.Permits, Interval: l.Rate.Interval},
+	}, once)
+}
+
+// comparePause is how long a handle waits before it compares its default with the limiter's again:
+// another program may have set up the limiter since.
+const comparePause = time.Minute
+
+// compareDue reports whether it is time to compare the handle's default with the one that set up the
+// limiter.
+func (l *Limiter) compareDue(now time.Time) bool {
+	return l.Fallback != "" && l.Want == nil && now.UnixNano() >= l.compared.Load()
+}
+
+// hasCompared records that a call sent then was answered, which compared them if that was due.
+func (l *Limiter) hasCompared(sent time.Time) {
+	if l.compareDue(sent) {
+		l.compared.Store(sent.Add(comparePause).UnixNano())
+	}
+}
+
+// olderDefault reads the answer of a script that found the default of a program that began
+// before. The words in front of it are the answer's name and, for several limiters, the limiter's
+// number.
+func olderDefault(reply any) (older limit.Rate, number int64, ok bool) {
+	words, _ := reply.([]any)
+	if len(words) != 5 && len(words) != 6 || words[0] != "default" {
+		return limit.Rate{}, 0, false
+	}
+	values, err := script.Integers(words[1:], 4)
+	if err != nil {
+		return limit.Rate{}, 0, false
+	}
+	return rateOf(values[len(values)-4:]), values[0], true
 }

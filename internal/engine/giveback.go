@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -13,61 +11,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
-
-// grant is permits of one member that will be given back.
-type grant struct {
-	member    []byte // nil if none are kept
-	held      *held  // the member's; nil if no other grant uses it
-	permits   int64
-	sent      time.Time // when they were asked for
-	windowEnd int64     // epoch ms, if the value counts a fixed window
-}
-
-// held is a member of several grants. Its permits go back in one call at a time, so that a repeated
-// call can tell by the permits that are left whether it has run.
-type held struct {
-	mu      sync.Mutex
-	left    int64 // permits of the member, when last seen
-	busy    bool  // a call is under way
-	waiting []returning
-}
-
-// returning is a grant that waits for the next call of its member.
-type returning struct {
-	grant
-	then func(error)
-}
-
-// share is what one request, named by its place in the batch, was granted.
-type share struct {
-	place   int
-	permits int64
-}
-
-// grants returns what some requests of a batch were granted, and permits that were taken ahead.
-func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
-	all := grant{permits: ahead, sent: b.sent, windowEnd: o.windowEnd}
-	var each []grant
-	for _, s := range shares {
-		one := all
-		one.permits = s.permits
-		all.permits += one.permits
-		if b.member != nil && !b.rules.Merge {
-			one.member = redisson.WithPermits(redisson.Later(b.member, s.place), one.permits)
-			each = append(each, one)
-		}
-	}
-	if each != nil || all.permits == 0 {
-		return each
-	}
-	if b.member != nil {
-		if b.held == nil {
-			b.held = &held{left: o.Taken}
-		}
-		all.member, all.held = b.member, b.held
-	}
-	return []grant{all}
-}
 
 // giveBack returns unwanted grants, beside the limiter's other calls but before jobs: a Release would
 // count them among its own. If it fails, the permits come back an interval after they were granted.
@@ -116,7 +59,7 @@ func (q *queue) undo(one grant) func(context.Context) error {
 		done := make(chan error, 1)
 		q.returnGrant(ctx, one, func(err error) {
 			defer e.End()
-			e.freed(q.config, false)
+			e.freed(q.config)
 			if err = script.Outage(err); errors.Is(err, limit.ErrUnknownOutcome) || err != nil && ctx.Err() != nil {
 				e.givenUp(q, one.permits, err)
 			}
@@ -205,7 +148,7 @@ func (q *queue) returnCall(one grant) *script.Call {
 		if a.Age >= 0 {
 			repeated = "1"
 		}
-		return append(all, one.member, one.permits, repeated, formatAge(e.clock.Since(one.sent)), a.Token, own[:len(own)-4])
+		return append(all, one.member, one.permits, repeated, script.LongAge(e.clock.Since(one.sent)), a.Token, own[:len(own)-4])
 	})
 	return c
 }

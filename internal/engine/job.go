@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -34,11 +33,6 @@ type job struct {
 	ctx     context.Context // for the Redis client's hooks
 	done    chan struct{}
 	err     error
-}
-
-// underWay is the error for a caller whose ctx ends while its call may be done.
-func underWay(err error) error {
-	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
 }
 
 // runJob runs t while no request of the limiter is under way, and returns its error. If ctx ends
@@ -180,3 +174,38 @@ func (q *queue) admit() {
 
 // maxRate is the highest rate a limiter can count exactly.
 const maxRate = 1<<53 - 1
+
+// beginBehindJobs counts a try in once the jobs that came before are done. It waits for them at most
+// until end.
+func (q *queue) beginBehindJobs(ctx context.Context, start, end time.Time) error {
+	q.mu.Lock()
+	if !q.jobsAhead() {
+		q.calls++
+		q.mu.Unlock()
+		return nil
+	}
+	admitted := make(chan struct{})
+	if q.jobs.behind == nil {
+		q.jobs.behind = make(map[chan struct{}]struct{})
+	}
+	q.jobs.behind[admitted] = struct{}{}
+	q.mu.Unlock()
+	var err error
+	select {
+	case <-admitted:
+		return nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-time.After(time.Until(end)):
+		err = lane.NoAnswer(time.Since(start), false)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, waits := q.jobs.behind[admitted]; waits {
+		delete(q.jobs.behind, admitted)
+	} else {
+		q.calls-- // it was admitted just now
+		q.next(q.engine.clock.Now())
+	}
+	return err
+}

@@ -1,107 +1,53 @@
 package engine
 
 import (
-	"context"
+	"sync"
 	"time"
 )
 
 // jointWaiters are the callers that wait for one limiter together with others. Its queue's lock guards
 // it.
 type jointWaiters struct {
-	waiting map[*multiRequest]struct{}
-	due     time.Time // when one of them asks to keep the limiter alive
+	waiting map[*jointWaiter]bool // true in the first of a caller's queues
+	due     time.Time             // when one of them asks to keep the limiter alive
+}
+
+// jointWaiter is one of thew.
+type jointWaiter struct {
+	woken chan struct{} // holds one if permits may have become free since it asked
+
+	mu     sync.Mutex // locked after a queue's
+	asleep time.Time  // until when it waits to ask again; zero: it does not, or was woken
 }
 
 // wake makes all ask again.
 func (c *jointWaiters) wake() {
-	for m := range c.waiting {
-		m.wake()
+	for w := range c.waiting {
+		w.wake()
 	}
 }
 
-func (m *multiRequest) wake() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asleep = time.Time{}
+func (w *jointWaiter) wake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asleep = time.Time{}
 	select {
-	case m.woken <- struct{}{}:
+	case w.woken <- struct{}{}:
 	default:
 	}
 }
 
 // sleepUntil records that the caller waits, unless it has been woken already.
-func (m *multiRequest) sleepUntil(until time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.woken) == 0 {
-		m.asleep = until
+func (w *jointWaiter) sleepUntil(until time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.woken) == 0 {
+		w.asleep = until
 	}
 }
 
-func (m *multiRequest) sleepsUntil() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.asleep
-}
-
-// wait returns when it is time to ask again: when the limiters that refused should have permits, or
-// before; false if the deadline is sooner.
-func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
-	clock := m.engine.clock
-	for i, q := range m.queues {
-		q.mu.Lock()
-		q.jointWaiters.due = m.sent.Add(v.keeps[i] / keepAliveShare)
-		q.mu.Unlock()
-	}
-	at := clock.Now().Add(v.wait)
-	last := at
-	if m.deadline.Before(at) {
-		last = m.deadline
-	}
-	defer m.sleepUntil(time.Time{})
-	for {
-		if err := m.engine.Closed(); err != nil {
-			return false, err
-		}
-		next, mine := m.keepAlive(v.keeps, last)
-		if mine {
-			return true, nil
-		}
-		m.sleepUntil(next)
-		select {
-		case <-m.woken:
-			return clock.Now().Before(m.deadline), m.engine.Closed()
-		case <-time.After(next.Sub(clock.Now())):
-			if !clock.Now().Before(last) {
-				return last.Equal(at), nil
-			}
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-	}
-}
-
-// secondTry is the divisor of a keep-alive time after which another caller asks if the one that
-// asked has no answer.
-const secondTry = 4 * keepAliveShare
-
-// keepAlive reports whether the caller must ask now to keep its limiters alive: one of those that
-// wait for a limiter does it for all. Otherwise it returns when to look again, at the latest last.
-func (m *multiRequest) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
-	now := m.engine.clock.Now()
-	next = last
-	for i, q := range m.queues {
-		if keeps[i] == 0 {
-			continue
-		}
-		q.mu.Lock()
-		if !q.jointWaiters.due.After(now) {
-			q.jointWaiters.due, mine = now.Add(keeps[i]/secondTry), true
-		}
-		if q.jointWaiters.due.Before(next) {
-			next = q.jointWaiters.due
-		}
-		q.mu.Unlock()
-	}
-	return next, mine
+func (w *jointWaiter) sleepsUntil() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asleep
 }

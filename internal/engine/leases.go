@@ -3,46 +3,11 @@ package engine
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/internal/refusal"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// handleLease is the lease of one handle. The lock of the limiter's queue guards everything except
-// the current lease.
-type handleLease struct {
-	current atomic.Pointer[leased]
-	asking  bool        // a batch that takes permits ahead is under way
-	timer   *time.Timer // runs while the handle is one of its queue's holders
-}
-
-// leased is a lease, with how to undo it and its figures.
-type leased struct {
-	*lease.Lease
-
-	rest    grant // the grant that goes back; the permits are set then
-	figures atomic.Pointer[figures]
-}
-
-// figures are what Redis last said about a limiter, less what its Client took since.
-type figures struct {
-	rate, free int64
-	interval   time.Duration
-	at         time.Time
-}
-
-// part is a number of permits of the lease, to be given back.
-func (a *leased) part(permits int64) grant {
-	part := a.rest
-	part.permits = permits
-	return part
-}
 
 // leases are a queue's data about its handles' leases.
 type leases struct {
@@ -60,14 +25,6 @@ func (s *leases) returning() bool {
 	default:
 		return s.returned != nil
 	}
-}
-
-// prefetch is the permits that a batch takes ahead.
-type prefetch struct {
-	limiter *Limiter // nil if there is no lease
-	permits int64
-	ends    int            // how often leases had been ended before
-	before  refusal.Moment // when it was asked for
 }
 
 // takeAhead takes permits from the handle's lease, and returns how many are left there; nil if it
@@ -166,136 +123,6 @@ func (q *queue) borrow(r *request) bool {
 	return true
 }
 
-// prefetch makes a batch take permits ahead if one of its callers may. Callers in line come first:
-// nothing is taken ahead while there is a line.
-func (q *queue) prefetch(b *batch, now time.Time) prefetch {
-	if !q.leases.used || q.closed || q.line.count != b.Line {
-		return prefetch{}
-	}
-	var l *Limiter
-	for _, r := range b.requests {
-		if r.refused || r.Settled {
-			return prefetch{}
-		}
-		if l == nil && r.limiter.Lease != nil && !r.limiter.prefetched.asking && !hasLease(r.limiter) {
-			l = r.limiter
-		}
-	}
-	if l == nil {
-		return prefetch{}
-	}
-	permits, figures := l.Lease.Ask(b.Sum, now)
-	if full := len(b.requests) == maxRequests(b.rules) || b.Sum+permits > maxPermits; permits > 0 && (full || !b.AddMany(permits)) {
-		permits = 0
-	}
-	b.figures = b.figures || figures || permits > 0 // for the next lease's size
-	l.prefetched.asking = true
-	return prefetch{limiter: l, permits: permits, ends: q.leases.ends, before: l.Refusals.Now()}
-}
-
-// hasLease reports whether there is a lease with permits left.
-func hasLease(l *Limiter) bool {
-	a := l.prefetched.current.Load()
-	return a != nil && a.Left() > 0
-}
-
-// plan passes the batch's result to its handle's planner of leases.
-func (b *batch) plan(o outcome, err error, now time.Time) {
-	if b.ahead.limiter == nil {
-		return
-	}
-	a := lease.Answer{Sent: b.sent, Come: now, Asked: b.ahead.permits, Refused: err != nil, Reset: o.Reset}
-	if o.Reset > 0 { // the answer has figures
-		a.Interval, a.Rate, a.Free = o.interval, o.Limit, o.Free-o.Taken
-	}
-	for i := range b.requests {
-		one := b.answer(i, o, err)
-		a.Callers += one.Taken
-		a.Refused = a.Refused || one.refused()
-	}
-	a.Ahead = o.Taken - a.Callers
-	if last := len(o.Waits) - 1; last >= 0 { // the wait of the permits ahead, if they were refused
-		a.Wait = script.Millis(max(o.Waits[last], -o.Waits[last]))
-	}
-	b.ahead.limiter.Lease.Answered(a)
-}
-
-// spread makes a refused caller, or one that remembers the refusal, come back when its handle's next
-// lease is planned for.
-func (b *batch) spread(r *request, wait time.Duration) time.Duration {
-	l := b.ahead.limiter
-	if l == nil || l != r.limiter || l.Refusals == nil || wait == 0 {
-		return wait
-	}
-	return max(wait, l.Lease.Back().Sub(b.sent))
-}
-
-// keepLease handles what a batch took ahead: it becomes a lease, or goes back. If callers have gone,
-// it goes back together with their grants, and keepLease returns it: two calls that shrink one member
-// at a time could not tell their repeats apart. granted is what the callers got; their requests may be
-// in use by others by now.
-func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back int64) {
-	l, now := b.ahead.limiter, q.engine.clock.Now()
-	if l == nil {
-		return 0
-	}
-	l.prefetched.asking = false
-	taken, life := o.Taken-granted, l.Lease.Life()
-	left := life - now.Sub(b.sent)
-	lives := !gone && !q.closed && b.ahead.ends == q.leases.ends && left > 0
-	if taken > 0 && !lives {
-		l.Lease.Unused(taken)
-	}
-	switch {
-	case taken == 0:
-		return 0
-	case gone:
-		return taken
-	case !lives:
-		q.leases.unused = append(q.leases.unused, b.grants(nil, taken, o)...)
-		return 0
-	}
-	q.retire(l)
-	a := &leased{Lease: lease.New(taken, b.sent, life, q.engine.clock), rest: b.grants(nil, taken, o)[0]}
-	a.figures.Store(&figures{o.Limit, o.Free - o.Taken, o.interval, now})
-	l.prefetched.current.Store(a)
-	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
-	if taken < b.ahead.permits && len(o.Waits) > 0 {
-		// Once the lease is used up, asking again before that is useless.
-		d := limit.Decision{Limit: o.Limit, RetryAfter: l.Lease.Back().Sub(b.sent), ResetAfter: o.Reset}
-		l.Refusals.Note(1, b.sent, l.Refusals.Granted(b.ahead.before), d, answer{sent: b.sent, keep: o.keep}.alive())
-	}
-	if l.prefetched.timer == nil {
-		q.engine.stay(q)
-		q.leases.holders = append(q.leases.holders, l)
-		l.prefetched.timer = time.AfterFunc(left, func() { q.expire(l) })
-	}
-	q.serveFromLease(l)
-	return 0
-}
-
-// serveFromLease gives permits of a new lease to requests of its handle that came meanwhile, as long
-// as the lease has as many as the next request wants.
-func (q *queue) serveFromLease(l *Limiter) {
-	lent := func(r *request) bool {
-		return r.State == lane.Gathered && r.limiter == l && q.borrow(r)
-	}
-	for r := range q.line.all() {
-		if !lent(r) {
-			break
-		}
-		q.line.drop(r)
-		r.Tell()
-	}
-	q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool {
-		if !lent(r) {
-			return false
-		}
-		r.Tell()
-		return true
-	})
-}
-
 // retire ends the handle's lease; its rest will be given back.
 func (q *queue) retire(l *Limiter) {
 	a := l.prefetched.current.Swap(nil)
@@ -327,7 +154,7 @@ func (q *queue) expire(l *Limiter) {
 		q.mu.Unlock()
 		return
 	}
-	if hasLease(l) {
+	if l.prefetched.lasts() {
 		a := l.prefetched.current.Load()
 		if left := a.Life - q.engine.clock.Since(a.Sent); left > 0 {
 			l.prefetched.timer.Reset(left)

@@ -14,6 +14,7 @@ import (
 // Limiter is what a handle knows about its limiter.
 type Limiter struct {
 	Name     string
+	Err      error          // in its options; nothing is asked then
 	Observed string         // its name for observers
 	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"iter"
+	"math"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
@@ -117,9 +118,9 @@ func (l *line) join(r *request) {
 }
 
 // enter puts a request in the line that has just been refused.
-func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
+func (l *line) enter(r *request, a answer, interval time.Duration, now time.Time) {
 	l.insert(r)
-	l.interval = o.interval
+	l.interval = interval
 	due := now.Add(a.RetryAfter)
 	l.alive = a.alive()
 	switch {
@@ -189,19 +190,19 @@ func (l *line) remove(r *request) {
 	}
 }
 
-// fill adds to the batch the requests that this pass asks for. asked is now by the machine's clock.
-func (l *line) fill(b *batch, now, asked time.Time) {
+// fill adds to a batch the requests that this pass asks for. asked is now by the machine's clock.
+func (l *line) fill(now, asked time.Time, add func(r *request, inLine bool) bool) {
 	if !l.asking {
 		l.pass++
 		l.asking, l.strict = true, !l.asksForAll(now)
 		l.blocked, l.nudged = false, false
-		l.wait, l.smallest, l.alive = 0, maxPermits, time.Time{}
+		l.wait, l.smallest, l.alive = 0, math.MaxInt64, time.Time{}
 	}
 	for r := range l.all() {
 		if r.pass == l.pass {
 			continue
 		}
-		if !b.add(r, l.strict) {
+		if !add(r, l.strict) {
 			return
 		}
 		r.pass, r.Asked = l.pass, asked
@@ -209,8 +210,8 @@ func (l *line) fill(b *batch, now, asked time.Time) {
 }
 
 // refused records a request that stays in line.
-func (l *line) refused(r *request, a answer, o outcome) {
-	l.interval = o.interval
+func (l *line) refused(r *request, a answer, interval time.Duration) {
+	l.interval = interval
 	if a.Unasked {
 		r.pass = 0 // it was not asked for
 		return

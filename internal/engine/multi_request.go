@@ -23,13 +23,12 @@ type multiRequest struct {
 	keys     *script.Keys // of all of them
 	queues   []*queue     // the limiters' queues
 	permits  int64
-	deadline time.Time     // zero: one try
-	woken    chan struct{} // holds one if permits may have become free since
+	deadline time.Time // zero: one try
+	waiter   jointWaiter
 
 	// The try under way. If its caller leaves, there is no other.
 	lane.Pending
-	mu      sync.Mutex // guards State, Asked and asleep; locked after a queue's
-	asleep  time.Time  // until when the caller waits to ask again; zero: it does not, or was woken
+	mu      sync.Mutex // guards State and Asked; locked after a queue's
 	ctx     context.Context
 	call    lane.Call
 	member  []byte
@@ -49,7 +48,7 @@ type verdict struct {
 // AcquireAll takes permits of each of the limiters or of none. With a timeout of 0 or less it asks
 // once.
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits int64, timeout time.Duration) (bool, error) {
-	m := &multiRequest{engine: e, limiters: limiters, permits: permits, woken: make(chan struct{}, 1)}
+	m := &multiRequest{engine: e, limiters: limiters, permits: permits, waiter: jointWaiter{woken: make(chan struct{}, 1)}}
 	var names []string
 	for _, l := range limiters {
 		names = append(names, l.Keys.Names()...)
@@ -63,9 +62,8 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 			return false, &Error{Name: l.Name, Err: err}
 		}
 	}
-	to := e.lanes.Of(ctx, limiters[0].Config) // they are on one server
 	for _, l := range limiters {
-		q, err := e.enterBy(to, l, nil)
+		q, err := e.enter(ctx, l, nil)
 		if err != nil {
 			return false, err
 		}
@@ -78,14 +76,14 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	m.deadline = e.clock.At(start).Add(timeout)
 	each(m.queues, func(q *queue) {
 		if q.jointWaiters.waiting == nil {
-			q.jointWaiters.waiting = make(map[*multiRequest]struct{})
+			q.jointWaiters.waiting = make(map[*jointWaiter]bool)
 		}
-		q.jointWaiters.waiting[m] = struct{}{}
+		q.jointWaiters.waiting[&m.waiter] = q == m.queues[0]
 	})
-	defer each(m.queues, func(q *queue) { delete(q.jointWaiters.waiting, m) })
+	defer each(m.queues, func(q *queue) { delete(q.jointWaiters.waiting, &m.waiter) })
 	for refused := false; ; refused, start = true, time.Now() {
 		select {
-		case <-m.woken:
+		case <-m.waiter.woken:
 		default:
 		}
 		v, err := m.ask(ctx, start)
@@ -170,7 +168,7 @@ func (m *multiRequest) prepare() {
 
 // Append appends the arguments of the script.
 func (m *multiRequest) Append(words []any, at script.Attempt) []any {
-	age, token := attemptWords(at)
+	age, token := at.Words()
 	words = append(words, m.member, script.Number(m.permits), m.engine.rules.Flags(), age, token)
 	for _, l := range m.limiters {
 		word := l.Fallback
@@ -247,41 +245,6 @@ func (m *multiRequest) begin(ctx context.Context, start, end time.Time) error {
 	return nil
 }
 
-// beginBehindJobs counts a try in once the jobs that came before are done. It waits for them at most
-// until end.
-func (q *queue) beginBehindJobs(ctx context.Context, start, end time.Time) error {
-	q.mu.Lock()
-	if !q.jobsAhead() {
-		q.calls++
-		q.mu.Unlock()
-		return nil
-	}
-	admitted := make(chan struct{})
-	if q.jobs.behind == nil {
-		q.jobs.behind = make(map[chan struct{}]struct{})
-	}
-	q.jobs.behind[admitted] = struct{}{}
-	q.mu.Unlock()
-	var err error
-	select {
-	case <-admitted:
-		return nil
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-time.After(time.Until(end)):
-		err = lane.NoAnswer(time.Since(start), false)
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if _, waits := q.jobs.behind[admitted]; waits {
-		delete(q.jobs.behind, admitted)
-	} else {
-		q.calls-- // it was admitted just now
-		q.next(q.engine.clock.Now())
-	}
-	return err
-}
-
 // end says that a try is finished, or was not sent.
 func (m *multiRequest) end() {
 	endOf(m.queues)
@@ -356,4 +319,66 @@ func (m *multiRequest) blame(number int64, err error) error {
 		return &Error{Name: l.Name, Err: err}
 	}
 	return err
+}
+
+// wait returns when it is time to ask again: when the limiters that refused should have permits, or
+// before; false if the deadline is sooner.
+func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
+	clock := m.engine.clock
+	for i, q := range m.queues {
+		q.mu.Lock()
+		q.jointWaiters.due = m.sent.Add(v.keeps[i] / keepAliveShare)
+		q.mu.Unlock()
+	}
+	at := clock.Now().Add(v.wait)
+	last := at
+	if m.deadline.Before(at) {
+		last = m.deadline
+	}
+	defer m.waiter.sleepUntil(time.Time{})
+	for {
+		if err := m.engine.Closed(); err != nil {
+			return false, err
+		}
+		next, mine := m.keepAlive(v.keeps, last)
+		if mine {
+			return true, nil
+		}
+		m.waiter.sleepUntil(next)
+		select {
+		case <-m.waiter.woken:
+			return clock.Now().Before(m.deadline), m.engine.Closed()
+		case <-time.After(next.Sub(clock.Now())):
+			if !clock.Now().Before(last) {
+				return last.Equal(at), nil
+			}
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+// secondTry is the divisor of a keep-alive time after which another caller asks if the one that
+// asked has no answer.
+const secondTry = 4 * keepAliveShare
+
+// keepAlive reports whether the caller must ask now to keep its limiters alive: one of those that
+// wait for a limiter does it for all. Otherwise it returns when to look again, at the latest last.
+func (m *multiRequest) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
+	now := m.engine.clock.Now()
+	next = last
+	for i, q := range m.queues {
+		if keeps[i] == 0 {
+			continue
+		}
+		q.mu.Lock()
+		if !q.jointWaiters.due.After(now) {
+			q.jointWaiters.due, mine = now.Add(keeps[i]/secondTry), true
+		}
+		if q.jointWaiters.due.Before(next) {
+			next = q.jointWaiters.due
+		}
+		q.mu.Unlock()
+	}
+	return next, mine
 }

@@ -2,14 +2,12 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -38,7 +36,7 @@ type queue struct {
 	calls        int // batches and requests of several limiters under way
 	returns      int // give-backs under way
 	line         line
-	pass         *batch      // of the line, under way
+	passing      bool        // a pass of the line is under way
 	dueSince     time.Time   // since when a due pass waits for a flight; zero: none does
 	freed        int         // how often permits have been freed
 	timer        *time.Timer // begins the line's next pass
@@ -47,48 +45,76 @@ type queue struct {
 	jointWaiters jointWaiters
 }
 
-// request asks for permits.
-func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (answer, error) {
-	r := newRequest(ctx, e.clock, l, ask)
-	q, err := e.enter(ctx, l, r)
-	if err != nil {
-		return answer{}, err
+// enter counts a caller in at the limiter's queue, with its request if it has one, and leave counts
+// it out. An unused queue is removed.
+func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*queue, error) {
+	to := e.lanes.Of(ctx, l.Config)
+	if r != nil {
+		e.book.Used(r.Asked)
 	}
-	answered := false
-	defer func() { e.letGo(q, r, answered) }()
-	to := q.lane.Load()
-	if alone := q.submit(r, to); alone != nil {
-		to.Alone(ctx, alone, !r.deadline.IsZero())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, limit.ErrClosed
 	}
-	a, answered := r.await(ctx)
-	return a, a.err
+	e.active++
+	q := e.queues[l.Config]
+	if q == nil {
+		if q = e.last; q == nil || q.config != l.Config {
+			q = &queue{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
+			q.line.observer = e.observer
+			q.gathered = q.room[:0]
+		}
+		e.queues[l.Config] = q
+	}
+	if q.lane.Load() != to {
+		q.lane.Store(to)
+	}
+	q.users++
+	if r != nil {
+		r.queue, r.Mu = q, &q.mu
+	}
+	return q, nil
 }
 
-// submit adds a request. It returns the call that the caller must send itself, if there is one.
-func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	switch {
-	case q.closed:
-		r.tell(answer{err: limit.ErrClosed})
-	case q.borrow(r):
-		r.Tell()
-	case r.Waits && q.line.count > 0:
-		q.line.join(r)
-		r.Wait()
-		q.next(r.since)
-	default:
-		q.gathered = append(q.gathered, r)
-		if len(q.gathered) == 1 && !q.listed && !q.held() && q.calls < maxCalls && to.Enter() {
-			if !q.engine.conn.Inline() || !r.deadline.IsZero() {
-				r.Wait() // another goroutine makes the call
-			}
-			return q.makeBatch(r.since)
-		}
-		q.next(r.since)
-		r.WaitOn(q.wave)
+func (e *Engine) leave(q *queue) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leaveLocked(q, 1)
+}
+
+// leaveLocked counts out n. e.mu is held.
+func (e *Engine) leaveLocked(q *queue, n int) {
+	if q.users -= n; q.users == 0 {
+		delete(e.queues, q.config)
+		e.last = q
 	}
-	return nil
+	e.endLocked(n)
+}
+
+// stay counts in background work of a queue, for a caller that is counted in itself.
+func (e *Engine) stay(q *queue) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.active++
+	q.users++
+}
+
+// visit calls f with the limiter's queue, whose lock is held, if there is one.
+func (e *Engine) visit(key string, f func(q *queue)) {
+	e.mu.Lock()
+	q := e.queues[key]
+	if q != nil {
+		q.users++
+		e.active++
+	}
+	e.mu.Unlock()
+	if q != nil {
+		defer e.leave(q)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		f(q)
+	}
 }
 
 // held reports whether requests must wait for an exclusive job or a give-back.
@@ -106,14 +132,14 @@ func (q *queue) next(now time.Time) {
 		q.wave = q.lane.Load().Ready(q)
 	}
 	switch wait := q.line.dueAt.Sub(now); {
-	case q.line.count > 0 && q.pass == nil && wait > 0:
+	case q.line.count > 0 && !q.passing && wait > 0:
 		if q.timer == nil {
 			q.timer = time.AfterFunc(wait, q.poll)
 		} else {
 			q.timer.Reset(wait)
 		}
 		return
-	case q.line.count > 0 && q.pass == nil && q.listed && q.dueSince.IsZero():
+	case q.line.count > 0 && !q.passing && q.listed && q.dueSince.IsZero():
 		q.dueSince = time.Now()
 	}
 	if q.timer != nil {
@@ -129,7 +155,7 @@ func (q *queue) poll() {
 
 // hasWork reports whether there is something to send at this time.
 func (q *queue) hasWork(now time.Time) bool {
-	return len(q.gathered) > 0 || q.pass == nil && q.line.due(now)
+	return len(q.gathered) > 0 || !q.passing && q.line.due(now)
 }
 
 // nudge says that permits may have become free: all who wait ask at once, and remembered refusals
@@ -142,177 +168,17 @@ func (q *queue) nudge() {
 	q.next(q.engine.clock.Now())
 }
 
-// NextCall makes a call for a flight.
-func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
-	now = q.engine.clock.At(now)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
-	if q.held() || q.calls >= maxCalls {
-		return nil, false
-	}
-	c = q.makeBatch(now)
-	if c == nil {
-		q.next(now)
-		return nil, false
-	}
-	q.listed = q.hasWork(now) && !q.held() && q.calls < maxCalls
-	return c, q.listed
+// freed says that permits of the limiter may have become free.
+func (e *Engine) freed(key string) {
+	e.refusals.Changed(key)
+	e.visit(key, (*queue).nudge)
 }
 
-// makeBatch makes a batch: first of requests in the line, if it is due, then of those that gathered.
-func (q *queue) makeBatch(now time.Time) *lane.Call {
-	b := newBatch(q)
-	if q.pass == nil && q.line.due(now) {
-		if len(q.gathered) > 0 {
-			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
-		}
-		q.line.fill(b, now, time.Now())
-		b.reserved = 0
-		b.pass = len(b.requests) > 0
-		if !b.pass {
-			q.line.settle(now) // the requests left to ask for have gone
-		}
-	}
-	kept, full := q.gathered[:0], false
-	for _, r := range q.gathered {
-		switch {
-		case !full && r.State != lane.Gathered:
-		case full || !b.add(r, false):
-			full = full || r.Settled == b.requests[0].Settled // reservations and others are for different batches
-			kept = append(kept, r)
-		}
-	}
-	clear(q.gathered[len(kept):])
-	q.gathered, q.left = kept, 0
-	if len(b.requests) == 0 {
-		b.free()
-		return nil
-	}
-	for _, r := range b.requests {
-		r.State, r.Batch = lane.Sent, &b.Batch
-	}
-	b.audit, b.freed = b.limiter().auditDue(now), q.freed
-	b.ahead = q.prefetch(b, now)
-	q.calls++
-	q.jobs.requestsNext = false
-	b.prepare()
-	if b.Count == 1 {
-		b.call.By(b.requests[0].ctx)
-	}
-	if b.pass {
-		q.pass = b
-	}
-	return &b.call
-}
-
-// record records how the batch ended, and computes its answers.
-func (b *batch) record(o outcome, err error) {
-	e := b.queue.engine
-	if err != nil || o.Taken > 0 {
-		e.Granted(b.queue.config)
-	}
-	if b.ahead.permits > 0 {
-		b.Drop(b.ahead.permits)
-	}
-	if err != nil {
-		return
-	}
-	b.answers = b.Answers(b.answers[:0], o.Outcome)
-	if b.audit && (len(o.Waits) > 0 || b.UpTo && o.Taken < b.requests[0].Permits) {
-		b.limiter().auditDone(e.clock.Now(), o.interval)
-	}
-}
-
-// complete gives the callers of a batch their answers.
-func (q *queue) complete(b *batch, o outcome, err error) {
-	b.record(o, err)
-	short := b.call.Unreplicated()
-	q.mu.Lock()
-	now := q.engine.clock.Now()
-	var unwanted []share
-	b.plan(o, err, now)
-	granted, doubtful, lined := int64(0), int64(0), false
-	for i, r := range b.requests {
-		a := b.answer(i, o, err)
-		if a.Granted {
-			granted += a.Taken
-			if r.State != lane.Sent || short != nil {
-				unwanted = append(unwanted, share{i, a.Taken})
-			}
-		}
-		switch {
-		case r.State != lane.Sent:
-			if errors.Is(err, limit.ErrUnknownOutcome) && !r.UpTo {
-				doubtful += r.Permits
-			}
-			if r.inLine {
-				q.line.remove(r)
-			}
-		case a.Granted && short != nil:
-			q.answer(b, i, answer{err: short}, outcome{})
-		case r.Waits && a.refused() && !q.closed && !r.overdue(now):
-			q.lineUp(b, r, a, o, now)
-			lined = true
-		default:
-			q.answer(b, i, a, o)
-		}
-	}
-	if b.pass {
-		q.pass = nil
-		q.line.settle(now)
-	}
-	if lined {
-		q.endLeases()
-	}
-	if doubtful > 0 {
-		q.engine.givenUp(q, doubtful, err)
-	}
-	q.hear(o, b.sent)
-	back := q.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
-	q.calls--
-	for _, one := range b.grants(unwanted, back, o) {
-		q.giveBack(one)
-	}
-	q.next(now)
-	q.engine.letGoAll(b)
-	q.mu.Unlock()
-	b.free()
-}
-
-// lineUp puts a refused request in line.
-func (q *queue) lineUp(b *batch, r *request, a answer, o outcome, now time.Time) {
-	r.State, r.refused = lane.Gathered, true
-	if r.inLine {
-		q.line.refused(r, a, o)
-		return
-	}
-	q.line.enter(r, a, o, now)
-	if q.freed != b.freed {
-		q.line.nudge() // the refusal may be older than that
-	}
-}
-
-// answer sets the answer of a batch's request.
-func (q *queue) answer(b *batch, place int, a answer, o outcome) {
-	r := b.requests[place]
-	if r.inLine {
-		q.line.drop(r)
-	}
-	if q.closed && r.Waits && a.refused() {
-		a.err = limit.ErrClosed
-	}
-	switch {
-	case !a.Granted:
-		a.RetryAfter = b.spread(r, a.RetryAfter)
-	case r.Undo:
-		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
-	case r.Settled:
-		member := b.grants([]share{{place, a.Taken}}, 0, o)[0].member
-		s := &settlement{engine: q.engine, limiter: r.limiter, member: member, permits: a.Taken, sent: b.sent, granted: q.engine.clock.Now()}
-		a.Settle = s.settle
-	}
-	r.answer, r.State = a, lane.Answered
+// noticed says that another program changed the limiter: callers that remember refusals or wait for
+// several limiters ask again.
+func (e *Engine) noticed(key string) {
+	e.refusals.Changed(key)
+	e.visit(key, func(q *queue) { q.jointWaiters.wake() })
 }
 
 // close fails all requests that are not under way, and gives leases back.
@@ -337,29 +203,15 @@ func (q *queue) close() {
 	q.next(q.engine.clock.Now())
 }
 
-// withdraw is Leave for a request that has no answer. q.mu is held.
-func (q *queue) withdraw(r *request) {
-	r.byBatch = r.State == lane.Sent
-	r.State = lane.Gone
-	switch {
-	case r.byBatch:
-	case r.inLine:
-		q.line.remove(r)
-		q.next(q.engine.clock.Now())
-	default:
-		if q.left++; q.left > len(q.gathered)/2 {
-			q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
-			q.left = 0
+// Waiting returns how many requests for the limiter of that config key are gathered or in line.
+func (e *Engine) Waiting(key string) int {
+	n := 0
+	e.visit(key, func(q *queue) {
+		for _, r := range slices.AppendSeq(slices.Clone(q.gathered), q.line.all()) {
+			if r.State == lane.Gathered {
+				n++
+			}
 		}
-	}
-}
-
-// asksLast reports whether a request in line whose caller's patience has just ended is sent a last
-// time: the line asks at this moment. q.mu is held.
-func (q *queue) asksLast(r *request, now time.Time) bool {
-	if q.pass != nil || !q.line.stillAsks(r) || !now.Before(r.deadline.Add(q.engine.grace)) {
-		return false
-	}
-	q.next(now)
-	return true
+	})
+	return n
 }

@@ -74,7 +74,7 @@ func (s *settlement) alone(ctx context.Context, q *queue, used int64) error {
 	q.next(e.clock.Now())
 	q.mu.Unlock()
 	if used < s.permits {
-		e.freed(s.limiter.Config, false)
+		e.freed(s.limiter.Config)
 		e.announce(s.limiter)
 	}
 	return err
@@ -130,8 +130,8 @@ func (s *settlement) arguments(used int64) script.Arguments {
 		if !doubt.IsZero() {
 			a.Age = max(a.Age, e.clock.Since(doubt))
 		}
-		age, token := attemptWords(a)
-		most, least := formatAge(e.clock.Since(s.sent)), shortAge(e.clock.Since(s.granted)).Milliseconds()
+		age, token := a.Words()
+		most, least := script.LongAge(e.clock.Since(s.sent)), script.ShortAge(e.clock.Since(s.granted)).Milliseconds()
 		return append(all, s.member, used, charge, most, least, age, token, s.limiter.Fallback)
 	})
 }

@@ -132,9 +132,10 @@ type Outcome struct {
 // Answer is the answer to one request.
 type Answer struct {
 	Decision limit.Decision
-	Exceeds  bool // more than the limit; never if that is 0, which refuses all
-	AtLeast  bool // RetryAfter is a lower bound: the script looked no further
-	Unasked  bool // refused for another before it in the line
+	Taken    int64 // the permits granted
+	Exceeds  bool  // more than the limit; never if that is 0, which refuses all
+	AtLeast  bool  // RetryAfter is a lower bound: the script looked no further
+	Unasked  bool  // refused for another before it in the line
 }
 
 // Answers appends the answer to each request, in order. It walks the requests as the script did.
@@ -155,7 +156,7 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 			case r.Permits <= left && (!r.InLine || !blocked):
 				left -= r.Permits
 				free -= r.Permits
-				a.Decision.Granted = true
+				a.Decision.Granted, a.Taken = true, r.Permits
 			case r.Permits > o.Limit && o.Limit > 0:
 				a.Exceeds = true
 			case r.InLine && blocked:
@@ -181,9 +182,8 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 
 // upTo is the answer to a request for as many permits as are free, at most most.
 func (o Outcome) upTo(most int64) Answer {
-	a := Answer{Decision: limit.Decision{
-		Granted: o.Taken > 0, Limit: o.Limit, Remaining: max(0, o.Free-min(o.Taken, most)), ResetAfter: o.Reset,
-	}}
+	a := Answer{Taken: min(o.Taken, most)}
+	a.Decision = limit.Decision{Granted: o.Taken > 0, Limit: o.Limit, Remaining: max(0, o.Free-a.Taken), ResetAfter: o.Reset}
 	if !a.Decision.Granted && len(o.Waits) > 0 {
 		wait := o.Waits[0]
 		a.Decision.RetryAfter, a.AtLeast = script.Millis(max(wait, -wait)), wait < 0

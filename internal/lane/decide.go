@@ -25,14 +25,10 @@ func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, er
 	return a, err
 }
 
-// Check implements [outage.Asker], as do the following methods.
-func (g *Queues) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
-	return g.check(ctx, q.Key, q.Permits)
-}
-
-// AtHand knows nothing.
-func (g *Queues) AtHand(context.Context, outage.Question) (a outage.Answer, known bool) {
-	return a, false
+// AtHand implements [outage.Asker], as do the following methods. It knows only errors.
+func (g *Queues) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+	a.Decision, err = g.check(ctx, q.Key, q.Permits)
+	return a, false, err
 }
 
 // Ask sends a request and waits for its answer.
@@ -51,9 +47,6 @@ func (g *Queues) Fail(q outage.Question, err error) error {
 func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
 	return g.lanes.Breaker(ctx, q.Key), func() bool { return script.Answers(g.lanes, script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
 }
-
-// Learn does nothing: the rule says what is usual.
-func (g *Queues) Learn(outage.Question, outage.Answer) {}
 
 // Limiters returns the one of the key.
 func (g *Queues) Limiters(q outage.Question) []outage.Limiter {
@@ -82,11 +75,7 @@ func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Dec
 	}
 	b := &Batch{peeks: true}
 	b.Add(permits, false, 0)
-	q, err := g.rule.Ask(key, b)
-	if err != nil {
-		return limit.Decision{}, err
-	}
-	v, err := g.look(ctx, q)
+	v, err := g.look(ctx, g.rule.Ask(key, b))
 	if err != nil {
 		return limit.Decision{}, err
 	}
@@ -151,12 +140,8 @@ func (g *Queues) reset(ctx context.Context, key string) error {
 		return err
 	}
 	keys := []string{key}
-	if g.rule.Beside != nil {
-		beside, err := g.rule.Beside(key)
-		if err != nil {
-			return err
-		}
-		keys = append(keys, beside)
+	if second := g.rule.Second; second != "" {
+		keys = append(keys, key+second)
 	}
 	_, err := script.Once(ctx, g.lanes, lua.Delete, script.KeysOf(keys...))
 	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))

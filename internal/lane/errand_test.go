@@ -205,7 +205,6 @@ type desk struct {
 
 	mu      sync.Mutex
 	batches []string // key and permits of each
-	fail    error
 }
 
 // atDesk runs test in a bubble, with a desk that has that many flights under way at most.
@@ -219,13 +218,10 @@ func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	})
 }
 
-func (d *desk) question(key string, b *lane.Batch) (*lane.Question, error) {
+func (d *desk) question(key string, b *lane.Batch) *lane.Question {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.batches = append(d.batches, fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
-	if d.fail != nil {
-		return nil, d.fail
-	}
 	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) {
 		if err != nil {
 			return lane.Verdict{}, script.Outage(err)
@@ -234,7 +230,7 @@ func (d *desk) question(key string, b *lane.Batch) (*lane.Question, error) {
 		return v, err
 	}}
 	q.Script, q.Keys, q.Args = decide, script.KeysOf(key), script.Constant(b.Args(nil))
-	return q, nil
+	return q
 }
 
 func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
@@ -279,13 +275,15 @@ func TestABatchHasABound(t *testing.T) {
 // None hangs, and later ones find all in order.
 func TestAllOfABatchGetItsError(t *testing.T) {
 	t.Parallel()
-	fail := errors.New("no question")
+	fail := errors.New("a hook fails")
 	for name, tt := range map[string]struct {
 		set  func(d *desk, on bool)
 		want error
 		text string
 	}{
-		"no question": {func(d *desk, on bool) { d.fail = map[bool]error{true: fail}[on] }, fail, ""},
+		"an error": {func(d *desk, on bool) {
+			d.fails = map[bool]func(int) error{true: func(int) error { return fail }}[on]
+		}, fail, ""},
 		"a panic": {func(d *desk, on bool) {
 			d.fails = map[bool]func(int) error{true: func(int) error { panic("a hook") }}[on]
 		}, limit.ErrUnknownOutcome, "a hook"},

@@ -196,9 +196,15 @@ func (l *Lane) observe(f *flight, err error) {
 	}
 }
 
+// exchange sends the commands of a flight. If it waits for replicas, they go to the lane's master by one
+// connection, past a cluster's client, which would send a command without a key to any node.
 func (l *Lane) exchange(ctx context.Context, f *flight) (panicked any) {
 	defer func() { panicked = recover() }()
-	l.send(ctx, f)
+	if l.replicas.Count > 0 {
+		l.conn.SendTo(ctx, l.master, f.cmds...)
+	} else {
+		l.conn.Send(ctx, f.cmds...)
+	}
 	return nil
 }
 

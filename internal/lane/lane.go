@@ -240,19 +240,6 @@ func (l *Lane) Enter() bool {
 // Wave returns the Wave that ends when all owners of its calls have answered their callers.
 func (c *Call) Wave() *Wave { return c.wave }
 
-// leave undoes Enter.
-func (l *Lane) leave() {
-	l.mu.Lock()
-	more := l.waiting()
-	if !more {
-		l.flights--
-	}
-	l.mu.Unlock()
-	if more {
-		l.dispatch(task{})
-	}
-}
-
 // Alone sends a call by itself, after Enter; the Redis client's hooks see ctx. If the connection ends
 // reads in time, and the caller has no deadline of its own, Alone sends it on the caller's goroutine, and
 // returns when the call is done or others go on with it. Otherwise it returns at once.

@@ -29,8 +29,8 @@ type Rule struct {
 	// limiter keeps beside its keys. nil: all keys can be used.
 	Check func(key string) error
 
-	Beside func(key string) (string, error)              // returns the second key of a key; nil: there is none
-	Ask    func(key string, b *Batch) (*Question, error) // returns the question about a batch for a key
+	Second string                               // what makes a key its second one, at its end; "": there is none
+	Ask    func(key string, b *Batch) *Question // returns the question about a batch for a key
 }
 
 // Question is a script call, with a function that reads its answer.
@@ -80,8 +80,7 @@ type request struct {
 
 	ctx     context.Context // for the Redis client's hooks, if the request goes by itself
 	permits int64
-	upTo    bool  // as many as are free, at most permits
-	taken   int64 // with the answer
+	upTo    bool // as many as are free, at most permits
 	verdict *Verdict
 	answer  Answer
 	err     error
@@ -106,13 +105,9 @@ func (g *Queues) send(ctx context.Context, key string, r *request) (outage.Answe
 	k := g.keys[key]
 	if k == nil && l.Enter() {
 		b := g.newBatch()
-		r.join(b)
+		b.add(r)
 		g.mu.Unlock()
-		if c := g.call(key, b, []*request{r}); c != nil {
-			l.Alone(ctx, c, false)
-		} else {
-			l.leave()
-		}
+		l.Alone(ctx, b.call(key), false)
 	} else {
 		ready := k == nil
 		if ready {
@@ -129,17 +124,6 @@ func (g *Queues) send(ctx context.Context, key string, r *request) (outage.Answe
 	return g.await(ctx, r, asked)
 }
 
-func (g *Queues) newBatch() *Batch { return &Batch{Mu: &g.mu} }
-
-// join adds a request to a batch, or returns false if there is no room. The lock is held.
-func (r *request) join(b *Batch) bool {
-	if r.upTo && !b.AddUpTo(r.permits) || !r.upTo && !b.Add(r.permits, false, 0) {
-		return false
-	}
-	r.State, r.Batch = Sent, b
-	return true
-}
-
 func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage.Answer, error) {
 	if answered, err := r.Await(ctx, g.lanes, r, asked.Add(g.lanes.conn.Timeout()), true); !answered {
 		return outage.Answer{}, err
@@ -151,8 +135,8 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 	case r.answer.Exceeds:
 		return a, exceeds(r.permits, a.Limit)
 	case a.Granted:
-		a.Taken = r.taken
-		a.Undo = func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.taken) }
+		a.Taken = r.answer.Taken
+		a.Undo = func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.answer.Taken) }
 	}
 	return a, nil
 }
@@ -161,16 +145,11 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 func (g *keyQueue) NextCall(time.Time) (c *Call, more bool) {
 	t := g.queues
 	t.mu.Lock()
-	b, requests, taken := t.newBatch(), []*request(nil), 0
+	b, taken := t.newBatch(), 0
 	for _, r := range g.waiting {
-		if r.State != Gathered {
-			taken++
-			continue
-		}
-		if len(requests) > 0 && r.permits > t.rule.Most-b.Sum || !r.join(b) {
+		if r.State == Gathered && !b.add(r) {
 			break
 		}
-		requests = append(requests, r)
 		taken++
 	}
 	g.waiting = slices.Delete(g.waiting, 0, taken)
@@ -179,32 +158,39 @@ func (g *keyQueue) NextCall(time.Time) (c *Call, more bool) {
 		delete(t.keys, g.key)
 	}
 	t.mu.Unlock()
-	if len(requests) == 0 {
+	if len(b.requests) == 0 {
 		return nil, more
 	}
-	return t.call(g.key, b, requests), more
+	return b.call(g.key), more
 }
 
-// sentBatch is a batch under way, with its callers.
+// sentBatch is a batch with its callers.
 type sentBatch struct {
-	*Batch
+	Batch
 
 	queues   *Queues
 	question *Question
 	requests []*request
 }
 
-// call returns the call that decides a batch; nil if it can't be made, and the callers have the
-// error.
-func (g *Queues) call(key string, b *Batch, requests []*request) *Call {
-	q, err := g.rule.Ask(key, b)
-	sent := &sentBatch{Batch: b, queues: g, question: q, requests: requests}
-	if err != nil {
-		sent.tell(Verdict{}, err)
-		return nil
+func (g *Queues) newBatch() *sentBatch { return &sentBatch{Batch: Batch{Mu: &g.mu}, queues: g} }
+
+// add adds a request, or returns false if there is no room. The lock is held.
+func (b *sentBatch) add(r *request) bool {
+	if r.permits > b.queues.rule.Most-b.Sum && b.Count > 0 || r.upTo && !b.AddUpTo(r.permits) || !r.upTo && !b.Add(r.permits, false, 0) {
+		return false
 	}
-	if q.Owner, q.Requests = sent, len(requests); len(requests) == 1 {
-		q.By(requests[0].ctx)
+	r.State, r.Batch = Sent, &b.Batch
+	b.requests = append(b.requests, r)
+	return true
+}
+
+// call returns the call that decides the batch.
+func (b *sentBatch) call(key string) *Call {
+	q := b.queues.rule.Ask(key, &b.Batch)
+	b.question, q.Owner, q.Requests = q, b, len(b.requests)
+	if len(b.requests) == 1 {
+		q.By(b.requests[0].ctx)
 	}
 	return &q.Call
 }
@@ -230,20 +216,13 @@ func (b *sentBatch) tell(v Verdict, err error) {
 	var unwanted, doubtful int64
 	g.mu.Lock()
 	for i, r := range b.requests {
-		taken := r.permits
-		if r.upTo {
-			taken = min(taken, v.Taken)
-		}
 		if r.State != Sent {
-			if answers[i].Decision.Granted {
-				unwanted += taken
-			}
-			if errors.Is(err, limit.ErrUnknownOutcome) {
-				doubtful += taken
+			unwanted += answers[i].Taken
+			if errors.Is(err, limit.ErrUnknownOutcome) && !r.upTo {
+				doubtful += r.permits
 			}
 			continue
 		}
-		r.taken = taken
 		r.answer, r.verdict, r.err = answers[i], &v, err
 		r.Tell()
 	}

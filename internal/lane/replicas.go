@@ -96,16 +96,6 @@ func (l *Lane) keepUp(short error) {
 	l.lanes.observer.Happened(e)
 }
 
-// send sends the commands of a flight. If it waits for replicas, they go to the lane's master by one
-// connection, past a cluster's client, which would send a command without a key to any node.
-func (l *Lane) send(ctx context.Context, f *flight) {
-	if l.replicas.Count > 0 {
-		l.conn.SendTo(ctx, l.master, f.cmds...)
-	} else {
-		l.conn.Send(ctx, f.cmds...)
-	}
-}
-
 // laneFor returns the lane by which a call continues that was not answered. If flights go past a
 // cluster's client, only this finds out that the key has moved.
 func (l *Lane) laneFor(c *Call, err error) *Lane {

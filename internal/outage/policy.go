@@ -48,17 +48,13 @@ type Limiter struct {
 
 // Asker puts questions to Redis, about one limiter or about several that grant together.
 type Asker interface {
-	// Check returns why Redis need not be asked.
-	Check(ctx context.Context, q Question) (limit.Decision, error)
-	// AtHand returns the answer if it is known without asking.
-	AtHand(ctx context.Context, q Question) (a Answer, known bool)
+	// AtHand returns the answer if it is known without asking, an error for what can't be asked.
+	AtHand(ctx context.Context, q Question) (a Answer, known bool, err error)
 	Ask(ctx context.Context, q Question) (Answer, error)
 	// Fail returns err with the call and the limiter that it speaks of.
 	Fail(q Question, err error) error
 	// Server returns the server's breaker, and what asks the server whether it decides.
 	Server(ctx context.Context, q Question) (*Breaker, func() bool)
-	// Learn receives what Redis decided.
-	Learn(q Question, a Answer)
 	Limiters(q Question) []Limiter
 }
 
@@ -150,11 +146,8 @@ func (p *Policy) LetThrough(of Asker, q Question, permits int64) (undo func(cont
 }
 
 func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, error) {
-	if d, err := of.Check(ctx, q); err != nil {
-		return Answer{Decision: d}, err
-	}
-	if a, known := of.AtHand(ctx, q); known {
-		return a, nil
+	if a, known, err := of.AtHand(ctx, q); known || err != nil {
+		return a, err
 	}
 	if p.Failure == nil {
 		return of.Ask(ctx, q)
@@ -176,9 +169,6 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, err
 		}
 		a, undecided, err := p.ask(ctx, of, q)
 		if !undecided {
-			if err == nil {
-				of.Learn(q, a)
-			}
 			return a, err
 		}
 		if a, err = p.instead(of.Limiters(q), q, err); err != nil || a.Granted || !q.Waits {

@@ -19,6 +19,17 @@ type Attempt struct {
 	Repeated bool          // an attempt with this token may have run already
 }
 
+// Words describe the earlier attempts to a script.
+func (a Attempt) Words() (age, token string) {
+	if a.Age >= 0 {
+		age = LongAge(a.Age)
+	}
+	if !a.Repeated { // otherwise its page may have been done
+		token = a.Token
+	}
+	return age, token
+}
+
 // Arguments makes the arguments for the attempts of a call.
 type Arguments interface {
 	// Append appends them to all.

@@ -28,6 +28,15 @@ func Millis(ms int64) time.Duration {
 	return time.Duration(min(max(ms, -most), most)) * time.Millisecond
 }
 
+// ShortAge is an age minus the possible difference between the clocks of client and server: a second,
+// and a thousandth in their pace.
+func ShortAge(age time.Duration) time.Duration { return max(0, age-age/1000-time.Second) }
+
+// LongAge is an age in milliseconds as a word, with room for what clocks of two servers may differ by.
+func LongAge(age time.Duration) string {
+	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
+}
+
 // Integers checks that a script answered only integers, and enough of them.
 func Integers(reply any, least int) ([]int64, error) {
 	values, _ := reply.([]any)

@@ -1,0 +1,84 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+)
+
+// grant is permits of one member that will be given back.
+type grant struct {
+	member    []byte // nil if none are kept
+	held      *held  // the member's; nil if no other grant uses it
+	permits   int64
+	sent      time.Time // when they were asked for
+	windowEnd int64     // epoch ms, if the value counts a fixed window
+}
+
+// share is what one request, named by its place in the batch, was granted.
+type share struct {
+	place   int
+	permits int64
+}
+
+// held is a member of several grants. Its permits go back in one call at a time, so that a repeated
+// call can tell by the permits that are left whether it has run.
+type held struct {
+	mu      sync.Mutex
+	left    int64 // permits of the member, when last seen
+	busy    bool  // a call is under way
+	waiting []returning
+}
+
+// returning is a grant that waits for the next call of its member.
+type returning struct {
+	grant
+	then func(error)
+}
+
+// handleLease is the lease of one handle. The lock of the limiter's queue guards everything except
+// the current lease.
+type handleLease struct {
+	current atomic.Pointer[leased]
+	asking  bool        // a batch that takes permits ahead is under way
+	timer   *time.Timer // runs while the handle is one of its queue's holders
+}
+
+// lasts reports whether there is a lease with permits left.
+func (h *handleLease) lasts() bool {
+	a := h.current.Load()
+	return a != nil && a.Left() > 0
+}
+
+// end returns when the lease ends, zero if it has ended.
+func (h *handleLease) end() time.Time {
+	a := h.current.Load()
+	if a == nil {
+		return time.Time{}
+	}
+	return a.Sent.Add(a.Life)
+}
+
+// leased is a lease, with how to undo it and its figures.
+type leased struct {
+	*lease.Lease
+
+	rest    grant // the grant that goes back; the permits are set then
+	figures atomic.Pointer[figures]
+}
+
+// part is a number of permits of the lease, to be given back.
+func (a *leased) part(permits int64) grant {
+	part := a.rest
+	part.permits = permits
+	return part
+}
+
+// figures are what Redis last said about a limiter, less what its Client took since.
+type figures struct {
+	rate, free int64
+	interval   time.Duration
+	at         time.Time
+}

@@ -1,0 +1,368 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/clock"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// request asks for permits.
+func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (answer, error) {
+	r := newRequest(ctx, e.clock, l, ask)
+	q, err := e.enter(ctx, l, r)
+	if err != nil {
+		return answer{}, err
+	}
+	answered := false
+	defer func() { e.letGo(q, r, answered) }()
+	to := q.lane.Load()
+	if alone := q.submit(r, to); alone != nil {
+		to.Alone(ctx, alone, !r.deadline.IsZero())
+	}
+	a, answered := r.await(ctx)
+	return a, a.err
+}
+
+// submit adds a request. It returns the call that the caller must send itself, if there is one.
+func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		r.tell(answer{err: limit.ErrClosed})
+	case q.borrow(r):
+		r.Tell()
+	case r.Waits && q.line.count > 0:
+		q.line.join(r)
+		r.Wait()
+		q.next(r.since)
+	default:
+		q.gathered = append(q.gathered, r)
+		if len(q.gathered) == 1 && !q.listed && !q.held() && q.calls < maxCalls && to.Enter() {
+			if !q.engine.conn.Inline() || !r.deadline.IsZero() {
+				r.Wait() // another goroutine makes the call
+			}
+			return q.makeBatch(r.since)
+		}
+		q.next(r.since)
+		r.WaitOn(q.wave)
+	}
+	return nil
+}
+
+// await waits for the answer, the end of the caller's patience, or ctx.
+func (r *request) await(ctx context.Context) (a answer, answered bool) {
+	e := r.queue.engine
+	look := e.clock.Machine(r.since).Add(e.conn.Timeout()) // passes change Asked meanwhile
+	if end := e.clock.Machine(r.deadline); !end.IsZero() && end.Before(look) {
+		look = end
+	}
+	// A flight with a call that is not repeated is not ended before its time.
+	hurry := !r.deadline.IsZero() || e.rules.KeepsNoMembers()
+	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
+	if !answered {
+		r.answer.err = err
+	}
+	return r.answer, answered
+}
+
+// Leave takes back a request whose caller goes away. What it is granted later goes back.
+func (r *request) Leave() bool {
+	q := r.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r.State == lane.Answered {
+		return false
+	}
+	r.answer = answer{Answer: outage.Answer{Unanswered: !r.refused && !r.inLine}}
+	q.withdraw(r)
+	return true
+}
+
+// TimeUp checks whether the caller's time is over: the timeout of one that waits for permits, or the
+// time for an answer.
+func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
+	q := r.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r.State == lane.Answered {
+		return time.Time{}, false, nil
+	}
+	now, since := time.Now(), r.Since()
+	end := since.Add(timeout)
+	here, deadline := q.engine.clock.At(now), q.engine.clock.Machine(r.deadline)
+	over := r.overdue(here)
+	switch {
+	case r.State == lane.Sent || !r.inLine:
+		end = q.engine.answerBy(end, deadline)
+	case over && q.asksLast(r, here):
+		return deadline.Add(q.engine.grace), false, nil
+	case over:
+		q.withdraw(r)
+		return now, true, nil
+	case q.dueSince.IsZero(): // no request is under way
+		return clock.Sooner(now.Add(timeout), deadline), false, nil
+	default:
+		if end.Before(q.dueSince.Add(timeout)) {
+			end = q.dueSince.Add(timeout)
+		}
+		end = clock.Sooner(end, deadline)
+	}
+	if now.Before(end) {
+		return end, false, nil
+	}
+	if !r.refused || !over {
+		err = lane.NoAnswer(now.Sub(since), r.State == lane.Sent)
+	}
+	q.withdraw(r)
+	return now, true, err
+}
+
+// answerBy is how long a caller with a deadline (zero: none) waits for an answer that must come by
+// end.
+func (e *Engine) answerBy(end, deadline time.Time) time.Time {
+	if last := deadline.Add(e.grace); !deadline.IsZero() && last.Before(end) {
+		return last
+	}
+	return end
+}
+
+// withdraw is Leave for a request that has no answer. q.mu is held.
+func (q *queue) withdraw(r *request) {
+	r.byBatch = r.State == lane.Sent
+	r.State = lane.Gone
+	switch {
+	case r.byBatch:
+	case r.inLine:
+		q.line.remove(r)
+		q.next(q.engine.clock.Now())
+	default:
+		if q.left++; q.left > len(q.gathered)/2 {
+			q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
+			q.left = 0
+		}
+	}
+}
+
+// asksLast reports whether a request in line whose caller's patience has just ended is sent a last
+// time: the line asks at this moment. q.mu is held.
+func (q *queue) asksLast(r *request, now time.Time) bool {
+	if q.passing || !q.line.stillAsks(r) || !now.Before(r.deadline.Add(q.engine.grace)) {
+		return false
+	}
+	q.next(now)
+	return true
+}
+
+// NextCall makes a call for a flight.
+func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
+	now = q.engine.clock.At(now)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
+	if q.held() || q.calls >= maxCalls {
+		return nil, false
+	}
+	c = q.makeBatch(now)
+	if c == nil {
+		q.next(now)
+		return nil, false
+	}
+	q.listed = q.hasWork(now) && !q.held() && q.calls < maxCalls
+	return c, q.listed
+}
+
+// makeBatch makes a batch: first of requests in the line, if it is due, then of those that gathered.
+func (q *queue) makeBatch(now time.Time) *lane.Call {
+	b := newBatch(q)
+	if !q.passing && q.line.due(now) {
+		if len(q.gathered) > 0 {
+			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
+		}
+		q.line.fill(now, time.Now(), b.add)
+		b.reserved = 0
+		b.pass = len(b.requests) > 0
+		if !b.pass {
+			q.line.settle(now) // the requests left to ask for have gone
+		}
+	}
+	kept, full := q.gathered[:0], false
+	for _, r := range q.gathered {
+		switch {
+		case !full && r.State != lane.Gathered:
+		case full || !b.add(r, false):
+			full = full || r.Settled == b.requests[0].Settled // reservations and others are for different batches
+			kept = append(kept, r)
+		}
+	}
+	clear(q.gathered[len(kept):])
+	q.gathered, q.left = kept, 0
+	if len(b.requests) == 0 {
+		b.free()
+		return nil
+	}
+	for _, r := range b.requests {
+		r.State, r.Batch = lane.Sent, &b.Batch
+	}
+	b.audit, b.freed = b.limiter().auditDue(now), q.freed
+	b.ahead = q.prefetch(b, now)
+	q.calls++
+	q.jobs.requestsNext = false
+	b.prepare()
+	if b.Count == 1 {
+		b.call.By(b.requests[0].ctx)
+	}
+	if b.pass {
+		q.passing = true
+	}
+	return &b.call
+}
+
+// record records how the batch ended, and computes its answers.
+func (b *batch) record(o outcome, err error) {
+	e := b.queue.engine
+	if err != nil || o.Taken > 0 {
+		e.Granted(b.queue.config)
+	}
+	if b.ahead.permits > 0 {
+		b.Drop(b.ahead.permits)
+	}
+	if err != nil {
+		return
+	}
+	b.answers = b.Answers(b.answers[:0], o.Outcome)
+	if b.audit && (len(o.Waits) > 0 || b.UpTo && o.Taken < b.requests[0].Permits) {
+		b.limiter().auditDone(e.clock.Now(), o.interval)
+	}
+}
+
+// complete gives the callers of a batch their answers.
+func (q *queue) complete(b *batch, o outcome, err error) {
+	b.record(o, err)
+	short := b.call.Unreplicated()
+	q.mu.Lock()
+	now := q.engine.clock.Now()
+	var unwanted []share
+	b.plan(o, err, now)
+	granted, doubtful, lined := int64(0), int64(0), false
+	for i, r := range b.requests {
+		a := b.answer(i, o, err)
+		if a.Granted {
+			granted += a.Taken
+			if r.State != lane.Sent || short != nil {
+				unwanted = append(unwanted, share{i, a.Taken})
+			}
+		}
+		switch {
+		case r.State != lane.Sent:
+			if errors.Is(err, limit.ErrUnknownOutcome) && !r.UpTo {
+				doubtful += r.Permits
+			}
+			if r.inLine {
+				q.line.remove(r)
+			}
+		case a.Granted && short != nil:
+			q.answer(b, i, answer{err: short}, outcome{})
+		case r.Waits && a.refused() && !q.closed && !r.overdue(now):
+			q.lineUp(b, r, a, o, now)
+			lined = true
+		default:
+			q.answer(b, i, a, o)
+		}
+	}
+	if b.pass {
+		q.passing = false
+		q.line.settle(now)
+	}
+	if lined {
+		q.endLeases()
+	}
+	if doubtful > 0 {
+		q.engine.givenUp(q, doubtful, err)
+	}
+	q.hear(o, b.sent)
+	back := q.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
+	q.calls--
+	for _, one := range b.grants(unwanted, back, o) {
+		q.giveBack(one)
+	}
+	q.next(now)
+	q.engine.letGoAll(b)
+	q.mu.Unlock()
+	b.free()
+}
+
+// lineUp puts a refused request in line.
+func (q *queue) lineUp(b *batch, r *request, a answer, o outcome, now time.Time) {
+	r.State, r.refused = lane.Gathered, true
+	if r.inLine {
+		q.line.refused(r, a, o.interval)
+		return
+	}
+	q.line.enter(r, a, o.interval, now)
+	if q.freed != b.freed {
+		q.line.nudge() // the refusal may be older than that
+	}
+}
+
+// answer sets the answer of a batch's request.
+func (q *queue) answer(b *batch, place int, a answer, o outcome) {
+	r := b.requests[place]
+	if r.inLine {
+		q.line.drop(r)
+	}
+	if q.closed && r.Waits && a.refused() {
+		a.err = limit.ErrClosed
+	}
+	switch {
+	case !a.Granted:
+		a.RetryAfter = b.spread(r, a.RetryAfter)
+	case r.Undo:
+		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
+	case r.Settled:
+		member := b.grants([]share{{place, a.Taken}}, 0, o)[0].member
+		s := &settlement{engine: q.engine, limiter: r.limiter, member: member, permits: a.Taken, sent: b.sent, granted: q.engine.clock.Now()}
+		a.Settle = s.settle
+	}
+	r.answer, r.State = a, lane.Answered
+}
+
+// letGo counts a request's caller out, unless its batch does that. A request that the line may still
+// know is not reused.
+func (e *Engine) letGo(q *queue, r *request, answered bool) {
+	if !r.byBatch {
+		e.leave(q)
+	}
+	if answered && !r.Waits {
+		*r = request{}
+		requests.Put(r)
+	}
+}
+
+// letGoAll counts out the callers of a finished batch, all at once, and wakes them. With a test's
+// clock they count themselves out when they go on. q.mu is held.
+func (e *Engine) letGoAll(b *batch) {
+	e.mu.Lock()
+	gone := 0
+	for _, r := range b.requests {
+		if r.State == lane.Answered && !r.byBatch {
+			r.byBatch = e.clock == nil
+		}
+		if r.byBatch {
+			gone++
+		}
+	}
+	e.leaveLocked(b.queue, gone)
+	e.mu.Unlock()
+	for _, r := range b.requests {
+		if r.State == lane.Answered {
+			r.TellBefore(b.call.Wave())
+		}
+	}
+}
