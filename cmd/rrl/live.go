@@ -30,11 +30,13 @@ const (
 type pace struct {
 	interval time.Duration
 	count    int
+	once     bool
 }
 
 func (p *pace) flags(f *pflag.FlagSet, interval time.Duration) {
 	f.DurationVar(&p.interval, "interval", interval, "how often to sample, at least "+minInterval.String())
-	f.IntVar(&p.count, "count", 0, "print so many samples, then end (default: go on)")
+	f.IntVar(&p.count, "count", 0, "print this many samples, then end (default: go on)")
+	f.BoolVar(&p.once, "once", false, "print one sample, as --count 1")
 }
 
 func (p *pace) check() error {
@@ -43,6 +45,8 @@ func (p *pace) check() error {
 		return fmt.Errorf("--interval %v: at least %v", p.interval, minInterval)
 	case p.count < 0:
 		return errors.New("--count is negative")
+	case p.once:
+		p.count = 1
 	}
 	return nil
 }
@@ -70,7 +74,7 @@ finds, and reads in full only those that it shows. The first line says how far
 the first walk is, the second what this costs the server.`,
 		Example: `  rrl top
   rrl top 'api:*' --sort granted
-  rrl top --json --count 1 --rows 5`,
+  rrl top --json --once --rows 5`,
 		Args: named("[PATTERN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := errors.Join(p.check(), top.View.Check()); err != nil {
