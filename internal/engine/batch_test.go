@@ -223,7 +223,7 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		assert.Equal(t, taken, o.Taken, "taken")
 		assert.Len(t, o.Waits, len(refusedRuns), "waits")
 		if _, short := reply.(int64); short { // one request, and no figures are wanted
-			assert.Equal(t, want[0].granted, tell(b, o)[0].Decision.Granted)
+			assert.Equal(t, want[0].granted, tell(b, o)[0].Granted)
 		} else if possible {
 			if len(b.requests) > 1 || b.figures {
 				assert.Equal(t, rate-inUse, o.Free, "free")
