@@ -52,6 +52,13 @@ func TestStart(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 
 	ask, steps := "", 0
+	sh := func(script string) string {
+		run := exec.CommandContext(t.Context(), "bash", "-c", script)
+		run.Env = env
+		out, err := run.CombinedOutput()
+		require.NoError(t, err, "%s%s", script, out)
+		return strings.Join(trimmed(string(out)), "\n")
+	}
 	for _, step := range regexp.MustCompile("(?s)```sh\n([^`]*)```\n\n```text\n(.*?)```\n").FindAllStringSubmatch(text, -1) {
 		if strings.Contains(step[1], "fay") {
 			server.Crash()
@@ -67,12 +74,7 @@ func TestStart(t *testing.T) {
 				return err == nil && answer.Body.Close() == nil && rdb.Exists(t.Context(), "http:user:gus").Val() == 1
 			}, time.Minute, 100*time.Millisecond, "the server asks Redis again")
 		}
-		script := strings.ReplaceAll(step[1], "go install", "# go install")
-		run := exec.CommandContext(t.Context(), "bash", "-c", ask+script)
-		run.Env = env
-		out, err := run.CombinedOutput()
-		require.NoError(t, err, "%s%s", script, out)
-		got := strings.Join(trimmed(string(out)), "\n")
+		got := sh(ask + strings.ReplaceAll(step[1], "go install", "# go install"))
 		assert.Contains(t, seconds.ReplaceAllString(got, "${1}n"), seconds.ReplaceAllString(strings.TrimSpace(step[2]), "${1}n"), step[1])
 		if line, _, found := strings.Cut(step[1], "\n"); found && strings.HasPrefix(line, "ask()") {
 			ask = line + "\n"
@@ -80,4 +82,5 @@ func TestStart(t *testing.T) {
 		steps++
 	}
 	assert.Equal(t, 5, steps)
+	assert.Contains(t, sh("rrl top --once; rrl doctor || [ $? = 1 ]"), "http:user:ann")
 }
