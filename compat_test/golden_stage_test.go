@@ -314,6 +314,7 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 	if st.still {
 		most, unit = 0, 1
 	}
+	var off int64
 	for range patience {
 		handle := st.handle(t, s)
 		known := make(map[string]bool)
@@ -336,7 +337,8 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 		if time.Now().UnixMilli()-base > most {
 			continue
 		}
-		out, off := outcome{Answer: got.Text}, int64(0)
+		out := outcome{Answer: got.Text}
+		off = 0
 		for _, ms := range got.Times {
 			rounded := model.Round(ms, unit)
 			out.Times = append(out.Times, rounded)
@@ -358,7 +360,7 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 			return out, nil
 		}
 	}
-	return outcome{}, fmt.Errorf("no step in less than %d ms, in %d attempts", slack, patience)
+	return outcome{}, fmt.Errorf("no step in less than %d ms, in %d attempts; the last was off by %d: %+v", slack, patience, off, s)
 }
 
 // do has a step done.

@@ -119,7 +119,7 @@ func (c crew) hammer(t *testing.T, name string) {
 	f := &figures{load: c.load}
 	for start := time.Now(); f.java.Load() == 0 || c.goes > 0 && f.goes.Load() == 0; {
 		require.Less(t, time.Since(start), time.Minute, "%d permits for Go, %d for Java", f.goes.Load(), f.java.Load())
-		f.ask(t, javas, goes, limiter, oldest.KeepsSet)
+		f.ask(t, javas, goes, limiter, oldest.KeepsSet && f.rate >= 3)
 	}
 	for _, s := range goes {
 		require.NoError(t, s.Close(t.Context())) // due give-backs are made
