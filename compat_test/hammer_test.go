@@ -44,7 +44,9 @@ func TestHammer(t *testing.T) { //nolint:paralleltest // one JVM at a time
 
 func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
-		crew{usual, []javaPeer{older, newer}, 2}.hammer(t, older.release.Version+"+"+newer.release.Version)
+		leasing := usual
+		leasing.leases = *releasesFlag == "all" && sharing(older.release.Version) == nil
+		crew{leasing, []javaPeer{older, newer}, 2}.hammer(t, older.release.Version+"+"+newer.release.Version)
 	})
 }
 
@@ -69,6 +71,7 @@ func TestHammerOfAClockBehind(t *testing.T) { //nolint:paralleltest // one JVM a
 type load struct {
 	rate             int64
 	interval, length time.Duration
+	leases           bool // Go takes permits ahead, and may not use them all
 }
 
 var usual = load{rate: 20, interval: 500 * time.Millisecond, length: 4 * time.Second}
@@ -137,7 +140,7 @@ func (c crew) hammer(t *testing.T, name string) {
 
 	assert.LessOrEqual(t, f.mostInUse, f.rate, "permits in use")
 	assert.LessOrEqual(t, f.goes.Load()+f.java.Load(), f.total.Load(), "grants that callers know of")
-	assert.GreaterOrEqual(t, f.goes.Load()+f.java.Load()+f.unknown.Load(), f.total.Load(), "grants that callers know of, or may have")
+	assert.True(t, f.leases || f.goes.Load()+f.java.Load()+f.unknown.Load() >= f.total.Load(), "%d grants that no caller knows of", f.total.Load())
 	assert.Equal(t, f.rate, left, "free and in use")
 	// What releases before 3.15.3 are known to fail at.
 	if oldest.KeepsSet && !oldest.SeesFuture && f.javaErrors.Load() > 0 {
@@ -159,6 +162,9 @@ func (f *figures) ask(t *testing.T, javas, goes []service, name string, reserves
 	var wg sync.WaitGroup
 	for i := range 4 * len(goes) {
 		limiter, timeout := goes[i/4].RateLimiter(name), time.Duration(i%2)*patience
+		if f.leases {
+			limiter = goes[i/4].RateLimiter(name, rratelimiter.WithLease(rratelimiter.Lease{Permits: 4, Life: f.interval / 4}))
+		}
 		wg.Go(func() {
 			for used := int64(0); time.Now().Before(end); used = (used + 1) % 9 {
 				var err error

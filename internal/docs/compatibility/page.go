@@ -30,8 +30,8 @@ var operations = []struct {
 
 const head = `# Compatibility
 
-Which versions of Redisson and which servers were tested, and the results. ` + "`make test-matrix`" + ` writes this page; only the section on the next
-Redisson is written by hand. Each section names the test that repeats it.
+Which versions of Redisson and which servers were tested, and the results. ` + "`make test-matrix`" + ` writes this page; only "The next Redisson" is
+written by hand. Each section names the test that repeats it.
 
 `
 
@@ -105,8 +105,8 @@ func (r *results) releases() string {
 	}
 	return fmt.Sprintf("By turns, `TestTurns`"+`: Go, with `+"`WithRedissonVersion`"+` before 3.35.0, and one version of Redisson use the same limiters at random, in both modes, while
 permits run out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
-[operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none.
-[topologies.csv](compatibility/topologies.csv) has them by topology.
+[operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none;
+[topologies.csv](compatibility/topologies.csv) by topology.
 Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, with those of two versions, %d came out wrong.
 
 All at once, `+"`TestHammer`"+`: two Go clients and two Redissons ask one limiter for more than it has, for four seconds.
@@ -141,7 +141,7 @@ func (r *results) fleetText() string {
 	for _, h := range r.fleets {
 		over += h.over
 	}
-	return fmt.Sprintf(`%d pairs that work together, beside Go configured for the older one, by turns and all at once ([fleets.csv](compatibility/fleets.csv)):
+	return fmt.Sprintf(`%d pairs that work together, beside Go configured for the older one, by turns and all at once, from 3.35.0 on with leases ([fleets.csv](compatibility/fleets.csv)):
 %d operations came out wrong, and %d permits over the limit were in use.
 
     go test ./compat_test -run 'TestFleetTurns|TestFleetHammer' -releases all
