@@ -250,7 +250,7 @@ func TestAReplicaAloneTakesNoChanges(t *testing.T) {
 	replica.Follow(t, master)
 	rdb := master.Client(t, nil)
 	require.Eventually(t, func() bool { return rdb.Wait(t.Context(), 1, time.Second).Val() == 1 }, time.Minute, time.Millisecond)
-	s := servers{t: t, flags: []string{"--redis", replica.Addr()}}
+	s := servers{t: t, flags: []string{"--redis", replica.Addr(), "--connect-timeout", "3s"}}
 	for _, command := range []string{"set-rate", "try-set-rate"} {
 		s.fails(replica.Addr()+" is a replica, which takes no changes (READONLY)", command, "orders", "5/1h")
 	}
