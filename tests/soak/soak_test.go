@@ -23,6 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -39,17 +40,14 @@ const growth = int64(512 << 10)
 // ahead are the options that answer from memory.
 var ahead = []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Permits: 50}), rratelimiter.WithRefusalCache()}
 
-// patient outlasts a stall of the machine.
-var patient = limit.WithCallTimeout(time.Minute)
-
 // limiters returns one of each kind that has keys.
 func limiters(client *rratelimiter.Client, rdb *redis.Client, name string, rate int64, interval time.Duration) map[string]limit.Limiter {
 	return map[string]limit.Limiter{
 		"keyed":        client.Keyed(name+":keyed:", rratelimiter.Config{Rate: rate, Interval: interval}),
 		"leased":       client.Keyed(name+":leased:", rratelimiter.Config{Rate: 100 * rate, Interval: interval}, ahead...),
-		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}, patient),
-		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}, patient),
-		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}, patient),
+		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}, limittest.Patient()),
+		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}, limittest.Patient()),
+		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}, limittest.Patient()),
 	}
 }
 
