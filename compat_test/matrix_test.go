@@ -184,8 +184,7 @@ var (
 	}
 )
 
-// eachFleet runs test beside each pair: beside two without -releases, else beside
-// those of which -releases names both, or all.
+// eachFleet runs test beside two pairs, or with -releases beside those of which it names both, or all.
 func eachFleet(t *testing.T, pairs [][2]string, test func(t *testing.T, older, newer javaPeer)) {
 	t.Helper()
 	for i, pair := range pairs {
