@@ -43,7 +43,7 @@ func connect(opts ...rratelimiter.Option) (*rratelimiter.Client, *miniredis.Mini
 	server := startRedis()
 	// A machine that stalls is no outage.
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
-	client := rratelimiter.New(rdb, append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute)}, opts...)...)
+	client := rratelimiter.New(rdb, opts...)
 	return client, server, func() {
 		_ = client.Close(ctx)
 		_ = rdb.Close()

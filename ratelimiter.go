@@ -70,7 +70,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		id:      uuid.NewString(),
 		rules:   redisson.NewestRules,
 		mapper:  func(name string) string { return name },
-		options: limit.Options{CallTimeout: script.DefaultTimeout},
+		options: limit.Options{CallTimeout: clock.Patience(script.DefaultTimeout)},
 	}
 	c.err = script.CheckClient(rdb)
 	for _, opt := range opts {

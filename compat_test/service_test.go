@@ -35,9 +35,7 @@ type service struct {
 // newGo returns a Go service that uses rdb.
 func newGo(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) service {
 	t.Helper()
-	client := rratelimiter.New(rdb, opts...)
-	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
-	return service{client, nil, t}
+	return service{limitertest.NewClient(t, rdb, opts...), nil, t}
 }
 
 // newJava returns a Java service that uses the server at url. The module shares

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -43,7 +44,7 @@ func (c *call) preview() error {
 	if r.Action == many {
 		return c.previewMany(r)
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), timeout)
+	ctx, cancel := context.WithTimeout(c.r.Context(), clock.Patience(timeout))
 	defer cancel()
 	p, err := c.plan(ctx, r)
 	if err != nil {
@@ -66,7 +67,7 @@ func (c *call) change() error {
 		return err
 	}
 	// A caller who goes away must not leave a change without its entry.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), clock.Patience(timeout))
 	defer cancel()
 	end, err := begin(ctx, c.changing)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -49,7 +50,7 @@ func (c *call) listThresholds() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), timeout)
+	ctx, cancel := context.WithTimeout(c.r.Context(), clock.Patience(timeout))
 	defer cancel()
 	all, foreign, cursor := []threshold{}, 0, uint64(0)
 	for seen := 0; ; {

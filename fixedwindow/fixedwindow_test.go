@@ -20,7 +20,7 @@ func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window}, limittest.Patient())
+			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
 		},
 		Keys: func(key string) []string { return []string{key} },
 		Type: "string",
@@ -99,7 +99,7 @@ func (w *window) counter(now time.Duration) int64 {
 // articles' fixed window and one with their counter.
 func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	w := &window{limit: 1 + h.Draw.Int64N(12), length: h.Span(10)}
-	l := fixedwindow.New(h.Redis, fixedwindow.Config{Limit: w.limit, Window: w.length}, limittest.Patient())
+	l := fixedwindow.New(h.Redis, fixedwindow.Config{Limit: w.limit, Window: w.length})
 	seconds := int64(w.length / time.Second)
 	fixed := articles.FixedWindow{Redis: h.Redis, Key: h.Key, Limit: w.limit, Seconds: seconds}
 	counter := articles.Counter{Redis: h.Redis, Key: h.Key, Limit: w.limit, Seconds: seconds}
@@ -130,7 +130,7 @@ func TestTurnsWithTheArticles(t *testing.T) {
 // scripts do wrong.
 
 func tenAMinute(rdb redis.UniversalClient) *fixedwindow.Limiter {
-	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute}, limittest.Patient())
+	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute})
 }
 
 // A value written by hand, or whose writer crashed before EXPIRE, such as

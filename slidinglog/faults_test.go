@@ -23,7 +23,7 @@ import (
 // scripts do wrong.
 
 func threeAMinute(rdb redis.UniversalClient) *slidinglog.Limiter {
-	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute}, limittest.Patient())
+	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
 }
 
 // A log that one variant of the script writes stays for ever.
@@ -121,7 +121,7 @@ func TestStepsBackGrantNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
 		const limit, window = 10, 6 * time.Second
-		l, draw := slidinglog.New(rdb, slidinglog.Config{Limit: limit, Window: window}, limittest.Patient()), rand.New(rand.NewPCG(6, 8))
+		l, draw := slidinglog.New(rdb, slidinglog.Config{Limit: limit, Window: window}), rand.New(rand.NewPCG(6, 8))
 		var granted []time.Time
 		var stepped time.Time
 		refused := 0
@@ -162,7 +162,7 @@ func TestManyRowsAhead(t *testing.T) {
 		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 			ctx := t.Context()
 			rowsAhead(t, rdb, "key", count)
-			l := slidinglog.New(rdb, slidinglog.Config{Limit: 4000, Window: time.Minute}, limittest.Patient())
+			l := slidinglog.New(rdb, slidinglog.Config{Limit: 4000, Window: time.Minute})
 			d := limittest.Take(t, l, "key", 3)
 			assert.True(t, d.Granted)
 			assert.EqualValues(t, 4000-count-3, d.Remaining)
@@ -314,7 +314,7 @@ func TestBoundedWork(t *testing.T) {
 				fill(t, rdb, log, time.Now().Add(-age), count)
 			}
 			watch := redistest.BoundScripts(t, server.Addr(), 100, 1300, 1000)
-			tc.use(t, crowded{slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}, limittest.Patient()), rdb, log})
+			tc.use(t, crowded{slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}), rdb, log})
 			watch(t)
 		})
 	}
@@ -349,7 +349,7 @@ func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window}, limittest.Patient())
+			return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window})
 		},
 		Keys:     func(key string) []string { return []string{key} },
 		Type:     "zset",
@@ -418,7 +418,7 @@ func play(withHash bool) func(*testing.T, limittest.History) func() string {
 			hash = redistest.Name(t)
 		}
 		m := &log{threshold: usual, length: h.Span(10)}
-		l := slidinglog.New(h.Redis, slidinglog.Config{Limit: usual, Window: m.length, Thresholds: hash}, limittest.Patient())
+		l := slidinglog.New(h.Redis, slidinglog.Config{Limit: usual, Window: m.length, Thresholds: hash})
 		article := articles.SlidingLog{
 			Redis: h.Redis, Key: h.Key, Threshold: usual, Seconds: int64(m.length / time.Second), Thresholds: hash, Now: h.Now,
 		}

@@ -33,7 +33,7 @@ func thresholds(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient,
 				if kind == "together" {
 					hash = limittest.Key(t)
 				}
-				test(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}, limittest.Patient()), hash)
+				test(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}), hash)
 			})
 		}
 	})
@@ -186,12 +186,12 @@ func TestCorruptThresholdConsumesNothing(t *testing.T) {
 func TestKeyOfTheThresholds(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"}, limittest.Patient())
+		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"})
 		limittest.RequireRefused(t, l, "rate:limit:config", 1, limit.ErrInvalidConfig, `"rate:limit:config"`, "Config.Thresholds")
 		assert.Equal(t, 2, limittest.Grants(t, l, "rate:limit:ann", 3))
 		require.NoError(t, l.SetThreshold(t.Context(), "rate:limit:ann", 3))
 		assert.Equal(t, 1, limittest.Grants(t, l, "rate:limit:ann", 2))
-		plain := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}, limittest.Patient())
+		plain := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
 		assert.Equal(t, 2, limittest.Grants(t, plain, "rate:limit:other", 3))
 	})
 }
@@ -252,7 +252,7 @@ func TestThresholds(t *testing.T) {
 func TestThresholdInput(t *testing.T) {
 	t.Parallel()
 	rdb := limittest.Unreachable(t)
-	l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"}, limittest.Patient())
+	l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"})
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, threshold := range []int64{-1, slidinglog.MaxLimit + 1} {
 		err := l.SetThreshold(ctx, "orders", threshold)
@@ -263,8 +263,8 @@ func TestThresholdInput(t *testing.T) {
 	for _, err := range []error{l.SetThreshold(ctx, "", 1), l.ResetThreshold(ctx, ""), second(l.Threshold(ctx, ""))} {
 		assert.ErrorIs(t, err, limit.ErrInvalidConfig)
 	}
-	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute}, limittest.Patient())
-	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"}, limittest.Patient())
+	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
+	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"})
 	for _, l := range []*slidinglog.Limiter{none, broken} {
 		for _, err := range callAll(ctx, l, "orders") {
 			assert.ErrorIs(t, err, limit.ErrInvalidConfig)

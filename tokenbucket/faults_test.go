@@ -22,7 +22,7 @@ import (
 
 // threeInTenSeconds is a bucket of 10 tokens, no multiple of its refill.
 func threeInTenSeconds(rdb redis.UniversalClient) *tokenbucket.Limiter {
-	return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second}, limittest.Patient())
+	return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second})
 }
 
 // requireTTLs checks that both keys expire together, and not before the bucket is full.
@@ -234,7 +234,7 @@ func TestBorrowing(t *testing.T) {
 // drained returns a limiter that lends that many tokens, and has none left.
 func drained(t *testing.T, rdb redis.UniversalClient, borrow int64) *tokenbucket.Limiter {
 	t.Helper()
-	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow}, limittest.Patient())
+	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow})
 	require.True(t, limittest.Take(t, l, "key", 10).Granted)
 	return l
 }
@@ -243,7 +243,7 @@ func drained(t *testing.T, rdb redis.UniversalClient, borrow int64) *tokenbucket
 func TestBorrowingRetryAfter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5}, limittest.Patient())
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5})
 		refused := 0
 		for i := range int64(80) {
 			n := 1 + i*7%15
@@ -311,7 +311,7 @@ func TestLongestTimeToFill(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const year = 365 * 24 * time.Hour
-		l, key := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: year}, limittest.Patient()), limittest.Key(t)
+		l, key := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: year}), limittest.Key(t)
 		d := limittest.Take(t, l, key, 290)
 		assert.True(t, d.Granted)
 		assert.Equal(t, 290*year, d.ResetAfter.Round(time.Minute))
@@ -323,7 +323,7 @@ func TestLongestTimeToFill(t *testing.T) {
 func TestGivingBackToAnotherBucket(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, limittest.Patient())
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
 		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
 		require.NoError(t, err)
 		require.NoError(t, rdb.FlushAll(t.Context()).Err())
@@ -398,7 +398,7 @@ func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
 			t.Run(name+" "+back.String(), func(t *testing.T) {
 				t.Parallel()
 				redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
-					l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second}, limittest.Patient())
+					l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
 					_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
 					require.NoError(t, err)
 					time.Sleep(5 * time.Second)
@@ -425,7 +425,7 @@ func TestDebtWithoutEnd(t *testing.T) {
 		key, ctx := limittest.Key(t), t.Context()
 		require.NoError(t, rdb.Set(ctx, key, -int64(tokenbucket.MaxTokens), time.Hour).Err())
 		require.NoError(t, rdb.Set(ctx, key+"_time", time.Now().Unix(), time.Hour).Err())
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: 24 * time.Hour}, limittest.Patient())
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: 24 * time.Hour})
 		for range 2 {
 			d := limittest.Take(t, l, key, 1)
 			assert.False(t, d.Granted)

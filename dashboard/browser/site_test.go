@@ -97,8 +97,7 @@ func (s *site) visitors() {
 // named returns a client of limiters that is called this.
 func (s *site) named(name string, opts ...rratelimiter.Option) *rratelimiter.Client {
 	s.t.Helper()
-	client := rratelimiter.New(s.rdb, append(opts, rratelimiter.WithClientName(name))...)
-	s.t.Cleanup(func() { assert.NoError(s.t, client.Close(context.Background())) })
+	client := limitertest.NewClient(s.t, s.rdb, append(opts, rratelimiter.WithClientName(name))...)
 	return client
 }
 

@@ -26,6 +26,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit/admin"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -52,8 +53,7 @@ type rig struct {
 // sliding log "web", whose limit is 3.
 func newRig(t *testing.T, rdb *redis.Client, change func(*admin.Config)) *rig {
 	t.Helper()
-	r := &rig{t: t, rdb: rdb, log: &records{}, client: rratelimiter.New(rdb)}
-	t.Cleanup(func() { assert.NoError(t, r.client.Close(context.Background())) })
+	r := &rig{t: t, rdb: rdb, log: &records{}, client: limitertest.NewClient(t, rdb)}
 	cfg := admin.Config{
 		Authorize:    anyone,
 		Client:       r.client,

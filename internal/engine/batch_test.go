@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -20,7 +21,7 @@ import (
 )
 
 func newTestEngine(rdb script.Redis) *Engine {
-	return New(rdb, script.DefaultTimeout, redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), nil)
+	return New(rdb, clock.Patience(script.DefaultTimeout), redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), nil)
 }
 
 func testLimiter(name, fallback string) *Limiter {

@@ -272,7 +272,7 @@ func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const rate = 1_000_000
-		l := limitertest.NewClient(t, rdb, patient).RateLimiter(redistest.Name(t))
+		l := limitertest.NewClient(t, rdb).RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(rate, time.Hour))
 		var held atomic.Int64
 		together(8, func(worker int) {
@@ -489,7 +489,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for round := range 10 {
-			client := rratelimiter.New(rdb, patient)
+			client := rratelimiter.New(rdb)
 			l := byDefault(client, redistest.Name(t), limitertest.Every(100, time.Hour))
 			var held atomic.Int64
 			var callers sync.WaitGroup

@@ -170,7 +170,7 @@ func crowdOn(t *testing.T, limiters []*rratelimiter.RateLimiter, callers, tries 
 
 func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter.Config) []*rratelimiter.RateLimiter {
 	t.Helper()
-	client := limitertest.NewClient(t, rdb, patient)
+	client := limitertest.NewClient(t, rdb)
 	limiters := make([]*rratelimiter.RateLimiter, n)
 	for i := range limiters {
 		limiters[i] = byDefault(client, redistest.Name(t), cfg)

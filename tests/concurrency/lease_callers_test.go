@@ -241,7 +241,7 @@ func TestLeasesOfManyCallers(t *testing.T) {
 		"one that refuses": {1, 8, 1000, 1000, 500},
 	}, func(t *testing.T, row row) {
 		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-			client, name := limitertest.NewClient(t, rdb, patient), redistest.Name(t)
+			client, name := limitertest.NewClient(t, rdb), redistest.Name(t)
 			opts := []rratelimiter.LimiterOption{limitertest.Ahead(0), rratelimiter.WithRefusalCache()}
 			opts = append(opts, rratelimiter.WithDefault(limitertest.Every(row.rate, time.Hour)))
 			sent := limitertest.CountCommands(rdb)

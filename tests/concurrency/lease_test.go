@@ -125,7 +125,7 @@ func TestLeaseSparesRoundTrips(t *testing.T) {
 		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 			sent := limitertest.CountCommands(rdb)
 			id := rratelimiter.WithClientID("one")
-			client := limitertest.NewClient(t, rdb, id, patient)
+			client := limitertest.NewClient(t, rdb, id)
 			l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0),
 				rratelimiter.WithDefault(rratelimiter.Config{Type: kind, Rate: 100_000, Interval: time.Hour}))
 			for i := range 5000 {

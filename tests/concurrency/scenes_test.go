@@ -142,10 +142,6 @@ func logTo(w io.Writer) rratelimiter.Option {
 	return rratelimiter.WithLogger(slog.New(slog.NewTextHandler(w, nil)))
 }
 
-// patient is the option of a Client whose callers are many and in real time: a machine may be
-// as slow as it likes.
-var patient = rratelimiter.WithCallTimeout(time.Minute)
-
 // byDefault returns a Client's handle whose default is cfg.
 func byDefault(c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
 	return c.RateLimiter(name, rratelimiter.WithDefault(cfg))

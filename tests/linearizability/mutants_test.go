@@ -29,10 +29,7 @@ var mutants = []mutant{
 		"a batch costs one permit more", calmKind, lua.Acquire,
 		`redis.call('DECRBY', value_key, digits(taken))`, `redis.call('DECRBY', value_key, digits(taken + 1))`,
 	},
-	{
-		"one permit more than there is", calmKind, lua.Acquire,
-		`math.floor(left / permits)`, `math.floor((left + 1) / permits)`,
-	},
+	{"one permit more than there is", calmKind, lua.Acquire, `math.floor(left / permits)`, `math.floor((left + 1) / permits)`},
 	{
 		"TakeUpTo takes one permit less than is free", calmKind, lua.Acquire,
 		`permits = math.max(1, math.min(permits, left))`, `permits = math.max(1, math.min(permits, left - 1))`,
@@ -45,18 +42,9 @@ var mutants = []mutant{
 		"Reset leaves what is in use", calmKind, lua.Reset,
 		`return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, `return 2`,
 	},
-	{
-		"a lost member", calmKind, lua.Acquire,
-		`redis.call('ZADD', permits_key, 'NX', unpack(added)) > 0`, `true`,
-	},
-	{
-		"a double grant", calmKind, lua.Acquire,
-		`left = left - granted * permits`, `left = left - granted * (permits - 1)`,
-	},
-	{
-		"those behind one that does not fit are refused", calmKind, lua.Acquire,
-		`blocked = blocked or waits`, `left = 0`,
-	},
+	{"a lost member", calmKind, lua.Acquire, `redis.call('ZADD', permits_key, 'NX', unpack(added)) > 0`, `true`},
+	{"a double grant", calmKind, lua.Acquire, `left = left - granted * permits`, `left = left - granted * (permits - 1)`},
+	{"those behind one that does not fit are refused", calmKind, lua.Acquire, `blocked = blocked or waits`, `left = 0`},
 	{
 		"a member of what was asked for, not of what was granted", virtualKind, lua.Acquire,
 		`whole and ARGV[1] or with_permits(ARGV[1], taken)`, `ARGV[1]`,
@@ -70,10 +58,7 @@ var mutants = []mutant{
 		"swept a millisecond late", virtualKind, nil,
 		`'-inf', digits(now - interval)), #rows)`, `'-inf', digits(now - interval - 1)), #rows)`,
 	},
-	{
-		"what is swept does not come back", virtualKind, nil,
-		`store(math.min(rate, value + sum))`, `store(value)`,
-	},
+	{"what is swept does not come back", virtualKind, nil, `store(math.min(rate, value + sum))`, `store(value)`},
 	{
 		"a repeat finds nothing", lostKind, lua.Acquire,
 		`found, more = find(permits_key, requests.members, single and not up_to, now - tonumber(age), token)`, ``,
@@ -98,10 +83,7 @@ var mutants = []mutant{
 		"given back of another's part", backKind, lua.GiveBack,
 		`local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, `local permits = permits_of(member)`,
 	},
-	{
-		"the oldest are released first", virtualKind, lua.Release,
-		`for i = #rows, oldest, -1 do`, `for i = oldest, #rows do`,
-	},
+	{"the oldest are released first", virtualKind, lua.Release, `for i = #rows, oldest, -1 do`, `for i = oldest, #rows do`},
 	{
 		"others' are released first", virtualKind, lua.Release,
 		"take_from(true)\nif not own then\n  take_from(false)\nend", "take_from(false)\ntake_from(true)",
@@ -118,10 +100,7 @@ var mutants = []mutant{
 		"a settlement gives back what others have given back", reservingKind, lua.SettleReservation,
 		"math.max(0, found - used)", "permits_of(ARGV[1]) - used",
 	},
-	{
-		"what a settlement gives back is not free", reservingKind, lua.SettleReservation,
-		"move(config.value_key, value, free)", "",
-	},
+	{"what a settlement gives back is not free", reservingKind, lua.SettleReservation, "move(config.value_key, value, free)", ""},
 	{
 		"a settlement charges what is free only", reservingKind, lua.SettleReservation,
 		"redis.call('DECRBY', value_key, digits(more))",
@@ -139,10 +118,7 @@ var mutants = []mutant{
 		"the repeat of a settlement has another identity", chargedKind, lua.SettleReservation,
 		"ARGV[3], ARGV[6],", "ARGV[6] == '' and ARGV[3] or ARGV[3]:sub(1, 1) .. ARGV[3]:sub(2, 17):reverse() .. ARGV[3]:sub(18), ARGV[6],",
 	},
-	{
-		"a settlement makes no limiter by default", reservingKind, lua.SettleReservation,
-		"(more < 0 or ARGV[8] == '')", "true",
-	},
+	{"a settlement makes no limiter by default", reservingKind, lua.SettleReservation, "(more < 0 or ARGV[8] == '')", "true"},
 	{
 		"of several limiters only the first is charged", farKind, lua.AcquireAll,
 		`redis.call('DECRBY', l.value_key, ARGV[2])`, `redis.call('DECRBY', l.value_key, i == 1 and ARGV[2] or 0)`,

@@ -203,7 +203,7 @@ func TestNoEndOfTheConfigurationFailsAJointCallHalfway(t *testing.T) {
 	t.Parallel()
 	scenario{everywhere: true, steps: []step{func(p *play) {
 		var all []*rratelimiter.RateLimiter
-		client := limitertest.NewClient(p, p.rdb, rratelimiter.WithCallTimeout(time.Minute))
+		client := limitertest.NewClient(p, p.rdb)
 		for range 40 {
 			its := *p
 			its.l = client.RateLimiter(redistest.Name(p))

@@ -21,7 +21,7 @@ import (
 )
 
 // downAfter is when Sentinels take a master for dead.
-const downAfter = time.Second
+const downAfter = 3 * time.Second // a busy machine stalls
 
 // manyPermits are more than a party can use up, so that a failover's losses can be counted from
 // the rest: no caller is refused or releases.

@@ -235,7 +235,7 @@ func TestANameThatHangsHoldsUpNoCall(t *testing.T) {
 		hangs <- struct{}{}
 		<-hang
 	}))
-	client := rratelimiter.New(rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithCallTimeout(time.Minute))
+	client := rratelimiter.New(rdb, rratelimiter.WithClientName("ann"))
 	l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(100)))
 	limitertest.MustAcquire(t, l, 1)
 	<-hangs

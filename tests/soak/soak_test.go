@@ -23,7 +23,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -45,9 +44,9 @@ func limiters(client *rratelimiter.Client, rdb *redis.Client, name string, rate 
 	return map[string]limit.Limiter{
 		"keyed":        client.Keyed(name+":keyed:", rratelimiter.Config{Rate: rate, Interval: interval}),
 		"leased":       client.Keyed(name+":leased:", rratelimiter.Config{Rate: 100 * rate, Interval: interval}, ahead...),
-		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}, limittest.Patient()),
-		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}, limittest.Patient()),
-		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}, limittest.Patient()),
+		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}),
+		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}),
+		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}),
 	}
 }
 

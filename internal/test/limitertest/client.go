@@ -26,13 +26,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// NewClient returns a Client that is closed when t ends. Outside a bubble it waits for a
-// server for a minute, unless opts say otherwise: the machine may stall.
+// NewClient returns a Client that is closed when t ends.
 func NewClient(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
 	t.Helper()
-	if !redistest.InBubble() {
-		opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute)}, opts...)
-	}
 	client := rratelimiter.New(rdb, opts...)
 	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
 	return client

@@ -95,15 +95,11 @@ func (c *Cluster) join(ctx context.Context, masters int) error {
 			}
 			err = errors.Join(err, s.ask(ctx, args...).Err())
 		}
-		if i > 0 {
-			host, port := s.hostPort()
-			err = errors.Join(err, c.nodes[0].ask(ctx, "CLUSTER", "MEET", host, port).Err())
-		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := c.until(ctx, c.nodes, c.knowsAll); err != nil {
+	if err := c.meet(ctx); err != nil {
 		return err
 	}
 	for i, s := range c.nodes[masters:] {
@@ -119,6 +115,24 @@ func (c *Cluster) join(ctx context.Context, masters int) error {
 	return c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
 		return rdb.ConfigSet(ctx, "cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10)).Err()
 	})
+}
+
+// meet makes each node know all others. A node forgets one that does not answer within a node's timeout,
+// as on a machine that stalls, so it is asked again.
+func (c *Cluster) meet(ctx context.Context) error {
+	for _, s := range c.nodes[1:] {
+		host, port := s.hostPort()
+		if err := c.nodes[0].ask(ctx, "CLUSTER", "MEET", host, port).Err(); err != nil {
+			return err
+		}
+	}
+	soon, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	err := c.until(soon, c.nodes, c.knowsAll)
+	if err != nil && ctx.Err() == nil {
+		return c.meet(ctx)
+	}
+	return err
 }
 
 // settle waits until all nodes see the cluster in order, each master with that many nodes, and

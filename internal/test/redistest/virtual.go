@@ -21,6 +21,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
 
@@ -299,6 +300,15 @@ func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *redis.Options) *redis
 // InBubble reports whether the test's time is that of a bubble, which begins in 2000 and
 // doesn't go on while the machine stalls.
 func InBubble() bool { return time.Now().Year() <= 2001 }
+
+func init() {
+	clock.Patience = func(d time.Duration) time.Duration {
+		if InBubble() {
+			return d
+		}
+		return max(d, time.Minute)
+	}
+}
 
 // memoryClient returns a client fit for a synctest bubble.
 func memoryClient(t testing.TB, opt *redis.Options, dial func() (net.Conn, error)) *redis.Client {

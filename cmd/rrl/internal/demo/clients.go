@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -123,8 +124,8 @@ func (r *clientsRun) runClient(ctx context.Context, n int) error {
 	for range r.Tries {
 		begin := time.Now()
 		granted, err := limiter.TryAcquire(ctx, 1, r.Timeout)
-		if err != nil {
-			return err
+		if err != nil && !errors.Is(err, rratelimiter.ErrUnavailable) {
+			return err // a busy machine alone may keep an answer from coming in time
 		}
 		end := time.Now()
 		if err := r.record.read(ctx); err != nil {

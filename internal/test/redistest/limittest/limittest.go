@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -116,15 +115,6 @@ func Run(t *testing.T, k Kind) {
 			test(t, k)
 		})
 	}
-}
-
-// Patient is an option for limiters that may wait for a server by the machine's time, which
-// may stall. In a bubble it changes nothing.
-func Patient() limit.Option {
-	if redistest.InBubble() {
-		return limit.WithCallTimeout(script.DefaultTimeout)
-	}
-	return limit.WithCallTimeout(time.Minute)
 }
 
 // ConnectExample returns a client of a Redis in this process, whose clock stands at noon
