@@ -100,13 +100,33 @@ func (k *KeyedLimiter) TakeUpTo(ctx context.Context, key string, permits int64) 
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (k *KeyedLimiter) TakeReturnable(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	const op = "TakeReturnable"
-	l := k.Limiter(key)
-	a, err := l.decide(ctx, outage.Question{Call: op, Permits: permits, Figures: true, Undo: true})
-	if a.Undo == nil {
-		return a.Decision, nil, err
+	l, q := k.Limiter(key), returnable(permits)
+	a, err := l.decide(ctx, q)
+	return a.Decision, l.undo(q, a), err
+}
+
+func returnable(permits int64) outage.Question {
+	return outage.Question{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true}
+}
+
+// undo returns what gives back the permits of an answer; nil if nothing can be given back.
+func (l *RateLimiter) undo(q outage.Question, a outage.Answer) func(context.Context) error {
+	call, undo := q.Call, a.Undo
+	if undo == nil {
+		return nil
 	}
-	return a.Decision, func(ctx context.Context) error { return l.fail(op, a.Undo(ctx)) }, nil
+	return func(ctx context.Context) error { return l.fail(call, undo(ctx)) }
+}
+
+// fromMemory is TakeReturnable without asking Redis, if that is possible.
+func (k *KeyedLimiter) fromMemory(ctx context.Context, key string, permits int64) (outage.Answer, bool) {
+	l, q := k.Limiter(key), returnable(permits)
+	if l.facts.Lease == nil && l.facts.Refusals == nil {
+		return outage.Answer{}, false
+	}
+	a, known := l.policy.AtHand(ctx, (*asker)(l), q)
+	a.Undo = l.undo(q, a)
+	return a, known
 }
 
 // TryAcquire is [RateLimiter.TryAcquire].

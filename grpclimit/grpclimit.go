@@ -151,6 +151,9 @@ func (g *gate) verdict(ctx context.Context, q *ask.Question, subject string, n i
 // ask asks the limiter and, if that fails, its fallback.
 func (g *gate) ask(ctx context.Context, call Call, parts string, n int64) ask.Question {
 	q := g.limit.Question(g.Prefix + parts)
+	if q.FromMemory(ctx, n) {
+		return q
+	}
 	g.askNext(ctx, &q, n)
 	if q.Next == nil && ctx.Err() != nil {
 		return q // no limiter is to blame

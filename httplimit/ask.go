@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
 )
@@ -18,10 +19,15 @@ type result struct {
 
 func (r *result) refused() bool { return r.State == ask.Refused || r.State == ask.TooCostly }
 
-// ask asks all policies at the same time, so the longest of their waits counts, and then
-// the fallbacks of those that failed.
+// ask asks all policies that have no answer at hand at the same time, so the longest of their waits
+// counts, and then the fallbacks of those that failed.
 func (m *middleware) ask(ctx context.Context, results []result, n int64) {
-	for m.askNext(ctx, results, n) {
+	more := false
+	for i := range results {
+		more = !results[i].FromMemory(ctx, n) || more
+	}
+	for more {
+		more = m.askNext(ctx, results, n)
 	}
 }
 
@@ -58,6 +64,9 @@ func (m *middleware) askNext(ctx context.Context, results []result, n int64) (mo
 // giveBack undoes the grants among results, all at the same time, and brings
 // their figures up to date.
 func (m *middleware) giveBack(ctx context.Context, results []result, n int64) error {
+	if !slices.ContainsFunc(results, func(r result) bool { return r.GiveBack != nil }) {
+		return nil
+	}
 	giving, cancel := ask.Afterwards(ctx, m.Timeout)
 	defer cancel()
 	given := make([]chan error, len(results))

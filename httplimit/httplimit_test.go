@@ -3,6 +3,7 @@ package httplimit_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -288,8 +289,7 @@ func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := rratelimiter.New(rdb)
-		t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
+		client := limitertest.NewClient(t, rdb)
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same histories each time
 		upTo := func(n int64) int64 { return 1 + random.Int64N(n) }
 		newLimiter := func(name string) limit.Limiter {
@@ -358,19 +358,21 @@ func TestHeadersFromALeaseDoNotJump(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		keyed := func(opts ...rratelimiter.LimiterOption) *rratelimiter.KeyedLimiter {
-			client := rratelimiter.New(rdb)
-			t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
-			return client.Keyed("users:", rratelimiter.PerMinute(2000), opts...)
+			return limitertest.NewClient(t, rdb).Keyed("users:", rratelimiter.PerMinute(2000), opts...)
 		}
 		other := keyed()
 		handler := httplimit.New(keyed(rratelimiter.WithLease(rratelimiter.Lease{Permits: 100}), rratelimiter.WithRefusalCache()),
-			httplimit.WithKey(httplimit.Header("X-User")))(hello)
-		last, renewed := int64(2000), 0
-		for i := range 1000 {
+			httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithFailure(limit.FailOpen()))(hello)
+		from := func(user string) *httptest.ResponseRecorder {
 			r := newRequest(t)
-			r.Header.Set("X-User", "ann")
+			r.Header.Set("X-User", user)
 			w := serve(handler, r)
 			require.Equal(t, http.StatusOK, w.Code)
+			return w
+		}
+		last, renewed := int64(2000), 0
+		for i := range 1000 {
+			w := from("ann")
 			item := members(t, w.Header(), "RateLimit")[0].Params
 			require.EqualValues(t, 60, item["t"])
 			require.Less(t, item["r"], last)
@@ -385,5 +387,11 @@ func TestHeadersFromALeaseDoNotJump(t *testing.T) {
 		}
 		assert.Positive(t, renewed)
 		assert.Less(t, renewed, 40)
+
+		rdb.AddHook(redistest.Hook(func(context.Context, []redis.Cmder, func() error) error { return io.EOF }))
+		for range 10 {
+			assert.NotContains(t, from("bob").Header(), "Ratelimit", "Redis has failed")
+		}
+		assert.Contains(t, from("ann").Header(), "Ratelimit", "leased before")
 	})
 }

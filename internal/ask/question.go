@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -39,6 +40,20 @@ const (
 	Closed    // no answer: the request must not pass
 	Open      // no answer: the limit is left out
 )
+
+// FromMemory settles the question if the limiter knows the answer without asking Redis, and reports
+// whether it does. Nothing has to bound its time.
+func (q *Question) FromMemory(ctx context.Context, n int64) bool {
+	if q.Limit.settled {
+		return false
+	}
+	a, known := outage.FromMemory(ctx, q.Next, q.Key, n)
+	if known {
+		q.Asked = q.Next
+		q.record(ctx, Outcome{Decision: a.Decision, GiveBack: a.Undo})
+	}
+	return known
+}
 
 // Begin asks the next limiter. Await the outcome with the same ctx.
 func (q *Question) Begin(ctx context.Context, n int64, timeout time.Duration) *Call {

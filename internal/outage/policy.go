@@ -58,6 +58,10 @@ type Asker interface {
 	Limiters(q Question) []Limiter
 }
 
+// FromMemory returns what a limiter of keys answers a request without asking Redis, if it can. Package
+// rratelimiter sets it.
+var FromMemory = func(context.Context, limit.Limiter, string, int64) (a Answer, known bool) { return a, false }
+
 // Host is the program that callers wait in.
 type Host interface {
 	Closed() error
@@ -104,6 +108,20 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 		a.Taken = q.Permits
 	}
 	return a, err
+}
+
+// AtHand is Decide for an answer that is known without asking. It returns no errors and, of limiters that
+// only watch, no answers: Decide has both.
+func (p *Policy) AtHand(ctx context.Context, of Asker, q Question) (a Answer, known bool) {
+	if p.Shadow {
+		return a, false
+	}
+	if a, known, _ = of.AtHand(ctx, q); known && p.Observer.Watches() {
+		for _, l := range of.Limiters(q) {
+			p.Tell(ctx, l.Observed, q, a, nil, time.Now())
+		}
+	}
+	return a, known
 }
 
 // Tell reports to the observer a limiter's answer to a question put at start.
