@@ -204,10 +204,11 @@ func aloneTable(r *Results) string {
 	return t.text()
 }
 
-// turnsTable is the server's time for one caller, in turn with Redisson's.
+// turnsTable is the server's time for one caller, in turn with Redisson's: each library by its own Redis
+// client, and both scripts by one.
 func turnsTable(r *Results) string {
 	t := newTable("server time a decision, µs", peer.Ours, peer.Redisson, "ratio")
-	for _, mode := range []string{Granting, Refusing} {
+	for _, mode := range []string{Granting, Granting + OneClient, Refusing, Refusing + OneClient} {
 		ours, theirs := loadKey(InTurn, peer.Ours, mode, 1, 1), loadKey(InTurn, peer.Redisson, mode, 1, 1)
 		if len(r.Values[ours]) > 0 {
 			t.row(mode, r.plain(ours), r.plain(theirs), times(r.Ratio(ours, theirs)))

@@ -166,8 +166,8 @@ func (l *list) alone() {
 		l.all[len(l.all)-1].beside = "the same, Background ctx"
 	}
 	for mode, b := range inOrder(bounds{0.75, 0.65}, bounds{0.75, 0.65}) {
-		l.ratio("server time a decision, one caller, in turn, "+mode, b,
-			loadKey(InTurn, peer.Ours, mode, 1, 1), loadKey(InTurn, peer.Redisson, mode, 1, 1))
+		l.ratio("server time a decision, one caller, both scripts by one client, "+mode, b,
+			loadKey(InTurn, peer.Ours, mode+OneClient, 1, 1), loadKey(InTurn, peer.Redisson, mode+OneClient, 1, 1))
 	}
 }
 

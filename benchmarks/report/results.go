@@ -30,6 +30,9 @@ const (
 	Granting = "granting"
 	Refusing = "refusing"
 
+	// OneClient ends the mode of loads by one Redis client, whatever the library.
+	OneClient = ", one client"
+
 	// Skewed ends the mode of loads that ask a few limiters for most.
 	Skewed = ", skewed"
 )

@@ -119,10 +119,12 @@ func (r *run) contenders(plain, cancellable context.Context, rdb *redis.Client, 
 	return contenders, nil
 }
 
+// turns is how often each library is measured in a round of turns.
+const turns = 5
+
 // inTurns measures what one caller of ours and one thread of Redisson's cost the
 // server, in turn, so that whatever the machine does meets both.
 func (r *run) inTurns(ctx context.Context, round int) error {
-	const turns = 5
 	peers := []*opened{r.find(peer.Ours), r.find(peer.Redisson)}
 	if peers[0] == nil || peers[1] == nil {
 		return nil
@@ -151,11 +153,56 @@ func (r *run) inTurns(ctx context.Context, round int) error {
 				took[i] = append(took[i], micros(cost.Took)/float64(max(1, result.All)))
 			}
 		}
-		for i, p := range peers {
-			k := report.Key{Metric: report.InTurn, Peer: p.Name, Network: report.Direct, Mode: mode, Callers: 1, Limiters: 1}
-			r.results.Add(k, report.Summarize(took[i]).Median)
+		r.addTurns(mode, took)
+		if err := r.oneClient(ctx, mode, rule, peers[1].peer, l, round); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+func (r *run) addTurns(mode string, took [2][]float64) {
+	for i, name := range []string{peer.Ours, peer.Redisson} {
+		k := report.Key{Metric: report.InTurn, Peer: name, Network: report.Direct, Mode: mode, Callers: 1, Limiters: 1}
+		r.results.Add(k, report.Summarize(took[i]).Median)
+	}
+}
+
+// oneClient is inTurns with one Redis client that runs both scripts, so that nothing else differs.
+func (r *run) oneClient(ctx context.Context, mode string, rule peer.Rule, theirs peer.Peer, l load.Load, round int) (err error) {
+	rdb := peer.NewClient(r.redis.Addr, connectionsNear)
+	client := rratelimiter.New(rdb)
+	defer func() { err = errors.Join(err, client.Close(ctx), rdb.Close()) }()
+	limiter := client.RateLimiter(r.prefix())
+	if err := limiter.SetRate(ctx, rratelimiter.Config{Rate: rule.Limit, Interval: rule.Interval}); err != nil {
+		return err
+	}
+	if err := limiter.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	redisson, err := peer.RedissonScript(ctx, rdb, theirs)
+	if err != nil {
+		return err
+	}
+	takes := [2]load.Take{func(ctx context.Context, _ int) (bool, error) { return limiter.TryAcquire(ctx, 1, 0) }, redisson}
+	var took [2][]float64
+	for turn := range turns {
+		for n := range takes {
+			i := (n + turn + round) % 2
+			before, err := r.redis.Usage(ctx)
+			if err != nil {
+				return err
+			}
+			result := load.Run(ctx, l, takes[i])
+			after, err := r.redis.Usage(ctx)
+			if err != nil {
+				return err
+			}
+			cost := after.Since(before, map[string]float64{"evalsha": 0})
+			took[i] = append(took[i], micros(cost.Took)/float64(max(1, result.All)))
+		}
+	}
+	r.addTurns(mode+report.OneClient, took)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,7 @@ func TestRun(t *testing.T) {
 		Many:    many,
 		Piled:   20_000,
 		Stalled: 200,
+		Wait:    time.Minute, // the machine may stall
 		Only:    regexp.MustCompile("^(rratelimiter|redis_rate|EVALSHA)$"),
 		Log:     t.Output(),
 	})
@@ -52,7 +54,11 @@ func TestRun(t *testing.T) {
 				key("", name, report.Direct, mode+report.Skewed, 256, many),
 				key("", name, report.Delayed, report.Granting, 256, 1),
 			} {
-				for _, k.Metric = range []string{report.Rate, report.P99, report.ServerTime, report.ClientCPU} {
+				for _, k.Metric = range []string{report.Rate, report.P99, report.ServerTime} {
+					assert.Equal(t, 1, r.Of(k).Rounds, k)
+				}
+				if k.Metric = report.Rate; r.Of(k).Median > 0 { // a busy machine may answer no call in time
+					k.Metric = report.ClientCPU
 					assert.Equal(t, 1, r.Of(k).Rounds, k)
 				}
 			}
