@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -434,6 +435,9 @@ func newApart(t *testing.T, readTimeout time.Duration) apart {
 	}
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
 		ReadTimeout: readTimeout, DialTimeout: time.Minute,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return map[string]*redistest.Proxy{a.logs.Addr(): a.logs, a.hashes.Addr(): a.hashes}[addr].FairDial(ctx, network, addr)
+		},
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 			return []redis.ClusterSlot{
 				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: a.logs.Addr()}}},

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ const (
 	callers = 64
 	most    = 1_000_000_000 // permits an hour: nothing is refused
 	header  = "X-Key"
+	warm    = 2 * time.Second // before a measurement: most keys are known in a service
 )
 
 var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
@@ -89,22 +91,29 @@ func (k kind) requests(requests []*http.Request) func(b *testing.B) {
 		client := peer.NewClient(redis.Addr, callers)
 		defer func() { _ = client.Close() }()
 		handler := k.make(client)(ok)
-		b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
-		b.ResetTimer()
-		b.RunParallel(func(pb *testing.PB) {
+		serve := func(more func() bool) {
 			draw := func() int { return 0 }
 			if len(requests) > 1 {
 				random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 				zipf := rand.NewZipf(random, load.ZipfExponent, 1, uint64(len(requests)-1))
 				draw = func() int { return int(zipf.Uint64()) }
 			}
-			for pb.Next() {
+			for more() {
 				w := writer{header: http.Header{}}
 				if handler.ServeHTTP(&w, requests[draw()]); w.code != http.StatusOK {
 					log.Fatalf("%s: status %d", k.name, w.code)
 				}
 			}
-		})
+		}
+		var warming sync.WaitGroup
+		for range callers {
+			end := time.Now().Add(warm)
+			warming.Go(func() { serve(func() bool { return time.Now().Before(end) }) })
+		}
+		warming.Wait()
+		b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+		b.ResetTimer()
+		b.RunParallel(func(pb *testing.PB) { serve(pb.Next) })
 		b.StopTimer()
 	}
 }

@@ -287,15 +287,18 @@ const (
 func (p *Proxy) FairClient(t testing.TB, opt *redis.Options) *redis.Client {
 	t.Helper()
 	o := valueOf(opt)
-	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return &fairConn{Conn: conn, proxy: p}, nil
-	}
+	o.Dialer = p.FairDial
 	return client(t, p.addr, &o)
+}
+
+// FairDial connects to the proxy as a FairClient does.
+func (p *Proxy) FairDial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &fairConn{Conn: conn, proxy: p}, nil
 }
 
 // A fairConn is a client's connection to a proxy.
