@@ -21,10 +21,7 @@ type mutant struct {
 }
 
 var mutants = []mutant{
-	{
-		"a grant costs one permit less", calmKind, nil,
-		`call('DECRBY', value_key, sum_text)`, `call('DECRBY', value_key, sum_text - 1)`,
-	},
+	{"a grant costs one permit less", calmKind, nil, `call('DECRBY', value_key, sum_text)`, `call('DECRBY', value_key, sum_text - 1)`},
 	{
 		"a batch costs one permit more", calmKind, lua.Acquire,
 		`redis.call('DECRBY', value_key, digits(taken))`, `redis.call('DECRBY', value_key, digits(taken + 1))`,
@@ -38,10 +35,7 @@ var mutants = []mutant{
 		"Peek tells of one permit more than there is", calmKind, lua.Peek,
 		`local taken = permits <= free and permits or 0`, `local taken = permits <= free + 1 and permits or 0`,
 	},
-	{
-		"Reset leaves what is in use", calmKind, lua.Reset,
-		`return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, `return 2`,
-	},
+	{"Reset leaves what is in use", calmKind, lua.Reset, `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, `return 2`},
 	{"a lost member", calmKind, lua.Acquire, `redis.call('ZADD', permits_key, 'NX', unpack(added)) > 0`, `true`},
 	{"a double grant", calmKind, lua.Acquire, `left = left - granted * permits`, `left = left - granted * (permits - 1)`},
 	{"those behind one that does not fit are refused", calmKind, lua.Acquire, `blocked = blocked or waits`, `left = 0`},
@@ -54,31 +48,19 @@ var mutants = []mutant{
 		`if not newest or math.min(newest, now) <= now - interval then`,
 		`if not newest or math.min(newest, now) <= now - interval + 1 then`,
 	},
-	{
-		"swept a millisecond late", virtualKind, nil,
-		`'-inf', digits(now - interval)), #rows)`, `'-inf', digits(now - interval - 1)), #rows)`,
-	},
+	{"swept a millisecond late", virtualKind, nil, `'-inf', digits(now - interval)), #rows)`, `'-inf', digits(now - interval - 1)), #rows)`},
 	{"what is swept does not come back", virtualKind, nil, `store(math.min(rate, value + sum))`, `store(value)`},
 	{
 		"a repeat finds nothing", lostKind, lua.Acquire,
 		`found, more = find(permits_key, requests.members, single and not up_to, now - tonumber(age), token)`, ``,
 	},
-	{
-		"a late request is served again", lateKind, lua.Acquire,
-		`return redis.error_reply('LATE the attempt has been answered')`, ``,
-	},
-	{
-		"given back twice", backKind, lua.GiveBack,
-		`move(config.value_key, value, free)`, `move(config.value_key, value, free + permits)`,
-	},
+	{"a late request is served again", lateKind, lua.Acquire, `return redis.error_reply('LATE the attempt has been answered')`, ``},
+	{"given back twice", backKind, lua.GiveBack, `move(config.value_key, value, free)`, `move(config.value_key, value, free + permits)`},
 	{
 		"given back again by its repeat", backKind, lua.GiveBack,
 		`if found and (ARGV[3] == '' and found ~= leaves or found > leaves) then`, `if found then`,
 	},
-	{
-		"not given back", backKind, lua.GiveBack,
-		`local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, `local permits = 0`,
-	},
+	{"not given back", backKind, lua.GiveBack, `local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, `local permits = 0`},
 	{
 		"given back of another's part", backKind, lua.GiveBack,
 		`local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, `local permits = permits_of(member)`,
@@ -123,10 +105,7 @@ var mutants = []mutant{
 		"of several limiters only the first is charged", farKind, lua.AcquireAll,
 		`redis.call('DECRBY', l.value_key, ARGV[2])`, `redis.call('DECRBY', l.value_key, i == 1 and ARGV[2] or 0)`,
 	},
-	{
-		"of several limiters only the first is asked", farKind, lua.AcquireAll,
-		"if free < permits then", "if free < permits and i == 1 then",
-	},
+	{"of several limiters only the first is asked", farKind, lua.AcquireAll, "if free < permits then", "if free < permits and i == 1 then"},
 	{
 		"what several limiters granted is forgotten by a repeat", farLostKind, lua.AcquireAll,
 		"      if found then\n", "      if found then return {0, 0, 1, 1, 1000} end if found then\n",
@@ -139,10 +118,7 @@ var mutants = []mutant{
     call('INCRBY', KEYS[3 * i - 1], 1)
   end`,
 	},
-	{
-		"a changed rate forgets what is in use", calmKind, lua.SetRate,
-		`config.rate - (old.rate - math.min(value, old.rate))`, `config.rate`,
-	},
+	{"a changed rate forgets what is in use", calmKind, lua.SetRate, `config.rate - (old.rate - math.min(value, old.rate))`, `config.rate`},
 	{
 		"a new rate leaves what is in use", calmKind, lua.SetRate,
 		`redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, `redis.call('UNLINK', KEYS[2], KEYS[3])`,

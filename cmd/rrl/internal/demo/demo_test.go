@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	_ "github.com/rratelimiter/rratelimiter/internal/test/redistest" // for its patience
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
