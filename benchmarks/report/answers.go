@@ -71,6 +71,9 @@ func answersTable(r *Results) string {
 	answer("How much of Redis' thread does a decision take?",
 		"%s µs for one caller; %s µs with 256 callers of one limiter; %s µs with 256 callers of 10,000 limiters",
 		ours(ServerCPU, 1, 1), ours(ServerCPU, 256, 1), ours(ServerCPU, 256, manyLimiters))
+	inTurn := func(name, mode string) Key { return loadKey(InTurn, name, mode, 1, 1) }
+	answer("How long does Redis run a script for one caller?", "%s µs here, %s of Redisson's; %s and %s if one client runs both",
+		inTurn(peer.Ours, Granting), inTurn(peer.Redisson, Granting), inTurn(peer.Ours, Granting+OneClient), inTurn(peer.Redisson, Granting+OneClient))
 	answer("How much memory does a limiter need?", "%s bytes with one permit in use",
 		loadKey(BytesLimiter, peer.Ours, Refusing, 256, manyLimiters))
 	answer("What does Redisson do on one hot limiter?", "%s thousand decisions a second with 256 threads, %s thousand here",
