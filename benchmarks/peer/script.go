@@ -59,8 +59,10 @@ func seen(ctx context.Context, rdb *redis.Client, theirs Peer) (text string, cal
 	defer func() { _ = conn.Close() }()
 	end, _ := ctx.Deadline()
 	lines := bufio.NewReader(conn)
-	_, err = io.WriteString(conn, "MONITOR\r\n")
-	if err = errors.Join(err, conn.SetDeadline(end)); err != nil {
+	if err := conn.SetDeadline(end); err != nil {
+		return "", nil, err
+	}
+	if _, err := io.WriteString(conn, "MONITOR\r\n"); err != nil {
 		return "", nil, err
 	}
 	if _, err := lines.ReadString('\n'); err != nil { // +OK
