@@ -411,6 +411,7 @@ func TestShadowWhileRedisHangs(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
 		defer cancel()
+		plain = limitertest.NewClient(t, rdb, rratelimiter.WithShadow()).RateLimiter(name)
 		require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "no one waits for the answer any more")
 	})
 }
