@@ -51,6 +51,8 @@ type KeyedLimiter struct {
 	opts   []LimiterOption // of the limiter of every key
 	err    error           // of the options
 
+	remembers bool // a lease or a remembered refusal may answer
+
 	mu           sync.Mutex
 	begun        bool                    // the Client knows the prefix
 	handles, old map[string]*RateLimiter // old: the generation before
@@ -63,6 +65,7 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 	if l.facts.Fallback != "" {
 		err = errors.Join(err, fmt.Errorf("%w: WithDefault and WithRate are not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
 	}
+	k.remembers = l.facts.Lease != nil || l.facts.Refusals != nil
 	l.facts.Rate = k.cfg.rate()
 	if err = errors.Join(err, l.checkLease()); err != nil {
 		err = fmt.Errorf("Keyed %q: %w", k.prefix, err)
@@ -120,10 +123,10 @@ func (l *RateLimiter) undo(q outage.Question, a outage.Answer) func(context.Cont
 
 // fromMemory is TakeReturnable without asking Redis, if that is possible.
 func (k *KeyedLimiter) fromMemory(ctx context.Context, key string, permits int64) (outage.Answer, bool) {
-	l, q := k.Limiter(key), returnable(permits)
-	if l.facts.Lease == nil && l.facts.Refusals == nil {
+	if !k.remembers {
 		return outage.Answer{}, false
 	}
+	l, q := k.Limiter(key), returnable(permits)
 	a, known := l.policy.AtHand(ctx, (*asker)(l), q)
 	a.Undo = l.undo(q, a)
 	return a, known

@@ -22,6 +22,14 @@ func (r *result) refused() bool { return r.State == ask.Refused || r.State == as
 // ask asks all policies that have no answer at hand at the same time, so the longest of their waits
 // counts, and then the fallbacks of those that failed.
 func (m *middleware) ask(ctx context.Context, results []result, n int64) {
+	defer func() {
+		if v := recover(); v != nil {
+			// The panic goes on, in the goroutine where net/http expects it. What fails here only
+			// leaves the limits tighter.
+			_ = m.giveBack(ctx, results, n)
+			panic(v)
+		}
+	}()
 	more := false
 	for i := range results {
 		more = !results[i].FromMemory(ctx, n) || more
@@ -53,9 +61,6 @@ func (m *middleware) askNext(ctx context.Context, results []result, n int64) (mo
 		more = more || results[i].Next != nil
 	}
 	if panicked != nil {
-		// The panic goes on in the goroutine where net/http expects it. What fails here leaves
-		// only leaves the limits tighter.
-		_ = m.giveBack(ctx, results, n)
 		panic(panicked)
 	}
 	return more

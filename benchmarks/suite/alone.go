@@ -194,6 +194,9 @@ func (r *run) oneClient(ctx context.Context, mode string, rule peer.Rule, theirs
 				return err
 			}
 			result := load.Run(ctx, l, takes[i])
+			if result.Failed > 0 {
+				return fmt.Errorf("%s: %d of %d calls failed: %s", mode+report.OneClient, result.Failed, result.All, result.FirstError)
+			}
 			after, err := r.redis.Usage(ctx)
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 // Package ask is what HTTP and gRPC middleware have in common: their options, and how they ask limiters
 // for requests: for a bounded time, even if the limiter ignores its context, and giving back grants
-// that come too late. While a limiter fails, only probes ask it, and its policy answers.
+// that come too late. While a limiter fails, only probes ask Redis; its policy answers what the limiter
+// does not know from memory.
 package ask
 
 import (

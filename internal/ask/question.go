@@ -42,7 +42,7 @@ const (
 )
 
 // FromMemory settles the question if the limiter knows the answer without asking Redis, and reports
-// whether it does. Nothing has to bound its time.
+// whether it does. It runs on the caller's goroutine, since nothing is waited for.
 func (q *Question) FromMemory(ctx context.Context, n int64) bool {
 	if q.Limit.settled {
 		return false

@@ -303,7 +303,7 @@ func InBubble() bool { return time.Now().Year() <= 2001 }
 
 func init() {
 	clock.Patience = func(d time.Duration) time.Duration {
-		if InBubble() {
+		if InBubble() || !testing.Testing() { // the benchmarks start servers too
 			return d
 		}
 		return max(d, time.Minute)

@@ -22,6 +22,13 @@ const keepAlive = time.Minute
 // closeTimeout bounds the work after a demo's context has ended.
 const closeTimeout = 2 * time.Second
 
+// A busy machine alone may keep an answer from coming in time. A client asks again after a pause, while
+// it has patience.
+const (
+	patience = 10 * time.Second
+	pause    = 100 * time.Millisecond
+)
+
 // Clients is the demo of a RateLimiter: clients try to take a permit, one try
 // after the other.
 type Clients struct {
@@ -124,8 +131,12 @@ func (r *clientsRun) runClient(ctx context.Context, n int) error {
 	for range r.Tries {
 		begin := time.Now()
 		granted, err := limiter.TryAcquire(ctx, 1, r.Timeout)
-		if err != nil && !errors.Is(err, rratelimiter.ErrUnavailable) {
-			return err // a busy machine alone may keep an answer from coming in time
+		for errors.Is(err, rratelimiter.ErrUnavailable) && time.Since(begin) < patience {
+			time.Sleep(pause)
+			granted, err = limiter.TryAcquire(ctx, 1, r.Timeout)
+		}
+		if err != nil {
+			return err
 		}
 		end := time.Now()
 		if err := r.record.read(ctx); err != nil {
