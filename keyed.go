@@ -39,7 +39,7 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 
 // maxHandles is how many of a KeyedLimiter's handles are kept for the next call:
 // they know what the last answer reported.
-const maxHandles = 10_000
+const maxHandles = 25_000
 
 // KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. It is a [limit.Limiter], a
 // [limit.Returner], a [limit.Reserver] and a [limit.Windowed], safe for concurrent use.
