@@ -27,7 +27,10 @@ type Counts struct {
 // grants counts how often permits of a limiter were taken, for those who remember
 // figures. Unlike the count of changes it is the limiter's alone: a busy limiter
 // would leave others that share its count nothing to remember.
-type grants struct{ count atomic.Uint64 }
+type grants struct {
+	count atomic.Uint64
+	_     [8]byte // without it, one may share a block of memory with its key, which its cleanup holds
+}
 
 var seed = maphash.MakeSeed()
 

@@ -2,6 +2,7 @@ package refusal_test
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -196,4 +197,13 @@ func TestNoCache(t *testing.T) {
 	note(c, 5, refused)
 	assert.False(t, c.Refuses(5))
 	assert.False(t, figures(c))
+}
+
+// A short key may be allocated beside the count that its cleanup waits for.
+func TestCountsOfShortKeys(t *testing.T) {
+	t.Parallel()
+	var c refusal.Counts
+	for i := range 10_000 {
+		assert.NotNil(t, c.NewCache("l"+strconv.Itoa(i)))
+	}
 }
