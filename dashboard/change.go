@@ -11,7 +11,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -44,7 +43,7 @@ func (c *call) preview() error {
 	if r.Action == many {
 		return c.previewMany(r)
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), clock.Patience(timeout))
+	ctx, cancel := bounded(c.r.Context())
 	defer cancel()
 	p, err := c.plan(ctx, r)
 	if err != nil {
@@ -67,7 +66,7 @@ func (c *call) change() error {
 		return err
 	}
 	// A caller who goes away must not leave a change without its entry.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), clock.Patience(timeout))
+	ctx, cancel := bounded(context.WithoutCancel(c.r.Context()))
 	defer cancel()
 	end, err := begin(ctx, c.changing)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -158,6 +159,11 @@ const (
 	// timeout bounds what one request does on Redis.
 	timeout = 5 * time.Second
 )
+
+// bounded returns ctx with the timeout.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, clock.Patience(timeout))
+}
 
 func (c *Config) withDefaults() {
 	c.Reads = cmp.Or(c.Reads, defaultReads)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
@@ -50,7 +49,7 @@ func (c *call) showKey() error {
 	if err := c.within(name); err != nil && other < 0 && !thresholds {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), clock.Patience(timeout))
+	ctx, cancel := bounded(c.r.Context())
 	defer cancel()
 	if err := c.turn(ctx, keyCommands); err != nil {
 		return err

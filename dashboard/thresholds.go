@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/answer"
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -50,7 +49,7 @@ func (c *call) listThresholds() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), clock.Patience(timeout))
+	ctx, cancel := bounded(c.r.Context())
 	defer cancel()
 	all, foreign, cursor := []threshold{}, 0, uint64(0)
 	for seen := 0; ; {

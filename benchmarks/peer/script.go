@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // idBytes is the length of the random id that Redisson gives each grant.
@@ -80,35 +81,19 @@ func seen(ctx context.Context, rdb *redis.Client, theirs Peer) (text string, cal
 		if err != nil {
 			return "", nil, err
 		}
-		words, err := quoted(line)
-		switch {
-		case err != nil:
+		ran, err := redistest.ParseMonitor(line)
+		if err != nil {
 			return "", nil, err
+		}
+		switch words := ran.Args; {
 		case len(words) < 3:
-		case strings.EqualFold(words[0], "eval"):
+		case words[0] == "eval":
 			text, call = words[1], words[2:]
-		case strings.EqualFold(words[0], "evalsha"):
+		case words[0] == "evalsha":
 			call = words[2:]
-		case strings.EqualFold(words[0], "script") && strings.EqualFold(words[1], "load"):
+		case words[0] == "script" && strings.EqualFold(words[1], "load"):
 			text = words[2]
 		}
 	}
 	return text, call, nil
-}
-
-// quoted returns the arguments in a line of MONITOR, which follow its client in brackets.
-func quoted(line string) (words []string, err error) {
-	_, rest, _ := strings.Cut(strings.TrimRight(line, "\r\n"), "] ")
-	for rest != "" {
-		word, err := strconv.QuotedPrefix(rest)
-		if err != nil {
-			return nil, fmt.Errorf("%q in a line of MONITOR: %w", rest, err)
-		}
-		rest = strings.TrimLeft(rest[len(word):], " ")
-		if word, err = strconv.Unquote(word); err != nil {
-			return nil, err
-		}
-		words = append(words, word)
-	}
-	return words, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
+	"github.com/rratelimiter/rratelimiter/benchmarks/server"
 )
 
 // contender is one way to ask, of one caller.
@@ -119,9 +120,6 @@ func (r *run) contenders(plain, cancellable context.Context, rdb *redis.Client, 
 	return contenders, nil
 }
 
-// turns is how often each library is measured in a round of turns.
-const turns = 5
-
 // inTurns measures what one caller of ours and one thread of Redisson's cost the
 // server, in turn, so that whatever the machine does meets both.
 func (r *run) inTurns(ctx context.Context, round int) error {
@@ -142,18 +140,10 @@ func (r *run) inTurns(ctx context.Context, round int) error {
 				return err
 			}
 		}
-		var took [2][]float64
-		for turn := range turns {
-			for n := range peers {
-				i := (n + turn + round) % 2
-				result, cost, err := r.cost(ctx, peers[i], l)
-				if err != nil {
-					return err
-				}
-				took[i] = append(took[i], micros(cost.Took)/float64(max(1, result.All)))
-			}
+		each := func(i int) (*load.Result, server.Cost, error) { return r.cost(ctx, peers[i], l) }
+		if err := r.takeTurns(mode, round, each); err != nil {
+			return err
 		}
-		r.addTurns(mode, took)
 		if err := r.oneClient(ctx, mode, rule, peers[1].peer, l, round); err != nil {
 			return err
 		}
@@ -161,11 +151,26 @@ func (r *run) inTurns(ctx context.Context, round int) error {
 	return nil
 }
 
-func (r *run) addTurns(mode string, took [2][]float64) {
+// takeTurns measures what decisions of ours, which is 0, and of Redisson cost the server, one after the
+// other again and again.
+func (r *run) takeTurns(mode string, round int, measure func(i int) (*load.Result, server.Cost, error)) error {
+	const turns = 5
+	var took [2][]float64
+	for turn := range turns {
+		for n := range took {
+			i := (n + turn + round) % 2
+			result, cost, err := measure(i)
+			if err != nil {
+				return err
+			}
+			took[i] = append(took[i], micros(cost.Took)/float64(max(1, result.All)))
+		}
+	}
 	for i, name := range []string{peer.Ours, peer.Redisson} {
 		k := report.Key{Metric: report.InTurn, Peer: name, Network: report.Direct, Mode: mode, Callers: 1, Limiters: 1}
 		r.results.Add(k, report.Summarize(took[i]).Median)
 	}
+	return nil
 }
 
 // oneClient is inTurns with one Redis client that runs both scripts, so that nothing else differs.
@@ -185,28 +190,15 @@ func (r *run) oneClient(ctx context.Context, mode string, rule peer.Rule, theirs
 		return err
 	}
 	takes := [2]load.Take{func(ctx context.Context, _ int) (bool, error) { return limiter.TryAcquire(ctx, 1, 0) }, redisson}
-	var took [2][]float64
-	for turn := range turns {
-		for n := range takes {
-			i := (n + turn + round) % 2
-			before, err := r.redis.Usage(ctx)
-			if err != nil {
-				return err
-			}
+	return r.takeTurns(mode+report.OneClient, round, func(i int) (*load.Result, server.Cost, error) {
+		return r.costOf(ctx, map[string]float64{"evalsha": 0}, func() (*load.Result, error) {
 			result := load.Run(ctx, l, takes[i])
 			if result.Failed > 0 {
-				return fmt.Errorf("%s: %d of %d calls failed: %s", mode+report.OneClient, result.Failed, result.All, result.FirstError)
+				return nil, fmt.Errorf("%s: %d of %d calls failed: %s", mode+report.OneClient, result.Failed, result.All, result.FirstError)
 			}
-			after, err := r.redis.Usage(ctx)
-			if err != nil {
-				return err
-			}
-			cost := after.Since(before, map[string]float64{"evalsha": 0})
-			took[i] = append(took[i], micros(cost.Took)/float64(max(1, result.All)))
-		}
-	}
-	r.addTurns(mode+report.OneClient, took)
-	return nil
+			return result, nil
+		})
+	})
 }
 
 // allocated counts what a call allocates, of the peers in Go.

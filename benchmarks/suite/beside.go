@@ -13,6 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/histogram"
 )
 
@@ -58,13 +59,13 @@ func (r *run) besideAll(ctx context.Context, round int, rdb *redis.Client, clien
 	ways := []besideWay{
 		{peer.EVALSHA, report.OneLimiter, bare},
 		{peer.Ours, report.OneLimiter, ours(0)},
-		{peer.Ours, report.OneLimiter + report.MayWait, ours(r.Wait)},
+		{peer.Ours, report.OneLimiter + report.MayWait, ours(clock.Patience(time.Second))},
 	}
 	for _, callers := range []int{1, 8, len(names)} {
 		if callers == len(names) {
 			ways = append(ways,
 				besideWay{peer.Ours, report.OwnLimiter, ours(0)},
-				besideWay{peer.Ours, report.OwnLimiter + report.MayWait, ours(r.Wait)})
+				besideWay{peer.Ours, report.OwnLimiter + report.MayWait, ours(clock.Patience(time.Second))})
 		}
 		for _, pause := range []time.Duration{0, besidePause} {
 			if err := r.besideThese(ctx, round, callers, pause, ways); err != nil {

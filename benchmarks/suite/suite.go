@@ -30,7 +30,6 @@ type Options struct {
 	Many     int            // limiters of loads of many; 0 for 10,000
 	Piled    int            // members for Stalls; 0 for a million
 	Stalled  int            // limiters for Hung; 0 for 8,000
-	Wait     time.Duration  // the timeout of callers that may wait; 0 for a second
 	Server   string         // the redis-server; see server.Start
 	Log      io.Writer
 }
@@ -92,7 +91,6 @@ type opened struct {
 // Run measures and returns the results.
 func Run(ctx context.Context, o Options) (*report.Results, error) {
 	o.Many, o.Piled, o.Stalled = cmp.Or(o.Many, 10_000), cmp.Or(o.Piled, 1_000_000), cmp.Or(o.Stalled, 8000)
-	o.Wait = cmp.Or(o.Wait, time.Second)
 	redis, err := server.Start(ctx, o.Server)
 	if err != nil {
 		return nil, err

@@ -200,11 +200,16 @@ func (r *run) put(ctx context.Context, p *opened, c cell, draw load.Draw) (*load
 
 // cost puts a load on one peer and tells what the server spent meanwhile.
 func (r *run) cost(ctx context.Context, p *opened, l load.Load) (*load.Result, server.Cost, error) {
+	return r.costOf(ctx, p.Commands, func() (*load.Result, error) { return p.peer.Load(ctx, l) })
+}
+
+// costOf is cost for a load of calls that send those commands: see [peer.Kind].
+func (r *run) costOf(ctx context.Context, commands map[string]float64, run func() (*load.Result, error)) (*load.Result, server.Cost, error) {
 	before, err := r.redis.Usage(ctx)
 	if err != nil {
 		return nil, server.Cost{}, err
 	}
-	result, err := p.peer.Load(ctx, l)
+	result, err := run()
 	if err != nil {
 		return nil, server.Cost{}, err
 	}
@@ -212,7 +217,7 @@ func (r *run) cost(ctx context.Context, p *opened, l load.Load) (*load.Result, s
 	if err != nil {
 		return nil, server.Cost{}, err
 	}
-	return result, after.Since(before, p.Commands), nil
+	return result, after.Since(before, commands), nil
 }
 
 // bytes adds the bytes of all keys, shared out among n.

@@ -96,8 +96,7 @@ func (s *site) visitors() {
 // named returns a client of limiters that is called this.
 func (s *site) named(name string, opts ...rratelimiter.Option) *rratelimiter.Client {
 	s.t.Helper()
-	client := limitertest.NewClient(s.t, s.rdb, append(opts, rratelimiter.WithClientName(name))...)
-	return client
+	return limitertest.NewClient(s.t, s.rdb, append(opts, rratelimiter.WithClientName(name))...)
 }
 
 // limiter makes one with this rate, of which these permits are in use.

@@ -197,7 +197,7 @@ func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it me
 		require.NoError(t, err)
 		return bytes
 	}
-	client := rratelimiter.New(rdb, rratelimiter.WithCallTimeout(time.Minute))
+	client := rratelimiter.New(rdb)
 	all := limiters(client, rdb, "once", 5, time.Second)
 	use := func(name string, keys int) {
 		for kind, l := range all {

@@ -86,8 +86,7 @@ func NewWireOf(
 	}
 	w.LetGo = sync.OnceFunc(func() { close(w.Held) })
 	t.Cleanup(w.LetGo)
-	// A caller whose time were over would go without the answer that the test waits for.
-	opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithClientID(id)}, opts...)
+	opts = append([]rratelimiter.Option{rratelimiter.WithClientID(id)}, opts...)
 	rdb := w.Proxy.FairClient(t, &redis.Options{
 		ReadTimeout: answerTimeout, WriteTimeout: time.Minute, MaxRetries: maxRetries, PoolSize: connections,
 	})

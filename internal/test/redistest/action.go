@@ -193,7 +193,7 @@ func Monitor(t testing.TB, addr string, each func(Ran)) (stop func()) {
 				ended <- err
 				return
 			}
-			ran, err := parseMonitor(line)
+			ran, err := ParseMonitor(line)
 			switch {
 			case err != nil:
 				ended <- err
@@ -291,7 +291,8 @@ func Rows(args []string) int {
 // brackets. The quoted arguments follow.
 var monitored = regexp.MustCompile(`^\+(\d+)\.(\d+) \[\d+ (.*?)\] `)
 
-func parseMonitor(line string) (Ran, error) {
+// ParseMonitor reads a line of MONITOR.
+func ParseMonitor(line string) (Ran, error) {
 	parts := monitored.FindStringSubmatch(line)
 	if parts == nil {
 		return Ran{}, fmt.Errorf("no line of MONITOR: %q", line)
