@@ -37,9 +37,9 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 	return k
 }
 
-// maxHandles is how many of a KeyedLimiter's handles are kept for the next call:
-// they know what the last answer reported.
-const maxHandles = 25_000
+// A KeyedLimiter's handles are kept for the next call, since they know what the last answer reported:
+// at most maxHandles, of keys that are used again and again, and twice newHandles of those used once.
+const maxHandles, newHandles = 25_000, 5_000
 
 // KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. It is a [limit.Limiter], a
 // [limit.Returner], a [limit.Reserver] and a [limit.Windowed], safe for concurrent use.
@@ -56,6 +56,7 @@ type KeyedLimiter struct {
 	mu           sync.Mutex
 	begun        bool                    // the Client knows the prefix
 	handles, old map[string]*RateLimiter // old: the generation before
+	made         int                     // how many of handles are not from old
 }
 
 // check tries options on a handle that is not used.
@@ -173,7 +174,8 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	if !k.begun {
 		k.noteLocked("")
 	}
-	if l = k.old[key]; l == nil {
+	l, known := k.old[key]
+	if !known {
 		l = k.client.RateLimiter(k.prefix+key, k.opts...)
 		l.facts.Observed = k.prefix
 		if err := cmp.Or(k.err, k.checkKey(key, l.keys.Config)); err != nil {
@@ -181,9 +183,12 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 			return l
 		}
 	}
-	// Handles that are not used while as many others are used are forgotten.
-	if len(k.handles) >= maxHandles/2 {
-		k.old, k.handles = k.handles, make(map[string]*RateLimiter)
+	// Handles that are not used while as many others are made are forgotten.
+	if k.made >= newHandles || len(k.handles) >= maxHandles/2 {
+		k.old, k.handles, k.made = k.handles, make(map[string]*RateLimiter), 0
+	}
+	if !known {
+		k.made++
 	}
 	k.handles[key] = l
 	return l

@@ -254,7 +254,7 @@ func TestForgottenLeasesGoBack(t *testing.T) {
 				require.True(t, d.Granted)
 			}
 		}
-		for i := range 26_000 {
+		for i := range 11_000 {
 			l.Limiter("another" + strconv.Itoa(i)) // takes the place of one that is forgotten
 		}
 		first := client.RateLimiter("forgotten:0")
