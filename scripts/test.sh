@@ -180,10 +180,11 @@ begin plain without_race
 begin redisson beside_redisson
 step "tests where goroutines meet" with_race
 step "other unit and server tests (begun before)" end plain
-[ "$all" != all ] || step "other servers and topologies" other_servers
+[ "$all" != all ] || begin cells other_servers
 [ "$all" != all ] || begin chaos chaos
 step "other modules" other_modules
 [ "$all" != all ] || step "modules from nothing" from_nothing
+[ "$all" != all ] || step "other servers and topologies (begun before)" end cells
 step "vet and lint (begun before)" end vet
 [ "$all" != all ] || step "vet for other systems (begun before)" end others
 step "tests beside Redisson (begun before)" end redisson
