@@ -33,10 +33,10 @@ func (r *run) hung(ctx context.Context, _ int) error {
 	for i := range limiters {
 		limiters[i] = client.RateLimiter("hung:"+strconv.Itoa(i), rratelimiter.WithDefault(rratelimiter.PerHour(1_000_000)))
 	}
-	take := func(ctx context.Context, i int) (bool, error) {
-		return limiters[i].TryAcquire(ctx, 1, 100*time.Millisecond)
+	take := func(timeout time.Duration) load.Take {
+		return func(ctx context.Context, i int) (bool, error) { return limiters[i].TryAcquire(ctx, 1, timeout) }
 	}
-	_, err = load.Each(ctx, len(limiters), take)
+	_, err = load.Each(ctx, len(limiters), take(0))
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (r *run) hung(ctx context.Context, _ int) error {
 	if err != nil {
 		return err
 	}
-	slowest, most, err := hang(ctx, len(limiters), before, take)
+	slowest, most, err := hang(ctx, len(limiters), before, take(100*time.Millisecond))
 	thaw()
 	key := func(metric string) report.Key {
 		return report.Key{Metric: metric, Peer: peer.Ours, Network: report.Direct, Mode: Hung, Callers: r.Stalled, Limiters: r.Stalled}
