@@ -464,7 +464,7 @@ func TestAMasterOfAClusterHangs(t *testing.T) {
 	for _, punctual := range []bool{false, true} {
 		opt := &redis.ClusterOptions{ContextTimeoutEnabled: punctual, ReadTimeout: 5 * time.Second} // go-redis' own
 		rdb := cluster.Client(t, opt)
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(5*time.Second)) // of those that get no answer
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(15*time.Second)) // three attempts
 		var bad, good []*rratelimiter.RateLimiter
 		hangs, _ := cluster.Owner(t, cluster.Slot(t, "a"))
 		for i := range 60 {
