@@ -140,7 +140,10 @@ func (r *round) checkRefusals(p *pool) {
 		if c.Answer != refused || c.Timeout > 0 || len(c.Limiters) > 1 {
 			continue
 		}
-		if inUse := before(c.End) - since(c.Start); inUse+c.Permits <= lowest {
+		// A call whose grant a Reset undid, before its answer came, is refused when it is repeated.
+		undoes := func(o *call) bool { return o.Op == opReset && o.Start < c.End && c.Start < o.End }
+		undone := r.lostCalls(p.limiter) && slices.ContainsFunc(p.calls, undoes)
+		if inUse := before(c.End) - since(c.Start); inUse+c.Permits <= lowest && !undone {
 			r.violatePool(p, "refused", "at most %d of %d permits were in use: %v", inUse, lowest, c)
 			return
 		}
