@@ -183,7 +183,7 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 			return l
 		}
 	}
-	// Handles that are not used while as many others are made are forgotten.
+	// Handles that are not used while newHandles are made, or maxHandles/2 used, are forgotten.
 	if k.made >= newHandles || len(k.handles) >= maxHandles/2 {
 		k.old, k.handles, k.made = k.handles, make(map[string]*RateLimiter), 0
 	}

@@ -56,16 +56,17 @@ func (r *run) besideAll(ctx context.Context, round int, rdb *redis.Client, clien
 	ours := func(timeout time.Duration) load.Take {
 		return func(ctx context.Context, i int) (bool, error) { return limiters[i].TryAcquire(ctx, 1, timeout) }
 	}
+	mayWait := ours(clock.Patience(time.Second))
 	ways := []besideWay{
 		{peer.EVALSHA, report.OneLimiter, bare},
 		{peer.Ours, report.OneLimiter, ours(0)},
-		{peer.Ours, report.OneLimiter + report.MayWait, ours(clock.Patience(time.Second))},
+		{peer.Ours, report.OneLimiter + report.MayWait, mayWait},
 	}
 	for _, callers := range []int{1, 8, len(names)} {
 		if callers == len(names) {
 			ways = append(ways,
 				besideWay{peer.Ours, report.OwnLimiter, ours(0)},
-				besideWay{peer.Ours, report.OwnLimiter + report.MayWait, ours(clock.Patience(time.Second))})
+				besideWay{peer.Ours, report.OwnLimiter + report.MayWait, mayWait})
 		}
 		for _, pause := range []time.Duration{0, besidePause} {
 			if err := r.besideThese(ctx, round, callers, pause, ways); err != nil {

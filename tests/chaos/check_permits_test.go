@@ -142,11 +142,12 @@ func (r *round) checkRefusals(p *pool) {
 		}
 		// A call whose grant a Reset undid, before its answer came, is refused when it is repeated.
 		undoes := func(o *call) bool { return o.Op == opReset && o.Start < c.End && c.Start < o.End }
-		undone := r.lostCalls(p.limiter) && slices.ContainsFunc(p.calls, undoes)
-		if inUse := before(c.End) - since(c.Start); inUse+c.Permits <= lowest && !undone {
-			r.violatePool(p, "refused", "at most %d of %d permits were in use: %v", inUse, lowest, c)
-			return
+		inUse := before(c.End) - since(c.Start)
+		if inUse+c.Permits > lowest || r.lostCalls(p.limiter) && slices.ContainsFunc(p.calls, undoes) {
+			continue
 		}
+		r.violatePool(p, "refused", "at most %d of %d permits were in use: %v", inUse, lowest, c)
+		return
 	}
 }
 
