@@ -12,7 +12,7 @@ type jointWaiters struct {
 	due     time.Time             // when one of them asks to keep the limiter alive
 }
 
-// jointWaiter is one of thew.
+// jointWaiter is one of them.
 type jointWaiter struct {
 	woken chan struct{} // holds one if permits may have become free since it asked
 
