@@ -122,28 +122,24 @@ var (
 		linear.Reserve: 20, linear.Settle: 40, linear.Release: 12, linear.Available: 14, linear.Try: 10, linear.Update: 3, linear.Delete: 6,
 	}
 
-	calmKind  = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
-	ownKind   = linearKind{name: "a limiter for each client", histories: 20, calls: calmCalls, endings: 4, perClient: true}
-	lostKind  = linearKind{name: "lost answers", histories: 40, calls: keepingCalls, endings: 3, lost: 3}
-	stormKind = linearKind{name: "lost answers and releases", histories: 40, calls: calmCalls, endings: 1, lost: 2}
-	manyKind  = linearKind{name: "many limiters", histories: 20, calls: plainCalls, endings: 3, lost: 1, many: true}
-	oldKind   = linearKind{
-		name: "beside an older Redisson", histories: 20, calls: keepingCalls, endings: 3, lost: 3, redisson: "3.27.2",
-	}
-	backKind = linearKind{
-		name: "lost give-backs", histories: 20, calls: keepingCalls, endings: 6, lost: 3, losing: lua.GiveBack,
-	}
+	settlingCalls = map[linear.CallName]int{linear.Reserve: 20, linear.Settle: 40, linear.Try: 10, linear.Take: 10, linear.Available: 20, linear.Update: 3}
+
+	calmKind      = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
+	ownKind       = linearKind{name: "a limiter for each client", histories: 20, calls: calmCalls, endings: 4, perClient: true}
+	lostKind      = linearKind{name: "lost answers", histories: 40, calls: keepingCalls, endings: 3, lost: 3}
+	stormKind     = linearKind{name: "lost answers and releases", histories: 40, calls: calmCalls, endings: 1, lost: 2}
+	manyKind      = linearKind{name: "many limiters", histories: 20, calls: plainCalls, endings: 3, lost: 1, many: true}
+	oldKind       = linearKind{name: "beside an older Redisson", histories: 20, calls: keepingCalls, endings: 3, lost: 3, redisson: "3.27.2"}
+	backKind      = linearKind{name: "lost give-backs", histories: 20, calls: keepingCalls, endings: 6, lost: 3, losing: lua.GiveBack}
 	lateKind      = linearKind{name: "late requests", histories: 8, calls: keepingCalls, endings: 3, lost: 2, late: true}
 	virtualKind   = linearKind{name: "virtual time", histories: 25, calls: virtualCalls, endings: 4, virtual: true}
 	reservingKind = linearKind{name: "reservations", histories: 20, calls: reservingCalls, endings: 2, virtual: true}
-	chargedKind   = linearKind{name: "lost settlements", histories: 15, calls: keepingCalls, endings: 3, lost: 3, losing: lua.SettleReservation}
+	chargedKind   = linearKind{name: "lost settlements", histories: 15, calls: settlingCalls, endings: 3, lost: 3, losing: lua.SettleReservation}
 
 	farKind      = linearKind{name: "several flights", histories: 30, calls: allCalls, endings: 4, far: true}
 	farLostKind  = linearKind{name: "several flights, lost answers", histories: 30, calls: keepingAllCalls, endings: 3, lost: 3, far: true}
 	farStormKind = linearKind{name: "several flights, lost answers and releases", histories: 30, calls: allCalls, endings: 1, lost: 2, far: true}
-	farBackKind  = linearKind{
-		name: "several flights, lost give-backs", histories: 15, calls: keepingAllCalls, endings: 4, lost: 2, losing: lua.GiveBack, far: true,
-	}
+	farBackKind  = linearKind{name: "several flights, lost give-backs", histories: 15, calls: keepingAllCalls, endings: 4, lost: 2, losing: lua.GiveBack, far: true}
 
 	linearKinds = []linearKind{
 		farKind, farLostKind, farStormKind, farBackKind, calmKind, ownKind, lostKind, stormKind, manyKind, oldKind, backKind, lateKind, virtualKind,
