@@ -59,16 +59,21 @@ raced() {
 	fi | sort -r
 }
 
+# The tests of raced packages in which one call follows another, with each fault for each
+# layout, or whose faults are in scripts and models.
+calm='HappensOnce|^TestMutants$'
+
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors.
 with_race() {
-	raced | xargs scripts/race.sh -vet=off -shuffle=on -skip '^TestMutants$' -p 3 -parallel 6 -timeout 30m
+	raced | xargs scripts/race.sh -vet=off -shuffle=on -skip "$calm" -p 3 -parallel 6 -timeout 30m
 }
 
-# All others, and faults that are put into scripts and models: they are no races.
+# All others.
 without_race() {
 	local status=0
-	[ "$all" != all ] || go test -vet=off -ldflags=-w -run '^TestMutants$' ./tests/{linearizability,chaos} || status=1
+	raced | grep -E '/tests/(faults|linearizability|chaos)$' |
+		xargs go test -vet=off -ldflags=-w -shuffle=on -run "$calm" -p 2 -parallel 8 -timeout 30m || status=1
 	local apart=(./compat_test ./internal/test/distribution)
 	[ "$all" = all ] || apart+=("${only_in_all[@]}")
 	go list ./... ./cmd/rrl/... | grep -vxF "$(go list "${apart[@]}" && raced)" |
