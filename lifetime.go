@@ -88,6 +88,7 @@ func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
 // Rename moves the limiter, permits in use included, to newName, and replaces whatever was there. The handle
 // keeps its name. On a cluster or a Ring both names must carry the same hash tag, as in "{shop}orders" and
 // "{shop}sales", or Rename returns ErrUnsupported. What other clients keep of a PerClient limiter does not move.
+// A lease that is taken while Rename is under way is in use for an interval.
 func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	const op = "Rename"
 	mapped := l.client.mapper(newName)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -34,7 +35,7 @@ func (e *Engine) AtHand(ctx context.Context, l *Limiter, q outage.Question) (a o
 
 // Knows is AtHand for a caller who needs no figures.
 func (e *Engine) Knows(ctx context.Context, l *Limiter, permits int64, waits bool) (granted, known bool) {
-	if l.Lease == nil && (waits || l.Refusals == nil) || permits < 1 || ctx.Err() != nil {
+	if l.Lease == nil && (waits || l.Refusals == nil) || permits < 1 || permits > maxPermits || ctx.Err() != nil {
 		return false, false
 	}
 	if from, _ := e.takeAhead(ctx, l, permits); from != nil {
@@ -77,7 +78,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	}
 	before := l.Refusals.Now()
 	a, err := e.request(ctx, l, q)
-	a.By = limit.FromRedis
+	a.By = cmp.Or(a.By, limit.FromRedis)
 	if q.Waits || err != nil || a.Granted {
 		return a.Answer, err
 	}

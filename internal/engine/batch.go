@@ -29,9 +29,10 @@ type batch struct {
 	queue    *queue
 	rules    redisson.Rules
 	requests []*request
-	reserved int  // how many runs are kept free for other requests now
-	pass     bool // of the line
-	freed    int  // how often permits had been freed before
+	reserved int   // how many runs are kept free for other requests now
+	pass     bool  // of the line
+	freed    int   // how often permits had been freed before
+	heard    heard // before
 	figures  bool
 	audit    bool
 	compares bool // the fallback with the default that the limiter has

@@ -29,7 +29,7 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 	c.Keys = cmp.Or(c.Keys, l.Keys)
 	return e.call(ctx, l, l.Keys, true, func() (any, error) {
 		defer e.changed(l)
-		c.Since = time.Now()
+		c.Since, c.Late = time.Now(), func() { e.changed(l) }
 		e.recall(ctx, l, c.Since)
 		return e.lanes.Run(ctx, &c)
 	})

@@ -75,7 +75,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 		queues: make(map[string]*queue), lastReported: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
 	}
 	e.refusals.Clock = e.clock
-	e.notices = notify.New(rdb, timeout, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
+	e.notices = notify.New(rdb, timeout, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Wants: e.refusals.Remembers, Heard: e.noticed})
 	if e.clock != nil {
 		e.clock.Test.Join(e)
 	}

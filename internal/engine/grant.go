@@ -66,7 +66,7 @@ type leased struct {
 	*lease.Lease
 
 	rest    grant // the grant that goes back; the permits are set then
-	figures atomic.Pointer[figures]
+	figures *atomic.Pointer[figures]
 }
 
 // part is a number of permits of the lease, to be given back.
@@ -78,7 +78,7 @@ func (a *leased) part(permits int64) grant {
 
 // figures are what Redis last said about a limiter, less what its Client took since.
 type figures struct {
-	rate, free int64
-	interval   time.Duration
-	at         time.Time
+	rate, free  int64
+	interval    time.Duration
+	asked, come int // how many answers with figures had come when they were asked for, and with them
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -16,6 +17,14 @@ type leases struct {
 	unused   []grant         // the rests of leases, to be given back
 	returned <-chan struct{} // closed once they are given back; requests wait for that
 	ends     int             // how often leases have been ended
+	figures  atomic.Pointer[figures]
+	heard    heard
+}
+
+// heard is how many answers with figures have come, and how many permits those without them granted.
+type heard struct {
+	answers int
+	permits int64
 }
 
 func (s *leases) returning() bool {
@@ -78,25 +87,35 @@ func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits
 	return q.undo(to.part(permits))(ctx)
 }
 
-// hear updates the figures of the limiter's leases from an answer to a request sent at that moment.
-// q.mu is held.
-func (q *queue) hear(o outcome, asked time.Time) {
-	for _, l := range q.leases.holders {
-		a := l.prefetched.current.Load()
-		if a == nil {
-			continue
-		}
-		f, free := *a.figures.Load(), o.Free-o.Taken
-		switch {
-		case o.Reset == 0: // the answer had no figures
-			f.free -= o.Taken
-		case asked.Before(f.at): // this answer may be older
-			f.free = min(f.free, free)
-		default:
-			f = figures{o.Limit, free, o.interval, q.engine.clock.Now()}
-		}
-		a.figures.Store(&f)
+// hear updates the figures of the limiter's leases from an answer to a request that was sent when so
+// much was heard. Of requests under way together the order is not known: the lower figures count. q.mu
+// is held.
+func (q *queue) hear(o outcome, before heard) {
+	s := &q.leases
+	if !s.used {
+		return
 	}
+	last := s.figures.Load()
+	if last == nil {
+		last = &figures{}
+	}
+	f := figures{o.Limit, o.Free - o.Taken - (s.heard.permits - before.permits), o.interval, before.answers, s.heard.answers + 1}
+	switch {
+	case o.Reset == 0: // the answer had no figures
+		s.heard.permits += o.Taken
+		f = *last
+		f.free -= o.Taken
+	case before.answers < last.asked:
+		free := min(f.free, last.free)
+		f = *last
+		f.free = free
+	case before.answers < last.come:
+		f.free, f.come = min(f.free, last.free), last.come
+	}
+	if o.Reset != 0 {
+		s.heard.answers++
+	}
+	s.figures.Store(&f)
 }
 
 // borrow serves a request from its handle's lease. If that has too little left, it ends, so that its

@@ -209,7 +209,7 @@ func (m *multiRequest) finish(reply any, err error) {
 		}
 		each(m.queues, func(q *queue) {
 			m.engine.Granted(q.config)
-			q.hear(took, m.sent)
+			q.hear(took, heard{})
 		})
 	}
 	unwanted, short := false, m.call.Unreplicated()

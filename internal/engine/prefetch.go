@@ -29,7 +29,8 @@ func (q *queue) prefetch(b *batch, now time.Time) prefetch {
 		return prefetch{}
 	}
 	permits, figures := l.Lease.Ask(b.Sum, now)
-	if full := len(b.requests) == maxRequests(b.rules) || b.Sum+permits > maxPermits; permits > 0 && (full || !b.AddMany(permits)) {
+	permits = min(permits, maxPermits-b.Sum)
+	if permits > 0 && (len(b.requests) == maxRequests(b.rules) || !b.AddMany(permits)) {
 		permits = 0
 	}
 	b.figures = b.figures || figures || permits > 0 // for the next lease's size
@@ -94,8 +95,7 @@ func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 		return 0
 	}
 	q.retire(l)
-	a := &leased{Lease: lease.New(taken, b.sent, life, q.engine.clock), rest: b.grants(nil, taken, o)[0]}
-	a.figures.Store(&figures{o.Limit, o.Free - o.Taken, o.interval, now})
+	a := &leased{Lease: lease.New(taken, b.sent, life, q.engine.clock), rest: b.grants(nil, taken, o)[0], figures: &q.leases.figures}
 	l.prefetched.current.Store(a)
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
 	if taken < b.ahead.permits && len(o.Waits) > 0 {

@@ -17,9 +17,11 @@ const maxLooks = 512
 
 // Release gives permits back before their interval is over. Releases that wait share one call.
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
-	defer e.changed(l)
 	t := &job{release: true, permits: permits, since: time.Now()}
-	t.run = func(ctx context.Context, t *job) error { return (&release{engine: e, limiter: l, job: t}).run(ctx) }
+	t.run = func(ctx context.Context, t *job) error {
+		defer e.changed(l)
+		return (&release{engine: e, limiter: l, job: t}).run(ctx)
+	}
 	e.recall(ctx, l, t.since) // while requests under way finish
 	return e.runJob(ctx, l, t)
 }

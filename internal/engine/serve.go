@@ -210,7 +210,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	for _, r := range b.requests {
 		r.State, r.Batch = lane.Sent, &b.Batch
 	}
-	b.audit, b.freed = b.limiter().auditDue(now), q.freed
+	b.audit, b.freed, b.heard = b.limiter().auditDue(now), q.freed, q.leases.heard
 	b.ahead = q.prefetch(b, now)
 	q.calls++
 	q.jobs.requestsNext = false
@@ -286,7 +286,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 	if doubtful > 0 {
 		q.engine.givenUp(q, doubtful, err)
 	}
-	q.hear(o, b.sent)
+	q.hear(o, b.heard)
 	back := q.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
 	q.calls--
 	for _, one := range b.grants(unwanted, back, o) {

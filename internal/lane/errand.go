@@ -148,7 +148,10 @@ func (e *errand) OnReply(c *Call) (again bool) {
 		e.end()
 	}
 	l.mu.Unlock()
-	if !over && e.then != nil {
+	switch {
+	case over && c.Late != nil:
+		c.Late()
+	case !over && e.then != nil:
 		e.then(c.Outcome())
 	}
 	return false

@@ -53,10 +53,11 @@ func Channel(valueKey string) string { return strings.TrimSuffix(valueKey, "valu
 
 // Host receives notices.
 type Host struct {
-	ID    []byte            // distinguishes its own notices from others
-	Begin func() error      // counts background work in; an error says that there must be no more
-	End   func()            // counts it out
-	Heard func(name string) // another program changed the limiter of that name
+	ID    []byte                 // distinguishes its own notices from others
+	Begin func() error           // counts background work in; an error says that there must be no more
+	End   func()                 // counts it out
+	Wants func(name string) bool // reports whether notices of that limiter are still of use
+	Heard func(name string)      // another program changed the limiter of that name
 }
 
 // Notices is a Client's subscription.
@@ -112,7 +113,7 @@ func (n *Notices) redis() pubSub {
 	return rdb
 }
 
-// Listen has the host hear of changes of the limiter, until then at least.
+// Listen has the host hear of changes of the limiter until then, as long as it wants to.
 func (n *Notices) Listen(channel, name string, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -198,7 +199,7 @@ func (n *Notices) next(all bool) (add, drop []string, more bool) {
 	if now := time.Now(); all || now.Sub(n.swept) >= sweepEvery {
 		n.swept = now
 		for channel, l := range n.channels {
-			if now.Sub(l.until) > sweepEvery {
+			if now.Sub(l.until) > sweepEvery || !n.host.Wants(l.name) {
 				delete(n.channels, channel)
 				drop = append(drop, channel)
 			}

@@ -43,7 +43,8 @@ func newHost(t *testing.T, rdb *redis.Client, id string) *host {
 			h.active.Add(1)
 			return nil
 		},
-		End: func() { h.active.Add(-1) },
+		End:   func() { h.active.Add(-1) },
+		Wants: func(string) bool { return true },
 		Heard: func(name string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()

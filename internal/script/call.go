@@ -76,6 +76,9 @@ type Call struct {
 	// sent and ends with ErrUnwanted.
 	Wanted func() bool
 
+	// Late, if not nil, is called when the call is done after its caller has left.
+	Late func()
+
 	token    string
 	eval     bool // the server does not know the script
 	cmd      Command

@@ -20,6 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -278,10 +279,14 @@ type keyedScene struct {
 
 func newKeyedScene(t *testing.T, cfg rratelimiter.Config, life time.Duration, opts ...rratelimiter.LimiterOption) *keyedScene {
 	t.Helper()
-	s := &keyedScene{HeldScene: limitertest.NewHeldScene(t, cfg)}
-	prefix := redistest.Name(t) + ":"
-	s.RateLimiter = s.Client.RateLimiter(prefix + "ann")
-	s.keyed = s.Client.Keyed(prefix, cfg, append(opts, limitertest.Ahead(life))...)
+	return keyedSceneOf(t, limitertest.NewHeldScene(t, cfg), cfg, append(opts, limitertest.Ahead(life))...)
+}
+
+func keyedSceneOf(t *testing.T, of *limitertest.HeldScene, cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) *keyedScene {
+	t.Helper()
+	s, prefix := &keyedScene{HeldScene: of}, redistest.Name(t)+":"
+	s.RateLimiter, s.Other = s.Client.RateLimiter(prefix+"ann"), limitertest.NewClient(t, s.Mini).RateLimiter(prefix+"ann")
+	s.keyed = s.Client.Keyed(prefix, cfg, opts...)
 	return s
 }
 
@@ -532,5 +537,58 @@ func TestALeaseThatComesShortSparesCalls(t *testing.T) {
 		assert.Zero(t, limitertest.Available(t, other))
 		s.Until(61 * time.Second)
 		assert.True(t, take())
+	})
+}
+
+// Requests are under way together, and the answer that brings a lease comes last: Remaining tells
+// of nothing that the others were granted.
+func TestFiguresOfALeaseWhoseAnswerIsOvertaken(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string]func(ctx context.Context, s *keyedScene) (bool, error){
+		"Take": func(ctx context.Context, s *keyedScene) (bool, error) {
+			d, err := s.keyed.Take(ctx, "ann", 5000)
+			return d.Granted, err
+		},
+		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 5000, 0) },
+		"TryAcquireAll": func(ctx context.Context, s *keyedScene) (bool, error) {
+			other := byDefault(s.Client, "{"+s.Name()+"}b", limitertest.Hourly(5000))
+			return s.Client.TryAcquireAll(ctx, 5000, 0, s.RateLimiter, other)
+		},
+	}, func(t *testing.T, call func(ctx context.Context, s *keyedScene) (bool, error)) {
+		cfg := limitertest.Every(10_000, time.Minute)
+		s := keyedSceneOf(t, limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 20}), cfg, limitertest.Ahead(0))
+		taken := int64(0)
+		take := func() int64 {
+			taken++
+			return limittest.Take(t, s.keyed, "ann", 1).Remaining
+		}
+		for sent := 0; taken < 30 || take() != limitertest.Available(t, s.Other) || s.Sent.Total() > sent; {
+			sent = s.Sent.Total()
+			take()
+		}
+		letGo := s.Hold(t, lua.Acquire, 1)
+		first := s.Go(func() (bool, error) { return take() >= 0, nil })
+		require.Equal(t, "waits", first.Outcome())
+		ended(t, "true at 0s", s.Go(func() (bool, error) { return call(t.Context(), s) }))
+		letGo()
+		ended(t, "true at 0s", first)
+		sent := s.Sent.Total()
+		assert.LessOrEqual(t, take(), 10_000-5000-taken)
+		assert.Equal(t, sent, s.Sent.Total(), "there is no lease")
+	})
+}
+
+// A lease is no larger than a member can be.
+func TestLeasesOfLargeRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		sent := limitertest.CountCommands(rdb)
+		l := limitertest.NewClient(t, rdb).Keyed("bytes:", limitertest.Every(1<<52, time.Minute), limitertest.Ahead(0))
+		for range 1000 {
+			limittest.Take(t, l, "ann", 400_000_000)
+			time.Sleep(time.Millisecond)
+		}
+		assert.Less(t, sent.Scripts(), 300)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -397,12 +398,13 @@ func TestSubscriptionsEnd(t *testing.T) {
 			return redistest.Pass
 		})
 		assert.Empty(t, s.channels(t))
-		for i := range 50 {
+		var handles [50]*rratelimiter.RateLimiter // forgotten ones get no notices
+		for i := range handles {
 			interval := time.Duration(1+i%10) * time.Second
 			name := fmt.Sprintf("%s:%d", s.Name(), i)
-			l := s.Client.RateLimiter(name, noticed(), rratelimiter.WithDefault(limitertest.Every(1, interval)))
-			limitertest.MustAcquire(t, l, 1)
-			limitertest.MustRefuse(t, l, 1)
+			handles[i] = s.Client.RateLimiter(name, noticed(), rratelimiter.WithDefault(limitertest.Every(1, interval)))
+			limitertest.MustAcquire(t, handles[i], 1)
+			limitertest.MustRefuse(t, handles[i], 1)
 		}
 		assert.Len(t, s.channels(t), 50)
 		s.Until(8500 * ms)
@@ -410,6 +412,7 @@ func TestSubscriptionsEnd(t *testing.T) {
 		s.Until(13 * time.Second)
 		assert.Empty(t, s.channels(t))
 		assert.Len(t, maps.Collect(conns.Range), 1)
+		runtime.KeepAlive(&handles)
 
 		require.NoError(t, s.Client.Close(endedContext(t)), "there is nothing to wait for")
 	})

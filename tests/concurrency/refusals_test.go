@@ -2,6 +2,8 @@ package concurrency_test
 
 import (
 	"context"
+	"runtime"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -318,5 +321,74 @@ func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 		}
 		assert.GreaterOrEqual(t, granted, 9)
 		assert.Less(t, s.Sent.Scripts()-before, 50)
+	})
+}
+
+// A change takes effect though its caller has gone: those who wait, and what is remembered, see it.
+func TestAChangeWhoseCallerHasGone(t *testing.T) {
+	t.Parallel()
+	type change struct {
+		script *lua.Script
+		make   func(ctx context.Context, l *rratelimiter.RateLimiter) error
+	}
+	bubbles(t, map[string]change{
+		"Reset": {lua.Reset, func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Reset(ctx) }},
+		"SetRate": {lua.SetRate, func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+			return l.SetRate(ctx, limitertest.Hourly(3))
+		}},
+		"Release": {lua.Release, func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Release(ctx, 1) }},
+	}, func(t *testing.T, c change) {
+		s := newRefusalScene(t, limitertest.Hourly(1))
+		limitertest.MustAcquire(t, s.Other, 1)
+		arrive := make(chan struct{})
+		s.Proxy.OnCommand(redistest.Nth(1, c.script.SHA, redistest.Late.When(arrive)))
+		ctx, leave := context.WithCancel(t.Context())
+		gone := s.Go(func() (bool, error) { return true, c.make(ctx, s.RateLimiter) })
+		require.Equal(t, "waits", gone.Outcome())
+		leave()
+		synctest.Wait()
+		if c.script != lua.Release { // which holds up the requests behind it
+			assert.False(t, s.asks(t, 1))
+		}
+		waiter := s.Go(func() (bool, error) { return true, s.plain.Acquire(t.Context(), 1) })
+		synctest.Wait()
+		close(arrive)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Contains(t, waiter.Outcome(), "true at ")
+		require.NoError(t, s.Other.Reset(t.Context()))
+		s.asks(t, 1)
+	})
+}
+
+func TestRefusalsOfTooManyPermits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Hourly(1<<33))
+		limitertest.MustAcquire(t, s.Other, rratelimiter.MaxPermits)
+		limitertest.MustAcquire(t, s.Other, rratelimiter.MaxPermits)
+		limitertest.MustAcquire(t, s.Other, 2)
+		assert.False(t, s.asks(t, 1))
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), rratelimiter.MaxPermits+1, 0)), rratelimiter.ErrInvalidPermits)
+	})
+}
+
+func TestNoNoticesForForgottenHandles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		l := limitertest.NewClient(t, rdb).Keyed("n:", limitertest.Hourly(1), noticed())
+		for i := range 200 {
+			limittest.Take(t, l, strconv.Itoa(i/2), 1)
+		}
+		time.Sleep(time.Minute)
+		require.Len(t, rdb.PubSubChannels(t.Context(), "*").Val(), 100)
+		for i := range 11_000 {
+			l.Limiter("x" + strconv.Itoa(i))
+		}
+		require.Eventually(t, func() bool {
+			runtime.GC()
+			return len(rdb.PubSubChannels(t.Context(), "*").Val()) == 0
+		}, time.Minute, time.Second)
 	})
 }
