@@ -285,9 +285,7 @@ func testSameKeys(t *testing.T, java, goes service, prefix, name string) {
 	require.EqualValues(t, 5, java.Available(name))
 	require.True(t, java.Try(name, 5))
 	set, goSet := layout.KeysOf(prefix+name, java.java.ID), layout.KeysOf(prefix+name, goID)
-	require.ElementsMatch(t, kept(), []string{
-		set.Config, set.ClientValue, set.ClientPermits, goSet.ClientValue, goSet.ClientPermits,
-	})
+	require.ElementsMatch(t, kept(), []string{set.Config, set.ClientValue, set.ClientPermits, goSet.ClientValue, goSet.ClientPermits})
 	require.True(t, java.Delete(name))
 	require.True(t, goes.Delete(name))
 	require.Empty(t, kept())

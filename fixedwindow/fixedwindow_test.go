@@ -22,11 +22,9 @@ func TestLimiter(t *testing.T) {
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
 			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
 		},
-		Keys: func(key string) []string { return []string{key} },
-		Type: "string",
-		Corrupt: []string{
-			"", "abc", "-1", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "\x00",
-		},
+		Keys:     func(key string) []string { return []string{key} },
+		Type:     "string",
+		Corrupt:  []string{"", "abc", "-1", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "\x00"},
 		Shortest: []time.Duration{time.Millisecond, 3 * time.Millisecond, 250 * time.Millisecond, 1750 * time.Millisecond},
 		Longest:  math.MaxInt64 * time.Nanosecond / 1e6 * 1e6,
 		Most:     fixedwindow.MaxLimit,

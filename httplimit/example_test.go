@@ -143,9 +143,7 @@ func ExampleDeclare() {
 
 // Behind proxies: only what they have written into X-Forwarded-For is believed.
 func ExampleClientIP() {
-	byClient := httplimit.ClientIP(httplimit.ClientIPConfig{
-		Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
-	})
+	byClient := httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	handler := httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithKey(byClient))(http.NotFoundHandler())
 
 	get(handler, "10.0.0.1", "/", "X-Forwarded-For", "192.0.2.1")

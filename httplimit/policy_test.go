@@ -84,9 +84,7 @@ func TestPolicies(t *testing.T) {
 		"fallback":         {[]*fake{yes, down}, false, nil, []httplimit.Option{fallback}, 1, 200, "", both, "", "", true},
 		"own fallback":     {[]*fake{yes, down}, false, yes, nil, 1, 200, "", both, "", "", true},
 		"fallback refuses": {[]*fake{yes, down}, false, no, nil, 1, 429, "3", `"a";r=10, "b";r=0;t=3`, "b", "a", true},
-		"shadow": {
-			[]*fake{yes, no, down}, false, nil, []httplimit.Option{open, httplimit.WithShadow()}, 1, 200, "", "", "", "a", true,
-		},
+		"shadow":           {[]*fake{yes, no, down}, false, nil, []httplimit.Option{open, httplimit.WithShadow()}, 1, 200, "", "", "", "a", true},
 		"two refuse": {
 			[]*fake{granted(10, 5, time.Second), granted(5, 4, time.Minute), refused(1, 90*time.Second), refused(0, hour)},
 			false, nil, nil, 2, 429, "3600", `"a";r=7, "b";r=5, "c";r=1;t=90, "d";r=0;t=3600`, "cd", "ab", false,

@@ -17,9 +17,7 @@ import (
 )
 
 func rateOf(name string, callers, limiters int) report.Key {
-	return report.Key{
-		Metric: report.Rate, Peer: name, Network: report.Direct, Mode: report.Granting, Callers: callers, Limiters: limiters,
-	}
+	return report.Key{Metric: report.Rate, Peer: name, Network: report.Direct, Mode: report.Granting, Callers: callers, Limiters: limiters}
 }
 
 // example has all that a run measures of ours and Redisson.

@@ -269,9 +269,7 @@ func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	show := []string{
-		"acquire NAME", "release NAME", "show NAME", "ls", "top --count 1", "watch NAME --count 1", "watch OTHER", "doctor",
-	}
+	show := []string{"acquire NAME", "release NAME", "show NAME", "ls", "top --count 1", "watch NAME --count 1", "watch OTHER", "doctor"}
 	for _, name := range []string{"a\nb\x1b[31m", "\u202egnp", strings.Repeat("\x1b]0;x\a", 700), "\xff\xfe"} {
 		quoted := strings.NewReplacer("NAME", strconv.Quote(name), "OTHER", strconv.Quote(name+"?"))
 		run := func(lines ...string) {

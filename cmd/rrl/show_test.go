@@ -52,9 +52,7 @@ func (w written) put(t testing.TB, rdb redis.UniversalClient, name string) {
 }
 
 func config(rate, intervalMS int64) map[string]string {
-	return map[string]string{
-		"rate": strconv.FormatInt(rate, 10), "interval": strconv.FormatInt(intervalMS, 10), "type": "0",
-	}
+	return map[string]string{"rate": strconv.FormatInt(rate, 10), "interval": strconv.FormatInt(intervalMS, 10), "type": "0"}
 }
 
 func kinds(s look.Inspection) []string {

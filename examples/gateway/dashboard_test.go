@@ -210,9 +210,7 @@ func (w *watched) slowRedis() {
 func (w *watched) noRedis() {
 	w.proxy.OnCommand(nil)
 	w.redis.Crash()
-	w.phase("no Redis, at first", 0, map[string][]expect{
-		"Rare events: {{ratelimiter_event}}": {between("asked_no_more", 2, 7)},
-	}, nil, nil)
+	w.phase("no Redis, at first", 0, map[string][]expect{"Rare events: {{ratelimiter_event}}": {between("asked_no_more", 2, 7)}}, nil, nil)
 	w.phase("no Redis", full, map[string][]expect{
 		"Errors by kind: {{error_type}}":        {about("unavailable", func(l rates) float64 { return l.undecided })},
 		byOutcome:                               {about("failed", func(l rates) float64 { return l.undecided })},

@@ -21,9 +21,7 @@ import (
 func ExampleNew() {
 	server := miniredis.NewMiniRedis() // in earnest, a Redis
 	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
-	})
+	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return server.Dial() }})
 	defer func() { _ = rdb.Close() }()
 	ctx := context.Background()
 	client := rratelimiter.New(rdb)

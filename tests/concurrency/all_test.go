@@ -359,9 +359,7 @@ func TestCloseWaitsForWhatAllAreAsked(t *testing.T) {
 func damage(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, commands string) {
 	t.Helper()
 	k := limitertest.KeysOf(l)
-	words := map[string]string{
-		"config": k.Config, "value": k.Value, "permits": k.Permits, "now": fmt.Sprint(limitertest.ServerNow(t, rdb)),
-	}
+	words := map[string]string{"config": k.Config, "value": k.Value, "permits": k.Permits, "now": fmt.Sprint(limitertest.ServerNow(t, rdb))}
 	for command := range strings.SplitSeq(commands, ";") {
 		var args []any
 		for word := range strings.FieldsSeq(command) {

@@ -63,11 +63,9 @@ var onceCases = map[string]onceCase{
 var waitingCases = map[string]onceCase{
 	"one that waits": {inUse: 9, requests: []limitertest.Request{leaves(3)}, want: []int64{0}},
 	"batch with the line": {
-		inUse: 4,
-		requests: []limitertest.Request{
-			limitertest.WaitFor(3, time.Minute), leaves(4), limitertest.TryFor(2), limitertest.TakeFor(2),
-		},
-		want: []int64{3, 0, 2, 0},
+		inUse:    4,
+		requests: []limitertest.Request{limitertest.WaitFor(3, time.Minute), leaves(4), limitertest.TryFor(2), limitertest.TakeFor(2)},
+		want:     []int64{3, 0, 2, 0},
 	},
 }
 

@@ -360,9 +360,7 @@ func TestDefectOlderLayoutsAreUnreadable(t *testing.T) {
 // it is in use, even what the old interval had let go of.
 func TestKeepStateCountsByTheNewInterval(t *testing.T) {
 	t.Parallel()
-	scenario{cfg: every(10, second), steps: []step{
-		take(4), wait(1500 * ms), take(1), set(every(10, minute), keep), free(5),
-	}}.perform(t)
+	scenario{cfg: every(10, second), steps: []step{take(4), wait(1500 * ms), take(1), set(every(10, minute), keep), free(5)}}.perform(t)
 }
 
 // Others lower and raise the rate while a client has all of the one before in use: its own

@@ -82,9 +82,7 @@ func takeOfAll(p *play) {
 // A Release takes this Client's members first, however many of others are newer.
 func TestReleaseFindsItsOwnBehindOthers(t *testing.T) {
 	t.Parallel()
-	all := map[string]scenario{
-		"taken with all limiters": {cfg: mixed, steps: []step{takeOfAll, othersTake(300), release(3), own(0)}},
-	}
+	all := map[string]scenario{"taken with all limiters": {cfg: mixed, steps: []step{takeOfAll, othersTake(300), release(3), own(0)}}}
 	for name, s := range map[string]scenario{
 		"one":              {steps: []step{take(3), othersTake(300), release(3), own(0)}},
 		"a part of one":    {steps: []step{take(3), othersTake(300), release(2), own(1)}},

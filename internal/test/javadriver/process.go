@@ -188,9 +188,7 @@ func (t *tail) String() string {
 // source is the folder compat_test/java.
 func StartRedisson(source, release string) (*Process, error) {
 	jar := cmp.Or(model.Unreleased[release], release)
-	d := Driver{
-		Name: "Redisson " + release, Source: source, Version: jar, Properties: []string{"-Dredisson.version=" + jar},
-	}
+	d := Driver{Name: "Redisson " + release, Source: source, Version: jar, Properties: []string{"-Dredisson.version=" + jar}}
 	if !strings.HasPrefix(release, "3.") {
 		d.Properties = append(d.Properties, "-Djackson.version=2.20.0")
 	}

@@ -15,9 +15,7 @@ import (
 // recorded returns a call between two moments, in virtual time at the
 // milliseconds of the same numbers.
 func recorded(began, ended int64, client int, c Call, a Answer) Record {
-	return Record{
-		Call: c, Answer: a, Client: client, Began: began, Ended: ended, BeganAt: began, EndedAt: ended,
-	}
+	return Record{Call: c, Answer: a, Client: client, Began: began, Ended: ended, BeganAt: began, EndedAt: ended}
 }
 
 // The checks would be worth nothing if they let wrong answers pass. That they take right ones
@@ -204,19 +202,15 @@ var plainHistories = map[string]judgedHistory{
 		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 0, give(4), granted), recorded(5, 6, 0, try(4), refused),
 	}},
 	"more than the rate refused, not an error": {false, []Record{recorded(1, 2, 0, try(11), refused)}},
-	"figures of another grant": {false, []Record{
-		recorded(1, 2, 0, take, figures(true, 7)), recorded(3, 4, 0, take, figures(true, 3)),
-	}},
+	"figures of another grant":                 {false, []Record{recorded(1, 2, 0, take, figures(true, 7)), recorded(3, 4, 0, take, figures(true, 3))}},
 	"SetRate that kept what was in use": {false, []Record{
 		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, set(9, false), granted), recorded(5, 6, 0, look, free(1)),
 	}},
-	"fewer than are free":        {false, []Record{recorded(1, 2, 0, upTo(9), took(8))}},
-	"more than were asked":       {false, []Record{recorded(1, 2, 0, upTo(3), took(4)), recorded(3, 4, 0, look, free(6))}},
-	"a look that took":           {false, []Record{recorded(1, 2, 0, peek(4), figures(true, 6)), recorded(3, 4, 0, look, free(6))}},
-	"a look that tells too much": {false, []Record{recorded(1, 2, 0, try(7), granted), recorded(3, 4, 0, peek(4), figures(true, 0))}},
-	"Reset of a limiter that has no rate": {false, []Record{
-		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, reset, granted),
-	}},
+	"fewer than are free":                 {false, []Record{recorded(1, 2, 0, upTo(9), took(8))}},
+	"more than were asked":                {false, []Record{recorded(1, 2, 0, upTo(3), took(4)), recorded(3, 4, 0, look, free(6))}},
+	"a look that took":                    {false, []Record{recorded(1, 2, 0, peek(4), figures(true, 6)), recorded(3, 4, 0, look, free(6))}},
+	"a look that tells too much":          {false, []Record{recorded(1, 2, 0, try(7), granted), recorded(3, 4, 0, peek(4), figures(true, 0))}},
+	"Reset of a limiter that has no rate": {false, []Record{recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, reset, granted)}},
 	"Reset that left some": {false, []Record{
 		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, granted), recorded(5, 6, 0, look, free(9)),
 	}},
@@ -255,9 +249,7 @@ var doubtfulHistories = map[string]judgedHistory{
 	"a cancelled call that gave back a part": {false, []Record{
 		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(9)),
 	}},
-	"a cancelled call that kept its permits": {false, []Record{
-		recorded(1, 2, 0, try(3), gone), atRest(recorded(3, 4, 1, look, free(7))),
-	}},
+	"a cancelled call that kept its permits": {false, []Record{recorded(1, 2, 0, try(3), gone), atRest(recorded(3, 4, 1, look, free(7)))}},
 	"a cancelled release had not begun": {false, []Record{
 		recorded(1, 2, 0, try(3), granted), recorded(3, 4, 0, give(3), gone), recorded(5, 6, 1, look, free(10)),
 	}},
@@ -282,9 +274,7 @@ var doubtfulHistories = map[string]judgedHistory{
 	"Reset that comes late": {true, []Record{
 		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, nobodyKnows), recorded(5, 6, 0, look, free(0)), recorded(7, 8, 0, look, free(10)),
 	}},
-	"as many as are free, twice": {false, []Record{
-		doubtful(recorded(1, 2, 0, upTo(4), took(4))), recorded(3, 4, 0, look, free(2)),
-	}},
+	"as many as are free, twice": {false, []Record{doubtful(recorded(1, 2, 0, upTo(4), took(4))), recorded(3, 4, 0, look, free(2))}},
 	"a repeat that finds what others have left of as many as were free": {true, []Record{
 		doubtful(recorded(1, 6, 0, upTo(9), took(6))), recorded(2, 3, 1, look, free(1)), recorded(4, 5, 1, give(3), granted),
 		recorded(7, 8, 1, look, free(4)),

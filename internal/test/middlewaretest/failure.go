@@ -121,9 +121,7 @@ func (k Kind[O, K]) testTimeout(t *testing.T) {
 func (k Kind[O, K]) testCallerGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fallback := Grants()
-		policies := []O{
-			k.WithFailure(limit.FailClosed()), k.WithFailure(limit.FailOpen()), k.WithFallback(fallback), k.WithTimeout(0),
-		}
+		policies := []O{k.WithFailure(limit.FailClosed()), k.WithFailure(limit.FailOpen()), k.WithFallback(fallback), k.WithTimeout(0)}
 		deaf := &Returner{Fake: Deaf(time.Minute)}
 		for _, limiter := range []limit.Limiter{Hangs(), deaf} {
 			for _, policy := range policies {
