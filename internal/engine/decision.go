@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -56,8 +54,7 @@ func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 // layouts are short. No answer says so if it is in doubt whether an attempt has run.
 func isTaken(reply any, err error) bool {
 	if err != nil {
-		_, isAnswer := errors.AsType[redis.Error](err)
-		return isAnswer && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
+		return script.IsAnswer(err) && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
 	}
 	return isWord(reply, "taken")
 }

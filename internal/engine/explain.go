@@ -62,10 +62,7 @@ const keysEach = 5
 
 // isWrongType reports whether explain would ask Redis about an error. Such an error must not be
 // explained on a goroutine that sends.
-func isWrongType(err error) bool {
-	_, isAnswer := errors.AsType[redis.Error](err)
-	return isAnswer && script.Code(err) == "WRONGTYPE"
-}
+func isWrongType(err error) bool { return script.IsAnswer(err) && script.Code(err) == "WRONGTYPE" }
 
 // explainType finds the key of the wrong type.
 func (e *Engine) explainType(keys []string, err error) (number int64, _ error) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -95,25 +96,22 @@ func (q *queue) hear(o outcome, before heard) {
 	if !s.used {
 		return
 	}
-	last := s.figures.Load()
-	if last == nil {
-		last = &figures{}
-	}
-	f := figures{o.Limit, o.Free - o.Taken - (s.heard.permits - before.permits), o.interval, before.answers, s.heard.answers + 1}
-	switch {
-	case o.Reset == 0: // the answer had no figures
+	f := *cmp.Or(s.figures.Load(), &figures{})
+	if o.Reset == 0 { // the answer had no figures
 		s.heard.permits += o.Taken
-		f = *last
 		f.free -= o.Taken
-	case before.answers < last.asked:
-		free := min(f.free, last.free)
-		f = *last
-		f.free = free
-	case before.answers < last.come:
-		f.free, f.come = min(f.free, last.free), last.come
-	}
-	if o.Reset != 0 {
+	} else {
 		s.heard.answers++
+		free := o.Free - o.Taken - (s.heard.permits - before.permits)
+		if before.answers < f.come {
+			free = min(free, f.free)
+		} else {
+			f.come = s.heard.answers
+		}
+		if before.answers >= f.asked {
+			f.rate, f.interval, f.asked = o.Limit, o.interval, before.answers
+		}
+		f.free = free
 	}
 	s.figures.Store(&f)
 }

@@ -3,6 +3,7 @@
 package local
 
 import (
+	"container/list"
 	"math"
 	"slices"
 	"sync"
@@ -35,9 +36,9 @@ type Limiter struct {
 	clock *clock.Clock
 	start time.Time // times below are durations since
 
-	mu   sync.Mutex
-	keys map[any]*window
-	ring window // stands before the key asked last and after the oldest
+	mu    sync.Mutex
+	keys  map[any]*list.Element // in asked
+	asked list.List             // windows, that of the key asked last at the end
 }
 
 // window is the grants of one key, oldest first.
@@ -46,8 +47,6 @@ type window struct {
 	length time.Duration // by the rule that was given last
 	used   int64         // the sum of grants
 	grants []grant
-
-	newer, older *window // by when they were asked
 }
 
 // grant is permits taken from first to last. They run out together.
@@ -58,9 +57,7 @@ type grant struct {
 
 // New returns a Limiter that has granted nothing and uses the clock.
 func New(c *clock.Clock) *Limiter {
-	l := &Limiter{clock: c, start: c.Now(), keys: map[any]*window{}}
-	l.ring.newer, l.ring.older = &l.ring, &l.ring
-	return l
+	return &Limiter{clock: c, start: c.Now(), keys: map[any]*list.Element{}}
 }
 
 // Take takes n permits of key, 1 or more. If it grants them, giveBack undoes that.
@@ -103,41 +100,34 @@ func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision
 // at a time.
 func (l *Limiter) sweep(now time.Duration) {
 	for range 2 {
-		oldest := l.ring.newer
-		if oldest == &l.ring {
+		oldest := l.asked.Front()
+		if oldest == nil {
 			return
 		}
-		if oldest.expire(now - oldest.length); oldest.used > 0 {
+		w := windowIn(oldest)
+		if w.expire(now - w.length); w.used > 0 {
 			return
 		}
 		l.forget(oldest)
 	}
 }
 
-func (l *Limiter) forget(w *window) {
-	delete(l.keys, w.key)
-	w.unlink()
-}
+func windowIn(e *list.Element) *window { return e.Value.(*window) }
+
+func (l *Limiter) forget(e *list.Element) { delete(l.keys, l.asked.Remove(e).(*window).key) }
 
 // of returns the window of key, which is now the one asked last.
 func (l *Limiter) of(key any) *window {
-	w, ok := l.keys[key]
-	if ok {
-		w.unlink()
-	} else {
+	e, ok := l.keys[key]
+	if !ok {
 		if len(l.keys) >= maxKeys {
-			l.forget(l.ring.newer)
+			l.forget(l.asked.Front())
 		}
-		w = &window{key: key}
-		l.keys[key] = w
+		e = l.asked.PushBack(&window{key: key})
+		l.keys[key] = e
 	}
-	w.newer, w.older = &l.ring, l.ring.older
-	w.older.newer, l.ring.older = w, w
-	return w
-}
-
-func (w *window) unlink() {
-	w.newer.older, w.older.newer = w.older, w.newer
+	l.asked.MoveToBack(e)
+	return windowIn(e)
 }
 
 // GiveBack undoes the newest grants of a key, up to n permits that have not run out, and
@@ -152,10 +142,11 @@ func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back in
 	defer l.mu.Unlock()
 	now := l.clock.Since(l.start)
 	l.sweep(now)
-	w, ok := l.keys[key]
+	e, ok := l.keys[key]
 	if !ok {
 		return 0
 	}
+	w := windowIn(e)
 	w.expire(now - w.length)
 	for i := len(w.grants) - 1; i >= 0 && back < n; i-- {
 		g := &w.grants[i]

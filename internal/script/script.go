@@ -34,12 +34,11 @@ func KeysOf(names ...string) *Keys {
 
 // Pick returns the Keys at these places, in that order.
 func (k *Keys) Pick(places ...int) *Keys {
-	few := &Keys{names: make([]string, len(places)), args: make([]any, 1+len(places))}
-	few.args[0] = len(places)
-	for i, place := range places {
-		few.names[i], few.args[1+i] = k.names[place], k.args[1+place]
+	var few []string
+	for _, place := range places {
+		few = append(few, k.names[place])
 	}
-	return few
+	return KeysOf(few...)
 }
 
 // Names returns the keys.
