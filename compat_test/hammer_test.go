@@ -198,12 +198,18 @@ func (f *figures) ask(t *testing.T, javas, goes []service, name string, reserves
 	wg.Wait()
 }
 
-// take has a program in Go ask for a permit. If the machine is so busy that an answer takes
-// 100 ms, a call may have its permit or not.
+// abandoned reports whether a call has left a request that was under way: if the machine is so busy that an
+// answer takes 100 ms. It may be granted, and the permits run out before they are given back.
+func abandoned(start time.Time, timeout time.Duration, granted bool, err error) bool {
+	return errors.Is(err, rratelimiter.ErrUnavailable) || err == nil && !granted && timeout > 0 && time.Since(start) >= timeout+100*time.Millisecond
+}
+
+// take has a program in Go ask for a permit.
 func (f *figures) take(ctx context.Context, l *rratelimiter.RateLimiter, timeout time.Duration) error {
+	start := time.Now()
 	ok, err := l.TryAcquire(ctx, 1, timeout)
 	switch {
-	case errors.Is(err, rratelimiter.ErrUnavailable):
+	case abandoned(start, timeout, ok, err):
 		f.unknown.Add(1)
 		return nil
 	case ok:
@@ -216,7 +222,7 @@ func (f *figures) take(ctx context.Context, l *rratelimiter.RateLimiter, timeout
 func (f *figures) reserve(ctx context.Context, l *rratelimiter.RateLimiter, permits, used int64, timeout time.Duration) error {
 	start := time.Now()
 	r, err := l.Reserve(ctx, permits, timeout)
-	if errors.Is(err, rratelimiter.ErrUnavailable) {
+	if abandoned(start, timeout, r != nil && r.Granted, err) {
 		f.unknown.Add(permits)
 		return nil
 	}
