@@ -112,9 +112,12 @@ func (l *Limiter) sweep(now time.Duration) {
 	}
 }
 
-func windowIn(e *list.Element) *window { return e.Value.(*window) }
+func windowIn(e *list.Element) *window { return e.Value.(*window) } //nolint:forcetypeassert // l.asked has nothing else
 
-func (l *Limiter) forget(e *list.Element) { delete(l.keys, l.asked.Remove(e).(*window).key) }
+func (l *Limiter) forget(e *list.Element) {
+	l.asked.Remove(e)
+	delete(l.keys, windowIn(e).key)
+}
 
 // of returns the window of key, which is now the one asked last.
 func (l *Limiter) of(key any) *window {
