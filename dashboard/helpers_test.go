@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,26 +28,8 @@ const token = "a token of some length"
 type site struct {
 	t   *testing.T
 	h   http.Handler
-	log *logged
+	log *redistest.Buffer
 	rdb redis.UniversalClient
-}
-
-// logged is what the Logger wrote.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // newSite returns a dashboard that may be written to, on a server in memory.
@@ -60,7 +41,7 @@ func newSite(t *testing.T, with ...func(*Config)) *site {
 
 func siteOn(t *testing.T, rdb redis.UniversalClient, with ...func(*Config)) *site {
 	t.Helper()
-	s := &site{t: t, log: &logged{}, rdb: rdb}
+	s := &site{t: t, log: &redistest.Buffer{}, rdb: rdb}
 	cfg := Config{Redis: rdb, Write: true, Authorize: WithToken(token), Logger: slog.New(slog.NewTextHandler(s.log, nil)), Server: "a test"}
 	for _, change := range with {
 		change(&cfg)

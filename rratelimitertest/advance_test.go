@@ -16,6 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
@@ -43,9 +44,8 @@ func bothWith(t *testing.T, opts []rratelimiter.Option, test func(t *testing.T, 
 
 // log keeps the callers' answers.
 type log struct {
-	mu    sync.Mutex
 	wg    sync.WaitGroup
-	lines []string
+	lines redistest.List[string]
 }
 
 // call has f called beside the test. The channel is closed when it has returned.
@@ -54,18 +54,12 @@ func (l *log) call(name string, f func() (bool, error)) <-chan struct{} {
 	l.wg.Go(func() {
 		defer close(done)
 		ok, err := f()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.lines = append(l.lines, fmt.Sprint(name, " ", ok, " ", err))
+		l.lines.Add(fmt.Sprint(name, " ", ok, " ", err))
 	})
 	return done
 }
 
-func (l *log) answers() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]string(nil), l.lines...)
-}
+func (l *log) answers() []string { return l.lines.All() }
 
 func exhausted(t *testing.T, env *rratelimitertest.Env, cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
 	t.Helper()

@@ -253,8 +253,7 @@ type traffic struct {
 
 	done    chan struct{}
 	callers sync.WaitGroup
-	mu      sync.Mutex
-	answers []sample
+	answers redistest.List[sample]
 }
 
 var userNumber atomic.Int64
@@ -283,9 +282,7 @@ func (l *traffic) send(callers int, pause time.Duration, user func() string, met
 				if !assert.NoError(l.t, err) {
 					return
 				}
-				l.mu.Lock()
-				l.answers = append(l.answers, sample{time.Now(), path, got.StatusCode})
-				l.mu.Unlock()
+				l.answers.Add(sample{time.Now(), path, got.StatusCode})
 			}
 		})
 	}
@@ -299,9 +296,7 @@ func (l *traffic) stop() {
 
 // count returns how many answers of a path had a status, in a span that ends at a moment.
 func (l *traffic) count(path string, status int, end time.Time, span time.Duration) (n float64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.answers {
+	for _, s := range l.answers.All() {
 		if s.path == path && s.status == status && s.at.After(end.Add(-span)) && !s.at.After(end) {
 			n++
 		}

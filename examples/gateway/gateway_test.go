@@ -196,7 +196,7 @@ func TestRunReportsWhatIsWrong(t *testing.T) {
 		"redis: invalid U": {"--redis", "http://127.0.0.1"},
 		"open or local":    {"--failure", "ajar"},
 	} {
-		require.ErrorContains(t, run(t.Context(), args, &buffer{}, &buffer{}), says)
+		require.ErrorContains(t, run(t.Context(), args, &redistest.Buffer{}, &redistest.Buffer{}), says)
 	}
 }
 

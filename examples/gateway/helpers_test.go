@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,29 +35,11 @@ const (
 	patient = "1m"
 )
 
-// buffer is written to while it is read.
-type buffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // site is a gateway that answers.
 type site struct {
 	t      *testing.T
 	url    string
-	logged *buffer
+	logged *redistest.Buffer
 	quota  int64 // of each client in a minute
 	send   func(*http.Request) (*http.Response, error)
 }
@@ -67,7 +48,7 @@ type site struct {
 func serve(t *testing.T, quota int64, args ...string) *site {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	s := &site{t: t, logged: &buffer{}, quota: quota, send: client.Do}
+	s := &site{t: t, logged: &redistest.Buffer{}, quota: quota, send: client.Do}
 	ctx, cancel := context.WithCancel(context.Background())
 	out, in := io.Pipe()
 	done := make(chan error, 1)
@@ -131,7 +112,7 @@ func virtual(t *testing.T, quota int64, failure limit.Failure,
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
-		s := &site{t: t, logged: &buffer{}, quota: quota}
+		s := &site{t: t, logged: &redistest.Buffer{}, quota: quota}
 		g, transport := inMemory(proxy.Client(t, nil), s.logged, quota, failure)
 		t.Cleanup(g.close)
 		transport.t = t

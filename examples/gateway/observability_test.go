@@ -113,8 +113,7 @@ type watched struct {
 	targets map[string]target
 	unseen  map[string]bool // targets that no phase has checked
 
-	mu      sync.Mutex
-	seen    []sight // in this phase
+	seen    redistest.List[sight] // in this phase
 	results [][]string
 }
 
@@ -183,7 +182,7 @@ func (w *watched) phase(name string, after time.Duration, queries map[string][]e
 				}
 				return err
 			})
-			w.saw(len(w.targets), "alert "+alert, "fires")
+			w.seen.Add(sight{len(w.targets), "alert " + alert, "fires"})
 		})
 	}
 	checks.Wait()
@@ -212,7 +211,7 @@ func (w *watched) query(phase, name string, expected []expect) {
 	if q.label() != "" {
 		legend = "nobody" // if the label has no value
 	}
-	w.saw(q.place, q.panel, shown(legend, got))
+	w.seen.Add(sight{q.place, q.panel, shown(legend, got)})
 }
 
 // fired returns the alerts that have fired at some time since begin.
@@ -223,17 +222,12 @@ func (w *watched) fired(begin time.Time) (vector, error) {
 	return w.prometheus.query(count, "alertname", now)
 }
 
-func (w *watched) saw(place int, panel, result string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.seen = append(w.seen, sight{place, panel, result})
-}
-
 // tell records what a phase showed, panel by panel.
 func (w *watched) tell(phase string, load rates) {
-	slices.SortFunc(w.seen, func(a, b sight) int { return cmp.Or(a.place-b.place, strings.Compare(a.panel, b.panel)) })
+	seen := w.seen.Take()
+	slices.SortFunc(seen, func(a, b sight) int { return cmp.Or(a.place-b.place, strings.Compare(a.panel, b.panel)) })
 	told := [][]string{{phase, "the load", load.String()}}
-	for _, one := range w.seen {
+	for _, one := range seen {
 		if last := told[len(told)-1]; last[1] == one.panel {
 			last[2] += ", " + one.result
 		} else {
@@ -243,7 +237,7 @@ func (w *watched) tell(phase string, load rates) {
 	for _, row := range told {
 		w.t.Log(strings.Join(row, " | "))
 	}
-	w.results, w.seen = append(w.results, told...), nil
+	w.results = append(w.results, told...)
 }
 
 func (w *watched) eventually(what string, check func() error) {

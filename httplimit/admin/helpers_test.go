@@ -142,10 +142,7 @@ func serve(t *testing.T, h http.Handler, req *http.Request) *httptest.ResponseRe
 }
 
 // records returns the log's JSON lines as maps.
-type records struct {
-	mu    sync.Mutex
-	lines []map[string]any
-}
+type records struct{ redistest.List[map[string]any] }
 
 func (r *records) Write(line []byte) (int, error) {
 	var entry map[string]any
@@ -153,25 +150,14 @@ func (r *records) Write(line []byte) (int, error) {
 		return 0, err
 	}
 	delete(entry, "time")
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lines = append(r.lines, entry)
+	r.Add(entry)
 	return len(line), nil
 }
 
-// take returns the log since the last call.
-func (r *records) take() []map[string]any {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	lines := r.lines
-	r.lines = nil
-	return lines
-}
-
-// one returns the only line that was logged since the last call.
+// one returns the only line that was logged since the last call of Take.
 func (r *records) one(t *testing.T) map[string]any {
 	t.Helper()
-	lines := r.take()
+	lines := r.Take()
 	require.Len(t, lines, 1)
 	return lines[0]
 }

@@ -165,7 +165,7 @@ func TestPutRateCuresCorruption(t *testing.T) {
 	require.NoError(t, r.rdb.HSet(t.Context(), "orders", "rate", "x", "interval", "1", "type", "0").Err())
 	r.ask("GET /rate?name=orders", "", http.StatusConflict, "orders")
 	r.ask("PATCH /rate?name=orders", `{"rate":1}`, http.StatusConflict, "")
-	r.log.take()
+	r.log.Take()
 	r.ask("PUT /rate?name=orders", rateBody(1, "1s"), http.StatusOK, "")
 	assert.Contains(t, r.log.one(t)["before"], "corrupt")
 	r.ask("GET /rate?name=orders", "", http.StatusOK, "")
@@ -193,20 +193,20 @@ func TestRateChangesAreLogged(t *testing.T) {
 		change(map[string]any{"before": "none", "after": rate("OVERALL", 1, 1e9)}),
 		change(map[string]any{"before": rate("OVERALL", 1, 1e9), "after": rate("OVERALL", 2, 1e9), "keepState": true}),
 		change(map[string]any{"before": rate("OVERALL", 2, 1e9), "after": rate("PER_CLIENT", 3, 6e10)}),
-	}, r.log.take())
+	}, r.log.Take())
 }
 
 func TestConcurrentChangesAreLoggedAsAChain(t *testing.T) {
 	t.Parallel()
 	r := miniRig(t)
 	r.ask("PUT /rate?name=orders", rateBody(1, "1s"), http.StatusOK, "")
-	r.log.take()
+	r.log.Take()
 	var all sync.WaitGroup
 	for i := range int64(20) {
 		all.Go(func() { r.ask("PUT /rate?name=orders", rateBody(100+i, "1s"), http.StatusOK, "") })
 	}
 	all.Wait()
-	lines := r.log.take()
+	lines := r.log.Take()
 	require.Len(t, lines, 20)
 	last := 1.0
 	for _, line := range lines {
@@ -270,7 +270,7 @@ func TestCorruptThresholdIsShownAndCured(t *testing.T) {
 	}{"PUT ": {`{"threshold":5}`, http.StatusOK}, "DELETE ": {"", http.StatusNoContent}} {
 		require.NoError(t, r.rdb.HSet(t.Context(), configKey, "k", "many").Err())
 		r.ask("GET "+threshold, "", http.StatusConflict, configKey)
-		r.log.take()
+		r.log.Take()
 		r.ask(what+threshold, c.body, c.status, "")
 		assert.Contains(t, r.log.one(t)["before"], "corrupt")
 		r.ask("GET "+threshold, "", http.StatusOK, "")
@@ -325,7 +325,7 @@ func TestThresholdChangesAreLogged(t *testing.T) {
 			"kind": "sliding-log", "limiter": "web", "key": "k", "before": before, "after": after,
 		}
 	}
-	assert.Equal(t, []map[string]any{entry(3.0, 5.0), entry(5.0, 3.0), entry(3.0, 3.0)}, r.log.take())
+	assert.Equal(t, []map[string]any{entry(3.0, 5.0), entry(5.0, 3.0), entry(3.0, 3.0)}, r.log.Take())
 }
 
 func TestClientsAreShownByTheirShares(t *testing.T) {
@@ -422,7 +422,7 @@ func TestChangeOfUnknownOutcome(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r, p := proxied(t, func(cfg *admin.Config) { cfg.Timeout = 0 })
 			r.ask("PUT /rate?name=orders", rateBody(1, "1s"), http.StatusOK, "")
-			r.log.take()
+			r.log.Take()
 			p.OnCommand(redistest.Nth(2, "EVALSHA", fault)) // the first one reads the old state
 			start := time.Now()
 			r.ask("PUT /rate?name=orders", rateBody(2, "1s"), http.StatusBadGateway, "")

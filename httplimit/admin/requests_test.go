@@ -120,7 +120,7 @@ func TestAuthorizeByLimiterAndAction(t *testing.T) {
 	})
 	r.ask("PUT /rate?name=orders", rateBody(1, "1s"), http.StatusForbidden, "")
 	r.ask("GET /rate?name=orders", "", http.StatusNotFound, "")
-	r.log.take()
+	r.log.Take()
 	r.ask("PUT /rate?name=keyed:own", rateBody(1, "1s"), http.StatusOK, "")
 	assert.Equal(t, "carl", r.log.one(t)["actor"])
 }
@@ -184,7 +184,7 @@ func TestBadRequestsAreRefusedBeforeRedisIsAsked(t *testing.T) {
 		}
 	}
 	r.ask("PUT "+rate, `{"rate":1,"interval":"1m","x":"`+strings.Repeat("x", 4096)+`"}`, http.StatusRequestEntityTooLarge, "4096")
-	assert.Empty(t, r.log.take())
+	assert.Empty(t, r.log.Take())
 }
 
 // The handler takes a body if the description does, except those of strict.
@@ -248,7 +248,7 @@ func TestBodies(t *testing.T) {
 			untouched.ask(c.what, body, http.StatusBadRequest, c.says)
 		}
 	}
-	assert.Empty(t, untouched.log.take())
+	assert.Empty(t, untouched.log.Take())
 }
 
 func TestTimesAsPeopleWriteThem(t *testing.T) {
@@ -289,7 +289,7 @@ func FuzzHandler(f *testing.F) {
 		w := serve(t, r, req)
 		assert.Less(t, w.Code, 500, w.Body)
 		changed := false
-		for _, line := range r.log.take() {
+		for _, line := range r.log.Take() {
 			changed = changed || line["msg"] == "limit changed"
 		}
 		for _, key := range r.keys() {

@@ -203,8 +203,7 @@ type desk struct {
 	*lane.Queues
 	*rig
 
-	mu      sync.Mutex
-	batches []string // key and permits of each
+	batches redistest.List[string] // key and permits of each
 }
 
 // atDesk runs test in a bubble, with a desk that has that many flights under way at most.
@@ -219,9 +218,7 @@ func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 }
 
 func (d *desk) question(key string, b *lane.Batch) *lane.Question {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.batches = append(d.batches, fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
+	d.batches.Add(fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
 	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) {
 		if err != nil {
 			return lane.Verdict{}, script.Outage(err)
@@ -267,7 +264,7 @@ func TestABatchHasABound(t *testing.T) {
 	atDesk(t, 1, func(t *testing.T, d *desk) {
 		d.start(4, func(int) { _, _ = d.take(t.Context(), "a", 40) })
 		d.Wait()
-		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.batches)
+		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.batches.All())
 	})
 }
 

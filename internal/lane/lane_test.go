@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -368,10 +367,11 @@ type flights struct {
 
 	stuck atomic.Bool // no answer comes
 
+	went redistest.List[int] // the scripts of each
+
 	mu   sync.Mutex
-	went []int // the scripts of each
-	now  int   // under way
-	peak int   // the most that were under way
+	now  int // under way
+	peak int // the most that were under way
 }
 
 func (f *flights) send(_ context.Context, cmds []redis.Cmder, next func() error) error {
@@ -384,8 +384,8 @@ func (f *flights) send(_ context.Context, cmds []redis.Cmder, next func() error)
 	if n == 0 {
 		return next()
 	}
+	f.went.Add(n)
 	f.mu.Lock()
-	f.went = append(f.went, n)
 	f.now++
 	f.peak = max(f.peak, f.now)
 	trip := f.trip
@@ -415,15 +415,12 @@ func (f *flights) send(_ context.Context, cmds []redis.Cmder, next func() error)
 func (f *flights) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.went, f.peak = nil, f.now
+	f.went.Take()
+	f.peak = f.now
 }
 
 // sizes returns the scripts of each round trip.
-func (f *flights) sizes() []int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.went)
-}
+func (f *flights) sizes() []int { return f.went.All() }
 
 // most returns how many round trips were under way at the same time.
 func (f *flights) most() int {

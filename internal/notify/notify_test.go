@@ -2,7 +2,6 @@ package notify_test
 
 import (
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,8 +26,7 @@ type host struct {
 
 	active atomic.Int32
 	closed atomic.Bool
-	mu     sync.Mutex
-	heard  []string
+	heard  redistest.List[string]
 }
 
 func newHost(t *testing.T, rdb *redis.Client, id string) *host {
@@ -45,11 +43,7 @@ func newHost(t *testing.T, rdb *redis.Client, id string) *host {
 		},
 		End:   func() { h.active.Add(-1) },
 		Wants: func(string) bool { return true },
-		Heard: func(name string) {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.heard = append(h.heard, name)
-		},
+		Heard: h.heard.Add,
 	})
 	t.Cleanup(h.Stop)
 	return h
@@ -59,10 +53,8 @@ func newHost(t *testing.T, rdb *redis.Client, id string) *host {
 func (h *host) requireState(t *testing.T, active int32, heard ...string) {
 	t.Helper()
 	synctest.Wait()
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	assert.Equal(t, active, h.active.Load())
-	assert.Equal(t, heard, h.heard)
+	assert.Equal(t, heard, h.heard.All())
 }
 
 func channels(t *testing.T, rdb *redis.Client) []string {

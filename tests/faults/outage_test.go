@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -284,31 +283,22 @@ func TestCloseDuringAnOutage(t *testing.T) {
 		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
 		l, other := s.client.RateLimiter("{s}a", rate), s.client.RateLimiter("{s}b", rate)
 		s.fail(t, l)
-		var mu sync.Mutex
-		var ended []error
+		var ended redistest.List[error]
 		calls := []func() error{
 			func() error { return l.Acquire(t.Context(), 1) },
 			func() error { return limitertest.Second(l.TryAcquire(t.Context(), 1, time.Minute)) },
 			func() error { return limitertest.Second(s.client.TryAcquireAll(t.Context(), 1, time.Minute, l, other)) },
 		}
 		for _, call := range calls {
-			go func() {
-				err := call()
-				mu.Lock()
-				defer mu.Unlock()
-				ended = append(ended, err)
-			}()
+			go func() { ended.Add(call()) }()
 		}
 		time.Sleep(10 * time.Millisecond)
 		closed := time.Now()
 		require.NoError(t, s.client.Close(t.Context()))
 		assert.Less(t, time.Since(closed), 5*time.Second, "a probe may be under way")
 		synctest.Wait()
-		mu.Lock()
-		errs := slices.Clone(ended)
-		mu.Unlock()
-		assert.Len(t, errs, len(calls))
-		for _, err := range errs {
+		assert.Len(t, ended.All(), len(calls))
+		for _, err := range ended.All() {
 			require.ErrorIs(t, err, rratelimiter.ErrClosed)
 		}
 		require.ErrorIs(t, l.Release(t.Context(), 1), rratelimiter.ErrClosed)

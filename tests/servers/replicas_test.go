@@ -539,8 +539,7 @@ func benchmarkDurable(b *testing.B, master *redistest.Server, count, callers int
 		limiters = append(limiters, l)
 	}
 	var next atomic.Int64
-	var mu sync.Mutex
-	var all []time.Duration
+	var each redistest.List[[]time.Duration]
 	var wg sync.WaitGroup
 	b.ResetTimer()
 	for range callers {
@@ -555,13 +554,12 @@ func benchmarkDurable(b *testing.B, master *redistest.Server, count, callers int
 				}
 				took = append(took, time.Since(start))
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, took...)
+			each.Add(took)
 		})
 	}
 	wg.Wait()
 	b.StopTimer()
+	all := slices.Concat(each.All()...)
 	slices.Sort(all)
 	b.ReportMetric(float64(all[len(all)/2].Microseconds()), "p50-us")
 	b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "p99-us")

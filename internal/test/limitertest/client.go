@@ -9,7 +9,6 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"errors"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -299,12 +298,12 @@ func (m Mutant) Mutation(t testing.TB) Mutation {
 
 // A Recorder is an observer that keeps all that it receives.
 type Recorder struct {
-	decided list[limit.Decided]
-	flights list[limit.Flight]
-	leases  list[limit.Lease]
-	settled list[limit.Settled]
-	events  list[limit.Event]
-	waiting list[waiting]
+	decided redistest.List[limit.Decided]
+	flights redistest.List[limit.Flight]
+	leases  redistest.List[limit.Lease]
+	settled redistest.List[limit.Settled]
+	events  redistest.List[limit.Event]
+	waiting redistest.List[waiting]
 }
 
 // waiting is how many callers were said to wait for a limiter.
@@ -313,66 +312,42 @@ type waiting struct {
 	callers int
 }
 
-// A list is what was received so far.
-type list[T any] struct {
-	mu   sync.Mutex
-	told []T
-}
-
-func (l *list[T]) add(v T) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.told = append(l.told, v)
-}
-
-func (l *list[T]) all() []T {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clip(l.told)
-}
-
 // Decided keeps d.
-func (r *Recorder) Decided(_ context.Context, d limit.Decided) { r.decided.add(d) }
+func (r *Recorder) Decided(_ context.Context, d limit.Decided) { r.decided.Add(d) }
 
 // Landed keeps f.
-func (r *Recorder) Landed(f limit.Flight) { r.flights.add(f) }
+func (r *Recorder) Landed(f limit.Flight) { r.flights.Add(f) }
 
 // Waiting keeps the number.
-func (r *Recorder) Waiting(limiter string, callers int) { r.waiting.add(waiting{limiter, callers}) }
+func (r *Recorder) Waiting(limiter string, callers int) { r.waiting.Add(waiting{limiter, callers}) }
 
 // Leased keeps l.
-func (r *Recorder) Leased(l limit.Lease) { r.leases.add(l) }
+func (r *Recorder) Leased(l limit.Lease) { r.leases.Add(l) }
 
 // Settled keeps s.
-func (r *Recorder) Settled(s limit.Settled) { r.settled.add(s) }
+func (r *Recorder) Settled(s limit.Settled) { r.settled.Add(s) }
 
 // Happened keeps e.
-func (r *Recorder) Happened(e limit.Event) { r.events.add(e) }
+func (r *Recorder) Happened(e limit.Event) { r.events.Add(e) }
 
 // Decisions returns those received since the last call.
-func (r *Recorder) Decisions() []limit.Decided {
-	r.decided.mu.Lock()
-	defer r.decided.mu.Unlock()
-	told := r.decided.told
-	r.decided.told = nil
-	return told
-}
+func (r *Recorder) Decisions() []limit.Decided { return r.decided.Take() }
 
 // Flights returns those received so far.
-func (r *Recorder) Flights() []limit.Flight { return r.flights.all() }
+func (r *Recorder) Flights() []limit.Flight { return r.flights.All() }
 
 // Settlements returns those received so far.
-func (r *Recorder) Settlements() []limit.Settled { return r.settled.all() }
+func (r *Recorder) Settlements() []limit.Settled { return r.settled.All() }
 
 // Leases returns those received so far.
-func (r *Recorder) Leases() []limit.Lease { return r.leases.all() }
+func (r *Recorder) Leases() []limit.Lease { return r.leases.All() }
 
 // Events returns those received so far.
-func (r *Recorder) Events() []limit.Event { return r.events.all() }
+func (r *Recorder) Events() []limit.Event { return r.events.All() }
 
 // Callers returns how many were said to wait, one number after another.
 func (r *Recorder) Callers(limiter string) (all []int) {
-	for _, w := range r.waiting.all() {
+	for _, w := range r.waiting.All() {
 		if w.limiter == limiter {
 			all = append(all, w.callers)
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -27,33 +27,25 @@ type Call struct {
 type Fake struct {
 	Answer func(ctx context.Context, n int64) (limit.Decision, error)
 
-	mu    sync.Mutex
-	asked []Call
+	asked redistest.List[Call]
 }
 
 // Take remembers the call and answers it.
 func (f *Fake) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	f.mu.Lock()
-	f.asked = append(f.asked, Call{key, n})
-	f.mu.Unlock()
+	f.asked.Add(Call{key, n})
 	return f.Answer(ctx, n)
 }
 
 // Asked returns all calls so far.
-func (f *Fake) Asked() []Call {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.asked)
-}
+func (f *Fake) Asked() []Call { return f.asked.All() }
 
 // Key returns the key of the last call, "" if there was none.
 func (f *Fake) Key() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.asked) == 0 {
+	asked := f.Asked()
+	if len(asked) == 0 {
 		return ""
 	}
-	return f.asked[len(f.asked)-1].Key
+	return asked[len(asked)-1].Key
 }
 
 // Says returns a limiter that always gives the same answer.
@@ -103,8 +95,7 @@ type Returner struct {
 
 	Giving func() error // what giving back answers, nil for no error
 
-	mu    sync.Mutex
-	given []Call
+	given redistest.List[Call]
 }
 
 // TakeReturnable is Take with a function that gives the permits back.
@@ -117,9 +108,7 @@ func (r *Returner) TakeReturnable(ctx context.Context, key string, n int64) (lim
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		r.mu.Lock()
-		r.given = append(r.given, Call{key, n})
-		r.mu.Unlock()
+		r.given.Add(Call{key, n})
 		if r.Giving != nil {
 			return r.Giving()
 		}
@@ -128,11 +117,7 @@ func (r *Returner) TakeReturnable(ctx context.Context, key string, n int64) (lim
 }
 
 // GivenBack returns the calls whose permits were given back.
-func (r *Returner) GivenBack() []Call {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.given)
-}
+func (r *Returner) GivenBack() []Call { return r.given.All() }
 
 // Windowed is a limiter that tells its window.
 type Windowed struct {
@@ -145,26 +130,7 @@ type Windowed struct {
 func (w Windowed) Window() time.Duration { return w.Span }
 
 // Errors are what an error handler was called with.
-type Errors struct {
-	mu   sync.Mutex
-	errs []error
-}
-
-// Add adds an error.
-func (e *Errors) Add(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.errs = append(e.errs, err)
-}
-
-// Take returns the errors since the last time.
-func (e *Errors) Take() []error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	errs := e.errs
-	e.errs = nil
-	return errs
-}
+type Errors struct{ redistest.List[error] }
 
 // Check checks that one error came since the last time, which is each of want, or none
 // if want is empty.

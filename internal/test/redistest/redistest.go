@@ -21,7 +21,9 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -151,3 +153,44 @@ func onMini(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 		test(t, rdb)
 	})
 }
+
+// A List is what goroutines add to beside the test that reads it.
+type List[T any] struct {
+	mu  sync.Mutex
+	all []T
+}
+
+// Add adds a value.
+func (l *List[T]) Add(v T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, v)
+}
+
+// All returns the values added since the last Take.
+func (l *List[T]) All() []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all)
+}
+
+// Take returns what All does and empties the list.
+func (l *List[T]) Take() []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.all
+	l.all = nil
+	return all
+}
+
+// A Buffer is written to while it is read.
+type Buffer struct{ written List[string] }
+
+// Write adds p.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.written.Add(string(p))
+	return len(p), nil
+}
+
+// String returns all that was written.
+func (b *Buffer) String() string { return strings.Join(b.written.All(), "") }

@@ -168,17 +168,13 @@ func Everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)
 // Keys returns the keys that match a pattern, of all servers behind rdb.
 func Keys(t testing.TB, rdb redis.UniversalClient, pattern string) []string {
 	t.Helper()
-	var (
-		mu   sync.Mutex
-		keys []string
-	)
+	var all List[[]string]
 	must(t, forEachMaster(t.Context(), rdb, func(ctx context.Context, node *redis.Client) error {
 		found, err := scan(ctx, node, pattern)
-		mu.Lock()
-		defer mu.Unlock()
-		keys = append(keys, found...)
+		all.Add(found)
 		return err
 	}))
+	keys := slices.Concat(all.All()...)
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
