@@ -189,13 +189,9 @@ func TestInputTheLongestInterval(t *testing.T) {
 		l := limitertest.NewHandle(t, redistest.Client(t))
 		cfg := rratelimiter.Config{Rate: 1, Interval: longest, KeepAlive: keepAlive}
 		limitertest.MustTrySetRate(t, l, cfg)
-		got, err := l.Config(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, cfg, got)
+		assert.Equal(t, cfg, limitertest.ConfigOf(t, l))
 		limitertest.MustAcquire(t, l, 1)
-		d, err := l.Take(t.Context(), 1)
-		require.NoError(t, err)
-		assert.Greater(t, d.RetryAfter, longest-time.Minute)
+		assert.Greater(t, limitertest.Take(t, l, 1).RetryAfter, longest-time.Minute)
 	}
 }
 

@@ -96,10 +96,7 @@ func TestJavaReadsWhatAReservationCosts(t *testing.T) {
 	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
 	reserve := func(permits int64) *rratelimiter.Reservation {
 		t.Helper()
-		r, err := goes.RateLimiter(name).Reserve(t.Context(), permits, 0)
-		require.NoError(t, err)
-		require.True(t, r.Granted)
-		return r
+		return limitertest.Reserve(t, goes.RateLimiter(name), permits)
 	}
 	free := func(want int64) {
 		t.Helper()
@@ -165,8 +162,7 @@ func TestJavaIsRefusedWithoutAnError(t *testing.T) {
 			goes.KeepState(name, rratelimiter.Config{Rate: 3, Interval: 10 * time.Minute})
 		},
 		"a reservation cancelled": func(goes service, name string) {
-			r, err := goes.RateLimiter(name).Reserve(goes.t.Context(), 2, 0)
-			require.NoError(goes.t, err)
+			r := limitertest.Reserve(goes.t, goes.RateLimiter(name), 2)
 			require.NoError(goes.t, r.Cancel(goes.t.Context()))
 		},
 		"a debt, then Release": func(goes service, name string) {

@@ -77,8 +77,7 @@ func testALimiter(t *testing.T) {
 	has(t, m{"kind": "named", "who": "orders-1", "permits": 3.0}, state["holders"].([]any)[0].(m))
 
 	s.client(func(client *rratelimiter.Client) {
-		r, err := client.RateLimiter("orders").Reserve(t.Context(), 1, 0)
-		require.NoError(t, err)
+		r := limitertest.Reserve(t, client.RateLimiter("orders"), 1)
 		require.NoError(t, r.Settle(t.Context(), 20))
 	})
 	found = s.show("orders")

@@ -68,14 +68,6 @@ func exhausted(t *testing.T, env *rratelimitertest.Env, cfg rratelimiter.Config,
 	return l
 }
 
-// take is one Take of a limiter.
-func take(t *testing.T, l *rratelimiter.RateLimiter, permits int64) limit.Decision {
-	t.Helper()
-	d, err := l.Take(t.Context(), permits)
-	require.NoError(t, err)
-	return d
-}
-
 // exists reports whether Redis has the limiter.
 func exists(t *testing.T, l *rratelimiter.RateLimiter) bool {
 	t.Helper()
@@ -88,11 +80,11 @@ func TestPermitsComeBackAsTheTimeMoves(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {
 		l := exhausted(t, env, rratelimiter.PerMinute(2))
-		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Minute, ResetAfter: time.Minute}, take(t, l, 1))
+		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Minute, ResetAfter: time.Minute}, limitertest.Take(t, l, 1))
 		env.Advance(time.Minute - time.Millisecond)
-		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}, take(t, l, 1))
+		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}, limitertest.Take(t, l, 1))
 		env.Advance(time.Millisecond)
-		assert.True(t, take(t, l, 2).Granted)
+		assert.True(t, limitertest.Take(t, l, 2).Granted)
 		server, err := env.Redis.Time(t.Context()).Result()
 		require.NoError(t, err)
 		assert.True(t, server.Equal(env.Now()), "%v, %v", server, env.Now())

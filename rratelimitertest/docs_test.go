@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
@@ -166,9 +167,7 @@ func TestScript(t *testing.T) {
 		For("ann", rratelimitertest.Fail(limit.ErrUnavailable), rratelimitertest.Grant())
 	_, err := s.Take(t.Context(), "ann", 1)
 	require.ErrorIs(t, err, limit.ErrUnavailable)
-	got, err := s.Take(t.Context(), "bob", 2)
-	require.NoError(t, err)
-	assert.Equal(t, d, got)
+	assert.Equal(t, d, limittest.Take(t, s, "bob", 2))
 	got, giveBack, err := s.TakeReturnable(t.Context(), "ann", 3)
 	require.NoError(t, err)
 	assert.True(t, got.Granted)
@@ -194,9 +193,7 @@ func TestScriptRepeatsTheLast(t *testing.T) {
 	f := &failures{TB: t}
 	s := rratelimitertest.NewScript(f, rratelimitertest.Grant(), rratelimitertest.Refuse(time.Second)).For("nothing").RepeatLast()
 	for i := range 4 {
-		d, err := s.Take(t.Context(), "key", 1)
-		require.NoError(t, err)
-		assert.Equal(t, i == 0, d.Granted)
+		assert.Equal(t, i == 0, limittest.Take(t, s, "key", 1).Granted)
 	}
 	assert.Empty(t, f.said)
 	_, err := s.Take(t.Context(), "nothing", 1)

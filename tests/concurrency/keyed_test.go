@@ -76,9 +76,7 @@ func TestKeyedNames(t *testing.T) {
 
 		assert.Equal(t, int64(3), limittest.Take(t, l, "ann", 2).Remaining)
 		assert.EqualValues(t, 3, limitertest.Available(t, ann))
-		cfg, err := ann.Config(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: time.Hour}, cfg)
+		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: time.Hour}, configOf(t, ann))
 		limitertest.MustAcquire(t, ann, 3)
 		assert.False(t, limittest.Take(t, l, "ann", 1).Granted)
 		assert.Equal(t, 5, limittest.Grants(t, l, "bob", 7), "each key has permits of its own")

@@ -25,15 +25,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// reserve reserves permits that are free.
-func reserve(t testing.TB, l *rratelimiter.RateLimiter, permits int64) *rratelimiter.Reservation {
-	t.Helper()
-	r, err := l.Reserve(t.Context(), permits, 0)
-	require.NoError(t, err)
-	require.True(t, r.Granted, "%d permits are free", permits)
-	return r
-}
-
 // books read what Redis holds of a limiter.
 type books struct {
 	rdb  *redis.Client
@@ -126,8 +117,7 @@ func othersTake(permits int64) between {
 
 func setsRate(rate int64, keepAlive time.Duration, opts ...rratelimiter.RateOption) between {
 	return func(t *testing.T, l *rratelimiter.RateLimiter) {
-		cfg, err := l.Config(t.Context())
-		require.NoError(t, err)
+		cfg := configOf(t, l)
 		cfg.Rate, cfg.KeepAlive = rate, keepAlive
 		require.NoError(t, l.SetRate(t.Context(), cfg, opts...))
 	}
@@ -135,10 +125,8 @@ func setsRate(rate int64, keepAlive time.Duration, opts ...rratelimiter.RateOpti
 
 func deletes(anew bool) between {
 	return func(t *testing.T, l *rratelimiter.RateLimiter) {
-		cfg, err := l.Config(t.Context())
-		require.NoError(t, err)
-		_, err = l.Delete(t.Context())
-		require.NoError(t, err)
+		cfg := configOf(t, l)
+		require.NoError(t, limitertest.Second(l.Delete(t.Context())))
 		if anew {
 			limitertest.MustTrySetRate(t, l, cfg)
 		}
@@ -368,13 +356,10 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 			limitertest.MustAcquire(t, s.RateLimiter, 1) // until another lease is there
 		}
 		last := reserve(t, s.RateLimiter, 1)
-		d, err := s.Take(t.Context(), 1)
-		require.NoError(t, err)
+		d := mustTake(t, s.RateLimiter, 1)
 		require.NoError(t, last.Settle(t.Context(), 3))
 		sent := s.Sent.Total()
-		after, err := s.Take(t.Context(), 1)
-		require.NoError(t, err)
-		assert.Equal(t, d.Remaining-3, after.Remaining, "less what was charged")
+		assert.Equal(t, d.Remaining-3, mustTake(t, s.RateLimiter, 1).Remaining, "less what was charged")
 		assert.Equal(t, sent, s.Sent.Total(), "from memory")
 	})
 }

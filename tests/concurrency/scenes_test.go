@@ -13,12 +13,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 const ms = time.Millisecond
@@ -121,21 +119,8 @@ func leaver(t *testing.T, s *limitertest.Scene, call func(ctx context.Context) (
 	}
 }
 
-// mustTake is Take of a call that does not fail.
-func mustTake(t testing.TB, l *rratelimiter.RateLimiter, permits int64) limit.Decision {
-	t.Helper()
-	d, err := l.Take(t.Context(), permits)
-	require.NoError(t, err)
-	return d
-}
-
-// tryAll asks once for permits of all limiters.
-func tryAll(t testing.TB, c *rratelimiter.Client, permits int64, limiters ...*rratelimiter.RateLimiter) bool {
-	t.Helper()
-	ok, err := c.TryAcquireAll(t.Context(), permits, 0, limiters...)
-	require.NoError(t, err)
-	return ok
-}
+// What many tests call.
+var mustTake, tryAll, reserve, configOf = limitertest.Take, limitertest.TryAll, limitertest.Reserve, limitertest.ConfigOf
 
 // logTo is the option of a Client that writes its log to w.
 func logTo(w io.Writer) rratelimiter.Option {
@@ -145,13 +130,6 @@ func logTo(w io.Writer) rratelimiter.Option {
 // byDefault returns a Client's handle whose default is cfg.
 func byDefault(c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
 	return c.RateLimiter(name, rratelimiter.WithDefault(cfg))
-}
-
-func configOf(t *testing.T, l *rratelimiter.RateLimiter) rratelimiter.Config {
-	t.Helper()
-	cfg, err := l.Config(t.Context())
-	require.NoError(t, err)
-	return cfg
 }
 
 // A change is what a program may do to a limiter beside taking permits.

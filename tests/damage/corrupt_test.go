@@ -296,11 +296,8 @@ func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
 				l := limitertest.NewHandle(t, rdb)
 				require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", ms, "type", 0).Err())
 				limitertest.MustAcquire(t, l, 10)
-				cfg, err := l.Config(t.Context())
-				require.NoError(t, err)
-				assert.GreaterOrEqual(t, cfg.Interval, long)
-				d, err := l.Take(t.Context(), 1)
-				require.NoError(t, err)
+				assert.GreaterOrEqual(t, limitertest.ConfigOf(t, l).Interval, long)
+				d := limitertest.Take(t, l, 1)
 				assert.GreaterOrEqual(t, d.RetryAfter, long)
 				assert.GreaterOrEqual(t, d.ResetAfter, long)
 
@@ -334,9 +331,7 @@ func TestCorruptConfigsOfOtherReleases(t *testing.T) {
 			assert.EqualValues(t, 0, limitertest.Available(t, l))
 			require.NoError(t, l.Release(t.Context(), 10))
 			assert.EqualValues(t, 10, limitertest.Available(t, l))
-			cfg, err := l.Config(t.Context())
-			require.NoError(t, err)
-			assert.EqualValues(t, 10, cfg.Rate)
+			assert.EqualValues(t, 10, limitertest.ConfigOf(t, l).Rate)
 		}
 	})
 }
@@ -421,8 +416,7 @@ func TestCorruptMembersSideBySide(t *testing.T) {
 		}
 		require.NoError(t, rdb.Set(t.Context(), d.value, 0, redis.KeepTTL).Err())
 		for permits, wait := range map[int64]int{1: 10, 2: 20, 3: 20, 4: 30, 6: 30, 7: 40, 10: 40} {
-			decision, err := d.limiter.Take(t.Context(), permits)
-			require.NoError(t, err)
+			decision := limitertest.Take(t, d.limiter, permits)
 			assert.False(t, decision.Granted)
 			assert.InDelta(t, wait, decision.RetryAfter.Minutes(), 1, "%d permits", permits)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -139,8 +140,7 @@ func TestFailLocal(t *testing.T) {
 			taken++
 		}
 		assert.Equal(t, 10, taken)
-		d, err := l.Take(t.Context(), 1)
-		require.NoError(t, err)
+		d := limitertest.Take(t, l, 1)
 		assert.Equal(t, int64(10), d.Limit)
 		assert.Positive(t, d.RetryAfter)
 		limitertest.MustRefuse(t, l, 11)
@@ -174,9 +174,7 @@ func TestFailLocalKnowsTheRate(t *testing.T) {
 			limitertest.MustTrySetRate(t, s.other.RateLimiter(name), limitertest.Every(7, time.Hour))
 		}
 		told := s.client.RateLimiter("told", rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
-		d, err := told.Take(t.Context(), 1)
-		require.NoError(t, err)
-		require.Equal(t, int64(7), d.Limit)
+		require.Equal(t, int64(7), limitertest.Take(t, told, 1).Limit)
 		synctest.Wait()
 		untold := s.client.RateLimiter("untold")
 		s.hook.hang(true)
@@ -277,22 +275,18 @@ func TestTryAcquireAllKnowsTheRate(t *testing.T) {
 			limitertest.MustTrySetRate(t, s.other.RateLimiter(name), limitertest.Every(7, time.Hour))
 			limiters = append(limiters, s.client.RateLimiter(name))
 		}
-		granted, err := s.client.TryAcquireAll(t.Context(), 1, 0, limiters...)
-		require.NoError(t, err)
-		require.True(t, granted)
+		require.True(t, limitertest.TryAll(t, s.client, 1, limiters...))
 		synctest.Wait()
 		s.told.Decisions()
 		s.hook.hang(true)
 		for range 4 {
-			granted, err := s.client.TryAcquireAll(t.Context(), 1, 0, limiters...)
-			require.NoError(t, err)
-			assert.True(t, granted)
+			assert.True(t, limitertest.TryAll(t, s.client, 1, limiters...))
 		}
 		for _, d := range s.told.Decisions() {
 			assert.Equal(t, limit.FromLocal, d.Source)
 		}
 		start := time.Now()
-		granted, err = s.client.TryAcquireAll(t.Context(), 8, 2*time.Second, limiters...)
+		granted, err := s.client.TryAcquireAll(t.Context(), 8, 2*time.Second, limiters...)
 		require.NoError(t, err)
 		assert.False(t, granted, "more than there ever are")
 		assert.Equal(t, 2*time.Second, time.Since(start))
@@ -367,9 +361,7 @@ func TestLimitersOfKeysDuringAnOutage(t *testing.T) {
 				}
 				assert.Equal(t, test.granted, granted)
 				s.recover()
-				d, err := l.Take(t.Context(), "ann", 1)
-				require.NoError(t, err)
-				assert.Equal(t, int64(8), d.Limit)
+				assert.Equal(t, int64(8), limittest.Take(t, l, "ann", 1).Limit)
 			})
 		})
 	}

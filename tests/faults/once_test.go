@@ -149,9 +149,7 @@ func TestSettleHappensOnce(t *testing.T) {
 	underFaults(t, slices.Concat(lossy, tardy), cases, nil, func(t *testing.T, c settleCase, what, fault, version string) {
 		cfg := rratelimiter.Config{Type: c.kind, Rate: 10, Interval: time.Hour}
 		w := limitertest.NewWire(t, redistest.Shared(t), cfg, false, rratelimiter.WithRedissonVersion(version))
-		r, err := w.Reserve(t.Context(), c.reserved, 0)
-		require.NoError(t, err)
-		require.True(t, r.Granted)
+		r := limitertest.Reserve(t, w.RateLimiter, c.reserved)
 		held := c.used
 		if c.released > 0 {
 			require.NoError(t, w.Other.Release(t.Context(), c.released))
@@ -171,8 +169,7 @@ func TestASettleThatIsLateChargesNothing(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "more", func(t *testing.T, version string) {
 		w := newWireInUse(t, 10, 0, version)
-		r, err := w.Reserve(t.Context(), 4, 0)
-		require.NoError(t, err)
+		r := limitertest.Reserve(t, w.RateLimiter, 4)
 		w.On(lua.SettleReservation, redistest.Late.When(w.Held))
 		require.NoError(t, r.Settle(t.Context(), 9))
 		require.NoError(t, w.Release(t.Context(), 9))
@@ -222,8 +219,7 @@ func TestASettleRepeatedAfterAnInterval(t *testing.T) {
 		_, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
 		l := limitertest.NewClient(t, proxy.Client(t, nil)).RateLimiter("limiter", rratelimiter.WithDefault(limitertest.Every(10, time.Minute)))
-		r, err := l.Reserve(t.Context(), 4, 0)
-		require.NoError(t, err)
+		r := limitertest.Reserve(t, l, 4)
 		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
 		require.ErrorIs(t, r.Settle(t.Context(), 9), rratelimiter.ErrUnknownOutcome)
 		proxy.OnCommand(nil)

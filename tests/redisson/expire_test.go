@@ -40,8 +40,7 @@ var pairUses = map[string]step{
 	"ExpireAt":         does("ExpireAt"),
 	"ClearExpire":      does("ClearExpire"),
 	"KeepState": func(p *play) {
-		cfg, err := p.l.Config(p.Context())
-		require.NoError(p, err)
+		cfg := limitertest.ConfigOf(p, p.l)
 		cfg.Rate++
 		require.NoError(p, p.l.SetRate(p.Context(), cfg, keep))
 	},
@@ -182,10 +181,8 @@ func beyondCounting(p *play) {
 
 // whole checks that the value is the permits not in use.
 func whole(p *play) {
-	cfg, err := p.l.Config(p.Context())
-	require.NoError(p, err)
 	stored, _ := limitertest.StoredValue(p, p.rdb, p.keys().Value)
-	assert.Equal(p, cfg.Rate, stored+limitertest.InUse(p, p.rdb, p.keys().Permits))
+	assert.Equal(p, limitertest.ConfigOf(p, p.l).Rate, stored+limitertest.InUse(p, p.rdb, p.keys().Permits))
 }
 
 // A Redisson, or a person, may have given the configuration any end.
@@ -258,9 +255,7 @@ var madeAnew = map[string]func(cfg rratelimiter.Config) step{
 			limitertest.MustTrySetRate(p, beside, every(1, hour))
 			limitertest.MustAcquire(p, beside, 1)
 			l := p.client.RateLimiter(p.l.Name(), rratelimiter.WithDefault(cfg))
-			granted, err := p.client.TryAcquireAll(p.Context(), 1, 0, l, beside)
-			require.NoError(p, err)
-			require.False(p, granted)
+			require.False(p, limitertest.TryAll(p, p.client, 1, l, beside))
 			p.l = p.client.RateLimiter(p.l.Name())
 		}
 	},

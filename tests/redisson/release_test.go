@@ -73,9 +73,7 @@ func takeOfAll(p *play) {
 	for _, l := range []*rratelimiter.RateLimiter{first, second} {
 		limitertest.MustTrySetRate(p, l, mixed)
 	}
-	ok, err := p.client.TryAcquireAll(p.Context(), 3, 0, first, second)
-	require.NoError(p, err)
-	require.True(p, ok)
+	require.True(p, limitertest.TryAll(p, p.client, 3, first, second))
 	require.NoError(p, second.Rename(p.Context(), p.l.Name()))
 }
 

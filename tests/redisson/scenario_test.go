@@ -231,8 +231,7 @@ func grants(want, tries int) step {
 // decides compares Take's figures: how many remain, and when to ask again; 0 for a grant.
 func decides(permits, remaining int64, retryAfter time.Duration) step {
 	return func(p *play) {
-		d, err := p.l.Take(p.Context(), permits)
-		require.NoError(p, err)
+		d := limitertest.Take(p, p.l, permits)
 		assert.Equal(p, retryAfter == 0, d.Granted)
 		assert.Equal(p, remaining, d.Remaining)
 		assert.Equal(p, retryAfter, d.RetryAfter)

@@ -305,9 +305,8 @@ var windows = map[string]scenario{
 		there(1), take(3), valueEnds(minute), wait(20 * second), oldTakes(4), free(3), take(2), oldRefuses(2), refuse(2),
 		there(2), valueEnds(40 * second), // no set is kept, the window's end stays
 		func(p *play) {
-			d, err := p.l.Take(p.Context(), 2)
-			require.NoError(p, err)
-			assert.Equal(p, limit.Decision{Limit: 10, Remaining: 1, RetryAfter: 40 * second, ResetAfter: 40 * second}, d)
+			want := limit.Decision{Limit: 10, Remaining: 1, RetryAfter: 40 * second, ResetAfter: 40 * second}
+			assert.Equal(p, want, limitertest.Take(p, p.l, 2))
 		},
 		// All permits come back together, at the end of the window.
 		within(10, 50*second, true), func(p *play) { assert.Equal(p, minute, time.Since(p.began).Round(second)) },
@@ -387,8 +386,7 @@ var windows = map[string]scenario{
 	}},
 	// What the Client has in use ends before the window, but gives it nothing.
 	"when to ask again": {cfg: every(10, minute), steps: []step{take(5), wait(50 * second), loseValue, oldTakes(8), func(p *play) {
-		d, err := p.l.Take(p.Context(), 5)
-		require.NoError(p, err)
+		d := limitertest.Take(p, p.l, 5)
 		require.False(p, d.Granted)
 		time.Sleep(d.RetryAfter + ms) // Redis keeps a key to the end of its last
 	}, take(5)}},

@@ -241,9 +241,7 @@ func newFilling(t *testing.T, rdb *redis.Client) *filling {
 func (f *filling) reserve(t *testing.T, permits int64) map[string]*rratelimiter.Reservation {
 	all := map[string]*rratelimiter.Reservation{}
 	for name, l := range f.limiters {
-		r, err := l.Reserve(t.Context(), permits, 0)
-		require.NoError(t, err, name)
-		all[name] = r
+		all[name] = limitertest.Reserve(t, l, permits)
 	}
 	return all
 }

@@ -108,6 +108,39 @@ func MustRefuse(t testing.TB, l *rratelimiter.RateLimiter, permits int64) {
 	require.False(t, Try(t, l, permits), "%d permits were granted", permits)
 }
 
+// TryAll asks once for permits of all limiters.
+func TryAll(t testing.TB, client *rratelimiter.Client, permits int64, limiters ...*rratelimiter.RateLimiter) bool {
+	t.Helper()
+	ok, err := client.TryAcquireAll(t.Context(), permits, 0, limiters...)
+	require.NoError(t, err)
+	return ok
+}
+
+// Take is Take of a call that does not fail.
+func Take(t testing.TB, l *rratelimiter.RateLimiter, permits int64) limit.Decision {
+	t.Helper()
+	d, err := l.Take(t.Context(), permits)
+	require.NoError(t, err)
+	return d
+}
+
+// Reserve reserves permits that are free.
+func Reserve(t testing.TB, l *rratelimiter.RateLimiter, permits int64) *rratelimiter.Reservation {
+	t.Helper()
+	r, err := l.Reserve(t.Context(), permits, 0)
+	require.NoError(t, err)
+	require.True(t, r.Granted, "%d permits are free", permits)
+	return r
+}
+
+// ConfigOf returns the rate of a limiter that has one.
+func ConfigOf(t testing.TB, l *rratelimiter.RateLimiter) rratelimiter.Config {
+	t.Helper()
+	cfg, err := l.Config(t.Context())
+	require.NoError(t, err)
+	return cfg
+}
+
 // Grants asks for one permit, tries times, and returns how often it was granted.
 func Grants(t testing.TB, l *rratelimiter.RateLimiter, tries int) int {
 	t.Helper()

@@ -262,9 +262,7 @@ func (f *Family) SeenBy(client *rratelimiter.Client, opts ...rratelimiter.Limite
 // Try asks once for permits of all.
 func (f *Family) Try(t testing.TB, permits int64) bool {
 	t.Helper()
-	ok, err := f.Client.TryAcquireAll(t.Context(), permits, 0, f.Limiters...)
-	require.NoError(t, err)
-	return ok
+	return TryAll(t, f.Client, permits, f.Limiters...)
 }
 
 // Free returns the free permits of each.
