@@ -59,9 +59,10 @@ raced() {
 	fi | sort -r
 }
 
-# The tests of raced packages in which one call follows another, with each fault for each
-# layout, or whose faults are in scripts and models.
-calm='HappensOnce|^TestMutants$'
+# The tests of raced packages that go without: one call follows another, with each fault
+# for each layout; the faults are in scripts and models; or the time goes into the search
+# for an order of calls, of which the race detector sees those with several flights.
+calm='HappensOnce|^TestMutants$|^TestConcurrentHistories$/^(calm|a_limiter|beside|late|lost_answers|lost_give)'
 
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors.
