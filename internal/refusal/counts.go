@@ -48,8 +48,7 @@ func (c *Counts) grantsOf(key string) *grants {
 	if !c.remembering.Load() {
 		c.remembering.Store(true) // before another caller can find the count
 	}
-	found, _ := c.grants.Load(key)
-	if g := valueOf(found); g != nil {
+	if g := c.knownGrants(key); g != nil {
 		return g
 	}
 	made := &grants{}
@@ -67,6 +66,12 @@ func (c *Counts) grantsOf(key string) *grants {
 	}
 }
 
+// knownGrants returns the limiter's count, nil if no Cache uses it.
+func (c *Counts) knownGrants(key string) *grants {
+	found, _ := c.grants.Load(key)
+	return valueOf(found)
+}
+
 // valueOf returns the count that a value of the map points to, nil if it is unused.
 func valueOf(value any) *grants {
 	p, _ := value.(weak.Pointer[grants])
@@ -74,10 +79,7 @@ func valueOf(value any) *grants {
 }
 
 // Remembers reports whether a Cache of the limiter is in use.
-func (c *Counts) Remembers(key string) bool {
-	found, _ := c.grants.Load(key)
-	return valueOf(found) != nil
-}
+func (c *Counts) Remembers(key string) bool { return c.knownGrants(key) != nil }
 
 // Changed records that permits of the limiter may have become free.
 func (c *Counts) Changed(key string) { c.changesOf(key).Add(1) }
@@ -87,8 +89,7 @@ func (c *Counts) Granted(key string) {
 	if !c.remembering.Load() {
 		return
 	}
-	found, _ := c.grants.Load(key)
-	if g := valueOf(found); g != nil {
+	if g := c.knownGrants(key); g != nil {
 		g.count.Add(1)
 	}
 }
