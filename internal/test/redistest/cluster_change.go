@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,8 @@ func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
 // MoveKeys moves these keys, or if none is named, all that the slot has left.
 func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
 	t.Helper()
+	m.cluster.moving.Lock()
+	defer m.cluster.moving.Unlock()
 	host, port := m.to.hostPort()
 	for all := len(keys) == 0; ; {
 		if all {
@@ -59,8 +62,42 @@ func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
 // Finish gives the slot to its new master, and waits until all nodes know.
 func (m *SlotMove) Finish(t testing.TB) {
 	t.Helper()
+	m.cluster.moving.Lock()
+	defer m.cluster.moving.Unlock()
+	m.cluster.awaitEpochs(t)
 	m.assign(t)
 	m.cluster.waitOwner(t, m.slot, m.to, 1, func() { m.assign(t) })
+}
+
+// awaitEpochs waits until all nodes know the epoch of each master, and no two masters have the
+// same. Else one that has just given a slot away, but has not yet been told so, may raise its
+// epoch: its claim to the slot then outdoes that of the new owner, which drops the slot's keys.
+func (c *Cluster) awaitEpochs(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	defer cancel()
+	must(t, poll(ctx, func() error {
+		alive := c.allAlive()
+		masters, seen := map[string]bool{}, map[string]bool{}
+		for _, s := range alive {
+			text, err := s.ask(ctx, "CLUSTER", "NODES").Text()
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(text) {
+				id, _, _ := strings.Cut(line, " ")
+				fields := strings.Fields(line)
+				if strings.Contains(fields[2], "master") && slices.Contains(alive, c.node(id)) {
+					masters[id] = true
+					seen[id+" "+fields[6]], seen[fields[6]] = true, true
+				}
+			}
+		}
+		if len(seen) != 2*len(masters) {
+			return fmt.Errorf("the epochs of %d masters are still: %v", len(masters), seen)
+		}
+		return nil
+	}))
 }
 
 func (m *SlotMove) assign(t testing.TB) {

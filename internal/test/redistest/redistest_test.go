@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -221,4 +222,27 @@ func TestUnknownTopology(t *testing.T) {
 	out, err := asChild(t, "TestTopology", "RRL_TOPOLOGY=moon").CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), `RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl tls-acl sentinel cluster ring]`)
+}
+
+func TestSlotsThatMoveAtOnceKeepTheirKeys(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0)
+	rdb := c.Client(t, nil)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		key := fmt.Sprint(i)
+		require.NoError(t, rdb.Set(t.Context(), key, i, 0).Err())
+		wg.Go(func() {
+			slot := c.Slot(t, key)
+			for n := range 20 {
+				from, _ := c.Owner(t, slot)
+				next := (slices.Index(c.Nodes(), from) + 1 + n%2) % 3
+				move := c.StartMove(t, slot, c.Nodes()[next])
+				move.MoveKeys(t)
+				move.Finish(t)
+				assert.EqualValues(t, 1, rdb.Exists(t.Context(), key).Val(), "key %s after move %d", key, n+1)
+			}
+		})
+	}
+	wg.Wait()
 }
