@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -66,21 +67,7 @@ func TestStart(t *testing.T) {
 		}
 		if strings.Contains(step[1], "set-rate") {
 			server.Restart(t)
-			rdb := server.Client(t, nil)
-			users := 0
-			require.Eventually(t, func() bool {
-				users++
-				user, from := fmt.Sprint("gus", users), fmt.Sprintf("203.0.%d.%d", users/200, users%200)
-				for range 2 { // if Redis answers the first one late, the second one does not reach it
-					request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/orders", http.NoBody)
-					require.NoError(t, err)
-					request.Header = http.Header{"X-User": {user}, "X-Forwarded-For": {from}}
-					if answer, err := http.DefaultClient.Do(request); err != nil || answer.Body.Close() != nil {
-						return false
-					}
-				}
-				return rdb.Get(t.Context(), "{http:user:"+user+"}:value").Val() == "1"
-			}, time.Minute, 100*time.Millisecond, "the server asks Redis again")
+			awaitRedisAsked(t, server.Client(t, nil), "http://"+addr+"/orders")
 		}
 		got := sh(ask + strings.ReplaceAll(step[1], "go install", "# go install"))
 		assert.Contains(t, seconds.ReplaceAllString(got, "${1}n"), seconds.ReplaceAllString(strings.TrimSpace(step[2]), "${1}n"), step[1])
@@ -91,4 +78,25 @@ func TestStart(t *testing.T) {
 	}
 	assert.Equal(t, 5, steps)
 	assert.Contains(t, sh("rrl top --once; rrl doctor || [ $? = 1 ]"), "http:user:ann")
+}
+
+// awaitRedisAsked waits until the server at url asks Redis again after an outage. A request that
+// Redis answers late does not do: the server leaves Redis alone after it, and decides the next
+// one by itself.
+func awaitRedisAsked(t *testing.T, rdb *redis.Client, url string) {
+	t.Helper()
+	users := 0
+	require.Eventually(t, func() bool {
+		users++
+		user, from := fmt.Sprint("gus", users), fmt.Sprintf("203.0.%d.%d", users/200, users%200)
+		for range 2 {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+			require.NoError(t, err)
+			request.Header = http.Header{"X-User": {user}, "X-Forwarded-For": {from}}
+			if answer, err := http.DefaultClient.Do(request); err != nil || answer.Body.Close() != nil {
+				return false
+			}
+		}
+		return rdb.Get(t.Context(), "{http:user:"+user+"}:value").Val() == "1"
+	}, time.Minute, 100*time.Millisecond, "the server asks Redis again")
 }

@@ -26,8 +26,8 @@ type Cluster struct {
 	nodes []*Server
 	ids   map[*Server]string
 	stood map[*Server]time.Time // when a node last stood for election
-	// Lets one step of a SlotMove be made at a time: two masters that each move a key to the
-	// other would wait for one another, and see awaitEpochs.
+	// Allows one step of a SlotMove at a time: two masters that each move a key to the other
+	// would wait for one another, and see awaitEpochs.
 	moving sync.Mutex
 }
 

@@ -78,23 +78,22 @@ func (c *Cluster) awaitEpochs(t testing.TB) {
 	defer cancel()
 	must(t, poll(ctx, func() error {
 		alive := c.allAlive()
-		masters, seen := map[string]bool{}, map[string]bool{}
+		masters, epochs, pairs := map[string]bool{}, map[string]bool{}, map[[2]string]bool{}
 		for _, s := range alive {
 			text, err := s.ask(ctx, "CLUSTER", "NODES").Text()
 			if err != nil {
 				return err
 			}
 			for line := range strings.Lines(text) {
-				id, _, _ := strings.Cut(line, " ")
 				fields := strings.Fields(line)
-				if strings.Contains(fields[2], "master") && slices.Contains(alive, c.node(id)) {
-					masters[id] = true
-					seen[id+" "+fields[6]], seen[fields[6]] = true, true
+				id, flags, epoch := fields[0], fields[2], fields[6]
+				if strings.Contains(flags, "master") && slices.Contains(alive, c.node(id)) {
+					masters[id], epochs[epoch], pairs[[2]string{id, epoch}] = true, true, true
 				}
 			}
 		}
-		if len(seen) != 2*len(masters) {
-			return fmt.Errorf("the epochs of %d masters are still: %v", len(masters), seen)
+		if len(pairs) != len(masters) || len(pairs) != len(epochs) {
+			return fmt.Errorf("the masters' epochs are still: %v", pairs)
 		}
 		return nil
 	}))
