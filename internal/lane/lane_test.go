@@ -248,11 +248,14 @@ return answers`)
 // echo is what many stands for.
 var echo = newScript("return {ARGV[1]}")
 
-// joined makes calls while two are under way: those two go alone, and the others together.
-func joined(t *testing.T, calls []*script.Joint, check func(replies []any, r *rig)) {
+// joined makes calls while two are under way: those two go alone, and the others together. The
+// server knows echo, and the others that are named.
+func joined(t *testing.T, calls []*script.Joint, known []*lua.Script, check func(replies []any, r *rig)) {
 	t.Helper()
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
-		require.NoError(t, r.direct.ScriptLoad(t.Context(), echo.Source).Err())
+		for _, s := range append(known, echo) {
+			require.NoError(t, r.direct.ScriptLoad(t.Context(), s.Source).Err())
+		}
 		replies := make([]any, len(calls))
 		r.start(len(calls), func(i int) {
 			var err error
@@ -265,6 +268,9 @@ func joined(t *testing.T, calls []*script.Joint, check func(replies []any, r *ri
 		close(r.hold)
 		r.Wait()
 		check(replies, r)
+		exists, err := r.direct.ScriptExists(t.Context(), calls[0].Script.SHA).Result()
+		require.NoError(t, err)
+		assert.Equal(t, []bool{true}, exists, "calls were merged with its source")
 	})
 }
 
@@ -291,6 +297,10 @@ func TestJointCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var calls []*script.Joint
+			var known []*lua.Script
+			if tc.last == "fail" {
+				known = append(known, many)
+			}
 			for i := range 80 {
 				second := any(100 + i)
 				if i == 5 {
@@ -301,9 +311,13 @@ func TestJointCalls(t *testing.T) {
 				}
 				calls = append(calls, &script.Joint{Script: many, Args: [2]any{tc.word, second}, Early: true})
 			}
-			joined(t, calls, func(replies []any, r *rig) {
+			joined(t, calls, known, func(replies []any, r *rig) {
 				for i, reply := range replies {
-					assert.Equal(t, tc.want(i), reply, i)
+					want := []any{tc.want(i)}
+					if known == nil { // after NOSCRIPT a flight may take one call before the next is queued
+						want = append(want, []any{fmt.Sprint(i, false)})
+					}
+					assert.Contains(t, want, reply, i)
 				}
 				assert.Equal(t, []int{1, 1, 2}, r.sizes()[:3], "78 calls as two")
 			})
@@ -322,7 +336,7 @@ func TestEarlyJointCallsComeFirst(t *testing.T) {
 	for i := range 10 {
 		calls = append(calls, &script.Joint{Script: order, Args: [2]any{i, ""}, Early: i%2 == 1})
 	}
-	joined(t, calls, func(replies []any, _ *rig) {
+	joined(t, calls, []*lua.Script{order}, func(replies []any, _ *rig) {
 		for i := 2; i < len(calls); i++ {
 			assert.EqualValues(t, 1000+i, replies[i])
 		}
