@@ -12,7 +12,7 @@ PATH=$bin:$PATH
 echo "installing golangci-lint v$version"
 # Modules that are there need no network, and what the tests compile too is compiled once.
 proxy=file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)
-if ! said=$(GOBIN=$bin GOFLAGS=-trimpath GOPROXY=$proxy go install -ldflags=-w "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$version" 2>&1); then
+if ! said=$(GOBIN=$bin GOFLAGS='-trimpath -gcflags=all=-dwarf=false' GOPROXY=$proxy go install -ldflags=-w "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$version" 2>&1); then
 	echo "install-lint: cannot build golangci-lint v$version: $(tail -n 1 <<<"$said")" >&2
 	exit 1
 fi

@@ -12,7 +12,7 @@ export GORACE="atexit_sleep_ms=50 ${GORACE:-}"
 
 read -r compiler _ <<<"$(go env CC)"
 if [ "$(go env CGO_ENABLED)" = 1 ] && command -v "$compiler" >/dev/null; then
-	exec go test -race -ldflags=-w -gcflags='github.com/yuin/gopher-lua/...=-race=false' "$@"
+	exec go test -race -ldflags=-w -gcflags='github.com/yuin/gopher-lua/...=-race=false -dwarf=false' "$@"
 fi
 why='the race detector: cgo is off or there is no C compiler'
 echo "race.sh: left out: $why" >&2
