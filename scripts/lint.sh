@@ -6,4 +6,4 @@ set -euo pipefail
 export GOGC=${GOGC:-400} GOMEMLIMIT=${GOMEMLIMIT:-3GiB}
 packages=(./...)
 [[ " $* " != *" -c "* ]] || packages=()
-exec "$(dirname "$0")/modules.sh" -p 2 "$@" golangci-lint run --allow-parallel-runners "${packages[@]}"
+exec "$(dirname "$0")/modules.sh" "$@" golangci-lint run --allow-parallel-runners "${packages[@]}"

@@ -28,10 +28,6 @@ step() {
 	echo "== $name: $((SECONDS - start)) s"
 }
 
-skip() {
-	if [ "${RRL_NO_SKIP:-}" = 1 ]; then failed+=("$1"); else echo "$1: not installed" >>"$skips"; fi
-}
-
 # In these one call follows another, whatever test runs beside it, or they look at what
 # is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
 # detector sees the same calls in all others.
@@ -162,33 +158,32 @@ servers() {
 	RRL_NO_SKIP='' RRL_SKIP_LOG='' go test -ldflags=-w -run '^TestDriverJVMEnds$' ./compat_test >/dev/null || true
 }
 
-echo "== tools"
-servers &
-installing=$!
-lint=yes
-scripts/install-lint.sh || lint=no
-echo "== tools: $SECONDS s"
-
-# The linter does what go vet does, so that no step after it has to. It computes while the
-# tests wait. With empty caches a third of its time would go to benchmarks and examples,
-# which make test leaves to make test-all.
+# The linter does what go vet does, so that no step after it has to. It is built and computes
+# while the tests wait. With empty caches a third of its time would go to benchmarks and
+# examples, which make test leaves to make test-all.
 vet() {
 	local which=()
 	[ "$all" = all ] || which=(-u)
-	if [ $lint = yes ]; then scripts/lint.sh "${which[@]}"; else scripts/modules.sh go vet ./...; fi
+	if nice scripts/install-lint.sh; then
+		nice scripts/lint.sh "${which[@]}"
+	else
+		scripts/modules.sh go vet ./... && [ "${RRL_NO_SKIP:-}" != 1 ] && echo "lint: not installed" >>"$skips"
+	fi
 }
 
-[ $lint = yes ] || skip lint
 begin vet vet
 [ "$all" != all ] || begin others scripts/vet-others.sh
-wait $installing || true
+echo "== servers"
+servers
+echo "== servers: $SECONDS s"
 begin plain without_race
 begin redisson beside_redisson
+begin modules other_modules
 step "tests where goroutines meet" with_race
 step "other unit and server tests (begun before)" end plain
 [ "$all" != all ] || begin cells other_servers
 [ "$all" != all ] || begin chaos chaos
-step "other modules" other_modules
+step "other modules (begun before)" end modules
 [ "$all" != all ] || step "modules from nothing" from_nothing
 [ "$all" != all ] || step "other servers and topologies (begun before)" end cells
 step "vet and lint (begun before)" end vet
