@@ -118,7 +118,7 @@ other_servers() {
 # What users get, with no module fetched before, as somebody has it who has just come:
 # go get wants go.mod files that no build here ever fetched.
 from_nothing() {
-	GOMODCACHE=$work/modules go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./internal/test/distribution
+	GOMODCACHE=$work/none go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./internal/test/distribution
 }
 
 beside_redisson() {
