@@ -10,7 +10,8 @@ PATH=$bin:$PATH
 
 [ "$(golangci-lint version --short 2>/dev/null)" = "$version" ] && exit 0
 echo "installing golangci-lint v$version"
-# Modules that are there need no network, and what the tests compile too is compiled once.
+# Modules that are there need no network, and the standard library is compiled once, as for
+# the tests.
 proxy=file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)
 if ! said=$(GOBIN=$bin GOFLAGS='-trimpath -gcflags=all=-dwarf=false' GOPROXY=$proxy go install -ldflags=-w "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$version" 2>&1); then
 	echo "install-lint: cannot build golangci-lint v$version: $(tail -n 1 <<<"$said")" >&2

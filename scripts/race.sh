@@ -3,7 +3,8 @@
 # interpreter that runs the scripts of a miniredis: one goroutine at a time is in
 # there, and it would take a third of the time of all tests. Not miniredis itself:
 # generic code of the standard library that both use would go unwatched with it.
-# Without tables for debuggers the tests are linked in half the time.
+# Without tables for debuggers the tests are linked in half the time; they are named for the
+# interpreter too, since of several settings for a package the last counts.
 # Without a C compiler there is no race detector: the tests run all the same, and the
 # file that RRL_SKIP_LOG names says so, but with RRL_NO_SKIP=1 this fails.
 set -euo pipefail
