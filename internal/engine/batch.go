@@ -26,19 +26,23 @@ type batch struct {
 	lane.Batch
 	call lane.Call
 
-	queue    *queue
-	rules    redisson.Rules
-	requests []*request
-	reserved int   // how many runs are kept free for other requests now
-	pass     bool  // of the line
-	freed    int   // how often permits had been freed before
-	heard    heard // before
-	figures  bool
-	audit    bool
-	compares bool // the fallback with the default that the limiter has
-	fallback string
-	ahead    prefetch // permits that are taken ahead
-	redo     redo
+	queue     *queue
+	rules     redisson.Rules
+	requests  []*request
+	reserved  int   // how many runs are kept free for other requests now
+	filling   bool  // from the line, whose order counts
+	mixed     bool  // requests in line have other defaults than the first: none is used
+	pass      bool  // of the line
+	settled   bool  // there are reservations in it
+	upToAlone bool  // it is one request for as many permits as are free, whose member is its own
+	freed     int   // how often permits had been freed before
+	heard     heard // before
+	figures   bool
+	audit     bool
+	compares  bool // the fallback with the default that the limiter has
+	fallback  string
+	ahead     prefetch // permits that are taken ahead
+	redo      redo
 
 	member  []byte // the call's first member, permits for the sum of all requests; nil without members
 	held    *held  // of it, once some of its permits are to go back
@@ -74,21 +78,29 @@ func (b *batch) free() {
 
 // maxRequests is how many requests one script call may decide.
 func maxRequests(r redisson.Rules) int {
-	if r.Merge || r.KeepsNoMembers() {
-		return lane.MaxRequests
+	if ownMembers(r) {
+		return maxMembers
 	}
-	return maxMembers
+	return lane.MaxRequests
 }
+
+// ownMembers reports whether each request gets a member of its own.
+func ownMembers(r redisson.Rules) bool { return !r.Merge && !r.KeepsNoMembers() }
 
 // add appends a request; it returns false if the request must wait for another batch.
 func (b *batch) add(r *request, inLine bool) bool {
-	fallback := ""
-	if r.limiter != nil {
-		fallback = r.limiter.Fallback
+	first, mixed := len(b.requests) == 0, b.mixed
+	if first {
+		b.fallback = r.limiter.Fallback
+	} else if b.filling {
+		mixed = mixed || b.fallback != r.limiter.Fallback
+	} else if !b.accepts(r) {
+		return false
 	}
+	rules := b.rules
+	rules.Merge = rules.Merge && !r.Settled
 	switch {
-	case len(b.requests) > 0 && (fallback != b.fallback || r.Settled != b.requests[0].Settled),
-		len(b.requests) == maxRequests(b.rules), b.Sum+r.Permits > maxPermits:
+	case mixed && b.queue.line.unmixed, len(b.requests) >= maxRequests(rules), b.Sum+r.Permits > maxPermits:
 		return false
 	case r.UpTo:
 		if !b.AddUpTo(r.Permits) {
@@ -97,15 +109,27 @@ func (b *batch) add(r *request, inLine bool) bool {
 	case !b.Add(r.Permits, inLine, b.reserved):
 		return false
 	}
-	b.fallback = fallback
+	if b.mixed = mixed; mixed {
+		b.fallback = ""
+	}
+	b.rules, b.settled, b.upToAlone = rules, b.settled || r.Settled, r.UpTo && ownMembers(rules)
 	b.requests = append(b.requests, r)
 	b.figures = b.figures || r.Figures
-	b.rules.Merge = b.rules.Merge && !r.Settled // each reservation has its own member
 	return true
+}
+
+// accepts reports whether a request can share the call, if that has room. It can't with another default
+// for the limiter. Reservations have members of their own, so others share a call with them only in a
+// line, whose order counts. A request for what is free that has a member of its own goes alone.
+func (b *batch) accepts(r *request) bool {
+	return b.fallback == r.limiter.Fallback && !b.mixed && r.Settled == b.settled && !b.upToAlone && !(r.UpTo && ownMembers(b.rules))
 }
 
 // limiter is the limiter of the handle whose request comes first.
 func (b *batch) limiter() *Limiter { return b.requests[0].limiter }
+
+// bySum reports whether the script decides the batch as one request for the sum.
+func (b *batch) bySum() bool { return b.Count == 1 && (b.upToAlone || b.Runs()[0].Count == 1) }
 
 // prepare makes the call that decides the batch, with a new identity.
 func (b *batch) prepare() {
@@ -124,7 +148,7 @@ func (b *batch) prepare() {
 	b.word = b.member
 	b.sent = b.queue.engine.clock.Now()
 	l, keys := b.limiter(), b.queue.keys
-	b.compares = l.compareDue(b.sent)
+	b.compares = b.fallback != "" && l.compareDue(b.sent)
 	overall := l.overall.Load()
 	if overall != nil {
 		keys = overall
@@ -132,7 +156,7 @@ func (b *batch) prepare() {
 	// If nothing in Redis would show that a window's batch was decided, the call is not
 	// repeated after a lost answer.
 	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests)}
-	if flags := b.flags(); overall != nil && b.Count == 1 && (flags == "" || flags == "a") {
+	if flags := b.flags(); overall != nil && b.bySum() && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}
 		b.call.Joint = &b.joint
 	}
@@ -143,7 +167,7 @@ func (b *batch) Append(all []any, a script.Attempt) []any {
 	before := len(all)
 	age, token := a.Words()
 	all = append(all, b.word, script.Number(b.Sum), b.fallback, b.flags(), age, token)
-	if b.Count > 1 {
+	if !b.bySum() {
 		all = b.Args(append(all, b.Line))
 	}
 	for len(all) > before+1 && all[len(all)-1] == "" {
@@ -167,7 +191,7 @@ func (b *batch) flags() string {
 	if b.compares {
 		flags += "d"
 	}
-	if b.UpTo {
+	if b.upToAlone {
 		flags += "u"
 	}
 	return flags + b.rules.Flags()

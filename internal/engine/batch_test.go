@@ -31,7 +31,7 @@ func testLimiter(name, fallback string) *Limiter {
 func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
 
 func newTestRequest(permits int64) *request {
-	return &request{Question: outage.Question{Permits: permits}}
+	return &request{Question: outage.Question{Permits: permits}, limiter: &Limiter{}}
 }
 
 // drawn is one request of a drawn batch.

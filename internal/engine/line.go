@@ -27,6 +27,7 @@ type line struct {
 	strict  bool // it ends with the first refusal
 	blocked bool // there was one
 	nudged  bool // permits may have become free since it began
+	unmixed bool // requests with other defaults can't share a call: the limiter had gone
 
 	observer *observe.Observer // receives how many wait
 
@@ -219,6 +220,12 @@ func (l *line) refused(r *request, a answer, interval time.Duration) {
 	l.blocked = l.strict
 	l.note(r, a)
 	l.alive = a.alive()
+}
+
+// askUnmixed makes a request that shared a call with others of another default be asked again, without
+// these: there is no limiter, so the defaults count.
+func (l *line) askUnmixed(r *request) {
+	r.pass, l.unmixed, l.nudged = 0, true, true
 }
 
 func (l *line) note(r *request, a answer) {

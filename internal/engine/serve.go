@@ -185,8 +185,9 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 		if len(q.gathered) > 0 {
 			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
 		}
+		b.filling = true
 		q.line.fill(now, time.Now(), b.add)
-		b.reserved = 0
+		b.reserved, b.filling = 0, false
 		b.pass = len(b.requests) > 0
 		if !b.pass {
 			q.line.settle(now) // the requests left to ask for have gone
@@ -197,7 +198,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 		switch {
 		case !full && r.State != lane.Gathered:
 		case full || !b.add(r, false):
-			full = full || r.Settled == b.requests[0].Settled // reservations and others are for different batches
+			full = full || b.accepts(r) // what can't share the call goes with another of the flight
 			kept = append(kept, r)
 		}
 	}
@@ -231,13 +232,13 @@ func (b *batch) record(o outcome, err error) {
 		e.Granted(b.queue.config)
 	}
 	if b.ahead.permits > 0 {
-		b.Drop(b.ahead.permits)
+		b.DropLast()
 	}
 	if err != nil {
 		return
 	}
 	b.answers = b.Answers(b.answers[:0], o.Outcome)
-	if b.audit && (len(o.Waits) > 0 || b.UpTo && o.Taken < b.requests[0].Permits) {
+	if b.audit && (len(o.Waits) > 0 || b.upToAlone && o.Taken < b.Sum) {
 		b.limiter().auditDone(e.clock.Now(), o.interval)
 	}
 }
@@ -267,6 +268,9 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 			if r.inLine {
 				q.line.remove(r)
 			}
+		case b.mixed && errors.Is(err, limit.ErrNotInitialized):
+			r.State = lane.Gathered
+			q.line.askUnmixed(r)
 		case a.Granted && short != nil:
 			q.answer(b, i, answer{err: short}, outcome{})
 		case r.Waits && a.refused() && !q.closed && !r.overdue(now):
@@ -277,7 +281,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 		}
 	}
 	if b.pass {
-		q.passing = false
+		q.passing, q.line.unmixed = false, q.line.unmixed && err != nil
 		q.line.settle(now)
 	}
 	if lined {

@@ -19,7 +19,6 @@ type Batch struct {
 	Sum   int64 // of the permits of all
 	Count int   // of requests
 	Line  int   // how many of the first stand in line
-	UpTo  bool  // one request, for as many permits as are free, at most Sum
 
 	Mu *sync.Mutex // of the requests' Pendings
 
@@ -40,6 +39,7 @@ type Run struct {
 	Permits int64
 	Count   int64
 	InLine  bool
+	UpTo    bool // one request, for as many permits as are free, up to Count
 }
 
 // Runs returns the requests.
@@ -48,11 +48,11 @@ func (b *Batch) Runs() []Run { return b.runs }
 // Add appends a request. It returns false if the batch has no room: it has MaxRequests, or would
 // have more runs than MaxRuns minus reserved.
 func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
-	if b.Count == MaxRequests || b.UpTo {
+	if b.Count >= MaxRequests {
 		return false
 	}
 	last := len(b.runs) - 1
-	if last >= 0 && b.runs[last].Permits == permits && b.runs[last].InLine == inLine {
+	if last >= 0 && b.runs[last].Permits == permits && b.runs[last].InLine == inLine && !b.runs[last].UpTo {
 		b.runs[last].Count++
 	} else {
 		if len(b.runs) >= MaxRuns-reserved {
@@ -68,43 +68,24 @@ func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
 	return true
 }
 
-// AddUpTo makes the batch one request for as many permits as are free, up to a bound. To a script
-// that is as many requests for one permit. It returns false if the batch has other requests.
+// AddUpTo appends a request for as many permits as are free, up to a bound. To a script that is as many
+// requests for one permit. It returns false if the batch has no room.
 func (b *Batch) AddUpTo(permits int64) bool {
-	if b.Count > 0 {
-		return false
-	}
-	b.runs = append(b.runs, Run{Permits: 1, Count: permits})
-	b.Count, b.Sum, b.UpTo = 1, permits, true
-	return true
-}
-
-// AddMany appends as many requests of one permit each, and returns false if there is no room. It
-// enlarges a request for as many as are free. Drop removes them again.
-func (b *Batch) AddMany(count int64) bool {
-	if b.UpTo {
-		b.runs[0].Count += count
-		b.Sum += count
-		return true
-	}
 	if b.Count >= MaxRequests || len(b.runs) >= MaxRuns {
 		return false
 	}
-	b.runs = append(b.runs, Run{Permits: 1, Count: count})
-	b.Count += int(count)
-	b.Sum += count
+	b.runs = append(b.runs, Run{Permits: 1, Count: permits, UpTo: true})
+	b.Count++
+	b.Sum += permits
 	return true
 }
 
-// Drop removes what AddMany has added.
-func (b *Batch) Drop(count int64) {
-	b.Sum -= count
-	if b.UpTo {
-		b.runs[0].Count -= count
-		return
-	}
-	b.runs = b.runs[:len(b.runs)-1]
-	b.Count -= int(count)
+// DropLast removes the request that AddUpTo has just added.
+func (b *Batch) DropLast() {
+	last := len(b.runs) - 1
+	b.Sum -= b.runs[last].Count
+	b.runs = b.runs[:last]
+	b.Count--
 }
 
 // Reset empties the batch and keeps its capacity.
@@ -142,51 +123,54 @@ type Answer struct {
 // Starting from the permits taken gives the same grants as starting from the free permits: each
 // granted request fits in the rest of them, and no refused one does.
 func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
-	if b.UpTo {
-		return append(all, o.upTo(b.Sum))
-	}
 	left, free, waits := o.Taken, o.Free, o.Waits
 	blocked := false
 	for _, r := range b.runs {
 		var wait time.Duration
 		atLeast, asked := false, false
-		for range r.Count {
+		refuse := func(a *Answer) {
+			if !asked && len(waits) > 0 {
+				wait, atLeast = script.Millis(max(waits[0], -waits[0])), waits[0] < 0
+				waits = waits[1:]
+			}
+			asked = true
+			a.Decision.RetryAfter, a.AtLeast = wait, atLeast
+		}
+		for range r.requests() {
 			a := Answer{Decision: limit.Decision{Limit: o.Limit, ResetAfter: o.Reset}}
 			switch {
+			case r.UpTo:
+				a.Taken = min(left, r.Count)
+				if a.Taken < r.Count {
+					refuse(&a)
+				}
+				if a.Taken > 0 {
+					a.Decision.RetryAfter, a.AtLeast = 0, false
+				}
 			case r.Permits <= left && (!r.InLine || !blocked):
-				left -= r.Permits
-				free -= r.Permits
-				a.Decision.Granted, a.Taken = true, r.Permits
+				a.Taken = r.Permits
 			case r.Permits > o.Limit && o.Limit > 0:
 				a.Exceeds = true
 			case r.InLine && blocked:
 				a.Unasked = !asked
 				a.Decision.RetryAfter, a.AtLeast = wait, atLeast
 			default:
-				if !asked {
-					asked = true
-					if len(waits) > 0 {
-						wait, atLeast = script.Millis(max(waits[0], -waits[0])), waits[0] < 0
-						waits = waits[1:]
-					}
-				}
+				refuse(&a)
 				blocked = blocked || r.InLine
-				a.Decision.RetryAfter, a.AtLeast = wait, atLeast
 			}
-			a.Decision.Remaining = max(0, free)
+			left -= a.Taken
+			free -= a.Taken
+			a.Decision.Granted, a.Decision.Remaining = a.Taken > 0, max(0, free)
 			all = append(all, a)
 		}
 	}
 	return all
 }
 
-// upTo is the answer to a request for as many permits as are free, at most most.
-func (o Outcome) upTo(most int64) Answer {
-	a := Answer{Taken: min(o.Taken, most)}
-	a.Decision = limit.Decision{Granted: o.Taken > 0, Limit: o.Limit, Remaining: max(0, o.Free-a.Taken), ResetAfter: o.Reset}
-	if !a.Decision.Granted && len(o.Waits) > 0 {
-		wait := o.Waits[0]
-		a.Decision.RetryAfter, a.AtLeast = script.Millis(max(wait, -wait)), wait < 0
+// requests returns how many callers the run is for.
+func (r Run) requests() int64 {
+	if r.UpTo {
+		return 1
 	}
-	return a
+	return r.Count
 }

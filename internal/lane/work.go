@@ -83,23 +83,43 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 
 		now := time.Now()
 		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) || c.errand != nil && !c.errand.departs() })
-		for _, s := range sources {
-			c, more := s.NextCall(now)
-			if c != nil {
-				c.wave = f.wave
-				calls = append(calls, c)
-			}
-			if more {
-				l.mu.Lock()
-				l.ready = append(l.ready, s)
-				l.mu.Unlock()
-			}
-		}
+		calls = l.takeFrom(sources, f.wave, calls, room, now)
 		if len(calls) > 0 {
 			return calls, sources
 		}
 		f.wave.End() // nothing is sent: those who wait on it check their own time
 	}
+}
+
+// takeFrom appends a call of each source, and further ones of those that have more while there is
+// room.
+func (l *Lane) takeFrom(sources []Source, wave *Wave, calls []*Call, room int, now time.Time) []*Call {
+	for all := sources; len(all) > 0; {
+		if len(calls) >= room {
+			l.mu.Lock()
+			l.ready = append(l.ready, all...)
+			start := l.start()
+			l.mu.Unlock()
+			if start {
+				l.dispatch(task{})
+			}
+			return calls
+		}
+		left := 0
+		for _, s := range all {
+			c, more := s.NextCall(now)
+			if c != nil {
+				c.wave = wave
+				calls = append(calls, c)
+			}
+			if more {
+				all[left] = s
+				left++
+			}
+		}
+		all = all[:left]
+	}
+	return calls
 }
 
 // dropped returns a slice without its first n, at a cost that does not grow with the rest.

@@ -29,7 +29,7 @@ var mutants = []mutant{
 	{"one permit more than there is", calmKind, lua.Acquire, `math.floor(left / permits)`, `math.floor((left + 1) / permits)`},
 	{
 		"TakeUpTo takes one permit less than is free", calmKind, lua.Acquire,
-		`permits = math.max(1, math.min(permits, left))`, `permits = math.max(1, math.min(permits, left - 1))`,
+		`math.min(count, math.floor(left / permits))`, `math.min(count, math.floor(left / permits) - (left < count and 1 or 0))`,
 	},
 	{
 		"Peek tells of one permit more than there is", calmKind, lua.Peek,
