@@ -400,20 +400,6 @@ func ExampleWithRefusalCache() {
 	// true <nil>
 }
 
-// With notices, other programs' releases end a refusal too.
-func ExampleWithNotices() {
-	client, _, stop := connect()
-	defer stop()
-
-	limiter := client.RateLimiter("logins", rratelimiter.WithDefault(rratelimiter.PerHour(1)),
-		rratelimiter.WithRefusalCache(rratelimiter.WithNotices()))
-	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
-	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
-	// Output:
-	// true <nil>
-	// false <nil>
-}
-
 func ExampleWithClientName() {
 	client, server, stop := connect(rratelimiter.WithClientName("orders-7f9c"), rratelimiter.WithClientID("its-id"))
 	defer stop()

@@ -3,7 +3,6 @@ package rratelimiter
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
-	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -243,41 +241,15 @@ func (l *RateLimiter) checkLease() error {
 // time that the server named. It applies to Take, TakeUpTo and TryAcquire with a timeout of 0 or less,
 // if they ask for at least as many permits as were refused. Handles do not share what they remember.
 //
-// A refusal ends early if this Client gives back permits or changes the limiter, and with
-// [WithNotices] if another Go program does. What Redisson releases or sets is noticed at the time
-// that the server named. A limiter with a time to live is asked at the latest when half of that is over;
-// to know it, a refusal for more than 100ms without a KeepAlive time costs one more, small script call.
-// With [WithLease] a refusal lasts up to 0.15 of the interval longer, so that programs that share a
-// limiter come back one after another. docs/reference.md says what Take returns meanwhile.
-func WithRefusalCache(opts ...RefusalOption) LimiterOption {
-	return limiterOption(func(l *RateLimiter) (err error) {
+// A refusal ends early if this Client gives back permits or changes the limiter. What other programs
+// release or set is noticed at the time that the server named. A limiter with a time to live is asked at
+// the latest when half of that is over; to know it, a refusal for more than 100ms without a KeepAlive time
+// costs one more, small script call. With [WithLease] a refusal lasts up to 0.15 of the interval longer, so
+// that programs that share a limiter come back one after another. docs/reference.md says what Take returns
+// meanwhile.
+func WithRefusalCache() LimiterOption {
+	return limiterOption(func(l *RateLimiter) error {
 		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)
-		for _, opt := range opts {
-			if opt != nil {
-				err = errors.Join(err, opt(l))
-			}
-		}
-		return err
-	})
-}
-
-// RefusalOption configures WithRefusalCache.
-type RefusalOption func(*RateLimiter) error
-
-// WithNotices publishes what the handle changes by Release, SetRate and the like to other programs,
-// and ends its refusals when their notices arrive. It uses PUBLISH and SUBSCRIBE on the channel
-// "{name}:changed", with the braces of the limiter's keys. If a message is lost, or the subscription is
-// not ready yet, a refusal ends at the time that the server named.
-//
-// A Client subscribes with one connection for all its limiters, while it remembers refusals. Without
-// Subscribe and Publish in the Redis client, calls return ErrUnsupported; go-redis' clients have
-// them. On a cluster messages go to all nodes. An ACL must allow the commands and the channel.
-func WithNotices() RefusalOption {
-	return func(l *RateLimiter) error {
-		if !notify.Can(l.client.rdb) {
-			return fmt.Errorf("%w: %w: WithNotices: a %T has no Subscribe and Publish", ErrInvalidConfig, ErrUnsupported, l.client.rdb)
-		}
-		l.facts.Channel = notify.Channel(l.keys.Value)
 		return nil
-	}
+	})
 }

@@ -40,7 +40,7 @@ only_in_all=(./tests/servers ./tests/chaos ./tests/soak)
 
 # Where most goroutines meet. In make test the race detector looks at these alone, since
 # it costs four times the time; in make test-all at all but those above.
-meeting=(./tests/{concurrency,faults} ./internal/{engine,lane,notify,outage,script} ./httplimit ./rratelimitertest)
+meeting=(./tests/{concurrency,faults} ./internal/{engine,lane,outage,script} ./httplimit ./rratelimitertest)
 
 # raced lists the packages that the race detector looks at, the longest, which are among
 # the last by name, first.

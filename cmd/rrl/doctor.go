@@ -38,7 +38,7 @@ whose names begin as PATTERN does, and removes them at once.
 
 With --self-test it looks at no limiters, but proves within a minute, in keys of
 its own, that the servers do what limiters need: scripts, the time in them, exact
-integers, times to live, pipelines, WAIT, SUBSCRIBE, and a history of each kind of
+integers, times to live, pipelines, WAIT, and a history of each kind of
 limiter. For each thing that does not work it says what that costs. Run it before you
 trust a server that says that it is compatible with Redis.
 

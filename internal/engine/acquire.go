@@ -117,9 +117,6 @@ func (e *Engine) confirm(ctx context.Context, l *Limiter) {
 		ms, err := e.TTL(ctx, l)
 		return script.Millis(ms), err == nil && ms != -2
 	})
-	if until := l.Refusals.Until(); l.Channel != "" && !until.IsZero() {
-		e.notices.Listen(l.Channel, l.Config, e.clock.Machine(until))
-	}
 }
 
 // Peek returns the figures that a request would get, and takes nothing.

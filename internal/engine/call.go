@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -28,8 +27,8 @@ func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, erro
 func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys = cmp.Or(c.Keys, l.Keys)
 	return e.call(ctx, l, l.Keys, true, func() (any, error) {
-		defer e.changed(l)
-		c.Since, c.Late = time.Now(), func() { e.changed(l) }
+		defer e.changed(l.Config)
+		c.Since, c.Late = time.Now(), func() { e.changed(l.Config) }
 		e.recall(ctx, l, c.Since)
 		return e.lanes.Run(ctx, &c)
 	})
@@ -58,9 +57,9 @@ func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, writes
 	return nil, ended
 }
 
-// Changed says that the limiter of that config key was changed. Waiting callers ask at once, and its
+// changed says that the limiter of that config key was changed. Waiting callers ask at once, and its
 // leases end.
-func (e *Engine) Changed(key string) {
+func (e *Engine) changed(key string) {
 	e.refusals.Changed(key)
 	e.visit(key, func(q *queue) {
 		q.endLeases()
@@ -68,28 +67,13 @@ func (e *Engine) Changed(key string) {
 	})
 }
 
-func (e *Engine) changed(l *Limiter) {
-	e.Changed(l.Config)
-	e.announce(l)
-}
-
-// announce tells other programs that permits of the limiter may have become free.
-func (e *Engine) announce(l *Limiter) {
-	if l.Channel != "" {
-		e.notices.Announce(l.Channel)
-	}
-}
-
 // Rename moves the limiter to other keys.
 func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error {
 	keys := script.KeysOf(slices.Concat(l.Keys.Names(), to.List())...)
 	_, err := e.Change(ctx, l, script.Call{Script: lua.Rename, Keys: keys, Args: script.Constant{}})
 	e.Granted(to.Config)
-	if l.Channel != "" {
-		e.notices.Announce(notify.Channel(to.Value))
-	}
 	if err == nil {
-		e.Changed(to.Config)
+		e.changed(to.Config)
 	}
 	return err
 }

@@ -61,7 +61,7 @@ func isTaken(reply any, err error) bool {
 
 // gaveDefault records that the limiter's default was replaced, or another program was faster.
 func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
-	e.changed(l)
+	e.changed(l.Config)
 	l.hasCompared(e.clock.Now())
 	if reply == int64(1) {
 		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
@@ -70,7 +70,7 @@ func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
 
 // gaveNoDefault returns the error for callers whose request waited for that call, which failed.
 func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
-	e.changed(l)
+	e.changed(l.Config)
 	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
@@ -35,7 +34,6 @@ type Engine struct {
 	rules    redisson.Rules
 	ids      *redisson.Identities
 	refusals refusal.Counts
-	notices  *notify.Notices
 	made     time.Time
 	taken    grantTimes // for Release
 	observer *observe.Observer
@@ -75,7 +73,6 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 		queues: make(map[string]*queue), lastReported: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
 	}
 	e.refusals.Clock = e.clock
-	e.notices = notify.New(rdb, timeout, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Wants: e.refusals.Remembers, Heard: e.noticed})
 	if e.clock != nil {
 		e.clock.Test.Join(e)
 	}
@@ -84,7 +81,6 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 
 // Close fails the waiting callers, and returns when all other work is done or ctx ends.
 func (e *Engine) Close(ctx context.Context) error {
-	e.notices.Stop()
 	e.book.Stop()
 	defer e.refusals.Forget()
 	e.mu.Lock()

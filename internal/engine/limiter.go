@@ -23,7 +23,6 @@ type Limiter struct {
 	Want     *Want          // nil if any rate will do
 	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil if they are not remembered
-	Channel  string         // for notices, or ""
 
 	prefetched     handleLease
 	audit          atomic.Int64                // when leaked permits are next looked for, Unix ns

@@ -174,13 +174,6 @@ func (e *Engine) freed(key string) {
 	e.visit(key, (*queue).nudge)
 }
 
-// noticed says that another program changed the limiter: callers that remember refusals or wait for
-// several limiters ask again.
-func (e *Engine) noticed(key string) {
-	e.refusals.Changed(key)
-	e.visit(key, func(q *queue) { q.jointWaiters.wake() })
-}
-
 // close fails all requests that are not under way, and gives leases back.
 func (q *queue) close() {
 	q.mu.Lock()

@@ -19,7 +19,7 @@ const maxLooks = 512
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
 	t := &job{release: true, permits: permits, since: time.Now()}
 	t.run = func(ctx context.Context, t *job) error {
-		defer e.changed(l)
+		defer e.changed(l.Config)
 		return (&release{engine: e, limiter: l, job: t}).run(ctx)
 	}
 	e.recall(ctx, l, t.since) // while requests under way finish

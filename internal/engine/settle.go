@@ -75,7 +75,6 @@ func (s *settlement) alone(ctx context.Context, q *queue, used int64) error {
 	q.mu.Unlock()
 	if used < s.permits {
 		e.freed(s.limiter.Config)
-		e.announce(s.limiter)
 	}
 	return err
 }

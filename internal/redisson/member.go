@@ -40,9 +40,6 @@ func NewIdentities(layout codec.Layout) *Identities {
 	return i
 }
 
-// Origin returns what distinguishes the client from others.
-func (i *Identities) Origin() []byte { return i.origin[:] }
-
 // Skip leaves out a random number of ids, if one turned out to be another
 // client's too.
 func (i *Identities) Skip() { i.calls.Add(mathrand.Uint64N(1 << numberBits(i.layout))) }

@@ -78,9 +78,6 @@ func valueOf(value any) *grants {
 	return p.Value()
 }
 
-// Remembers reports whether a Cache of the limiter is in use.
-func (c *Counts) Remembers(key string) bool { return c.knownGrants(key) != nil }
-
 // Changed records that permits of the limiter may have become free.
 func (c *Counts) Changed(key string) { c.changesOf(key).Add(1) }
 

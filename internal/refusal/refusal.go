@@ -168,12 +168,3 @@ func (c *Cache) Confirm(lives func() (life time.Duration, ok bool)) {
 		}
 	}
 }
-
-// Until returns when the remembered refusal ends; zero if there is none.
-func (c *Cache) Until() time.Time {
-	a := c.tries.Load()
-	if a == nil {
-		return time.Time{}
-	}
-	return a.sent.Add(a.lasts)
-}

@@ -1,6 +1,6 @@
 // Package concurrency proves what callers of one program owe each other: who waits
 // in line and who is served first, what goes together in one round trip, what a
-// context that ends leaves behind, leases, remembered refusals, notices, several limits
+// context that ends leaves behind, leases, remembered refusals, several limits
 // at once, keys, shadow limiters, rates that handles set, what an observer receives, and
 // that no call does more work the more has piled up.
 //

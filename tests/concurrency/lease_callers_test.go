@@ -319,8 +319,8 @@ func TestALeaseServesEveryCall(t *testing.T) {
 	each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
 		bubbles(t, map[string][]rratelimiter.LimiterOption{
 			"plain": nil, "in shadow": {rratelimiter.WithShadow()},
-			"with a policy": {rratelimiter.WithFailure(limit.FailOpen())},
-			"with notices":  {rratelimiter.WithRefusalCache(rratelimiter.WithNotices())},
+			"with a policy":            {rratelimiter.WithFailure(limit.FailOpen())},
+			"with refusals remembered": {rratelimiter.WithRefusalCache()},
 		}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
 			s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 0, opts...)
 			for range 300 {

@@ -2,8 +2,6 @@ package concurrency_test
 
 import (
 	"context"
-	"runtime"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -26,11 +23,11 @@ type refusalScene struct {
 }
 
 // newRefusalScene must be called in a bubble.
-func newRefusalScene(t *testing.T, cfg rratelimiter.Config, opts ...rratelimiter.RefusalOption) *refusalScene {
+func newRefusalScene(t *testing.T, cfg rratelimiter.Config) *refusalScene {
 	t.Helper()
 	s := &refusalScene{HeldScene: limitertest.NewHeldScene(t, cfg)}
 	s.plain = s.RateLimiter
-	s.RateLimiter = s.Client.RateLimiter(s.Name(), rratelimiter.WithRefusalCache(opts...))
+	s.RateLimiter = s.Client.RateLimiter(s.Name(), rratelimiter.WithRefusalCache())
 	return s
 }
 
@@ -224,7 +221,7 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	onScenes(t, refusalTests, func(t *testing.T, cfg rratelimiter.Config) *refusalScene { return newRefusalScene(t, cfg) })
+	onScenes(t, refusalTests, newRefusalScene)
 }
 
 func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
@@ -286,6 +283,18 @@ func TestRefusalsEndWithRepairs(t *testing.T) {
 	})
 }
 
+func TestRefusalsEndWithASettlement(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Hourly(1))
+		r := reserve(t, s.plain, 1)
+		assert.False(t, s.asks(t, 1))
+		s.remembers(t, 1)
+		require.NoError(t, r.Cancel(t.Context()))
+		assert.True(t, s.asks(t, 1))
+	})
+}
+
 // What Java releases or sets is noticed at the moment that the server named.
 func TestRefusalsBesideJava(t *testing.T) {
 	t.Parallel()
@@ -293,7 +302,7 @@ func TestRefusalsBesideJava(t *testing.T) {
 		"release": "INCRBY value 1",
 		"setRate": "HSET config rate 100; DEL value permits",
 	}, func(t *testing.T, java string) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Minute), rratelimiter.WithNotices())
+		s := newRefusalScene(t, limitertest.Every(1, time.Minute))
 		limitertest.MustAcquire(t, s.plain, 1)
 		s.Until(time.Second)
 		assert.False(t, s.asks(t, 1))
@@ -370,25 +379,5 @@ func TestRefusalsOfTooManyPermits(t *testing.T) {
 		limitertest.MustAcquire(t, s.Other, 2)
 		assert.False(t, s.asks(t, 1))
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), rratelimiter.MaxPermits+1, 0)), rratelimiter.ErrInvalidPermits)
-	})
-}
-
-func TestNoNoticesForForgottenHandles(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		l := limitertest.NewClient(t, rdb).Keyed("n:", limitertest.Hourly(1), noticed())
-		for i := range 200 {
-			limittest.Take(t, l, strconv.Itoa(i/2), 1)
-		}
-		time.Sleep(time.Minute)
-		require.Len(t, rdb.PubSubChannels(t.Context(), "*").Val(), 100)
-		for i := range 11_000 {
-			l.Limiter("x" + strconv.Itoa(i))
-		}
-		require.Eventually(t, func() bool {
-			runtime.GC()
-			return len(rdb.PubSubChannels(t.Context(), "*").Val()) == 0
-		}, time.Minute, time.Second)
 	})
 }

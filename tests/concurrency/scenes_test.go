@@ -168,9 +168,9 @@ func renameIt(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateL
 }
 
 // replaceBy renames a limiter of that rate to the name of the one it changes.
-func replaceBy(cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) change {
+func replaceBy(cfg rratelimiter.Config) change {
 	return func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		other := c.RateLimiter(limitertest.Besides(l.Name()), opts...)
+		other := c.RateLimiter(limitertest.Besides(l.Name()))
 		if _, err := other.TrySetRate(ctx, cfg); err != nil {
 			return err
 		}

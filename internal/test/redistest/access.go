@@ -126,16 +126,13 @@ const LeastCommands = "+eval +evalsha " +
 	"+hget +hmget +hset +hdel +hscan " +
 	"+zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank +zscore"
 
-// What a user needs beside [LeastCommands]: for go-redis to work, and for notices.
+// What a user needs beside [LeastCommands] for go-redis to work.
 const (
 	// ClusterCommands let a redis.ClusterClient find the nodes of a cluster, and
 	// learn once what commands there are: refused, it asks again at every call.
 	ClusterCommands = "+cluster|slots +command"
 	// RingCommands let a redis.Ring see which shards are alive.
 	RingCommands = "+ping"
-	// NoticeCommands let a limiter with notices send and hear them. A user also needs
-	// the channels of [ChannelsWithPrefix].
-	NoticeCommands = "+publish +subscribe +unsubscribe +ping"
 )
 
 // KeysOf is the part of an ACL rule that gives access to the limiter called
@@ -151,10 +148,6 @@ func KeysOf(name string) string {
 // KeysWithPrefix is the part of an ACL rule that gives access to all limiters
 // whose names start with prefix, which has no brace in it.
 func KeysWithPrefix(prefix string) string { return "~" + prefix + "* ~{" + prefix + "*" }
-
-// ChannelsWithPrefix is the part of an ACL rule that gives access to the notices of
-// all limiters whose names start with prefix, which has no brace in it.
-func ChannelsWithPrefix(prefix string) string { return "resetchannels &{" + prefix + "*" }
 
 var users atomic.Int64
 

@@ -170,7 +170,7 @@ func (c *proxyConn) answers() {
 }
 
 // first returns the action of the request that the server answers, if it is
-// one: a subscriber gets messages without asking.
+// one: a server may push messages that no one asked for.
 func (c *proxyConn) first(push bool) (a Action, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

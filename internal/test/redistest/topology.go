@@ -59,8 +59,8 @@ var (
 
 // Client returns a client of the topology that RRL_TOPOLOGY names, of servers that all
 // tests of this binary share; the same holds as for [Redis]. With an ACL, the limiters that
-// are given this client act as the user who may do least (they use Process, Pipeline and
-// Subscribe), while the test's own look-ups by the other methods are not restricted.
+// are given this client act as the user who may do least (they use Process and Pipeline),
+// while the test's own look-ups by the other methods are not restricted.
 func Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	rdb := topologyClient(t)
@@ -127,7 +127,7 @@ func sharedBy[S any](t testing.TB, start func() (S, error)) S {
 func withLeastRights(t testing.TB, server *Server) *limitedClient {
 	t.Helper()
 	prefix := namePrefix(t)
-	limited := AddUser(t, server, nil, LeastCommands, KeysWithPrefix(prefix), NoticeCommands, ChannelsWithPrefix(prefix))
+	limited := AddUser(t, server, nil, LeastCommands, KeysWithPrefix(prefix))
 	return &limitedClient{UniversalClient: server.Client(t, nil), limited: limited}
 }
 
@@ -143,10 +143,6 @@ func (c *limitedClient) Process(ctx context.Context, cmd redis.Cmder) error {
 }
 
 func (c *limitedClient) Pipeline() redis.Pipeliner { return c.limited.Pipeline() }
-
-func (c *limitedClient) Subscribe(ctx context.Context, channels ...string) *redis.PubSub {
-	return c.limited.Subscribe(ctx, channels...)
-}
 
 func (c *limitedClient) AddHook(hook redis.Hook) {
 	c.UniversalClient.AddHook(hook)

@@ -120,7 +120,6 @@ func (a about) userName() string {
 var (
 	noCommand = regexp.MustCompile(`(?i)no permissions to run the '([^']+)' command`)
 	noKey     = regexp.MustCompile(`(?i)no permissions to access (a|one of the) keys?|can't access at least one of the keys`)
-	noChannel = regexp.MustCompile(`(?i)no permissions to access (a|one of the) channels?`)
 )
 
 // rights explains which right the user lacks.
@@ -138,8 +137,6 @@ func (a about) rights(err error) string {
 	switch {
 	case noKey.MatchString(said.Error()):
 		return fmt.Sprintf("user %q may not use these keys (NOPERM): a limiter called NAME needs ACL SETUSER %s ~NAME ~{NAME}:*; %s", user, user, all)
-	case noChannel.MatchString(said.Error()):
-		return fmt.Sprintf("user %q may not use this channel (NOPERM): ACL SETUSER %s &CHANNEL allows it; %s", user, user, all)
 	case strings.Contains(said.Error(), "user executing the script can't run this command"):
 		return fmt.Sprintf("user %q may not run a command that a limiter's script needs (NOPERM), and this server does not say which; %s", user, all)
 	case strings.HasPrefix(said.Error(), "NOPERM"):

@@ -46,7 +46,6 @@ var proofs = []proof{
 	{"PerClient", "a history of two clients came out right", "limiters of type PerClient do not work", true, (*selfTest).perClient},
 	{"other limiters", "a window, a log and a bucket came out right", "fixedwindow, slidinglog or tokenbucket do not work", true, (*selfTest).others},
 	{"wait", "WAIT returns how many replicas have the writes", "WithReplicas does not work", true, (*selfTest).wait},
-	{"notices", "SUBSCRIBE hears what PUBLISH says", "WithNotices does not work: refusals end at the moment that the server named", true, (*selfTest).notices},
 	{"slots", "a limiter's keys share a slot, and others' are refused", "limiters fail, or are spread over servers", false, (*selfTest).slots},
 }
 

@@ -263,25 +263,6 @@ func (t *selfTest) wait(ctx context.Context) error {
 	return nil
 }
 
-func (t *selfTest) notices(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, testPatience/2)
-	defer cancel()
-	channel := "{" + t.name + "}:changed"
-	subscription := t.rdb.Subscribe(ctx, channel)
-	defer func() { _ = subscription.Close() }()
-	if _, err := subscription.Receive(ctx); err != nil {
-		return fmt.Errorf("SUBSCRIBE: %w", err)
-	}
-	if err := t.rdb.Publish(ctx, channel, "heard").Err(); err != nil {
-		return fmt.Errorf("PUBLISH: %w", err)
-	}
-	message, err := subscription.ReceiveMessage(ctx)
-	if err != nil {
-		return fmt.Errorf("a message was not heard within %v: %w", testPatience/2, err)
-	}
-	return same("the message", message.Payload, "heard")
-}
-
 func (t *selfTest) slots(ctx context.Context) error {
 	client, is := t.rdb.(*redis.ClusterClient)
 	if !is {
