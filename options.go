@@ -237,14 +237,13 @@ func (l *RateLimiter) checkLease() error {
 	return nil
 }
 
-// WithRefusalCache remembers refusals: the handle does not ask an exhausted limiter again before the
-// time that the server named. It applies to Take, TakeUpTo and TryAcquire with a timeout of 0 or less,
+// WithRefusalCache remembers refusals: the handle asks an exhausted limiter again at the time that the
+// server named, or before, after a 64th of the wait: between a second and a minute, up to a quarter of it
+// drawn. It applies to Take, TakeUpTo and TryAcquire with a timeout of 0 or less,
 // if they ask for at least as many permits as were refused. Handles do not share what they remember.
 //
-// A refusal ends early if this Client gives back permits or changes the limiter. What other programs
-// release or set is noticed at the time that the server named. A limiter with a time to live is asked at
-// the latest when half of that is over; to know it, a refusal for more than 100ms without a KeepAlive time
-// costs one more, small script call. With [WithLease] a refusal lasts up to 0.15 of the interval longer, so
+// A refusal ends early if this Client gives back permits or changes the limiter, and when half of a
+// KeepAlive time is over. With [WithLease] a refusal lasts up to 0.15 of the interval longer, so
 // that programs that share a limiter come back one after another. docs/reference.md says what Take returns
 // meanwhile.
 func WithRefusalCache() LimiterOption {

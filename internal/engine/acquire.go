@@ -90,7 +90,6 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	if a.AtLeast && q.Figures {
 		a.Decision, err = e.lookOn(ctx, l, least, before, a)
 	}
-	e.confirm(ctx, l)
 	return a.Answer, err
 }
 
@@ -106,17 +105,6 @@ func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before r
 	known.ResetAfter -= asked.Sub(a.sent)
 	l.Refusals.Note(permits, asked, before, known, a.alive())
 	return d, nil
-}
-
-// confirm makes the handle's new refusals last as long as they may.
-func (e *Engine) confirm(ctx context.Context, l *Limiter) {
-	if l.Refusals == nil {
-		return
-	}
-	l.Refusals.Confirm(func() (life time.Duration, ok bool) {
-		ms, err := e.TTL(ctx, l)
-		return script.Millis(ms), err == nil && ms != -2
-	})
 }
 
 // Peek returns the figures that a request would get, and takes nothing.

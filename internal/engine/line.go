@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
 )
 
-// line is where requests wait for permits, first come first served. It asks in passes, at the
-// time that the server named. Each pass asks for the first in line and, once that is granted, for
+// line is where requests wait for permits, first come first served. It asks in passes: at the
+// time that the server named, now and then before, and when a caller joins. Each pass asks for the first in line and, once that is granted, for
 // those behind it. While the first has asked for less than an interval, a refusal ends the pass.
 // After that each pass asks for all in line, so that a request that can't be served does not hold up
 // the rest. A pass may take several batches, one after another.
@@ -21,6 +22,7 @@ type line struct {
 	count       int
 	interval    time.Duration // the limiter's; 0 before the first refusal
 	dueAt       time.Time     // when the next pass begins; zero: at once
+	asked       time.Time     // when the last request was sent whose answer counts
 
 	pass    int
 	asking  bool // a pass is under way
@@ -108,12 +110,18 @@ func (l *line) tell(r *request, more int) {
 	}
 }
 
-// join puts a request in the line that was not sent yet. It is sent at once if it needs less than
-// was refused to those before it, and these must no longer hold it up.
-func (l *line) join(r *request) {
+// join puts a request in the line that was not sent yet. If what the line knows is older than fresh, it
+// asks, the first in line first. A request is sent at once if it needs less than was refused to those
+// before it, and these must no longer hold it up.
+func (l *line) join(r *request, fresh time.Duration) {
 	l.insert(r)
-	if l.asksForAll(r.since) && r.Permits < l.smallest {
+	switch due := l.asked.Add(fresh); {
+	case l.asksForAll(r.since) && r.Permits < l.smallest:
 		l.dueAt = time.Time{}
+	case l.asking:
+		l.nudged = l.nudged || due.Before(r.since)
+	case due.Before(l.dueAt):
+		l.dueAt = due
 	}
 	l.dueToAskAll()
 }
@@ -122,8 +130,11 @@ func (l *line) join(r *request) {
 func (l *line) enter(r *request, a answer, interval time.Duration, now time.Time) {
 	l.insert(r)
 	l.interval = interval
-	due := now.Add(a.RetryAfter)
+	due := now.Add(refusal.AskAgain(a.RetryAfter))
 	l.alive = a.alive()
+	if a.sent.After(l.asked) {
+		l.asked = a.sent
+	}
 	switch {
 	case l.asking:
 		r.pass = l.pass
@@ -198,6 +209,7 @@ func (l *line) fill(now, asked time.Time, add func(r *request, inLine bool) bool
 		l.asking, l.strict = true, !l.asksForAll(now)
 		l.blocked, l.nudged = false, false
 		l.wait, l.smallest, l.alive = 0, math.MaxInt64, time.Time{}
+		l.asked = now
 	}
 	for r := range l.all() {
 		if r.pass == l.pass {
@@ -252,7 +264,7 @@ func (l *line) settle(now time.Time) {
 			r.tell(answer{})
 		}
 	}
-	l.dueAt = now.Add(l.wait)
+	l.dueAt = now.Add(refusal.AskAgain(l.wait))
 	l.dueToLive()
 	if l.nudged {
 		l.dueAt = time.Time{}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -330,7 +331,7 @@ func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 		q.jointWaiters.due = m.sent.Add(v.keeps[i] / keepAliveShare)
 		q.mu.Unlock()
 	}
-	at := clock.Now().Add(v.wait)
+	at := clock.Now().Add(refusal.AskAgain(v.wait))
 	last := at
 	if m.deadline.Before(at) {
 		last = m.deadline

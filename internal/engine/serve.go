@@ -39,7 +39,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	case q.borrow(r):
 		r.Tell()
 	case r.Waits && q.line.count > 0:
-		q.line.join(r)
+		q.line.join(r, to.Fresh())
 		r.Wait()
 		q.next(r.since)
 	default:

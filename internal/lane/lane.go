@@ -188,6 +188,13 @@ func (l *Lane) idle() bool {
 	return l.flights+l.stuck+l.waits()+l.delayed == 0
 }
 
+// Fresh is how old an answer of the server may be that a new caller can rely on: a few round trips.
+func (l *Lane) Fresh() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(4*l.trips.Shortest(), 5*time.Millisecond)
+}
+
 // waits returns how many calls and sources wait to be sent. l.mu is held.
 func (l *Lane) waits() int { return len(l.ready) + len(l.again) + len(l.errands) }
 

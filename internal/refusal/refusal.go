@@ -3,7 +3,7 @@
 package refusal
 
 import (
-	"math"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -11,9 +11,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// unsureFor is how long a refusal lasts while the limiter's time to live is not
-// known.
-const unsureFor = 100 * time.Millisecond
+// The bounds of AskAgain.
+const (
+	share            = 64
+	soonest, longest = time.Second, time.Minute
+)
+
+// AskAgain returns how long a refusal is believed whose wait the server named: other programs free
+// permits, and don't say so. It is the wait, or if that is long a 64th of it, between a second and a
+// minute. Up to a quarter of that is drawn, so that many programs do not ask at one moment.
+func AskAgain(wait time.Duration) time.Duration {
+	base := min(max(wait/share, soonest), longest*4/5)
+	return min(wait, (base + rand.N(base/4)).Truncate(time.Millisecond)) // what servers count in
+}
 
 // Cache is what one handle remembers. A nil Cache remembers nothing.
 type Cache struct {
@@ -22,7 +32,6 @@ type Cache struct {
 	grants  *grants        // likewise
 	tries   slot           // that permits are refused
 	figures slot           // with which figures
-	reading atomic.Bool    // the time to live is being read
 }
 
 // slot holds a refusal.
@@ -34,8 +43,6 @@ type refusal struct {
 	most     int64 // the most permits that are known to be within the rate
 	sent     time.Time
 	lasts    time.Duration // from then
-	life     time.Duration // from then, for which the limiter is known to live
-	unsure   bool          // it may last longer: the limiter's time to live is not known
 	before   Moment
 	decision limit.Decision
 }
@@ -96,29 +103,21 @@ func (c *Cache) Decision(permits int64) (d limit.Decision, ok bool) {
 
 // Note remembers a refusal that was asked for at that moment; without ResetAfter
 // its figures are not all known. alive is when a caller must ask again to keep the
-// limiter alive; zero if that is not known.
+// limiter alive; zero if that needs no requests.
 func (c *Cache) Note(permits int64, sent time.Time, before Moment, d limit.Decision, alive time.Time) {
 	if c == nil || d.RetryAfter <= 0 || !c.since(&c.tries, before) {
 		return
 	}
 	a := &refusal{
-		permits: permits, most: max(permits, d.Limit), sent: sent, before: before, decision: d,
-		lasts: min(d.RetryAfter, unsureFor), unsure: d.RetryAfter > unsureFor,
+		permits: permits, most: max(permits, d.Limit), sent: sent, before: before, decision: d, lasts: AskAgain(d.RetryAfter),
 	}
-	if old := c.tries.Load(); !alive.IsZero() {
-		a.settle(alive.Sub(sent))
-	} else if c.valid(&c.tries, old) && old.life > 0 {
-		a.settle(old.life - sent.Sub(old.sent))
+	if !alive.IsZero() {
+		a.lasts = min(a.lasts, alive.Sub(sent))
 	}
 	if d.ResetAfter > 0 && c.since(&c.figures, before) {
 		c.put(&c.figures, a)
 	}
 	c.put(&c.tries, a)
-}
-
-// settle makes a refusal last as long as the limiter's time to live allows.
-func (a *refusal) settle(life time.Duration) {
-	a.life, a.unsure, a.lasts = life, false, min(a.decision.RetryAfter, life)
 }
 
 // put keeps the refusal of the fewest permits, and what is known of the rate.
@@ -135,36 +134,6 @@ func (c *Cache) put(s *slot, a *refusal) {
 		}
 		if s.CompareAndSwap(old, kept) {
 			return
-		}
-	}
-}
-
-// Confirm has new refusals last until the moment that the server named, or half
-// as long as the limiter lives: a time to live that each request starts anew must
-// not run out because no requests come. lives reads that time, below 0 if it has no
-// end; ok is false if that failed.
-func (c *Cache) Confirm(lives func() (life time.Duration, ok bool)) {
-	unsure := func(s *slot) bool {
-		a := s.Load()
-		return a != nil && a.unsure && c.valid(s, a)
-	}
-	if !unsure(&c.tries) && !unsure(&c.figures) || !c.reading.CompareAndSwap(false, true) {
-		return
-	}
-	defer c.reading.Store(false)
-	now := c.clock.Now()
-	life, ok := lives()
-	if !ok {
-		return
-	}
-	for _, s := range []*slot{&c.tries, &c.figures} {
-		if a := s.Load(); a != nil && a.unsure {
-			sure, all := *a, time.Duration(math.MaxInt64/2) // to spare for sums
-			if life >= 0 {
-				all = now.Sub(a.sent) + life/2
-			}
-			sure.settle(all)
-			s.CompareAndSwap(a, &sure)
 		}
 	}
 }

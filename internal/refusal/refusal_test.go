@@ -2,6 +2,7 @@ package refusal_test
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"testing"
@@ -18,11 +19,10 @@ import (
 // refused is what Redis says of 5 permits of 10, of which 3 are free, for a second.
 var refused = limit.Decision{Limit: 10, Remaining: 3, RetryAfter: time.Second, ResetAfter: 2 * time.Second}
 
-// noted returns a Cache that has noted refused, of a limiter that lives for ever.
+// noted returns a Cache that has noted refused.
 func noted(counts *refusal.Counts) *refusal.Cache {
 	c := counts.NewCache("key")
 	note(c, 5, refused)
-	c.Confirm(func() (time.Duration, bool) { return -1, true })
 	return c
 }
 
@@ -132,23 +132,20 @@ func TestGrantsCountFromTheFirstHandle(t *testing.T) {
 	}
 }
 
-// If the limiter's time to live is not known, or short, a refusal ends before it could keep
-// away the requests that would renew that time.
-func TestARefusalAndTheTimeToLive(t *testing.T) {
+// A refusal lasts until the time that the server named, less if that is far away, and never past the
+// time when someone must ask to keep the limiter alive.
+func TestRefusal_IsForgottenInTime(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		life  time.Duration
-		known bool
-		alive time.Duration // what the answer tells of a keep-alive time: then none is read
-		wait  time.Duration
-		lasts time.Duration
+		wait, alive, least, most time.Duration // alive: 0 if that needs no requests
 	}{
-		"none":                     {life: -1, known: true, wait: time.Second, lasts: time.Second},
-		"long":                     {life: time.Hour, known: true, wait: time.Second, lasts: time.Second},
-		"short":                    {life: time.Second, known: true, wait: time.Second, lasts: 500 * time.Millisecond},
-		"not known":                {wait: time.Second, lasts: 100 * time.Millisecond},
-		"keep alive":               {alive: 500 * time.Millisecond, wait: time.Second, lasts: 500 * time.Millisecond},
-		"keep alive, a short wait": {alive: 25 * time.Millisecond, wait: 50 * time.Millisecond, lasts: 25 * time.Millisecond},
+		"a short wait":        {wait: 50 * time.Millisecond, least: 50 * time.Millisecond, most: 50 * time.Millisecond},
+		"a minute":            {wait: time.Minute, least: time.Second, most: 1250 * time.Millisecond},
+		"an hour":             {wait: time.Hour, least: time.Hour / 64 * 4 / 5, most: time.Minute},
+		"a year":              {wait: 365 * 24 * time.Hour, least: 48 * time.Second, most: time.Minute},
+		"no end":              {wait: math.MaxInt64, least: 48 * time.Second, most: time.Minute},
+		"keep alive":          {wait: time.Hour, alive: 500 * time.Millisecond, least: 500 * time.Millisecond, most: 500 * time.Millisecond},
+		"keep alive for long": {wait: time.Second, alive: time.Minute, least: time.Second, most: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,27 +155,24 @@ func TestARefusalAndTheTimeToLive(t *testing.T) {
 					alive = time.Now().Add(row.alive)
 				}
 				c.Note(5, time.Now(), c.Now(), d, alive)
-				c.Confirm(func() (time.Duration, bool) {
-					assert.Zero(t, row.alive, "the time to live is read")
-					return row.life, row.known
-				})
-				lasts(t, c, row.lasts)
+				time.Sleep(row.least - time.Nanosecond)
+				assert.True(t, c.Refuses(5))
+				time.Sleep(row.most - row.least + time.Nanosecond)
+				assert.False(t, c.Refuses(5))
+				assert.False(t, figures(c))
 			})
 		})
 	}
 }
 
-func TestTheTimeToLiveIsReadOnce(t *testing.T) {
+// Programs that were refused at one moment do not ask again at one moment.
+func TestAskAgain_IsSpread(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := noted(&refusal.Counts{})
-		note(c, 5, refused)
-		c.Confirm(func() (time.Duration, bool) {
-			t.Error("it was read again")
-			return 0, false
-		})
-		lasts(t, c, time.Second)
-	})
+	moments := make(map[time.Duration]bool)
+	for range 1000 {
+		moments[refusal.AskAgain(time.Hour).Truncate(100*time.Millisecond)] = true
+	}
+	assert.Greater(t, len(moments), 50)
 }
 
 func TestFiguresThatAreNotAllKnown(t *testing.T) {

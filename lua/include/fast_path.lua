@@ -93,6 +93,13 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
       local wait = oldest[2] + interval_text - now_text
       local a, b, c, d = string.byte(first, 18, 21)
       if wait >= 1 and value + a + b * 256 + c * 65536 + d * 16777216 >= most then
+        -- Shorter waits are not believed for longer than a second or so anyway.
+        if wait > 64000 then
+          local life = call('PTTL', config_key)
+          if life >= 0 and life < wait then
+            wait = math.max(1, life)
+          end
+        end
         return -wait
       end
     end

@@ -4,9 +4,11 @@
 -- are free, if no one takes or releases any: until enough of the rows, which are the
 -- oldest, have run out, if left are free now. It is negative if more rows are in use
 -- than these, and the interval if there are none: by then all is free. ends is nil or
--- the ms until a window ends, which frees all.
+-- the ms until a window ends, which frees all. No wait is longer than the limiter lives,
+-- if requests don't keep it alive.
 local function append_waits(config, answer, refused, rows, left, now, ends)
   rows = ends and {} or rows
+  local life = config.keep > 0 and -1 or redis.call('PTTL', KEYS[config.at + 1])
   -- The permits of the rows are summed up once, for all sizes.
   local sums, freed = {}, 0
   for i, row in ipairs(rows) do
@@ -30,6 +32,9 @@ local function append_waits(config, answer, refused, rows, left, now, ends)
       if low > #sums then
         wait = -wait
       end
+    end
+    if life >= 0 and math.abs(wait) > life then
+      wait = math.max(1, life)
     end
     answer[#answer + 1] = wait
   end

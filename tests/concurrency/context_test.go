@@ -111,9 +111,10 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 	// The line's own timer asks again for a waiter, whose context may end then.
 	"a context that ends while the line asks": {limitertest.Every(2, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 2)
-		letGo := s.Hold(t, lua.Acquire, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone, kept := s.StartAcquire(ctx, 1), s.StartAcquire(t.Context(), 1)
+		s.Until(100 * ms)
+		letGo := s.Hold(t, lua.Acquire, 1)
 		s.Until(1200 * ms)
 		assert.Equal(t, "waits", kept.Outcome(), "the answer is held")
 		cancel()
@@ -164,6 +165,7 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 		head := s.StartAcquire(t.Context(), 10)
 		s.Until(30 * time.Second)
 		limitertest.MustAcquire(t, s.Other, 1)
+		s.Until(time.Minute - ms)
 		round := s.Hold(t, lua.Acquire, 1)
 		s.Until(60500 * ms)
 		ctx, cancel := context.WithCancel(t.Context())

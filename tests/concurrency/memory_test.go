@@ -78,7 +78,7 @@ func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
 		bubbles(t, grants, func(t *testing.T, grant func(t *testing.T, s *refusalScene)) {
 			s := newFiguresScene(t, kind)
-			s.Until(4 * time.Second)
+			s.Until(3500 * ms)
 			grant(t, s)
 			s.remembers(t, 5)
 			d := s.exact(t, 5)
@@ -226,8 +226,8 @@ func TestTakeFromMemoryBesideOtherLimiters(t *testing.T) {
 	})
 }
 
-// New figures cost one call: the time to live is known from the first.
-func TestTakeFromMemoryReadsTheTimeToLiveOnce(t *testing.T) {
+// New figures cost one call.
+func TestTakeFromMemory_CostsOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFiguresScene(t, rratelimiter.Overall)
@@ -237,7 +237,7 @@ func TestTakeFromMemoryReadsTheTimeToLiveOnce(t *testing.T) {
 			mustTake(t, s.RateLimiter, 5)
 			assert.Equal(t, before+1, s.Sent.Scripts())
 		}
-		s.Until(6*time.Second - 1)
+		s.Until(s.Now() + time.Second - 1)
 		s.remembers(t, 5)
 	})
 }

@@ -71,7 +71,7 @@ func TestTryAcquireWaitsUpToItsTimeout(t *testing.T) {
 					c := s.Go(func() (bool, error) { return wait(context(t.Context()), f, 1, row.timeout) })
 					s.Until(forever)
 					assert.Equal(t, row.want, c.Outcome())
-					assert.LessOrEqual(t, s.Sent.Scripts(), 2, "it asks at first and when the server said")
+					assert.LessOrEqual(t, s.Sent.Scripts(), 3, "it asks at first, after a second and when the server said")
 				})
 			})
 		})
@@ -171,7 +171,7 @@ func TestDefectTheWaitIsThatForOnePermit(t *testing.T) {
 		sent, start := limitertest.CountCommands(rdb), time.Now()
 		require.NoError(t, l.Acquire(t.Context(), 5))
 		assert.Equal(t, 9*time.Second, time.Since(start))
-		assert.LessOrEqual(t, sent.Scripts(), 2, "no question for each permit")
+		assert.LessOrEqual(t, sent.Scripts(), 11, "at first, about once a second, and when the server said")
 	})
 }
 
@@ -309,8 +309,8 @@ func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 			assert.True(t, ok)
 			assert.Equal(t, time.Minute, time.Since(start))
 		})
-		// Each asks at first and at last, and some of those who wake at once both ask.
-		assert.LessOrEqual(t, sent.Scripts(), 3*callers+2*60+10, "one asks for all")
+
+		assert.LessOrEqual(t, sent.Scripts(), 63*callers+120, "about once a second")
 	})
 }
 
@@ -350,12 +350,12 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 		cfg    rratelimiter.Config
 		other  bool // another program does it
 		remove change
-		at     time.Duration
+		by     time.Duration
 	}
 	bubbles(t, map[string]row{
 		"deleted by its Client":           {alive(rratelimiter.Overall, 1, 10*time.Second), false, deleteIt, time.Second},
-		"deleted by another program":      {alive(rratelimiter.Overall, 1, 10*time.Second), true, deleteIt, 5 * time.Second},
-		"given an end by another program": {limitertest.Every(1, 10*time.Second), true, expireIt(2 * time.Second), 10 * time.Second},
+		"deleted by another program":      {alive(rratelimiter.Overall, 1, 10*time.Second), true, deleteIt, 2250 * ms},
+		"given an end by another program": {limitertest.Every(1, 10*time.Second), true, expireIt(2 * time.Second), 4250 * ms},
 	}, func(t *testing.T, row row) {
 		s := limitertest.NewScene(t, row.cfg)
 		beside := s.Client.RateLimiter(limitertest.Besides(s.Name()))
@@ -373,8 +373,12 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 		}
 		require.NoError(t, row.remove(t.Context(), s.Client, l))
 		s.Until(20 * time.Second)
-		failed(t, rratelimiter.ErrNotInitialized, row.at, all...)
-		assert.LessOrEqual(t, s.Sent.Scripts()-before, 8, "no polling")
+		for _, c := range all {
+			end, _ := c.Ended()
+			require.ErrorIs(t, end.Err, rratelimiter.ErrNotInitialized)
+			assert.LessOrEqual(t, end.At, row.by)
+		}
+		assert.LessOrEqual(t, s.Sent.Scripts()-before, 14, "about one question a second")
 	})
 }
 
@@ -382,15 +386,15 @@ func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
 	t.Parallel()
 	cfg := alive(rratelimiter.Overall, 1, 10*time.Second)
 	type row struct {
-		defaults [2]bool // of the first in line, and the second
-		want     [2]string
-		own      bool // their Client deletes it
+		defaults [2]bool          // of the first in line, and the second
+		after    [2]time.Duration // their grants, after the limiter is made; below 0: it is not there
+		own      bool             // their Client deletes it
 	}
 	bubbles(t, map[string]row{
-		"both":            {[2]bool{true, true}, [2]string{"true at 5s", "true at 15s"}, false},
-		"the first":       {[2]bool{true, false}, [2]string{"true at 5s", "true at 15s"}, false},
-		"the second":      {[2]bool{false, true}, [2]string{"", "true at 5s"}, false},
-		"by their Client": {[2]bool{true, true}, [2]string{"true at 1s", "true at 11s"}, true},
+		"both":            {[2]bool{true, true}, [2]time.Duration{0, 10 * time.Second}, false},
+		"the first":       {[2]bool{true, false}, [2]time.Duration{0, 10 * time.Second}, false},
+		"the second":      {[2]bool{false, true}, [2]time.Duration{-1, 0}, false},
+		"by their Client": {[2]bool{true, true}, [2]time.Duration{0, 10 * time.Second}, true},
 	}, func(t *testing.T, row row) {
 		s := limitertest.NewScene(t, alive(rratelimiter.Overall, 2, 10*time.Second))
 		limitertest.MustAcquire(t, s.RateLimiter, 2)
@@ -411,15 +415,22 @@ func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
 		deleted, err := l.Delete(t.Context())
 		require.NoError(t, err)
 		assert.True(t, deleted)
-		s.Until(14 * time.Second)
+		s.Until(10 * time.Second)
 		assert.Equal(t, cfg, configOf(t, plain))
 		s.Until(20 * time.Second)
+		made := time.Second
 		for i, c := range all {
-			if row.want[i] == "" {
-				c.RequireEnd(t, rratelimiter.ErrNotInitialized, 5*time.Second)
+			end, _ := c.Ended()
+			if !row.own && i == 0 {
+				made = end.At
+				assert.LessOrEqual(t, made, 2250*ms, "a line asks about once a second")
+			}
+			if row.after[i] < 0 {
+				require.ErrorIs(t, end.Err, rratelimiter.ErrNotInitialized)
 				continue
 			}
-			assert.Equal(t, row.want[i], c.Outcome())
+			assert.True(t, end.Ok)
+			assert.Equal(t, made+row.after[i], end.At)
 		}
 	})
 }

@@ -411,10 +411,11 @@ func TestCorruptMembersSideBySide(t *testing.T) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		d := newDamaged(t, rdb, rratelimiter.Overall)
 		require.NoError(t, rdb.Del(t.Context(), d.permits).Err())
+		require.NoError(t, rdb.Expire(t.Context(), d.keys.Config, time.Hour).Err(), "no wait is longer than the limiter lives")
 		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {
 			addMember(t, d, time.Duration(50-10*i)*time.Minute, limitertest.NewMember(t, layout, uint32(i+1)))
 		}
-		require.NoError(t, rdb.Set(t.Context(), d.value, 0, redis.KeepTTL).Err())
+		require.NoError(t, rdb.Set(t.Context(), d.value, 0, time.Hour).Err())
 		for permits, wait := range map[int64]int{1: 10, 2: 20, 3: 20, 4: 30, 6: 30, 7: 40, 10: 40} {
 			decision := limitertest.Take(t, d.limiter, permits)
 			assert.False(t, decision.Granted)
