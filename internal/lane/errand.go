@@ -174,22 +174,24 @@ func (e *errand) unsent() {
 	}
 }
 
-// takeErrands appends calls of errands to those of a flight, up to room in all. l.mu is held.
+// takeErrands appends calls of errands to those of a flight, up to room in all. A call that is not repeated
+// has more time for its one attempt, and would leave calls beside it that are none for a second: those of
+// the other kind are first in the next flight. l.mu is held.
 func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
-	n := 0
+	n, others := 0, 0
 	for ; n < len(l.errands) && len(calls) < room; n++ {
 		e := l.errands[n]
-		if e.State == Answered {
-			continue
+		switch {
+		case e.State == Answered:
+		case len(calls) > 0 && e.call.Repeat != calls[0].Repeat:
+			l.errands[others] = e
+			others++
+		default:
+			calls = append(calls, &e.call)
 		}
-		if len(calls) > 0 && e.call.Repeat != calls[0].Repeat {
-			// A call that is not repeated has more time for its one attempt, and would leave the others
-			// none for a second.
-			break
-		}
-		calls = append(calls, &e.call)
 	}
-	l.errands = dropped(l.errands, n)
+	copy(l.errands[n-others:n], l.errands[:others])
+	l.errands = dropped(l.errands, n-others)
 	return calls
 }
 

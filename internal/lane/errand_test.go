@@ -56,6 +56,29 @@ func TestErrandsGoTogether(t *testing.T) {
 	})
 }
 
+// Calls that are repeated and calls that are not go in flights of their own, however they come.
+func TestErrands_OfTwoKindsGoTogether(t *testing.T) {
+	t.Parallel()
+	onRig(t, &flights{trip: 100 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
+		const errands = 4000
+		start := time.Now()
+		for i := range errands {
+			r.Add(1)
+			c := errandOf(i)
+			c.Repeat = i%2 == 0
+			r.lane.Start(t.Context(), c, func(_ any, err error) {
+				assert.NoError(t, err)
+				r.Done()
+			})
+		}
+		asked := time.Now()
+		r.mustAsk(t, errands)
+		assert.LessOrEqual(t, time.Since(asked), 2*r.trip)
+		r.Wait()
+		assert.LessOrEqual(t, time.Since(start), 8*r.trip)
+	})
+}
+
 // A call that is not repeated has the time of a call for its one attempt. Decisions beside
 // it are repeated after a third of that nevertheless.
 func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {

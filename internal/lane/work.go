@@ -79,7 +79,11 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		if n > 0 {
 			f.wave, l.wave = l.wave, nil
 		}
+		start := l.start() // for what this one has no room for
 		l.mu.Unlock()
+		if start {
+			l.dispatch(task{})
+		}
 
 		now := time.Now()
 		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) || c.errand != nil && !c.errand.departs() })

@@ -150,3 +150,33 @@ func TestLine_OfSeveralKindsIsServedTogether(t *testing.T) {
 		require.NoError(t, c.Close(t.Context()))
 	})
 }
+
+// Settlements beside Releases of other limiters fail no more than each kind alone, and delay no Take.
+func TestSettle_BesideReleases(t *testing.T) {
+	t.Parallel()
+	const each, trip = 200, 100 * ms
+	synctest.Test(t, func(t *testing.T) {
+		c := rratelimiter.New(farAway(t, trip))
+		settled, released := byDefault(c, "settled", rratelimiter.PerHour(1<<40)), c.Keyed("released:", rratelimiter.PerHour(1000))
+		reservations := make([]*rratelimiter.Reservation, each)
+		together(each, func(i int) {
+			reservations[i] = reserve(t, settled, 10)
+			assert.NoError(t, granted(released.TryAcquire(t.Context(), strconv.Itoa(i), 2, 0)))
+		})
+		start := time.Now()
+		together(2*each+1, func(i int) {
+			switch {
+			case i == 2*each:
+				time.Sleep(ms)
+				mustTake(t, settled, 1)
+				assert.LessOrEqual(t, time.Since(start), 2*trip+ms)
+			case i%2 == 0:
+				assert.NoError(t, reservations[i/2].Settle(t.Context(), 5))
+			default:
+				assert.NoError(t, released.Release(t.Context(), strconv.Itoa(i/2), 1))
+			}
+		})
+		assert.LessOrEqual(t, time.Since(start), 10*trip)
+		require.NoError(t, c.Close(t.Context()))
+	})
+}
