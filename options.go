@@ -99,7 +99,7 @@ func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(
 // [ErrNotReplicated] and its permits go back. Callers that share a round trip share its WAIT.
 //
 // A refusal that shares a round trip or a connection with a grant that is not confirmed takes up to
-// wait too. A lease counts as a grant. Changes, such as SetRate and Release, do not wait for replicas.
+// wait too, and so does a change, such as SetRate or Release; neither fails. A lease counts as a grant.
 // ErrNotReplicated is no outage: WithFailure leaves it to the caller; with WithShadow the call passes.
 //
 // wait is a whole number of milliseconds, at least 1, at most a third of the call timeout, and below

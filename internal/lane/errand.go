@@ -59,9 +59,6 @@ func (l *Lane) Start(ctx context.Context, c *script.Call, then func(reply any, e
 }
 
 func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then func(reply any, err error)) *errand {
-	if l.beside != nil {
-		l = l.beside
-	}
 	e := &errand{lane: l, call: Call{Call: *c, ctx: ctx}, then: then}
 	e.call.Owner, e.call.errand = e, e
 	if e.call.Since.IsZero() {

@@ -154,9 +154,6 @@ func (l *Lane) setSilent(silent bool) {
 	if l.silent = silent; silent {
 		l.wave.End()
 	}
-	if l.of != nil {
-		return // the lane for decisions reports it
-	}
 	kind := limit.ServerAnswers
 	if silent {
 		kind = limit.ServerSilent
@@ -237,9 +234,7 @@ func (l *Lane) landed(f *flight) {
 		}
 	}
 	l.mu.Unlock()
-	if answered && l.of != nil {
-		l.of.Breaker.Heard(now.Sub(f.sent))
-	} else if answered {
+	if answered {
 		l.Breaker.Heard(now.Sub(f.sent))
 	}
 	if start {
@@ -257,7 +252,7 @@ func (l *Lane) finish(c *Call, err error) {
 	if err == nil {
 		c.Owner.Progressed()
 	}
-	l.laneFor(c, err).retry(c, backoff)
+	l.next(c, err).retry(c, backoff)
 }
 
 // failPanicked ends a call that a panic leaves in doubt.

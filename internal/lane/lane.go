@@ -137,10 +137,6 @@ type Lane struct {
 	most     int           // flights, however long the round trip
 	replicas Replicas
 
-	// If flights wait for replicas, errands use a second lane, which waits for none: its of is the
-	// lane for decisions.
-	beside, of *Lane
-
 	mu      sync.Mutex
 	flights int
 	extra   int       // of them, for errands alone: one at most
@@ -166,23 +162,14 @@ func newLane(s *Lanes, master *redis.Client) *Lane {
 	if pool == 0 {
 		pool = unknownPool
 	}
-	lane := func() *Lane {
-		l := &Lane{lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
-		l.Breaker.Clock, l.Breaker.Slack = s.conn.Clock(), s.replicas.Wait
-		return l
+	l := &Lane{
+		lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), replicas: s.replicas, parked: make(chan task),
 	}
-	l := lane()
-	if l.replicas = s.replicas; l.replicas.Count > 0 {
-		l.beside = lane()
-		l.beside.of = l
-	}
+	l.Breaker.Clock, l.Breaker.Slack = s.conn.Clock(), s.replicas.Wait
 	return l
 }
 
 func (l *Lane) idle() bool {
-	if l.beside != nil && !l.beside.idle() {
-		return false
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.flights+l.stuck+l.waits()+l.delayed == 0

@@ -96,9 +96,9 @@ func (l *Lane) keepUp(short error) {
 	l.lanes.observer.Happened(e)
 }
 
-// laneFor returns the lane by which a call continues that was not answered. If flights go past a
-// cluster's client, only this finds out that the key has moved.
-func (l *Lane) laneFor(c *Call, err error) *Lane {
+// next returns the lane by which a call goes on. Flights that wait for replicas go past a cluster's
+// client, so only this finds out that a key has moved.
+func (l *Lane) next(c *Call, err error) *Lane {
 	if l.replicas.Count == 0 || err == nil || l.conn.Single() {
 		return l
 	}

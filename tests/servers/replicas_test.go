@@ -98,7 +98,7 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 	limitertest.MustRefuse(t, l, 7)
 
 	close(r.silent)
-	require.NoError(t, owed.Settle(t.Context(), 2), "settlements do not wait for replicas")
+	require.NoError(t, owed.Settle(t.Context(), 2), "a settlement needs no replicas")
 	for name, call := range map[string]func(ctx context.Context) error{
 		"TryAcquire": func(ctx context.Context) error { return limitertest.Second(l.TryAcquire(ctx, 1, 0)) },
 		"Acquire":    func(ctx context.Context) error { return l.Acquire(ctx, 2) },
