@@ -208,6 +208,17 @@ func TestInputNames(t *testing.T) {
 	})
 }
 
+// The longest timeout is none, also while a limiter gets its rate.
+func TestTryAcquire_LongestTimeoutOfALimiterWithARate(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewHandle(t, rdb, rratelimiter.WithRate(rratelimiter.PerDay(1)))
+		granted, err := l.TryAcquire(t.Context(), 1, math.MaxInt64)
+		require.NoError(t, err)
+		assert.True(t, granted)
+	})
+}
+
 func TestInputOptions(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {

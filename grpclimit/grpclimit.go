@@ -121,7 +121,7 @@ func (g *gate) askOn(ctx context.Context, call Call, parts string, n int64) ask.
 	for {
 		q := g.ask(ctx, call, parts, n)
 		q.Start = start
-		waits := g.wait && !g.Shadow && q.State == ask.Refused && q.Decision.Limit > 0
+		waits := g.wait && !g.Shadow && q.State == ask.Refused && !ask.Never(q.Decision)
 		if !waits || !pause(ctx, q.Decision.RetryAfter) {
 			return q
 		}

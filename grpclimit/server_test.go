@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -417,6 +418,7 @@ func TestWithWaitRefusesWhereWaitingDoesNotHelp(t *testing.T) {
 	for name, limiter := range map[string]limit.Limiter{
 		"a limit of 0": middlewaretest.Budget(0, time.Minute),
 		"no time":      middlewaretest.Says(limit.Decision{Limit: 1}, nil),
+		"never":        middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: math.MaxInt64}, nil),
 		"too costly":   middlewaretest.Says(limit.Decision{}, limit.ErrPermitsExceedRate),
 	} {
 		synctest.Test(t, func(t *testing.T) {

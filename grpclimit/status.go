@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -75,7 +76,7 @@ func (g *gate) exhausted(subject string, d limit.Decision) *refusal {
 	failure := quota(subject, d.Limit, fmt.Sprintf("the limit is %d", d.Limit))
 	info := g.info(ReasonExceeded, d)
 	info.Metadata["remaining"] = strconv.FormatInt(max(0, d.Remaining), 10)
-	if d.RetryAfter <= 0 || d.Limit <= 0 {
+	if d.RetryAfter <= 0 || ask.Never(d) {
 		return &refusal{detailed("rate limit exceeded", failure, info), never}
 	}
 	info.Metadata["retryAfter"] = strconv.FormatFloat(d.RetryAfter.Seconds(), 'f', -1, 64) + "s"

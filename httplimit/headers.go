@@ -123,7 +123,7 @@ func writeLegacy(h http.Header, results []result) {
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(d.Limit, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(max(0, d.Remaining), 10))
 	if wait := tightest.wait(); wait > 0 || d.Granted {
-		reset := time.Now().Add(wait + time.Second - 1)
+		reset := time.Now().Add(wait).Add(time.Second - 1) // wait may be too long for a sum
 		h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
 	}
 }
@@ -171,7 +171,7 @@ func (r *result) wait() time.Duration {
 
 // hopeless reports whether no waiting turns the refusal into a grant.
 func (r *result) hopeless() bool {
-	return r.State == ask.TooCostly || r.State == ask.Refused && r.Decision.Limit <= 0
+	return r.State == ask.TooCostly || r.State == ask.Refused && ask.Never(r.Decision)
 }
 
 // seconds rounds up, so that a client that waits that long does not come too early.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -344,7 +345,8 @@ func TestHeaderText(t *testing.T) {
 		{"refused", minute, d{Limit: 5, Remaining: 1, RetryAfter: sec, ResetAfter: minute}, `"refused";q=5;w=60`, `"refused";r=1;t=1`, "1"},
 		{"refused", minute, d{Limit: 5, RetryAfter: sec + 1, ResetAfter: minute}, `"refused";q=5;w=60`, `"refused";r=0;t=2`, "2"},
 		{"soon", minute, d{Limit: 5, ResetAfter: minute}, `"soon";q=5;w=60`, `"soon";r=0;t=1`, "1"},
-		{"far", minute, d{Limit: 5, RetryAfter: math.MaxInt64}, `"far";q=5;w=60`, `"far";r=0;t=9223372037`, "9223372037"},
+		{"far", minute, d{Limit: 5, RetryAfter: math.MaxInt64 - 1}, `"far";q=5;w=60`, `"far";r=0;t=9223372037`, "9223372037"},
+		{"never", minute, d{Limit: 5, RetryAfter: math.MaxInt64}, `"never";q=5;w=60`, `"never";r=0`, ""},
 		{"zero", 0, d{}, `"zero";q=0`, `"zero";r=0`, ""},
 		{"below", minute, d{Limit: 5, Remaining: -1, RetryAfter: -1}, `"below";q=5;w=60`, `"below";r=0;t=1`, "1"},
 	} {
@@ -424,6 +426,9 @@ func TestLegacyHeaders(t *testing.T) {
 		h = ask(limit.Decision{Limit: 10, RetryAfter: time.Second}, limit.Decision{Limit: 20, RetryAfter: time.Minute})
 		assert.Equal(t, "20", h.Get("X-RateLimit-Limit"), "the longest refusal")
 
+		h = ask(limit.Decision{Limit: 10, RetryAfter: math.MaxInt64 - 1}, limit.Decision{Granted: true, Limit: 20})
+		assert.Equal(t, math.MaxInt64*time.Nanosecond, time.Until(time.Unix(integer(t, h.Get("X-RateLimit-Reset")), 0)), "in centuries, not before 1970")
+
 		h = ask(limit.Decision{}, limit.Decision{Granted: true, Limit: 20})
 		assert.Equal(t, "0", h.Get("X-RateLimit-Limit"))
 		assert.NotContains(t, h, http.CanonicalHeaderKey("X-RateLimit-Reset"), "it never will be")
@@ -450,11 +455,16 @@ func TestHeadersOfAnyDecision(t *testing.T) {
 		limits := members(t, w.Header(), "RateLimit")
 		require.Len(rt, limits, len(all))
 		require.Len(rt, members(t, w.Header(), "RateLimit-Policy"), len(all))
+		never := slices.ContainsFunc(all, func(d limit.Decision) bool { return !d.Granted && d.RetryAfter == math.MaxInt64 })
 		for i, d := range all {
 			if d.Granted {
 				continue
 			}
 			require.Equal(rt, http.StatusTooManyRequests, w.Code)
+			if never {
+				assert.Empty(rt, w.Header().Get("Retry-After"))
+				continue
+			}
 			retry := integer(t, w.Header().Get("Retry-After"))
 			assert.GreaterOrEqual(rt, float64(retry), d.RetryAfter.Seconds())
 			assert.GreaterOrEqual(rt, retry, limits[i].Params["t"])

@@ -1,9 +1,11 @@
 package httplimit_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -185,12 +187,13 @@ func TestTransportWaits(t *testing.T) {
 	const second, ms = time.Second, time.Millisecond
 	late, gone := context.DeadlineExceeded, context.Canceled
 	for name, c := range map[string]struct {
-		opts  []httplimit.Option
-		in    time.Duration // the request's deadline; below 0, when its caller goes
-		took  time.Duration
-		err   error
-		retry time.Duration
-		text  string
+		opts   []httplimit.Option
+		answer time.Duration // the limiter's RetryAfter if that is not a second
+		in     time.Duration // the request's deadline; below 0, when its caller goes
+		took   time.Duration
+		err    error
+		retry  time.Duration
+		text   string
 	}{
 		"for ever":    {took: 3 * second},
 		"long enough": {in: 5 * second, took: 3 * second},
@@ -198,15 +201,17 @@ func TestTransportWaits(t *testing.T) {
 		"the caller goes": {
 			in: -1500 * ms, took: 1500 * ms, err: gone, retry: 500 * ms, text: `1.5s for 1 permit of "upstream:api.example.org"`,
 		},
-		"WithWait":         {opts: wait(1999 * ms), took: second, retry: second, text: "longer than WithWait"},
-		"WithWait of more": {opts: wait(3 * second), took: 3 * second},
-		"WithWait of 0":    {opts: wait(0), retry: second, text: "longer than WithWait"},
-		"shadow":           {opts: []httplimit.Option{httplimit.WithShadow()}},
+		"WithWait":          {opts: wait(1999 * ms), took: second, retry: second, text: "longer than WithWait"},
+		"WithWait of more":  {opts: wait(3 * second), took: 3 * second},
+		"WithWait of 0":     {opts: wait(0), retry: second, text: "longer than WithWait"},
+		"of centuries":      {answer: math.MaxInt64 - 1, opts: wait(5 * second), retry: math.MaxInt64 - 1, text: "longer than WithWait"},
+		"for what never is": {answer: math.MaxInt64, text: "waiting does not help"},
+		"shadow":            {opts: []httplimit.Option{httplimit.WithShadow()}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			start, recorder := time.Now(), &limitertest.Recorder{}
 			limiter := &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
-				return limit.Decision{Granted: time.Since(start) >= 3*second, Limit: 1, RetryAfter: second}, nil
+				return limit.Decision{Granted: time.Since(start) >= 3*second, Limit: 1, RetryAfter: cmp.Or(c.answer, second)}, nil
 			}}
 			ctx, cancel := context.WithCancel(t.Context())
 			if c.in > 0 {

@@ -126,7 +126,7 @@ func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 	if end, ok := w.ctx.Deadline(); ok && time.Until(end) <= d {
 		return d, context.DeadlineExceeded
 	}
-	if w.maxWait >= 0 && time.Since(w.start)+d > w.maxWait {
+	if w.maxWait >= 0 && d > w.maxWait-time.Since(w.start) { // d may be too long for a sum
 		return d, errMaxWait
 	}
 	end := time.Now().Add(d)

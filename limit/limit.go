@@ -22,7 +22,8 @@ type Decision struct {
 	Remaining int64
 
 	// RetryAfter is how long it takes until the same request could pass, if other
-	// requests take no permits meanwhile. 0 when Granted.
+	// requests take no permits meanwhile. 0 when Granted. The longest Duration stands for
+	// never, as InfDuration does in golang.org/x/time/rate.
 	RetryAfter time.Duration
 
 	// ResetAfter is how long it takes until the limiter is full again, if no permits are

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -151,6 +152,9 @@ func (q *Question) fail(ctx context.Context) {
 func tooCostly(err error) bool {
 	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
 }
+
+// Never reports whether no waiting turns a refusal into a grant.
+func Never(d limit.Decision) bool { return d.Limit <= 0 || d.RetryAfter == math.MaxInt64 }
 
 // Report reports the outcome of the question to the observer, for the middleware of that name.
 func (q *Question) Report(ctx context.Context, middleware string, n int64) {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"testing"
 	"time"
@@ -135,6 +136,19 @@ func TestAnswersAreThoseOfRequestsTakenOneByOne(t *testing.T) {
 		o.Taken = free
 		assert.Equal(t, want, toldBy(tell(batchOf(t, requests), o)))
 	})
+}
+
+// Leaked permits are looked for once an interval, and an interval may end after the last time that
+// Unix nanoseconds can hold.
+func TestLimiter_AuditOfTheLongestIntervalIsNotDueAtOnce(t *testing.T) {
+	t.Parallel()
+	l, now := &Limiter{}, time.Now()
+	assert.True(t, l.auditDue(now))
+	l.auditDone(now, script.Millis(math.MaxInt64))
+	assert.False(t, l.auditDue(now.Add(time.Hour)))
+	l.auditDone(now, time.Minute)
+	assert.False(t, l.auditDue(now.Add(time.Minute-time.Microsecond)))
+	assert.True(t, l.auditDue(now.Add(time.Minute)))
 }
 
 func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {

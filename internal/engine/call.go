@@ -131,7 +131,7 @@ func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration
 	var late <-chan time.Time
 	start := time.Now()
 	if timeout > 0 {
-		late = time.After(timeout + e.grace)
+		late = time.After(start.Add(timeout).Add(e.grace).Sub(start)) // timeout may be too long for a sum
 	}
 	looked := l.Want.begin(func() error { return e.giveRate(context.WithoutCancel(ctx), l) })
 	select {

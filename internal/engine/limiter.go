@@ -25,7 +25,7 @@ type Limiter struct {
 	Refusals *refusal.Cache // nil if they are not remembered
 
 	prefetched     handleLease
-	audit          atomic.Int64                // when leaked permits are next looked for, Unix ns
+	audit          atomic.Int64                // when leaked permits are next looked for, Unix µs: an interval may last for centuries
 	compared       atomic.Int64                // when the default is next compared with the limiter's, Unix ns
 	interval       atomic.Int64                // as the last audit found it, ns
 	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members
@@ -34,10 +34,10 @@ type Limiter struct {
 
 // auditDue reports whether it is time to look for leaked permits. That costs the server more than
 // a plain refusal, so once an interval is enough.
-func (l *Limiter) auditDue(now time.Time) bool { return now.UnixNano() >= l.audit.Load() }
+func (l *Limiter) auditDue(now time.Time) bool { return now.UnixMicro() >= l.audit.Load() }
 
 func (l *Limiter) auditDone(now time.Time, interval time.Duration) {
-	l.audit.Store(now.Add(interval).UnixNano())
+	l.audit.Store(now.Add(interval).UnixMicro())
 	l.interval.Store(int64(interval))
 }
 

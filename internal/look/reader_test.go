@@ -109,6 +109,9 @@ func TestWhatIsFree(t *testing.T) {
 		limitertest.AddGrants(t, rdb, set, time.Second*3, 3, 1)
 		value, _ = limiter("window")
 		require.NoError(t, rdb.Set(ctx, value, 2, time.Minute).Err())
+		value, _ = limiter("long") // a window of a limiter whose interval exceeds a time.Duration
+		require.NoError(t, rdb.HSet(ctx, prefix+":long", "interval", int64(1e13)).Err())
+		require.NoError(t, rdb.Set(ctx, value, 2, time.Minute).Err())
 		value, _ = limiter("bad")
 		require.NoError(t, rdb.Set(ctx, value, "many", 0).Err())
 		value, set = limiter("types")
@@ -126,8 +129,13 @@ func TestWhatIsFree(t *testing.T) {
 		}
 		assert.Equal(t, map[string]string{
 			"new": "10 free, 0.0/s", "used": "6 free, 4.0/s", "idle": "10 free, 0.0/s", "lost": "7 free, 0.0/s",
-			"window": "2 free, 0.0/s", "bad": "? free, 0.0/s", "types": "? free, 0.0/s",
+			"window": "2 free, 0.0/s", "long": "2 free, 0.0/s", "bad": "? free, 0.0/s", "types": "? free, 0.0/s",
 		}, got)
+		for _, name := range []string{"window", "long"} {
+			found, err := Inspect(ctx, rdb, prefix+":"+name, nil)
+			require.NoError(t, err)
+			assert.True(t, found.States[0].Window, name)
+		}
 	})
 }
 

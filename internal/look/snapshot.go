@@ -48,7 +48,7 @@ func (s *snapshot) isWindow(interval time.Duration) bool {
 	if s.value.kind != "string" || s.value.ttl < 0 || s.value.ttl > interval {
 		return false
 	}
-	later := func(k keyState) bool { return k.ttl < 0 || k.ttl > s.value.ttl+time.Second }
+	later := func(k keyState) bool { return k.ttl < 0 || k.ttl-time.Second > s.value.ttl }
 	return later(s.config) && later(s.permits)
 }
 

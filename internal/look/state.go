@@ -3,12 +3,12 @@ package look
 import (
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/holders"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // State is one pair of value and set. Nil fields are unknown.
@@ -67,7 +67,7 @@ func newState(s *snapshot, cfg *Fields, clientID *string) State {
 	st.Unreadable = s.value.wrong("string") || s.permits.wrong("zset")
 	if n, err := strconv.ParseInt(s.number, 10, 64); err == nil {
 		st.Value = &n
-		st.Window = cfg != nil && n < cfg.Rate && s.isWindow(time.Duration(cfg.IntervalMS)*time.Millisecond)
+		st.Window = cfg != nil && n < cfg.Rate && s.isWindow(script.Millis(cfg.IntervalMS))
 	}
 	allRunOut := true
 	for _, z := range s.members {

@@ -70,7 +70,7 @@ func ParseDuration(text string) (time.Duration, error) {
 
 // Millis writes milliseconds as Duration does, also more than a time.Duration can hold.
 func Millis(ms int64) string {
-	if ms > math.MaxInt64/int64(time.Millisecond) {
+	if most := math.MaxInt64 / int64(time.Millisecond); ms > most || ms < -most {
 		return strconv.FormatInt(ms, 10) + "ms"
 	}
 	return Duration(time.Duration(ms) * time.Millisecond)

@@ -43,6 +43,7 @@ func (k Kind[O, K]) testAnswers(t *testing.T) {
 			limit.Decision{Limit: 1, RetryAfter: (math.MaxInt32 + 1) * time.Millisecond},
 			nil, Answer{Refused, (math.MaxInt32 + 1) * time.Millisecond, k.figures(1, 0), ""},
 		},
+		"never":      {limit.Decision{Limit: 1, RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64}, nil, Answer{Refused, 0, k.figures(1, 0), ""}},
 		"too costly": {limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate, Answer{Refused, 0, nil, ""}},
 		"too many":   {limit.Decision{}, limit.ErrInvalidPermits, Answer{Refused, 0, nil, ""}},
 	} {

@@ -87,7 +87,7 @@ func headline(p *look.Point) string {
 	if p.Health() == look.UsedUp {
 		state = look.UsedUp.Signed() + ": "
 	}
-	text := state + fmt.Sprintf("%s, free %s, in use %d, granted %s, %s/s", words.Rate(p.Rate, time.Duration(p.IntervalMS)*time.Millisecond),
+	text := state + fmt.Sprintf("%s every %s, free %s, in use %d, granted %s, %s/s", words.Plural(p.Rate, "permit"), words.Millis(p.IntervalMS),
 		left, p.InUse, granted(p), short(p.PerSecond))
 	if p.Clients > 0 {
 		text += fmt.Sprintf("; the least free of %s", words.Plural(int64(p.Clients), "client"))

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -514,6 +515,8 @@ func TestBrokenFitsAnyScreen(t *testing.T) {
 	last.Broken, last.Free = "key {orders}:permits is not a sorted set", nil
 	assert.Equal(t, "10:20:30.0  ! broken: key {orders}:permits is not a sorted set", pointText(last))
 	assert.Equal(t, "! broken: key {orders}:permits is not a sorted set", headline(last))
+	last.Broken, last.Rate, last.IntervalMS = "", 5, math.MaxInt64
+	assert.Contains(t, headline(last), "5 permits every 9223372036854775807ms, free unknown", "an interval that exceeds a time.Duration")
 	for _, text := range hostile() {
 		last.Broken = "why: " + text
 		s := &look.Snapshot{Known: 1, Broken: 1, Limiters: []look.Limiter{last.Limiter}}

@@ -32,7 +32,7 @@ func (s *silence) over(interval time.Duration, old error) error {
 		return nil
 	}
 	lasted := time.Since(s.since).Truncate(time.Second)
-	if s.since.IsZero() || lasted < interval+patience || lasted == s.told {
+	if s.since.IsZero() || lasted-patience < interval || lasted == s.told {
 		return nil
 	}
 	s.told = lasted
