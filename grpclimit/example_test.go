@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -98,6 +99,28 @@ func ExampleWithKey() {
 	// acme OK OK
 	// acme OK ResourceExhausted
 	// umbrella OK OK
+}
+
+// Behind proxies: only what they have written into x-forwarded-for is believed.
+func ExampleClientIP() {
+	limiter, stop := limitTo(1)
+	defer stop()
+	byClient := grpclimit.ClientIP(grpclimit.ClientIPConfig{Trusted: []netip.Prefix{
+		netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"),
+	}})
+	proxy, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
+		grpclimit.UnaryServerInterceptor(limiter, grpclimit.WithKey(byClient)))})
+	defer stopServer()
+
+	for _, forwarded := range []string{"192.0.2.1", "203.0.113.9, 192.0.2.1, 10.0.0.2", "192.0.2.2"} {
+		ctx := metadata.AppendToOutgoingContext(context.Background(), "x-forwarded-for", forwarded)
+		_, err := proxy.Check(ctx, &healthpb.HealthCheckRequest{})
+		fmt.Println(forwarded, status.Code(err))
+	}
+	// Output:
+	// 192.0.2.1 OK
+	// 203.0.113.9, 192.0.2.1, 10.0.0.2 ResourceExhausted
+	// 192.0.2.2 OK
 }
 
 // A client that keeps to what it may send, together with all others that use the

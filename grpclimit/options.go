@@ -40,6 +40,9 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	}
 	var faults []error
 	faults = append(faults, ask.Apply(&g.settings, opts), g.CheckTag(g.Prefix))
+	for _, key := range g.keys {
+		faults = append(faults, faultOf(key))
+	}
 	if limiter == nil {
 		faults = append(faults, errors.New("the limiter is nil"))
 	} else {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -155,13 +158,15 @@ func TestClientIP(t *testing.T) {
 	)
 	behind := httplimit.ClientIPConfig{Trusted: prefixes("10.0.0.0/8", "fd00::/8")}
 	behindMapped := httplimit.ClientIPConfig{Trusted: prefixes("::ffff:10.0.0.0/104")}
-	behindReal, behind7239 := behind, behind
+	behindReal, behind7239, behindSocket := behind, behind, behind
+	behindSocket.TrustUnix = true
 	behindReal.Header, behind7239.Header = "x-real-ip", "forwarded"
 	const proxy = "10.0.0.1:80"
 	sent := func(name string, lines ...string) http.Header { return http.Header{name: lines} }
 	for name, test := range map[string]struct {
 		cfg    httplimit.ClientIPConfig
 		peer   string
+		socket bool // the request came through a Unix socket
 		header http.Header
 		want   string
 	}{
@@ -177,6 +182,12 @@ func TestClientIP(t *testing.T) {
 		"header, no list":  {peer: proxy, header: sent(xff, "192.0.2.9"), want: "10.0.0.1"},
 		"forged":           {cfg: behind, peer: "192.0.2.1:80", header: sent(xff, "192.0.2.9"), want: "192.0.2.1"},
 		"socket, forged":   {cfg: behind, peer: "@", header: sent(xff, "192.0.2.9"), want: ""},
+		"socket, trusted":  {cfg: behindSocket, peer: "@", socket: true, header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
+		"socket, chain":    {cfg: behindSocket, peer: "", socket: true, header: sent(xff, "1.1.1.1, 192.0.2.9, 10.0.0.2"), want: "192.0.2.9"},
+		"socket, bare":     {cfg: behindSocket, peer: "@", socket: true, want: ""},
+		"socket, no trust": {cfg: behind, peer: "@", socket: true, header: sent(xff, "192.0.2.9"), want: ""},
+		"no socket":        {cfg: behindSocket, peer: "junk of a client", header: sent(xff, "192.0.2.9"), want: ""},
+		"on a socket":      {cfg: behindSocket, peer: "192.0.2.1:80", socket: true, header: sent(xff, "192.0.2.9"), want: "192.0.2.1"},
 		"proxy":            {cfg: behind, peer: proxy, header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
 		"IPv6 proxy":       {cfg: behind, peer: "[fd00::1]:80", header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
 		"mapped proxy":     {cfg: behind, peer: "[::ffff:10.0.0.1]:80", header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
@@ -220,12 +231,49 @@ func TestClientIP(t *testing.T) {
 			t.Parallel()
 			r := newRequest(t)
 			r.RemoteAddr = test.peer
+			if test.socket {
+				r = r.WithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, &net.UnixAddr{Net: "unix", Name: "/run/shop.sock"}))
+			}
 			maps.Copy(r.Header, test.header)
 			got, err := httplimit.ClientIP(test.cfg)(r)
 			require.NoError(t, err)
 			assert.Equal(t, test.want, got)
 		})
 	}
+}
+
+// A proxy on the same machine, over a Unix socket.
+func TestClientIP_ReadsTheHeaderOfATrustedSocket(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(socketDir(t), "s")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	require.NoError(t, err)
+	limiter := grants()
+	server := &httptest.Server{Listener: listener, Config: &http.Server{ //nolint:gosec // no client is slow
+		Handler: httplimit.New(limiter, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{TrustUnix: true})))(hello),
+	}}
+	server.Start()
+	t.Cleanup(server.Close)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://shop/", http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("X-Forwarded-For", "203.0.113.9, 192.0.2.1")
+	proxy := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	t.Cleanup(proxy.CloseIdleConnections)
+	resp, err := proxy.RoundTrip(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, "http:192.0.2.1", limiter.Key())
+}
+
+// socketDir returns a directory whose name is short enough for that of a socket.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // t.TempDir is too long
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	return dir
 }
 
 func TestClientIPOfHugeHeader(t *testing.T) {
