@@ -21,11 +21,11 @@ import (
 // request waits.
 //
 // A request waits for its permits until its context or [WithWait] ends. If the upstream answers
-// 429 or 503 with Retry-After, later requests of the same key wait for that long, bounded by
-// [WithPause]. A request that is not sent fails with a [*NotSentError].
+// 429 or 503 with Retry-After, requests of the same key, those that wait too, wait for that long,
+// bounded by [WithPause]. A request that is not sent fails with a [*NotSentError].
 //
-// With a KeyedLimiter, requests of this program are served in order, and the limiter's own
-// call timeout replaces [WithTimeout]. docs/http.md has more about both ways of waiting.
+// With a KeyedLimiter, requests of this program are served in order, also after such a pause, and the
+// limiter's own call timeout replaces [WithTimeout]. docs/http.md has more about both ways of waiting.
 func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport

@@ -3,11 +3,9 @@ package httplimit
 import (
 	"context"
 	"errors"
-	"net/http"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
 
 // wait is a request of a transport that waits for its permits.
@@ -18,6 +16,13 @@ type wait struct {
 	n     int64
 	start time.Time
 
+	pause  *pause
+	came   uint64        // how many requests of the transport came before it, and itself
+	first  chan struct{} // receives when it may be the first in line
+	leads  bool          // it was the first, and the next waits until it has asked
+	cancel context.CancelCauseFunc
+	place  int // in pause.asking
+
 	results []result // of the last time that the limiters were asked
 	verdict verdict
 	asked   bool // at all
@@ -27,14 +32,15 @@ type wait struct {
 // is not sent.
 func (w *wait) obtain() error {
 	key := w.results[0].Key
+	w.pause = w.pauses.enter(key, w)
+	defer w.pause.leave(w)
 	for {
-		if d := w.pauses.left(key); d > 0 && !w.Shadow {
-			if more, err := w.sleep(d); err != nil {
-				return w.notSent(key, more, true, err)
-			}
-			continue
+		if more, err := w.awaitTurn(); err != nil {
+			return w.notSent(key, more, true, err)
 		}
-		if err := w.ask(); err != nil {
+		if err := w.ask(); errors.Is(err, errPaused) {
+			continue
+		} else if err != nil {
 			return w.notSent(key, 0, false, err)
 		}
 		v := w.verdict
@@ -53,7 +59,7 @@ func (w *wait) obtain() error {
 			}
 		case v.closed:
 			return w.notSent(key, 0, false, v.failure)
-		case w.pauses.left(key) == 0:
+		case w.pause.left() == 0:
 			return nil
 		default:
 			// An upstream paused the key meanwhile. The permits would belong to another moment
@@ -63,7 +69,51 @@ func (w *wait) obtain() error {
 	}
 }
 
-// ask asks the limiters, or calls the one limiter that waits itself. The error is errMaxWait.
+// awaitTurn waits until the key is not paused and, if the limiter serves requests in order, those that
+// came before have asked. If the request's time ends before that, it returns an error and how much of
+// the pause is left.
+func (w *wait) awaitTurn() (more time.Duration, err error) {
+	for !w.Shadow {
+		left, mayAsk := w.pause.left(), true
+		if w.waiter != nil {
+			left, mayAsk = w.pause.turn(w)
+		}
+		switch {
+		case left > 0:
+			more, err = w.sleep(left)
+		case !mayAsk:
+			err = w.awaitOthers()
+		default:
+			return 0, nil
+		}
+		if err != nil {
+			return more, err
+		}
+	}
+	return 0, nil
+}
+
+// awaitOthers waits until the request is the first in line.
+func (w *wait) awaitOthers() error {
+	var late <-chan time.Time
+	if w.maxWait >= 0 {
+		timer := time.NewTimer(time.Until(w.start.Add(w.maxWait)))
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-w.first:
+		return nil
+	case <-late:
+		return errMaxWait
+	case <-w.ctx.Done():
+		w.verdict.gone = true
+		return w.ctx.Err()
+	}
+}
+
+// ask asks the limiters, or calls the one limiter that waits itself. The error is errMaxWait, or
+// errPaused if a pause ended that.
 func (w *wait) ask() error {
 	if w.asked {
 		for i := range w.results {
@@ -76,24 +126,45 @@ func (w *wait) ask() error {
 	w.asked = true
 	if w.waiter == nil {
 		w.verdict = w.askAll(w.ctx, w.results, w.n)
-	} else {
-		bounded, cancel := w.ctx, context.CancelFunc(func() {})
-		if w.maxWait > 0 {
-			bounded, cancel = context.WithDeadlineCause(w.ctx, w.start.Add(w.maxWait), errMaxWait)
-		}
-		w.results[0].Wait(bounded, w.waiter, w.n)
-		late := errors.Is(context.Cause(bounded), errMaxWait)
-		cancel()
-		if w.verdict = judge(w.results); w.verdict.closed && late {
-			w.verdict.failure = nil
-			return errMaxWait
-		}
+	} else if err := w.askWaiter(); err != nil {
+		w.verdict.kept = errors.Join(kept, w.verdict.kept)
+		return err
 	}
 	if w.verdict.gone = w.ctx.Err() != nil; w.verdict.gone && !w.Shadow && !w.verdict.refused {
 		w.undo()
 	}
 	if w.verdict.kept == nil {
 		w.verdict.kept = kept // for the error handler, which receives only one
+	}
+	return nil
+}
+
+// askWaiter is ask for the limiter that waits itself.
+func (w *wait) askWaiter() error {
+	ctx, cancel := context.WithCancelCause(w.ctx)
+	defer cancel(nil)
+	w.cancel = cancel
+	if w.maxWait > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadlineCause(ctx, w.start.Add(w.maxWait), errMaxWait)
+		defer stop()
+	}
+	asking := ctx
+	if w.leads {
+		asking = outage.WithEntered(ctx, func() { w.pause.asked(w) })
+	}
+	w.pause.asks(w)
+	defer w.pause.answered(w)
+	w.results[0].Wait(asking, w.waiter, w.n)
+	cause := context.Cause(ctx)
+	if errors.Is(cause, errPaused) {
+		w.verdict = verdict{}
+		w.undo()
+		return errPaused
+	}
+	if w.verdict = judge(w.results); w.verdict.closed && errors.Is(cause, errMaxWait) {
+		w.verdict.failure = nil
+		return errMaxWait
 	}
 	return nil
 }
@@ -145,77 +216,4 @@ func (w *wait) notSent(key string, more time.Duration, paused bool, err error) e
 	return &NotSentError{
 		Key: key, Permits: w.n, Waited: time.Since(w.start), RetryAfter: more, Paused: paused, Err: err,
 	}
-}
-
-// maxPauses is how many paused keys a transport remembers. If there are more, it forgets some.
-const maxPauses = 1 << 14
-
-// pauses are the keys that upstreams paused.
-type pauses struct {
-	mu    sync.Mutex
-	until map[string]time.Time
-}
-
-// left returns how much longer calls of a key are paused.
-func (p *pauses) left(key string) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	until, ok := p.until[key]
-	if !ok {
-		return 0
-	}
-	d := time.Until(until)
-	if d <= 0 {
-		delete(p.until, key)
-	}
-	return max(0, d)
-}
-
-// hear pauses a key if the response asks for that.
-func (p *pauses) hear(key string, resp *http.Response, most time.Duration) {
-	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
-		return
-	}
-	d := min(retryAfter(resp.Header), most)
-	if d <= 0 {
-		return
-	}
-	until := time.Now().Add(d)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.until == nil {
-		p.until = make(map[string]time.Time)
-	}
-	before, known := p.until[key]
-	for other := range p.until {
-		if known || len(p.until) < maxPauses {
-			break
-		}
-		delete(p.until, other)
-	}
-	if until.After(before) {
-		p.until[key] = until
-	}
-}
-
-// retryAfter parses Retry-After: 0 if there is none that makes sense. A date is read by the
-// upstream's clock, which wrote Date too.
-func retryAfter(h http.Header) time.Duration {
-	text := strings.Trim(h.Get("Retry-After"), " \t")
-	if text != "" && strings.Trim(text, "0123456789") == "" {
-		const most = int64(1<<63-1) / int64(time.Second)
-		seconds, err := strconv.ParseInt(text, 10, 64)
-		if err != nil { // too many digits
-			seconds = most
-		}
-		return time.Duration(min(seconds, most)) * time.Second
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0
-	}
-	if sent, err := http.ParseTime(h.Get("Date")); err == nil {
-		return at.Sub(sent)
-	}
-	return time.Until(at)
 }

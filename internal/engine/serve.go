@@ -22,7 +22,11 @@ func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (
 	answered := false
 	defer func() { e.letGo(q, r, answered) }()
 	to := q.lane.Load()
-	if alone := q.submit(r, to); alone != nil {
+	alone := q.submit(r, to)
+	if ask.Waits {
+		outage.Entered(ctx)
+	}
+	if alone != nil {
 		to.Alone(ctx, alone, !r.deadline.IsZero())
 	}
 	a, answered := r.await(ctx)
