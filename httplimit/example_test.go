@@ -159,6 +159,35 @@ func ExampleClientIP() {
 	//     try again in 60 s
 }
 
+// A CORS middleware around the limiter answers preflights itself, and lets scripts of other origins read
+// what a 429 says. If the handler answers them, IsPreflight keeps them from being counted.
+func ExampleIsPreflight() {
+	cors := func(next http.Handler) http.Handler { // in place of one from a library
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Access-Control-Allow-Origin", "https://shop.example")
+			w.Header().Set("Access-Control-Expose-Headers", "Retry-After, RateLimit, RateLimit-Policy")
+			next.ServeHTTP(w, r)
+		})
+	}
+	handler := cors(httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithSkip(httplimit.IsPreflight))(http.NotFoundHandler()))
+
+	for _, method := range []string{http.MethodOptions, http.MethodPut, http.MethodOptions, http.MethodPut} {
+		r := httptest.NewRequest(method, "/", http.NoBody)
+		r.Header.Set("Origin", "https://shop.example")
+		if method == http.MethodOptions {
+			r.Header.Set("Access-Control-Request-Method", http.MethodPut)
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(method, w.Code)
+	}
+	// Output:
+	// OPTIONS 404
+	// PUT 404
+	// OPTIONS 404
+	// PUT 429
+}
+
 // A key function of the application's own: those who have signed in are counted
 // by name, all others by address. The words before keep a user named 192.0.2.1
 // apart from that address.

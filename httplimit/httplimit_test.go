@@ -98,6 +98,32 @@ func TestKeyFunctions(t *testing.T) {
 	}
 }
 
+func TestIsPreflight(t *testing.T) {
+	t.Parallel()
+	const origin, method = "Origin", "Access-Control-Request-Method"
+	for name, c := range map[string]struct {
+		method string
+		header []string
+		want   bool
+	}{
+		"preflight":          {http.MethodOptions, []string{origin, "https://shop.example", method, "PUT"}, true},
+		"of a local page":    {http.MethodOptions, []string{origin, "null", method, "PUT"}, true},
+		"OPTIONS":            {http.MethodOptions, nil, false},
+		"OPTIONS of a page":  {http.MethodOptions, []string{origin, "https://shop.example"}, false},
+		"of no origin":       {http.MethodOptions, []string{method, "PUT"}, false},
+		"the request itself": {http.MethodPut, []string{origin, "https://shop.example", method, "PUT"}, false},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), c.method, "/", http.NoBody)
+		for i := 0; i < len(c.header); i += 2 {
+			r.Header.Set(c.header[i], c.header[i+1])
+		}
+		limiter := grants()
+		w := serve(httplimit.New(limiter, httplimit.WithSkip(httplimit.IsPreflight))(hello), r)
+		assert.Equal(t, "hello", w.Body.String(), name)
+		assert.Equal(t, c.want, len(limiter.Asked()) == 0, name)
+	}
+}
+
 func TestRouteIsThePattern(t *testing.T) {
 	t.Parallel()
 	limiter := grants()

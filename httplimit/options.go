@@ -110,7 +110,8 @@ func WithSettle() Option {
 	}
 }
 
-// WithSkip lets requests for which skip returns true pass without asking a limiter.
+// WithSkip lets requests for which skip returns true pass without asking a limiter, such as
+// [IsPreflight].
 func WithSkip(skip func(*http.Request) bool) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
 }

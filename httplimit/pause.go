@@ -211,12 +211,13 @@ func (a *pauses) hear(key string, resp *http.Response, most time.Duration) {
 // byEnd is a heap of pauses, the one that ends first on top.
 type byEnd []*pause
 
-func (h byEnd) Len() int           { return len(h) }
-func (h byEnd) Less(i, j int) bool { return h[i].until.Before(h[j].until) }
+func (h *byEnd) Len() int           { return len(*h) }
+func (h *byEnd) Less(i, j int) bool { return (*h)[i].until.Before((*h)[j].until) }
 
-func (h byEnd) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
+func (h *byEnd) Swap(i, j int) {
+	all := *h
+	all[i], all[j] = all[j], all[i]
+	all[i].place, all[j].place = i, j
 }
 
 // Push implements heap.Interface.
