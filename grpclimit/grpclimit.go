@@ -187,6 +187,9 @@ func (g *gate) keyFailed(ctx context.Context, call Call, err error) *refusal {
 		return &refusal{status: status.FromContextError(ctx.Err())}
 	}
 	g.onError(ctx, call, fmt.Errorf("grpclimit: key: %w", err))
+	if errors.Is(err, limit.ErrInvalidConfig) {
+		return &refusal{status: misconfigured}
+	}
 	return &refusal{status: unavailable}
 }
 

@@ -10,13 +10,14 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 )
 
 // KeyFunc returns one part of the key under which a call is counted: any text, which
 // [WithKey] escapes, or "" if the call has no such thing. An error ends the call, whatever
-// [WithFailure] says: with the error's status if it is one of gRPC's, otherwise with
-// codes.Unavailable.
+// [WithFailure] says: with the error's status if it is one of gRPC's, with codes.Internal for a
+// limit.ErrInvalidConfig, otherwise with codes.Unavailable.
 type KeyFunc func(ctx context.Context, call Call) (string, error)
 
 // Method counts by the full method. Don't use it on a server with an unknown service
@@ -100,7 +101,7 @@ func ClientIP(cfg ClientIPConfig) KeyFunc {
 //
 //go:noinline
 func badKey(err error) KeyFunc {
-	return func(context.Context, Call) (string, error) { return "", err }
+	return func(context.Context, Call) (string, error) { return "", ask.Fault(err) }
 }
 
 var badKeyFunc = reflect.ValueOf(badKey(nil)).Pointer()

@@ -1,6 +1,7 @@
 package grpclimit_test
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"os"
@@ -74,6 +75,13 @@ func TestClientIP_RefusesABadConfig(t *testing.T) {
 		require.ErrorIs(t, err, limit.ErrInvalidConfig)
 		require.ErrorContains(t, err, text)
 		err = interceptors["unary server"](limiter, opts...)(t.Context(), func() error { return nil })
+		assert.Equal(t, codes.Internal, status.Code(err), text)
+		heard.Check(t, limit.ErrInvalidConfig)
+
+		within := func(ctx context.Context, call grpclimit.Call) (string, error) {
+			return grpclimit.ClientIP(cfg)(ctx, call)
+		}
+		err = interceptors["unary server"](limiter, hearing(&heard), grpclimit.WithKey(within))(t.Context(), func() error { return nil })
 		assert.Equal(t, codes.Internal, status.Code(err), text)
 		heard.Check(t, limit.ErrInvalidConfig)
 		assert.Empty(t, limiter.Asked(), text)

@@ -3,7 +3,6 @@ package httplimit
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -26,13 +25,8 @@ func (m *middleware) check() error {
 		return m.err
 	}
 	var faults []error
-	keys := slices.Clone(m.keys)
 	for _, p := range m.policies {
-		keys = append(keys, p.keys...)
 		faults = append(faults, p.limit.Err())
-	}
-	for _, key := range keys {
-		faults = append(faults, faultOf(key))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("httplimit: %w", err)

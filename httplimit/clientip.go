@@ -1,13 +1,11 @@
 package httplimit
 
 import (
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // ClientIPConfig says how [ClientIP] finds a client's address. The zero value uses the
@@ -42,7 +40,7 @@ type ClientIPConfig struct {
 func ClientIP(cfg ClientIPConfig) KeyFunc {
 	proxies, err := keypart.Proxies(cfg).Check()
 	if err != nil {
-		return badKey(fmt.Errorf("%w: %w", limit.ErrInvalidConfig, err))
+		return badKey(err)
 	}
 	return func(r *http.Request) (string, error) {
 		peer, _ := keypart.ParseAddr(r.RemoteAddr)

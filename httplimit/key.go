@@ -1,27 +1,29 @@
 package httplimit
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
 	"reflect"
+	"slices"
 	"strings"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // KeyFunc returns one part of the key under which a request is counted: any text, which
 // [WithKey] escapes, or "" if the request has no such thing. An error is the application's own,
-// such as a session store that is down. The request is then answered with 503, whatever
-// [WithFailure] says.
+// such as a session store that is down. The request is then answered with 503, with 500 for a
+// limit.ErrInvalidConfig, whatever [WithFailure] says.
 type KeyFunc func(*http.Request) (string, error)
 
 // Header counts by a header, such as an API key. It does not check the value: something in
 // front of the server must have checked it. "Host" stands for the Host of [http.Request].
 func Header(name string) KeyFunc {
 	if name == "" {
-		return badKey(fmt.Errorf("%w: Header: the name is empty", limit.ErrInvalidConfig))
+		return badKey(errors.New("Header: the name is empty"))
 	}
 	if textproto.CanonicalMIMEHeaderKey(name) == "Host" {
 		// net/http takes it out of the other headers.
@@ -34,7 +36,7 @@ func Header(name string) KeyFunc {
 // share one limit.
 func User(user func(*http.Request) string) KeyFunc {
 	if user == nil {
-		return badKey(fmt.Errorf("%w: User: the function is nil", limit.ErrInvalidConfig))
+		return badKey(errors.New("User: the function is nil"))
 	}
 	return func(r *http.Request) (string, error) { return user(r), nil }
 }
@@ -72,12 +74,12 @@ func Host() KeyFunc {
 	}
 }
 
-// badKey returns a key function that reports with each request why another was not made
-// properly. It is not inlined, so that it always returns the same function: see faultOf.
+// badKey returns a key function that was not made properly, because of err. It is not inlined, so
+// that it always returns the same function: see faultOf.
 //
 //go:noinline
 func badKey(err error) KeyFunc {
-	return func(*http.Request) (string, error) { return "", err }
+	return func(*http.Request) (string, error) { return "", ask.Fault(err) }
 }
 
 var badKeyFunc = reflect.ValueOf(badKey(nil)).Pointer()
@@ -90,6 +92,19 @@ func faultOf(key KeyFunc) error {
 	}
 	_, err := key(nil)
 	return err
+}
+
+// faultOfKeys returns the errors of all key functions of badKey.
+func (m *middleware) faultOfKeys() error {
+	keys := slices.Clone(m.keys)
+	for _, p := range m.policies {
+		keys = append(keys, p.keys...)
+	}
+	var faults []error
+	for _, key := range keys {
+		faults = append(faults, faultOf(key))
+	}
+	return errors.Join(faults...)
 }
 
 // questions returns a result for each policy, with only the key and the policy to ask.

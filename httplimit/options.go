@@ -46,7 +46,8 @@ func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middlewar
 		faults = errors.Join(faults, errors.New(s.clientOnly+": only a transport waits"))
 	}
 	m := &s.middleware
-	m.err = ask.Invalid("httplimit", faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter}}, s.added...)))
+	faults = errors.Join(faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter}}, s.added...)))
+	m.err = ask.Invalid("httplimit", faults, m.faultOfKeys())
 	return m
 }
 

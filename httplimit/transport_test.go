@@ -422,6 +422,12 @@ func TestCheck(t *testing.T) {
 				assert.Empty(t, limiter.Asked(), name)
 				require.ErrorIs(t, httplimit.Check(grants(), opt), limit.ErrInvalidConfig, name)
 				require.ErrorIs(t, httplimit.CheckTransport(grants(), opt), limit.ErrInvalidConfig, name)
+				within := httplimit.WithKey(func(r *http.Request) (string, error) { return key(r) })
+				w = serve(httplimit.New(limiter, hearing(&errs), within)(refuseAll(t)), newRequest(t))
+				assert.Equal(t, http.StatusInternalServerError, w.Code, name)
+				errs.Check(t, limit.ErrInvalidConfig)
+				shadow := httplimit.New(limiter, quiet, httplimit.WithShadow(), opt)(refuseAll(t))
+				assert.Equal(t, http.StatusInternalServerError, serve(shadow, newRequest(t)).Code, name)
 			}
 		}
 		for _, limiter := range middlewaretest.Limiters(t, rdb) {
