@@ -18,7 +18,7 @@ type Proxies struct {
 	IPv6Bits  int
 }
 
-// Check returns the proxies with their defaults filled in, or the first of them that is not valid.
+// Check returns p with its defaults filled in. The error says what is wrong with it.
 func (p Proxies) Check() (Proxies, error) {
 	p.Trusted = slices.Clone(p.Trusted)
 	for i, t := range p.Trusted {
