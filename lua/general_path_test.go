@@ -314,7 +314,7 @@ func (w *twins) sameRefusal(t *testing.T, wait int64, answer any, err string, fa
 		require.Greater(t, len(figures), 6)
 		require.EqualValues(t, 0, figures[2])
 		for _, other := range figures[6:] {
-			dies := -wait <= 64_000 && time.Duration(other.(int64))*time.Millisecond == fast[0].left
+			dies := -wait <= 64_000 && other == fast[0].left.Milliseconds()
 			require.True(t, -wait == other || fast[1].left >= 0 || dies, "%v", other)
 		}
 	}

@@ -89,12 +89,13 @@ func ownMembers(r redisson.Rules) bool { return !r.Merge && !r.KeepsNoMembers() 
 
 // add appends a request; it returns false if the request must wait for another batch.
 func (b *batch) add(r *request, inLine bool) bool {
-	first, mixed := len(b.requests) == 0, b.mixed
-	if first {
+	mixed := b.mixed
+	switch {
+	case len(b.requests) == 0:
 		b.fallback = r.limiter.Fallback
-	} else if b.filling {
+	case b.filling:
 		mixed = mixed || b.fallback != r.limiter.Fallback
-	} else if !b.accepts(r) {
+	case !b.accepts(r):
 		return false
 	}
 	rules := b.rules
@@ -122,7 +123,10 @@ func (b *batch) add(r *request, inLine bool) bool {
 // for the limiter. Reservations have members of their own, so others share a call with them only in a
 // line, whose order counts. A request for what is free that has a member of its own goes alone.
 func (b *batch) accepts(r *request) bool {
-	return b.fallback == r.limiter.Fallback && !b.mixed && r.Settled == b.settled && !b.upToAlone && !(r.UpTo && ownMembers(b.rules))
+	if b.mixed || b.upToAlone || r.UpTo && ownMembers(b.rules) {
+		return false
+	}
+	return b.fallback == r.limiter.Fallback && b.settled == r.Settled
 }
 
 // limiter is the limiter of the handle whose request comes first.
