@@ -423,6 +423,30 @@ func TestTheRateOfMany(t *testing.T) {
 	})
 }
 
+// A review promises what its changes do.
+func TestTheRateOfMany_IsCheckedInTheReview(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	s := siteOn(t, rdb)
+	for name, keepAlive := range map[string]time.Duration{"api:keyed": time.Minute, "api:long": 61 * time.Second} {
+		s.limiter(name, rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: keepAlive}, 0)
+	}
+	body := manyBody("api", 5)
+	code, preview := s.post("/api/preview", body)
+	require.Equal(t, http.StatusOK, code, "%v", preview)
+	has(t, m{"todo": 1.0}, preview)
+	assert.Contains(t, fmt.Sprint(preview["warnings"]), "1 limiter can't have that rate: rratelimiter: UpdateRate \"api:long\": invalid configuration: keep-alive time 1m1s is shorter than the interval 1h0m0s")
+	body["expect"] = preview["expect"]
+	code, step := s.post("/api/change", body)
+	require.Equal(t, http.StatusOK, code)
+	has(t, m{"todo": 2.0, "left": 0.0, "changed": 1.0, "failed": 1.0}, step)
+	has(t, m{"outcome": partly}, s.entries()[0])
+	assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: time.Hour}, s.config("api:keyed"))
+	code, preview = s.post("/api/preview", manyBody("api:long", 5))
+	assert.Equal(t, http.StatusConflict, code)
+	assert.Contains(t, fmt.Sprint(preview), "1 limiter can't have that rate")
+}
+
 func TestManyThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	rdb, mini := redistest.Mini(t)

@@ -88,16 +88,23 @@ func (c *call) previewMany(r *request) error {
 	if err != nil {
 		return err
 	}
-	plan := rates.NewPlan(found, func(now rratelimiter.Config) rratelimiter.Config {
-		now.Rate, now.Interval = cfg.Rate, cfg.Interval
-		return now
-	}, false, func(_ string, err error) string {
-		told, _ := problemOf(err)
-		return told.Detail
+	var plan *rates.Plan
+	_ = c.by(ctx, "", func(client *rratelimiter.Client) error {
+		plan = rates.NewPlan(found, func(now rratelimiter.Config) rratelimiter.Config {
+			to := cfg
+			to.Type = now.Type
+			return rates.Keep(now, to)
+		}, false, setOne(client), func(_ string, err error) string {
+			told, _ := problemOf(err)
+			return told.Detail
+		})
+		return nil
 	})
 	switch {
 	case plan.Found == 0:
 		return answer.Refuse(http.StatusNotFound, "no limiter has this in its name")
+	case plan.Planned() == 0 && plan.Failed > 0:
+		return answer.Refuse(http.StatusConflict, "%s", failsText(plan))
 	case plan.Planned() == 0:
 		return answer.Refuse(http.StatusConflict, "all of them have that rate already")
 	case plan.Planned() > maxMany:
@@ -132,11 +139,27 @@ func searchName(search string) named {
 	return named{Name: "names with " + shown(search), Bytes: len(search)}
 }
 
+// setOne sets the rate of one of many limiters.
+func setOne(client *rratelimiter.Client) rates.Setter {
+	return func(ctx context.Context, change rates.Change) (bool, error) {
+		return client.RateLimiter(change.Name).UpdateRate(ctx, change.Config, rratelimiter.KeepState())
+	}
+}
+
+// failsText says which of the limiters can't get the rate.
+func failsText(p *rates.Plan) string {
+	return fmt.Sprintf("%s can't have that rate: %s", words.Plural(int64(p.Failed), "limiter"), p.Failures[0].Error)
+}
+
 func warningsOf(p *rates.Plan) []string {
-	all := []string{"Permits in use stay counted, and type and keep-alive time as they are. There is no undo for all of them at once."}
+	all := []string{"Permits in use stay counted, and type and keep-alive time as they are; one that was the interval follows it. " +
+		"There is no undo for all of them at once."}
 	if p.Over > 0 {
 		all = append(all, fmt.Sprintf("%s with more permits in use than the new rate: no call gets one there until enough are back.",
 			words.Plural(int64(p.Over), "limiter")))
+	}
+	if p.Failed > 0 {
+		all = append(all, failsText(p)+".")
 	}
 	if p.Broken > 0 {
 		all = append(all, fmt.Sprintf("%s that can't be read: these fail and stay as they are.", words.Plural(int64(p.Broken), "limiter")))
@@ -188,7 +211,7 @@ func (c *call) changeMany(ctx context.Context, r *request) error {
 	if plan.Left() > 0 {
 		err = c.by(ctx, "", func(client *rratelimiter.Client) error {
 			return plan.Step(ctx, c.cfg.Redis, func(ctx context.Context, change rates.Change) (bool, error) {
-				set, err := client.RateLimiter(change.Name).UpdateRate(ctx, change.Config, rratelimiter.KeepState())
+				set, err := setOne(client)(ctx, change)
 				made := gone(set, err)
 				c.logChange(&entry{
 					Action: many, name: change.Name, Outcome: outcomeOf(made), Before: []fact{{factRate, change.From}}, After: []fact{{factRate, change.To}},
@@ -215,7 +238,7 @@ func (c *call) changeMany(ctx context.Context, r *request) error {
 		Failed    int       `json:"failed"`
 		Failures  []failure `json:"failures"`
 		Entry     entry     `json:"entry"`
-	}{plan.Planned(), plan.Left(), plan.Changed, plan.Gone, plan.Meanwhile, plan.Failed, failures, told})
+	}{plan.Meant(), plan.Left(), plan.Changed, plan.Gone, plan.Meanwhile, plan.Failed, failures, told})
 }
 
 // enterMany puts a review into the list of changes, or brings its entry up to date.
@@ -223,14 +246,14 @@ func (c *call) enterMany(r *review) entry {
 	plan := r.plan
 	outcome := partly
 	switch {
-	case plan.Changed == plan.Planned():
+	case plan.Changed == plan.Meant():
 		outcome = done
 	case plan.Changed == 0:
 		outcome = failed
 	}
 	after := []fact{
 		{factRate, words.ShortRate(r.request.Rate, r.request.IntervalMS)},
-		{"Limiters", fmt.Sprintf("%d of %d changed, %d failed", plan.Changed, plan.Planned(), plan.Failed)},
+		{"Limiters", fmt.Sprintf("%d of %d changed, %d failed", plan.Changed, plan.Meant(), plan.Failed)},
 	}
 	if r.entry == nil {
 		r.entry = &entry{Who: c.who, Action: many, Limiter: searchName(r.request.Search), After: after, Outcome: outcome, name: r.request.Search}

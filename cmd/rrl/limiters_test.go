@@ -133,6 +133,40 @@ update-rate api:[0-9]* 50/1h --yes --json \
 	assert.Equal(t, exitError, rrlWith(ctx, s.env, append([]string{"update-rate", "api:*", "9/1h", "--yes"}, s.flags...)...).code)
 }
 
+// A keep-alive time that was the interval, as Keyed sets it, follows the interval, and no plan
+// promises what the change refuses.
+func TestUpdateRate_KeepAliveFollowsInterval(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	client := rratelimiter.New(s.rdb)
+	keyed := client.Keyed("user:", rratelimiter.PerMinute(10))
+	for _, key := range []string{"ann", "bob", "cid"} {
+		d, err := keyed.Take(t.Context(), key, 1)
+		require.NoError(t, err)
+		require.True(t, d.Granted)
+	}
+	s.play(`
+update-rate user:* 500/1h --dry-run       => 3 of 3 limiters would change...
+update-rate user:* 500/1h --yes           => ...
+update-rate user:* 500/1h --dry-run       => 0 of 3 limiters would change, 3 have that rate already
+update-rate user:ann 500/2h               => user:ann has 500 permits every 2h, deleted when unused for 2h
+set-rate mail 5/1m --keep-alive 2m        => ...
+update-rate mail 9/1m                     => mail has 9 permits every 1m, deleted when unused for 2m
+set-rate mail 5/1m                        => mail has 5 permits every 1m
+set-rate job:a 5/1m --keep-alive 2m       => ...
+set-rate job:b 5/1m                       => ...
+`)
+	const fails = "\n  job:a: keep-alive time 2m is shorter than the interval 1h"
+	got := s.rrl("update-rate job:* 5/1h --dry-run")
+	assert.Equal(t, outcome{exitError, "1 of 2 limiters would change, 1 can't have it\n  job:b  5/1m -> 5/1h" + fails + "\n", ""}, got)
+	got = s.rrl("update-rate job:* 5/1h --yes")
+	assert.Equal(t, exitError, got.code)
+	assert.Contains(t, got.stdout, "changed 1 of 2 limiters, 1 failed"+fails)
+	got = s.rrl("update-rate job:a 5/1h --dry-run")
+	assert.Equal(t, outcome{exitError, "0 of 1 limiter would change, 1 can't have it" + fails + "\n", ""}, got)
+	s.play("update-rate job:a 5/1h !> job:a: keep-alive time 2m is shorter than the interval 1h\n")
+}
+
 func TestReleaseSaysHowManyWentBack(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/rates"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -88,8 +89,8 @@ func (s setter) command(a *app) *cobra.Command {
 			}
 		}
 		return a.withOwn(cmd.Context(), name, otherHash, func(l *rratelimiter.RateLimiter) error {
-			if s.state && !cmd.Flags().Changed("type") {
-				if cfg.Type, err = typeNow(cmd.Context(), l); err != nil {
+			if s.state {
+				if cfg, err = s.keep(cmd, l, cfg); err != nil {
 					return err
 				}
 			}
@@ -115,13 +116,28 @@ func (s setter) command(a *app) *cobra.Command {
 	return cmd
 }
 
-// typeNow returns the type of a limiter, Overall if there is none.
-func typeNow(ctx context.Context, l *rratelimiter.RateLimiter) (rratelimiter.RateType, error) {
-	cfg, err := l.Config(ctx)
-	if errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCorrupt) {
-		return rratelimiter.Overall, nil // setting the rate reports the error
+// keep returns cfg with what a limiter keeps unless a flag names it: its type and, of update-rate,
+// its keep-alive time.
+func (s setter) keep(cmd *cobra.Command, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) (rratelimiter.Config, error) {
+	flags := cmd.Flags()
+	ofType, keepAlive := !flags.Changed("type"), s.many && !flags.Changed("keep-alive")
+	if !ofType && !keepAlive {
+		return cfg, nil
 	}
-	return cfg.Type, err
+	now, err := l.Config(cmd.Context())
+	switch {
+	case errors.Is(err, rratelimiter.ErrNotInitialized), errors.Is(err, rratelimiter.ErrCorrupt):
+		return cfg, nil // setting the rate reports the error
+	case err != nil:
+		return cfg, err
+	}
+	if ofType {
+		cfg.Type = now.Type
+	}
+	if keepAlive {
+		cfg = rates.Keep(now, cfg)
+	}
+	return cfg, nil
 }
 
 func newTrySetRate(a *app) *cobra.Command {
@@ -173,7 +189,9 @@ func newUpdateRate(a *app) *cobra.Command {
 NAME may be a pattern of Redis' SCAN, such as 'api:*', unless a limiter has that
 very name, or - for names on standard input, one a line. It then shows how many
 would change and the first of them, and asks; --yes answers, --dry-run ends there.
-Each limiter keeps its type and its keep-alive time, unless a flag names another.
+
+Each limiter keeps its type and its keep-alive time, unless a flag names another;
+a keep-alive time that was the interval follows the interval.
 Ctrl-C stops it between two limiters; run again, it changes the rest.
 
 Exits 1 if there is no such limiter (none is made) or the answer was no; 2 if

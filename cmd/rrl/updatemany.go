@@ -70,7 +70,10 @@ func (u *updateMany) run(ctx context.Context, conn *connect.Connection, name str
 	if err != nil {
 		return err
 	}
-	plan := u.plan(found)
+	client := u.app.newClient(conn.Client, "")
+	defer closeClient(ctx, client)
+	set := u.setter(client)
+	plan := u.plan(found, set)
 	plan.Missing = len(missing)
 	a := u.app
 	switch {
@@ -78,7 +81,7 @@ func (u *updateMany) run(ctx context.Context, conn *connect.Connection, name str
 		return a.answer(plan, "no limiters, nothing changed", false)
 	case u.dryRun || plan.Planned() == 0:
 		plan.DryRun = u.dryRun
-		return a.out.Print(plan, plan.text())
+		return plan.result(a.out.Print(plan, plan.text()))
 	case !u.yes:
 		if err := u.ask(plan, name); err != nil {
 			return err
@@ -86,14 +89,8 @@ func (u *updateMany) run(ctx context.Context, conn *connect.Connection, name str
 	case !a.out.JSON:
 		fmt.Fprintln(a.out, plan.text())
 	}
-	err = u.change(ctx, conn, plan)
-	if printed := a.out.Print(plan, plan.report(err != nil)); printed != nil || err != nil {
-		return errors.Join(printed, err)
-	}
-	if plan.Failed > 0 {
-		return errBad
-	}
-	return nil
+	err = u.change(ctx, conn, plan, set)
+	return plan.result(errors.Join(a.out.Print(plan, plan.report(err != nil)), err))
 }
 
 // find returns the limiters that the argument names, and names of none.
@@ -147,21 +144,24 @@ func readNames(from io.Reader) (names []string, err error) {
 
 // change makes the planned changes. It ends early if ctx does, or Redis does not decide;
 // then it can be run again.
-func (u *updateMany) change(ctx context.Context, conn *connect.Connection, plan *ratePlan) error {
-	client := u.app.newClient(conn.Client, "")
-	defer closeClient(ctx, client)
+func (u *updateMany) change(ctx context.Context, conn *connect.Connection, plan *ratePlan, set rates.Setter) error {
 	if width, terminal := output.Width(u.app.stderr); terminal {
 		defer drawProgress(u.app.stderr, func() string { return plan.progress(width) }, progressAfter)()
 	}
 	for plan.Left() > 0 {
-		err := plan.Step(ctx, conn.Client, func(ctx context.Context, c rates.Change) (bool, error) {
-			return client.RateLimiter(c.Name).UpdateRate(ctx, c.Config, u.flags.options()...)
-		})
-		if err != nil {
+		if err := plan.Step(ctx, conn.Client, set); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// setter sets the rate of one of the limiters.
+func (u *updateMany) setter(client *rratelimiter.Client) rates.Setter {
+	opts := u.flags.options()
+	return func(ctx context.Context, c rates.Change) (bool, error) {
+		return client.RateLimiter(c.Name).UpdateRate(ctx, c.Config, opts...)
+	}
 }
 
 // ask shows the plan and has the user agree.
@@ -197,7 +197,7 @@ type ratePlan struct {
 }
 
 // plan keeps of each limiter what the flags don't name.
-func (u *updateMany) plan(found []*look.Short) *ratePlan {
+func (u *updateMany) plan(found []*look.Short, set rates.Setter) *ratePlan {
 	p := &ratePlan{reset: len(u.flags.options()) == 0}
 	given := u.cmd.Flags()
 	p.Plan = rates.NewPlan(found, func(now rratelimiter.Config) rratelimiter.Config {
@@ -206,10 +206,10 @@ func (u *updateMany) plan(found []*look.Short) *ratePlan {
 			to.Type = now.Type
 		}
 		if !given.Changed("keep-alive") {
-			to.KeepAlive = now.KeepAlive
+			to = rates.Keep(now, to)
 		}
 		return to
-	}, p.reset, func(name string, err error) string {
+	}, p.reset, set, func(name string, err error) string {
 		return strings.TrimPrefix(inWords(err), words.Printable(name)+": ")
 	})
 	return p
@@ -231,6 +231,9 @@ func (p *ratePlan) text() string {
 	if p.Missing > 0 {
 		fmt.Fprintf(&b, ", %s of no limiter", words.Plural(int64(p.Missing), "name"))
 	}
+	if p.Failed > 0 {
+		fmt.Fprintf(&b, ", %d can't have it", p.Failed)
+	}
 	if p.reset {
 		b.WriteString("; permits in use are forgotten")
 	} else if p.Over > 0 {
@@ -242,13 +245,32 @@ func (p *ratePlan) text() string {
 	if more := p.Planned() - len(p.First); more > 0 {
 		fmt.Fprintf(&b, "\n  and %d more", more)
 	}
+	p.failures(&b)
 	return b.String()
+}
+
+// failures lists limiters that did not get their rate, and why.
+func (p *ratePlan) failures(b *strings.Builder) {
+	for _, f := range p.Failures {
+		fmt.Fprintf(b, "\n  %s: %s", live.Safe(f.Name), f.Error)
+	}
+	if more := p.Failed - len(p.Failures); more > 0 {
+		fmt.Fprintf(b, "\n  and %d more", more)
+	}
+}
+
+// result ends the command once the plan was printed, if err is nil.
+func (p *ratePlan) result(err error) error {
+	if err == nil && p.Failed > 0 {
+		return errBad
+	}
+	return err
 }
 
 // report lists the changes; stopped says that some were not tried.
 func (p *ratePlan) report(stopped bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "changed %d of %s", p.Changed, words.Plural(int64(p.Planned()), "limiter"))
+	fmt.Fprintf(&b, "changed %d of %s", p.Changed, words.Plural(int64(p.Meant()), "limiter"))
 	if p.Gone > 0 {
 		fmt.Fprintf(&b, ", %d were deleted meanwhile", p.Gone)
 	}
@@ -261,11 +283,6 @@ func (p *ratePlan) report(stopped bool) string {
 	if stopped {
 		b.WriteString("; run it again for the rest")
 	}
-	for _, f := range p.Failures {
-		fmt.Fprintf(&b, "\n  %s: %s", live.Safe(f.Name), f.Error)
-	}
-	if more := p.Failed - len(p.Failures); more > 0 {
-		fmt.Fprintf(&b, "\n  and %d more", more)
-	}
+	p.failures(&b)
 	return b.String()
 }

@@ -72,6 +72,24 @@ func TestPatchRateLeavesTheRest(t *testing.T) {
 	r.ask("PATCH /rate?name=orders", `{"keepAlive":"1s"}`, http.StatusBadRequest, "shorter than interval")
 }
 
+// As Keyed sets it.
+func TestPatchRate_KeepAliveThatWasTheIntervalFollowsIt(t *testing.T) {
+	t.Parallel()
+	r := miniRig(t)
+	for body, want := range map[string]time.Duration{
+		`{"interval":"1h"}`:                    time.Hour,
+		`{"interval":"1s"}`:                    time.Second,
+		`{"interval":"1h","keepAlive":"100h"}`: 100 * time.Hour,
+		`{"interval":"1s","keepAlive":0}`:      0,
+	} {
+		r.ask("PUT /rate?name=orders", `{"rate":5,"interval":"1m","keepAlive":"1m"}`, http.StatusOK, "")
+		r.ask("PATCH /rate?name=orders", body, http.StatusOK, "")
+		assert.Equal(t, want, r.config("orders").KeepAlive, body)
+	}
+	r.ask("PUT /rate?name=orders", `{"rate":5,"interval":"1m"}`, http.StatusOK, "")
+	assert.Zero(t, r.config("orders").KeepAlive)
+}
+
 func TestKeepStateKeepsPermitsInUse(t *testing.T) {
 	t.Parallel()
 	r := miniRig(t)

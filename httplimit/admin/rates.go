@@ -211,6 +211,9 @@ func (r *rateChange) apply(cfg *rratelimiter.Config) error {
 		cfg.Rate = r.Rate
 	}
 	if r.hasInterval {
+		if cfg.KeepAlive > 0 && cfg.KeepAlive == cfg.Interval {
+			cfg.KeepAlive = r.Interval // as Keyed's limiters have it
+		}
 		cfg.Interval = r.Interval
 	}
 	if r.hasKeepAlive {

@@ -60,28 +60,51 @@ type Plan struct {
 
 	todo        []Change
 	next        int
+	refused     int // of Failed, before any was tried
 	explain     func(name string, err error) string
 	mu          sync.Mutex // of the counts, while a step is made
 	unavailable int
 }
 
+// Keep returns the rate to with the keep-alive time of now. One that was the interval, as those of
+// a KeyedLimiter's keys, follows it.
+func Keep(now, to rratelimiter.Config) rratelimiter.Config {
+	to.KeepAlive = now.KeepAlive
+	if now.KeepAlive > 0 && now.KeepAlive == now.Interval {
+		to.KeepAlive = to.Interval
+	}
+	return to
+}
+
+// Setter sets the rate of a limiter that has one, as Client.RateLimiter(name).UpdateRate does.
+type Setter func(context.Context, Change) (set bool, err error)
+
 // NewPlan returns the plan that gives each limiter the rate that to returns. If always,
-// limiters that have it already are changed too. explain puts into words why one could not be
-// changed.
-func NewPlan(found []*look.Short, to func(now rratelimiter.Config) rratelimiter.Config, always bool,
+// limiters that have it already are changed too. Those whose rate set would refuse without asking
+// Redis have failed from the start. explain puts into words why one could not be changed.
+func NewPlan(found []*look.Short, to func(now rratelimiter.Config) rratelimiter.Config, always bool, set Setter,
 	explain func(name string, err error) string,
 ) *Plan {
 	p := &Plan{Found: len(found), First: []Change{}, Failures: []Failure{}, explain: explain}
+	// A call whose context has ended only checks its arguments.
+	ended, end := context.WithCancel(context.Background())
+	end()
 	for _, l := range found {
 		now := configOf(l.Fields)
 		c := Change{Name: l.Name, From: words.ShortRate(l.Rate, l.IntervalMS), Config: to(now), before: l.Fields}
+		if !l.NoRate && c.Config == now && !always {
+			p.Already++
+			continue
+		}
+		if _, err := set(ended, c); err != nil && !errors.Is(err, context.Canceled) {
+			p.done(c.Name, false, err)
+			p.refused++
+			continue
+		}
 		switch {
 		case l.NoRate:
 			c.From = string(look.IsBroken)
 			p.Broken++
-		case c.Config == now && !always:
-			p.Already++
-			continue
 		case l.InUse > c.Config.Rate:
 			p.Over++
 		}
@@ -101,6 +124,9 @@ func configOf(f look.Fields) rratelimiter.Config {
 // Planned returns how many limiters change in all.
 func (p *Plan) Planned() int { return len(p.todo) }
 
+// Meant returns how many were to change: Planned, and those that can't get their rate.
+func (p *Plan) Meant() int { return len(p.todo) + p.refused }
+
 // Left returns how many of them were not tried yet.
 func (p *Plan) Left() int { return len(p.todo) - p.next }
 
@@ -111,9 +137,9 @@ func (p *Plan) Counts() (changed, failed int) {
 	return p.Changed, p.Failed
 }
 
-// Step makes the next changes, some at once, each by a call of change. It skips a limiter if
+// Step makes the next changes, some at once, each by a call of set. It skips a limiter if
 // its rate has changed since the plan. After an error the next step goes on.
-func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, change func(context.Context, Change) (set bool, err error)) error {
+func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, set Setter) error {
 	step := p.todo[p.next:min(p.next+stepSize, len(p.todo))]
 	names := make([]string, len(step))
 	for i, c := range step {
@@ -138,10 +164,10 @@ func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, change func(
 			slots <- struct{}{}
 			group.Go(func() {
 				defer func() { <-slots }()
-				set, err := change(ctx, c)
+				done, err := set(ctx, c)
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				if p.done(c.Name, set, err); errors.Is(err, limit.ErrUnavailable) {
+				if p.done(c.Name, done, err); errors.Is(err, limit.ErrUnavailable) {
 					p.unavailable++
 					last = err
 				}

@@ -27,7 +27,8 @@ func TestCallsThatRedisDoesNotDecide(t *testing.T) {
 		require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10, "interval", 1000, "type", 0).Err())
 		found = append(found, &look.Short{Name: name, Fields: look.Fields{Rate: 10, IntervalMS: 1000}})
 	}
-	p := NewPlan(found, func(rratelimiter.Config) rratelimiter.Config { return rratelimiter.PerSecond(5) }, false,
+	fine := func(context.Context, Change) (bool, error) { return true, nil }
+	p := NewPlan(found, func(rratelimiter.Config) rratelimiter.Config { return rratelimiter.PerSecond(5) }, false, fine,
 		func(name string, err error) string { return strings.ToUpper(name) + " " + err.Error() })
 	err := p.Step(t.Context(), rdb, func(context.Context, Change) (bool, error) { return false, limit.ErrUnavailable })
 	require.ErrorIs(t, err, limit.ErrUnavailable)
@@ -40,4 +41,42 @@ func TestCallsThatRedisDoesNotDecide(t *testing.T) {
 	require.NoError(t, p.Step(t.Context(), rdb, func(context.Context, Change) (bool, error) { return false, errors.New("no") }))
 	assert.Zero(t, p.Left())
 	assert.Equal(t, time.Second, p.First[0].Config.Interval)
+}
+
+// A plan promises what its changes do, for limiters whose rate can be read.
+func TestPlan_ChecksRatesAsTheChangeDoes(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	client := rratelimiter.New(rdb)
+	var names []string
+	for name, cfg := range map[string]rratelimiter.Config{
+		"alive while full":  {Rate: 10, Interval: time.Minute, KeepAlive: time.Minute},
+		"alive for longer":  {Rate: 10, Interval: time.Minute, KeepAlive: 2 * time.Minute},
+		"alive long enough": {Rate: 10, Interval: time.Minute, KeepAlive: 2 * time.Hour},
+		"alive for good":    {Rate: 10, Interval: time.Minute},
+	} {
+		require.NoError(t, client.RateLimiter(name).SetRate(t.Context(), cfg))
+		names = append(names, name)
+	}
+	found, err := look.ReadShort(t.Context(), rdb, names)
+	require.NoError(t, err)
+	p := NewPlan(found, func(now rratelimiter.Config) rratelimiter.Config { return Keep(now, rratelimiter.PerHour(5)) }, false,
+		func(ctx context.Context, c Change) (bool, error) {
+			return client.RateLimiter(c.Name).UpdateRate(ctx, c.Config)
+		},
+		func(_ string, err error) string { return err.Error() })
+
+	assert.Equal(t, []int{3, 4, 1}, []int{p.Planned(), p.Meant(), p.Failed})
+	require.Len(t, p.Failures, 1)
+	assert.Equal(t, "alive for longer", p.Failures[0].Name)
+	assert.Contains(t, p.Failures[0].Error, "keep-alive time 2m0s is shorter than the interval 1h0m0s")
+	require.NoError(t, p.Step(t.Context(), rdb, func(ctx context.Context, c Change) (bool, error) {
+		return client.RateLimiter(c.Name).UpdateRate(ctx, c.Config)
+	}))
+	assert.Equal(t, []int{3, 1, 0}, []int{p.Changed, p.Failed, p.Left()})
+	for name, want := range map[string]time.Duration{"alive while full": time.Hour, "alive long enough": 2 * time.Hour, "alive for good": 0} {
+		cfg, err := client.RateLimiter(name).Config(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: want}, cfg, name)
+	}
 }
