@@ -24,6 +24,9 @@ func newAcquire(a *app) *cobra.Command {
 		Long: `Take permits. Without flags it is one try; with --timeout it waits up to that
 long, with --wait without end.
 
+If a Redisson before 3.17 has permits in use, --redisson must name it: newer ones
+and rrl write what it can't read.
+
 Exits 0 if the permits were granted, 1 if not.`,
 		Example: `  rrl acquire orders
   rrl acquire orders --permits 2 --timeout 100ms
@@ -36,7 +39,7 @@ Exits 0 if the permits were granted, 1 if not.`,
 			if timeout < 0 {
 				return errors.New("--timeout is negative; --wait waits without end")
 			}
-			return a.withLimiter(cmd.Context(), args[0], func(l *rratelimiter.RateLimiter) error {
+			return a.withLimiter(cmd.Context(), args[0], a.refuseExcluded(true), func(l *rratelimiter.RateLimiter) error {
 				answer, err := acquire(cmd.Context(), l, permits, timeout, wait)
 				if err != nil {
 					return err

@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // closeTimeout bounds the work after a command's context has ended.
@@ -45,16 +49,14 @@ func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error
 	}
 }
 
-// withLimiter calls do with the limiter called name.
-func (a *app) withLimiter(ctx context.Context, name string, do func(*rratelimiter.RateLimiter) error) error {
-	return a.withOwn(ctx, name, nil, do)
-}
+// check fails if a command must not change the limiter of that name.
+type check func(ctx context.Context, rdb redis.UniversalClient, name string) error
 
-// withOwn is like withLimiter, but refuses a key that is foreign, unless that is nil.
-func (a *app) withOwn(ctx context.Context, name string, foreign isForeign, do func(*rratelimiter.RateLimiter) error) error {
+// withLimiter calls do with the limiter called name, unless refuse, if it is not nil, fails.
+func (a *app) withLimiter(ctx context.Context, name string, refuse check, do func(*rratelimiter.RateLimiter) error) error {
 	return a.withRedis(ctx, func(conn *connect.Connection) error {
-		if foreign != nil {
-			if err := refuseForeign(ctx, conn.Client, name, foreign); err != nil {
+		if refuse != nil {
+			if err := refuse(ctx, conn.Client, name); err != nil {
 				return err
 			}
 		}
@@ -62,6 +64,32 @@ func (a *app) withOwn(ctx context.Context, name string, foreign isForeign, do fu
 		defer closeClient(ctx, client)
 		return do(client.RateLimiter(name))
 	})
+}
+
+// refuseExcluded returns the check that fails if a limiter holds permits of Redissons that can't
+// read what rrl would write beside them: both would fail, or grant too much, once the permits run out.
+// If the command takes no permits, only older Redissons that --redisson does not name count.
+func (a *app) refuseExcluded(takes bool) check {
+	return func(ctx context.Context, rdb redis.UniversalClient, name string) error {
+		ours := redisson.NewestRules
+		if a.redisson != "" {
+			ours, _ = redisson.RulesFor(a.redisson) // checked with the flags
+		}
+		theirs, err := look.OldestWriters(ctx, rdb, name, a.clientID)
+		switch {
+		case redis.HasErrorPrefix(err, "NOPERM"):
+			return nil // the command says what it may not do
+		case err != nil || theirs == nil || theirs.Share(ours.Layout):
+			return err
+		case theirs.Layout < ours.Layout:
+			return fmt.Errorf("%s has permits of Redisson %s, which can't read newer ones: give --redisson %s; if no such Redisson is left, run rrl migrate first",
+				words.Printable(name), theirs, theirs.First)
+		case takes:
+			return fmt.Errorf("%s has permits of Redisson %s, which %s can't read: leave out --redisson, or name a newer one",
+				words.Printable(name), theirs, ours.Version)
+		}
+		return nil
+	}
 }
 
 // newClient returns a client with that id, "" for a random one.

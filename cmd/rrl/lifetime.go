@@ -44,7 +44,7 @@ Exits 1 if nothing changed: there is no such limiter, or nothing to clear.`,
 					return err
 				}
 			}
-			return a.withOwn(cmd.Context(), name, look.Foreign, func(l *rratelimiter.RateLimiter) error {
+			return a.withLimiter(cmd.Context(), name, refuseForeign(look.Foreign), func(l *rratelimiter.RateLimiter) error {
 				var changed bool
 				var err error
 				text := words.Printable(name) + " no longer expires"
@@ -99,11 +99,11 @@ Exits 1 if there is no such limiter.`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
-			var foreign isForeign
+			var refuse check
 			if !force {
-				foreign = look.Foreign
+				refuse = refuseForeign(look.Foreign)
 			}
-			return a.withOwn(cmd.Context(), name, foreign, func(l *rratelimiter.RateLimiter) error {
+			return a.withLimiter(cmd.Context(), name, refuse, func(l *rratelimiter.RateLimiter) error {
 				deleted, err := l.Delete(cmd.Context())
 				if err != nil {
 					return err
@@ -116,37 +116,36 @@ Exits 1 if there is no such limiter.`,
 	return cmd
 }
 
-// isForeign reports whether a key of that type, with these values of look.FieldNames if
-// it is a hash, holds something other than a limiter.
-type isForeign func(kind string, fields []any) bool
-
 // otherHash is for commands that set a rate: that cures a hash which has some of the
 // fields.
 func otherHash(kind string, fields []any) bool {
 	return kind == "hash" && !slices.ContainsFunc(fields, func(field any) bool { return field != nil })
 }
 
-// refuseForeign fails if a key holds something other than a limiter, most often
-// because of a mistyped name.
-func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string, foreign isForeign) error {
-	if name == "" {
-		return nil // the library says so
-	}
-	kind, err := rdb.Type(ctx, name).Result()
-	if err != nil || kind == "none" {
-		return err
-	}
-	what, fields := kind, []any(nil)
-	if kind == "hash" {
-		what = "hash of something else"
-		if fields, err = rdb.HMGet(ctx, name, look.FieldNames...).Result(); err != nil {
+// refuseForeign returns the check that fails if a key holds something other than a limiter, most
+// often because of a mistyped name. foreign reports that of a key of that type, with these values of
+// look.FieldNames if it is a hash.
+func refuseForeign(foreign func(kind string, fields []any) bool) check {
+	return func(ctx context.Context, rdb redis.UniversalClient, name string) error {
+		if name == "" {
+			return nil // the library says so
+		}
+		kind, err := rdb.Type(ctx, name).Result()
+		if err != nil || kind == "none" {
 			return err
 		}
+		what, fields := kind, []any(nil)
+		if kind == "hash" {
+			what = "hash of something else"
+			if fields, err = rdb.HMGet(ctx, name, look.FieldNames...).Result(); err != nil {
+				return err
+			}
+		}
+		if foreign(kind, fields) {
+			return fmt.Errorf("%s is a %s, not a limiter: nothing changed; rrl delete --force removes it", words.Printable(name), what)
+		}
+		return nil
 	}
-	if foreign(kind, fields) {
-		return fmt.Errorf("%s is a %s, not a limiter: nothing changed; rrl delete --force removes it", words.Printable(name), what)
-	}
-	return nil
 }
 
 const noLimiter = "is no limiter, nothing changed"

@@ -268,6 +268,73 @@ migrate mail => mail: 0 members rewritten
 `)
 }
 
+// Permits that can't be read beside those in use would break the limiter.
+func TestAcquire_RefusesPermitsOfOlderRedissons(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	now := float64(time.Now().UnixMilli())
+	holds := func(name string, layouts ...codec.Layout) {
+		w := written{hash: config(10, hour), value: 10 - len(layouts)}
+		for i, layout := range layouts {
+			w.members = append(w.members, redis.Z{Score: now - float64(10-i), Member: member(t, layout, byte(i), 1)})
+		}
+		w.put(t, s.rdb, name)
+	}
+	sound := func(name string) { assert.Empty(t, kinds(s.show("%s", name)), name) }
+	for name, c := range map[string]struct {
+		layouts         []codec.Layout
+		releases, names string
+	}{
+		"b": {[]codec.Layout{codec.LayoutB, codec.LayoutB}, "3.13.3 to 3.16.3", "3.13.3"},
+		"c": {[]codec.Layout{codec.LayoutC}, "3.16.4 to 3.16.8", "3.16.4"},
+	} {
+		holds(name, c.layouts...)
+		refuses := name + " has permits of Redisson " + c.releases + ", which can't read newer ones: give --redisson " + c.names +
+			"; if no such Redisson is left, run rrl migrate first\n"
+		for _, line := range []string{"acquire NAME", "acquire NAME --wait", "acquire NAME --timeout 1s", "acquire NAME --redisson 3.40.0",
+			"set-rate NAME 20/1h", "update-rate NAME 20/1h"} {
+			s.play(line+" !> "+refuses, "NAME", name)
+		}
+		sound(name)
+		s.play("acquire NAME --redisson 3.17.0 !> "+refuses+`
+acquire NAME --redisson OLD          => granted 1 permit, ...
+set-rate NAME 20/1h --redisson OLD   => ...
+release NAME                         => gave back 1 permit
+`, "NAME", name, "OLD", c.names)
+		sound(name)
+		s.play(`
+migrate NAME          => ...
+acquire NAME          => granted 1 permit, ...
+`, "NAME", name)
+		sound(name)
+	}
+	// The oldest decides, also where harm is done already; 3.17 and newer read each other's.
+	holds("both", codec.LayoutD2, codec.LayoutC, codec.LayoutB)
+	holds("d", codec.LayoutD1, codec.LayoutD2)
+	holds("own")
+	require.NoError(t, s.rdb.HSet(t.Context(), "own", "type", 1).Err())
+	require.NoError(t, s.rdb.ZAdd(t.Context(), "{own}:permits:ann", redis.Z{Score: now, Member: member(t, codec.LayoutB, 1, 1)}).Err())
+	require.NoError(t, s.rdb.Set(t.Context(), "{own}:value:ann", 9, 0).Err())
+	holds("window")
+	require.NoError(t, s.rdb.Set(t.Context(), "{window}:value", 4, time.Minute).Err())
+	s.play(`
+acquire both                     !> give --redisson 3.13.3
+acquire both --redisson 3.13.3   => granted 1 permit...
+set-rate both 20/1h --reset      => ...
+acquire both                     => granted 1 permit...
+acquire d --redisson 3.15.5      !> d has permits of Redisson 3.17.0 to 3.20.1, which 3.15.5 can't read: leave out --redisson, or name a newer one
+acquire d                        => granted 1 permit...
+acquire own                      => granted 1 permit...
+acquire own --client-id ann      !> give --redisson 3.13.3
+acquire own --client-id bob      => granted 1 permit...
+acquire window                   !> window has permits of Redisson 3.12.0 to 3.13.2, which can't read newer ones: give --redisson 3.12.0
+acquire window --redisson 3.13.2 => granted 1 permit, 3 left
+acquire none                     !> none: limiter has no rate
+`)
+	sound("d")
+	sound("window")
+}
+
 func TestTake(t *testing.T) {
 	t.Parallel()
 	s := newStoppedServer(t)

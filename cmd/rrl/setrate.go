@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -88,7 +89,7 @@ func (s setter) command(a *app) *cobra.Command {
 				return err
 			}
 		}
-		return a.withOwn(cmd.Context(), name, otherHash, func(l *rratelimiter.RateLimiter) error {
+		return a.withLimiter(cmd.Context(), name, s.refuses(a, &f), func(l *rratelimiter.RateLimiter) error {
 			if s.state {
 				if cfg, err = s.keep(cmd, l, cfg); err != nil {
 					return err
@@ -114,6 +115,18 @@ func (s setter) command(a *app) *cobra.Command {
 		cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
 	}
 	return cmd
+}
+
+// refuses is the check before a rate is set. With permits in use kept, these must be of Redissons
+// that --redisson allows for.
+func (s setter) refuses(a *app, f *rateFlags) check {
+	return func(ctx context.Context, rdb redis.UniversalClient, name string) error {
+		err := refuseForeign(otherHash)(ctx, rdb, name)
+		if err == nil && s.state && f.options() != nil {
+			err = a.refuseExcluded(false)(ctx, rdb, name)
+		}
+		return err
+	}
 }
 
 // keep returns cfg with what a limiter keeps unless a flag names it: its type and, of update-rate,

@@ -128,6 +128,9 @@ func write(log *slog.Logger, e limit.Event) {
 	if e.Err != nil {
 		about = append(about, slog.Any("error", e.Err))
 	}
+	if e.Kind == limit.LayoutsExclude {
+		about = append(about, slog.String("cure", "name the oldest Redisson that shares it in WithRedissonVersion"))
+	}
 	level := slog.LevelWarn
 	if e.Kind == limit.ServerAnswers || e.Kind == limit.AskedAgain || e.Kind == limit.ReplicasKeepUp {
 		level = slog.LevelInfo

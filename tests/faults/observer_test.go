@@ -263,6 +263,19 @@ func TestObserverReceivesLayoutsThatExclude(t *testing.T) {
 	}
 }
 
+func TestLog_LayoutsThatExcludeNameTheOption(t *testing.T) {
+	t.Parallel()
+	said := &bytes.Buffer{}
+	watched(t, func(t *testing.T, s *watchedScene) {
+		java := limitertest.NewClient(t, s.rdb, rratelimiter.WithRedissonVersion("3.15.5")).RateLimiter("orders")
+		limitertest.MustTrySetRate(t, java, limitertest.Every(100, time.Hour))
+		limitertest.MustAcquire(t, java, 4)
+		require.NoError(t, limitertest.Second(s.client.RateLimiter("orders").Take(t.Context(), 1)))
+		synctest.Wait()
+		assert.Contains(t, said.String(), `msg="rratelimiter: layouts exclude each other" limiter=orders cure="name the oldest Redisson that shares it in WithRedissonVersion"`)
+	}, rratelimiter.WithLogger(slog.New(slog.NewTextHandler(said, nil))))
+}
+
 func TestObserverReceivesPermitsInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(ctx context.Context, s *watchedScene, window *fixedwindow.Limiter) error{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
@@ -258,9 +259,9 @@ func (c *checks) reportScope(s *Sampled) {
 // old reports members that old releases of Redisson write.
 func (c *checks) old() {
 	var texts []string
-	for _, l := range []struct{ layout, releases string }{{"B", "3.13.3 to 3.16.3"}, {"C", "3.16.4 to 3.16.8"}, {"D1", "3.17.0 to 3.20.1"}} {
-		if n := c.layouts[l.layout]; n > 0 {
-			texts = append(texts, fmt.Sprintf("%s with members of layout %s, as Redisson %s writes", words.Plural(int64(n), "limiter"), l.layout, l.releases))
+	for _, w := range look.AllWriters {
+		if n := c.layouts[w.Layout.String()]; n > 0 && w.Layout < codec.LayoutD2 {
+			texts = append(texts, fmt.Sprintf("%s with members of layout %s, as Redisson %s writes", words.Plural(int64(n), "limiter"), w.Layout, w))
 		}
 	}
 	if len(texts) > 0 {
