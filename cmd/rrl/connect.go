@@ -31,6 +31,11 @@ func (a *app) withRedis(ctx context.Context, do func(*connect.Connection) error)
 // interruptible returns what read returns, or why ctx was cancelled, whichever is
 // first: go-redis reads on until an answer or its timeout comes.
 func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	return withinGrace(ctx, 0, read)
+}
+
+// withinGrace is like interruptible, but leaves read some time to end by itself, and to clean up.
+func withinGrace[T any](ctx context.Context, grace time.Duration, read func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
@@ -44,9 +49,15 @@ func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error
 	case r := <-done:
 		return r.value, r.err
 	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
 	}
+	if grace > 0 {
+		select {
+		case <-done:
+		case <-time.After(grace):
+		}
+	}
+	var none T
+	return none, ctx.Err()
 }
 
 // check fails if a command must not change the limiter of that name.

@@ -83,12 +83,11 @@ func (a *app) diagnose(ctx context.Context, opts doctor.Options, selfTest bool) 
 	return a.withRedis(ctx, func(conn *connect.Connection) error {
 		opts.Name = conn.Description()
 		opts.Check = (&checker{conn: conn}).check
-		report, err := interruptible(ctx, func() (*doctor.Report, error) {
-			if selfTest {
-				return doctor.SelfTest(ctx, conn.Client, opts.Name, opts.Pattern)
-			}
-			return doctor.Run(ctx, conn.Client, opts)
-		})
+		run, grace := doctor.Run, time.Duration(0)
+		if selfTest {
+			run, grace = doctor.SelfTest, closeTimeout // to remove its keys
+		}
+		report, err := withinGrace(ctx, grace, func() (*doctor.Report, error) { return run(ctx, conn.Client, opts) })
 		if err != nil {
 			return err
 		}

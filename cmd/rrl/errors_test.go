@@ -212,6 +212,23 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// It ends once the self-test has removed its keys.
+func TestSelfTest_LeavesNoKeysIfInterrupted(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	through, proxy := servers{addr: server.Addr()}.behind(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if ctx.Err() == nil && strings.Contains(strings.Join(c.Args, " "), "TIME") {
+			cancel()
+			return redistest.Pass.After(50 * time.Millisecond)
+		}
+		return redistest.Pass
+	})
+	assert.Equal(t, outcome{exitError, "", "rrl: interrupted\n"}, through.ends(ctx, "doctor --self-test"))
+	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
+}
+
 func TestAServerThatHangsEndsTheCommandInTime(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -323,7 +323,7 @@ func TestReportForPeople(t *testing.T) {
 
 func selfTested(t *testing.T, rdb redis.UniversalClient) *Report {
 	t.Helper()
-	r, err := SelfTest(t.Context(), rdb, "the server", "api:*")
+	r, err := SelfTest(t.Context(), rdb, Options{Name: "the server", Pattern: "api:*"})
 	require.NoError(t, err)
 	assert.Len(t, r.Findings, len(proofs))
 	return r
@@ -371,11 +371,44 @@ func TestSelfTestOfServersThatRefuse(t *testing.T) {
 		}
 		return redistest.Pass
 	})
-	r, err := SelfTest(t.Context(), proxy.Client(t, nil), "the server", "")
+	r, err := SelfTest(t.Context(), proxy.Client(t, nil), Options{Name: "the server"})
 	require.NoError(t, err)
 	require.Len(t, r.Findings, 2, "scripts were tried before")
 	assert.Equal(t, []any{"evalsha", Error}, []any{r.Findings[0].Check, r.Findings[0].Level})
 	assert.Contains(t, r.Findings[0].Text, "no longer answers")
+}
+
+// What a proof has under way when it is ended makes no key after the others were removed.
+func TestSelfTest_RemovesKeysOfAProofThatIsEnded(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, nil)
+	for part, name := range map[string]string{
+		"eval": "scripts", "evalsha": "pipelines", "TIME": "time", "incr": "slow script", "PEXPIREAT": "times to live",
+		":permits": "RateLimiter", ":second": "PerClient", "}fixedwindow": "other limiters", "}slidinglog": "other limiters", "}tokenbucket": "other limiters",
+	} {
+		t.Run(name+" at "+part, func(t *testing.T) {
+			t.Parallel()
+			proxy := redistest.StartProxy(t, server.Addr())
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if ctx.Err() == nil && strings.Contains(strings.Join(c.Args, " "), part) {
+					cancel()
+					close(ended)
+					return redistest.Pass.After(50 * time.Millisecond)
+				}
+				return redistest.Pass
+			})
+			self := &selfTest{rdb: proxy.Client(t, nil), name: "self" + strings.Trim(part, ":}")}
+			i := slices.IndexFunc(proofs, func(p proof) bool { return p.name == name })
+			_ = self.within(ctx, proofs[i])
+			<-ended
+			// Commands of other connections overtake the one under way.
+			time.Sleep(100 * time.Millisecond)
+			assert.Empty(t, redistest.Keys(t, rdb, "*"+self.name+"}*"))
+		})
+	}
 }
 
 // A finding is not lost if there is no time to look for it again.

@@ -58,18 +58,20 @@ type selfTest struct {
 }
 
 // SelfTest tries whether the servers behind rdb do what limiters need, in keys of its own
-// whose names begin as pattern does. An error says that they can't be asked.
-func SelfTest(ctx context.Context, rdb redis.UniversalClient, name, pattern string) (*Report, error) {
+// whose names begin as opts.Pattern does. An error says that they can't be asked.
+//
+// Once ctx has ended it begins nothing, waits for what is under way, and removes the keys.
+func SelfTest(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Report, error) {
 	start := time.Now()
 	masters, err := nodes.Masters(ctx, rdb)
 	if err != nil {
 		return nil, err
 	}
-	d := &doctor{rdb: rdb, report: Report{Name: name, Worst: Fine}}
+	d := &doctor{rdb: rdb, report: Report{Name: opts.Name, Worst: Fine}}
 	for _, n := range masters {
 		d.report.Servers = append(d.report.Servers, nodes.Addr(n))
 	}
-	prefix := literal(pattern)
+	prefix := literal(opts.Pattern)
 	if strings.ContainsAny(prefix, "{}") {
 		prefix = ""
 	}
@@ -158,6 +160,14 @@ func (t *selfTest) remove(ctx context.Context) {
 		if t.rdb.Unlink(ctx, key).Err() != nil && t.rdb.Del(ctx, key).Err() != nil {
 			_ = t.rdb.PExpire(ctx, key, testLife)
 		}
+	}
+}
+
+// pause waits, unless ctx ends first.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 

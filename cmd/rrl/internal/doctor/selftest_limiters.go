@@ -32,8 +32,11 @@ func (t *selfTest) limiter(ctx context.Context, id string) (l *rratelimiter.Rate
 }
 
 // steps calls each until one fails or gives a wrong answer.
-func steps(all []step) error {
+func steps(ctx context.Context, all []step) error {
 	for _, s := range all {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		got, err := s.do()
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.what, err)
@@ -72,7 +75,7 @@ func (t *selfTest) history(ctx context.Context, interval time.Duration) error {
 		members, err2 := t.rdb.ZCard(ctx, keys.Permits).Result()
 		return fmt.Sprint(value, members), errors.Join(err, err2)
 	}
-	return steps([]step{
+	return steps(ctx, []step{
 		{"TrySetRate", true, func() (any, error) { return l.TrySetRate(ctx, kept(10, interval)) }},
 		{"TrySetRate again", false, func() (any, error) { return l.TrySetRate(ctx, kept(5, interval)) }},
 		{"Take(3)", "true 7 10 false", take(3)},
@@ -113,7 +116,7 @@ func (t *selfTest) perClient(ctx context.Context) error {
 	defer closeSecond()
 	cfg := kept(5, time.Minute)
 	cfg.Type = rratelimiter.PerClient
-	return steps([]step{
+	return steps(ctx, []step{
 		{"SetRate", nil, func() (any, error) { return nil, first.SetRate(ctx, cfg) }},
 		{"the first client's permits", true, func() (any, error) { return first.TryAcquire(ctx, 5, 0) }},
 		{"more of them", false, func() (any, error) { return first.TryAcquire(ctx, 1, 0) }},
@@ -143,14 +146,15 @@ func (t *selfTest) takesAll(ctx context.Context, n int64, span time.Duration, li
 		t.keys = append(t.keys, key+"_time")
 		take := func(n int64) func() (any, error) {
 			return func() (any, error) {
-				d, err := l.Take(ctx, key, n)
+				// Given up, it would go on, and make keys again that were removed.
+				d, err := l.Take(context.WithoutCancel(ctx), key, n)
 				if !d.Granted && d.RetryAfter <= span {
-					time.Sleep(d.RetryAfter + 10*time.Millisecond)
+					pause(ctx, d.RetryAfter+10*time.Millisecond)
 				}
 				return fmt.Sprint(d.Granted, d.RetryAfter > 0 && d.RetryAfter <= span), err
 			}
 		}
-		if err := steps([]step{
+		if err := steps(ctx, []step{
 			{name + ", all that there is", "true false", take(n)},
 			{name + ", one more", "false true", take(1)},
 			{name + ", one when there is one", "true false", take(1)},

@@ -100,18 +100,18 @@ func (t *selfTest) time(ctx context.Context) error {
 		}
 		return time.Unix(now[0], now[1]*1000), nil
 	}
-	const pause = 100 * time.Millisecond
+	const span = 100 * time.Millisecond
 	began := time.Now()
 	first, err := ask()
 	if err != nil {
 		return err
 	}
-	time.Sleep(pause)
+	pause(ctx, span)
 	second, err := ask()
 	if err != nil {
 		return err
 	}
-	if passed := second.Sub(first); passed < pause/2 || passed > time.Since(began)+pause {
+	if passed := second.Sub(first); passed < span/2 || passed > time.Since(began)+span {
 		return fmt.Errorf("TIME in scripts went on by %v in %v", passed, time.Since(began))
 	}
 	return nil
@@ -191,11 +191,11 @@ return answer`
 		if err := t.says(ctx, "PEXPIRE of a key", expire, key, "1", life.Milliseconds()); err != nil {
 			return err
 		}
-		time.Sleep(life / 4)
+		pause(ctx, life/4)
 		if err := t.says(ctx, fmt.Sprintf("a key that lives %v, after %v", life, life/4), left, key, "1"); err != nil {
 			return err
 		}
-		time.Sleep(life)
+		pause(ctx, life)
 		return t.says(ctx, fmt.Sprintf("a key that lived %v, after %v", life, life*5/4), left, key, "0")
 	})
 }
