@@ -37,6 +37,7 @@ type batch struct {
 	upToAlone bool  // it is one request for as many permits as are free, whose member is its own
 	freed     int   // how often permits had been freed before
 	heard     heard // before
+	asked     int64 // permits, those ahead too
 	figures   bool
 	audit     bool
 	compares  bool // the fallback with the default that the limiter has

@@ -78,7 +78,22 @@ func (a *leased) part(permits int64) grant {
 
 // figures are what Redis last said about a limiter, less what its Client took since.
 type figures struct {
-	rate, free  int64
-	interval    time.Duration
-	asked, come int // how many answers with figures had come when they were asked for, and with them
+	rate, free int64
+	interval   time.Duration // 0 until Redis has said something
+	asked      int           // how many answers with figures had come when these were asked for
+	live       []*leased     // the leases that are charged already
+}
+
+// left returns how many permits the Client may still take: those that are free, and those left of its
+// leases, so many of that one.
+func (f *figures) left(of *leased, left int64) int64 {
+	free := f.free
+	for _, a := range f.live {
+		if a == of {
+			free += left
+		} else {
+			free += max(0, a.Left())
+		}
+	}
+	return free
 }

@@ -20,12 +20,14 @@ type leases struct {
 	ends     int             // how often leases have been ended
 	figures  atomic.Pointer[figures]
 	heard    heard
+	pending  int64 // permits that calls under way may take
 }
 
-// heard is how many answers with figures have come, and how many permits those without them granted.
+// heard is what had come when a call was sent.
 type heard struct {
-	answers int
-	permits int64
+	answers  int   // with figures
+	taken    int64 // permits, by calls that were answered
+	returned int64 // permits of leases that ended
 }
 
 func (s *leases) returning() bool {
@@ -51,7 +53,8 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from
 		// The lease ended in between, and these were not given back with its rest.
 		if q, err := e.enter(ctx, l, nil); err == nil {
 			q.mu.Lock()
-			q.leases.unused = append(q.leases.unused, from.part(permits))
+			q.leases.ended(from, permits)
+			q.leases.goBack(permits, from.part(permits))
 			q.next(e.clock.Now())
 			q.mu.Unlock()
 			e.leave(q)
@@ -67,7 +70,7 @@ func (e *Engine) lent(l *Limiter, from *leased, q outage.Question, left int64) o
 	if q.Figures {
 		f := from.figures.Load()
 		// Others may have taken permits since, which come back within an interval.
-		a.Limit, a.Remaining, a.ResetAfter = f.rate, max(0, f.free+left), f.interval
+		a.Limit, a.Remaining, a.ResetAfter = f.rate, max(0, f.left(from, left)), f.interval
 	}
 	if q.Undo {
 		a.Undo = func(ctx context.Context) error { return e.returnLent(ctx, l, from, q.Permits) }
@@ -88,32 +91,89 @@ func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits
 	return q.undo(to.part(permits))(ctx)
 }
 
-// hear updates the figures of the limiter's leases from an answer to a request that was sent when so
-// much was heard. Of requests under way together the order is not known: the lower figures count. q.mu
-// is held.
-func (q *queue) hear(o outcome, before heard) {
+// sent records what a batch may take, before it is sent.
+func (s *leases) sent(b *batch) {
+	b.heard, b.asked = s.heard, b.Sum
+	s.pending += b.asked
+}
+
+// hearBatch is hear for a batch, and makes its grants say what those of leases say: permits that were
+// taken ahead are left to the Client.
+func (q *queue) hearBatch(b *batch, o outcome, err error) {
+	q.leases.pending -= b.asked
+	if err != nil || !q.leases.used {
+		q.leases.heard.taken += o.Taken
+		return
+	}
+	behind := int64(0)
+	for _, a := range b.answers {
+		behind += a.Taken
+	}
+	q.hear(o, o.Taken-behind, b.heard)
+	f := q.leases.figures.Load()
+	if f.interval == 0 {
+		return
+	}
+	left := f.left(nil, 0)
+	for i := range b.answers {
+		a := &b.answers[i]
+		behind -= a.Taken
+		if r := b.requests[i]; r.limiter.Lease != nil && a.Decision.Granted && a.Taken == r.Permits {
+			a.Decision.Remaining = max(0, left+behind)
+		}
+	}
+}
+
+// hear updates the figures of the limiter's leases from an answer to a request that was sent when that
+// was heard. Of the permits taken, so many are taken ahead, and not charged to callers. q.mu is held.
+//
+// Requests under way together are decided in an order that is not known. What this Client's own calls
+// took is known, so the figures follow these as long as Redis' answer allows for it: of the calls
+// answered meanwhile some may have come after it, and of those under way some before.
+func (q *queue) hear(o outcome, ahead int64, before heard) {
 	s := &q.leases
+	meanwhile, back := s.heard.taken-before.taken, s.heard.returned-before.returned
+	s.heard.taken += max(0, o.Taken)
 	if !s.used {
 		return
 	}
 	f := *cmp.Or(s.figures.Load(), &figures{})
-	if o.Reset == 0 { // the answer had no figures
-		s.heard.permits += o.Taken
-		f.free -= o.Taken
-	} else {
+	f.free -= o.Taken - ahead
+	if o.Reset != 0 { // the answer has figures
 		s.heard.answers++
-		free := o.Free - o.Taken - (s.heard.permits - before.permits)
-		if before.answers < f.come {
-			free = min(free, f.free)
-		} else {
-			f.come = s.heard.answers
+		free := o.Free - o.Taken + ahead
+		if least := free - meanwhile; f.interval == 0 || f.free < least {
+			f.free = least
 		}
+		f.free = min(f.free, free+s.pending+back)
 		if before.answers >= f.asked {
 			f.rate, f.interval, f.asked = o.Limit, o.interval, before.answers
 		}
-		f.free = free
 	}
 	s.figures.Store(&f)
+}
+
+// begins counts a lease as charged. It must be counted before it can be used.
+func (s *leases) begins(a *leased) {
+	f := *s.figures.Load()
+	f.free -= a.Size
+	f.live = append(slices.Clone(f.live), a)
+	s.figures.Store(&f)
+}
+
+// ended counts what is left of a lease as free.
+func (s *leases) ended(a *leased, left int64) {
+	f := *cmp.Or(s.figures.Load(), &figures{}) // its queue may be another by now
+	f.free += left
+	f.live = slices.DeleteFunc(slices.Clone(f.live), func(one *leased) bool { return one == a })
+	s.figures.Store(&f)
+}
+
+// goBack records permits on their way back, which count as free already, and the grants of them that
+// are to be given back.
+func (s *leases) goBack(permits int64, grants ...grant) {
+	s.unused = append(s.unused, grants...)
+	s.heard.returned += permits
 }
 
 // borrow serves a request from its handle's lease. If that has too little left, it ends, so that its
@@ -147,8 +207,9 @@ func (q *queue) retire(l *Limiter) {
 		return
 	}
 	left := a.End()
+	q.leases.ended(a, left)
 	if left > 0 {
-		q.leases.unused = append(q.leases.unused, a.part(left))
+		q.leases.goBack(left, a.part(left))
 		l.Lease.Unused(left)
 	}
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})

@@ -210,7 +210,7 @@ func (m *multiRequest) finish(reply any, err error) {
 		}
 		each(m.queues, func(q *queue) {
 			m.engine.Granted(q.config)
-			q.hear(took, heard{})
+			q.hear(took, 0, heard{})
 		})
 	}
 	unwanted, short := false, m.call.Unreplicated()

@@ -89,13 +89,15 @@ func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 	case taken == 0:
 		return 0
 	case gone:
+		q.leases.goBack(taken)
 		return taken
 	case !lives:
-		q.leases.unused = append(q.leases.unused, b.grants(nil, taken, o)...)
+		q.leases.goBack(taken, b.grants(nil, taken, o)...)
 		return 0
 	}
 	q.retire(l)
 	a := &leased{Lease: lease.New(taken, b.sent, life, q.engine.clock), rest: b.grants(nil, taken, o)[0], figures: &q.leases.figures}
+	q.leases.begins(a)
 	l.prefetched.current.Store(a)
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
 	if taken < b.ahead.permits && len(o.Waits) > 0 {

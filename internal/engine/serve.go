@@ -215,8 +215,9 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	for _, r := range b.requests {
 		r.State, r.Batch = lane.Sent, &b.Batch
 	}
-	b.audit, b.freed, b.heard = b.limiter().auditDue(now), q.freed, q.leases.heard
+	b.audit, b.freed = b.limiter().auditDue(now), q.freed
 	b.ahead = q.prefetch(b, now)
+	q.leases.sent(b)
 	q.calls++
 	q.jobs.requestsNext = false
 	b.prepare()
@@ -255,6 +256,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 	now := q.engine.clock.Now()
 	var unwanted []share
 	b.plan(o, err, now)
+	q.hearBatch(b, o, err)
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
 		a := b.answer(i, o, err)
@@ -294,7 +296,6 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 	if doubtful > 0 {
 		q.engine.givenUp(q, doubtful, err)
 	}
-	q.hear(o, b.heard)
 	back := q.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
 	q.calls--
 	for _, one := range b.grants(unwanted, back, o) {

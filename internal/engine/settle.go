@@ -68,7 +68,7 @@ func (s *settlement) alone(ctx context.Context, q *queue, used int64) error {
 	err := s.run(ctx, used)
 	q.mu.Lock()
 	if err == nil && used > s.permits {
-		q.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, heard{})
+		q.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, 0, heard{})
 	}
 	q.returns--
 	q.next(e.clock.Now())

@@ -17,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -502,6 +503,51 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 		if row.to {
 			renamed := s.Client.RateLimiter(limitertest.Besides(s.Name()))
 			assert.Equal(t, 1000-taken, limitertest.Available(t, renamed), "the rest went back before")
+		}
+	})
+}
+
+// A lease is charged in Redis before its Client knows of it, and its rest goes back later: neither is
+// use. Nothing comes back here, so Remaining is what callers have left.
+func TestTake_RemainingNeverRisesBesideLeases(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string]func(context.Context, *keyedScene) (bool, error){
+		"Take": func(ctx context.Context, s *keyedScene) (bool, error) {
+			d, err := s.keyed.Take(ctx, "ann", 1)
+			return d.Granted, err
+		},
+		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 1, 0) },
+	}, func(t *testing.T, other func(context.Context, *keyedScene) (bool, error)) {
+		cfg := limitertest.Every(10_000, time.Minute)
+		s := keyedSceneOf(t, limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 20}), cfg, limitertest.Ahead(2*time.Second))
+		taken := int64(0)
+		take := func() {
+			t.Helper()
+			taken++
+			require.Equal(t, 10_000-taken, limittest.Take(t, s.keyed, "ann", 1).Remaining)
+		}
+		for round := range 10 {
+			for range 50 {
+				take()
+			}
+			letGo := s.Hold(t, lua.Acquire, 1)
+			call := func() *limitertest.Caller {
+				return s.Go(func() (bool, error) { return other(t.Context(), s) })
+			}
+			first := call()
+			for first.Outcome() != "waits" { // it was served from a lease
+				taken++
+				first = call()
+			}
+			take()
+			take()
+			letGo()
+			ended(t, "true at "+s.Now().String(), first)
+			taken++
+			take()
+			if round%3 == 2 {
+				s.Until(s.Now() + 3*time.Second) // the lease ends
+			}
 		}
 	})
 }
