@@ -10,7 +10,8 @@
 --   2  the sum of all requests; 1 if it is left out
 --   3  '' or the configuration for a limiter that has none:
 --      'rate interval type keepAliveTime', and for a default that the limiter must
---      remember ' began': when the program did, in epoch us
+--      remember ' began age': when the program began, in epoch us by its clock, and
+--      how long ago that was, in ms
 --   4  flags, or '': f, the figures are wanted, so that all that has run out is
 --      reclaimed even if no request needs it; a, a refusal looks for permits
 --      that leaked; s, each granted request gets a member of its own, the first
@@ -73,6 +74,7 @@ if fields[5] == nil then
 end
 
 --- @include "config_or_new"
+--- @include "dated"
 --- @include "requests"
 --- @include "answered"
 --- @include "settle"

@@ -269,6 +269,59 @@ func TestNamesOfClients(t *testing.T) {
 	})
 }
 
+// Programs are ordered by the server's clock: one whose own was 45 s ahead when it began does not keep
+// the default of one that began after it out.
+func TestOtherDefault_OrdersProgramsByTheServersClock(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	keys := redisson.KeysOf("a", "id").List()
+	server := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	m.SetTime(server)
+	// fallback is the default of a program that began so long ago, by a clock that is off by so much.
+	fallback := func(rate int, ago, off time.Duration) string {
+		return fmt.Sprintf("%d 60000 0 0 %d %d", rate, server.Add(off-ago).UnixMicro(), ago.Milliseconds())
+	}
+	const older, newer = "older", "newer"
+	for name, c := range map[string]struct {
+		ago, off           time.Duration // of the program that made the limiter
+		laterAgo, laterOff time.Duration
+		want               string
+	}{
+		"right clocks":                    {20 * time.Second, 0, 10 * time.Second, 0, older},
+		"right clocks, of one second":     {10 * time.Second, 0, 10*time.Second - time.Millisecond, 0, older},
+		"the other began before":          {10 * time.Second, 0, 20 * time.Second, 0, newer},
+		"the first was ahead":             {20 * time.Second, 45 * time.Second, 10 * time.Second, 0, older},
+		"the first was far ahead":         {20 * time.Second, time.Hour, 10 * time.Second, 0, older},
+		"the other is ahead":              {10 * time.Second, 0, 20 * time.Second, 45 * time.Second, newer},
+		"the other was behind":            {20 * time.Second, 0, 10 * time.Second, -time.Hour, older},
+		"both are off, and began as one":  {10 * time.Second, time.Hour, 9 * time.Second, time.Hour, newer},
+		"both are off, in the same way":   {20 * time.Second, time.Hour, 10 * time.Second, time.Hour, older},
+		"both are off, in different ways": {20 * time.Second, time.Hour, 10 * time.Second, -time.Hour, older},
+	} {
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+		first, other := fallback(3, c.ago, c.off), fallback(4, c.laterAgo, c.laterOff)
+		require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, keys, member(1), 1, first, "d").Err(), name)
+		want := map[string][]any{older: {"default", int64(3), int64(60000), int64(0), int64(0)}}[c.want]
+		got, err := rdb.Eval(t.Context(), Acquire.Source, keys, member(2), 1, other, "d").Result()
+		require.NoError(t, err)
+		if c.want == older {
+			assert.Equal(t, want, got, name)
+		} else {
+			assert.Equal(t, int64(-4), got.([]any)[5], name)
+		}
+		set, err := rdb.Eval(t.Context(), SetRate.Source, keys, 4, 60000, 0, 0, "1", other, "").Int()
+		require.NoError(t, err)
+		assert.Equal(t, c.want == older, set == 1, name)
+		at, err := strconv.ParseInt(strings.Fields(rdb.HGet(t.Context(), "a", "default").Val())[4], 10, 64)
+		require.NoError(t, err)
+		ago := c.ago
+		if set == 1 {
+			ago = c.laterAgo
+		}
+		assert.Equal(t, server.Add(-ago).UnixMicro(), at, name)
+	}
+}
+
 // acquire_all names the damaged key by its number among all keys, and takes the
 // default and the time to live of each limiter from its own configuration.
 func TestAcquireAllTellsLimitersApart(t *testing.T) {

@@ -44,7 +44,7 @@ if keeps then
   end
 end
 if not keeps or (old and old.per_client ~= config.per_client) then
-  set_config(config, new, false, true)
+  set_config(config, new, now, false, true)
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
   return 1
 end
@@ -99,5 +99,5 @@ if few or not value then
     repay(config, state.free)
   end
 end
-set_config(config, new, is_window(config), true)
+set_config(config, new, now, is_window(config), true)
 return 1

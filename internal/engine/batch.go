@@ -153,7 +153,9 @@ func (b *batch) prepare() {
 	b.word = b.member
 	b.sent = b.queue.engine.clock.Now()
 	l, keys := b.limiter(), b.queue.keys
-	b.compares = b.fallback != "" && l.compareDue(b.sent)
+	if b.fallback != "" {
+		b.fallback, b.compares = b.queue.engine.fallback(l, b.sent), l.compareDue(b.sent)
+	}
 	overall := l.overall.Load()
 	if overall != nil {
 		keys = overall

@@ -32,7 +32,7 @@ func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 		l := d.one(number)
 		r.replaces, r.older = l, older
 		// It keeps permits in use, and has the same effect however often it runs.
-		args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), l.Fallback))
+		args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), e.fallback(l, e.clock.Now())))
 		*c = lane.Call{Call: script.Call{Script: lua.SetRate, Keys: l.Keys, Args: args, Repeat: true}, Owner: c.Owner, Requests: c.Requests}
 		return true
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -118,6 +119,31 @@ const comparePause = time.Minute
 // limiter.
 func (l *Limiter) compareDue(now time.Time) bool {
 	return l.Fallback != "" && l.Want == nil && now.UnixNano() >= l.compared.Load()
+}
+
+// aged is a handle's Fallback with the age that the Client had then.
+type aged struct {
+	text string
+	age  time.Duration
+}
+
+// ageFor is how long an age is sent that was right before: half of what the script allows for.
+const ageFor = time.Second
+
+// fallback returns the handle's Fallback as scripts read it. Beside a default stands the Client's age, so
+// that the server's clock can tell when the Client was made if this machine's is wrong.
+func (e *Engine) fallback(l *Limiter, now time.Time) string {
+	if l.Fallback == "" || l.Want != nil {
+		return l.Fallback
+	}
+	// The monotonic clock may stand while a machine sleeps, and the other may have been set back.
+	age := max(0, now.Sub(e.made), now.Round(0).Sub(e.made.Round(0)))
+	last := l.aged.Load()
+	if last == nil || age < last.age || age-last.age >= ageFor {
+		last = &aged{l.Fallback + " " + strconv.FormatInt(age.Milliseconds(), 10), age}
+		l.aged.Store(last)
+	}
+	return last.text
 }
 
 // hasCompared records that a call sent then was answered, which compared them if that was due.

@@ -18,7 +18,7 @@ type Limiter struct {
 	Observed string         // its name for observers
 	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
-	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua
+	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua, and Engine.fallback
 	Rate     limit.Rate     // the handle's, as in Fallback; zero if it has none
 	Want     *Want          // nil if any rate will do
 	Lease    *lease.Planner // nil without leases
@@ -26,6 +26,7 @@ type Limiter struct {
 
 	prefetched     handleLease
 	audit          atomic.Int64                // when leaked permits are next looked for, Unix µs: an interval may last for centuries
+	aged           atomic.Pointer[aged]        // Fallback, as it was sent last
 	compared       atomic.Int64                // when the default is next compared with the limiter's, Unix ns
 	interval       atomic.Int64                // as the last audit found it, ns
 	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members

@@ -172,7 +172,7 @@ func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 	age, token := at.Words()
 	words = append(words, m.member, script.Number(m.permits), m.engine.rules.Flags(), age, token)
 	for _, l := range m.limiters {
-		word := l.Fallback
+		word := m.engine.fallback(l, m.sent)
 		if l.compareDue(m.sent) {
 			word = "d" + word
 		}

@@ -131,6 +131,6 @@ func (s *settlement) arguments(used int64) script.Arguments {
 		}
 		age, token := a.Words()
 		most, least := script.LongAge(e.clock.Since(s.sent)), script.ShortAge(e.clock.Since(s.granted)).Milliseconds()
-		return append(all, s.member, used, charge, most, least, age, token, s.limiter.Fallback)
+		return append(all, s.member, used, charge, most, least, age, token, e.fallback(s.limiter, e.clock.Now()))
 	})
 }

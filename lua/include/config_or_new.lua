@@ -18,7 +18,7 @@ local function config_or_new(fields, fallback, at)
   if redis.call('EXISTS', KEYS[at + 1]) == 1 then
     return nil, nil, corrupt(at + 1, 'rate', 'is missing in a hash of other fields')
   end
-  local rate, interval, kind, keep, began = string.match(fallback, '^(%d+) (%d+) (%d) (%d+) ?(%d*)$')
+  local rate, interval, kind, keep, began = string.match(fallback, '^(%d+) (%d+) (%d) (%d+) ?(%d*)')
   local new = {rate, interval, kind, keep, began ~= '' and fallback or nil}
   return parse_config(new, at), new
 end

@@ -1,5 +1,6 @@
 --- @include "integer"
 --- @include "corrupt"
+--- @include "dated"
 --- @include "digits"
 --- @include "sum_up"
 --- @include "window"
@@ -10,10 +11,14 @@
 -- Writes the configuration with the fields new, which config was read from, and starts its time
 -- to live. Value and permits get that too, so that keys left behind do not end before their
 -- time. A window keeps its end. replaces is true if it replaces another.
-local function set_config(config, new, window, replaces)
+local function set_config(config, new, now, window, replaces)
   local key = KEYS[config.at + 1]
-  redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3],
-    unpack(new[5] and {'default', new[5]} or {}))
+  local default = {}
+  if new[5] then
+    local rate, began = dated(new[5], now)
+    default = {'default', rate .. ' ' .. digits(began)}
+  end
+  redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3], unpack(default))
   if replaces and not new[5] then
     redis.call('HDEL', key, 'default')
   end
@@ -60,5 +65,5 @@ local function make_config(config, new, now, token, prefix)
   if not in_use then
     redis.call('UNLINK', permits_key)
   end
-  set_config(config, new, is_window(config))
+  set_config(config, new, now, is_window(config))
 end

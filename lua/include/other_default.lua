@@ -1,12 +1,14 @@
+--- @include "dated"
+
 -- Compares a configuration's fields with the default that a program has for the
 -- limiter, as acquire's ARGV 3 does it; at is as for parse_config. The hash's field
 -- "default" is the one that made the limiter. Returns nil if the rate is the same, or
 -- was set on purpose, not by a default. Otherwise 'older' if the program's default must
--- replace the limiter's, and 'newer' if not. A program that
--- began in the future counts as the oldest: its clock is wrong.
+-- replace the limiter's, and 'newer' if not. One dated in the future counts as the
+-- oldest: an earlier version noted it, of a program whose clock was wrong.
 local function other_default(fields, default, now, at)
   at = at or 0
-  local mine, began = string.match(default, '^(%d+ %d+ %d %d+) (%d+)$')
+  local mine, began, about = dated(default, now)
   local has = fields[1] .. ' ' .. fields[2] .. ' ' .. fields[3] .. ' ' .. (fields[4] or '0')
   if not mine or has == mine then
     return nil
@@ -15,9 +17,6 @@ local function other_default(fields, default, now, at)
   if theirs ~= has then
     return nil
   end
-  local function age(text)
-    local at = tonumber(text)
-    return at > (now + 60000) * 1000 and 0 or at
-  end
-  return age(before) < age(began) and 'older' or 'newer'
+  before = tonumber(before)
+  return (before > (now + 60000) * 1000 or before < began - about) and 'older' or 'newer'
 end

@@ -1,0 +1,15 @@
+-- Reads a default as acquire's ARGV 3 does it: returns its rate, and when its program began, in epoch
+-- us. That is what the program's clock said, if its age and the server's clock agree within two
+-- seconds, which calls may take. Otherwise these two say it, and the third value is how far they may
+-- be off. Returns nil for a rate that the limiter is not to remember.
+local function dated(default, now)
+  local rate, began, age = string.match(default, '^(%d+ %d+ %d %d+) (%d+) ?(%d*)$')
+  if not rate then
+    return nil
+  end
+  local by_server = (now - (tonumber(age) or 0)) * 1000
+  if age ~= '' and math.abs(began - by_server) > 2000000 then
+    return rate, by_server, 2000000
+  end
+  return rate, tonumber(began), 0
+end
