@@ -190,18 +190,25 @@ func ExampleRateLimiter_SetRate() {
 	// 20 <nil>
 }
 
+// Called as a program starts, it makes the rate in the code win.
 func ExampleKeepState() {
 	client, _, stop := connect()
 	defer stop()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.Acquire(ctx, 4))
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(orders.Acquire(ctx, 4))
 
-	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(20), rratelimiter.KeepState()))
-	fmt.Println(limiter.AvailablePermits(ctx))
+	start := func() error {
+		if err := orders.SetRate(ctx, rratelimiter.PerSecond(100), rratelimiter.KeepState()); err != nil {
+			return err
+		}
+		return nil
+	}
+	fmt.Println(start())
+	fmt.Println(orders.AvailablePermits(ctx)) // the 4 are still in use
 	// Output:
 	// <nil>
 	// <nil>
-	// 16 <nil>
+	// 96 <nil>
 }
 
 // UpdateRate makes no limiter: a deleted one stays deleted.

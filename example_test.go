@@ -414,22 +414,6 @@ func ExampleWithClientName() {
 	// 1 <nil>
 }
 
-// The rate in the code wins: to change it, deploy.
-func ExampleWithRate() {
-	client, _, stop := connect()
-	defer stop()
-
-	before := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
-	fmt.Println(before.TryAcquire(ctx, 30, 0))
-
-	orders := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(50)))
-	d, err := orders.Take(ctx, 1)
-	fmt.Println(d.Granted, d.Limit, d.Remaining, err) // the 30 are still in use
-	// Output:
-	// true <nil>
-	// true 50 19 <nil>
-}
-
 // A grant that a failover could lose does not count. The Redis of this example has no
 // replica.
 func ExampleWithReplicas() {

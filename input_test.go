@@ -125,13 +125,9 @@ func TestInputConfig(t *testing.T) {
 				err = l.SetRate(t.Context(), cfg, rratelimiter.KeepState())
 				requireRefused(t, sent, l, "SetRate", text, rratelimiter.ErrInvalidConfig, err)
 
-				for name, option := range map[string]rratelimiter.LimiterOption{
-					"WithDefault": rratelimiter.WithDefault(cfg), "WithRate": rratelimiter.WithRate(cfg),
-				} {
-					l = limitertest.NewHandle(t, rdb, option)
-					requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
-					requireAllRefused(t, sent, l, name, rratelimiter.ErrInvalidConfig)
-				}
+				l = limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(cfg))
+				requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
+				requireAllRefused(t, sent, l, "WithDefault", rratelimiter.ErrInvalidConfig)
 			})
 		}
 	}
@@ -208,17 +204,6 @@ func TestInputNames(t *testing.T) {
 	})
 }
 
-// The longest timeout is none, also while a limiter gets its rate.
-func TestTryAcquire_LongestTimeoutOfALimiterWithARate(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewHandle(t, rdb, rratelimiter.WithRate(rratelimiter.PerDay(1)))
-		granted, err := l.TryAcquire(t.Context(), 1, math.MaxInt64)
-		require.NoError(t, err)
-		assert.True(t, granted)
-	})
-}
-
 func TestInputOptions(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -226,7 +211,7 @@ func TestInputOptions(t *testing.T) {
 			return limitertest.NewClient(t, rdb, opts...).RateLimiter("name")
 		}
 		nothing := rratelimiter.WithNameMapper(func(string) string { return "" })
-		byDefault, byRate := rratelimiter.WithDefault(rratelimiter.PerDay(1)), rratelimiter.WithRate(rratelimiter.PerDay(2))
+		byDefault := rratelimiter.WithDefault(rratelimiter.PerDay(1))
 		sent := limitertest.CountCommands(rdb)
 		for text, limiters := range map[string][]*rratelimiter.RateLimiter{
 			"WithClientID":              {with(rratelimiter.WithClientID(""))},
@@ -244,10 +229,6 @@ func TestInputOptions(t *testing.T) {
 			"1 replicas within -1s":     {with(rratelimiter.WithReplicas(1, -time.Second))},
 			"1 replicas within 1.5ms":   {with(rratelimiter.WithReplicas(1, 1500*time.Microsecond))},
 			"third of the call timeout": {with(rratelimiter.WithReplicas(1, time.Second), rratelimiter.WithCallTimeout(2*time.Second))},
-			"WithRate": {
-				limitertest.NewHandle(t, rdb, byDefault, byRate), limitertest.NewHandle(t, rdb, byRate, byDefault),
-				limitertest.NewHandle(t, rdb, byRate, byRate),
-			},
 		} {
 			for _, l := range limiters {
 				requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
@@ -267,20 +248,18 @@ func TestInputOptions(t *testing.T) {
 		require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
 		requireAllRefused(t, sent, keyed.Limiter("a"), "rate 0", rratelimiter.ErrInvalidConfig)
 		for text, opt := range map[string]rratelimiter.LimiterOption{
-			"WithDefault": byDefault, "WithRate": byRate, "1h0m0s": rratelimiter.WithLease(rratelimiter.Lease{Permits: 1, Life: time.Hour}),
+			"WithDefault": byDefault, "1h0m0s": rratelimiter.WithLease(rratelimiter.Lease{Permits: 1, Life: time.Hour}),
 			"-1 permits": rratelimiter.WithLease(rratelimiter.Lease{Permits: -1}),
 		} {
 			keyed := good.Keyed("o:", rratelimiter.PerHour(1), rratelimiter.WithShadow(), opt)
 			require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
 			requireAllRefused(t, sent, keyed.Limiter("a"), text, rratelimiter.ErrInvalidConfig)
 		}
-		for _, err := range []error{good.Err(), good.RateLimiter("name", byRate).Err(), good.Keyed("", rratelimiter.PerDay(1)).Err()} {
+		for _, err := range []error{good.Err(), good.RateLimiter("name", byDefault).Err(), good.Keyed("", rratelimiter.PerDay(1)).Err()} {
 			assert.NoError(t, err)
 		}
-		l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter("old", byRate)
-		requireRefused(t, sent, l, "Take", "3.13.3", rratelimiter.ErrUnsupported, limitertest.Second(l.Take(t.Context(), 1)))
 
-		l = limitertest.NewClient(t, rdb, nil).RateLimiter("name", nil)
+		l := limitertest.NewClient(t, rdb, nil).RateLimiter("name", nil)
 		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(1, time.Hour), nil))
 		limitertest.MustAcquire(t, l, 1)
 	})

@@ -19,7 +19,7 @@ import (
 // is used: a limiter unused for that long is full, and is deleted.
 //
 // The options apply to every key: [WithLease], [WithRefusalCache], [WithFailure] and [WithShadow].
-// With [WithDefault] or [WithRate] calls return ErrInvalidConfig.
+// With [WithDefault] calls return ErrInvalidConfig.
 //
 // No other limiter's name may begin with prefix, and no other Keyed's prefix may begin with it: the log reports
 // [limit.PrefixesMeet], and [limit.RateDiffers] for one prefix with two rates. For a key whose limiter would
@@ -64,7 +64,7 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 	l := &RateLimiter{client: k.client, policy: k.client.policy}
 	err := l.apply(opts)
 	if l.facts.Fallback != "" {
-		err = errors.Join(err, fmt.Errorf("%w: WithDefault and WithRate are not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
+		err = errors.Join(err, fmt.Errorf("%w: WithDefault is not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
 	}
 	k.remembers = l.facts.Lease != nil || l.facts.Refusals != nil
 	l.facts.Rate = k.cfg.rate()

@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -135,8 +134,9 @@ func WithRedissonVersion(version string) Option {
 // WithDefault sets the rate of a limiter that has none, in the round trip of the first request for
 // permits. A limiter that has a rate keeps it, unless that is the default of a Client made before: the
 // new default then replaces it and keeps permits in use; a change of type starts full. So a default that
-// is changed in the code reaches limiters in use. A rate set by SetRate, UpdateRate, TrySetRate, WithRate
-// or Redisson stays, as does one of unknown origin, such as an earlier version's.
+// is changed in the code reaches limiters in use. A rate set by SetRate, UpdateRate, TrySetRate or
+// Redisson stays, as does one of unknown origin, such as an earlier version's. If the rate in the code
+// must win over those too, call SetRate with [KeepState] at the program's start.
 //
 // The handle's first request compares, and then one a minute, in the same script call. If programs
 // disagree, the default of the Client made last holds, and within one Client the default of the
@@ -147,43 +147,9 @@ func WithDefault(cfg Config) LimiterOption {
 		if err := cfg.validate(); err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
-		return l.comesWith(cfg, cfg.text()+" "+l.client.began)
+		l.facts.Fallback, l.facts.Rate = cfg.text()+" "+l.client.began, cfg.rate()
+		return nil
 	})
-}
-
-// WithRate makes the rate in the code win. The handle's first call that asks for permits, except
-// Peek, reads the rate in Redis, and sets this one if Redis has none or another. It keeps permits in
-// use, as UpdateRate with [KeepState] does; a change of type starts full. If it can't read or set the
-// rate, the call fails and takes nothing, and the next call tries again.
-//
-// After that the handle does not compare, and the rate set last holds, whether a program, Redisson or
-// an operator set it. A limiter that is gone is set up again with the handle's rate, as with
-// [WithDefault]. Keep the handle: a new one compares again. The observer and the log receive
-// [limit.RateReplaced] if the first call found another rate, and [limit.RateDiffers] if a later answer
-// shows another rate, which not every answer does.
-//
-// With WithRate together with WithDefault, and for [Client.Keyed], calls return
-// ErrInvalidConfig. Beside Redissons before 3.13.3 they return ErrUnsupported.
-func WithRate(cfg Config) LimiterOption {
-	return limiterOption(func(l *RateLimiter) error {
-		if err := cfg.validate(); err != nil {
-			return fmt.Errorf("WithRate: %w", err)
-		}
-		if l.client.rules.KeepsNoMembers() {
-			return l.client.rules.Unsupported("WithRate")
-		}
-		l.facts.Want = &engine.Want{}
-		return l.comesWith(cfg, cfg.text())
-	})
-}
-
-// comesWith sets the rate of WithDefault or WithRate.
-func (l *RateLimiter) comesWith(cfg Config, text string) error {
-	if l.facts.Want != nil && l.facts.Rate.Permits != 0 {
-		return fmt.Errorf("%w: WithRate is given together with another rate: one option says what the rate is", ErrInvalidConfig)
-	}
-	l.facts.Fallback, l.facts.Rate = text, cfg.rate()
-	return nil
 }
 
 // Lease bounds how many permits a handle takes ahead, and for how long: see [WithLease].
@@ -211,7 +177,7 @@ type Lease struct {
 // ends. A limiter with a KeepAlive time may be deleted earlier by up to the lease's life. Keep the
 // handle: a lease belongs to it.
 //
-// With bad values, such as a Life not below the interval of WithDefault or WithRate, calls
+// With bad values, such as a Life not below the interval of WithDefault, calls
 // return ErrInvalidConfig. Beside Redissons before 3.35 they return ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {

@@ -54,7 +54,7 @@ var kinds = []struct {
 }
 
 // more are those of Go that traces, recorded before, do without.
-var more = []string{"peek", "takeUpTo", "takeUpTo", "reset", "withRate"}
+var more = []string{"peek", "takeUpTo", "takeUpTo", "reset"}
 
 // operations returns the service's, each as often as it should be drawn.
 func (a *actor) operations() (all []string) {
@@ -115,7 +115,7 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 		for op.Used = op.Permits; op.Used == op.Permits; {
 			op.Used = min(rratelimiter.MaxPermits, max(0, op.Permits-6)+d.Int64N(12))
 		}
-	case "withDefault", "withRate":
+	case "withDefault":
 		op.Permits, op.Rate = d.permits(s), d.rate()
 	case "trySetRate", "setRate":
 		op.Rate = d.rate()

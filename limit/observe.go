@@ -233,16 +233,13 @@ const (
 	// ReplicasKeepUp: they have confirmed all grants for a second.
 	ReplicasKeepUp EventKind = "replicas keep up"
 
-	// RateReplaced: a handle with WithRate found another rate, Found, at its first call, and set
-	// its own, Want. Or Found was the default of a program that began before, and Want is the
-	// handle's default: reported once for all keys of a limiter.
+	// RateReplaced: Found was the default of a program that began before, and Want, the handle's
+	// default, has replaced it. Reported once for all keys of a limiter.
 	RateReplaced EventKind = "rate replaced"
 
-	// RateDiffers: an answer showed that Limiter now has a rate, Found, other than Want, which a
-	// handle with WithRate has set; both have Permits and Interval only. Nothing was done: the
-	// rate was changed at run time, or two programs do not agree. Or Want is the handle's
-	// default, and Found is the default of a program that began later, or of another handle of
-	// the same Client, even before any request: reported once.
+	// RateDiffers: Want is the handle's default, and Found, which holds, is the default of a
+	// program that began later, or of another handle of the same Client, even before any request.
+	// Both may have Permits and Interval only. Nothing was done. Reported once.
 	RateDiffers EventKind = "rate differs"
 
 	// PrefixesMeet: two limiters of keys of a Client, Limiter and the one that Err names, have

@@ -66,16 +66,6 @@ func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func(
 
 // Acquire asks Redis for permits, and waits for them as the question says.
 func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (outage.Answer, error) {
-	if l.Want != nil {
-		left, err := e.haveRate(ctx, l, q.Timeout)
-		if err != nil {
-			return outage.Answer{By: limit.FromRedis, Unanswered: ctx.Err() != nil}, err
-		}
-		if q.Timeout > 0 && left <= 0 {
-			q.Waits, left = false, 0
-		}
-		q.Timeout = left
-	}
 	before := l.Refusals.Now()
 	a, err := e.request(ctx, l, q)
 	a.By = cmp.Or(a.By, limit.FromRedis)

@@ -108,11 +108,6 @@ func (b *batch) finish(reply any, err error) {
 				b.queue.engine.differs(l, o.Limit, o.interval)
 			}
 		}
-		if _, figures := reply.([]any); figures && err == nil {
-			for _, r := range b.requests {
-				b.queue.engine.tellRate(r.limiter, o.Limit, o.interval)
-			}
-		}
 	}
 	b.queue.complete(b, o, err)
 }

@@ -96,13 +96,6 @@ func RateWords(r limit.Rate) []any {
 	return []any{r.Permits, r.Interval.Milliseconds(), kind, r.KeepAlive.Milliseconds()}
 }
 
-// tellRate reports the rate in an answer if the handle wants another one, once for each rate found.
-func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
-	if l != nil && l.Want != nil && (permits != l.Rate.Permits || interval != l.Rate.Interval) {
-		e.differs(l, permits, interval)
-	}
-}
-
 // differs reports that the limiter has another rate than its handle.
 func (e *Engine) differs(l *Limiter, permits int64, interval time.Duration) {
 	e.happened(limit.Event{
@@ -118,7 +111,7 @@ const comparePause = time.Minute
 // compareDue reports whether it is time to compare the handle's default with the one that set up the
 // limiter.
 func (l *Limiter) compareDue(now time.Time) bool {
-	return l.Fallback != "" && l.Want == nil && now.UnixNano() >= l.compared.Load()
+	return l.Fallback != "" && now.UnixNano() >= l.compared.Load()
 }
 
 // aged is a handle's Fallback with the age that the Client had then.
@@ -133,8 +126,8 @@ const ageFor = time.Second
 // fallback returns the handle's Fallback as scripts read it. Beside a default stands the Client's age, so
 // that the server's clock can tell when the Client was made if this machine's is wrong.
 func (e *Engine) fallback(l *Limiter, now time.Time) string {
-	if l.Fallback == "" || l.Want != nil {
-		return l.Fallback
+	if l.Fallback == "" {
+		return ""
 	}
 	// The monotonic clock may stand while a machine sleeps, and the other may have been set back.
 	age := max(0, now.Sub(e.made), now.Round(0).Sub(e.made.Round(0)))

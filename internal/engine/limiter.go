@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +19,6 @@ type Limiter struct {
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua, and Engine.fallback
 	Rate     limit.Rate     // the handle's, as in Fallback; zero if it has none
-	Want     *Want          // nil if any rate will do
 	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil if they are not remembered
 
@@ -40,38 +38,4 @@ func (l *Limiter) auditDue(now time.Time) bool { return now.UnixMicro() >= l.aud
 func (l *Limiter) auditDone(now time.Time, interval time.Duration) {
 	l.audit.Store(now.Add(interval).UnixMicro())
 	l.interval.Store(int64(interval))
-}
-
-// Want is the state of a handle with WithRate.
-type Want struct {
-	set  atomic.Bool // Redis had the rate when the handle looked
-	mu   sync.Mutex
-	look *look // under way, or the one that succeeded
-}
-
-// look is one try to set the limiter's rate, for all who wait for it.
-type look struct {
-	done chan struct{}
-	err  error
-}
-
-// begin starts a look, unless one is under way or has succeeded.
-func (w *Want) begin(do func() error) *look {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.look == nil {
-		begun := &look{done: make(chan struct{})}
-		w.look = begun
-		go func() {
-			defer close(begun.done)
-			if begun.err = do(); begun.err == nil {
-				w.set.Store(true)
-				return
-			}
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.look = nil
-		}()
-	}
-	return w.look
 }

@@ -59,11 +59,6 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	e.book.Used(start)
 	defer m.leave()
 	for _, l := range limiters {
-		if _, err := e.haveRate(ctx, l, timeout); err != nil {
-			return false, &Error{Name: l.Name, Err: err}
-		}
-	}
-	for _, l := range limiters {
 		q, err := e.enter(ctx, l, nil)
 		if err != nil {
 			return false, err

@@ -397,8 +397,8 @@ func TestAReleaseBesideOthersGiveBacks(t *testing.T) {
 	})
 }
 
-// First calls of hundreds of handles that set a rate come through, and so do their releases.
-func TestHundredsOfHandlesWithARate(t *testing.T) {
+// First calls of hundreds of handles that set their rate come through, and so do their releases.
+func TestHundredsOfHandlesSetTheirRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const handles = 600
@@ -406,7 +406,8 @@ func TestHundredsOfHandlesWithARate(t *testing.T) {
 		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
 		all := make([]*rratelimiter.RateLimiter, handles)
 		together(handles, func(i int) {
-			all[i] = client.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithRate(limitertest.Every(10, time.Hour)))
+			all[i] = client.RateLimiter(fmt.Sprint("limiter", i))
+			assert.NoError(t, all[i].SetRate(t.Context(), limitertest.Every(10, time.Hour), rratelimiter.KeepState()))
 			granted, err := all[i].TryAcquire(t.Context(), 1, 0)
 			assert.NoError(t, err)
 			assert.True(t, granted)

@@ -3,7 +3,6 @@ package concurrency_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -139,18 +137,11 @@ func TestClientsOfOneMomentKeepTheirOrder(t *testing.T) {
 // setters set the rate of one limiter on purpose.
 func setters(t *testing.T, rdb *redis.Client, cfg rratelimiter.Config) map[string]change {
 	fields := fmt.Sprintf("HSET config rate %d interval %d type 0", cfg.Rate, cfg.Interval.Milliseconds())
-	takes := func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return c.RateLimiter(l.Name(), rratelimiter.WithRate(cfg)).Acquire(ctx, 1)
-	}
 	return map[string]change{
 		"SetRate":    setRate(cfg),
 		"KeepState":  setRate(cfg, rratelimiter.KeepState()),
 		"UpdateRate": updateRate(cfg),
 		"TrySetRate": makeAnew(cfg),
-		"WithRate":   takes,
-		"WithRate, made again": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			return errors.Join(takes(ctx, c, l), deleteIt(ctx, c, l), takes(ctx, c, l))
-		},
 		// As Redisson does, and what an earlier program of this package left.
 		"Redisson's setRate": func(_ context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			damage(t, rdb, l, fields+"; DEL value permits")
@@ -172,7 +163,6 @@ func TestRateSetOnPurposeStays(t *testing.T) {
 			setters := setters(t, rdb, cfg)
 			if cfg == first { // There is no difference: the rate set is the one found.
 				delete(setters, "Redisson's setRate")
-				delete(setters, "WithRate")
 			}
 			each(t, setters, func(t *testing.T, set change) {
 				l := byDefault(limitertest.NewClient(t, rdb), redistest.Name(t), first)
@@ -302,27 +292,23 @@ func TestDefaults(t *testing.T) {
 // Peek and what else only reads say what there is, and change nothing.
 func TestChangedRatesAndReads(t *testing.T) {
 	t.Parallel()
-	each(t, map[string]rratelimiter.LimiterOption{
-		"default": rratelimiter.WithDefault(rratelimiter.PerHour(2)), "rate": rratelimiter.WithRate(rratelimiter.PerHour(2)),
-	}, func(t *testing.T, opt rratelimiter.LimiterOption) {
-		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-			name := redistest.Name(t)
-			limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
-			l := limitertest.NewClient(t, rdb).RateLimiter(name, opt)
-			peek := func() int64 {
-				d, err := l.Peek(t.Context(), 1)
-				require.NoError(t, err)
-				return d.Limit
-			}
-			limitertest.RequireUntouched(t, rdb, name, func() {
-				assert.EqualValues(t, 1000, peek())
-				assert.EqualValues(t, 999, limitertest.Available(t, l))
-				assert.EqualValues(t, 1000, configOf(t, l).Rate)
-			})
-			limitertest.MustAcquire(t, l, 1)
-			assert.EqualValues(t, 2, configOf(t, l).Rate)
-			assert.EqualValues(t, 2, peek())
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		name := redistest.Name(t)
+		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
+		l := byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(2))
+		peek := func() int64 {
+			d, err := l.Peek(t.Context(), 1)
+			require.NoError(t, err)
+			return d.Limit
+		}
+		limitertest.RequireUntouched(t, rdb, name, func() {
+			assert.EqualValues(t, 1000, peek())
+			assert.EqualValues(t, 999, limitertest.Available(t, l))
+			assert.EqualValues(t, 1000, configOf(t, l).Rate)
 		})
+		limitertest.MustAcquire(t, l, 1)
+		assert.EqualValues(t, 2, configOf(t, l).Rate)
+		assert.EqualValues(t, 2, peek())
 	})
 }
 
@@ -351,166 +337,6 @@ func TestDefaultCostsNoCall(t *testing.T) {
 		cfg.Rate = 3000
 		require.NoError(t, limitertest.NewClient(t, rdb).RateLimiter("a").SetRate(t.Context(), cfg))
 		assert.Equal(t, []int{1, 2, 3}, calls(4000))
-	})
-}
-
-func TestWithRateSetsTheRateAndKeepsPermitsInUse(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		client := limitertest.NewClient(t, rdb)
-		l := client.RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
-		limitertest.MustAcquire(t, l, 4)
-
-		want := rratelimiter.Config{Rate: 6, Interval: 2 * time.Hour, KeepAlive: 3 * time.Hour}
-		coded := client.RateLimiter(l.Name(), rratelimiter.WithRate(want))
-		d := mustTake(t, coded, 1)
-		assert.True(t, d.Granted)
-		assert.EqualValues(t, 6, d.Limit)
-		assert.EqualValues(t, 1, d.Remaining)
-		assert.Equal(t, want, configOf(t, l))
-	})
-}
-
-func TestWithRateByEachCall(t *testing.T) {
-	t.Parallel()
-	own := limitertest.Every(5, time.Hour)
-	calls := map[string]change{
-		"TryAcquireAll of one": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			return limitertest.Second(c.TryAcquireAll(ctx, 1, 0, l))
-		},
-		"TryAcquireAll of two": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			other := c.RateLimiter("{"+l.Name()+"}other", rratelimiter.WithRate(limitertest.Every(2, time.Hour)))
-			return limitertest.Second(c.TryAcquireAll(ctx, 1, time.Second, l, other))
-		},
-	}
-	for name := range acquires {
-		calls[name] = func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			return limitertest.Operations[name](ctx, l)
-		}
-	}
-	calls["Reserve"] = func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.Reserve(ctx, 1, 0))
-	}
-	each(t, calls, func(t *testing.T, call change) {
-		virtual(t, map[string]rratelimiter.Config{
-			"no rate before": {}, "another": limitertest.Every(50, time.Hour), "its own": own,
-		}, func(t *testing.T, rdb *redis.Client, before rratelimiter.Config) {
-			client := limitertest.NewClient(t, rdb)
-			plain := client.RateLimiter("a")
-			if before.Rate > 0 {
-				limitertest.MustTrySetRate(t, plain, before)
-			}
-			l := client.RateLimiter("a", rratelimiter.WithRate(own))
-			require.NoError(t, call(t.Context(), client, l))
-			assert.Equal(t, own, configOf(t, plain))
-			assert.EqualValues(t, 4, limitertest.Available(t, plain))
-
-			require.NoError(t, limitertest.Second(plain.Delete(t.Context())))
-			require.NoError(t, call(t.Context(), client, l), "a limiter that has gone")
-			assert.Equal(t, own, configOf(t, plain))
-		})
-	})
-}
-
-func TestWithRateComparesOnce(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := limitertest.NewClient(t, rdb)
-		plain := client.RateLimiter("a")
-		limitertest.MustTrySetRate(t, plain, limitertest.Every(50, time.Hour))
-		scripts := map[string]*int{}
-		for _, s := range []*lua.Script{lua.Config, lua.SetRate} {
-			calls := 0
-			scripts[s.Name] = &calls
-			rdb.AddHook(limitertest.BeforeScript(s, func() { calls++ }))
-		}
-		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
-		together(10, func(int) { assert.True(t, limitertest.Try(t, l, 1)) })
-		require.NoError(t, plain.SetRate(t.Context(), limitertest.Every(30, time.Hour), rratelimiter.KeepState()))
-		*scripts[lua.SetRate.Name]-- // it is sent by EVALSHA too
-		limitertest.MustAcquire(t, l, 1)
-		assert.Equal(t, 1, *scripts[lua.Config.Name])
-		assert.Equal(t, 1, *scripts[lua.SetRate.Name])
-		assert.EqualValues(t, 30, configOf(t, plain).Rate, "the rate that was set last holds")
-	})
-}
-
-var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis){
-	"WithRate tells of programs that disagree": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
-		recorder, log := &limitertest.Recorder{}, &bytes.Buffer{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder), logTo(log))
-		other := limitertest.NewClient(t, rdb)
-		ours, theirs := limitertest.Every(20, time.Minute), rratelimiter.Config{Rate: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour}
-		a := client.RateLimiter("a", rratelimiter.WithRate(ours))
-		b := other.RateLimiter("a", rratelimiter.WithRate(theirs))
-		require.NoError(t, b.Acquire(t.Context(), 1))
-		for range 3 {
-			mustTake(t, a, 1)
-		}
-		synctest.Wait()
-		replaced := limit.Event{
-			Kind: limit.RateReplaced, Limiter: "a",
-			Found: limit.Rate{Permits: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour},
-			Want:  limit.Rate{Permits: 20, Interval: time.Minute},
-		}
-		assert.Equal(t, []limit.Event{replaced}, recorder.Events())
-		assert.Contains(t, log.String(), `msg="rratelimiter: rate replaced" limiter=a found="30 in 1h0m0s, kept alive for 2h0m0s" want="20 in 1m0s"`)
-
-		require.NoError(t, other.RateLimiter("a").SetRate(t.Context(), theirs))
-		for range 3 {
-			mustTake(t, a, 1)
-		}
-		synctest.Wait()
-		differs := limit.Event{
-			Kind: limit.RateDiffers, Limiter: "a",
-			Found: limit.Rate{Permits: 30, Interval: time.Hour}, Want: limit.Rate{Permits: 20, Interval: time.Minute},
-		}
-		assert.Equal(t, []limit.Event{replaced, differs}, recorder.Events(), "once")
-		assert.Equal(t, theirs, configOf(t, b), "they do not fight")
-		assert.Contains(t, log.String(), `rate differs`)
-	},
-	"WithRate keeps to the callers time": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
-		client := limitertest.NewClient(t, rdb)
-		rdb.AddHook(limitertest.Slow(500 * ms))
-		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(1, time.Hour)))
-		start := time.Now()
-		require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 100*ms)), rratelimiter.ErrUnavailable)
-		assert.Equal(t, 200*ms, time.Since(start))
-
-		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
-		defer cancel()
-		require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
-		time.Sleep(time.Minute)
-		limitertest.MustAcquire(t, l, 1)
-	},
-	"WithRate tries again after a failure": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
-		client := limitertest.NewClient(t, rdb)
-		limitertest.MustTrySetRate(t, client.RateLimiter("a"), limitertest.Every(50, time.Hour))
-		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
-		m.SetError("LOADING Redis is loading the dataset in memory")
-		_, err := l.TryAcquire(t.Context(), 1, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-		require.ErrorContains(t, err, "WithRate")
-		require.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-		m.SetError("")
-		limitertest.MustAcquire(t, l, 1)
-		assert.EqualValues(t, 20, configOf(t, l).Rate)
-	},
-	"WithRate goes by the policy for outages": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(0.5)))
-		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
-		m.SetError("LOADING Redis is loading the dataset in memory")
-		defer m.SetError("")
-		assert.EqualValues(t, 10, mustTake(t, l, 1).Limit)
-	},
-}
-
-func TestWithRate(t *testing.T) {
-	t.Parallel()
-	bubbles(t, withRateTests, func(t *testing.T, test func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis)) {
-		rdb, m := redistest.Mini(t)
-		test(t, rdb, m)
 	})
 }
 

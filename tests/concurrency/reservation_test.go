@@ -190,7 +190,7 @@ func TestSettleMakesALimiterByDefault(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		client, cfg := limitertest.NewClient(t, rdb), rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Minute}
-		keyed, rated := client.Keyed("user:", cfg), client.RateLimiter("rated", rratelimiter.WithRate(cfg))
+		keyed, rated := client.Keyed("user:", cfg), client.RateLimiter("rated", rratelimiter.WithDefault(cfg))
 		for name, ask := range map[string]func() (*rratelimiter.Reservation, error){
 			"user:ann": func() (*rratelimiter.Reservation, error) { return keyed.Reserve(t.Context(), "ann", 5, 0) },
 			"rated":    func() (*rratelimiter.Reservation, error) { return rated.Reserve(t.Context(), 5, 0) },

@@ -253,7 +253,6 @@ func (f *filling) take(ctx context.Context, i int) map[string]error {
 	}
 	calls := map[string]error{
 		"WithDefault":      limitertest.Second(fresh(rate).TryAcquire(ctx, 1, 0)),
-		"WithRate":         limitertest.Second(f.client.RateLimiter(fmt.Sprint("rate:", i), rratelimiter.WithRate(kept)).Take(ctx, 1)),
 		"per client":       limitertest.Second(fresh(own).Take(ctx, 1)),
 		"TrySetRate":       limitertest.Second(f.client.RateLimiter(fmt.Sprint("set:", i)).TrySetRate(ctx, rate)),
 		"SetRate":          f.client.RateLimiter(fmt.Sprint("set:", i)).SetRate(ctx, kept, rratelimiter.KeepState()),

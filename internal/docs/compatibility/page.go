@@ -15,7 +15,7 @@ var operations = []struct {
 	name     string
 	recorded []string
 }{
-	{"acquire", []string{"tryAcquire", "tryAcquireTimeout", "take", "takeUpTo", "withDefault", "withRate", "acquireAll"}},
+	{"acquire", []string{"tryAcquire", "tryAcquireTimeout", "take", "takeUpTo", "withDefault", "acquireAll"}},
 	{"release", []string{"release"}},
 	{"available", []string{"availablePermits"}},
 	{"trySetRate", []string{"trySetRate"}},

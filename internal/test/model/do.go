@@ -19,8 +19,6 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says(l.TryAcquire(ctx, n, 0))
 	case "withDefault":
 		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
-	case "withRate":
-		return Says(client.RateLimiter(l.Name(), rratelimiter.WithRate(op.Rate.Public())).TryAcquire(ctx, n, 0))
 	case "wait", "acquireAll":
 		timeout := time.Duration(op.TTL) * time.Millisecond
 		if op.Do == "wait" && len(op.To) == 0 {

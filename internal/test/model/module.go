@@ -43,8 +43,6 @@ func (m *Module) may(op Op) []Possible {
 			return m.mayAll(1+len(op.To), n, rate)
 		}
 		return m.mayAcquire(n, rate, false)
-	case "withRate":
-		return m.mayHaveRate(n, rate)
 	case "take":
 		return []Possible{
 			func(c *Call) (Answer, bool) { return m.decision(c, n, false, true), true },

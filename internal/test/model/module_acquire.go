@@ -50,24 +50,6 @@ func (m *Module) grant(c *Call, p *Pair, permits int64) {
 	}
 }
 
-// mayHaveRate is tryAcquire after the limiter got a rate unless it has it.
-func (m *Module) mayHaveRate(permits int64, rate *Rate) (all []Possible) {
-	for _, acquire := range m.mayAcquire(permits, rate, true) {
-		all = append(all, func(c *Call) (Answer, bool) {
-			if m.windowed {
-				return Say(Unsupported), true
-			}
-			has := c.Config != nil && c.Config["type"] == rate.Type && c.Rate() == rate.Rate &&
-				c.Interval() == rate.Interval && c.KeepAlive() == rate.KeepAlive
-			if permits > 0 && !has {
-				m.setRate(c, rate, true, false)
-			}
-			return acquire(c)
-		})
-	}
-	return all
-}
-
 // tryAcquire takes permits if they are free. With audit, a refusal means that
 // not even leaked permits were left.
 func (m *Module) tryAcquire(c *Call, permits int64, fallback *Rate, audit bool) Answer {

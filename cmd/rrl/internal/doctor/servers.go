@@ -223,7 +223,7 @@ func (d *doctor) persistence(ctx context.Context, s *server) {
 		return
 	}
 	const reason = "after a restart limiters are as they were at the last snapshot, or gone: permits in use are granted again"
-	const advice = "appendonly yes keeps all but the last second; if limits may start full again, give limiters their rate with WithDefault or WithRate"
+	const advice = "appendonly yes keeps all but the last second; if limits may start full again, give limiters their rate with WithDefault"
 	if save["save"] != "" {
 		d.add(s, "persistence", Note, "snapshots only, at "+save["save"], reason, advice)
 	} else {
