@@ -46,8 +46,9 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // Wait is Acquire of one permit, for code that takes an interface{ Wait(context.Context) error }.
 func (l *RateLimiter) Wait(ctx context.Context) error { return l.Acquire(ctx, 1) }
 
-// Take takes permits if they are free now, and returns the figures that clients may want to see. Its
-// errors are those of TryAcquire.
+// Take takes permits if they are free now, and returns the figures that clients may want to see.
+// RetryAfter is a lower bound if more than 256 grants must come back first. The errors are those of
+// TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
 	a, err := l.decide(ctx, outage.Question{Call: "Take", Permits: permits, Figures: true})
 	return a.Decision, err

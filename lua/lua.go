@@ -60,7 +60,6 @@ var (
 	SlidingLogGiveBack  = mustLoad("sliding_log_give_back")
 	TokenBucket         = mustLoad("token_bucket")
 	TokenBucketGiveBack = mustLoad("token_bucket_give_back")
-	Wait                = mustLoad("wait")
 )
 
 // all are the scripts that mustLoad has loaded, which Go does in the order above.

@@ -3,11 +3,8 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -72,29 +69,8 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	if q.Waits || err != nil || a.Granted {
 		return a.Answer, err
 	}
-	noted, least := a.Decision, leastOf(q)
-	if a.AtLeast {
-		noted.ResetAfter = 0 // these are not the figures that Take returns
-	}
-	l.Refusals.Note(least, a.sent, before, noted, a.alive())
-	if a.AtLeast && q.Figures {
-		a.Decision, err = e.lookOn(ctx, l, least, before, a)
-	}
+	l.Refusals.Note(leastOf(q), a.sent, before, a.Decision, a.alive())
 	return a.Answer, err
-}
-
-// lookOn finds out when that many permits will be free, if an answer had only a lower bound.
-func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before refusal.Moment, a answer) (limit.Decision, error) {
-	d, asked := a.Decision, e.clock.Now()
-	wait, err := e.wait(ctx, l, permits)
-	if err != nil || wait <= 0 {
-		return d, err
-	}
-	d.RetryAfter = wait
-	known := d
-	known.ResetAfter -= asked.Sub(a.sent)
-	l.Refusals.Note(permits, asked, before, known, a.alive())
-	return d, nil
 }
 
 // Peek returns the figures that a request would get, and takes nothing.
@@ -114,40 +90,8 @@ func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Dec
 		return limit.Decision{}, err
 	}
 	a := b.Answers(nil, o.Outcome)[0]
-	switch {
-	case a.Exceeds:
+	if a.Exceeds {
 		return a.Decision, errExceeds(permits, a.Decision.Limit)
-	case !a.AtLeast:
-		return a.Decision, nil
 	}
-	wait, err := e.wait(ctx, l, permits)
-	if wait > 0 {
-		a.Decision.RetryAfter = wait
-	}
-	return a.Decision, err
-}
-
-// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256 members. Beyond
-// that, and if a busy limiter's oldest members leave faster than they are read, RetryAfter is early.
-const maxWaitPages = 64
-
-var errLongWait = errors.New("the wait was not found")
-
-// wait asks when so many permits will be free; 0 if it did not find out.
-func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
-	pages := 0
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func(string, []any) (more bool, err error) {
-		if pages++; pages == maxWaitPages {
-			return false, errLongWait
-		}
-		return true, nil
-	}})
-	switch {
-	case errors.Is(err, errLongWait), errors.Is(err, limit.ErrNotInitialized) && l.Fallback != "":
-		return 0, nil // if it has gone since, the next request sets it up again
-	case err != nil:
-		return 0, err
-	}
-	ms, err := script.Integer(reply)
-	return script.Millis(ms), err
+	return a.Decision, nil
 }

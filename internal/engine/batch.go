@@ -262,7 +262,7 @@ func (b *batch) answer(place int, o outcome, err error) answer {
 		return answer{err: err}
 	}
 	told := &b.answers[place]
-	a := answer{AtLeast: told.AtLeast, Unasked: told.Unasked, sent: b.sent, keep: o.keep}
+	a := answer{Unasked: told.Unasked, sent: b.sent, keep: o.keep}
 	a.Decision, a.Taken = told.Decision, told.Taken
 	if told.Exceeds {
 		a.err = errExceeds(b.requests[place].Permits, a.Limit)

@@ -161,20 +161,20 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 	// rate, both 5 are refused, 1 fits, 2 is refused.
 	answers := tell(b, outcome{Outcome: lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, Waits: []int64{10, -20, 30}}})
 	type row struct {
-		granted, atLeast, inLine bool
-		after                    time.Duration
+		granted, inLine bool
+		after           time.Duration
 	}
 	var got []row
 	for _, a := range answers {
-		got = append(got, row{a.Granted, a.AtLeast, a.Unasked, a.RetryAfter})
+		got = append(got, row{a.Granted, a.Unasked, a.RetryAfter})
 	}
 	assert.Equal(t, []row{
 		{granted: true},
 		{after: 10 * time.Millisecond},
 		{inLine: true},
 		{},
-		{after: 20 * time.Millisecond, atLeast: true},
-		{after: 20 * time.Millisecond, atLeast: true},
+		{after: 20 * time.Millisecond},
+		{after: 20 * time.Millisecond},
 		{granted: true},
 		{after: 30 * time.Millisecond},
 	}, got)

@@ -14,10 +14,10 @@ import (
 type answer struct {
 	outage.Answer
 
-	AtLeast, Unasked bool          // see lane.Answer
-	sent             time.Time     // when the request was last sent
-	keep             time.Duration // the keep-alive time that was restarted then; 0 for none
-	err              error
+	Unasked bool          // see lane.Answer
+	sent    time.Time     // when the request was last sent
+	keep    time.Duration // the keep-alive time that was restarted then; 0 for none
+	err     error
 }
 
 // alive is when to ask again to keep the limiter alive; zero if that needs no requests.

@@ -107,7 +107,7 @@ func (b *Batch) Args(all []any) []any {
 type Outcome struct {
 	Limit, Free, Taken int64 // Free: before the batch
 	Reset              time.Duration
-	Waits              []int64 // ms, for each refused run that has one
+	Waits              []int64 // ms, for each refused run that has one; below 0 if it is at least so long
 }
 
 // Answer is the answer to one request.
@@ -115,7 +115,6 @@ type Answer struct {
 	Decision limit.Decision
 	Taken    int64 // the permits granted
 	Exceeds  bool  // more than the limit; never if that is 0, which refuses all
-	AtLeast  bool  // RetryAfter is a lower bound: the script looked no further
 	Unasked  bool  // refused for another before it in the line
 }
 
@@ -127,14 +126,14 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	blocked := false
 	for _, r := range b.runs {
 		var wait time.Duration
-		atLeast, asked := false, false
+		asked := false
 		refuse := func(a *Answer) {
 			if !asked && len(waits) > 0 {
-				wait, atLeast = script.Millis(max(waits[0], -waits[0])), waits[0] < 0
+				wait = script.Millis(max(waits[0], -waits[0]))
 				waits = waits[1:]
 			}
 			asked = true
-			a.Decision.RetryAfter, a.AtLeast = wait, atLeast
+			a.Decision.RetryAfter = wait
 		}
 		for range r.requests() {
 			a := Answer{Decision: limit.Decision{Limit: o.Limit, ResetAfter: o.Reset}}
@@ -145,7 +144,7 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 					refuse(&a)
 				}
 				if a.Taken > 0 {
-					a.Decision.RetryAfter, a.AtLeast = 0, false
+					a.Decision.RetryAfter = 0
 				}
 			case r.Permits <= left && (!r.InLine || !blocked):
 				a.Taken = r.Permits
@@ -153,7 +152,7 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 				a.Exceeds = true
 			case r.InLine && blocked:
 				a.Unasked = !asked
-				a.Decision.RetryAfter, a.AtLeast = wait, atLeast
+				a.Decision.RetryAfter = wait
 			default:
 				refuse(&a)
 				blocked = blocked || r.InLine

@@ -179,7 +179,7 @@ func harmlessTwice(c redistest.Command) bool {
 		}
 		args := c.Args[keysFrom+keys:]
 		return len(args) <= beforeRequests && (len(args) <= flagsAt || !strings.Contains(args[flagsAt], "u"))
-	case lua.AcquireAll, lua.AcquireMany, lua.Available, lua.Command, lua.Config, lua.Probe, lua.Wait:
+	case lua.AcquireAll, lua.AcquireMany, lua.Available, lua.Command, lua.Config, lua.Probe:
 		return true
 	}
 	return false

@@ -165,20 +165,27 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
 		require.ErrorIs(t, limitertest.Second(s.Take(t.Context(), 1)), rratelimiter.ErrClosed)
 	}},
-	// Beyond a page of members the wait is a lower bound; Take looks on and remembers what it found.
-	"Take from memory of many members": {limitertest.Every(2000, time.Hour), func(t *testing.T, s *refusalScene) {
-		redistest.SkipShort(t, "long")
-		for range 1000 {
+	// Beyond 256 members the wait is a lower bound, from memory too: nothing is refused that Redis grants.
+	"Take from memory of many members": {limitertest.Every(600, time.Hour), func(t *testing.T, s *refusalScene) {
+		for range 300 {
 			limitertest.MustAcquire(t, s.Other, 2)
 			time.Sleep(100 * ms)
 		}
 		at := s.Now()
-		limitertest.MustRefuse(t, s.RateLimiter, 1800)
-		assert.Equal(t, time.Hour+90*time.Second-100*ms-at, mustTake(t, s.RateLimiter, 1800).RetryAfter)
+		limitertest.MustRefuse(t, s.RateLimiter, 590)
+		d := s.exact(t, 590)
+		assert.Equal(t, time.Hour+256*100*ms-at, d.RetryAfter, "the 257th member")
+		assert.Equal(t, time.Hour+299*100*ms-at, d.ResetAfter)
 		before := s.Sent.Total()
 		s.Until(at + 30*time.Second)
-		assert.Equal(t, time.Hour+time.Minute-100*ms-at, mustTake(t, s.RateLimiter, 1800).RetryAfter)
+		d.RetryAfter, d.ResetAfter = d.RetryAfter-30*time.Second, d.ResetAfter-30*time.Second
+		assert.Equal(t, d, mustTake(t, s.RateLimiter, 590))
 		assert.Equal(t, before, s.Sent.Total())
+		s.Until(time.Hour + 256*100*ms)
+		d = s.exact(t, 590)
+		assert.EqualValues(t, 2*257, d.Remaining)
+		s.Until(time.Hour + 294*100*ms)
+		assert.True(t, mustTake(t, s.RateLimiter, 590).Granted)
 	}},
 	// A lease is in use as a whole until its rest is given back: handing out of it changes no figures.
 	"Take from memory beside leases": {limitertest.Every(1000, time.Minute), func(t *testing.T, s *refusalScene) {

@@ -454,25 +454,3 @@ func TestWaitersForAllMakeALimiterAgain(t *testing.T) {
 		assert.Equal(t, "true at 20s", c.Outcome())
 	})
 }
-
-// Take asks a second time how long to wait if the oldest members don't say.
-func TestTakeOfALimiterThatGoesBetweenItsQuestions(t *testing.T) {
-	t.Parallel()
-	type row struct {
-		opts []rratelimiter.LimiterOption
-		want error
-	}
-	bubbles(t, map[string]row{
-		"with a default":    {opts: []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(300, time.Hour))}},
-		"without a default": {want: rratelimiter.ErrNotInitialized},
-	}, func(t *testing.T, row row) {
-		s := limitertest.NewScene(t, limitertest.Every(300, time.Hour), row.opts...)
-		pileUp(t, s.Redis, s.RateLimiter, map[time.Duration]int{time.Minute: 300}, 0)
-		s.Redis.AddHook(limitertest.BeforeScript(lua.Wait, func() {
-			assert.NoError(t, limitertest.Second(s.Other.Delete(t.Context())))
-		}))
-		d, err := s.Take(t.Context(), 290)
-		require.ErrorIs(t, err, row.want)
-		assert.False(t, d.Granted)
-	})
-}
