@@ -136,6 +136,9 @@ func (m *Module) decision(c *Call, permits int64, upTo, audit bool) Answer {
 	}
 	if !granted {
 		retry = m.ready(c, permits) - c.Now
+		if c.KeepAlive() == 0 && c.ConfigEnd != 0 {
+			retry = min(retry, c.ConfigEnd-c.Now) // no wait is longer than the limiter lives
+		}
 	}
 	return Say(append(said, granted, c.Rate(), max(0, u.free))...).With(retry, reset)
 }
