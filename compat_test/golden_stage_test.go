@@ -227,7 +227,9 @@ func (st *stage) normalize(s *model.State, known map[string]bool, number uint64)
 				r.Member = r.Member[:1] + model.Member(padded) + r.Member[1+len(mark):]
 				break
 			}
-			if !known[r.Member.ID()] {
+			if reserved := unsettled(r.Member); known[reserved.ID()] {
+				r.Member = reserved
+			} else if !known[r.Member.ID()] {
 				fresh++
 				r.Member = normalMember(r.Layout, tag, r.Member.Twice(), number, r.Permits)
 			}
@@ -237,6 +239,13 @@ func (st *stage) normalize(s *model.State, known map[string]bool, number uint64)
 		return fmt.Errorf("%d members are new, and a history numbers but one", fresh)
 	}
 	return nil
+}
+
+// unsettled returns the member that a reservation had before more was charged: since then a bit of its id is
+// another, which means nothing to others.
+func unsettled(m model.Member) model.Member {
+	at := map[int]int{8: 0, 13: 5, 20: 8, 21: 12}[len(m)]
+	return m[:at] + model.Member([]byte{m[at] ^ 0x80}) + m[at+1:]
 }
 
 // put makes Redis hold that state of a limiter and nothing else, base being its time 0.

@@ -46,7 +46,8 @@
 --      pass; negative if it is at least so long. It is no longer than the limiter
 --      lives, but one of up to 64 s by itself below 0 may be
 --   'again', token   the call must be repeated; nothing was granted
---   'taken'   another call has the same id; nothing was granted
+--   'taken'   another call has the same short id, or the request came twice: a repeat
+--      with an age tells; nothing was granted
 --   'keys'   the limiter is not of type Overall: all five are needed; nothing was granted
 --   'default', rate, interval, type, keepAliveTime   it has another default,
 --      of a program that began before: set_rate must replace it; nothing was granted
@@ -114,16 +115,17 @@ end
 -- The requests, and what an earlier run of the call was granted.
 local requests = read_requests(sum_text, single, up_to)
 local answered = not windowed and was_answered(list, identity)
-local found, token, more = nil, ARGV[6] or '', nil
+local found, token, more, prefix = nil, ARGV[6] or '', nil, ''
 local known, rest = string.match(token, '^found:(%d+);(.*)$')
 if known then
   found, token = tonumber(known), rest
 elseif age ~= '' then
---- @include "find"
-  found, more = find(permits_key, requests.members, single and not up_to, now - tonumber(age), token)
+--- @include "search"
+  found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age)
   if more then
     return {'again', more}
   end
+  token = string.match(token, '^searched:%d+;(.*)$') or ''
   -- A repeat that was answered without a trace was refused, or its permits have been
   -- given back since.
   found = found or answered and 0 or nil
@@ -150,7 +152,7 @@ end
 
 -- The state is brought up to date. If each has a member of its own, nothing that has run out
 -- stays. A token has what was found.
-local prefix = found and 'found:' .. digits(found) .. ';' or ''
+prefix = found and 'found:' .. digits(found) .. ';' or prefix
 if new then
 --- @include "make_config"
   problem = make_config(config, new, now, token, prefix)
@@ -168,6 +170,19 @@ end
 -- The decision. Free permits that are found when there are too few may change it.
 local taken, refused, _, own = walk_requests(requests, rate, found or state.free, found)
 local rows = {}
+if not found and (refused[1] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
+  -- If the request came twice, the first has taken what is missing: its member is one of the newest.
+  local newest = redis.call('ZSCORE', permits_key, ARGV[1]) and {ARGV[1]} or redis.call('ZRANGE', permits_key, '-8', '-1')
+  for _, row in ipairs(newest) do
+    if #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1] then
+      if #row == 8 or #row == 20 then
+        return {'taken'}
+      end
+      found = permits_of(row)
+      taken, refused, _, own = walk_requests(requests, rate, found, true)
+    end
+  end
+end
 if (refused[1] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
 --- @include "oldest_rows"
   local free = state.free
@@ -187,8 +202,7 @@ if not found and taken > 0 then
   if single then
     added = {}
     for _, row in ipairs(own) do
-      -- Another call has the id.
-      if #row <= 20 and redis.call('ZSCORE', permits_key, row) then
+      if (#row == 8 or #row == 20) and redis.call('ZSCORE', permits_key, row) then
         keep_ttl(config, true, windowed or state.window)
         return {'taken'}
       end

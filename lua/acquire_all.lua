@@ -23,19 +23,19 @@
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'default', number, rate, ...   as for acquire, of the limiter of that number
 --   'again', token   the call must be repeated; nothing was granted
---   'taken'   another call has the same id; nothing was granted
+--   'taken'   as for acquire
 --   NOTINIT <number of its config>, CORRUPT <key's number> <field> <why>, LATE (an
 --   attempt that has been answered already)
 
 --- @include "answered"
 --- @include "clock"
 --- @include "config_or_new"
---- @include "find"
 --- @include "keep_ttl"
 --- @include "look"
 --- @include "make_config"
 --- @include "oldest_rows"
 --- @include "other_default"
+--- @include "search"
 --- @include "settle"
 --- @include "waits"
 
@@ -44,12 +44,18 @@ local age, token, identity = ARGV[4], ARGV[5], string.sub(ARGV[1], 1, -5)
 local now_text = clock()
 local now = tonumber(now_text)
 
--- A token has the step that was under way, the number of the limiter, and how far the step had come
--- with it.
+-- A repeat searches first: see search. Its place is behind the number of the limiter. The token of
+-- another step has the step, the number of the limiter, and how far the step had come with it.
+local began, since, place
+if age ~= '' then
+  began, since, place = search_of(token, now, age)
+  token = since and '' or place
+end
 local step, number, rest = string.match(token, '^(%l+):(%d+):(.*)$')
 number = tonumber(number or '0')
+local prefix = age ~= '' and 'searched:' .. began .. ';' or ''
 local function again(name, i, more)
-  return {'again', name .. ':' .. digits(i) .. ':' .. more}
+  return {'again', prefix .. name .. ':' .. digits(i) .. ':' .. more}
 end
 
 -- All limiters are read before any is changed. One's error is returned once it is known that the
@@ -81,17 +87,21 @@ end
 -- A call that has run left its member in every limiter. From some it
 -- may have gone since: one is proof of all.
 if age ~= '' then
-  local from = step == 'find' and number or token == '' and 1 or math.huge
+  local first, at = string.match(since and place or '', '^(%d+):(.*)$')
+  local from = tonumber(first or '1')
   for i, l in ipairs(limiters) do
     if l and not l.new then
-      if i >= from and budget <= 0 then
-        return again('find', i, '')
-      elseif i >= from then
+      local found, more
+      if not since or i < from then
+        found = find(l.permits_key, {member}, false, tonumber(began))
+      elseif budget > 0 then
         spend(redis.call('ZCARD', l.permits_key))
+        found, more = find(l.permits_key, {member}, false, since, i == from and at or '')
+      else
+        more = ''
       end
-      local found, more = find(l.permits_key, {member}, false, now - tonumber(age), i < from and 'done' or i == number and rest or '')
       if more then
-        return again('find', i, more)
+        return {'again', 'find:' .. began .. ':' .. digits(since) .. ':' .. digits(i) .. ':' .. more}
       end
       if found then
         for _, other in ipairs(limiters) do
@@ -102,6 +112,9 @@ if age ~= '' then
         return permits
       end
     end
+  end
+  if first then
+    return {'again', prefix}
   end
 elseif answered then
   return redis.error_reply('LATE the attempt has been answered')
@@ -189,10 +202,10 @@ if answered and not refused[1] then
   -- It was refused before, or its permits have been given back since.
   refused = {1, 1, limiters[1].interval}
 end
-for _, l in ipairs(refused[1] and {} or limiters) do
+for _, l in ipairs(limiters) do
   if redis.call('ZSCORE', l.permits_key, member) then
-    -- Long ids are this call's own: a copy of it has been granted.
-    return #member <= 20 and {'taken'} or permits
+    -- If it is this call's own, the request came twice.
+    return is_unique(member) and permits or {'taken'}
   end
 end
 local answer = {}

@@ -60,11 +60,12 @@ local member = ARGV[1]
 local score = redis.call('ZSCORE', permits_key, member)
 local done
 if not score then
-  local found, token = find(permits_key, {member}, false, now - tonumber(ARGV[4]), ARGV[5])
-  if token then
-    return {'again', token}
-  end
   local leaves = permits_of(member) - ARGV[2]
+  local found, place = find(permits_key, {member, leaves > 0 and with_permits(member, leaves) or nil}, false,
+    now - tonumber(ARGV[4]), string.match(ARGV[5], '^find:(.*)$') or '')
+  if place then
+    return {'again', 'find:' .. place}
+  end
   -- A copy of this call may have come before it, too.
   if found and (ARGV[3] == '' and found ~= leaves or found > leaves) then
     member = with_permits(member, found)

@@ -272,7 +272,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{Migrate, 5, []any{member(0), ""}, int64(0), nil, noRate},
 		{Peek, 5, []any{3, "", "", ""}, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0)}, nil, noRate},
 		{Probe, 1, []any{"SET"}, int64(1), int64(1), ""},
-		{Release, 5, []any{3, "iiiiiiii", "", ""}, int64(3), nil, noRate},
+		{Release, 5, []any{3, "iiiiiiii", "", "", "call"}, int64(3), nil, noRate},
 		{Rename, 10, nil, int64(1), nil, noRate},
 		{Reset, 5, []any{0}, int64(0), nil, noRate},
 		{Reset, 5, []any{1}, int64(0), int64(0), ""},

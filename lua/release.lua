@@ -11,12 +11,14 @@
 --      is taken off others' members as long as there are more than these; or
 --      'own:' and the place of a member: only this client's are taken, of the 256
 --      from there on
+--   5  the call's identity: if the request comes twice, the second gives nothing back
 -- Returns
 --   the permits that were not in use, 0 for none, when all is done
 --   'again', token, permits   the call must be repeated for that many permits
 --   'again', 'search', permits   the same, elsewhere: here this client has no more
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
+--- @include "answered"
 --- @include "move"
 --- @include "settle"
 --- @include "rows"
@@ -25,6 +27,13 @@
 --- @include "unpack"
 
 --- @include "limiter"
+-- The config's field "released" lists the last calls and their answers: "call=answer;" each, the newest
+-- first, the call in hex.
+local list, name = redis.call('HGET', KEYS[1], 'released') or '', hex(ARGV[5])
+local word, given = string.match(list, name .. '=(%l*)(%d+);')
+if given then
+  return word == '' and tonumber(given) or {'again', word, tonumber(given)}
+end
 _, problem = sum_of(redis.call('ZRANGE', permits_key, -256, -1), config.permits_place)
 if problem then
   return problem
@@ -79,7 +88,7 @@ if free > config.rate or rest == 0 and not state.window then
   free = config.rate
 end
 move(value_key, state.free, free)
-if left > 0 and rest > out then
-  return {'again', own and #emptied < 128 and 'search' or 'again', left}
-end
-return left
+word = left > 0 and rest > out and (own and #emptied < 128 and 'search' or 'again') or ''
+list = name .. '=' .. word .. digits(left) .. ';' .. string.sub(list, 1, 512)
+redis.call('HSET', KEYS[1], 'released', string.match(list, '^.*;'))
+return word == '' and left or {'again', word, left}

@@ -82,8 +82,8 @@ end
 
 -- Rows dated ahead, by a clock that has gone back since or by a caller's that is
 -- fast, count from now on: for a window, as all do.
-local newest = used > 0 and
-  (tonumber(redis.call('ZRANGE', KEYS[1], digits(rows - 1), digits(rows - 1), 'WITHSCORES')[2]) or math.huge) or 0
+local last = used > 0 and redis.call('ZRANGE', KEYS[1], digits(rows - 1), digits(rows - 1), 'WITHSCORES') or {'', '0'}
+local newest = tonumber(last[2]) or math.huge
 if newest > now and not peeks then
   local ahead = redis.call('ZCOUNT', KEYS[1], '(' .. now_text, '+inf')
   local step = math.min(ahead, 256)
@@ -99,8 +99,10 @@ if newest > now and not peeks then
   end
 end
 
-local found = 0
-if ARGV[5] == '1' and not peeks then
+local found, free = 0, math.max(0, limit - used)
+local taken, refused = walk(free, limit, 6)
+-- What an earlier attempt has taken, or this one: if the request came twice, the newest row may be its own.
+if not peeks and (ARGV[5] == '1' or string.sub(last[1], 1, #id + 1) == id .. ':') then
   local sum = 0
   for i = 6, #ARGV, 2 do
     sum = sum + tonumber(ARGV[i]) * tonumber(ARGV[i + 1])
@@ -109,15 +111,10 @@ if ARGV[5] == '1' and not peeks then
     found = found + 1
   end
 end
-
-local free, taken, refused
 if found > 0 then
   -- Whatever the limit is by now, the walk that granted so many is this one.
   free = math.max(found, limit - used + found)
   taken, refused = walk(found, math.huge, 6)
-else
-  free = math.max(0, limit - used)
-  taken, refused = walk(free, limit, 6)
 end
 
 -- What has run out no longer counts; it is dropped in bounded steps, faster than

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
@@ -56,6 +58,8 @@ func (q *queue) undo(one grant) func(context.Context) error {
 		if err := e.Begin(); err != nil {
 			return err
 		}
+		// A give-back of the same member may be under way, and this call's time begins after it.
+		late := time.After(e.conn.Timeout() + time.Millisecond)
 		done := make(chan error, 1)
 		q.returnGrant(ctx, one, func(err error) {
 			defer e.End()
@@ -70,6 +74,8 @@ func (q *queue) undo(one grant) func(context.Context) error {
 			return e.explain(q.keys.Names(), err)
 		case <-ctx.Done():
 			return underWay(ctx.Err())
+		case <-late:
+			return lane.NoAnswer(e.conn.Timeout(), true)
 		}
 	}
 }

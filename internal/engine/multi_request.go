@@ -112,7 +112,7 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error
 	for _, q := range m.queues {
 		m.engine.stay(q)
 	}
-	m.Pending, m.ctx = lane.Pending{Mu: &m.mu, Asked: start}, ctx
+	m.Pending, m.ctx = lane.Pending{Mu: &m.mu, Asked: start, Batch: &lane.Batch{Mu: &m.mu}}, ctx
 	if !m.deadline.IsZero() {
 		m.Last = m.engine.clock.Machine(m.deadline).Add(m.engine.grace)
 	}
@@ -132,11 +132,7 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error
 }
 
 // Progressed lets the caller of a try with several calls wait on: the server answers.
-func (m *multiRequest) Progressed() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.Asked = time.Now()
-}
+func (m *multiRequest) Progressed() { m.Batch.Progressed() }
 
 // NextCall returns the try's call, unless its caller has gone.
 func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -106,7 +107,8 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 		c.Since, c.Wanted = r.job.since, r.begin
 	}
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		return append(all, r.left.Load(), r.engine.ids.Mark(), a.Token, members)
+		call := r.engine.ids.NextIn(nil, redisson.NewestRules.Layout, 1)
+		return append(all, r.left.Load(), r.engine.ids.Mark(), a.Token, members, call[:len(call)-4])
 	})
 	stopped := false
 	c.Continued = func(token string, rest []any) (more bool, err error) {

@@ -98,7 +98,7 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	if r.State == lane.Answered {
 		return time.Time{}, false, nil
 	}
-	now, since := time.Now(), r.Since()
+	now, since := time.Now(), r.Since(timeout)
 	end := since.Add(timeout)
 	here, deadline := q.engine.clock.At(now), q.engine.clock.Machine(r.deadline)
 	over := r.overdue(here)

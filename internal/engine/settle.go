@@ -44,7 +44,7 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 		ctx := context.WithoutCancel(ctx)
 		err := q.beginBehindJobs(ctx, start, start.Add(e.conn.Timeout()))
 		if err == nil {
-			err = s.alone(ctx, q, used)
+			err = s.alone(ctx, q, start, used)
 		}
 		then(err)
 		done <- err
@@ -59,13 +59,13 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 
 // alone makes the call while no Release runs: that might take the charge of a call that must be
 // repeated. The queue has counted it among its calls.
-func (s *settlement) alone(ctx context.Context, q *queue, used int64) error {
+func (s *settlement) alone(ctx context.Context, q *queue, start time.Time, used int64) error {
 	e := s.engine
 	q.mu.Lock()
 	q.calls, q.returns = q.calls-1, q.returns+1
 	q.next(e.clock.Now())
 	q.mu.Unlock()
-	err := s.run(ctx, used)
+	err := s.run(ctx, start, used)
 	q.mu.Lock()
 	if err == nil && used > s.permits {
 		q.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, 0, heard{})
@@ -79,23 +79,27 @@ func (s *settlement) alone(ctx context.Context, q *queue, used int64) error {
 	return err
 }
 
-// run makes the call. If the id of the charge is another member's, it draws a new one.
-func (s *settlement) run(ctx context.Context, used int64) error {
+// run makes the call. If the id of the charge is another member's, it draws a new one. start is when the
+// caller came.
+func (s *settlement) run(ctx context.Context, start time.Time, used int64) error {
 	e, l := s.engine, s.limiter
 	for range maxRedraws {
 		if s.charge == nil {
 			s.charge = e.ids.Next(nil, 1)
 		}
-		c := &script.Call{Script: lua.SettleReservation, Keys: l.Keys, Repeat: true, Args: s.arguments(used)}
+		c := &script.Call{Script: lua.SettleReservation, Keys: l.Keys, Repeat: true, Args: s.arguments(used), Since: start}
 		sent := e.clock.Now()
 		reply, err := e.lanes.Run(ctx, c)
 		if used > s.permits {
 			e.Granted(l.Config)
 		}
 		switch {
-		case isWord(reply, "taken"):
-			s.charge = nil
+		case isWord(reply, "taken") && s.doubt.IsZero():
+			s.doubt = sent // the request may have come twice
 			e.ids.Skip()
+			continue
+		case isWord(reply, "taken"):
+			s.charge, s.doubt = nil, time.Time{}
 			continue
 		case isWord(reply, "unknown"):
 			err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",

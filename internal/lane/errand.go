@@ -22,6 +22,7 @@ type errand struct {
 	call  Call
 	timer *time.Timer                // ends it if no answer comes in time
 	then  func(reply any, err error) // nil if a caller waits
+	since time.Time                  // when its time began
 	err   error
 	left  bool // before the call was done
 	seen  bool // an attempt was to be made
@@ -64,6 +65,7 @@ func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then 
 	if e.call.Since.IsZero() {
 		e.call.Since = since
 	}
+	e.since = e.call.Since
 	e.Wait()
 	l.mu.Lock()
 	e.timer = time.AfterFunc(time.Until(e.call.Since.Add(l.conn.Timeout())), e.expire)
@@ -154,14 +156,20 @@ func (e *errand) OnReply(c *Call) (again bool) {
 	return false
 }
 
-// Progressed gives an errand of several steps the time of a call once more: the server answers.
+// Progressed gives an errand of several steps the time of a call once more: the server answers. Only one
+// whose steps each do a part of the work has more than that.
 func (e *errand) Progressed() {
 	l := e.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e.State != Answered {
-		e.timer.Reset(l.conn.Timeout())
+	if e.State == Answered {
+		return
 	}
+	left := l.conn.Timeout()
+	if e.call.Continued == nil {
+		left = min(left, time.Until(e.since.Add(2*left)))
+	}
+	e.timer.Reset(left)
 }
 
 // unsent records that the call has certainly not run yet, and will be sent again.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -157,7 +158,7 @@ func (p *Pending) leave() (left bool) {
 func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
-	now, since, sent := time.Now(), p.Since(), p.State == Sent
+	now, since, sent := time.Now(), p.Since(timeout), p.State == Sent
 	end := since.Add(timeout)
 	if !p.Last.IsZero() && p.Last.Before(end) {
 		end = p.Last
@@ -168,11 +169,11 @@ func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	return end, p.leave(), NoAnswer(now.Sub(since), sent)
 }
 
-// Since returns when the time for the answer began: when the request was made, or when the server
-// answered one of several calls. The source's lock is held.
-func (p *Pending) Since() time.Time {
+// Since returns when the time for the answer, timeout, began: when the request was made, or when the server
+// answered one of several calls. In all that is twice the timeout at most. The source's lock is held.
+func (p *Pending) Since(timeout time.Duration) time.Time {
 	if p.State == Sent && p.Batch != nil && !p.Batch.heard.IsZero() {
-		return p.Batch.heard
+		return clock.Sooner(p.Batch.heard, p.Asked.Add(timeout))
 	}
 	return p.Asked
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,10 +25,23 @@ func (a Attempt) Words() (age, token string) {
 	if a.Age >= 0 {
 		age = LongAge(a.Age)
 	}
-	if !a.Repeated { // otherwise its page may have been done
-		token = a.Token
+	if a.Repeated {
+		return age, afterLoss(a.Token)
 	}
-	return age, token
+	return age, a.Token
+}
+
+// afterLoss returns the token of the step that follows on a lost answer. A step that changes nothing goes
+// on where it is; what another has left behind is searched for: see lua/include/search.lua.
+func afterLoss(token string) string {
+	if strings.HasPrefix(token, "find:") || strings.HasPrefix(token, "found:") {
+		return token
+	}
+	if searched, found := strings.CutPrefix(token, "searched:"); found {
+		began, _, _ := strings.Cut(searched, ";")
+		return "since:" + began
+	}
+	return ""
 }
 
 // Arguments makes the arguments for the attempts of a call.
@@ -69,7 +83,7 @@ type Call struct {
 	Continued func(token string, rest []any) (more bool, err error)
 
 	// Since is when the time until the first answer began, which is the Conn's timeout. Zero means
-	// the first attempt. Each answer restarts that time.
+	// the first attempt. Each answer restarts that time, but a call in doubt ends within twice the timeout.
 	Since time.Time
 
 	// Wanted, if not nil, is called before the first attempt. If it returns false, the call is not
@@ -85,6 +99,7 @@ type Call struct {
 	until    time.Time
 	sent     time.Time // the last attempt
 	doubt    time.Time // the first attempt that may have run
+	end      time.Time // by then a call in doubt is over
 	doubts   int       // attempts that may have run
 	repeated bool      // one with this token may have run
 	attempts int
@@ -122,6 +137,9 @@ func (c *Call) Begin(to *Conn) time.Time {
 			c.until = c.Since
 		}
 		c.until = c.until.Add(to.Timeout() - to.Timeout()/32)
+		if !c.end.IsZero() && c.end.Before(c.until) {
+			c.until = c.end
+		}
 	}
 	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
 		return end
@@ -130,7 +148,9 @@ func (c *Call) Begin(to *Conn) time.Time {
 }
 
 // Overdue reports whether to give up the call.
-func (c *Call) Overdue(now time.Time) bool { return !c.until.IsZero() && !now.Before(c.until) }
+func (c *Call) Overdue(now time.Time) bool {
+	return !c.until.IsZero() && !now.Before(c.until) || !c.end.IsZero() && !now.Before(c.end)
+}
 
 // Joinable returns how the attempt can be merged with others; nil if it can't.
 func (c *Call) Joinable() *Joint {
@@ -190,6 +210,16 @@ func (c *Call) UnknownJoint() {
 // Undecided says that the attempt was merged with others and must be made by itself.
 func (c *Call) Undecided() { c.Joint = nil }
 
+// Suspect says that the attempt may have run before its answer: the request may have come twice. The
+// call is then to be repeated, as after a lost answer. It returns false if the call was in doubt already.
+func (c *Call) Suspect() bool {
+	if !c.doubt.IsZero() {
+		return false
+	}
+	c.doubt, c.repeated, c.reply = c.sent, true, nil
+	return true
+}
+
 // Answered records the script's answer.
 func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 	c.eval = false
@@ -246,6 +276,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 		c.doubts++
 		if c.doubt.IsZero() {
 			c.doubt = c.sent
+			c.end = c.sent.Add(2*to.Timeout() - to.Timeout()/32)
 		}
 	}
 	longest := maxBackoff

@@ -1,12 +1,19 @@
 --- @include "member"
 --- @include "rows"
 
+-- Reports whether no other client draws the member's id. That of layouts B and C is so short that
+-- another's may be the same.
+local function is_unique(member)
+  return #member == 21 or #member == 13
+end
+
 -- Looks for what an earlier run of the same call left behind: one of the
 -- members that it would have written, whatever permits are on it now. since is
--- when it can have run at the earliest. Returns the permits granted; or nil,
--- token if there are more rows to look at; or nil if there is no such
--- member. With single, each granted request has a member of its own.
-local function find(permits_key, members, single, since, token)
+-- when it can have run at the earliest, place where to go on: see rows_from. Returns the
+-- permits granted; or nil, place if there are more rows to look at; or nil if there is no
+-- such member. With single, each granted request has a member of its own. Without a place, the
+-- members as written alone are looked for.
+local function find(permits_key, members, single, since, place)
   local found, at = nil, nil
   -- Adds up the rows that are left of the members, those as written or those
   -- that have been shrunk.
@@ -15,7 +22,8 @@ local function find(permits_key, members, single, since, token)
       if #row == #members[1] then
         local member = members[number_of(row) - number_of(members[1]) + 1]
         local permits = permits_of(row)
-        if member and (written or member ~= row) and with_permits(member, permits) == row then
+        if member and (written or member ~= row) and with_permits(member, permits) == row and
+            (is_unique(row) or tonumber(redis.call('ZSCORE', permits_key, row)) >= since) then
           found = single and (found or 0) + permits_of(member) or math.max(found or 0, permits)
         end
       end
@@ -24,15 +32,13 @@ local function find(permits_key, members, single, since, token)
 
   for _, member in ipairs(members) do
     local score = redis.call('ZSCORE', permits_key, member)
-    -- The id of layout B is so short that an older member may have the same.
-    if score and (#member > 8 or tonumber(score) >= since) then
+    if score and (is_unique(member) or tonumber(score) >= since) then
       found, at = (found or 0) + permits_of(member), score
     end
   end
   if found and single then
     look(redis.call('ZRANGEBYSCORE', permits_key, at, at, 'LIMIT', 0, 256), false)
   end
-  local place = token == '' and '' or string.match(token, '^find:(.*)$')
   if found or not place then
     return found
   end
@@ -41,5 +47,5 @@ local function find(permits_key, members, single, since, token)
   if found or first == 0 or tonumber(redis.call('ZSCORE', permits_key, rows[1])) < since then
     return found
   end
-  return nil, 'find:' .. place_of(permits_key, rows[1], first)
+  return nil, place_of(permits_key, rows[1], first)
 end

@@ -224,6 +224,7 @@ func TestASettleRepeatedAfterAnInterval(t *testing.T) {
 		require.ErrorIs(t, r.Settle(t.Context(), 9), rratelimiter.ErrUnknownOutcome)
 		proxy.OnCommand(nil)
 		time.Sleep(2 * time.Minute)
+		assert.EqualValues(t, 10, limitertest.Available(t, l), "no trace of it is left")
 		require.ErrorIs(t, r.Settle(t.Context(), 9), rratelimiter.ErrUnknownOutcome)
 		assert.EqualValues(t, 10, limitertest.Available(t, l))
 	})

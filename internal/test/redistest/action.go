@@ -52,6 +52,7 @@ type Action struct {
 	after time.Duration
 	when  <-chan struct{}
 	busy  bool // the machine is, not the proxy, to a FairClient
+	last  bool // of two answers the second is delivered
 	sent  []string
 }
 
@@ -80,6 +81,8 @@ var (
 	// Duplicate forwards the request twice, one right behind the other, and
 	// delivers the first answer. Held back, that answer waits.
 	Duplicate = Action{verb: duplicate}
+	// DuplicateLast is Duplicate, but delivers the second answer.
+	DuplicateLast = Action{verb: duplicate, last: true}
 )
 
 // After returns the action held back for d.

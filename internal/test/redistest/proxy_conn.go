@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,6 +82,9 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 		raw = append(raw, raw...)
 		a.verb = pass
 		actions = []Action{a, {verb: discard}}
+		if a.last {
+			slices.Reverse(actions)
+		}
 	}
 	c.mu.Lock()
 	if c.ended {
