@@ -19,20 +19,16 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says(l.TryAcquire(ctx, n, 0))
 	case "withDefault":
 		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
-	case "wait", "acquireAll":
-		timeout := time.Duration(op.TTL) * time.Millisecond
-		if op.Do == "wait" && len(op.To) == 0 {
-			return Says(l.TryAcquire(ctx, n, timeout))
+	case "wait":
+		// A waiting caller asks at times that are drawn. To know when limiters were last asked, and so
+		// how long they live, one that was refused asks once more.
+		granted, err := op.acquire(ctx, client, l, time.Duration(op.TTL)*time.Millisecond)
+		if err == nil && !granted {
+			_, _ = op.acquire(ctx, client, l, 0)
 		}
-		var opts []rratelimiter.LimiterOption
-		if op.Rate != nil {
-			opts = append(opts, rratelimiter.WithDefault(op.Rate.Public()))
-		}
-		all := []*rratelimiter.RateLimiter{client.RateLimiter(l.Name(), opts...)}
-		for _, name := range op.To {
-			all = append(all, client.RateLimiter(name, opts...))
-		}
-		return Says(client.TryAcquireAll(ctx, n, timeout, all...))
+		return Says(granted, err)
+	case "acquireAll":
+		return Says(op.acquireAll(ctx, client, l, 0))
 	case "take":
 		d, err := l.Take(ctx, n)
 		return saysDecision(d, err)
@@ -78,6 +74,26 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says("done", l.Rename(ctx, op.To[0]))
 	}
 	panic("no operation: " + op.Do)
+}
+
+// acquire takes permits of the limiters of a "wait".
+func (op Op) acquire(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, timeout time.Duration) (bool, error) {
+	if len(op.To) == 0 {
+		return l.TryAcquire(ctx, op.Permits, timeout)
+	}
+	return op.acquireAll(ctx, client, l, timeout)
+}
+
+func (op Op) acquireAll(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, timeout time.Duration) (bool, error) {
+	var opts []rratelimiter.LimiterOption
+	if op.Rate != nil {
+		opts = append(opts, rratelimiter.WithDefault(op.Rate.Public()))
+	}
+	all := []*rratelimiter.RateLimiter{client.RateLimiter(l.Name(), opts...)}
+	for _, name := range op.To {
+		all = append(all, client.RateLimiter(name, opts...))
+	}
+	return client.TryAcquireAll(ctx, op.Permits, timeout, all...)
 }
 
 func saysDecision(d limit.Decision, err error, more ...any) Answer {

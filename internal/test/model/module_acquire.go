@@ -143,17 +143,21 @@ func (m *Module) decision(c *Call, permits int64, upTo, audit bool) Answer {
 	return Say(append(said, granted, c.Rate(), max(0, u.free))...).With(retry, reset)
 }
 
-// ready returns when permits may be had.
+// ready returns when permits may be had, or when the limiter ends, if that is sooner.
 func (m *Module) ready(c *Call, permits int64) int64 {
 	p, free := c.Pair(), c.Rate()
 	if p.HasValue {
 		free = p.Value
 	}
-	if m.isWindow(c, p) && free < permits {
-		return p.ValueEnd
+	at, enough := p.Grants().Ready(free, permits, c.Interval(), c.Now)
+	switch {
+	case m.isWindow(c, p) && free < permits:
+		at = p.ValueEnd
+	case !enough:
+		at = c.after(c.Interval()) // all there is would not do
 	}
-	if at, ok := p.Grants().Ready(free, permits, c.Interval(), c.Now); ok {
-		return at
+	if c.KeepAlive() == 0 && c.ConfigEnd != 0 {
+		at = min(at, c.ConfigEnd)
 	}
-	return c.after(c.Interval()) // all there is would not do
+	return at
 }

@@ -128,16 +128,18 @@ func (m *Module) waits(c *Call, op Op, start int64) (all []Outcome) {
 		if upkeep < deadline || upkeep == deadline && len(op.To) == 0 {
 			again = min(again, upkeep)
 		}
-		if again > deadline {
-			o.After = op.TTL
-			all = append(all, o)
+		next := &Call{State: o.State, To: o.To, Who: c.Who, Now: min(again, deadline)}
+		for _, s := range o.states() {
+			s.ExpireKeys(next.Now)
+		}
+		if again <= deadline {
+			all = append(all, m.waits(next, op, start)...)
 			continue
 		}
-		next := &Call{State: o.State, To: o.To, Who: c.Who, Now: again}
-		for _, s := range o.states() {
-			s.ExpireKeys(again)
+		for _, last := range outcomes(next, m.may(op)) { // see Do
+			last.Answer, last.After = o.Answer, op.TTL
+			all = append(all, last)
 		}
-		all = append(all, m.waits(next, op, start)...)
 	}
 	return all
 }
