@@ -105,7 +105,7 @@ if more > 0 then
   redis.call('DECRBY', value_key, digits(more))
   local score = redis.call('ZSCORE', permits_key, member)
   if score then
-    redis.call('ZADD', permits_key, 'NX', score, settled)
+    redis.call('ZADD', permits_key, score, settled)
     redis.call('ZREM', permits_key, member)
   end
   if age ~= '' then

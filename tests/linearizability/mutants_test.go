@@ -94,11 +94,12 @@ var mutants = []mutant{
 	},
 	{
 		"a settlement charges without a member", reservingKind, lua.SettleReservation,
-		"redis.call('ZADD', permits_key, 'NX', digits(now), charge) > 0", "true",
+		"redis.call('ZADD', permits_key, 'NX', digits(now), charge)", "",
 	},
 	{
-		"the repeat of a settlement has another identity", chargedKind, lua.SettleReservation,
-		"ARGV[3], ARGV[6],", "ARGV[6] == '' and ARGV[3] or ARGV[3]:sub(1, 1) .. ARGV[3]:sub(2, 17):reverse() .. ARGV[3]:sub(18), ARGV[6],",
+		"the repeat of a settlement has another identity, and sees no trace of the first", chargedKind, lua.SettleReservation,
+		"if not reserved and redis.call('ZSCORE', permits_key, settled) then",
+		"charge = age == '' and charge or charge:sub(1, 1) .. charge:sub(2, 17):reverse() .. charge:sub(18) if false then",
 	},
 	{"a settlement makes no limiter by default", reservingKind, lua.SettleReservation, "(more < 0 or ARGV[8] == '')", "true"},
 	{
