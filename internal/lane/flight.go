@@ -343,12 +343,11 @@ func (l *Lane) tell(g jointCall, panicked any) {
 		err = fmt.Errorf("unexpected answer of a script: %v", g.cmd.Val())
 	case err == nil:
 	default:
-		l.lanes.apart.Store(l.lanes.apart.Load() || !script.NotRun(err))
+		undecided = script.NotRun(err) || script.Barred(err)
+		l.lanes.apart.Store(l.lanes.apart.Load() || !undecided)
 		switch script.Code(err) {
 		case "CROSSSLOT", "MOVED", "ASK", "NOPERM":
 			undecided = true
-		default:
-			undecided = script.NotRun(err)
 		}
 		err = fmt.Errorf("several limiters in one call: %v", err) //nolint:errorlint // see above
 	}

@@ -269,7 +269,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 		if isDial(err) {
 			to.Reload(ctx)
 		}
-	case IsAnswer(err) && !cutShort(err) || errors.Is(err, redis.ErrClosed):
+	case IsAnswer(err) && !mayHaveRun(err) || errors.Is(err, redis.ErrClosed):
 		return false, 0, c.lost(err)
 	default:
 		c.repeated = true

@@ -34,6 +34,7 @@ type Conn struct {
 	inline  bool                                                         // a deadline of ctx ends reads and writes
 	master  func(ctx context.Context, key string) (*redis.Client, error) // nil if there is only one server
 	shard   func(key string) (*redis.Client, error)                      // of a Ring; else nil
+	stays   bool                                                         // the client does not follow keys to other servers
 	timeout time.Duration
 	clock   *clock.Clock
 
@@ -53,12 +54,12 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		opt := rdb.Options()
-		c.pool = opt.PoolSize
+		c.pool, c.stays = opt.PoolSize, true
 		c.inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
 	case *redis.ClusterClient:
 		c.pool = rdb.Options().PoolSize
 	case *redis.Ring:
-		c.pool = rdb.Options().PoolSize
+		c.pool, c.stays = rdb.Options().PoolSize, true
 	}
 	switch rdb := rdb.(type) {
 	case interface {
@@ -198,13 +199,24 @@ func HashTag(key string) string {
 func (c *Conn) Send(ctx context.Context, cmds ...Command) {
 	if len(cmds) == 1 {
 		_ = c.rdb.Process(ctx, cmds[0])
+		c.refuseMoved(cmds)
 		return
 	}
-	exec(ctx, c.rdb.Pipeline(), cmds)
+	c.exec(ctx, c.rdb.Pipeline(), cmds)
+}
+
+// refuseMoved replaces answers that send the client to another node, if it does not follow them.
+func (c *Conn) refuseMoved(cmds []Command) {
+	for _, cmd := range cmds {
+		err := cmd.Err()
+		if c.stays && err != nil && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")) {
+			cmd.SetErr(errMoved(err))
+		}
+	}
 }
 
 // exec sends commands as a pipeline.
-func exec(ctx context.Context, pipe redis.Pipeliner, cmds []Command) {
+func (c *Conn) exec(ctx context.Context, pipe redis.Pipeliner, cmds []Command) {
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)
 	}
@@ -214,6 +226,7 @@ func exec(ctx context.Context, pipe redis.Pipeliner, cmds []Command) {
 				cmd.SetErr(errors.Join(errUnanswered, err))
 			}
 		}
+		c.refuseMoved(cmds)
 	}
 }
 
@@ -231,7 +244,7 @@ func (c *Conn) SendTo(ctx context.Context, master *redis.Client, cmds ...Command
 			cmd.SetErr(ErrNoMaster)
 		}
 	default:
-		exec(ctx, master.Pipeline(), cmds)
+		c.exec(ctx, master.Pipeline(), cmds)
 	}
 }
 

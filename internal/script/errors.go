@@ -39,15 +39,61 @@ func NotRun(err error) bool {
 		case "NOREPLICAS", "BUSY", "NOSCRIPT":
 			return true
 		}
-		return inTransition(err) || tooManyClients(err)
+		return inTransition(err) || tooManyClients(err) || refusedByProxy.MatchString(err.Error())
 	}
 	return isDial(err) || poolExhausted(err) || inTransition(err) || noServer(err)
 }
 
-// cutShort reports whether the server ended the script in the middle: it had removed a key of a slot
-// that moves, and since then another server has the key.
-func cutShort(err error) bool {
-	return IsAnswer(err) && strings.Contains(err.Error(), "attempted to access a non local key")
+// mayHaveRun reports whether a server's answer leaves open what the script has done: a proxy lost the server, or
+// the server ended the script in the middle, since it had removed a key of a slot that moves.
+func mayHaveRun(err error) bool {
+	answer, ok := errors.AsType[redis.Error](err)
+	return ok && (byProxy(answer) || strings.Contains(answer.Error(), "attempted to access a non local key"))
+}
+
+// Answers of proxies in front of Redis, by what they say of a server that they don't reach. Redis' own
+// answers begin with a code in capitals, and no "ERR" of Redis' speaks of connections.
+var (
+	refusedByProxy = regexp.MustCompile(`(?i)^(?:ERR )?(?:connection refused|host is down|no route to host|network is unreachable|no (?:upstream|backend|server))`)
+	lostByProxy    = regexp.MustCompile(`(?i)^ERR (?:connection |server (?:closed|connection|failure)|(?:operation |request )?timed out|` +
+		`broken pipe|upstream|backend|proxy|cluster node disconnected|handle re(?:quest|sponse),)`)
+)
+
+// byProxy reports whether an answer is a proxy's that has no server's for the call.
+func byProxy(answer error) bool {
+	text := answer.Error()
+	code, _, _ := strings.Cut(text, " ")
+	ofGoRedis := strings.HasPrefix(text, "redis: ")
+	return code != strings.ToUpper(code) && !ofGoRedis || lostByProxy.MatchString(text) || refusedByProxy.MatchString(text)
+}
+
+// Barred reports whether a server runs nothing for this program: it does not accept its password any
+// more, has taken away its right to a command, or belongs to a cluster of which the client does not know.
+func Barred(err error) bool {
+	answer, ok := errors.AsType[redis.Error](err)
+	return ok && (errors.Is(err, limit.ErrUnsupported) || lockedOut(answer))
+}
+
+// lockedOut reports whether a server does not accept the program's password or its use of a command,
+// whatever the limiter. A missing right to a key concerns few limiters, and is a mistake.
+func lockedOut(answer error) bool {
+	text := answer.Error()
+	switch Code(answer) {
+	case "NOAUTH", "WRONGPASS", "DENIED":
+		return true
+	case "NOPERM":
+		return strings.Contains(text, " to run ") || strings.Contains(text, "can't run ")
+	}
+	return lockedOutERR.MatchString(text)
+}
+
+// lockedOutERR finds what servers before Redis 6 say of passwords, and Redis to a long command without one.
+var lockedOutERR = regexp.MustCompile(`^ERR (?:invalid password|AUTH |Client sent AUTH|Protocol error: unauthenticated)`)
+
+// errMoved is for an answer that sends a client to another node of a cluster.
+func errMoved(answer error) error {
+	return fmt.Errorf("%w: the server is a node of a cluster and does not have the keys, and the client knows only this node: "+
+		"make the client by redis.NewClusterClient: %w", limit.ErrUnsupported, answer)
 }
 
 // inTransition reports whether the server refused the script only while servers change places: a slot
@@ -111,7 +157,7 @@ func unavailable(err error) bool {
 		case "NOREPLICAS", "BUSY", "MISCONF", "OOM":
 			return true
 		}
-		return inTransition(answer) || tooManyClients(answer)
+		return inTransition(answer) || tooManyClients(answer) || lockedOut(answer) || byProxy(answer)
 	}
 	_, isNet := errors.AsType[net.Error](err)
 	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, ErrNoMaster) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
@@ -121,8 +167,8 @@ func unavailable(err error) bool {
 // what it was asked, limit.ErrUnknownOutcome. It returns other errors unchanged.
 func Outage(err error) error {
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, errors.Is(err, limit.ErrUnsupported):
+		return err
 	case errors.Is(err, ErrLost):
 		return fmt.Errorf("%w: %w: %w", limit.ErrUnknownOutcome, limit.ErrUnavailable, err)
 	case unavailable(err):

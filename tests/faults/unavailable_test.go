@@ -50,8 +50,20 @@ var outages = map[bool][]error{
 		answered("ERR Error running script (call to f_1): @user_script:3: @user_script: 3: " +
 			"-OOM command not allowed when used memory > 'maxmemory'."),
 		answered("TRYAGAIN Multiple keys request during rehashing of slot"),
-		answered("MOVED 3999 127.0.0.1:6381"),
-		answered("ASK 3999 127.0.0.1:6381"),
+		answered("NOAUTH Authentication required."),
+		answered("WRONGPASS invalid username-password pair or user is disabled."),
+		answered("DENIED Redis is running in protected mode because protected mode is enabled"),
+		answered("NOPERM this user has no permissions to run the 'evalsha' command"),
+		answered("NOPERM User shop has no permissions to run the 'evalsha' command"),
+		answered("NOPERM The user executing the script can't run this command or subcommand"),
+		answered("ERR invalid password"),
+		answered("ERR AUTH <password> called without any password configured for the default user."),
+		answered("ERR Client sent AUTH, but no password is set"),
+		answered("ERR Protocol error: unauthenticated multibulk length"),
+		answered("ERR Connection refused"), // twemproxy
+		answered("ERR No route to host"),
+		answered("no upstream host"),                   // Envoy
+		answered("ERR no server connection avaliable"), // Predixy
 		answered("ERR max number of clients reached"),
 		redis.ErrPoolTimeout,
 		redis.ErrPoolExhausted,
@@ -69,14 +81,22 @@ var outages = map[bool][]error{
 		&net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)},
 		&net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.EPIPE)},
 		net.ErrClosed,
+		answered("ERR Connection timed out"), // twemproxy
+		answered("ERR Broken pipe"),
+		answered("upstream failure"),                              // Envoy
+		answered("ERR server connection close"),                   // Predixy
+		answered("ERR handle response, backend conn reset"),       // Codis
+		answered("ERR Cluster node disconnected: 127.0.0.1:7001"), // redis-cluster-proxy
 	},
 }
 
 // mistakes are answers that are no outage.
 var mistakes = []error{
-	answered("NOAUTH Authentication required."),
-	answered("WRONGPASS invalid username-password pair or user is disabled."),
-	answered("NOPERM this user has no permissions to run the 'evalsha' command"),
+	answered("MOVED 3999 127.0.0.1:6381"), // to a client that follows nowhere
+	answered("ASK 3999 127.0.0.1:6381"),
+	answered("NOPERM this user has no permissions to access one of the keys used as arguments"),
+	answered("NOPERM No permissions to access a key"),
+	answered("NOPERM The user executing the script can't access at least one of the keys mentioned in the command arguments"),
 	answered("ERR unknown command 'evalsha'"),
 	answered("ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value"),
 	answered("WRONGTYPE Operation against a key holding the wrong kind of value"),

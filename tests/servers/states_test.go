@@ -117,6 +117,43 @@ func TestClusterServesNamesWhoseKeysShareASlot(t *testing.T) {
 	require.ErrorIs(t, l.Rename(t.Context(), "elsewhere"), rratelimiter.ErrUnsupported)
 }
 
+// A client of one node is refused what other nodes have, at once and whatever its policy, by single calls and
+// by those that share one.
+func TestClusterRefusesAClientOfOneNode(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	node := cluster.Nodes()[0]
+	client := limitertest.NewClient(t, node.Client(t, nil), rratelimiter.WithFailure(limit.FailOpen()))
+	here, elsewhere := 0, 0
+	for i := range 30 {
+		name := fmt.Sprint("orders", i)
+		l := client.RateLimiter(name, rratelimiter.WithDefault(limitertest.Hourly(1)))
+		granted, err := l.TryAcquire(t.Context(), 1, time.Minute)
+		if owner, _ := cluster.Owner(t, cluster.Slot(t, name)); owner == node {
+			here++
+			require.NoError(t, err)
+			continue
+		}
+		elsewhere++
+		assert.False(t, granted)
+		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
+		require.ErrorContains(t, err, "redis.NewClusterClient")
+	}
+	assert.Positive(t, here)
+	assert.Positive(t, elsewhere)
+	var callers sync.WaitGroup
+	for i := range 30 {
+		callers.Go(func() {
+			l := client.RateLimiter(fmt.Sprint("sales", i), rratelimiter.WithDefault(limitertest.Hourly(1)))
+			if _, err := l.TryAcquire(t.Context(), 1, 0); err != nil {
+				assert.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+			}
+		})
+	}
+	callers.Wait()
+}
+
 func TestClusterRefusesNamesWhoseKeysFallApart(t *testing.T) {
 	t.Parallel()
 	cluster, server := startNode(t)

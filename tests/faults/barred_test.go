@@ -1,0 +1,86 @@
+package faults_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// A server that decides nothing for this program is asked no more, whatever it answers.
+func TestFailOpen_AServerThatRefusesEveryCall(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"password": "WRONGPASS invalid username-password pair or user is disabled.",
+		"rights":   "NOPERM this user has no permissions to run the 'evalsha' command",
+		"proxy":    "ERR Connection refused",
+		"upstream": "upstream failure",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+				sent := 0
+				s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+					sent++
+					return redistest.Fail(cmds, answered(answer))
+				}))
+				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
+				for range 100 {
+					limitertest.MustAcquire(t, l, 1)
+				}
+				assert.LessOrEqual(t, sent, 15, "at most five attempts of three calls")
+				synctest.Wait()
+				require.NotEmpty(t, s.told.Events())
+				assert.Equal(t, limit.AskedNoMore, s.told.Events()[0].Kind)
+			})
+		})
+	}
+}
+
+// A password that was changed is met at connecting.
+func TestFailLocal_AServerWithAnotherPassword(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		m.RequireAuth("new")
+		rdb := redistest.MiniClient(t, m, &redis.Options{Password: "old"})
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)))
+		limitertest.MustAcquire(t, l, 5)
+		limitertest.MustRefuse(t, l, 1)
+		closed := client.RateLimiter("orders", rratelimiter.WithFailure(limit.FailClosed()))
+		require.ErrorIs(t, limitertest.Second(closed.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrUnavailable)
+		m.RequireAuth("old")
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, int64(4), limitertest.Take(t, l, 1).Remaining, "Redis was not charged")
+	})
+}
+
+// A node of a cluster sends its client to another node. One that can't follow is a mistake, not an outage.
+func TestFailOpen_ANodeOfACluster(t *testing.T) {
+	t.Parallel()
+	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+		for _, answer := range []string{"MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"} {
+			s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+				return redistest.Fail(cmds, answered(answer))
+			}))
+			for range 10 {
+				start := time.Now()
+				_, err := l.Take(t.Context(), "ann", 1)
+				require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+				require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
+				require.ErrorContains(t, err, "redis.NewClusterClient")
+				assert.Zero(t, time.Since(start))
+			}
+		}
+	})
+}
