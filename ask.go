@@ -25,15 +25,7 @@ func (l *asker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer,
 }
 
 func (l *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
-	a, err := l.client.engine.Acquire(ctx, &l.facts, q)
-	switch {
-	case err != nil:
-	case q.Figures:
-		l.learn(l.policy.Failure, &a.Decision)
-	default:
-		l.learn(l.policy.Failure, nil)
-	}
-	return a, err
+	return l.client.engine.Acquire(ctx, &l.facts, q)
 }
 
 func (l *asker) Fail(q outage.Question, err error) error { return (*RateLimiter)(l).fail(q.Call, err) }
@@ -43,16 +35,7 @@ func (l *asker) Server(ctx context.Context, _ outage.Question) (*outage.Breaker,
 }
 
 func (l *asker) Limiters(outage.Question) []outage.Limiter {
-	return []outage.Limiter{{Observed: l.facts.Observed, Account: l.account(), Rule: l.rule()}}
-}
-
-// account returns where the handle counts permits that Redis was not charged for.
-func (l *asker) account() outage.Account {
-	a := outage.Account{Limiter: l.facts.Config, Shadow: l.policy.Shadow}
-	if l.policy.Failure != nil {
-		a.Failure = *l.policy.Failure
-	}
-	return a
+	return []outage.Limiter{{Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule()}}
 }
 
 // jointAsker is limiters that grant together or not at all.
@@ -90,12 +73,13 @@ func (j *jointAsker) Ask(ctx context.Context, q outage.Question) (a outage.Answe
 		a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
 		a.Granted, err = j.engine.AcquireAll(ctx, facts, q.Permits, q.Timeout)
 	}
-	for _, l := range j.limiters {
-		if err == nil {
-			(*asker)(l).learn(j.options.Failure, nil)
-		}
-	}
 	return a, err
+}
+
+func (j *jointAsker) Learn(q outage.Question, a outage.Answer) {
+	for _, l := range j.limiters {
+		(*asker)(l).Learn(q, a)
+	}
 }
 
 // Fail adds to an error of the call which limiter caused it, if one did.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -60,21 +61,15 @@ func (l *asker) rule() local.Rule {
 	return local.Rule{Permits: r.Permits, Window: r.Interval}
 }
 
-// learn makes the handle read the limiter's rate, for use while Redis does not answer. The
-// figures of a decision, if there are any, show whether the rate is another than before.
-func (l *asker) learn(how *limit.Failure, figures *limit.Decision) {
-	if how == nil {
-		return
-	}
-	if _, isLocal := how.Local(); !isLocal {
-		return
-	}
+// Learn makes the handle read the limiter's rate. The figures of a decision, if there are any, show
+// whether the rate is another than before.
+func (l *asker) Learn(q outage.Question, a outage.Answer) {
 	now := l.client.clock.Now().UnixNano()
 	if known := l.rule(); known.Permits != 0 {
 		heard := l.known.heard.Load()
 		switch {
-		case figures != nil && (figures.Limit != known.Permits || figures.ResetAfter > known.Window):
-		case heard == 0 || figures != nil && figures.Granted && figures.ResetAfter == known.Window:
+		case q.Figures && (a.Limit != known.Permits || a.ResetAfter > known.Window):
+		case heard == 0 || q.Figures && a.Granted && a.ResetAfter == known.Window:
 			l.known.heard.Store(now)
 			return
 		case now-heard < int64(learnAgain):

@@ -30,6 +30,7 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 		cfg.KeepAlive = cfg.Interval
 	}
 	k := &KeyedLimiter{client: c, prefix: prefix, mapped: c.mapper(prefix), cfg: cfg, handles: make(map[string]*RateLimiter)}
+	k.ofModule = outage.NewOfModule(k, (*ofKeys)(k))
 	k.opts = []LimiterOption{WithDefault(cfg)}
 	if k.err = k.check(opts); k.err == nil {
 		k.opts = append(k.opts, opts...)
@@ -41,17 +42,20 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 // at most maxHandles, of keys that are used again and again, and twice newHandles of those used once.
 const maxHandles, newHandles = 25_000, 5_000
 
+type ofModule = outage.OfModule // an alias, so that the field has no exported name
+
 // KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. It is a [limit.Limiter], a
 // [limit.Returner], a [limit.Reserver] and a [limit.Windowed], safe for concurrent use.
 type KeyedLimiter struct {
+	ofModule
+
 	client *Client
 	prefix string
 	mapped string // prefix, as the mapper maps it
 	cfg    Config
 	opts   []LimiterOption // of the limiter of every key
+	policy *outage.Policy  // of them
 	err    error           // of the options
-
-	remembers bool // a lease or a remembered refusal may answer
 
 	mu           sync.Mutex
 	begun        bool                    // the Client knows the prefix
@@ -66,7 +70,7 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 	if l.facts.Fallback != "" {
 		err = errors.Join(err, fmt.Errorf("%w: WithDefault is not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
 	}
-	k.remembers = l.facts.Lease != nil || l.facts.Refusals != nil
+	k.policy = l.policy
 	l.facts.Rate = k.cfg.rate()
 	if err = errors.Join(err, l.checkLease()); err != nil {
 		err = fmt.Errorf("Keyed %q: %w", k.prefix, err)
@@ -104,33 +108,8 @@ func (k *KeyedLimiter) TakeUpTo(ctx context.Context, key string, permits int64) 
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (k *KeyedLimiter) TakeReturnable(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	l, q := k.Limiter(key), returnable(permits)
-	a, err := l.decide(ctx, q)
-	return a.Decision, l.undo(q, a), err
-}
-
-func returnable(permits int64) outage.Question {
-	return outage.Question{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true}
-}
-
-// undo returns what gives back the permits of an answer; nil if nothing can be given back.
-func (l *RateLimiter) undo(q outage.Question, a outage.Answer) func(context.Context) error {
-	call, undo := q.Call, a.Undo
-	if undo == nil {
-		return nil
-	}
-	return func(ctx context.Context) error { return l.fail(call, undo(ctx)) }
-}
-
-// fromMemory is TakeReturnable without asking Redis, if that is possible.
-func (k *KeyedLimiter) fromMemory(ctx context.Context, key string, permits int64) (outage.Answer, bool) {
-	if !k.remembers {
-		return outage.Answer{}, false
-	}
-	l, q := k.Limiter(key), returnable(permits)
-	a, known := l.policy.AtHand(ctx, (*asker)(l), q)
-	a.Undo = l.undo(q, a)
-	return a, known
+	a, err := k.Limiter(key).decide(ctx, outage.Question{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true})
+	return a.Decision, a.Undo, err
 }
 
 // TryAcquire is [RateLimiter.TryAcquire].
@@ -194,11 +173,21 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	return l
 }
 
-// begins notes the prefix that middleware puts before its keys.
-func (k *KeyedLimiter) begins(prefix string) {
+// ofKeys is a KeyedLimiter in the role of outage.Keyed.
+type ofKeys KeyedLimiter
+
+func (k *ofKeys) Policy() outage.Policy { return *k.policy }
+
+func (k *ofKeys) Asker(key string) outage.Asker { return (*asker)((*KeyedLimiter)(k).Limiter(key)) }
+
+func (k *ofKeys) Settler(key string, q outage.Question, a outage.Answer) func(context.Context, int64) error {
+	return (*KeyedLimiter)(k).Limiter(key).reservation(q.Permits, a).Settle
+}
+
+func (k *ofKeys) Begins(prefix string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.noteLocked(prefix)
+	(*KeyedLimiter)(k).noteLocked(prefix)
 }
 
 func (k *KeyedLimiter) noteLocked(prefix string) {

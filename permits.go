@@ -133,7 +133,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if err := l.client.engine.Closed(); err != nil {
 		return l.fail(op, err)
 	}
-	uncharged := l.client.guard.TakeUncharged((*asker)(l).account(), permits)
+	uncharged := l.client.guard.TakeUncharged(l.policy.Account(l.facts.Config), permits)
 	if permits == uncharged {
 		return nil
 	}

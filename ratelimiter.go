@@ -56,17 +56,6 @@ func init() {
 		l, _ := limiter.(*RateLimiter)
 		return l.client.engine, &l.facts
 	}
-	outage.FromMemory = func(ctx context.Context, limiter limit.Limiter, key string, permits int64) (a outage.Answer, known bool) {
-		if k, ok := limiter.(*KeyedLimiter); ok {
-			return k.fromMemory(ctx, key, permits)
-		}
-		return a, false
-	}
-	observe.Begins = func(limiter limit.Limiter, prefix string) {
-		if k, ok := limiter.(*KeyedLimiter); ok {
-			k.begins(prefix)
-		}
-	}
 }
 
 // New returns a Client whose limiters are in rdb. It does no I/O. Close does not close rdb.

@@ -29,7 +29,11 @@ func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.D
 func (l *RateLimiter) reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
 	q := outage.Question{Call: "Reserve", Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true}
 	a, err := l.decide(ctx, q)
-	return &Reservation{Decision: a.Decision, limiter: l, permits: permits, granted: a}, err
+	return l.reservation(permits, a), err
+}
+
+func (l *RateLimiter) reservation(permits int64, a outage.Answer) *Reservation {
+	return &Reservation{Decision: a.Decision, limiter: l, permits: permits, granted: a}
 }
 
 // Reservation is the answer to [RateLimiter.Reserve]. If it is Granted, settle it once with

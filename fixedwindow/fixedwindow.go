@@ -50,9 +50,13 @@ func (c Config) validate() error {
 	return nil
 }
 
+type ofModule = outage.OfModule // an alias, so that the field has no exported name
+
 // Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
 // one key at the same time share a call.
 type Limiter struct {
+	ofModule
+
 	cfg   Config
 	lanes *lane.Lanes
 	table *lane.Queues
@@ -66,6 +70,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
 		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask,
 	})
+	l.ofModule = outage.NewOfModule(l, l.table)
 	return l
 }
 

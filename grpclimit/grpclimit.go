@@ -148,33 +148,14 @@ func (g *gate) verdict(ctx context.Context, q *ask.Question, subject string, n i
 	}
 }
 
-// ask asks the limiter and, if that fails, its fallback.
+// ask asks the limiter.
 func (g *gate) ask(ctx context.Context, call Call, parts string, n int64) ask.Question {
 	q := g.limit.Question(g.Prefix + parts)
-	if q.FromMemory(ctx, n) {
-		return q
-	}
-	g.askNext(ctx, &q, n)
-	if q.Next == nil && ctx.Err() != nil {
-		return q // no limiter is to blame
-	}
-	if q.Next != nil {
-		g.askNext(ctx, &q, n)
-	}
-	if q.Failure != nil {
+	q.Ask(ctx, n)
+	if q.News() != nil && ctx.Err() == nil { // otherwise no limiter is to blame
 		g.onError(ctx, call, fmt.Errorf("grpclimit: %w", q.Failure))
 	}
 	return q
-}
-
-// askNext asks for as long as the timeout allows, also if the limiter ignores its
-// context.
-func (g *gate) askNext(ctx context.Context, q *ask.Question, n int64) {
-	bounded, cancel := ask.Bound(ctx, g.Timeout)
-	defer cancel()
-	if v := q.Await(ctx, bounded, q.Begin(bounded, n, g.Timeout)); v != nil {
-		panic(v)
-	}
 }
 
 // keyFailed ends a call whose key is not known. WithFailure is about limiters:

@@ -128,8 +128,8 @@ func WithSkip(skip func(context.Context, Call) bool) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
 }
 
-// WithTimeout bounds how long a call waits for the limiter, by default [DefaultTimeout]. If the
-// limiter takes longer, it has failed (see [WithFailure]). What it grants later is given back
+// WithTimeout bounds how long a call waits for the limiter, by default [DefaultTimeout]; a shorter
+// call timeout of the limiter counts. If the limiter takes longer, it has failed (see [WithFailure]). What it grants later is given back
 // if the limiter is a [limit.Returner]. A fallback gets the same time again. With 0 only the
 // call's context bounds the wait.
 func WithTimeout(d time.Duration) Option {
@@ -138,17 +138,17 @@ func WithTimeout(d time.Duration) Option {
 
 // WithFailure sets what happens to a call if the limiter does not decide. With
 // [limit.FailClosed] it ends with codes.Unavailable. With [limit.FailOpen] it passes. With
-// [limit.FailLocal] this process decides, by a share of the last known limit. That needs
-// a limiter that is a limit.Windowed.
+// [limit.FailLocal] this process decides, by a share of the limit.
 //
-// The limiter does not decide if it returns limit.ErrUnavailable, takes longer than
-// [WithTimeout], or returns an error that is not one of package limit. Other errors are
-// mistakes, and answered as without WithFailure.
+// A limiter of this module decides by that policy as by its own WithFailure, which counts before
+// this one; docs/outages.md says what an outage is. Any other limiter does not decide if it returns
+// limit.ErrUnavailable, takes longer than [WithTimeout], or returns an error that is not one of
+// package limit; FailLocal then needs a limit.Windowed, and takes the limit that the limiter reported
+// last. Other errors are mistakes, and answered as without WithFailure.
 //
 // Without WithFailure and [WithFallback] every call asks the limiter, and ends with
-// codes.Unavailable if that fails. With one of them, a breaker stops asking after three
-// undecided calls in a row: see docs/outages.md. A limiter that has a WithFailure of its
-// own answers by that. On a cluster prefer it, since it tells the masters' outages apart.
+// codes.Unavailable if that fails. With one of them, calls are answered at once after three
+// undecided ones in a row.
 func WithFailure(f limit.Failure) Option {
 	return func(s *settings) error { return s.SetFailure(f) }
 }
@@ -190,7 +190,8 @@ func WithObserver(observer limit.Observer) Option {
 
 // WithErrorHandler sets a hook that is called, before the call goes on or ends, each time
 // a limiter or a key function failed. Refusals are not errors, nor are calls whose context
-// ended. By default slog's default logger logs the errors.
+// ended. With [WithFailure] or [WithFallback] the first calls of an outage are reported, and no
+// later ones. By default slog's default logger logs the errors.
 func WithErrorHandler(hook func(ctx context.Context, call Call, err error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
 )
@@ -20,7 +21,7 @@ type result struct {
 func (r *result) refused() bool { return r.State == ask.Refused || r.State == ask.TooCostly }
 
 // ask asks all policies that have no answer at hand at the same time, so the longest of their waits
-// counts, and then the fallbacks of those that failed.
+// counts.
 func (m *middleware) ask(ctx context.Context, results []result, n int64) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -30,40 +31,26 @@ func (m *middleware) ask(ctx context.Context, results []result, n int64) {
 			panic(v)
 		}
 	}()
-	more := false
+	if len(results) == 1 {
+		results[0].Ask(ctx, n)
+		return
+	}
+	var asking sync.WaitGroup
+	panicked := make([]any, len(results))
 	for i := range results {
-		more = !results[i].FromMemory(ctx, n) || more
-	}
-	for more {
-		more = m.askNext(ctx, results, n)
-	}
-}
-
-// askNext asks the limiters that are next, and reports whether there are more.
-func (m *middleware) askNext(ctx context.Context, results []result, n int64) (more bool) {
-	bounded, cancel := ask.Bound(ctx, m.Timeout)
-	defer cancel()
-	calls := make([]*ask.Call, len(results))
-	for i := range results {
-		if r := &results[i]; r.Next != nil {
-			calls[i] = r.Begin(bounded, n, m.Timeout)
+		if !results[i].FromMemory(ctx, n) {
+			asking.Go(func() {
+				defer func() { panicked[i] = recover() }()
+				results[i].Ask(ctx, n)
+			})
 		}
 	}
-	var panicked any
-	for i, call := range calls {
-		if call == nil {
-			continue
+	asking.Wait()
+	for _, v := range panicked {
+		if v != nil {
+			panic(v)
 		}
-		if v := results[i].Await(ctx, bounded, call); v != nil {
-			panicked = v
-			continue
-		}
-		more = more || results[i].Next != nil
 	}
-	if panicked != nil {
-		panic(panicked)
-	}
-	return more
 }
 
 // giveBack undoes the grants among results, all at the same time, and brings

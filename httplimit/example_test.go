@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -296,8 +294,9 @@ func ExampleWithFallback() {
 	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}),
 		httplimit.WithFallback(httplimit.Local(2, time.Minute)),
 		httplimit.WithErrorHandler(func(_ *http.Request, err error) {
-			fmt.Println("alert:", errors.Is(err, redis.ErrClosed))
+			fmt.Println("alert:", errors.Is(err, limit.ErrUnavailable))
 		}),
+		httplimit.WithTimeout(10*time.Millisecond),
 	)(http.NotFoundHandler())
 
 	for range 3 {
@@ -320,6 +319,7 @@ func ExampleWithFailure() {
 	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 4, Window: time.Minute}),
 		httplimit.WithFailure(limit.FailLocal(0.5)),
 		httplimit.WithErrorHandler(func(*http.Request, error) {}), // for an alert
+		httplimit.WithTimeout(10*time.Millisecond),
 	)(http.NotFoundHandler())
 
 	get(handler, "192.0.2.1", "/")

@@ -9,7 +9,6 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Headers chooses the headers that describe limits to clients. Retry-After is always sent.
@@ -130,8 +129,8 @@ func writeLegacy(h http.Header, results []result) {
 
 // window is the window of the limiter that answered.
 func (r *result) window() time.Duration {
-	if fallback, ok := r.Asked.(limit.Windowed); ok && r.Failure != nil {
-		return fallback.Window()
+	if r.Window > 0 {
+		return r.Window
 	}
 	return r.policy.span()
 }

@@ -166,7 +166,7 @@ func (m *middleware) report(r *http.Request, results []result, n int64, v verdic
 	for i := range results {
 		results[i].Report(r.Context(), "httplimit", n)
 	}
-	if failure := errors.Join(v.failure, v.kept); failure != nil && !v.gone {
+	if failure := errors.Join(v.news, v.kept); failure != nil && !v.gone {
 		m.onError(r, failure)
 	}
 }
@@ -175,22 +175,27 @@ func (m *middleware) report(r *http.Request, results []result, n int64, v verdic
 type verdict struct {
 	refused bool  // at least one refused
 	closed  bool  // at least one failed, and its failure closes
-	failure error // of those that failed, fallbacks or not
+	failure error // of those that failed, whatever answered in their place
+	news    error // what of that the error handler learns
 	kept    error // why grants could not be given back
 	gone    bool  // the client left before there was a decision: no limiter is to blame
 }
 
 func judge(results []result) verdict {
 	var v verdict
-	var failures []error
+	var failures, news []error
 	for i := range results {
 		res := &results[i]
 		v.refused = v.refused || res.refused()
 		v.closed = v.closed || res.State == ask.Closed
 		if res.Failure != nil {
-			failures = append(failures, fmt.Errorf("httplimit: policy %q: %w", res.policy.name, res.Failure))
+			failure := fmt.Errorf("httplimit: policy %q: %w", res.policy.name, res.Failure)
+			failures = append(failures, failure)
+			if res.News() != nil {
+				news = append(news, failure)
+			}
 		}
 	}
-	v.failure = errors.Join(failures...)
+	v.failure, v.news = errors.Join(failures...), errors.Join(news...)
 	return v
 }

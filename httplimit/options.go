@@ -140,8 +140,8 @@ func WithPolicy(p Policy) Option {
 	}
 }
 
-// WithTimeout bounds how long a request waits for the limiters, by default [DefaultTimeout]. If
-// a limiter takes longer, it has failed (see [WithFailure]). What it grants later is given back
+// WithTimeout bounds how long a request waits for the limiters to decide, by default
+// [DefaultTimeout]; a shorter call timeout of the limiter counts. If a limiter takes longer, it has failed (see [WithFailure]). What it grants later is given back
 // if the limiter is a [limit.Returner]. A fallback gets the same time again, and so does giving
 // back. With 0 only the request's context bounds the wait.
 func WithTimeout(d time.Duration) Option {
@@ -151,17 +151,16 @@ func WithTimeout(d time.Duration) Option {
 // WithFailure sets what answers a request if a limiter does not decide. With
 // [limit.FailClosed] the answer is 503, with Retry-After. With [limit.FailOpen] the
 // request passes that policy, and the headers leave the policy out. With
-// [limit.FailLocal] this process decides, by a share of the last known limit. That needs
-// a Policy.Window or a limiter that is a limit.Windowed.
+// [limit.FailLocal] this process decides, by a share of the limit.
 //
-// A limiter does not decide if it returns limit.ErrUnavailable, takes longer than
-// [WithTimeout], or returns an error that is not one of package limit. Other errors are
-// mistakes, and answered as without WithFailure.
+// A limiter of this module decides by that policy as by its own WithFailure, which counts before
+// this one; docs/outages.md says what an outage is. Any other limiter does not decide if it returns
+// limit.ErrUnavailable, takes longer than [WithTimeout], or returns an error that is not one of
+// package limit; FailLocal then needs a Policy.Window or a limit.Windowed, and takes the limit that
+// the limiter reported last. Other errors are mistakes, and answered as without WithFailure.
 //
 // Without WithFailure and [WithFallback] every request asks its limiter, and gets 503 if
-// that fails. With one of them, a breaker stops asking after three undecided requests in
-// a row: see docs/outages.md. A limiter that has a WithFailure of its own answers by
-// that. On a cluster prefer it, since it tells the masters' outages apart.
+// that fails. With one of them, requests are answered at once after three undecided ones in a row.
 func WithFailure(f limit.Failure) Option {
 	return func(s *settings) error { return s.SetFailure(f) }
 }
@@ -192,7 +191,8 @@ func WithObserver(observer limit.Observer) Option {
 
 // WithErrorHandler sets a hook that is called before the answer, once for each request for
 // which a limiter or a key function failed or a grant could not be given back. Refusals are
-// not errors, nor are requests whose client went away. By default slog's default logger
+// not errors, nor are requests whose client went away. With [WithFailure] or [WithFallback] the
+// first requests of an outage are reported, and no later ones. By default slog's default logger
 // logs the errors.
 func WithErrorHandler(hook func(*http.Request, error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -24,15 +23,15 @@ import (
 // 429 or 503 with Retry-After, requests of the same key, those that wait too, wait for that long,
 // bounded by [WithPause]. A request that is not sent fails with a [*NotSentError].
 //
-// With a KeyedLimiter, requests of this program are served in order, also after such a pause, and the
-// limiter's own call timeout replaces [WithTimeout]. docs/http.md has more about both ways of waiting.
+// With a KeyedLimiter, requests of this program are served in order, also after such a pause. docs/http.md
+// has more about both ways of waiting.
 func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
 	}
 	t := &transport{middleware: newMiddleware(limiter, true, opts), base: base}
 	if t.err == nil && len(t.policies) == 1 && !t.Shadow && t.maxWait != 0 {
-		t.waiter, _ = t.policies[0].limit.Waiter()
+		t.waits = t.policies[0].limit.Waits()
 	}
 	return t
 }
@@ -90,7 +89,7 @@ type transport struct {
 	*middleware
 
 	base   http.RoundTripper
-	waiter ask.Waiter // the limiter, if it waits itself
+	waits  bool // the limiter does it
 	pauses pauses
 }
 

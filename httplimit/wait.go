@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
 
@@ -75,7 +76,7 @@ func (w *wait) obtain() error {
 func (w *wait) awaitTurn() (more time.Duration, err error) {
 	for !w.Shadow {
 		left, mayAsk := w.pause.left(), true
-		if w.waiter != nil {
+		if w.waits {
 			left, mayAsk = w.pause.turn(w)
 		}
 		switch {
@@ -124,9 +125,9 @@ func (w *wait) ask() error {
 	}
 	kept := w.verdict.kept
 	w.asked = true
-	if w.waiter == nil {
+	if !w.waits {
 		w.verdict = w.askAll(w.ctx, w.results, w.n)
-	} else if err := w.askWaiter(); err != nil {
+	} else if err := w.askAndWait(); err != nil {
 		w.verdict.kept = errors.Join(kept, w.verdict.kept)
 		return err
 	}
@@ -139,31 +140,30 @@ func (w *wait) ask() error {
 	return nil
 }
 
-// askWaiter is ask for the limiter that waits itself.
-func (w *wait) askWaiter() error {
+// askAndWait is ask for the limiter that waits itself.
+func (w *wait) askAndWait() error {
+	most := time.Duration(0)
+	if w.maxWait > 0 {
+		if most = w.maxWait - time.Since(w.start); most <= 0 {
+			return errMaxWait
+		}
+	}
 	ctx, cancel := context.WithCancelCause(w.ctx)
 	defer cancel(nil)
 	w.cancel = cancel
-	if w.maxWait > 0 {
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadlineCause(ctx, w.start.Add(w.maxWait), errMaxWait)
-		defer stop()
-	}
 	asking := ctx
 	if w.leads {
 		asking = outage.WithEntered(ctx, func() { w.pause.asked(w) })
 	}
 	w.pause.asks(w)
 	defer w.pause.answered(w)
-	w.results[0].Wait(asking, w.waiter, w.n)
-	cause := context.Cause(ctx)
-	if errors.Is(cause, errPaused) {
+	w.results[0].AskAndWait(asking, w.n, most)
+	if errors.Is(context.Cause(ctx), errPaused) {
 		w.verdict = verdict{}
 		w.undo()
 		return errPaused
 	}
-	if w.verdict = judge(w.results); w.verdict.closed && errors.Is(cause, errMaxWait) {
-		w.verdict.failure = nil
+	if w.verdict = judge(w.results); w.verdict.refused && w.results[0].State == ask.Refused {
 		return errMaxWait
 	}
 	return nil

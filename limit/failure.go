@@ -21,9 +21,10 @@ func FailOpen() Failure { return Failure{open: true} }
 // at most 1. With a share of 1/n, n programs together keep to the rate. If the share is less than one permit,
 // one permit comes in a longer interval. A call for more permits than the share has is refused.
 //
-// A RateLimiter takes the rate that Redis reported last, or else that of its WithDefault; middleware takes
-// the limit that its limiter reported last. If there is none yet, calls fail as with FailClosed. The other
-// limiters take the rate of their Config.
+// A RateLimiter takes the rate that Redis reported last, or else that of its WithDefault or of Keyed's Config;
+// a sliding log the threshold that Redis reported last for the key; other limiters of this module the rate of
+// their Config. For any other limiter, middleware takes the limit that it reported last. If none is known yet,
+// calls fail as with FailClosed.
 func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
 
 // Open reports whether calls are granted.

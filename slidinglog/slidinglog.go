@@ -69,9 +69,13 @@ func (c Config) validate() error {
 	return nil
 }
 
+type ofModule = outage.OfModule // an alias, so that the field has no exported name
+
 // Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
 // one key at the same time share a call.
 type Limiter struct {
+	ofModule
+
 	cfg   Config
 	lanes *lane.Lanes
 	table *lane.Queues
@@ -98,6 +102,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 		Package: "slidinglog", Options: o, Err: l.err, Most: MaxPermits, Limit: most,
 		Usual: cfg.Limit, Window: cfg.Window, Write: "ZADD", Check: l.check, Ask: l.ask,
 	})
+	l.ofModule = outage.NewOfModule(l, l.table)
 	return l
 }
 

@@ -80,9 +80,13 @@ func (c Config) refills() int64 { return (c.Capacity+c.Borrow-1)/c.Refill + 1 }
 // fill returns how long it takes to fill an empty bucket.
 func (c Config) fill() time.Duration { return time.Duration(c.refills()) * c.Interval }
 
+type ofModule = outage.OfModule // an alias, so that the field has no exported name
+
 // Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
 // one key at the same time share a call.
 type Limiter struct {
+	ofModule
+
 	cfg   Config
 	lanes *lane.Lanes
 	table *lane.Queues
@@ -96,6 +100,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
 		Usual: cfg.Capacity, Window: l.Window(), Check: l.check, Second: timeSuffix, Ask: l.ask,
 	})
+	l.ofModule = outage.NewOfModule(l, l.table)
 	return l
 }
 

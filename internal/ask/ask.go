@@ -1,73 +1,28 @@
 // Package ask is what HTTP and gRPC middleware have in common: their options, and how they ask limiters
-// for requests: for a bounded time, even if the limiter ignores its context, and giving back grants
-// that come too late. While a limiter fails, only probes ask Redis; its policy answers what the limiter
-// does not know from memory.
+// for requests. Limiters of this module decide by themselves when to stop waiting for Redis and what
+// answers then. Any other limiter is asked for a bounded time even if it ignores its context, and what it
+// grants too late is given back.
 package ask
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
+	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Outcome is how a call of a limiter ended.
-type Outcome struct {
-	Decision limit.Decision
-	GiveBack func(context.Context) error // nil if nothing can be given back
-	Settle   settle                      // nil if nothing can be settled
-	Err      error
-	Panicked any // the value of the limiter's panic, for the caller to panic with
-}
-
-// settle sets the cost of a grant.
-type settle func(ctx context.Context, actual int64) error
-
-// An attempt is one question to a limiter.
-type attempt struct {
-	limiter limit.Limiter
-	key     string
-	n       int64
-	settled bool          // settle the grant later, if the limiter can
-	timeout time.Duration // for giving back what came too late: see [Afterwards]
-}
-
-// Call is a call of a limiter in a goroutine of its own, which bounds its time if it ignores its context.
-type Call struct {
-	done    chan Outcome  // has room for it
-	claimed atomic.Bool   // by the goroutine that sends the outcome or gives up on it
-	counts  bool          // for the breaker, once it is awaited
-	most    time.Duration // that the caller waits, 0 for no bound
-}
-
-// begin asks the limiter for n permits of the key, which is escaped if the limiter has second keys
-// ([keypart.EscapeSuffix]). It calls heard, if that is not nil, with the outcome and how long it took.
-// Await the outcome with the same ctx.
-func (a attempt) begin(ctx context.Context, heard func(Outcome, time.Duration)) *Call {
-	a.key = escaped(a.limiter, a.key)
-	c := &Call{done: make(chan Outcome, 1)}
-	go func() {
-		start := time.Now()
-		o := a.take(ctx)
-		if heard != nil {
-			heard(o, time.Since(start))
-		}
-		if c.claimed.CompareAndSwap(false, true) {
-			c.done <- o
-			return
-		}
-		if o.GiveBack != nil {
-			giving, cancel := Afterwards(ctx, a.timeout)
-			defer cancel()
-			// No caller is left for an error. It only leaves the limit tighter.
-			_ = Safely(giving, o.GiveBack)
-		}
-	}()
-	return c
+// keyedOf returns what to ask about a limiter's keys. window returns the limit's window; nil if that is
+// not known.
+func keyedOf(limiter limit.Limiter, window func() time.Duration) outage.Keyed {
+	if k := outage.KeyedOf(limiter); k != nil {
+		return k
+	}
+	return &foreign{limiter: limiter, window: window, guard: outage.NewGuard(nil)}
 }
 
 // escaped returns the key with which to ask a limiter.
@@ -78,71 +33,232 @@ func escaped(limiter limit.Limiter, key string) string {
 	return key
 }
 
-// ended returns a call with that outcome.
-func ended(o Outcome) *Call {
-	c := &Call{done: make(chan Outcome, 1)}
-	c.done <- o
-	return c
+// foreign is a limiter that is not one of this module, in the role of outage.Keyed.
+type foreign struct {
+	limiter limit.Limiter
+	window  func() time.Duration
+	guard   *outage.Guard
+	breaker outage.Breaker
+	rates   outage.Rates
 }
 
-func (a attempt) take(ctx context.Context) (o Outcome) {
-	defer func() {
-		if v := recover(); v != nil {
-			o = Outcome{Panicked: v}
+func (f *foreign) Policy() outage.Policy { return outage.Policy{Guard: f.guard} }
+
+func (f *foreign) Asker(string) outage.Asker { return &asker{foreign: f} }
+
+func (f *foreign) Settler(_ string, _ outage.Question, a outage.Answer) func(context.Context, int64) error {
+	if a.Settle == nil {
+		return nil
+	}
+	return func(ctx context.Context, actual int64) error { return a.Settle(ctx, actual, func(error) {}) }
+}
+
+func (f *foreign) Begins(string) {}
+
+// asker is one question to a limiter, in the role of outage.Asker.
+type asker struct {
+	*foreign
+
+	last *attempt // nil before the first
+}
+
+// attempt is one call of a limiter.
+type attempt struct {
+	of       *foreign
+	state    atomic.Int32
+	over     chan struct{} // closed when the limiter has answered; then what follows is set
+	answer   outage.Answer
+	err      error
+	panicked any
+}
+
+// The states of an attempt.
+const (
+	fresh int32 = iota
+	underWay
+	answered
+	done // the caller has the answer, or wants none
+)
+
+// begin asks the limiter in a goroutine of its own. It returns false if the caller has gone.
+func (a *attempt) begin(ctx context.Context, q outage.Question) bool {
+	if !a.state.CompareAndSwap(fresh, underWay) {
+		return false
+	}
+	go func() {
+		start := time.Now()
+		a.take(ctx, q)
+		if a.decided() {
+			a.of.breaker.Heard(time.Since(start))
+		}
+		wanted := a.state.CompareAndSwap(underWay, answered)
+		close(a.over)
+		if !wanted {
+			a.giveBack(ctx, q.Within)
 		}
 	}()
-	if a.settled {
-		if o = a.reserve(ctx); !errors.Is(o.Err, limit.ErrUnsupported) {
-			return o
-		}
-		// It is limited nevertheless.
-		cannot := o.Err
-		o = Outcome{Settle: func(context.Context, int64) error { return cannot }}
-	}
-	if returner, ok := a.limiter.(limit.Returner); ok {
-		o.Decision, o.GiveBack, o.Err = returner.TakeReturnable(ctx, a.key, a.n)
-	} else {
-		o.Decision, o.Err = a.limiter.Take(ctx, a.key, a.n)
-	}
-	return o
+	return true
 }
 
-// reserve takes permits whose cost is settled later. The error is limit.ErrUnsupported if the limiter
-// can't do that.
-func (a attempt) reserve(ctx context.Context) (o Outcome) {
-	reserver, ok := a.limiter.(limit.Reserver)
+func (a *attempt) take(ctx context.Context, q outage.Question) {
+	defer func() { a.panicked = recover() }()
+	if q.Settled {
+		a.reserve(ctx, q)
+	} else if w, ok := a.of.limiter.(waiter); ok && q.Waits {
+		if a.err = w.Acquire(ctx, q.Key, q.Permits); a.err == nil {
+			a.answer.Granted = true
+			a.answer.Undo = func(ctx context.Context) error { return w.Release(ctx, q.Key, q.Permits) }
+		}
+	} else if returner, ok := a.of.limiter.(limit.Returner); ok {
+		a.answer.Decision, a.answer.Undo, a.err = returner.TakeReturnable(ctx, q.Key, q.Permits)
+	} else {
+		a.answer.Decision, a.err = a.of.limiter.Take(ctx, q.Key, q.Permits)
+	}
+}
+
+// reserve takes permits whose cost is settled later.
+func (a *attempt) reserve(ctx context.Context, q outage.Question) {
+	reserver, ok := a.of.limiter.(limit.Reserver)
 	if !ok {
-		o.Err = fmt.Errorf("%w: the limiter is not a limit.Reserver; limiters of Client.Keyed are", limit.ErrUnsupported)
-		return o
+		a.err = errNoReserver
+		return
 	}
 	var settle settle
-	if o.Decision, settle, o.Err = reserver.TakeReserved(ctx, a.key, a.n); o.Err == nil && o.Decision.Granted {
-		o.Settle = settle
-		o.GiveBack = func(ctx context.Context) error { return settle(ctx, 0) }
+	if a.answer.Decision, settle, a.err = reserver.TakeReserved(ctx, q.Key, q.Permits); a.err == nil && a.answer.Granted {
+		a.answer.Settle = func(ctx context.Context, used int64, then func(error)) error {
+			err := settle(ctx, used)
+			then(err)
+			return err
+		}
+		a.answer.Undo = func(ctx context.Context) error { return settle(ctx, 0) }
 	}
-	return o
 }
 
-// await returns the outcome, or ctx's end if that comes first. A later grant is given back.
-func (c *Call) await(ctx context.Context) Outcome {
-	if c.most > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, c.most, errProbing)
-		defer cancel()
-	}
-	select {
-	case o := <-c.done:
-		return o
-	case <-ctx.Done():
-		if !c.claimed.CompareAndSwap(false, true) {
-			return <-c.done
-		}
-		if cause := context.Cause(ctx); errors.Is(cause, errProbing) {
-			return Outcome{Err: cause}
-		}
-		return Outcome{Err: fmt.Errorf("no decision in time: %w", ctx.Err())}
+// decided reports whether the limiter's answer is a decision, or a mistake of the caller's.
+func (a *attempt) decided() bool { return a.panicked == nil && !leavesOpen(a.err) }
+
+// leavesOpen reports whether a limiter's error leaves the decision open: it had no answer in time, or the
+// error is its own, of which nothing is known here.
+func leavesOpen(err error) bool {
+	switch limit.KindOf(err) {
+	case limit.KindDeadline, limit.KindCanceled, limit.KindOther:
+		return true
+	default:
+		return outage.IsUndecided(err)
 	}
 }
+
+// leave ends a question. What a probe is granted for it, if that is not the answer, is given back.
+func leave(ctx context.Context, of outage.Asker, q outage.Question) {
+	if a, isForeign := of.(*asker); isForeign && a.last != nil && a.last.state.Swap(done) == answered {
+		go a.last.giveBack(ctx, q.Within)
+	}
+}
+
+// giveBack gives back what no caller waits for.
+func (a *attempt) giveBack(ctx context.Context, timeout time.Duration) {
+	if a.answer.Undo == nil {
+		return
+	}
+	giving, cancel := Afterwards(ctx, timeout)
+	defer cancel()
+	// No caller is left for an error. It only leaves the limit tighter.
+	_ = Safely(giving, a.answer.Undo)
+}
+
+// AtHand implements outage.Asker, as do the following methods. It knows nothing.
+func (a *asker) AtHand(context.Context, outage.Question) (answer outage.Answer, known bool, err error) {
+	return answer, false, nil
+}
+
+// again prepares another attempt.
+func (a *asker) again() *attempt {
+	a.last = &attempt{of: a.foreign, over: make(chan struct{})}
+	return a.last
+}
+
+// Ask asks the limiter, unless a probe has.
+func (a *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
+	t := a.last
+	if t == nil { // no one has asked for the Server
+		t = a.again()
+	}
+	most := q.Within
+	if q.Waits {
+		most = q.Timeout
+	}
+	bounded, cancel := Bound(ctx, most)
+	defer cancel()
+	t.begin(bounded, q)
+	select {
+	case <-t.over:
+	case <-bounded.Done():
+	}
+	var answer outage.Answer
+	var err error
+	switch {
+	case t.state.Swap(done) == underWay:
+		err = fmt.Errorf("no decision in time: %w", bounded.Err())
+	case t.panicked != nil:
+		panic(t.panicked)
+	default:
+		answer, err = t.answer, t.err
+	}
+	switch {
+	case err == nil || !leavesOpen(err):
+		return answer, err
+	case ctx.Err() != nil: // whatever the limiter made of that
+		return outage.Answer{Unanswered: true}, fmt.Errorf("no decision in time: %w", ctx.Err())
+	case q.Waits && bounded.Err() != nil:
+		return outage.Answer{}, nil // it has waited for so long
+	}
+	return outage.Answer{}, outage.Undecided(err)
+}
+
+// Fail returns the error, which names the limiter if it wants to.
+func (a *asker) Fail(_ outage.Question, err error) error { return err }
+
+// Server returns the limiter's breaker. The probe is the attempt itself, with its full time: its caller
+// does not wait for long, and may be gone when the answer comes.
+func (a *asker) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
+	leave(ctx, a, q)
+	t := a.again()
+	return &a.breaker, func() bool {
+		asking, cancel := Afterwards(ctx, q.Within)
+		defer cancel()
+		if !t.begin(asking, q) {
+			return false
+		}
+		select {
+		case <-t.over:
+			return t.decided()
+		case <-asking.Done(): // the limiter may ignore that
+			return false
+		}
+	}
+}
+
+// Limiters returns the limiter with the limit that it reported last, for the key or else for any key.
+func (a *asker) Limiters(q outage.Question) []outage.Limiter {
+	l := outage.Limiter{Name: q.Key}
+	most, known, last := a.rates.Of(q.Key)
+	if !known {
+		most = last
+	}
+	if a.window != nil && (known || last > 0) {
+		l.Rule = local.Rule{Permits: most, Window: a.window()}
+	}
+	return []outage.Limiter{l}
+}
+
+// Learn notes the limit of the key, unless the limiter's own policy has let the request pass.
+func (a *asker) Learn(q outage.Question, answer outage.Answer) {
+	if answer.Limit > 0 || !answer.Granted {
+		a.rates.Learn(q.Key, answer.Limit)
+	}
+}
+
+var errNoReserver = fmt.Errorf("%w: the limiter is not a limit.Reserver; limiters of Client.Keyed are", limit.ErrUnsupported)
 
 // afterwards bounds work that has no other bound.
 const afterwards = time.Second

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -93,7 +94,9 @@ func (o *Options) Begin(limiter limit.Limiter, prefix string) {
 	if o.Tagged {
 		prefix += "{"
 	}
-	observe.Begins(limiter, prefix)
+	if k := outage.KeyedOf(limiter); k != nil {
+		k.Begins(prefix)
+	}
 }
 
 // CheckTag returns an error if keys of that prefix must have a hash tag and can't.

@@ -17,15 +17,9 @@ import (
 )
 
 // decide asks one permit of a key, as middleware does.
-func decide(ctx context.Context, o *ask.Options, l *ask.Limit, key string, n int64) ask.Question {
+func decide(ctx context.Context, l *ask.Limit, key string, n int64) ask.Question {
 	q := l.Question(key)
-	for q.Next != nil {
-		bounded, cancel := ask.Bound(ctx, o.Timeout)
-		if v := q.Await(ctx, bounded, q.Begin(bounded, n, o.Timeout)); v != nil {
-			panic(v)
-		}
-		cancel()
-	}
+	q.Ask(ctx, n)
 	q.Report(ctx, "test", n)
 	return q
 }
@@ -90,7 +84,7 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 		require.NoError(t, err)
 		test(t, func(ctx context.Context, key string, n int64) (ask.Question, time.Duration) {
 			start := time.Now()
-			q := decide(ctx, o, l, key, n)
+			q := decide(ctx, l, key, n)
 			return q, time.Since(start)
 		}, recorder)
 		s.hangs.Store(false)
@@ -265,5 +259,53 @@ func TestFailLocal(t *testing.T) {
 		all := recorder.Decisions()
 		assert.Equal(t, limit.FromLocal, all[len(all)-1].Source)
 		assert.Equal(t, limit.Refused, all[len(all)-1].Outcome)
+	})
+}
+
+// waiting is a limiter that waits for permits itself.
+type waiting struct {
+	up       atomic.Bool
+	released atomic.Int64
+}
+
+func (w *waiting) Take(context.Context, string, int64) (limit.Decision, error) {
+	return limit.Decision{}, errors.New("it is to wait")
+}
+
+func (w *waiting) Acquire(context.Context, string, int64) error {
+	if !w.up.Load() {
+		return limit.ErrUnavailable
+	}
+	return nil
+}
+
+func (w *waiting) Release(_ context.Context, _ string, n int64) error {
+	w.released.Add(n)
+	return nil
+}
+
+// A caller that waits for a limiter of another module goes back to it once it decides again.
+func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, refusing := &waiting{}, &server{refuses: true}
+		o := &ask.Options{Timeout: time.Second}
+		require.NoError(t, o.SetFallback(refusing))
+		l, err := o.Limit("test", w, nil, nil)
+		require.NoError(t, err)
+		require.True(t, l.Waits())
+		q := l.Question("k")
+		q.AskAndWait(t.Context(), 1, 2*time.Second)
+		assert.Equal(t, ask.Refused, q.State, "by the fallback, all the time")
+		assert.Greater(t, refusing.asked.Load(), int64(2))
+
+		time.AfterFunc(time.Second, func() { w.up.Store(true) })
+		start := time.Now()
+		q = l.Question("k")
+		q.AskAndWait(t.Context(), 1, 0)
+		require.Equal(t, ask.Open, q.State, "it has permits, and no figures")
+		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
+		require.NoError(t, q.GiveBack(t.Context()))
+		assert.Equal(t, int64(1), w.released.Load())
 	})
 }

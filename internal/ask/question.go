@@ -3,7 +3,6 @@ package ask
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
@@ -11,21 +10,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Question is a question to one limit about one request: to its limiter and, if that fails, to its
-// fallback.
+// Question is a question to one limit about one request.
 type Question struct {
 	Limit    *Limit
 	Key      string
-	Next     limit.Limiter // to be asked; nil once the question is settled
-	Asked    limit.Limiter // the last
 	State    State
 	Decision limit.Decision              // if granted or refused; only the Limit if too costly
 	GiveBack func(context.Context) error // nil if nothing can be given back
 	Failure  error                       // of the limiter, even if another answered
+	Window   time.Duration               // of what answered in the limiter's place; 0 if nothing did, or it is not known
 	Start    time.Time
 
 	settle settle       // nil if nothing can be settled
-	by     limit.Source // who is asked
+	by     limit.Source // who answered
 	costly error        // the error if too costly
 }
 
@@ -42,109 +39,120 @@ const (
 	Open      // no answer: the limit is left out
 )
 
+// settle sets the cost of a grant.
+type settle func(ctx context.Context, actual int64) error
+
 // FromMemory settles the question if the limiter knows the answer without asking Redis, and reports
-// whether it does. It runs on the caller's goroutine, since nothing is waited for.
+// whether it does.
 func (q *Question) FromMemory(ctx context.Context, n int64) bool {
-	if q.Limit.settled {
+	l := q.Limit
+	if l.settled || outage.KeyedOf(l.limiter) == nil {
 		return false
 	}
-	a, known := outage.FromMemory(ctx, q.Next, q.Key, n)
+	key := escaped(l.limiter, q.Key)
+	a, known := l.policy.AtHand(ctx, l.keyed.Asker(key), q.take(n))
 	if known {
-		q.Asked = q.Next
-		q.record(ctx, Outcome{Decision: a.Decision, GiveBack: a.Undo})
+		q.record(a, nil)
+		q.GiveBack = a.Undo
 	}
 	return known
 }
 
-// Begin asks the next limiter. Await the outcome with the same ctx.
-func (q *Question) Begin(ctx context.Context, n int64, timeout time.Duration) *Call {
-	q.Asked = q.Next
-	a := attempt{limiter: q.Next, key: q.Key, n: n, settled: q.Limit.settled, timeout: timeout}
-	if q.by == limit.FromLimiter {
-		return q.Limit.begin(ctx, a)
-	}
-	if _, can := q.Next.(limit.Reserver); !can {
-		a.settled = false // Settle must not fail because of an outage
-	}
-	return a.begin(ctx, nil)
+// take is the question as limiters get it.
+func (q *Question) take(n int64) outage.Question {
+	return outage.Question{Call: "TakeReturnable", Key: q.Key, Permits: n, Figures: true, Undo: true, Within: q.Limit.timeout}
 }
 
-// Await waits for the call until bounded ends, the context that it was begun with. The limiter's
-// outcome then becomes the answer, or another limiter is next. ctx is the request's, which outlasts
-// bounded. If the limiter panicked, Await returns the value of the panic.
-func (q *Question) Await(ctx, bounded context.Context, c *Call) (panicked any) {
-	o := c.await(bounded)
-	if c.counts {
-		q.Limit.count(ctx, o, q.Start)
-	}
-	if o.Panicked == nil {
-		q.record(ctx, o)
-	}
-	return o.Panicked
-}
-
-// Wait waits for the permits at w, which is the limiter, until ctx ends, and makes the outcome the
-// answer.
-func (q *Question) Wait(ctx context.Context, w Waiter, n int64) {
-	q.Asked = q.Next
-	key := escaped(w, q.Key)
-	o := Outcome{Err: w.Acquire(ctx, key, n)}
-	if o.Err == nil {
-		o.Decision.Granted = true
-		o.GiveBack = func(ctx context.Context) error { return w.Release(ctx, key, n) }
-	}
-	q.record(ctx, o)
-}
-
-func (q *Question) record(ctx context.Context, o Outcome) {
-	q.Next = nil
-	switch {
-	case o.Err == nil && o.Decision.Granted && o.Decision.Limit == 0:
-		q.State, q.GiveBack, q.settle = Open, o.GiveBack, o.Settle // the limiter's own policy lets all pass for now
-	case o.Err == nil:
-		q.Decision, q.GiveBack, q.State = o.Decision, o.GiveBack, Refused
-		if o.Decision.Granted {
-			q.State, q.settle = Granted, o.Settle
-		}
-		if s := q.Limit.share; s != nil && q.by == limit.FromLimiter {
-			s.learn(q.Key, o.Decision.Limit)
-		}
-	case tooCostly(o.Err):
-		q.State, q.costly = TooCostly, o.Err
-		q.Decision.Limit = o.Decision.Limit // the rest may be unknown
-	case q.Failure != nil:
-		q.Failure = errors.Join(q.Failure, fmt.Errorf("fallback: %w", o.Err))
-		q.State = Closed
-	default:
-		q.Failure = o.Err
-		q.fail(ctx)
-	}
-}
-
-// fail lets the policy answer if there is no decision. It does not for a mistake, which passing would
-// hide.
-func (q *Question) fail(ctx context.Context) {
-	l := q.Limit
-	q.State = Closed
-	if errors.Is(q.Failure, errNotAsked) {
-		q.by = ""
-	}
-	if !undecided(q.Failure) {
+// Ask asks for n permits.
+func (q *Question) Ask(ctx context.Context, n int64) {
+	if !q.Limit.settled {
+		q.ask(ctx, q.take(n))
 		return
 	}
-	switch {
-	case l.open:
-		q.State, q.by = Open, limit.FromOpen
-	case ctx.Err() != nil:
-	case l.fallback != nil:
-		q.Next, q.State, q.by = l.fallback, Unsettled, limit.FromFallback
-	case l.share != nil:
-		if next := l.share.of(q.Key); next != nil {
-			q.Next, q.State, q.by = next, Unsettled, limit.FromLocal
-		} else {
-			q.Failure = errors.Join(q.Failure, errors.New("FailLocal: the limiter has not reported its limit yet"))
+	cannot := errNoReserver
+	if _, ok := q.Limit.limiter.(limit.Reserver); ok {
+		reserve := q.take(n)
+		reserve.Call, reserve.Undo, reserve.Settled = "Reserve", false, true
+		q.ask(ctx, reserve)
+		if cannot = q.Failure; q.State != Closed || !errors.Is(cannot, limit.ErrUnsupported) {
+			return
 		}
 	}
+	// It is limited nevertheless.
+	q.ask(ctx, q.take(n))
+	if q.by == limit.FromLimiter && (q.State == Granted || q.State == Open) {
+		q.settle = func(context.Context, int64) error { return cannot }
+	}
+}
+
+// AskAndWait asks for n permits, and waits for them until ctx ends, for that long at most if the
+// timeout is not 0. The limiter [Limit.Waits].
+func (q *Question) AskAndWait(ctx context.Context, n int64, timeout time.Duration) {
+	asked := q.take(n)
+	asked.Call, asked.Figures, asked.Waits, asked.Timeout = "Acquire", false, true, timeout
+	q.ask(ctx, asked)
+}
+
+// ask puts a question and records the answer.
+func (q *Question) ask(ctx context.Context, asked outage.Question) {
+	l := q.Limit
+	a, err := decide(ctx, l.limiter, l.keyed, l.policy, asked)
+	q.record(a, err)
+	q.GiveBack, q.settle = a.Undo, nil
+	if settle := q.settler(asked, a); err == nil && settle != nil {
+		q.settle = settle
+		q.GiveBack = func(ctx context.Context) error { return settle(ctx, 0) }
+	}
+}
+
+// settler returns what settles a grant; nil if nothing does.
+func (q *Question) settler(asked outage.Question, a outage.Answer) settle {
+	if !asked.Settled || !a.Granted {
+		return nil
+	}
+	return q.Limit.keyed.Settler(escaped(q.Limit.limiter, asked.Key), asked, a)
+}
+
+func (q *Question) record(a outage.Answer, err error) {
+	q.by, q.Failure, q.Window = limit.FromLimiter, a.Cause, a.Window
+	switch a.By {
+	case limit.FromOpen, limit.FromLocal:
+		q.by = a.By
+	case limit.FromFallback:
+		q.by = a.By
+		if w, ok := q.Limit.fallback.(limit.Windowed); ok {
+			q.Window = w.Window()
+		}
+	}
+	if errors.Is(err, outage.ErrNotSent) && a.By == "" {
+		q.by = ""
+	}
+	switch {
+	case err == nil && a.Granted && a.Limit == 0:
+		q.State = Open // a policy lets all pass for now
+	case err == nil:
+		q.Decision, q.State = a.Decision, Refused
+		if a.Granted {
+			q.State = Granted
+		}
+	case tooCostly(err):
+		q.State, q.costly = TooCostly, err
+		q.Decision.Limit = a.Limit // the rest may be unknown
+	default:
+		q.Failure, q.State = err, Closed
+		if kind := limit.KindOf(err); q.Limit.policy.Open() && (kind == limit.KindDeadline || kind == limit.KindCanceled) {
+			q.State, q.by = Open, limit.FromOpen // the request's time was over first
+		}
+	}
+}
+
+// News returns what the error handler learns: the Failure, unless it only says of an outage what earlier
+// requests have met.
+func (q *Question) News() error {
+	if outage.Known(q.Failure) {
+		return nil
+	}
+	return q.Failure
 }
 
 // tooCostly reports whether waiting can't make a request pass: if n is above 0, too many permits is the

@@ -73,6 +73,14 @@ func (r *request) tell(a answer) {
 	r.Tell()
 }
 
+// patience returns how long the caller waits for an answer, if a call may take timeout.
+func (r *request) patience(timeout time.Duration) time.Duration {
+	if r.Within > 0 {
+		return min(r.Within, timeout)
+	}
+	return timeout
+}
+
 // overdue reports whether the caller's time is over.
 func (r *request) overdue(now time.Time) bool { return !r.deadline.IsZero() && !now.Before(r.deadline) }
 

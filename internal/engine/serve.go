@@ -27,7 +27,7 @@ func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (
 		outage.Entered(ctx)
 	}
 	if alone != nil {
-		to.Alone(ctx, alone, !r.deadline.IsZero())
+		to.Alone(ctx, alone, !r.deadline.IsZero() || r.Within > 0)
 	}
 	a, answered := r.await(ctx)
 	return a, a.err
@@ -63,12 +63,12 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 // await waits for the answer, the end of the caller's patience, or ctx.
 func (r *request) await(ctx context.Context) (a answer, answered bool) {
 	e := r.queue.engine
-	look := e.clock.Machine(r.since).Add(e.conn.Timeout()) // passes change Asked meanwhile
+	look := e.clock.Machine(r.since).Add(r.patience(e.conn.Timeout())) // passes change Asked meanwhile
 	if end := e.clock.Machine(r.deadline); !end.IsZero() && end.Before(look) {
 		look = end
 	}
 	// A flight with a call that is not repeated is not ended before its time.
-	hurry := !r.deadline.IsZero() || e.rules.KeepsNoMembers()
+	hurry := !r.deadline.IsZero() || r.Within > 0 || e.rules.KeepsNoMembers()
 	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
 	if !answered {
 		r.answer.err = err
@@ -98,6 +98,7 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	if r.State == lane.Answered {
 		return time.Time{}, false, nil
 	}
+	timeout = r.patience(timeout)
 	now, since := time.Now(), r.Since(timeout)
 	end := since.Add(timeout)
 	here, deadline := q.engine.clock.At(now), q.engine.clock.Machine(r.deadline)

@@ -33,7 +33,7 @@ func (g *Queues) AtHand(ctx context.Context, q outage.Question) (a outage.Answer
 
 // Ask sends a request and waits for its answer.
 func (g *Queues) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
-	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo})
+	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo}, q.Within)
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
 	return a, err
 }
@@ -50,10 +50,43 @@ func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker
 
 // Limiters returns the one of the key.
 func (g *Queues) Limiters(q outage.Question) []outage.Limiter {
-	return []outage.Limiter{{
-		Observed: g.name(), Account: outage.Account{Limiter: q.Key}, Rule: local.Rule{Permits: g.rule.Usual, Window: g.rule.Window},
-	}}
+	l := outage.Limiter{Observed: g.name(), Name: q.Key, Rule: local.Rule{Permits: g.rule.Usual, Window: g.rule.Window}}
+	most, known, _ := g.rates.Of(q.Key)
+	switch {
+	case known:
+		l.Rule.Permits = most
+	case g.rule.Usual == 0:
+		l.Rule = local.Rule{} // only Redis knows it
+	}
+	return []outage.Limiter{l}
 }
+
+// Learn notes the limit of a key that may differ from others'.
+func (g *Queues) Learn(q outage.Question, a outage.Answer) {
+	if g.rule.Limit == 0 {
+		g.rates.Learn(q.Key, a.Limit)
+	}
+}
+
+// Policy implements [outage.Keyed], as do the following methods.
+func (g *Queues) Policy() outage.Policy {
+	p := g.policy
+	if p.Guard == nil {
+		p.Guard = outage.NewGuard(g.lanes.conn.Clock())
+	}
+	return p
+}
+
+// Asker returns the Queues, which read the key from the question.
+func (g *Queues) Asker(string) outage.Asker { return g }
+
+// Settler returns nil: no grant is settled.
+func (g *Queues) Settler(string, outage.Question, outage.Answer) func(context.Context, int64) error {
+	return nil
+}
+
+// Begins does nothing: a limiter has one rule for all its keys.
+func (g *Queues) Begins(string) {}
 
 // name is the limiter's name for observers.
 func (g *Queues) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Package) }

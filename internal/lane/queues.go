@@ -56,6 +56,7 @@ type Queues struct {
 	rule   Rule
 	lanes  *Lanes
 	policy outage.Policy
+	rates  outage.Rates // of keys that have their own
 
 	mu   sync.Mutex
 	keys map[string]*keyQueue // for which requests have gathered
@@ -97,10 +98,13 @@ func NewQueues(lanes *Lanes, rule Rule) *Queues {
 	return t
 }
 
-// send sends a request and waits for its answer.
-func (g *Queues) send(ctx context.Context, key string, r *request) (outage.Answer, error) {
+// send sends a request and waits for its answer, within that time if it is not 0.
+func (g *Queues) send(ctx context.Context, key string, r *request, within time.Duration) (outage.Answer, error) {
 	asked := time.Now()
 	r.ctx, r.Mu, r.Asked = ctx, &g.mu, asked
+	if within > 0 {
+		r.Last = asked.Add(within)
+	}
 	l := g.lanes.Of(ctx, key)
 	g.mu.Lock()
 	k := g.keys[key]
@@ -108,7 +112,7 @@ func (g *Queues) send(ctx context.Context, key string, r *request) (outage.Answe
 		b := g.newBatch()
 		b.add(r)
 		g.mu.Unlock()
-		l.Alone(ctx, b.call(key), false)
+		l.Alone(ctx, b.call(key), within > 0)
 	} else {
 		ready := k == nil
 		if ready {
@@ -126,7 +130,11 @@ func (g *Queues) send(ctx context.Context, key string, r *request) (outage.Answe
 }
 
 func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage.Answer, error) {
-	if answered, err := r.Await(ctx, g.lanes, r, asked.Add(g.lanes.conn.Timeout()), true); !answered {
+	look := asked.Add(g.lanes.conn.Timeout())
+	if !r.Last.IsZero() && r.Last.Before(look) {
+		look = r.Last
+	}
+	if answered, err := r.Await(ctx, g.lanes, r, look, true); !answered {
 		return outage.Answer{}, err
 	}
 	a := outage.Answer{Decision: r.answer.Decision}

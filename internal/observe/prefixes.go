@@ -9,10 +9,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Begins gives a limiter of keys the prefix of the keys that middleware asks about. Package
-// rratelimiter sets it.
-var Begins = func(limit.Limiter, string) {}
-
 // maxPrefixes is how many prefixes are known: more are not checked.
 const maxPrefixes = 1000
 

@@ -3,11 +3,14 @@
 package outage
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/clock"
+	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 const (
@@ -15,9 +18,8 @@ const (
 	// are not sent any more.
 	failures = 3
 
-	firstPace = 100 * time.Millisecond
-	// LastPace is the longest pause between probes, which begin firstPace apart.
-	LastPace = time.Second
+	// firstPace is the pause before the first probe, lastPace the longest between probes.
+	firstPace, lastPace = 100 * time.Millisecond, time.Second
 	// longestPause is the longest pause after a return that failed: the server answered a
 	// probe and decided nothing.
 	longestPause = 30 * time.Second
@@ -30,9 +32,9 @@ const (
 	leastSilence   = 50 * time.Millisecond
 	tripsOfSilence = 3
 	unknownTrip    = 250 * time.Millisecond
-	// Patience is how long the caller that starts a probe waits for it: a call that comes long
+	// patience is how long the caller that starts a probe waits for it: a call that comes long
 	// after a server is back does not see its error.
-	Patience = 5 * time.Millisecond
+	patience = 5 * time.Millisecond
 )
 
 // Breaker knows whether a server decides. The zero Breaker assumes that it does.
@@ -53,6 +55,17 @@ type Breaker struct {
 	pause   time.Duration // before the first probe if no call is decided until then; 0 once one was
 
 	returned time.Time // when calls were sent again
+	told     []Watcher // who knows that none are sent
+}
+
+// Watcher learns when calls are sent no more, and when they are sent again.
+type Watcher struct {
+	Observer *observe.Observer
+	Limiter  string // its name for the limiter; "" if it watches a server
+}
+
+func (w Watcher) happened(kind limit.EventKind, err error) {
+	w.Observer.Happened(limit.Event{Kind: kind, Limiter: w.Limiter, Err: err})
 }
 
 // Trips keeps the shortest round trip of the last second or two: a busy server does not
@@ -80,75 +93,72 @@ func (t *Trips) Shortest() time.Duration {
 	return t.now
 }
 
-// Admission is whether a call may be sent.
-type Admission int
-
-// The admissions.
-const (
-	Sent    Admission = iota // it may
-	NotSent                  // the server is known to leave calls undecided
-	Probing                  // to see whether it still does; report the result to [Breaker.Probed]
-)
-
-// Admit reports whether a call may be sent. Of those that come while none may, one at a
-// time is to be a probe.
-func (b *Breaker) Admit() Admission {
+// Allows reports whether a call may be sent. While none may, probe is run in the background from time to
+// time, one at a time; it reports whether the server decides. The watchers learn of it if they don't know.
+func (b *Breaker) Allows(probe func() bool, watchers func() []Watcher) bool {
 	if !b.open.Load() {
-		return Sent
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case !b.open.Load():
-		return Sent
-	case b.probing || b.Clock.Now().Before(b.next):
-		return NotSent
-	}
-	b.probing = true
-	return Probing
-}
-
-// Probed records the result of a probe, and reports whether calls are sent again.
-func (b *Breaker) Probed(answers bool) (closed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.probing = false
-	if answers {
-		b.failed, b.returned = 0, b.Clock.Now()
-		b.open.Store(false)
-	} else {
-		b.pace = min(2*b.pace, LastPace)
-		b.next = b.Clock.Now().Add(b.pace)
-	}
-	return answers
-}
-
-// Allows reports whether a call may be sent. While none may, probe is run in the
-// background from time to time, one at a time; it reports whether the server answers.
-// changed is called if that makes a difference.
-func (b *Breaker) Allows(probe func() bool, changed func(open bool)) bool {
-	switch b.Admit() {
-	case Sent:
 		return true
-	case NotSent:
-		return false
+	}
+	if !b.turn(watchers) {
+		return !b.open.Load()
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if b.Probed(probe()) {
-			changed(false)
-		}
+		b.probed(probe())
 	}()
-	patience := time.After(Patience)
+	over := time.After(patience)
 	if b.Clock != nil {
-		patience = nil // a test's answers are not to depend on how fast the machine is
+		over = nil // a test's answers are not to depend on how fast the machine is
 	}
 	select {
 	case <-done:
-	case <-patience:
+	case <-over:
 	}
 	return !b.open.Load()
+}
+
+// turn reports whether the caller is to probe.
+func (b *Breaker) turn(watchers func() []Watcher) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.open.Load() {
+		return false
+	}
+	b.tell(watchers(), nil)
+	if b.probing || b.Clock.Now().Before(b.next) {
+		return false
+	}
+	b.probing = true
+	return true
+}
+
+// tell tells those who don't know it that no calls are sent. b.mu is held.
+func (b *Breaker) tell(watchers []Watcher, why error) {
+	for _, w := range watchers {
+		if !slices.Contains(b.told, w) {
+			b.told = append(b.told, w)
+			w.happened(limit.AskedNoMore, why)
+		}
+	}
+}
+
+// probed records the result of a probe.
+func (b *Breaker) probed(decides bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+	if !decides {
+		b.pace = min(2*b.pace, lastPace)
+		b.next = b.Clock.Now().Add(b.pace)
+		return
+	}
+	b.failed, b.returned = 0, b.Clock.Now()
+	b.open.Store(false)
+	for _, w := range b.told {
+		w.happened(limit.AskedAgain, nil)
+	}
+	b.told = nil
 }
 
 // Heard notes that the server answered after that time, even if no caller still waited.
@@ -190,20 +200,22 @@ func (b *Breaker) Decided() {
 	}
 }
 
-// Failed notes that Redis left a call undecided which began at start. It reports whether no
-// more are sent from now on: after a return, the first call that fails is enough.
-func (b *Breaker) Failed(start time.Time) (opened bool) {
+// Failed notes that Redis left a call undecided which began at start, and why. It reports whether that was
+// known: no more calls are sent, or the call is older than a return. After a return, the first call that
+// fails is enough to send no more.
+func (b *Breaker) Failed(start time.Time, why error, watchers func() []Watcher) (known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open.Load() || start.Before(b.returned) {
-		return false
+		return true
 	}
 	if b.failed++; b.failed < failures && b.pause == 0 {
 		return false
 	}
 	b.pace = firstPace
 	b.next = b.Clock.Now().Add(max(firstPace, b.pause))
-	b.pause = min(max(LastPace, 2*b.pause), longestPause)
+	b.pause = min(max(lastPace, 2*b.pause), longestPause)
 	b.open.Store(true)
-	return true
+	b.tell(watchers(), why)
+	return false
 }

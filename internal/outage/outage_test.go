@@ -1,6 +1,7 @@
 package outage_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -9,7 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 func TestShare(t *testing.T) {
@@ -72,25 +76,28 @@ func TestUnchargedForgets(t *testing.T) {
 	})
 }
 
+var errDown = errors.New("down")
+
 func TestBreaker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var b outage.Breaker
 		answers, probes := false, 0
-		var changes []bool
-		allows := func() bool {
-			return b.Allows(func() bool { probes++; return answers }, func(open bool) { changes = append(changes, open) })
-		}
+		told := &limitertest.Recorder{}
+		watcher := outage.Watcher{Observer: observe.New(told, nil), Limiter: "orders"}
+		watchers := func() []outage.Watcher { return []outage.Watcher{watcher} }
+		allows := func() bool { return b.Allows(func() bool { probes++; return answers }, watchers) }
+		fails := func() bool { return !b.Failed(time.Now(), errDown, watchers) }
 		for range 5 { // two in a row, each time
-			assert.False(t, b.Failed(time.Now()))
-			assert.False(t, b.Failed(time.Now()))
+			assert.True(t, fails())
+			assert.True(t, fails())
 			b.Decided()
 		}
 		assert.True(t, allows())
-		b.Failed(time.Now())
-		b.Failed(time.Now())
-		assert.True(t, b.Failed(time.Now()))
-		assert.False(t, b.Failed(time.Now()), "once")
+		for range 3 {
+			assert.True(t, fails())
+		}
+		assert.False(t, fails(), "that is known")
 		for range 100 {
 			assert.False(t, allows())
 		}
@@ -105,6 +112,9 @@ func TestBreaker(t *testing.T) {
 		answers = true
 		time.Sleep(time.Second)
 		assert.True(t, allows())
-		assert.Equal(t, []bool{false}, changes)
+		synctest.Wait()
+		assert.Equal(t, []limit.Event{
+			{Kind: limit.AskedNoMore, Limiter: "orders", Err: errDown}, {Kind: limit.AskedAgain, Limiter: "orders"},
+		}, told.Events(), "each once")
 	})
 }

@@ -12,56 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Question is what a caller asks of a limiter.
-type Question struct {
-	Call    string // the method's name
-	Key     string // of a limiter of keys
-	Permits int64
-	UpTo    bool          // as many as are free, at most Permits
-	Waits   bool          // until the permits are granted or the timeout is over
-	Timeout time.Duration // 0 with Waits: none
-	Figures bool          // the figures of the Decision are wanted
-	Undo    bool          // a grant is to be undone, perhaps
-	Settled bool          // a grant is settled later, so it needs a member of its own
-}
-
-// Answer is the caller's answer.
-type Answer struct {
-	limit.Decision
-
-	By    limit.Source
-	Taken int64                       // permits that the caller has
-	Undo  func(context.Context) error // undoes a grant; may be nil
-	// Settle corrects a grant to the permits that were used, and calls then with the result,
-	// also if ctx ended before. It is nil if Redis was not charged.
-	Settle func(ctx context.Context, used int64, then func(error)) error
-	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
-	Unanswered bool
-}
-
-// Limiter is a limiter that is asked for permits.
-type Limiter struct {
-	Observed string // its name, for observers
-	Account  Account
-	Rule     local.Rule // zero if it is not known
-}
-
-// Asker puts questions to Redis, about one limiter or about several that grant together.
-type Asker interface {
-	// AtHand returns the answer if it is known without asking, an error for what can't be asked.
-	AtHand(ctx context.Context, q Question) (a Answer, known bool, err error)
-	Ask(ctx context.Context, q Question) (Answer, error)
-	// Fail returns err with the call and the limiter that it speaks of.
-	Fail(q Question, err error) error
-	// Server returns the server's breaker, and what asks the server whether it decides.
-	Server(ctx context.Context, q Question) (*Breaker, func() bool)
-	Limiters(q Question) []Limiter
-}
-
-// FromMemory returns what a limiter of keys answers a request without asking Redis, if it can. Package
-// rratelimiter sets it.
-var FromMemory = func(context.Context, limit.Limiter, string, int64) (a Answer, known bool) { return a, false }
-
 // Host is the program that callers wait in.
 type Host interface {
 	Closed() error
@@ -69,30 +19,68 @@ type Host interface {
 	End()
 }
 
-// Policy is what answers callers: Redis, and while it does not decide what Failure says.
+// Policy is what answers callers: Redis, and while it does not decide Fallback or what Failure says.
 type Policy struct {
 	Guard    *Guard // nil if there is no Failure, and nothing counts what is not charged
 	Observer *observe.Observer
-	Failure  *limit.Failure // nil: errors stay errors
-	Shadow   bool           // limiters only watch
-	Host     Host           // nil if no one waits
+	Failure  *limit.Failure                                  // nil: errors stay errors
+	Fallback func(context.Context, Question) (Answer, error) // takes the place of Failure; nil: none
+	Shadow   bool                                            // limiters only watch
+	Host     Host                                            // nil if no caller waits longer than for an answer
+	Outer    Watcher                                         // the middleware that callers come through, if it has an observer
 }
 
-// errOpen says why a call was not sent.
-var errOpen = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
+// Given returns the policy by which a limiter of policy p answers middleware: p, with what the middleware
+// has of a policy unless the limiter has one itself.
+func (p *Policy) Given(middleware Policy) *Policy {
+	both := *p
+	both.Outer = middleware.Outer
+	if p.Failure == nil {
+		both.Failure, both.Fallback = middleware.Failure, middleware.Fallback
+	}
+	return &both
+}
+
+// watchers returns who learns when a server is asked no more.
+func (p *Policy) watchers() []Watcher {
+	if p.Outer.Observer == nil {
+		return []Watcher{{Observer: p.Observer}}
+	}
+	return []Watcher{{Observer: p.Observer}, p.Outer}
+}
+
+// Open reports whether all calls are granted that Redis does not decide.
+func (p *Policy) Open() bool { return p.Fallback == nil && p.Failure != nil && p.Failure.Open() }
+
+// Local returns the share of the rate that a local limiter has, and whether one answers.
+func (p *Policy) Local() (share float64, ok bool) {
+	if p.Failure == nil || p.Fallback != nil {
+		return 0, false
+	}
+	return p.Failure.Local()
+}
+
+// Account returns where the permits of a limiter are counted that this policy let through.
+func (p *Policy) Account(limiter string) Account {
+	a := Account{Limiter: limiter, Shadow: p.Shadow}
+	if p.Failure != nil {
+		a.Failure = *p.Failure
+	}
+	return a
+}
 
 // Decide answers a question and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, error) {
 	if !p.Observer.Watches() && !p.Shadow {
 		a, err := p.decide(ctx, of, q)
-		return a, of.Fail(q, err)
+		return named(of, q, a), of.Fail(q, err)
 	}
 	if p.Shadow {
 		q.Waits, q.Timeout = false, 0
 	}
 	start := time.Now()
 	a, err := p.decide(ctx, of, q)
-	err = of.Fail(q, err)
+	a, err = named(of, q, a), of.Fail(q, err)
 	if p.Observer.Watches() {
 		for _, l := range of.Limiters(q) {
 			p.Tell(ctx, l.Observed, q, a, err, start)
@@ -121,7 +109,18 @@ func (p *Policy) AtHand(ctx context.Context, of Asker, q Question) (a Answer, kn
 			p.Tell(ctx, l.Observed, q, a, nil, time.Now())
 		}
 	}
-	return a, known
+	return named(of, q, a), known
+}
+
+// named makes errors of an answer name the call and the limiter.
+func named(of Asker, q Question, a Answer) Answer {
+	if undo := a.Undo; q.Undo && undo != nil {
+		a.Undo = func(ctx context.Context) error { return of.Fail(q, undo(ctx)) }
+	}
+	if a.Cause != nil {
+		a.Cause = of.Fail(q, a.Cause)
+	}
+	return a
 }
 
 // Tell reports to the observer a limiter's answer to a question put at start.
@@ -153,11 +152,11 @@ func (p *Policy) LetThrough(of Asker, q Question, permits int64) (undo func(cont
 	}
 	all := of.Limiters(q)
 	for _, l := range all {
-		p.Guard.AddUncharged(l.Account, permits, l.Rule.Window)
+		p.Guard.AddUncharged(p.Account(l.Name), permits, l.Rule.Window)
 	}
 	return func(context.Context) error {
 		for _, l := range all {
-			p.Guard.TakeUncharged(l.Account, permits)
+			p.Guard.TakeUncharged(p.Account(l.Name), permits)
 		}
 		return nil
 	}
@@ -167,7 +166,7 @@ func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	if a, known, err := of.AtHand(ctx, q); known || err != nil {
 		return a, err
 	}
-	if p.Failure == nil {
+	if p.Failure == nil && p.Fallback == nil {
 		return of.Ask(ctx, q)
 	}
 	return p.guarded(ctx, of, q)
@@ -189,7 +188,7 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, err
 		if !undecided {
 			return a, err
 		}
-		if a, err = p.instead(of.Limiters(q), q, err); err != nil || a.Granted || !q.Waits {
+		if a, err = p.instead(ctx, of, q, err); err != nil || a.Granted || !q.Waits {
 			return a, err
 		}
 		if more, err := p.pause(ctx, a.RetryAfter, start, timeout); !more || err != nil {
@@ -203,77 +202,86 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, err
 
 // ask asks Redis, if its server is not known to leave calls undecided, and reports whether
 // it left this one so.
-func (p *Policy) ask(ctx context.Context, of Asker, q Question) (a Answer, undecided bool, err error) {
-	b, answers := of.Server(ctx, q)
-	if !b.Allows(answers, p.changed) {
-		return Answer{}, true, errOpen
+func (p *Policy) ask(ctx context.Context, of Asker, q Question) (a Answer, open bool, err error) {
+	b, decides := of.Server(ctx, q)
+	if !b.Allows(decides, p.watchers) {
+		return Answer{}, true, ErrNotSent
 	}
 	start := p.Guard.clock.Now()
 	a, err = of.Ask(ctx, q)
 	switch {
-	case errors.Is(err, limit.ErrUnavailable):
-		undecided = true
+	case IsUndecided(err):
+		open = true
 	case errors.Is(err, context.DeadlineExceeded) && a.Unanswered && b.Left(start):
 		// The caller has gone, but the server is silent.
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return a, false, err
 	default:
 		b.Decided()
+		if _, isLocal := p.Local(); isLocal && err == nil {
+			of.Learn(q, a)
+		}
 		return a, false, err
 	}
-	if b.Failed(start) {
-		p.changed(true)
+	if b.Failed(start, err, p.watchers) {
+		err = known{err}
 	}
-	return a, undecided, err
+	return a, open, err
 }
 
-// changed reports that a server is asked no more, or again.
-func (p *Policy) changed(open bool) {
-	kind := limit.AskedAgain
-	if open {
-		kind = limit.AskedNoMore
-	}
-	p.Observer.Happened(limit.Event{Kind: kind})
-}
-
-// instead lets Failure decide. What it grants is not charged: it goes to the accounts. Of
+// instead answers in place of Redis. What Failure grants is not charged: it goes to the accounts. Of
 // several limiters all grant, or none does.
-func (p *Policy) instead(all []Limiter, q Question, cause error) (a Answer, err error) {
+func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error) (a Answer, err error) {
+	if p.Fallback != nil {
+		if ctx.Err() != nil {
+			return a, cause
+		}
+		if a, err = p.Fallback(ctx, q); err != nil {
+			err = errors.Join(cause, fmt.Errorf("fallback: %w", err))
+		}
+		a.By, a.Cause = limit.FromFallback, cause
+		return a, err
+	}
 	var undo []func()
 	takeBack := func() {
 		for _, f := range undo {
 			f()
 		}
 	}
-	for _, l := range all {
+	for _, l := range of.Limiters(q) {
 		var giveBack func()
 		if a, giveBack, err = p.insteadOf(l, q, cause); !a.Granted {
 			takeBack()
 			return a, err
 		}
-		taken := a.Taken
-		p.Guard.AddUncharged(l.Account, taken, l.Rule.Window)
-		undo = append(undo, giveBack, func() { p.Guard.TakeUncharged(l.Account, taken) })
+		account, taken := p.Account(l.Name), a.Taken
+		p.Guard.AddUncharged(account, taken, l.Rule.Window)
+		undo = append(undo, giveBack, func() { p.Guard.TakeUncharged(account, taken) })
 	}
 	a.Undo = func(context.Context) error { takeBack(); return nil }
 	return a, nil
 }
 
-// insteadOf is instead for one limiter. If its rule is zero, its rate is not known.
+// insteadOf is instead for one limiter.
 func (p *Policy) insteadOf(l Limiter, q Question, cause error) (a Answer, giveBack func(), err error) {
-	share, isLocal := p.Failure.Local()
+	share, isLocal := p.Local()
 	switch {
-	case p.Failure.Open():
-		return Answer{Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: q.Permits}, func() {}, nil
-	case !isLocal || l.Rule.Permits < 1:
+	case p.Open():
+		return Answer{Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: q.Permits, Cause: cause}, func() {}, nil
+	case !isLocal:
 		return Answer{}, nil, cause
+	case l.Rule.Window <= 0:
+		return Answer{}, nil, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
 	}
-	least := q.Permits
+	least, rule := q.Permits, Share(l.Rule, share)
 	if q.UpTo {
 		least = 1
 	}
-	a.By = limit.FromLocal
-	a.Decision, a.Taken, giveBack = p.Guard.locals.TakeUpTo(l.Account.Limiter, least, q.Permits, Share(l.Rule, share))
+	a = Answer{By: limit.FromLocal, Cause: cause, Window: rule.Window}
+	a.Decision, a.Taken, giveBack = p.Guard.locals.TakeUpTo(l.Name, least, q.Permits, rule)
+	if least > rule.Permits {
+		a.RetryAfter = lastPace // Redis may be back by then, and has more
+	}
 	return a, giveBack, nil
 }
 
@@ -281,7 +289,7 @@ func (p *Policy) insteadOf(l Limiter, q Question, cause error) (a Answer, giveBa
 // in a longer window.
 func Share(rule local.Rule, share float64) local.Rule {
 	part := float64(rule.Permits) * share
-	if part >= 1 {
+	if part >= 1 || part == 0 {
 		rule.Permits = int64(part)
 		return rule
 	}
@@ -306,10 +314,12 @@ func (p *Policy) pause(ctx context.Context, wait time.Duration, start time.Time,
 		}
 		wait = min(wait, left)
 	}
-	if err := p.Host.Begin(); err != nil {
-		return false, err
+	if p.Host != nil {
+		if err := p.Host.Begin(); err != nil {
+			return false, err
+		}
+		defer p.Host.End()
 	}
-	defer p.Host.End()
 	err = p.Guard.wait(ctx, wait)
 	return err == nil, err
 }

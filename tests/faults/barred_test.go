@@ -41,6 +41,7 @@ func TestFailOpen_AServerThatRefusesEveryCall(t *testing.T) {
 				synctest.Wait()
 				require.NotEmpty(t, s.told.Events())
 				assert.Equal(t, limit.AskedNoMore, s.told.Events()[0].Kind)
+				assert.ErrorContains(t, s.told.Events()[0].Err, answer)
 			})
 		})
 	}

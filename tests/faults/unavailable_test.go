@@ -63,7 +63,7 @@ var outages = map[bool][]error{
 		answered("ERR Connection refused"), // twemproxy
 		answered("ERR No route to host"),
 		answered("no upstream host"),                   // Envoy
-		answered("ERR no server connection avaliable"), // Predixy
+		answered("ERR no server connection avaliable"), //nolint:misspell // as Predixy writes it
 		answered("ERR max number of clients reached"),
 		redis.ErrPoolTimeout,
 		redis.ErrPoolExhausted,

@@ -6,13 +6,11 @@ package middlewaretest
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -111,6 +109,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"ManyCallers":    k.testManyCallers,
 		"RedisDown":      k.testRedisDown,
 		"RedisHangs":     k.testRedisHangs,
+		"Outages":        k.testOutages,
 		"Settle":         k.testSettle,
 		"SettleLate":     k.testSettleLate,
 		"SettleInRedis":  k.testSettleInRedis,
@@ -169,17 +168,4 @@ func (k Kind[O, K]) figures(limit, remaining int64) []int64 {
 		return nil
 	}
 	return []int64{limit, remaining}
-}
-
-// The prefixes that middleware gave to Fakes.
-var noted sync.Map
-
-func init() {
-	before := observe.Begins
-	observe.Begins = func(l limit.Limiter, prefix string) {
-		if f, ok := l.(*Fake); ok {
-			noted.Store(f, prefix)
-		}
-		before(l, prefix)
-	}
 }

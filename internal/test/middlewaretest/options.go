@@ -1,7 +1,6 @@
 package middlewaretest
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -209,10 +209,14 @@ func (k Kind[O, K]) testPrefixIsNoted(t *testing.T) {
 	for want, opts := range map[string][]O{
 		k.Prefix: nil, "api:": {k.WithPrefix("api:")}, "api:{": {k.WithPrefix("api:"), k.WithHashTag()},
 	} {
-		limiter := Grants()
-		k.rig(t, limiter, opts...)
-		prefix, _ := noted.Load(limiter)
-		assert.Equal(t, want, prefix)
+		rdb, _ := redistest.Mini(t)
+		told := &limitertest.Recorder{}
+		client := rratelimiter.New(rdb, rratelimiter.WithObserver(told))
+		k.rig(t, client.Keyed("rate:", rratelimiter.PerHour(1)), opts...)
+		require.NoError(t, client.Keyed("rate:"+want, rratelimiter.PerHour(2)).Limiter("key").Err())
+		require.Eventually(t, func() bool { return len(told.Events()) > 0 }, time.Minute, time.Millisecond)
+		assert.Equal(t, limit.RateDiffers, told.Events()[0].Kind, "the prefix is %q", want)
+		require.NoError(t, client.Close(t.Context()))
 	}
 }
 
@@ -317,10 +321,7 @@ func (k Kind[O, K]) testManyCallers(t *testing.T) {
 }
 
 func (k Kind[O, K]) testRedisDown(t *testing.T) {
-	for says, heard := range map[string]error{
-		"LOADING the data set": context.DeadlineExceeded, // which is worth another try
-		"MISCONF no disk":      limit.ErrUnavailable,
-	} {
+	for _, says := range []string{"LOADING the data set", "MISCONF no disk"} {
 		synctest.Test(t, func(t *testing.T) {
 			rdb, m := redistest.Mini(t)
 			limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour})
@@ -328,9 +329,9 @@ func (k Kind[O, K]) testRedisDown(t *testing.T) {
 			closed.ask(Passed)
 			m.SetError(says)
 			start := time.Now()
-			closed.ask(Unavailable, heard)
-			local.ask(Passed, heard)
-			assert.Equal(t, time.Second, local.ask(Refused, heard).RetryAfter)
+			closed.ask(Unavailable, limit.ErrUnavailable)
+			local.ask(Passed, limit.ErrUnavailable)
+			assert.Equal(t, time.Second, local.ask(Refused, limit.ErrUnavailable).RetryAfter)
 			assert.LessOrEqual(t, time.Since(start), 3*time.Second)
 			m.SetError("")
 			time.Sleep(time.Minute) // a call that was under way is given back
@@ -346,7 +347,7 @@ func (k Kind[O, K]) testRedisHangs(t *testing.T) {
 		proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Swallow))
 		r := k.rig(t, slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 1, Window: time.Minute}))
 		start := time.Now()
-		r.ask(Unavailable, context.DeadlineExceeded)
+		r.ask(Unavailable, limit.ErrUnavailable)
 		assert.Equal(t, time.Second, time.Since(start))
 		time.Sleep(time.Minute) // for the limiter to give up as well
 	})

@@ -118,7 +118,7 @@ func Run(t *testing.T, k Kind) {
 }
 
 // ConnectExample returns a client of a Redis in this process, whose clock stands at noon
-// so that an example prints the same each time, and what stops both.
+// so that an example prints the same each time, and what stops it.
 func ConnectExample() (rdb *redis.Client, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -126,10 +126,7 @@ func ConnectExample() (rdb *redis.Client, stop func()) {
 	}
 	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
 	rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
-	return rdb, func() {
-		_ = rdb.Close()
-		server.Close()
-	}
+	return rdb, server.Close
 }
 
 // Key returns a new key. The keys beside it are in its slot of a cluster.

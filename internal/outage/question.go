@@ -1,0 +1,96 @@
+package outage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Question is what a caller asks of a limiter.
+type Question struct {
+	Call    string // the method's name
+	Key     string // of a limiter of keys
+	Permits int64
+	UpTo    bool          // as many as are free, at most Permits
+	Waits   bool          // until the permits are granted or the timeout is over
+	Timeout time.Duration // 0 with Waits: none
+	Figures bool          // the figures of the Decision are wanted
+	Undo    bool          // a grant is to be undone, perhaps
+	Settled bool          // a grant is settled later, so it needs a member of its own
+	Within  time.Duration // how long Redis may take to answer, if that is less than a call may; 0: no matter
+}
+
+// Answer is the caller's answer.
+type Answer struct {
+	limit.Decision
+
+	By    limit.Source
+	Taken int64                       // permits that the caller has
+	Undo  func(context.Context) error // undoes a grant; may be nil
+	// Settle corrects a grant to the permits that were used, and calls then with the result,
+	// also if ctx ended before. It is nil if Redis was not charged.
+	Settle func(ctx context.Context, used int64, then func(error)) error
+	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
+	Unanswered bool
+
+	Cause  error         // why Redis did not decide, if something else answered
+	Window time.Duration // of a local limiter that answered
+}
+
+// Limiter is a limiter that is asked for permits.
+type Limiter struct {
+	Observed string     // its name, for observers
+	Name     string     // its own, by which this program counts what Redis was not charged for
+	Rule     local.Rule // zero if it is not known
+}
+
+// Asker puts questions to Redis, about one limiter or about several that grant together.
+type Asker interface {
+	// AtHand returns the answer if it is known without asking, an error for what can't be asked.
+	AtHand(ctx context.Context, q Question) (a Answer, known bool, err error)
+	Ask(ctx context.Context, q Question) (Answer, error)
+	// Fail returns err with the call and the limiter that it speaks of.
+	Fail(q Question, err error) error
+	// Server returns the server's breaker, and what asks the server whether it decides.
+	Server(ctx context.Context, q Question) (*Breaker, func() bool)
+	Limiters(q Question) []Limiter
+	// Learn notes what an answer shows of the limiters' rates, which a local limiter will need.
+	Learn(q Question, a Answer)
+}
+
+// ErrNotSent says why a call was not sent.
+var ErrNotSent error = known{fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)}
+
+// known marks an error of an outage that others have met before.
+type known struct{ error }
+
+func (k known) Unwrap() error { return k.error }
+
+// Known reports whether an error only says of an outage what others have met before.
+func Known(err error) bool {
+	for err != nil {
+		if _, ok := err.(known); ok { //nolint:errorlint // it may be part of more than that
+			return true
+		}
+		err = errors.Unwrap(err)
+	}
+	return false
+}
+
+// undecided marks an error that leaves the decision open.
+type undecided struct{ error }
+
+func (u undecided) Unwrap() error { return u.error }
+
+// Undecided marks an error of a limiter that is not one of this module as one that leaves the decision open.
+func Undecided(err error) error { return undecided{err} }
+
+// IsUndecided reports whether an error leaves the decision open, so that a policy answers.
+func IsUndecided(err error) bool {
+	_, marked := errors.AsType[undecided](err)
+	return marked || errors.Is(err, limit.ErrUnavailable)
+}
