@@ -187,7 +187,7 @@ func (a *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, erro
 	if q.Waits {
 		most = q.Timeout
 	}
-	bounded, cancel := Bound(ctx, most)
+	bounded, cancel := bound(ctx, most)
 	defer cancel()
 	t.begin(bounded, q)
 	select {
@@ -263,8 +263,8 @@ var errNoReserver = fmt.Errorf("%w: the limiter is not a limit.Reserver; limiter
 // afterwards bounds work that has no other bound.
 const afterwards = time.Second
 
-// Bound returns ctx with a timeout, 0 for none.
-func Bound(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+// bound returns ctx with a timeout, 0 for none.
+func bound(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout == 0 {
 		return context.WithCancel(ctx)
 	}

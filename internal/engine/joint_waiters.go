@@ -9,7 +9,6 @@ import (
 // it.
 type jointWaiters struct {
 	waiting map[*jointWaiter]bool // true in the first of a caller's queues
-	due     time.Time             // when one of them asks to keep the limiter alive
 }
 
 // jointWaiter is one of them.

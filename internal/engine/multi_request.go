@@ -313,64 +313,28 @@ func (m *multiRequest) blame(number int64, err error) error {
 	return err
 }
 
-// wait returns when it is time to ask again: when the limiters that refused should have permits, or
-// before; false if the deadline is sooner.
+// wait returns when it is time to ask again: soon, as a line does, when the limiters that refused should have
+// permits, or before a keep-alive time runs out; false if the deadline is sooner.
 func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 	clock := m.engine.clock
-	for i, q := range m.queues {
-		q.mu.Lock()
-		q.jointWaiters.due = m.sent.Add(v.keeps[i] / keepAliveShare)
-		q.mu.Unlock()
-	}
 	at := clock.Now().Add(refusal.AskAgain(v.wait))
-	last := at
-	if m.deadline.Before(at) {
-		last = m.deadline
+	for _, keep := range v.keeps {
+		if alive := m.sent.Add(keep / keepAliveShare); keep > 0 && alive.Before(at) {
+			at = alive
+		}
 	}
+	more := !m.deadline.Before(at)
+	if !more {
+		at = m.deadline
+	}
+	m.waiter.sleepUntil(at)
 	defer m.waiter.sleepUntil(time.Time{})
-	for {
-		if err := m.engine.Closed(); err != nil {
-			return false, err
-		}
-		next, mine := m.keepAlive(v.keeps, last)
-		if mine {
-			return true, nil
-		}
-		m.waiter.sleepUntil(next)
-		select {
-		case <-m.waiter.woken:
-			return clock.Now().Before(m.deadline), m.engine.Closed()
-		case <-time.After(next.Sub(clock.Now())):
-			if !clock.Now().Before(last) {
-				return last.Equal(at), nil
-			}
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
+	select {
+	case <-m.waiter.woken:
+		return clock.Now().Before(m.deadline), m.engine.Closed()
+	case <-time.After(at.Sub(clock.Now())):
+		return more, m.engine.Closed()
+	case <-ctx.Done():
+		return false, ctx.Err()
 	}
-}
-
-// secondTry is the divisor of a keep-alive time after which another caller asks if the one that
-// asked has no answer.
-const secondTry = 4 * keepAliveShare
-
-// keepAlive reports whether the caller must ask now to keep its limiters alive: one of those that
-// wait for a limiter does it for all. Otherwise it returns when to look again, at the latest last.
-func (m *multiRequest) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
-	now := m.engine.clock.Now()
-	next = last
-	for i, q := range m.queues {
-		if keeps[i] == 0 {
-			continue
-		}
-		q.mu.Lock()
-		if !q.jointWaiters.due.After(now) {
-			q.jointWaiters.due, mine = now.Add(keeps[i]/secondTry), true
-		}
-		if q.jointWaiters.due.Before(next) {
-			next = q.jointWaiters.due
-		}
-		q.mu.Unlock()
-	}
-	return next, mine
 }
