@@ -46,8 +46,7 @@
 --      pass; negative if it is at least so long. It is no longer than the limiter
 --      lives, but one of up to 64 s by itself below 0 may be
 --   'again', token   the call must be repeated; nothing was granted
---   'taken'   another call has the same short id, or the request came twice: a repeat
---      with an age tells; nothing was granted
+--   'taken'   another call has the same id; nothing was granted
 --   'keys'   the limiter is not of type Overall: all five are needed; nothing was granted
 --   'default', rate, interval, type, keepAliveTime   it has another default,
 --      of a program that began before: set_rate must replace it; nothing was granted
@@ -171,13 +170,11 @@ end
 local taken, refused, _, own = walk_requests(requests, rate, found or state.free, found)
 local rows = {}
 if not found and (refused[1] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
+--- @include "own"
   -- If the request came twice, the first has taken what is missing: its member is one of the newest.
   local newest = redis.call('ZSCORE', permits_key, ARGV[1]) and {ARGV[1]} or redis.call('ZRANGE', permits_key, '-8', '-1')
   for _, row in ipairs(newest) do
-    if #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1] then
-      if #row == 8 or #row == 20 then
-        return {'taken'}
-      end
+    if #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1] and is_own(permits_key, row, now) then
       found = permits_of(row)
       taken, refused, _, own = walk_requests(requests, rate, found, true)
     end
@@ -202,7 +199,9 @@ if not found and taken > 0 then
   if single then
     added = {}
     for _, row in ipairs(own) do
-      if (#row == 8 or #row == 20) and redis.call('ZSCORE', permits_key, row) then
+      -- As is_own has it.
+      local score = #row <= 20 and redis.call('ZSCORE', permits_key, row)
+      if score and tonumber(score) < now - 1 then
         keep_ttl(config, true, windowed or state.window)
         return {'taken'}
       end

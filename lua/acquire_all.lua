@@ -35,6 +35,7 @@
 --- @include "make_config"
 --- @include "oldest_rows"
 --- @include "other_default"
+--- @include "own"
 --- @include "search"
 --- @include "settle"
 --- @include "waits"
@@ -204,8 +205,7 @@ if answered and not refused[1] then
 end
 for _, l in ipairs(limiters) do
   if redis.call('ZSCORE', l.permits_key, member) then
-    -- If it is this call's own, the request came twice.
-    return is_unique(member) and permits or {'taken'}
+    return is_own(l.permits_key, member, now) and permits or {'taken'}
   end
 end
 local answer = {}

@@ -30,6 +30,7 @@
 --- @include "search"
 --- @include "settle"
 --- @include "make_config"
+--- @include "own"
 --- @include "take_off"
 --- @include "keep_ttl"
 
@@ -67,7 +68,7 @@ if more > 0 then
     token = string.match(token, '^searched:%d+;(.*)$') or ''
   end
   if not (done or charged) and redis.call('ZSCORE', permits_key, charge) then
-    if reserved or not is_unique(charge) then
+    if reserved or not is_own(permits_key, charge, now) then
       return {'taken'}
     end
     charged = true

@@ -40,9 +40,7 @@ func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 	case isTaken(reply, err) && r.redraws < maxRedraws:
 		r.redraws++
 		e.ids.Skip()
-		if err != nil || !c.Suspect() {
-			d.prepare()
-		}
+		d.prepare()
 		return true
 	case isWrongType(err):
 		go d.finish(reply, err)
@@ -52,9 +50,8 @@ func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 	return false
 }
 
-// isTaken reports whether the script found the call's identity, which is short in old layouts, at a member:
-// another's, or the call's own if the request came twice. No error says so if it is in doubt whether an
-// attempt has run.
+// isTaken reports whether the script found the call's identity at another member: those of old
+// layouts are short. No answer says so if it is in doubt whether an attempt has run.
 func isTaken(reply any, err error) bool {
 	if err != nil {
 		return script.IsAnswer(err) && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"

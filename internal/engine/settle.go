@@ -94,12 +94,9 @@ func (s *settlement) run(ctx context.Context, start time.Time, used int64) error
 			e.Granted(l.Config)
 		}
 		switch {
-		case isWord(reply, "taken") && s.doubt.IsZero():
-			s.doubt = sent // the request may have come twice
-			e.ids.Skip()
-			continue
 		case isWord(reply, "taken"):
-			s.charge, s.doubt = nil, time.Time{}
+			s.charge = nil
+			e.ids.Skip()
 			continue
 		case isWord(reply, "unknown"):
 			err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",

@@ -210,16 +210,6 @@ func (c *Call) UnknownJoint() {
 // Undecided says that the attempt was merged with others and must be made by itself.
 func (c *Call) Undecided() { c.Joint = nil }
 
-// Suspect says that the attempt may have run before its answer: the request may have come twice. The
-// call is then to be repeated, as after a lost answer. It returns false if the call was in doubt already.
-func (c *Call) Suspect() bool {
-	if !c.doubt.IsZero() {
-		return false
-	}
-	c.doubt, c.repeated, c.reply = c.sent, true, nil
-	return true
-}
-
 // Answered records the script's answer.
 func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 	c.eval = false

@@ -1,12 +1,6 @@
 --- @include "member"
 --- @include "rows"
 
--- Reports whether no other client draws the member's id. That of layouts B and C is so short that
--- another's may be the same.
-local function is_unique(member)
-  return #member == 21 or #member == 13
-end
-
 -- Looks for what an earlier run of the same call left behind: one of the
 -- members that it would have written, whatever permits are on it now. since is
 -- when it can have run at the earliest, place where to go on: see rows_from. Returns the
@@ -23,7 +17,7 @@ local function find(permits_key, members, single, since, place)
         local member = members[number_of(row) - number_of(members[1]) + 1]
         local permits = permits_of(row)
         if member and (written or member ~= row) and with_permits(member, permits) == row and
-            (is_unique(row) or tonumber(redis.call('ZSCORE', permits_key, row)) >= since) then
+            (#row > 8 or tonumber(redis.call('ZSCORE', permits_key, row)) >= since) then
           found = single and (found or 0) + permits_of(member) or math.max(found or 0, permits)
         end
       end
@@ -32,7 +26,8 @@ local function find(permits_key, members, single, since, place)
 
   for _, member in ipairs(members) do
     local score = redis.call('ZSCORE', permits_key, member)
-    if score and (is_unique(member) or tonumber(score) >= since) then
+    -- The id of layout B is so short that an older member may have the same.
+    if score and (#member > 8 or tonumber(score) >= since) then
       found, at = (found or 0) + permits_of(member), score
     end
   end

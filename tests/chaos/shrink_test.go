@@ -230,6 +230,7 @@ var mutants = []mutant{
 			New: `ARGV[4], ''
 if (ARGV[5] or '') ~= '' then
   member = string.sub(member, 1, 1) .. string.reverse(string.sub(member, 2, 17)) .. string.sub(member, 18)
+  ARGV[1] = member
 end
 `,
 		},

@@ -193,8 +193,8 @@ func TestARepeatForAllKnowsWhatHasRunOut(t *testing.T) {
 }
 
 // Short ids of two Clients may meet, in one limiter of several: in a member, or
-// in the note of an attempt that was decided. A member of the last second counts as the call's own, whose
-// request came twice.
+// in the note of an attempt that was decided. A member of the last millisecond counts as the call's
+// own, whose request came twice.
 func TestAllOfAnIdThatIsAnothers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -96,12 +97,19 @@ var twiceCases = map[string]twiceCase{
 	}, 2},
 }
 
+func shortIDs(version string) bool {
+	return version == limitertest.MembersOf["B"] || version == limitertest.MembersOf["C"]
+}
+
 // Something on the way may send a request twice, and deliver the answer to the second: it is counted once.
 func TestEveryRequestThatComesTwiceCountsOnce(t *testing.T) {
 	t.Parallel()
 	for what, c := range twiceCases {
 		eachLayout(t, what, func(t *testing.T, version string) {
 			for name, action := range map[string]redistest.Action{"first": redistest.Duplicate, "last": redistest.DuplicateLast} {
+				if shortIDs(version) && name == "last" {
+					continue // a millisecond later the id may be another's: see TestACopyOfAShortId
+				}
 				w := newWireInUse(t, 10, c.inUse, version)
 				w.OnScript(func(*lua.Script, int) redistest.Action { return action })
 				require.NoError(t, c.call(t.Context(), t, w), name)
@@ -116,12 +124,43 @@ func TestARequestForAllThatComesTwiceCountsOnce(t *testing.T) {
 	t.Parallel()
 	for _, permits := range []int64{3, 10} {
 		eachLayout(t, "all", func(t *testing.T, version string) {
-			for _, action := range []redistest.Action{redistest.Duplicate, redistest.DuplicateLast} {
+			for name, action := range map[string]redistest.Action{"first": redistest.Duplicate, "last": redistest.DuplicateLast} {
+				if shortIDs(version) && name == "last" {
+					continue
+				}
 				w := newBundle(t, 10, version)
 				w.OnScript(func(*lua.Script, int) redistest.Action { return action })
 				w.mustTryAll(t, permits)
 				w.checkAll(t, three{permits, permits, permits}, "twice")
 			}
+		})
+	}
+}
+
+// A short id at a member of this millisecond is the call's own, whose request came twice.
+func TestACopyOfAShortId(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"B", "C"} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, m := redistest.Mini(t)
+			proxy := redistest.MiniProxy(t, m)
+			client := limitertest.NewClient(t, proxy.Client(t, nil), rratelimiter.WithRedissonVersion(limitertest.MembersOf[layout]))
+			byDefault := rratelimiter.WithDefault(limitertest.Hourly(10))
+			a, b := client.RateLimiter("{s}a", byDefault), client.RateLimiter("{s}b", byDefault)
+			proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if c.Name() == "eval" || c.Name() == "evalsha" {
+					return redistest.DuplicateLast
+				}
+				return redistest.Pass
+			})
+			limitertest.MustAcquire(t, a, 3)
+			assert.True(t, limitertest.TryAll(t, client, 2, a, b))
+			r := limitertest.Reserve(t, a, 1)
+			require.NoError(t, r.Settle(t.Context(), 4))
+			limitertest.MustAcquire(t, b, 8)
+			assert.EqualValues(t, 3+2+4, limitertest.InUse(t, rdb, limitertest.KeysOf(a).Permits))
+			assert.EqualValues(t, 2+8, limitertest.InUse(t, rdb, limitertest.KeysOf(b).Permits))
+			proxy.Settle(t)
 		})
 	}
 }

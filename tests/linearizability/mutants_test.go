@@ -97,9 +97,12 @@ var mutants = []mutant{
 		"redis.call('ZADD', permits_key, 'NX', digits(now), charge)", "",
 	},
 	{
-		"the repeat of a settlement has another identity, and sees no trace of the first", chargedKind, lua.SettleReservation,
-		"if not reserved and redis.call('ZSCORE', permits_key, settled) then",
-		"charge = age == '' and charge or charge:sub(1, 1) .. charge:sub(2, 17):reverse() .. charge:sub(18) if false then",
+		"the repeat of a settlement knows neither the charge nor the reservation", chargedKind, lua.SettleReservation,
+		"local more, identity =", `if age ~= '' then
+  charge = charge:sub(1, 1) .. charge:sub(2, 17):reverse() .. charge:sub(18)
+  member = member:sub(1, 1) .. member:sub(2, 17):reverse() .. member:sub(18)
+end
+local more, identity =`,
 	},
 	{"a settlement makes no limiter by default", reservingKind, lua.SettleReservation, "(more < 0 or ARGV[8] == '')", "true"},
 	{
