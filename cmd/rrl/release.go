@@ -79,10 +79,13 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 	}
 	var left atomic.Int64
 	left.Store(permits)
-	keys := script.KeysOf(redisson.KeysOf(name, a.clientID).List()...)
+	keys, ids := script.KeysOf(redisson.KeysOf(name, a.clientID).List()...), redisson.NewIdentities(redisson.NewestRules.Layout)
 	call := script.Call{
 		Script: lua.Release, Keys: keys,
-		Args: script.ArgumentsFunc(func(all []any, at script.Attempt) []any { return append(all, left.Load(), "", at.Token, "") }),
+		Args: script.ArgumentsFunc(func(all []any, at script.Attempt) []any {
+			call := ids.Next(nil, 1)
+			return append(all, left.Load(), "", at.Token, "", call[:len(call)-4])
+		}),
 		Continued: func(_ string, rest []any) (more bool, err error) {
 			numbers, err := script.Integers(rest, 1)
 			if err == nil {
