@@ -143,7 +143,7 @@ end
 for i, l in ipairs(limiters) do
   if l.new then
     if budget <= 0 then
-      return {'again', ''}
+      return {'again', prefix}
     end
     spend(redis.call('ZCARD', l.permits_key))
     problem = make_config(l, l.new, now, step == 'make' and i == number and rest or '', 'make:' .. i .. ':')
