@@ -9,11 +9,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 )
 
-// line is where requests wait for permits, first come first served. It asks in passes: at the
-// time that the server named, now and then before, and when a caller joins. Each pass asks for the first in line and, once that is granted, for
-// those behind it. While the first has asked for less than an interval, a refusal ends the pass.
-// After that each pass asks for all in line, so that a request that can't be served does not hold up
-// the rest. A pass may take several batches, one after another.
+// line is where requests wait for permits, first come first served. It asks in passes: at the time that
+// the server named, now and then before, and when a caller joins. Each pass asks for the first in line
+// and, once that is granted, for those behind it. While the first has asked for less than an interval, a
+// refusal ends the pass. After that each pass asks for all in line, so that a request that can't be served
+// does not hold up the rest. A pass may take several batches, one after another.
 //
 // A queue's lock guards its line.
 type line struct {
