@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/clock"
+	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -65,7 +66,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		id:      uuid.NewString(),
 		rules:   redisson.NewestRules,
 		mapper:  func(name string) string { return name },
-		options: limit.Options{CallTimeout: clock.Patience(script.DefaultTimeout)},
+		options: limit.Options{CallTimeout: defaults.Timeout(script.DefaultTimeout)},
 	}
 	c.err = script.CheckClient(rdb)
 	for _, opt := range opts {

@@ -32,10 +32,6 @@ type Sleeper interface {
 	Moved()
 }
 
-// Patience returns how long to wait for a server that has d to answer, unless the caller says. Our tests
-// wait longer, since the machines that they run on may stall.
-var Patience = func(d time.Duration) time.Duration { return d }
-
 // Of returns the Clock of a Redis client. Package rratelimitertest sets it.
 var Of = func(any) *Clock { return nil }
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
+	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -280,7 +280,7 @@ func ParseVerdict(reply any) (v Verdict, extra int64, err error) {
 // the client or the options.
 func Open(rdb script.Redis, opts []limit.Option) (*Lanes, limit.Options, error) {
 	err := script.CheckClient(rdb)
-	o := limit.Options{CallTimeout: clock.Patience(script.DefaultTimeout)}
+	o := limit.Options{CallTimeout: defaults.Timeout(script.DefaultTimeout)}
 	for _, opt := range opts {
 		if opt != nil {
 			err = errors.Join(err, opt(&o))

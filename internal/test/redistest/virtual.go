@@ -21,7 +21,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
+	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
 
@@ -302,7 +302,7 @@ func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *redis.Options) *redis
 func InBubble() bool { return time.Now().Year() <= 2001 }
 
 func init() {
-	clock.Patience = func(d time.Duration) time.Duration {
+	defaults.Timeout = func(d time.Duration) time.Duration {
 		if InBubble() || !testing.Testing() { // the benchmarks start servers too
 			return d
 		}
