@@ -64,7 +64,7 @@ func (l *asker) rule() local.Rule {
 // Learn makes the handle read the limiter's rate. The figures of a decision, if there are any, show
 // whether the rate is another than before.
 func (l *asker) Learn(q outage.Question, a outage.Answer) {
-	now := l.client.clock.Now().UnixNano()
+	now := time.Now().UnixNano()
 	if known := l.rule(); known.Permits != 0 {
 		heard := l.known.heard.Load()
 		switch {

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
@@ -39,7 +38,6 @@ type Client struct {
 	err          error // of the options
 
 	observer *observe.Observer
-	clock    *clock.Clock
 	guard    *outage.Guard
 	policy   *outage.Policy
 
@@ -85,9 +83,8 @@ func New(rdb Redis, opts ...Option) *Client {
 	}
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
-	c.clock = c.engine.Clock()
-	c.began = strconv.FormatInt(c.clock.Now().UnixMicro()+begun.Add(1), 10)
-	c.guard = outage.NewGuard(c.clock)
+	c.began = strconv.FormatInt(time.Now().UnixMicro()+begun.Add(1), 10)
+	c.guard = outage.NewGuard()
 	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow, Host: c.engine}
 	if c.name != "" {
 		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})

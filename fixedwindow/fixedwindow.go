@@ -137,9 +137,9 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 		return lane.Verdict{}, explain(err, keys)
 	}
 	v, end, err := lane.ParseVerdict(reply)
-	answered := l.lanes.Conn().Clock().Now()
+	answered := time.Now()
 	v.GiveBack = func(ctx context.Context, permits int64) error {
-		if l.lanes.Conn().Clock().Since(answered) >= v.Reset {
+		if time.Since(answered) >= v.Reset {
 			// If the server's clock has gone back, a later window can have the same end.
 			return nil
 		}

@@ -20,7 +20,7 @@ import (
 //
 // It is also a [limit.Returner] and a [limit.Windowed].
 func Local(permits int64, window time.Duration) limit.Limiter {
-	return &local{keys: inprocess.New(nil), rule: inprocess.Rule{Permits: permits, Window: window}}
+	return &local{keys: inprocess.New(), rule: inprocess.Rule{Permits: permits, Window: window}}
 }
 
 type local struct {

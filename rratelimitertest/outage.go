@@ -7,18 +7,18 @@ import (
 )
 
 // Down makes the server unreachable: its connections are cut, and new ones fail. Its data stays. Each call
-// of a limiter fails with rratelimiter.ErrUnavailable after a few attempts, which take about 0.1 s by the
-// machine's clock, or the bubble's. A call that was under way may have run, so its error is
+// of a limiter fails with rratelimiter.ErrUnavailable after a few attempts, which take about 0.1 s of the
+// machine's time or the bubble's. A call that was under way may have run, so its error is
 // rratelimiter.ErrUnknownOutcome too. If the limiter has WithFailure, its policy answers.
 func (e *Env) Down() { e.link.set(true, false) }
 
 // Hang makes the server silent: it accepts connections and answers nothing. Each call fails as with
-// [Env.Down], after the time of WithCallTimeout, by the machine's or the bubble's clock. Requests sent
+// [Env.Down], after the time of WithCallTimeout, of the machine's or the bubble's time. Requests sent
 // meanwhile never run.
 func (e *Env) Hang() { e.link.set(false, true) }
 
 // Up ends Down and Hang. Limiters with WithFailure ask the server again at their next probe, within a
-// second: the test must move the time by that much.
+// second of the machine's time or the bubble's.
 func (e *Env) Up() { e.link.set(false, false) }
 
 // link holds all connections of an Env to its server.

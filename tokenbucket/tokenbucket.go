@@ -195,7 +195,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 	}
 	c := l.cfg
 	v, last, err := lane.ParseVerdict(reply)
-	answered := l.lanes.Conn().Clock().Now()
+	answered := time.Now()
 	var mu sync.Mutex
 	left := v.Free - v.Taken - c.Borrow
 	v.GiveBack = func(ctx context.Context, permits int64) error {
@@ -205,7 +205,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 		mu.Unlock()
 		_, err := script.Once(ctx, l.lanes, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
-			l.lanes.Conn().Clock().Since(answered).Milliseconds(), c.fill().Milliseconds())
+			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
 		return explain(err, keys.Names())
 	}
 	return v, err

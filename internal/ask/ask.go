@@ -22,7 +22,7 @@ func keyedOf(limiter limit.Limiter, window func() time.Duration) outage.Keyed {
 	if k := outage.KeyedOf(limiter); k != nil {
 		return k
 	}
-	return &foreign{limiter: limiter, window: window, guard: outage.NewGuard(nil)}
+	return &foreign{limiter: limiter, window: window, guard: outage.NewGuard()}
 }
 
 // escaped returns the key with which to ask a limiter.

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -78,7 +79,7 @@ func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Dec
 	b := &batch{rules: e.rules}
 	b.Add(permits, false, 0)
 	letters := e.rules.Flags()
-	if l.auditDue(e.clock.Now()) {
+	if l.auditDue(time.Now()) {
 		letters += "a"
 	}
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{script.Number(permits), l.Fallback, letters}})

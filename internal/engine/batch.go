@@ -151,7 +151,7 @@ func (b *batch) prepare() {
 		redisson.SetPermits(b.member, b.Sum)
 	}
 	b.word = b.member
-	b.sent = b.queue.engine.clock.Now()
+	b.sent = time.Now()
 	l, keys := b.limiter(), b.queue.keys
 	if b.fallback != "" {
 		b.fallback, b.compares = b.queue.engine.fallback(l, b.sent), l.compareDue(b.sent)

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -32,7 +33,7 @@ func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 		l := d.one(number)
 		r.replaces, r.older = l, older
 		// It keeps permits in use, and has the same effect however often it runs.
-		args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), e.fallback(l, e.clock.Now())))
+		args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), e.fallback(l, time.Now())))
 		*c = lane.Call{Call: script.Call{Script: lua.SetRate, Keys: l.Keys, Args: args, Repeat: true}, Owner: c.Owner, Requests: c.Requests}
 		return true
 	}
@@ -62,7 +63,7 @@ func isTaken(reply any, err error) bool {
 // gaveDefault records that the limiter's default was replaced, or another program was faster.
 func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
 	e.changed(l.Config)
-	l.hasCompared(e.clock.Now())
+	l.hasCompared(time.Now())
 	if reply == int64(1) {
 		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -29,7 +28,6 @@ const grace = 100 * time.Millisecond
 // Engine serves the limiters of one Client.
 type Engine struct {
 	conn     *script.Conn
-	clock    *clock.Clock
 	lanes    *lane.Lanes
 	rules    redisson.Rules
 	ids      *redisson.Identities
@@ -68,15 +66,10 @@ func (e *Engine) NoteName(c clients.Client) {
 // nil, receives all events except decisions, of which the caller knows more.
 func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities, observer *observe.Observer) *Engine {
 	conn := script.NewConn(rdb, timeout)
-	e := &Engine{
-		conn: conn, clock: conn.Clock(), lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: conn.Clock().Now(),
+	return &Engine{
+		conn: conn, lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: time.Now(),
 		queues: make(map[string]*queue), lastReported: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
 	}
-	e.refusals.Clock = e.clock
-	if e.clock != nil {
-		e.clock.Test.Join(e)
-	}
-	return e
 }
 
 // Close fails the waiting callers, and returns when all other work is done or ctx ends.
@@ -167,7 +160,7 @@ func (e *Engine) Granted(key string) {
 	last := e.grantTime(key)
 	for {
 		before := last.Load()
-		if last.CompareAndSwap(before, max(before+1, int64(e.clock.Since(e.made)))) {
+		if last.CompareAndSwap(before, max(before+1, int64(time.Since(e.made)))) {
 			return
 		}
 	}

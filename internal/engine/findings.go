@@ -55,7 +55,7 @@ const (
 // happened reports an event that many handles and keys may find, unless the same was reported less
 // than a pause ago.
 func (e *Engine) happened(event limit.Event, pause time.Duration) {
-	now := e.clock.Now()
+	now := time.Now()
 	e.mu.Lock()
 	last, told := e.lastReported[event]
 	if told = told && now.Sub(last) < pause; !told {

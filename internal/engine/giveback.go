@@ -154,7 +154,7 @@ func (q *queue) returnCall(one grant) *script.Call {
 		if a.Age >= 0 {
 			repeated = "1"
 		}
-		return append(all, one.member, one.permits, repeated, script.LongAge(e.clock.Since(one.sent)), a.Token, own[:len(own)-4])
+		return append(all, one.member, one.permits, repeated, script.LongAge(time.Since(one.sent)), a.Token, own[:len(own)-4])
 	})
 	return c
 }

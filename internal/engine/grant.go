@@ -52,15 +52,6 @@ func (h *handleLease) lasts() bool {
 	return a != nil && a.Left() > 0
 }
 
-// end returns when the lease ends, zero if it has ended.
-func (h *handleLease) end() time.Time {
-	a := h.current.Load()
-	if a == nil {
-		return time.Time{}
-	}
-	return a.Sent.Add(a.Life)
-}
-
 // leased is a lease, with how to undo it and its figures.
 type leased struct {
 	*lease.Lease

@@ -53,7 +53,7 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 	}
 	t.queue = q
 	t = q.jobs.join(t)
-	q.next(q.engine.clock.Now())
+	q.next(time.Now())
 	q.mu.Unlock()
 
 	timeout := e.conn.Timeout()
@@ -120,7 +120,7 @@ func (q *queue) leaveJob(t *job, permits int64) bool {
 	if !q.jobsAhead() {
 		q.admit()
 	}
-	q.next(q.engine.clock.Now())
+	q.next(time.Now())
 	return true
 }
 
@@ -147,7 +147,7 @@ func (q *queue) startJob(now time.Time) bool {
 		close(t.done)
 		s.running, s.requestsNext = false, true
 		q.admit()
-		q.next(q.engine.clock.Now())
+		q.next(time.Now())
 	}()
 	return true
 }
@@ -205,7 +205,7 @@ func (q *queue) beginBehindJobs(ctx context.Context, start, end time.Time) error
 		delete(q.jobs.behind, admitted)
 	} else {
 		q.calls-- // it was admitted just now
-		q.next(q.engine.clock.Now())
+		q.next(time.Now())
 	}
 	return err
 }

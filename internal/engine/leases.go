@@ -55,7 +55,7 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from
 			q.mu.Lock()
 			q.leases.ended(from, permits)
 			q.leases.goBack(permits, from.part(permits))
-			q.next(e.clock.Now())
+			q.next(time.Now())
 			q.mu.Unlock()
 			e.leave(q)
 		}
@@ -234,7 +234,7 @@ func (q *queue) expire(l *Limiter) {
 	}
 	if l.prefetched.lasts() {
 		a := l.prefetched.current.Load()
-		if left := a.Life - q.engine.clock.Since(a.Sent); left > 0 {
+		if left := a.Life - time.Since(a.Sent); left > 0 {
 			l.prefetched.timer.Reset(left)
 			q.mu.Unlock()
 			return
@@ -244,7 +244,7 @@ func (q *queue) expire(l *Limiter) {
 	q.leases.holders = slices.Delete(q.leases.holders, i, i+1)
 	l.prefetched.timer.Stop()
 	l.prefetched.timer = nil
-	q.next(q.engine.clock.Now())
+	q.next(time.Now())
 	q.mu.Unlock()
 	q.engine.leave(q)
 }

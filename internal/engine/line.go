@@ -202,8 +202,8 @@ func (l *line) remove(r *request) {
 	}
 }
 
-// fill adds to a batch the requests that this pass asks for. asked is now by the machine's clock.
-func (l *line) fill(now, asked time.Time, add func(r *request, inLine bool) bool) {
+// fill adds to a batch the requests that this pass asks for.
+func (l *line) fill(now time.Time, add func(r *request, inLine bool) bool) {
 	if !l.asking {
 		l.pass++
 		l.asking, l.strict = true, !l.asksForAll(now)
@@ -218,7 +218,7 @@ func (l *line) fill(now, asked time.Time, add func(r *request, inLine bool) bool
 		if !add(r, l.strict) {
 			return
 		}
-		r.pass, r.Asked = l.pass, asked
+		r.pass, r.Asked = l.pass, now
 	}
 }
 

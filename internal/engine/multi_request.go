@@ -49,7 +49,7 @@ type verdict struct {
 // AcquireAll takes permits of each of the limiters or of none. With a timeout of 0 or less it asks
 // once.
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits int64, timeout time.Duration) (bool, error) {
-	m := &multiRequest{engine: e, limiters: limiters, permits: permits, waiter: jointWaiter{woken: make(chan struct{}, 1)}}
+	m := &multiRequest{engine: e, limiters: limiters, permits: permits, waiter: make(jointWaiter, 1)}
 	var names []string
 	for _, l := range limiters {
 		names = append(names, l.Keys.Names()...)
@@ -69,21 +69,21 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		v, err := m.ask(ctx, start)
 		return v.granted, err
 	}
-	m.deadline = e.clock.At(start).Add(timeout)
+	m.deadline = start.Add(timeout)
 	each(m.queues, func(q *queue) {
-		if q.jointWaiters.waiting == nil {
-			q.jointWaiters.waiting = make(map[*jointWaiter]bool)
+		if q.jointWaiters == nil {
+			q.jointWaiters = make(jointWaiters)
 		}
-		q.jointWaiters.waiting[&m.waiter] = q == m.queues[0]
+		q.jointWaiters[m.waiter] = struct{}{}
 	})
-	defer each(m.queues, func(q *queue) { delete(q.jointWaiters.waiting, &m.waiter) })
+	defer each(m.queues, func(q *queue) { delete(q.jointWaiters, m.waiter) })
 	for refused := false; ; refused, start = true, time.Now() {
 		select {
-		case <-m.waiter.woken:
+		case <-m.waiter:
 		default:
 		}
 		v, err := m.ask(ctx, start)
-		if refused && errors.Is(err, limit.ErrUnavailable) && !e.clock.Now().Before(m.deadline) {
+		if refused && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
 			return false, nil
 		}
 		if err != nil || v.granted {
@@ -105,7 +105,7 @@ func (m *multiRequest) leave() {
 // ask makes one try. It returns early when ctx ends; a later grant goes back. start is when the
 // caller asked.
 func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error) {
-	end := m.engine.answerBy(start.Add(m.engine.conn.Timeout()), m.engine.clock.Machine(m.deadline))
+	end := m.engine.answerBy(start.Add(m.engine.conn.Timeout()), m.deadline)
 	if err := m.begin(ctx, start, end); err != nil {
 		return verdict{}, err
 	}
@@ -114,7 +114,7 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error
 	}
 	m.Pending, m.ctx = lane.Pending{Mu: &m.mu, Asked: start, Batch: &lane.Batch{Mu: &m.mu}}, ctx
 	if !m.deadline.IsZero() {
-		m.Last = m.engine.clock.Machine(m.deadline).Add(m.engine.grace)
+		m.Last = m.deadline.Add(m.engine.grace)
 	}
 	m.prepare()
 	to := m.queues[0].lane.Load()
@@ -153,7 +153,7 @@ func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {
 func (m *multiRequest) prepare() {
 	m.member = m.engine.ids.Next(nil, 1)
 	redisson.SetPermits(m.member, m.permits)
-	m.sent = m.engine.clock.Now()
+	m.sent = time.Now()
 	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Since: m.Asked}, Owner: m}
 	m.call.By(m.ctx)
 }
@@ -246,7 +246,7 @@ func (m *multiRequest) end() {
 func endOf(queues []*queue) {
 	each(queues, func(q *queue) {
 		q.calls--
-		q.next(q.engine.clock.Now())
+		q.next(time.Now())
 	})
 }
 
@@ -291,7 +291,7 @@ func (m *multiRequest) parse(reply any) (v verdict, err error) {
 	for refusal := range slices.Chunk(numbers[all:], 3) {
 		v.wait = max(v.wait, script.Millis(max(refusal[1], -refusal[1])))
 		if l := m.one(refusal[0]); l != nil && l.auditDue(m.sent) {
-			l.auditDone(m.engine.clock.Now(), script.Millis(refusal[2]))
+			l.auditDone(time.Now(), script.Millis(refusal[2]))
 		}
 	}
 	return v, nil
@@ -316,8 +316,7 @@ func (m *multiRequest) blame(number int64, err error) error {
 // wait returns when it is time to ask again: soon, as a line does, when the limiters that refused should have
 // permits, or before a keep-alive time runs out; false if the deadline is sooner.
 func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
-	clock := m.engine.clock
-	at := clock.Now().Add(refusal.AskAgain(v.wait))
+	at := time.Now().Add(refusal.AskAgain(v.wait))
 	for _, keep := range v.keeps {
 		if alive := m.sent.Add(keep / keepAliveShare); keep > 0 && alive.Before(at) {
 			at = alive
@@ -327,12 +326,10 @@ func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 	if !more {
 		at = m.deadline
 	}
-	m.waiter.sleepUntil(at)
-	defer m.waiter.sleepUntil(time.Time{})
 	select {
-	case <-m.waiter.woken:
-		return clock.Now().Before(m.deadline), m.engine.Closed()
-	case <-time.After(at.Sub(clock.Now())):
+	case <-m.waiter:
+		return time.Now().Before(m.deadline), m.engine.Closed()
+	case <-time.After(time.Until(at)):
 		return more, m.engine.Closed()
 	case <-ctx.Done():
 		return false, ctx.Err()

@@ -74,7 +74,7 @@ func (b *batch) spread(r *request, wait time.Duration) time.Duration {
 // at a time could not tell their repeats apart. granted is what the callers got; their requests may be
 // in use by others by now.
 func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back int64) {
-	l, now := b.ahead.limiter, q.engine.clock.Now()
+	l, now := b.ahead.limiter, time.Now()
 	if l == nil {
 		return 0
 	}
@@ -96,7 +96,7 @@ func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 		return 0
 	}
 	q.retire(l)
-	a := &leased{Lease: lease.New(taken, b.sent, life, q.engine.clock), rest: b.grants(nil, taken, o)[0], figures: &q.leases.figures}
+	a := &leased{Lease: lease.New(taken, b.sent, life), rest: b.grants(nil, taken, o)[0], figures: &q.leases.figures}
 	q.leases.begins(a)
 	l.prefetched.current.Store(a)
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})

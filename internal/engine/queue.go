@@ -150,7 +150,7 @@ func (q *queue) next(now time.Time) {
 func (q *queue) poll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.next(q.engine.clock.Now())
+	q.next(time.Now())
 }
 
 // hasWork reports whether there is something to send at this time.
@@ -165,7 +165,7 @@ func (q *queue) nudge() {
 	q.jointWaiters.wake()
 	q.freed++
 	q.line.nudge()
-	q.next(q.engine.clock.Now())
+	q.next(time.Now())
 }
 
 // freed says that permits of the limiter may have become free.
@@ -193,7 +193,7 @@ func (q *queue) close() {
 	}
 	q.gathered = nil
 	q.endLeases()
-	q.next(q.engine.clock.Now())
+	q.next(time.Now())
 }
 
 // Waiting returns how many requests for the limiter of that config key are gathered or in line.

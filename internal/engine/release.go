@@ -61,7 +61,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 	e, l := r.engine, r.limiter
 	err := r.takeOff(ctx, "own")
 	last := e.made.Add(time.Duration(granted))
-	age := script.ShortAge(e.clock.Since(last))
+	age := script.ShortAge(time.Since(last))
 	place, from := "", ""
 	for looks := 0; err == nil && r.left.Load() > 0 && looks < maxLooks; {
 		c := script.Call{Script: lua.InUse, Keys: l.Keys, Repeat: true, Args: script.Constant{place, e.ids.Mark(), age.Milliseconds(), from}}
@@ -87,7 +87,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 			err = r.takeOff(ctx, "own:"+place)
 		case age > 0:
 			// If the server's clock went back, they are dated later.
-			place, from, age = "", script.LongAge(e.clock.Since(last)), 0
+			place, from, age = "", script.LongAge(time.Since(last)), 0
 		default:
 			l.noOwnMembersAt.Store(granted)
 			return err

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
@@ -53,13 +52,13 @@ type request struct {
 // The pool holds no channels: they must not outlive a bubble of testing/synctest.
 var requests sync.Pool
 
-func newRequest(ctx context.Context, c *clock.Clock, l *Limiter, q outage.Question) *request {
+func newRequest(ctx context.Context, l *Limiter, q outage.Question) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
 	}
 	r.ctx, r.limiter, r.Question, r.Asked = ctx, l, q, time.Now()
-	r.since = c.At(r.Asked)
+	r.since = r.Asked
 	if q.Waits && q.Timeout > 0 {
 		r.deadline = r.since.Add(q.Timeout)
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -14,7 +13,7 @@ import (
 
 // request asks for permits.
 func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (answer, error) {
-	r := newRequest(ctx, e.clock, l, ask)
+	r := newRequest(ctx, l, ask)
 	q, err := e.enter(ctx, l, r)
 	if err != nil {
 		return answer{}, err
@@ -63,10 +62,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 // await waits for the answer, the end of the caller's patience, or ctx.
 func (r *request) await(ctx context.Context) (a answer, answered bool) {
 	e := r.queue.engine
-	look := e.clock.Machine(r.since).Add(r.patience(e.conn.Timeout())) // passes change Asked meanwhile
-	if end := e.clock.Machine(r.deadline); !end.IsZero() && end.Before(look) {
-		look = end
-	}
+	look := sooner(r.since.Add(r.patience(e.conn.Timeout())), r.deadline) // passes change Asked meanwhile
 	// A flight with a call that is not repeated is not ended before its time.
 	hurry := !r.deadline.IsZero() || r.Within > 0 || e.rules.KeepsNoMembers()
 	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
@@ -101,23 +97,22 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	timeout = r.patience(timeout)
 	now, since := time.Now(), r.Since(timeout)
 	end := since.Add(timeout)
-	here, deadline := q.engine.clock.At(now), q.engine.clock.Machine(r.deadline)
-	over := r.overdue(here)
+	over := r.overdue(now)
 	switch {
 	case r.State == lane.Sent || !r.inLine:
-		end = q.engine.answerBy(end, deadline)
-	case over && q.asksLast(r, here):
-		return deadline.Add(q.engine.grace), false, nil
+		end = q.engine.answerBy(end, r.deadline)
+	case over && q.asksLast(r, now):
+		return r.deadline.Add(q.engine.grace), false, nil
 	case over:
 		q.withdraw(r)
 		return now, true, nil
 	case q.dueSince.IsZero(): // no request is under way
-		return clock.Sooner(now.Add(timeout), deadline), false, nil
+		return sooner(now.Add(timeout), r.deadline), false, nil
 	default:
 		if end.Before(q.dueSince.Add(timeout)) {
 			end = q.dueSince.Add(timeout)
 		}
-		end = clock.Sooner(end, deadline)
+		end = sooner(end, r.deadline)
 	}
 	if now.Before(end) {
 		return end, false, nil
@@ -127,6 +122,14 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	}
 	q.withdraw(r)
 	return now, true, err
+}
+
+// sooner returns the end of a wait that a deadline bounds; zero: none does.
+func sooner(end, deadline time.Time) time.Time {
+	if !deadline.IsZero() && deadline.Before(end) {
+		return deadline
+	}
+	return end
 }
 
 // answerBy is how long a caller with a deadline (zero: none) waits for an answer that must come by
@@ -146,7 +149,7 @@ func (q *queue) withdraw(r *request) {
 	case r.byBatch:
 	case r.inLine:
 		q.line.remove(r)
-		q.next(q.engine.clock.Now())
+		q.next(time.Now())
 	default:
 		if q.left++; q.left > len(q.gathered)/2 {
 			q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
@@ -167,7 +170,6 @@ func (q *queue) asksLast(r *request, now time.Time) bool {
 
 // NextCall makes a call for a flight.
 func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
-	now = q.engine.clock.At(now)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
@@ -191,7 +193,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
 		}
 		b.filling = true
-		q.line.fill(now, time.Now(), b.add)
+		q.line.fill(now, b.add)
 		b.reserved, b.filling = 0, false
 		b.pass = len(b.requests) > 0
 		if !b.pass {
@@ -245,7 +247,7 @@ func (b *batch) record(o outcome, err error) {
 	}
 	b.answers = b.Answers(b.answers[:0], o.Outcome)
 	if b.audit && (len(o.Waits) > 0 || b.upToAlone && o.Taken < b.Sum) {
-		b.limiter().auditDone(e.clock.Now(), o.interval)
+		b.limiter().auditDone(time.Now(), o.interval)
 	}
 }
 
@@ -254,7 +256,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 	b.record(o, err)
 	short := b.call.Unreplicated()
 	q.mu.Lock()
-	now := q.engine.clock.Now()
+	now := time.Now()
 	var unwanted []share
 	b.plan(o, err, now)
 	q.hearBatch(b, o, err)
@@ -337,7 +339,7 @@ func (q *queue) answer(b *batch, place int, a answer, o outcome) {
 		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
 	case r.Settled:
 		member := b.grants([]share{{place, a.Taken}}, 0, o)[0].member
-		s := &settlement{engine: q.engine, limiter: r.limiter, member: member, permits: a.Taken, sent: b.sent, granted: q.engine.clock.Now()}
+		s := &settlement{engine: q.engine, limiter: r.limiter, member: member, permits: a.Taken, sent: b.sent, granted: time.Now()}
 		a.Settle = s.settle
 	}
 	r.answer, r.State = a, lane.Answered
@@ -355,14 +357,13 @@ func (e *Engine) letGo(q *queue, r *request, answered bool) {
 	}
 }
 
-// letGoAll counts out the callers of a finished batch, all at once, and wakes them. With a test's
-// clock they count themselves out when they go on. q.mu is held.
+// letGoAll counts out the callers of a finished batch, all at once, and wakes them. q.mu is held.
 func (e *Engine) letGoAll(b *batch) {
 	e.mu.Lock()
 	gone := 0
 	for _, r := range b.requests {
 		if r.State == lane.Answered && !r.byBatch {
-			r.byBatch = e.clock == nil
+			r.byBatch = true
 		}
 		if r.byBatch {
 			gone++

@@ -63,7 +63,7 @@ func (s *settlement) alone(ctx context.Context, q *queue, start time.Time, used 
 	e := s.engine
 	q.mu.Lock()
 	q.calls, q.returns = q.calls-1, q.returns+1
-	q.next(e.clock.Now())
+	q.next(time.Now())
 	q.mu.Unlock()
 	err := s.run(ctx, start, used)
 	q.mu.Lock()
@@ -71,7 +71,7 @@ func (s *settlement) alone(ctx context.Context, q *queue, start time.Time, used 
 		q.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, 0, heard{})
 	}
 	q.returns--
-	q.next(e.clock.Now())
+	q.next(time.Now())
 	q.mu.Unlock()
 	if used < s.permits {
 		e.freed(s.limiter.Config)
@@ -88,7 +88,7 @@ func (s *settlement) run(ctx context.Context, start time.Time, used int64) error
 			s.charge = e.ids.Next(nil, 1)
 		}
 		c := &script.Call{Script: lua.SettleReservation, Keys: l.Keys, Repeat: true, Args: s.arguments(used), Since: start}
-		sent := e.clock.Now()
+		sent := time.Now()
 		reply, err := e.lanes.Run(ctx, c)
 		if used > s.permits {
 			e.Granted(l.Config)
@@ -117,7 +117,7 @@ func (s *settlement) run(ctx context.Context, start time.Time, used int64) error
 // SettleMember settles a grant of that age as if its member were a reservation for the permits in it,
 // for tests of internals.
 func (e *Engine) SettleMember(ctx context.Context, l *Limiter, member []byte, age time.Duration, used int64) error {
-	at := e.clock.Now().Add(-age)
+	at := time.Now().Add(-age)
 	permits := int64(binary.LittleEndian.Uint32(member[len(member)-4:]))
 	s := &settlement{engine: e, limiter: l, member: member, permits: permits, sent: at, granted: at}
 	return s.settle(ctx, used, func(error) {})
@@ -128,10 +128,10 @@ func (s *settlement) arguments(used int64) script.Arguments {
 	charge := redisson.WithPermits(s.charge, max(0, used-s.permits))
 	return script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		if !doubt.IsZero() {
-			a.Age = max(a.Age, e.clock.Since(doubt))
+			a.Age = max(a.Age, time.Since(doubt))
 		}
 		age, token := a.Words()
-		most, least := script.LongAge(e.clock.Since(s.sent)), script.ShortAge(e.clock.Since(s.granted)).Milliseconds()
-		return append(all, s.member, used, charge, most, least, age, token, e.fallback(s.limiter, e.clock.Now()))
+		most, least := script.LongAge(time.Since(s.sent)), script.ShortAge(time.Since(s.granted)).Milliseconds()
+		return append(all, s.member, used, charge, most, least, age, token, e.fallback(s.limiter, time.Now()))
 	})
 }

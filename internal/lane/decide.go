@@ -72,7 +72,7 @@ func (g *Queues) Learn(q outage.Question, a outage.Answer) {
 func (g *Queues) Policy() outage.Policy {
 	p := g.policy
 	if p.Guard == nil {
-		p.Guard = outage.NewGuard(g.lanes.conn.Clock())
+		p.Guard = outage.NewGuard()
 	}
 	return p
 }

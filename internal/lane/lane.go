@@ -165,7 +165,7 @@ func newLane(s *Lanes, master *redis.Client) *Lane {
 	l := &Lane{
 		lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), replicas: s.replicas, parked: make(chan task),
 	}
-	l.Breaker.Clock, l.Breaker.Slack = s.conn.Clock(), s.replicas.Wait
+	l.Breaker.Slack = s.replicas.Wait
 	return l
 }
 

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -28,7 +27,7 @@ type Pending struct {
 	Last time.Time   // the end of the caller's own time, whatever is under way; zero: none
 
 	State State
-	Asked time.Time // when the question under way began, by the machine's clock
+	Asked time.Time // when the question under way began
 	Batch *Batch    // the batch it was sent with, if that may take several calls
 
 	told atomic.Bool // the answer is there
@@ -173,7 +172,10 @@ func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 // answered one of several calls. In all that is twice the timeout at most. The source's lock is held.
 func (p *Pending) Since(timeout time.Duration) time.Time {
 	if p.State == Sent && p.Batch != nil && !p.Batch.heard.IsZero() {
-		return clock.Sooner(p.Batch.heard, p.Asked.Add(timeout))
+		if last := p.Asked.Add(timeout); last.Before(p.Batch.heard) {
+			return last
+		}
+		return p.Batch.heard
 	}
 	return p.Asked
 }

@@ -93,7 +93,7 @@ func NewQueues(lanes *Lanes, rule Rule) *Queues {
 	t := &Queues{rule: rule, lanes: lanes, keys: make(map[string]*keyQueue)}
 	t.policy = outage.Policy{Observer: lanes.observer, Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
 	if rule.Options.Failure != nil {
-		t.policy.Guard = outage.NewGuard(lanes.conn.Clock())
+		t.policy.Guard = outage.NewGuard()
 	}
 	return t
 }

@@ -12,22 +12,19 @@ package lease
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 )
 
 // Lease is permits that were taken ahead at once. It is safe for concurrent use.
 type Lease struct {
-	Sent  time.Time
-	Life  time.Duration
-	Size  int64
-	clock *clock.Clock
-	left  atomic.Int64 // -1 once it has ended
+	Sent time.Time
+	Life time.Duration
+	Size int64
+	left atomic.Int64 // -1 once it has ended
 }
 
-// New returns a Lease of that many permits, which ends by that clock.
-func New(permits int64, sent time.Time, life time.Duration, by *clock.Clock) *Lease {
-	a := &Lease{Sent: sent, Life: life, Size: permits, clock: by}
+// New returns a Lease of that many permits.
+func New(permits int64, sent time.Time, life time.Duration) *Lease {
+	a := &Lease{Sent: sent, Life: life, Size: permits}
 	a.left.Store(permits)
 	return a
 }
@@ -39,7 +36,7 @@ func (l *Lease) Take(permits int64) (left int64, late bool) {
 	left = l.Add(-permits)
 	// In this order permits are used before the lease's end, however long the caller was held
 	// up in between.
-	if left < 0 || l.clock.Since(l.Sent) < l.Life {
+	if left < 0 || time.Since(l.Sent) < l.Life {
 		return left, false
 	}
 	return -1, true

@@ -166,7 +166,7 @@ func TestALeasesLife(t *testing.T) {
 func TestALeaseHoldsItsPermitsForItsLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := lease.New(5, time.Now(), time.Second, nil)
+		a := lease.New(5, time.Now(), time.Second)
 		take := func(permits, want int64, wantLate bool) {
 			left, late := a.Take(permits)
 			assert.Equal(t, want, left)

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -33,7 +32,6 @@ type Rule struct {
 // Limiter keeps the windows of many keys. No span of a window's length ever has more
 // than the rule's permits.
 type Limiter struct {
-	clock *clock.Clock
 	start time.Time // times below are durations since
 
 	mu    sync.Mutex
@@ -55,9 +53,9 @@ type grant struct {
 	n           int64
 }
 
-// New returns a Limiter that has granted nothing and uses the clock.
-func New(c *clock.Clock) *Limiter {
-	return &Limiter{clock: c, start: c.Now(), keys: map[any]*list.Element{}}
+// New returns a Limiter that has granted nothing.
+func New() *Limiter {
+	return &Limiter{start: time.Now(), keys: map[any]*list.Element{}}
 }
 
 // Take takes n permits of key, 1 or more. If it grants them, giveBack undoes that.
@@ -75,7 +73,7 @@ func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.clock.Since(l.start)
+	now := time.Since(l.start)
 	l.sweep(now)
 	w := l.of(key)
 	w.length = rule.Window
@@ -143,7 +141,7 @@ func (l *Limiter) GiveBack(key any, n int64) (back int64) {
 func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.clock.Since(l.start)
+	now := time.Since(l.start)
 	l.sweep(now)
 	e, ok := l.keys[key]
 	if !ok {

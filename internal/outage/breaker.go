@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -39,7 +38,6 @@ const (
 
 // Breaker knows whether a server decides. The zero Breaker assumes that it does.
 type Breaker struct {
-	Clock *clock.Clock  // by which it pauses between probes; nil: the machine's
 	Slack time.Duration // how much longer than its round trips say a server may be silent while it works
 
 	open atomic.Bool
@@ -107,13 +105,9 @@ func (b *Breaker) Allows(probe func() bool, watchers func() []Watcher) bool {
 		defer close(done)
 		b.probed(probe())
 	}()
-	over := time.After(patience)
-	if b.Clock != nil {
-		over = nil // a test's answers are not to depend on how fast the machine is
-	}
 	select {
 	case <-done:
-	case <-over:
+	case <-time.After(patience):
 	}
 	return !b.open.Load()
 }
@@ -126,7 +120,7 @@ func (b *Breaker) turn(watchers func() []Watcher) bool {
 		return false
 	}
 	b.tell(watchers(), nil)
-	if b.probing || b.Clock.Now().Before(b.next) {
+	if b.probing || time.Now().Before(b.next) {
 		return false
 	}
 	b.probing = true
@@ -150,10 +144,10 @@ func (b *Breaker) probed(decides bool) {
 	b.probing = false
 	if !decides {
 		b.pace = min(2*b.pace, lastPace)
-		b.next = b.Clock.Now().Add(b.pace)
+		b.next = time.Now().Add(b.pace)
 		return
 	}
-	b.failed, b.returned = 0, b.Clock.Now()
+	b.failed, b.returned = 0, time.Now()
 	b.open.Store(false)
 	for _, w := range b.told {
 		w.happened(limit.AskedAgain, nil)
@@ -165,16 +159,13 @@ func (b *Breaker) probed(decides bool) {
 func (b *Breaker) Heard(after time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.heard = b.Clock.Now()
+	b.heard = time.Now()
 	b.trip.Add(max(after, 1), b.heard) // a bubble's takes no time
 }
 
 // Left notes that the time of a call which began at start was over before an answer came. It
 // reports whether the server has been silent long enough to count.
 func (b *Breaker) Left(start time.Time) bool {
-	if b.Clock != nil {
-		return true // a test's clock stands still
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.left.IsZero() || b.left.Before(b.heard) {
@@ -213,7 +204,7 @@ func (b *Breaker) Failed(start time.Time, why error, watchers func() []Watcher) 
 		return false
 	}
 	b.pace = firstPace
-	b.next = b.Clock.Now().Add(max(firstPace, b.pause))
+	b.next = time.Now().Add(max(firstPace, b.pause))
 	b.pause = min(max(lastPace, 2*b.pause), longestPause)
 	b.open.Store(true)
 	b.tell(watchers(), why)

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -52,14 +51,13 @@ func (r *Rates) Of(key string) (most int64, known bool, last int64) {
 type Guard struct {
 	uncharged *local.Limiter // permits that callers have and Redis was not charged for, by Account
 	locals    *local.Limiter
-	clock     *clock.Clock
 	closed    chan struct{}
 	close     func()
 }
 
-// NewGuard returns a Guard that uses the clock.
-func NewGuard(c *clock.Clock) *Guard {
-	g := &Guard{uncharged: local.New(c), locals: local.New(c), clock: c, closed: make(chan struct{})}
+// NewGuard returns a Guard that has granted nothing.
+func NewGuard() *Guard {
+	g := &Guard{uncharged: local.New(), locals: local.New(), closed: make(chan struct{})}
 	g.close = sync.OnceFunc(func() { close(g.closed) })
 	return g
 }
@@ -90,10 +88,8 @@ func (g *Guard) Close() { g.close() }
 
 // wait returns after d, when ctx ends, or with limit.ErrClosed.
 func (g *Guard) wait(ctx context.Context, d time.Duration) error {
-	due, stop := g.clock.After(d)
-	defer stop()
 	select {
-	case <-due:
+	case <-time.After(d):
 		return nil
 	case <-g.closed:
 		return limit.ErrClosed

@@ -39,7 +39,7 @@ func TestShare(t *testing.T) {
 func TestUncharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := outage.NewGuard(nil)
+		u := outage.NewGuard()
 		a, b := outage.Account{Limiter: "a"}, outage.Account{Limiter: "b"}
 		assert.Zero(t, u.TakeUncharged(a, 1))
 		u.AddUncharged(a, 3, time.Minute)
@@ -60,7 +60,7 @@ func TestUncharged(t *testing.T) {
 func TestUnchargedForgets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := outage.NewGuard(nil)
+		u := outage.NewGuard()
 		for i := range 1000 {
 			u.AddUncharged(outage.Account{Limiter: fmt.Sprint(i)}, 1, time.Minute)
 		}

@@ -174,10 +174,7 @@ func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, erro
 
 // guarded asks Redis, or what answers instead, until the caller need not wait any more.
 func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, error) {
-	start, timeout := p.Guard.clock.Now(), q.Timeout
-	if c := p.Guard.clock; c != nil && p.Host != nil {
-		defer c.Test.Enter()()
-	}
+	start, timeout := time.Now(), q.Timeout
 	for {
 		if p.Host != nil {
 			if err := p.Host.Closed(); err != nil {
@@ -194,7 +191,7 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, err
 		if more, err := p.pause(ctx, a.RetryAfter, start, timeout); !more || err != nil {
 			return a, err
 		}
-		if q.Timeout = timeout - p.Guard.clock.Since(start); timeout > 0 && q.Timeout <= 0 {
+		if q.Timeout = timeout - time.Since(start); timeout > 0 && q.Timeout <= 0 {
 			q.Waits, q.Timeout = false, 0
 		}
 	}
@@ -207,7 +204,7 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Question) (a Answer, open 
 	if !b.Allows(decides, p.watchers) {
 		return Answer{}, true, ErrNotSent
 	}
-	start := p.Guard.clock.Now()
+	start := time.Now()
 	a, err = of.Ask(ctx, q)
 	switch {
 	case IsUndecided(err):
@@ -308,7 +305,7 @@ func (p *Policy) pause(ctx context.Context, wait time.Duration, start time.Time,
 		wait = longestWait
 	}
 	if timeout > 0 {
-		left := timeout - p.Guard.clock.Since(start)
+		left := timeout - time.Since(start)
 		if left <= 0 {
 			return false, nil
 		}

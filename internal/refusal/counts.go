@@ -6,16 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"weak"
-
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 )
 
 // Counts is how often limiters, by their keys, were changed and granted permits,
 // as far as one Client knows.
 type Counts struct {
-	// Clock is what refusals end by.
-	Clock *clock.Clock
-
 	// Limiters may share a count of changes: a change to one then ends another's refusals,
 	// which costs a request.
 	changes [1024]atomic.Uint64
@@ -40,7 +35,7 @@ func (c *Counts) changesOf(key string) *atomic.Uint64 {
 
 // NewCache returns a Cache for a handle of the limiter.
 func (c *Counts) NewCache(key string) *Cache {
-	return &Cache{clock: c.Clock, changes: c.changesOf(key), grants: c.grantsOf(key)}
+	return &Cache{changes: c.changesOf(key), grants: c.grantsOf(key)}
 }
 
 // grantsOf returns the limiter's count, which is kept for as long as a Cache is.

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -27,7 +26,6 @@ func AskAgain(wait time.Duration) time.Duration {
 
 // Cache is what one handle remembers. A nil Cache remembers nothing.
 type Cache struct {
-	clock   *clock.Clock
 	changes *atomic.Uint64 // of the limiter through its Client
 	grants  *grants        // likewise
 	tries   slot           // that permits are refused
@@ -71,7 +69,7 @@ func (c *Cache) since(s *slot, before Moment) bool {
 
 // valid reports whether the refusal still holds.
 func (c *Cache) valid(s *slot, a *refusal) bool {
-	return a != nil && c.since(s, a.before) && c.clock.Since(a.sent) < a.lasts
+	return a != nil && c.since(s, a.before) && time.Since(a.sent) < a.lasts
 }
 
 // find returns the refusal that answers a request, nil if there is none.
@@ -95,7 +93,7 @@ func (c *Cache) Decision(permits int64) (d limit.Decision, ok bool) {
 	if a == nil {
 		return limit.Decision{}, false
 	}
-	d, age := a.decision, c.clock.Since(a.sent)
+	d, age := a.decision, time.Since(a.sent)
 	d.RetryAfter = max(1, d.RetryAfter-age)
 	d.ResetAfter = max(1, d.ResetAfter-age)
 	return d, true

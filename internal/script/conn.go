@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -36,7 +35,6 @@ type Conn struct {
 	shard   func(key string) (*redis.Client, error)                      // of a Ring; else nil
 	stays   bool                                                         // the client does not follow keys to other servers
 	timeout time.Duration
-	clock   *clock.Clock
 
 	known    atomic.Bool   // the client knows which master has which slot
 	mu       sync.Mutex    // guards what follows
@@ -47,7 +45,7 @@ type Conn struct {
 
 // NewConn returns a Conn on rdb whose calls are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
-	c := &Conn{rdb: rdb, timeout: timeout, clock: clock.Of(rdb)}
+	c := &Conn{rdb: rdb, timeout: timeout}
 	if CheckClient(rdb) != nil {
 		return c // it sends nothing
 	}
@@ -86,9 +84,6 @@ func CheckClient(rdb Redis) error {
 
 // Timeout returns how long a call may go unanswered.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
-
-// Clock returns the clock for the server's times. Timeouts use the machine's.
-func (c *Conn) Clock() *clock.Clock { return c.clock }
 
 // AttemptTimeout is the time of an attempt that can be repeated: two more fit in a call's time.
 func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
