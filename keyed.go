@@ -157,7 +157,7 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	if !known {
 		l = k.client.RateLimiter(k.prefix+key, k.opts...)
 		l.facts.Observed = k.prefix
-		if err := cmp.Or(k.err, k.checkKey(key, l.keys.Config)); err != nil {
+		if err := cmp.Or(k.err, k.checkKey(key, l.facts.Config)); err != nil {
 			l.facts.Err = errors.Join(err, l.facts.Err)
 			return l
 		}

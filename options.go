@@ -214,7 +214,7 @@ func (l *RateLimiter) checkLease() error {
 // meanwhile.
 func WithRefusalCache() LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
-		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)
+		l.facts.Refusals = l.client.engine.NewRefusals(l.facts.Config)
 		return nil
 	})
 }

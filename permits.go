@@ -207,7 +207,7 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 			switch {
 			case other == nil:
 				owners[key] = l
-			case other.keys.Config == l.keys.Config:
+			case other.facts.Config == l.facts.Config:
 				return l.blame(fmt.Errorf("%w: the limiter is given twice; ask it for the sum of the permits", ErrInvalidConfig))
 			case other != l:
 				return l.blame(fmt.Errorf("%w: %q is a key of the limiter %q too", ErrInvalidConfig, key, other.facts.Name))
@@ -217,7 +217,7 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 	if len(limiters) == 1 {
 		return nil // the server reports it
 	}
-	first := limiters[0].keys.Config
+	first := limiters[0].facts.Config
 	for _, l := range limiters {
 		for _, key := range l.facts.Keys.Names() {
 			if script.HashTag(key) == script.HashTag(first) {
@@ -229,7 +229,7 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 			}
 			return l.blame(fmt.Errorf("%w: %q and %q have no hash tag in common, so that a cluster would keep them apart: "+
 				"begin the names of all with the same word in braces, as in \"{shop}:second\" and \"{shop}:hour\"",
-				ErrUnsupported, first, l.keys.Config))
+				ErrUnsupported, first, l.facts.Config))
 		}
 	}
 	return nil

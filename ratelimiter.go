@@ -46,17 +46,6 @@ type Client struct {
 	prefixes observe.Prefixes
 }
 
-func init() {
-	engine.Of = func(client any) *engine.Engine {
-		c, _ := client.(*Client)
-		return c.engine
-	}
-	engine.OfHandle = func(limiter any) (*engine.Engine, *engine.Limiter) {
-		l, _ := limiter.(*RateLimiter)
-		return l.client.engine, &l.facts
-	}
-}
-
 // New returns a Client whose limiters are in rdb. It does no I/O. Close does not close rdb.
 func New(rdb Redis, opts ...Option) *Client {
 	c := &Client{
@@ -104,13 +93,13 @@ var begun atomic.Int64
 // line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	l := &RateLimiter{client: c, policy: c.policy}
+	l.handle = c.engine.NewHandle(&l.facts)
 	l.facts.Name, l.facts.Observed, l.facts.Err = name, name, c.err
 	mapped := c.mapper(name)
 	if name == "" || mapped == "" {
 		l.facts.Err = errors.Join(l.facts.Err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
 	}
-	l.keys = redisson.KeysOf(mapped, c.id)
-	l.facts.Config, l.facts.Keys = l.keys.Config, script.KeysOf(l.keys.List()...)
+	l.facts.Config, l.facts.Keys = mapped, script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
 	l.facts.Err = errors.Join(l.facts.Err, l.apply(opts), l.checkLease())
 	return l
 }
@@ -127,13 +116,16 @@ func (c *Client) Close(ctx context.Context) error {
 // its interval as its rate says, to all programs that share it together, including Redisson's. Make a
 // handle with [Client.RateLimiter]. It is safe for concurrent use and needs no closing.
 type RateLimiter struct {
+	handle
+
 	client *Client
 	facts  engine.Limiter
-	keys   redisson.Keys
 
 	policy *outage.Policy // the Client's, unless an option says otherwise
 	known  rate
 }
+
+type handle = engine.Handle // an alias, so that the field has no exported name
 
 func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
 	for _, opt := range opts {

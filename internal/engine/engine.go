@@ -165,27 +165,3 @@ func (e *Engine) Granted(key string) {
 		}
 	}
 }
-
-// Of returns the Engine of a Client of the root package, for tests of internals. The root sets it.
-var Of func(client any) *Engine
-
-// OfHandle returns the Engine of a RateLimiter of the root package and its Limiter, for packages that
-// inspect limiters. The root sets it.
-var OfHandle func(limiter any) (*Engine, *Limiter)
-
-// Queues returns how many limiters have a queue.
-func (e *Engine) Queues() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.queues)
-}
-
-// Active returns how many calls and how much background work is under way.
-func (e *Engine) Active() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.active
-}
-
-// Identities returns the source of the Engine's members.
-func (e *Engine) Identities() *redisson.Identities { return e.ids }

@@ -339,8 +339,7 @@ func (q *queue) answer(b *batch, place int, a answer, o outcome) {
 		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
 	case r.Settled:
 		member := b.grants([]share{{place, a.Taken}}, 0, o)[0].member
-		s := &settlement{engine: q.engine, limiter: r.limiter, member: member, permits: a.Taken, sent: b.sent, granted: time.Now()}
-		a.Settle = s.settle
+		a.Settle = q.engine.Settler(r.limiter, member, a.Taken, b.sent, time.Now())
 	}
 	r.answer, r.State = a, lane.Answered
 }

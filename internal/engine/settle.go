@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -27,6 +26,13 @@ type settlement struct {
 
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
+}
+
+// Settler returns the [outage.Answer.Settle] of a grant with a member of its own, asked for at sent and answered
+// at granted.
+func (e *Engine) Settler(l *Limiter, member []byte, permits int64, sent, granted time.Time) func(context.Context, int64, func(error)) error {
+	s := &settlement{engine: e, limiter: l, member: member, permits: permits, sent: sent, granted: granted}
+	return s.settle
 }
 
 // settle settles the grant and then calls then with the result. It goes on in the background if ctx
@@ -112,15 +118,6 @@ func (s *settlement) run(ctx context.Context, start time.Time, used int64) error
 		return err
 	}
 	return fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
-}
-
-// SettleMember settles a grant of that age as if its member were a reservation for the permits in it,
-// for tests of internals.
-func (e *Engine) SettleMember(ctx context.Context, l *Limiter, member []byte, age time.Duration, used int64) error {
-	at := time.Now().Add(-age)
-	permits := int64(binary.LittleEndian.Uint32(member[len(member)-4:]))
-	s := &settlement{engine: e, limiter: l, member: member, permits: permits, sent: at, granted: at}
-	return s.settle(ctx, used, func(error) {})
 }
 
 func (s *settlement) arguments(used int64) script.Arguments {

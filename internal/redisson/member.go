@@ -44,9 +44,6 @@ func NewIdentities(layout codec.Layout) *Identities {
 // client's too.
 func (i *Identities) Skip() { i.calls.Add(mathrand.Uint64N(1 << numberBits(i.layout))) }
 
-// Follow makes the ids continue another client's, for tests of ids that collide.
-func (i *Identities) Follow(other *Identities) { i.calls.Store(other.calls.Load()) }
-
 // numberBits is how many low bits of the counter stand in the id's last three
 // bytes, the lowest first.
 func numberBits(layout codec.Layout) int {

@@ -17,9 +17,9 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -82,8 +82,7 @@ var uses = map[string]func(context.Context, damaged) error{
 	},
 	"Rename": operation("Rename"),
 	"Settle": func(ctx context.Context, d damaged) error {
-		e, facts := engine.OfHandle(d.limiter)
-		if err := e.SettleMember(ctx, facts, []byte("\x10a member's 16 id\x01\x00\x00\x00"), time.Minute, 3); err != nil {
+		if err := model.Settle(ctx, d.limiter, "\x10a member's 16 id\x01\x00\x00\x00", 1, time.Minute, 3); err != nil {
 			return fmt.Errorf("%q: %w", d.limiter.Name(), err)
 		}
 		return nil

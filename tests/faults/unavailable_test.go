@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -242,8 +241,7 @@ func TestAPanicBesideOthers(t *testing.T) {
 				require.NoError(t, q.ask(t.Context(), "{good}"))
 				assert.Less(t, time.Since(start), 100*time.Millisecond)
 				synctest.Wait()
-				assert.Zero(t, engine.Of(q.client).Queues())
-				require.NoError(t, q.client.Close(t.Context()))
+				limitertest.CheckIdle(t, q.client)
 				assert.EqualValues(t, 1, q.rdb.Exists(t.Context(), "{bad}").Val())
 			})
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -175,12 +175,16 @@ type scripted struct {
 	l      *rratelimiter.RateLimiter
 	n      int
 	before func(cmd redis.Cmder) error
+
+	ids   map[uint32]uint32 // those on the wire, by those that the Client has drawn
+	ahead uint32            // of what it draws
+	next  *uint32           // what its next id is on the wire; nil if that is as far ahead
 }
 
 // newScripted returns another Client of the play's limiter, and its way to Redis.
 func newScripted(p *play) *scripted {
 	p.Helper()
-	z := &scripted{Redis: p.rdb}
+	z := &scripted{Redis: p.rdb, ids: make(map[uint32]uint32)}
 	z.client = limitertest.NewClient(p, z, p.options(p.version)...)
 	z.l = z.client.RateLimiter(p.l.Name())
 	return z
@@ -188,6 +192,13 @@ func newScripted(p *play) *scripted {
 
 func (z *scripted) Process(ctx context.Context, cmd redis.Cmder) error {
 	z.n++
+	if isScript(cmd, lua.Acquire) || isScript(cmd, lua.SettleReservation) {
+		for i, word := range cmd.Args() {
+			if member, ok := word.([]byte); ok && len(member) == sizeB {
+				cmd.Args()[i] = z.onWire(member)
+			}
+		}
+	}
 	if z.before != nil {
 		if err := z.before(cmd); err != nil {
 			cmd.SetErr(err)
@@ -204,9 +215,44 @@ func isScript(cmd redis.Cmder, s *lua.Script) bool {
 // errLost stands for an answer that got lost.
 var errLost = errors.New("EOF of the wire")
 
-// follow has the ids of one Client be those of another.
-func follow(client, other *rratelimiter.Client) {
-	engine.Of(client).Identities().Follow(engine.Of(other).Identities())
+const (
+	sizeB  = 8                // bytes of a member of layout B
+	bitsB  = 22               // of a Client's counter, in the last three bytes of the id; above them, the first
+	wholeB = 1<<(8+bitsB) - 1 // the counter
+)
+
+// numberB returns the counter in a member of layout B, or in its id.
+func numberB(member []byte) uint32 {
+	return uint32(member[0])<<bitsB | uint32(member[1]) | uint32(member[2])<<8 | uint32(member[3])<<16
+}
+
+// member returns one that stands for that many permits.
+func (p *play) member(permits uint32) codec.Member {
+	p.Helper()
+	all := members(p, p.rdb, p.keys().Permits)
+	i := slices.IndexFunc(all, func(m codec.Member) bool { return m.Permits == permits })
+	require.GreaterOrEqual(p, i, 0)
+	return all[i]
+}
+
+// meet has the Client draw ids from that of a member on.
+func (z *scripted) meet(member codec.Member) {
+	number := numberB(member.ID)
+	z.next = &number
+}
+
+// onWire returns what a member is on the wire, in all attempts of its call.
+func (z *scripted) onWire(member []byte) []byte {
+	drawn := numberB(member)
+	number, known := z.ids[drawn]
+	if !known {
+		if z.next != nil {
+			z.ahead, z.next = *z.next-drawn, nil
+		}
+		number = (drawn + z.ahead) & wholeB
+		z.ids[drawn] = number
+	}
+	return append([]byte{byte(number >> bitsB), byte(number), byte(number >> 8), byte(number >> 16 & (1<<(bitsB-16) - 1))}, member[4:]...)
 }
 
 // Two clients whose counters meet.
@@ -214,18 +260,20 @@ func TestClientsWhoseShortIdsMeet(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(100_000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
 		z := newScripted(p)
-		follow(z.client, p.client)
 		for range 10 {
 			granted, _ := p.atOnce(300, 1)
 			require.EqualValues(p, 300, granted)
 		}
+		z.meet(p.member(1))
 		limitertest.MustAcquire(p, z.l, 1)
+		assert.Nil(p, z.next, "their counters have met")
 		r := limitertest.Reserve(p, z.l, 1)
-		follow(z.client, p.client)
 		for range 20 {
 			limitertest.MustAcquire(p, p.l, 5)
 		}
+		z.meet(p.member(5))
 		require.NoError(p, r.Settle(p.Context(), 6), "what it charges has an id of its own")
+		assert.Nil(p, z.next, "their counters have met")
 		assert.EqualValues(p, 100_000-10*300-1-20*5-6, limitertest.Available(p, p.l))
 		require.NoError(p, z.client.Close(p.Context()))
 		assert.Less(p, z.n, 20)
@@ -236,8 +284,7 @@ func TestClientsWhoseShortIdsMeet(t *testing.T) {
 func TestAnIdThatAnotherClientsRepeatHad(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(1000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
-		z := newScripted(p)
-		follow(p.client, z.client)
+		y, z := newScripted(p), newScripted(p)
 		z.before = func(cmd redis.Cmder) error {
 			if cmd.Name() != "evalsha" {
 				return nil
@@ -247,7 +294,11 @@ func TestAnIdThatAnotherClientsRepeatHad(t *testing.T) {
 			return errLost
 		}
 		limitertest.MustAcquire(p, z.l, 1)
-	}, take(2)}}.perform(t)
+		require.True(p, p.rdb.HExists(p.Context(), p.l.Name(), "answered").Val(), "the repeat decided")
+		y.meet(p.member(1))
+		limitertest.MustAcquire(p, y.l, 2)
+		assert.Nil(p, y.next, "their counters have met")
+	}}}.perform(t)
 }
 
 // Migrate between a lost answer and its repeat, by the same Client.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -219,9 +218,7 @@ func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 		var rows []redis.Z
 		now := limitertest.ServerNow(p, p.rdb)
 		for i := range 9000 {
-			m := engine.Of(p.client).Identities().NextIn(nil, codec.LayoutB, 1)
-			m[4] = 1
-			rows = append(rows, redis.Z{Score: float64(now + int64(i%2)), Member: string(m)})
+			rows = append(rows, redis.Z{Score: float64(now + int64(i%2)), Member: limitertest.NewMember(p, codec.LayoutB, 1)})
 		}
 		require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, rows...).Err())
 	}, putValue(20_000), // a Redisson that found the value gone made a full one

@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -40,10 +39,13 @@ func NewHandle(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Limite
 	return NewClient(t, rdb).RateLimiter(redistest.Name(t), opts...)
 }
 
-// Waiting returns how many requests for the limiter have gathered or are in line, for
-// tests that want them in one batch.
-func Waiting(client *rratelimiter.Client, limiter string) int {
-	return engine.Of(client).Waiting(limiter)
+// CheckIdle closes a Client, and checks that it had nothing to wait for: no call, caller, lease or
+// background work is left.
+func CheckIdle(t testing.TB, client *rratelimiter.Client) {
+	t.Helper()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	assert.NoError(t, client.Close(ended), "something is under way")
 }
 
 // NewLimiter is NewHandle with a rate set.

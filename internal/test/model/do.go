@@ -43,9 +43,7 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 	case "release":
 		return Says("done", l.Release(ctx, n))
 	case "settle":
-		e, facts := engine.OfHandle(l)
-		member := redisson.WithPermits([]byte(op.Row.Member), n)
-		return Says("done", e.SettleMember(ctx, facts, member, time.Duration(max(0, -op.Row.At))*time.Millisecond, op.Used))
+		return Says("done", Settle(ctx, l, string(op.Row.Member), n, time.Duration(max(0, -op.Row.At))*time.Millisecond, op.Used))
 	case "availablePermits":
 		return Says(l.AvailablePermits(ctx))
 	case "trySetRate":
@@ -74,6 +72,13 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says("done", l.Rename(ctx, op.To[0]))
 	}
 	panic("no operation: " + op.Do)
+}
+
+// Settle settles a grant of that age as if its member were a reservation for that many permits.
+func Settle(ctx context.Context, l *rratelimiter.RateLimiter, member string, permits int64, age time.Duration, used int64) error {
+	e, facts := engine.OfHandle(l)
+	at := time.Now().Add(-age)
+	return e.Settler(facts, redisson.WithPermits([]byte(member), permits), permits, at, at)(ctx, used, func(error) {})
 }
 
 // acquire takes permits of the limiters of a "wait".
