@@ -168,16 +168,25 @@ end
 
 -- The decision. Free permits that are found when there are too few may change it.
 local taken, refused, _, own = walk_requests(requests, rate, found or state.free, found)
-local rows = {}
-if not found and (refused[1] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
+local rows, each = {}, single and not up_to and requests.members
+if not found and (refused[1] or each and each[2] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
 --- @include "own"
-  -- If the request came twice, the first has taken what is missing: its member is one of the newest.
-  local newest = redis.call('ZSCORE', permits_key, ARGV[1]) and {ARGV[1]} or redis.call('ZRANGE', permits_key, '-8', '-1')
-  for _, row in ipairs(newest) do
-    if #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1] and is_own(permits_key, row, now) then
-      found = permits_of(row)
-      taken, refused, _, own = walk_requests(requests, rate, found, true)
+  -- If the request came twice, the first has taken what is missing. A request's own member is known by
+  -- its name, one for all by its id: it is one of the newest.
+  local seen = each or redis.call('ZSCORE', permits_key, ARGV[1]) and {ARGV[1]} or redis.call('ZRANGE', permits_key, '-8', '-1')
+  for _, row in ipairs(seen) do
+    local known
+    if each then
+      known = redis.call('ZSCORE', permits_key, row)
+    else
+      known = #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1]
     end
+    if known and is_own(permits_key, row, now) then
+      found = (found or 0) + permits_of(row)
+    end
+  end
+  if found then
+    taken, refused, _, own = walk_requests(requests, rate, found, true)
   end
 end
 if (refused[1] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
