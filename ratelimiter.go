@@ -74,7 +74,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
 	c.began = strconv.FormatInt(time.Now().UnixMicro()+begun.Add(1), 10)
 	c.guard = outage.NewGuard()
-	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow, Host: c.engine}
+	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow}
 	if c.name != "" {
 		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})
 	}

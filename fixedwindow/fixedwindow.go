@@ -143,7 +143,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 			// If the server's clock has gone back, a later window can have the same end.
 			return nil
 		}
-		_, err := script.Once(ctx, l.lanes, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
+		_, err := l.lanes.Once(ctx, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
 		return explain(err, keys)
 	}
 	return v, err

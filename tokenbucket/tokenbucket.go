@@ -203,7 +203,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 		before := left
 		left += permits
 		mu.Unlock()
-		_, err := script.Once(ctx, l.lanes, lua.TokenBucketGiveBack, keys,
+		_, err := l.lanes.Once(ctx, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
 			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
 		return explain(err, keys.Names())

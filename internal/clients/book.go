@@ -10,21 +10,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Host is the owner of a Book.
-type Host struct {
-	Begin  func() error    // counts background work in; an error says that there must be no more
-	End    func()          // counts it out
-	Failed func(err error) // the name could not be noted; called once until it is
-}
-
 // Book keeps the name of one Client noted in Redis while the Client is used, in the
 // background: no one waits for it. A nil Book notes nothing.
 type Book struct {
-	to    script.Runner
-	host  Host
-	entry string
-	ctx   context.Context // of attempts; ends soon after Stop
-	stop  context.CancelFunc
+	note   func(ctx context.Context, c *script.Call, done func(error))
+	failed func(err error)
+	entry  string
+	ctx    context.Context // of attempts; ends soon after Stop
+	stop   context.CancelFunc
 
 	made  time.Time
 	next  atomic.Int64 // from when a use has the name noted, as time since made
@@ -39,13 +32,14 @@ const (
 	grace = 100 * time.Millisecond
 )
 
-// NewBook returns a Book for a Client.
-func NewBook(to script.Runner, c Client, host Host) *Book {
+// NewBook returns a Book for a Client. note makes a call in the background, and then calls done; failed is
+// told why the name could not be noted, once until it is.
+func NewBook(c Client, note func(ctx context.Context, c *script.Call, done func(error)), failed func(err error)) *Book {
 	entry, err := json.Marshal(c)
 	if err != nil {
 		panic(err) // three strings
 	}
-	b := &Book{to: to, host: host, entry: string(entry), made: time.Now()}
+	b := &Book{note: note, failed: failed, entry: string(entry), made: time.Now()}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
 }
@@ -56,17 +50,11 @@ func (b *Book) Used(at time.Time) {
 		return
 	}
 	now, next := at.Sub(b.made), b.next.Load()
-	if int64(now) < next || !b.next.CompareAndSwap(next, int64(now+renewal)) || b.host.Begin() != nil {
+	if int64(now) < next || !b.next.CompareAndSwap(next, int64(now+renewal)) {
 		return
 	}
-	go func() {
-		defer b.host.End()
-		_, err := b.to.Run(b.ctx, &script.Call{
-			Script: lua.NoteClient, Keys: script.KeysOf(Key), Args: script.Constant{b.entry, life.Milliseconds()},
-			Repeat: true,
-		})
-		b.noted(err)
-	}()
+	args := script.Constant{b.entry, life.Milliseconds()}
+	b.note(b.ctx, &script.Call{Script: lua.NoteClient, Keys: script.KeysOf(Key), Args: args, Repeat: true}, b.noted)
 }
 
 // Stop ends the attempt under way after a moment: a program that ends at once should
@@ -84,7 +72,7 @@ func (b *Book) noted(err error) {
 	}
 	before := time.Duration(b.pause.Load())
 	if before == 0 {
-		b.host.Failed(err)
+		b.failed(err)
 	}
 	pause := min(max(firstPause, 2*before), renewal)
 	b.pause.Store(int64(pause))

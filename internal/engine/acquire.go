@@ -54,11 +54,11 @@ func leastOf(q outage.Question) int64 {
 // server decides.
 func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func() bool) {
 	return e.lanes.Breaker(ctx, l.Config), func() bool {
-		if e.Begin() != nil {
+		if e.begin() != nil {
 			return true // closed: no one asks any more
 		}
-		defer e.End()
-		return script.Answers(e.lanes, l.Keys, "SET")
+		defer e.end()
+		return e.lanes.Answers(l.Keys, "SET")
 	}
 }
 

@@ -37,10 +37,10 @@ func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, writes
 	if err := cmp.Or(l.Err, ctx.Err()); err != nil {
 		return nil, err
 	}
-	if err := e.Begin(); err != nil {
+	if err := e.begin(); err != nil {
 		return nil, err
 	}
-	defer e.End()
+	defer e.end()
 	reply, err := f()
 	if err == nil {
 		return reply, nil

@@ -57,9 +57,21 @@ func (e *Engine) AwaitReplicas(count int, wait time.Duration) {
 
 // NoteName keeps the Client's name written in Redis while the Client is used.
 func (e *Engine) NoteName(c clients.Client) {
-	e.book = clients.NewBook(e.lanes, c, clients.Host{Begin: e.Begin, End: e.End, Failed: func(err error) {
+	e.book = clients.NewBook(c, e.inBackground, func(err error) {
 		e.observer.Happened(limit.Event{Kind: limit.NameNotNoted, Err: err})
-	}})
+	})
+}
+
+// inBackground makes a call for which no caller waits, and then calls done, unless the Engine is closed.
+func (e *Engine) inBackground(ctx context.Context, c *script.Call, done func(error)) {
+	if e.begin() != nil {
+		return
+	}
+	go func() {
+		defer e.end()
+		_, err := e.lanes.Run(ctx, c)
+		done(err)
+	}()
 }
 
 // New returns an Engine whose calls to rdb are answered within timeout. The observer, which may be
@@ -103,8 +115,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 }
 
-// Begin counts a call in; End counts it out.
-func (e *Engine) Begin() error {
+// begin counts a call in; end counts it out.
+func (e *Engine) begin() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -114,8 +126,8 @@ func (e *Engine) Begin() error {
 	return nil
 }
 
-// End ends what Begin began.
-func (e *Engine) End() {
+// end ends what begin began.
+func (e *Engine) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.endLocked(1)

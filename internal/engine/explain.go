@@ -75,7 +75,7 @@ func (e *Engine) explainType(keys []string, err error) (number int64, _ error) {
 	defer cancel()
 	for i, key := range keys {
 		part := i % keysEach
-		got, readErr := script.Read(ctx, e.lanes, lua.Command, script.KeysOf(key), "TYPE")
+		got, readErr := e.lanes.Read(ctx, lua.Command, script.KeysOf(key), "TYPE")
 		if readErr == nil && got != want[part] && got != "none" {
 			return int64(i/keysEach + 1), fmt.Errorf("%w: key %q: %s is of type %v, not %s; remove the key", limit.ErrCorrupt, key, fields[part], got, want[part])
 		}

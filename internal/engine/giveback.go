@@ -55,14 +55,14 @@ func (q *queue) undo(one grant) func(context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := e.Begin(); err != nil {
+		if err := e.begin(); err != nil {
 			return err
 		}
 		// A give-back of the same member may be under way, and this call's time begins after it.
 		late := time.After(e.conn.Timeout() + time.Millisecond)
 		done := make(chan error, 1)
 		q.returnGrant(ctx, one, func(err error) {
-			defer e.End()
+			defer e.end()
 			e.freed(q.config)
 			if err = script.Outage(err); errors.Is(err, limit.ErrUnknownOutcome) || err != nil && ctx.Err() != nil {
 				e.givenUp(q, one.permits, err)

@@ -45,7 +45,7 @@ func (g *Queues) Fail(q outage.Question, err error) error {
 
 // Server returns the breaker of the key's server.
 func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
-	return g.lanes.Breaker(ctx, q.Key), func() bool { return script.Answers(g.lanes, script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
+	return g.lanes.Breaker(ctx, q.Key), func() bool { return g.lanes.Answers(script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
 }
 
 // Limiters returns the one of the key.
@@ -176,6 +176,6 @@ func (g *Queues) reset(ctx context.Context, key string) error {
 	if second := g.rule.Second; second != "" {
 		keys = append(keys, key+second)
 	}
-	_, err := script.Once(ctx, g.lanes, lua.Delete, script.KeysOf(keys...))
+	_, err := g.lanes.Once(ctx, lua.Delete, script.KeysOf(keys...))
 	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))
 }

@@ -2,12 +2,14 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // maxErrands is how many errands one flight takes, so that they delay the decisions
@@ -28,8 +30,27 @@ type errand struct {
 	seen  bool // an attempt was to be made
 }
 
+// Once runs a script. It is not repeated once it may have run: the error is then script.ErrLost, with its
+// cause.
+func (l *Lanes) Once(ctx context.Context, s *lua.Script, keys *script.Keys, args ...any) (any, error) {
+	return l.Run(ctx, &script.Call{Script: s, Keys: keys, Args: script.Constant(args)})
+}
+
+// Read runs a script that changes nothing that matters.
+func (l *Lanes) Read(ctx context.Context, s *lua.Script, keys *script.Keys, args ...any) (any, error) {
+	return l.Run(ctx, &script.Call{Script: s, Keys: keys, Repeat: true, Reads: true, Args: script.Constant(args)})
+}
+
+// Answers reports whether the server of a limiter's keys decides at all. write is the command by
+// which decisions write, SET or ZADD: a server may answer reads and refuse that command.
+func (l *Lanes) Answers(keys *script.Keys, write string) bool {
+	_, err := l.Read(context.Background(), lua.Probe, keys, write)
+	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
+}
+
 // Run makes a call, with all its attempts, and returns the script's answer. It returns early if ctx
-// ends or the time for an answer is over. The lane then keeps the call but stops sending it.
+// ends or the time for an answer is over: a call that was not sent is then not sent. One that was sent goes on,
+// and the error says that it may have run.
 func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

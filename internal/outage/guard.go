@@ -53,6 +53,7 @@ type Guard struct {
 	locals    *local.Limiter
 	closed    chan struct{}
 	close     func()
+	waiting   sync.RWMutex // each caller who waits has a part of it
 }
 
 // NewGuard returns a Guard that has granted nothing.
@@ -83,11 +84,27 @@ func (g *Guard) AddUncharged(of Account, n int64, interval time.Duration) {
 // for; they are no longer.
 func (g *Guard) TakeUncharged(of Account, n int64) (taken int64) { return g.uncharged.GiveBack(of, n) }
 
-// Close ends all waits, and those to come.
-func (g *Guard) Close() { g.close() }
+// Close ends all waits, and those to come. It returns when no caller waits.
+func (g *Guard) Close() {
+	g.close()
+	g.waiting.Lock()
+	defer g.waiting.Unlock()
+}
+
+// ended returns limit.ErrClosed once the Guard is closed.
+func (g *Guard) ended() error {
+	select {
+	case <-g.closed:
+		return limit.ErrClosed
+	default:
+		return nil
+	}
+}
 
 // wait returns after d, when ctx ends, or with limit.ErrClosed.
 func (g *Guard) wait(ctx context.Context, d time.Duration) error {
+	g.waiting.RLock()
+	defer g.waiting.RUnlock()
 	select {
 	case <-time.After(d):
 		return nil

@@ -12,13 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Host is the program that callers wait in.
-type Host interface {
-	Closed() error
-	Begin() error // counts a caller in
-	End()
-}
-
 // Policy is what answers callers: Redis, and while it does not decide Fallback or what Failure says.
 type Policy struct {
 	Guard    *Guard // nil if there is no Failure, and nothing counts what is not charged
@@ -26,7 +19,6 @@ type Policy struct {
 	Failure  *limit.Failure                                  // nil: errors stay errors
 	Fallback func(context.Context, Question) (Answer, error) // takes the place of Failure; nil: none
 	Shadow   bool                                            // limiters only watch
-	Host     Host                                            // nil if no caller waits longer than for an answer
 	Outer    Watcher                                         // the middleware that callers come through, if it has an observer
 }
 
@@ -176,10 +168,8 @@ func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, erro
 func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, error) {
 	start, timeout := time.Now(), q.Timeout
 	for {
-		if p.Host != nil {
-			if err := p.Host.Closed(); err != nil {
-				return Answer{}, err
-			}
+		if err := p.Guard.ended(); err != nil {
+			return Answer{}, err
 		}
 		a, undecided, err := p.ask(ctx, of, q)
 		if !undecided {
@@ -310,12 +300,6 @@ func (p *Policy) pause(ctx context.Context, wait time.Duration, start time.Time,
 			return false, nil
 		}
 		wait = min(wait, left)
-	}
-	if p.Host != nil {
-		if err := p.Host.Begin(); err != nil {
-			return false, err
-		}
-		defer p.Host.End()
 	}
 	err = p.Guard.wait(ctx, wait)
 	return err == nil, err

@@ -68,8 +68,7 @@ type ArgumentsFunc func(all []any, a Attempt) []any
 // Append calls f.
 func (f ArgumentsFunc) Append(all []any, a Attempt) []any { return f(all, a) }
 
-// Call is a script call with its attempts. A [Runner] runs it: Begin, Next and Ended, until it is
-// done.
+// Call is a script call with its attempts: Begin, Next and Ended, until it is done.
 type Call struct {
 	Script *lua.Script
 	Keys   *Keys
@@ -119,12 +118,6 @@ const (
 	// refused however often it is made.
 	patientBackoff = 128 * time.Millisecond
 )
-
-// Runner runs calls. If ctx ends, a call that was not sent is not sent. One that was sent goes on, and
-// the error says that it may have run.
-type Runner interface {
-	Run(ctx context.Context, c *Call) (any, error)
-}
 
 // Begin says that an attempt is made now, and returns when it must have ended.
 func (c *Call) Begin(to *Conn) time.Time {

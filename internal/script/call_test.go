@@ -197,9 +197,9 @@ func TestOnceAndRead(t *testing.T) {
 		conn := newConn(rdb)
 		do := func(ctx context.Context, reads bool, key string, words ...any) (any, error) {
 			if reads {
-				return script.Read(ctx, conn, lua.Command, script.KeysOf(key), words...)
+				return conn.Read(ctx, lua.Command, script.KeysOf(key), words...)
 			}
-			return script.Once(ctx, conn, lua.Command, script.KeysOf(key), words...)
+			return conn.Once(ctx, lua.Command, script.KeysOf(key), words...)
 		}
 		incr := func(ctx context.Context, reads bool) (any, error) { return do(ctx, reads, "n", "INCR") }
 

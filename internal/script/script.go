@@ -8,12 +8,8 @@ package script
 
 import (
 	"context"
-	"errors"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Keys are the keys of a script call, made once for many calls.
@@ -46,24 +42,6 @@ func (k *Keys) Names() []string { return k.names }
 
 // Words returns the keys as words of a command.
 func (k *Keys) Words() []any { return k.args[1:] }
-
-// Once runs a script. It is not repeated once it may have run: the error is then ErrLost, with its
-// cause.
-func Once(ctx context.Context, to Runner, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return to.Run(ctx, &Call{Script: s, Keys: keys, Args: Constant(args)})
-}
-
-// Read runs a script that changes nothing that matters.
-func Read(ctx context.Context, to Runner, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return to.Run(ctx, &Call{Script: s, Keys: keys, Repeat: true, Reads: true, Args: Constant(args)})
-}
-
-// Answers reports whether the server of a limiter's keys decides at all. write is the command by
-// which decisions write, SET or ZADD: a server may answer reads and refuse that command.
-func Answers(to Runner, keys *Keys, write string) bool {
-	_, err := Read(context.Background(), to, lua.Probe, keys, write)
-	return !errors.Is(Outage(err), limit.ErrUnavailable)
-}
 
 // Command is a command that go-redis does not repeat.
 type Command struct{ *redis.Cmd }

@@ -96,25 +96,25 @@ func meets(faults ...error) func(attempt int) error {
 
 // calls are the ways to call incr: what may run once only, what may be repeated, and
 // what reads.
-var calls = map[string]func(ctx context.Context, on script.Runner) (any, error){
-	"once": func(ctx context.Context, on script.Runner) (any, error) {
-		return script.Once(ctx, on, incr, script.KeysOf("key"))
+var calls = map[string]func(ctx context.Context, on *lane.Lanes) (any, error){
+	"once": func(ctx context.Context, on *lane.Lanes) (any, error) {
+		return on.Once(ctx, incr, script.KeysOf("key"))
 	},
-	"repeat": func(ctx context.Context, on script.Runner) (any, error) {
+	"repeat": func(ctx context.Context, on *lane.Lanes) (any, error) {
 		return repeatOn(ctx, on, time.Time{}, func(all []any, _ script.Attempt) []any { return all })
 	},
-	"read": func(ctx context.Context, on script.Runner) (any, error) {
-		return script.Read(ctx, on, incr, script.KeysOf("key"))
+	"read": func(ctx context.Context, on *lane.Lanes) (any, error) {
+		return on.Read(ctx, incr, script.KeysOf("key"))
 	},
 }
 
-func newConn(rdb script.Redis) script.Runner { return runner(rdb, script.DefaultTimeout) }
+func newConn(rdb script.Redis) *lane.Lanes { return runner(rdb, script.DefaultTimeout) }
 
-func runner(rdb script.Redis, timeout time.Duration) script.Runner {
+func runner(rdb script.Redis, timeout time.Duration) *lane.Lanes {
 	return lane.New(script.NewConn(rdb, timeout), nil)
 }
 
-func repeatOn(ctx context.Context, to script.Runner, since time.Time, args script.ArgumentsFunc) (any, error) {
+func repeatOn(ctx context.Context, to *lane.Lanes, since time.Time, args script.ArgumentsFunc) (any, error) {
 	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Since: since}
 	return to.Run(ctx, &call)
 }
@@ -128,7 +128,7 @@ func TestNoScript(t *testing.T) {
 		w := &wire{}
 		rdb.AddHook(redistest.Hook(w.do))
 		for i := int64(1); i <= 3; i++ {
-			reply, err := script.Once(t.Context(), newConn(rdb), own, script.KeysOf(key), "a\x00\xff")
+			reply, err := newConn(rdb).Once(t.Context(), own, script.KeysOf(key), "a\x00\xff")
 			require.NoError(t, err)
 			assert.Equal(t, []any{key, i, "a\x00\xff"}, reply)
 		}
@@ -155,7 +155,7 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 	}
 	for name, send := range map[string]func(rdb redis.UniversalClient, key string) error{
 		"alone": func(rdb redis.UniversalClient, key string) error {
-			_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf(key))
+			_, err := newConn(rdb).Once(t.Context(), incr, script.KeysOf(key))
 			return err
 		},
 		"in a pipeline":           pipelined(),

@@ -373,7 +373,7 @@ func newProbe(t *testing.T, s *redistest.Server) func(want bool, why string) {
 		for _, key := range []string{"none", "string", "log", "orders"} {
 			for write, conn := range conns {
 				wg.Go(func() {
-					assert.Equal(t, want, script.Answers(lane.New(conn, nil), script.KeysOf(key), write), "%s: %s of %s", why, write, key)
+					assert.Equal(t, want, lane.New(conn, nil).Answers(script.KeysOf(key), write), "%s: %s of %s", why, write, key)
 				})
 			}
 		}
