@@ -49,8 +49,8 @@ func (l *Lanes) Answers(keys *script.Keys, write string) bool {
 }
 
 // Run makes a call, with all its attempts, and returns the script's answer. It returns early if ctx
-// ends or the time for an answer is over: a call that was not sent is then not sent. One that was sent goes on,
-// and the error says that it may have run.
+// ends or the time for an answer is over: a call that was not sent never is. The lane keeps one that was sent,
+// but makes no more attempts, and the error says that it may have run.
 func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

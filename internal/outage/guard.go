@@ -88,7 +88,7 @@ func (g *Guard) TakeUncharged(of Account, n int64) (taken int64) { return g.unch
 func (g *Guard) Close() {
 	g.close()
 	g.waiting.Lock()
-	defer g.waiting.Unlock()
+	g.waiting.Unlock() //nolint:gocritic,staticcheck // nothing is done under it
 }
 
 // ended returns limit.ErrClosed once the Guard is closed.
