@@ -27,10 +27,10 @@
 --- @include "unpack"
 
 --- @include "limiter"
--- The config's field "released" lists the last calls and their answers: "call=answer;" each, the newest
--- first, the call in hex.
-local list, name = redis.call('HGET', KEYS[1], 'released') or '', hex(ARGV[5])
-local word, given = string.match(list, name .. '=(%l*)(%d+);')
+-- The config's field "released" is the last call, in hex, and its answer: "call=answer;". More than 64
+-- bytes would make Redis keep the hash in eight times the memory.
+local name = hex(ARGV[5])
+local word, given = string.match(redis.call('HGET', KEYS[1], 'released') or '', name .. '=(%l*)(%d+);')
 if given then
   return word == '' and tonumber(given) or {'again', word, tonumber(given)}
 end
@@ -89,6 +89,5 @@ if free > config.rate or rest == 0 and not state.window then
 end
 move(value_key, state.free, free)
 word = left > 0 and rest > out and (own and #emptied < 128 and 'search' or 'again') or ''
-list = name .. '=' .. word .. digits(left) .. ';' .. string.sub(list, 1, 512)
-redis.call('HSET', KEYS[1], 'released', string.match(list, '^.*;'))
+redis.call('HSET', KEYS[1], 'released', name .. '=' .. word .. digits(left) .. ';')
 return word == '' and left or {'again', word, left}

@@ -22,14 +22,16 @@ type line struct {
 	count       int
 	interval    time.Duration // the limiter's; 0 before the first refusal
 	dueAt       time.Time     // when the next pass begins; zero: at once
-	asked       time.Time     // when the last request was sent whose answer counts
+	answered    time.Time     // when the last answer came
+	cost        time.Duration // of the last pass: see join
 
 	pass    int
-	asking  bool // a pass is under way
-	strict  bool // it ends with the first refusal
-	blocked bool // there was one
-	nudged  bool // permits may have become free since it began
-	unmixed bool // requests with other defaults can't share a call: the limiter had gone
+	asking  bool          // a pass is under way
+	strict  bool          // it ends with the first refusal
+	blocked bool          // there was one
+	nudged  bool          // permits may have become free since it began
+	joined  time.Duration // a caller joined since: how young its answer may be to do; 0: none
+	unmixed bool          // requests with other defaults can't share a call: the limiter had gone
 
 	observer *observe.Observer // receives how many wait
 
@@ -110,21 +112,29 @@ func (l *line) tell(r *request, more int) {
 	}
 }
 
-// join puts a request in the line that was not sent yet. If what the line knows is older than fresh, it
+// join puts a request in the line that was not sent yet. If the last answer is older than fresh, the line
 // asks, the first in line first. A request is sent at once if it needs less than was refused to those
 // before it, and these must no longer hold it up.
 func (l *line) join(r *request, fresh time.Duration) {
 	l.insert(r)
-	switch due := l.asked.Add(fresh); {
+	fresh = max(fresh, l.cost)
+	switch due := l.answered.Add(fresh); {
 	case l.asksForAll(r.since) && r.Permits < l.smallest:
 		l.dueAt = time.Time{}
 	case l.asking:
-		l.nudged = l.nudged || due.Before(r.since)
+		l.joined = fresh
 	case due.Before(l.dueAt):
 		l.dueAt = due
 	}
 	l.dueToAskAll()
 }
+
+// The cost of a pass, so that callers who join a long line make it ask the more seldom: a program and its
+// server spend a small part of their time on it.
+const (
+	costOfRequest = 10 * time.Microsecond
+	costOfRun     = 100 * time.Microsecond // of equal requests
+)
 
 // enter puts a request in the line that has just been refused.
 func (l *line) enter(r *request, a answer, interval time.Duration, now time.Time) {
@@ -132,9 +142,7 @@ func (l *line) enter(r *request, a answer, interval time.Duration, now time.Time
 	l.interval = interval
 	due := now.Add(refusal.AskAgain(a.RetryAfter))
 	l.alive = a.alive()
-	if a.sent.After(l.asked) {
-		l.asked = a.sent
-	}
+	l.answered = now
 	switch {
 	case l.asking:
 		r.pass = l.pass
@@ -209,7 +217,7 @@ func (l *line) fill(now time.Time, add func(r *request, inLine bool) bool) {
 		l.asking, l.strict = true, !l.asksForAll(now)
 		l.blocked, l.nudged = false, false
 		l.wait, l.smallest, l.alive = 0, math.MaxInt64, time.Time{}
-		l.asked = now
+		l.cost, l.joined = 0, 0
 	}
 	for r := range l.all() {
 		if r.pass == l.pass {
@@ -250,6 +258,7 @@ func (l *line) note(r *request, a answer) {
 // settle says that a batch of a pass has its answers. At the end of the pass it refuses requests
 // whose time is over, and sets when the next begins.
 func (l *line) settle(now time.Time) {
+	l.answered = now
 	if !l.blocked {
 		for r := range l.all() {
 			if r.pass != l.pass {
@@ -265,6 +274,9 @@ func (l *line) settle(now time.Time) {
 		}
 	}
 	l.dueAt = now.Add(refusal.AskAgain(l.wait))
+	if due := now.Add(max(l.joined, l.cost)); l.joined > 0 && due.Before(l.dueAt) {
+		l.dueAt = due
+	}
 	l.dueToLive()
 	if l.nudged {
 		l.dueAt = time.Time{}

@@ -195,6 +195,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 		b.filling = true
 		q.line.fill(now, b.add)
 		b.reserved, b.filling = 0, false
+		q.line.cost += time.Duration(len(b.requests))*costOfRequest + time.Duration(len(b.Runs()))*costOfRun
 		b.pass = len(b.requests) > 0
 		if !b.pass {
 			q.line.settle(now) // the requests left to ask for have gone
