@@ -99,10 +99,12 @@ func (b *batch) add(r *request, inLine bool) bool {
 	case !b.accepts(r):
 		return false
 	}
-	rules := b.rules
-	rules.Merge = rules.Merge && !r.Settled
+	own, most := ownMembers(b.rules) || r.Settled && !b.rules.KeepsNoMembers(), lane.MaxRequests
+	if own {
+		most = maxMembers
+	}
 	switch {
-	case mixed && b.queue.line.unmixed, len(b.requests) >= maxRequests(rules), b.Sum+r.Permits > maxPermits:
+	case mixed && b.queue.line.unmixed, len(b.requests) >= most, b.Sum+r.Permits > maxPermits:
 		return false
 	case r.UpTo:
 		if !b.AddUpTo(r.Permits) {
@@ -114,7 +116,10 @@ func (b *batch) add(r *request, inLine bool) bool {
 	if b.mixed = mixed; mixed {
 		b.fallback = ""
 	}
-	b.rules, b.settled, b.upToAlone = rules, b.settled || r.Settled, r.UpTo && ownMembers(rules)
+	if r.Settled {
+		b.settled, b.rules.Merge = true, false
+	}
+	b.upToAlone = r.UpTo && own
 	b.requests = append(b.requests, r)
 	b.figures = b.figures || r.Figures
 	return true

@@ -127,25 +127,13 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	for _, r := range b.runs {
 		var wait time.Duration
 		asked := false
-		refuse := func(a *Answer) {
-			if !asked && len(waits) > 0 {
-				wait = script.Millis(max(waits[0], -waits[0]))
-				waits = waits[1:]
-			}
-			asked = true
-			a.Decision.RetryAfter = wait
-		}
 		for range r.requests() {
 			a := Answer{Decision: limit.Decision{Limit: o.Limit, ResetAfter: o.Reset}}
+			refused := false
 			switch {
 			case r.UpTo:
 				a.Taken = min(left, r.Count)
-				if a.Taken < r.Count {
-					refuse(&a)
-				}
-				if a.Taken > 0 {
-					a.Decision.RetryAfter = 0
-				}
+				refused = a.Taken < r.Count
 			case r.Permits <= left && (!r.InLine || !blocked):
 				a.Taken = r.Permits
 			case r.Permits > o.Limit && o.Limit > 0:
@@ -154,8 +142,16 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 				a.Unasked = !asked
 				a.Decision.RetryAfter = wait
 			default:
-				refuse(&a)
-				blocked = blocked || r.InLine
+				refused, blocked = true, blocked || r.InLine
+			}
+			if refused && !asked {
+				asked = true
+				if len(waits) > 0 {
+					wait, waits = script.Millis(max(waits[0], -waits[0])), waits[1:]
+				}
+			}
+			if refused && a.Taken == 0 {
+				a.Decision.RetryAfter = wait
 			}
 			left -= a.Taken
 			free -= a.Taken
