@@ -90,8 +90,16 @@ func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, wait
 	return granted, known
 }
 
-// decide asks for permits, and reports the answer to the observer.
+// decide asks for permits, and reports the answer to the observer. Without options that need more it
+// asks Redis and no more.
 func (l *RateLimiter) decide(ctx context.Context, q outage.Question) (outage.Answer, error) {
+	if l.facts.Lease == nil && l.facts.Refusals == nil && !q.Settled && !q.Undo && l.policy.Plain() {
+		if err := l.checkPermits(ctx, q.Permits); err != nil {
+			return outage.Answer{}, l.fail(q.Call, err)
+		}
+		a, err := l.client.engine.Acquire(ctx, &l.facts, q)
+		return a, l.fail(q.Call, err)
+	}
 	return l.policy.Decide(ctx, (*asker)(l), q)
 }
 

@@ -102,6 +102,11 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 		}
 	}()
 	for !p.told.Load() {
+		if !hurry && p.wave != &p.own && ctx.Done() == nil {
+			<-p.wave.done // a plain receive costs a third of a select
+			p.waitAlone()
+			continue
+		}
 		if timer == nil && (hurry || p.wave == &p.own) {
 			timer = l.timerFor(time.Until(look))
 			expired = timer.C

@@ -61,6 +61,11 @@ func (p *Policy) Account(limiter string) Account {
 	return a
 }
 
+// Plain reports whether the policy leaves all to Redis, and reports nothing.
+func (p *Policy) Plain() bool {
+	return p.Failure == nil && p.Fallback == nil && !p.Shadow && !p.Observer.Watches()
+}
+
 // Decide answers a question and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, error) {
 	if !p.Observer.Watches() && !p.Shadow {
