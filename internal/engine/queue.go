@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -193,4 +194,17 @@ func (q *queue) close() {
 	q.gathered = nil
 	q.endLeases()
 	q.next(time.Now())
+}
+
+// Waiting returns how many requests for the limiter of that config key are gathered or in line.
+func (e *Engine) Waiting(key string) int {
+	n := 0
+	e.visit(key, func(q *queue) {
+		for _, r := range slices.AppendSeq(slices.Clone(q.gathered), q.line.all()) {
+			if r.State == lane.Gathered {
+				n++
+			}
+		}
+	})
+	return n
 }

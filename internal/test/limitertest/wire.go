@@ -3,11 +3,7 @@ package limitertest
 import (
 	"context"
 	"errors"
-	"regexp"
-	"runtime/pprof"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -255,16 +252,14 @@ func (w *Wire) Ask(t testing.TB, requests ...Request) []int64 {
 	}
 	for i, ask := range requests {
 		wg.Go(func() {
-			pprof.Do(context.Background(), pprof.Labels(callers, w.Name()), func(context.Context) {
-				granted, err := ask(w)
-				if !errors.Is(err, context.Canceled) {
-					assert.NoError(t, err)
-				}
-				got[i] = granted
-			})
+			granted, err := ask(w)
+			if !errors.Is(err, context.Canceled) {
+				assert.NoError(t, err)
+			}
+			got[i] = granted
 		})
 		for until := time.Now().Add(time.Minute); len(requests) > 1 && w.waiting() <= i && time.Now().Before(until); {
-			time.Sleep(time.Millisecond)
+			time.Sleep(100 * time.Microsecond)
 		}
 	}
 	open()
@@ -272,24 +267,10 @@ func (w *Wire) Ask(t testing.TB, requests ...Request) []int64 {
 	return got
 }
 
-// callers is the label of goroutines that Ask starts.
-const callers = "callers of"
-
-// profiled matches how many goroutines a record of a profile is about, their labels and their stack.
-var profiled = regexp.MustCompile(`(?m)^(\d+) @.*\n((?:#.*\n)+)`)
-
-// waiting returns how many callers of Ask wait for an answer, their requests sent or not.
+// waiting returns how many requests for the limiter have gathered or are in line.
 func (w *Wire) waiting() int {
-	var profile strings.Builder
-	_ = pprof.Lookup("goroutine").WriteTo(&profile, 1)
-	waiting := 0
-	for _, record := range profiled.FindAllStringSubmatch(profile.String(), -1) {
-		if strings.Contains(record[2], strconv.Quote(callers)+":"+strconv.Quote(w.Name())) && strings.Contains(record[2], "lane.(*Pending).Await") {
-			n, _ := strconv.Atoi(record[1])
-			waiting += n
-		}
-	}
-	return waiting
+	e, facts := engine.OfHandle(w.RateLimiter)
+	return e.Waiting(facts.Config)
 }
 
 // Sum returns the sum of permits.
