@@ -77,9 +77,10 @@ func (b *batch) free() {
 	batches.Put(b)
 }
 
-// maxRequests is how many requests one script call may decide.
-func maxRequests(r redisson.Rules) int {
-	if ownMembers(r) {
+// maxRequests is how many requests one script call may decide. own says that each gets a member of its
+// own.
+func maxRequests(own bool) int {
+	if own {
 		return maxMembers
 	}
 	return lane.MaxRequests
@@ -99,12 +100,9 @@ func (b *batch) add(r *request, inLine bool) bool {
 	case !b.accepts(r):
 		return false
 	}
-	own, most := ownMembers(b.rules) || r.Settled && !b.rules.KeepsNoMembers(), lane.MaxRequests
-	if own {
-		most = maxMembers
-	}
+	own := ownMembers(b.rules) || r.Settled && !b.rules.KeepsNoMembers()
 	switch {
-	case mixed && b.queue.line.unmixed, len(b.requests) >= most, b.Sum+r.Permits > maxPermits:
+	case mixed && b.queue.line.unmixed, len(b.requests) >= maxRequests(own), b.Sum+r.Permits > maxPermits:
 		return false
 	case r.UpTo:
 		if !b.AddUpTo(r.Permits) {

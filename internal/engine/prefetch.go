@@ -30,7 +30,7 @@ func (q *queue) prefetch(b *batch, now time.Time) prefetch {
 	}
 	permits, figures := l.Lease.Ask(b.Sum, now)
 	permits = min(permits, maxPermits-b.Sum)
-	if permits > 0 && (len(b.requests) == maxRequests(b.rules) || !b.AddUpTo(permits)) {
+	if permits > 0 && (len(b.requests) == maxRequests(ownMembers(b.rules)) || !b.AddUpTo(permits)) {
 		permits = 0
 	}
 	b.figures = b.figures || figures || permits > 0 // for the next lease's size
