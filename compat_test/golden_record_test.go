@@ -196,7 +196,12 @@ func (r *recorder) operate(who *actor, on string, op model.Op) {
 		op.Rate = &without
 	}
 	s := step{On: on, Who: who.name, Op: op}
-	r.stepAside(s)
+	passed := r.stepAside(s)
+	if s.Row != nil {
+		row := *s.Row
+		row.At -= passed
+		s.Row = &row
+	}
 	out, err := r.play(r.t, s, r.h)
 	if errors.Is(err, errBetweenTicks) {
 		return
@@ -246,10 +251,11 @@ func (r *recorder) pass(on string, ms int64) {
 }
 
 // stepAside lets time pass until nothing ends at the moment of the step, and
-// nothing that it may date to now is as old as something else.
-func (r *recorder) stepAside(s step) {
+// nothing that it may date to now is as old as something else. It returns for how many ms the
+// step's own limiter has.
+func (r *recorder) stepAside(s step) (passed int64) {
 	if r.drawer.still {
-		return
+		return 0
 	}
 	for _, on := range s.involved() {
 		intervals := []int64{r.h.states[on].Interval()}
@@ -258,8 +264,12 @@ func (r *recorder) stepAside(s step) {
 		}
 		for r.h.states[on].OnEdge(0, intervals...) {
 			r.pass(on, r.tick)
+			if on == s.On {
+				passed += r.tick
+			}
 		}
 	}
+	return passed
 }
 
 // lose has a part of a limiter get lost.
