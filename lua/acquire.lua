@@ -43,8 +43,8 @@
 --      it has the default of a program that began later
 --      waits: for each run with a refused request, except those behind
 --      another in the line and those above the rate: the ms until it could
---      pass; negative if it is at least so long. It is no longer than the limiter
---      lives, but one of up to 64 s by itself below 0 may be
+--      pass, or at least so long if many members are in use. It is no longer than the
+--      limiter lives, but one of up to 64 s by itself below 0 may be
 --   'again', token   the call must be repeated; nothing was granted
 --   'taken'   another call has the same id; nothing was granted
 --   'keys'   the limiter is not of type Overall: all five are needed; nothing was granted

@@ -18,8 +18,7 @@
 --   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time
 --      in ms, 0 for none, and if its state was repaired -1 less that; then of
 --      limiters that refused them, none if they were granted: which one of those in
---      KEYS, from 1; the ms until it could grant them, negative if it is at least
---      so long
+--      KEYS, from 1; the ms until it could grant them, as for acquire
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'default', number, rate, ...   as for acquire, of the limiter of that number
 --   'again', token   the call must be repeated; nothing was granted

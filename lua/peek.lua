@@ -96,7 +96,6 @@ local answer, left = figures_of(config, seen, taken, nil, ends, now)
 if taken == 0 then
   append_waits(config, answer, {permits}, rows, left, now, ends)
   -- A row that is dated ahead counts from now on.
-  local longest = math.max(1, interval)
-  answer[#answer] = math.max(-longest, math.min(longest, answer[#answer]))
+  answer[#answer] = math.min(math.max(1, interval), answer[#answer])
 end
 return answer

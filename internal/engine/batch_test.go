@@ -159,7 +159,7 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 	}
 	// 5 of 8 are free: the first 3 fits, the second blocks the 4, 9 exceeds the
 	// rate, both 5 are refused, 1 fits, 2 is refused.
-	answers := tell(b, outcome{Outcome: lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, Waits: []int64{10, -20, 30}}})
+	answers := tell(b, outcome{Outcome: lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, Waits: []int64{10, 20, 30}}})
 	type row struct {
 		granted, inLine bool
 		after           time.Duration

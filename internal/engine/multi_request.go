@@ -289,7 +289,7 @@ func (m *multiRequest) parse(reply any) (v verdict, err error) {
 		v.keeps = append(v.keeps, script.Millis(keep))
 	}
 	for refusal := range slices.Chunk(numbers[all:], 3) {
-		v.wait = max(v.wait, script.Millis(max(refusal[1], -refusal[1])))
+		v.wait = max(v.wait, script.Millis(refusal[1]))
 		if l := m.one(refusal[0]); l != nil && l.auditDue(m.sent) {
 			l.auditDone(time.Now(), script.Millis(refusal[2]))
 		}

@@ -54,7 +54,7 @@ func (b *batch) plan(o outcome, err error, now time.Time) {
 	}
 	a.Ahead = o.Taken - a.Callers
 	if last := len(o.Waits) - 1; last >= 0 { // the wait of the permits ahead, if they were refused
-		a.Wait = script.Millis(max(o.Waits[last], -o.Waits[last]))
+		a.Wait = script.Millis(o.Waits[last])
 	}
 	b.ahead.limiter.Lease.Answered(a)
 }

@@ -107,7 +107,7 @@ func (b *Batch) Args(all []any) []any {
 type Outcome struct {
 	Limit, Free, Taken int64 // Free: before the batch
 	Reset              time.Duration
-	Waits              []int64 // ms, for each refused run that has one; below 0 if it is at least so long
+	Waits              []int64 // ms, for each refused run that has one
 }
 
 // Answer is the answer to one request.
@@ -147,7 +147,7 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 			if refused && !asked {
 				asked = true
 				if len(waits) > 0 {
-					wait, waits = script.Millis(max(waits[0], -waits[0])), waits[1:]
+					wait, waits = script.Millis(waits[0]), waits[1:]
 				}
 			}
 			if refused && a.Taken == 0 {

@@ -2,10 +2,10 @@
 
 -- Appends to an answer, for each refused size in order, the ms until so many permits
 -- are free, if no one takes or releases any: until enough of the rows, which are the
--- oldest, have run out, if left are free now. It is negative if more rows are in use
--- than these, and the interval if there are none: by then all is free. ends is nil or
--- the ms until a window ends, which frees all. No wait is longer than the limiter lives,
--- if requests don't keep it alive.
+-- oldest, have run out, if left are free now. If these rows are not enough and more are in
+-- use, it is at least so long; it is the interval if there are none: by then all is free.
+-- ends is nil or the ms until a window ends, which frees all. No wait is longer than the
+-- limiter lives, if requests don't keep it alive.
 local function append_waits(config, answer, refused, rows, left, now, ends)
   rows = ends and {} or rows
   local life = config.keep > 0 and -1 or redis.call('PTTL', KEYS[config.at + 1])
@@ -29,11 +29,8 @@ local function append_waits(config, answer, refused, rows, left, now, ends)
     local row = rows[low] or rows[257]
     if row then
       wait = math.max(1, tonumber(redis.call('ZSCORE', config.permits_key, row)) + config.interval - now)
-      if low > #sums then
-        wait = -wait
-      end
     end
-    if life >= 0 and math.abs(wait) > life then
+    if life >= 0 and wait > life then
       wait = math.max(1, life)
     end
     answer[#answer + 1] = wait
