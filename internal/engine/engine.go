@@ -6,8 +6,6 @@ package engine
 import (
 	"context"
 	"hash/maphash"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,13 +36,14 @@ type Engine struct {
 	book     *clients.Book // nil if the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
-	mu           sync.Mutex                // locked last, after a queue's
+	mu           sync.Mutex                // of what follows, and of all queues and their requests
 	queues       map[string]*queue         // by config key, while in use or while a lease lives
 	last         *queue                    // the last that was removed: a lone caller comes again and again
 	lastReported map[limit.Event]time.Time // of events that are not reported again and again
-	active       int                       // calls and background work under way
+	active       int                       // calls and background work that no queue counts
 	closed       bool
-	idle         chan struct{} // closed when closed and nothing is active
+	over         bool          // closed, and nothing is under way
+	idle         chan struct{} // closed when it is over
 }
 
 // AwaitReplicas makes grants count only once replicas have them. An answer may then come later by
@@ -89,18 +88,14 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.book.Stop()
 	defer e.refusals.Forget()
 	e.mu.Lock()
-	var queues []*queue
 	if !e.closed {
 		e.closed = true
-		if e.active == 0 {
-			close(e.idle)
+		for _, q := range e.queues {
+			q.close()
+			q.tidy()
 		}
-		queues = slices.Collect(maps.Values(e.queues))
 	}
-	e.mu.Unlock()
-	for _, q := range queues {
-		q.close()
-	}
+	e.unlock()
 	defer e.lanes.Close()
 	select {
 	case <-e.idle:
@@ -129,15 +124,17 @@ func (e *Engine) begin() error {
 // end ends what begin began.
 func (e *Engine) end() {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.endLocked(1)
+	defer e.unlock()
+	e.active--
 }
 
-func (e *Engine) endLocked(n int) {
-	e.active -= n
-	if e.closed && e.active == 0 {
+// unlock gives up the lock after calls or queues may have ended.
+func (e *Engine) unlock() {
+	if e.closed && !e.over && e.active+len(e.queues) == 0 {
+		e.over = true
 		close(e.idle)
 	}
+	e.mu.Unlock()
 }
 
 // Closed returns limit.ErrClosed once the Engine is closed.

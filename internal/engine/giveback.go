@@ -16,10 +16,10 @@ import (
 
 // giveBack returns unwanted grants, beside the limiter's other calls but before jobs: a Release would
 // count them among its own. If it fails, the permits come back an interval after they were granted.
-// back is closed when all is done. q.mu is held.
+// back is closed when all is done.
 func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 	done := make(chan struct{})
-	q.engine.stay(q)
+	q.users++
 	q.returns++
 	left := len(grants)
 	for _, one := range grants {
@@ -27,16 +27,15 @@ func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 			if err != nil {
 				q.engine.givenUp(q, one.permits, err)
 			}
-			q.mu.Lock()
+			q.engine.mu.Lock()
+			defer q.unlock()
 			if left--; left > 0 {
-				q.mu.Unlock()
 				return
 			}
+			q.users--
 			q.returns--
 			close(done)
 			q.nudge()
-			q.mu.Unlock()
-			q.engine.leave(q)
 		})
 	}
 	return done
@@ -59,23 +58,25 @@ func (q *queue) undo(one grant) func(context.Context) error {
 			return err
 		}
 		// A give-back of the same member may be under way, and this call's time begins after it.
-		late := time.After(e.conn.Timeout() + time.Millisecond)
-		done := make(chan error, 1)
+		late := time.Now().Add(e.conn.Timeout() + time.Millisecond)
+		done := make(chan struct{})
+		var failed error
 		q.returnGrant(ctx, one, func(err error) {
 			defer e.end()
 			e.freed(q.config)
 			if err = script.Outage(err); errors.Is(err, limit.ErrUnknownOutcome) || err != nil && ctx.Err() != nil {
 				e.givenUp(q, one.permits, err)
 			}
-			done <- err
+			failed = err
+			close(done)
 		})
-		select {
-		case err := <-done:
-			return e.explain(q.keys.Names(), err)
-		case <-ctx.Done():
-			return underWay(ctx.Err())
-		case <-late:
+		switch err := lane.Wait(ctx, done, late); {
+		case err == nil:
+			return e.explain(q.keys.Names(), failed)
+		case errors.Is(err, lane.ErrLate):
 			return lane.NoAnswer(e.conn.Timeout(), true)
+		default:
+			return underWay(err)
 		}
 	}
 }

@@ -2,25 +2,25 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // jobs are exclusive: releases and migrations must not run beside requests of the limiter whose outcome
 // is in doubt. A job waits until everything under way is finished, and holds back what gathers
-// meanwhile. After it requests come next. A queue's lock guards its jobs.
+// meanwhile. After it requests come next. The Engine's lock guards them.
 type jobs struct {
 	waiting      []*job
-	running      bool                       // one is running
-	requestsNext bool                       // no requests followed the last one yet
-	behind       map[chan struct{}]struct{} // waiting requests of several limiters; closed when the job is done
+	running      bool     // one is running
+	requestsNext bool     // no requests followed the last one yet
+	behind       []func() // what waits for them and must then count itself in as under way
 }
 
-// job is work that runs alone.
+// job is work that runs alone. It uses its queue until it is done.
 type job struct {
 	run     func(ctx context.Context, t *job) error
 	release bool // releases permits, of several callers at once
@@ -38,55 +38,45 @@ type job struct {
 // runJob runs t while no request of the limiter is under way, and returns its error. If ctx ends
 // before it starts, it does not run.
 func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
-	q, err := e.enter(ctx, l, nil)
+	q, err := e.lock(ctx, l)
 	if err != nil {
 		return err
 	}
-	defer e.leave(q)
-	permits := t.permits
+	permits, since := t.permits, t.since
 	t.ctx = context.WithoutCancel(ctx)
-	since := t.since
-	q.mu.Lock()
-	if q.closed {
-		q.mu.Unlock()
-		return limit.ErrClosed
-	}
-	t.queue = q
-	t = q.jobs.join(t)
+	t = q.join(t)
 	q.next(time.Now())
-	q.mu.Unlock()
+	q.unlock()
 
 	timeout := e.conn.Timeout()
-	late := time.After(time.Until(since.Add(timeout)))
-	for {
-		select {
-		case <-t.done:
-			return t.err
-		case <-ctx.Done():
-			if q.leaveJob(t, permits) {
-				return ctx.Err()
-			}
-			select {
-			case <-t.done:
-				return t.err
-			default:
-				return underWay(ctx.Err())
-			}
-		case <-late:
-			if q.leaveJob(t, permits) {
-				return lane.NoAnswer(timeout, false)
-			}
-			if t.since.After(since) && !t.heard.Load() {
-				return lane.NoAnswer(timeout, true) // the job has the time of callers who came later
-			}
+	err = lane.Wait(ctx, t.done, since.Add(timeout))
+	switch late := errors.Is(err, lane.ErrLate); {
+	case err == nil:
+	case q.leaveJob(t, permits):
+		if late {
+			err = lane.NoAnswer(timeout, false)
 		}
+		return err
+	case late && t.since.After(since) && !t.heard.Load():
+		return lane.NoAnswer(timeout, true) // the job has the time of callers who came later
+	case late:
+		err = lane.Wait(ctx, t.done, time.Time{})
+	}
+	if err == nil {
+		return t.err
+	}
+	select {
+	case <-t.done:
+		return t.err
+	default:
+		return underWay(err)
 	}
 }
 
 // join adds a job, or merges it into another, and returns the resulting job.
-func (s *jobs) join(t *job) *job {
+func (q *queue) join(t *job) *job {
 	if t.release {
-		for _, other := range s.waiting {
+		for _, other := range q.jobs.waiting {
 			if other.release && other.permits+t.permits <= maxRate {
 				other.permits += t.permits
 				other.callers++
@@ -95,15 +85,16 @@ func (s *jobs) join(t *job) *job {
 			}
 		}
 	}
-	t.done, t.callers = make(chan struct{}), 1
-	s.waiting = append(s.waiting, t)
+	q.users++
+	t.queue, t.done, t.callers = q, make(chan struct{}), 1
+	q.jobs.waiting = append(q.jobs.waiting, t)
 	return t
 }
 
 // leaveJob takes a caller's part out of a job, unless that has begun.
 func (q *queue) leaveJob(t *job, permits int64) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.unlock()
 	if t.sent {
 		return false
 	}
@@ -117,6 +108,7 @@ func (q *queue) leaveJob(t *job, permits int64) bool {
 		return true // it has started, and will do nothing
 	}
 	q.jobs.waiting = slices.Delete(q.jobs.waiting, i, i+1)
+	q.users--
 	if !q.jobsAhead() {
 		q.admit()
 	}
@@ -137,14 +129,13 @@ func (q *queue) startJob(now time.Time) bool {
 	t := s.waiting[0]
 	s.waiting = slices.Delete(s.waiting, 0, 1)
 	s.running = true
-	q.engine.stay(q)
 	go func() {
-		defer q.engine.leave(q)
 		err := q.engine.explain(q.keys.Names(), t.run(t.ctx, t))
-		q.mu.Lock()
-		defer q.mu.Unlock()
+		q.engine.mu.Lock()
+		defer q.unlock()
 		t.err = err
 		close(t.done)
+		q.users--
 		s.running, s.requestsNext = false, true
 		q.admit()
 		q.next(time.Now())
@@ -154,58 +145,32 @@ func (q *queue) startJob(now time.Time) bool {
 
 // begin records that the first call of a job is being sent, unless all its callers have gone.
 func (t *job) begin() bool {
-	t.queue.mu.Lock()
-	defer t.queue.mu.Unlock()
+	t.queue.engine.mu.Lock()
+	defer t.queue.engine.mu.Unlock()
 	t.sent = t.callers > 0
 	return t.sent
 }
 
-// jobsAhead reports whether a request of several limiters that comes now waits for a job.
+// jobsAhead reports whether what comes now waits for a job.
 func (q *queue) jobsAhead() bool { return len(q.jobs.waiting) > 0 || q.jobs.running }
 
-// admit lets requests begin that have waited for a job.
-func (q *queue) admit() {
-	q.calls += len(q.jobs.behind)
-	for admitted := range q.jobs.behind {
-		close(admitted)
+// behindJobs calls f once the jobs that came before are done.
+func (q *queue) behindJobs(f func()) {
+	if q.jobsAhead() {
+		q.jobs.behind = append(q.jobs.behind, f)
+		return
 	}
+	f()
+}
+
+// admit lets begin what has waited for a job.
+func (q *queue) admit() {
+	behind := q.jobs.behind
 	q.jobs.behind = nil
+	for _, f := range behind {
+		f()
+	}
 }
 
 // maxRate is the highest rate a limiter can count exactly.
 const maxRate = 1<<53 - 1
-
-// beginBehindJobs counts a try in once the jobs that came before are done. It waits for them at most
-// until end.
-func (q *queue) beginBehindJobs(ctx context.Context, start, end time.Time) error {
-	q.mu.Lock()
-	if !q.jobsAhead() {
-		q.calls++
-		q.mu.Unlock()
-		return nil
-	}
-	admitted := make(chan struct{})
-	if q.jobs.behind == nil {
-		q.jobs.behind = make(map[chan struct{}]struct{})
-	}
-	q.jobs.behind[admitted] = struct{}{}
-	q.mu.Unlock()
-	var err error
-	select {
-	case <-admitted:
-		return nil
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-time.After(time.Until(end)):
-		err = lane.NoAnswer(time.Since(start), false)
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if _, waits := q.jobs.behind[admitted]; waits {
-		delete(q.jobs.behind, admitted)
-	} else {
-		q.calls-- // it was admitted just now
-		q.next(time.Now())
-	}
-	return err
-}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -51,13 +52,11 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from
 	}
 	if late && from.Add(permits) < 0 {
 		// The lease ended in between, and these were not given back with its rest.
-		if q, err := e.enter(ctx, l, nil); err == nil {
-			q.mu.Lock()
+		if q, err := e.lock(ctx, l); err == nil {
 			q.leases.ended(from, permits)
 			q.leases.goBack(permits, from.part(permits))
 			q.next(time.Now())
-			q.mu.Unlock()
-			e.leave(q)
+			q.unlock()
 		}
 	}
 	return nil, 0
@@ -83,11 +82,11 @@ func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits
 	if err := ctx.Err(); err != nil || to.Add(permits) >= 0 {
 		return err
 	}
-	q, err := e.enter(ctx, l, nil)
+	q, err := e.lock(ctx, l)
 	if err != nil {
 		return err
 	}
-	defer e.leave(q)
+	q.unlock()
 	return q.undo(to.part(permits))(ctx)
 }
 
@@ -125,7 +124,7 @@ func (q *queue) hearBatch(b *batch, o outcome, err error) {
 }
 
 // hear updates the figures of the limiter's leases from an answer to a request that was sent when that
-// was heard. Of the permits taken, so many are taken ahead, and not charged to callers. q.mu is held.
+// was heard. Of the permits taken, so many are taken ahead, and not charged to callers.
 //
 // Requests under way together are decided in an order that is not known. What this Client's own calls
 // took is known, so the figures follow these as long as Redis' answer allows for it: of the calls
@@ -226,17 +225,16 @@ func (q *queue) endLease(l *Limiter) {
 // expire is called by the timer of a handleLease. The handle stays one of the queue's holders until
 // it has no lease.
 func (q *queue) expire(l *Limiter) {
-	q.mu.Lock()
+	q.engine.mu.Lock()
+	defer q.unlock()
 	i := slices.Index(q.leases.holders, l)
 	if i < 0 {
-		q.mu.Unlock()
 		return
 	}
 	if l.prefetched.lasts() {
 		a := l.prefetched.current.Load()
 		if left := a.Life - time.Since(a.Sent); left > 0 {
 			l.prefetched.timer.Reset(left)
-			q.mu.Unlock()
 			return
 		}
 	}
@@ -244,9 +242,8 @@ func (q *queue) expire(l *Limiter) {
 	q.leases.holders = slices.Delete(q.leases.holders, i, i+1)
 	l.prefetched.timer.Stop()
 	l.prefetched.timer = nil
+	q.users--
 	q.next(time.Now())
-	q.mu.Unlock()
-	q.engine.leave(q)
 }
 
 // endLeases ends all leases of the limiter, and keeps batches under way from making one.
@@ -275,18 +272,15 @@ func (q *queue) returnUnused() bool {
 // recall ends the leases of the limiter, and returns when their rests are given back, ctx ends, or
 // the time of the call that began at since is over.
 func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
-	ctx, cancel := context.WithDeadline(ctx, since.Add(e.conn.Timeout()))
-	defer cancel()
 	e.visit(l.Config, func(q *queue) {
+		q.users++
 		q.endLeases()
-		for q.returnUnused() && ctx.Err() == nil {
+		for late := error(nil); late == nil && q.returnUnused(); {
 			returned := q.leases.returned
-			q.mu.Unlock()
-			select {
-			case <-returned:
-			case <-ctx.Done():
-			}
-			q.mu.Lock()
+			e.mu.Unlock()
+			late = lane.Wait(ctx, returned, since.Add(e.conn.Timeout()))
+			e.mu.Lock()
 		}
+		q.users--
 	})
 }

@@ -15,7 +15,7 @@ import (
 // refusal ends the pass. After that each pass asks for all in line, so that a request that can't be served
 // does not hold up the rest. A pass may take several batches, one after another.
 //
-// A queue's lock guards its line.
+// The Engine's lock guards it.
 type line struct {
 	first, last *request // in the order in which they came
 	placed      *request // the one last put before others; nil if it has left
@@ -270,7 +270,7 @@ func (l *line) settle(now time.Time) {
 	for r := range l.all() {
 		if r.overdue(now) {
 			l.drop(r)
-			r.tell(answer{})
+			r.finish(answer{})
 		}
 	}
 	l.dueAt = now.Add(refusal.AskAgain(l.wait))

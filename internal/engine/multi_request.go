@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -29,14 +28,29 @@ type multiRequest struct {
 
 	// The try under way. If its caller leaves, there is no other.
 	lane.Pending
-	mu      sync.Mutex // guards State and Asked; locked after a queue's
-	ctx     context.Context
-	call    lane.Call
-	member  []byte
-	redo    redo
-	sent    time.Time
-	verdict verdict
-	err     error
+	ctx      context.Context
+	entering bool       // the caller begins it
+	alone    *lane.Call // the caller sends it by itself
+	call     lane.Call
+	member   []byte
+	redo     redo
+	sent     time.Time
+	verdict  verdict
+	err      error
+}
+
+// jointWaiter wakes a caller that waits for several limiters: it holds one if permits may have become free
+// since the caller asked.
+type jointWaiter chan struct{}
+
+// wakeJoint makes those ask again who wait for the limiter together with others.
+func (q *queue) wakeJoint() {
+	for w := range q.jointWaiters {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // verdict is the script's answer.
@@ -57,26 +71,28 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	m.keys = script.KeysOf(names...)
 	start := time.Now()
 	e.book.Used(start)
-	defer m.leave()
+	defer func() { m.locked(func(q *queue) { q.users-- }) }()
 	for _, l := range limiters {
-		q, err := e.enter(ctx, l, nil)
+		q, err := e.lock(ctx, l)
 		if err != nil {
 			return false, err
 		}
+		q.users++
 		m.queues = append(m.queues, q)
+		q.unlock()
 	}
 	if timeout <= 0 {
 		v, err := m.ask(ctx, start)
 		return v.granted, err
 	}
 	m.deadline = start.Add(timeout)
-	each(m.queues, func(q *queue) {
+	m.locked(func(q *queue) {
 		if q.jointWaiters == nil {
-			q.jointWaiters = make(jointWaiters)
+			q.jointWaiters = make(map[jointWaiter]struct{})
 		}
 		q.jointWaiters[m.waiter] = struct{}{}
 	})
-	defer each(m.queues, func(q *queue) { delete(q.jointWaiters, m.waiter) })
+	defer m.locked(func(q *queue) { delete(q.jointWaiters, m.waiter) })
 	for refused := false; ; refused, start = true, time.Now() {
 		select {
 		case <-m.waiter:
@@ -95,40 +111,66 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	}
 }
 
-// leave counts the caller, or a try, out at each limiter's queue.
-func (m *multiRequest) leave() {
+// locked calls f with each of the queues, under the lock.
+func (m *multiRequest) locked(f func(q *queue)) {
+	m.engine.mu.Lock()
+	defer m.engine.unlock()
 	for _, q := range m.queues {
-		m.engine.leave(q)
+		f(q)
+	}
+	for _, q := range m.queues {
+		q.tidy()
 	}
 }
 
 // ask makes one try. It returns early when ctx ends; a later grant goes back. start is when the
 // caller asked.
 func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error) {
-	end := m.engine.answerBy(start.Add(m.engine.conn.Timeout()), m.deadline)
-	if err := m.begin(ctx, start, end); err != nil {
-		return verdict{}, err
-	}
-	for _, q := range m.queues {
-		m.engine.stay(q)
-	}
-	m.Pending, m.ctx = lane.Pending{Mu: &m.mu, Asked: start, Batch: &lane.Batch{Mu: &m.mu}}, ctx
+	e := m.engine
+	end := e.answerBy(start.Add(e.conn.Timeout()), m.deadline)
+	m.Pending, m.ctx, m.alone = lane.Pending{Mu: &e.mu, Asked: start, Batch: &lane.Batch{Mu: &e.mu}}, ctx, nil
 	if !m.deadline.IsZero() {
-		m.Last = m.deadline.Add(m.engine.grace)
+		m.Last = m.deadline.Add(e.grace)
 	}
-	m.prepare()
-	to := m.queues[0].lane.Load()
-	if to.Enter() {
-		m.State = lane.Sent
-		to.Alone(ctx, &m.call, !m.deadline.IsZero())
-	} else {
-		m.Wait()
-		to.Ready(m)
+	// All tries go through queues in the same order, so that none waits for another that waits for it.
+	order := slices.Clone(m.queues)
+	slices.SortFunc(order, func(a, b *queue) int { return strings.Compare(a.config, b.config) })
+	e.mu.Lock()
+	for _, q := range m.queues {
+		q.users++
 	}
-	if answered, err := m.Await(ctx, m.engine.lanes, m, end, true); !answered {
+	m.Wait()
+	m.entering = true
+	m.begin(order)
+	m.entering = false
+	alone := m.alone
+	e.mu.Unlock()
+	if alone != nil {
+		m.queues[0].lane.Load().Alone(ctx, alone, !m.deadline.IsZero())
+	}
+	if answered, err := m.Await(ctx, e.lanes, m, end, true); !answered {
 		return verdict{}, err
 	}
 	return m.verdict, m.err
+}
+
+// begin counts a try in at those queues, which holds up their jobs until m.end, as a batch does, and
+// sends it.
+func (m *multiRequest) begin(queues []*queue) {
+	if len(queues) > 0 {
+		queues[0].behindJobs(func() {
+			queues[0].calls++
+			m.begin(queues[1:])
+		})
+		return
+	}
+	m.prepare()
+	to := m.queues[0].lane.Load()
+	if m.entering && to.Enter() {
+		m.State, m.alone = lane.Sent, &m.call
+		return
+	}
+	to.Ready(m)
 }
 
 // Progressed lets the caller of a try with several calls wait on: the server answers.
@@ -136,16 +178,13 @@ func (m *multiRequest) Progressed() { m.Batch.Progressed() }
 
 // NextCall returns the try's call, unless its caller has gone.
 func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {
-	m.mu.Lock()
-	gone := m.State == lane.Gone
-	if !gone {
-		m.State = lane.Sent
-	}
-	m.mu.Unlock()
-	if gone {
+	m.engine.mu.Lock()
+	defer m.engine.unlock()
+	if m.State == lane.Gone {
 		m.end()
 		return nil, false
 	}
+	m.State = lane.Sent
 	return &m.call, false
 }
 
@@ -194,68 +233,46 @@ func (m *multiRequest) finish(reply any, err error) {
 			l.hasCompared(m.sent)
 		}
 	}
+	short := m.call.Unreplicated()
+	m.engine.mu.Lock()
+	defer m.engine.unlock()
 	if err != nil || v.granted {
 		took := outcome{}
 		if v.granted {
 			took.Taken = m.permits
 		}
-		each(m.queues, func(q *queue) {
+		for _, q := range m.queues {
 			m.engine.Granted(q.config)
 			q.hear(took, 0, heard{})
-		})
-	}
-	unwanted, short := false, m.call.Unreplicated()
-	m.mu.Lock()
-	if v.granted && short != nil {
-		unwanted, v, err = true, verdict{}, short
-	}
-	gone := m.State == lane.Gone
-	unwanted = unwanted || v.granted && gone
-	m.verdict, m.err = v, err
-	m.Tell()
-	m.mu.Unlock()
-	if gone && errors.Is(err, limit.ErrUnknownOutcome) {
-		each(m.queues, func(q *queue) { m.engine.givenUp(q, m.permits, err) })
-	}
-	if unwanted {
-		each(m.queues, func(q *queue) { q.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
-	}
-	m.end()
-}
-
-// begin counts a try in at all its queues, which holds up their jobs until m.end, as a batch does.
-// All tries go through queues in the same order, so that none waits for another that waits for it.
-func (m *multiRequest) begin(ctx context.Context, start, end time.Time) error {
-	order := slices.Clone(m.queues)
-	slices.SortFunc(order, func(a, b *queue) int { return strings.Compare(a.config, b.config) })
-	for i, q := range order {
-		if err := q.beginBehindJobs(ctx, start, end); err != nil {
-			endOf(order[:i])
-			return err
 		}
 	}
-	return nil
+	gone := m.State == lane.Gone
+	unwanted := v.granted && (gone || short != nil)
+	if v.granted && short != nil {
+		v, err = verdict{}, short
+	}
+	m.verdict, m.err = v, err
+	for _, q := range m.queues {
+		if gone && errors.Is(err, limit.ErrUnknownOutcome) {
+			m.engine.givenUp(q, m.permits, err)
+		}
+		if unwanted {
+			q.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent})
+		}
+	}
+	m.end()
+	m.Tell()
 }
 
 // end says that a try is finished, or was not sent.
 func (m *multiRequest) end() {
-	endOf(m.queues)
-	m.leave()
-}
-
-func endOf(queues []*queue) {
-	each(queues, func(q *queue) {
+	for _, q := range m.queues {
 		q.calls--
+		q.users--
 		q.next(time.Now())
-	})
-}
-
-// each calls f with each of the queues, whose lock is held.
-func each(queues []*queue, f func(q *queue)) {
-	for _, q := range queues {
-		q.mu.Lock()
-		f(q)
-		q.mu.Unlock()
+	}
+	for _, q := range m.queues {
+		q.tidy()
 	}
 }
 
@@ -326,12 +343,12 @@ func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
 	if !more {
 		at = m.deadline
 	}
-	select {
-	case <-m.waiter:
+	switch err := lane.Wait(ctx, m.waiter, at); {
+	case err == nil:
 		return time.Now().Before(m.deadline), m.engine.Closed()
-	case <-time.After(time.Until(at)):
+	case errors.Is(err, lane.ErrLate):
 		return more, m.engine.Closed()
-	case <-ctx.Done():
-		return false, ctx.Err()
+	default:
+		return false, err
 	}
 }

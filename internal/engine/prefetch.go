@@ -13,7 +13,7 @@ import (
 // prefetch makes a batch take permits ahead if one of its callers may. Callers in line come first:
 // nothing is taken ahead while there is a line.
 func (q *queue) prefetch(b *batch, now time.Time) prefetch {
-	if !q.leases.used || q.closed || q.line.count != b.Line {
+	if !q.leases.used || q.engine.closed || q.line.count != b.Line {
 		return prefetch{}
 	}
 	var l *Limiter
@@ -81,7 +81,7 @@ func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 	l.prefetched.asking = false
 	taken, life := o.Taken-granted, l.Lease.Life()
 	left := life - now.Sub(b.sent)
-	lives := !gone && !q.closed && b.ahead.ends == q.leases.ends && left > 0
+	lives := !gone && !q.engine.closed && b.ahead.ends == q.leases.ends && left > 0
 	if taken > 0 && !lives {
 		l.Lease.Unused(taken)
 	}
@@ -106,7 +106,7 @@ func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 		l.Refusals.Note(1, b.sent, l.Refusals.Granted(b.ahead.before), d, answer{sent: b.sent, keep: o.keep}.alive())
 	}
 	if l.prefetched.timer == nil {
-		q.engine.stay(q)
+		q.users++
 		q.leases.holders = append(q.leases.holders, l)
 		l.prefetched.timer = time.AfterFunc(left, func() { q.expire(l) })
 	}
@@ -125,13 +125,13 @@ func (q *queue) serveFromLease(l *Limiter) {
 			break
 		}
 		q.line.drop(r)
-		r.Tell()
+		r.finish(r.answer)
 	}
 	q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool {
 		if !lent(r) {
 			return false
 		}
-		r.Tell()
+		r.finish(r.answer)
 		return true
 	})
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,24 +16,22 @@ import (
 const maxCalls = 24
 
 // queue is the requests of one limiter: those gathered for the next flight, the line of those that
-// were refused and wait, and exclusive jobs.
+// were refused and wait, and exclusive jobs. The Engine's lock guards it.
 type queue struct {
 	engine   *Engine
 	config   string
 	keys     *script.Keys
 	observed string
 	lane     atomic.Pointer[lane.Lane] // the lane to the master that last had the limiter
-	users    int                       // guarded by engine.mu
+	users    int                       // callers and background work; the queue goes with the last
 
-	mu           sync.Mutex
-	closed       bool
 	listed       bool       // a flight will ask for what has gathered
 	wave         *lane.Wave // of that flight; nil if callers can't wait on it
 	gathered     []*request // for the next flight
 	room         [2]*request
 	left         int // how many of them their callers have left
 	calls        int // batches and requests of several limiters under way
-	returns      int // give-backs under way
+	returns      int // give-backs and settlements under way
 	line         line
 	passing      bool        // a pass of the line is under way
 	dueSince     time.Time   // since when a due pass waits for a flight; zero: none does
@@ -42,22 +39,17 @@ type queue struct {
 	timer        *time.Timer // begins the line's next pass
 	jobs         jobs
 	leases       leases
-	jointWaiters jointWaiters
+	jointWaiters map[jointWaiter]struct{} // callers that wait for the limiter together with others
 }
 
-// enter counts a caller in at the limiter's queue, with its request if it has one, and leave counts
-// it out. An unused queue is removed.
-func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*queue, error) {
+// lock locks the Engine and returns the limiter's queue, which unlock removes unless it has users by then.
+func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 	to := e.lanes.Of(ctx, l.Config)
-	if r != nil {
-		e.book.Used(r.Asked)
-	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	if e.closed {
+		e.mu.Unlock()
 		return nil, limit.ErrClosed
 	}
-	e.active++
 	q := e.queues[l.Config]
 	if q == nil {
 		if q = e.last; q == nil || q.config != l.Config {
@@ -70,50 +62,36 @@ func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*queue, err
 	if q.lane.Load() != to {
 		q.lane.Store(to)
 	}
-	q.users++
-	if r != nil {
-		r.queue, r.Mu = q, &q.mu
-	}
 	return q, nil
 }
 
-func (e *Engine) leave(q *queue) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.leaveLocked(q, 1)
+func (q *queue) unlock() {
+	q.tidy()
+	q.engine.unlock()
 }
 
-// leaveLocked counts out n. e.mu is held.
-func (e *Engine) leaveLocked(q *queue, n int) {
-	if q.users -= n; q.users == 0 {
-		delete(e.queues, q.config)
-		e.last = q
+// tidy removes the queue if no one uses it.
+func (q *queue) tidy() {
+	if q.users == 0 && q.engine.queues[q.config] == q {
+		delete(q.engine.queues, q.config)
+		q.engine.last = q
 	}
-	e.endLocked(n)
 }
 
-// stay counts in background work of a queue, for a caller that is counted in itself.
-func (e *Engine) stay(q *queue) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.active++
-	q.users++
+// leave counts out one user of the queue.
+func (q *queue) leave() {
+	q.engine.mu.Lock()
+	defer q.unlock()
+	q.users--
 }
 
-// visit calls f with the limiter's queue, whose lock is held, if there is one.
+// visit calls f with the limiter's queue, under the lock, if there is one.
 func (e *Engine) visit(key string, f func(q *queue)) {
 	e.mu.Lock()
-	q := e.queues[key]
-	if q != nil {
-		q.users++
-		e.active++
-	}
-	e.mu.Unlock()
-	if q != nil {
-		defer e.leave(q)
-		q.mu.Lock()
-		defer q.mu.Unlock()
+	defer e.unlock()
+	if q := e.queues[key]; q != nil {
 		f(q)
+		q.tidy()
 	}
 }
 
@@ -122,7 +100,7 @@ func (q *queue) held() bool {
 	return q.leases.returning() || len(q.leases.unused) > 0 || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
 }
 
-// next starts what can be done now. q.mu is held.
+// next starts what can be done now.
 func (q *queue) next(now time.Time) {
 	if q.returnUnused() || q.startJob(now) {
 		return
@@ -148,8 +126,8 @@ func (q *queue) next(now time.Time) {
 }
 
 func (q *queue) poll() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.unlock()
 	q.next(time.Now())
 }
 
@@ -162,7 +140,7 @@ func (q *queue) hasWork(now time.Time) bool {
 // end.
 func (q *queue) nudge() {
 	q.engine.refusals.Changed(q.config)
-	q.jointWaiters.wake()
+	q.wakeJoint()
 	q.freed++
 	q.line.nudge()
 	q.next(time.Now())
@@ -176,19 +154,16 @@ func (e *Engine) freed(key string) {
 
 // close fails all requests that are not under way, and gives leases back.
 func (q *queue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-	q.jointWaiters.wake()
+	q.wakeJoint()
 	for r := range q.line.all() {
 		if r.State == lane.Gathered {
 			q.line.drop(r)
-			r.tell(answer{err: limit.ErrClosed})
+			r.finish(answer{err: limit.ErrClosed})
 		}
 	}
 	for _, r := range q.gathered {
 		if r.State == lane.Gathered {
-			r.tell(answer{err: limit.ErrClosed})
+			r.finish(answer{err: limit.ErrClosed})
 		}
 	}
 	q.gathered = nil

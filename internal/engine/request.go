@@ -45,7 +45,6 @@ type request struct {
 	inLine     bool
 	pass       int  // the line's pass in which it was last sent
 	refused    bool // it was refused, and waits
-	byBatch    bool // its batch counts its caller out
 	answer     answer
 }
 
@@ -65,10 +64,10 @@ func newRequest(ctx context.Context, l *Limiter, q outage.Question) *request {
 	return r
 }
 
-// tell gives the caller its answer before its batch does, if it was sent.
-func (r *request) tell(a answer) {
+// finish gives the caller an answer that is not its batch's, and counts it out.
+func (r *request) finish(a answer) {
 	r.answer = a
-	r.byBatch = r.byBatch || r.State == lane.Sent
+	r.queue.users--
 	r.Tell()
 }
 

@@ -14,14 +14,14 @@ import (
 // request asks for permits.
 func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (answer, error) {
 	r := newRequest(ctx, l, ask)
-	q, err := e.enter(ctx, l, r)
+	e.book.Used(r.Asked)
+	q, err := e.lock(ctx, l)
 	if err != nil {
 		return answer{}, err
 	}
-	answered := false
-	defer func() { e.letGo(q, r, answered) }()
 	to := q.lane.Load()
 	alone := q.submit(r, to)
+	q.unlock()
 	if ask.Waits {
 		outage.Entered(ctx)
 	}
@@ -29,18 +29,20 @@ func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (
 		to.Alone(ctx, alone, !r.deadline.IsZero() || r.Within > 0)
 	}
 	a, answered := r.await(ctx)
+	if answered && !r.Waits { // the line may still know one that waits
+		*r = request{}
+		requests.Put(r)
+	}
 	return a, a.err
 }
 
 // submit adds a request. It returns the call that the caller must send itself, if there is one.
 func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	r.queue, r.Mu = q, &q.engine.mu
+	q.users++
 	switch {
-	case q.closed:
-		r.tell(answer{err: limit.ErrClosed})
 	case q.borrow(r):
-		r.Tell()
+		r.finish(r.answer)
 	case r.Waits && q.line.count > 0:
 		q.line.join(r, to.Fresh())
 		r.Wait()
@@ -75,8 +77,8 @@ func (r *request) await(ctx context.Context) (a answer, answered bool) {
 // Leave takes back a request whose caller goes away. What it is granted later goes back.
 func (r *request) Leave() bool {
 	q := r.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.unlock()
 	if r.State == lane.Answered {
 		return false
 	}
@@ -89,8 +91,8 @@ func (r *request) Leave() bool {
 // time for an answer.
 func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
 	q := r.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.unlock()
 	if r.State == lane.Answered {
 		return time.Time{}, false, nil
 	}
@@ -141,25 +143,25 @@ func (e *Engine) answerBy(end, deadline time.Time) time.Time {
 	return end
 }
 
-// withdraw is Leave for a request that has no answer. q.mu is held.
+// withdraw is Leave for a request that has no answer. The batch of one that was sent counts it out.
 func (q *queue) withdraw(r *request) {
-	r.byBatch = r.State == lane.Sent
+	sent := r.State == lane.Sent
 	r.State = lane.Gone
-	switch {
-	case r.byBatch:
-	case r.inLine:
+	if sent {
+		return
+	}
+	q.users--
+	if r.inLine {
 		q.line.remove(r)
 		q.next(time.Now())
-	default:
-		if q.left++; q.left > len(q.gathered)/2 {
-			q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
-			q.left = 0
-		}
+	} else if q.left++; q.left > len(q.gathered)/2 {
+		q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
+		q.left = 0
 	}
 }
 
 // asksLast reports whether a request in line whose caller's patience has just ended is sent a last
-// time: the line asks at this moment. q.mu is held.
+// time: the line asks at this moment.
 func (q *queue) asksLast(r *request, now time.Time) bool {
 	if q.passing || !q.line.stillAsks(r) || !now.Before(r.deadline.Add(q.engine.grace)) {
 		return false
@@ -170,8 +172,8 @@ func (q *queue) asksLast(r *request, now time.Time) bool {
 
 // NextCall makes a call for a flight.
 func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.unlock()
 	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
 	if q.held() || q.calls >= maxCalls {
 		return nil, false
@@ -256,7 +258,8 @@ func (b *batch) record(o outcome, err error) {
 func (q *queue) complete(b *batch, o outcome, err error) {
 	b.record(o, err)
 	short := b.call.Unreplicated()
-	q.mu.Lock()
+	q.engine.mu.Lock()
+	defer q.unlock()
 	now := time.Now()
 	var unwanted []share
 	b.plan(o, err, now)
@@ -283,7 +286,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 			q.line.askUnmixed(r)
 		case a.Granted && short != nil:
 			q.answer(b, i, answer{err: short}, outcome{})
-		case r.Waits && a.refused() && !q.closed && !r.overdue(now):
+		case r.Waits && a.refused() && !q.engine.closed && !r.overdue(now):
 			q.lineUp(b, r, a, o, now)
 			lined = true
 		default:
@@ -306,8 +309,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 		q.giveBack(one)
 	}
 	q.next(now)
-	q.engine.letGoAll(b)
-	q.mu.Unlock()
+	q.wakeAll(b)
 	b.free()
 }
 
@@ -330,7 +332,7 @@ func (q *queue) answer(b *batch, place int, a answer, o outcome) {
 	if r.inLine {
 		q.line.drop(r)
 	}
-	if q.closed && r.Waits && a.refused() {
+	if q.engine.closed && r.Waits && a.refused() {
 		a.err = limit.ErrClosed
 	}
 	switch {
@@ -345,35 +347,16 @@ func (q *queue) answer(b *batch, place int, a answer, o outcome) {
 	r.answer, r.State = a, lane.Answered
 }
 
-// letGo counts a request's caller out, unless its batch does that. A request that the line may still
-// know is not reused.
-func (e *Engine) letGo(q *queue, r *request, answered bool) {
-	if !r.byBatch {
-		e.leave(q)
-	}
-	if answered && !r.Waits {
-		*r = request{}
-		requests.Put(r)
-	}
-}
-
-// letGoAll counts out the callers of a finished batch, all at once, and wakes them. q.mu is held.
-func (e *Engine) letGoAll(b *batch) {
-	e.mu.Lock()
-	gone := 0
+// wakeAll wakes the callers of a finished batch, and counts out those that it has answered and those who
+// have gone.
+func (q *queue) wakeAll(b *batch) {
 	for _, r := range b.requests {
-		if r.State == lane.Answered && !r.byBatch {
-			r.byBatch = true
-		}
-		if r.byBatch {
-			gone++
-		}
-	}
-	e.leaveLocked(b.queue, gone)
-	e.mu.Unlock()
-	for _, r := range b.requests {
-		if r.State == lane.Answered {
+		switch {
+		case r.State == lane.Answered && !r.Told():
+			q.users--
 			r.TellBefore(b.call.Wave())
+		case r.State == lane.Gone:
+			q.users--
 		}
 	}
 }

@@ -35,89 +35,135 @@ func (e *Engine) Settler(l *Limiter, member []byte, permits int64, sent, granted
 	return s.settle
 }
 
+// settling is a call of a settlement under way. While it is, no Release runs, which might take the charge
+// of a call that must be repeated.
+type settling struct {
+	*settlement
+
+	ctx   context.Context // for the Redis client's hooks
+	queue *queue
+	used  int64
+	start time.Time // when the caller came
+	then  func(error)
+
+	begun   bool // no job is before it; the Engine's lock guards that
+	gone    bool // the caller went away before
+	redraws int
+	done    chan struct{}
+	err     error
+}
+
 // settle settles the grant and then calls then with the result. It goes on in the background if ctx
 // ends first.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
-	e, start := s.engine, time.Now()
-	q, err := e.enter(ctx, s.limiter, nil)
+	q, err := s.engine.lock(ctx, s.limiter)
 	if err != nil {
 		then(err)
 		return err
 	}
-	done := make(chan error, 1)
-	go func() {
-		defer e.leave(q)
-		ctx := context.WithoutCancel(ctx)
-		err := q.beginBehindJobs(ctx, start, start.Add(e.conn.Timeout()))
-		if err == nil {
-			err = s.alone(ctx, q, start, used)
-		}
-		then(err)
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return underWay(ctx.Err())
+	one := &settling{
+		settlement: s, ctx: context.WithoutCancel(ctx), queue: q, used: used, start: time.Now(), then: then, done: make(chan struct{}),
 	}
+	q.users++
+	q.behindJobs(one.begin)
+	q.unlock()
+	timeout := s.engine.conn.Timeout()
+	err = lane.Wait(ctx, one.done, one.start.Add(timeout))
+	if errors.Is(err, lane.ErrLate) {
+		if one.leave() {
+			err = lane.NoAnswer(timeout, false)
+			then(err)
+			return err
+		}
+		err = lane.Wait(ctx, one.done, time.Time{})
+	}
+	if err != nil {
+		return underWay(err)
+	}
+	return one.err
 }
 
-// alone makes the call while no Release runs: that might take the charge of a call that must be
-// repeated. The queue has counted it among its calls.
-func (s *settlement) alone(ctx context.Context, q *queue, start time.Time, used int64) error {
-	e := s.engine
-	q.mu.Lock()
-	q.calls, q.returns = q.calls-1, q.returns+1
-	q.next(time.Now())
-	q.mu.Unlock()
-	err := s.run(ctx, start, used)
-	q.mu.Lock()
-	if err == nil && used > s.permits {
-		q.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, 0, heard{})
+// begin sends the first call, unless the caller has gone.
+func (s *settling) begin() {
+	s.begun = true
+	if s.gone {
+		s.queue.users--
+		return
 	}
-	q.returns--
-	q.next(time.Now())
-	q.mu.Unlock()
-	if used < s.permits {
-		e.freed(s.limiter.Config)
+	s.queue.returns++
+	s.send()
+}
+
+// leave takes back a call that still waits for jobs.
+func (s *settling) leave() bool {
+	s.engine.mu.Lock()
+	defer s.engine.mu.Unlock()
+	s.gone = !s.begun
+	return s.gone
+}
+
+// send makes the call.
+func (s *settling) send() {
+	if s.charge == nil {
+		s.charge = s.engine.ids.Next(nil, 1)
+	}
+	c := &script.Call{Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(s.used), Since: s.start}
+	sent := time.Now()
+	s.queue.lane.Load().Start(s.ctx, c, func(reply any, err error) {
+		if s.used > s.permits {
+			s.engine.Granted(s.limiter.Config)
+		}
+		switch {
+		case isWord(reply, "taken") && s.redraws < maxRedraws:
+			s.redraws++
+			s.charge = nil
+			s.engine.ids.Skip()
+			s.send()
+		case isWrongType(err):
+			go func() { s.finish(s.read(reply, err, sent)) }() // it asks Redis
+		default:
+			s.finish(s.read(reply, err, sent))
+		}
+	})
+}
+
+// read returns the error of a call that was sent then.
+func (s *settling) read(reply any, err error, sent time.Time) error {
+	switch {
+	case isWord(reply, "taken"):
+		return fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
+	case isWord(reply, "unknown"):
+		err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",
+			limit.ErrUnknownOutcome, words.Plural(s.used-s.permits, "permit"))
+	case err == nil:
+		_, err = script.Integer(reply)
+		return err
+	}
+	err = s.engine.explain(s.limiter.Keys.Names(), err)
+	if s.doubt.IsZero() && errors.Is(err, limit.ErrUnknownOutcome) {
+		s.doubt = sent
 	}
 	return err
 }
 
-// run makes the call. If the id of the charge is another member's, it draws a new one. start is when the
-// caller came.
-func (s *settlement) run(ctx context.Context, start time.Time, used int64) error {
-	e, l := s.engine, s.limiter
-	for range maxRedraws {
-		if s.charge == nil {
-			s.charge = e.ids.Next(nil, 1)
-		}
-		c := &script.Call{Script: lua.SettleReservation, Keys: l.Keys, Repeat: true, Args: s.arguments(used), Since: start}
-		sent := time.Now()
-		reply, err := e.lanes.Run(ctx, c)
-		if used > s.permits {
-			e.Granted(l.Config)
-		}
-		switch {
-		case isWord(reply, "taken"):
-			s.charge = nil
-			e.ids.Skip()
-			continue
-		case isWord(reply, "unknown"):
-			err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",
-				limit.ErrUnknownOutcome, words.Plural(used-s.permits, "permit"))
-		case err == nil:
-			_, err = script.Integer(reply)
-			return err
-		}
-		err = e.explain(l.Keys.Names(), err)
-		if s.doubt.IsZero() && errors.Is(err, limit.ErrUnknownOutcome) {
-			s.doubt = sent
-		}
-		return err
+// finish passes the result to the caller.
+func (s *settling) finish(err error) {
+	q := s.queue
+	q.engine.mu.Lock()
+	if err == nil && s.used > s.permits {
+		q.hear(outcome{Outcome: lane.Outcome{Taken: s.used - s.permits}}, 0, heard{})
 	}
-	return fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
+	q.users--
+	q.returns--
+	if s.used < s.permits {
+		q.nudge()
+	} else {
+		q.next(time.Now())
+	}
+	q.unlock()
+	s.then(err)
+	s.err = err
+	close(s.done)
 }
 
 func (s *settlement) arguments(used int64) script.Arguments {

@@ -57,14 +57,12 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	}
 	since := time.Now()
 	e := l.Of(ctx, c.Keys.Names()[0]).begin(ctx, c, since, nil)
-	select {
-	case <-e.wave.done:
-	case <-ctx.Done():
+	if ended := Wait(ctx, e.wave.done, time.Time{}); ended != nil {
 		e.leave(func(sent bool) error {
 			if sent {
-				return c.Lost(ctx.Err())
+				return c.Lost(ended)
 			}
-			return ctx.Err()
+			return ended
 		})
 	}
 	if e.left {

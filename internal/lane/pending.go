@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -75,6 +76,9 @@ func (p *Pending) TellBefore(w *Wave) {
 	}
 }
 
+// Told reports whether Tell has been called.
+func (p *Pending) Told() bool { return p.told.Load() }
+
 // Waiter is a request for whose answer a caller waits. A Pending is one.
 type Waiter interface {
 	// Leave takes the request back if its caller goes away. It returns false if the answer is
@@ -130,6 +134,33 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 		<-p.own.done // Tell is done with it
 	}
 	return true, nil
+}
+
+// ErrLate is the error of [Wait] if it is late.
+var ErrLate = errors.New("late")
+
+// Wait returns nil once done can be read, and otherwise ctx's error if that ends, or ErrLate at the time
+// late. The zero time is never.
+func Wait(ctx context.Context, done <-chan struct{}, late time.Time) error {
+	var expired <-chan time.Time
+	if !late.IsZero() {
+		timer := time.NewTimer(time.Until(late))
+		defer timer.Stop()
+		expired = timer.C
+	}
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-expired:
+		return ErrLate
+	}
 }
 
 // timerFor returns a timer: one that a caller has finished with, or a new one, which costs three
