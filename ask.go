@@ -7,7 +7,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // asker is a RateLimiter in the role of outage.Asker.
@@ -34,51 +33,53 @@ func (l *asker) Server(ctx context.Context, _ outage.Question) (*outage.Breaker,
 	return l.client.engine.Server(ctx, &l.facts)
 }
 
-func (l *asker) Limiters(outage.Question) []outage.Limiter {
-	return []outage.Limiter{{Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule()}}
+func (l *asker) Limiters(q outage.Question) []outage.Limiter {
+	return []outage.Limiter{{Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: q.Permits}}
 }
 
 // jointAsker is limiters that grant together or not at all.
 type jointAsker struct {
 	*Client
 
-	limiters []*RateLimiter
+	claims []Claim
 }
 
 func (j *jointAsker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
-	err = j.checkAll(j.limiters)
+	err = j.checkAll(j.claims)
 	switch {
 	case err != nil:
-	case q.Permits < 1 || q.Permits > MaxPermits:
-		err = fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, q.Permits, int64(MaxPermits))
 	case j.rules.KeepsNoMembers():
-		err = j.rules.Unsupported("TryAcquireAll")
-	case len(j.limiters) == 1:
-		return (*asker)(j.limiters[0]).AtHand(ctx, q)
+		err = j.rules.Unsupported(q.Call)
+	case len(j.claims) == 1:
+		a, known, err = (*asker)(j.claims[0].limiter).AtHand(ctx, q)
+		a.Each = []outage.Answer{a}
 	default:
 		err = ctx.Err()
 	}
-	return a, false, err
+	return a, known, err
 }
 
 func (j *jointAsker) Ask(ctx context.Context, q outage.Question) (a outage.Answer, err error) {
-	facts := make([]*engine.Limiter, len(j.limiters))
-	for i, l := range j.limiters {
-		facts[i] = &l.facts
+	if len(j.claims) == 1 {
+		l := j.claims[0].limiter
+		a, err = j.engine.Acquire(ctx, &l.facts, q)
+		a.Each = []outage.Answer{a}
+		return a, l.blame(err)
 	}
-	if len(facts) == 1 {
-		a, err = j.engine.Acquire(ctx, facts[0], q)
-		err = j.limiters[0].blame(err)
-	} else {
-		a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
-		a.Granted, err = j.engine.AcquireAll(ctx, facts, q.Permits, q.Timeout)
+	facts, permits := make([]*engine.Limiter, len(j.claims)), make([]int64, len(j.claims))
+	for i, claim := range j.claims {
+		facts[i], permits[i] = &claim.limiter.facts, claim.permits
 	}
-	return a, err
+	return j.engine.AcquireAll(ctx, facts, permits, q)
 }
 
 func (j *jointAsker) Learn(q outage.Question, a outage.Answer) {
-	for _, l := range j.limiters {
-		(*asker)(l).Learn(q, a)
+	for i, claim := range j.claims {
+		one := a
+		if len(a.Each) > 0 {
+			one = a.Each[i]
+		}
+		(*asker)(claim.limiter).Learn(q, one)
 	}
 }
 
@@ -94,13 +95,14 @@ func (j *jointAsker) Fail(q outage.Question, err error) error {
 }
 
 func (j *jointAsker) Server(ctx context.Context, _ outage.Question) (*outage.Breaker, func() bool) {
-	return j.engine.Server(ctx, &j.limiters[0].facts)
+	return j.engine.Server(ctx, &j.claims[0].limiter.facts)
 }
 
 func (j *jointAsker) Limiters(q outage.Question) (all []outage.Limiter) {
-	for _, l := range j.limiters {
-		if l != nil {
-			all = append(all, (*asker)(l).Limiters(q)...)
+	for _, claim := range j.claims {
+		if claim.limiter != nil {
+			q.Permits = claim.permits
+			all = append(all, (*asker)(claim.limiter).Limiters(q)...)
 		}
 	}
 	return all

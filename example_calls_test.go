@@ -17,7 +17,7 @@ func ExampleClient_TryAcquireAll_two() {
 
 	second := client.RateLimiter("{shop}:second", rratelimiter.WithDefault(rratelimiter.PerSecond(10)))
 	hour := client.RateLimiter("{shop}:hour", rratelimiter.WithDefault(rratelimiter.PerHour(1000)))
-	ok, err := client.TryAcquireAll(ctx, 1, 0, second, hour)
+	ok, err := client.TryAcquireAll(ctx, 0, second.Claim(1), hour.Claim(1))
 	fmt.Println(ok, err)
 	// Output: true <nil>
 }
@@ -419,11 +419,10 @@ func ExampleClient_TryAcquireAll() {
 	client, server, stop := connect()
 	defer stop()
 	order := func(user string) {
-		ok, err := client.TryAcquireAll(ctx, 1, 0,
-			client.RateLimiter("{shop}:all", rratelimiter.WithDefault(rratelimiter.PerSecond(100))),
-			client.RateLimiter("{shop}:second:"+user, rratelimiter.WithDefault(rratelimiter.PerSecond(3))),
-			client.RateLimiter("{shop}:hour:"+user, rratelimiter.WithDefault(rratelimiter.PerHour(5))),
-		)
+		ok, err := client.TryAcquireAll(ctx, 0,
+			client.RateLimiter("{shop}:all", rratelimiter.WithDefault(rratelimiter.PerSecond(100))).Claim(1),
+			client.RateLimiter("{shop}:second:"+user, rratelimiter.WithDefault(rratelimiter.PerSecond(3))).Claim(1),
+			client.RateLimiter("{shop}:hour:"+user, rratelimiter.WithDefault(rratelimiter.PerHour(5))).Claim(1))
 		fmt.Println(user, ok, err)
 	}
 
@@ -449,12 +448,37 @@ func ExampleClient_TryAcquireAll() {
 	// the refused order left 1 of the second
 }
 
+// A call to a language model counts as one request and as the tokens that it costs, which are estimated first.
+func ExampleClient_ReserveAll() {
+	client, _, stop := connect()
+	defer stop()
+	requests := client.Keyed("requests:", rratelimiter.PerMinute(60))
+	tokens := client.Keyed("tokens:", rratelimiter.PerDay(1000))
+	call := func(estimate, cost int64) {
+		r, err := client.ReserveAll(ctx, 0, requests.Claim("{ann}", 1), tokens.Claim("{ann}", estimate))
+		if err != nil || !r.Granted {
+			fmt.Println(r.Decisions[0].Granted, r.Decisions[1].Granted, err)
+			return
+		}
+		fmt.Println(r.Settle(ctx, 1, cost))
+	}
+
+	call(800, 300)
+	call(800, 300)
+	decisions, err := client.TakeAll(ctx, requests.Claim("{ann}", 1), tokens.Claim("{ann}", 100))
+	fmt.Println(decisions[0].Remaining, decisions[1].Remaining, err)
+	// Output:
+	// <nil>
+	// true false <nil>
+	// 58 600 <nil>
+}
+
 // On a cluster only names with the same hash tag are kept on one server.
 func ExampleClient_TryAcquireAll_names() {
 	client, _, stop := connect()
 	defer stop()
 
-	_, err := client.TryAcquireAll(ctx, 1, 0, client.RateLimiter("second"), client.RateLimiter("hour"))
+	_, err := client.TryAcquireAll(ctx, 0, client.RateLimiter("second").Claim(1), client.RateLimiter("hour").Claim(1))
 	fmt.Println(errors.Is(err, rratelimiter.ErrUnsupported))
 	// Output: true
 }

@@ -130,7 +130,7 @@ func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, t
 // TakeReserved is Reserve without waiting: see [limit.Reserver].
 func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
 	r, err := k.Limiter(key).reserve(ctx, n, 0)
-	return r.Decision, r.Settle, err
+	return r.Decision, r.settleOne, err
 }
 
 // Release is [RateLimiter.Release].
@@ -181,7 +181,7 @@ func (k *ofKeys) Policy() outage.Policy { return *k.policy }
 func (k *ofKeys) Asker(key string) outage.Asker { return (*asker)((*KeyedLimiter)(k).Limiter(key)) }
 
 func (k *ofKeys) Settler(key string, q outage.Question, a outage.Answer) func(context.Context, int64) error {
-	return (*KeyedLimiter)(k).Limiter(key).reservation(q.Permits, a).Settle
+	return (*KeyedLimiter)(k).Limiter(key).reservation(q.Permits, a).settleOne
 }
 
 func (k *ofKeys) Begins(prefix string) {

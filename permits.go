@@ -148,7 +148,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	err := l.client.engine.Release(ctx, &l.facts, permits-uncharged)
 	if err != nil {
 		// The caller still has all the permits.
-		l.policy.LetThrough((*asker)(l), outage.Question{}, uncharged)
+		l.policy.LetThrough((*asker)(l), outage.Question{Permits: uncharged}, 0)
 	}
 	return l.fail(op, err)
 }
@@ -168,80 +168,3 @@ func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 	free, err := l.client.engine.Available(ctx, &l.facts)
 	return max(0, free), l.fail("AvailablePermits", err)
 }
-
-// MaxLimiters is how many limiters TryAcquireAll takes at most.
-const MaxLimiters = 32
-
-// TryAcquireAll takes permits from every one of the limiters or from none, and reports whether it did:
-// for example from one of 10 a second, one of 1000 an hour and one for the user. One script decides, and
-// charges no limiter if another refuses.
-//
-// The limiters must be handles of this Client, up to MaxLimiters, each once. Their names must share a hash
-// tag, as in "{shop}:second" and "{shop}:hour", so that a cluster keeps them on one server. Otherwise
-// TryAcquireAll returns ErrUnsupported, even without a cluster.
-//
-// With a timeout of 0 or less it asks once. Otherwise it asks again once all that refused should have
-// permits, early enough to keep limiters with a KeepAlive time alive, and at once if this Client releases
-// permits of one of the limiters or changes it. It does not wait in their lines. Otherwise it behaves
-// like [RateLimiter.TryAcquire]. An error names the limiter that caused it, and nothing is taken. Beside
-// Redissons before 3.13.3 it returns ErrUnsupported.
-func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
-	a, err := c.policy.Decide(ctx, &jointAsker{c, limiters}, outage.Question{
-		Call: "TryAcquireAll", Permits: permits, Waits: timeout > 0, Timeout: timeout,
-	})
-	return a.Granted, err
-}
-
-// checkAll returns an error if limiters can't go together in one decision.
-func (c *Client) checkAll(limiters []*RateLimiter) error {
-	if c.err != nil {
-		return c.err
-	}
-	if len(limiters) == 0 || len(limiters) > MaxLimiters {
-		return fmt.Errorf("%w: %d limiters are given, not between 1 and %d", ErrInvalidConfig, len(limiters), MaxLimiters)
-	}
-	owners := make(map[string]*RateLimiter, 5*len(limiters))
-	for i, l := range limiters {
-		switch {
-		case l == nil:
-			return fmt.Errorf("%w: limiter %d of %d is nil", ErrInvalidConfig, i+1, len(limiters))
-		case l.client != c:
-			return l.blame(fmt.Errorf("%w: the limiter is a handle of another Client", ErrInvalidConfig))
-		case l.facts.Err != nil:
-			return l.blame(l.facts.Err)
-		}
-		for _, key := range l.facts.Keys.Names() {
-			other := owners[key]
-			switch {
-			case other == nil:
-				owners[key] = l
-			case other.facts.Config == l.facts.Config:
-				return l.blame(fmt.Errorf("%w: the limiter is given twice; ask it for the sum of the permits", ErrInvalidConfig))
-			case other != l:
-				return l.blame(fmt.Errorf("%w: %q is a key of the limiter %q too", ErrInvalidConfig, key, other.facts.Name))
-			}
-		}
-	}
-	if len(limiters) == 1 {
-		return nil // the server reports it
-	}
-	first := limiters[0].facts.Config
-	for _, l := range limiters {
-		for _, key := range l.facts.Keys.Names() {
-			if script.HashTag(key) == script.HashTag(first) {
-				continue
-			}
-			if l == limiters[0] {
-				return l.blame(fmt.Errorf("%w: the keys %q fall in different slots of a cluster: "+
-					"name the limiter with one hash tag, as in \"{shop}:hour\"", ErrUnsupported, l.facts.Keys.Names()))
-			}
-			return l.blame(fmt.Errorf("%w: %q and %q have no hash tag in common, so that a cluster would keep them apart: "+
-				"begin the names of all with the same word in braces, as in \"{shop}:second\" and \"{shop}:hour\"",
-				ErrUnsupported, first, l.facts.Config))
-		}
-	}
-	return nil
-}
-
-// blame adds to an error of several limiters which one caused it.
-func (l *RateLimiter) blame(err error) error { return l.fail("", err) }

@@ -133,7 +133,7 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 			op.To = d.limiters()
 		}
 	case "acquireAll":
-		op.Permits, op.To = d.permits(s), d.limiters()
+		op.Permits, op.To, op.More = d.permits(s), d.limiters(), max(0, d.Int64N(4)-1)
 		if d.IntN(2) == 0 {
 			op.Rate = d.rate()
 		}

@@ -210,7 +210,7 @@ if not found and taken > 0 then
     for _, row in ipairs(own) do
       -- As is_own has it.
       local score = #row <= 20 and redis.call('ZSCORE', permits_key, row)
-      if score and tonumber(score) < now - 1000 then
+      if score and tonumber(score) < now - 100 then
         keep_ttl(config, true, windowed or state.window)
         return {'taken'}
       end

@@ -1,24 +1,26 @@
--- Takes the same permits from each of several limiters, or none from any.
+-- Takes permits from each of several limiters, or none from any.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 --   6 to 10 the same of the second limiter, and so on
 -- ARGV
---   1  member of each permits set; without its permits it is the call's
---      identity
---   2  permits
---   3  flags, or '': s, as for acquire
+--   1  member of the first permits set; without its permits it is the call's
+--      identity, and the members of the others differ in their permits alone
+--   2  permits, the same of each limiter; or those of each, with spaces between
+--   3  flags, or '': f, the figures are wanted; s, as for acquire
 --   4  '' or, when the call may have run already, its age in ms
 --   5  '' or the token of the 'again' answer
 --   6, 7, ...  a limiter each: 'a' if its refusal looks for permits that
 --      leaked, 'd' as for acquire, and behind these, as for acquire, its
 --      configuration if it has none
 -- Returns
---   the permits, if they were granted and no state was repaired; otherwise
+--   the permits of the first, if they were granted, no state was repaired and no
+--   figures are wanted; otherwise
 --   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time
---      in ms, 0 for none, and if its state was repaired -1 less that; then of
---      limiters that refused them, none if they were granted: which one of those in
---      KEYS, from 1; the ms until it could grant them, as for acquire
+--      in ms, 0 for none, and if its state was repaired -1 less that; with f, each
+--      followed by rate, free and reset as for acquire; then of limiters that refused
+--      them, none if they were granted: which one of those in KEYS, from 1; the ms
+--      until it could grant them, as for acquire
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'default', number, rate, ...   as for acquire, of the limiter of that number
 --   'again', token   the call must be repeated; nothing was granted
@@ -29,6 +31,7 @@
 --- @include "answered"
 --- @include "clock"
 --- @include "config_or_new"
+--- @include "figures"
 --- @include "keep_ttl"
 --- @include "look"
 --- @include "make_config"
@@ -39,7 +42,10 @@
 --- @include "settle"
 --- @include "waits"
 
-local member, permits, single = ARGV[1], tonumber(ARGV[2]), string.find(ARGV[3], 's')
+local single, figures, numbers = string.find(ARGV[3], 's'), string.find(ARGV[3], 'f'), {}
+for number in string.gmatch(ARGV[2], '%d+') do
+  numbers[#numbers + 1] = number
+end
 local age, token, identity = ARGV[4], ARGV[5], string.sub(ARGV[1], 1, -5)
 local now_text = clock()
 local now = tonumber(now_text)
@@ -70,6 +76,9 @@ for i = 1, #ARGV - 5 do
     return {'default', i, l.rate, l.interval, l.per_client and 1 or 0, l.keep}
   end
   if l then
+    l.text = numbers[i] or numbers[1]
+    local permits = tonumber(l.text)
+    l.permits, l.member = permits, l.text == numbers[1] and ARGV[1] or with_permits(ARGV[1], permits)
     l.new, l.list, l.audit = new, fields[5], audit == 'a'
     wrong = permits > l.rate and {'exceeds', i, l.rate} or wrong
   end
@@ -86,6 +95,7 @@ end
 
 -- A call that has run left its member in every limiter. From some it
 -- may have gone since: one is proof of all.
+local granted = false
 if age ~= '' then
   local first, at = string.match(since and place or '', '^(%d+):(.*)$')
   local from = tonumber(first or '1')
@@ -93,10 +103,10 @@ if age ~= '' then
     if l and not l.new then
       local found, more
       if not since or i < from then
-        found = find(l.permits_key, {member}, false, tonumber(began))
+        found = find(l.permits_key, {l.member}, false, tonumber(began))
       elseif budget > 0 then
         spend(redis.call('ZCARD', l.permits_key))
-        found, more = find(l.permits_key, {member}, false, since, i == from and at or '')
+        found, more = find(l.permits_key, {l.member}, false, since, i == from and at or '')
       else
         more = ''
       end
@@ -109,18 +119,50 @@ if age ~= '' then
             mark_answered(KEYS[other.at + 1], other.list, identity, now)
           end
         end
-        return permits
+        if not figures then
+          return tonumber(numbers[1])
+        end
+        granted = true
+        break
       end
     end
   end
-  if first then
+  if first and not granted then
     return {'again', prefix}
   end
 elseif answered then
   return redis.error_reply('LATE the attempt has been answered')
 end
-if problem then
+if problem and not granted then
   return problem
+end
+
+-- Appends a limiter's figures to an answer, if they are wanted: taken are the permits that it grants.
+local function tell(answer, l, taken)
+  if figures then
+    local state = {free = l.free, newest = l.state.newest}
+    if taken == 0 and not state.newest then
+      local last = redis.call('ZRANGE', l.permits_key, '-1', '-1', 'WITHSCORES')[2]
+      state.newest = last and math.min(last, now)
+    end
+    local f = figures_of(l, state, taken, granted and taken or nil, l.state.window and end_window(l) or nil, now)
+    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = l.rate, f[2], f[5]
+  end
+end
+
+-- A grant of an earlier run is answered with the figures of now.
+if granted then
+  local answer = {}
+  for _, l in ipairs(limiters) do
+    answer[#answer + 1] = 0
+    if not l then
+      answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = 0, 0, 0
+    else
+      l.free, l.state = integer(redis.call('GET', l.value_key)) or 0, {window = is_window(l)}
+      tell(answer, l, l.permits)
+    end
+  end
+  return answer
 end
 
 -- No limiter is set up if another is damaged.
@@ -155,14 +197,15 @@ end
 -- Those before the token's have been swept by the calls before.
 local from, refused, repaired = step == 'settle' and number or 0, {}, false
 for i, l in ipairs(limiters) do
-  local permits_key, text = l.permits_key, redis.call('GET', l.value_key)
+  local permits, text = l.permits, redis.call('GET', l.value_key)
+  local permits_key = l.permits_key
   local value = integer(text)
   local enough = value and value <= l.rate and value >= permits and (value == l.rate or redis.call('EXISTS', permits_key) == 1)
   -- If there is enough the rows are read only once in a few permits, or
   -- always for those Redissons that must not find many that have run out.
-  if enough and (i < from or not single and value % 16 >= permits) then
-    l.state = {free = value, window = is_window(l)}
-  elseif budget <= 0 and refused[1] then
+  if enough and (i < from or not (single or figures) and value % 16 >= permits) then
+    l.free, l.state = value, {free = value, window = is_window(l)}
+  elseif budget <= 0 and refused[1] and not figures then
     break
   elseif budget <= 0 then
     for j = 1, i - 1 do
@@ -174,7 +217,7 @@ for i, l in ipairs(limiters) do
     if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - l.interval), now_text) < size then
       spend(size)
     end
-    l.state, answer = settle(l, text, now, single and math.huge or permits,
+    l.state, answer = settle(l, text, now, single and math.huge or figures and l.rate or permits,
       step == 'settle' and i == number and rest or '', 'settle:' .. i .. ':')
     local free, rows = l.state and l.state.free, {}
     if free and free < permits and l.state.oldest then
@@ -187,7 +230,7 @@ for i, l in ipairs(limiters) do
       end
       return answer
     end
-    l.repaired = l.state.repaired or free > l.state.free
+    l.free, l.repaired = free, l.state.repaired or free > l.state.free
     repaired = repaired or l.repaired
     if free < permits then
       local ends = l.state.window and end_window(l)
@@ -203,18 +246,23 @@ if answered and not refused[1] then
   refused = {1, 1, limiters[1].interval}
 end
 for _, l in ipairs(limiters) do
-  if redis.call('ZSCORE', l.permits_key, member) then
-    return is_own(l.permits_key, member, now) and permits or {'taken'}
+  if redis.call('ZSCORE', l.permits_key, l.member) then
+    if not is_own(l.permits_key, l.member, now) then
+      return {'taken'}
+    elseif not figures then
+      return tonumber(numbers[1])
+    end
+    refused, granted = {}, true
   end
 end
 local answer = {}
 for i, l in ipairs(limiters) do
-  if not refused[1] then
+  if not (refused[1] or granted) then
     if l.state.unset then
       make_value(l, l.state.free)
     end
-    redis.call('ZADD', l.permits_key, 'NX', now_text, member)
-    redis.call('DECRBY', l.value_key, ARGV[2])
+    redis.call('ZADD', l.permits_key, 'NX', now_text, l.member)
+    redis.call('DECRBY', l.value_key, l.text)
   end
   if age ~= '' and not answered then
     mark_answered(KEYS[l.at + 1], l.list, identity, now)
@@ -223,10 +271,11 @@ for i, l in ipairs(limiters) do
   end
   renew(l)
   local keep = math.max(0, l.keep)
-  answer[i] = l.repaired and -1 - keep or keep
+  answer[#answer + 1] = l.repaired and -1 - keep or keep
+  tell(answer, l, refused[1] and 0 or l.permits)
 end
-if not refused[1] and not repaired then
-  return permits
+if not refused[1] and not repaired and not figures then
+  return tonumber(numbers[1])
 end
 for _, figure in ipairs(refused) do
   answer[#answer + 1] = figure

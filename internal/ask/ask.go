@@ -240,7 +240,7 @@ func (a *asker) Server(ctx context.Context, q outage.Question) (*outage.Breaker,
 
 // Limiters returns the limiter with the limit that it reported last, for the key or else for any key.
 func (a *asker) Limiters(q outage.Question) []outage.Limiter {
-	l := outage.Limiter{Name: q.Key}
+	l := outage.Limiter{Name: q.Key, Permits: q.Permits}
 	most, known, last := a.rates.Of(q.Key)
 	if !known {
 		most = last

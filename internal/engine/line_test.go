@@ -259,7 +259,7 @@ func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
 			return err
 		},
 		"several": func(ctx context.Context, e *far) error {
-			_, err := e.AcquireAll(ctx, []*Limiter{a, b}, impatient.Permits, impatient.Timeout)
+			_, err := e.AcquireAll(ctx, []*Limiter{a, b}, []int64{impatient.Permits, impatient.Permits}, impatient)
 			return err
 		},
 	} {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -15,14 +17,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// multiRequest is one caller's request for the same permits of several limiters. Each try counts as a
+// multiRequest is one caller's request for permits of several limiters, all or none. Each try counts as a
 // call of each limiter: while its outcome is in doubt, its members must stay as they were written.
 type multiRequest struct {
 	engine   *Engine
 	limiters []*Limiter
 	keys     *script.Keys // of all of them
 	queues   []*queue     // the limiters' queues
-	permits  int64
+	permits  []int64      // of each
+	figures  bool
 	deadline time.Time // zero: one try
 	waiter   jointWaiter
 
@@ -32,7 +35,7 @@ type multiRequest struct {
 	entering bool       // the caller begins it
 	alone    *lane.Call // the caller sends it by itself
 	call     lane.Call
-	member   []byte
+	member   []byte // of the first limiter; those of the others differ in their permits
 	redo     redo
 	sent     time.Time
 	verdict  verdict
@@ -56,14 +59,33 @@ func (q *queue) wakeJoint() {
 // verdict is the script's answer.
 type verdict struct {
 	granted bool
-	wait    time.Duration   // until no limiter would refuse
-	keeps   []time.Duration // each limiter's keep-alive time, which was restarted; 0 for none
+	wait    time.Duration    // until no limiter would refuse
+	keeps   []time.Duration  // each limiter's keep-alive time, which was restarted; 0 for none
+	each    []limit.Decision // with figures if they are wanted
 }
 
-// AcquireAll takes permits of each of the limiters or of none. With a timeout of 0 or less it asks
-// once.
-func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits int64, timeout time.Duration) (bool, error) {
-	m := &multiRequest{engine: e, limiters: limiters, permits: permits, waiter: make(jointWaiter, 1)}
+// AcquireAll takes so many permits of each of the limiters, or none of any.
+func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q outage.Question) (a outage.Answer, err error) {
+	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, waiter: make(jointWaiter, 1)}
+	v, err := m.acquire(ctx, q)
+	a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
+	a.Granted, a.RetryAfter = v.granted, v.wait
+	for i, d := range v.each {
+		one := outage.Answer{Decision: d, By: limit.FromRedis}
+		if v.granted {
+			one.Taken = permits[i]
+		}
+		if v.granted && q.Settled {
+			one.Settle = e.Settler(limiters[i], m.memberOf(i), permits[i], m.sent, time.Now())
+		}
+		a.Each = append(a.Each, one)
+	}
+	return a, err
+}
+
+// acquire asks until the permits are granted or the question's timeout is over.
+func (m *multiRequest) acquire(ctx context.Context, q outage.Question) (verdict, error) {
+	e, limiters := m.engine, m.limiters
 	var names []string
 	for _, l := range limiters {
 		names = append(names, l.Keys.Names()...)
@@ -75,17 +97,16 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	for _, l := range limiters {
 		q, err := e.lock(ctx, l)
 		if err != nil {
-			return false, err
+			return verdict{}, err
 		}
 		q.users++
 		m.queues = append(m.queues, q)
 		q.unlock()
 	}
-	if timeout <= 0 {
-		v, err := m.ask(ctx, start)
-		return v.granted, err
+	if !q.Waits {
+		return m.ask(ctx, start)
 	}
-	m.deadline = start.Add(timeout)
+	m.deadline = start.Add(q.Timeout)
 	m.locked(func(q *queue) {
 		if q.jointWaiters == nil {
 			q.jointWaiters = make(map[jointWaiter]struct{})
@@ -100,13 +121,13 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		}
 		v, err := m.ask(ctx, start)
 		if refused && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
-			return false, nil
+			return verdict{}, nil
 		}
 		if err != nil || v.granted {
-			return v.granted, err
+			return v, err
 		}
 		if more, err := m.wait(ctx, v); !more || err != nil {
-			return false, err
+			return v, err
 		}
 	}
 }
@@ -191,7 +212,7 @@ func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {
 // prepare makes the call of a new try.
 func (m *multiRequest) prepare() {
 	m.member = m.engine.ids.Next(nil, 1)
-	redisson.SetPermits(m.member, m.permits)
+	redisson.SetPermits(m.member, m.permits[0])
 	m.sent = time.Now()
 	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Since: m.Asked}, Owner: m}
 	m.call.By(m.ctx)
@@ -200,7 +221,11 @@ func (m *multiRequest) prepare() {
 // Append appends the arguments of the script.
 func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 	age, token := at.Words()
-	words = append(words, m.member, script.Number(m.permits), m.engine.rules.Flags(), age, token)
+	flags := m.engine.rules.Flags()
+	if m.figures {
+		flags += "f"
+	}
+	words = append(words, m.member, m.numbers(), flags, age, token)
 	for _, l := range m.limiters {
 		word := m.engine.fallback(l, m.sent)
 		if l.compareDue(m.sent) {
@@ -212,6 +237,23 @@ func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 		words = append(words, word)
 	}
 	return words
+}
+
+// numbers returns the permits as the script reads them.
+func (m *multiRequest) numbers() any {
+	all := make([]string, len(m.permits))
+	for i, permits := range m.permits {
+		all[i] = strconv.FormatInt(permits, 10)
+	}
+	if len(slices.Compact(slices.Clone(all))) == 1 {
+		return all[0]
+	}
+	return strings.Join(all, " ")
+}
+
+// memberOf returns the member of the limiter at that place.
+func (m *multiRequest) memberOf(place int) []byte {
+	return redisson.WithPermits(m.member, m.permits[place])
 }
 
 // OnReply passes the result to the caller. If the caller has gone, grants go back.
@@ -237,11 +279,11 @@ func (m *multiRequest) finish(reply any, err error) {
 	m.engine.mu.Lock()
 	defer m.engine.unlock()
 	if err != nil || v.granted {
-		took := outcome{}
-		if v.granted {
-			took.Taken = m.permits
-		}
-		for _, q := range m.queues {
+		for i, q := range m.queues {
+			took := outcome{}
+			if v.granted {
+				took.Taken = m.permits[i]
+			}
 			m.engine.Granted(q.config)
 			q.hear(took, 0, heard{})
 		}
@@ -252,12 +294,12 @@ func (m *multiRequest) finish(reply any, err error) {
 		v, err = verdict{}, short
 	}
 	m.verdict, m.err = v, err
-	for _, q := range m.queues {
+	for i, q := range m.queues {
 		if gone && errors.Is(err, limit.ErrUnknownOutcome) {
-			m.engine.givenUp(q, m.permits, err)
+			m.engine.givenUp(q, m.permits[i], err)
 		}
 		if unwanted {
-			q.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent})
+			q.giveBack(grant{member: m.memberOf(i), permits: m.permits[i], sent: m.sent})
 		}
 	}
 	m.end()
@@ -278,7 +320,8 @@ func (m *multiRequest) end() {
 
 // parse reads the script's answer.
 func (m *multiRequest) parse(reply any) (v verdict, err error) {
-	if granted, ok := reply.(int64); ok && granted == m.permits {
+	all := len(m.limiters)
+	if granted, ok := reply.(int64); ok && granted == m.permits[0] && !m.figures {
 		return verdict{granted: true}, nil
 	}
 	values, _ := reply.([]any)
@@ -287,28 +330,50 @@ func (m *multiRequest) parse(reply any) (v verdict, err error) {
 		if err != nil {
 			return verdict{}, err
 		}
-		return verdict{}, m.blame(numbers[0], errExceeds(m.permits, numbers[1]))
+		asked := m.permits[min(max(numbers[0], 1), int64(all))-1]
+		return verdict{}, m.blame(numbers[0], errExceeds(asked, numbers[1]))
 	}
-	all := len(m.limiters)
-	numbers, err := script.Integers(reply, all)
+	size := 1 // of what is said about each limiter
+	if m.figures {
+		size = 4
+	}
+	numbers, err := script.Integers(reply, all*size)
 	if err != nil {
 		return verdict{}, err
 	}
-	if (len(numbers)-all)%3 != 0 {
+	if (len(numbers)-all*size)%3 != 0 {
 		return verdict{}, script.Unexpected(reply)
 	}
-	v.granted = len(numbers) == all
-	for i, keep := range numbers[:all] {
+	v.granted = len(numbers) == all*size
+	for i := range all {
+		said := numbers[i*size : (i+1)*size]
+		keep := said[0]
 		if keep < 0 {
 			m.engine.found(m.limiters[i], repaired)
 			keep = -1 - keep
 		}
 		v.keeps = append(v.keeps, script.Millis(keep))
+		if m.figures {
+			free := said[2]
+			if v.granted {
+				free -= m.permits[i]
+			}
+			v.each = append(v.each, limit.Decision{
+				Granted: true, Limit: said[1], Remaining: max(0, free), ResetAfter: script.Millis(max(0, said[3])),
+			})
+		}
 	}
-	for refusal := range slices.Chunk(numbers[all:], 3) {
-		v.wait = max(v.wait, script.Millis(refusal[1]))
-		if l := m.one(refusal[0]); l != nil && l.auditDue(m.sent) {
-			l.auditDone(time.Now(), script.Millis(refusal[2]))
+	for refusal := range slices.Chunk(numbers[all*size:], 3) {
+		wait := script.Millis(refusal[1])
+		v.wait = max(v.wait, wait)
+		if l := m.one(refusal[0]); l != nil {
+			if m.figures {
+				d := &v.each[refusal[0]-1]
+				d.Granted, d.RetryAfter = false, wait
+			}
+			if l.auditDue(m.sent) {
+				l.auditDone(time.Now(), script.Millis(refusal[2]))
+			}
 		}
 	}
 	return v, nil

@@ -50,7 +50,7 @@ func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker
 
 // Limiters returns the one of the key.
 func (g *Queues) Limiters(q outage.Question) []outage.Limiter {
-	l := outage.Limiter{Observed: g.name(), Name: q.Key, Rule: local.Rule{Permits: g.rule.Usual, Window: g.rule.Window}}
+	l := outage.Limiter{Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: local.Rule{Permits: g.rule.Usual, Window: g.rule.Window}}
 	most, known, _ := g.rates.Of(q.Key)
 	switch {
 	case known:

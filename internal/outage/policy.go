@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -80,16 +81,19 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	a, err = named(of, q, a), of.Fail(q, err)
 	if p.Observer.Watches() {
 		for _, l := range of.Limiters(q) {
-			p.Tell(ctx, l.Observed, q, a, err, start)
+			one := q
+			one.Permits = l.Permits
+			p.Tell(ctx, l.Observed, one, a, err, start)
 		}
 	}
 	switch {
 	case !p.Shadow:
 	case inShadow(ctx, a.Granted, err):
 		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
-		a.Undo = p.LetThrough(of, q, q.Permits)
+		a.Undo = p.LetThrough(of, q, 0)
+		a.grantEach(of.Limiters(q))
 	case err == nil && q.UpTo:
-		p.LetThrough(of, q, q.Permits-a.Taken)
+		p.LetThrough(of, q, a.Taken)
 		a.Taken = q.Permits
 	}
 	return a, err
@@ -107,6 +111,18 @@ func (p *Policy) AtHand(ctx context.Context, of Asker, q Question) (a Answer, kn
 		}
 	}
 	return named(of, q, a), known
+}
+
+// grantEach makes the answer of each of the limiters a grant.
+func (a *Answer) grantEach(all []Limiter) {
+	if a.Each != nil {
+		a.Each = slices.Clone(a.Each)
+	} else {
+		a.Each = make([]Answer, len(all))
+	}
+	for i, l := range all {
+		a.Each[i].Granted, a.Each[i].RetryAfter, a.Each[i].Taken = true, 0, l.Permits
+	}
 }
 
 // named makes errors of an answer name the call and the limiter.
@@ -141,19 +157,19 @@ func inShadow(ctx context.Context, granted bool, err error) bool {
 	return !granted
 }
 
-// LetThrough notes permits that a caller has and Redis was not charged for, and returns
-// what undoes that.
-func (p *Policy) LetThrough(of Asker, q Question, permits int64) (undo func(context.Context) error) {
-	if p.Guard == nil || permits == 0 {
+// LetThrough notes the permits that a caller has and Redis was not charged for, all but those charged, and
+// returns what undoes that.
+func (p *Policy) LetThrough(of Asker, q Question, charged int64) (undo func(context.Context) error) {
+	if p.Guard == nil || charged == q.Permits {
 		return func(context.Context) error { return nil }
 	}
 	all := of.Limiters(q)
 	for _, l := range all {
-		p.Guard.AddUncharged(p.Account(l.Name), permits, l.Rule.Window)
+		p.Guard.AddUncharged(p.Account(l.Name), l.Permits-charged, l.Rule.Window)
 	}
 	return func(context.Context) error {
 		for _, l := range all {
-			p.Guard.TakeUncharged(p.Account(l.Name), permits)
+			p.Guard.TakeUncharged(p.Account(l.Name), l.Permits-charged)
 		}
 		return nil
 	}
@@ -240,16 +256,26 @@ func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error)
 			f()
 		}
 	}
-	for _, l := range of.Limiters(q) {
+	all := of.Limiters(q)
+	var each []Answer
+	for i, l := range all {
 		var giveBack func()
-		if a, giveBack, err = p.insteadOf(l, q, cause); !a.Granted {
+		one := q
+		one.Permits = l.Permits
+		a, giveBack, err = p.insteadOf(l, one, cause)
+		if each = append(each, a); !a.Granted {
 			takeBack()
+			for range all[i+1:] { // not asked
+				each = append(each, Answer{Decision: limit.Decision{Granted: true}})
+			}
+			a.Each = each
 			return a, err
 		}
 		account, taken := p.Account(l.Name), a.Taken
 		p.Guard.AddUncharged(account, taken, l.Rule.Window)
 		undo = append(undo, giveBack, func() { p.Guard.TakeUncharged(account, taken) })
 	}
+	a.Each = each
 	a.Undo = func(context.Context) error { takeBack(); return nil }
 	return a, nil
 }

@@ -30,6 +30,7 @@ type Answer struct {
 
 	By    limit.Source
 	Taken int64                       // permits that the caller has
+	Each  []Answer                    // of several limiters, one for each
 	Undo  func(context.Context) error // undoes a grant; may be nil
 	// Settle corrects a grant to the permits that were used, and calls then with the result,
 	// also if ctx ended before. It is nil if Redis was not charged.
@@ -46,6 +47,7 @@ type Limiter struct {
 	Observed string     // its name, for observers
 	Name     string     // its own, by which this program counts what Redis was not charged for
 	Rule     local.Rule // zero if it is not known
+	Permits  int64      // that are asked of it
 }
 
 // Asker puts questions to Redis, about one limiter or about several that grant together.

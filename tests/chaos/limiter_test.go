@@ -274,7 +274,7 @@ var operations = []operation{
 		for i, name := range h.family {
 			all[i] = p.handles[name].rate
 		}
-		return decision(p.client.TryAcquireAll(ctx, c.Permits, c.Timeout, all...))
+		return decision(p.client.TryAcquireAll(ctx, c.Timeout, limitertest.Claims(c.Permits, all...)...))
 	}},
 	{opReserve, 20, reservable, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
 		r, err := h.rate.Reserve(ctx, c.Permits, 0)

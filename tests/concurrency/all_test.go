@@ -143,7 +143,7 @@ var allTests = tests[redis.UniversalClient]{
 				fresh := byDefault(f.Client, f.Tag+":fresh", limitertest.Every(10, time.Hour))
 				before := f.State(t, rdb)
 				for _, timeout := range []time.Duration{0, time.Hour} {
-					ok, err := f.Client.TryAcquireAll(t.Context(), 3, timeout, append([]*rratelimiter.RateLimiter{fresh}, f.Limiters...)...)
+					ok, err := f.Client.TryAcquireAll(t.Context(), timeout, limitertest.Claims(3, append([]*rratelimiter.RateLimiter{fresh}, f.Limiters...)...)...)
 					require.ErrorIs(t, err, tt.want, "%s, limiter %d", name, place)
 					assert.False(t, ok)
 					assert.ErrorContains(t, err, fmt.Sprintf("TryAcquireAll %q", at.Name()), name)
@@ -258,7 +258,7 @@ func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
 		} {
 			sent := limitertest.CountCommands(rdb)
 			for _, timeout := range []time.Duration{0, time.Hour} {
-				ok, err := tt.client.TryAcquireAll(t.Context(), tt.permits, timeout, tt.limiters...)
+				ok, err := tt.client.TryAcquireAll(t.Context(), timeout, limitertest.Claims(tt.permits, tt.limiters...)...)
 				require.ErrorIs(t, err, tt.want, name)
 				assert.False(t, ok)
 				for _, text := range append(tt.says, "TryAcquireAll") {
@@ -284,10 +284,10 @@ func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 			assert.False(t, f.Try(t, 1))
 			assert.Equal(t, []int64{8, 0, 3}, f.Free(t))
 			ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
-			_, err := client.TryAcquireAll(ctx, 2, time.Hour, f.Limiters...)
+			_, err := client.TryAcquireAll(ctx, time.Hour, limitertest.Claims(2, f.Limiters...)...)
 			cancel()
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 1, 0, f.Limiters[0], client.RateLimiter("elsewhere"))), rratelimiter.ErrUnsupported)
+			require.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 0, f.Limiters[0].Claim(1), client.RateLimiter("elsewhere").Claim(1))), rratelimiter.ErrUnsupported)
 		}
 	})
 }
@@ -297,7 +297,9 @@ func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(1, time.Hour))
 		require.True(t, f.SeenBy(s.Rival).Try(t, 1))
-		ask := func(ctx context.Context) (bool, error) { return s.Client.TryAcquireAll(ctx, 1, forever, f.Limiters...) }
+		ask := func(ctx context.Context) (bool, error) {
+			return s.Client.TryAcquireAll(ctx, forever, limitertest.Claims(1, f.Limiters...)...)
+		}
 		leave := leaver(t, s.Scene, ask)
 		s.Until(300 * ms)
 		leave()
@@ -406,7 +408,7 @@ var allInTime = tests[*redis.Client]{
 		assert.False(t, f.Try(t, 2))
 		assert.Equal(t, 40*time.Second, rdb.PTTL(t.Context(), limitertest.KeysOf(f.Limiters[0]).Value).Val())
 		start := time.Now()
-		ok, err := f.Client.TryAcquireAll(t.Context(), 2, time.Hour, f.Limiters...)
+		ok, err := f.Client.TryAcquireAll(t.Context(), time.Hour, limitertest.Claims(2, f.Limiters...)...)
 		require.NoError(t, err)
 		assert.True(t, ok)
 		assert.InDelta(t, 40*time.Second, time.Since(start), float64(2*time.Millisecond))
@@ -456,11 +458,11 @@ var allInTime = tests[*redis.Client]{
 				assert.Equal(t, i < 3, tryAll(t, client, 1, l), name)
 			}
 			start := time.Now()
-			ok, err := client.TryAcquireAll(t.Context(), 2, 2*time.Second, l)
+			ok, err := client.TryAcquireAll(t.Context(), 2*time.Second, l.Claim(2))
 			require.NoError(t, err)
 			assert.True(t, ok)
 			assert.Equal(t, time.Second, time.Since(start))
-			_, err = client.TryAcquireAll(t.Context(), 4, 0, l)
+			_, err = client.TryAcquireAll(t.Context(), 0, l.Claim(4))
 			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
 			assert.ErrorContains(t, err, "TryAcquireAll \""+name+"\"")
 			assert.NotContains(t, err.Error(), "TryAcquire \"")
@@ -522,7 +524,7 @@ func TestAValueMadeBesideAnErrorEndsToo(t *testing.T) {
 	require.NoError(t, limitertest.Second(f.Limiters[0].Expire(t.Context(), time.Minute)))
 	damage(t, rdb, f.Limiters[0], "DEL value")
 	damage(t, rdb, f.Limiters[1], "ZADD permits 1 junk")
-	require.ErrorIs(t, limitertest.Second(f.Client.TryAcquireAll(t.Context(), 10, 0, f.Limiters...)), rratelimiter.ErrCorrupt)
+	require.ErrorIs(t, limitertest.Second(f.Client.TryAcquireAll(t.Context(), 0, limitertest.Claims(10, f.Limiters...)...)), rratelimiter.ErrCorrupt)
 	if rdb.Exists(t.Context(), value).Val() == 1 {
 		assert.Positive(t, rdb.PTTL(t.Context(), value).Val())
 	}

@@ -462,7 +462,7 @@ func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound
 	case 6:
 		order := draw.Perm(3)
 		timeout := time.Duration(draw.IntN(2)) * 200 * ms
-		_, _ = f.Client.TryAcquireAll(ctx, 1, timeout, f.Limiters[order[0]], f.Limiters[order[1]])
+		_, _ = f.Client.TryAcquireAll(ctx, timeout, f.Limiters[order[0]].Claim(1), f.Limiters[order[1]].Claim(1))
 	case 7:
 		_ = l.SetRate(ctx, limitertest.Every(100, time.Minute), rratelimiter.KeepState())
 		return 2 * call // behind the end of a lease

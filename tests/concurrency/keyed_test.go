@@ -263,7 +263,7 @@ func TestWithDefault_CountsByTheServersClock(t *testing.T) {
 	calls := map[string]func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error{
 		"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			other := byDefault(c, "{"+l.Name()+"}other", limitertest.Hourly(3))
-			return limitertest.Second(c.TryAcquireAll(ctx, 1, 0, l, other))
+			return limitertest.Second(c.TryAcquireAll(ctx, 0, l.Claim(1), other.Claim(1)))
 		},
 		"Take": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			return limitertest.Second(l.Take(ctx, 1))

@@ -552,7 +552,7 @@ func TestFiguresOfALeaseWhoseAnswerIsOvertaken(t *testing.T) {
 		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 5000, 0) },
 		"TryAcquireAll": func(ctx context.Context, s *keyedScene) (bool, error) {
 			other := byDefault(s.Client, "{"+s.Name()+"}b", limitertest.Hourly(5000))
-			return s.Client.TryAcquireAll(ctx, 5000, 0, s.RateLimiter, other)
+			return s.Client.TryAcquireAll(ctx, 0, s.RateLimiter.Claim(5000), other.Claim(5000))
 		},
 	}, func(t *testing.T, call func(ctx context.Context, s *keyedScene) (bool, error)) {
 		cfg := limitertest.Every(10_000, time.Minute)

@@ -110,7 +110,9 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 		"TryAcquireAll that has lost its caller": func(t *testing.T, s *refusalScene) {
 			also := byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour))
 			letGo := s.Hold(t, lua.AcquireAll, 1)
-			leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.Client.TryAcquireAll(ctx, 3, 0, s.plain, also) })()
+			leaver(t, s.Scene, func(ctx context.Context) (bool, error) {
+				return s.Client.TryAcquireAll(ctx, 0, s.plain.Claim(3), also.Claim(3))
+			})()
 			letGo()
 		},
 		"a grant undone": func(t *testing.T, s *refusalScene) {

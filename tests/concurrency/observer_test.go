@@ -64,8 +64,8 @@ var observerTests = map[string]observerTest{
 		_ = l.Acquire(endedContext(t), 1)
 		_, _ = client.RateLimiter("none").Take(ctx, 1)
 		_, _ = client.Keyed("users:", limitertest.Every(1, time.Minute)).Take(ctx, "ann", 1)
-		_, _ = client.TryAcquireAll(ctx, 1, 0, all, both)
-		_, _ = client.TryAcquireAll(ctx, 1, 0, all)
+		_, _ = client.TryAcquireAll(ctx, 0, all.Claim(1), both.Claim(1))
+		_, _ = client.TryAcquireAll(ctx, 0, all.Claim(1))
 		seen := client.RateLimiter("seen", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
 		for range 3 {
 			_, _ = seen.TryAcquire(ctx, 1, 0)
@@ -271,7 +271,7 @@ var shadowTests = tests[*redis.Client]{
 		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
 		two := byDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
 		for range 5 {
-			granted, err := client.TryAcquireAll(t.Context(), 1, time.Minute, one, two)
+			granted, err := client.TryAcquireAll(t.Context(), time.Minute, one.Claim(1), two.Claim(1))
 			require.NoError(t, err)
 			assert.True(t, granted)
 			limitertest.MustAcquire(t, one, 1)
@@ -331,7 +331,7 @@ var shadowTests = tests[*redis.Client]{
 		require.NoError(t, l.Release(t.Context(), 5))
 		assert.Equal(t, int64(5), limitertest.Available(t, l))
 
-		assert.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 1, 0, client.RateLimiter("a"), client.RateLimiter("b"))), rratelimiter.ErrUnsupported, "a mistake of the program's")
+		assert.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 0, client.RateLimiter("a").Claim(1), client.RateLimiter("b").Claim(1))), rratelimiter.ErrUnsupported, "a mistake of the program's")
 	},
 	"observer of limiters of keys": func(t *testing.T, rdb *redis.Client) {
 		r := &limitertest.Recorder{}

@@ -57,7 +57,7 @@ var takers = map[string]taker{
 	},
 	"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
 		l, other := byDefault(c, "user:ann", cfg), byDefault(c, "{user:ann}other", limitertest.Every(1_000_000, time.Hour))
-		return func() (bool, error) { return c.TryAcquireAll(ctx, 1, 0, other, l) }
+		return func() (bool, error) { return c.TryAcquireAll(ctx, 0, other.Claim(1), l.Claim(1)) }
 	},
 }
 

@@ -28,12 +28,12 @@ var waits = map[string]wait{
 		return f.Limiters[1].TryAcquire(ctx, permits, timeout)
 	},
 	"for all": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
-		return f.Client.TryAcquireAll(ctx, permits, timeout, f.Limiters...)
+		return f.Client.TryAcquireAll(ctx, timeout, limitertest.Claims(permits, f.Limiters...)...)
 	},
 	"for all, in the other order": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
 		limiters := slices.Clone(f.Limiters)
 		slices.Reverse(limiters)
-		return f.Client.TryAcquireAll(ctx, permits, timeout, limiters...)
+		return f.Client.TryAcquireAll(ctx, timeout, limitertest.Claims(permits, limiters...)...)
 	},
 }
 
@@ -310,7 +310,7 @@ func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 		slow, brief := slowAndBrief(t, client, callers, time.Minute)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
 		together(callers, func(int) {
-			ok, err := client.TryAcquireAll(t.Context(), 1, forever, brief, slow)
+			ok, err := client.TryAcquireAll(t.Context(), forever, brief.Claim(1), slow.Claim(1))
 			assert.NoError(t, err)
 			assert.True(t, ok)
 			assert.Equal(t, time.Minute, time.Since(start))
@@ -334,7 +334,7 @@ func TestASecondTryKeepsThemAlive(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				ok, err := client.TryAcquireAll(t.Context(), 1, forever, brief, slow)
+				ok, err := client.TryAcquireAll(t.Context(), forever, brief.Claim(1), slow.Claim(1))
 				assert.NoError(t, err)
 				assert.True(t, ok)
 			})
@@ -369,7 +369,7 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 		before := s.Sent.Scripts()
 		all := []*limitertest.Caller{s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)}
 		all = append(all, s.Go(func() (bool, error) {
-			return s.Client.TryAcquireAll(t.Context(), 1, forever, beside, s.RateLimiter)
+			return s.Client.TryAcquireAll(t.Context(), forever, beside.Claim(1), s.RateLimiter.Claim(1))
 		}))
 		s.Until(time.Second)
 		l := s.RateLimiter
@@ -449,7 +449,7 @@ func TestWaitersForAllMakeALimiterAgain(t *testing.T) {
 		limitertest.MustTrySetRate(t, slow, limitertest.Every(1, 20*time.Second))
 		limitertest.MustAcquire(t, slow, 1)
 		c := s.Go(func() (bool, error) {
-			return s.Client.TryAcquireAll(t.Context(), 1, forever, s.RateLimiter, slow)
+			return s.Client.TryAcquireAll(t.Context(), forever, s.RateLimiter.Claim(1), slow.Claim(1))
 		})
 		s.Until(time.Second)
 		require.NoError(t, limitertest.Second(s.Other.Delete(t.Context())))

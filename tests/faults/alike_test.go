@@ -42,7 +42,7 @@ func TestWithFailure_IsAlikeWhereverItIsSet(t *testing.T) {
 		"all": func(c *rratelimiter.Client, _ rratelimiter.LimiterOption) middlewaretest.Asking {
 			a := c.RateLimiter("{shop}a", rratelimiter.WithDefault(rate))
 			b := c.RateLimiter("{shop}b", rratelimiter.WithDefault(rate))
-			return func(ctx context.Context) (bool, error) { return c.TryAcquireAll(ctx, 1, 0, a, b) }
+			return func(ctx context.Context) (bool, error) { return c.TryAcquireAll(ctx, 0, a.Claim(1), b.Claim(1)) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,7 +36,7 @@ func TestNoCallBehindAReleaseTakesLongerThanItsTime(t *testing.T) {
 		"Acquire":    func(ctx context.Context, s held) error { return s.Acquire(ctx, 1) },
 		"Reserve":    func(ctx context.Context, s held) error { return limitertest.Second(s.Reserve(ctx, 1, 0)) },
 		"TryAcquireAll": func(ctx context.Context, s held) error {
-			return limitertest.Second(s.Client.TryAcquireAll(ctx, 1, 0, s.RateLimiter))
+			return limitertest.Second(s.Client.TryAcquireAll(ctx, 0, s.RateLimiter.Claim(1)))
 		},
 		"Peek":    func(ctx context.Context, s held) error { return limitertest.Second(s.Peek(ctx, 1)) },
 		"SetRate": func(ctx context.Context, s held) error { return s.SetRate(ctx, limitertest.Hourly(10)) },
@@ -80,7 +80,7 @@ func TestASearchForAFirstAttemptEnds(t *testing.T) {
 		},
 		"TryAcquireAll": func(ctx context.Context, s *limitertest.HeldScene) error {
 			other := s.Client.RateLimiter("{"+s.Name()+"}:other", rratelimiter.WithDefault(limitertest.Hourly(10)))
-			return limitertest.Second(s.Client.TryAcquireAll(ctx, 3, 0, other, s.RateLimiter))
+			return limitertest.Second(s.Client.TryAcquireAll(ctx, 0, other.Claim(3), s.RateLimiter.Claim(3)))
 		},
 	} {
 		for lost, want := range map[int]error{3: nil, 1: rratelimiter.ErrUnknownOutcome} { // one in so many

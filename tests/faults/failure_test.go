@@ -252,7 +252,7 @@ func TestTryAcquireAllDuringAnOutage(t *testing.T) {
 		few := s.client.RateLimiter("{shop}few", rratelimiter.WithDefault(limitertest.Every(4, time.Hour)))
 		many := s.client.RateLimiter("{shop}many", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
 		s.hook.hang(true)
-		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 1, 0, many, few) }
+		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, many.Claim(1), few.Claim(1)) }
 		for i := range 3 {
 			granted, err := all()
 			require.NoError(t, err)
@@ -286,7 +286,7 @@ func TestTryAcquireAllKnowsTheRate(t *testing.T) {
 			assert.Equal(t, limit.FromLocal, d.Source)
 		}
 		start := time.Now()
-		granted, err := s.client.TryAcquireAll(t.Context(), 8, 2*time.Second, limiters...)
+		granted, err := s.client.TryAcquireAll(t.Context(), 2*time.Second, limitertest.Claims(8, limiters...)...)
 		require.NoError(t, err)
 		assert.False(t, granted, "more than there ever are")
 		assert.Equal(t, 2*time.Second, time.Since(start))
@@ -298,7 +298,7 @@ func TestTryAcquireAllOfOneGoesByTheClientsPolicy(t *testing.T) {
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
 		strict := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)),
 			rratelimiter.WithFailure(limit.FailClosed()))
-		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 1, 0, strict) }
+		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, strict.Claim(1)) }
 		granted, err := all()
 		assert.NoError(t, err)
 		assert.True(t, granted)

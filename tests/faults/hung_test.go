@@ -84,7 +84,7 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 		all[name] = func(ctx context.Context, key string) error { return call(ctx, c.RateLimiter(key, byDefault)) }
 	}
 	all["TryAcquireAll"] = func(ctx context.Context, key string) error {
-		return limitertest.Second(c.TryAcquireAll(ctx, 1, 0, c.RateLimiter(key+"1", byDefault), c.RateLimiter(key+"2", byDefault)))
+		return limitertest.Second(c.TryAcquireAll(ctx, 0, c.RateLimiter(key+"1", byDefault).Claim(1), c.RateLimiter(key+"2", byDefault).Claim(1)))
 	}
 	all["Migrate"] = func(ctx context.Context, key string) error { return limitertest.Second(c.Migrate(ctx, key)) }
 	log := slidinglog.New(rdb, slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds})
@@ -228,7 +228,7 @@ func TestATimeoutOnAServerThatHangs(t *testing.T) {
 				assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
 				start = time.Now()
 				both := []*rratelimiter.RateLimiter{c.RateLimiter("{a}3", byDefault), c.RateLimiter("{a}4", byDefault)}
-				_, err = c.TryAcquireAll(t.Context(), 1, time.Millisecond, both...)
+				_, err = c.TryAcquireAll(t.Context(), time.Millisecond, limitertest.Claims(1, both...)...)
 				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
 				assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
 				proxy.OnCommand(nil)

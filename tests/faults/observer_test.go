@@ -180,7 +180,7 @@ func TestObserverReceivesRepairsByOtherCalls(t *testing.T) {
 	t.Parallel()
 	tryAll := func(permits int64) func(*testing.T, *watchedScene, *rratelimiter.RateLimiter) {
 		return func(t *testing.T, s *watchedScene, l *rratelimiter.RateLimiter) {
-			require.NoError(t, limitertest.Second(s.client.TryAcquireAll(t.Context(), permits, 0, s.limiter("{orders}:whole"), l)))
+			require.NoError(t, limitertest.Second(s.client.TryAcquireAll(t.Context(), 0, s.limiter("{orders}:whole").Claim(permits), l.Claim(permits))))
 		}
 	}
 	for name, ask := range map[string]func(*testing.T, *watchedScene, *rratelimiter.RateLimiter){
@@ -283,7 +283,7 @@ func TestObserverReceivesPermitsInDoubt(t *testing.T) {
 			return s.limiter("orders").Acquire(ctx, 7)
 		},
 		"{s}a": func(ctx context.Context, s *watchedScene, _ *fixedwindow.Limiter) error {
-			return limitertest.Second(s.client.TryAcquireAll(ctx, 7, 0, s.limiter("{s}a"), s.limiter("{s}b")))
+			return limitertest.Second(s.client.TryAcquireAll(ctx, 0, s.limiter("{s}a").Claim(7), s.limiter("{s}b").Claim(7)))
 		},
 		"keys": func(ctx context.Context, _ *watchedScene, window *fixedwindow.Limiter) error {
 			return limitertest.Second(window.Take(ctx, "ann", 7))

@@ -54,7 +54,7 @@ func TestWhatIsNoOutage(t *testing.T) {
 			_, err := within(t, time.Second, func(ctx context.Context) (any, error) { return nil, l.Acquire(ctx, 1) })
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			_, err = within(t, time.Second, func(ctx context.Context) (any, error) {
-				return s.client.TryAcquireAll(ctx, 1, time.Minute, l, other)
+				return s.client.TryAcquireAll(ctx, time.Minute, l.Claim(1), other.Claim(1))
 			})
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
@@ -285,7 +285,9 @@ func TestCloseDuringAnOutage(t *testing.T) {
 		calls := []func() error{
 			func() error { return l.Acquire(t.Context(), 1) },
 			func() error { return limitertest.Second(l.TryAcquire(t.Context(), 1, time.Minute)) },
-			func() error { return limitertest.Second(s.client.TryAcquireAll(t.Context(), 1, time.Minute, l, other)) },
+			func() error {
+				return limitertest.Second(s.client.TryAcquireAll(t.Context(), time.Minute, l.Claim(1), other.Claim(1)))
+			},
 		}
 		for _, call := range calls {
 			go func() { ended.Add(call()) }()

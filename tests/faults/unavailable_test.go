@@ -318,7 +318,7 @@ func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
 						}
 						panicked, _ = recovered(func() error {
 							other := c.RateLimiter("{wrong}2", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-							return limitertest.Second(c.TryAcquireAll(t.Context(), 1, 0, l, other))
+							return limitertest.Second(c.TryAcquireAll(t.Context(), 0, l.Claim(1), other.Claim(1)))
 						})
 						assert.Nil(t, panicked)
 						_, _ = recovered(func() error { return l.Release(t.Context(), 1) })

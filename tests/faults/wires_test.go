@@ -165,7 +165,7 @@ func release(t testing.TB, limiters []*rratelimiter.RateLimiter, permits three) 
 }
 
 func (w *bundle) tryAll(ctx context.Context, permits int64, timeout time.Duration) (int64, error) {
-	ok, err := w.Client.TryAcquireAll(ctx, permits, timeout, w.own...)
+	ok, err := w.Client.TryAcquireAll(ctx, timeout, limitertest.Claims(permits, w.own...)...)
 	return limitertest.Counted(permits, ok, err)
 }
 

@@ -55,7 +55,7 @@ func (c *callers) ask(ctx context.Context, op int, n int64) (bool, error) {
 	case 3:
 		return c.leased.TryAcquire(ctx, n, 0)
 	case 4:
-		return c.client.TryAcquireAll(ctx, n, time.Second, c.one, c.other)
+		return c.client.TryAcquireAll(ctx, time.Second, c.one.Claim(n), c.other.Claim(n))
 	case 8:
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()

@@ -107,7 +107,15 @@ local more, identity =`,
 	{"a settlement makes no limiter by default", reservingKind, lua.SettleReservation, "(more < 0 or ARGV[8] == '')", "true"},
 	{
 		"of several limiters only the first is charged", farKind, lua.AcquireAll,
-		`redis.call('DECRBY', l.value_key, ARGV[2])`, `redis.call('DECRBY', l.value_key, i == 1 and ARGV[2] or 0)`,
+		`redis.call('DECRBY', l.value_key, l.text)`, `redis.call('DECRBY', l.value_key, i == 1 and l.text or 0)`,
+	},
+	{
+		"each of several limiters is charged as the first", farKind, lua.AcquireAll,
+		`redis.call('DECRBY', l.value_key, l.text)`, `redis.call('DECRBY', l.value_key, numbers[1])`,
+	},
+	{
+		"each of several limiters keeps the first's permits", farKind, lua.AcquireAll,
+		`l.text == numbers[1] and ARGV[1] or with_permits(ARGV[1], permits)`, `ARGV[1]`,
 	},
 	{"of several limiters only the first is asked", farKind, lua.AcquireAll, "if free < permits then", "if free < permits and i == 1 then"},
 	{

@@ -365,7 +365,7 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 				if c.Name == linear.All {
 					both := handles[client][false]
 					c.both = func(ctx context.Context) (bool, error) {
-						return clients[client].TryAcquireAll(ctx, c.Permits, c.Timeout, both[c.limiter], both[c.second])
+						return clients[client].TryAcquireAll(ctx, c.Timeout, both[c.limiter].Claim(c.Permits), both[c.second].Claim(c.Permits+1))
 					}
 				}
 				r := c.run(t.Context(), handles[client][c.ByDefault][c.limiter], &rig.moments, func(cancel context.CancelFunc) {
@@ -429,6 +429,10 @@ func (rig *linearRig) gather(t *testing.T, p plan, names []string, records []mad
 			for _, r := range records {
 				mine := r.call.limiter == limiter || r.Name == linear.All && r.call.second == limiter
 				if mine && (!rig.kind.perClient || r.Client == client) {
+					if r.Name == linear.All {
+						r.Claims = fmt.Sprint(r.Permits, r.Permits+1)
+						r.Permits += int64(slices.Index([]int{r.call.limiter, r.call.second}, limiter))
+					}
 					h.Records = append(h.Records, r.Record)
 				}
 			}

@@ -31,7 +31,7 @@ var pairUses = map[string]step{
 	"Take": does("Take"),
 	"TryAcquireAll": func(p *play) {
 		second := p.client.RateLimiter(limitertest.Besides(p.l.Name()), rratelimiter.WithDefault(every(9, second)))
-		require.NoError(p, limitertest.Second(p.client.TryAcquireAll(p.Context(), 1, 0, p.l, second)))
+		require.NoError(p, limitertest.Second(p.client.TryAcquireAll(p.Context(), 0, p.l.Claim(1), second.Claim(1))))
 	},
 	"AvailablePermits": does("AvailablePermits"),
 	"Release":          does("Release"),

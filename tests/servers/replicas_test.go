@@ -115,7 +115,7 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 			return err
 		},
 		"TryAcquireAll": func(ctx context.Context) error {
-			return limitertest.Second(client.TryAcquireAll(ctx, 1, time.Second, l, other))
+			return limitertest.Second(client.TryAcquireAll(ctx, time.Second, l.Claim(1), other.Claim(1)))
 		},
 	} {
 		err := call(t.Context())
@@ -350,9 +350,9 @@ func TestWithReplicasThatDoNotConfirmIsNoOutage(t *testing.T) {
 	limitertest.MustTrySetRate(t, a, limitertest.Every(10, time.Hour))
 	limitertest.MustTrySetRate(t, b, limitertest.Every(10, time.Hour))
 	limitertest.MustAcquire(t, a, 1)
-	require.NoError(t, limitertest.Second(plain.TryAcquireAll(t.Context(), 1, 0, a, b)))
+	require.NoError(t, limitertest.Second(plain.TryAcquireAll(t.Context(), 0, a.Claim(1), b.Claim(1))))
 	const timeout = 500 * time.Millisecond
-	require.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 1, timeout, l, other)), rratelimiter.ErrNotReplicated)
+	require.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), timeout, l.Claim(1), other.Claim(1))), rratelimiter.ErrNotReplicated)
 	_, failed := atOnce(t, 4, 1, rratelimiter.ErrNotReplicated, func() (bool, error) { return l.TryAcquire(t.Context(), 1, timeout) })
 	assert.EqualValues(t, 4, failed)
 	for _, e := range recorder.Events() {

@@ -293,8 +293,8 @@ func (f *filling) take(ctx context.Context, i int) map[string]error {
 		"per client":       limitertest.Second(fresh(own).Take(ctx, 1)),
 		"TrySetRate":       limitertest.Second(f.client.RateLimiter(fmt.Sprint("set:", i)).TrySetRate(ctx, rate)),
 		"SetRate":          f.client.RateLimiter(fmt.Sprint("set:", i)).SetRate(ctx, kept, rratelimiter.KeepState()),
-		"TryAcquireAll":    limitertest.Second(f.client.TryAcquireAll(ctx, 1, 0, f.limiters["kept"], fresh(rate), f.limiters["plain"])),
-		"TryAcquireAll, 2": limitertest.Second(f.client.TryAcquireAll(ctx, 1, 0, f.limiters["kept"], f.limiters["own"])),
+		"TryAcquireAll":    limitertest.Second(f.client.TryAcquireAll(ctx, 0, f.limiters["kept"].Claim(1), fresh(rate).Claim(1), f.limiters["plain"].Claim(1))),
+		"TryAcquireAll, 2": limitertest.Second(f.client.TryAcquireAll(ctx, 0, f.limiters["kept"].Claim(1), f.limiters["own"].Claim(1))),
 	}
 	for name, l := range f.limiters {
 		calls["known "+name] = limitertest.Second(l.TryAcquire(ctx, 1, 0))

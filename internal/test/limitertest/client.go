@@ -113,7 +113,7 @@ func MustRefuse(t testing.TB, l *rratelimiter.RateLimiter, permits int64) {
 // TryAll asks once for permits of all limiters.
 func TryAll(t testing.TB, client *rratelimiter.Client, permits int64, limiters ...*rratelimiter.RateLimiter) bool {
 	t.Helper()
-	ok, err := client.TryAcquireAll(t.Context(), permits, 0, limiters...)
+	ok, err := client.TryAcquireAll(t.Context(), 0, Claims(permits, limiters...)...)
 	require.NoError(t, err)
 	return ok
 }
@@ -388,4 +388,13 @@ func (r *Recorder) Callers(limiter string) (all []int) {
 		}
 	}
 	return all
+}
+
+// Claims returns claims to so many permits of each limiter.
+func Claims(permits int64, limiters ...*rratelimiter.RateLimiter) []rratelimiter.Claim {
+	claims := make([]rratelimiter.Claim, len(limiters))
+	for i, l := range limiters {
+		claims[i] = l.Claim(permits)
+	}
+	return claims
 }

@@ -313,7 +313,7 @@ func NewFamilyScene(t *testing.T, cfgs ...rratelimiter.Config) (*FamilyScene, *F
 
 // TryAll is TryAcquireAll beside the test.
 func (s *FamilyScene) TryAll(ctx context.Context, f *Family, permits int64, timeout time.Duration) *Caller {
-	return s.Go(func() (bool, error) { return f.Client.TryAcquireAll(ctx, permits, timeout, f.Limiters...) })
+	return s.Go(func() (bool, error) { return f.Client.TryAcquireAll(ctx, timeout, Claims(permits, f.Limiters...)...) })
 }
 
 // CheckAll checks each limiter's permits in use, and that all others are free.

@@ -120,6 +120,7 @@ type Record struct {
 	Call
 	Answer
 
+	Claims           string // of a call of several limiters: the permits of each
 	Number           int
 	Client, Caller   int
 	Began, Ended     int64

@@ -125,7 +125,9 @@ func (r *Record) carriedBy(q Request) bool {
 		return false
 	}
 	switch r.Name {
-	case Release, All:
+	case All:
+		return q.Argument == r.Claims
+	case Release:
 		return q.Argument == fmt.Sprint(r.Permits)
 	case Settle:
 		return q.Argument == fmt.Sprint(r.Used)

@@ -27,10 +27,14 @@ type Op struct {
 	TTL     int64       `json:"ttl,omitempty"`
 	At      int64       `json:"at,omitempty"`
 	To      Few[string] `json:"to,omitempty"`   // the limiters beside the one it is called on
+	More    int64       `json:"more,omitempty"` // permits that each of To is asked for beyond those of the one before
 	Held    bool        `json:"held,omitempty"` // the handle has been refused lately
 	Row     *Row        `json:"row,omitempty"`  // the reserved row, of Permits, whatever is left of it
 	Used    int64       `json:"used,omitempty"` // of them, or more
 }
+
+// PermitsOf returns how many permits are asked of the limiter at that place, 0 being the one it is called on.
+func (op Op) PermitsOf(place int) int64 { return op.Permits + int64(place)*op.More }
 
 // Few is a list. In JSON the only element of one stands for the list.
 type Few[E any] []E

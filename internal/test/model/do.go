@@ -94,11 +94,11 @@ func (op Op) acquireAll(ctx context.Context, client *rratelimiter.Client, l *rra
 	if op.Rate != nil {
 		opts = append(opts, rratelimiter.WithDefault(op.Rate.Public()))
 	}
-	all := []*rratelimiter.RateLimiter{client.RateLimiter(l.Name(), opts...)}
-	for _, name := range op.To {
-		all = append(all, client.RateLimiter(name, opts...))
+	claims := []rratelimiter.Claim{client.RateLimiter(l.Name(), opts...).Claim(op.Permits)}
+	for i, name := range op.To {
+		claims = append(claims, client.RateLimiter(name, opts...).Claim(op.PermitsOf(i+1)))
 	}
-	return client.TryAcquireAll(ctx, op.Permits, timeout, all...)
+	return client.TryAcquireAll(ctx, timeout, claims...)
 }
 
 func saysDecision(d limit.Decision, err error, more ...any) Answer {

@@ -40,7 +40,7 @@ func (m *Module) may(op Op) []Possible {
 		case m.windowed && n > 0:
 			return only(func(*Call) Answer { return Say(Unsupported) })
 		case len(op.To) > 0:
-			return m.mayAll(1+len(op.To), n, rate)
+			return m.mayAll(op)
 		}
 		return m.mayAcquire(n, rate, false)
 	case "take":

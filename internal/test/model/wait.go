@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// mayAll returns what TryAcquireAll of that many limiters may do. A limiter that has enough may
+// mayAll returns what TryAcquireAll may do. A limiter that has enough may
 // be left as it is; else it is brought up to date, and leaked permits may be looked for.
-func (m *Module) mayAll(limiters int, permits int64, fallback *Rate) (all []Possible) {
-	ways := 1
-	for range limiters {
+func (m *Module) mayAll(op Op) (all []Possible) {
+	ways := 3
+	for range op.To {
 		ways *= 3
 	}
 	for how := range ways {
@@ -18,21 +18,22 @@ func (m *Module) mayAll(limiters int, permits int64, fallback *Rate) (all []Poss
 			for _, other := range c.To {
 				calls = append(calls, &Call{State: other, Who: c.Who, Now: c.Now})
 			}
-			return m.acquireAll(calls, permits, fallback, how)
+			return m.acquireAll(calls, op, how)
 		})
 	}
 	return all
 }
 
-func (m *Module) acquireAll(calls []*Call, permits int64, fallback *Rate, how int) (Answer, bool) {
-	for _, c := range calls {
-		if problem := ask(c, permits, fallback); problem != "" {
+func (m *Module) acquireAll(calls []*Call, op Op, how int) (Answer, bool) {
+	for i, c := range calls {
+		if problem := ask(c, op.PermitsOf(i), op.Rate); problem != "" {
 			return Say(problem), true
 		}
 	}
 	granted, windows := true, make([]bool, len(calls))
 	for i, c := range calls {
-		m.open(c, fallback)
+		m.open(c, op.Rate)
+		permits := op.PermitsOf(i)
 		p := c.Pair()
 		windows[i] = m.isWindow(c, p)
 		leave, audit := how%3 == 0, how%3 == 1
@@ -56,7 +57,7 @@ func (m *Module) acquireAll(calls []*Call, permits int64, fallback *Rate, how in
 	}
 	for i, c := range calls {
 		if granted {
-			m.grant(c, c.Pair(), permits)
+			m.grant(c, c.Pair(), op.PermitsOf(i))
 		}
 		m.goTail(c, c.Pair(), true, windows[i])
 	}

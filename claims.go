@@ -1,0 +1,150 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// MaxLimiters is how many claims one call takes at most.
+const MaxLimiters = 32
+
+// Claim is a number of permits of one limiter, for calls that take from several: see [Client.TakeAll].
+type Claim struct {
+	limiter *RateLimiter
+	permits int64
+}
+
+// Claim returns a claim to so many permits, from 1 to MaxPermits. It does no I/O.
+func (l *RateLimiter) Claim(permits int64) Claim { return Claim{l, permits} }
+
+// Claim is [RateLimiter.Claim] of the key's limiter. Limiters of several Keyed go together if the key has
+// braces, as "{ann}": they are the hash tag that their names share.
+func (k *KeyedLimiter) Claim(key string, permits int64) Claim { return k.Limiter(key).Claim(permits) }
+
+// TakeAll takes the permits of every claim at once, or none: for example 1 of the requests a minute and 800
+// of the tokens a day. One script decides. The Decisions are in the order of the claims. If all are Granted,
+// the permits are taken. Otherwise those that are not Granted refused, each with its RetryAfter, and no
+// limiter was charged.
+//
+// The limiters must be handles of this Client, up to MaxLimiters, each once. Their names must share a hash
+// tag, as in "{shop}:second" and "{shop}:hour", so that a cluster keeps them on one server. Otherwise TakeAll
+// returns ErrUnsupported, even without a cluster, and so it does beside Redissons before 3.13.3. The
+// Client's [WithFailure] and [WithShadow] count, not those of the handles. Otherwise it behaves like
+// [RateLimiter.Take]. An error names the limiter that caused it, and nothing is taken.
+func (c *Client) TakeAll(ctx context.Context, claims ...Claim) ([]limit.Decision, error) {
+	a, err := c.decideAll(ctx, claims, outage.Question{Call: "TakeAll", Figures: true})
+	if err != nil {
+		return nil, err
+	}
+	return decisions(a), nil
+}
+
+// TryAcquireAll takes the permits of every claim or none, as [Client.TakeAll] does, and reports whether it
+// did. With a timeout of 0 or less it asks once. Otherwise it asks again once all that refused should have
+// permits, early enough to keep limiters with a KeepAlive time alive, and at once if this Client releases
+// permits of one of the limiters or changes it. It does not wait in their lines.
+func (c *Client) TryAcquireAll(ctx context.Context, timeout time.Duration, claims ...Claim) (bool, error) {
+	a, err := c.decideAll(ctx, claims, outage.Question{Call: "TryAcquireAll", Waits: timeout > 0, Timeout: timeout})
+	return a.Granted, err
+}
+
+// ReserveAll is [RateLimiter.Reserve] for several limiters: it takes the permits of every claim or none, and
+// waits as [Client.TryAcquireAll] does. [Reservation.Settle] then takes a number for each claim.
+func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims ...Claim) (*Reservation, error) {
+	a, err := c.decideAll(ctx, claims, outage.Question{
+		Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.reservation(claims, a), nil
+}
+
+// decideAll puts a question about several limiters.
+func (c *Client) decideAll(ctx context.Context, claims []Claim, q outage.Question) (outage.Answer, error) {
+	if len(claims) == 1 {
+		q.Permits = claims[0].permits
+	}
+	return c.policy.Decide(ctx, &jointAsker{c, claims}, q)
+}
+
+// decisions returns a Decision for each claim.
+func decisions(a outage.Answer) []limit.Decision {
+	all := make([]limit.Decision, len(a.Each))
+	for i, one := range a.Each {
+		all[i] = one.Decision
+	}
+	return all
+}
+
+// checkAll returns an error if claims can't go together in one decision.
+func (c *Client) checkAll(claims []Claim) error {
+	if c.err != nil {
+		return c.err
+	}
+	if len(claims) == 0 || len(claims) > MaxLimiters {
+		return fmt.Errorf("%w: %d limiters are given, not between 1 and %d", ErrInvalidConfig, len(claims), MaxLimiters)
+	}
+	owners := make(map[string]*RateLimiter, 5*len(claims))
+	for i, claim := range claims {
+		l := claim.limiter
+		switch {
+		case l == nil:
+			return fmt.Errorf("%w: limiter %d of %d is nil", ErrInvalidConfig, i+1, len(claims))
+		case l.client != c:
+			return l.blame(fmt.Errorf("%w: the limiter is a handle of another Client", ErrInvalidConfig))
+		case l.facts.Err != nil:
+			return l.blame(l.facts.Err)
+		case claim.permits < 1 || claim.permits > MaxPermits:
+			return l.blame(fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, claim.permits, int64(MaxPermits)))
+		}
+		for _, key := range l.facts.Keys.Names() {
+			other := owners[key]
+			switch {
+			case other == nil:
+				owners[key] = l
+			case other.facts.Config == l.facts.Config:
+				return l.blame(fmt.Errorf("%w: the limiter is given twice; claim the sum of the permits", ErrInvalidConfig))
+			case other != l:
+				return l.blame(fmt.Errorf("%w: %q is a key of the limiter %q too", ErrInvalidConfig, key, other.facts.Name))
+			}
+		}
+	}
+	return checkTags(claims)
+}
+
+// checkTags returns an error if a cluster could keep the limiters of claims apart.
+func checkTags(claims []Claim) error {
+	if len(claims) == 1 {
+		return nil // the server reports it
+	}
+	first := claims[0].limiter
+	for _, claim := range claims {
+		l := claim.limiter
+		for _, key := range l.facts.Keys.Names() {
+			if script.HashTag(key) == script.HashTag(first.facts.Config) {
+				continue
+			}
+			if l.facts.Observed != l.facts.Name {
+				return l.blame(fmt.Errorf("%w: %q and %q have no hash tag in common, so that a cluster would keep them apart: "+
+					"give Keyed the key in braces, as in Claim(\"{ann}\", 1)", ErrUnsupported, first.facts.Config, l.facts.Config))
+			}
+			if l == first {
+				return l.blame(fmt.Errorf("%w: the keys %q fall in different slots of a cluster: "+
+					"name the limiter with one hash tag, as in \"{shop}:hour\"", ErrUnsupported, l.facts.Keys.Names()))
+			}
+			return l.blame(fmt.Errorf("%w: %q and %q have no hash tag in common, so that a cluster would keep them apart: "+
+				"begin the names of all with the same word in braces, as in \"{shop}:second\" and \"{shop}:hour\"",
+				ErrUnsupported, first.facts.Config, l.facts.Config))
+		}
+	}
+	return nil
+}
+
+// blame adds to an error of several limiters which one caused it.
+func (l *RateLimiter) blame(err error) error { return l.fail("", err) }

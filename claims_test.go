@@ -1,0 +1,187 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// plan is the limits of a service: requests and tokens.
+type plan struct {
+	client           *rratelimiter.Client
+	requests, tokens *rratelimiter.RateLimiter
+}
+
+func newPlan(t *testing.T, rdb *redis.Client, opts ...rratelimiter.Option) plan {
+	t.Helper()
+	c := limitertest.NewClient(t, rdb, opts...)
+	byDefault := func(name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+		return c.RateLimiter(name, rratelimiter.WithDefault(cfg))
+	}
+	return plan{c, byDefault("{ann}requests", rratelimiter.PerMinute(3)), byDefault("{ann}tokens", rratelimiter.PerHour(1000))}
+}
+
+// eachOldest runs test beside a Redisson of each layout of members.
+func eachOldest(t *testing.T, test func(t *testing.T, p plan)) {
+	t.Helper()
+	for layout, version := range limitertest.MembersOf {
+		t.Run(layout, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				test(t, newPlan(t, rdb, rratelimiter.WithRedissonVersion(version)))
+			})
+		})
+	}
+}
+
+func (p plan) take(t *testing.T, tokens int64) []limit.Decision {
+	t.Helper()
+	decisions, err := p.client.TakeAll(t.Context(), p.requests.Claim(1), p.tokens.Claim(tokens))
+	require.NoError(t, err)
+	return decisions
+}
+
+func (p plan) free(t *testing.T) []int64 {
+	t.Helper()
+	return []int64{limitertest.Available(t, p.requests), limitertest.Available(t, p.tokens)}
+}
+
+func TestTakeAll_ChargesEachItsNumber(t *testing.T) {
+	t.Parallel()
+	eachOldest(t, func(t *testing.T, p plan) {
+		assert.Equal(t, []limit.Decision{
+			{Granted: true, Limit: 3, Remaining: 2, ResetAfter: time.Minute}, {Granted: true, Limit: 1000, Remaining: 200, ResetAfter: time.Hour},
+		}, p.take(t, 800))
+		assert.Equal(t, []int64{2, 200}, p.free(t))
+	})
+}
+
+func TestTakeAll_SaysWhoRefusedAndChargesNone(t *testing.T) {
+	t.Parallel()
+	eachOldest(t, func(t *testing.T, p plan) {
+		p.take(t, 800)
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, []limit.Decision{
+			{Granted: true, Limit: 3, Remaining: 2, ResetAfter: 50 * time.Second},
+			{Limit: 1000, Remaining: 200, RetryAfter: time.Hour - 10*time.Second, ResetAfter: time.Hour - 10*time.Second},
+		}, p.take(t, 201))
+		assert.Equal(t, []int64{2, 200}, p.free(t))
+		time.Sleep(50 * time.Second)
+		assert.EqualValues(t, 2, p.take(t, 200)[0].Remaining, "a minute's request is back, also in the figures")
+	})
+}
+
+func TestTakeAll_OfOneIsTake(t *testing.T) {
+	t.Parallel()
+	eachOldest(t, func(t *testing.T, p plan) {
+		decisions, err := p.client.TakeAll(t.Context(), p.requests.Claim(2))
+		require.NoError(t, err)
+		assert.Equal(t, []limit.Decision{{Granted: true, Limit: 3, Remaining: 1, ResetAfter: time.Minute}}, decisions)
+	})
+}
+
+func TestReserveAll_SettlesEachWithItsNumber(t *testing.T) {
+	t.Parallel()
+	eachOldest(t, func(t *testing.T, p plan) {
+		for _, tt := range []struct {
+			actual []int64
+			free   []int64
+		}{{[]int64{1, 300}, []int64{2, 700}}, {[]int64{1, 900}, []int64{1, -200}}, {[]int64{0, 500}, []int64{1, 500}}} {
+			r, err := p.client.ReserveAll(t.Context(), 0, p.requests.Claim(1), p.tokens.Claim(500))
+			require.NoError(t, err)
+			require.True(t, r.Granted)
+			require.ErrorIs(t, r.Settle(t.Context(), 1), rratelimiter.ErrInvalidPermits, "one number for two")
+			require.NoError(t, r.Settle(t.Context(), tt.actual...))
+			require.ErrorIs(t, r.Settle(t.Context(), tt.actual...), rratelimiter.ErrSettled)
+			require.NoError(t, r.Cancel(t.Context()))
+			assert.Equal(t, []int64{tt.free[0], max(0, tt.free[1])}, p.free(t))
+			if tt.free[1] < 0 {
+				require.NoError(t, p.tokens.Reset(t.Context()))
+			}
+		}
+	})
+}
+
+func TestReserveAll_WaitsUntilAllHaveEnough(t *testing.T) {
+	t.Parallel()
+	eachOldest(t, func(t *testing.T, p plan) {
+		p.take(t, 1000)
+		start := time.Now()
+		r, err := p.client.ReserveAll(t.Context(), 2*time.Hour, p.requests.Claim(3), p.tokens.Claim(1))
+		require.NoError(t, err)
+		require.True(t, r.Granted)
+		assert.Equal(t, time.Hour, time.Since(start).Round(time.Minute))
+		require.NoError(t, r.Cancel(t.Context()))
+		assert.Equal(t, []int64{3, 1000}, p.free(t))
+
+		p.take(t, 1000)
+		r, err = p.client.ReserveAll(t.Context(), time.Second, p.requests.Claim(2), p.tokens.Claim(1))
+		require.NoError(t, err)
+		assert.False(t, r.Granted)
+		require.NoError(t, r.Settle(t.Context(), 2, 1))
+		assert.Equal(t, []bool{true, false}, []bool{r.Decisions[0].Granted, r.Decisions[1].Granted})
+	})
+}
+
+func TestKeyedClaim_NeedsATagInTheKey(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		c := limitertest.NewClient(t, rdb)
+		requests, tokens := c.Keyed("requests:", rratelimiter.PerMinute(3)), c.Keyed("tokens:", rratelimiter.PerDay(1000))
+		decisions, err := c.TakeAll(t.Context(), requests.Claim("{ann}", 1), tokens.Claim("{ann}", 800))
+		require.NoError(t, err)
+		assert.EqualValues(t, 200, decisions[1].Remaining)
+		sent := limitertest.CountCommands(rdb)
+		_, err = c.TakeAll(t.Context(), requests.Claim("ann", 1), tokens.Claim("ann", 800))
+		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		require.ErrorContains(t, err, `TakeAll "tokens:ann"`)
+		require.ErrorContains(t, err, "braces")
+		assert.Zero(t, sent.Total())
+	})
+}
+
+// What is wrong with one claim names it, and nothing is charged.
+func TestTakeAll_ErrorNamesTheLimiter(t *testing.T) {
+	t.Parallel()
+	eachOldest(t, func(t *testing.T, p plan) {
+		for tokens, want := range map[int64]error{0: rratelimiter.ErrInvalidPermits, 1001: rratelimiter.ErrPermitsExceedRate} {
+			for call, err := range map[string]error{
+				"TakeAll":       limitertest.Second(p.client.TakeAll(t.Context(), p.requests.Claim(1), p.tokens.Claim(tokens))),
+				"TryAcquireAll": limitertest.Second(p.client.TryAcquireAll(t.Context(), time.Second, p.requests.Claim(1), p.tokens.Claim(tokens))),
+				"ReserveAll":    limitertest.Second(p.client.ReserveAll(t.Context(), 0, p.requests.Claim(1), p.tokens.Claim(tokens))),
+			} {
+				require.ErrorIs(t, err, want)
+				require.ErrorContains(t, err, call+` "{ann}tokens"`)
+			}
+		}
+		_, err := p.client.TakeAll(t.Context(), p.requests.Claim(1), rratelimiter.Claim{})
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		exists, err := p.requests.Exists(t.Context())
+		require.NoError(t, err)
+		assert.False(t, exists)
+	})
+}
+
+// In shadow and in an outage all claims are granted, and none is charged.
+func TestTakeAll_FollowsTheClientsPolicy(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPlan(t, rdb, rratelimiter.WithShadow())
+		p.take(t, 1000)
+		decisions := p.take(t, 1000)
+		assert.Equal(t, []bool{true, true}, []bool{decisions[0].Granted, decisions[1].Granted})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := p.client.TakeAll(ctx, p.requests.Claim(1), p.tokens.Claim(1))
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}

@@ -1,0 +1,90 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// claimsCase is a number of permits of each of three limiters, and what becomes of them.
+type claimsCase struct {
+	claims, want three
+	take         func(ctx context.Context, w *bundle, claims []rratelimiter.Claim) (bool, error)
+}
+
+func (w *bundle) claims(permits three) []rratelimiter.Claim {
+	claims := make([]rratelimiter.Claim, len(permits))
+	for i, n := range permits {
+		claims[i] = w.own[i].Claim(n)
+	}
+	return claims
+}
+
+// Claims to different numbers are charged once, and so is what settles them.
+func TestClaims_HappenOnce(t *testing.T) {
+	t.Parallel()
+	takeAll := func(ctx context.Context, w *bundle, claims []rratelimiter.Claim) (bool, error) {
+		decisions, err := w.Client.TakeAll(ctx, claims...)
+		for _, d := range decisions {
+			if !d.Granted {
+				return false, err
+			}
+		}
+		return err == nil, err
+	}
+	reserveAll := func(actual three) func(context.Context, *bundle, []rratelimiter.Claim) (bool, error) {
+		return func(ctx context.Context, w *bundle, claims []rratelimiter.Claim) (bool, error) {
+			r, err := w.Client.ReserveAll(ctx, 0, claims...)
+			if err != nil {
+				return false, err
+			}
+			return r.Granted, r.Settle(ctx, actual[:]...)
+		}
+	}
+	inUse := three{1, 2, 3}
+	cases := map[string]claimsCase{
+		"TakeAll":                 {three{2, 4, 1}, three{3, 6, 4}, takeAll},
+		"TakeAll of all":          {three{9, 8, 7}, three{10, 10, 10}, takeAll},
+		"TakeAll, refused":        {three{2, 9, 1}, inUse, takeAll},
+		"ReserveAll":              {three{2, 4, 1}, three{3, 3, 16}, reserveAll(three{2, 1, 13})},
+		"ReserveAll, cancelled":   {three{2, 4, 1}, inUse, reserveAll(three{})},
+		"ReserveAll, not granted": {three{2, 4, 8}, inUse, reserveAll(three{2, 1, 13})},
+	}
+	underFaults(t, append([]string{"double"}, lossy...), cases, nil, func(t *testing.T, c claimsCase, what, fault, version string) {
+		w := newBundleInUse(t, inUse, version)
+		for _, script := range []*lua.Script{lua.AcquireAll, lua.SettleReservation} {
+			w.On(script, actions(fault, w.Held)...)
+		}
+		granted, err := c.take(context.Background(), w, w.claims(c.claims))
+		assert.NoError(t, err, what)
+		assert.Equal(t, c.want != inUse || what == "ReserveAll, cancelled", granted, what)
+		w.LetGo()
+		w.checkAll(t, c.want, what)
+	})
+}
+
+// Whose caller goes away while several limiters are asked gets nothing, of any.
+func TestClaims_OfOneWhoHasGoneGoBack(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "gone", func(t *testing.T, version string) {
+		w := newBundleInUse(t, three{1, 2, 3}, version)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.On(lua.AcquireAll, actions("hold", w.Held)...)
+		gone := make(chan error)
+		go func() {
+			_, err := w.Client.TakeAll(ctx, w.claims(three{2, 4, 1})...)
+			gone <- err
+		}()
+		assert.Eventually(t, func() bool { return w.Sent(lua.AcquireAll) > 0 }, limitertest.Outlasts, limitertest.Outlasts/1000)
+		cancel()
+		assert.True(t, errors.Is(<-gone, context.Canceled))
+		w.LetGo()
+		w.checkAll(t, three{1, 2, 3}, "gone")
+	})
+}
