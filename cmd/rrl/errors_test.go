@@ -229,23 +229,28 @@ func TestSelfTest_LeavesNoKeysIfInterrupted(t *testing.T) {
 	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
 }
 
+// A command waits for a few answers at most, each for as long as the client reads.
 func TestAServerThatHangsEndsTheCommandInTime(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play("set-rate orders 5/1h => ...\n")
 	for _, line := range []string{"acquire orders", "show orders", "ls", "set-rate orders 5/1h", "delete orders"} {
-		t.Run(line, func(t *testing.T) { // at once, as each waits for seconds
+		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			through, proxy := s.behind(t)
+			var waited redistest.List[int]
 			proxy.OnCommand(func(c redistest.Command) redistest.Action {
 				if greets(c) {
 					return redistest.Pass
 				}
+				waited.Add(c.Conn)
 				return redistest.Pass.After(time.Hour)
 			})
+			through.flags = []string{"--redis", "redis://" + proxy.Addr() + "?read_timeout=100ms"}
 			got := through.ends(t.Context(), line)
 			assert.Equal(t, exitError, got.code, "%+v", got)
 			assert.Contains(t, got.stderr, proxy.Addr())
+			assert.LessOrEqual(t, len(slices.Compact(waited.All())), 4, "connections, each of which is given up with its answer")
 		})
 	}
 }

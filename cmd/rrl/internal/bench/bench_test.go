@@ -4,18 +4,20 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 func options(t *testing.T) Options {
 	t.Helper()
-	return Options{Time: 2 * time.Second, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
+	return Options{Time: 500 * time.Millisecond, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
 }
 
 func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
@@ -74,8 +76,12 @@ func TestBenchThatIsStoppedLeavesNothing(t *testing.T) {
 
 func TestBenchWithoutAServer(t *testing.T) {
 	t.Parallel()
-	rdb, m := redistest.Mini(t)
-	m.SetError("LOADING not yet")
-	_, err := Run(t.Context(), rdb, options(t))
-	require.ErrorContains(t, err, "LOADING")
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		m.SetError("LOADING not yet")
+		start := time.Now()
+		_, err := Run(t.Context(), rdb, options(t))
+		require.ErrorContains(t, err, "LOADING")
+		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
+	})
 }

@@ -338,12 +338,43 @@ func TestAServerThatDoesNotAnswerIsGivenUpInTime(t *testing.T) {
 	}
 	// One that is silent is no reason not to ask the other.
 	m := miniredis.RunT(t)
-	refuses(t, connect.Options{Redis: addr + "," + m.Addr(), Timeout: 12 * time.Second}, m.Addr()+" is no node of a cluster")
+	for timeout := time.Second; ; timeout *= 3 { // a busy machine
+		_, err := dial(t, connect.Options{Redis: addr + "," + m.Addr(), Timeout: timeout})
+		if timeout > time.Minute || !strings.Contains(fmt.Sprint(err), m.Addr()+" gave no answer in time") {
+			require.ErrorContains(t, err, m.Addr()+" is no node of a cluster")
+			break
+		}
+	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel) // most likely while it waits
 	_, err = (&connect.Options{Redis: addr, Timeout: time.Hour, Getenv: variable("", "")}).Open(ctx)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// No setting leaves a wait without an end.
+func TestHowLongAClientWaits(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	url := "redis://" + m.Addr()
+	for _, c := range []struct {
+		url              string
+		timeout          time.Duration
+		dial, read, call time.Duration
+	}{
+		{url, 0, 3 * time.Second, 5 * time.Second, 3 * time.Second},
+		{url, 2 * time.Second, 2 * time.Second, 5 * time.Second, 3 * time.Second},
+		{url, time.Minute, time.Minute, time.Minute, time.Minute},
+		{url + "?read_timeout=100ms&dial_timeout=1s", time.Minute, time.Second, 100 * time.Millisecond, time.Minute},
+	} {
+		o := connect.Options{Redis: c.url, Timeout: c.timeout}
+		conn, err := dial(t, o)
+		require.NoError(t, err)
+		got := conn.Client.(*redis.Client).Options()
+		assert.Equal(t, []time.Duration{c.dial, c.read, c.read, c.call},
+			[]time.Duration{got.DialTimeout, got.ReadTimeout, got.WriteTimeout, o.CallTimeout()}, "%+v", c)
+		assert.Equal(t, 1, got.MaxRetries)
+	}
 }
 
 // FuzzParseURL mistypes: no error shows the password.
