@@ -174,12 +174,13 @@ func TestInterrupt(t *testing.T) {
 	}{
 		"acquire orders --wait": {"evalsha", 1, false, exitError, interrupted},
 		"bench --prefix orders": {"", 20, false, exitError, interrupted},
-		"top --json":            {"", 20, false, exitYes, ""},
-		"watch orders --json":   {"", 20, false, exitYes, ""},
 		"ls":                    {"scan", 1, true, exitError, interrupted},
 		"doctor":                {"", 1, true, exitError, interrupted},
 		"top":                   {"", 1, true, exitYes, ""},
 		"watch orders":          {"", 1, true, exitYes, ""},
+
+		"top --json --interval 100ms":          {"", 20, false, exitYes, ""},
+		"watch orders --json --interval 100ms": {"", 20, false, exitYes, ""},
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
@@ -392,7 +393,7 @@ acquire NAME                            => granted 1 permit, 4 left
 acquire NAME --permits 4                => granted 4 permits, 0 left
 release NAME -n 2                       => gave back 2 permits
 acquire NAME --permits 2 --wait         => granted 2 permits...
-acquire NAME --timeout 1s               -> denied 1 permit...
+acquire NAME --timeout 100ms            -> denied 1 permit...
 update-rate NAME 7/1h --keep-state      => NAME has 7 permits every 1h
 acquire NAME --permits 2 --timeout 10s  => granted 2 permits...
 acquire NAME --timeout 0                -> denied 1 permit, 0 left, try again in ...

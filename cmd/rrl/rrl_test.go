@@ -264,7 +264,7 @@ take sliding-log l --limit 3/1.5s -n 2 --json \
 `)
 	s := newServer(t)
 	s.play("set-rate orders 1/1h => ...\nacquire orders => ...\n")
-	got := s.answered("acquire", "orders", "--timeout", "1s", "--json")
+	got := s.answered("acquire", "orders", "--timeout", "100ms", "--json")
 	require.Equal(t, exitNo, got.code)
 	answer := object(t, got.stdout)
 	assert.Equal(t, false, answer["granted"])
