@@ -39,10 +39,7 @@ golden: ## record anew what each release of Redisson does, for tests without Jav
 	go test -count 1 -timeout 20m ./compat_test -run 'TestGolden$$' -record $(if $(REDISSON),-releases $(REDISSON))
 
 check: ## the fast part: vet and lint what has changed, for Windows and macOS too, and run the packages' own tests that need no server
-	@if scripts/install-lint.sh; then scripts/lint.sh -c; \
-		else scripts/modules.sh -c go vet && [ "$(RRL_NO_SKIP)" != 1 ]; fi
-	@scripts/vet-others.sh -c
-	@scripts/modules.sh -u bash -c 'go list ./... | grep -vE "/(tests/.*|compat_test|internal/test/.*)$$" | xargs go test -vet=off -short -ldflags=-w'
+	@scripts/check.sh
 
 lint: ## golangci-lint, in all modules
 	@scripts/install-lint.sh

@@ -99,12 +99,14 @@ func testALimiter(t *testing.T) {
 	}
 }
 
-// The figures count the grants in a second.
+// The figures count the grants in a second, and answers wait for their turns.
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
 		"the list": testTheList, "a limiter": testALimiter, "one poller": testOnePoller,
 		"a Redis that goes away and comes back": testRedisThatGoesAway, "a Redis that hangs": testRedisThatHangs,
+		"hostile names": testHostileNames, "limiters that are broken": testLimitersThatAreBroken,
+		"refusals come from an observer": testRefusalsComeFromAnObserver,
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 	}
@@ -124,8 +126,7 @@ func TestClientsWithPermitsOfTheirOwn(t *testing.T) {
 	s.refuses(http.StatusBadRequest, m{"action": "release", "id": idOf("own"), "permits": 5}) // it must be said whose
 }
 
-func TestHostileNames(t *testing.T) {
-	t.Parallel()
+func testHostileNames(t *testing.T) {
 	s := newSite(t)
 	names := []string{
 		`<img src=x onerror=alert(1)>`, "\u202egnp.exe", "\u05e9\u05dc\u05d5\u05dd", "a\x00b\xff\xfe", strings.Repeat("\x80\x01", 2048),
@@ -152,8 +153,7 @@ func TestHostileNames(t *testing.T) {
 	assert.NotContains(t, s.read("/api/limiters?limit=100").Body.String(), "<img", "not even in JSON")
 }
 
-func TestRefusalsComeFromAnObserver(t *testing.T) {
-	t.Parallel()
+func testRefusalsComeFromAnObserver(t *testing.T) {
 	observer := &Observer{}
 	s := newSite(t, func(c *Config) { c.Observer = observer })
 	s.limiter("quiet", rratelimiter.PerHour(10), 9)
@@ -334,8 +334,7 @@ func TestCodeInDocs(t *testing.T) {
 }
 
 // A limiter whose calls fail must not look like one that is unused.
-func TestLimitersThatAreBroken(t *testing.T) {
-	t.Parallel()
+func testLimitersThatAreBroken(t *testing.T) {
 	s := newSite(t)
 	ctx := t.Context()
 	damage := map[string]func(name string) error{

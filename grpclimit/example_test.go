@@ -150,6 +150,7 @@ func ExampleWithFailure() {
 	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
 		grpclimit.UnaryServerInterceptor(limiter,
 			grpclimit.WithFailure(limit.FailOpen()),
+			grpclimit.WithTimeout(10*time.Millisecond),
 			grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, _ error) {
 				fmt.Println("not limited:", call.Method)
 			}),
