@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -99,13 +97,13 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 		return l.fail(op, l.facts.Err)
 	}
 	target := redisson.KeysOf(mapped, l.client.id)
-	switch _, isRing := l.client.rdb.(*redis.Ring); {
+	switch {
 	case target.Config == l.facts.Config:
 		_, err := l.client.engine.Rate(ctx, &l.facts)
 		return l.fail(op, err)
 	case slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }):
 		return l.fail(op, fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName))
-	case isRing && script.HashTag(target.Config) != script.HashTag(l.facts.Config):
+	case script.IsRing(l.client.rdb) && script.HashTag(target.Config) != script.HashTag(l.facts.Config):
 		return l.fail(op, fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported))
 	}
 	return l.fail(op, l.client.engine.Rename(ctx, &l.facts, target))

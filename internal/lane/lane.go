@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -77,7 +75,7 @@ type Lanes struct {
 	replicas Replicas
 
 	mu  sync.Mutex
-	all map[*redis.Client]*Lane
+	all map[script.Master]*Lane
 
 	apart atomic.Bool                // the server refuses keys of several limiters in one call
 	timer atomic.Pointer[time.Timer] // for the next caller that waits by itself
@@ -88,7 +86,7 @@ type Lanes struct {
 
 // New returns the Lanes to conn. The observer receives flights.
 func New(conn *script.Conn, observer *observe.Observer) *Lanes {
-	s := &Lanes{conn: conn, observer: observer, all: make(map[*redis.Client]*Lane), closed: make(chan struct{})}
+	s := &Lanes{conn: conn, observer: observer, all: make(map[script.Master]*Lane), closed: make(chan struct{})}
 	s.only = newLane(s, nil)
 	s.apart.Store(conn.Cluster())
 	return s
@@ -108,7 +106,7 @@ func (l *Lanes) Breaker(ctx context.Context, key string) *outage.Breaker {
 	return &l.to(l.conn.KnownMaster(ctx, key)).Breaker
 }
 
-func (l *Lanes) to(master *redis.Client) *Lane {
+func (l *Lanes) to(master script.Master) *Lane {
 	if master == nil {
 		return l.only
 	}
@@ -133,7 +131,7 @@ type Lane struct {
 
 	lanes    *Lanes
 	conn     *script.Conn
-	master   *redis.Client // nil if there is only one server
+	master   script.Master // nil if there is only one server
 	most     int           // flights, however long the round trip
 	replicas Replicas
 
@@ -157,7 +155,7 @@ type Lane struct {
 	parked chan task // to goroutines that have just sent flights
 }
 
-func newLane(s *Lanes, master *redis.Client) *Lane {
+func newLane(s *Lanes, master script.Master) *Lane {
 	pool := s.conn.PoolSize()
 	if pool == 0 {
 		pool = unknownPool

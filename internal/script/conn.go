@@ -22,6 +22,15 @@ type Redis interface {
 	Pipeline() redis.Pipeliner
 }
 
+// Master is the part of a client of one server that this package uses. Two are equal if they are
+// the same client.
+//
+// With go-redis v9.23 the compiler makes 1,500 functions in each package that names *redis.Client,
+// be it through the fields and methods of types that it uses. So types here name interfaces.
+type Master interface {
+	Pipeline() redis.Pipeliner
+}
+
 // DefaultTimeout bounds how long a call may go unanswered, all its attempts included, unless the
 // application sets another bound.
 const DefaultTimeout = 3 * time.Second
@@ -29,11 +38,11 @@ const DefaultTimeout = 3 * time.Second
 // Conn sends commands to Redis, each within bounded time.
 type Conn struct {
 	rdb     Redis
-	pool    int                                                          // most connections to one server, 0 if unknown
-	inline  bool                                                         // a deadline of ctx ends reads and writes
-	master  func(ctx context.Context, key string) (*redis.Client, error) // nil if there is only one server
-	shard   func(key string) (*redis.Client, error)                      // of a Ring; else nil
-	stays   bool                                                         // the client does not follow keys to other servers
+	pool    int                                                   // most connections to one server, 0 if unknown
+	inline  bool                                                  // a deadline of ctx ends reads and writes
+	master  func(ctx context.Context, key string) (Master, error) // nil if there is only one server
+	shard   func(key string) (Master, error)                      // of a Ring; else nil
+	stays   bool                                                  // the client does not follow keys to other servers
 	timeout time.Duration
 
 	known    atomic.Bool   // the client knows which master has which slot
@@ -63,15 +72,23 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	case interface {
 		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 	}:
-		c.master = rdb.MasterForKey
+		c.master = func(ctx context.Context, key string) (Master, error) { return asMaster(rdb.MasterForKey(ctx, key)) }
 	case interface {
 		GetShardClientForKey(key string) (*redis.Client, error)
 	}:
-		c.shard = rdb.GetShardClientForKey
-		c.master = func(_ context.Context, key string) (*redis.Client, error) { return c.shard(key) }
+		c.shard = func(key string) (Master, error) { return asMaster(rdb.GetShardClientForKey(key)) }
+		c.master = func(_ context.Context, key string) (Master, error) { return c.shard(key) }
 		c.known.Store(true)
 	}
 	return c
+}
+
+// asMaster returns nil for no client.
+func asMaster(client *redis.Client, err error) (Master, error) {
+	if client == nil {
+		return nil, err
+	}
+	return client, err
 }
 
 // CheckClient returns limit.ErrInvalidConfig if the client is nil.
@@ -80,6 +97,14 @@ func CheckClient(rdb Redis) error {
 		return fmt.Errorf("%w: New: the Redis client is nil", limit.ErrInvalidConfig)
 	}
 	return nil
+}
+
+// IsRing reports whether the client is a redis.Ring.
+//
+//go:noinline // a caller would name the type
+func IsRing(rdb Redis) bool {
+	_, is := rdb.(*redis.Ring)
+	return is
 }
 
 // Timeout returns how long a call may go unanswered.
@@ -102,7 +127,7 @@ func (c *Conn) PoolSize() int { return c.pool }
 // Master returns the client of the master that has a key; nil if there is one server only, or if it is
 // unknown. A new cluster client has to find out which master has which slot; the first callers wait
 // for that, up to maxLearn.
-func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
+func (c *Conn) Master(ctx context.Context, key string) Master {
 	if c.master != nil && !c.known.Load() {
 		c.learn(ctx, key)
 	}
@@ -110,7 +135,7 @@ func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
 }
 
 // KnownMaster is Master without waiting.
-func (c *Conn) KnownMaster(ctx context.Context, key string) *redis.Client {
+func (c *Conn) KnownMaster(ctx context.Context, key string) Master {
 	if c.master == nil || !c.known.Load() {
 		return nil
 	}
@@ -230,7 +255,7 @@ var ErrNoMaster = errors.New("the client knows no master for the keys")
 
 // SendTo is Send by one connection to that master of a cluster or shard of a Ring; nil if there is
 // one server only.
-func (c *Conn) SendTo(ctx context.Context, master *redis.Client, cmds ...Command) {
+func (c *Conn) SendTo(ctx context.Context, master Master, cmds ...Command) {
 	switch {
 	case c.Single():
 		c.Send(ctx, cmds...)
