@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/look"
@@ -176,7 +174,7 @@ func (c *call) search(ctx context.Context, part string) ([]*look.Short, error) {
 	defer end()
 	var mu sync.Mutex
 	all := map[string]*look.Short{} // SCAN may show a key more than once
-	err = nodes.ForEach(ctx, c.cfg.Redis, func(ctx context.Context, node *redis.Client) error {
+	err = nodes.ForEach(ctx, c.cfg.Redis, func(ctx context.Context, node nodes.Client) error {
 		return look.EachPage(ctx, c.cfg.Redis, node, c.cfg.Pattern, func(_ int, found []*look.Short) {
 			mu.Lock()
 			defer mu.Unlock()

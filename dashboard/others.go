@@ -64,7 +64,7 @@ type othersReader struct {
 	keys   map[string]*otherKey
 	round  int
 	kinds  int // done of this round
-	nodes  []*redis.Client
+	nodes  []nodes.Client
 	at     int // of nodes
 	cursor uint64
 	budget int

@@ -10,13 +10,13 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -97,7 +97,7 @@ func (w *walk) run(ctx context.Context) ([]*look.Short, error) {
 // attention returns a limiter's place in the list: those that need attention come first.
 func attention(l *look.Short) int { return min(l.State.Rank(), look.Refusing.Rank()) }
 
-func (w *walk) walkNode(ctx context.Context, node *redis.Client) error {
+func (w *walk) walkNode(ctx context.Context, node nodes.Client) error {
 	// Only for the progress, and so not a right that this needs.
 	size, _ := node.DBSize(ctx).Result()
 	w.add(nil, size, 0)

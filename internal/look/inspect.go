@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/holders"
@@ -50,7 +48,7 @@ type Finder func(ctx context.Context) ([]string, error)
 
 // Inspect reads a limiter and judges it. If each client has permits of its own,
 // find says which clients to read.
-func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find Finder) (*Inspection, error) {
+func Inspect(ctx context.Context, rdb nodes.Client, name string, find Finder) (*Inspection, error) {
 	found, err := inspect(ctx, rdb, name, find)
 	if err != nil {
 		return nil, err
@@ -60,7 +58,7 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	return found, nil
 }
 
-func inspect(ctx context.Context, rdb redis.UniversalClient, name string, find Finder) (*Inspection, error) {
+func inspect(ctx context.Context, rdb nodes.Client, name string, find Finder) (*Inspection, error) {
 	k := redisson.KeysOf(name, "")
 	shared, err := readSnapshot(ctx, rdb, k.Config, k.Value, k.Permits)
 	if err != nil {
@@ -103,7 +101,7 @@ func (f *Inspection) PerClient() bool {
 }
 
 // inspectClients adds the states of the clients.
-func (f *Inspection) inspectClients(ctx context.Context, rdb redis.UniversalClient, find Finder, cfg *Fields) error {
+func (f *Inspection) inspectClients(ctx context.Context, rdb nodes.Client, find Finder, cfg *Fields) error {
 	ids, err := find(ctx)
 	if err != nil {
 		return err
@@ -125,7 +123,7 @@ func (f *Inspection) inspectClients(ctx context.Context, rdb redis.UniversalClie
 
 // TellClients adds the names of the permits' owners and of the clients. If the names can't be
 // read, the rest stays.
-func (f *Inspection) TellClients(ctx context.Context, rdb redis.UniversalClient) {
+func (f *Inspection) TellClients(ctx context.Context, rdb nodes.Client) {
 	if len(f.States) == 0 {
 		return
 	}
@@ -144,8 +142,8 @@ func (f *Inspection) Tell(names holders.Names, err error) {
 }
 
 // ReadNames reads the names of Clients that are known at a time in epoch ms.
-func ReadNames(ctx context.Context, rdb redis.UniversalClient, nowMS int64) (names holders.Names, err error) {
-	err = nodes.On(ctx, rdb, clients.Key, func(ctx context.Context, node *redis.Client) (err error) {
+func ReadNames(ctx context.Context, rdb nodes.Client, nowMS int64) (names holders.Names, err error) {
+	err = nodes.On(ctx, rdb, clients.Key, func(ctx context.Context, node nodes.Client) (err error) {
 		names, err = holders.Read(ctx, node, nowMS)
 		return err
 	})
@@ -153,7 +151,7 @@ func ReadNames(ctx context.Context, rdb redis.UniversalClient, nowMS int64) (nam
 }
 
 // OneClient finds the client with that id, or all if it is "", by walking the keys.
-func OneClient(rdb redis.UniversalClient, name, id string) Finder {
+func OneClient(rdb nodes.Client, name, id string) Finder {
 	return func(ctx context.Context) ([]string, error) {
 		if id != "" {
 			return []string{id}, nil

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 )
 
 const (
@@ -24,7 +26,7 @@ const (
 // A Reader reads limiters off the servers behind a client, in small steps. It is
 // for one goroutine.
 type Reader struct {
-	rdb     redis.UniversalClient
+	rdb     nodes.Client
 	pattern string
 	cost    *meter
 	names   names
@@ -38,7 +40,7 @@ type Reader struct {
 
 // NewReader returns a Reader of the limiters whose names match the pattern, ""
 // for all.
-func NewReader(rdb redis.UniversalClient, pattern string) *Reader {
+func NewReader(rdb nodes.Client, pattern string) *Reader {
 	return &Reader{rdb: rdb, pattern: pattern, cost: newMeter(), entries: map[string]*entry{}}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
@@ -26,10 +27,10 @@ type Short struct {
 
 // EachPage walks the keys of a server of rdb, in small steps, and calls page with the
 // limiters that each has, of those whose names match the pattern, "" for all.
-func EachPage(ctx context.Context, rdb redis.UniversalClient, node *redis.Client, pattern string, page func(keys int, found []*Short)) error {
-	reader := redis.UniversalClient(node)
-	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		reader = cluster // it follows keys that are being moved
+func EachPage(ctx context.Context, rdb, node nodes.Client, pattern string, page func(keys int, found []*Short)) error {
+	reader := node
+	if nodes.IsCluster(rdb) {
+		reader = rdb // it follows keys that are being moved
 	}
 	var cursor uint64
 	for {
@@ -49,7 +50,7 @@ func EachPage(ctx context.Context, rdb redis.UniversalClient, node *redis.Client
 }
 
 // ReadShort returns those of the hashes that are limiters.
-func ReadShort(ctx context.Context, rdb redis.UniversalClient, names []string) (found []*Short, err error) {
+func ReadShort(ctx context.Context, rdb nodes.Client, names []string) (found []*Short, err error) {
 	ttls := make([]*redis.DurationCmd, 0, len(names))
 	all, err := ReadHashes(ctx, rdb, names, func(pipe redis.Pipeliner, name string) { ttls = append(ttls, pipe.PTTL(ctx, name)) })
 	if err != nil {
@@ -66,7 +67,7 @@ func ReadShort(ctx context.Context, rdb redis.UniversalClient, names []string) (
 
 // ReadHashes returns what the hashes say of each limiter, nil for those that are none. In
 // the same round trip go the commands that also adds for each, if any.
-func ReadHashes(ctx context.Context, rdb redis.UniversalClient, names []string, also ...func(pipe redis.Pipeliner, name string)) ([]*Short, error) {
+func ReadHashes(ctx context.Context, rdb nodes.Client, names []string, also ...func(pipe redis.Pipeliner, name string)) ([]*Short, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -99,7 +100,7 @@ func ReadHashes(ctx context.Context, rdb redis.UniversalClient, names []string, 
 // tell reads of each limiter the value, the newest member and, if its hash has a time to
 // live, those of its keys. Limiters that seem used up it reads in full: members that have
 // run out come back with the next request.
-func tell(ctx context.Context, rdb redis.UniversalClient, limiters []*Short) error {
+func tell(ctx context.Context, rdb nodes.Client, limiters []*Short) error {
 	pipe := rdb.Pipeline()
 	now := pipe.Time(ctx)
 	var all []*told

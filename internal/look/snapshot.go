@@ -57,15 +57,15 @@ func (k keyState) wrong(kind string) bool { return k.exists() && k.kind != kind 
 
 // readSnapshot reads a limiter's hash and one pair of value and set, in a
 // transaction that changes nothing.
-func readSnapshot(ctx context.Context, rdb redis.UniversalClient, config, value, permits string) (s *snapshot, err error) {
-	err = nodes.On(ctx, rdb, config, func(ctx context.Context, node *redis.Client) error {
+func readSnapshot(ctx context.Context, rdb nodes.Client, config, value, permits string) (s *snapshot, err error) {
+	err = nodes.On(ctx, rdb, config, func(ctx context.Context, node nodes.Client) error {
 		s, err = readSnapshotOn(ctx, node, config, value, permits)
 		return err
 	})
 	return s, err
 }
 
-func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permits string) (*snapshot, error) {
+func readSnapshotOn(ctx context.Context, rdb nodes.Client, config, value, permits string) (*snapshot, error) {
 	pipe := rdb.TxPipeline()
 	now := pipe.Time(ctx)
 	names := []string{config, value, permits}
@@ -107,12 +107,12 @@ func ofContent(err error) bool {
 
 // FindClients returns the ids of the clients that have keys of their own under
 // the limiter, sorted.
-func FindClients(ctx context.Context, rdb redis.UniversalClient, name string) ([]string, error) {
+func FindClients(ctx context.Context, rdb nodes.Client, name string) ([]string, error) {
 	k := redisson.KeysOf(name, "")
 	var ids []string
 	for _, prefix := range []string{k.ClientValue, k.ClientPermits} {
 		// All have the limiter's hash tag, and so are where it is.
-		err := nodes.On(ctx, rdb, k.Config, func(ctx context.Context, node *redis.Client) error {
+		err := nodes.On(ctx, rdb, k.Config, func(ctx context.Context, node nodes.Client) error {
 			keys := node.Scan(ctx, 0, EscapeGlob(prefix)+"*", pageKeys).Iterator()
 			for keys.Next(ctx) {
 				ids = append(ids, strings.TrimPrefix(keys.Val(), prefix))

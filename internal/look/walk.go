@@ -14,7 +14,7 @@ import (
 
 // node is a server that may be written to.
 type node struct {
-	client *redis.Client
+	client nodes.Client
 	ahead  time.Duration // of this machine's clock
 	keys   int64
 }

@@ -38,7 +38,7 @@ type Point struct {
 
 // Watcher reads one limiter again and again.
 type Watcher struct {
-	Client   redis.UniversalClient
+	Client   nodes.Client
 	Name     string
 	ClientID string                               // of the client whose permits are watched, "" for all
 	Names    func(context.Context) (Names, error) // the names of Clients; nil: unknown

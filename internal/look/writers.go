@@ -39,9 +39,9 @@ const looked = 100
 
 // OldestWriters returns the oldest Redissons whose permits a limiter holds, nil if it holds none. If
 // each client has permits of its own, they are those of the client with that id.
-func OldestWriters(ctx context.Context, rdb redis.UniversalClient, name, id string) (w *Writers, err error) {
+func OldestWriters(ctx context.Context, rdb nodes.Client, name, id string) (w *Writers, err error) {
 	k := redisson.KeysOf(name, id)
-	err = nodes.On(ctx, rdb, k.Config, func(ctx context.Context, node *redis.Client) error {
+	err = nodes.On(ctx, rdb, k.Config, func(ctx context.Context, node nodes.Client) error {
 		pipe := node.Pipeline()
 		fields, whole := pipe.HMGet(ctx, k.Config, FieldNames...), pipe.PTTL(ctx, k.Config)
 		shared, own := readWritten(ctx, pipe, k.Value, k.Permits), readWritten(ctx, pipe, k.ClientValue, k.ClientPermits)

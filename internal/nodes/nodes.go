@@ -12,47 +12,67 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// Client is the part of a go-redis client that asks servers. A package that names redis.UniversalClient
+// or *redis.Client takes a second longer to compile: see script.Master.
+type Client interface {
+	redis.Cmdable
+	Do(ctx context.Context, args ...any) *redis.Cmd
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Close() error
+}
+
 // Masters returns a client of each server that may be written to, sorted by
 // address: the masters of a cluster, the shards of a ring that answer, otherwise the
 // one server. They belong to rdb, which closes them.
-func Masters(ctx context.Context, rdb redis.UniversalClient) ([]*redis.Client, error) {
+func Masters(ctx context.Context, rdb Client) ([]Client, error) {
 	var (
 		mu  sync.Mutex
-		all []*redis.Client
+		all []Client
 	)
-	err := ForEach(ctx, rdb, func(_ context.Context, node *redis.Client) error {
+	err := ForEach(ctx, rdb, func(_ context.Context, node Client) error {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, node)
 		return nil
 	})
-	slices.SortFunc(all, func(a, b *redis.Client) int { return cmp.Compare(Addr(a), Addr(b)) })
+	slices.SortFunc(all, func(a, b Client) int { return cmp.Compare(Addr(a), Addr(b)) })
 	return all, err
 }
 
 // ForEach calls fn, at the same time, with each of the servers of Masters, and waits
 // for all.
-func ForEach(ctx context.Context, rdb redis.UniversalClient, fn func(ctx context.Context, node *redis.Client) error) error {
+func ForEach(ctx context.Context, rdb Client, fn func(ctx context.Context, node Client) error) error {
+	visit := func(ctx context.Context, node *redis.Client) error { return fn(ctx, node) }
 	switch c := rdb.(type) {
 	case *redis.ClusterClient:
-		return c.ForEachMaster(ctx, fn)
+		return c.ForEachMaster(ctx, visit)
 	case *redis.Ring:
-		return c.ForEachShard(ctx, fn)
+		return c.ForEachShard(ctx, visit)
 	case *redis.Client:
 		return fn(ctx, c)
 	}
 	return unreachable(rdb)
 }
 
-func unreachable(rdb redis.UniversalClient) error {
+func unreachable(rdb Client) error {
 	return fmt.Errorf("no way to the servers behind a %T", rdb)
 }
 
-// Addr returns a server's address.
-func Addr(node *redis.Client) string { return node.Options().Addr }
+// Addr returns the address of a server of Masters.
+//
+//go:noinline // a caller would name *redis.Client
+func Addr(node Client) string { return node.(*redis.Client).Options().Addr }
+
+// IsCluster reports whether the servers behind a client are a cluster.
+//
+//go:noinline // a caller would name *redis.ClusterClient
+func IsCluster(rdb Client) bool {
+	_, is := rdb.(*redis.ClusterClient)
+	return is
+}
 
 // Of returns a client of the server that has a key, as things are now.
-func Of(ctx context.Context, rdb redis.UniversalClient, key string) (*redis.Client, error) {
+func Of(ctx context.Context, rdb Client, key string) (Client, error) {
 	switch c := rdb.(type) {
 	case *redis.ClusterClient:
 		return c.MasterForKey(ctx, key)
@@ -69,7 +89,7 @@ const tries = 3
 
 // On calls fn with the server that has key. On a cluster that has moved the key
 // meanwhile, it calls fn again with the server that has it then.
-func On(ctx context.Context, rdb redis.UniversalClient, key string, fn func(ctx context.Context, node *redis.Client) error) error {
+func On(ctx context.Context, rdb Client, key string, fn func(ctx context.Context, node Client) error) error {
 	cluster, isCluster := rdb.(*redis.ClusterClient)
 	for try := 1; ; try++ {
 		node, err := Of(ctx, rdb, key)

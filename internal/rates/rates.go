@@ -10,10 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -139,7 +138,7 @@ func (p *Plan) Counts() (changed, failed int) {
 
 // Step makes the next changes, some at once, each by a call of set. It skips a limiter if
 // its rate has changed since the plan. After an error the next step goes on.
-func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, set Setter) error {
+func (p *Plan) Step(ctx context.Context, rdb nodes.Client, set Setter) error {
 	step := p.todo[p.next:min(p.next+stepSize, len(p.todo))]
 	names := make([]string, len(step))
 	for i, c := range step {

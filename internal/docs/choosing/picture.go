@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -29,23 +28,23 @@ const (
 // candidate is a limiter as the page compares it.
 type candidate struct {
 	name, setting string
-	make          func(rdb redis.UniversalClient, most, tokens int64) limit.Limiter
+	make          func(rdb nodes.Client, most, tokens int64) limit.Limiter
 }
 
 var candidates = []candidate{
-	{"RateLimiter", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+	{"RateLimiter", "60 a minute", func(rdb nodes.Client, most, _ int64) limit.Limiter {
 		return rratelimiter.New(rdb).Keyed("", rratelimiter.PerMinute(most))
 	}},
-	{"sliding log", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+	{"sliding log", "60 a minute", func(rdb nodes.Client, most, _ int64) limit.Limiter {
 		return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window})
 	}},
-	{"fixed window, counter", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+	{"fixed window, counter", "60 a minute", func(rdb nodes.Client, most, _ int64) limit.Limiter {
 		return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window})
 	}},
-	{"token bucket", "20 tokens, 1 more a second", func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
+	{"token bucket", "20 tokens, 1 more a second", func(rdb nodes.Client, _, tokens int64) limit.Limiter {
 		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second})
 	}},
-	{"token bucket that lends", "the same, 10 tokens to borrow", func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
+	{"token bucket that lends", "the same, 10 tokens to borrow", func(rdb nodes.Client, _, tokens int64) limit.Limiter {
 		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second, Borrow: borrow})
 	}},
 }

@@ -10,10 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/histogram"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
@@ -67,7 +66,7 @@ type Report struct {
 
 // Run measures, one run after the other. It removes its keys also when ctx ends
 // early.
-func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (report Report, err error) {
+func Run(ctx context.Context, rdb nodes.Client, opts Options) (report Report, err error) {
 	b := &bench{
 		rdb: rdb, prefix: opts.Prefix + "rrl-bench-" + rand.Text(), ttl: opts.Time + keepAfter,
 		sets: map[int][]*rratelimiter.RateLimiter{},
@@ -108,7 +107,7 @@ func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (report R
 }
 
 type bench struct {
-	rdb    redis.UniversalClient
+	rdb    nodes.Client
 	client *rratelimiter.Client
 	prefix string
 	ttl    time.Duration

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -65,7 +66,7 @@ func works(t *testing.T, conn *connect.Connection) {
 	prefix := redistest.Name(t)
 	for _, n := range []string{"a", "b", "c", "d", "e"} {
 		require.NoError(t, conn.Client.Set(ctx, prefix+n, n, time.Minute).Err())
-		require.NoError(t, conn.OnNode(ctx, prefix+n, func(ctx context.Context, node *redis.Client) error {
+		require.NoError(t, conn.OnNode(ctx, prefix+n, func(ctx context.Context, node nodes.Client) error {
 			got, err := node.Get(ctx, prefix+n).Result()
 			assert.Equal(t, n, got)
 			return err
@@ -73,7 +74,7 @@ func works(t *testing.T, conn *connect.Connection) {
 	}
 	var mu sync.Mutex
 	found := map[string]int{}
-	require.NoError(t, conn.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+	require.NoError(t, conn.ForEachMaster(ctx, func(ctx context.Context, node nodes.Client) error {
 		keys := node.Scan(ctx, 0, "*"+prefix+"*", 1000).Iterator()
 		for keys.Next(ctx) {
 			mu.Lock()
@@ -135,7 +136,7 @@ func TestCluster(t *testing.T) {
 	gone := cluster.Nodes()[2]
 	gone.Kill()
 	var visited atomic.Int64
-	err := conn.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+	err := conn.ForEachMaster(t.Context(), func(ctx context.Context, node nodes.Client) error {
 		err := node.Ping(ctx).Err()
 		if err == nil {
 			visited.Add(1)
@@ -178,8 +179,8 @@ func TestRing(t *testing.T) {
 	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
 		other, err := theirs.GetShardClientForKey(key)
 		require.NoError(t, err)
-		require.NoError(t, conn.OnNode(t.Context(), key, func(_ context.Context, mine *redis.Client) error {
-			assert.Equal(t, other.Options().Addr, mine.Options().Addr, key)
+		require.NoError(t, conn.OnNode(t.Context(), key, func(_ context.Context, mine nodes.Client) error {
+			assert.Equal(t, other.Options().Addr, nodes.Addr(mine), key)
 			return nil
 		}))
 	}

@@ -66,14 +66,14 @@ func (c *Connection) Description() string {
 // written to, and waits for all. If it fails for some, the others are visited
 // all the same; the error is a *MasterError, or a list of them that errors.As
 // finds.
-func (c *Connection) ForEachMaster(ctx context.Context, fn func(ctx context.Context, node *redis.Client) error) error {
+func (c *Connection) ForEachMaster(ctx context.Context, fn func(ctx context.Context, node nodes.Client) error) error {
 	var (
 		mu   sync.Mutex
 		errs []error
 	)
-	visit := func(ctx context.Context, node *redis.Client) error {
+	visit := func(ctx context.Context, node nodes.Client) error {
 		if err := fn(ctx, node); err != nil {
-			addr := node.Options().Addr
+			addr := nodes.Addr(node)
 			if c.Kind == Sentinel {
 				addr = c.master // go-redis has a word of its own there
 			}
@@ -107,7 +107,7 @@ func (e *MasterError) Unwrap() error { return e.Err }
 
 // OnNode calls fn with the server that has key. On a cluster that has moved the
 // key meanwhile, it calls fn again with the server that has it then.
-func (c *Connection) OnNode(ctx context.Context, key string, fn func(ctx context.Context, node *redis.Client) error) error {
+func (c *Connection) OnNode(ctx context.Context, key string, fn func(ctx context.Context, node nodes.Client) error) error {
 	return nodes.On(ctx, c.Client, key, fn)
 }
 

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/nodes"
 )
@@ -99,13 +97,13 @@ type Options struct {
 }
 
 type doctor struct {
-	rdb    redis.UniversalClient
+	rdb    nodes.Client
 	opts   Options
 	report Report
 }
 
 // Run asks all servers behind rdb. An error says that none could be asked.
-func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Report, error) {
+func Run(ctx context.Context, rdb nodes.Client, opts Options) (*Report, error) {
 	start := time.Now()
 	masters, err := nodes.Masters(ctx, rdb)
 	if err != nil {
@@ -157,7 +155,7 @@ func (r *Report) worst() {
 
 // server is one of the servers that doctor asks.
 type server struct {
-	*redis.Client
+	nodes.Client
 
 	name string
 	info info

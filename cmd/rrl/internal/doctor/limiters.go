@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -26,7 +27,7 @@ const (
 // limiters looks at the limiters: all, or as many as the options and the time
 // allow. SCAN shows keys in an order that has nothing to do with their names or
 // age, so the first are as good as any.
-func (d *doctor) limiters(ctx context.Context, masters []*redis.Client) error {
+func (d *doctor) limiters(ctx context.Context, masters []nodes.Client) error {
 	timeUp := func() bool { return false }
 	if d.opts.Time > 0 {
 		ends := time.Now().Add(d.opts.Time)
@@ -65,7 +66,7 @@ func (d *doctor) limiters(ctx context.Context, masters []*redis.Client) error {
 
 // find sends the names of limiters, until it has enough, or no time is left. It
 // reports whether it has walked all keys, and sent all names.
-func (d *doctor) find(ctx context.Context, masters []*redis.Client, timeUp func() bool, names chan<- string) (walked bool, err error) {
+func (d *doctor) find(ctx context.Context, masters []nodes.Client, timeUp func() bool, names chan<- string) (walked bool, err error) {
 	s := &d.report.Limiters
 	for _, node := range masters {
 		size, err := node.DBSize(ctx).Result()
@@ -108,7 +109,7 @@ func (d *doctor) find(ctx context.Context, masters []*redis.Client, timeUp func(
 }
 
 // limitersAmong returns the hashes that are limiters, or were meant for one.
-func limitersAmong(ctx context.Context, node *redis.Client, names []string) ([]string, error) {
+func limitersAmong(ctx context.Context, node nodes.Client, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
@@ -148,7 +149,7 @@ func (d *doctor) commands(ctx context.Context, who string) {
 		d.add(nil, "wait", Note, who+" may not run wait", "WithReplicas needs it, nothing else does",
 			"if a program uses WithReplicas, ACL SETUSER with +wait")
 	}
-	if _, is := d.rdb.(*redis.ClusterClient); !is {
+	if !nodes.IsCluster(d.rdb) {
 		return
 	}
 	if err := d.rdb.Do(ctx, "command", "count").Err(); redis.HasErrorPrefix(err, "NOPERM") {

@@ -51,7 +51,7 @@ var proofs = []proof{
 
 // selfTest is one run.
 type selfTest struct {
-	rdb  redis.UniversalClient
+	rdb  nodes.Client
 	name string // that all keys of the run begin with
 	keys []string
 	note string // what a check found besides
@@ -61,7 +61,7 @@ type selfTest struct {
 // whose names begin as opts.Pattern does. An error says that they can't be asked.
 //
 // Once ctx has ended it begins nothing, waits for what is under way, and removes the keys.
-func SelfTest(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Report, error) {
+func SelfTest(ctx context.Context, rdb nodes.Client, opts Options) (*Report, error) {
 	start := time.Now()
 	masters, err := nodes.Masters(ctx, rdb)
 	if err != nil {
@@ -96,7 +96,7 @@ func SelfTest(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Re
 
 // silent returns why one of the servers does not answer. What a check found then says
 // nothing of what the server can do.
-func silent(ctx context.Context, masters []*redis.Client) error {
+func silent(ctx context.Context, masters []nodes.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, pingPatience)
 	defer cancel()
 	var errs []error

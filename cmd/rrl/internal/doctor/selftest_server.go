@@ -264,23 +264,22 @@ func (t *selfTest) wait(ctx context.Context) error {
 }
 
 func (t *selfTest) slots(ctx context.Context) error {
-	client, is := t.rdb.(*redis.ClusterClient)
-	if !is {
+	if !nodes.IsCluster(t.rdb) {
 		t.note = "not a cluster: there are none"
 		return nil
 	}
 	keys := redisson.KeysOf(t.name, "client").List()
-	first, err := client.ClusterKeySlot(ctx, keys[0]).Result()
+	first, err := t.rdb.ClusterKeySlot(ctx, keys[0]).Result()
 	if err != nil {
 		return fmt.Errorf("CLUSTER KEYSLOT: %w", err)
 	}
 	for _, key := range keys {
-		slot, err := client.ClusterKeySlot(ctx, key).Result()
+		slot, err := t.rdb.ClusterKeySlot(ctx, key).Result()
 		if err := errors.Join(err, same("the slot of "+key, slot, first)); err != nil {
 			return err
 		}
 	}
-	err = client.Eval(ctx, "return #KEYS", []string{t.name, t.name + "-other"}).Err()
+	err = t.rdb.Eval(ctx, "return #KEYS", []string{t.name, t.name + "-other"}).Err()
 	switch {
 	case err == nil:
 		return errors.New("a script with keys of two slots was run")

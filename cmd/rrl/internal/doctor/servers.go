@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 )
 
 // Beyond these a finding is more than fine.
@@ -272,11 +274,10 @@ func (d *doctor) replication(s *server) {
 
 // cluster asks for the state of a cluster, if there is one.
 func (d *doctor) cluster(ctx context.Context) {
-	client, is := d.rdb.(*redis.ClusterClient)
-	if !is {
+	if !nodes.IsCluster(d.rdb) {
 		return
 	}
-	text, err := client.ClusterInfo(ctx).Result()
+	text, err := d.rdb.ClusterInfo(ctx).Result()
 	if err != nil {
 		d.refused(nil, "cluster", err)
 		return
