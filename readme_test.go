@@ -1,6 +1,7 @@
 package rratelimiter_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -20,14 +21,25 @@ import (
 // pages returns the documentation: each file's path and text.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
+	return files(t, ".md")
+}
+
+// files returns the repository's files whose names end so: each one's path and text.
+func files(t *testing.T, end string) map[string]string {
+	t.Helper()
 	all := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adr/*.md"} {
-		paths, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		for _, path := range paths {
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != "." && strings.HasPrefix(entry.Name(), "."):
+			return filepath.SkipDir
+		case strings.HasSuffix(path, end):
 			all[path] = readText(t, path)
 		}
-	}
+		return nil
+	}))
+	require.NotEmpty(t, all, end)
 	return all
 }
 
@@ -102,9 +114,23 @@ func TestReadmeProgramRuns(t *testing.T) {
 	assert.Equal(t, want, string(out))
 }
 
-func TestReadmeIsShort(t *testing.T) {
+// What is longer says a thing twice, or on a page where it is not looked for.
+func TestPagesAndCommentsAreShort(t *testing.T) {
 	t.Parallel()
 	assert.Less(t, len(strings.Fields(readText(t, "README.md"))), 900, "words of README.md")
+	words := map[string]int{}
+	total := 0
+	for path, text := range pages(t) {
+		words[path] = len(strings.Fields(text)) // as wc -w counts
+		total += words[path]
+	}
+	assert.LessOrEqual(t, total, 42_000, "words of all pages: %v", words)
+
+	const lines = 15
+	long := regexp.MustCompile(fmt.Sprintf(`(?m)(?:^\s*//.*\n){%d,}\s*(?:(?:func|type|const|var) (?:\(.*?\) )?)?[A-Z]\w*`, lines+1))
+	for path, text := range files(t, ".go") {
+		assert.Empty(t, long.FindString(text), "%s: a comment of more than %d lines belongs on a page, which it names", path, lines)
+	}
 }
 
 func TestDocsLinkToWhatExists(t *testing.T) {
@@ -146,21 +172,11 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
 	define := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
 	exist := []string{"TestName"} // stands for any test
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	for _, text := range files(t, "_test.go") {
+		for _, match := range define.FindAllStringSubmatch(text, -1) {
+			exist = append(exist, match[1])
 		}
-		if entry.IsDir() && path != "." && strings.HasPrefix(entry.Name(), ".") {
-			return filepath.SkipDir
-		}
-		if strings.HasSuffix(path, "_test.go") {
-			for _, match := range define.FindAllStringSubmatch(readText(t, path), -1) {
-				exist = append(exist, match[1])
-			}
-		}
-		return nil
-	})
-	require.NoError(t, err)
+	}
 	name := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z_]\w*`)
 	for path, text := range pages(t) {
 		for _, test := range name.FindAllString(text, -1) {
