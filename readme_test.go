@@ -205,3 +205,34 @@ func TestReferenceNamesEachOptionAndError(t *testing.T) {
 	}
 	assert.GreaterOrEqual(t, found, 20)
 }
+
+// Of each rule the table names files, each before what of it holds the rule.
+func TestRulesAreWhereThePageSays(t *testing.T) {
+	t.Parallel()
+	_, table, _ := strings.Cut(readText(t, "docs/development.md"), "\n## Where is the rule?\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	quoted := regexp.MustCompile("`([^`]+)`")
+	checked := 0
+	for row := range strings.Lines(table) {
+		_, where, _ := strings.Cut(row, " | ")
+		path, text := "", ""
+		for _, match := range quoted.FindAllStringSubmatch(where, -1) {
+			name := match[1]
+			if strings.Contains(name, "/") {
+				path = name
+				info, err := os.Stat(path)
+				if require.NoError(t, err, row); !info.IsDir() {
+					text = readText(t, path)
+				}
+				continue
+			}
+			define := `^(?:local function|func|type|var|const) ` + name + `\b|^\t` + name + `(?: \w+)? =`
+			if receiver, method, ok := strings.Cut(name, "."); ok {
+				define = `^func \((?:\w+ )?\*?` + receiver + `(?:\[.*\])?\) ` + method + `\(`
+			}
+			assert.True(t, regexp.MustCompile("(?m)"+define).MatchString(text), "%s declares no %s, in the row %q", path, name, row)
+			checked++
+		}
+	}
+	assert.Greater(t, checked, 50)
+}

@@ -33,7 +33,7 @@ step() {
 # detector sees the same calls in all others.
 in_turn=(./tests/{damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
 	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{answer,keypart,redisson,words}
-	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,development,page,reliability})
+	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,page,reliability})
 
 # Failovers, chaos and long use, which make test leaves to make test-all.
 only_in_all=(./tests/servers ./tests/chaos ./tests/soak)
