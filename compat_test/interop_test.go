@@ -140,86 +140,6 @@ func TestJavaReadsWhatAReservationCosts(t *testing.T) {
 	free(0) // Redisson forgets the debt
 }
 
-// Redisson refuses with "arithmetic on a nil value" if permits are missing
-// and the set is empty. Nothing that Go does may lead there.
-func TestJavaIsRefusedWithoutAnError(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	hour := rratelimiter.PerHour
-	type goCalls = func(goes service, name string)
-	runOut := func(goes service, name string) { passTime(goes.t, rdb, name, time.Hour) }
-	loses := func(goes service, key string) { require.NoError(goes.t, rdb.Del(goes.t.Context(), key).Err()) }
-	for what, do := range map[string]goCalls{
-		"Release of all":        func(goes service, name string) { goes.Release(name, 6) },
-		"Release of more":       func(goes service, name string) { goes.Release(name, 1000) },
-		"Release of some":       func(goes service, name string) { goes.Release(name, 2) },
-		"SetRate":               func(goes service, name string) { goes.SetRate(name, hour(10)) },
-		"SetRate, lower":        func(goes service, name string) { goes.SetRate(name, hour(3)) },
-		"KeepState":             func(goes service, name string) { goes.KeepState(name, hour(20)) },
-		"KeepState with a debt": func(goes service, name string) { goes.KeepState(name, hour(3)) },
-		"KeepState, all has run out": func(goes service, name string) {
-			passTime(goes.t, rdb, name, 20*time.Minute)
-			goes.KeepState(name, rratelimiter.Config{Rate: 3, Interval: 10 * time.Minute})
-		},
-		"a reservation cancelled": func(goes service, name string) {
-			r := limitertest.Reserve(goes.t, goes.RateLimiter(name), 2)
-			require.NoError(goes.t, r.Cancel(goes.t.Context()))
-		},
-		"a debt, then Release": func(goes service, name string) {
-			goes.KeepState(name, hour(3))
-			goes.Release(name, 6)
-		},
-		"a debt that is paid": func(goes service, name string) {
-			goes.KeepState(name, hour(3))
-			runOut(goes, name)
-			goes.Available(name)
-		},
-		"Delete": func(goes service, name string) {
-			goes.Delete(name)
-			goes.TrySetRate(name, hour(10))
-		},
-		"UpdateRate of another type": func(goes service, name string) {
-			goes.UpdateRate(name, perClient(hour(10)), true)
-			goes.UpdateRate(name, hour(10), true)
-		},
-		"all run out": runOut,
-		"AvailablePermits, run out": func(goes service, name string) {
-			runOut(goes, name)
-			goes.Available(name)
-		},
-		"TryAcquire, run out": func(goes service, name string) {
-			runOut(goes, name)
-			goes.Try(name, 7)
-		},
-		"the value gets lost": func(goes service, name string) {
-			loses(goes, layout.KeysOf(name, "").Value)
-			goes.Try(name, 3)
-		},
-		"the set gets lost": func(goes service, name string) {
-			loses(goes, layout.KeysOf(name, "").Permits)
-			goes.Try(name, 3)
-		},
-		"the set gets lost, Release": func(goes service, name string) {
-			loses(goes, layout.KeysOf(name, "").Permits)
-			goes.Release(name, 1)
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			java, goes := java.in(t), goes.in(t)
-			name := redistest.Name(t)
-			require.True(t, goes.TrySetRate(name, hour(10)))
-			require.True(t, goes.Try(name, 4))
-			passTime(t, rdb, name, 10*time.Minute)
-			require.True(t, goes.Try(name, 2))
-			do(goes, name)
-			for n := goes.Config(name).Rate; n > 0; n-- {
-				java.Try(name, n) // fails the test on an error
-			}
-			require.False(t, java.Try(name, 1))
-		})
-	}
-}
-
 // goID is the client id of the Go services that are given one.
 const goID = "gopher"
 
@@ -329,33 +249,6 @@ func TestWaitingOnBothSides(t *testing.T) {
 	})
 	require.Equal(t, 30, served)
 	require.GreaterOrEqual(t, time.Since(begin), 4*interval, "30 of 6 an interval")
-}
-
-// Redisson's unlink takes the configuration alone. What it leaves behind may
-// have a time to live, which must not end the state of a limiter made anew.
-func TestANewLimiterOutlivesTheOldOne(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	cfg := rratelimiter.PerHour(20)
-	for what, makeAnew := range map[string]func(name string){
-		"TrySetRate": func(name string) { require.True(t, goes.TrySetRate(name, cfg)) },
-		"SetRate":    func(name string) { goes.SetRate(name, cfg) },
-		"KeepState":  func(name string) { goes.KeepState(name, cfg) },
-		"WithDefault": func(name string) {
-			limiter := goes.RateLimiter(name, rratelimiter.WithDefault(cfg))
-			require.NoError(t, limiter.Acquire(t.Context(), 1))
-		},
-	} {
-		name := redistest.Name(t)
-		require.True(t, java.TrySetRate(name, cfg))
-		require.True(t, java.Expire(name, 30*time.Minute))
-		require.True(t, goes.Try(name, 2))
-		java.unlink(name)
-		makeAnew(name)
-		require.True(t, goes.Try(name, 10))
-		passTime(t, rdb, name, 31*time.Minute)
-		assert.False(t, goes.Try(name, 11), "%s: 10 of 20 are in use", what)
-	}
 }
 
 // TestFairness has a Redisson poll for single permits, and take each soon after it

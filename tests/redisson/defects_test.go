@@ -263,16 +263,31 @@ func TestDefectAnotherTypeLeavesTheOldKeys(t *testing.T) {
 	scenario{steps: steps}.perform(t)
 }
 
+// Redisson refuses with "arithmetic on a nil value" if permits are missing and the set is empty.
+// Nothing that we do may lead there.
 func TestDefectADeniedRequestOfRedissonFailsBesideAnEmptySet(t *testing.T) {
 	t.Parallel()
-	calls := map[string]step{
-		"AvailablePermits": does("AvailablePermits"),
-		"a request":        func(p *play) { limitertest.Try(p, p.l, 10) },
-		"Release of all":   release(100),
-		"Release of some":  release(2),
-		"Release by one":   times(10, release(1)),
-		"KeepState":        set(every(10, second), keep),
-		"SetRate":          set(every(10, second)),
+	debt := set(every(3, second), keep)
+	calls := map[string][]step{
+		"AvailablePermits": {does("AvailablePermits")},
+		"a request":        {func(p *play) { limitertest.Try(p, p.l, 10) }},
+		"Release of all":   {release(100)},
+		"Release of some":  {release(2)},
+		"Release by one":   {times(10, release(1))},
+		"KeepState":        {set(every(10, second), keep)},
+		"SetRate":          {set(every(10, second))},
+		"SetRate, lower":   {set(every(3, second))},
+		"a debt":           {debt},
+		"a debt, Release":  {debt, release(6)},
+		"a debt, paid":     {debt, wait(second), does("AvailablePermits")},
+		"another interval": {set(every(3, second/2), keep)},
+		"another type":     {update(true, perClient(10, second), keep), update(true, every(10, second), keep)},
+		"set up again":     {remove(true), set(every(10, second))},
+		"cancelled": {func(p *play) {
+			if r, err := p.l.Reserve(p.Context(), 2, 0); assert.NoError(p, err) && r.Granted {
+				require.NoError(p, r.Cancel(p.Context()))
+			}
+		}},
 	}
 	all := map[string]scenario{}
 	for what, prepare := range map[string]step{
@@ -283,11 +298,15 @@ func TestDefectADeniedRequestOfRedissonFailsBesideAnEmptySet(t *testing.T) {
 		"leaked":   func(p *play) { require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, 2).Err()) },
 		"raised":   javaReleases(4),
 	} {
-		for name, call := range calls {
-			all[name+"/"+what] = scenario{cfg: every(10, second), steps: []step{take(2), take(3), prepare, call, func(p *play) {
-				_, _, err := p.java().TryAcquire(p, 10)
-				assert.NoError(p, err)
-			}}}
+		for name, steps := range calls {
+			all[name+"/"+what] = scenario{cfg: every(10, second), steps: slices.Concat([]step{take(2), take(3), prepare}, steps, []step{func(p *play) {
+				cfg, err := p.l.Config(p.Context())
+				require.NoError(p, err)
+				for n := cfg.Rate; n > 0; n-- {
+					_, _, err := p.java().TryAcquire(p, n)
+					assert.NoError(p, err)
+				}
+			}})}
 		}
 	}
 	perform(t, all)
