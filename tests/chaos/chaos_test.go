@@ -45,9 +45,6 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 			r := p.run(t, a)
 			r.record()
 			sum.add(r)
-			if len(r.violations) > 0 && (*shrinking || *minutes > 0) {
-				r = r.shrunk(t)
-			}
 			r.report()
 			if r.broken.Load() {
 				delete(started, p.servers)
@@ -98,18 +95,14 @@ func (s servers) of(t *testing.T, name string) arena {
 	return s[name]
 }
 
-// askedPlan is a round's plan, without what the flags leave out and this machine lacks.
+// askedPlan is a round's plan, without Redisson if this machine lacks it.
 func askedPlan(t *testing.T, seed uint64, number int) *plan {
 	t.Helper()
 	p := newPlan(seed, number, askedArenas())
 	p.drawRedisson(redissons())
-	p = askedReduction(t).of(p)
 	if !prepareRedisson(t, p) {
 		*redissonFlag = ""
-		p = askedReduction(t).of(newPlan(seed, number, askedArenas()))
-	}
-	if len(p.limiters) == 0 {
-		t.Fatalf("round %d has none of the limiters %s", number, *onlyLimiters)
+		p = newPlan(seed, number, askedArenas())
 	}
 	return p
 }
@@ -201,9 +194,6 @@ func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow d
 	redistest.SkipShort(t, "real redis-servers, and JVMs")
 	if *minutes == 0 {
 		t.Skip("it takes -minutes")
-	}
-	if less := askedReduction(t).String(); less != "" {
-		t.Fatalf("rounds here are not made with less: %s", less)
 	}
 	logging.Disable()
 	t.Cleanup(jvms.close)

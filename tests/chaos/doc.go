@@ -22,6 +22,5 @@
 //
 // With RRL_RESULTS naming a directory each round adds to its tables chaos-rounds,
 // chaos-faults, chaos-calls, chaos-orders and chaos-redisson. A failure prints what
-// happened to the limiter in question, a line a call; with -minutes or -shrink, of the
-// smallest round that fails: with fewer faults, Clients and limiters.
+// happened to the limiter in question, a line a call.
 package chaos

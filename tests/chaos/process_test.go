@@ -31,22 +31,21 @@ import (
 // A task is what another process of the test binary must do: the crew of a worker. The seed and
 // the number draw it there as they do here.
 type task struct {
-	Seed     uint64    `json:"seed"`
-	Number   int       `json:"number"`
-	Arenas   []string  `json:"arenas"`
-	Beside   bool      `json:"beside"`
-	Releases []string  `json:"releases"` // of Redisson that rounds may have
-	Reduced  reduction `json:"reduced"`  // what the round leaves out
-	Worker   string    `json:"worker"`
-	Life     string    `json:"life"`
-	Began    int64     `json:"began"`   // when the round did, in nanoseconds since 1970
-	Journal  string    `json:"journal"` // the file to write
-	Route    route     `json:"route"`
+	Seed     uint64   `json:"seed"`
+	Number   int      `json:"number"`
+	Arenas   []string `json:"arenas"`
+	Beside   bool     `json:"beside"`
+	Releases []string `json:"releases"` // of Redisson that rounds may have
+	Worker   string   `json:"worker"`
+	Life     string   `json:"life"`
+	Began    int64    `json:"began"`   // when the round did, in nanoseconds since 1970
+	Journal  string   `json:"journal"` // the file to write
+	Route    route    `json:"route"`
 }
 
 func newTask(p *plan, who clientPlan, life int) task {
 	return task{
-		Seed: p.seed, Number: p.number, Arenas: p.arenas, Beside: p.beside, Releases: p.releases, Reduced: p.reduced,
+		Seed: p.seed, Number: p.number, Arenas: p.arenas, Beside: p.beside, Releases: p.releases,
 		Worker: who.name, Life: fmt.Sprintf("-%d", life),
 	}
 }
@@ -334,7 +333,20 @@ func (order *task) plan() *plan {
 	}
 	p := newPlan(order.Seed, order.Number, order.Arenas)
 	p.drawRedisson(order.Releases)
-	return order.Reduced.of(p)
+	return p
+}
+
+func TestAProcessDrawsTheSamePlan(t *testing.T) {
+	t.Parallel()
+	for number := range 200 {
+		p := newPlan(7, number+1, arenas)
+		p.drawRedisson([]string{newestRedisson})
+		text, err := json.Marshal(newTask(p, p.clients[0], 1))
+		require.NoError(t, err)
+		var order task
+		require.NoError(t, json.Unmarshal(text, &order))
+		assert.Equal(t, p, order.plan())
+	}
 }
 
 // serve is all that a process of a task does.

@@ -77,7 +77,6 @@ type plan struct {
 	faults   []*fault      // of servers and clients
 	pause    time.Duration // between faults, at most
 	hook     func(*goCrew) redis.Hook
-	reduced  reduction // what it leaves out
 }
 
 // run makes the round happen and checks it.
@@ -235,7 +234,7 @@ func (r *round) repeat() string {
 	if *onlyArena != "" {
 		command += " -arena " + *onlyArena // another choice of servers is another draw
 	}
-	return fmt.Sprintf("%s -redisson=%s%s", command, strings.Join(r.releases, ","), r.reduced)
+	return fmt.Sprintf("%s -redisson=%s", command, strings.Join(r.releases, ","))
 }
 
 // record adds what happened to the tables of results, if it was checked.
