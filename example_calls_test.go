@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -39,46 +38,6 @@ func ExampleRateLimiter_TryAcquire() {
 	// true <nil>
 	// false <nil>
 	// true <nil>
-}
-
-// A caller who stops waiting, by a context, leaves no permits taken.
-func ExampleRateLimiter_TryAcquire_context() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
-	if err := limiter.Acquire(ctx, 1); err != nil {
-		fmt.Println(err)
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-	defer cancel()
-	ok, err := limiter.TryAcquire(ctx, 1, time.Hour)
-	fmt.Println(ok, errors.Is(err, context.DeadlineExceeded))
-	// Output: false true
-}
-
-func ExampleRateLimiter_Acquire() {
-	client, server, stop := connect()
-	defer stop()
-	server.SetTime(time.Time{}) // the clock runs
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.Config{
-		Rate:     3,
-		Interval: 20 * time.Millisecond,
-	}))
-
-	start := time.Now()
-	var callers sync.WaitGroup
-	for range 9 {
-		callers.Go(func() {
-			if err := limiter.Acquire(ctx, 1); err != nil {
-				fmt.Println(err)
-			}
-		})
-	}
-	callers.Wait()
-	// The last three come two intervals after the first three.
-	fmt.Println(time.Since(start) >= 40*time.Millisecond)
-	// Output: true
 }
 
 // Much code takes anything that has Wait, such as golang.org/x/time/rate's limiters.
@@ -176,20 +135,6 @@ func ExampleRateLimiter_TrySetRate() {
 	// 10 <nil>
 }
 
-func ExampleRateLimiter_SetRate() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.Acquire(ctx, 4))
-
-	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(20)))
-	fmt.Println(limiter.AvailablePermits(ctx))
-	// Output:
-	// <nil>
-	// <nil>
-	// 20 <nil>
-}
-
 // Called as a program starts, it makes the rate in the code win.
 func ExampleKeepState() {
 	client, _, stop := connect()
@@ -209,56 +154,6 @@ func ExampleKeepState() {
 	// <nil>
 	// <nil>
 	// 96 <nil>
-}
-
-// UpdateRate makes no limiter: a deleted one stays deleted.
-func ExampleRateLimiter_UpdateRate() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("orders")
-
-	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerMinute(20)))
-	// Output:
-	// false <nil>
-	// <nil>
-	// true <nil>
-}
-
-func ExampleRateLimiter_Config() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("mail")
-	set, err := limiter.TrySetRate(ctx, rratelimiter.Config{
-		Type:      rratelimiter.PerClient,
-		Rate:      5,
-		Interval:  time.Minute,
-		KeepAlive: time.Hour,
-	})
-	fmt.Println(set, err)
-
-	cfg, err := limiter.Config(ctx)
-	fmt.Println(cfg.Type, cfg.Rate, cfg.Interval, cfg.KeepAlive, err)
-	// Output:
-	// true <nil>
-	// PER_CLIENT 5 1m0s 1h0m0s <nil>
-}
-
-// Permits that turn out not to be needed go back at once.
-func ExampleRateLimiter_Release() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-
-	if err := limiter.Acquire(ctx, 8); err != nil {
-		fmt.Println(err)
-	}
-	if err := limiter.Release(ctx, 5); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(limiter.AvailablePermits(ctx))
-	// Output: 7 <nil>
 }
 
 // Each permit comes back one interval after it was granted.
@@ -283,52 +178,6 @@ func ExampleRateLimiter_AvailablePermits() {
 	// 1m0s 6 <nil>
 	// 1m20s 8 <nil>
 	// 1m40s 10 <nil>
-}
-
-func ExampleRateLimiter_Expire() {
-	client, server, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("sale", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.Acquire(ctx, 1))
-
-	fmt.Println(limiter.Expire(ctx, time.Hour))
-	server.SetTime(noon.Add(time.Hour))
-	fmt.Println(limiter.Exists(ctx))
-	// Output:
-	// <nil>
-	// true <nil>
-	// false <nil>
-}
-
-func ExampleRateLimiter_ExpireAt() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("sale")
-	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
-
-	midnight := time.Date(2026, time.November, 22, 0, 0, 0, 0, time.UTC)
-	fmt.Println(limiter.ExpireAt(ctx, midnight))
-	fmt.Println(limiter.TTL(ctx))
-	// Output:
-	// <nil>
-	// true <nil>
-	// 12h0m0s true <nil>
-}
-
-func ExampleRateLimiter_ClearExpire() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("sale")
-	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
-
-	fmt.Println(limiter.Expire(ctx, time.Hour))
-	fmt.Println(limiter.ClearExpire(ctx))
-	fmt.Println(limiter.ClearExpire(ctx))
-	// Output:
-	// <nil>
-	// true <nil>
-	// true <nil>
-	// false <nil>
 }
 
 // A keep-alive time counts anew from each request for permits.
@@ -361,37 +210,6 @@ func ExampleRateLimiter_TTL() {
 	// 0s false <nil>
 	// 50m0s true <nil>
 	// 1h0m0s true <nil>
-}
-
-func ExampleRateLimiter_Exists() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("orders")
-
-	fmt.Println(limiter.Exists(ctx))
-	if err := limiter.SetRate(ctx, rratelimiter.PerMinute(10)); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(limiter.Exists(ctx))
-	// Output:
-	// false <nil>
-	// true <nil>
-}
-
-func ExampleRateLimiter_Delete() {
-	client, server, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.Acquire(ctx, 1))
-
-	fmt.Println(limiter.Delete(ctx))
-	fmt.Println(server.Keys())
-	fmt.Println(limiter.Delete(ctx))
-	// Output:
-	// <nil>
-	// true <nil>
-	// []
-	// false <nil>
 }
 
 // The permits in use move along. On a cluster both names need one hash tag, as
@@ -473,16 +291,6 @@ func ExampleClient_ReserveAll() {
 	// 58 600 <nil>
 }
 
-// On a cluster only names with the same hash tag are kept on one server.
-func ExampleClient_TryAcquireAll_names() {
-	client, _, stop := connect()
-	defer stop()
-
-	_, err := client.TryAcquireAll(ctx, 0, client.RateLimiter("second").Claim(1), client.RateLimiter("hour").Claim(1))
-	fmt.Println(errors.Is(err, rratelimiter.ErrUnsupported))
-	// Output: true
-}
-
 // Peek says what Take would answer, and takes nothing.
 func ExampleRateLimiter_Peek() {
 	client, _, stop := connect()
@@ -521,23 +329,6 @@ func ExampleRateLimiter_TakeUpTo() {
 	// Output:
 	// 100 true 0s <nil>
 	// 0 false 1m0s <nil>
-}
-
-// After a mistake, a user's limit starts full again.
-func ExampleRateLimiter_Reset() {
-	client, _, stop := connect()
-	defer stop()
-
-	limiter := client.RateLimiter("logins:ann", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
-	fmt.Println(limiter.TryAcquire(ctx, 3, 0))
-	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
-	fmt.Println(limiter.Reset(ctx))
-	fmt.Println(limiter.AvailablePermits(ctx))
-	// Output:
-	// true <nil>
-	// false <nil>
-	// <nil>
-	// 3 <nil>
 }
 
 // With a lease a busy program answers most requests from memory: what it takes ahead of a

@@ -115,22 +115,6 @@ func ExampleNew() {
 	// mobile 4 <nil>
 }
 
-// A handle costs nothing: make one wherever it is needed.
-func ExampleClient_RateLimiter() {
-	client, _, stop := connect()
-	defer stop()
-
-	for _, user := range []string{"ann", "bob", "ann"} {
-		limiter := client.RateLimiter("api:"+user, rratelimiter.WithDefault(rratelimiter.PerMinute(1)))
-		ok, err := limiter.TryAcquire(ctx, 1, 0)
-		fmt.Println(limiter.Name(), ok, err)
-	}
-	// Output:
-	// api:ann true <nil>
-	// api:bob true <nil>
-	// api:ann false <nil>
-}
-
 // Close answers those who wait before the program ends.
 func ExampleClient_Close() {
 	client, _, stop := connect()
@@ -188,15 +172,6 @@ func ExampleWithClientID() {
 	// worker-1 1 <nil>
 }
 
-// Java services with Redisson 3.15.5 and newer share the limiter.
-func ExampleWithRedissonVersion() {
-	client, _, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
-	defer stop()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.TryAcquire(ctx, 2, 0))
-	// Output: true <nil>
-}
-
 // The last service with an old Redisson has been upgraded.
 func ExampleClient_Migrate() {
 	old, server, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
@@ -217,30 +192,6 @@ func ExampleClient_Migrate() {
 	// Output:
 	// 3 members rewritten <nil>
 	// 4 free <nil>
-}
-
-func ExampleWithNameMapper() {
-	client, server, stop := connect(rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name }))
-	defer stop()
-
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.Acquire(ctx, 1))
-	fmt.Println(limiter.Name())
-	for _, key := range server.Keys() {
-		fmt.Println(key)
-	}
-	// Output:
-	// <nil>
-	// orders
-	// shop:orders
-	// {shop:orders}:permits
-	// {shop:orders}:value
-}
-
-func ExamplePerDay() {
-	cfg := rratelimiter.PerDay(5000)
-	fmt.Println(cfg.Rate, cfg.Interval)
-	// Output: 5000 24h0m0s
 }
 
 // A KeyedLimiter has the calls that handlers need; Limiter leads to all others.
@@ -284,28 +235,6 @@ func ExampleClient_Keyed() {
 	// ann false 0 1m0s <nil>
 	// bob true 1 0s <nil>
 	// 0 <nil>
-}
-
-// The same in front of a handler.
-func ExampleClient_Keyed_handler() {
-	client, _, stop := connect()
-	defer stop()
-
-	perUser := client.Keyed("orders:", rratelimiter.PerMinute(100))
-	limited := httplimit.New(perUser, httplimit.WithKey(httplimit.Header("X-User")))
-	handler := limited(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "welcome")
-	}))
-
-	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
-	r.Header.Set("X-User", "ann")
-	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, r)
-	fmt.Println(w.Code, w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy"))
-	fmt.Print(w.Body)
-	// Output:
-	// 200 "default";r=99;t=60 "default";q=100;w=60
-	// welcome
 }
 
 // The other limiters keep the keys of scripts that many services run.
@@ -398,20 +327,6 @@ func ExampleWithRefusalCache() {
 	// false <nil>
 	// false <nil>
 	// true <nil>
-}
-
-func ExampleWithClientName() {
-	client, server, stop := connect(rratelimiter.WithClientName("orders-7f9c"), rratelimiter.WithClientID("its-id"))
-	defer stop()
-
-	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
-	fmt.Println(orders.TryAcquire(ctx, 1, 0))
-	_ = client.Close(ctx) // waits for calls under way: otherwise the name may be noted a moment later
-	noted, err := server.ZMembers("rratelimiter:clients")
-	fmt.Println(len(noted), err)
-	// Output:
-	// true <nil>
-	// 1 <nil>
 }
 
 // A grant that a failover could lose does not count. The Redis of this example has no
