@@ -60,6 +60,7 @@ var (
 	SlidingLogGiveBack  = mustLoad("sliding_log_give_back")
 	TokenBucket         = mustLoad("token_bucket")
 	TokenBucketGiveBack = mustLoad("token_bucket_give_back")
+	UseDefault          = mustLoad("use_default")
 )
 
 // all are the scripts that mustLoad has loaded, which Go does in the order above.

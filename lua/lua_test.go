@@ -281,6 +281,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{SettleReservation, 5, []any{member(3), 5, other(2), 1000, 0, "", "", ""}, int64(-2), int64(0), ""},
 		{SettleReservation, 5, []any{member(3), 5, other(2), 1000, 0, "3602000", "", ""}, []any{"unknown"}, int64(0), ""},
 		{SetRate, 5, []any{20, 1000, 0, 0, 1, "new", ""}, int64(0), int64(1), ""},
+		{UseDefault, 5, nil, int64(1), nil, noRate},
 	}
 	for _, script := range All() {
 		tested := slices.ContainsFunc(runs, func(r run) bool { return r.script == script })

@@ -208,6 +208,7 @@ func (s *memoryScene) memoryCalls(k memoryKind) map[string]memoryCall {
 		"set rate":              {script: SetRate, args: []any{20, 1000, 0, 0, 0, 0, ""}},
 		"set rate and keep":     {script: SetRate, args: []any{20, 1000, 0, 7000000, 1, 0, ""}},
 		"set rate, per client":  {script: SetRate, args: []any{20, 1000, 1, 7000000, 1, 0, ""}},
+		"use default":           {script: UseDefault},
 		"migrate":               {script: Migrate, args: []any{mine, ""}},
 		"release a part":        {script: Release, args: []any{1, first[1:5], "", "", "call"}, frees: true},
 		"release a member":      {script: Release, args: []any{3, "none", "", "", "call"}, frees: true},

@@ -322,6 +322,43 @@ func TestOtherDefault_OrdersProgramsByTheServersClock(t *testing.T) {
 	}
 }
 
+// An override that is taken back is older than each program's default. It counts until one replaces it, and
+// permits in use stay counted. A default stays as it is.
+func TestUseDefault_LetsTheNextDefaultReplaceAnOverride(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		keys := redisson.KeysOf(redistest.Name(t), "id").List()
+		eval := func(s *Script, args ...any) any {
+			got, err := rdb.Eval(t.Context(), s.Source, keys, args...).Result()
+			require.NoError(t, err)
+			return got
+		}
+		const fallback = "3 60000 0 90000 1700000000000000"
+		eval(Acquire, member(1), 1, fallback, "d")
+		assert.Equal(t, int64(0), eval(UseDefault), "a default")
+		assert.Equal(t, fallback, rdb.HGet(t.Context(), keys[0], "default").Val())
+
+		eval(SetRate, 5, 60000, 0, 0, "1", 0, "")
+		assert.Equal(t, int64(1), eval(Acquire, other(1), 1, fallback, "d"), "an override")
+		assert.Equal(t, int64(1), eval(UseDefault))
+		assert.Equal(t, int64(0), eval(UseDefault), "again")
+		assert.Equal(t, []any{int64(5), int64(60000), int64(0), int64(0)}, eval(Config), "the rate stays until then")
+		assert.Equal(t, []any{"default", int64(5), int64(60000), int64(0), int64(0)}, eval(Acquire, other(2), 1, fallback, "d"))
+		assert.Equal(t, int64(1), eval(SetRate, 3, 60000, 0, 90000, "1", fallback, ""))
+		assert.Equal(t, int64(1), eval(Available, ""), "of the permits taken before none is free")
+		require.NoError(t, rdb.Del(t.Context(), keys...).Err())
+
+		// An older Redisson writes no keep-alive time.
+		rdb.HSet(t.Context(), keys[0], "rate", 5, "interval", 60000, "type", 0)
+		assert.Equal(t, int64(1), eval(UseDefault))
+		assert.Equal(t, "5 60000 0 0 0", rdb.HGet(t.Context(), keys[0], "default").Val())
+		require.NoError(t, rdb.HSet(t.Context(), keys[0], "rate", "x").Err())
+		err := rdb.Eval(t.Context(), UseDefault.Source, keys).Err()
+		assert.True(t, redis.HasErrorPrefix(err, "CORRUPT 1 rate"), err)
+		require.NoError(t, rdb.Del(t.Context(), keys...).Err())
+	})
+}
+
 // acquire_all names the damaged key by its number among all keys, and takes the
 // default and the time to live of each limiter from its own configuration.
 func TestAcquireAllTellsLimitersApart(t *testing.T) {
