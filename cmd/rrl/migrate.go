@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -51,22 +49,11 @@ func (a *app) migrate(ctx context.Context, conn *connect.Connection, name string
 	if err != nil {
 		return 0, err
 	}
-	if cfg.Type != rratelimiter.PerClient || a.clientID != "" {
-		return client.Migrate(ctx, name)
-	}
-	ids, err := look.FindClients(ctx, conn.Client, name)
-	if err != nil {
-		return 0, fmt.Errorf("migrate %q: %w", name, err)
-	}
 	var all int64
-	for _, id := range ids {
-		one := a.newClient(conn.Client, id)
-		members, err := one.Migrate(ctx, name)
-		closeClient(ctx, one)
+	_, err = a.eachClient(ctx, conn, name, cfg, func(client *rratelimiter.Client) error {
+		members, err := client.Migrate(ctx, name)
 		all += members
-		if err != nil {
-			return all, fmt.Errorf("client %s: %w", id, err)
-		}
-	}
-	return all, nil
+		return err
+	})
+	return all, err
 }

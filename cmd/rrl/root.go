@@ -147,7 +147,8 @@ there; 2 an error, wrong usage included.`,
 		a.completed(newDoctor(a)), newBench(a), newDashboard(a))
 	add("Permits:", a.completed(newAcquire(a)), a.completed(newRelease(a)), newTake(a), newThreshold(a))
 	add("Limiters:", a.completed(newTrySetRate(a)), a.completed(newSetRate(a)), a.completed(newUpdateRate(a)),
-		a.completed(newExpire(a)), a.completed(newDelete(a)), a.completed(newMigrate(a)))
+		a.completed(newUseDefault(a)), a.completed(newReset(a)), a.completed(newExpire(a)), a.completed(newDelete(a)),
+		a.completed(newMigrate(a)))
 	root.AddCommand(newVersion(a))
 	root.SetHelpCommand(newHelp())
 	root.SetFlagErrorFunc(flagError)

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+func TestReset_FreesAllPermits(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+set-rate orders 5/1h --keep-alive 2h  => ...
+acquire orders -n 5                   => ...
+reset orders                          => orders has all 5 permits free
+acquire orders -n 5                   => granted 5 permits, 0 left
+reset orders --json                   => {"name":"orders","reset":true}
+reset none                            -> none is no limiter, nothing changed
+reset none --json                     -> {"name":"none","reset":false}
+reset                                 !> NAME is missing; usage: rrl reset NAME
+set-rate own 5/1h --type per-client   => ...
+reset own                             => own has all 5 permits free
+acquire own -n 4 --client-id ann      => ...
+acquire own -n 4 --client-id bob      => ...
+reset own --client-id ann             => own has all 5 permits free, of client ann
+acquire own -n 4 --client-id ann      => granted 4 permits, 1 left
+acquire own -n 4 --client-id bob      -> denied 4 permits, 1 left...
+reset own                             => own has all 5 permits free, of 2 clients
+acquire own -n 4 --client-id ann      => granted 4 permits, 1 left
+acquire own -n 4 --client-id bob      => granted 4 permits, 1 left
+`)
+	orders := s.show("orders")
+	assert.Equal(t, []any{int64(5), (2 * time.Hour).Milliseconds()}, []any{*orders.Rate, *orders.KeepAliveMS})
+	assert.EqualValues(t, 5, *orders.States[0].Free)
+
+	s.HSet("bad", "rate", "x", "interval", "1", "type", "0")
+	s.HSet("hash", "color", "red")
+	s.play(`
+reset bad   !> bad: corrupt state: key "bad": rate is no integer: x; rrl set-rate --reset or rrl delete cures it
+reset hash  !> hash is a hash of something else, not a limiter: nothing changed
+`)
+}
+
+// A program that runs with another default takes a limiter over once its override was taken back, and not
+// before. Permits in use stay counted, and at no time the limiter has no rate.
+func TestUseDefault_TakesAnOverrideBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	client := rratelimiter.New(s.rdb)
+	limit := func() int64 {
+		// A handle compares its default at its first request.
+		d, err := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))).Take(t.Context(), 1)
+		require.NoError(t, err)
+		return d.Limit
+	}
+	assert.EqualValues(t, 10, limit())
+	s.play("use-default orders -> orders has a default already, nothing changed\nset-rate orders 50/1h => ...\n")
+	assert.EqualValues(t, 50, limit())
+	s.play(`
+use-default orders --json => {"name":"orders","changed":true}
+set-rate orders 50/1h     => ...
+use-default orders        => orders follows programs' defaults again; 50/1h stays until a program has another one
+acquire orders            => granted 1 permit, 47 left
+`)
+	assert.EqualValues(t, 10, limit())
+	assert.EqualValues(t, 4, s.show("orders").States[0].InUse)
+
+	s.HSet("bad", "rate", "x", "interval", "1", "type", "0")
+	s.HSet("hash", "default", "red")
+	s.play(`
+use-default orders --json -> {"name":"orders","changed":false}
+use-default none          -> none is no limiter, nothing changed
+use-default bad           !> bad: corrupt state: key "bad": rate is no integer: x; rrl set-rate --reset or rrl delete cures it
+use-default hash          !> hash is a hash of something else, not a limiter: nothing changed
+use-default               !> NAME is missing; usage: rrl use-default NAME
+`)
+}
