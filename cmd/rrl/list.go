@@ -27,6 +27,7 @@ type listed struct {
 	Rate        int64       `json:"rate"`
 	IntervalMS  int64       `json:"interval_ms"`
 	Type        string      `json:"type"`
+	Origin      look.Origin `json:"origin,omitempty"`
 	KeepAliveMS int64       `json:"keep_alive_ms"`
 	TTLMS       *int64      `json:"ttl_ms"`
 	Broken      string      `json:"broken,omitempty"` // why it does not work
@@ -43,7 +44,11 @@ small steps that don't hold up the server.
 Limiters that are broken come first, with what is wrong, then those that are used
 up: no permit is free. A hash that is no limiter is listed as a broken one if it has
 a rate, and two of rate, interval and type are as Redisson writes them. If each
-client has permits of its own, the state is not shown: rrl show NAME shows it.`,
+client has permits of its own, the state is not shown: rrl show NAME shows it.
+
+The origin of a rate is default if a program's WithDefault gave it, and the next
+program with another default replaces it; otherwise override, which stays until
+rrl use-default takes it back.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json`,
 		Args: named("[PATTERN]"),
@@ -119,7 +124,7 @@ func listedOf(found []*look.Short) []listed {
 	for _, f := range found {
 		l := listed{Name: f.Name, State: f.State, Broken: f.Broken, TTLMS: millis(f.TTL)}
 		if !f.NoRate {
-			l.Rate, l.IntervalMS, l.Type, l.KeepAliveMS = f.Rate, f.IntervalMS, f.TypeName(), f.KeepAliveMS
+			l.Rate, l.IntervalMS, l.Type, l.Origin, l.KeepAliveMS = f.Rate, f.IntervalMS, f.TypeName(), f.Origin, f.KeepAliveMS
 		}
 		all = append(all, l)
 	}
@@ -131,14 +136,15 @@ func (a *app) printList(limiters []listed) error {
 		_, err := fmt.Fprintln(a.out, "no limiters")
 		return err
 	}
-	rows := [][]string{{"NAME", "STATE", "RATE", "TYPE", "KEEP-ALIVE", "EXPIRES IN"}}
+	rows := [][]string{{"NAME", "STATE", "RATE", "ORIGIN", "TYPE", "KEEP-ALIVE", "EXPIRES IN"}}
 	var broken strings.Builder
 	for _, l := range limiters {
 		row := []string{
-			live.Safe(l.Name), l.State.Signed(), words.ShortRate(l.Rate, l.IntervalMS), l.Type, formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS),
+			live.Safe(l.Name), l.State.Signed(), words.ShortRate(l.Rate, l.IntervalMS), string(l.Origin), l.Type,
+			formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS),
 		}
 		if l.Type == "" {
-			row[2], row[3] = "-", "-"
+			row[2], row[3], row[4] = "-", "-", "-"
 		}
 		if l.Broken != "" {
 			fmt.Fprintf(&broken, "%s is broken: %s\n", row[0], live.Safe(l.Broken))

@@ -139,21 +139,21 @@ set-rate api:mail 5/1m --type per-client --keep-alive 1h => ...
 set-rate "jobs\n" 7/1h                  => ...
 acquire api:orders                      => ...
 `)
-	mail := listed{Name: "api:mail", Rate: 5, IntervalMS: 60_000, Type: "PER_CLIENT", KeepAliveMS: 3_600_000}
+	mail := listed{Name: "api:mail", Rate: 5, IntervalMS: 60_000, Type: "PER_CLIENT", Origin: look.Override, KeepAliveMS: 3_600_000}
 	all := s.list("*")
 	all[0].TTLMS = nil // it has one, as it is deleted when unused
 	assert.Equal(t, []listed{
-		mail, {Name: "api:orders", State: look.Fine, Rate: 100, IntervalMS: 1000, Type: "OVERALL"},
-		{Name: "jobs\n", State: look.Fine, Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL"},
+		mail, {Name: "api:orders", State: look.Fine, Rate: 100, IntervalMS: 1000, Type: "OVERALL", Origin: look.Override},
+		{Name: "jobs\n", State: look.Fine, Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL", Origin: look.Override},
 	}, all)
 	assert.Len(t, s.list("api:*"), 2)
 
 	s.SetTTL("jobs\n", time.Hour)
 	text := s.rrl("ls").stdout
-	assert.Regexp(t, `(?m)^NAME +STATE +RATE +TYPE +KEEP-ALIVE +EXPIRES IN$`, text)
-	assert.Regexp(t, `(?m)^api:mail +- +5/1m +PER_CLIENT +1h `, text)
-	assert.Regexp(t, `(?m)^api:orders +fine +100/1s +OVERALL +- +-$`, text)
-	assert.Regexp(t, `(?m)^"jobs\\n" +fine +7/1h +OVERALL +- +1h$`, text)
+	assert.Regexp(t, `(?m)^NAME +STATE +RATE +ORIGIN +TYPE +KEEP-ALIVE +EXPIRES IN$`, text)
+	assert.Regexp(t, `(?m)^api:mail +- +5/1m +override +PER_CLIENT +1h `, text)
+	assert.Regexp(t, `(?m)^api:orders +fine +100/1s +override +OVERALL +- +-$`, text)
+	assert.Regexp(t, `(?m)^"jobs\\n" +fine +7/1h +override +OVERALL +- +1h$`, text)
 }
 
 func plainRow(_ int, line string) string { return line }
@@ -167,10 +167,10 @@ func TestListStaysATable(t *testing.T) {
 	for _, name := range []string{"orders", "限流器", long} {
 		require.Zero(t, s.rrl("set-rate %s 100/1s", name).code)
 	}
-	assert.Equal(t, "NAME    STATE  RATE    TYPE     KEEP-ALIVE  EXPIRES IN\n"+
-		"orders  fine   100/1s  OVERALL  -           -\n"+
-		long+"  fine   100/1s  OVERALL  -           -\n"+
-		"限流器  fine   100/1s  OVERALL  -           -\n", s.rrl("ls").stdout)
+	assert.Equal(t, "NAME    STATE  RATE    ORIGIN    TYPE     KEEP-ALIVE  EXPIRES IN\n"+
+		"orders  fine   100/1s  override  OVERALL  -           -\n"+
+		long+"  fine   100/1s  override  OVERALL  -           -\n"+
+		"限流器  fine   100/1s  override  OVERALL  -           -\n", s.rrl("ls").stdout)
 	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40, plainRow), "\n") {
 		assert.LessOrEqual(t, utf8.RuneCountInString(line), 40)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
 func TestReset_FreesAllPermits(t *testing.T) {
@@ -58,14 +59,17 @@ func TestUseDefault_TakesAnOverrideBack(t *testing.T) {
 		return d.Limit
 	}
 	assert.EqualValues(t, 10, limit())
+	assert.Contains(t, s.rrl("show orders").stdout, "\n  rate        10/1h\n  origin      default\n")
 	s.play("use-default orders -> orders has a default already, nothing changed\nset-rate orders 50/1h => ...\n")
 	assert.EqualValues(t, 50, limit())
+	assert.Equal(t, look.Override, s.show("orders").Origin)
 	s.play(`
 use-default orders --json => {"name":"orders","changed":true}
 set-rate orders 50/1h     => ...
 use-default orders        => orders follows programs' defaults again; 50/1h stays until a program has another one
 acquire orders            => granted 1 permit, 47 left
 `)
+	assert.Equal(t, look.Default, s.list("orders")[0].Origin)
 	assert.EqualValues(t, 10, limit())
 	assert.EqualValues(t, 4, s.show("orders").States[0].InUse)
 

@@ -30,6 +30,7 @@ type entry struct {
 	rate       int64
 	intervalMS int64
 	perClient  bool
+	origin     Origin
 	broken     Anomaly // why the hash is no configuration
 	pairs      []*pair
 	node       *node
@@ -76,7 +77,7 @@ func (e *entry) why() Anomaly {
 
 // spoil records why the limiter has no configuration.
 func (e *entry) spoil(why Anomaly) {
-	e.rate, e.intervalMS, e.perClient, e.pairs, e.detail, e.broken = 0, 0, false, nil, nil, why
+	e.rate, e.intervalMS, e.origin, e.perClient, e.pairs, e.detail, e.broken = 0, 0, "", false, nil, nil, why
 }
 
 // set takes over the configuration and reports whether it is one, a broken one
@@ -89,7 +90,7 @@ func (e *entry) set(fields []any) bool {
 	if !found || broken != "" {
 		return found
 	}
-	e.rate, e.intervalMS, e.broken = f.Rate, f.IntervalMS, Anomaly{}
+	e.rate, e.intervalMS, e.origin, e.broken = f.Rate, f.IntervalMS, f.Origin, Anomaly{}
 	if perClient := f.PerClient(); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
 		e.perClient, e.pairs = perClient, nil
 		if !perClient {
@@ -102,7 +103,7 @@ func (e *entry) set(fields []any) bool {
 
 func (e *entry) limiter(now time.Time) Limiter {
 	l := Limiter{
-		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.rate, IntervalMS: e.intervalMS,
+		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.rate, IntervalMS: e.intervalMS, Origin: e.origin,
 		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(),
 	}
 	why := e.why()

@@ -3,7 +3,9 @@ package look
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/words"
@@ -12,10 +14,24 @@ import (
 // Fields are the fields of a limiter's hash, in their own units.
 type Fields struct {
 	Rate, IntervalMS, Type, KeepAliveMS int64
+
+	Origin Origin
 }
+
+// Origin says whose rate a limiter has; "" if that is unknown.
+type Origin string
+
+// The origins of a rate.
+const (
+	Default  Origin = "default"  // of a program's WithDefault, and the next one's if that is another
+	Override Origin = "override" // set on purpose: programs' defaults leave it alone
+)
 
 // FieldNames are the fields' names in Redis, in the order of ParseFields.
 var FieldNames = []string{"rate", "interval", "type", "keepAliveTime"}
+
+// allFields are FieldNames and the field that tells the rate's origin.
+var allFields = append(slices.Clone(FieldNames), "default")
 
 // requiredFields are the fields that every limiter has.
 var requiredFields = FieldNames[:3]
@@ -23,13 +39,14 @@ var requiredFields = FieldNames[:3]
 // maxType is the largest type.
 const maxType = int64(rratelimiter.PerClient)
 
-// ParseFields reads the fields as HMGET answers them. The last may be missing.
+// ParseFields reads the fields as HMGET answers them. The last may be missing. The origin is known
+// only if the answer has the field "default" too.
 func ParseFields(answer []any) (Fields, error) {
-	if len(answer) != len(FieldNames) {
+	if len(answer) < len(FieldNames) {
 		return Fields{}, errors.New("no fields")
 	}
 	n := make([]int64, len(FieldNames))
-	for i := range answer {
+	for i := range n {
 		text, ok := answer[i].(string)
 		if !ok {
 			if i == len(requiredFields) {
@@ -44,7 +61,21 @@ func ParseFields(answer []any) (Fields, error) {
 	if n[2] > maxType {
 		return Fields{}, fmt.Errorf("field type is %d, neither 0 nor 1", n[2])
 	}
-	return Fields{Rate: n[0], IntervalMS: n[1], Type: n[2], KeepAliveMS: n[3]}, nil
+	f := Fields{Rate: n[0], IntervalMS: n[1], Type: n[2], KeepAliveMS: n[3]}
+	if len(answer) == len(allFields) {
+		f.Origin = f.originBy(answer[len(FieldNames)])
+	}
+	return f, nil
+}
+
+// originBy returns the origin, given the field "default": the rate that it names, and when its program
+// began. Redisson's setRate leaves the field as it was, with another rate.
+func (f Fields) originBy(field any) Origin {
+	text, _ := field.(string)
+	if began := strings.LastIndexByte(text, ' '); began >= 0 && text[:began] == fmt.Sprint(f.Rate, f.IntervalMS, f.Type, f.KeepAliveMS) {
+		return Default
+	}
+	return Override
 }
 
 // Foreign reports whether a key of that type is neither a limiter nor a hash that was

@@ -25,6 +25,7 @@ type Inspection struct {
 	Rate        *int64   `json:"rate"`
 	IntervalMS  *int64   `json:"interval_ms"`
 	Type        *string  `json:"type"`
+	Origin      Origin   `json:"origin,omitempty"`
 	KeepAliveMS *int64   `json:"keep_alive_ms"`
 	TTLMS       *int64   `json:"ttl_ms"`
 	Clients     int      `json:"clients"` // that have keys of their own, and were looked for
@@ -79,6 +80,7 @@ func inspect(ctx context.Context, rdb nodes.Client, name string, find Finder) (*
 		cfg = &parsed
 		typeName := parsed.TypeName()
 		found.Rate, found.IntervalMS, found.Type, found.KeepAliveMS = &parsed.Rate, &parsed.IntervalMS, &typeName, &parsed.KeepAliveMS
+		found.Origin = parsed.Origin
 	}
 	found.Anomalies.checkConfig(shared, err)
 	if cfg != nil && parsed.PerClient() {

@@ -12,6 +12,7 @@ type Limiter struct {
 	Type       string `json:"type"`
 	Rate       int64  `json:"rate"`
 	IntervalMS int64  `json:"interval_ms"`
+	Origin     Origin `json:"origin,omitempty"`
 	// Free is nil if unknown. If each client has permits of its
 	// own, it is the figure of the client with the fewest.
 	Free  *int64 `json:"free"`

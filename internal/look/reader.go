@@ -168,7 +168,7 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 	reads := make([][]*pairRead, len(entries))
 	now := n.now(time.Now())
 	for i, e := range entries {
-		configs[i] = pipe.HMGet(ctx, e.name, FieldNames...)
+		configs[i] = pipe.HMGet(ctx, e.name, allFields...)
 		for _, p := range e.pairs[:min(len(e.pairs), maxPairs)] {
 			reads[i] = append(reads[i], readPair(ctx, pipe, p, now-e.intervalMS))
 		}

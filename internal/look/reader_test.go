@@ -378,3 +378,30 @@ func TestBrokenComesAndGoes(t *testing.T) {
 	require.NoError(t, rdb.Set(t.Context(), "orders", "x", 0).Err())
 	assert.Equal(t, "none", shown(), "a key of another type is not looked for")
 }
+
+// A rate is a default as long as the limiter has the rate that the field names. All ways of looking agree.
+func TestOrigin(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	for name, c := range map[string]struct {
+		fields []any
+		want   Origin
+	}{
+		"default":            {[]any{"keepAliveTime", 60_000, "default", "10 60000 0 60000 1700000000000000"}, Default},
+		"taken back":         {[]any{"default", "10 60000 0 0 0"}, Default},
+		"set on purpose":     {nil, Override},
+		"set by Redisson":    {[]any{"keepAliveTime", 0, "default", "9 60000 0 0 1700000000000000"}, Override},
+		"another keep-alive": {[]any{"keepAliveTime", 90_000, "default", "10 60000 0 0 1700000000000000"}, Override},
+		"of one word":        {[]any{"default", "10"}, Override},
+		"broken":             {[]any{"rate", "ten", "default", "10 60000 0 0 0"}, ""},
+	} {
+		put(t, rdb, name, slices.Concat(good, c.fields)...)
+		short, err := ReadShort(t.Context(), rdb, []string{name})
+		require.NoError(t, err)
+		found, err := Inspect(t.Context(), rdb, name, OneClient(rdb, name, ""))
+		require.NoError(t, err)
+		listed := overview(t, NewReader(rdb, name), byUse())
+		assert.Equal(t, []Origin{c.want, c.want, c.want, c.want},
+			[]Origin{short[0].Origin, found.Origin, listed.Limiters[0].Origin, watch(t, rdb, name).Origin}, name)
+	}
+}

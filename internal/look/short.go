@@ -74,7 +74,7 @@ func ReadHashes(ctx context.Context, rdb nodes.Client, names []string, also ...f
 	pipe := rdb.Pipeline()
 	answers := make([]*redis.SliceCmd, len(names))
 	for i, name := range names {
-		answers[i] = pipe.HMGet(ctx, name, FieldNames...)
+		answers[i] = pipe.HMGet(ctx, name, allFields...)
 		for _, add := range also {
 			add(pipe, name)
 		}

@@ -75,7 +75,7 @@ func readSnapshotOn(ctx context.Context, rdb nodes.Client, config, value, permit
 		kinds[i] = pipe.Type(ctx, name)
 		ttls[i] = pipe.PTTL(ctx, name)
 	}
-	fields := pipe.HMGet(ctx, config, FieldNames...)
+	fields := pipe.HMGet(ctx, config, allFields...)
 	number := pipe.Get(ctx, value)
 	card := pipe.ZCard(ctx, permits)
 	members := pipe.ZRangeWithScores(ctx, permits, 0, MaxMembers-1)

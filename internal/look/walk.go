@@ -190,7 +190,7 @@ func (r *Reader) hashes(ctx context.Context, n *node, names []string) (units int
 		pipe := n.client.Pipeline()
 		configs := make([]*redis.SliceCmd, len(batch))
 		for i, name := range batch {
-			configs[i] = pipe.HMGet(ctx, name, FieldNames...)
+			configs[i] = pipe.HMGet(ctx, name, allFields...)
 		}
 		units += pipe.Len()
 		if err := r.run(ctx, pipe); err != nil {

@@ -64,7 +64,7 @@ func (w *Watcher) Sample(ctx context.Context) (Point, error) {
 	}
 	e := w.entry
 	pipe := n.client.Pipeline()
-	config := pipe.HMGet(ctx, w.Name, FieldNames...)
+	config := pipe.HMGet(ctx, w.Name, allFields...)
 	clock := pipe.Time(ctx)
 	start := time.Now()
 	if err := w.reader.run(ctx, pipe); err != nil {
