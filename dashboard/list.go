@@ -14,6 +14,7 @@ type row struct {
 	Type       string        `json:"type"`
 	Rate       int64         `json:"rate"`
 	IntervalMS int64         `json:"interval_ms"`
+	Origin     look.Origin   `json:"origin,omitempty"`
 	Free       *int64        `json:"free"`
 	InUse      *int64        `json:"in_use"`           // nil if unknown
 	Use        *float64      `json:"use"`              // nil if unknown
@@ -71,7 +72,7 @@ const maxCallers = 5
 
 func (h *handler) rowOf(l *look.Limiter) row {
 	r := row{
-		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Free: l.Free,
+		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Origin: l.Origin, Free: l.Free,
 		Broken: brokenOf(l), PerSecond: l.PerSecond, Clients: l.Clients, Callers: []look.Caller{}, AgeMS: l.AgeMS,
 	}
 	if l.Free != nil {

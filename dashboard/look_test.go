@@ -45,6 +45,7 @@ func testTheList(t *testing.T) {
 	mail := rows(t, list, "limiters")["mail"]
 	has(t, m{"state": "used up", "use": 1.0, "free": 0.0, "refused": nil}, mail) // no Observer, no refusals
 	require.Len(t, mail["callers"], 1)
+	assert.Equal(t, "override", mail["origin"])
 
 	for query, want := range map[string][]any{
 		"sort=name&limit=2":                 {"api:00", "api:01"},
@@ -68,7 +69,7 @@ func testALimiter(t *testing.T) {
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Hour}, 3, rratelimiter.WithClientName("orders-1"))
 	found := s.show("orders")
-	has(t, m{"exists": true, "free": 7.0, "in_use": 3.0, "granted_per_second": 3.0, "keep_alive_ms": 3_600_000.0}, found)
+	has(t, m{"exists": true, "origin": "override", "free": 7.0, "in_use": 3.0, "granted_per_second": 3.0, "keep_alive_ms": 3_600_000.0}, found)
 	assert.Empty(t, found["anomalies"])
 	state := found["states"].([]any)[0].(m)
 	back := state["returns"].([]any)
@@ -77,6 +78,8 @@ func testALimiter(t *testing.T) {
 	has(t, m{"kind": "named", "who": "orders-1", "permits": 3.0}, state["holders"].([]any)[0].(m))
 
 	s.client(func(client *rratelimiter.Client) {
+		limitertest.MustAcquire(t, client.RateLimiter("mail", rratelimiter.WithDefault(rratelimiter.PerHour(5))), 1)
+		has(t, m{"origin": "default"}, s.show("mail"))
 		r := limitertest.Reserve(t, client.RateLimiter("orders"), 1)
 		require.NoError(t, r.Settle(t.Context(), 20))
 	})

@@ -9,7 +9,7 @@ const parts = 60; // of the coming interval, as the server adds it up
 const kept = 300; // points of the history, one a second
 
 const facts = [["in-use", "In use"], ["granted", "Granted/s"], ["refused", "Refused/s"]];
-const settings = [["rate", "Rate"], ["type", "Shared by"], ["keep-alive", "Deleted when unused for"], ["ttl", "Expires in"], ["clients", "Clients"]];
+const settings = [["rate", "Rate"], ["origin", "Origin"], ["type", "Shared by"], ["keep-alive", "Deleted when unused for"], ["ttl", "Expires in"], ["clients", "Clients"]];
 
 const actions = [
   ["rate", "Change rate"], ["release", "Release permits"], ["expire", "Let expire"], ["keep", "Keep for good"], ["migrate", "Migrate"], ["delete", "Delete"],
@@ -96,6 +96,7 @@ function update(limiter) {
   fact("granted", told ? pace(limiter.granted_per_second) : null);
   fact("refused", limiter.refused === null ? null : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
   fact("rate", !known ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
+  fact("origin", limiter.origin ?? null);
   fact("type", limiter.type === null ? null : perClient ? "each client has its own" : "all clients");
   fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : null);
   fact("ttl", known && limiter.ttl_ms !== null ? duration(limiter.ttl_ms) : null);

@@ -65,13 +65,15 @@ function makeRow(item) {
     link: el(item.id ? "a" : "span", { href: item.id ? "#/limiter/" + item.id : null, title: item.name }, name),
     use: bar(),
     free: cell("free"),
-    rate: cell("rate"),
+    origin: el("span", { class: "faint" }),
+    rate: el("span"),
     granted: cell("granted"),
     refused: cell("refused"),
     callers: cell("callers"),
   };
-  for (const column of ["free", "rate", "granted", "refused"]) cells[column].className = "n";
-  row.append(el("th", { scope: "row", "data-col": "name" }, cells.link), cell("use", cells.use), cells.free, cells.rate, cells.granted, cells.refused, cells.callers);
+  const limit = cell("rate", cells.origin, " ", cells.rate);
+  for (const node of [cells.free, limit, cells.granted, cells.refused]) node.className = "n";
+  row.append(el("th", { scope: "row", "data-col": "name" }, cells.link), cell("use", cells.use), cells.free, limit, cells.granted, cells.refused, cells.callers);
   row.cells_ = cells;
   return row;
 }
@@ -89,6 +91,7 @@ function updateRow(row, item) {
   row.classList.remove("stale");
   cells.use.update(item.use, item.state);
   say(cells.free, number(item.free));
+  say(cells.origin, item.origin ?? "");
   say(cells.rate, item.interval_ms > 0 ? rate(item.rate, item.interval_ms) + own(item) : "–"); // a broken one may have none
   say(cells.granted, pace(item.broken ? null : item.granted_per_second));
   say(cells.refused, pace(item.refused_per_second));

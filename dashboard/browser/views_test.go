@@ -157,7 +157,7 @@ func TestTheListFindsAndSorts(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
 	p.until(seen(row("shop:orders")))
-	assert.Regexp(t, `^shop:orders\s+65%\s+35\s+100/1m\s+[\d.]+\s+checkout 61%, mobile app 38%$`, p.text(row("shop:orders")))
+	assert.Regexp(t, `^shop:orders\s+65%\s+35\s+override 100/1m\s+[\d.]+\s+checkout 61%, mobile app 38%$`, p.text(row("shop:orders")))
 
 	names := `[...document.querySelectorAll('#limiters tbody tr [data-col="name"]')].map(e => e.innerText.trim())`
 	sorted := `[...document.querySelectorAll('#limiters [aria-sort]')].map(e => [e.dataset.head, e.ariaSort, getComputedStyle(e, '::after').content]).join()`
@@ -209,7 +209,7 @@ func TestALimitersOwnPage(t *testing.T) {
 	assert.Equal(t, "#/limiter/"+id("shop:orders"), get[string](p, "location.hash"))
 	assert.Contains(t, p.text("#limiter-name"), "shop:orders")
 	fact := func(name string) string { return p.text(fmt.Sprintf(`[data-fact=%q]`, name)) }
-	assert.Equal(t, []string{"35 of 100 free", "65", "100/1m"}, []string{fact("free"), fact("in-use"), fact("rate")})
+	assert.Equal(t, []string{"35 of 100 free", "65", "100/1m", "override"}, []string{fact("free"), fact("in-use"), fact("rate"), fact("origin")})
 	assert.Regexp(t, `checkout\s+40\s+61%[^\n]*\n.*mobile app\s+25\s+38%`, p.text("#holders"))
 	assert.Regexp(t, `(?s)^35 of 100.*Who holds.*In use.*Since this page.*When permits come back.*Settings`, p.text("#limiter-body"))
 	assert.Regexp(t, `^Above.*\s+100 free\s+0\s+[\d.]+/s\s+0\s+1m.* ago\s+now\sup to \d+ permits at a time\s+now\s+in 1m$`, p.text("#history")+"\n"+p.text("#returns"))
