@@ -29,7 +29,7 @@ acquire bad                           !> rrl set-rate --reset or rrl delete cure
 acquire orders -n 6                   !> permits exceed the rate
 acquire orders -n 0                   !> invalid number of permits
 release orders -n -1                  !> invalid number of permits
-set-rate orders 5/1h --keep-alive 1m  !> orders: keep-alive time 1m is shorter than the interval 1h
+set-rate orders 5/1h --keep-alive 1m  !> orders: keep-alive time 1m is shorter than the interval 1h: give --keep-alive 1h or more, or 0 for none
 acquire ""                            !> name
 
 acquire                               !> NAME is missing; usage: rrl acquire NAME
@@ -394,7 +394,7 @@ acquire NAME --permits 4                => granted 4 permits, 0 left
 release NAME -n 2                       => gave back 2 permits
 acquire NAME --permits 2 --wait         => granted 2 permits...
 acquire NAME --timeout 100ms            -> denied 1 permit...
-update-rate NAME 7/1h --keep-state      => NAME has 7 permits every 1h
+update-rate NAME 7/1h --keep-state      => NAME: 5/1h -> 7/1h
 acquire NAME --permits 2 --timeout 10s  => granted 2 permits...
 acquire NAME --timeout 0                -> denied 1 permit, 0 left, try again in ...
 show NAME                               => ...
@@ -403,7 +403,7 @@ use-default NAME                        -> NAME has a default already, nothing c
 reset NAME                              => NAME has all 7 permits free
 acquire NAME --permits 7                => granted 7 permits, 0 left
 migrate NAME                            => NAME: 0 members rewritten
-set-rate NAME 2/1m --type per-client --keep-alive 1h => NAME has 2 permits every 1m for each client, deleted when unused for 1h
+set-rate NAME 2/1m --type per-client --keep-alive 1h => NAME: 7/1h -> 2/1m for each client, deleted when unused for 1h
 acquire NAME --permits 2 --client-id a  => granted 2 permits, 0 left
 acquire NAME --permits 2 --client-id b  => granted 2 permits, 0 left
 expire NAME 90s                         => NAME expires in 1m30s

@@ -87,21 +87,29 @@ func parseTTL(s string) (time.Duration, error) {
 }
 
 func newDelete(a *app) *cobra.Command {
-	var force bool
+	var force, yes bool
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a limiter with all it keeps",
-		Long: `Delete a limiter with all it keeps. A key that holds something else is left alone
-unless --force is given. rrl ls lists what counts as a limiter, broken or not.
+		Long: `Delete a limiter with all it keeps. On a terminal it asks first, unless --yes or
+--json is given. A key that holds something else is left alone unless --force is
+given. rrl ls lists what counts as a limiter, broken or not.
 
 Exits 1 if there is no such limiter.`,
 		Example: `  rrl delete orders`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
-			var refuse check
-			if !force {
-				refuse = refuseForeign(look.Foreign)
+			refuse := func(ctx context.Context, rdb redis.UniversalClient, name string) error {
+				if !force {
+					if err := refuseForeign(look.Foreign)(ctx, rdb, name); err != nil {
+						return err
+					}
+				}
+				if yes || !a.canAsk() {
+					return nil
+				}
+				return a.askToDelete(cmd, rdb, name)
 			}
 			return a.withLimiter(cmd.Context(), name, refuse, func(l *rratelimiter.RateLimiter) error {
 				deleted, err := l.Delete(cmd.Context())
@@ -113,7 +121,31 @@ Exits 1 if there is no such limiter.`,
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete the key whatever it holds")
+	cmd.Flags().BoolVar(&yes, "yes", false, "delete without asking")
 	return cmd
+}
+
+// askToDelete has the user agree, and says what goes. If there is no such key nothing is asked.
+func (a *app) askToDelete(cmd *cobra.Command, rdb redis.UniversalClient, name string) error {
+	kind, err := rdb.Type(cmd.Context(), name).Result()
+	if err != nil || kind == "none" {
+		return err
+	}
+	what := words.Printable(name)
+	// What can't be read, for lack of a right, may be deleted all the same.
+	switch found, err := look.ReadShort(cmd.Context(), rdb, []string{name}); {
+	case err != nil:
+	case len(found) == 0:
+		what += ", a " + kind
+	case found[0].NoRate:
+		what += ", a broken limiter"
+	default:
+		what += ", a limiter of " + words.ShortRate(found[0].Rate, found[0].IntervalMS)
+		if !found[0].PerClient() {
+			what += " with " + words.Plural(found[0].InUse, "permit") + " in use"
+		}
+	}
+	return a.ask(cmd, "delete "+what)
 }
 
 // otherHash is for commands that set a rate: that cures a hash which has some of the

@@ -48,13 +48,13 @@ func TestSetRate(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play(`
-set-rate orders 5/1d --keep-alive 7d   => orders has 5 permits every 24h, deleted when unused for 168h
+set-rate orders 5/1d --keep-alive 7d   => orders created: 5 permits every 24h, deleted when unused for 168h
 set-rate orders 5/1d --keep-alive long !> --keep-alive "long": want a time, such as 500ms, 10s or 1h
-set-rate own 10/1h --type per-client   => own has 10 permits every 1h for each client
+set-rate own 10/1h --type per-client   => own created: 10 permits every 1h for each client
 acquire own -n 4 --client-id ann       => granted 4 permits, 6 left
 acquire own -n 4 --client-id bob       => granted 4 permits, 6 left
-set-rate own 5/1h                      => own has 5 permits every 1h for each client
-update-rate own 5/1h                   => own has 5 permits every 1h for each client
+set-rate own 5/1h                      => own: 10/1h for each client -> 5/1h for each client
+update-rate own 5/1h                   => own has 5 permits every 1h for each client, as before
 `)
 	// Clients do not come to share what each had of its own.
 	for _, st := range s.show("own").States {
@@ -63,14 +63,14 @@ update-rate own 5/1h                   => own has 5 permits every 1h for each cl
 	// Starting full mends a broken limiter, as the error says.
 	s.HSet("broken", "rate", "ten", "interval", "1000", "type", "0")
 	s.play(`
-set-rate own 5/1h --type overall                 => own has 5 permits every 1h
+set-rate own 5/1h --type overall                 => own: 5/1h for each client -> 5/1h
 set-rate own 5/1h --type ""                      !> want overall or per-client
 set-rate broken 5/1h                             !> rrl set-rate --reset or rrl delete cures it
-set-rate broken 5/1h --reset                     => broken has 5 permits every 1h
+set-rate broken 5/1h --reset                     => broken: broken -> 5/1h
 acquire broken                                   => granted 1 permit, 4 left
 set-rate broken 5/1h --reset --keep-state        !> --reset and --keep-state exclude each other
 set-rate broken 5/1h --redisson 3.12.0           !> give --reset
-set-rate broken 5/1h --redisson 3.12.0 --reset   => broken has 5 permits every 1h
+set-rate broken 5/1h --redisson 3.12.0 --reset   => broken has 5 permits every 1h, as before
 `)
 }
 
@@ -93,7 +93,7 @@ update-rate api:1* 50/1h --dry-run => 2 of 2 limiters would change...
 update-rate api:00 3/1h --dry-run  => 1 of 1 limiter would change; 1 with more permits in use than that...
 update-rate api:0 50/1h --dry-run -> no limiters, nothing changed
 update-rate none:* 50/1h          -> no limiters, nothing changed
-update-rate or*ders 50/1h         => or*ders has 50 permits every 1h
+update-rate or*ders 50/1h         => or*ders: 10/1h -> 50/1h
 update-rate api:10 50/1h          => ...
 `)
 	plan := s.rrl("update-rate api:* 50/1h --dry-run").stdout
@@ -149,10 +149,11 @@ func TestUpdateRate_KeepAliveFollowsInterval(t *testing.T) {
 update-rate user:* 500/1h --dry-run       => 3 of 3 limiters would change...
 update-rate user:* 500/1h --yes           => ...
 update-rate user:* 500/1h --dry-run       => 0 of 3 limiters would change, 3 have that rate already
-update-rate user:ann 500/2h               => user:ann has 500 permits every 2h, deleted when unused for 2h
+update-rate user:ann 500/2h               => user:ann: 500/1h -> 500/2h, deleted when unused for 2h
 set-rate mail 5/1m --keep-alive 2m        => ...
-update-rate mail 9/1m                     => mail has 9 permits every 1m, deleted when unused for 2m
-set-rate mail 5/1m                        => mail has 5 permits every 1m
+update-rate mail 9/1m                     => mail: 5/1m -> 9/1m, deleted when unused for 2m
+set-rate mail 5/1m                        => mail: 9/1m -> 5/1m, deleted when unused for 2m
+set-rate mail 5/1m --keep-alive 0         => mail: 5/1m -> 5/1m, no longer deleted when unused
 set-rate job:a 5/1m --keep-alive 2m       => ...
 set-rate job:b 5/1m                       => ...
 `)

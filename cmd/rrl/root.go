@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -32,8 +33,10 @@ var errBad = errors.New("errors were found")
 
 // app is what the commands share: the persistent flags and where to print.
 type app struct {
-	out    output.Printer
-	stderr io.Writer
+	in       io.Reader
+	out      output.Printer
+	stderr   io.Writer
+	terminal bool // someone can be asked
 
 	connect  connect.Options
 	clientID string
@@ -53,14 +56,16 @@ func newApp(stdout, stderr io.Writer, getenv func(string) string) *app {
 		width = 0
 	}
 	return &app{
+		in:     os.Stdin,
 		out:    output.Printer{Writer: stdout, Color: output.WantsColor(stdout, getenv), Width: width},
-		stderr: stderr, connect: connect.Options{Getenv: getenv}, completeTime: completeTime,
+		stderr: stderr, terminal: onTerminal(stderr), connect: connect.Options{Getenv: getenv}, completeTime: completeTime,
 	}
 }
 
 func (a *app) run(ctx context.Context, args []string) int {
 	root := newRoot(a)
 	root.SetArgs(args)
+	root.SetIn(a.in)
 	err := root.ExecuteContext(ctx)
 	switch {
 	case err == nil:

@@ -246,8 +246,9 @@ func TestJSON(t *testing.T) {
 	newStoppedServer(t).play(`
 try-set-rate orders 5/1h --json   => {"name":"orders","set":true}
 try-set-rate orders 5/1h --json   -> {"name":"orders","set":false}
-set-rate orders 5/1h --json       => {"name":"orders","set":true}
-update-rate orders 5/1h --json    => {"name":"orders","set":true}
+set-rate orders 6/1h --json       => {"name":"orders","set":true,"created":false,"from":"5/1h","to":"6/1h"}
+update-rate orders 5/1h --json    => {"name":"orders","set":true,"created":false,"from":"6/1h","to":"5/1h"}
+update-rate none 5/1h --json      -> {"name":"none","set":false,"created":false,"from":null,"to":null}
 acquire orders -n 4 --json        => {"name":"orders","permits":4,"granted":true,"waited_ms":0,"remaining":1,"retry_after_ms":0}
 acquire orders -n 2 --json        -> {"name":"orders","permits":2,"granted":false,"waited_ms":0,"remaining":1,"retry_after_ms":3600000}
 release orders -n 9 --json        => {"name":"orders","released":4}
@@ -257,6 +258,7 @@ expire orders 1h --json           => {"name":"orders","changed":true}
 expire orders --clear --json      => {"name":"orders","changed":true}
 delete orders --json              => {"name":"orders","deleted":true}
 delete orders --json              -> {"name":"orders","deleted":false}
+set-rate orders 5/1h --json       => {"name":"orders","set":true,"created":true,"from":null,"to":"5/1h"}
 take sliding-log l --limit 3/1.5s -n 2 --json \
   => {"limiter":"sliding-log","key":"l","permits":2,"granted":true,"limit":3,"remaining":1,"retry_after_ms":0,"reset_after_ms":1500}
 take sliding-log l --limit 3/1.5s -n 2 --json \

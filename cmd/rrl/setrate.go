@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/rates"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
@@ -31,7 +34,11 @@ func (f *rateFlags) add(cmd *cobra.Command, state bool) {
 	}
 	// It fails for flags that are not there.
 	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"overall", "per-client"}, cobra.ShellCompDirectiveNoFileComp))
-	flags.Var(&f.keepAlive, "keep-alive", "delete the limiter when unused for this long (default never)")
+	usually := "never"
+	if state {
+		usually = "as before, or never; 0 never"
+	}
+	flags.Var(&f.keepAlive, "keep-alive", "delete the limiter when unused for this long (default "+usually+")")
 	if state {
 		flags.BoolVar(&f.reset, "reset", false, "start full: forget the permits in use")
 		flags.BoolVar(&f.keepState, "keep-state", true, "keep the permits in use counted")
@@ -40,8 +47,8 @@ func (f *rateFlags) add(cmd *cobra.Command, state bool) {
 	}
 }
 
-// config returns the configuration that the argument and the flags name.
-func (f *rateFlags) config(rate string) (rratelimiter.Config, error) {
+// config returns the configuration that the arguments and the flags name.
+func (f *rateFlags) config(name, rate string) (rratelimiter.Config, error) {
 	permits, interval, err := parseRate(rate)
 	if err != nil {
 		return rratelimiter.Config{}, err
@@ -50,7 +57,21 @@ func (f *rateFlags) config(rate string) (rratelimiter.Config, error) {
 	if err != nil {
 		return rratelimiter.Config{}, err
 	}
-	return rratelimiter.Config{Type: rateType, Rate: permits, Interval: interval, KeepAlive: time.Duration(f.keepAlive)}, nil
+	cfg := rratelimiter.Config{Type: rateType, Rate: permits, Interval: interval, KeepAlive: time.Duration(f.keepAlive)}
+	if err := checkKeepAlive(cfg); err != nil {
+		return rratelimiter.Config{}, fmt.Errorf("%s: %w", words.Printable(name), err)
+	}
+	return cfg, nil
+}
+
+// checkKeepAlive fails if a limiter would be deleted while its permits are in use.
+func checkKeepAlive(cfg rratelimiter.Config) error {
+	if cfg.KeepAlive == 0 || cfg.KeepAlive >= cfg.Interval {
+		return nil
+	}
+	interval := words.Duration(cfg.Interval)
+	return fmt.Errorf("keep-alive time %s is shorter than the interval %s: give --keep-alive %s or more, or 0 for none",
+		words.Duration(cfg.KeepAlive), interval, interval)
 }
 
 func (f *rateFlags) options() []rratelimiter.RateOption {
@@ -65,6 +86,7 @@ type setter struct {
 	about     *cobra.Command
 	state     bool // the limiter may have permits in use
 	many      bool // a pattern or standard input may name the limiters
+	creates   bool // and if there is no limiter, it is made
 	set       func(*rratelimiter.RateLimiter, context.Context, rratelimiter.Config, ...rratelimiter.RateOption) (bool, error)
 	otherwise string // the text if the limiter did not get the rate
 }
@@ -79,7 +101,7 @@ func (s setter) command(a *app) *cobra.Command {
 		if err := exclusive(cmd.Flags(), "reset", "keep-state"); err != nil {
 			return err
 		}
-		cfg, err := f.config(args[1])
+		cfg, err := f.config(name, args[1])
 		if err != nil {
 			return err
 		}
@@ -91,22 +113,13 @@ func (s setter) command(a *app) *cobra.Command {
 		}
 		return a.withLimiter(cmd.Context(), name, s.refuses(a, &f), func(l *rratelimiter.RateLimiter) error {
 			if s.state {
-				if cfg, err = s.keep(cmd, l, cfg); err != nil {
-					return err
-				}
+				return s.change(a, cmd, l, cfg, f.options(), yes)
 			}
-			set, err := s.set(l, cmd.Context(), cfg, f.options()...)
+			set, err := s.set(l, cmd.Context(), cfg)
 			if err != nil {
 				return err
 			}
-			text := words.Printable(name) + " " + s.otherwise
-			if set {
-				text = words.Printable(name) + " has " + describe(cfg)
-			}
-			return a.answer(struct {
-				Name string `json:"name"`
-				Set  bool   `json:"set"`
-			}{name, set}, text, set)
+			return a.printChanged(name, "set", set, words.Printable(name)+" has "+describe(cfg), s.otherwise)
 		})
 	}
 	f.add(cmd, s.state)
@@ -114,7 +127,68 @@ func (s setter) command(a *app) *cobra.Command {
 		cmd.Flags().BoolVar(&yes, "yes", false, "change many limiters without asking")
 		cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
 	}
+	if s.creates {
+		cmd.Flags().BoolVar(&yes, "yes", false, "create a limiter without asking")
+	}
 	return cmd
+}
+
+// rateChange is what a change of a rate did.
+type rateChange struct {
+	Name    string  `json:"name"`
+	Set     bool    `json:"set"`
+	Created bool    `json:"created"`
+	From    *string `json:"from"` // nil if there was no rate
+	To      *string `json:"to"`   // nil if none was set
+}
+
+// change sets the rate of a limiter, which keeps what no flag names.
+func (s setter) change(a *app, cmd *cobra.Command, l *rratelimiter.RateLimiter, cfg rratelimiter.Config, opts []rratelimiter.RateOption, yes bool) error {
+	name, from := words.Printable(l.Name()), ""
+	now, err := l.Config(cmd.Context())
+	switch {
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		if s.creates && !yes && a.canAsk() {
+			if err := a.ask(cmd, name+" is no limiter: create it with "+describe(cfg)); err != nil {
+				return err
+			}
+		}
+	case errors.Is(err, rratelimiter.ErrCorrupt):
+		from = string(look.IsBroken) // setting the rate cures it, or reports the error
+	case err != nil:
+		return err
+	default:
+		from = briefly(now)
+		if cfg, err = keep(cmd.Flags(), now, cfg); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	set, err := s.set(l, cmd.Context(), cfg, opts...)
+	switch {
+	case err != nil:
+		return err
+	case !set:
+		return a.answer(rateChange{Name: l.Name()}, name+" "+s.otherwise, false)
+	}
+	to := briefly(cfg)
+	done := rateChange{Name: l.Name(), Set: true, Created: from == "", To: &to}
+	if !done.Created {
+		done.From = &from
+	}
+	return a.answer(done, name+done.text(now, cfg), true)
+}
+
+// text says what changed, behind the limiter's name.
+func (c rateChange) text(before, after rratelimiter.Config) string {
+	switch {
+	case c.Created:
+		return " created: " + describe(after)
+	case before == after:
+		return " has " + describe(after) + ", as before"
+	case before.KeepAlive > 0 && after.KeepAlive == 0:
+		return ": " + *c.From + " -> " + *c.To + ", no longer deleted when unused"
+	}
+	return ": " + *c.From + " -> " + *c.To + alive(after)
 }
 
 // refuses is the check before a rate is set. With permits in use kept, these must be of Redissons
@@ -129,28 +203,15 @@ func (s setter) refuses(a *app, f *rateFlags) check {
 	}
 }
 
-// keep returns cfg with what a limiter keeps unless a flag names it: its type and, of update-rate,
-// its keep-alive time.
-func (s setter) keep(cmd *cobra.Command, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) (rratelimiter.Config, error) {
-	flags := cmd.Flags()
-	ofType, keepAlive := !flags.Changed("type"), s.many && !flags.Changed("keep-alive")
-	if !ofType && !keepAlive {
-		return cfg, nil
-	}
-	now, err := l.Config(cmd.Context())
-	switch {
-	case errors.Is(err, rratelimiter.ErrNotInitialized), errors.Is(err, rratelimiter.ErrCorrupt):
-		return cfg, nil // setting the rate reports the error
-	case err != nil:
-		return cfg, err
-	}
-	if ofType {
+// keep returns cfg with what a limiter keeps unless a flag names it: its type and its keep-alive time.
+func keep(flags *pflag.FlagSet, now, cfg rratelimiter.Config) (rratelimiter.Config, error) {
+	if !flags.Changed("type") {
 		cfg.Type = now.Type
 	}
-	if keepAlive {
+	if !flags.Changed("keep-alive") {
 		cfg = rates.Keep(now, cfg)
 	}
-	return cfg, nil
+	return cfg, checkKeepAlive(cfg)
 }
 
 func newTrySetRate(a *app) *cobra.Command {
@@ -176,15 +237,20 @@ func newSetRate(a *app) *cobra.Command {
 		about: &cobra.Command{
 			Use:   "set-rate NAME RATE",
 			Short: "Set a limiter's rate, whatever it was",
-			Long: `Set a limiter's rate, whatever it was. Permits in use stay counted, unless
---reset is given or --type changes the type: then the limiter starts full.
+			Long: `Set a limiter's rate, whatever it was, and say what it was. Permits in use stay
+counted, unless --reset is given or --type changes the type: then the limiter starts
+full. Type and keep-alive time stay, unless a flag names another.
+
+If there is no such limiter, it is created. On a terminal set-rate asks before,
+unless --yes or --json is given: the name may be mistyped.
 
 If each client has permits of its own, --reset affects only the client that
 --client-id names.`,
 			Example: `  rrl set-rate orders 100/1s
   rrl set-rate orders 200/1s --reset`,
 		},
-		state: true,
+		state:   true,
+		creates: true,
 		set: func(l *rratelimiter.RateLimiter, ctx context.Context, cfg rratelimiter.Config, opts ...rratelimiter.RateOption) (bool, error) {
 			return true, l.SetRate(ctx, cfg, opts...)
 		},
@@ -226,8 +292,21 @@ func describe(cfg rratelimiter.Config) string {
 	if cfg.Type == rratelimiter.PerClient {
 		s += " for each client"
 	}
-	if cfg.KeepAlive > 0 {
-		s += ", deleted when unused for " + words.Duration(cfg.KeepAlive)
+	return s + alive(cfg)
+}
+
+func alive(cfg rratelimiter.Config) string {
+	if cfg.KeepAlive == 0 {
+		return ""
+	}
+	return ", deleted when unused for " + words.Duration(cfg.KeepAlive)
+}
+
+// briefly is a configuration in short, without its keep-alive time.
+func briefly(cfg rratelimiter.Config) string {
+	s := words.ShortRate(cfg.Rate, cfg.Interval.Milliseconds())
+	if cfg.Type == rratelimiter.PerClient {
+		s += " for each client"
 	}
 	return s
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -166,24 +165,12 @@ func (u *updateMany) setter(client *rratelimiter.Client) rates.Setter {
 
 // ask shows the plan and has the user agree.
 func (u *updateMany) ask(plan *ratePlan, name string) error {
-	a := u.app
-	in, ok := u.cmd.InOrStdin().(*os.File)
-	if ok {
-		_, ok = output.Width(in)
+	limiters := words.Plural(int64(plan.Planned()), "limiter")
+	if !u.app.canAsk() || name == fromStdin {
+		return fmt.Errorf("%s would change: --yes changes them, --dry-run shows which", limiters)
 	}
-	if !ok || name == fromStdin || a.out.JSON {
-		return fmt.Errorf("%s would change: --yes changes them, --dry-run shows which", words.Plural(int64(plan.Planned()), "limiter"))
-	}
-	fmt.Fprintf(a.out, "%s\nchange %s? [y/N] ", plan.text(), words.Plural(int64(plan.Planned()), "limiter"))
-	line, err := bufio.NewReader(in).ReadString('\n')
-	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
-		return nil
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	fmt.Fprintln(a.out, "nothing changed")
-	return errNo
+	fmt.Fprintln(u.app.out, plan.text())
+	return u.app.ask(u.cmd, "change "+limiters)
 }
 
 // ratePlan is what will be changed, and then what was.
