@@ -19,8 +19,9 @@ func newAcquire(a *app) *cobra.Command {
 		wait    bool
 	)
 	cmd := &cobra.Command{
-		Use:   "acquire NAME",
-		Short: "Take permits, waiting for them if asked to",
+		Use:        "acquire NAME",
+		SuggestFor: []string{"try-acquire"},
+		Short:      "Take permits, waiting for them if asked to",
 		Long: `Take permits. Without flags it is one try; with --timeout it waits up to that
 long, with --wait without end.
 

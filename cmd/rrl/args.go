@@ -23,6 +23,8 @@ func named(names ...string) cobra.PositionalArgs {
 			return fmt.Errorf("%s is missing; usage: %s", names[len(args)], cmd.UseLine())
 		case len(args) > len(names):
 			return fmt.Errorf("unexpected argument %q; usage: %s", args[len(names)], cmd.UseLine())
+		case len(names) > 0 && names[0] == "NAME" && args[0] == "":
+			return fmt.Errorf("the name is empty; usage: %s", cmd.UseLine())
 		}
 		return nil
 	}

@@ -50,10 +50,9 @@ func newDashboard(a *app) *cobra.Command {
 clients use it, when permits come back, and what is wrong. PATTERN is one of Redis' SCAN,
 such as 'api:*': limiters that don't match can be neither seen nor changed.
 
-It shows the server that --redis or $REDIS_URL names. Without both, or with --demo,
-it brings its own small server, with limiters in use, to look around. It never sends
-more than about --reads commands a second, however many pages are open, and none
-while no page is open.
+With --demo it brings its own small server, with limiters in use, to look around.
+It never sends more than about --reads commands a second, however many pages are
+open, and none while no page is open.
 
 It listens on this machine alone, unless --listen says otherwise. If other machines
 reach it, looking needs a token: --token, or $RRL_DASHBOARD_READ_TOKEN, which ps does
@@ -67,7 +66,8 @@ Keys of fixed windows, sliding logs and token buckets look like other keys: --ke
 names them, as KIND:PREFIX=LIMIT/WINDOW; buckets have CAPACITY+REFILL/INTERVAL
 instead. A comma and the hash of thresholds may follow those of
 sliding logs: no other hash's are shown.`,
-		Example: `  rrl dashboard
+		Example: `  rrl dashboard --demo
+  rrl dashboard
   rrl dashboard --redis redis://cache:6379 --write
   rrl dashboard --redis cache:6379 --listen :8320 --host limits.example.com --token a-long-secret-word
   rrl dashboard --redis cache:6379 --keys fixed-window:api:=500/30s --keys token-bucket:mail:=40+5/1s`,
@@ -101,21 +101,34 @@ func (b *board) run(cmd *cobra.Command, a *app, pattern string) error {
 	case slices.ContainsFunc(b.hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }):
 		return errors.New("--host is a name or an address, such as limits.example.com")
 	}
-	server := a.connect.Getenv("REDIS_URL") != "" || connects(cmd)
+	others, err := parseKeys(b.others)
+	if err != nil {
+		return err
+	}
+	tokens, err := b.tokens(a.connect.Getenv)
 	switch {
+	case err != nil:
+		return err
 	case b.demo && connects(cmd):
 		return errors.New("--demo starts its own server: leave out the flags that name another")
-	case b.demo || !server:
-		return b.serveDemo(cmd.Context(), a, cfg)
+	case b.demo && len(others) > 0:
+		return errors.New("--demo shows keys of its own: leave out --keys")
+	case b.demo:
+		return b.serveDemo(cmd.Context(), a, cfg, tokens)
 	}
-	return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+	reached := false
+	err = a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+		reached = true
 		cfg.Redis, cfg.Server = conn.Client, conn.Description()
-		var err error
-		if cfg.Others, err = parseOthers(conn.Client, b.others); err != nil {
-			return err
+		for _, keys := range others {
+			cfg.Others = append(cfg.Others, keys(conn.Client))
 		}
-		return b.serve(cmd.Context(), a, cfg)
+		return b.serve(cmd.Context(), a, cfg, tokens)
 	})
+	if err != nil && !reached && !connects(cmd) && a.connect.Getenv("REDIS_URL") == "" {
+		err = fmt.Errorf("%w; --redis or $REDIS_URL names another server, --demo starts one to look around", err)
+	}
+	return err
 }
 
 // connects reports whether a flag says which server to show, or how to reach it.
@@ -126,10 +139,7 @@ func connects(cmd *cobra.Command) bool {
 }
 
 // serveDemo serves the page of limiters in use on a server of its own.
-func (b *board) serveDemo(ctx context.Context, a *app, cfg dashboard.Config) error {
-	if len(b.others) > 0 {
-		return errors.New("--keys needs --redis or $REDIS_URL")
-	}
+func (b *board) serveDemo(ctx context.Context, a *app, cfg dashboard.Config, t tokens) error {
 	cfg.Observer = &dashboard.Observer{}
 	load, err := demo.StartLoad(ctx, cfg.Observer)
 	if err != nil {
@@ -142,24 +152,13 @@ func (b *board) serveDemo(ctx context.Context, a *app, cfg dashboard.Config) err
 		{Name: "sliding log", Prefix: demo.LogKeys, Limiter: load.Logs, Thresholds: demo.Thresholds},
 		{Name: "token bucket", Prefix: demo.BucketKeys, Limiter: load.Buckets},
 	}
-	return b.serve(ctx, a, cfg)
+	return b.serve(ctx, a, cfg, t)
 }
 
 // serve serves the page until ctx ends.
-func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
-	look, err := b.readToken(a.connect.Getenv)
-	if err != nil {
-		return err
-	}
-	token, made, err := b.token(a.connect.Getenv)
-	if err != nil {
-		return err
-	}
-	if look != "" && look == token {
-		return errors.New("the token for looking is also the one for changes: choose another, or everyone who may look may change")
-	}
-	cfg.Authorize = dashboard.WithTokens(look, token)
-	listener, err := b.listenWith(ctx, look)
+func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config, t tokens) error {
+	cfg.Authorize = dashboard.WithTokens(t.look, t.change)
+	listener, err := b.listenWith(ctx, t.look)
 	if err != nil {
 		return err
 	}
@@ -175,8 +174,8 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
 	answer := served{URL: urlOf(listener.Addr(), b.hosts), Shows: cfg.Server}
-	if made {
-		answer.Token = token
+	if t.made {
+		answer.Token = t.change
 	}
 	if err := a.out.Print(answer, answer.String()); err != nil {
 		_ = listener.Close()
@@ -211,6 +210,25 @@ func (s served) String() string {
 		text += "\ntoken: " + s.Token
 	}
 	return text
+}
+
+// tokens are what users of the page need.
+type tokens struct {
+	look, change string // "" for none
+	made         bool   // the one for changes is new: no one knows it
+}
+
+func (b *board) tokens(getenv func(string) string) (t tokens, err error) {
+	if t.look, err = b.readToken(getenv); err != nil {
+		return t, err
+	}
+	if t.change, t.made, err = b.token(getenv); err != nil {
+		return t, err
+	}
+	if t.look != "" && t.look == t.change {
+		err = errors.New("the token for looking is also the one for changes: choose another, or everyone who may look may change")
+	}
+	return t, err
 }
 
 // token returns the token that changes need, and whether it was made up now. It is ""

@@ -157,7 +157,11 @@ dashboard --keys sliding-log:api:=5/1s,              !> no hash of thresholds fo
 dashboard --keys tokens:api:=1/1s                    !> "tokens" is none of fixed-window, sliding-log, token-bucket
 dashboard --keys token-bucket:api:=x+1/1s            !> want CAPACITY+REFILL/INTERVAL, such as 40+5/1s
 `, "EMPTY", tokenFile(t, ""), "NONE", tokenFile(t, "")+"x", "MINE", tokenFile(t, myToken))
-	servers{t: t}.fails("--keys needs --redis or $REDIS_URL", "dashboard", "--keys", "fixed-window:api:=5/1m")
+	servers{t: t}.fails("--demo shows keys of its own: leave out --keys", "dashboard", "--demo", "--keys", "fixed-window:api:=5/1m")
+	// What is wrong with flags comes before a server that is away.
+	for flags, want := range map[string]string{"--keys x": "want KIND:PREFIX", "--token short": "easily guessed"} {
+		servers{t: t, flags: []string{"--redis", "127.0.0.1:1"}}.fails(want, argsOf("dashboard "+flags)...)
+	}
 }
 
 // It shows the server that was named, and says so first.
@@ -175,7 +179,6 @@ func TestWhatTheDashboardShows(t *testing.T) {
 		"a variable":               {servers{t: t, env: env}, "", "the server at " + s.addr, "orders"},
 		"a flag before a variable": {s.with(elsewhere), "", "the server at " + s.addr, "orders"},
 		"a demo by name":           {servers{t: t, env: env}, "--demo", "a demo: ", "demo:orders"},
-		"nothing":                  {servers{t: t}, "", "a demo: ", "demo:orders"},
 	} {
 		answer := tt.s.dashboard("%s", tt.args)
 		assert.Contains(t, answer.Shows, tt.shows, name)
@@ -229,3 +232,20 @@ func TestTheDashboardOnOtherAddresses(t *testing.T) {
 
 // portOf returns ":", the port at which a page is served, and "/".
 func portOf(answer served) string { return answer.URL[strings.LastIndex(answer.URL, ":"):] }
+
+// Without an address it looks at this machine's Redis, as all other commands do, and says how to see a demo
+// if there is none.
+func TestTheDashboardOfNoAddress(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var stderr bytes.Buffer
+	stdout := cutOff{after: 1, call: cancel}
+	code := runPatiently(ctx, argsOf("dashboard --listen 127.0.0.1:0"), &stdout, &stderr, nil)
+	if code == exitYes {
+		assert.Contains(t, stdout.String(), " shows the server at 127.0.0.1:6379\n")
+		return
+	}
+	assert.Contains(t, stderr.String(), "127.0.0.1:6379")
+	assert.Contains(t, stderr.String(), "; --redis or $REDIS_URL names another server, --demo starts one to look around\n")
+}

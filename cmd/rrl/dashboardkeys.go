@@ -14,46 +14,54 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// parseOthers reads the values of --keys.
-func parseOthers(rdb redis.UniversalClient, texts []string) ([]dashboard.Other, error) {
-	var all []dashboard.Other
+// keys are what a value of --keys names, on a server that is known later.
+type keys func(rdb redis.UniversalClient) dashboard.Other
+
+// parseKeys reads the values of --keys.
+func parseKeys(texts []string) ([]keys, error) {
+	var all []keys
 	for _, text := range texts {
-		o, err := parseOther(rdb, text)
+		one, err := parseKey(text)
 		if err != nil {
 			return nil, fmt.Errorf("--keys %q: %w", text, err)
 		}
-		all = append(all, o)
+		all = append(all, one)
 	}
 	return all, nil
 }
 
-func parseOther(rdb redis.UniversalClient, text string) (o dashboard.Other, err error) {
+func parseKey(text string) (keys, error) {
 	kind, rest, _ := strings.Cut(text, ":")
 	at := strings.LastIndexByte(rest, '=')
 	if at < 1 {
-		return o, fmt.Errorf("want KIND:PREFIX=LIMIT/WINDOW, such as fixed-window:api:=500/30s")
+		return nil, fmt.Errorf("want KIND:PREFIX=LIMIT/WINDOW, such as fixed-window:api:=500/30s")
 	}
-	rate := rest[at+1:]
-	o.Prefix, o.Name = rest[:at], kind
+	o, rate := dashboard.Other{Name: kind, Prefix: rest[:at]}, rest[at+1:]
 	switch kind {
 	case "fixed-window":
 		permits, window, err := parseRate(rate)
-		o.Limiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
-		return o, err
+		return func(rdb redis.UniversalClient) dashboard.Other {
+			o.Limiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
+			return o
+		}, err
 	case "sliding-log":
 		var named bool
 		if rate, o.Thresholds, named = strings.Cut(rate, ","); named && o.Thresholds == "" {
-			return o, errors.New("no hash of thresholds follows the comma")
+			return nil, errors.New("no hash of thresholds follows the comma")
 		}
 		permits, window, err := parseRate(rate)
-		o.Limiter = slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: o.Thresholds})
-		return o, err
+		return func(rdb redis.UniversalClient) dashboard.Other {
+			o.Limiter = slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: o.Thresholds})
+			return o
+		}, err
 	case "token-bucket":
 		cfg, err := parseBucket(rate)
-		o.Limiter = tokenbucket.New(rdb, cfg)
-		return o, err
+		return func(rdb redis.UniversalClient) dashboard.Other {
+			o.Limiter = tokenbucket.New(rdb, cfg)
+			return o
+		}, err
 	}
-	return o, fmt.Errorf("%q is none of fixed-window, sliding-log, token-bucket", kind)
+	return nil, fmt.Errorf("%q is none of fixed-window, sliding-log, token-bucket", kind)
 }
 
 // parseBucket reads a bucket such as 40+5/1s: its capacity, and its refill as a rate.

@@ -89,8 +89,9 @@ func parseTTL(s string) (time.Duration, error) {
 func newDelete(a *app) *cobra.Command {
 	var force, yes bool
 	cmd := &cobra.Command{
-		Use:   "delete NAME",
-		Short: "Delete a limiter with all it keeps",
+		Use:        "delete NAME",
+		SuggestFor: []string{"del", "rm", "remove"},
+		Short:      "Delete a limiter with all it keeps",
 		Long: `Delete a limiter with all it keeps. On a terminal it asks first, unless --yes or
 --json is given. A key that holds something else is left alone unless --force is
 given. rrl ls lists what counts as a limiter, broken or not.

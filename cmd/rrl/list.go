@@ -35,8 +35,9 @@ type listed struct {
 
 func newList(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "ls [PATTERN]",
-		Short: "List limiters, all or those that match",
+		Use:        "ls [PATTERN]",
+		SuggestFor: []string{"list"},
+		Short:      "List limiters, all or those that match",
 		Long: `List limiters: the hashes that have a rate, an interval and a type. PATTERN is
 one of Redis' SCAN, such as 'api:*'. All keys of the database are walked, in
 small steps that don't hold up the server.

@@ -62,9 +62,9 @@ granted in the last second, and who took those in use, if known.
 PATTERN is one of Redis' SCAN, such as 'api:*'. Limiters that are broken, as ls
 lists them, come first in the order by use.
 
-On a terminal it draws a screen: the arrows, page keys, g and G scroll, enter opens
-a limiter as watch shows it and q or escape comes back; q quits, s changes the
-order, r reverses it, / filters by a part of the name while you type, p pauses.
+On a terminal it draws a screen: the arrows, j and k, page keys, g and G scroll,
+enter opens a limiter as watch shows it and q or escape comes back; q quits, s changes
+the order, r reverses it, / filters by a part of the name while you type, p pauses.
 Without a terminal, or with --count, it prints a table for each sample, and with
 --json an object on each line.
 

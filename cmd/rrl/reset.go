@@ -20,8 +20,9 @@ import (
 
 func newReset(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "reset NAME",
-		Short: "Free all permits of a limiter, its rate as it is",
+		Use:        "reset NAME",
+		SuggestFor: []string{"clear", "flush"},
+		Short:      "Free all permits of a limiter, its rate as it is",
 		Long: `Free all permits of a limiter, as if none had been taken. Its rate and its time to
 live stay. Who holds the permits does not learn of it: more than the rate may be
 under way for an interval.
@@ -57,8 +58,9 @@ Exits 1 if there is no such limiter.`,
 
 func newUseDefault(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "use-default NAME",
-		Short: "Take an override back: programs' WithDefault counts again",
+		Use:        "use-default NAME",
+		SuggestFor: []string{"unset", "unset-rate"},
+		Short:      "Take an override back: programs' WithDefault counts again",
 		Long: `Take an override back: a rate that was set by set-rate, try-set-rate or update-rate,
 by a program or by Redisson. Programs' WithDefault leaves such a rate alone. After
 use-default a program that has another default sets that at its next request for

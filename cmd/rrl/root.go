@@ -75,6 +75,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errBad):
 		return exitError
 	}
+	err = suggest(root, err)
 	// A flag that can't be parsed hides those after it.
 	a.out.JSON = a.out.JSON || slices.Contains(args, "--json")
 	a.printError("error", err)
@@ -129,8 +130,9 @@ there; 2 an error, wrong usage included.`,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			return a.checkFlags(cmd.Flags(), cmd.Root().PersistentFlags())
 		},
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		SilenceErrors:      true,
+		SilenceUsage:       true,
+		DisableSuggestions: true, // suggest has them on one line
 	}
 	root.SetOut(a.out.Writer)
 	root.SetErr(a.stderr)

@@ -217,8 +217,9 @@ func keep(flags *pflag.FlagSet, now, cfg rratelimiter.Config) (rratelimiter.Conf
 func newTrySetRate(a *app) *cobra.Command {
 	return setter{
 		about: &cobra.Command{
-			Use:   "try-set-rate NAME RATE",
-			Short: "Give a limiter a rate, unless it has one",
+			Use:        "try-set-rate NAME RATE",
+			SuggestFor: []string{"create", "new", "add"},
+			Short:      "Give a limiter a rate, unless it has one",
 			Long: `Give a limiter a rate, unless it has one.
 
 Exits 1 if the limiter has a rate already; nothing changes then.`,
@@ -235,8 +236,9 @@ Exits 1 if the limiter has a rate already; nothing changes then.`,
 func newSetRate(a *app) *cobra.Command {
 	return setter{
 		about: &cobra.Command{
-			Use:   "set-rate NAME RATE",
-			Short: "Set a limiter's rate, whatever it was",
+			Use:        "set-rate NAME RATE",
+			SuggestFor: []string{"limit"},
+			Short:      "Set a limiter's rate, whatever it was",
 			Long: `Set a limiter's rate, whatever it was, and say what it was. Permits in use stay
 counted, unless --reset is given or --type changes the type: then the limiter starts
 full. Type and keep-alive time stay, unless a flag names another.

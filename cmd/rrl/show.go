@@ -19,8 +19,9 @@ import (
 func newShow(a *app) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use:   "show NAME",
-		Short: "Show a limiter: rate, free permits, permits in use",
+		Use:        "show NAME",
+		SuggestFor: []string{"get", "info", "inspect", "describe", "status"},
+		Short:      "Show a limiter: rate, free permits, permits in use",
 		Long: `Show a limiter: its rate, times to live, free permits and the permits in use,
 oldest first, who has them, and problems. It only reads.
 Clients are known by the names that WithClientName gives them.

@@ -277,7 +277,7 @@ func (ui *topUI) typeKey(key string) {
 }
 
 func (ui *topUI) draw() {
-	foot := "q quit  s sort  r reverse  / filter  p pause  up down scroll  enter opens"
+	foot := "q quit  s sort  r reverse  / filter  p pause  j k up down scroll  enter opens"
 	switch {
 	case ui.typing:
 		foot = "filter: " + Safe(ui.view.Filter) + "_"
