@@ -48,7 +48,7 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	_, preview := s.post("/api/preview", rateBody("orders", 3, 60_000, true))
 	assert.Equal(t, []any{"4 permits are in use, more than the new rate: no one gets a permit until 2 of them are back."}, preview["warnings"])
 	preview, answer := s.change(rateBody("orders", 50, 60_000, true))
-	before := map[string]string{factRate: "10/1h", factType: "OVERALL", factAlive: "2h", factInUse: "4", factExpires: "2h"}
+	before := map[string]string{factRate: "10/1h", factType: "all clients together", factAlive: "2h", factInUse: "4", factExpires: "2h"}
 	assert.Equal(t, before, facts(preview["before"]))
 	assert.Equal(t, "50/1m", facts(preview["after"])[factRate])
 	assert.Equal(t, "4, back after the new interval", facts(preview["after"])[factInUse])

@@ -19,6 +19,7 @@ type row struct {
 	InUse      *int64        `json:"in_use"`           // nil if unknown
 	Use        *float64      `json:"use"`              // nil if unknown
 	Broken     string        `json:"broken,omitempty"` // why calls of it fail
+	Cure       string        `json:"cure,omitempty"`   // what to do then
 	PerSecond  float64       `json:"granted_per_second"`
 	Refused    *int64        `json:"refused"` // nil without a report
 	Refusing   *float64      `json:"refused_per_second"`
@@ -81,6 +82,8 @@ func (h *handler) rowOf(l *look.Limiter) row {
 	}
 	if l.Broken == "" {
 		r.InUse = &l.InUse
+	} else {
+		r.Cure = look.ProblemOf(l.BrokenKind).Advice
 	}
 	for _, c := range l.Callers[:min(len(l.Callers), maxCallers)] {
 		c.Who = shown(c.Who)

@@ -47,12 +47,20 @@ func stateText(f *look.Inspection) string {
 
 const (
 	factRate    = "Rate"
-	factType    = "Type"
+	factType    = "Shared by"
 	factAlive   = "Deleted when unused for"
 	factExpires = "Expires in"
 	factInUse   = "Permits in use"
 	never       = "never"
 )
+
+// sharedBy is who shares the permits, in the page's words.
+func sharedBy(t rratelimiter.RateType) string {
+	if t == rratelimiter.PerClient {
+		return "each client for itself"
+	}
+	return "all clients together"
+}
 
 func orNever(ms int64) string {
 	if ms == 0 {
@@ -72,7 +80,7 @@ func ttlText(ms *int64) string {
 func factsOf(cfg rratelimiter.Config) []fact {
 	return []fact{
 		{factRate, words.ShortRate(cfg.Rate, cfg.Interval.Milliseconds())},
-		{factType, cfg.Type.String()},
+		{factType, sharedBy(cfg.Type)},
 		{factAlive, orNever(cfg.KeepAlive.Milliseconds())},
 	}
 }

@@ -64,7 +64,7 @@ export function connection(state, why) {
   document.documentElement.dataset.connection = state;
   say($("connection"), { live: "live", connecting: "connecting", down: "no data" }[state]);
   if (state === "down") {
-    say($("banner"), why + " Stale data" + (heard === null ? "" : " since " + heard.toLocaleTimeString()) + ", reconnecting.");
+    say($("banner"), why + (heard === null ? " No data came yet" : " Stale data since " + heard.toLocaleTimeString()) + ", reconnecting.");
     say($("cost"), "");
   }
   show($("banner"), state === "down");

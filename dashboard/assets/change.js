@@ -1,5 +1,5 @@
 // The dialog of a change: what is wanted, then before and after, then it is made.
-import { $, el, exact, fromUnit, inUnit, nameNode, say, show, unitNames } from "./dom.js";
+import { $, el, exact, fromUnit, inUnit, nameNode, say, sharedBy, show, unitNames } from "./dom.js";
 import { post } from "./api.js";
 
 const dialog = $("change");
@@ -38,7 +38,7 @@ const note = (text) => el("p", { class: "faint" }, text);
 // fields are the inputs of each action; what takes none begins with the preview.
 const fields = {
   rate: (limiter) => {
-    const select = el("select", { name: "type" }, el("option", { value: "OVERALL" }, "all clients together"), el("option", { value: "PER_CLIENT" }, "each client for itself"));
+    const select = el("select", { name: "type" }, ...Object.entries(sharedBy).map(([type, words]) => el("option", { value: type }, words)));
     select.value = limiter.type ?? "OVERALL";
     return [
       input("Permits", "rate", limiter.rate ?? 100), amount("Every", "interval", limiter.interval_ms ?? 1000),
@@ -150,12 +150,13 @@ async function review() {
     say($("compare-more"), "and " + exact(rest) + " more");
     const name = preview.limiter.name;
     $("change-confirm").replaceChildren(nameNode(verbs[subject.action].replace(/N$/, () => exact(preview.todo)).replace("NAME", () => (name.length > 30 ? name.slice(0, 30) + "…" : name))));
-    $("change-confirm").classList.toggle("danger", subject.action === "delete" || subject.action === "unthreshold");
+    const deletes = subject.action === "delete" || subject.action === "unthreshold";
+    $("change-confirm").classList.toggle("danger", deletes);
     $("change-name").replaceChildren(nameNode(preview.limiter.name));
     $("change-warnings").replaceChildren(...preview.warnings.map((text) => el("li", {}, text)));
     step("confirm");
     busy(false);
-    $("change-confirm").focus();
+    $(deletes ? "change-cancel" : "change-confirm").focus();
   } catch (error) {
     if (mine === opened) problem(error);
   } finally {

@@ -71,6 +71,9 @@ export const rate = (permits, intervalMS) => number(permits) + "/" + duration(in
 const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 export const time = (text) => clock.format(new Date(text));
 
+// sharedBy are the types in words, the same as in the list of changes.
+export const sharedBy = { OVERALL: "all clients together", PER_CLIENT: "each client for itself" };
+
 // signs stand before the states that the server decides, so that they tell without colour.
 const signs = { broken: "✖", "used up": "■", refusing: "▲" };
 

@@ -1,5 +1,5 @@
 // One RateLimiter: what Redis holds of it, and what became of it since the page is open.
-import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, show, stateText } from "./dom.js";
+import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, sharedBy, show, stateText } from "./dom.js";
 import { follow } from "./api.js";
 import { bands, bars } from "./plot.js";
 import { costText } from "./limiters.js";
@@ -62,6 +62,8 @@ function lead(limiter) {
   const parts = [];
   if (limiter.state === "used up" && next !== null) parts.push("next permit in " + duration(next));
   if (limiter.state === "used up" && since !== null) parts.push("none granted for " + duration(since));
+  const cure = limiter.anomalies.find((item) => item.level === "error");
+  if (limiter.broken && cure) parts.push("What to do: " + cure.advice + ".");
   const debt = limiter.states.reduce((sum, state) => sum + (state.debt ?? 0), 0);
   if (debt > 0) parts.push("debt " + number(debt));
   say($("lead-next"), parts.join(", "));
@@ -97,7 +99,7 @@ function update(limiter) {
   fact("refused", limiter.refused === null ? null : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
   fact("rate", !known ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
   fact("origin", limiter.origin ?? null);
-  fact("type", limiter.type === null ? null : perClient ? "each client has its own" : "all clients");
+  fact("type", limiter.type === null ? null : sharedBy[limiter.type]);
   fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : null);
   fact("ttl", known && limiter.ttl_ms !== null ? duration(limiter.ttl_ms) : null);
   fact("clients", perClient ? exact(limiter.clients) : null);
@@ -169,7 +171,7 @@ function updateHolders(limiter) {
 
 function updateStates(limiter) {
   keyed($("states").tBodies[0], limiter.states, (state) => state.client?.id ?? "all", (state) => {
-    const row = el("tr", {}, el("th", { scope: "row" }, state.client === null ? "all clients" : nameNode(state.client_name || state.client.name)),
+    const row = el("tr", {}, el("th", { scope: "row" }, state.client === null ? sharedBy.OVERALL : nameNode(state.client_name || state.client.name)),
       ...[1, 2, 3].map(() => el("td", { class: "n" })), el("td", {}));
     if (write && state.client !== null) {
       row.lastElementChild.append(el("button", { type: "button", "data-client": state.client.id, on: { click: () => openChange("release", last, state.client) } }, "Release"));

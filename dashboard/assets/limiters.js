@@ -81,7 +81,7 @@ function makeRow(item) {
 const own = (item) => (item.type === "PER_CLIENT" ? " each" : "");
 
 export function callersText(item) {
-  if (item.broken) return item.broken;
+  if (item.broken) return item.broken + ". What to do: " + item.cure + ".";
   if (item.callers.length === 0) return "–";
   return item.callers.map((caller) => caller.who + " " + percent(caller.share)).join(", ");
 }
@@ -89,6 +89,7 @@ export function callersText(item) {
 function updateRow(row, item) {
   const cells = row.cells_;
   row.classList.remove("stale");
+  row.dataset.state = item.state ?? "";
   cells.use.update(item.use, item.state);
   say(cells.free, number(item.free));
   say(cells.origin, item.origin ?? "");

@@ -138,11 +138,13 @@ func TestALimiterThatIsBroken(t *testing.T) {
 	p := openLive(t, s.url, look{})
 	p.until(seen(row("broken")))
 	assert.Equal(t, "✖ broken", p.text(cell("broken", "use")))
-	assert.Contains(t, p.text(cell("broken", "callers")), "not a sorted set")
+	assert.Contains(t, p.text(cell("broken", "callers")), "not a sorted set. What to do: find out who writes that key;")
+	assert.True(t, get[bool](p, "(e => e.scrollWidth <= e.clientWidth)("+one(cell("broken", "callers"))+")"), "it is not cut")
 	assert.Equal(t, "90%", p.text(cell("healthy", "use")))
 	p.goTo("#/limiter/" + id("broken"))
 	p.until(one("[data-fact=free]") + ".innerText.trim() === '✖ broken'")
 	assert.Contains(t, p.text("#lead-state"), "not a sorted set")
+	assert.Contains(t, p.text("#lead-next"), "What to do: find out who writes that key;")
 	assert.True(t, get[bool](p, one("[data-fact=in-use]")+".parentElement.hidden"), "it is not known")
 	assert.Contains(t, p.text("#anomalies"), "calls of this limiter fail")
 	assert.NotContains(t, p.text("body"), "SECRET")
@@ -154,6 +156,7 @@ func TestOutsideOfThePattern(t *testing.T) {
 	p := open(t, s.limiterPage("shop:orders"), look{})
 	p.provokes("403")
 	p.until(one("#banner") + ".innerText.includes('outside of the pattern')")
+	assert.Contains(t, p.text("#banner"), "No data came yet, reconnecting.")
 }
 
 const (

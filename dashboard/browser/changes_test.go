@@ -120,7 +120,7 @@ var forms = []struct {
 	{"keeping what is in use", "rate", [][2]string{
 		{"rate", "2"}, {"interval", "1.5"}, {"interval_unit", "h"}, {"keep_alive", "2"}, {"keep_alive_unit", "d"},
 	}, "100", "1h30m", outcome{two, 0, 48 * time.Hour}},
-	{"a whole rate for each client", "rate", [][2]string{{"type", "PER_CLIENT"}}, "", "PER_CLIENT", outcome{ownOnes, 100, 0}},
+	{"a whole rate for each client", "rate", [][2]string{{"type", "PER_CLIENT"}}, "", "each client for itself", outcome{ownOnes, 100, 0}},
 	{"expire", "expire", [][2]string{{"ttl", "2"}, {"ttl_unit", "h"}}, "", "2", outcome{hundred, 60, 2 * time.Hour}},
 	{"keep", "keep", nil, "", "never", outcome{hundred, 60, 0}},
 	{"migrate", "migrate", nil, "1 of layout B", "Redisson 3.21", outcome{hundred, 53, 0}},
@@ -299,7 +299,8 @@ func TestDialogs(t *testing.T) {
 
 	p.change("delete")
 	p.review()
-	p.click("#change-cancel")
+	require.Equal(t, "#change-cancel", get[string](p, focused), "Enter deletes nothing")
+	p.press(kb.Enter)
 	p.until(closed)
 	assert.Empty(t, p.asked("api/change"))
 

@@ -157,6 +157,8 @@ func TestTheListFindsAndSorts(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
 	p.until(seen(row("shop:orders")))
+	assert.Len(t, get[[]int](p, `[...new Set([...document.querySelectorAll('#limiters .bar')].map(e => Math.round(e.getBoundingClientRect().width)))]`), 1,
+		"a bar's length is the same for all states")
 	assert.Regexp(t, `^shop:orders\s+65%\s+35\s+override 100/1m\s+[\d.]+\s+checkout 61%, mobile app 38%$`, p.text(row("shop:orders")))
 
 	names := `[...document.querySelectorAll('#limiters tbody tr [data-col="name"]')].map(e => e.innerText.trim())`
