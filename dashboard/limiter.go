@@ -192,6 +192,9 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 		if broken := l.Broken != ""; broken || refusing && l.State == look.Fine {
 			l.State = look.HealthOf(broken, l.Free, refusing)
 		}
+		if l.Row != nil && l.Row.State == look.UsedUp && (l.State == look.Fine || l.State == look.Refusing) {
+			l.State = look.UsedUp // until a moment ago
+		}
 	}
 	return l
 }

@@ -92,6 +92,6 @@ func (h *handler) rowOf(l *look.Limiter) row {
 	if total, pace, known := h.cfg.Observer.of(l.Name); known {
 		r.Refused, r.Refusing = &total, &pace
 	}
-	r.State = look.HealthOf(l.Broken != "", l.Free, r.Refusing != nil && *r.Refusing > 0)
+	r.State = l.HealthWhile(r.Refusing != nil && *r.Refusing > 0)
 	return r
 }

@@ -8,6 +8,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
+// lately is how long a limiter that was used up is called so, a little more than the second between
+// two samples. Otherwise one at its limit, which gets and grants a permit now and then, would flicker.
+const lately = 1500 * time.Millisecond
+
 // stale is how long what was read in full counts.
 const stale = 10 * time.Second
 
@@ -37,7 +41,8 @@ type entry struct {
 	round      int // of the walk, when it was seen last
 	config     int // of the walk, when its configuration was read
 	read       time.Time
-	detail     *Limiter // as it was read last in full
+	usedUp     time.Time // when it was read last with no permit free
+	detail     *Limiter  // as it was read last in full
 	detailed   time.Time
 	ttls       time.Time // when times to live were read
 }
@@ -59,6 +64,16 @@ func (e *entry) free() (int64, bool) {
 	}
 	return least, true
 }
+
+// noteUsedUp is called when all pairs were read in full: at a glance permits that have run out are in use.
+func (e *entry) noteUsedUp(now time.Time) {
+	if free, known := e.free(); known && free == 0 {
+		e.usedUp = now
+	}
+}
+
+// wasUsedUp reports whether no permit was free a moment ago.
+func (e *entry) wasUsedUp(now time.Time) bool { return now.Sub(e.usedUp) < lately }
 
 // why returns why the limiter does not work, the zero Anomaly if it does.
 func (e *entry) why() Anomaly {
@@ -117,6 +132,7 @@ func (e *entry) limiter(now time.Time) Limiter {
 	if free, known := e.free(); known {
 		l.Free = &free
 	}
+	l.lately = e.wasUsedUp(now)
 	l.State = l.Health()
 	for _, p := range e.pairs {
 		if p.known {

@@ -55,7 +55,17 @@ func (h Health) Signed() string {
 }
 
 // Health returns the limiter's state.
-func (l *Limiter) Health() Health { return HealthOf(l.Broken != "", l.Free, false) }
+func (l *Limiter) Health() Health { return l.HealthWhile(false) }
+
+// HealthWhile returns the state, given whether requests are refused. A limiter that was used up within
+// the last second is used up.
+func (l *Limiter) HealthWhile(refusing bool) Health {
+	health := HealthOf(l.Broken != "", l.Free, refusing)
+	if l.lately && (health == Fine || health == Refusing) {
+		return UsedUp
+	}
+	return health
+}
 
 // health is the state of everything that was read: the state of the client with the fewest permits.
 func (f *Inspection) health() Health {

@@ -28,6 +28,8 @@ type Limiter struct {
 	Broken string `json:"broken,omitempty"`
 	// BrokenKind is the kind of the Anomaly in Broken.
 	BrokenKind string `json:"-"`
+
+	lately bool // it was used up a moment ago
 }
 
 // Use is the part of the rate that is in use.

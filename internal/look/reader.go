@@ -185,6 +185,7 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 		}
 		e.read, e.detailed = local, local
 		e.detail = e.judge(reads[i], now, &r.names)
+		e.noteUsedUp(local)
 	}
 	return r.readTTLs(ctx, n, entries)
 }
@@ -262,9 +263,11 @@ func (r *Reader) choose(v *View) (shown []*entry, s Snapshot) {
 		if e.why().Kind != "" {
 			s.Broken++
 		}
-		if free, known := e.free(); known && free < e.rate {
-			s.InUse++
-			if free == 0 {
+		if free, known := e.free(); known {
+			if free < e.rate {
+				s.InUse++
+			}
+			if free == 0 || e.wasUsedUp(s.At) {
 				s.Used++
 			}
 		}

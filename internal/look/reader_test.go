@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -404,4 +405,36 @@ func TestOrigin(t *testing.T) {
 		assert.Equal(t, []Origin{c.want, c.want, c.want, c.want},
 			[]Origin{short[0].Origin, found.Origin, listed.Limiters[0].Origin, watch(t, rdb, name).Origin}, name)
 	}
+}
+
+// A limiter at its limit that gets and grants a permit now and then is used up, and does not flicker.
+func TestUsedUp_LastsForASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		limiter := limitertest.NewClient(t, rdb).RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10)))
+		limitertest.MustAcquire(t, limiter, 10)
+		r := NewReader(rdb, "")
+		watcher := &Watcher{Client: rdb, Name: "orders"}
+		sample := func(free int64) (all []Health) {
+			s := overview(t, r, byUse())
+			require.Equal(t, free, *s.Limiters[0].Free)
+			p, err := watcher.Sample(t.Context())
+			require.NoError(t, err)
+			all = append(all, s.Limiters[0].State, s.Limiters[0].HealthWhile(true), p.State)
+			assert.Equal(t, s.Limiters[0].State == UsedUp, s.Used == 1)
+			return all
+		}
+		usedUp := []Health{UsedUp, UsedUp, UsedUp}
+		assert.Equal(t, usedUp, sample(0))
+		require.NoError(t, limiter.Release(t.Context(), 1))
+		time.Sleep(time.Second)
+		assert.Equal(t, usedUp, sample(1))
+		limitertest.MustAcquire(t, limiter, 1)
+		time.Sleep(time.Second)
+		assert.Equal(t, usedUp, sample(0))
+		require.NoError(t, limiter.Release(t.Context(), 1))
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, []Health{Fine, Refusing, Fine}, sample(1))
+	})
 }

@@ -66,7 +66,7 @@ func (v *View) rank(e *entry, now time.Time) rank {
 	if l.Free != nil {
 		r.free = *l.Free
 	}
-	r.health = HealthOf(l.Broken != "", l.Free, v.Refusing != nil && v.Refusing(e.name)).Rank()
+	r.health = l.HealthWhile(v.Refusing != nil && v.Refusing(e.name)).Rank()
 	if v.Weight != nil {
 		r.weight = v.Weight(e.name)
 	}

@@ -157,6 +157,7 @@ func (w *Watcher) grants(ctx context.Context, n *node, at int64, p *Point) error
 	local := time.Now()
 	e.read, e.detailed = local, local
 	e.detail = e.judge(reads, n.now(local), &w.reader.names)
+	e.noteUsedUp(local)
 	for i, pr := range e.pairs {
 		members := parse(fresh[i].Val())
 		for _, m := range members {
