@@ -19,7 +19,7 @@ COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 check lint test test-all: export GOFLAGS := -trimpath -tags=nomsgpack \
 	'-gcflags=all=-dwarf=false -l' -gcflags=std=-dwarf=false -gcflags=github.com/yuin/gopher-lua/...=-dwarf=false $(GOFLAGS)
 
-.PHONY: help test test-all test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short pictures dist clean
+.PHONY: help test test-all test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short pictures dist release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -97,6 +97,9 @@ pictures: ## the pictures and figures of docs/dashboard.md, in a Chromium; five 
 
 dist: ## rrl for Linux, macOS and Windows, for amd64 and arm64, and SHA256SUMS, into dist/; the same bytes for the same commit
 	@scripts/dist.sh dist
+
+release: ## make a release in this clone: VERSION=v1.2.3; checks it as a user would get it, and pushes nothing
+	@scripts/release.sh $(VERSION)
 
 clean: ## remove what the other targets made, installed tools included
 	@rm -rf .cache bin dist compat_test/java/target benchmarks/java/target coverage.out
