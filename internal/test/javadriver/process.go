@@ -188,13 +188,7 @@ func (t *tail) String() string {
 // source is the folder compat_test/java.
 func StartRedisson(source, release string) (*Process, error) {
 	jar := cmp.Or(model.Unreleased[release], release)
-	d := Driver{Name: "Redisson " + release, Source: source, Version: jar, Properties: []string{"-Dredisson.version=" + jar}}
-	if !strings.HasPrefix(release, "3.") {
-		d.Properties = append(d.Properties, "-Djackson.version=2.20.0")
-	}
-	if dir := os.Getenv("RRL_CACHE"); dir != "" {
-		d.Cache = filepath.Join(dir, "redisson-driver")
-	}
+	d := redisson(source, release, jar)
 	options := []string{"-Drratelimiter.release=" + release, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"}
 	// What the codecs of older releases reach into.
 	for _, pkg := range []string{
@@ -218,6 +212,23 @@ func StartRedisson(source, release string) (*Process, error) {
 		return nil, err
 	}
 	return j, nil
+}
+
+func redisson(source, release, jar string) Driver {
+	d := Driver{Name: "Redisson " + release, Source: source, Version: jar, Properties: []string{"-Dredisson.version=" + jar}}
+	if !strings.HasPrefix(release, "3.") {
+		d.Properties = append(d.Properties, "-Djackson.version=2.20.0")
+	}
+	if dir := os.Getenv("RRL_CACHE"); dir != "" {
+		d.Cache = filepath.Join(dir, "redisson-driver")
+	}
+	return d
+}
+
+// RedissonClassPath returns the class path of programs that use this release of Redisson.
+// The error is a *MissingError if this machine lacks what it takes.
+func RedissonClassPath(source, release string) (string, error) {
+	return redisson(source, release, release).classPath()
 }
 
 // MissingError says what this machine lacks to run a driver.
