@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -68,7 +69,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	l := &Limiter{cfg: cfg, lanes: lanes}
 	l.table = lane.NewQueues(lanes, lane.Rule{
 		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
-		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask,
+		Local: func() local.Rule { return local.Rule{Permits: cfg.Limit, Window: cfg.Window} }, Ask: l.ask,
 	})
 	l.ofModule = outage.NewOfModule(l, l.table)
 	return l

@@ -26,6 +26,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -100,7 +101,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	}
 	l.table = lane.NewQueues(lanes, lane.Rule{
 		Package: "slidinglog", Options: o, Err: l.err, Most: MaxPermits, Limit: most,
-		Usual: cfg.Limit, Window: cfg.Window, Write: "ZADD", Check: l.check, Ask: l.ask,
+		Local: func() local.Rule { return local.Rule{Permits: cfg.Limit, Window: cfg.Window} }, Write: "ZADD", Check: l.check, Ask: l.ask,
 	})
 	l.ofModule = outage.NewOfModule(l, l.table)
 	return l

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -98,7 +99,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	l := &Limiter{cfg: cfg, lanes: lanes}
 	l.table = lane.NewQueues(lanes, lane.Rule{
 		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
-		Usual: cfg.Capacity, Window: l.Window(), Check: l.check, Second: timeSuffix, Ask: l.ask,
+		Local: func() local.Rule { return local.Rule{Permits: cfg.Capacity, Window: l.Window()} }, Check: l.check, Second: timeSuffix, Ask: l.ask,
 	})
 	l.ofModule = outage.NewOfModule(l, l.table)
 	return l

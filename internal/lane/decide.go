@@ -50,12 +50,12 @@ func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker
 
 // Limiters returns the one of the key.
 func (g *Queues) Limiters(q outage.Question) []outage.Limiter {
-	l := outage.Limiter{Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: local.Rule{Permits: g.rule.Usual, Window: g.rule.Window}}
+	l := outage.Limiter{Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: g.rule.Local()}
 	most, known, _ := g.rates.Of(q.Key)
 	switch {
 	case known:
 		l.Rule.Permits = most
-	case g.rule.Usual == 0:
+	case l.Rule.Permits == 0:
 		l.Rule = local.Rule{} // only Redis knows it
 	}
 	return []outage.Limiter{l}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/defaults"
+	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -19,12 +20,14 @@ import (
 type Rule struct {
 	Package string // its name in errors, and for observers if Options have none
 	Options limit.Options
-	Err     error         // in the configuration; nothing is asked then
-	Most    int64         // permits that one call may decide about
-	Limit   int64         // the most permits that there can ever be at once, 0 if only Redis knows it
-	Usual   int64         // permits of a key in a Window, unless Redis says otherwise
-	Window  time.Duration // see Usual
-	Write   string        // the command by which decisions write, SET or ZADD; "": SET
+	Err     error  // in the configuration; nothing is asked then
+	Most    int64  // permits that one call may decide about
+	Limit   int64  // the most permits that there can ever be at once, 0 if only Redis knows it
+	Write   string // the command by which decisions write, SET or ZADD; "": SET
+
+	// Local returns the rule by which a local limiter decides about a key. With 0 permits it is not known,
+	// unless Redis has said what the key's limit is.
+	Local func() local.Rule
 
 	// Check returns an error for a key that the limiter can't use, since it would reach what the
 	// limiter keeps beside its keys. nil: all keys can be used.

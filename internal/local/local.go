@@ -27,6 +27,10 @@ const (
 type Rule struct {
 	Permits int64
 	Window  time.Duration
+
+	// Until, if it is not zero, is the end of the current window of that length: all that it has granted
+	// runs out then.
+	Until time.Time
 }
 
 // Limiter keeps the windows of many keys. No span of a window's length ever has more
@@ -77,7 +81,12 @@ func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision
 	l.sweep(now)
 	w := l.of(key)
 	w.length = rule.Window
-	w.expire(now - rule.Window)
+	until := rule.until(now)
+	if until > 0 {
+		w.expire(until - rule.Window - 1)
+	} else {
+		w.expire(now - rule.Window)
+	}
 	free := rule.Permits - w.used
 	d = limit.Decision{Limit: rule.Permits, Granted: least <= free}
 	if d.Granted {
@@ -91,7 +100,18 @@ func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision
 	if last := len(w.grants) - 1; last >= 0 {
 		d.ResetAfter = w.grants[last].last + rule.Window - now
 	}
+	if until > 0 {
+		d.RetryAfter, d.ResetAfter = min(d.RetryAfter, until-now), min(d.ResetAfter, until-now)
+	}
 	return d, taken, giveBack
+}
+
+// until returns when the window that has an end of its own ends; 0 if it has none.
+func (r Rule) until(now time.Duration) time.Duration {
+	if r.Until.IsZero() {
+		return 0
+	}
+	return now + max(1, time.Until(r.Until))
 }
 
 // sweep forgets the least recently asked keys that hold nothing any more, a few
