@@ -5,6 +5,8 @@
 // many services keep in Redis with a script of a few lines work the same way; both can share the key
 // with this package while they run.
 //
+// A window lasts for a time, or with a [Calendar] for a day or a month.
+//
 // Around the end of a window up to twice the limit can pass within one window's length: all of the
 // old window's permits at its end, and all of the new one's at its beginning. If that matters, use
 // package slidinglog or tokenbucket.
@@ -39,14 +41,30 @@ type Config struct {
 	// Window is the length of a window, a whole number of milliseconds, at least 1. A window begins
 	// with the first grant after the previous window has ended.
 	Window time.Duration
+
+	// Calendar, in place of Window, makes windows end at a date, such as each day's midnight in Berlin. The
+	// server's clock decides which window it is.
+	Calendar Calendar
 }
 
 func (c Config) validate() error {
 	switch {
 	case c.Limit < 1 || c.Limit > MaxLimit:
 		return fmt.Errorf("%w: limit %d is not between 1 and %d", limit.ErrInvalidConfig, c.Limit, int64(MaxLimit))
+	case c.Calendar != Calendar{}:
+		return c.validateCalendar()
 	case c.Window < time.Millisecond || c.Window%time.Millisecond != 0:
 		return fmt.Errorf("%w: window %v is not a whole number of milliseconds, at least 1", limit.ErrInvalidConfig, c.Window)
+	}
+	return nil
+}
+
+func (c Config) validateCalendar() error {
+	switch {
+	case c.Window != 0:
+		return fmt.Errorf("%w: window %v and a calendar are given: choose one", limit.ErrInvalidConfig, c.Window)
+	case c.Calendar.loc == nil:
+		return fmt.Errorf("%w: the calendar's time zone is nil", limit.ErrInvalidConfig)
 	}
 	return nil
 }
@@ -59,6 +77,7 @@ type Limiter struct {
 	ofModule
 
 	cfg   Config
+	clock clock // of the Calendar
 	lanes *lane.Lanes
 	table *lane.Queues
 }
@@ -66,17 +85,35 @@ type Limiter struct {
 // New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
-	l := &Limiter{cfg: cfg, lanes: lanes}
+	l := &Limiter{cfg: cfg, clock: clock{calendar: cfg.Calendar}, lanes: lanes}
 	l.table = lane.NewQueues(lanes, lane.Rule{
 		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
-		Local: func() local.Rule { return local.Rule{Permits: cfg.Limit, Window: cfg.Window} }, Ask: l.ask,
+		Local: l.local, Ask: l.ask,
 	})
 	l.ofModule = outage.NewOfModule(l, l.table)
 	return l
 }
 
-// Window returns the window's length.
-func (l *Limiter) Window() time.Duration { return l.cfg.Window }
+// Window returns the window's length; with a Calendar that of the current window.
+func (l *Limiter) Window() time.Duration {
+	if !l.calendar() {
+		return l.cfg.Window
+	}
+	begin, end := l.clock.window()
+	return end.Sub(begin)
+}
+
+// calendar reports whether the windows are those of a calendar.
+func (l *Limiter) calendar() bool { return l.cfg.Calendar.loc != nil }
+
+// local returns the rule for a local limiter.
+func (l *Limiter) local() local.Rule {
+	r := local.Rule{Permits: l.cfg.Limit, Window: l.Window()}
+	if l.calendar() {
+		_, r.Until = l.clock.window()
+	}
+	return r
+}
 
 // Err returns the error that every call returns if the Config or an option is bad, and nil otherwise.
 // It does no I/O.
@@ -129,7 +166,17 @@ func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
 	keys := script.KeysOf(key)
 	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
 	q.Script, q.Keys = lua.FixedWindow, keys
-	q.Args = script.Constant(b.Args([]any{script.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()}))
+	most := script.Number(l.cfg.Limit)
+	if !l.calendar() {
+		q.Args = script.Constant(b.Args([]any{most, l.cfg.Window.Milliseconds()}))
+		return q
+	}
+	q.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+		if a.Token != "" {
+			l.clock.hear(a.Token)
+		}
+		return b.Args(append(all, most, l.clock.windows().text))
+	})
 	return q
 }
 
@@ -138,13 +185,17 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 		return lane.Verdict{}, explain(err, keys)
 	}
 	v, end, err := lane.ParseVerdict(reply)
+	var window any = l.cfg.Window.Milliseconds()
+	if l.calendar() {
+		window = ""
+	}
 	answered := time.Now()
 	v.GiveBack = func(ctx context.Context, permits int64) error {
 		if time.Since(answered) >= v.Reset {
 			// If the server's clock has gone back, a later window can have the same end.
 			return nil
 		}
-		_, err := l.lanes.Once(ctx, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
+		_, err := l.lanes.Once(ctx, lua.FixedWindowGiveBack, keys, permits, end, window)
 		return explain(err, keys)
 	}
 	return v, err

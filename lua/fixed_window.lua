@@ -5,7 +5,7 @@
 --   1 count of the permits taken in the window; it expires when that ends
 -- ARGV
 --   1  limit
---   2  window in ms
+--   2  window in ms; of a calendar the epoch ms at which windows begin and end, in order
 --   3, 4, ...  permits, count: that many requests for so many permits each.
 --      Permits without a count: nothing is changed, and the answer is what one
 --      request for so many would get
@@ -17,8 +17,10 @@
 --      reset: ms until all permits are free again; 0 if they are
 --      waits: for each run with a refused request, except those above the
 --      limit: the ms until it could pass
+--   'again', now   nothing was done: the server's clock, in epoch ms, is in no window of ARGV 2
 --   CORRUPT <key's number> <field> <why>
 
+--- @include "calendar"
 --- @include "clock"
 --- @include "corrupt"
 --- @include "digits"
@@ -26,6 +28,15 @@
 --- @include "walk"
 
 local limit, window, peeks = tonumber(ARGV[1]), tonumber(ARGV[2]), not ARGV[4]
+local ends
+if not window then
+  local now = clock()
+  ends = end_of_window(ARGV[2], tonumber(now))
+  if not ends then
+    return {'again', now}
+  end
+  window = ends - now
+end
 local text = redis.call('GET', KEYS[1])
 local count, left, endless = 0, 0, false
 if text then
@@ -39,8 +50,11 @@ if text then
     count, text = 0, nil
   elseif left < 0 or left > window then
     -- Without a time to live nothing would end the window: a program crashed before it
-    -- set one, or the key was written by hand. With too long a one the clock went back.
+    -- set one, or the key was written by hand. With too long a one the clock went back, or
+    -- a calendar's window was begun by a program that knows no calendar.
     left, endless = window, true
+  elseif ends and window - left < 5 then
+    left = window -- TIME and PTTL may be a few ms apart
   end
 end
 
@@ -53,14 +67,20 @@ end
 if taken > 0 and not peeks then
   if text then
     redis.call('INCRBY', KEYS[1], digits(taken))
+  elseif ends then
+    redis.call('SET', KEYS[1], digits(taken), 'PXAT', digits(ends))
   else
     redis.call('SET', KEYS[1], digits(taken), 'PX', ARGV[2])
   end
 end
 if endless and not peeks then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  if ends then
+    redis.call('PEXPIREAT', KEYS[1], digits(ends))
+  else
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  end
 end
-local answer = {limit, free, taken, tonumber(clock()) + left, count + taken > 0 and left or 0}
+local answer = {limit, free, taken, left == window and ends or tonumber(clock()) + left, count + taken > 0 and left or 0}
 for i = 1, #refused do
   answer[5 + i] = left
 end

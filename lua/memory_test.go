@@ -253,6 +253,7 @@ type memoryGroup struct {
 func (s *memoryScene) otherGroups() []memoryGroup {
 	ctx, second := s.Context(), s.now/1000
 	ends := s.now + 9000000
+	calendar := fmt.Sprint(s.now-9000000, ends, ends+9000000)
 	log := func(ages ...int64) func(keys []string) {
 		return func(keys []string) {
 			for i, age := range ages {
@@ -292,6 +293,9 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 			"take":      {script: FixedWindow, args: []any{10, 9000000, 3, 1}},
 			"take two":  {script: FixedWindow, args: []any{10, 9000000, 1, 2, 8, 1}},
 			"give back": {script: FixedWindowGiveBack, args: []any{2, ends, 9000000}, frees: true},
+
+			"take, calendar":      {script: FixedWindow, args: []any{10, calendar, 3, 1}},
+			"give back, calendar": {script: FixedWindowGiveBack, args: []any{2, ends, ""}, frees: true},
 		}},
 		{2, buckets, map[string]memoryCall{
 			"take":      {script: TokenBucket, args: []any{10, 2, 3600, 0, 18000000, 3, 1}},

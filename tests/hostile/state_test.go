@@ -479,7 +479,11 @@ func tryFixedWindow(p *place, key string) {
 	for range p.d.N(3) {
 		p.fill(key, "string")
 	}
-	p.takeAll(fixedwindow.New(p.rdb, fixedwindow.Config{Limit: most, Window: time.Hour}), key, most)
+	cfg := fixedwindow.Config{Limit: most, Window: time.Hour}
+	if p.d.N(2) == 1 {
+		cfg = fixedwindow.Config{Limit: most, Calendar: fixedwindow.Daily(time.UTC)}
+	}
+	p.takeAll(fixedwindow.New(p.rdb, cfg), key, most)
 }
 
 func trySlidingLog(p *place, key string) {
