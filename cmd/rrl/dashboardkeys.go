@@ -39,9 +39,9 @@ func parseKey(text string) (keys, error) {
 	o, rate := dashboard.Other{Name: kind, Prefix: rest[:at]}, rest[at+1:]
 	switch kind {
 	case "fixed-window":
-		permits, window, err := parseRate(rate)
+		cfg, err := parseWindow(rate)
 		return func(rdb redis.UniversalClient) dashboard.Other {
-			o.Limiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
+			o.Limiter = fixedwindow.New(rdb, cfg)
 			return o
 		}, err
 	case "sliding-log":

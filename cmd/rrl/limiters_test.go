@@ -347,6 +347,9 @@ func TestTake(t *testing.T) {
 		{0, "counter w --limit 100/1m -n 99 => granted 99 permits, 0 left"},
 		{time.Second, "fixed-window w --limit 100/1m -> denied 1 permit, 0 left, try again in 59s"},
 		{time.Minute, "counter w --limit 100/1m => granted 1 permit, 99 left"},
+		{0, "fixed-window day --limit 3/daily -n 3 => granted 3 permits, 0 left"},
+		{0, "counter day --limit 3/daily@Europe/Berlin -> denied 1 permit, 0 left, try again in 23h"},
+		{0, "fixed-window month --limit 3/monthly@Europe/Berlin --peek => 3 of 3 left"},
 
 		{0, "sliding-log l --limit 3/1m --permits 2 => granted 2 permits, 1 left"},
 		{time.Second, "sliding-log l --limit 3/1m --permits 2 -> denied 2 permits, 1 left, try again in 59s"},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // for machines without time zones
 
 	"github.com/redis/go-redis/v9"
 )

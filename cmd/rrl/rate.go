@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -17,9 +18,8 @@ func parseRate(s string) (permits int64, interval time.Duration, err error) {
 	if !found {
 		return 0, 0, fmt.Errorf("rate %q: want permits/interval, such as 100/s, 5/500ms or 1000/1d", s)
 	}
-	permits, err = strconv.ParseInt(before, 10, 64)
-	if err != nil || permits < 1 || permits > rratelimiter.MaxRate {
-		return 0, 0, fmt.Errorf("rate %q: %q is not a number of permits, 1 to %d", s, before, int64(rratelimiter.MaxRate))
+	if permits, err = parsePermits(s, before); err != nil {
+		return 0, 0, err
 	}
 	interval, err = words.ParseDuration(after)
 	if err != nil || interval < time.Millisecond {
@@ -29,6 +29,38 @@ func parseRate(s string) (permits int64, interval time.Duration, err error) {
 		return 0, 0, fmt.Errorf("rate %q: %q is not a whole number of milliseconds", s, after)
 	}
 	return permits, interval, nil
+}
+
+// parsePermits reads the permits of a rate.
+func parsePermits(rate, text string) (int64, error) {
+	permits, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || permits < 1 || permits > rratelimiter.MaxRate {
+		return 0, fmt.Errorf("rate %q: %q is not a number of permits, 1 to %d", rate, text, int64(rratelimiter.MaxRate))
+	}
+	return permits, nil
+}
+
+var calendars = map[string]func(*time.Location) fixedwindow.Calendar{"daily": fixedwindow.Daily, "monthly": fixedwindow.Monthly}
+
+// parseWindow reads the rule of a fixed window: a rate, or the permits of each day or month in a time zone, which is
+// UTC if it is left out, such as 1000/daily or 1000/monthly@Europe/Berlin.
+func parseWindow(s string) (fixedwindow.Config, error) {
+	before, after, _ := strings.Cut(s, "/")
+	name, zone, _ := strings.Cut(after, "@")
+	calendar := calendars[name]
+	if calendar == nil {
+		permits, window, err := parseRate(s)
+		return fixedwindow.Config{Limit: permits, Window: window}, err
+	}
+	permits, err := parsePermits(s, before)
+	if err != nil {
+		return fixedwindow.Config{}, err
+	}
+	loc, err := time.LoadLocation(zone)
+	if err != nil {
+		return fixedwindow.Config{}, fmt.Errorf("rate %q: %w", s, err)
+	}
+	return fixedwindow.Config{Limit: permits, Calendar: calendar(loc)}, nil
 }
 
 // parseType reads the value of --type.

@@ -127,13 +127,11 @@ func windowKind(name, short, example string) kind {
 	return kind{
 		name: name, short: short, example: example, required: []string{"limit"},
 		flags: func(f *pflag.FlagSet) {
-			f.StringVar(&rate, "limit", "", "a `RATE`, such as 100/1m: so many permits in a window")
+			f.StringVar(&rate, "limit", "", "a `RATE`, such as 100/1m or 1000/daily@Europe/Berlin: so many permits in a window")
 		},
 		rule: func() (newLimiter, error) {
-			permits, window, err := parseRate(rate)
-			return func(rdb redis.UniversalClient, wait limit.Option) peeker {
-				return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window}, wait)
-			}, err
+			cfg, err := parseWindow(rate)
+			return func(rdb redis.UniversalClient, wait limit.Option) peeker { return fixedwindow.New(rdb, cfg, wait) }, err
 		},
 	}
 }
