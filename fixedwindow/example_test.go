@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	_ "time/tzdata" // a machine may have no time zones
 
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -32,4 +33,21 @@ func ExampleLimiter() {
 	// false 1m0s <nil>
 	// <nil>
 	// true 2 <nil>
+}
+
+// A plan of 10,000 requests a day, from midnight to midnight in Berlin.
+func ExampleDaily() {
+	rdb, stop := limittest.ConnectExample() // its clock stands at noon, UTC
+	defer stop()
+
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10_000, Calendar: fixedwindow.Daily(berlin)})
+	d, err := limiter.Take(context.Background(), "ann", 1)
+	fmt.Println(d.Granted, d.Remaining, d.ResetAfter, err)
+	// Output:
+	// true 9999 11h0m0s <nil>
 }
