@@ -24,7 +24,7 @@ function route(moved) {
   leave?.();
   unfollow();
   closeChange();
-  if (moved) tell("");
+  if (moved) tell();
   for (const one of views) show($("view-" + one.id), one === view);
   for (const link of document.querySelectorAll("[data-nav]")) {
     if (link.dataset.nav === view.nav) link.setAttribute("aria-current", "page");
@@ -104,6 +104,32 @@ $("skip").addEventListener("click", (event) => {
 });
 addEventListener("unlock-changes", (event) => unlock(event.detail));
 
+// searches are where / goes, by view. From the others, which have no search, it goes to the list.
+const searches = { limiters: "search", others: "others-search" };
+let searching = false;
+
+function search() {
+  const view = views.find((one) => one.hash.test(location.hash));
+  if (searches[view.id]) return $(searches[view.id]).focus();
+  searching = true;
+  location.hash = "#/";
+}
+
+// Keys that work everywhere but where text is typed.
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.matches("select, input:not([type=checkbox])")) return;
+  if (event.key === "/") search();
+  else if (event.key === "?") $("keys").showModal();
+  else return;
+  event.preventDefault();
+});
+$("keys-close").addEventListener("click", () => $("keys").close());
+
 await learn(); // what views can't do without
-addEventListener("hashchange", () => route(true));
+addEventListener("hashchange", () => {
+  route(true);
+  if (searching) $("search").focus();
+  searching = false;
+});
 route(false);

@@ -220,7 +220,7 @@ async function confirm() {
     const { entry } = await post("change", asked);
     if (mine !== opened) return;
     dialog.close();
-    tell("Done: " + titles[subject.action].toLowerCase() + ", entry " + exact(entry.entry) + " of the changes.");
+    tellDone(entry);
     made?.(entry);
   } catch (error) {
     if (mine !== opened) return;
@@ -233,11 +233,24 @@ async function confirm() {
 
 let telling = 0;
 
-// tell says what became of a change, until another page is shown or some seconds are over.
-export function tell(text) {
+// tell says what became of a change, until another page is shown or some seconds are over: more, if it
+// can be undone.
+export function tell(...content) {
   clearTimeout(telling);
-  say($("told"), text);
-  telling = setTimeout(() => say($("told"), ""), 8000);
+  $("told").replaceChildren(...content);
+  telling = setTimeout(() => $("told").replaceChildren(), content.length > 1 ? 30000 : 8000);
+}
+
+function tellDone(entry) {
+  const rate = (facts) => new Map(facts ?? []).get("Rate");
+  const [before, after] = [rate(entry.before), rate(entry.after)];
+  if (before === undefined || after === undefined || before === after || entry.action === "delete") {
+    return tell("Done: " + titles[entry.action].toLowerCase() + ", entry " + exact(entry.entry) + " of the changes.");
+  }
+  const name = [...entry.limiter.name];
+  const text = ["Rate of ", nameNode(name.length > 60 ? name.slice(0, 60).join("") + "…" : entry.limiter.name), ": " + before + " → " + after + ". "];
+  if (!entry.undo) return tell(...text);
+  tell(...text, el("button", { type: "button", id: "told-undo", on: { click: () => openChange("undo", entry.limiter, null, { entry: entry.entry }) } }, "Undo"));
 }
 
 $("change-form").addEventListener("submit", (event) => {

@@ -2,6 +2,7 @@ package browser_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -325,6 +326,24 @@ func TestDialogs(t *testing.T) {
 	assert.Equal(t, outcome{rratelimiter.PerMinute(60), 59, 0}, s.outcome(l))
 	p.until(`document.querySelectorAll('#audit tbody tr').length === 3`)
 	assert.Regexp(t, `127\.0\.0\.1\s+orders`, p.text("#audit"))
+}
+
+// TestUndoBesideTheNews: a change of a rate says what it was, and can be undone where that is said.
+func TestUndoBesideTheNews(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, writable)
+	l := s.limiter("orders", hundred, 40)
+	p := s.unlocked("#/limiter/" + id("orders"))
+	p.until(seen("#limiter-name"))
+	p.make("rate", "rate", "80")
+	assert.Equal(t, "Rate of orders: 100/1m → 80/1m. Undo", strings.Join(strings.Fields(p.text("#told")), " "))
+	p.click("#told-undo")
+	p.review()
+	p.confirm()
+	assert.Equal(t, outcome{hundred, 60, 0}, s.outcome(l))
+	p.until(one("#told") + ".innerText.includes('80/1m → 100/1m')")
+	p.make("expire", "ttl", "2")
+	assert.Regexp(t, "^Done: let a limiter expire, entry 3 of the changes.$", p.text("#told"))
 }
 
 func TestReadOnly(t *testing.T) {

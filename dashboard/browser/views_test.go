@@ -323,6 +323,31 @@ func TestTheKeyboardAlone(t *testing.T) {
 	require.Equal(t, "action rate", get[string](p, focused), "the focus returns")
 }
 
+// TestKeys: / goes to the search and ? lists the keys, but not where text is typed.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, writable, withOthers)
+	s.shop()
+	p := openLive(t, s.limiterPage("shop:orders"), look{})
+	p.until(seen("#limiter-name"))
+	p.press("?")
+	p.until(seen("#keys"))
+	p.accessible()
+	p.press("/")
+	p.press(kb.Escape)
+	p.until(closed)
+	assert.Equal(t, "#/limiter/"+id("shop:orders"), get[string](p, "location.hash"), "a dialog was open")
+	p.press("/")
+	p.until(seen("#view-limiters") + " && " + focused + " === '#search'")
+	p.press("mail/?")
+	assert.Equal(t, "mail/?", get[string](p, one("#search")+".value"))
+	assert.True(t, get[bool](p, closed))
+	p.goTo("#/others")
+	p.until(seen("#others-search"))
+	p.press("/")
+	require.Equal(t, "#others-search", get[string](p, focused))
+}
+
 // TestTheFocusStays where it is while what is around it changes.
 func TestTheFocusStays(t *testing.T) {
 	t.Parallel()
