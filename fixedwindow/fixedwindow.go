@@ -71,8 +71,8 @@ func (c Config) validateCalendar() error {
 
 type ofModule = outage.OfModule // an alias, so that the field has no exported name
 
-// Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
-// one key at the same time share a call.
+// Limiter limits any number of keys by one rule. It is a [limit.Returner], a [limit.Reserver] and a
+// [limit.Windowed], safe for concurrent use; callers that ask for one key at the same time share a call.
 type Limiter struct {
 	ofModule
 
@@ -161,6 +161,19 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 	return a.Decision, a.Undo, err
 }
 
+// TakeReserved is Take for work whose cost is known later: see [limit.Reserver]. settle charges the actual cost, 0
+// to MaxLimit, in the window in which the estimate was taken: what was used beyond it is charged even if it isn't
+// free, and what was not used is free again. After the window's end it changes nothing.
+//
+// A second settle returns limit.ErrSettled. If ctx ends, it returns and finishes in the background. After
+// limit.ErrUnavailable call it again with the same number, unless the error is limit.ErrUnknownOutcome too: a
+// count can't show whether it was settled, so it is not settled again.
+func (l *Limiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	q := outage.Question{Call: "TakeReserved", Key: key, Permits: n, Settled: true}
+	a, err := l.table.Take(ctx, q)
+	return a.Decision, l.table.Settler(key, q, a), err
+}
+
 // ask returns the call that decides a batch.
 func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
 	keys := script.KeysOf(key)
@@ -195,9 +208,10 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 			// If the server's clock has gone back, a later window can have the same end.
 			return nil
 		}
-		_, err := l.lanes.Once(ctx, lua.FixedWindowGiveBack, keys, permits, end, window)
+		_, err := l.lanes.Once(ctx, lua.FixedWindowSettle, keys, permits, end, window)
 		return explain(err, keys)
 	}
+	v.Charge = func(ctx context.Context, more int64) error { return v.GiveBack(ctx, -more) }
 	return v, err
 }
 

@@ -174,10 +174,10 @@ type Lease struct {
 	Unused  int64 // of Permits, given back at the end
 }
 
-// Settled describes a reservation of a RateLimiter that was settled, or could not be.
+// Settled describes a reservation that was settled, or could not be.
 type Settled struct {
 	Limiter  string
-	Reserved int64     // permits taken by Reserve
+	Reserved int64     // permits taken by Reserve, or by a limit.Reserver
 	Actual   int64     // permits used
 	Charged  bool      // whether Redis was charged: not if WithFailure or WithShadow let the caller through
 	Err      error     // why it may not be settled; nil if it is

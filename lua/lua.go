@@ -44,7 +44,7 @@ var (
 	Delete              = mustLoad("delete")
 	Expire              = mustLoad("expire")
 	FixedWindow         = mustLoad("fixed_window")
-	FixedWindowGiveBack = mustLoad("fixed_window_give_back")
+	FixedWindowSettle   = mustLoad("fixed_window_settle")
 	GiveBack            = mustLoad("give_back")
 	InUse               = mustLoad("in_use")
 	Migrate             = mustLoad("migrate")

@@ -118,7 +118,7 @@ func TestEachIncludeIsUsed(t *testing.T) {
 func ofSeveral(script *Script) bool { return script == AcquireMany }
 
 // others are the scripts of limiters that are none of Redisson's.
-var others = []*Script{FixedWindow, FixedWindowGiveBack, SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack}
+var others = []*Script{FixedWindow, FixedWindowSettle, SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack}
 
 func TestHeads(t *testing.T) {
 	t.Parallel()

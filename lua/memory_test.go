@@ -292,10 +292,11 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 		{1, counters, map[string]memoryCall{
 			"take":      {script: FixedWindow, args: []any{10, 9000000, 3, 1}},
 			"take two":  {script: FixedWindow, args: []any{10, 9000000, 1, 2, 8, 1}},
-			"give back": {script: FixedWindowGiveBack, args: []any{2, ends, 9000000}, frees: true},
+			"give back": {script: FixedWindowSettle, args: []any{2, ends, 9000000}, frees: true},
+			"charge":    {script: FixedWindowSettle, args: []any{-2, ends, 9000000}, frees: true},
 
 			"take, calendar":      {script: FixedWindow, args: []any{10, calendar, 3, 1}},
-			"give back, calendar": {script: FixedWindowGiveBack, args: []any{2, ends, ""}, frees: true},
+			"give back, calendar": {script: FixedWindowSettle, args: []any{2, ends, ""}, frees: true},
 		}},
 		{2, buckets, map[string]memoryCall{
 			"take":      {script: TokenBucket, args: []any{10, 2, 3600, 0, 18000000, 3, 1}},

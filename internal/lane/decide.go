@@ -33,7 +33,7 @@ func (g *Queues) AtHand(ctx context.Context, q outage.Question) (a outage.Answer
 
 // Ask sends a request and waits for its answer.
 func (g *Queues) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
-	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo}, q.Within)
+	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo, settled: q.Settled}, q.Within)
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
 	return a, err
 }
@@ -79,11 +79,6 @@ func (g *Queues) Policy() outage.Policy {
 
 // Asker returns the Queues, which read the key from the question.
 func (g *Queues) Asker(string) outage.Asker { return g }
-
-// Settler returns nil: no grant is settled.
-func (g *Queues) Settler(string, outage.Question, outage.Answer) func(context.Context, int64) error {
-	return nil
-}
 
 // Begins does nothing: a limiter has one rule for all its keys.
 func (g *Queues) Begins(string) {}

@@ -52,6 +52,10 @@ type Verdict struct {
 	// GiveBack gives back that many of the permits taken. It may be called more than once, also
 	// concurrently, until all are given back.
 	GiveBack func(ctx context.Context, permits int64) error
+
+	// Charge charges so many permits more for a grant, free or not, or gives back as many if that is below 0.
+	// nil: the limiter's grants can't be settled.
+	Charge func(ctx context.Context, more int64) error
 }
 
 // Queues are the queues of a limiter of keys, one for each key.
@@ -86,6 +90,7 @@ type request struct {
 	ctx     context.Context // for the Redis client's hooks, if the request goes by itself
 	permits int64
 	upTo    bool // as many as are free, at most permits
+	settled bool // a grant is settled later
 	verdict *Verdict
 	answer  Answer
 	err     error
@@ -149,6 +154,9 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 	case a.Granted:
 		a.Taken = r.answer.Taken
 		a.Undo = func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.answer.Taken) }
+		if r.settled {
+			a.Settle = r.verdict.settle(r.answer.Taken)
+		}
 	}
 	return a, nil
 }

@@ -1,0 +1,318 @@
+package fixedwindow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+var _ limit.Reserver = (*fixedwindow.Limiter)(nil)
+
+type settle = func(context.Context, int64) error
+
+func reserve(t testing.TB, l *fixedwindow.Limiter, key string, n int64) settle {
+	t.Helper()
+	d, settle, err := l.TakeReserved(t.Context(), key, n)
+	require.NoError(t, err)
+	require.True(t, d.Granted)
+	return settle
+}
+
+// eachWindow runs a test with a limiter of 10 permits of a day that goes by a Window, and of one that goes by a
+// Calendar; both days end a day after the test begins.
+func eachWindow(t *testing.T, test func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter)) {
+	t.Helper()
+	for name, cfg := range map[string]fixedwindow.Config{
+		"window":   {Limit: 10, Window: 24 * time.Hour},
+		"calendar": {Limit: 10, Calendar: fixedwindow.Daily(time.UTC)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb, fixedwindow.New(rdb, cfg)) })
+		})
+	}
+}
+
+// The difference between what was reserved and what was used is free, or charged, at once.
+func TestTakeReserved_SettleChargesWhatWasUsed(t *testing.T) {
+	t.Parallel()
+	eachWindow(t, func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter) {
+		for used, want := range map[int64]int64{0: 2, 1: 3, 4: 6, 5: 7, 8: 10, 25: 27, fixedwindow.MaxLimit: fixedwindow.MaxLimit} {
+			key := fmt.Sprint("used ", used)
+			d, settle, err := l.TakeReserved(t.Context(), key, 4)
+			require.NoError(t, err)
+			assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: 24 * time.Hour}, d)
+			require.True(t, limittest.Take(t, l, key, 2).Granted)
+			require.NoError(t, settle(t.Context(), used))
+			assert.Equal(t, fmt.Sprint(want), rdb.Get(t.Context(), key).Val(), key)
+			assert.Equal(t, 24*time.Hour, rdb.PTTL(t.Context(), key).Val())
+
+			peeked, err := l.Peek(t.Context(), key, 1)
+			require.NoError(t, err)
+			assert.Equal(t, want < 10, peeked.Granted)
+			require.ErrorIs(t, settle(t.Context(), used), limit.ErrSettled)
+			require.ErrorIs(t, settle(t.Context(), 0), limit.ErrSettled)
+			assert.Equal(t, fmt.Sprint(want), rdb.Get(t.Context(), key).Val(), key)
+		}
+		time.Sleep(24*time.Hour + time.Millisecond)
+		assert.Empty(t, rdb.Keys(t.Context(), "*").Val())
+	})
+}
+
+// What others have given back meanwhile does not come back a second time.
+func TestTakeReserved_SettleLeavesNoCountBelowZero(t *testing.T) {
+	t.Parallel()
+	eachWindow(t, func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter) {
+		settle := reserve(t, l, "key", 7)
+		require.NoError(t, rdb.DecrBy(t.Context(), "key", 5).Err())
+		require.NoError(t, settle(t.Context(), 1))
+		assert.Equal(t, "0", rdb.Get(t.Context(), "key").Val())
+	})
+}
+
+func TestTakeReserved_SettleChangesNothingInAnotherWindow(t *testing.T) {
+	t.Parallel()
+	eachWindow(t, func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter) {
+		less, more, late := reserve(t, l, "key", 3), reserve(t, l, "key", 3), reserve(t, l, "idle", 3)
+		time.Sleep(24 * time.Hour)
+		require.True(t, limittest.Take(t, l, "key", 5).Granted)
+		require.NoError(t, less(t.Context(), 0))
+		require.NoError(t, more(t.Context(), 9))
+		require.NoError(t, late(t.Context(), 9))
+		assert.Equal(t, "5", rdb.Get(t.Context(), "key").Val())
+		time.Sleep(time.Millisecond)
+		assert.Zero(t, rdb.Exists(t.Context(), "idle").Val())
+	})
+}
+
+func TestTakeReserved_RefusedOrInvalid(t *testing.T) {
+	t.Parallel()
+	eachWindow(t, func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter) {
+		settle := reserve(t, l, "key", 8)
+		for _, n := range []int64{-1, fixedwindow.MaxLimit + 1} {
+			require.ErrorIs(t, settle(t.Context(), n), limit.ErrInvalidPermits)
+		}
+		d, refused, err := l.TakeReserved(t.Context(), "key", 3)
+		require.NoError(t, err)
+		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 2, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}, d)
+		require.NoError(t, refused(t.Context(), 9))
+		d, refused, err = l.TakeReserved(t.Context(), "key", 11)
+		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
+		require.ErrorContains(t, err, `TakeReserved "key"`)
+		assert.Equal(t, limit.Decision{Limit: 10}, d)
+		require.NoError(t, refused(t.Context(), 9))
+		assert.Equal(t, "8", rdb.Get(t.Context(), "key").Val())
+		require.NoError(t, settle(t.Context(), 8), "it is still open")
+	})
+}
+
+// scene is a limiter of 100 permits that reaches its server through a proxy.
+type scene struct {
+	*fixedwindow.Limiter
+
+	proxy *redistest.Proxy
+	rdb   *redis.Client // past the proxy
+	told  *limitertest.Recorder
+}
+
+func newScene(t *testing.T) scene {
+	t.Helper()
+	rdb, m := redistest.Mini(t)
+	s := scene{proxy: redistest.MiniProxy(t, m), rdb: rdb, told: &limitertest.Recorder{}}
+	s.Limiter = fixedwindow.New(s.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2}),
+		fixedwindow.Config{Limit: 100, Window: time.Hour}, limit.WithObserver(s.told))
+	require.NoError(t, reserve(t, s.Limiter, "warm", 2)(t.Context(), 1)) // the server knows the scripts by then
+	return s
+}
+
+// lose makes the answers of script calls get lost, and counts the calls.
+func (s scene) lose(fault redistest.Action) (calls *int) {
+	calls = new(int)
+	s.proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if c.Name() != "evalsha" {
+			return redistest.Pass
+		}
+		*calls++
+		return fault
+	})
+	return calls
+}
+
+// A count can't show whether a call has run: it is not repeated, and its caller learns that.
+func TestTakeReserved_AnswerLost(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]redistest.Action{"closed": redistest.DropAnswer, "never": redistest.Swallow} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t)
+				settle := reserve(t, s.Limiter, "key", 20)
+				calls := s.lose(fault)
+				_, unknown, err := s.TakeReserved(t.Context(), "key", 30)
+				require.ErrorIs(t, err, limit.ErrUnknownOutcome)
+				require.ErrorIs(t, settle(t.Context(), 25), limit.ErrUnknownOutcome)
+				s.proxy.OnCommand(nil)
+				s.proxy.Settle(t)
+				assert.Equal(t, 2, *calls)
+				took := s.rdb.Get(t.Context(), "key").Val()
+				assert.Equal(t, "55", took, "each has run once")
+				require.ErrorIs(t, settle(t.Context(), 25), limit.ErrSettled)
+				require.NoError(t, unknown(t.Context(), 0), "nothing is known to be taken")
+				assert.Equal(t, took, s.rdb.Get(t.Context(), "key").Val())
+			})
+		})
+	}
+}
+
+// A settlement that was not sent is repeated with the same number.
+func TestTakeReserved_SettleThatFailedIsRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		down := false
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			if down {
+				return redistest.Fail(cmds, redis.ErrPoolTimeout)
+			}
+			return next()
+		}))
+		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour})
+		settle := reserve(t, l, "key", 4)
+		down = true
+		err := settle(t.Context(), 6)
+		require.ErrorIs(t, err, limit.ErrUnavailable)
+		require.NotErrorIs(t, err, limit.ErrUnknownOutcome)
+		require.ErrorContains(t, err, `fixedwindow: Settle "key"`)
+		down = false
+		require.ErrorIs(t, settle(t.Context(), 5), limit.ErrSettled)
+		require.NoError(t, settle(t.Context(), 6))
+		assert.Equal(t, "6", rdb.Get(t.Context(), "key").Val())
+	})
+}
+
+// A handler settles though its client has gone: it returns at once, and the rest happens.
+func TestTakeReserved_SettleGoesOnWithoutItsCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t)
+		settle := reserve(t, s.Limiter, "key", 4)
+		gate := make(chan struct{})
+		s.proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(gate)))
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		err := settle(ctx, 9)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 100*time.Millisecond, time.Since(start))
+		require.ErrorIs(t, settle(t.Context(), 9), limit.ErrSettled, "it is under way")
+		close(gate)
+		s.proxy.Settle(t)
+		time.Sleep(time.Second)
+		assert.Equal(t, "9", s.rdb.Get(t.Context(), "key").Val())
+		require.ErrorIs(t, settle(t.Context(), 9), limit.ErrSettled)
+
+		ended, cancel := context.WithCancel(t.Context())
+		settle = reserve(t, s.Limiter, "key", 4)
+		cancel()
+		require.ErrorIs(t, settle(ended, 0), context.Canceled)
+		time.Sleep(time.Second)
+		assert.Equal(t, "9", s.rdb.Get(t.Context(), "key").Val())
+	})
+}
+
+// Reservations and settlements of many callers share round trips, and add up.
+func TestTakeReserved_ManyCallers(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, rdb redis.UniversalClient) {
+		t.Helper()
+		l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Window: time.Hour}), limittest.Key(t)
+		var wg sync.WaitGroup
+		for i := range int64(60) {
+			wg.Go(func() {
+				for range 5 {
+					d, settle, err := l.TakeReserved(t.Context(), key, 3)
+					assert.NoError(t, err)
+					assert.True(t, d.Granted)
+					assert.NoError(t, settle(t.Context(), i%6))
+				}
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, strconv.Itoa(60*5*5/2), rdb.Get(t.Context(), key).Val())
+	}
+	t.Run("virtual time", func(t *testing.T) {
+		t.Parallel()
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb) })
+	})
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		test(t, redistest.Client(t))
+	})
+}
+
+// However many requests of a day are settled, they cost what one does.
+func TestTakeReserved_MemoryIsThatOfOneCount(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Daily(time.UTC)}), limittest.Key(t)
+	require.NoError(t, reserve(t, l, key, 100)(t.Context(), 100))
+	one := rdb.MemoryUsage(t.Context(), key).Val()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for range 20 {
+				assert.NoError(t, reserve(t, l, key, 100)(t.Context(), 60))
+			}
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, one, rdb.MemoryUsage(t.Context(), key).Val())
+}
+
+// While Redis does not decide, nothing is charged, and what a local limiter took comes back if it was not used.
+func TestTakeReserved_Uncharged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		down, told := false, &limitertest.Recorder{}
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			if down {
+				return redistest.Fail(cmds, errors.New("connection refused"))
+			}
+			return next()
+		}))
+		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, limit.WithFailure(limit.FailLocal(1)), limit.WithObserver(told))
+		charged := reserve(t, l, "key", 4)
+		require.NoError(t, charged(t.Context(), 5))
+		down = true
+		used, unused := reserve(t, l, "key", 4), reserve(t, l, "key", 6)
+		require.NoError(t, used(t.Context(), 9))
+		require.NoError(t, unused(t.Context(), 0))
+		d := limittest.Take(t, l, "key", 6)
+		assert.True(t, d.Granted)
+		assert.Zero(t, d.Remaining)
+		down = false
+		time.Sleep(time.Minute)
+		assert.Equal(t, "5", rdb.Get(t.Context(), "key").Val())
+		assert.Equal(t, []limit.Settled{
+			{Limiter: "fixedwindow", Reserved: 4, Actual: 5, Charged: true},
+			{Limiter: "fixedwindow", Reserved: 4, Actual: 9},
+			{Limiter: "fixedwindow", Reserved: 6, Actual: 0},
+		}, told.Settlements())
+	})
+}

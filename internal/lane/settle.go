@@ -1,0 +1,40 @@
+package lane
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Settler returns what settles a grant, for which Settled was asked.
+func (g *Queues) Settler(key string, q outage.Question, a outage.Answer) func(context.Context, int64) error {
+	r := &outage.Reservation{
+		Limiter: g.name(), Observer: g.lanes.observer, Permits: q.Permits, Most: g.rule.Most, Granted: a, Once: true,
+		Fail: func(err error) error { return Fail(g.rule.Package, "Settle", key, err) },
+	}
+	return r.Settle
+}
+
+// settle returns the [outage.Answer.Settle] of a grant of so many permits; nil if it can't be settled. It goes on
+// in the background if ctx ends.
+func (v *Verdict) settle(taken int64) func(ctx context.Context, used int64, then func(error)) error {
+	if v.Charge == nil {
+		return nil
+	}
+	return func(ctx context.Context, used int64, then func(error)) error {
+		done := make(chan error, 1)
+		go func() {
+			err := v.Charge(context.WithoutCancel(ctx), used-taken)
+			then(err)
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("%w: settling was under way: %w", limit.ErrUnknownOutcome, ctx.Err())
+		}
+	}
+}
