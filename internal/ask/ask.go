@@ -258,7 +258,7 @@ func (a *asker) Learn(q outage.Question, answer outage.Answer) {
 	}
 }
 
-var errNoReserver = fmt.Errorf("%w: the limiter is not a limit.Reserver; limiters of Client.Keyed are", limit.ErrUnsupported)
+var errNoReserver = fmt.Errorf("%w: the limiter is not a limit.Reserver; those of Client.Keyed and of package fixedwindow are", limit.ErrUnsupported)
 
 // afterwards bounds work that has no other bound.
 const afterwards = time.Second

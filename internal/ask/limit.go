@@ -3,6 +3,7 @@ package ask
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
@@ -66,15 +67,25 @@ func decide(ctx context.Context, limiter limit.Limiter, keyed outage.Keyed, p *o
 	return p.Decide(ctx, of, q)
 }
 
-// Err returns the limiters' own errors, as far as they have the method.
+// Err returns the limiters' own errors, as far as they have the method, and one if grants are to be settled and
+// can't be.
 func (l *Limit) Err() error {
 	var faults []error
+	if l.settled && !l.reserves() {
+		faults = append(faults, fmt.Errorf("%q can't be settled: %w", l.Name, errNoReserver))
+	}
 	for _, limiter := range []limit.Limiter{l.limiter, l.fallback} {
 		if checked, ok := limiter.(interface{ Err() error }); ok {
 			faults = append(faults, checked.Err())
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// reserves reports whether the limiter's grants can be settled.
+func (l *Limit) reserves() bool {
+	_, ok := l.limiter.(limit.Reserver)
+	return ok
 }
 
 // waiter is a limiter that waits for permits itself: in order, and woken when permits are released.

@@ -70,7 +70,7 @@ func (q *Question) Ask(ctx context.Context, n int64) {
 		return
 	}
 	cannot := errNoReserver
-	if _, ok := q.Limit.limiter.(limit.Reserver); ok {
+	if q.Limit.reserves() {
 		reserve := q.take(n)
 		reserve.Call, reserve.Undo, reserve.Settled = "Reserve", false, true
 		q.ask(ctx, reserve)

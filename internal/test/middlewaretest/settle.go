@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -124,27 +125,54 @@ func (k Kind[O, K]) testSettleLate(t *testing.T) {
 	})
 }
 
+// A program learns at its start that a limiter can't be settled. Requests are limited nevertheless.
+func (k Kind[O, K]) testSettleIsChecked(t *testing.T) {
+	settled := k.WithSettle()
+	for _, limiter := range []limit.Limiter{Grants(), &Returner{Fake: Grants()}} {
+		require.NoError(t, k.Check(limiter))
+		err := k.Check(limiter, settled)
+		require.ErrorIs(t, err, limit.ErrUnsupported)
+		assert.ErrorContains(t, err, `"default" can't be settled`)
+		k.rig(t, limiter, settled).ask(Passed)
+	}
+	require.NoError(t, k.Check(&Reserver{Fake: Grants()}, settled, k.WithFallback(Grants())))
+}
+
 // A limiter in Redis is charged what requests have cost, and otherwise answers like Take.
 func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := rratelimiter.New(rdb)
-		defer func() { assert.NoError(t, client.Close(t.Context())) }()
-		keyed := client.Keyed("", rratelimiter.Config{Rate: 10, Interval: 10 * time.Second})
-		plain := k.rig(t, keyed, k.WithPrefix("plain:"), k.WithCost(4))
-		settled := k.rig(t, keyed, k.WithPrefix("settled:"), k.WithCost(4), k.WithSettle())
-		for _, want := range []Verdict{Passed, Passed, Refused} {
-			assert.Equal(t, plain.ask(want), settled.ask(want), "without Settle")
-		}
-		k.rig(t, keyed, k.WithCost(11), k.WithSettle()).ask(Refused)
-		time.Sleep(10 * time.Second)
-		for range 5 {
-			assert.Equal(t, []error{nil}, k.settling(t, settled, 1))
-		}
-		assert.Equal(t, k.figures(10, 1), settled.ask(Passed).Figures)
-		time.Sleep(10 * time.Second)
-		require.ErrorIs(t, k.settling(t, settled, 25, 25)[1], limit.ErrSettled)
-		assert.Equal(t, 10*time.Second, settled.ask(Refused).RetryAfter.Round(time.Second))
-		time.Sleep(10*time.Second + k.Exact)
-		settled.ask(Passed)
-	})
+	for name, limiter := range map[string]func(*testing.T, *redis.Client) limit.Limiter{
+		"keyed": func(t *testing.T, rdb *redis.Client) limit.Limiter {
+			client := rratelimiter.New(rdb)
+			t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
+			return client.Keyed("", rratelimiter.Config{Rate: 10, Interval: 10 * time.Second})
+		},
+		"fixedwindow": func(_ *testing.T, rdb *redis.Client) limit.Limiter {
+			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: 10 * time.Second})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { k.settleInRedis(t, limiter(t, rdb)) })
+		})
+	}
+}
+
+func (k Kind[O, K]) settleInRedis(t *testing.T, limiter limit.Limiter) {
+	t.Helper()
+	plain := k.rig(t, limiter, k.WithPrefix("plain:"), k.WithCost(4))
+	settled := k.rig(t, limiter, k.WithPrefix("settled:"), k.WithCost(4), k.WithSettle())
+	for _, want := range []Verdict{Passed, Passed, Refused} {
+		assert.Equal(t, plain.ask(want), settled.ask(want), "without Settle")
+	}
+	k.rig(t, limiter, k.WithCost(11), k.WithSettle()).ask(Refused)
+	time.Sleep(10 * time.Second)
+	for range 5 {
+		assert.Equal(t, []error{nil}, k.settling(t, settled, 1))
+	}
+	assert.Equal(t, k.figures(10, 1), settled.ask(Passed).Figures)
+	time.Sleep(10 * time.Second)
+	require.ErrorIs(t, k.settling(t, settled, 25, 25)[1], limit.ErrSettled)
+	assert.Equal(t, 10*time.Second, settled.ask(Refused).RetryAfter.Round(time.Second))
+	time.Sleep(10*time.Second + k.Exact)
+	settled.ask(Passed)
 }
