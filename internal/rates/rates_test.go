@@ -25,7 +25,7 @@ func TestCallsThatRedisDoesNotDecide(t *testing.T) {
 	for i := range stepSize + 5 {
 		name := fmt.Sprint("l", i)
 		require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10, "interval", 1000, "type", 0).Err())
-		found = append(found, &look.Short{Name: name, Fields: look.Fields{Rate: 10, IntervalMS: 1000}})
+		found = append(found, &look.Short{Name: name, Fields: look.Fields{Rate: 10, IntervalMS: 1000, Origin: look.Override}})
 	}
 	fine := func(context.Context, Change) (bool, error) { return true, nil }
 	p := NewPlan(found, func(rratelimiter.Config) rratelimiter.Config { return rratelimiter.PerSecond(5) }, false, fine,
