@@ -385,7 +385,7 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 func TestAReleaseBesideOthersGiveBacks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const trip, releases = 10 * ms, 100
+		const trip, releases = 10 * ms, 20
 		far, _ := farRedis(t, trip)
 		client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion("3.15.5"))
 		busy := byDefault(client, "busy", limitertest.Every(100_000, time.Hour))

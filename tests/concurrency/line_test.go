@@ -152,10 +152,10 @@ var lineTests = map[string]lineTest{
 		asks(0, 1, 600*ms, "false at 600ms"),
 		asks(0, 1, forever, "true at 1s"),
 	}},
-	"Acquire waits without end": {cfg: limitertest.Every(1, 24*time.Hour), scripts: 4000, callers: []caller{
+	"Acquire waits without end": {cfg: limitertest.Every(1, 6*time.Hour), scripts: 1500, callers: []caller{
 		taken(0, 1),
-		asks(0, 1, endless, "true at 24h0m0s"),
-		{permits: 1, patience: endless, plain: true, want: "true at 48h0m0s"},
+		asks(0, 1, endless, "true at 6h0m0s"),
+		{permits: 1, patience: endless, plain: true, want: "true at 12h0m0s"},
 	}},
 	"each client has its own of a PerClient limiter": {cfg: limitertest.PerClient(2, time.Second), callers: []caller{
 		asks(0, 2, 0, "true at 0s"),

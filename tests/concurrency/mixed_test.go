@@ -186,15 +186,15 @@ func TestSettle_BesideReleases(t *testing.T) {
 // and far.
 func TestSettle_ThousandsAtOnce(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]time.Duration{"0ms": 0, "10ms": 10 * ms, "100ms": 100 * ms}, func(t *testing.T, trip time.Duration) {
-		const all = 1000
+	bubbles(t, map[string]time.Duration{"0ms": 0, "100ms": 100 * ms}, func(t *testing.T, trip time.Duration) {
+		const all = 600
 		c := rratelimiter.New(farAway(t, trip))
 		l := byDefault(c, "orders", rratelimiter.PerHour(1<<40))
 		reservations := make([]*rratelimiter.Reservation, all)
 		together(all, func(i int) { reservations[i] = reserve(t, l, 10) })
 		start := time.Now()
 		together(all, func(i int) { assert.NoError(t, reservations[i].Settle(t.Context(), int64(5+10*(i%2)))) })
-		assert.LessOrEqual(t, time.Since(start), 6*trip)
+		assert.LessOrEqual(t, time.Since(start), 4*trip)
 		assert.Equal(t, int64(1<<40-all*10), limitertest.Available(t, l))
 		require.NoError(t, c.Close(t.Context()))
 	})

@@ -145,7 +145,7 @@ func TestADecisionOfManyCalls(t *testing.T) {
 		bubbles(t, waits, func(t *testing.T, ask wait) {
 			rdb, m := redistest.Mini(t)
 			f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Hour), limitertest.Every(rate, time.Hour))
-			pileUp(t, rdb, f.Limiters[1], map[time.Duration]int{time.Minute: rate / 2}, -1)
+			pileUp(t, rdb, f.Limiters[1], map[time.Duration]int{time.Minute: rate / 4}, -1)
 			proxy := redistest.MiniProxy(t, m)
 			proxy.OnCommand(with("eval", redistest.Pass.After(900*ms)))
 			start := time.Now()
@@ -305,7 +305,7 @@ func slowAndBrief(t *testing.T, client *rratelimiter.Client, permits int, every 
 
 func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 	t.Parallel()
-	virtual(t, map[string]int{"one": 1, "many": 50}, func(t *testing.T, rdb *redis.Client, callers int) {
+	virtual(t, map[string]int{"one": 1, "many": 8}, func(t *testing.T, rdb *redis.Client, callers int) {
 		client := limitertest.NewClient(t, rdb)
 		slow, brief := slowAndBrief(t, client, callers, time.Minute)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
