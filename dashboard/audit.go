@@ -8,6 +8,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
 // maxEntries is how many changes are kept.
@@ -46,6 +47,7 @@ type entry struct {
 // undo is what takes a change of a rate back.
 type undo struct {
 	before, after rratelimiter.Config
+	origin        look.Origin // of before
 	keepState     bool
 	expired       bool // it had a time to live, which the change has ended
 }

@@ -161,6 +161,7 @@ func (c *call) plan(ctx context.Context, r *request) (*plan, error) {
 var planners = map[string]func(*call, context.Context, *request) (*plan, error){
 	"rate":        (*call).planRate,
 	"undo":        (*call).planUndo,
+	"default":     (*call).planDefault,
 	"expire":      (*call).planExpire,
 	"keep":        (*call).planKeep,
 	"delete":      (*call).planDelete,

@@ -48,7 +48,7 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	_, preview := s.post("/api/preview", rateBody("orders", 3, 60_000, true))
 	assert.Equal(t, []any{"4 permits are in use, more than the new rate: no one gets a permit until 2 of them are back."}, preview["warnings"])
 	preview, answer := s.change(rateBody("orders", 50, 60_000, true))
-	before := map[string]string{factRate: "10/1h", factType: "all clients together", factAlive: "2h", factInUse: "4", factExpires: "2h"}
+	before := map[string]string{factRate: "10/1h", factType: "all clients together", factAlive: "2h", factInUse: "4", factExpires: "2h", factOrigin: "override"}
 	assert.Equal(t, before, facts(preview["before"]))
 	assert.Equal(t, "50/1m", facts(preview["after"])[factRate])
 	assert.Equal(t, "4, back after the new interval", facts(preview["after"])[factInUse])
@@ -78,6 +78,36 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	_, answer = s.change(rateBody("mail", 20, 1000, true))
 	_, preview = s.post("/api/preview", m{"action": "undo", "entry": entryOf(answer)["entry"]})
 	assert.Len(t, preview["warnings"], 1)
+}
+
+// A change makes a default an override, which its undo and "Use default" take back.
+func TestTheOriginOfARate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	take := func(client *rratelimiter.Client) {
+		limitertest.MustAcquire(t, client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))), 1)
+	}
+	s.client(take)
+	toDefault := m{"action": "default", "id": idOf("orders")}
+	s.refuses(http.StatusConflict, toDefault)
+	preview, answer := s.change(rateBody("orders", 50, 3_600_000, true))
+	assert.Equal(t, []string{"default", "override"}, []string{facts(preview["before"])[factOrigin], facts(preview["after"])[factOrigin]})
+	has(t, m{"origin": "override"}, s.show("orders"))
+	preview, answer = s.change(m{"action": "undo", "entry": entryOf(answer)["entry"]})
+	assert.Equal(t, "default", facts(preview["after"])[factOrigin])
+	has(t, m{"origin": "default", "rate": 10.0, "in_use": 1.0}, s.show("orders"))
+	s.change(m{"action": "undo", "entry": entryOf(answer)["entry"]})
+	has(t, m{"origin": "override", "rate": 50.0}, s.show("orders"))
+
+	preview, _ = s.change(toDefault)
+	assert.Equal(t, "50/1h, until a program has another default", facts(preview["after"])[factRate])
+	has(t, m{"origin": "default", "rate": 50.0}, s.show("orders"))
+	s.client(take)
+	has(t, m{"origin": "default", "rate": 10.0, "in_use": 2.0}, s.show("orders"))
+
+	require.NoError(t, s.rdb.HSet(t.Context(), "broken", "rate", "x", "interval", 1, "type", 0).Err())
+	s.refuses(http.StatusConflict, m{"action": "default", "id": idOf("broken")})
+	s.refuses(http.StatusNotFound, m{"action": "default", "id": idOf("none")})
 }
 
 func TestAChangeMadeMeanwhileIsNotOverwritten(t *testing.T) {

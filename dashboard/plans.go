@@ -13,7 +13,10 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/rates"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -47,6 +50,7 @@ func stateText(f *look.Inspection) string {
 
 const (
 	factRate    = "Rate"
+	factOrigin  = "Origin"
 	factType    = "Shared by"
 	factAlive   = "Deleted when unused for"
 	factExpires = "Expires in"
@@ -132,9 +136,10 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 	p := &plan{name: name, after: factsOf(cfg), state: stateText(f)}
 	old, readable := configOf(f)
 	if readable {
-		p.before = factsOf(old)
+		p.before = append(factsOf(old), fact{factOrigin, string(f.Origin)})
+		p.after = append(p.after, fact{factOrigin, string(look.Override)})
 		ends := f.TTLMS != nil && old.KeepAlive == 0
-		p.undo = &undo{before: old, after: cfg, keepState: keepState, expired: ends}
+		p.undo = &undo{before: old, after: cfg, origin: f.Origin, keepState: keepState, expired: ends}
 	} else {
 		p.before = []fact{{factRate, "can't be read"}}
 	}
@@ -202,6 +207,9 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	p.undoes = r.Entry
+	if how.origin == look.Default {
+		c.backToDefault(p)
+	}
 	if how.expired {
 		p.warnings = append(p.warnings, "The time to live that it had before that change does not come back.")
 	}
@@ -210,6 +218,49 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 	}
 	return p, nil
 }
+
+// backToDefault makes a plan for a rate one that leaves it a default, as it was.
+func (c *call) backToDefault(p *plan) {
+	for i := range p.after {
+		if p.after[i][0] == factOrigin {
+			p.after[i][1] = string(look.Default)
+		}
+	}
+	set := p.do
+	p.do = func(ctx context.Context) error {
+		if err := set(ctx); err != nil {
+			return err
+		}
+		_, err := rates.UseDefault(ctx, c.cfg.Redis, p.name, callTimeout())
+		return err
+	}
+}
+
+func (c *call) planDefault(ctx context.Context, r *request) (*plan, error) {
+	f, err := c.found(ctx, r, "")
+	if err != nil {
+		return nil, err
+	}
+	now, readable := configOf(f)
+	switch {
+	case !readable:
+		return nil, answer.Refuse(http.StatusConflict, "the rate can't be read: give the limiter one")
+	case f.Origin == look.Default:
+		return nil, answer.Refuse(http.StatusConflict, "the rate is a default already")
+	}
+	rate := words.ShortRate(now.Rate, now.Interval.Milliseconds())
+	return &plan{
+		name: r.name, state: stateText(f) + string(f.Origin),
+		before: []fact{{factRate, rate}, {factOrigin, string(look.Override)}},
+		after:  []fact{{factRate, rate + ", until a program has another default"}, {factOrigin, string(look.Default)}},
+		do: func(ctx context.Context) error {
+			_, err := rates.UseDefault(ctx, c.cfg.Redis, r.name, callTimeout())
+			return err
+		},
+	}, nil
+}
+
+func callTimeout() time.Duration { return defaults.Timeout(script.DefaultTimeout) }
 
 func (c *call) planExpire(ctx context.Context, r *request) (*plan, error) {
 	if r.TTLMS < 1 || r.TTLMS > maxMillis {

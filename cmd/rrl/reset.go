@@ -5,17 +5,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/rates"
 	"github.com/rratelimiter/rratelimiter/internal/words"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 func newReset(a *app) *cobra.Command {
@@ -80,14 +76,12 @@ Exits 1 if there is no such limiter, or its rate is a default already.`,
 				if err != nil {
 					return err
 				}
-				reply, err := a.runScript(cmd.Context(), conn, name, &script.Call{
-					Script: lua.UseDefault, Keys: keysOf(name, a.clientID), Args: script.Constant{},
-				})
+				changed, err := rates.UseDefault(cmd.Context(), conn.Client, name, a.connect.CallTimeout())
 				if err != nil {
 					return fmt.Errorf("%s: %w", words.Printable(name), err)
 				}
 				rate := words.ShortRate(cfg.Rate, cfg.Interval.Milliseconds())
-				return a.printChanged(name, "changed", reply == int64(1),
+				return a.printChanged(name, "changed", changed,
 					words.Printable(name)+" follows programs' defaults again; "+rate+" stays until a program has another one",
 					"has a default already, nothing changed")
 			})
@@ -136,26 +130,4 @@ func (a *app) eachClient(ctx context.Context, conn *connect.Connection, name str
 		}
 	}
 	return whose, nil
-}
-
-func keysOf(name, clientID string) *script.Keys {
-	return script.KeysOf(redisson.KeysOf(name, clientID).List()...)
-}
-
-// runScript runs a script for which the library has no call, and puts in words why it failed. What a
-// limiter's keys hold is printed as show prints it.
-func (a *app) runScript(ctx context.Context, conn *connect.Connection, name string, call *script.Call) (any, error) {
-	lanes := lane.New(script.NewConn(conn.Client, a.connect.CallTimeout()), nil)
-	defer lanes.Close()
-	reply, err := lanes.Run(ctx, call)
-	if err == nil {
-		return reply, nil
-	}
-	if answer, ok := errors.AsType[redis.Error](err); ok && (script.Code(answer) == "CORRUPT" || script.Code(answer) == "WRONGTYPE") {
-		found, lookErr := look.Inspect(ctx, conn.Client, name, look.OneClient(conn.Client, name, a.clientID))
-		if lookErr == nil && found.Broken != "" {
-			return nil, errors.New("broken: " + found.Broken + "; see rrl show")
-		}
-	}
-	return nil, script.Explain(err, call.Keys.Names(), "what a limiter has there", `name the limiter without braces or with one hash tag, as in "{shop}orders"`)
 }

@@ -4,14 +4,14 @@ import { post } from "./api.js";
 
 const dialog = $("change");
 const titles = {
-  rate: "Change the rate", expire: "Let a limiter expire", keep: "Keep a limiter for good", delete: "Delete a limiter", release: "Release permits", migrate: "Migrate",
+  rate: "Change the rate", default: "Use programs' default", expire: "Let a limiter expire", keep: "Keep a limiter for good", delete: "Delete a limiter", release: "Release permits", migrate: "Migrate",
   threshold: "Set a threshold", unthreshold: "Remove a threshold", undo: "Undo a change",
   rates: "Change the rate of many limiters",
 };
 
 // verbs are what the button says that makes the change; NAME is the limiter's, N how many change.
 const verbs = {
-  rate: "Change the rate", expire: "Let NAME expire", keep: "Keep NAME", delete: "Delete NAME", release: "Release permits", migrate: "Migrate NAME",
+  rate: "Change the rate", default: "Use the default", expire: "Let NAME expire", keep: "Keep NAME", delete: "Delete NAME", release: "Release permits", migrate: "Migrate NAME",
   threshold: "Set the threshold", unthreshold: "Remove the threshold", undo: "Undo",
   rates: "Change the rate of N",
 };
@@ -244,7 +244,7 @@ export function tell(...content) {
 function tellDone(entry) {
   const rate = (facts) => new Map(facts ?? []).get("Rate");
   const [before, after] = [rate(entry.before), rate(entry.after)];
-  if (before === undefined || after === undefined || before === after || entry.action === "delete") {
+  if (before === undefined || after === undefined || before === after || !["rate", "undo"].includes(entry.action)) {
     return tell("Done: " + titles[entry.action].toLowerCase() + ", entry " + exact(entry.entry) + " of the changes.");
   }
   const name = [...entry.limiter.name];

@@ -12,7 +12,7 @@ const facts = [["in-use", "In use"], ["granted", "Granted/s"], ["refused", "Refu
 const settings = [["rate", "Rate"], ["origin", "Origin"], ["type", "Shared by"], ["keep-alive", "Deleted when unused for"], ["ttl", "Expires in"], ["clients", "Clients"]];
 
 const actions = [
-  ["rate", "Change rate"], ["release", "Release permits"], ["expire", "Let expire"], ["keep", "Keep for good"], ["migrate", "Migrate"], ["delete", "Delete"],
+  ["rate", "Change rate"], ["default", "Use default"], ["release", "Release permits"], ["expire", "Let expire"], ["keep", "Keep for good"], ["migrate", "Migrate"], ["delete", "Delete"],
 ];
 
 let last = null;
@@ -103,6 +103,7 @@ function update(limiter) {
   fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : null);
   fact("ttl", known && limiter.ttl_ms !== null ? duration(limiter.ttl_ms) : null);
   fact("clients", perClient ? exact(limiter.clients) : null);
+  $("actions").querySelector("[data-action=default]").disabled = limiter.origin !== "override";
   $("actions").querySelector("[data-action=keep]").disabled = limiter.ttl_ms === null;
   updateAnomalies(limiter);
   updateReturns(limiter);

@@ -80,3 +80,21 @@ func TestPlan_ChecksRatesAsTheChangeDoes(t *testing.T) {
 		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: want}, cfg, name)
 	}
 }
+
+func TestUseDefault(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	useDefault := func(name string) (bool, error) { return UseDefault(t.Context(), rdb, name, time.Minute) }
+	require.NoError(t, rratelimiter.New(rdb).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerHour(5)))
+	for _, want := range []bool{true, false} {
+		changed, err := useDefault("orders")
+		require.NoError(t, err)
+		assert.Equal(t, want, changed)
+	}
+	_, err := useDefault("none")
+	require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+	require.NoError(t, rdb.HSet(t.Context(), "broken", "rate", "x", "interval", 1, "type", 0).Err())
+	_, err = useDefault("broken")
+	require.ErrorIs(t, err, limit.ErrCorrupt)
+	assert.ErrorContains(t, err, `key "broken": rate is no integer: x`)
+}
