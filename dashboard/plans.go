@@ -13,10 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/rates"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -119,68 +116,6 @@ func inUseNow(f *look.Inspection) (n int64) {
 	return n
 }
 
-func (c *call) planRate(ctx context.Context, r *request) (*plan, error) {
-	cfg, err := r.config()
-	if err != nil {
-		return nil, err
-	}
-	f, err := c.found(ctx, r, "")
-	if err != nil {
-		return nil, err
-	}
-	return c.rateTo(r.name, f, cfg, r.KeepState)
-}
-
-// rateTo plans a rate for a limiter that is there.
-func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, keepState bool) (*plan, error) {
-	p := &plan{name: name, after: factsOf(cfg), state: stateText(f)}
-	old, readable := configOf(f)
-	if readable {
-		p.before = append(factsOf(old), fact{factOrigin, string(f.Origin)})
-		p.after = append(p.after, fact{factOrigin, string(look.Override)})
-		ends := f.TTLMS != nil && old.KeepAlive == 0
-		p.undo = &undo{before: old, after: cfg, origin: f.Origin, keepState: keepState, expired: ends}
-	} else {
-		p.before = []fact{{factRate, "can't be read"}}
-	}
-	used := inUse(f)
-	p.before = append(p.before, fact{factInUse, used})
-	switch {
-	case !readable, old.Type != cfg.Type, !keepState && cfg.Type == rratelimiter.Overall: // clients keep their own
-		used = "forgotten: the limiter starts full"
-	case old.Interval != cfg.Interval:
-		used += ", back after the new interval"
-	}
-	p.after = append(p.after, fact{factInUse, used})
-	if readable && old.Type != cfg.Type && keepState {
-		p.warnings = append(p.warnings, "A change of type always starts full.")
-	}
-	if readable && keepState && old.Type == cfg.Type && cfg.Type == rratelimiter.Overall {
-		if n := inUseNow(f); n > cfg.Rate {
-			p.warnings = append(p.warnings, fmt.Sprintf("%s are in use, more than the new rate: no one gets a permit until %d of them are back.",
-				words.Plural(n, "permit"), n-cfg.Rate+1))
-		}
-	}
-	if f.TTLMS != nil && cfg.KeepAlive == 0 {
-		p.before = append(p.before, fact{factExpires, ttlText(f.TTLMS)})
-		p.after = append(p.after, fact{factExpires, never})
-	}
-	p.do = func(ctx context.Context) error {
-		var opts []rratelimiter.RateOption
-		if keepState && readable {
-			opts = append(opts, rratelimiter.KeepState())
-		}
-		return c.with(ctx, name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			if !readable {
-				return l.SetRate(ctx, cfg)
-			}
-			set, err := l.UpdateRate(ctx, cfg, opts...)
-			return gone(set, err)
-		})
-	}
-	return p, nil
-}
-
 // gone is the error of a change that found no limiter.
 func gone(there bool, err error) error {
 	if err == nil && !there {
@@ -188,79 +123,6 @@ func gone(there bool, err error) error {
 	}
 	return err
 }
-
-func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
-	name, how, err := c.audit.undoable(r.Entry)
-	if err != nil {
-		return nil, err
-	}
-	r.name = name
-	f, err := c.found(ctx, r, "")
-	if err != nil {
-		return nil, err
-	}
-	if now, ok := configOf(f); !ok || now != how.after {
-		return nil, answer.Refuse(http.StatusConflict, "the rate was changed again since: there is nothing to undo")
-	}
-	p, err := c.rateTo(name, f, how.before, how.keepState)
-	if err != nil {
-		return nil, err
-	}
-	p.undoes = r.Entry
-	if how.origin == look.Default {
-		c.backToDefault(p)
-	}
-	if how.expired {
-		p.warnings = append(p.warnings, "The time to live that it had before that change does not come back.")
-	}
-	if !how.keepState {
-		p.warnings = append(p.warnings, "The permits that were in use before that change are not known any more.")
-	}
-	return p, nil
-}
-
-// backToDefault makes a plan for a rate one that leaves it a default, as it was.
-func (c *call) backToDefault(p *plan) {
-	for i := range p.after {
-		if p.after[i][0] == factOrigin {
-			p.after[i][1] = string(look.Default)
-		}
-	}
-	set := p.do
-	p.do = func(ctx context.Context) error {
-		if err := set(ctx); err != nil {
-			return err
-		}
-		_, err := rates.UseDefault(ctx, c.cfg.Redis, p.name, callTimeout())
-		return err
-	}
-}
-
-func (c *call) planDefault(ctx context.Context, r *request) (*plan, error) {
-	f, err := c.found(ctx, r, "")
-	if err != nil {
-		return nil, err
-	}
-	now, readable := configOf(f)
-	switch {
-	case !readable:
-		return nil, answer.Refuse(http.StatusConflict, "the rate can't be read: give the limiter one")
-	case f.Origin == look.Default:
-		return nil, answer.Refuse(http.StatusConflict, "the rate is a default already")
-	}
-	rate := words.ShortRate(now.Rate, now.Interval.Milliseconds())
-	return &plan{
-		name: r.name, state: stateText(f) + string(f.Origin),
-		before: []fact{{factRate, rate}, {factOrigin, string(look.Override)}},
-		after:  []fact{{factRate, rate + ", until a program has another default"}, {factOrigin, string(look.Default)}},
-		do: func(ctx context.Context) error {
-			_, err := rates.UseDefault(ctx, c.cfg.Redis, r.name, callTimeout())
-			return err
-		},
-	}, nil
-}
-
-func callTimeout() time.Duration { return defaults.Timeout(script.DefaultTimeout) }
 
 func (c *call) planExpire(ctx context.Context, r *request) (*plan, error) {
 	if r.TTLMS < 1 || r.TTLMS > maxMillis {

@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
@@ -75,9 +79,9 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 	}
 	var left atomic.Int64
 	left.Store(permits)
-	ids := redisson.NewIdentities(redisson.NewestRules.Layout)
-	reply, err := a.runScript(ctx, conn, name, &script.Call{
-		Script: lua.Release, Keys: keysOf(name, a.clientID),
+	keys, ids := script.KeysOf(redisson.KeysOf(name, a.clientID).List()...), redisson.NewIdentities(redisson.NewestRules.Layout)
+	call := script.Call{
+		Script: lua.Release, Keys: keys,
 		Args: script.ArgumentsFunc(func(all []any, at script.Attempt) []any {
 			call := ids.Next(nil, 1)
 			return append(all, left.Load(), "", at.Token, "", call[:len(call)-4])
@@ -89,7 +93,10 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 			}
 			return true, err
 		},
-	})
+	}
+	lanes := lane.New(script.NewConn(conn.Client, a.connect.CallTimeout()), nil)
+	defer lanes.Close()
+	reply, err := lanes.Run(ctx, &call)
 	if err == nil {
 		notFreed, err := script.Integer(reply)
 		if err != nil {
@@ -97,9 +104,21 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 		}
 		return permits - notFreed, nil
 	}
-	err = fmt.Errorf("%s: %w", words.Printable(name), err)
+	err = fmt.Errorf("%s: %w", words.Printable(name), a.explainRelease(ctx, conn, name, keys, err))
 	if back := permits - left.Load(); back > 0 {
 		err = fmt.Errorf("%w; %s had been given back", err, words.Plural(back, "permit"))
 	}
 	return 0, err
+}
+
+// explainRelease puts in words why the script failed. What a limiter's keys hold is
+// printed as show prints it.
+func (a *app) explainRelease(ctx context.Context, conn *connect.Connection, name string, keys *script.Keys, err error) error {
+	if answer, ok := errors.AsType[redis.Error](err); ok && (script.Code(answer) == "CORRUPT" || script.Code(answer) == "WRONGTYPE") {
+		found, lookErr := look.Inspect(ctx, conn.Client, name, look.OneClient(conn.Client, name, a.clientID))
+		if lookErr == nil && found.Broken != "" {
+			return errors.New("broken: " + found.Broken + "; see rrl show")
+		}
+	}
+	return script.Explain(err, keys.Names(), "what a limiter has there", `name the limiter without braces or with one hash tag, as in "{shop}orders"`)
 }

@@ -241,7 +241,8 @@ func newSetRate(a *app) *cobra.Command {
 			Short:      "Set a limiter's rate, whatever it was",
 			Long: `Set a limiter's rate, whatever it was, and say what it was. Permits in use stay
 counted, unless --reset is given or --type changes the type: then the limiter starts
-full. Type and keep-alive time stay, unless a flag names another.
+full. Type and keep-alive time stay, unless a flag names another. So the rate of a
+limiter that is deleted when unused goes then: --keep-alive 0 keeps it.
 
 If there is no such limiter, it is created. On a terminal set-rate asks before,
 unless --yes or --json is given: the name may be mistyped.

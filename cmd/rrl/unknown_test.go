@@ -9,7 +9,7 @@ import (
 func TestAnUnknownCommandHasSuggestions(t *testing.T) {
 	t.Parallel()
 	for typed, want := range map[string]string{
-		"aquire":          "; did you mean acquire?",
+		"acqire":          "; did you mean acquire?",
 		"lst":             "; did you mean ls?",
 		"list":            "; did you mean ls?",
 		"rm":              "; did you mean delete?",
@@ -27,5 +27,5 @@ func TestAnUnknownCommandHasSuggestions(t *testing.T) {
 			assert.Contains(t, got.stderr, want+"\n", line)
 		}
 	}
-	assert.Contains(t, object(t, rrl(t, "aquire --json").stderr)["error"], "did you mean acquire?")
+	assert.Contains(t, object(t, rrl(t, "acqire --json").stderr)["error"], "did you mean acquire?")
 }

@@ -157,7 +157,7 @@ func (p *Plan) Step(ctx context.Context, rdb nodes.Client, set Setter) error {
 		switch {
 		case now[i] == nil:
 			p.Gone++
-		case now[i].Fields != c.before:
+		case !sameRate(now[i].Fields, c.before):
 			p.Meanwhile++
 		default:
 			slots <- struct{}{}
@@ -183,6 +183,12 @@ func (p *Plan) Step(ctx context.Context, rdb nodes.Client, set Setter) error {
 		return fmt.Errorf("stopped after %d calls that failed: %w", n, last)
 	}
 	return nil
+}
+
+// sameRate reports whether two limiters have one rate, whatever its origin.
+func sameRate(a, b look.Fields) bool {
+	a.Origin = b.Origin
+	return a == b
 }
 
 // done counts a change, with the lock held.
