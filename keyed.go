@@ -26,16 +26,33 @@ import (
 // share Redis keys with another limiter, as "{ann}:value" does with "{ann}", calls return ErrInvalidConfig: if
 // clients choose the keys, escape braces and colons. docs/reference.md has more on prefixes.
 func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedLimiter {
+	return c.keyed(&KeyedLimiter{prefix: prefix, cfg: kept(cfg)}, opts)
+}
+
+// KeyedFunc is [Client.Keyed] with a rate for each key, such as that of a user's plan. It asks config at every
+// call, so config must be quick, as a map or a cache is, and safe for concurrent use. Another answer than the
+// last reaches the key with its next call, and permits in use stay. If two programs have different answers, the
+// one that learnt its answer later wins; an equal answer costs nothing. A key whose rate SetRate has set keeps
+// it. If config returns a bad Config, calls for that key return ErrInvalidConfig.
+func (c *Client) KeyedFunc(prefix string, config func(key string) Config, opts ...LimiterOption) *KeyedLimiter {
+	return c.keyed(&KeyedLimiter{prefix: prefix, config: config}, opts)
+}
+
+func (c *Client) keyed(k *KeyedLimiter, opts []LimiterOption) *KeyedLimiter {
+	k.client, k.mapped, k.handles = c, c.mapper(k.prefix), make(map[string]*RateLimiter)
+	k.ofModule = outage.NewOfModule(k, (*ofKeys)(k))
+	if k.err = k.check(opts); k.err == nil {
+		k.opts = opts
+	}
+	return k
+}
+
+// kept returns a Config whose keys do not stay for ever.
+func kept(cfg Config) Config {
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = cfg.Interval
 	}
-	k := &KeyedLimiter{client: c, prefix: prefix, mapped: c.mapper(prefix), cfg: cfg, handles: make(map[string]*RateLimiter)}
-	k.ofModule = outage.NewOfModule(k, (*ofKeys)(k))
-	k.opts = []LimiterOption{WithDefault(cfg)}
-	if k.err = k.check(opts); k.err == nil {
-		k.opts = append(k.opts, opts...)
-	}
-	return k
+	return cfg
 }
 
 // A KeyedLimiter's handles are kept for the next call, since they know what the last answer reported:
@@ -53,7 +70,8 @@ type KeyedLimiter struct {
 	prefix string
 	mapped string // prefix, as the mapper maps it
 	cfg    Config
-	opts   []LimiterOption // of the limiter of every key
+	config func(key string) Config // in place of cfg; may be nil
+	opts   []LimiterOption         // of the limiter of every key
 	policy *outage.Policy  // of them
 	err    error           // of the options
 
@@ -78,14 +96,14 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 	return err
 }
 
-// Window returns the interval of Keyed's Config, whatever the current rate of a key is.
+// Window returns the interval of Keyed's Config, whatever the current rate of a key is, and 0 for KeyedFunc.
 func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 
 // Err returns the error that every key's calls return if Keyed's Config or an option of the Client is
 // bad, and nil otherwise. It does no I/O.
 func (k *KeyedLimiter) Err() error {
 	err := errors.Join(k.client.err, k.err)
-	if bad := k.cfg.validate(); bad != nil {
+	if bad := k.cfg.validate(); bad != nil && k.config == nil {
 		err = errors.Join(err, fmt.Errorf("Keyed %q: %w", k.prefix, bad))
 	}
 	return err
@@ -144,21 +162,24 @@ func (k *KeyedLimiter) Reset(ctx context.Context, key string) error { return k.L
 // Limiter returns the RateLimiter of key, for methods KeyedLimiter lacks. If the key is invalid, its
 // methods return the error.
 func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
+	cfg := k.cfg
+	if k.config != nil {
+		cfg = kept(k.config(key))
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.handles[key]
-	if l != nil {
+	if l != nil && k.current(l, cfg) {
 		return l
 	}
 	if !k.begun {
 		k.noteLocked("")
 	}
-	l, known := k.old[key]
-	if !known {
-		l = k.client.RateLimiter(k.prefix+key, k.opts...)
-		l.facts.Observed = k.prefix
-		if err := cmp.Or(k.err, k.checkKey(key, l.facts.Config)); err != nil {
-			l.facts.Err = errors.Join(err, l.facts.Err)
+	old := k.old[key]
+	known := l == nil && old != nil && k.current(old, cfg)
+	if l = old; !known {
+		l = k.newHandle(key, cfg)
+		if l.facts.Err != nil {
 			return l
 		}
 	}
@@ -170,6 +191,24 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 		k.made++
 	}
 	k.handles[key] = l
+	return l
+}
+
+// current reports whether a handle has the rate that its key has now.
+func (k *KeyedLimiter) current(l *RateLimiter, cfg Config) bool {
+	return k.config == nil || l.facts.Rate == cfg.rate()
+}
+
+func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
+	byDefault := WithDefault(cfg)
+	if k.config != nil {
+		byDefault = withLearnt(cfg)
+	}
+	l := k.client.RateLimiter(k.prefix+key, append([]LimiterOption{byDefault}, k.opts...)...)
+	l.facts.Observed = k.prefix
+	if err := cmp.Or(k.err, k.checkKey(key, l.facts.Config)); err != nil {
+		l.facts.Err = errors.Join(err, l.facts.Err)
+	}
 	return l
 }
 

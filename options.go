@@ -152,6 +152,18 @@ func WithDefault(cfg Config) LimiterOption {
 	})
 }
 
+// withLearnt is WithDefault of a rate that the Client learns now.
+func withLearnt(cfg Config) LimiterOption {
+	return limiterOption(func(l *RateLimiter) error {
+		if err := cfg.validate(); err != nil {
+			return err
+		}
+		l.facts.Learnt = time.Now()
+		l.facts.Fallback, l.facts.Rate = cfg.text()+" "+dateOf(l.facts.Learnt), cfg.rate()
+		return nil
+	})
+}
+
 // Lease bounds how many permits a handle takes ahead, and for how long: see [WithLease].
 // The zero Lease, which follows demand, is right unless a program must take less.
 type Lease struct {

@@ -72,7 +72,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	}
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
-	c.began = strconv.FormatInt(time.Now().UnixMicro()+begun.Add(1), 10)
+	c.began = dateOf(time.Now())
 	c.guard = outage.NewGuard()
 	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow}
 	if c.name != "" {
@@ -85,9 +85,12 @@ func New(rdb Redis, opts ...Option) *Client {
 // otherwise. It does no I/O; call it when a program starts.
 func (c *Client) Err() error { return c.err }
 
-// begun counts Clients. Each counts as made one microsecond after the one before, so that those of one
+// begun counts defaults. Each counts as made one microsecond after the one before, so that those of one
 // moment keep their order.
 var begun atomic.Int64
+
+// dateOf is when a default was made, as scripts compare it.
+func dateOf(now time.Time) string { return strconv.FormatInt(now.UnixMicro()+begun.Add(1), 10) }
 
 // RateLimiter returns a handle of the limiter called name. It does no I/O; handles of one name share one
 // line of waiting callers.

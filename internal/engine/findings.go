@@ -114,7 +114,7 @@ func (l *Limiter) compareDue(now time.Time) bool {
 	return l.Fallback != "" && now.UnixNano() >= l.compared.Load()
 }
 
-// aged is a handle's Fallback with the age that the Client had then.
+// aged is a handle's Fallback with the age that it had then.
 type aged struct {
 	text string
 	age  time.Duration
@@ -123,14 +123,18 @@ type aged struct {
 // ageFor is how long an age is sent that was right before: half of what the script allows for.
 const ageFor = time.Second
 
-// fallback returns the handle's Fallback as scripts read it. Beside a default stands the Client's age, so
-// that the server's clock can tell when the Client was made if this machine's is wrong.
+// fallback returns the handle's Fallback as scripts read it. Beside a default stands its age, so that the
+// server's clock can tell when the Client first had it if this machine's is wrong.
 func (e *Engine) fallback(l *Limiter, now time.Time) string {
 	if l.Fallback == "" {
 		return ""
 	}
 	// The monotonic clock may stand while a machine sleeps, and the other may have been set back.
-	age := max(0, now.Sub(e.made), now.Round(0).Sub(e.made.Round(0)))
+	since := l.Learnt
+	if since.IsZero() {
+		since = e.made
+	}
+	age := max(0, now.Sub(since), now.Round(0).Sub(since.Round(0)))
 	last := l.aged.Load()
 	if last == nil || age < last.age || age-last.age >= ageFor {
 		last = &aged{l.Fallback + " " + strconv.FormatInt(age.Milliseconds(), 10), age}

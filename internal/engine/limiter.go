@@ -19,6 +19,7 @@ type Limiter struct {
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua, and Engine.fallback
 	Rate     limit.Rate     // the handle's, as in Fallback; zero if it has none
+	Learnt   time.Time      // when the Client first had Fallback; zero: when it was made
 	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil if they are not remembered
 
