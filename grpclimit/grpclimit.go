@@ -88,22 +88,22 @@ func (g *gate) admit(ctx context.Context, call Call, s *ask.Settlement) (limit.D
 		return limit.Decision{}, nil
 	}
 	n := int64(1)
+	var err error
 	if g.cost != nil {
-		n = g.cost(ctx, call)
+		n, err = g.cost(ctx, call)
+	}
+	if err != nil {
+		return limit.Decision{}, g.failed(ctx, call, "cost", err, badCost)
 	}
 	if n <= 0 {
 		return limit.Decision{}, nil
 	}
 	parts, err := g.parts(ctx, call)
 	if err != nil {
-		no := g.keyFailed(ctx, call, err)
-		if g.Shadow {
-			no = nil
-		}
-		return limit.Decision{}, no
+		return limit.Decision{}, g.failed(ctx, call, "key", err, unavailable)
 	}
 	q := g.askOn(ctx, call, parts, n)
-	q.Report(ctx, "grpclimit", n)
+	q.Report(ctx, "grpclimit")
 	s.Charge(&q)
 	if g.Shadow {
 		return limit.Decision{}, nil
@@ -150,28 +150,31 @@ func (g *gate) verdict(ctx context.Context, q *ask.Question, subject string, n i
 
 // ask asks the limiter.
 func (g *gate) ask(ctx context.Context, call Call, parts string, n int64) ask.Question {
-	q := g.limit.Question(g.Prefix + parts)
-	q.Ask(ctx, n)
+	q := g.limit.Question(g.Prefix+parts, n)
+	q.Ask(ctx)
 	if q.News() != nil && ctx.Err() == nil { // otherwise no limiter is to blame
 		g.onError(ctx, call, fmt.Errorf("grpclimit: %w", q.Failure))
 	}
 	return q
 }
 
-// keyFailed ends a call whose key is not known. WithFailure is about limiters:
-// a client that can make a key function fail must not pass.
-func (g *gate) keyFailed(ctx context.Context, call Call, err error) *refusal {
-	if st, ok := status.FromError(err); ok {
-		return &refusal{status: st}
+// failed ends a call whose key or cost, what, is not known: with that status, unless the error has one itself.
+// WithFailure is about limiters: a client that can make a function fail must not pass.
+func (g *gate) failed(ctx context.Context, call Call, what string, err error, as *status.Status) *refusal {
+	if own, ok := status.FromError(err); ok {
+		as = own
+	} else if ctx.Err() != nil {
+		as = status.FromContextError(ctx.Err())
+	} else {
+		g.onError(ctx, call, fmt.Errorf("grpclimit: %s: %w", what, err))
+		if errors.Is(err, limit.ErrInvalidConfig) {
+			as = misconfigured
+		}
 	}
-	if ctx.Err() != nil {
-		return &refusal{status: status.FromContextError(ctx.Err())}
+	if g.Shadow {
+		return nil
 	}
-	g.onError(ctx, call, fmt.Errorf("grpclimit: key: %w", err))
-	if errors.Is(err, limit.ErrInvalidConfig) {
-		return &refusal{status: misconfigured}
-	}
-	return &refusal{status: unavailable}
+	return &refusal{status: as}
 }
 
 // pause waits for d. It returns false if ctx ends before, at once if it knows so in

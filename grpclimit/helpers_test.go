@@ -221,8 +221,8 @@ func TestMiddleware(t *testing.T) {
 			Text:   text,
 			User:   grpclimit.Metadata("user"),
 
-			WithCost: func(n int64) grpclimit.Option {
-				return grpclimit.WithCost(func(context.Context, grpclimit.Call) int64 { return n })
+			WithCost: func(n int64, err error) grpclimit.Option {
+				return grpclimit.WithCost(func(context.Context, grpclimit.Call) (int64, error) { return n, err })
 			},
 			WithErrorHandler: func(hook func(error)) grpclimit.Option {
 				return grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, err error) {
@@ -292,6 +292,7 @@ func makeCall(ctx context.Context, t testing.TB, made call, user string, server 
 
 var verdicts = map[codes.Code]middlewaretest.Verdict{
 	codes.OK:                middlewaretest.Passed,
+	codes.InvalidArgument:   middlewaretest.Rejected,
 	codes.ResourceExhausted: middlewaretest.Refused,
 	codes.Unavailable:       middlewaretest.Unavailable,
 	codes.Internal:          middlewaretest.Misconfigured,

@@ -20,7 +20,7 @@ type settings struct {
 
 	name       string
 	keys       []KeyFunc
-	cost       func(context.Context, Call) int64
+	cost       func(context.Context, Call) (int64, error)
 	skip       func(context.Context, Call) bool
 	onError    func(context.Context, Call, error)
 	perMessage bool
@@ -109,15 +109,18 @@ func WithHashTag() Option {
 
 // WithCost sets how many permits a call takes, by default 1. If it is 0 or less, the call
 // passes and the limiter is not asked. A call that costs more than the limit is refused without
-// RetryInfo.
-func WithCost(cost func(context.Context, Call) int64) Option {
+// RetryInfo. With an error the call ends with its status, or else with codes.InvalidArgument, and the
+// limiter is not asked.
+func WithCost(cost func(context.Context, Call) (int64, error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that a server's handler corrects with
-// [Settle]. A limiter that is a [limit.Reserver], such as those of Client.Keyed, reserves its
-// permits. That takes a script call that it shares with no other call. Other limiters decide
-// as without the option.
+// [Settle]. A limiter that is a [limit.Reserver] reserves its permits, such as those of package fixedwindow
+// and of Client.Keyed; the latter takes a script call that it shares with no other call. Other limiters
+// decide as without the option, and [CheckServer] returns an error.
+//
+// An estimate above the limit takes the whole limit, and Settle charges the rest.
 func WithSettle() Option {
 	return (*settings).SetSettled
 }

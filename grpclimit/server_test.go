@@ -79,9 +79,9 @@ func TestCost(t *testing.T) {
 	} {
 		var seen grpclimit.Call
 		limiter := middlewaretest.Grants()
-		made := interceptors[name](limiter, byMethod, grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
+		made := interceptors[name](limiter, byMethod, grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {
 			seen = call
-			return 7
+			return 7, nil
 		}))
 		require.NoError(t, made(t.Context(), func() error { return nil }))
 		assert.EqualValues(t, 7, limiter.Asked()[0].N)
@@ -118,11 +118,11 @@ func TestStreamServerTakesPerMessage(t *testing.T) {
 	t.Parallel()
 	limiter := middlewaretest.Budget(5, time.Second)
 	conn, service := serve(t, streams(limiter, grpclimit.WithPerMessage(),
-		grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
+		grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {
 			if message, ok := call.Message.(*testpb.StreamingOutputCallRequest); ok {
-				return int64(len(message.GetPayload().GetBody()))
+				return int64(len(message.GetPayload().GetBody())), nil
 			}
-			return 2 // the opening
+			return 2, nil // the opening
 		})))
 	_, say := duplex(t, conn)
 	require.NoError(t, say(2))
@@ -492,11 +492,11 @@ func TestShadowOfAClientThatWaits(t *testing.T) {
 // A stream that has ended, or does not open, leaves nothing behind in the caller's context.
 func TestStreamClientFreesItsContext(t *testing.T) {
 	t.Parallel()
-	cost := grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
+	cost := grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {
 		if call.Message == "too much" {
-			return 2
+			return 2, nil
 		}
-		return 1
+		return 1, nil
 	})
 	for name, end := range map[string]func(t *testing.T, stream grpc.ClientStream){ // nil: it does not open
 		"not open": nil,

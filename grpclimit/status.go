@@ -21,6 +21,7 @@ import (
 var (
 	misconfigured = status.New(codes.Internal, "rate limiter is not configured properly")
 	unavailable   = status.New(codes.Unavailable, "rate limiter is unavailable")
+	badCost       = status.New(codes.InvalidArgument, "the cost of the call is unknown")
 )
 
 // Parts of the google.rpc.ErrorInfo of a refusal.

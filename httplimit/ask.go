@@ -22,26 +22,26 @@ func (r *result) refused() bool { return r.State == ask.Refused || r.State == as
 
 // ask asks all policies that have no answer at hand at the same time, so the longest of their waits
 // counts.
-func (m *middleware) ask(ctx context.Context, results []result, n int64) {
+func (m *middleware) ask(ctx context.Context, results []result) {
 	defer func() {
 		if v := recover(); v != nil {
 			// The panic goes on, in the goroutine where net/http expects it. What fails here only
 			// leaves the limits tighter.
-			_ = m.giveBack(ctx, results, n)
+			_ = m.giveBack(ctx, results)
 			panic(v)
 		}
 	}()
 	if len(results) == 1 {
-		results[0].Ask(ctx, n)
+		results[0].Ask(ctx)
 		return
 	}
 	var asking sync.WaitGroup
 	panicked := make([]any, len(results))
 	for i := range results {
-		if !results[i].FromMemory(ctx, n) {
+		if !results[i].FromMemory(ctx) {
 			asking.Go(func() {
 				defer func() { panicked[i] = recover() }()
-				results[i].Ask(ctx, n)
+				results[i].Ask(ctx)
 			})
 		}
 	}
@@ -55,7 +55,7 @@ func (m *middleware) ask(ctx context.Context, results []result, n int64) {
 
 // giveBack undoes the grants among results, all at the same time, and brings
 // their figures up to date.
-func (m *middleware) giveBack(ctx context.Context, results []result, n int64) error {
+func (m *middleware) giveBack(ctx context.Context, results []result) error {
 	if !slices.ContainsFunc(results, func(r result) bool { return r.GiveBack != nil }) {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (m *middleware) giveBack(ctx context.Context, results []result, n int64) er
 		}
 		results[i].returned = true
 		d := &results[i].Decision
-		d.Remaining = min(d.Remaining+n, d.Limit)
+		d.Remaining = min(d.Remaining+results[i].Permits, d.Limit)
 		if d.Remaining == d.Limit {
 			d.ResetAfter = 0
 		}

@@ -63,11 +63,11 @@ func ExampleWithPolicy() {
 	hour := slidinglog.New(rdb, slidinglog.Config{Limit: 1000, Window: time.Hour})
 	handler := httplimit.New(burst, httplimit.WithName("burst"), httplimit.WithHashTag(),
 		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: hour}),
-		httplimit.WithCost(func(r *http.Request) int64 {
+		httplimit.WithCost(func(r *http.Request) (int64, error) {
 			if r.URL.Path == "/report" {
-				return 8
+				return 8, nil
 			}
-			return 1
+			return 1, nil
 		}),
 	)(http.NotFoundHandler())
 
@@ -253,7 +253,7 @@ func ExampleSettle() {
 	defer stop()
 
 	tokens := rratelimiter.New(rdb).Keyed("tokens:", rratelimiter.PerHour(1000))
-	estimate := func(*http.Request) int64 { return 600 }
+	estimate := func(*http.Request) (int64, error) { return 600, nil }
 	answers := []int64{100, 1200}
 	handler := httplimit.New(tokens, httplimit.WithSettle(), httplimit.WithCost(estimate))(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -45,7 +45,7 @@ func FuzzMiddleware(f *testing.F) {
 		handler := httplimit.New(limiter,
 			httplimit.WithKey(httplimit.ClientIP(trusted), httplimit.ClientIP(elements), httplimit.ClientIP(single),
 				httplimit.User(user), httplimit.Path(), httplimit.Header("X-User")),
-			httplimit.WithCost(func(r *http.Request) int64 { return 1 + int64(len(r.URL.Path)) }),
+			httplimit.WithCost(func(r *http.Request) (int64, error) { return 1 + int64(len(r.URL.Path)), nil }),
 			httplimit.WithLegacyHeaders(),
 			httplimit.WithErrorHandler(func(_ *http.Request, err error) { t.Error(err) }))(hello)
 		r := &http.Request{

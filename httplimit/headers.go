@@ -135,11 +135,10 @@ func (r *result) window() time.Duration {
 	return r.policy.span()
 }
 
-// blocks reports whether the same request, of cost n, would have to wait for this policy:
-// because it refused, or because what it granted to the refused request stays taken and
-// leaves too few.
-func (r *result) blocks(n int64) bool {
-	return r.refused() || r.decided() && !r.returned && r.Decision.Remaining < n
+// blocks reports whether the same request would have to wait for this policy: because it
+// refused, or because what it granted to the refused request stays taken and leaves too few.
+func (r *result) blocks() bool {
+	return r.refused() || r.decided() && !r.returned && r.Decision.Remaining < r.Permits
 }
 
 func (r *result) decided() bool { return r.State == ask.Granted || r.State == ask.Refused }

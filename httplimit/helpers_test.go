@@ -106,8 +106,8 @@ func TestMiddleware(t *testing.T) {
 		Text:  text,
 		User:  httplimit.Header("X-User"),
 
-		WithCost: func(n int64) httplimit.Option {
-			return httplimit.WithCost(func(*http.Request) int64 { return n })
+		WithCost: func(n int64, err error) httplimit.Option {
+			return httplimit.WithCost(func(*http.Request) (int64, error) { return n, err })
 		},
 		WithErrorHandler: func(hook func(error)) httplimit.Option {
 			return httplimit.WithErrorHandler(func(_ *http.Request, err error) { hook(err) })
@@ -200,6 +200,8 @@ func wrapTransport(t testing.TB, l limit.Limiter, opts ...httplimit.Option) midd
 			got.Verdict = map[bool]middlewaretest.Verdict{true: middlewaretest.Overdue, false: middlewaretest.Gone}[no.Timeout()]
 		case errors.Is(err, limit.ErrInvalidConfig):
 			got.Verdict = middlewaretest.Misconfigured
+		case strings.HasPrefix(no.Err.Error(), "httplimit: cost: "):
+			got.Verdict = middlewaretest.Rejected
 		case no.RetryAfter > 0 || errors.Is(err, limit.ErrPermitsExceedRate):
 			got.Verdict = middlewaretest.Refused
 		}
@@ -237,6 +239,7 @@ func badOptions(prefix string) map[string][]httplimit.Option {
 
 var verdicts = map[int]middlewaretest.Verdict{
 	http.StatusOK:                  middlewaretest.Passed,
+	http.StatusBadRequest:          middlewaretest.Rejected,
 	http.StatusTooManyRequests:     middlewaretest.Refused,
 	http.StatusServiceUnavailable:  middlewaretest.Unavailable,
 	http.StatusInternalServerError: middlewaretest.Misconfigured,

@@ -59,7 +59,7 @@ type middleware struct {
 	err      error // what is wrong with the options
 	policies []*policy
 	keys     []KeyFunc
-	cost     func(*http.Request) int64
+	cost     func(*http.Request) (int64, error)
 	skip     func(*http.Request) bool
 	onError  func(*http.Request, error)
 	refuse   func(http.ResponseWriter, *http.Request, Refusal)
@@ -75,11 +75,6 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		writeError(w, r, m.err)
 		return
 	}
-	n := m.costOf(r)
-	if n <= 0 {
-		m.pass(w, r, next, nil)
-		return
-	}
 	results, err := m.questions(r)
 	if err != nil {
 		m.onError(r, err)
@@ -87,30 +82,45 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			m.pass(w, r, next, nil)
 			return
 		}
-		// This ignores WithFailure, which is about limiters: a client that can make a key
+		// This ignores WithFailure, which is about limiters: a client that can make a
 		// function fail must not pass.
 		writeError(w, r, err)
 		return
 	}
-	m.decide(w, r, next, results, n)
+	if len(results) == 0 {
+		m.pass(w, r, next, nil)
+		return
+	}
+	m.decide(w, r, next, results)
 }
 
 // costOf returns how many permits a request takes. At 0 or less it passes.
-func (m *middleware) costOf(r *http.Request) int64 {
+func (m *middleware) costOf(r *http.Request) (int64, error) {
 	switch {
 	case m.skip != nil && m.skip(r):
-		return 0
+		return 0, nil
 	case m.cost != nil:
-		return m.cost(r)
+		n, err := m.cost(r)
+		if err != nil {
+			err = &costError{err}
+		}
+		return n, err
 	default:
-		return 1
+		return 1, nil
 	}
 }
 
-func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, results []result, n int64) {
+// costError is the error of a function of [WithCost].
+type costError struct{ err error }
+
+func (e *costError) Error() string { return "httplimit: cost: " + e.err.Error() }
+
+func (e *costError) Unwrap() error { return e.err }
+
+func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, results []result) {
 	ctx := r.Context()
-	v := m.askAll(ctx, results, n)
-	m.report(r, results, n, v)
+	v := m.askAll(ctx, results)
+	m.report(r, results, v)
 	if m.Shadow {
 		if v.refused || v.closed || v.gone {
 			results = nil // what some granted was given back
@@ -126,8 +136,8 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 	switch {
 	case v.refused:
-		m.writeHeaders(w.Header(), results, func(r *result) bool { return r.blocks(n) })
-		m.answerRefused(w, r, newRefusal(results, n))
+		m.writeHeaders(w.Header(), results, (*result).blocks)
+		m.answerRefused(w, r, newRefusal(results))
 	case v.closed:
 		writeError(w, r, v.failure)
 	default:
@@ -151,20 +161,20 @@ func (m *middleware) pass(w http.ResponseWriter, r *http.Request, next http.Hand
 }
 
 // askAll asks all policies, and gives back what some granted if the request does not pass.
-func (m *middleware) askAll(ctx context.Context, results []result, n int64) verdict {
-	m.ask(ctx, results, n)
+func (m *middleware) askAll(ctx context.Context, results []result) verdict {
+	m.ask(ctx, results)
 	v := judge(results)
 	v.gone = v.failure != nil && errors.Is(ctx.Err(), context.Canceled)
 	if v.refused || v.closed || v.gone {
-		v.kept = m.giveBack(ctx, results, n)
+		v.kept = m.giveBack(ctx, results)
 	}
 	return v
 }
 
 // report tells the observer the result of a request, and the error handler what failed.
-func (m *middleware) report(r *http.Request, results []result, n int64, v verdict) {
+func (m *middleware) report(r *http.Request, results []result, v verdict) {
 	for i := range results {
-		results[i].Report(r.Context(), "httplimit", n)
+		results[i].Report(r.Context(), "httplimit")
 	}
 	if failure := errors.Join(v.news, v.kept); failure != nil && !v.gone {
 		m.onError(r, failure)

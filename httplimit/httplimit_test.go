@@ -220,7 +220,7 @@ func TestEachLimiterGivesBack(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		gate := &fake{}
-		opts := []httplimit.Option{httplimit.WithCost(func(*http.Request) int64 { return 2 })}
+		opts := []httplimit.Option{httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil })}
 		for name, limiter := range middlewaretest.Limiters(t, rdb) {
 			opts = append(opts, policy(name, limiter))
 		}
@@ -300,7 +300,7 @@ func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		for name, limiter := range middlewaretest.Limiters(t, rdb) {
-			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) int64 { return 6 }))(refuseAll(t))
+			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) (int64, error) { return 6, nil }))(refuseAll(t))
 			w := serve(handler, newRequest(t))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
 			assert.Equal(t, `"default";q=5;w=10`, w.Header().Get("RateLimit-Policy"), name)
@@ -339,7 +339,7 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 			cost := int64(1)
 			opts := []httplimit.Option{
 				httplimit.WithPrefix(fmt.Sprintf("round%d:", round)), httplimit.WithHashTag(), httplimit.WithLegacyHeaders(),
-				httplimit.WithCost(func(*http.Request) int64 { return cost }),
+				httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil }),
 			}
 			for i := range random.IntN(4) {
 				name := fmt.Sprint("policy", i)

@@ -107,8 +107,13 @@ func (m *middleware) faultOfKeys() error {
 	return errors.Join(faults...)
 }
 
-// questions returns a result for each policy, with only the key and the policy to ask.
+// questions returns a result for each policy, with only what to ask. There is none if the request passes without
+// asking.
 func (m *middleware) questions(r *http.Request) ([]result, error) {
+	n, err := m.costOf(r)
+	if err != nil || n <= 0 {
+		return nil, err
+	}
 	shared, err := m.parts(r, m.keys)
 	if err != nil {
 		return nil, err
@@ -121,7 +126,7 @@ func (m *middleware) questions(r *http.Request) ([]result, error) {
 				return nil, err
 			}
 		}
-		results[i] = result{policy: p, Question: p.limit.Question(p.prefix + parts)}
+		results[i] = result{policy: p, Question: p.limit.Question(p.prefix+parts, n)}
 	}
 	return results, nil
 }

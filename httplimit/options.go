@@ -94,16 +94,20 @@ func WithHashTag() Option {
 // WithCost sets how many permits a request takes, by default 1. If it is 0 or less, the request
 // passes and no limiter is asked. Check values that come from the client, such as a
 // ContentLength of -1. A request that costs more than the limit is refused without Retry-After.
-func WithCost(cost func(*http.Request) int64) Option {
+//
+// With an error, for example because the body can't be read, the answer is 400, or 413 for an
+// [http.MaxBytesError], and no limiter is asked.
+func WithCost(cost func(*http.Request) (int64, error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that the handler corrects with
-// [Settle]. Each policy whose limiter is a [limit.Reserver], such as those of Client.Keyed,
-// reserves its permits. That takes a script call that it shares with no other request.
-// Other limiters decide as without the option.
+// [Settle]. Each policy whose limiter is a [limit.Reserver] reserves its permits, such as those of
+// package fixedwindow and of Client.Keyed; the latter takes a script call that it shares with no
+// other request. Other limiters decide as without the option, and [Check] names them.
 //
-// The handler gets a copy of the request with another context.
+// An estimate above the limit takes the whole limit, and Settle charges the rest. The handler
+// gets a copy of the request with another context.
 func WithSettle() Option {
 	return func(s *settings) error {
 		s.serverOnly = "WithSettle"

@@ -35,7 +35,7 @@ func TestSeveralPoliciesInOneAnswer(t *testing.T) {
 	second, hour := grants(), says(limit.Decision{Granted: true, Limit: 1000, Remaining: 998, ResetAfter: time.Hour}, nil)
 	w := serve(httplimit.New(windowed{Limiter: second, Span: time.Second}, httplimit.WithName("second"),
 		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: hour, Window: time.Hour}),
-		httplimit.WithCost(func(*http.Request) int64 { return 2 }))(hello), newRequest(t))
+		httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil }))(hello), newRequest(t))
 	assert.Equal(t, "hello", w.Body.String())
 	assert.Equal(t, `"second";q=10;w=1, "hour";q=1000;w=3600`, w.Header().Get("RateLimit-Policy"))
 	assert.Equal(t, `"second";r=9;t=60, "hour";r=998;t=3600`, w.Header().Get("RateLimit"))
@@ -97,7 +97,7 @@ func TestPolicies(t *testing.T) {
 		},
 	} {
 		var errs middlewaretest.Errors
-		opts := []httplimit.Option{hearing(&errs), httplimit.WithName("a"), httplimit.WithCost(func(*http.Request) int64 { return c.cost })}
+		opts := []httplimit.Option{hearing(&errs), httplimit.WithName("a"), httplimit.WithCost(func(*http.Request) (int64, error) { return c.cost, nil })}
 		opts = append(opts, c.opts...)
 		all := make([]*returner, len(c.policies))
 		limiters := make([]limit.Limiter, len(c.policies))

@@ -35,7 +35,7 @@ type PolicyDecision struct {
 	limit.Decision
 }
 
-func newRefusal(results []result, n int64) Refusal {
+func newRefusal(results []result) Refusal {
 	var refusal Refusal
 	hopeless := false
 	for i := range results {
@@ -44,7 +44,7 @@ func newRefusal(results []result, n int64) Refusal {
 			continue
 		}
 		refusal.Policies = append(refusal.Policies, PolicyDecision{res.policy.name, res.Decision})
-		if res.blocks(n) {
+		if res.blocks() {
 			refusal.RetryAfter = max(refusal.RetryAfter, res.wait())
 		}
 		if res.refused() {
@@ -90,6 +90,10 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 		misconfigured.write(w, r)
 		return
 	}
+	if cost, ok := errors.AsType[*costError](err); ok {
+		badCost(cost).write(w, r)
+		return
+	}
 	w.Header().Set("Retry-After", unavailableRetry)
 	undecided.write(w, r)
 }
@@ -117,6 +121,15 @@ var (
 		Detail: "The rate limit is not configured properly.",
 	}
 )
+
+// badCost is the answer to a request whose cost can't be found out, for example because its body can't be read.
+func badCost(err *costError) problem {
+	status := http.StatusBadRequest
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		status = http.StatusRequestEntityTooLarge
+	}
+	return problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: "The cost of the request is unknown."}
+}
 
 func (p problem) write(w http.ResponseWriter, r *http.Request) {
 	// Strings and a number: it does not fail.

@@ -131,10 +131,6 @@ func (t *transport) admit(r *http.Request) (key string, err error) {
 	if r.URL == nil {
 		return "", nil // base reports what is wrong with the request
 	}
-	n := t.costOf(r)
-	if n <= 0 {
-		return "", nil
-	}
 	results, err := t.questions(r)
 	if err != nil {
 		t.onError(r, err)
@@ -143,10 +139,13 @@ func (t *transport) admit(r *http.Request) (key string, err error) {
 		}
 		return "", &NotSentError{Err: err}
 	}
-	w := &wait{transport: t, ctx: r.Context(), n: n, results: results, start: time.Now()}
+	if len(results) == 0 {
+		return "", nil
+	}
+	w := &wait{transport: t, ctx: r.Context(), n: results[0].Permits, results: results, start: time.Now()}
 	err = w.obtain()
 	if w.asked {
-		t.report(r, w.results, n, w.verdict)
+		t.report(r, w.results, w.verdict)
 	}
 	if err != nil {
 		return "", err

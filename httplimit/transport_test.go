@@ -379,7 +379,7 @@ func TestTransportWaitsInOrder(t *testing.T) {
 		defer cancel()
 		_, err = send(ctx, t, transport, api)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		costly := httplimit.NewTransport(base, keyed, httplimit.WithCost(func(*http.Request) int64 { return 2 }))
+		costly := httplimit.NewTransport(base, keyed, httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil }))
 		_, err = send(t.Context(), t, costly, api)
 		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
 

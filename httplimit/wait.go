@@ -119,14 +119,14 @@ func (w *wait) ask() error {
 	if w.asked {
 		for i := range w.results {
 			r := &w.results[i]
-			*r = result{policy: r.policy, Question: r.policy.limit.Question(r.Key)}
+			*r = result{policy: r.policy, Question: r.policy.limit.Question(r.Key, w.n)}
 			r.Start = w.start
 		}
 	}
 	kept := w.verdict.kept
 	w.asked = true
 	if !w.waits {
-		w.verdict = w.askAll(w.ctx, w.results, w.n)
+		w.verdict = w.askAll(w.ctx, w.results)
 	} else if err := w.askAndWait(); err != nil {
 		w.verdict.kept = errors.Join(kept, w.verdict.kept)
 		return err
@@ -157,7 +157,7 @@ func (w *wait) askAndWait() error {
 	}
 	w.pause.asks(w)
 	defer w.pause.answered(w)
-	w.results[0].AskAndWait(asking, w.n, most)
+	w.results[0].AskAndWait(asking, most)
 	if errors.Is(context.Cause(ctx), errPaused) {
 		w.verdict = verdict{}
 		w.undo()
@@ -171,13 +171,13 @@ func (w *wait) askAndWait() error {
 
 // undo gives back the grants, since the request does not leave now.
 func (w *wait) undo() {
-	w.verdict.kept = errors.Join(w.verdict.kept, w.giveBack(w.ctx, w.results, w.n))
+	w.verdict.kept = errors.Join(w.verdict.kept, w.giveBack(w.ctx, w.results))
 }
 
 // refusal returns the key for which the request has to wait the longest, and how long: 0 if no
 // waiting helps.
 func (w *wait) refusal() (key string, d time.Duration) {
-	d = newRefusal(w.results, w.n).RetryAfter
+	d = newRefusal(w.results).RetryAfter
 	longest := time.Duration(-1)
 	for i := range w.results {
 		if r := &w.results[i]; r.refused() && r.wait() > longest {

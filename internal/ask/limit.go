@@ -101,7 +101,7 @@ func (l *Limit) Waits() bool {
 	return ok
 }
 
-// Question returns the question for the Limit about a key.
-func (l *Limit) Question(key string) Question {
-	return Question{Limit: l, Key: key, Start: time.Now()}
+// Question returns the question for the Limit about so many permits of a key.
+func (l *Limit) Question(key string, permits int64) Question {
+	return Question{Limit: l, Key: key, Permits: permits, Start: time.Now()}
 }

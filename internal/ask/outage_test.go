@@ -18,9 +18,9 @@ import (
 
 // decide asks one permit of a key, as middleware does.
 func decide(ctx context.Context, l *ask.Limit, key string, n int64) ask.Question {
-	q := l.Question(key)
-	q.Ask(ctx, n)
-	q.Report(ctx, "test", n)
+	q := l.Question(key, n)
+	q.Ask(ctx)
+	q.Report(ctx, "test")
 	return q
 }
 
@@ -294,15 +294,15 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 		l, err := o.Limit("test", w, nil, nil)
 		require.NoError(t, err)
 		require.True(t, l.Waits())
-		q := l.Question("k")
-		q.AskAndWait(t.Context(), 1, 2*time.Second)
+		q := l.Question("k", 1)
+		q.AskAndWait(t.Context(), 2*time.Second)
 		assert.Equal(t, ask.Refused, q.State, "by the fallback, all the time")
 		assert.Greater(t, refusing.asked.Load(), int64(2))
 
 		time.AfterFunc(time.Second, func() { w.up.Store(true) })
 		start := time.Now()
-		q = l.Question("k")
-		q.AskAndWait(t.Context(), 1, 0)
+		q = l.Question("k", 1)
+		q.AskAndWait(t.Context(), 0)
 		require.Equal(t, ask.Open, q.State, "it has permits, and no figures")
 		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
 		require.NoError(t, q.GiveBack(t.Context()))

@@ -14,6 +14,7 @@ import (
 type Question struct {
 	Limit    *Limit
 	Key      string
+	Permits  int64
 	State    State
 	Decision limit.Decision              // if granted or refused; only the Limit if too costly
 	GiveBack func(context.Context) error // nil if nothing can be given back
@@ -44,13 +45,13 @@ type settle func(ctx context.Context, actual int64) error
 
 // FromMemory settles the question if the limiter knows the answer without asking Redis, and reports
 // whether it does.
-func (q *Question) FromMemory(ctx context.Context, n int64) bool {
+func (q *Question) FromMemory(ctx context.Context) bool {
 	l := q.Limit
 	if l.settled || outage.KeyedOf(l.limiter) == nil {
 		return false
 	}
 	key := escaped(l.limiter, q.Key)
-	a, known := l.policy.AtHand(ctx, l.keyed.Asker(key), q.take(n))
+	a, known := l.policy.AtHand(ctx, l.keyed.Asker(key), q.take())
 	if known {
 		q.record(a, nil)
 		q.GiveBack = a.Undo
@@ -59,36 +60,55 @@ func (q *Question) FromMemory(ctx context.Context, n int64) bool {
 }
 
 // take is the question as limiters get it.
-func (q *Question) take(n int64) outage.Question {
-	return outage.Question{Call: "TakeReturnable", Key: q.Key, Permits: n, Figures: true, Undo: true, Within: q.Limit.timeout}
+func (q *Question) take() outage.Question {
+	return outage.Question{Call: "TakeReturnable", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.timeout}
 }
 
-// Ask asks for n permits.
-func (q *Question) Ask(ctx context.Context, n int64) {
+// Ask asks for the permits.
+func (q *Question) Ask(ctx context.Context) {
 	if !q.Limit.settled {
-		q.ask(ctx, q.take(n))
+		q.ask(ctx, q.take())
 		return
 	}
 	cannot := errNoReserver
 	if q.Limit.reserves() {
-		reserve := q.take(n)
-		reserve.Call, reserve.Undo, reserve.Settled = "Reserve", false, true
-		q.ask(ctx, reserve)
+		q.reserve(ctx)
 		if cannot = q.Failure; q.State != Closed || !errors.Is(cannot, limit.ErrUnsupported) {
 			return
 		}
 	}
 	// It is limited nevertheless.
-	q.ask(ctx, q.take(n))
+	q.ask(ctx, q.take())
 	if q.by == limit.FromLimiter && (q.State == Granted || q.State == Open) {
 		q.settle = func(context.Context, int64) error { return cannot }
 	}
 }
 
-// AskAndWait asks for n permits, and waits for them until ctx ends, for that long at most if the
+// maxReserves is how often a limiter is asked for an estimate that is above its limit, which may change meanwhile.
+const maxReserves = 3
+
+// reserve asks for permits that are settled later. If the estimate is above the limit, it asks for the whole
+// limit: such a request would never pass, though it may cost less, or can be charged the rest.
+func (q *Question) reserve(ctx context.Context) {
+	for tries := 1; ; tries++ {
+		reserve := q.take()
+		reserve.Call, reserve.Undo, reserve.Settled = "Reserve", false, true
+		q.ask(ctx, reserve)
+		most := q.Decision.Limit
+		if q.State == TooCostly && most == 0 {
+			most = math.MaxInt32 // that limiters can count, so that the answer says what the limit is
+		}
+		if q.State != TooCostly && q.State != Refused || most <= 0 || most >= q.Permits || tries == maxReserves {
+			return
+		}
+		q.Permits = most
+	}
+}
+
+// AskAndWait asks for the permits, and waits for them until ctx ends, for that long at most if the
 // timeout is not 0. The limiter [Limit.Waits].
-func (q *Question) AskAndWait(ctx context.Context, n int64, timeout time.Duration) {
-	asked := q.take(n)
+func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
+	asked := q.take()
 	asked.Call, asked.Figures, asked.Waits, asked.Timeout = "Acquire", false, true, timeout
 	q.ask(ctx, asked)
 }
@@ -165,7 +185,7 @@ func tooCostly(err error) bool {
 func Never(d limit.Decision) bool { return d.Limit <= 0 || d.RetryAfter == math.MaxInt64 }
 
 // Report reports the outcome of the question to the observer, for the middleware of that name.
-func (q *Question) Report(ctx context.Context, middleware string, n int64) {
+func (q *Question) Report(ctx context.Context, middleware string) {
 	if !q.Limit.observer.Watches() {
 		return
 	}
@@ -174,6 +194,6 @@ func (q *Question) Report(ctx context.Context, middleware string, n int64) {
 		err = q.Failure
 	}
 	q.Limit.observer.Decided(ctx, limit.Decided{
-		Limiter: q.Limit.Name, Call: middleware, Permits: n, Source: q.by, Shadow: q.Limit.shadow, Start: q.Start,
+		Limiter: q.Limit.Name, Call: middleware, Permits: q.Permits, Source: q.by, Shadow: q.Limit.shadow, Start: q.Start,
 	}, q.State == Granted || q.State == Open, err)
 }

@@ -41,7 +41,7 @@ type Kind[O, K any] struct {
 	Text func(part string, err error) K // a key function that always says so
 	User K                              // a key function that says whose request it is
 
-	WithCost         func(n int64) O
+	WithCost         func(n int64, err error) O
 	WithErrorHandler func(hook func(error)) O
 	WithFailure      func(limit.Failure) O
 	WithFallback     func(limit.Limiter) O
@@ -80,8 +80,9 @@ const (
 	Refused       Verdict = "refused"
 	Unavailable   Verdict = "unavailable"
 	Misconfigured Verdict = "misconfigured"
-	Overdue       Verdict = "overdue" // its deadline has passed
-	Gone          Verdict = "gone"    // the caller didn't wait for the answer
+	Rejected      Verdict = "rejected" // its cost can't be found out
+	Overdue       Verdict = "overdue"  // its deadline has passed
+	Gone          Verdict = "gone"     // the caller didn't wait for the answer
 )
 
 // Run tests a kind of middleware. It replaces slog's default logger for a moment, so
@@ -92,6 +93,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"Answers":         k.testAnswers,
 		"Cost":            k.testCost,
+		"CostFails":       k.testCostFails,
 		"Failures":        k.testFailures,
 		"Timeout":         k.testTimeout,
 		"CallerGone":      k.testCallerGone,
@@ -112,6 +114,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"Outages":         k.testOutages,
 		"Settle":          k.testSettle,
 		"SettleLate":      k.testSettleLate,
+		"SettleAbove":     k.testSettleAboveTheLimit,
 		"SettleInRedis":   k.testSettleInRedis,
 		"SettleIsChecked": k.testSettleIsChecked,
 	} {

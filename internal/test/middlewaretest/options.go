@@ -78,9 +78,9 @@ func (k Kind[O, K]) testCost(t *testing.T) {
 		cost int64 // 0: the limiter is not asked
 	}{
 		"by default":   {nil, 1},
-		"seven":        {[]O{k.WithCost(7)}, 7},
-		"free":         {[]O{k.WithCost(0)}, 0},
-		"less than 0":  {[]O{k.WithCost(-1)}, 0},
+		"seven":        {[]O{k.WithCost(7, nil)}, 7},
+		"free":         {[]O{k.WithCost(0, nil)}, 0},
+		"less than 0":  {[]O{k.WithCost(-1, nil)}, 0},
 		"skipped":      {[]O{k.WithSkip(true)}, 0},
 		"none skipped": {[]O{k.WithSkip(false)}, 1},
 	} {
@@ -94,6 +94,18 @@ func (k Kind[O, K]) testCost(t *testing.T) {
 		assert.Equal(t, []Call{{k.Prefix + k.Parts, c.cost}}, limiter.Asked(), name)
 		assert.Equal(t, k.figures(10, 9), got.Figures, name)
 	}
+}
+
+// A request of which the cost can't be found out is the caller's mistake, whatever answers for a limiter.
+func (k Kind[O, K]) testCostFails(t *testing.T) {
+	limiter := Grants()
+	for err, want := range map[error]Verdict{errDown: Rejected, limit.ErrInvalidConfig: Misconfigured} {
+		opts := []O{k.WithCost(7, err), k.WithFailure(limit.FailOpen()), k.WithFallback(Grants())}
+		assert.NotContains(t, k.rig(t, limiter, opts...).ask(want, err).Text, "secret")
+		assert.Nil(t, k.rig(t, limiter, append(opts, k.WithShadow())...).ask(Passed, err).Figures)
+		k.rig(t, limiter, k.WithCost(7, err), k.WithSkip(true)).ask(Passed)
+	}
+	assert.Empty(t, limiter.Asked())
 }
 
 func (k Kind[O, K]) testBadOptions(t *testing.T) {

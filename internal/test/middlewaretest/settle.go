@@ -84,7 +84,7 @@ func (k Kind[O, K]) testSettle(t *testing.T) {
 		"can't now":    {&Reserver{Fake: Grants(), Cannot: limit.ErrUnsupported}, option, limit.ErrUnsupported, nil},
 		"fails":        {&Reserver{Fake: Grants(), Fails: limit.ErrUnavailable}, option, limit.ErrUnavailable, nil},
 		"skipped":      {reserver(), append(option, k.WithSkip(true)), nil, nil},
-		"free":         {reserver(), append(option, k.WithCost(0)), nil, nil},
+		"free":         {reserver(), append(option, k.WithCost(0, nil)), nil, nil},
 		"shadow":       {reserver(), append(option, k.WithShadow()), nil, []int64{3}},
 		"in shadow":    {&Reserver{Fake: refuses}, append(option, k.WithShadow()), nil, nil},
 		"key failed":   {reserver(), append(option, k.WithShadow(), k.WithKey(k.Text("", errDown))), nil, nil},
@@ -138,6 +138,51 @@ func (k Kind[O, K]) testSettleIsChecked(t *testing.T) {
 	require.NoError(t, k.Check(&Reserver{Fake: Grants()}, settled, k.WithFallback(Grants())))
 }
 
+// An estimate above the limit takes the whole limit, whatever that is at the moment, and is settled like others.
+func (k Kind[O, K]) testSettleAboveTheLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		cost  int64
+		limit []int64 // what the limiter says it is, each time it is asked
+		err   error   // what it says then; nil: it refuses
+		asked []int64
+		want  Verdict
+	}{
+		"exceeds":          {25, []int64{10}, limit.ErrPermitsExceedRate, []int64{25, 10}, Passed},
+		"refused":          {25, []int64{10}, nil, []int64{25, 10}, Passed},
+		"it shrinks":       {25, []int64{10, 4}, limit.ErrPermitsExceedRate, []int64{25, 10, 4}, Passed},
+		"it keeps on":      {25, []int64{10, 9, 8, 7}, limit.ErrPermitsExceedRate, []int64{25, 10, 9}, Refused},
+		"too many for all": {1 << 40, []int64{0, 10}, limit.ErrInvalidPermits, []int64{1 << 40, 1<<31 - 1, 10}, Passed},
+		"unknown":          {25, []int64{0, 0}, limit.ErrPermitsExceedRate, []int64{25}, Refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits := c.limit
+			reserver := &Reserver{Fake: &Fake{Answer: func(_ context.Context, n int64) (limit.Decision, error) {
+				if len(limits) == 0 {
+					return limit.Decision{Granted: true, Limit: n}, nil
+				}
+				most := limits[0]
+				limits = limits[1:]
+				return limit.Decision{Limit: most, RetryAfter: time.Hour}, c.err
+			}}}
+			r := k.rig(t, reserver, k.WithSettle(), k.WithCost(c.cost, nil))
+			if c.want == Passed {
+				require.NoError(t, k.settling(t, r, 30)[0])
+				assert.Equal(t, []int64{30}, reserver.Settled)
+			} else {
+				r.ask(c.want)
+			}
+			var asked []int64
+			for _, call := range reserver.Asked() {
+				asked = append(asked, call.N)
+			}
+			assert.Equal(t, c.asked, asked)
+			assert.Equal(t, c.asked[len(c.asked)-1], r.told.Decisions()[0].Permits, "what was reserved is reported")
+		})
+	}
+	k.rig(t, Says(limit.Decision{Limit: 5}, limit.ErrPermitsExceedRate), k.WithSettle(), k.WithCost(6, nil)).ask(Refused)
+	k.rig(t, &Reserver{Fake: Says(limit.Decision{Limit: 5}, limit.ErrPermitsExceedRate)}, k.WithCost(6, nil)).ask(Refused)
+}
+
 // A limiter in Redis is charged what requests have cost, and otherwise answers like Take.
 func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
 	for name, limiter := range map[string]func(*testing.T, *redis.Client) limit.Limiter{
@@ -159,12 +204,11 @@ func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
 
 func (k Kind[O, K]) settleInRedis(t *testing.T, limiter limit.Limiter) {
 	t.Helper()
-	plain := k.rig(t, limiter, k.WithPrefix("plain:"), k.WithCost(4))
-	settled := k.rig(t, limiter, k.WithPrefix("settled:"), k.WithCost(4), k.WithSettle())
+	plain := k.rig(t, limiter, k.WithPrefix("plain:"), k.WithCost(4, nil))
+	settled := k.rig(t, limiter, k.WithPrefix("settled:"), k.WithCost(4, nil), k.WithSettle())
 	for _, want := range []Verdict{Passed, Passed, Refused} {
 		assert.Equal(t, plain.ask(want), settled.ask(want), "without Settle")
 	}
-	k.rig(t, limiter, k.WithCost(11), k.WithSettle()).ask(Refused)
 	time.Sleep(10 * time.Second)
 	for range 5 {
 		assert.Equal(t, []error{nil}, k.settling(t, settled, 1))
@@ -175,4 +219,11 @@ func (k Kind[O, K]) settleInRedis(t *testing.T, limiter limit.Limiter) {
 	assert.Equal(t, 10*time.Second, settled.ask(Refused).RetryAfter.Round(time.Second))
 	time.Sleep(10*time.Second + k.Exact)
 	settled.ask(Passed)
+
+	large := k.rig(t, limiter, k.WithPrefix("large:"), k.WithCost(1<<40, nil), k.WithSettle())
+	for _, used := range []int64{3, 10, 12} {
+		assert.Equal(t, []error{nil}, k.settling(t, large, used))
+		large.ask(Refused)
+		time.Sleep(10*time.Second + k.Exact)
+	}
 }

@@ -1,0 +1,50 @@
+package httplimit_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+)
+
+// A cost that is read from the body fails as the body does.
+func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		body io.Reader
+		want int
+	}{
+		"whole":     {strings.NewReader("1234567"), http.StatusOK},
+		"too large": {strings.NewReader("123456789"), http.StatusRequestEntityTooLarge},
+		"broken":    {io.MultiReader(strings.NewReader("123"), broken{}), http.StatusBadRequest},
+	} {
+		var errs middlewaretest.Errors
+		limiter := middlewaretest.Grants()
+		handler := httplimit.New(limiter, hearing(&errs), httplimit.WithCost(func(r *http.Request) (int64, error) {
+			body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, 8))
+			return int64(len(body)), err
+		}))(hello)
+		r := newRequest(t)
+		r.Body = io.NopCloser(c.body)
+		w := serve(handler, r)
+		assert.Equal(t, c.want, w.Code, name)
+		if c.want == http.StatusOK {
+			errs.Check(t)
+			assert.EqualValues(t, 7, limiter.Asked()[0].N)
+			continue
+		}
+		assert.Empty(t, w.Header().Get("Retry-After"), name)
+		assert.Len(t, errs.Take(), 1, name)
+		assert.Empty(t, limiter.Asked(), name)
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
