@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -53,7 +52,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		id:      uuid.NewString(),
 		rules:   redisson.NewestRules,
 		mapper:  func(name string) string { return name },
-		options: limit.Options{CallTimeout: defaults.Timeout(script.DefaultTimeout)},
+		options: limit.Options{CallTimeout: script.DefaultTimeout},
 	}
 	c.err = script.CheckClient(rdb)
 	for _, opt := range opts {

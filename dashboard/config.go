@@ -16,7 +16,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -162,7 +161,7 @@ const (
 
 // bounded returns ctx with the timeout.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, defaults.Timeout(timeout))
+	return context.WithTimeout(ctx, timeout)
 }
 
 func (c *Config) withDefaults() {

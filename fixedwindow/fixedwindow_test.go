@@ -20,7 +20,7 @@ func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
+			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window}, redistest.Patient)
 		},
 		Keys:     func(key string) []string { return []string{key} },
 		Type:     "string",
@@ -97,7 +97,7 @@ func (w *window) counter(now time.Duration) int64 {
 // articles' fixed window and one with their counter.
 func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	w := &window{limit: 1 + h.Draw.Int64N(12), length: h.Span(10)}
-	l := fixedwindow.New(h.Redis, fixedwindow.Config{Limit: w.limit, Window: w.length})
+	l := fixedwindow.New(h.Redis, fixedwindow.Config{Limit: w.limit, Window: w.length}, redistest.Patient)
 	seconds := int64(w.length / time.Second)
 	fixed := articles.FixedWindow{Redis: h.Redis, Key: h.Key, Limit: w.limit, Seconds: seconds}
 	counter := articles.Counter{Redis: h.Redis, Key: h.Key, Limit: w.limit, Seconds: seconds}

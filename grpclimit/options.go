@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -33,7 +32,7 @@ const DefaultTimeout = time.Second
 
 func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	g := &gate{client: client}
-	g.name, g.Prefix, g.Timeout, g.onError = "default", "grpc:", defaults.Timeout(DefaultTimeout), logError
+	g.name, g.Prefix, g.Timeout, g.onError = "default", "grpc:", DefaultTimeout, logError
 	g.keys = []KeyFunc{Method(), Peer()}
 	if client {
 		g.keys = []KeyFunc{Method(), Target()}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -36,7 +35,7 @@ func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middlewar
 	if client {
 		s.Prefix, s.keys = "upstream:", []KeyFunc{Host()}
 	}
-	s.Timeout, s.maxPause, s.maxWait = defaults.Timeout(DefaultTimeout), DefaultPause, -1
+	s.Timeout, s.maxPause, s.maxWait = DefaultTimeout, DefaultPause, -1
 	s.onError = logError
 	faults := ask.Apply(&s, opts)
 	switch {

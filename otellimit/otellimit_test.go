@@ -317,7 +317,7 @@ func TestARealClient(t *testing.T) {
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = rdb.Close() })
-	client := rratelimiter.New(rdb, rratelimiter.WithObserver(c.observer()))
+	client := rratelimiter.New(rdb, rratelimiter.WithObserver(c.observer()), rratelimiter.WithCallTimeout(time.Minute))
 	limiter := client.RateLimiter("api", rratelimiter.WithDefault(rratelimiter.PerHour(2)))
 	for range 5 {
 		_, err := limiter.TryAcquire(t.Context(), 1, 0)

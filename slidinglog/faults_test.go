@@ -24,7 +24,7 @@ import (
 // scripts do wrong.
 
 func threeAMinute(rdb redis.UniversalClient) *slidinglog.Limiter {
-	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
+	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute}, redistest.Patient)
 }
 
 // A log that one variant of the script writes stays for ever.
@@ -353,7 +353,7 @@ func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window})
+			return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window}, redistest.Patient)
 		},
 		Keys:     func(key string) []string { return []string{key} },
 		Type:     "zset",
@@ -422,7 +422,7 @@ func play(withHash bool) func(*testing.T, limittest.History) func() string {
 			hash = redistest.Name(t)
 		}
 		m := &log{threshold: usual, length: h.Span(10)}
-		l := slidinglog.New(h.Redis, slidinglog.Config{Limit: usual, Window: m.length, Thresholds: hash})
+		l := slidinglog.New(h.Redis, slidinglog.Config{Limit: usual, Window: m.length, Thresholds: hash}, redistest.Patient)
 		article := articles.SlidingLog{
 			Redis: h.Redis, Key: h.Key, Threshold: usual, Seconds: int64(m.length / time.Second), Thresholds: hash, Now: h.Now,
 		}

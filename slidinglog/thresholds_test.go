@@ -34,7 +34,7 @@ func thresholds(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient,
 				if kind == "together" {
 					hash = limittest.Key(t)
 				}
-				test(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}), hash)
+				test(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}, redistest.Patient), hash)
 			})
 		}
 	})

@@ -27,7 +27,7 @@ func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
-			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: permits, Refill: permits, Interval: window})
+			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: permits, Refill: permits, Interval: window}, redistest.Patient)
 		},
 		Keys:     keysOf,
 		Type:     "string",
@@ -123,7 +123,7 @@ func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	b := &bucket{refill: 1 + h.Draw.Int64N(4), interval: h.Span(4)}
 	b.capacity = b.refill * (1 + h.Draw.Int64N(5))
 	b.tokens = b.capacity
-	l := tokenbucket.New(h.Redis, tokenbucket.Config{Capacity: b.capacity, Refill: b.refill, Interval: b.interval})
+	l := tokenbucket.New(h.Redis, tokenbucket.Config{Capacity: b.capacity, Refill: b.refill, Interval: b.interval}, redistest.Patient)
 	article := articles.TokenBucket{
 		Redis: h.Redis, Key: h.Key, Capacity: b.capacity, Refill: b.refill, Seconds: int64(b.interval / time.Second), Now: h.Now,
 	}

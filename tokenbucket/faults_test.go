@@ -22,7 +22,7 @@ import (
 
 // threeInTenSeconds is a bucket of 10 tokens, no multiple of its refill.
 func threeInTenSeconds(rdb redis.UniversalClient) *tokenbucket.Limiter {
-	return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second})
+	return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second}, redistest.Patient)
 }
 
 // requireTTLs checks that both keys expire together, and not before the bucket is full.
@@ -311,7 +311,7 @@ func TestLongestTimeToFill(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const year = 365 * 24 * time.Hour
-		l, key := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: year}), limittest.Key(t)
+		l, key := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: year}, redistest.Patient), limittest.Key(t)
 		d := limittest.Take(t, l, key, 290)
 		assert.True(t, d.Granted)
 		assert.Equal(t, 290*year, d.ResetAfter.Round(time.Minute))
@@ -425,7 +425,7 @@ func TestDebtWithoutEnd(t *testing.T) {
 		key, ctx := limittest.Key(t), t.Context()
 		require.NoError(t, rdb.Set(ctx, key, -int64(tokenbucket.MaxTokens), time.Hour).Err())
 		require.NoError(t, rdb.Set(ctx, key+"_time", time.Now().Unix(), time.Hour).Err())
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: 24 * time.Hour})
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: 24 * time.Hour}, redistest.Patient)
 		for range 2 {
 			d := limittest.Take(t, l, key, 1)
 			assert.False(t, d.Granted)

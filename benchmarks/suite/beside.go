@@ -13,7 +13,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/histogram"
 )
 
@@ -56,7 +55,7 @@ func (r *run) besideAll(ctx context.Context, round int, rdb *redis.Client, clien
 	ours := func(timeout time.Duration) load.Take {
 		return func(ctx context.Context, i int) (bool, error) { return limiters[i].TryAcquire(ctx, 1, timeout) }
 	}
-	mayWait := ours(defaults.Timeout(time.Second))
+	mayWait := ours(time.Minute)
 	ways := []besideWay{
 		{peer.EVALSHA, report.OneLimiter, bare},
 		{peer.Ours, report.OneLimiter, ours(0)},

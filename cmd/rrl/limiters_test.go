@@ -138,7 +138,7 @@ update-rate api:[0-9]* 50/1h --yes --json \
 func TestUpdateRate_KeepAliveFollowsInterval(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	client := rratelimiter.New(s.rdb)
+	client := rratelimiter.New(s.rdb, limitertest.Patient())
 	keyed := client.Keyed("user:", rratelimiter.PerMinute(10))
 	for _, key := range []string{"ann", "bob", "cid"} {
 		d, err := keyed.Take(t.Context(), key, 1)

@@ -15,12 +15,9 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/examples/adapters"
 	"github.com/rratelimiter/rratelimiter/httplimit"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
-
-func init() { defaults.Timeout = func(time.Duration) time.Duration { return time.Minute } }
 
 // startRedis starts a Redis inside this process. Its clock stands still, so that
 // the examples print the same figures each time.

@@ -31,7 +31,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -151,7 +150,7 @@ func New(cfg Config) http.Handler {
 	slices.Sort(cfg.RateLimiters)
 	slices.Sort(cfg.Prefixes)
 	cfg.SlidingLogs = maps.Clone(cfg.SlidingLogs)
-	cfg.Timeout = cmp.Or(cfg.Timeout, defaults.Timeout(defaultTimeout))
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.Challenge = cmp.Or(cfg.Challenge, "Bearer")
 	return &handler{cfg: cfg, err: cfg.validate(), changing: make(chan struct{}, 1)}
 }

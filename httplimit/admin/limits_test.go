@@ -29,7 +29,7 @@ func TestPutRateCountsFromTheNextRequestOn(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := t.Context(), redistest.Name(t)
 		r := newRig(t, rdb, func(cfg *admin.Config) { cfg.RateLimiters = []string{name} })
-		l := rratelimiter.New(rdb).RateLimiter(name) // as in another process
+		l := rratelimiter.New(rdb, limitertest.Patient()).RateLimiter(name) // as in another process
 		t.Cleanup(func() { _, _ = l.Delete(context.Background()) })
 		require.NoError(t, l.SetRate(ctx, rratelimiter.PerMinute(1)))
 		granted, err := l.TryAcquire(ctx, 2, 0)
@@ -109,7 +109,7 @@ func TestKeepStateWithOldRedissonsIsAConflict(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	r := newRig(t, rdb, func(cfg *admin.Config) {
-		cfg.Client = rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("3.12.0"))
+		cfg.Client = rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithRedissonVersion("3.12.0"))
 	})
 	r.ask("PUT /rate?name=orders", `{"rate":6,"interval":"1s","keepState":true}`, http.StatusConflict, "")
 	assert.Equal(t, "limit not changed", r.log.one(t)["msg"])
@@ -147,7 +147,7 @@ func TestOnlyRegisteredLimitersAreTouched(t *testing.T) {
 func TestAMappedNameOfAnothersKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	client := rratelimiter.New(rdb, rratelimiter.WithNameMapper(func(name string) string { return "{app}:" + name }))
+	client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithNameMapper(func(name string) string { return "{app}:" + name }))
 	r := newRig(t, rdb, func(cfg *admin.Config) { cfg.Client = client })
 	for name, status := range map[string]int{"ann:value": 400, "ann:permits:x": 400, "ann": 200, "value": 200} {
 		r.ask("PUT /rate?name=keyed:"+name, rateBody(6, "1s"), status, "")

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -22,7 +21,7 @@ import (
 )
 
 func newTestEngine(rdb script.Redis) *Engine {
-	return New(rdb, defaults.Timeout(script.DefaultTimeout), redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), nil)
+	return New(rdb, redistest.Patience(script.DefaultTimeout), redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), nil)
 }
 
 func testLimiter(name, fallback string) *Limiter {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -84,7 +83,7 @@ func TestManyNamesAreRead(t *testing.T) {
 	last := clients.Client{Name: "last", ID: "last"}
 	require.NoError(t, rdb.ZAdd(t.Context(), clients.Key, redis.Z{Score: float64(at.Add(time.Hour).UnixMilli()), Member: entry(t, last)},
 		redis.Z{Score: 1, Member: entry(t, clients.Client{Name: "past", ID: "past"})}).Err())
-	e := engine.New(rdb, defaults.Timeout(script.DefaultTimeout), redisson.NewestRules, redisson.NewIdentities(codec.LayoutD2), nil)
+	e := engine.New(rdb, redistest.Patience(script.DefaultTimeout), redisson.NewestRules, redisson.NewIdentities(codec.LayoutD2), nil)
 	n, err := known(t.Context(), e)
 	require.NoError(t, err)
 	assert.Equal(t, "last", n.OfID("last"))

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -291,7 +290,7 @@ func ParseVerdict(reply any) (v Verdict, extra int64, err error) {
 // the client or the options.
 func Open(rdb script.Redis, opts []limit.Option) (*Lanes, limit.Options, error) {
 	err := script.CheckClient(rdb)
-	o := limit.Options{CallTimeout: defaults.Timeout(script.DefaultTimeout)}
+	o := limit.Options{CallTimeout: script.DefaultTimeout}
 	for _, opt := range opts {
 		if opt != nil {
 			err = errors.Join(err, opt(&o))

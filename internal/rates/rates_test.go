@@ -47,7 +47,7 @@ func TestCallsThatRedisDoesNotDecide(t *testing.T) {
 func TestPlan_ChecksRatesAsTheChangeDoes(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	client := rratelimiter.New(rdb)
+	client := rratelimiter.New(rdb, rratelimiter.WithCallTimeout(time.Minute))
 	var names []string
 	for name, cfg := range map[string]rratelimiter.Config{
 		"alive while full":  {Rate: 10, Interval: time.Minute, KeepAlive: time.Minute},

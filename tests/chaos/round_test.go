@@ -117,7 +117,7 @@ func (p *plan) run(t *testing.T, a arena) *round {
 
 // setUp gives a rate to the limiters whose handles bring none.
 func (r *round) setUp() {
-	client := rratelimiter.New(r.admin)
+	client := rratelimiter.New(r.admin, rratelimiter.WithCallTimeout(time.Minute))
 	for _, l := range r.limiters {
 		if (l.kind == overall || l.kind == perClient) && !l.byDefault {
 			_, err := client.RateLimiter(l.name).TrySetRate(r.t.Context(), l.config)

@@ -491,7 +491,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for round := range 10 {
-			client := rratelimiter.New(rdb)
+			client := rratelimiter.New(rdb, limitertest.Patient())
 			l := byDefault(client, redistest.Name(t), limitertest.Every(100, time.Hour))
 			var held atomic.Int64
 			var callers sync.WaitGroup

@@ -28,7 +28,7 @@ func TestKeyed(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
-			return braced{rratelimiter.New(rdb).Keyed("{", limitertest.Every(permits, window))}
+			return braced{rratelimiter.New(rdb, limitertest.Patient()).Keyed("{", limitertest.Every(permits, window))}
 		},
 		Keys:   func(string) []string { return nil },
 		Once:   true,
@@ -241,7 +241,7 @@ func TestKeyedKeysAreApart(t *testing.T) {
 		slices.Sort(chosen)
 		chosen = slices.Compact(chosen)
 		cfg := rratelimiter.Config{Type: rapid.SampledFrom([]rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient}).Draw(rt, "type"), Rate: 1, Interval: time.Hour}
-		client := rratelimiter.New(rdb, rratelimiter.WithNameMapper(mapper), rratelimiter.WithClientID(text.Draw(rt, "id")))
+		client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithNameMapper(mapper), rratelimiter.WithClientID(text.Draw(rt, "id")))
 		l := client.Keyed(prefix, cfg)
 		for _, want := range []bool{true, false} {
 			for _, key := range chosen {

@@ -283,7 +283,7 @@ func tryState(p *place, name string) {
 			p.fill(key, usual)
 		}
 	}
-	opts := []rratelimiter.Option{rratelimiter.WithClientID(id)}
+	opts := []rratelimiter.Option{limitertest.Patient(), rratelimiter.WithClientID(id)}
 	if version := fuzztest.One(p.d, "", "", "3.27.2", "3.20.1", "3.16.8", "3.15.5", "3.12.3"); version != "" {
 		opts = append(opts, rratelimiter.WithRedissonVersion(version))
 	}
@@ -483,7 +483,7 @@ func tryFixedWindow(p *place, key string) {
 	if p.d.N(2) == 1 {
 		cfg = fixedwindow.Config{Limit: most, Calendar: fixedwindow.Daily(time.UTC)}
 	}
-	p.takeAll(fixedwindow.New(p.rdb, cfg), key, most)
+	p.takeAll(fixedwindow.New(p.rdb, cfg, redistest.Patient), key, most)
 }
 
 func trySlidingLog(p *place, key string) {
@@ -501,7 +501,7 @@ func trySlidingLog(p *place, key string) {
 			p.fill(hash, "hash")
 		}
 	}
-	l := slidinglog.New(p.rdb, cfg)
+	l := slidinglog.New(p.rdb, cfg, redistest.Patient)
 	most := cfg.Limit
 	if threshold, err := l.Threshold(p.ctx, key); err == nil && cfg.Thresholds != "" {
 		most = threshold
@@ -522,5 +522,5 @@ func tryTokenBucket(p *place, key string) {
 	case 1:
 		p.do("SET", time1, p.now.Unix()-int64(p.d.N(256))*3600)
 	}
-	p.takeAll(tokenbucket.New(p.rdb, cfg), key, cfg.Capacity+cfg.Borrow)
+	p.takeAll(tokenbucket.New(p.rdb, cfg, redistest.Patient), key, cfg.Capacity+cfg.Borrow)
 }

@@ -333,7 +333,7 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 	for i, cfg := range p.limiters {
 		names[i] = fmt.Sprintf("{%s}:%d", base, i)
 		if cfg.Rate > 0 {
-			limitertest.MustTrySetRate(t, rratelimiter.New(rig.rest).RateLimiter(names[i]), cfg)
+			limitertest.MustTrySetRate(t, rratelimiter.New(rig.rest, limitertest.Patient()).RateLimiter(names[i]), cfg)
 		}
 	}
 	var clients [linearClients]*rratelimiter.Client

@@ -40,9 +40,9 @@ func limiters(client *rratelimiter.Client, rdb *redis.Client, name string, rate 
 	return map[string]limit.Limiter{
 		"keyed":        client.Keyed(name+":keyed:", rratelimiter.Config{Rate: rate, Interval: interval, KeepAlive: 6 * interval}),
 		"leased":       client.Keyed(name+":leased:", rratelimiter.Config{Rate: 100 * rate, Interval: interval}, ahead...),
-		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}),
-		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}),
-		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}),
+		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}, redistest.Patient),
+		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}, redistest.Patient),
+		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}, redistest.Patient),
 	}
 }
 
@@ -96,7 +96,7 @@ func TestSoak(t *testing.T) { //nolint:paralleltest // it measures the heap
 // answer in time.
 func soak(t *testing.T, rdb *redis.Client, length, pause time.Duration, busy bool) {
 	t.Helper()
-	client := rratelimiter.New(rdb)
+	client := rratelimiter.New(rdb, limitertest.Patient())
 	all := limiters(client, rdb, "soak", 3, 10*time.Second)
 	kinds := slices.Sorted(maps.Keys(all))
 	ctx, end := context.WithCancel(t.Context())
@@ -142,7 +142,7 @@ func soak(t *testing.T, rdb *redis.Client, length, pause time.Duration, busy boo
 func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it measures the heap
 	redistest.SkipShort(t, "many keys")
 	rdb := connected(t)
-	client := rratelimiter.New(rdb)
+	client := rratelimiter.New(rdb, limitertest.Patient())
 	all := limiters(client, rdb, "once", 5, time.Second)
 	use := func(name string, keys int) {
 		for kind, l := range all {

@@ -19,17 +19,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// NewClient returns a Client that is closed when t ends.
+// NewClient returns a Client that is closed when t ends. It waits for its calls with
+// redistest.Patience, unless an option says how long.
 func NewClient(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
 	t.Helper()
-	client := rratelimiter.New(rdb, opts...)
+	client := rratelimiter.New(rdb, append([]rratelimiter.Option{Patient()}, opts...)...)
 	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
 	return client
+}
+
+// Patient is redistest.Patient for a Client.
+func Patient() rratelimiter.Option {
+	return rratelimiter.WithCallTimeout(redistest.Patience(script.DefaultTimeout))
 }
 
 // NewHandle returns a limiter of a new name and a Client of its own. Nothing is
@@ -167,7 +174,7 @@ func Available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 // its own, with the id "id" and the given suffix.
 func TakeOnce(t testing.TB, rdb redis.UniversalClient, name string, cfg rratelimiter.Config, id string, permits int64) {
 	t.Helper()
-	client := rratelimiter.New(rdb, rratelimiter.WithClientID("id"+id))
+	client := rratelimiter.New(rdb, Patient(), rratelimiter.WithClientID("id"+id))
 	defer func() { require.NoError(t, client.Close(t.Context())) }()
 	ok, err := client.RateLimiter(name, rratelimiter.WithDefault(cfg)).TryAcquire(t.Context(), permits, 0)
 	require.NoError(t, err)

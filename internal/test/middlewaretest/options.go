@@ -223,7 +223,7 @@ func (k Kind[O, K]) testPrefixIsNoted(t *testing.T) {
 	} {
 		rdb, _ := redistest.Mini(t)
 		told := &limitertest.Recorder{}
-		client := rratelimiter.New(rdb, rratelimiter.WithObserver(told))
+		client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithObserver(told))
 		k.rig(t, client.Keyed("rate:", rratelimiter.PerHour(1)), opts...)
 		require.NoError(t, client.Keyed("rate:"+want, rratelimiter.PerHour(2)).Limiter("key").Err())
 		require.Eventually(t, func() bool { return len(told.Events()) > 0 }, time.Minute, time.Millisecond)
@@ -314,7 +314,7 @@ func (k Kind[O, K]) testBuckets(t *testing.T) {
 
 func (k Kind[O, K]) testManyCallers(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
-	r := k.rig(t, slidinglog.New(rdb, slidinglog.Config{Limit: 50, Window: time.Hour}), k.WithTimeout(time.Minute))
+	r := k.rig(t, slidinglog.New(rdb, slidinglog.Config{Limit: 50, Window: time.Hour}, redistest.Patient), k.WithTimeout(time.Minute))
 	var callers sync.WaitGroup
 	var mu sync.Mutex
 	verdicts := map[Verdict]int{}

@@ -21,8 +21,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/memory"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 //go:embed clock/clock.c
@@ -301,13 +301,19 @@ func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *redis.Options) *redis
 // doesn't go on while the machine stalls.
 func InBubble() bool { return time.Now().Year() <= 2001 }
 
-func init() {
-	defaults.Timeout = func(d time.Duration) time.Duration {
-		if InBubble() || !testing.Testing() { // the benchmarks start servers too
-			return d
-		}
-		return max(d, time.Minute)
+// Patience returns how long to wait for what should take d at most: outside of a bubble
+// longer than a machine may stall.
+func Patience(d time.Duration) time.Duration {
+	if InBubble() {
+		return d
 	}
+	return max(d, patience)
+}
+
+// Patient is the option of a limiter by key that waits for its calls with Patience.
+func Patient(o *limit.Options) error {
+	o.CallTimeout = Patience(o.CallTimeout)
+	return nil
 }
 
 // memoryClient returns a client fit for a synctest bubble.

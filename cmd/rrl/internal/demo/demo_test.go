@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
-	_ "github.com/rratelimiter/rratelimiter/internal/test/redistest" // for its patience
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -27,9 +26,11 @@ func TestScenariosAsJSON(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios {
 		var out bytes.Buffer
-		kept, err := s.Run(t.Context(), &output.Printer{Writer: &out, JSON: true})
-		require.NoError(t, err)
-		assert.True(t, kept)
+		synctest.Test(t, func(t *testing.T) {
+			kept, err := s.Run(t.Context(), &output.Printer{Writer: &out, JSON: true})
+			require.NoError(t, err)
+			assert.True(t, kept)
+		})
 		var said scenarioSummary
 		require.NoError(t, json.Unmarshal(out.Bytes(), &said))
 		assert.Equal(t, s.Name, said.Demo)
