@@ -8,7 +8,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
-	"github.com/rratelimiter/rratelimiter/internal/defaults"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/rates"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -119,7 +118,7 @@ func (c *call) backToDefault(p *plan) {
 		if err := set(ctx); err != nil {
 			return err
 		}
-		_, err := rates.UseDefault(ctx, c.cfg.Redis, p.name, callTimeout())
+		_, err := rates.UseDefault(ctx, c.cfg.Redis, p.name, script.DefaultTimeout)
 		return err
 	}
 }
@@ -142,10 +141,9 @@ func (c *call) planDefault(ctx context.Context, r *request) (*plan, error) {
 		before: []fact{{factRate, rate}, {factOrigin, string(look.Override)}},
 		after:  []fact{{factRate, rate + ", until a program has another default"}, {factOrigin, string(look.Default)}},
 		do: func(ctx context.Context) error {
-			_, err := rates.UseDefault(ctx, c.cfg.Redis, r.name, callTimeout())
+			_, err := rates.UseDefault(ctx, c.cfg.Redis, r.name, script.DefaultTimeout)
 			return err
 		},
 	}, nil
 }
 
-func callTimeout() time.Duration { return defaults.Timeout(script.DefaultTimeout) }
