@@ -300,7 +300,7 @@ func (r *round) checkOrder(p *pool, s *state) {
 	result, ordered := h.Check(orderTime)
 	r.orders = append(r.orders, order{p.kind, result, len(h.Records), ordered})
 	if result == porcupine.Illegal {
-		r.violatePool(p, orderCheck, "%v", h.Shrunk())
+		r.violatePool(p, orderCheck, "%v", h)
 	}
 }
 

@@ -11,5 +11,5 @@
 //
 //	go test ./tests/linearizability -run TestConcurrentHistories -histories 2000 -seed 11
 //
-// A history that no order explains is shrunk, and printed with a line a call.
+// A history that no order explains is printed with a line a call.
 package linearizability

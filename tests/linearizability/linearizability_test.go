@@ -46,7 +46,7 @@ func TestConcurrentHistories(t *testing.T) {
 					together = max(together, h.Together)
 					switch result, _ := h.Check(linear.CheckTime); result {
 					case porcupine.Illegal:
-						t.Fatalf("-seed %d, history %d: %v\nof %s", seed, i, h.Shrunk(), h.List())
+						t.Fatalf("-seed %d, history %d: %v", seed, i, h)
 					case porcupine.Unknown: // another is drawn in its place
 						undecided, left = undecided+1, left+1
 						t.Logf("-seed %d, history %d: no order found in %v, nor that there is none:\n%s", seed, i, linear.CheckTime, h.List())

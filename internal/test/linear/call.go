@@ -171,14 +171,3 @@ func (r *Record) unseen() bool { return r.Outcome == Cancelled || r.Outcome == U
 // mayHaveLeft reports whether the caller waited without success, and its last request may have
 // been answered after it left.
 func (r *Record) mayHaveLeft() bool { return r.waits() && r.Outcome == Done && !r.OK && r.later }
-
-// changesNothing tells of a call that its answer says so.
-func (r *Record) changesNothing() bool {
-	switch {
-	case r.open || r.unseen() || r.Doubts > 0 || r.mayHaveLeft():
-		return false
-	case r.Outcome == Exceeds || r.Outcome == NoRate || r.Name == Available || r.Name == Peek:
-		return true
-	}
-	return !r.OK && r.Name != Release && r.Name != Settle && r.Name != Reset && !r.ByDefault
-}

@@ -7,7 +7,6 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -99,37 +98,6 @@ func TestALongHistoryIsDecidedByItsBeginning(t *testing.T) {
 	result, ordered = h.Check(time.Minute)
 	assert.Equal(t, porcupine.Illegal, result, "one more than there are")
 	assert.GreaterOrEqual(t, ordered, 200)
-}
-
-// A report on a history that does not fit is no longer than needed.
-func TestAFailedHistoryIsShrunk(t *testing.T) {
-	t.Parallel()
-	h := &History{About: "a limiter"}
-	h.Start = Full(10, 5)
-	call := func(c Call, a Answer) {
-		moment := 2 * int64(len(h.Records))
-		r := recorded(moment, moment+1, 0, c, a)
-		r.Number = len(h.Records) + 1
-		h.Records = append(h.Records, r)
-	}
-	for n := range int64(4) {
-		call(Call{Name: Try, Permits: 2}, granted)
-		call(Call{Name: Available}, Answer{Outcome: Done, Free: 8 - 2*n})
-	}
-	call(Call{Name: Set, Config: rratelimiter.PerHour(5)}, granted)
-	call(Call{Name: Try, Permits: 6}, Answer{Outcome: Exceeds})
-	call(Call{Name: Try, Permits: 4}, granted)
-	call(Call{Name: Available}, Answer{Outcome: Done, Free: 2}) // it is 1
-	call(Call{Name: Try, Permits: 1}, granted)
-	h.Prepare(nil)
-	result, _ := h.Check(CheckTime)
-	assert.Equal(t, porcupine.Illegal, result)
-	assert.Equal(t, `no order of these calls gives these answers:
-a limiter, at first no rate
-  #9     1 - 2    client 0 caller 0 SetRate(5/1h0m0s) = done
-  #11    3 - 4    client 0 caller 0 TryAcquire(4, 0s) = true
-  #12    5 - 6    client 0 caller 0 AvailablePermits() = 2
-  as far as they fit: #9 #11; then 1 of 5 free`, h.Shrunk().String())
 }
 
 // Each of many calls with unknown outcomes may have come or not: more states than any

@@ -3,7 +3,6 @@ package linear
 import (
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -102,12 +101,6 @@ func (t *searchTime) over() bool {
 	return true
 }
 
-// fits is a check for shrunk: it need not find out.
-func (h *History) fits() bool {
-	const limit = time.Second
-	return h.search(guesses[0], limit) == porcupine.Ok || h.search(noGuess, limit) != porcupine.Illegal
-}
-
 // ends returns when the calls ended, in order.
 func (h *History) ends() []int64 {
 	ends := make([]int64, len(h.Records))
@@ -118,32 +111,6 @@ func (h *History) ends() []int64 {
 	return ends
 }
 
-// Shrunk returns as little as tells that a history does not fit. What is left
-// out can't be what it fails for: the end, calls that change nothing, and what
-// came before a rate was set with which the limiter starts full.
-func (h *History) Shrunk() *History {
-	ends := h.ends()
-	shortest := sort.Search(len(ends), func(i int) bool { return !h.until(ends[i]).fits() })
-	if shortest == len(ends) {
-		return h
-	}
-	h = h.until(ends[shortest])
-	for _, r := range slices.Backward(h.Records) {
-		if from := h.from(&r); from != nil && !from.fits() {
-			h = from
-			break
-		}
-	}
-	for i, r := range slices.Backward(h.Records) {
-		less := *h
-		less.Records = slices.Delete(slices.Clone(h.Records), i, i+1)
-		if r.changesNothing() && len(less.Records) > 0 && !less.fits() {
-			h = &less
-		}
-	}
-	return h
-}
-
 // Until returns the history up to a moment.
 func (h *History) until(moment int64) *History {
 	short := *h
@@ -152,26 +119,6 @@ func (h *History) until(moment int64) *History {
 		if r.Began <= moment {
 			r.open = r.Ended > moment
 			short.Records = append(short.Records, r)
-		}
-	}
-	return &short
-}
-
-// from returns the history from a call on, if that made whatever came before
-// of no account, and nil elsewhere.
-func (h *History) from(start *Record) *History {
-	if start.Name != Set || start.Keep || start.Outcome != Done || start.open {
-		return nil
-	}
-	short := *h
-	short.Start = State{}
-	short.Records = nil
-	for _, r := range h.Records {
-		switch {
-		case r.Number == start.Number || r.Began > start.Ended || r.unseen():
-			short.Records = append(short.Records, r)
-		case r.Ended > start.Began:
-			return nil
 		}
 	}
 	return &short
