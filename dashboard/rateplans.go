@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
@@ -146,4 +145,3 @@ func (c *call) planDefault(ctx context.Context, r *request) (*plan, error) {
 		},
 	}, nil
 }
-
