@@ -102,7 +102,13 @@ func (g *gate) admit(ctx context.Context, call Call, s *ask.Settlement) (limit.D
 	if err != nil {
 		return limit.Decision{}, g.failed(ctx, call, "key", err, unavailable)
 	}
-	q := g.askOn(ctx, call, parts, n)
+	chosen := g.limit
+	if g.plan != nil {
+		if chosen, err = g.limit.For(g.plan(ctx, call)); err != nil {
+			return limit.Decision{}, g.failed(ctx, call, "plan", err, unavailable)
+		}
+	}
+	q := g.askOn(ctx, call, chosen.Question(g.Prefix+parts, n))
 	q.Report(ctx, "grpclimit")
 	s.Charge(&q)
 	if g.Shadow {
@@ -116,11 +122,9 @@ func (g *gate) admit(ctx context.Context, call Call, s *ask.Settlement) (limit.D
 }
 
 // askOn asks until there is an answer to act on: a client that waits asks again.
-func (g *gate) askOn(ctx context.Context, call Call, parts string, n int64) ask.Question {
-	start := time.Now()
+func (g *gate) askOn(ctx context.Context, call Call, first ask.Question) ask.Question {
 	for {
-		q := g.ask(ctx, call, parts, n)
-		q.Start = start
+		q := g.ask(ctx, call, first)
 		waits := g.wait && !g.Shadow && q.State == ask.Refused && !ask.Never(q.Decision)
 		if !waits || !pause(ctx, q.Decision.RetryAfter) {
 			return q
@@ -149,8 +153,7 @@ func (g *gate) verdict(ctx context.Context, q *ask.Question, subject string, n i
 }
 
 // ask asks the limiter.
-func (g *gate) ask(ctx context.Context, call Call, parts string, n int64) ask.Question {
-	q := g.limit.Question(g.Prefix+parts, n)
+func (g *gate) ask(ctx context.Context, call Call, q ask.Question) ask.Question {
 	q.Ask(ctx)
 	if q.News() != nil && ctx.Err() == nil { // otherwise no limiter is to blame
 		g.onError(ctx, call, fmt.Errorf("grpclimit: %w", q.Failure))

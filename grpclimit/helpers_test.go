@@ -239,10 +239,19 @@ func TestMiddleware(t *testing.T) {
 			WithKey:      grpclimit.WithKey,
 			WithName:     grpclimit.WithName,
 			WithObserver: grpclimit.WithObserver,
-			WithPrefix:   grpclimit.WithPrefix,
-			WithShadow:   grpclimit.WithShadow,
-			WithTimeout:  grpclimit.WithTimeout,
-			Settle:       grpclimit.Settle,
+			WithPlan: func(choose func(string) limit.Limiter) grpclimit.Option {
+				if choose == nil {
+					return grpclimit.WithPlan(nil)
+				}
+				return grpclimit.WithPlan(func(ctx context.Context, call grpclimit.Call) limit.Limiter {
+					user, _ := grpclimit.Metadata("user")(ctx, call)
+					return choose(user)
+				})
+			},
+			WithPrefix:  grpclimit.WithPrefix,
+			WithShadow:  grpclimit.WithShadow,
+			WithTimeout: grpclimit.WithTimeout,
+			Settle:      grpclimit.Settle,
 			Bad: map[string][]grpclimit.Option{
 				"cost": {grpclimit.WithCost(nil)},
 				"skip": {grpclimit.WithSkip(nil)},

@@ -21,6 +21,7 @@ type settings struct {
 	keys       []KeyFunc
 	cost       func(context.Context, Call) (int64, error)
 	skip       func(context.Context, Call) bool
+	plan       func(context.Context, Call) limit.Limiter
 	onError    func(context.Context, Call, error)
 	perMessage bool
 	wait       bool
@@ -46,9 +47,8 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 		faults = append(faults, errors.New("the limiter is nil"))
 	} else {
 		var err error
-		g.limit, err = g.Limit(g.name, limiter, nil, span(limiter))
+		g.limit, err = g.Limit(g.name, g.Prefix, limiter, nil, 0)
 		faults = append(faults, err)
-		g.Begin(limiter, g.Prefix)
 	}
 	if g.wait && !client {
 		faults = append(faults, errors.New("WithWait: servers refuse, only clients wait"))
@@ -58,14 +58,6 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	}
 	g.invalid = ask.Invalid("grpclimit", faults...)
 	return g
-}
-
-// span returns the function that reports the limit's window; nil if the limiter has none.
-func span(limiter limit.Limiter) func() time.Duration {
-	if w, ok := limiter.(limit.Windowed); ok {
-		return w.Window
-	}
-	return nil
 }
 
 func logError(ctx context.Context, call Call, err error) {
@@ -112,6 +104,14 @@ func WithHashTag() Option {
 // limiter is not asked.
 func WithCost(cost func(context.Context, Call) (int64, error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
+}
+
+// WithPlan chooses the limiter by the call, for example by the user's plan. If plan returns nil, the
+// interceptor's limiter decides: no call is without a limit. The limiters share the name, keys and
+// options. Limiters of Client.Keyed need different prefixes there; fixed windows of all plans may count
+// at the same keys.
+func WithPlan(plan func(context.Context, Call) limit.Limiter) Option {
+	return func(s *settings) error { return ask.SetFunc(&s.plan, plan, "WithPlan: the function") }
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that a server's handler corrects with

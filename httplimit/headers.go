@@ -132,7 +132,7 @@ func (r *result) window() time.Duration {
 	if r.Window > 0 {
 		return r.Window
 	}
-	return r.policy.span()
+	return r.Limit.Window()
 }
 
 // blocks reports whether the same request would have to wait for this policy: because it

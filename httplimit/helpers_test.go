@@ -121,12 +121,18 @@ func TestMiddleware(t *testing.T) {
 		WithKey:      httplimit.WithKey,
 		WithName:     httplimit.WithName,
 		WithObserver: httplimit.WithObserver,
-		WithPrefix:   httplimit.WithPrefix,
-		WithSettle:   httplimit.WithSettle,
-		WithShadow:   httplimit.WithShadow,
-		WithTimeout:  httplimit.WithTimeout,
-		Settle:       httplimit.Settle,
-		Bad:          badOptions("http:"),
+		WithPlan: func(choose func(string) limit.Limiter) httplimit.Option {
+			if choose == nil {
+				return httplimit.WithPlan(nil)
+			}
+			return httplimit.WithPlan(func(r *http.Request) limit.Limiter { return choose(r.Header.Get("X-User")) })
+		},
+		WithPrefix:  httplimit.WithPrefix,
+		WithSettle:  httplimit.WithSettle,
+		WithShadow:  httplimit.WithShadow,
+		WithTimeout: httplimit.WithTimeout,
+		Settle:      httplimit.Settle,
+		Bad:         badOptions("http:"),
 	}
 	maps.Copy(kind.Bad, map[string][]httplimit.Option{"pause": {httplimit.WithPause(0)}, "wait": {httplimit.WithWait(0)}})
 	t.Run("handler", kind.Run)

@@ -126,7 +126,13 @@ func (m *middleware) questions(r *http.Request) ([]result, error) {
 				return nil, err
 			}
 		}
-		results[i] = result{policy: p, Question: p.limit.Question(p.prefix+parts, n)}
+		chosen := p.limit
+		if p.plan != nil {
+			if chosen, err = p.limit.For(p.plan(r)); err != nil {
+				return nil, fmt.Errorf("httplimit: policy %q: %w", p.name, err)
+			}
+		}
+		results[i] = result{policy: p, Question: chosen.Question(p.prefix+parts, n)}
 	}
 	return results, nil
 }

@@ -19,6 +19,7 @@ type settings struct {
 	middleware
 
 	name  string
+	plan  func(*http.Request) limit.Limiter
 	added []Policy
 
 	// An option that only middleware, or only a transport, can have; "" if none was given.
@@ -45,7 +46,7 @@ func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middlewar
 		faults = errors.Join(faults, errors.New(s.clientOnly+": only a transport waits"))
 	}
 	m := &s.middleware
-	faults = errors.Join(faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter}}, s.added...)))
+	faults = errors.Join(faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter, Plan: s.plan}}, s.added...)))
 	m.err = ask.Invalid("httplimit", faults, m.faultOfKeys())
 	return m
 }
@@ -127,6 +128,18 @@ func WithName(name string) Option {
 		s.name = name
 		return nil
 	}
+}
+
+// WithPlan chooses the limiter by the request, for example by the user's plan:
+//
+//	limiters := map[string]limit.Limiter{"paid": paid, "team": team}
+//	httplimit.New(free, httplimit.WithPlan(func(r *http.Request) limit.Limiter { return limiters[planOf(r)] }))
+//
+// If plan returns nil, New's limiter decides: no request is without a limit. The limiters share the
+// policy's name, keys and options. Limiters of Client.Keyed need different prefixes there; fixed
+// windows of all plans may count at the same keys.
+func WithPlan(plan func(*http.Request) limit.Limiter) Option {
+	return func(s *settings) error { return ask.SetFunc(&s.plan, plan, "WithPlan: the function") }
 }
 
 // WithPolicy adds a limit that requests must pass too. All policies are asked at the

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,6 +22,10 @@ type Policy struct {
 	// Limiter decides. If another policy refuses, what it granted is given back only if
 	// it is a limit.Returner.
 	Limiter limit.Limiter
+
+	// Plan chooses another limiter than Limiter by the request, as WithPlan says. nil: Limiter
+	// decides about all.
+	Plan func(*http.Request) limit.Limiter
 
 	// Key says what the policy counts requests by, such as addresses if the others
 	// count users. Empty: as WithKey says.
@@ -46,14 +51,13 @@ type Policy struct {
 
 // policy is a Policy that was checked.
 type policy struct {
-	name     string
-	item     string // the name as in headers
-	limit    *ask.Limit
-	window   time.Duration
-	windowed limit.Windowed // nil if the limiter is not, or the window is given
-	keys     []KeyFunc      // empty: the middleware's
-	prefix   string         // how its keys begin
-	text     atomic.Pointer[policyText]
+	name   string
+	item   string     // the name as in headers
+	limit  *ask.Limit // of its Limiter
+	plan   func(*http.Request) limit.Limiter
+	keys   []KeyFunc // empty: the middleware's
+	prefix string    // how its keys begin
+	text   atomic.Pointer[policyText]
 }
 
 // setPolicies checks the policies and says how their keys begin.
@@ -66,16 +70,16 @@ func (m *middleware) setPolicies(policies []Policy) error {
 	}
 	names := map[string]bool{}
 	for _, p := range policies {
+		switch {
+		case p.Prefix != "":
+		case alike > 1:
+			p.Prefix = m.Prefix + keypart.Escape(p.Name) + ":"
+		default:
+			p.Prefix = m.Prefix
+		}
 		made, err := m.newPolicy(p)
 		if err != nil {
 			return err
-		}
-		switch {
-		case made.prefix != "":
-		case alike > 1:
-			made.prefix = m.Prefix + keypart.Escape(p.Name) + ":"
-		default:
-			made.prefix = m.Prefix
 		}
 		if names[p.Name] {
 			return fmt.Errorf("two policies are named %q: give each a name of its own", p.Name)
@@ -88,7 +92,6 @@ func (m *middleware) setPolicies(policies []Policy) error {
 				return err
 			}
 		}
-		m.Begin(p.Limiter, made.prefix)
 		names[p.Name] = true
 		m.policies = append(m.policies, made)
 	}
@@ -119,18 +122,9 @@ func (m *middleware) newPolicy(p Policy) (*policy, error) {
 	if ask.AnyNil(p.Key) {
 		return nil, fmt.Errorf("policy %q: a key function is nil", p.Name)
 	}
-	made := &policy{
-		name: p.Name, item: itemOf(p.Name), window: p.Window, keys: slices.Clone(p.Key), prefix: p.Prefix,
-	}
-	if p.Window == 0 {
-		made.windowed, _ = p.Limiter.(limit.Windowed)
-	}
-	var span func() time.Duration
-	if p.Window > 0 || made.windowed != nil {
-		span = made.span
-	}
+	made := &policy{name: p.Name, item: itemOf(p.Name), plan: p.Plan, keys: slices.Clone(p.Key), prefix: p.Prefix}
 	var err error
-	if made.limit, err = m.Limit(p.Name, p.Limiter, p.Fallback, span); err != nil {
+	if made.limit, err = m.Limit(p.Name, p.Prefix, p.Limiter, p.Fallback, p.Window); err != nil {
 		return nil, fmt.Errorf("policy %q: %w", p.Name, err)
 	}
 	return made, nil
@@ -138,12 +132,4 @@ func (m *middleware) newPolicy(p Policy) (*policy, error) {
 
 func printable(name string) bool {
 	return name != "" && strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) < 0
-}
-
-// span returns the policy's window, 0 if it is not known.
-func (p *policy) span() time.Duration {
-	if p.windowed != nil {
-		return p.windowed.Window()
-	}
-	return p.window
 }

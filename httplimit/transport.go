@@ -29,11 +29,7 @@ func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option)
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	t := &transport{middleware: newMiddleware(limiter, true, opts), base: base}
-	if t.err == nil && len(t.policies) == 1 && !t.Shadow && t.maxWait != 0 {
-		t.waits = t.policies[0].limit.Waits()
-	}
-	return t
+	return &transport{middleware: newMiddleware(limiter, true, opts), base: base}
 }
 
 // NotSentError says why a transport of [NewTransport] did not send a request. Nothing was sent, so
@@ -89,7 +85,6 @@ type transport struct {
 	*middleware
 
 	base   http.RoundTripper
-	waits  bool // the limiter does it
 	pauses pauses
 }
 
@@ -143,6 +138,7 @@ func (t *transport) admit(r *http.Request) (key string, err error) {
 		return "", nil
 	}
 	w := &wait{transport: t, ctx: r.Context(), n: results[0].Permits, results: results, start: time.Now()}
+	w.waits = len(results) == 1 && !t.Shadow && t.maxWait != 0 && results[0].Limit.Waits()
 	err = w.obtain()
 	if w.asked {
 		t.report(r, w.results, w.verdict)

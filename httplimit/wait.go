@@ -16,6 +16,7 @@ type wait struct {
 	ctx   context.Context
 	n     int64
 	start time.Time
+	waits bool // the limiter does it
 
 	pause  *pause
 	came   uint64        // how many requests of the transport came before it, and itself
@@ -119,7 +120,7 @@ func (w *wait) ask() error {
 	if w.asked {
 		for i := range w.results {
 			r := &w.results[i]
-			*r = result{policy: r.policy, Question: r.policy.limit.Question(r.Key, w.n)}
+			*r = result{policy: r.policy, Question: r.Limit.Question(r.Key, w.n)}
 			r.Start = w.start
 		}
 	}

@@ -15,6 +15,11 @@ import (
 type Limit struct {
 	Name string
 
+	options  *Options
+	own      limit.Limiter // its own fallback; nil: none
+	length   time.Duration // of the limiter's window; 0: what the limiter says
+	prefix   string        // of its keys
+	plans    plans
 	limiter  limit.Limiter
 	fallback limit.Limiter // nil: none
 	keyed    outage.Keyed  // of the limiter
@@ -25,13 +30,19 @@ type Limit struct {
 	settled  bool // grants are settled later
 }
 
-// Limit returns the Limit of that name. Its own fallback, if it has one, takes precedence over the
-// options. window returns the limit's window; nil if that is not known.
-func (o *Options) Limit(name string, limiter, own limit.Limiter, window func() time.Duration) (*Limit, error) {
+// Limit returns the Limit of that name, whose keys begin with prefix. Its own fallback, if it has one, takes
+// precedence over the options. window is the length of its window; 0: what the limiter says, if it is a
+// limit.Windowed.
+func (o *Options) Limit(name, prefix string, limiter, own limit.Limiter, window time.Duration) (*Limit, error) {
 	l := &Limit{
-		Name: name, limiter: limiter, fallback: own, keyed: keyedOf(limiter, window), timeout: o.Timeout,
+		Name: name, options: o, own: own, length: window, prefix: prefix, limiter: limiter, fallback: own, timeout: o.Timeout,
 		observer: o.observer, shadow: o.Shadow, settled: o.Settled,
 	}
+	var known func() time.Duration
+	if _, windowed := limiter.(limit.Windowed); windowed || window > 0 {
+		known = l.Window
+	}
+	l.keyed = keyedOf(limiter, known)
 	given := outage.Policy{Failure: o.Failure, Outer: outage.Watcher{Observer: o.observer, Limiter: name}}
 	if l.fallback == nil {
 		l.fallback = o.Fallback
@@ -41,10 +52,19 @@ func (o *Options) Limit(name string, limiter, own limit.Limiter, window func() t
 	}
 	p := l.keyed.Policy()
 	l.policy = p.Given(given)
-	if _, needsRate := l.policy.Local(); needsRate && window == nil && outage.KeyedOf(limiter) == nil {
+	if _, needsRate := l.policy.Local(); needsRate && known == nil && outage.KeyedOf(limiter) == nil {
 		return nil, errors.New("WithFailure: FailLocal needs a limiter that knows its window, a limit.Windowed")
 	}
+	o.begin(limiter, prefix)
 	return l, nil
+}
+
+// Window returns the length of the limit's window; 0 if it is not known.
+func (l *Limit) Window() time.Duration {
+	if w, ok := l.limiter.(limit.Windowed); ok && l.length == 0 {
+		return w.Window()
+	}
+	return l.length
 }
 
 // fallback returns what asks a limiter in place of another.

@@ -89,8 +89,8 @@ func (o *Options) SetObserver(to limit.Observer) error {
 	return nil
 }
 
-// Begin tells a limiter the prefix of its keys. The brace of a hash tag ends a prefix.
-func (o *Options) Begin(limiter limit.Limiter, prefix string) {
+// begin tells a limiter the prefix of its keys. The brace of a hash tag ends a prefix.
+func (o *Options) begin(limiter limit.Limiter, prefix string) {
 	if o.Tagged {
 		prefix += "{"
 	}

@@ -70,8 +70,6 @@ func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit
 	}, nil
 }
 
-func window() time.Duration { return time.Minute }
-
 // escaped runs a test with a limiter that has a policy.
 func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, say asking, recorder *limitertest.Recorder)) {
 	t.Helper()
@@ -80,7 +78,7 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 		o := &ask.Options{Timeout: time.Second}
 		require.NoError(t, o.SetFailure(f))
 		require.NoError(t, o.SetObserver(recorder))
-		l, err := o.Limit("test", s, nil, window)
+		l, err := o.Limit("test", "", s, nil, time.Minute)
 		require.NoError(t, err)
 		test(t, func(ctx context.Context, key string, n int64) (ask.Question, time.Duration) {
 			start := time.Now()
@@ -291,7 +289,7 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 		w, refusing := &waiting{}, &server{refuses: true}
 		o := &ask.Options{Timeout: time.Second}
 		require.NoError(t, o.SetFallback(refusing))
-		l, err := o.Limit("test", w, nil, nil)
+		l, err := o.Limit("test", "", w, nil, 0)
 		require.NoError(t, err)
 		require.True(t, l.Waits())
 		q := l.Question("k", 1)

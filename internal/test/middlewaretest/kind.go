@@ -49,6 +49,7 @@ type Kind[O, K any] struct {
 	WithKey          func(...K) O
 	WithName         func(string) O
 	WithObserver     func(limit.Observer) O
+	WithPlan         func(choose func(user string) limit.Limiter) O
 	WithPrefix       func(string) O
 	WithSettle       func() O // nil: no handler
 	WithShadow       func() O
@@ -109,6 +110,9 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"EachLimiter":     k.testEachLimiter,
 		"Buckets":         k.testBuckets,
 		"ManyCallers":     k.testManyCallers,
+		"Plan":            k.testPlan,
+		"PlanInOutage":    k.testPlanInOutage,
+		"PlansWithoutEnd": k.testPlansWithoutEnd,
 		"RedisDown":       k.testRedisDown,
 		"RedisHangs":      k.testRedisHangs,
 		"Outages":         k.testOutages,
@@ -116,6 +120,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"SettleLate":      k.testSettleLate,
 		"SettleAbove":     k.testSettleAboveTheLimit,
 		"SettleInRedis":   k.testSettleInRedis,
+		"SettleByPlan":    k.testSettleByPlan,
 		"SettleIsChecked": k.testSettleIsChecked,
 	} {
 		if strings.HasPrefix(name, "Settle") && k.WithSettle == nil {

@@ -1,0 +1,113 @@
+package httplimit_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Users have two requests a day, or five if they pay. Windows of all plans count at the same keys, so
+// what ann has used stays counted as she changes her plan.
+func ExampleWithPlan() {
+	rdb, stop := limittest.ConnectExample()
+	defer stop()
+
+	day := fixedwindow.Daily(time.UTC)
+	free := fixedwindow.New(rdb, fixedwindow.Config{Limit: 2, Calendar: day})
+	paid := map[string]limit.Limiter{"paid": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Calendar: day})}
+	handler := httplimit.New(free, httplimit.WithKey(httplimit.Header("User")),
+		httplimit.WithPlan(func(r *http.Request) limit.Limiter { return paid[r.Header.Get("Plan")] }))(http.NotFoundHandler())
+
+	get(handler, "192.0.2.1", "/", "User", "ann")
+	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "unknown")
+	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "unknown")
+	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "paid")
+	// Output:
+	// 404 "default";r=1;t=43200
+	// 404 "default";r=0;t=43200
+	// 429 "default";r=0;t=43200
+	//     try again in 43200 s
+	// 404 "default";r=2;t=43200
+}
+
+// Each policy has a plan of its own, and headers tell the window of the limiter that decided.
+func TestWithPlan_Policies(t *testing.T) {
+	t.Parallel()
+	second, minute, hour := windowed{Limiter: grants(), Span: time.Second}, windowed{Limiter: grants(), Span: time.Minute}, windowed{Limiter: grants(), Span: time.Hour}
+	paid := func(l limit.Limiter) func(*http.Request) limit.Limiter {
+		return func(r *http.Request) limit.Limiter {
+			if r.Header.Get("Plan") == "paid" {
+				return l
+			}
+			return nil
+		}
+	}
+	handler := httplimit.New(second, httplimit.WithName("a"), httplimit.WithPlan(paid(minute)),
+		httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: second, Plan: paid(hour)}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: second, Plan: paid(hour), Window: 2 * time.Second}))(hello)
+	for plan, want := range map[string][]int64{"": {1, 1, 2}, "paid": {60, 3600, 2}} {
+		r := newRequest(t)
+		r.Header.Set("Plan", plan)
+		var got []int64
+		for _, m := range members(t, serve(handler, r).Header(), "RateLimit-Policy") {
+			got = append(got, m.Params["w"])
+		}
+		assert.Equal(t, want, got, plan)
+	}
+}
+
+// A transport waits for the permits of the limiter that the request chose, each in its way.
+func TestWithPlan_TransportWaits(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := rratelimiter.New(rdb)
+		defer func() { assert.NoError(t, client.Close(t.Context())) }()
+		keyed := client.Keyed("paid:", rratelimiter.PerSecond(1))
+		transport := httplimit.NewTransport(answers(http.StatusNoContent),
+			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: 3 * time.Second}),
+			httplimit.WithPlan(func(r *http.Request) limit.Limiter {
+				if r.Context().Value(planKey{}) != nil {
+					return keyed
+				}
+				return nil
+			}))
+		paid := context.WithValue(t.Context(), planKey{}, "paid")
+		for _, c := range []struct {
+			ctx  context.Context
+			took time.Duration
+		}{{t.Context(), 0}, {paid, 0}, {paid, time.Second}, {t.Context(), 2 * time.Second}, {paid, 0}} {
+			took, err := send(c.ctx, t, transport, api)
+			require.NoError(t, err)
+			assert.Equal(t, c.took, took)
+		}
+	})
+}
+
+type planKey struct{}
+
+// A limiter that is not made properly does not let requests pass.
+func TestWithPlan_BadLimiter(t *testing.T) {
+	t.Parallel()
+	var errs middlewaretest.Errors
+	bad := fixedwindow.New(nil, fixedwindow.Config{Limit: 1, Window: time.Second})
+	handler := httplimit.New(grants(), hearing(&errs), httplimit.WithPlan(func(*http.Request) limit.Limiter { return bad }))(hello)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, newRequest(t))
+	assert.Equal(t, http.StatusInternalServerError, w.Code, fmt.Sprint(w.Body))
+	errs.Check(t, limit.ErrInvalidConfig)
+}
