@@ -54,13 +54,16 @@ func (q *queue) undo(one grant) func(context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := e.begin(); err != nil {
-			return err
-		}
 		// A give-back of the same member may be under way, and this call's time begins after it.
 		late := time.Now().Add(e.conn.Timeout() + time.Millisecond)
 		done := make(chan struct{})
 		var failed error
+		e.mu.Lock()
+		if e.closed {
+			e.mu.Unlock()
+			return limit.ErrClosed
+		}
+		e.active++
 		q.returnGrant(ctx, one, func(err error) {
 			defer e.end()
 			e.freed(q.config)
@@ -70,6 +73,7 @@ func (q *queue) undo(one grant) func(context.Context) error {
 			failed = err
 			close(done)
 		})
+		e.mu.Unlock()
 		switch err := lane.Wait(ctx, done, late); {
 		case err == nil:
 			return e.explain(q.keys.Names(), failed)
@@ -89,36 +93,29 @@ func (q *queue) returnGrant(ctx context.Context, one grant, then func(error)) {
 		q.sendBack(ctx, one, func(_ int64, err error) { then(err) })
 		return
 	}
-	h.mu.Lock()
 	h.waiting = append(h.waiting, returning{one, then})
-	busy := h.busy
-	h.busy = true
-	h.mu.Unlock()
-	if !busy {
+	if !h.busy {
+		h.busy = true
 		q.sendNext(ctx, h)
 	}
 }
 
 // sendNext gives back all waiting grants of a member in one call.
 func (q *queue) sendNext(ctx context.Context, h *held) {
-	h.mu.Lock()
 	all := h.waiting
 	h.waiting = nil
 	one := all[0].grant
 	one.member, one.permits = redisson.WithPermits(one.member, h.left), 0
-	h.mu.Unlock()
 	for _, r := range all {
 		one.permits += r.permits
 	}
 	q.sendBack(ctx, one, func(back int64, err error) {
-		h.mu.Lock()
+		q.engine.mu.Lock()
 		h.left -= back
-		h.busy = len(h.waiting) > 0
-		more := h.busy
-		h.mu.Unlock()
-		if more {
+		if h.busy = len(h.waiting) > 0; h.busy {
 			q.sendNext(context.Background(), h)
 		}
+		q.engine.mu.Unlock()
 		for _, r := range all {
 			r.then(err)
 		}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,9 +23,8 @@ type share struct {
 }
 
 // held is a member of several grants. Its permits go back in one call at a time, so that a repeated
-// call can tell by the permits that are left whether it has run.
+// call can tell by the permits that are left whether it has run. The Engine's lock guards it.
 type held struct {
-	mu      sync.Mutex
 	left    int64 // permits of the member, when last seen
 	busy    bool  // a call is under way
 	waiting []returning

@@ -78,13 +78,6 @@ func (q *queue) tidy() {
 	}
 }
 
-// leave counts out one user of the queue.
-func (q *queue) leave() {
-	q.engine.mu.Lock()
-	defer q.unlock()
-	q.users--
-}
-
 // visit calls f with the limiter's queue, under the lock, if there is one.
 func (e *Engine) visit(key string, f func(q *queue)) {
 	e.mu.Lock()
