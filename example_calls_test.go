@@ -291,7 +291,7 @@ func ExampleClient_ReserveAll() {
 	// 58 600 <nil>
 }
 
-// Peek says what Take would answer, and takes nothing.
+// Peek says what Take would answer, or with 0 what is free, and takes nothing.
 func ExampleRateLimiter_Peek() {
 	client, _, stop := connect()
 	defer stop()
@@ -306,10 +306,13 @@ func ExampleRateLimiter_Peek() {
 	}
 	d, err := limiter.Peek(ctx, 2)
 	fmt.Println(d.Granted, d.Remaining, d.RetryAfter, err)
+	d, err = limiter.Peek(ctx, 0)
+	fmt.Println(d.Remaining, "free,", err)
 	// Output:
 	// true 1 <nil>
 	// true 1 <nil>
 	// false 1 1m0s <nil>
+	// 1 free, <nil>
 }
 
 // A worker takes as much of its backlog as the limit has room for.

@@ -59,6 +59,10 @@ func TestInputPermits(t *testing.T) {
 				requireRefused(t, sent, l, op, "between 1 and 4294967295", rratelimiter.ErrInvalidPermits, err)
 			}
 		}
+		for _, permits := range []int64{math.MinInt64, -1, 1 << 32, math.MaxInt64} {
+			_, err := l.Peek(ctx, permits)
+			requireRefused(t, sent, l, "Peek", "between 0 and 4294967295", rratelimiter.ErrInvalidPermits, err)
+		}
 		for _, permits := range []int64{math.MinInt64, -1, 1 << 53, math.MaxInt64} {
 			err := l.Release(ctx, permits)
 			requireRefused(t, sent, l, "Release", "between 0 and 9007199254740991", rratelimiter.ErrInvalidPermits, err)

@@ -63,13 +63,13 @@ func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit
 	return a.Taken, a.Decision, err
 }
 
-// Peek returns what Take would return now, without taking anything. It changes nothing in Redis, not even
-// times to live, and a later Take may still be refused. It always asks Redis, even if WithRefusalCache
+// Peek returns what Take would return now, without taking anything; Peek(ctx, 0) answers how many permits are
+// free, as Remaining. It changes nothing in Redis, not even times to live, and a later Take may still be refused. It always asks Redis, even if WithRefusalCache
 // remembers a refusal. It counts permits of a lease as in use. With WithDefault it answers for a limiter
 // that has no rate as if it had been set up. Errors are those of Take, never ErrUnknownOutcome.
 func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Peek"
-	if err := l.checkPermits(ctx, permits); err != nil {
+	if err := l.checkPermitsFrom(ctx, 0, permits); err != nil {
 		return limit.Decision{}, l.fail(op, err)
 	}
 	d, err := l.client.engine.Peek(ctx, &l.facts, permits)
@@ -105,11 +105,15 @@ func (l *RateLimiter) decide(ctx context.Context, q outage.Question) (outage.Ans
 
 // checkPermits returns an error if asking Redis for that many permits makes no sense.
 func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
+	return l.checkPermitsFrom(ctx, 1, permits)
+}
+
+func (l *RateLimiter) checkPermitsFrom(ctx context.Context, least, permits int64) error {
 	switch {
 	case l.facts.Err != nil:
 		return l.facts.Err
-	case permits < 1 || permits > MaxPermits:
-		return fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, permits, int64(MaxPermits))
+	case permits < least || permits > MaxPermits:
+		return fmt.Errorf("%w: %d is not between %d and %d", ErrInvalidPermits, permits, least, int64(MaxPermits))
 	}
 	return ctx.Err()
 }

@@ -3,7 +3,7 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  permits
+--   1  permits; 0 answers what is free, as available does
 --   2  '' or the configuration for a limiter that has none, as for acquire
 --   3  flags, or '': a, w, as for acquire
 --   4  '' or the token of the 'again' answer
@@ -76,11 +76,11 @@ elseif not window and out > 0 and free < rate then
   free = math.min(rate, free + freed)
 end
 
--- A refusal finds what leaked.
-local rows = {}
-if permits > free and in_use and not windowed then
+-- A refusal finds what leaked, and so does a look at what is free.
+local rows, looks = {}, permits == 0
+if (looks or permits > free) and in_use and not windowed then
   local rest = {free = free, oldest = redis.call('ZRANGE', permits_key, digits(out), digits(out)), out = out}
-  free, rows, problem = oldest_rows(config, rest, 0, {permits}, string.find(ARGV[3], 'a'))
+  free, rows, problem = oldest_rows(config, rest, 0, {permits}, looks or string.find(ARGV[3], 'a'))
   if problem then
     return problem
   end
@@ -93,7 +93,7 @@ end
 local taken = permits <= free and permits or 0
 local seen = {free = free, newest = newest and math.min(newest, now)}
 local answer, left = figures_of(config, seen, taken, nil, ends, now)
-if taken == 0 then
+if taken == 0 and not looks then
   append_waits(config, answer, {permits}, rows, left, now, ends)
   -- A row that is dated ahead counts from now on.
   answer[#answer] = math.min(math.max(1, interval), answer[#answer])

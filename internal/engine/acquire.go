@@ -74,7 +74,8 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	return a.Answer, err
 }
 
-// Peek returns the figures that a request would get, and takes nothing.
+// Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns those of what is
+// free.
 func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
 	b := &batch{rules: e.rules}
 	b.Add(permits, false, 0)
@@ -94,5 +95,6 @@ func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Dec
 	if a.Exceeds {
 		return a.Decision, errExceeds(permits, a.Decision.Limit)
 	}
+	a.Decision.Granted = a.Decision.Granted || permits == 0
 	return a.Decision, nil
 }

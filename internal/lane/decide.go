@@ -27,7 +27,7 @@ func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, er
 
 // AtHand implements [outage.Asker], as do the following methods. It knows only errors.
 func (g *Queues) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
-	a.Decision, err = g.check(ctx, q.Key, q.Permits)
+	a.Decision, err = g.check(ctx, q.Key, 1, q.Permits)
 	return a, false, err
 }
 
@@ -91,14 +91,14 @@ func (g *Queues) givenUp(permits int64, err error) {
 	g.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
 }
 
-// Peek returns what Take would return, and takes nothing.
+// Peek returns what Take would return, and takes nothing. With 0 permits it returns the figures of what is free.
 func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (limit.Decision, error) {
 	d, err := g.peek(ctx, key, permits)
 	return d, Fail(g.rule.Package, op, key, err)
 }
 
 func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Decision, error) {
-	if d, err := g.check(ctx, key, permits); err != nil {
+	if d, err := g.check(ctx, key, 0, permits); err != nil {
 		return d, err
 	}
 	b := &Batch{peeks: true}
@@ -111,6 +111,7 @@ func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Dec
 	if a.Exceeds {
 		err = exceeds(permits, a.Decision.Limit)
 	}
+	a.Decision.Granted = a.Decision.Granted || permits == 0
 	return a.Decision, err
 }
 
@@ -130,13 +131,13 @@ func (g *Queues) look(ctx context.Context, q *Question) (Verdict, error) {
 	}
 }
 
-// check returns an error if asking Redis for so many permits makes no sense.
-func (g *Queues) check(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+// check returns an error if asking Redis for so many permits, which are to be least or more, makes no sense.
+func (g *Queues) check(ctx context.Context, key string, least, permits int64) (limit.Decision, error) {
 	switch most := g.rule.Limit; {
 	case g.rule.Err != nil || key == "":
 		return limit.Decision{}, g.checkKey(ctx, key)
-	case permits < 1 || permits > g.rule.Most:
-		return limit.Decision{}, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, g.rule.Most)
+	case permits < least || permits > g.rule.Most:
+		return limit.Decision{}, fmt.Errorf("%w: %d is not between %d and %d", limit.ErrInvalidPermits, permits, least, g.rule.Most)
 	case most > 0 && permits > most:
 		return limit.Decision{Limit: most}, exceeds(permits, most)
 	}

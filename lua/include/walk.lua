@@ -7,7 +7,7 @@ local function walk(free, limit, first)
   for i = first, #ARGV, 2 do
     local permits, count = tonumber(ARGV[i]), tonumber(ARGV[i + 1] or '1')
     if permits <= limit then
-      local granted = math.max(0, math.min(count, math.floor((free - taken) / permits)))
+      local granted = permits == 0 and count or math.max(0, math.min(count, math.floor((free - taken) / permits)))
       taken = taken + granted * permits
       if granted < count then
         refused[#refused + 1] = permits

@@ -396,9 +396,12 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 				draw, client := rand.New(rand.NewPCG(1, 2)), scenario{}.newClient(t, rdb, version)
 				seen := map[string]int{}
-				for range 120 {
+				for i := range 120 {
 					peekAndTake(t, drawState(t, draw, rdb, redistest.Name(t)), client, seen)
 					peekAndTakeUpTo(t, drawState(t, draw, rdb, redistest.Name(t)), client)
+					if i%4 == 0 {
+						peekAndLook(t, drawState(t, draw, rdb, redistest.Name(t)), client)
+					}
 				}
 				for _, what := range []string{"granted", "refused", "failed"} {
 					assert.Greater(t, seen[what], 20, "%s: %v", what, seen)
@@ -423,6 +426,7 @@ func peekAndTake(t *testing.T, s *drawnState, client *rratelimiter.Client, seen 
 			permits = 1 + s.Int64N(3)
 		}
 		state, lives := limitertest.ReadState(t, s.rdb, name), limitertest.TTLs(t, s.rdb, name)
+		free, freeErr := l.Peek(t.Context(), 0)
 		peeked, peekErr := l.Peek(t.Context(), permits)
 		require.Equal(t, state, limitertest.ReadState(t, s.rdb, name))
 		require.Equal(t, lives, limitertest.TTLs(t, s.rdb, name))
@@ -430,6 +434,14 @@ func peekAndTake(t *testing.T, s *drawnState, client *rratelimiter.Client, seen 
 		what := fmt.Sprintf("%s: %d of %+v: value %v, %d members, ttl %v", name, permits, s.cfg,
 			state[s.keys.Value].Text, len(state[s.keys.Permits].Members), lives)
 		requireSameAnswer(t, what, peeked, peekErr, took, takeErr)
+		if freeErr != nil {
+			require.Error(t, takeErr, what)
+		} else if takeErr == nil {
+			require.True(t, free.Granted, what)
+			require.Zero(t, free.RetryAfter, what)
+			require.GreaterOrEqual(t, free.Remaining, took.Remaining, what)
+			require.False(t, took.Granted && free.Remaining < took.Remaining+permits, what)
+		}
 		switch {
 		case takeErr != nil:
 			seen["failed"]++
@@ -453,6 +465,23 @@ func peekAndTakeUpTo(t *testing.T, s *drawnState, client *rratelimiter.Client) {
 		d.Remaining += n
 	}
 	require.Equal(t, min(n, d.Remaining), taken, "TakeUpTo(%d) of %+v", n, s.cfg)
+}
+
+// peekAndLook compares what is free, by both calls that say so.
+func peekAndLook(t *testing.T, s *drawnState, client *rratelimiter.Client) {
+	t.Helper()
+	l := client.RateLimiter(s.keys.Config, rratelimiter.WithDefault(s.cfg))
+	state, lives := limitertest.ReadState(t, s.rdb, l.Name()), limitertest.TTLs(t, s.rdb, l.Name())
+	d, peekErr := l.Peek(t.Context(), 0)
+	require.Equal(t, state, limitertest.ReadState(t, s.rdb, l.Name()))
+	require.Equal(t, lives, limitertest.TTLs(t, s.rdb, l.Name()))
+	set, err := l.TrySetRate(t.Context(), s.cfg)
+	if peekErr != nil || err != nil {
+		return
+	}
+	free, err := l.AvailablePermits(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, free, d.Remaining, "%+v, made: %t", s.cfg, set)
 }
 
 // A lease's permits are in use to Peek, so are many of a configuration that was lost, and

@@ -247,8 +247,18 @@ func testPeek(t *testing.T, k Kind) {
 				step(time.Duration(draw.Int64N(int64(window)) - int64(window/2)).Truncate(time.Millisecond))
 			}
 			n, before := 1+draw.Int64N(permits+1), everything(t, rdb)
+			free, err := l.Peek(t.Context(), key, 0)
+			require.NoError(t, err)
 			peeked, peekErr := l.Peek(t.Context(), key, n)
 			require.Equal(t, before, everything(t, rdb))
+			require.True(t, free.Granted)
+			require.Zero(t, free.RetryAfter)
+			require.Equal(t, free.Remaining == permits, free.ResetAfter == 0)
+			if peeked.Granted {
+				require.Equal(t, free.Remaining-n, peeked.Remaining)
+			} else if peekErr == nil {
+				require.Equal(t, limit.Decision{Granted: true, Limit: permits, Remaining: peeked.Remaining, ResetAfter: peeked.ResetAfter}, free)
+			}
 			took, err := l.Take(t.Context(), key, n)
 			require.Equal(t, took, peeked, "%d permits", n)
 			if err != nil {
@@ -265,6 +275,11 @@ func testPeek(t *testing.T, k Kind) {
 		assert.Greater(t, granted, 20)
 		assert.Less(t, granted, 130)
 	})
+	for _, n := range []int64{-1, math.MinInt64} {
+		d, err := k.New(Unreachable(t), permits, window).Peek(t.Context(), "orders", n)
+		require.ErrorIs(t, err, limit.ErrInvalidPermits)
+		assert.Zero(t, d)
+	}
 }
 
 // TakeUpTo takes the free permits, at most as many as asked for.
