@@ -3,6 +3,7 @@ package rratelimiter_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -128,6 +129,30 @@ func TestReserveAll_WaitsUntilAllHaveEnough(t *testing.T) {
 		require.NoError(t, err)
 		assert.False(t, r.Granted)
 		require.NoError(t, r.Settle(t.Context(), 2, 1))
+		assert.Equal(t, []bool{true, false}, []bool{r.Decisions[0].Granted, r.Decisions[1].Granted})
+	})
+}
+
+// One whose last try is not answered learns what the one before was.
+func TestReserveAll_LastRefusalCountsIfRedisGoesSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		p := newPlan(t, proxy.Client(t, nil))
+		p.take(t, 1000)
+		refused := false
+		proxy.OnCommand(func(redistest.Command) redistest.Action {
+			if refused {
+				return redistest.Swallow
+			}
+			refused = true
+			return redistest.Pass
+		})
+		r, err := p.client.ReserveAll(t.Context(), 5*time.Second, p.requests.Claim(1), p.tokens.Claim(1))
+		require.NoError(t, err)
+		assert.False(t, r.Granted)
+		require.Len(t, r.Decisions, 2)
 		assert.Equal(t, []bool{true, false}, []bool{r.Decisions[0].Granted, r.Decisions[1].Granted})
 	})
 }

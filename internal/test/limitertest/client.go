@@ -396,12 +396,3 @@ func (r *Recorder) Callers(limiter string) (all []int) {
 	}
 	return all
 }
-
-// Claims returns claims to so many permits of each limiter.
-func Claims(permits int64, limiters ...*rratelimiter.RateLimiter) []rratelimiter.Claim {
-	claims := make([]rratelimiter.Claim, len(limiters))
-	for i, l := range limiters {
-		claims[i] = l.Claim(permits)
-	}
-	return claims
-}

@@ -342,3 +342,12 @@ func (s *FamilyScene) CheckAll(t *testing.T, f *Family, rates, inUse []int64) {
 		checkInUse(t, s.Mini, l, rates[i], inUse[i])
 	}
 }
+
+// Claims returns claims to so many permits of each limiter.
+func Claims(permits int64, limiters ...*rratelimiter.RateLimiter) []rratelimiter.Claim {
+	claims := make([]rratelimiter.Claim, len(limiters))
+	for i, l := range limiters {
+		claims[i] = l.Claim(permits)
+	}
+	return claims
+}

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// verdict is the script's answer.
+type verdict struct {
+	granted bool
+	wait    time.Duration    // until no limiter would refuse
+	keeps   []time.Duration  // each limiter's keep-alive time, which was restarted; 0 for none
+	each    []limit.Decision // with figures if they are wanted
+}
+
+// OnReply passes the result to the caller. If the caller has gone, grants go back.
+func (m *multiRequest) OnReply(c *lane.Call) (again bool) {
+	return m.engine.complete(m, &m.redo, c)
+}
+
+func (m *multiRequest) finish(reply any, err error) {
+	var v verdict
+	switch {
+	case m.redo.replaces != nil:
+		err = &Error{Name: m.redo.replaces.Name, Err: m.engine.gaveNoDefault(m.redo.replaces, err)}
+	case err != nil:
+		number, explained := m.engine.explainPart(m.keys.Names(), err)
+		err = m.blame(number, explained)
+	default:
+		v, err = m.parse(reply)
+		for _, l := range m.limiters {
+			l.hasCompared(m.sent)
+		}
+	}
+	short := m.call.Unreplicated()
+	m.engine.mu.Lock()
+	defer m.engine.unlock()
+	if err != nil || v.granted {
+		for i, q := range m.queues {
+			took := outcome{}
+			if v.granted {
+				took.Taken = m.permits[i]
+			}
+			m.engine.Granted(q.config)
+			q.hear(took, 0, heard{})
+		}
+	}
+	gone := m.State == lane.Gone
+	unwanted := v.granted && (gone || short != nil)
+	if v.granted && short != nil {
+		v, err = verdict{}, short
+	}
+	m.verdict, m.err = v, err
+	for i, q := range m.queues {
+		if gone && errors.Is(err, limit.ErrUnknownOutcome) {
+			m.engine.givenUp(q, m.permits[i], err)
+		}
+		if unwanted {
+			q.giveBack(grant{member: m.memberOf(i), permits: m.permits[i], sent: m.sent})
+		}
+	}
+	m.end()
+	m.Tell()
+}
+
+// parse reads the script's answer.
+func (m *multiRequest) parse(reply any) (v verdict, err error) {
+	all := len(m.limiters)
+	if granted, ok := reply.(int64); ok && granted == m.permits[0] && !m.figures {
+		return verdict{granted: true}, nil
+	}
+	values, _ := reply.([]any)
+	if len(values) == 3 && values[0] == "exceeds" {
+		numbers, err := script.Integers(values[1:], 2)
+		if err != nil {
+			return verdict{}, err
+		}
+		asked := m.permits[min(max(numbers[0], 1), int64(all))-1]
+		return verdict{}, m.blame(numbers[0], errExceeds(asked, numbers[1]))
+	}
+	size := 1 // of what is said about each limiter
+	if m.figures {
+		size = 4
+	}
+	numbers, err := script.Integers(reply, all*size)
+	if err != nil {
+		return verdict{}, err
+	}
+	if (len(numbers)-all*size)%3 != 0 {
+		return verdict{}, script.Unexpected(reply)
+	}
+	v.granted = len(numbers) == all*size
+	for i := range all {
+		said := numbers[i*size : (i+1)*size]
+		keep := said[0]
+		if keep < 0 {
+			m.engine.found(m.limiters[i], repaired)
+			keep = -1 - keep
+		}
+		v.keeps = append(v.keeps, script.Millis(keep))
+		if m.figures {
+			free := said[2]
+			if v.granted {
+				free -= m.permits[i]
+			}
+			v.each = append(v.each, limit.Decision{
+				Granted: true, Limit: said[1], Remaining: max(0, free), ResetAfter: script.Millis(max(0, said[3])),
+			})
+		}
+	}
+	for refusal := range slices.Chunk(numbers[all*size:], 3) {
+		wait := script.Millis(refusal[1])
+		v.wait = max(v.wait, wait)
+		if l := m.one(refusal[0]); l != nil {
+			if m.figures {
+				d := &v.each[refusal[0]-1]
+				d.Granted, d.RetryAfter = false, wait
+			}
+			if l.auditDue(m.sent) {
+				l.auditDone(time.Now(), script.Millis(refusal[2]))
+			}
+		}
+	}
+	return v, nil
+}
+
+// one returns the limiter of that number, from 1, or nil if there is none.
+func (m *multiRequest) one(number int64) *Limiter {
+	if number < 1 || number > int64(len(m.limiters)) {
+		return nil
+	}
+	return m.limiters[number-1]
+}
+
+// blame names the limiter, by its number, in an error.
+func (m *multiRequest) blame(number int64, err error) error {
+	if l := m.one(number); l != nil {
+		return &Error{Name: l.Name, Err: err}
+	}
+	return err
+}
