@@ -147,7 +147,7 @@ func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, t
 
 // TakeReserved is Reserve without waiting: see [limit.Reserver].
 func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	r, err := k.Limiter(key).reserve(ctx, n, 0)
+	r, err := k.Limiter(key).reserve(ctx, "TakeReserved", n, 0)
 	return r.Decision, r.settleOne, err
 }
 

@@ -21,7 +21,7 @@ import (
 // A reservation that is never settled costs what was reserved, which comes back after an interval. Reserve
 // does not use the permits of [WithLease]. Beside a Redisson before 3.13.3 it returns ErrUnsupported.
 func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
-	r, err := l.reserve(ctx, permits, timeout)
+	r, err := l.reserve(ctx, "Reserve", permits, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -29,8 +29,8 @@ func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.D
 }
 
 // reserve is Reserve, and returns figures even with some errors.
-func (l *RateLimiter) reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
-	q := outage.Question{Call: "Reserve", Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true}
+func (l *RateLimiter) reserve(ctx context.Context, op string, permits int64, timeout time.Duration) (*Reservation, error) {
+	q := outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true}
 	a, err := l.decide(ctx, q)
 	return l.reservation(permits, a), err
 }

@@ -59,9 +59,9 @@ func (q *Question) FromMemory(ctx context.Context) bool {
 	return known
 }
 
-// take is the question as limiters get it.
+// take is the question as limiters get it, and name it in errors.
 func (q *Question) take() outage.Question {
-	return outage.Question{Call: "TakeReturnable", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.timeout}
+	return outage.Question{Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.timeout}
 }
 
 // Ask asks for the permits.
@@ -92,7 +92,7 @@ const maxReserves = 3
 func (q *Question) reserve(ctx context.Context) {
 	for tries := 1; ; tries++ {
 		reserve := q.take()
-		reserve.Call, reserve.Undo, reserve.Settled = "Reserve", false, true
+		reserve.Undo, reserve.Settled = false, true
 		q.ask(ctx, reserve)
 		most := q.Decision.Limit
 		if q.State == TooCostly && most == 0 {

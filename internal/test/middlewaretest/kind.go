@@ -95,6 +95,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"Answers":         k.testAnswers,
 		"Cost":            k.testCost,
 		"CostFails":       k.testCostFails,
+		"ErrorsNameTake":  k.testErrorsNameTake,
 		"Failures":        k.testFailures,
 		"Timeout":         k.testTimeout,
 		"CallerGone":      k.testCallerGone,

@@ -278,6 +278,27 @@ func (k Kind[O, K]) testEachLimiter(t *testing.T) {
 	})
 }
 
+// What a limiter says of a failure, to the error handler, names no call that only middleware makes.
+func (k Kind[O, K]) testErrorsNameTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		m.SetError("MISCONF no disk")
+		for name, limiter := range Limiters(t, rdb) {
+			all := [][]O{nil}
+			if k.WithSettle != nil {
+				all = append(all, []O{k.WithSettle()})
+			}
+			for _, opts := range all {
+				r := k.rig(t, limiter, append(opts, k.WithPrefix(name+":"))...)
+				assert.Equal(t, Unavailable, r.handle(t.Context(), "").Verdict, name)
+				heard := r.errs.Take()
+				require.Len(t, heard, 1)
+				assert.ErrorContains(t, heard[0], `: Take "`, name)
+			}
+		}
+	})
+}
+
 // A bucket has a second key, with "_time" behind the first: no user name leads to the
 // keys of another user.
 func (k Kind[O, K]) testBuckets(t *testing.T) {
