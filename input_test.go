@@ -37,7 +37,7 @@ func requireAllRefused(t *testing.T, sent *limitertest.Counter, l *rratelimiter.
 	for op, call := range limitertest.Operations {
 		requireRefused(t, sent, l, op, text, want, call(t.Context(), l))
 	}
-	requireRefused(t, sent, l, "Acquire", text, want, l.Wait(t.Context()))
+	requireRefused(t, sent, l, "Wait", text, want, l.Wait(t.Context()))
 	if errors.Is(want, rratelimiter.ErrInvalidConfig) {
 		requireRefused(t, sent, l, "RateLimiter", text, want, l.Err())
 	}

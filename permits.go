@@ -43,8 +43,22 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	return err
 }
 
-// Wait is Acquire of one permit, for code that takes an interface{ Wait(context.Context) error }.
-func (l *RateLimiter) Wait(ctx context.Context) error { return l.Acquire(ctx, 1) }
+// Wait is Acquire of one permit that gives up as soon as Redis answers that no permit is free before the deadline
+// of ctx, like Wait of golang.org/x/time/rate. The error then wraps context.DeadlineExceeded and says when the next
+// permit is free.
+func (l *RateLimiter) Wait(ctx context.Context) error {
+	const op = "Wait"
+	if granted, _ := l.atHand(ctx, op, 1, true); granted {
+		return nil
+	}
+	q := outage.Question{Call: op, Permits: 1, Waits: true}
+	q.Until, _ = ctx.Deadline()
+	a, err := l.decide(ctx, q)
+	if err == nil && !a.Granted {
+		err = l.fail(op, fmt.Errorf("no permit is free before the deadline, the next one is in %v: %w", a.RetryAfter, context.DeadlineExceeded))
+	}
+	return err
+}
 
 // Take takes permits if they are free now, and returns the figures that clients may want to see.
 // RetryAfter is a lower bound if more than 256 grants must come back first. The errors are those of

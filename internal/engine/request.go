@@ -82,6 +82,11 @@ func (r *request) patience(timeout time.Duration) time.Duration {
 // overdue reports whether the caller's time is over.
 func (r *request) overdue(now time.Time) bool { return !r.deadline.IsZero() && !now.Before(r.deadline) }
 
+// hopeless reports whether a refusal ends the wait: no permits are free before the caller must have them.
+func (r *request) hopeless(a answer) bool {
+	return !r.Until.IsZero() && !a.Unasked && a.sent.Add(a.RetryAfter).After(r.Until)
+}
+
 // keepAliveShare is the part of a keep-alive time, one in so many, after which those who wait ask
 // again: each request restarts that time, and the rest is for the request to arrive.
 const keepAliveShare = 2

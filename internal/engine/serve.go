@@ -286,7 +286,7 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 			q.line.askUnmixed(r)
 		case a.Granted && short != nil:
 			q.answer(b, i, answer{err: short}, outcome{})
-		case r.Waits && a.refused() && !q.engine.closed && !r.overdue(now):
+		case r.Waits && a.refused() && !q.engine.closed && !r.overdue(now) && !r.hopeless(a):
 			q.lineUp(b, r, a, o, now)
 			lined = true
 		default:

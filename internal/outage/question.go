@@ -18,6 +18,7 @@ type Question struct {
 	UpTo    bool          // as many as are free, at most Permits
 	Waits   bool          // until the permits are granted or the timeout is over
 	Timeout time.Duration // 0 with Waits: none
+	Until   time.Time     // with Waits: a refusal by Redis until later than that ends the wait; zero: none does
 	Figures bool          // the figures of the Decision are wanted
 	Undo    bool          // a grant is to be undone, perhaps
 	Settled bool          // a grant is settled later, so it needs a member of its own
