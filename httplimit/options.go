@@ -260,8 +260,8 @@ func WithPause(most time.Duration) Option {
 }
 
 // WithWait bounds how long a call of a transport waits before it is sent. By default only the
-// request's context does, which must last for the call too. With 0 no call waits: if it gets no
-// permits at once, it fails.
+// request's context does, which must last for the call too. A call that would have to wait longer
+// fails at once. With 0 no call waits.
 func WithWait(most time.Duration) Option {
 	return func(s *settings) error {
 		s.maxWait, s.clientOnly = most, "WithWait"

@@ -19,9 +19,10 @@ import (
 // WithHeaders, WithLegacyHeaders and WithSettle, which are errors here. With [WithShadow] no
 // request waits.
 //
-// A request waits for its permits until its context or [WithWait] ends. If the upstream answers
-// 429 or 503 with Retry-After, requests of the same key, those that wait too, wait for that long,
-// bounded by [WithPause]. A request that is not sent fails with a [*NotSentError].
+// A request waits for its permits until its context or [WithWait] ends, and fails at once if it
+// is known to get none before. If the upstream answers 429 or 503 with Retry-After, requests of
+// the same key, those that wait too, wait for that long, bounded by [WithPause]. A request that is
+// not sent fails with a [*NotSentError].
 //
 // With a KeyedLimiter, requests of this program are served in order, also after such a pause. docs/http.md
 // has more about both ways of waiting.

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -27,7 +28,8 @@ type wait struct {
 
 	results []result // of the last time that the limiters were asked
 	verdict verdict
-	asked   bool // at all
+	more    time.Duration // how much longer it would have to wait, if the limiter that waits itself has refused it
+	asked   bool          // at all
 }
 
 // obtain returns nil once the request has its permits and no upstream pauses it, or the reason why it
@@ -43,7 +45,7 @@ func (w *wait) obtain() error {
 		if err := w.ask(); errors.Is(err, errPaused) {
 			continue
 		} else if err != nil {
-			return w.notSent(key, 0, false, err)
+			return w.notSent(key, w.more, false, err)
 		}
 		v := w.verdict
 		switch {
@@ -114,8 +116,8 @@ func (w *wait) awaitOthers() error {
 	}
 }
 
-// ask asks the limiters, or calls the one limiter that waits itself. The error is errMaxWait, or
-// errPaused if a pause ended that.
+// ask asks the limiters, or calls the one limiter that waits itself. The error says that it waited as long as
+// it may or would have to wait longer, or is errPaused if a pause ended that.
 func (w *wait) ask() error {
 	if w.asked {
 		for i := range w.results {
@@ -165,7 +167,8 @@ func (w *wait) askAndWait() error {
 		return errPaused
 	}
 	if w.verdict = judge(w.results); w.verdict.refused && w.results[0].State == ask.Refused {
-		return errMaxWait
+		w.more = w.results[0].Decision.RetryAfter
+		return cmp.Or(w.tooLong(w.more), errMaxWait)
 	}
 	return nil
 }
@@ -195,11 +198,8 @@ func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 		w.verdict.gone = true
 		return d, err
 	}
-	if end, ok := w.ctx.Deadline(); ok && time.Until(end) <= d {
-		return d, context.DeadlineExceeded
-	}
-	if w.maxWait >= 0 && d > w.maxWait-time.Since(w.start) { // d may be too long for a sum
-		return d, errMaxWait
+	if err := w.tooLong(d); err != nil {
+		return d, err
 	}
 	end := time.Now().Add(d)
 	timer := time.NewTimer(max(d, time.Millisecond))
@@ -211,6 +211,17 @@ func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 		w.verdict.gone = true
 		return time.Until(end), w.ctx.Err()
 	}
+}
+
+// tooLong returns an error if the request may not wait for d.
+func (w *wait) tooLong(d time.Duration) error {
+	if end, ok := w.ctx.Deadline(); ok && time.Until(end) <= d {
+		return context.DeadlineExceeded
+	}
+	if w.maxWait >= 0 && d > w.maxWait-time.Since(w.start) { // d may be too long for a sum
+		return errMaxWait
+	}
+	return nil
 }
 
 func (w *wait) notSent(key string, more time.Duration, paused bool, err error) error {

@@ -106,10 +106,14 @@ func (q *Question) reserve(ctx context.Context) {
 }
 
 // AskAndWait asks for the permits, and waits for them until ctx ends, for that long at most if the
-// timeout is not 0. The limiter [Limit.Waits].
+// timeout is not 0. It is refused at once if that is known to be too short. The limiter [Limit.Waits].
 func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
 	asked := q.take()
 	asked.Call, asked.Figures, asked.Waits, asked.Timeout = "Acquire", false, true, timeout
+	asked.Until, _ = ctx.Deadline()
+	if end := time.Now().Add(timeout); timeout > 0 && (asked.Until.IsZero() || end.Before(asked.Until)) {
+		asked.Until = end
+	}
 	q.ask(ctx, asked)
 }
 
