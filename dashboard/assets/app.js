@@ -115,14 +115,21 @@ function search() {
   location.hash = "#/";
 }
 
-// Keys that work everywhere but where text is typed.
+// Keys that work everywhere but where text is typed. They act when they are let go: until then the letter
+// may still be typed, into whatever has the focus.
+const keys = { "/": search, "?": () => $("keys").showModal() };
+let pressed = "";
+
 addEventListener("keydown", (event) => {
+  pressed = "";
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (event.target.matches("select, input:not([type=checkbox])")) return;
-  if (event.key === "/") search();
-  else if (event.key === "?") $("keys").showModal();
-  else return;
+  if (!keys[event.key] || event.target.matches("select, input:not([type=checkbox])")) return;
+  pressed = event.key;
   event.preventDefault();
+});
+addEventListener("keyup", () => {
+  keys[pressed]?.();
+  pressed = "";
 });
 $("keys-close").addEventListener("click", () => $("keys").close());
 
