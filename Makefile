@@ -14,7 +14,7 @@ COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 # The build cache serves all clones of the repository, not this folder only. Compiling takes
 # two thirds of the time without tables for debuggers and, but for the standard library and
 # the interpreter of scripts, without inlining: with go-redis v9.23.0 the compiler makes 1,500
-# functions of generic types in each package that uses a client. And the example of gin does
+# functions of generic types in each package that names a client. And the example of gin does
 # without the format whose package takes 30 s to compile.
 check lint test test-all: export GOFLAGS := -trimpath -tags=nomsgpack \
 	'-gcflags=all=-dwarf=false -l' -gcflags=std=-dwarf=false -gcflags=github.com/yuin/gopher-lua/...=-dwarf=false $(GOFLAGS)

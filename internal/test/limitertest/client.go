@@ -172,7 +172,7 @@ func Available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 
 // TakeOnce gives a limiter a rate, unless it has one, and takes permits of it by a Client of
 // its own, with the id "id" and the given suffix.
-func TakeOnce(t testing.TB, rdb redis.UniversalClient, name string, cfg rratelimiter.Config, id string, permits int64) {
+func TakeOnce(t testing.TB, rdb redistest.Client, name string, cfg rratelimiter.Config, id string, permits int64) {
 	t.Helper()
 	client := rratelimiter.New(rdb, Patient(), rratelimiter.WithClientID("id"+id))
 	defer func() { require.NoError(t, client.Close(t.Context())) }()
@@ -268,7 +268,7 @@ type Counter struct {
 }
 
 // CountCommands counts what rdb sends from now on, those of pipelines one by one.
-func CountCommands(rdb redis.UniversalClient) *Counter {
+func CountCommands(rdb redistest.Client) *Counter {
 	c := &Counter{names: map[string]int{}}
 	rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
 		c.mu.Lock()

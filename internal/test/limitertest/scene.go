@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -28,7 +27,7 @@ type Scene struct {
 
 	Client *rratelimiter.Client
 	Other  *rratelimiter.RateLimiter
-	Redis  *redis.Client
+	Redis  redistest.Client
 	Sent   *Counter // what limiter's Client sent
 	Start  time.Time
 }
@@ -166,18 +165,18 @@ type HeldScene struct {
 	*Scene
 
 	Proxy *redistest.Proxy
-	Mini  *redis.Client // past the proxy
+	Mini  redistest.Client // past the proxy
 }
 
 // NewHeldScene returns a HeldScene with so few connections that one flight is under way
 // at a time: a test can say who goes together. It must be called in a bubble.
 func NewHeldScene(t *testing.T, cfg rratelimiter.Config) *HeldScene {
 	t.Helper()
-	return NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 3})
+	return NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 3})
 }
 
 // NewHeldSceneOf is NewHeldScene with a client of those options.
-func NewHeldSceneOf(t *testing.T, cfg rratelimiter.Config, opt *redis.Options) *HeldScene {
+func NewHeldSceneOf(t *testing.T, cfg rratelimiter.Config, opt *redistest.Options) *HeldScene {
 	t.Helper()
 	rdb, m := redistest.Mini(t)
 	s := &HeldScene{Proxy: redistest.MiniProxy(t, m), Mini: rdb}
@@ -236,7 +235,7 @@ func (s *HeldScene) CheckInUse(t *testing.T, rate, inUse int64) {
 
 // checkInUse checks a limiter's permits in use, and that all others are free. It reports
 // whether the free permits are stored.
-func checkInUse(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, rate, inUse int64) bool {
+func checkInUse(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, rate, inUse int64) bool {
 	t.Helper()
 	assert.Equal(t, inUse, InUse(t, rdb, KeysOf(l).Permits), "permits in use of %s", l.Name())
 	value, stored := StoredValue(t, rdb, KeysOf(l).Value)
@@ -294,7 +293,7 @@ func (f *Family) Free(t testing.TB) []int64 {
 }
 
 // State returns what Redis holds of all.
-func (f *Family) State(t testing.TB, rdb redis.UniversalClient) map[string]KeyState {
+func (f *Family) State(t testing.TB, rdb redistest.Client) map[string]KeyState {
 	t.Helper()
 	all := map[string]KeyState{}
 	for _, l := range f.Limiters {
@@ -305,7 +304,7 @@ func (f *Family) State(t testing.TB, rdb redis.UniversalClient) map[string]KeySt
 
 // CheckSums checks that free permits and those in use are the rate, of each
 // limiter of type Overall.
-func (f *Family) CheckSums(t testing.TB, rdb redis.UniversalClient, rates ...int64) {
+func (f *Family) CheckSums(t testing.TB, rdb redistest.Client, rates ...int64) {
 	t.Helper()
 	for i, l := range f.Limiters {
 		checkInUse(t, rdb, l, rates[i], InUse(t, rdb, KeysOf(l).Permits))
@@ -322,7 +321,7 @@ type FamilyScene struct {
 // NewFamilyScene must be called in a bubble.
 func NewFamilyScene(t *testing.T, cfgs ...rratelimiter.Config) (*FamilyScene, *Family) {
 	t.Helper()
-	s := &FamilyScene{HeldScene: NewHeldSceneOf(t, Every(1, time.Second), &redis.Options{ReadTimeout: time.Minute})}
+	s := &FamilyScene{HeldScene: NewHeldSceneOf(t, Every(1, time.Second), &redistest.Options{ReadTimeout: time.Minute})}
 	s.Rival = NewClient(t, s.Mini)
 	f := NewFamilyOf(t, s.Rival, cfgs...)
 	s.Sent = CountCommands(s.Redis)

@@ -33,7 +33,7 @@ func Besides(name string) string {
 }
 
 // ServerNow returns the server's clock, in epoch milliseconds.
-func ServerNow(t testing.TB, rdb redis.UniversalClient) int64 {
+func ServerNow(t testing.TB, rdb redistest.Client) int64 {
 	t.Helper()
 	now, err := rdb.Time(t.Context()).Result()
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ return redis.call('ZADD', KEYS[1], unpack(rows))`)
 
 // AddGrants adds count members of that many permits each to the permits set, in layout D2, as
 // granted age ago; a negative age dates them in the future. The value is left alone.
-func AddGrants(t testing.TB, rdb redis.UniversalClient, key string, age time.Duration, count int, permits uint32) {
+func AddGrants(t testing.TB, rdb redistest.Client, key string, age time.Duration, count int, permits uint32) {
 	t.Helper()
 	score := ServerNow(t, rdb) - age.Milliseconds()
 	id := make([]byte, 16)
@@ -80,7 +80,7 @@ func AddGrants(t testing.TB, rdb redis.UniversalClient, key string, age time.Dur
 }
 
 // InUse returns the permits in the set, those that have run out included.
-func InUse(t testing.TB, rdb redis.UniversalClient, permitsKey string) int64 {
+func InUse(t testing.TB, rdb redistest.Client, permitsKey string) int64 {
 	t.Helper()
 	members, err := rdb.ZRange(t.Context(), permitsKey, 0, -1).Result()
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func InUse(t testing.TB, rdb redis.UniversalClient, permitsKey string) int64 {
 }
 
 // StoredValue returns the value key's number, and false if it is missing.
-func StoredValue(t testing.TB, rdb redis.UniversalClient, valueKey string) (int64, bool) {
+func StoredValue(t testing.TB, rdb redistest.Client, valueKey string) (int64, bool) {
 	t.Helper()
 	text, err := rdb.Get(t.Context(), valueKey).Result()
 	if errors.Is(err, redis.Nil) {
@@ -111,7 +111,7 @@ type KeyState = redistest.Value
 
 // ReadState returns all that Redis holds of the limiter called name, for all
 // clients, by key.
-func ReadState(t testing.TB, rdb redis.UniversalClient, name string) map[string]KeyState {
+func ReadState(t testing.TB, rdb redistest.Client, name string) map[string]KeyState {
 	t.Helper()
 	state := map[string]KeyState{}
 	for _, key := range LimiterKeys(t, rdb, name) {
@@ -122,7 +122,7 @@ func ReadState(t testing.TB, rdb redis.UniversalClient, name string) map[string]
 
 // LimiterKeys returns the keys that exist of the limiter called name, for all
 // clients, sorted.
-func LimiterKeys(t testing.TB, rdb redis.UniversalClient, name string) []string {
+func LimiterKeys(t testing.TB, rdb redistest.Client, name string) []string {
 	t.Helper()
 	set := redisson.KeysOf(name, "")
 	tagged := strings.TrimSuffix(set.Value, "value")
@@ -142,7 +142,7 @@ func LimiterKeys(t testing.TB, rdb redis.UniversalClient, name string) []string 
 
 // TTLs returns the time to live of each key that exists of the limiter called
 // name; -1 stands for none.
-func TTLs(t testing.TB, rdb redis.UniversalClient, name string) map[string]time.Duration {
+func TTLs(t testing.TB, rdb redistest.Client, name string) map[string]time.Duration {
 	t.Helper()
 	all := map[string]time.Duration{}
 	for _, key := range LimiterKeys(t, rdb, name) {
@@ -155,7 +155,7 @@ func TTLs(t testing.TB, rdb redis.UniversalClient, name string) map[string]time.
 
 // RequireUntouched runs f and checks that it left all that Redis holds of the
 // limiter as it was, times to live included, apart from what passes of them.
-func RequireUntouched(t testing.TB, rdb redis.UniversalClient, name string, f func()) {
+func RequireUntouched(t testing.TB, rdb redistest.Client, name string, f func()) {
 	t.Helper()
 	state, ttl := ReadState(t, rdb, name), TTLs(t, rdb, name)
 	f()
@@ -168,7 +168,7 @@ func RequireUntouched(t testing.TB, rdb redis.UniversalClient, name string, f fu
 // Java does to a limiter's keys what Redisson 4.7.0 does, its mistakes included, one
 // command after another: for tests in which nothing else is at work meanwhile.
 type Java struct {
-	Redis redis.UniversalClient
+	Redis redistest.Client
 	Name  string
 	ID    string        // of its Redisson instance
 	Fast  time.Duration // how far its clock is ahead of the server's
@@ -289,7 +289,7 @@ func (j Java) AvailablePermits(t testing.TB) int64 {
 
 // AsRedisson3123 takes permits as that release does, with plain commands, and
 // reports whether they were free.
-func AsRedisson3123(t testing.TB, rdb *redis.Client, l *rratelimiter.RateLimiter, permits int64) bool {
+func AsRedisson3123(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, permits int64) bool {
 	t.Helper()
 	k := KeysOf(l)
 	value, ok := StoredValue(t, rdb, k.Value)

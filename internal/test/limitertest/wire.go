@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -28,7 +27,7 @@ type Wire struct {
 	Client *rratelimiter.Client
 	Proxy  *redistest.Proxy
 	Other  *rratelimiter.RateLimiter // another Client's handle, past the proxy
-	Redis  *redis.Client             // past the proxy
+	Redis  redistest.Client          // past the proxy
 	Keys   redisson.Keys             // Value and Permits are those in use
 	Rate   int64
 	Held   chan struct{} // what a fault holds back waits for it
@@ -88,7 +87,7 @@ func NewWireOf(
 	w.LetGo = sync.OnceFunc(func() { close(w.Held) })
 	t.Cleanup(w.LetGo)
 	opts = append([]rratelimiter.Option{rratelimiter.WithClientID(id)}, opts...)
-	rdb := w.Proxy.FairClient(t, &redis.Options{
+	rdb := w.Proxy.FairClient(t, &redistest.Options{
 		ReadTimeout: answerTimeout, WriteTimeout: time.Minute, MaxRetries: maxRetries, PoolSize: connections,
 	})
 	w.Client = NewClient(t, rdb, opts...)

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -244,7 +243,7 @@ func (k Kind[O, K]) testLog(t *testing.T) {
 }
 
 // Limiters returns each limiter of this module, of 5 in 10 seconds.
-func Limiters(t *testing.T, rdb *redis.Client) map[string]limit.Limiter {
+func Limiters(t *testing.T, rdb redistest.Client) map[string]limit.Limiter {
 	t.Helper()
 	client := rratelimiter.New(rdb)
 	t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
@@ -260,7 +259,7 @@ func Limiters(t *testing.T, rdb *redis.Client) map[string]limit.Limiter {
 // passes when RetryAfter is over, not before.
 func (k Kind[O, K]) testEachLimiter(t *testing.T) {
 	early := max(k.Exact+100*time.Millisecond, time.Millisecond)
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		for name, limiter := range Limiters(t, rdb) {
 			r := k.rig(t, limiter, k.WithPrefix(name+":"))
 			for i := range int64(5) {
@@ -302,7 +301,7 @@ func (k Kind[O, K]) testErrorsNameTake(t *testing.T) {
 // A bucket has a second key, with "_time" behind the first: no user name leads to the
 // keys of another user.
 func (k Kind[O, K]) testBuckets(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
 		users := []string{"ann", "ann_time", "ann_time_time", "ann_time%", "time", "_time", ""}
 		for name, c := range map[string]struct {

@@ -43,7 +43,7 @@ type Guarded struct {
 
 	// Open returns what makes requests of a limit of 8 an hour in rdb. told is the
 	// error handler.
-	Open func(t *testing.T, rdb *redis.Client, how Instead, told func(error)) Asking
+	Open func(t *testing.T, rdb redistest.Client, how Instead, told func(error)) Asking
 }
 
 // answered is an error that Redis answered.
@@ -147,21 +147,21 @@ func (g Guarded) meet(t *testing.T, how Instead, start bool, fails func([]redis.
 }
 
 // limitersOfOutages are what middleware is tested over: limiters of this module, and one of another.
-var limitersOfOutages = map[string]func(t *testing.T, rdb *redis.Client) limit.Limiter{
+var limitersOfOutages = map[string]func(t *testing.T, rdb redistest.Client) limit.Limiter{
 	"Keyed": keyed,
-	"fixedwindow": func(_ *testing.T, rdb *redis.Client) limit.Limiter {
+	"fixedwindow": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
 		return fixedwindow.New(rdb, fixedwindow.Config{Limit: hourly, Window: time.Hour})
 	},
-	"slidinglog": func(_ *testing.T, rdb *redis.Client) limit.Limiter {
+	"slidinglog": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
 		return slidinglog.New(rdb, slidinglog.Config{Limit: hourly, Window: time.Hour})
 	},
-	"tokenbucket": func(_ *testing.T, rdb *redis.Client) limit.Limiter {
+	"tokenbucket": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
 		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: hourly, Refill: hourly, Interval: time.Hour})
 	},
-	"foreign": func(t *testing.T, rdb *redis.Client) limit.Limiter { return Windowed{keyed(t, rdb), time.Hour} },
+	"foreign": func(t *testing.T, rdb redistest.Client) limit.Limiter { return Windowed{keyed(t, rdb), time.Hour} },
 }
 
-func keyed(t *testing.T, rdb *redis.Client) limit.Limiter {
+func keyed(t *testing.T, rdb redistest.Client) limit.Limiter {
 	t.Helper()
 	return limitertest.NewClient(t, rdb).Keyed("rate:", rratelimiter.PerHour(hourly))
 }
@@ -171,7 +171,7 @@ func (k Kind[O, K]) testOutages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			Outages(t, Guarded{
 				Fallbacks: true, Foreign: name == "foreign",
-				Open: func(t *testing.T, rdb *redis.Client, how Instead, told func(error)) Asking {
+				Open: func(t *testing.T, rdb redistest.Client, how Instead, told func(error)) Asking {
 					t.Helper()
 					opts := []O{k.WithErrorHandler(told)}
 					if how.Failure != nil {

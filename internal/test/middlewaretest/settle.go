@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -185,19 +184,19 @@ func (k Kind[O, K]) testSettleAboveTheLimit(t *testing.T) {
 
 // A limiter in Redis is charged what requests have cost, and otherwise answers like Take.
 func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
-	for name, limiter := range map[string]func(*testing.T, *redis.Client) limit.Limiter{
-		"keyed": func(t *testing.T, rdb *redis.Client) limit.Limiter {
+	for name, limiter := range map[string]func(*testing.T, redistest.Client) limit.Limiter{
+		"keyed": func(t *testing.T, rdb redistest.Client) limit.Limiter {
 			client := rratelimiter.New(rdb)
 			t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
 			return client.Keyed("", rratelimiter.Config{Rate: 10, Interval: 10 * time.Second})
 		},
-		"fixedwindow": func(_ *testing.T, rdb *redis.Client) limit.Limiter {
+		"fixedwindow": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
 			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: 10 * time.Second})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { k.settleInRedis(t, limiter(t, rdb)) })
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { k.settleInRedis(t, limiter(t, rdb)) })
 		})
 	}
 }

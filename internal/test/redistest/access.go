@@ -21,8 +21,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // errNoTLS: a server was built without TLS.
@@ -154,7 +152,7 @@ var users atomic.Int64
 // AddUser adds a user with the rules given, such as "+get ~key", to the server,
 // and returns a client logged in as this user. The user is gone when t ends. Of
 // opt, the address and the login are replaced; nil stands for the defaults.
-func AddUser(t testing.TB, s *Server, opt *redis.Options, rules ...string) *redis.Client {
+func AddUser(t testing.TB, s *Server, opt *Options, rules ...string) Client {
 	t.Helper()
 	o := valueOf(opt)
 	o.Username = addUser(t, []*Server{s}, rules)
@@ -163,7 +161,7 @@ func AddUser(t testing.TB, s *Server, opt *redis.Options, rules ...string) *redi
 }
 
 // AddUser is the function AddUser for all nodes of the cluster.
-func (c *Cluster) AddUser(t testing.TB, opt *redis.ClusterOptions, rules ...string) *redis.ClusterClient {
+func (c *Cluster) AddUser(t testing.TB, opt *Options, rules ...string) Client {
 	t.Helper()
 	o := valueOf(opt)
 	o.Username = addUser(t, c.nodes, rules)
@@ -172,7 +170,7 @@ func (c *Cluster) AddUser(t testing.TB, opt *redis.ClusterOptions, rules ...stri
 }
 
 // AddUser is the function AddUser for all shards of the ring.
-func (r *Ring) AddUser(t testing.TB, opt *redis.RingOptions, rules ...string) *redis.Ring {
+func (r *Ring) AddUser(t testing.TB, opt *Options, rules ...string) Client {
 	t.Helper()
 	o := valueOf(opt)
 	o.Username = addUser(t, r.Servers, rules)

@@ -115,7 +115,7 @@ func (c *Cluster) join(ctx context.Context, masters int) error {
 	}
 	// Twice within this time each node hears from each other one, so a short one
 	// makes the cluster come up soon.
-	return c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
+	return c.until(ctx, c.nodes, func(ctx context.Context, rdb Client) error {
 		return rdb.ConfigSet(ctx, "cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10)).Err()
 	})
 }
@@ -141,7 +141,7 @@ func (c *Cluster) meet(ctx context.Context) error {
 // settle waits until all nodes see the cluster in order, each master with that many nodes, and
 // each replica is in step.
 func (c *Cluster) settle(ctx context.Context, masters, perMaster int) error {
-	return c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
+	return c.until(ctx, c.nodes, func(ctx context.Context, rdb Client) error {
 		if err := inOrder(ctx, rdb); err != nil {
 			return err
 		}
@@ -158,11 +158,11 @@ func (c *Cluster) settle(ctx context.Context, masters, perMaster int) error {
 	})
 }
 
-func slotRanges(ctx context.Context, rdb *redis.Client) ([]redis.ClusterSlot, error) {
-	return rdb.ClusterSlots(ctx).Result() //nolint:staticcheck // Redis 6.2 has no CLUSTER SHARDS
+func slotRanges(ctx context.Context, rdb Client) ([]redis.ClusterSlot, error) {
+	return rdb.ClusterSlots(ctx).Result() // Redis 6.2 has no CLUSTER SHARDS
 }
 
-func (c *Cluster) knowsAll(ctx context.Context, rdb *redis.Client) error {
+func (c *Cluster) knowsAll(ctx context.Context, rdb Client) error {
 	text, err := rdb.ClusterNodes(ctx).Result()
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (c *Cluster) knowsAll(ctx context.Context, rdb *redis.Client) error {
 }
 
 // inOrder fails unless a node says that the cluster works, and more that is asked for.
-func inOrder(ctx context.Context, rdb *redis.Client, more ...string) error {
+func inOrder(ctx context.Context, rdb Client, more ...string) error {
 	info, err := rdb.ClusterInfo(ctx).Result()
 	for _, text := range append(more, "cluster_state:ok") {
 		if err == nil && !strings.Contains(info, text) {
@@ -186,7 +186,7 @@ func inOrder(ctx context.Context, rdb *redis.Client, more ...string) error {
 }
 
 // linked fails if a replica is not in step with its master; a master is.
-func linked(ctx context.Context, rdb *redis.Client) error {
+func linked(ctx context.Context, rdb Client) error {
 	info, err := rdb.Info(ctx, "replication").Result()
 	if err == nil && strings.Contains(info, "role:slave") && !strings.Contains(info, "master_link_status:up") {
 		err = fmt.Errorf("the replica is still: %s", info)
@@ -195,7 +195,7 @@ func linked(ctx context.Context, rdb *redis.Client) error {
 }
 
 // until waits until cond holds on each of the nodes.
-func (c *Cluster) until(ctx context.Context, nodes []*Server, cond func(context.Context, *redis.Client) error) error {
+func (c *Cluster) until(ctx context.Context, nodes []*Server, cond func(context.Context, Client) error) error {
 	for _, s := range nodes {
 		if err := s.poll(ctx, cond); err != nil {
 			return fmt.Errorf("node %s: %w", s.addr, err)
@@ -205,8 +205,8 @@ func (c *Cluster) until(ctx context.Context, nodes []*Server, cond func(context.
 }
 
 // poll calls cond with a client of the server until it returns nil: see poll.
-func (s *Server) poll(ctx context.Context, cond func(context.Context, *redis.Client) error) error {
-	return s.do(func(rdb *redis.Client) error {
+func (s *Server) poll(ctx context.Context, cond func(context.Context, Client) error) error {
+	return s.do(func(rdb Client) error {
 		return poll(ctx, func() error { return cond(ctx, rdb) })
 	})
 }
@@ -239,12 +239,12 @@ func pollEvery(ctx context.Context, d time.Duration, cond func() error) error {
 
 // Client returns a client of the cluster, closed when t ends. The addresses in
 // opt are replaced; nil stands for the defaults.
-func (c *Cluster) Client(t testing.TB, opt *redis.ClusterOptions) *redis.ClusterClient {
+func (c *Cluster) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := valueOf(opt)
+	o := universal(opt).Cluster()
 	o.Addrs = c.Addrs()
 	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	rdb := redis.NewClusterClient(&o)
+	rdb := redis.NewClusterClient(o)
 	closeAfter(t, rdb)
 	return rdb
 }
@@ -274,7 +274,7 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 func (c *Cluster) Owner(t testing.TB, slot int) (master *Server, replicas []*Server) {
 	t.Helper()
 	var ranges []redis.ClusterSlot
-	must(t, c.alive(t).do(func(rdb *redis.Client) (err error) {
+	must(t, c.alive(t).do(func(rdb Client) (err error) {
 		ranges, err = slotRanges(t.Context(), rdb)
 		return err
 	}))

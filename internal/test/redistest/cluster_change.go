@@ -147,7 +147,7 @@ func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
 	t.Helper()
 	const setting = "cluster-node-timeout"
 	var millis int64
-	must(t, replica.do(func(rdb *redis.Client) error {
+	must(t, replica.do(func(rdb Client) error {
 		_, err := fmt.Sscan(rdb.ConfigGet(t.Context(), setting).Val()[setting], &millis)
 		return err
 	}))
@@ -164,7 +164,7 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 	}
 	slot, alive := -1, 0
 	ask := func() error { return replica.ask(t.Context(), append([]any{"CLUSTER", "FAILOVER"}, how...)...).Err() }
-	must(t, replica.do(func(rdb *redis.Client) error {
+	must(t, replica.do(func(rdb Client) error {
 		ranges, err := slotRanges(t.Context(), rdb)
 		if err != nil {
 			return err
@@ -221,7 +221,7 @@ func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, ag
 func (c *Cluster) untilOwner(ctx context.Context, slot int, owner *Server, nodes int) error {
 	ctx, cancel := context.WithTimeout(ctx, insistAfter)
 	defer cancel()
-	return c.until(ctx, c.allAlive(), func(ctx context.Context, rdb *redis.Client) error {
+	return c.until(ctx, c.allAlive(), func(ctx context.Context, rdb Client) error {
 		ranges, err := slotRanges(ctx, rdb)
 		if err != nil {
 			return err
@@ -241,7 +241,7 @@ func (c *Cluster) AwaitOrder(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
 	defer cancel()
-	must(t, c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
+	must(t, c.until(ctx, c.nodes, func(ctx context.Context, rdb Client) error {
 		return errors.Join(inOrder(ctx, rdb, "cluster_slots_pfail:0\r", "cluster_slots_fail:0\r"), linked(ctx, rdb))
 	}))
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
@@ -97,10 +96,10 @@ func (p *Proxy) Addr() string { return p.addr }
 
 // Client returns a client that goes through the proxy, closed when t ends. The options of opt
 // that concern dialling are replaced; nil stands for the defaults.
-func (p *Proxy) Client(t testing.TB, opt *redis.Options) *redis.Client {
+func (p *Proxy) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
 	if p.addr != "" {
-		return client(t, p.addr, opt)
+		return client(t, p.addr, universal(opt).Simple())
 	}
 	return memoryClient(t, opt, func() (net.Conn, error) {
 		conn, peer := net.Pipe()
@@ -284,11 +283,11 @@ const (
 // FairClient is [Proxy.Client] with a ReadTimeout that ends the wait only for an answer
 // that the proxy keeps back: one that a busy machine delays is waited for, up to a
 // minute. It does not go with a [MiniProxy].
-func (p *Proxy) FairClient(t testing.TB, opt *redis.Options) *redis.Client {
+func (p *Proxy) FairClient(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := valueOf(opt)
+	o := universal(opt).Simple()
 	o.Dialer = p.FairDial
-	return client(t, p.addr, &o)
+	return client(t, p.addr, o)
 }
 
 // FairDial connects to the proxy as a FairClient does.

@@ -15,9 +15,9 @@ import (
 
 // proxied runs test with a proxy in front of each kind of server; direct is a
 // client that does not go through it. The client it hands out does not retry.
-func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client)) {
+func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client)) {
 	t.Helper()
-	opt := &redis.Options{MaxRetries: -1, ReadTimeout: 500 * time.Millisecond}
+	opt := &redistest.Options{MaxRetries: -1, ReadTimeout: 500 * time.Millisecond}
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestProxyInAPipeline(t *testing.T) {
 	for what, test := range tests {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
+			proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client) {
 				ctx, name := t.Context(), redistest.Name(t)
 				p.OnCommand(redistest.Nth(2, name, test.action))
 				cmds, _ := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -80,7 +80,7 @@ func TestFairClient(t *testing.T) {
 	t.Parallel()
 	p := redistest.StartProxy(t, redistest.Shared(t).Addr())
 	const readTimeout = 50 * time.Millisecond
-	rdb := p.FairClient(t, &redis.Options{MaxRetries: -1, ReadTimeout: readTimeout})
+	rdb := p.FairClient(t, &redistest.Options{MaxRetries: -1, ReadTimeout: readTimeout})
 	require.NoError(t, rdb.Ping(t.Context()).Err())
 
 	open := make(chan struct{})
@@ -103,7 +103,7 @@ func TestFairClient(t *testing.T) {
 func TestVirtual(t *testing.T) {
 	t.Parallel()
 	for range 3 {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			ctx := t.Context()
 			require.Zero(t, rdb.DBSize(ctx).Val())
 			before, err := rdb.Time(ctx).Result()
@@ -130,7 +130,7 @@ func TestVirtual(t *testing.T) {
 func TestStepping(t *testing.T) {
 	t.Parallel()
 	for range 2 {
-		redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 			ctx, start := t.Context(), time.Now()
 			require.NoError(t, rdb.Set(ctx, "key", "value", time.Minute).Err())
 			require.NoError(t, rdb.Set(ctx, "stays", "value", 0).Err())

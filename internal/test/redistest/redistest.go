@@ -4,7 +4,7 @@
 // real server of one's own, [StartServer] one of a certain release, and
 // [StartProxy] and [MiniProxy] a proxy that loses, delays and repeats what goes
 // through it. [StartCluster], [StartSentinel], [StartRing] and [StartTLS] start
-// more than a plain server, and [Client] is a client of whichever of these the
+// more than a plain server, and [CurrentClient] is a client of whichever of these the
 // environment names, for the tests that must pass on all of them.
 //
 // [Engines] runs a test on miniredis and on the real server, [Everywhere] on miniredis
@@ -26,8 +26,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // SkipOrFail skips the test for lack of something on this machine, such as a server or a
@@ -132,7 +130,7 @@ func namePrefix(t testing.TB) string {
 // Engines runs test twice, as subtests: on a miniredis of its own ("miniredis";
 // not if RRL_ENGINE leaves that out) and on the shared real server ("redis"),
 // where it must keep to names that start with [Name]'s.
-func Engines(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+func Engines(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
 	onMini(t, test)
 	t.Run("redis", func(t *testing.T) {
@@ -142,7 +140,7 @@ func Engines(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 }
 
 // onMini runs test on a miniredis of its own, unless RRL_ENGINE leaves that out.
-func onMini(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+func onMini(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
 	if engine() != everyEngine {
 		return

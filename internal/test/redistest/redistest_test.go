@@ -183,7 +183,7 @@ func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 // learn what a server has.
 func TestTopology(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Client(t)
+	rdb := redistest.CurrentClient(t)
 	name := redistest.Name(t)
 	want := make([]string, 30)
 	for i := range want {

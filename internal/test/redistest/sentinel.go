@@ -79,7 +79,7 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 		// messages stays: within four, others take a replica that has been promoted
 		// for a master that came back.
 		_ = w.ask(ctx, "SENTINEL", "DEBUG", "ASK-PERIOD", 100, "INFO-PERIOD", 1000, "TILT-PERIOD", 1000)
-		err := w.poll(ctx, func(ctx context.Context, rdb *redis.Client) error { return sentinelReady(ctx, rdb, replicas) })
+		err := w.poll(ctx, func(ctx context.Context, rdb Client) error { return sentinelReady(ctx, rdb, replicas) })
 		if err != nil {
 			return s, fmt.Errorf("redistest: a Sentinel: %w", err)
 		}
@@ -103,7 +103,7 @@ func (s *Server) sentinelArgs(port, masterHost, masterPort string, downAfter tim
 }
 
 // sentinelReady fails unless a Sentinel knows all replicas and the others of its kind.
-func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
+func sentinelReady(ctx context.Context, rdb Client, replicas int) error {
 	master, err := rdb.Do(ctx, "SENTINEL", "MASTER", masterName).Result()
 	if err != nil {
 		return err
@@ -129,12 +129,12 @@ func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
 
 // Client returns a client that asks the Sentinels for the master, closed when t ends. The
 // addresses in opt are replaced; nil stands for the defaults.
-func (s *Sentinel) Client(t testing.TB, opt *redis.FailoverOptions) *redis.Client {
+func (s *Sentinel) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := valueOf(opt)
+	o := universal(opt).Failover()
 	o.MasterName, o.SentinelAddrs = s.Watch()
 	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	rdb := redis.NewFailoverClient(&o)
+	rdb := redis.NewFailoverClient(o)
 	closeAfter(t, rdb)
 	return rdb
 }

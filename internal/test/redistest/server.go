@@ -54,7 +54,7 @@ type spec struct {
 // names that start with [Name]'s (their keys are removed when t ends), and leave alone what
 // belongs to all, such as the script cache and the server's configuration. It skips the
 // test under -short, and as [SkipOrFail] does if no redis-server is installed.
-func Redis(t testing.TB) *redis.Client {
+func Redis(t testing.TB) Client {
 	t.Helper()
 	return Shared(t).Client(t, nil)
 }
@@ -71,7 +71,7 @@ func Shared(t testing.TB) *Server {
 	}
 	s := sharedBy(t, shared)
 	t.Cleanup(func() {
-		_ = s.do(func(rdb *redis.Client) error {
+		_ = s.do(func(rdb Client) error {
 			removeKeys(t, rdb)
 			return nil
 		})
@@ -149,11 +149,11 @@ func (s *Server) URL() string {
 // Client returns a client of the server, closed when t ends. The address in
 // opt is replaced, and so is its TLS; timeouts that are not set are a minute, here and in
 // other clients of real servers.
-func (s *Server) Client(t testing.TB, opt *redis.Options) *redis.Client {
+func (s *Server) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := valueOf(opt)
+	o := universal(opt).Simple()
 	o.TLSConfig = s.tls
-	return client(t, s.addr, &o)
+	return client(t, s.addr, o)
 }
 
 // Freeze is Hang(true).
@@ -238,7 +238,7 @@ func (s *Server) answers() bool { return s.running() && !s.frozen.Load() }
 
 // ask returns the server's answer to a command.
 func (s *Server) ask(ctx context.Context, args ...any) (cmd *redis.Cmd) {
-	_ = s.do(func(rdb *redis.Client) error {
+	_ = s.do(func(rdb Client) error {
 		cmd = rdb.Do(ctx, args...)
 		return nil
 	})
@@ -246,18 +246,17 @@ func (s *Server) ask(ctx context.Context, args ...any) (cmd *redis.Cmd) {
 }
 
 // do calls f with a client of the server's own, by its socket.
-func (s *Server) do(f func(*redis.Client) error) error {
+func (s *Server) do(f func(Client) error) error {
 	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, PoolSize: 2, ReadTimeout: patience})
 	defer func() { _ = rdb.Close() }()
 	return f(rdb)
 }
 
-func client(t testing.TB, addr string, opt *redis.Options) *redis.Client {
+func client(t testing.TB, addr string, o *redis.Options) Client {
 	t.Helper()
-	o := valueOf(opt)
 	o.Network, o.Addr = "tcp", addr
 	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	rdb := redis.NewClient(&o)
+	rdb := redis.NewClient(o)
 	closeAfter(t, rdb)
 	return rdb
 }

@@ -3,7 +3,6 @@ package redistest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -12,9 +11,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 )
 
-// A Topology is what servers there are behind the client of [Client], and how it
+// A Topology is what servers there are behind [CurrentClient], and how it
 // reaches them. The environment variable RRL_TOPOLOGY names it.
 type Topology string
 
@@ -57,23 +58,23 @@ var (
 	sharedRing     = sync.OnceValues(func() (*Ring, error) { return startRing(3, nil) })
 )
 
-// Client returns a client of the topology that RRL_TOPOLOGY names, of servers that all
+// CurrentClient returns a client of the topology that RRL_TOPOLOGY names, of servers that all
 // tests of this binary share; the same holds as for [Redis]. With an ACL, the limiters that
 // are given this client act as the user who may do least (they use Process and Pipeline),
 // while the test's own look-ups by the other methods are not restricted.
-func Client(t testing.TB) redis.UniversalClient {
+func CurrentClient(t testing.TB) Client {
 	t.Helper()
 	rdb := topologyClient(t)
 	t.Cleanup(func() { removeKeys(t, rdb) })
 	return rdb
 }
 
-func topologyClient(t testing.TB) redis.UniversalClient {
+func topologyClient(t testing.TB) Client {
 	t.Helper()
 	SkipShort(t, "a real redis-server")
 	switch CurrentTopology(t) {
 	case RESP2:
-		return sharedBy(t, shared).Client(t, &redis.Options{Protocol: 2})
+		return sharedBy(t, shared).Client(t, &Options{Protocol: 2})
 	case TLS:
 		return sharedBy(t, sharedTLS).Client(t, nil)
 	case ACL:
@@ -90,7 +91,7 @@ func topologyClient(t testing.TB) redis.UniversalClient {
 	return sharedBy(t, shared).Client(t, nil)
 }
 
-// A Route is how a client in another language gets to the servers of [Client].
+// A Route is how a client in another language gets to the servers of [CurrentClient].
 type Route struct {
 	Servers string   // single, sentinel or cluster
 	Master  string   // the name that Sentinels have for it
@@ -128,14 +129,14 @@ func withLeastRights(t testing.TB, server *Server) *limitedClient {
 	t.Helper()
 	prefix := namePrefix(t)
 	limited := AddUser(t, server, nil, LeastCommands, KeysWithPrefix(prefix))
-	return &limitedClient{UniversalClient: server.Client(t, nil), limited: limited}
+	return &limitedClient{Client: server.Client(t, nil), limited: limited}
 }
 
 // limitedClient lets the limiters under test act as one user, and the test as another.
 type limitedClient struct {
-	redis.UniversalClient
+	Client
 
-	limited *redis.Client
+	limited Client
 }
 
 func (c *limitedClient) Process(ctx context.Context, cmd redis.Cmder) error {
@@ -145,27 +146,27 @@ func (c *limitedClient) Process(ctx context.Context, cmd redis.Cmder) error {
 func (c *limitedClient) Pipeline() redis.Pipeliner { return c.limited.Pipeline() }
 
 func (c *limitedClient) AddHook(hook redis.Hook) {
-	c.UniversalClient.AddHook(hook)
+	c.Client.AddHook(hook)
 	c.limited.AddHook(hook)
 }
 
 // Everywhere runs test twice, as subtests: on a miniredis of its own ("miniredis"; not
-// if RRL_ENGINE leaves that out) and on [Client]'s servers, named after their topology,
+// if RRL_ENGINE leaves that out) and on [CurrentClient]'s servers, named after their topology,
 // where it must keep to names that start with [Name]'s.
-func Everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+func Everywhere(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
-	onMini(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb) })
+	onMini(t, test)
 	t.Run(string(CurrentTopology(t)), func(t *testing.T) {
 		t.Parallel()
-		test(t, Client(t))
+		test(t, CurrentClient(t))
 	})
 }
 
 // Keys returns the keys that match a pattern, of all servers behind rdb.
-func Keys(t testing.TB, rdb redis.UniversalClient, pattern string) []string {
+func Keys(t testing.TB, rdb Client, pattern string) []string {
 	t.Helper()
 	var all List[[]string]
-	must(t, forEachMaster(t.Context(), rdb, func(ctx context.Context, node *redis.Client) error {
+	must(t, forEachMaster(t.Context(), rdb, func(ctx context.Context, node nodes.Client) error {
 		found, err := scan(ctx, node, pattern)
 		all.Add(found)
 		return err
@@ -175,7 +176,7 @@ func Keys(t testing.TB, rdb redis.UniversalClient, pattern string) []string {
 	return slices.Compact(keys)
 }
 
-func scan(ctx context.Context, node *redis.Client, pattern string) (keys []string, err error) {
+func scan(ctx context.Context, node nodes.Client, pattern string) (keys []string, err error) {
 	it := node.Scan(ctx, 0, pattern, 10_000).Iterator()
 	for it.Next(ctx) {
 		keys = append(keys, it.Val())
@@ -193,7 +194,7 @@ type Value struct {
 }
 
 // Read returns what Redis holds under a key.
-func Read(t testing.TB, rdb redis.UniversalClient, key string) Value {
+func Read(t testing.TB, rdb Client, key string) Value {
 	t.Helper()
 	ctx := t.Context()
 	kind, err := rdb.Type(ctx, key).Result()
@@ -221,8 +222,8 @@ func Read(t testing.TB, rdb redis.UniversalClient, key string) Value {
 
 // removeKeys removes what the test that ends has left on shared servers: each
 // key there is in the way of those who look for theirs.
-func removeKeys(t testing.TB, rdb redis.UniversalClient) {
-	err := forEachMaster(context.Background(), rdb, func(ctx context.Context, node *redis.Client) error {
+func removeKeys(t testing.TB, rdb Client) {
+	err := forEachMaster(context.Background(), rdb, func(ctx context.Context, node nodes.Client) error {
 		keys, err := scan(ctx, node, "*"+namePrefix(t)+"[:/]*")
 		if err != nil || len(keys) == 0 {
 			return err
@@ -241,18 +242,11 @@ func removeKeys(t testing.TB, rdb redis.UniversalClient) {
 }
 
 // forEachMaster calls f with a client of each server that rdb writes to.
-func forEachMaster(ctx context.Context, rdb redis.UniversalClient, f func(context.Context, *redis.Client) error) error {
-	switch rdb := rdb.(type) {
-	case *redis.Client:
-		return f(ctx, rdb)
-	case *redis.ClusterClient:
-		return rdb.ForEachMaster(ctx, f)
-	case *redis.Ring:
-		return rdb.ForEachShard(ctx, f)
-	case *limitedClient:
-		return forEachMaster(ctx, rdb.UniversalClient, f)
+func forEachMaster(ctx context.Context, rdb Client, f func(context.Context, nodes.Client) error) error {
+	if limited, is := rdb.(*limitedClient); is {
+		rdb = limited.Client
 	}
-	return fmt.Errorf("redistest: no way to the servers behind a %T", rdb)
+	return nodes.ForEach(ctx, rdb, f)
 }
 
 // A Ring is a number of servers that know nothing of each other, for a
@@ -278,21 +272,21 @@ func startRing(n int, args []string) (*Ring, error) {
 // Client returns a client of the ring, closed when t ends. The addresses in opt
 // are replaced; nil stands for the defaults, except that no shard is given up for
 // being slow, which would send its keys to another.
-func (r *Ring) Client(t testing.TB, opt *redis.RingOptions) *redis.Ring {
+func (r *Ring) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := redis.RingOptions{
-		HeartbeatFrequency: time.Hour,
-		HeartbeatFn:        func(context.Context, *redis.Client) bool { return true },
-	}
-	if opt != nil {
-		o = *opt
-	}
+	o := ringOptions(opt)
 	o.Addrs = map[string]string{}
+	if opt != nil {
+		o.HeartbeatFrequency = opt.HeartbeatFrequency
+	} else {
+		o.HeartbeatFrequency = time.Hour
+		o.HeartbeatFn = func(context.Context, *redis.Client) bool { return true }
+	}
 	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	for i, s := range r.Servers {
 		o.Addrs["shard"+strconv.Itoa(i)] = s.addr
 	}
-	rdb := redis.NewRing(&o)
+	rdb := redis.NewRing(o)
 	closeAfter(t, rdb)
 	return rdb
 }

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/memory"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -34,15 +33,15 @@ var errNoCompiler = errors.New("no server can be given a clock of the test's own
 // Virtual runs test in a testing/synctest bubble, with a client of a server of its own in
 // which time.Sleep moves TIME and the times to live. It is a miniredis; if RRL_ENGINE
 // leaves miniredis out it is a real one, whose clock a preloaded library has replaced.
-func Virtual(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+func Virtual(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
-	Stepping(t, func(t *testing.T, rdb *redis.Client, _ func(time.Duration)) { test(t, rdb) })
+	Stepping(t, func(t *testing.T, rdb Client, _ func(time.Duration)) { test(t, rdb) })
 }
 
 // Stepping is Virtual with a function that sets the server's clock forward
 // against the bubble's, or back. The moments at which keys expire stay where
 // they are, as Redis keeps them.
-func Stepping(t *testing.T, test func(t *testing.T, rdb *redis.Client, step func(by time.Duration))) {
+func Stepping(t *testing.T, test func(t *testing.T, rdb Client, step func(by time.Duration))) {
 	t.Helper()
 	if engine() == everyEngine {
 		synctest.Test(t, func(t *testing.T) {
@@ -56,7 +55,7 @@ func Stepping(t *testing.T, test func(t *testing.T, rdb *redis.Client, step func
 
 // steppingMini returns a client of a miniredis, by which each request brings the
 // miniredis its time once that has been stepped.
-func steppingMini(t *testing.T) (*redis.Client, func(by time.Duration)) {
+func steppingMini(t *testing.T) (Client, func(by time.Duration)) {
 	_, m := newMini(t)
 	var ahead atomic.Int64
 	var stepped atomic.Bool
@@ -104,9 +103,9 @@ func (c steppedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-func steppingServer(t *testing.T, test func(t *testing.T, rdb *redis.Client, step func(by time.Duration))) {
+func steppingServer(t *testing.T, test func(t *testing.T, rdb Client, step func(by time.Duration))) {
 	t.Helper()
-	opt := &redis.Options{}
+	opt := &Options{}
 	switch topology := CurrentTopology(t); topology {
 	case Single:
 	case RESP2:
@@ -154,7 +153,7 @@ func takeClocked() (*clocked, error) {
 // putBack leaves the server to another test, like new.
 func (c *clocked) putBack(t *testing.T) {
 	t.Helper()
-	err := c.do(func(rdb *redis.Client) error {
+	err := c.do(func(rdb Client) error {
 		ctx := context.Background()
 		// Commands that they have sent and that were not run yet go too.
 		if err := rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
@@ -268,7 +267,7 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 // inside a testing/synctest bubble time.Sleep moves the server's TIME and its TTLs;
 // elsewhere both follow the wall clock, or SetTime. Both are closed when t ends, and leave
 // no goroutine. The test is skipped if RRL_ENGINE leaves miniredis out.
-func Mini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
+func Mini(t testing.TB) (Client, *miniredis.Miniredis) {
 	t.Helper()
 	if engine() != everyEngine {
 		t.Skip(onMiniredis)
@@ -276,7 +275,7 @@ func Mini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
 	return newMini(t)
 }
 
-func newMini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
+func newMini(t testing.TB) (Client, *miniredis.Miniredis) {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
@@ -286,7 +285,7 @@ func newMini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
 
 // MiniClient returns one more client of m. The options of opt that concern dialling are
 // replaced; nil stands for the defaults.
-func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *redis.Options) *redis.Client {
+func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *Options) Client {
 	t.Helper()
 	return memoryClient(t, opt, func() (net.Conn, error) {
 		conn, err := m.Dial()
@@ -317,13 +316,13 @@ func Patient(o *limit.Options) error {
 }
 
 // memoryClient returns a client fit for a synctest bubble.
-func memoryClient(t testing.TB, opt *redis.Options, dial func() (net.Conn, error)) *redis.Client {
+func memoryClient(t testing.TB, opt *Options, dial func() (net.Conn, error)) Client {
 	t.Helper()
-	o := valueOf(opt)
+	o := universal(opt).Simple()
 	if !InBubble() {
 		patient(&o.ReadTimeout, &o.WriteTimeout)
 	}
-	rdb, end := memory.NewClient(o, dial)
+	rdb, end := memory.NewClient(*o, dial)
 	t.Cleanup(func() {
 		if err := end(); err != nil {
 			t.Errorf("closing the client: %v", err)

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -19,7 +18,7 @@ import (
 
 // Many callers of several processes get exactly the limit.
 func testManyCallers(t *testing.T, k Kind) {
-	atRest(t, func(t *testing.T, rdb redis.UniversalClient) {
+	atRest(t, func(t *testing.T, rdb redistest.Client) {
 		const permits = 100
 		here, there := k.New(rdb, permits, time.Hour), k.New(rdb, permits, time.Hour)
 		keys := []string{Key(t), Key(t), Key(t)}
@@ -56,7 +55,7 @@ func testTogether(t *testing.T, k Kind) {
 	if k.Articles == nil {
 		return
 	}
-	atRest(t, func(t *testing.T, rdb redis.UniversalClient) {
+	atRest(t, func(t *testing.T, rdb redistest.Client) {
 		const permits = 90
 		key, l := Key(t), k.New(rdb, permits, time.Hour)
 		take := func(ctx context.Context) (int64, error) {
@@ -104,7 +103,7 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	// With so few connections one flight is under way at a time, so that a test can
 	// say who goes together.
 	h := held{proxy: redistest.MiniProxy(t, m), other: k.New(direct, permits, time.Hour)}
-	h.Limiter = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
+	h.Limiter = k.New(h.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
 	synctest.Wait()

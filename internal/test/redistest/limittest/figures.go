@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -32,7 +31,7 @@ func spend(t *testing.T, draw *rand.Rand, l limit.Limiter, key string) {
 
 // At RetryAfter the request passes, and not a millisecond before.
 func testRetryAfter(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 2))
 		refused := 0
 		for range 60 {
@@ -60,7 +59,7 @@ func testRetryAfter(t *testing.T, k Kind) {
 
 // At ResetAfter all permits are free, and not a millisecond before.
 func testResetAfter(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 3))
 		granted := 0
 		for range 60 {
@@ -89,7 +88,7 @@ func testResetAfter(t *testing.T, k Kind) {
 
 // A grant that is given back has not been.
 func testGiveBack(t *testing.T, k Kind) {
-	atRest(t, func(t *testing.T, rdb redis.UniversalClient) {
+	atRest(t, func(t *testing.T, rdb redistest.Client) {
 		l, key, ctx := k.New(rdb, permits, time.Hour), Key(t), t.Context()
 		d, giveBack, err := l.TakeReturnable(ctx, key, 3)
 		require.NoError(t, err)
@@ -119,22 +118,22 @@ func testGiveBack(t *testing.T, k Kind) {
 
 // atRest is redistest.Everywhere with a miniredis in virtual time, for tests that a
 // machine which pauses would disturb.
-func atRest(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+func atRest(t *testing.T, test func(t *testing.T, rdb redistest.Client)) {
 	t.Helper()
 	t.Run("virtual time", func(t *testing.T) {
 		t.Parallel()
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb) })
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb) })
 	})
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
-		test(t, redistest.Client(t))
+		test(t, redistest.CurrentClient(t))
 	})
 }
 
 // A grant that has run out is not given back: others have its permits.
 func testGiveBackTooLate(t *testing.T, k Kind) {
 	for _, window := range append(k.Shortest, window) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			l, ctx := k.New(rdb, permits, window), t.Context()
 			for key, spent := range map[string]int64{"orders": 4, "sales": permits} {
 				_, giveBack, err := l.TakeReturnable(ctx, key, spent)
@@ -159,7 +158,7 @@ func testGiveBackTooLate(t *testing.T, k Kind) {
 // A window has the right length, to the millisecond if the kind counts those.
 func testShortWindows(t *testing.T, k Kind) {
 	for _, window := range k.Shortest {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			l := k.New(rdb, 3, window)
 			for range 5 {
 				assert.Equal(t, 3, Grants(t, l, "orders", 5))
@@ -172,7 +171,7 @@ func testShortWindows(t *testing.T, k Kind) {
 
 // Around a window's edge twice the limit passes, unless the kind counts otherwise.
 func testEdge(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := k.New(rdb, 10, time.Minute)
 		assert.True(t, Take(t, l, "orders", 1).Granted)
 		time.Sleep(59900 * time.Millisecond)
@@ -199,7 +198,7 @@ func testServerClock(t *testing.T, k Kind) {
 // The largest figures count exactly, and the longest window is one that Redis takes for
 // a time to live.
 func testLargestFigures(t *testing.T, k Kind) {
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		if k.Most > 0 && k.Type != "zset" { // a log does not take that many at once
 			l, key := k.New(rdb, k.Most, 1000*time.Hour), Key(t)
 			assert.Equal(t, k.Most-1, Take(t, l, key, 1).Remaining)
@@ -221,7 +220,7 @@ func testLargestFigures(t *testing.T, k Kind) {
 }
 
 // everything is all that Redis holds.
-func everything(t *testing.T, rdb redis.UniversalClient) map[string]value {
+func everything(t *testing.T, rdb redistest.Client) map[string]value {
 	t.Helper()
 	all := map[string]value{}
 	for _, key := range redistest.Keys(t, rdb, "*") {
@@ -232,7 +231,7 @@ func everything(t *testing.T, rdb redis.UniversalClient) map[string]value {
 
 // Peek answers what Take does at the same moment, and leaves all as it is.
 func testPeek(t *testing.T, k Kind) {
-	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(by time.Duration)) {
+	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(by time.Duration)) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(3, 9))
 		granted := 0
 		for i := range 150 {
@@ -284,7 +283,7 @@ func testPeek(t *testing.T, k Kind) {
 
 // TakeUpTo takes the free permits, at most as many as asked for.
 func testTakeUpTo(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(4, 1))
 		for range 100 {
 			key, n := Key(t), 1+draw.Int64N(2*permits)
@@ -356,7 +355,7 @@ func testReset(t *testing.T, k Kind) {
 		d := Take(t, h.other, "orders", permits)
 		assert.True(t, d.Granted)
 	})
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		l, key, other := k.New(rdb, permits, window), Key(t), Key(t)
 		Take(t, l, key, 7)
 		Take(t, l, other, 4)

@@ -39,7 +39,7 @@ type Rule = func(context.Context) (int64, error)
 type Kind struct {
 	// New returns a limiter that grants that many permits at once, and as many again at most a
 	// window later.
-	New func(rdb redis.UniversalClient, permits int64, window time.Duration) Limiter
+	New func(rdb redistest.Client, permits int64, window time.Duration) Limiter
 
 	// Keys returns the Redis keys of a limiter key, all of type Type. Fields are what
 	// errors call what they hold, if errors name it.
@@ -119,13 +119,13 @@ func Run(t *testing.T, k Kind) {
 
 // ConnectExample returns a client of a Redis in this process, whose clock stands at noon
 // so that an example prints the same each time, and what stops it.
-func ConnectExample() (rdb *redis.Client, stop func()) {
+func ConnectExample() (rdb redistest.Client, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {
 		panic(err)
 	}
 	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
+	rdb = redistest.NewClient(server.Addr(), &redistest.Options{ReadTimeout: time.Minute})
 	return rdb, server.Close
 }
 
@@ -156,9 +156,9 @@ func Grants(t testing.TB, l limit.Limiter, key string, tries int) int {
 }
 
 // Unreachable returns a client that fails the test once it dials.
-func Unreachable(t testing.TB) *redis.Client {
+func Unreachable(t testing.TB) redistest.Client {
 	t.Helper()
-	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+	rdb := redistest.NewClient("", &redistest.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("Redis was asked")
 		return nil, net.ErrClosed
 	}, MaxRetries: -1})
@@ -189,14 +189,14 @@ type value struct {
 	ttl time.Duration
 }
 
-func read(t testing.TB, rdb redis.UniversalClient, key string) value {
+func read(t testing.TB, rdb redistest.Client, key string) value {
 	t.Helper()
 	return value{redistest.Read(t, rdb, key), rdb.PTTL(t.Context(), key).Val()}
 }
 
 // RequireCorrupt checks that a call fails with limit.ErrCorrupt and names what it
 // should, and that the keys hold what they did.
-func RequireCorrupt(t testing.TB, rdb redis.UniversalClient, keys []string, l limit.Limiter, key string, texts ...string) {
+func RequireCorrupt(t testing.TB, rdb redistest.Client, keys []string, l limit.Limiter, key string, texts ...string) {
 	t.Helper()
 	var before []value
 	for _, key := range keys {
@@ -238,11 +238,11 @@ func testInput(t *testing.T, k Kind) {
 	for _, window := range []time.Duration{0, -time.Second, time.Microsecond, time.Second + 500*time.Microsecond} {
 		invalid(k.New(Unreachable(t), 10, window), fmt.Sprint(k.Window, " ", window))
 	}
-	for _, rdb := range []redis.UniversalClient{nil, (*redis.Client)(nil)} {
+	for _, rdb := range []redistest.Client{nil, redistest.NilClient()} {
 		invalid(k.New(rdb, 10, time.Minute), "nil")
 	}
 
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := k.New(rdb, 10, time.Minute)
 		for _, n := range []int64{11, 400} {
 			_, giveBack, err := l.TakeReturnable(t.Context(), "orders", n)
@@ -258,7 +258,7 @@ func testInput(t *testing.T, k Kind) {
 }
 
 func testWrongType(t *testing.T, k Kind) {
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		l, ctx := k.New(rdb, 10, time.Minute), t.Context()
 		for _, other := range []string{"list", "hash", "string", "zset"} {
 			if other == k.Type {
@@ -288,7 +288,7 @@ func testWrongType(t *testing.T, k Kind) {
 }
 
 func testCorrupt(t *testing.T, k Kind) {
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		l, ctx := k.New(rdb, 10, time.Minute), t.Context()
 		for _, text := range k.Corrupt {
 			for place := range k.Keys("") {
@@ -327,7 +327,7 @@ func testRedisErrors(t *testing.T, k Kind) {
 }
 
 func testScriptsFlushed(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := k.New(rdb, 10, time.Hour)
 		for i := range int64(12) {
 			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
@@ -345,7 +345,7 @@ func testScriptsFlushed(t *testing.T, k Kind) {
 }
 
 func testOneCommand(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := k.New(rdb, 10, time.Hour)
 		Take(t, l, "another", 1)
 		var sent []string
@@ -364,7 +364,7 @@ func testOneCommand(t *testing.T, k Kind) {
 }
 
 func testIdle(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		const window = 10 * time.Second
 		l := k.New(rdb, 5, window)
 		Take(t, l, "granted", 5)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -39,7 +38,7 @@ type Turns struct {
 type History struct {
 	Clock
 
-	Redis redis.UniversalClient
+	Redis redistest.Client
 	Key   string
 	Draw  *rand.Rand
 
@@ -88,7 +87,7 @@ func (turns Turns) Take(t *testing.T) {
 	t.Helper()
 	t.Run("virtual time", func(t *testing.T) {
 		t.Parallel()
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			turns.play(t, rdb, time.Second, func(string) Clock {
 				if turns.WholeSeconds {
 					time.Sleep(time.Second - time.Duration(time.Now().Nanosecond()))
@@ -97,14 +96,14 @@ func (turns Turns) Take(t *testing.T) {
 			})
 		})
 	})
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		turns.play(t, rdb, time.Minute, func(key string) Clock { return &aged{t: t, rdb: rdb, keys: turns.Keys(key)} })
 	})
 }
 
 // play plays histories until that many requests were made as the flag -turns says. It records
 // how many there were, and the mismatches, of which there must be none.
-func (turns Turns) play(t *testing.T, rdb redis.UniversalClient, unit time.Duration, clock func(key string) Clock) {
+func (turns Turns) play(t *testing.T, rdb redistest.Client, unit time.Duration, clock func(key string) Clock) {
 	t.Helper()
 	first := *seed
 	if first == 0 {
@@ -156,7 +155,7 @@ func (bubble) Same(got, want limit.Decision) bool { return got == want }
 // minutes: the time that really passes is less.
 type aged struct {
 	t      testing.TB
-	rdb    redis.UniversalClient
+	rdb    redistest.Client
 	keys   []string
 	passed time.Duration
 }
@@ -206,7 +205,7 @@ func (a *aged) Same(got, want limit.Decision) bool {
 }
 
 // requireWithin checks that the times of a decision and in Redis lie within a window.
-func requireWithin(t *testing.T, rdb redis.UniversalClient, d limit.Decision) {
+func requireWithin(t *testing.T, rdb redistest.Client, d limit.Decision) {
 	t.Helper()
 	require.LessOrEqual(t, d.RetryAfter, window)
 	require.LessOrEqual(t, d.ResetAfter, window)
@@ -224,7 +223,7 @@ func testClockGoesBack(t *testing.T, k Kind) {
 		for name, spent := range map[string]int64{"granted": 7, "refused": permits} {
 			t.Run(name+" "+back.String(), func(t *testing.T) {
 				t.Parallel()
-				redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+				redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 					l := k.New(rdb, permits, window)
 					require.True(t, Take(t, l, "orders", spent).Granted)
 					time.Sleep(time.Second)
@@ -252,7 +251,7 @@ func testClockGoesBack(t *testing.T, k Kind) {
 // However often the clock goes back and forward again, the next moment reported is at most a
 // window away, and right.
 func testClockGoesBackAndForth(t *testing.T, k Kind) {
-	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 7))
 		refused := 0
 		for range 300 {
@@ -283,27 +282,27 @@ func testClockGoesBackAndForth(t *testing.T, k Kind) {
 // never what others have.
 func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 	for name, tc := range map[string]struct {
-		between     func(t *testing.T, rdb *redis.Client, l limit.Limiter, step func(time.Duration))
+		between     func(t *testing.T, rdb redistest.Client, l limit.Limiter, step func(time.Duration))
 		least, most int64 // free permits after
 		writes      bool  // the give-back writes
 	}{
-		"at once": {func(_ *testing.T, _ *redis.Client, _ limit.Limiter, step func(time.Duration)) { step(-time.Hour) }, 7, 7, true},
-		"others came by": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
+		"at once": {func(_ *testing.T, _ redistest.Client, _ limit.Limiter, step func(time.Duration)) { step(-time.Hour) }, 7, 7, true},
+		"others came by": {func(t *testing.T, _ redistest.Client, l limit.Limiter, step func(time.Duration)) {
 			step(-time.Hour)
 			require.True(t, Take(t, l, "orders", 2).Granted)
 		}, 1, 5, false},
-		"all is back": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
+		"all is back": {func(t *testing.T, _ redistest.Client, l limit.Limiter, step func(time.Duration)) {
 			step(-time.Hour)
 			require.False(t, Take(t, l, "orders", permits).Granted)
 			time.Sleep(window)
 			require.True(t, Take(t, l, "orders", permits).Granted)
 		}, 0, 0, false},
-		"all was back before": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
+		"all was back before": {func(t *testing.T, _ redistest.Client, l limit.Limiter, step func(time.Duration)) {
 			time.Sleep(window)
 			require.True(t, Take(t, l, "orders", permits).Granted)
 			step(-time.Hour)
 		}, 0, 0, false},
-		"the same time comes again": {func(t *testing.T, rdb *redis.Client, l limit.Limiter, step func(time.Duration)) {
+		"the same time comes again": {func(t *testing.T, rdb redistest.Client, l limit.Limiter, step func(time.Duration)) {
 			const past = window + time.Millisecond
 			all := rdb.Keys(t.Context(), "*").Val()
 			time.Sleep(past)
@@ -315,7 +314,7 @@ func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 				l := k.New(rdb, permits, window)
 				_, giveBack, err := l.TakeReturnable(t.Context(), "orders", 4)
 				require.NoError(t, err)
