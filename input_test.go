@@ -45,7 +45,7 @@ func requireAllRefused(t *testing.T, sent *limitertest.Counter, l *rratelimiter.
 
 func TestInputPermits(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		ctx := t.Context()
 		withRate := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
 		l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
@@ -75,7 +75,7 @@ func TestInputPermits(t *testing.T) {
 func TestInputPermitsAboveTheRate(t *testing.T) {
 	t.Parallel()
 	for _, set := range []bool{true, false} {
-		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 			l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
 			if set {
 				limitertest.MustAcquire(t, l, 3)
@@ -119,7 +119,7 @@ func TestInputConfig(t *testing.T) {
 		"type": {{Type: 2, Rate: 1, Interval: second}, {Type: -1, Rate: 1, Interval: second}},
 	} {
 		for _, cfg := range configs {
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				l := limitertest.NewHandle(t, rdb)
 				sent := limitertest.CountCommands(rdb)
 				_, err := l.TrySetRate(t.Context(), cfg)
@@ -139,7 +139,7 @@ func TestInputConfig(t *testing.T) {
 
 func TestInputTimesToLive(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewHandle(t, rdb)
 		sent := limitertest.CountCommands(rdb)
 		for _, ttl := range []time.Duration{math.MinInt64, -time.Second, -1, 0, 1, time.Millisecond - 1} {
@@ -160,7 +160,7 @@ func TestInputTimesToLive(t *testing.T) {
 
 func TestInputTheLongestTimeToLive(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		for range 20 { // the time to live read in the millisecond in which it was set
 			for what, expire := range map[string]func(l *rratelimiter.RateLimiter) (bool, error){
 				"Expire": func(l *rratelimiter.RateLimiter) (bool, error) { return l.Expire(t.Context(), math.MaxInt64) },
@@ -186,7 +186,7 @@ func TestInputTheLongestInterval(t *testing.T) {
 	t.Parallel()
 	longest := time.Duration(math.MaxInt64).Truncate(time.Millisecond)
 	for _, keepAlive := range []time.Duration{0, longest} {
-		l := limitertest.NewHandle(t, redistest.Client(t))
+		l := limitertest.NewHandle(t, redistest.CurrentClient(t))
 		cfg := rratelimiter.Config{Rate: 1, Interval: longest, KeepAlive: keepAlive}
 		limitertest.MustTrySetRate(t, l, cfg)
 		assert.Equal(t, cfg, limitertest.ConfigOf(t, l))
@@ -197,7 +197,7 @@ func TestInputTheLongestInterval(t *testing.T) {
 
 func TestInputNames(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		sent := limitertest.CountCommands(rdb)
 		mapper := rratelimiter.WithNameMapper(func(name string) string { return strings.TrimPrefix(name, "gone") })
 		for to, l := range map[string]*rratelimiter.RateLimiter{
@@ -210,7 +210,7 @@ func TestInputNames(t *testing.T) {
 
 func TestInputOptions(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		with := func(opts ...rratelimiter.Option) *rratelimiter.RateLimiter {
 			return limitertest.NewClient(t, rdb, opts...).RateLimiter("name")
 		}
@@ -271,7 +271,7 @@ func TestInputOptions(t *testing.T) {
 
 func TestInputContexts(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
 		sent := limitertest.CountCommands(rdb)
 		canceled, cancel := context.WithCancel(t.Context())
@@ -292,7 +292,7 @@ func TestInputContexts(t *testing.T) {
 
 func TestInputOfAClosedClient(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := rratelimiter.New(rdb)
 		l := client.RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(1, time.Second))
@@ -307,7 +307,7 @@ func TestInputOfAClosedClient(t *testing.T) {
 
 func TestInputWithoutARate(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		for _, op := range []string{"TryAcquire", "Acquire", "Take", "Peek", "TakeUpTo", "Release", "Reset", "AvailablePermits", "Config", "TTL", "Rename"} {
 			l := limitertest.NewHandle(t, rdb)
 			err := limitertest.Operations[op](t.Context(), l)
@@ -323,7 +323,7 @@ func TestInputWithoutARate(t *testing.T) {
 // With one server: see TestClusterRefusesNamesWhoseKeysFallApart.
 func TestInputNamesWithBraces(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for _, suffix := range []string{"{b}c", "{{b}}", "{b", "b}", "foo}bar", "{}x", "x{}", "}{", "*?[a]", " \x00\n"} {
 			name := redistest.Name(t) + suffix
 			l := limitertest.NewClient(t, rdb).RateLimiter(name)
@@ -345,7 +345,7 @@ func TestInputNamesWithBraces(t *testing.T) {
 
 func TestInputNameMapper(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		mapper := rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name })
 		l := limitertest.NewClient(t, rdb, mapper).RateLimiter("orders")
 		assert.Equal(t, "orders", l.Name())
@@ -360,7 +360,7 @@ func TestInputNameMapper(t *testing.T) {
 
 func TestInputRenameToItself(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewHandle(t, rdb)
 		err := l.Rename(t.Context(), l.Name())
 		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)

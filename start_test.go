@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -83,7 +82,7 @@ func TestStart(t *testing.T) {
 // awaitRedisAsked waits until the server at url asks Redis again after an outage. A request that
 // Redis answers late does not do: the server leaves Redis alone after it, and decides the next
 // one by itself.
-func awaitRedisAsked(t *testing.T, rdb *redis.Client, url string) {
+func awaitRedisAsked(t *testing.T, rdb redistest.Client, url string) {
 	t.Helper()
 	users := 0
 	require.Eventually(t, func() bool {

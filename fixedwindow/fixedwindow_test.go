@@ -19,7 +19,7 @@ import (
 func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
+		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
 			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window}, redistest.Patient)
 		},
 		Keys:     func(key string) []string { return []string{key} },
@@ -127,7 +127,7 @@ func TestTurnsWithTheArticles(t *testing.T) {
 // The tests of this file are each named after something that the articles'
 // scripts do wrong.
 
-func tenAMinute(rdb redis.UniversalClient) *fixedwindow.Limiter {
+func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
 	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute})
 }
 
@@ -148,7 +148,7 @@ func TestFaultValueWithoutTTL(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				l := tenAMinute(rdb)
 				require.NoError(t, rdb.Set(t.Context(), "key", tc.stored, 0).Err())
 				d := limittest.Take(t, l, "key", 1)
@@ -166,7 +166,7 @@ func TestFaultValueWithoutTTL(t *testing.T) {
 // The counter counts what it refuses, so that the count has no bound.
 func TestFaultCountGrowsWhileRefused(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, ctx := tenAMinute(rdb), t.Context()
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 100))
 		assert.Equal(t, "10", rdb.Get(ctx, "key").Val())
@@ -201,7 +201,7 @@ func TestWindowOfAnotherLength(t *testing.T) {
 		for name, count := range map[string]int{"granted": 9, "refused": 10} {
 			t.Run(name+" "+left.String(), func(t *testing.T) {
 				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 					require.NoError(t, rdb.Set(t.Context(), "key", count, left).Err())
 					l := tenAMinute(rdb)
 					d := limittest.Take(t, l, "key", 1)

@@ -187,7 +187,7 @@ func TestDeclareBadRates(t *testing.T) {
 // reported, is as without the option.
 func TestShadow(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		recorder := &limitertest.Recorder{}
 		minute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
 		hour := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Hour})
@@ -218,7 +218,7 @@ func TestShadow(t *testing.T) {
 // they granted stays taken, and what the answer says remains is what remains.
 func TestEachLimiterGivesBack(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		gate := &fake{}
 		opts := []httplimit.Option{httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil })}
 		for name, limiter := range middlewaretest.Limiters(t, rdb) {
@@ -249,7 +249,7 @@ func TestEachLimiterGivesBack(t *testing.T) {
 // the same keys.
 func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
 			return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"})
 		}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path()))
@@ -281,7 +281,7 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 // that leads to another's, whatever the policies.
 func TestBucketOfASecondPolicy(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
 		handler := httplimit.New(grants(), httplimit.WithKey(httplimit.Header("X-User")),
 			policy("b", bucket))(hello)
@@ -298,7 +298,7 @@ func TestBucketOfASecondPolicy(t *testing.T) {
 // The answer to a request that costs too much has the limit.
 func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		for name, limiter := range middlewaretest.Limiters(t, rdb) {
 			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) (int64, error) { return 6, nil }))(refuseAll(t))
 			w := serve(handler, newRequest(t))
@@ -314,7 +314,7 @@ func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 // when Retry-After is over, and never if there is none.
 func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same histories each time
 		upTo := func(n int64) int64 { return 1 + random.Int64N(n) }
@@ -382,7 +382,7 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 // program takes, and hardly any request asks Redis.
 func TestHeadersFromALeaseDoNotJump(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := func(opts ...rratelimiter.LimiterOption) *rratelimiter.KeyedLimiter {
 			return limitertest.NewClient(t, rdb).Keyed("users:", rratelimiter.PerMinute(2000), opts...)
 		}

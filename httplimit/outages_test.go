@@ -25,7 +25,7 @@ func TestTransport_OutagesWhileTheLimiterWaits(t *testing.T) {
 	t.Parallel()
 	middlewaretest.Outages(t, middlewaretest.Guarded{
 		Fallbacks: true,
-		Open: func(t *testing.T, rdb *redis.Client, how middlewaretest.Instead, told func(error)) middlewaretest.Asking {
+		Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, told func(error)) middlewaretest.Asking {
 			t.Helper()
 			opts := []httplimit.Option{
 				httplimit.WithWait(10 * time.Millisecond),

@@ -53,7 +53,7 @@ func (o oneByOne) Acquire(ctx context.Context, key string, permits int64) error 
 func TestTransport_PauseKeepsTheOrderOfRequests(t *testing.T) {
 	t.Parallel()
 	const requests, interval, pause = 24, 100 * time.Millisecond, 7 * time.Second
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.Config{Rate: 1, Interval: interval})
 		commands := limitertest.CountCommands(rdb)
 		base, arrived := pausing("/08", pause)
@@ -95,7 +95,7 @@ func TestTransport_PauseKeepsTheOrderOfRequests(t *testing.T) {
 func TestTransport_PausedLineSharesRoundTrips(t *testing.T) {
 	t.Parallel()
 	const requests, trip = 24, 100 * time.Millisecond
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(trip) }))
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(100))
 		base, arrived := pausing("/stop", 5*time.Second)
@@ -121,7 +121,7 @@ func TestTransport_PausedLineSharesRoundTrips(t *testing.T) {
 // time ends leave it.
 func TestTransport_PausedLineGoesOnWhenRequestsLeave(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.Config{Rate: 1, Interval: time.Second})
 		base, arrived := pausing("/stop", 5*time.Second)
 		transport := httplimit.NewTransport(base, oneByOne{keyed})

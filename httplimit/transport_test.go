@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -344,7 +343,7 @@ func TestTransportIsStoppedWhileItWaits(t *testing.T) {
 // context and WithWait end that, and a stopped request does not ask.
 func TestTransportWaitsInOrder(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		keyed := client.Keyed("", rratelimiter.Config{Rate: 1, Interval: time.Minute})
 		order := make(chan string, 10)
@@ -399,7 +398,7 @@ func TestTransportWaitsInOrder(t *testing.T) {
 // request, and answer each with 500, whatever WithFailure says.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		bits := func(n int) httplimit.KeyFunc { return httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: n}) }
 		invalid := rratelimiter.New(rdb).Keyed("", rratelimiter.PerDay(0))
 		keys := map[string]httplimit.KeyFunc{

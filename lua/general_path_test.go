@@ -45,7 +45,7 @@ func TestTheFastPathDecidesAsTheGeneralPath(t *testing.T) {
 		for i := range *histories {
 			t.Run(strconv.Itoa(i), func(t *testing.T) {
 				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 					t.Logf("-seed %d", seed)
 					w := newTwins(t, rdb, rand.New(rand.NewPCG(seed, uint64(i))))
 					for range 40 {
@@ -80,7 +80,7 @@ func withoutFastPath(t *testing.T) string {
 
 // twins are two limiters and what happens to them.
 type twins struct {
-	rdb              *redis.Client
+	rdb              redistest.Client
 	random           *rand.Rand
 	script           [2]string // acquire, and without its fast path
 	keys             [2][]string
@@ -92,7 +92,7 @@ type twins struct {
 	batches          int64 // that it decided
 }
 
-func newTwins(t *testing.T, rdb *redis.Client, random *rand.Rand) *twins {
+func newTwins(t *testing.T, rdb redistest.Client, random *rand.Rand) *twins {
 	t.Helper()
 	name := redistest.Name(t)
 	w := &twins{rdb: rdb, random: random, script: [2]string{lua.Acquire.Source, withoutFastPath(t)}}

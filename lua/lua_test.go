@@ -287,7 +287,7 @@ func TestEachScriptRuns(t *testing.T) {
 		tested := slices.ContainsFunc(runs, func(r run) bool { return r.script == script })
 		assert.Equal(t, !slices.Contains(others, script) && !slices.Contains(ofClients, script), tested, script.Name)
 	}
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for _, run := range runs {
 			name := redistest.Name(t)
 			all := append(redisson.KeysOf(name, "id").List(), redisson.KeysOf(name+"2", "id").List()...)[:run.keys]
@@ -388,7 +388,7 @@ func memberRows() (rows []includeRow) {
 
 func TestIncludes(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for _, r := range append(numberRows(), memberRows()...) {
 			got, err := rdb.Eval(t.Context(), include(t, r.include, r.body), nil, r.args...).Result()
 			if err != nil {
@@ -401,7 +401,7 @@ func TestIncludes(t *testing.T) {
 
 func TestClock(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		script := include(t, "clock", "return clock()")
 		before := rdb.Time(t.Context()).Val().UnixMilli()
 		now, err := rdb.Eval(t.Context(), script, nil).Int64()

@@ -76,7 +76,7 @@ type memoryRun struct {
 type memoryScene struct {
 	*testing.T
 
-	rdb *redis.Client
+	rdb redistest.Client
 	now int64 // in ms
 }
 
@@ -383,7 +383,7 @@ func (s *memoryScene) checkFreed(r *memoryRun, err error) {
 // A repeated give-back tells if it can't know whether it has run.
 func TestGiveBackInDoubt(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for left, want := range map[byte]int64{5: 2, 4: 2, 3: 2, 1: -1} {
 			name := redistest.Name(t) + strconv.Itoa(int(left))
 			keys := []string{name, name + ":v", name + ":cv", name + ":p", name + ":cp"}

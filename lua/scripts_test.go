@@ -19,11 +19,11 @@ import (
 
 // fastPathCalls ask for one permit of a shared limiter, as the fast path takes it.
 // Each returns the answer of acquire, and 0 of acquire_many if acquire decides.
-var fastPathCalls = map[string]func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error){
-	"acquire": func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error) {
+var fastPathCalls = map[string]func(t *testing.T, rdb redistest.Client, keys redisson.Keys, member string) (any, error){
+	"acquire": func(t *testing.T, rdb redistest.Client, keys redisson.Keys, member string) (any, error) {
 		return rdb.Eval(t.Context(), Acquire.Source, []string{keys.Config, keys.Value, keys.Permits}, member).Result()
 	},
-	"acquire_many": func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error) {
+	"acquire_many": func(t *testing.T, rdb redistest.Client, keys redisson.Keys, member string) (any, error) {
 		all, err := rdb.Eval(t.Context(), AcquireMany.Source, []string{keys.Config, keys.Value, keys.Permits}, 1, member, 1).Slice()
 		if err != nil {
 			return nil, err
@@ -35,8 +35,8 @@ var fastPathCalls = map[string]func(t *testing.T, rdb *redis.Client, keys rediss
 // eachFastPathCall runs a test with either call, on a limiter of 3 permits an hour of which
 // that many are in use, by one member of that age.
 func eachFastPathCall(t *testing.T, used int, age time.Duration,
-	test func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(member string) (any, error))) {
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	test func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(member string) (any, error))) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for name, call := range fastPathCalls {
 			keys := redisson.KeysOf(redistest.Name(t)+name, "id")
 			require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", time.Hour.Milliseconds(), "type", 0).Err())
@@ -56,7 +56,7 @@ func eachFastPathCall(t *testing.T, used int, age time.Duration,
 // other is a member of another attempt than member's.
 func other(permits byte) string { return strings.ReplaceAll(member(permits), "i", "j") }
 
-func noteOf(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) {
+func noteOf(t *testing.T, rdb redistest.Client, keys redisson.Keys, member string) {
 	t.Helper()
 	now, err := rdb.Time(t.Context()).Result()
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func noteOf(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) 
 func TestALateAttemptTakesNothingOfAnExhaustedLimiter(t *testing.T) {
 	t.Parallel()
 	for age, come := range map[time.Duration]bool{time.Minute: false, 2 * time.Hour: true} {
-		eachFastPathCall(t, 3, age, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+		eachFastPathCall(t, 3, age, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
 			noteOf(t, rdb, keys, other(1))
 			noted := rdb.HGetAll(t.Context(), keys.Config).Val()
 			got, err := call(other(1))
@@ -104,7 +104,7 @@ func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
 		t.Run(tc.value.String()+" "+tc.permits.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, used := range []int{0, 1} {
-				eachFastPathCall(t, used, time.Minute, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+				eachFastPathCall(t, used, time.Minute, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
 					now, err := rdb.Time(t.Context()).Result()
 					require.NoError(t, err)
 					for key, ttl := range map[string]time.Duration{keys.Config: ttl, keys.Value: tc.value, keys.Permits: tc.permits} {
@@ -129,7 +129,7 @@ func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
 // nothing was in use.
 func TestAGrantOfAFullValueGivesItATimeToLive(t *testing.T) {
 	t.Parallel()
-	eachFastPathCall(t, 0, 0, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+	eachFastPathCall(t, 0, 0, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
 		require.NoError(t, rdb.PExpire(t.Context(), keys.Config, 2*time.Hour).Err())
 		require.NoError(t, rdb.PExpire(t.Context(), keys.Value, 40*time.Minute).Err())
 		got, err := call(other(1))
@@ -164,7 +164,7 @@ func TestAGrantWritesNoTimeToLiveThatIsThere(t *testing.T) {
 // The shared value of a limiter of which each client has its own belongs to none.
 func TestAStrangeSharedValueBesideAClientsOwn(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		keys := redisson.KeysOf(redistest.Name(t), "id")
 		require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", 60000, "type", 1).Err())
 		require.NoError(t, rdb.RPush(t.Context(), keys.Value, "of something else").Err())
@@ -179,7 +179,7 @@ func TestAStrangeSharedValueBesideAClientsOwn(t *testing.T) {
 // their late copies take nothing.
 func TestTheLastThirtyOneAttemptsAreNoted(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for layout, noted := range map[codec.Layout]int{codec.LayoutD2: 31, codec.LayoutD1: 46, codec.LayoutC: 32, codec.LayoutB: 66} {
 			name := redistest.Name(t)
 			all := redisson.KeysOf(name, "id").List()
@@ -207,7 +207,7 @@ func TestTheLastThirtyOneAttemptsAreNoted(t *testing.T) {
 // before, it leaves a lost configuration as it is.
 func TestARepeatedChargeMeetsALostKey(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for lost, made := range []int{0, 0, 1, 1} {
 			name := redistest.Name(t)
 			all := redisson.KeysOf(name, "id").List()
@@ -249,7 +249,7 @@ var ofClients = []*Script{NoteClient}
 
 func TestNamesOfClients(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		key := redistest.Name(t)
 		note := func(client string, life int) {
 			got, err := rdb.Eval(t.Context(), NoteClient.Source, []string{key}, client, life).Result()

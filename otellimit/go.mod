@@ -6,8 +6,12 @@ replace github.com/rratelimiter/rratelimiter => ../
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
+<<<<<<< HEAD
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/rratelimiter/rratelimiter v0.0.0-20261127093648-ec85a2f07718
+=======
+	github.com/rratelimiter/rratelimiter v0.2.0
+>>>>>>> ad6b1c0d (Take clients as redistest.Client in the packages' own tests)
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/metric v1.47.0
@@ -21,6 +25,7 @@ require (
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/redis/go-redis/v9 v9.23.0 // indirect
 	github.com/yuin/gopher-lua v1.1.2 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel/log v1.47.0 // indirect

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel"
@@ -27,6 +26,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/otellimit"
 )
@@ -315,7 +315,7 @@ func TestARealClient(t *testing.T) {
 	t.Parallel()
 	c := newCollector()
 	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
+	rdb := redistest.NewClient(server.Addr(), &redistest.Options{ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = rdb.Close() })
 	client := rratelimiter.New(rdb, rratelimiter.WithObserver(c.observer()), rratelimiter.WithCallTimeout(time.Minute))
 	limiter := client.RateLimiter("api", rratelimiter.WithDefault(rratelimiter.PerHour(2)))

@@ -23,7 +23,7 @@ import (
 // The tests of this file are each named after something that the articles'
 // scripts do wrong.
 
-func threeAMinute(rdb redis.UniversalClient) *slidinglog.Limiter {
+func threeAMinute(rdb redistest.Client) *slidinglog.Limiter {
 	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute}, redistest.Patient)
 }
 
@@ -33,7 +33,7 @@ func TestFaultNoTTL(t *testing.T) {
 	for name, rows := range map[string]int{"granted": 2, "refused": 3, "refused, above the limit": 5} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				l, ctx := threeAMinute(rdb), t.Context()
 				for range rows {
 					row := redis.Z{Score: float64(time.Now().UnixMilli()), Member: time.Now().String()}
@@ -54,7 +54,7 @@ func TestFaultNoTTL(t *testing.T) {
 // not stay for as long as callers ask.
 func TestRefusalsDoNotKeepALog(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := threeAMinute(rdb)
 		assert.True(t, limittest.Take(t, l, "key", 3).Granted)
 		for range 10 {
@@ -68,7 +68,7 @@ func TestRefusalsDoNotKeepALog(t *testing.T) {
 // If the timestamp is the member, the requests of one millisecond count once.
 func TestFaultRequestsOfOneMillisecond(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, other := threeAMinute(rdb), threeAMinute(rdb)
 		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
 		assert.True(t, limittest.Take(t, other, "key", 1).Granted)
@@ -87,7 +87,7 @@ func TestFaultRequestsOfOneMillisecond(t *testing.T) {
 func TestRowsOfAFastClock(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{time.Second, 30 * time.Second, time.Hour} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			l := threeAMinute(rdb)
 			article := articles.SlidingLog{
 				Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(ahead) },
@@ -120,7 +120,7 @@ func TestMorePermitsThanACallMayTake(t *testing.T) {
 // granted before is free.
 func TestStepsBackGrantNothing(t *testing.T) {
 	t.Parallel()
-	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		const limit, window = 10, 6 * time.Second
 		l, draw := slidinglog.New(rdb, slidinglog.Config{Limit: limit, Window: window}), rand.New(rand.NewPCG(6, 8))
 		var granted []time.Time
@@ -150,7 +150,7 @@ func TestStepsBackGrantNothing(t *testing.T) {
 
 // rowsAhead adds rows to a log that are dated an hour ahead, as a clock leaves
 // them that has gone back since.
-func rowsAhead(t *testing.T, rdb *redis.Client, log string, count int) {
+func rowsAhead(t *testing.T, rdb redistest.Client, log string, count int) {
 	t.Helper()
 	fill(t, rdb, log, rdb.Time(t.Context()).Val().Add(time.Hour), count)
 	require.NoError(t, rdb.Expire(t.Context(), log, time.Hour+time.Minute).Err())
@@ -160,7 +160,7 @@ func rowsAhead(t *testing.T, rdb *redis.Client, log string, count int) {
 func TestManyRowsAhead(t *testing.T) {
 	t.Parallel()
 	for _, count := range []int{1, 255, 256, 257, 512, 3000} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			ctx := t.Context()
 			rowsAhead(t, rdb, "key", count)
 			l := slidinglog.New(rdb, slidinglog.Config{Limit: 4000, Window: time.Minute})
@@ -236,7 +236,7 @@ func TestADecisionOfManyCalls(t *testing.T) {
 			}
 			return redistest.Pass.After(900 * time.Millisecond)
 		})
-		l := slidinglog.New(proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}), slidinglog.Config{Limit: 10_000, Window: time.Hour})
+		l := slidinglog.New(proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}), slidinglog.Config{Limit: 10_000, Window: time.Hour})
 		start := time.Now()
 		_, err := l.Take(t.Context(), "log", 1)
 		require.ErrorIs(t, err, limit.ErrUnavailable)
@@ -254,7 +254,7 @@ const crowd = 100_000
 type crowded struct {
 	*slidinglog.Limiter
 
-	rdb *redis.Client
+	rdb redistest.Client
 	log string
 }
 
@@ -335,7 +335,7 @@ func requireNoneAhead(t *testing.T, c crowded) {
 
 // fill adds rows to a log as the articles' script does, in steps for which no server
 // counts as busy.
-func fill(t *testing.T, rdb *redis.Client, log string, when time.Time, count int) {
+func fill(t *testing.T, rdb redistest.Client, log string, when time.Time, count int) {
 	t.Helper()
 	for first := 1; first <= count; first += 1000 {
 		require.NoError(t, rdb.Eval(t.Context(), `
@@ -352,7 +352,7 @@ func fill(t *testing.T, rdb *redis.Client, log string, when time.Time, count int
 func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
+		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
 			return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window}, redistest.Patient)
 		},
 		Keys:     func(key string) []string { return []string{key} },

@@ -25,9 +25,9 @@ import (
 // thresholds runs test with a limiter of 3 a minute and the name of the hash of
 // its thresholds, on all servers; "apart" with the hash in another slot of a
 // cluster than the keys of keyIn.
-func thresholds(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string)) {
+func thresholds(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string)) {
 	t.Helper()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		for _, kind := range []string{"together", "apart"} {
 			t.Run(kind, func(t *testing.T) {
 				hash := redistest.Name(t)
@@ -51,7 +51,7 @@ func keyIn(t *testing.T, hash string) string {
 
 func TestThresholdsCountAtOnce(t *testing.T) {
 	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		ctx, key := t.Context(), keyIn(t, hash)
 		expect := func(threshold int64, granted int, left int64) {
 			t.Helper()
@@ -88,7 +88,7 @@ func TestThresholdsCountAtOnce(t *testing.T) {
 
 func TestThresholdOfZeroRefuses(t *testing.T) {
 	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		key := keyIn(t, hash)
 		require.NoError(t, l.SetThreshold(t.Context(), key, 0))
 		for _, n := range []int64{1, 3, 100} {
@@ -104,7 +104,7 @@ func TestThresholdOfZeroRefuses(t *testing.T) {
 // One permit and several are decided by the same threshold, the one that is shown.
 func TestThresholdsWithZerosInFront(t *testing.T) {
 	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		for text, want := range map[string]int64{"010": 10, "08": 8, "00": 0, "000000000000000000000007": 7, "9007199254740991": slidinglog.MaxLimit} {
 			key := keyIn(t, hash)
 			require.NoError(t, rdb.HSet(t.Context(), hash, key, text).Err())
@@ -149,7 +149,7 @@ func round(d limit.Decision) limit.Decision {
 
 func TestFaultThresholdThatIsNone(t *testing.T) {
 	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		ctx := t.Context()
 		for _, text := range []string{
 			"", "-1", "-0", "abc", "1.5", "1e3", " 5", "5 ", "+5", "0x10", "1_000", "9007199254740992", "99999999999999999999",
@@ -173,7 +173,7 @@ func TestFaultThresholdThatIsNone(t *testing.T) {
 // A log that has rows already keeps them if the threshold is corrupt.
 func TestCorruptThresholdConsumesNothing(t *testing.T) {
 	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		key := keyIn(t, hash)
 		assert.Equal(t, int64(1), limittest.Take(t, l, key, 2).Remaining)
 		require.NoError(t, rdb.HSet(t.Context(), hash, key, "many").Err())
@@ -186,7 +186,7 @@ func TestCorruptThresholdConsumesNothing(t *testing.T) {
 // Who chooses the thresholds' key gets none, and leaves them to the others.
 func TestKeyOfTheThresholds(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"})
 		limittest.RequireRefused(t, l, "rate:limit:config", 1, limit.ErrInvalidConfig, `"rate:limit:config"`, "Config.Thresholds")
 		assert.Equal(t, 2, limittest.Grants(t, l, "rate:limit:ann", 3))
@@ -199,7 +199,7 @@ func TestKeyOfTheThresholds(t *testing.T) {
 
 func TestThresholdsOfAnotherType(t *testing.T) {
 	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		ctx, key := t.Context(), keyIn(t, hash)
 		require.NoError(t, rdb.Set(ctx, hash, "5", time.Hour).Err())
 		limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash))
@@ -219,7 +219,7 @@ func callAll(ctx context.Context, l *slidinglog.Limiter, key string) []error {
 
 func TestThresholds(t *testing.T) {
 	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		ctx := t.Context()
 		all, err := l.Thresholds(ctx)
 		require.NoError(t, err)
@@ -309,7 +309,7 @@ func TestThresholdAnswerLost(t *testing.T) {
 // While a threshold goes up and down, callers never get more than the highest.
 func TestThresholdChangesUnderLoad(t *testing.T) {
 	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		const highest = 60
 		key := keyIn(t, hash)
 		granted := make(chan int64)
@@ -341,7 +341,7 @@ func TestThresholdChangesUnderLoad(t *testing.T) {
 	})
 }
 
-func threeAMinuteOr(rdb redis.UniversalClient, hash string) *slidinglog.Limiter {
+func threeAMinuteOr(rdb redistest.Client, hash string) *slidinglog.Limiter {
 	cfg := slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}
 	return slidinglog.New(rdb, cfg, limit.WithCallTimeout(time.Minute))
 }
@@ -350,12 +350,12 @@ func threeAMinuteOr(rdb redis.UniversalClient, hash string) *slidinglog.Limiter 
 // next decision.
 func TestThresholdsOnSeveralServers(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) redis.UniversalClient{
-		"cluster": func(t *testing.T) redis.UniversalClient { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
-		"ring": func(t *testing.T) redis.UniversalClient {
+	for name, start := range map[string]func(t *testing.T) redistest.Client{
+		"cluster": func(t *testing.T) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
+		"ring": func(t *testing.T) redistest.Client {
 			// The shards are one server: it is the client that parts the keys.
 			addr := redistest.Shared(t).Addr()
-			ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr, "two": addr}})
+			ring := redistest.NewRing(map[string]string{"one": addr, "two": addr}, nil)
 			t.Cleanup(func() { assert.NoError(t, ring.Close()) })
 			return ring
 		},
@@ -393,7 +393,7 @@ func TestThresholdsOnSeveralServers(t *testing.T) {
 // the pages of a scan must be of one server.
 func TestThresholdsAreReadFromTheirMaster(t *testing.T) {
 	t.Parallel()
-	rdb, ctx := redistest.StartCluster(t, 3, 1).Client(t, &redis.ClusterOptions{RouteRandomly: true}), t.Context()
+	rdb, ctx := redistest.StartCluster(t, 3, 1).Client(t, &redistest.Options{RouteRandomly: true}), t.Context()
 	hash := redistest.Name(t)
 	l := threeAMinuteOr(rdb, hash)
 	const count = 2000
@@ -421,7 +421,7 @@ type apart struct {
 
 	key, hash    string
 	logs, hashes *redistest.Proxy
-	direct       *redis.Client
+	direct       redistest.Client
 }
 
 func newApart(t *testing.T, readTimeout time.Duration) apart {
@@ -433,19 +433,16 @@ func newApart(t *testing.T, readTimeout time.Duration) apart {
 		logs: redistest.StartProxy(t, addr), hashes: redistest.StartProxy(t, addr),
 		direct: redistest.Redis(t),
 	}
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+	rdb := redistest.NewCluster([]redis.ClusterSlot{
+		{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: a.logs.Addr()}}},
+		{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: a.hashes.Addr()}}},
+	}, &redistest.Options{
 		ReadTimeout: readTimeout, DialTimeout: time.Minute,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if strings.HasSuffix(a.logs.Addr(), addr) { // go-redis leaves out a loopback host
 				return a.logs.FairDial(ctx, network, addr)
 			}
 			return a.hashes.FairDial(ctx, network, addr)
-		},
-		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-			return []redis.ClusterSlot{
-				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: a.logs.Addr()}}},
-				{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: a.hashes.Addr()}}},
-			}, nil
 		},
 	})
 	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })

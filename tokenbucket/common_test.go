@@ -26,7 +26,7 @@ func keysOf(key string) []string { return []string{key, key + "_time"} }
 func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
+		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
 			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: permits, Refill: permits, Interval: window}, redistest.Patient)
 		},
 		Keys:     keysOf,
@@ -53,7 +53,7 @@ func TestLimiter(t *testing.T) {
 // Who chooses the second key of another gets none, and does no harm.
 func TestKeyOfAnother(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 2, Refill: 1, Interval: time.Minute})
 		for key, other := range map[string]string{"ann_time": "ann", "{bob}_time": "{bob}", "_time_time": "_time"} {
 			limittest.RequireRefused(t, l, key, 1, limit.ErrInvalidConfig, strconv.Quote(key), strconv.Quote(other), "hash tag")
@@ -176,7 +176,7 @@ func TestRingKeysApart(t *testing.T) {
 	t.Parallel()
 	// The shards are one server: it is the client that parts the keys.
 	addr := redistest.Shared(t).Addr()
-	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr, "two": addr}})
+	rdb := redistest.NewRing(map[string]string{"one": addr, "two": addr}, nil)
 	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
 	l, refused := threeInTenSeconds(rdb), 0
 	for range 30 {

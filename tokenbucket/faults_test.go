@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -21,12 +20,12 @@ import (
 // scripts do wrong.
 
 // threeInTenSeconds is a bucket of 10 tokens, no multiple of its refill.
-func threeInTenSeconds(rdb redis.UniversalClient) *tokenbucket.Limiter {
+func threeInTenSeconds(rdb redistest.Client) *tokenbucket.Limiter {
 	return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second}, redistest.Patient)
 }
 
 // requireTTLs checks that both keys expire together, and not before the bucket is full.
-func requireTTLs(t *testing.T, rdb redis.UniversalClient, key string, d limit.Decision) {
+func requireTTLs(t *testing.T, rdb redistest.Client, key string, d limit.Decision) {
 	t.Helper()
 	tokens, last := rdb.PTTL(t.Context(), key).Val(), rdb.PTTL(t.Context(), key+"_time").Val()
 	require.Equal(t, tokens, last)
@@ -35,7 +34,7 @@ func requireTTLs(t *testing.T, rdb redis.UniversalClient, key string, d limit.De
 
 func TestFaultOneTokenACall(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := threeInTenSeconds(rdb)
 		assert.Equal(t, int64(6), limittest.Take(t, l, "key", 4).Remaining)
 		assert.Equal(t, int64(1), limittest.Take(t, l, "key", 5).Remaining)
@@ -52,7 +51,7 @@ func TestFaultOneTokenACall(t *testing.T) {
 func TestFaultTwoTimesToLive(t *testing.T) {
 	t.Parallel()
 	const second, minute, hour = time.Second, time.Minute, time.Hour
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, ctx := threeInTenSeconds(rdb), t.Context()
 		for _, ttls := range [][2]time.Duration{
 			{second, hour}, {hour, second}, {0, minute}, {minute, 0}, {0, 0}, {hour, hour}, {hour, minute},
@@ -88,7 +87,7 @@ func TestFaultOneKeyMissing(t *testing.T) {
 	for _, missing := range []string{"key", "key_time"} {
 		t.Run(missing, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				l := threeInTenSeconds(rdb)
 				for _, spent := range []int64{1, 7, 10} {
 					time.Sleep(time.Hour)
@@ -118,7 +117,7 @@ func TestFaultOneKeyMissing(t *testing.T) {
 // A bucket that has lost its tokens is written so that it can be read again.
 func TestTokensMissingBeforeARefill(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		l, key := threeInTenSeconds(rdb), redistest.Name(t)
 		require.True(t, limittest.Take(t, l, key, 1).Granted)
 		require.NoError(t, rdb.Del(t.Context(), key).Err())
@@ -132,7 +131,7 @@ func TestTokensMissingBeforeARefill(t *testing.T) {
 // A refusal keeps the refill that it computed.
 func TestFaultRefusalForgetsTheRefill(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, start := threeInTenSeconds(rdb), time.Now().Unix()
 		require.True(t, limittest.Take(t, l, "key", 10).Granted)
 		for i := int64(1); i <= 3; i++ {
@@ -156,7 +155,7 @@ func TestFaultRefusalForgetsTheRefill(t *testing.T) {
 // full again too soon.
 func TestFaultTTLEndsBeforeTheRefill(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := threeInTenSeconds(rdb)
 		d := limittest.Take(t, l, "key", 10)
 		assert.Equal(t, 40*time.Second, d.ResetAfter)
@@ -174,7 +173,7 @@ func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 	for name, cost := range map[string]int64{"granted": 8, "refused": 10} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
 				_, err := article.Eval(t.Context())
 				require.NoError(t, err)
@@ -190,7 +189,7 @@ func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 
 func TestBorrowing(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		ctx := t.Context()
 		assert.False(t, limittest.Take(t, drained(t, rdb, 0), "key", 1).Granted, "off unless asked for")
 		require.NoError(t, rdb.FlushAll(ctx).Err())
@@ -232,7 +231,7 @@ func TestBorrowing(t *testing.T) {
 }
 
 // drained returns a limiter that lends that many tokens, and has none left.
-func drained(t *testing.T, rdb redis.UniversalClient, borrow int64) *tokenbucket.Limiter {
+func drained(t *testing.T, rdb redistest.Client, borrow int64) *tokenbucket.Limiter {
 	t.Helper()
 	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow})
 	require.True(t, limittest.Take(t, l, "key", 10).Granted)
@@ -242,7 +241,7 @@ func drained(t *testing.T, rdb redis.UniversalClient, borrow int64) *tokenbucket
 // At RetryAfter the request passes if tokens are lent, too.
 func TestBorrowingRetryAfter(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5})
 		refused := 0
 		for i := range int64(80) {
@@ -266,7 +265,7 @@ func TestBorrowingRetryAfter(t *testing.T) {
 // another configuration left.
 func TestAnotherConfiguration(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, now := threeInTenSeconds(rdb), time.Now().Unix()
 		require.NoError(t, rdb.MSet(t.Context(), "key", 5000, "key_time", now).Err())
 		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 1).Remaining)
@@ -309,7 +308,7 @@ func TestWindow(t *testing.T) {
 // No time to live is beyond what Redis takes.
 func TestLongestTimeToFill(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		const year = 365 * 24 * time.Hour
 		l, key := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: year}, redistest.Patient), limittest.Key(t)
 		d := limittest.Take(t, l, key, 290)
@@ -322,7 +321,7 @@ func TestLongestTimeToFill(t *testing.T) {
 // Tokens of a bucket that is gone are not put into the new one.
 func TestGivingBackToAnotherBucket(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
 		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
 		require.NoError(t, err)
@@ -340,7 +339,7 @@ func TestRefillsGoOnByAClockSetBack(t *testing.T) {
 	for _, back := range []time.Duration{time.Second, 15 * time.Second, time.Hour} {
 		t.Run(back.String(), func(t *testing.T) {
 			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 				l := threeInTenSeconds(rdb)
 				require.True(t, limittest.Take(t, l, "key", 9).Granted)
 				step(-back)
@@ -364,7 +363,7 @@ func TestRefillsGoOnByAClockSetBack(t *testing.T) {
 // once when that has gone back.
 func TestTimeOfAFastClockStays(t *testing.T) {
 	t.Parallel()
-	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		l := threeInTenSeconds(rdb)
 		article := articles.TokenBucket{
 			Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1,
@@ -397,7 +396,7 @@ func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
 		for _, back := range []time.Duration{time.Second, 3 * time.Second, 5 * time.Second, time.Hour} {
 			t.Run(name+" "+back.String(), func(t *testing.T) {
 				t.Parallel()
-				redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+				redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 					l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
 					_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
 					require.NoError(t, err)
@@ -421,7 +420,7 @@ func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
 // A debt that takes longer to pay back than any clock counts is still a debt.
 func TestDebtWithoutEnd(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		key, ctx := limittest.Key(t), t.Context()
 		require.NoError(t, rdb.Set(ctx, key, -int64(tokenbucket.MaxTokens), time.Hour).Err())
 		require.NoError(t, rdb.Set(ctx, key+"_time", time.Now().Unix(), time.Hour).Err())

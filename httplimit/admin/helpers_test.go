@@ -44,14 +44,14 @@ type rig struct {
 	http.Handler
 
 	t      *testing.T
-	rdb    *redis.Client
+	rdb    redistest.Client
 	client *rratelimiter.Client
 	log    *records
 }
 
 // newRig returns a handler of the RateLimiters "orders" and keyed:*, and of the
 // sliding log "web", whose limit is 3.
-func newRig(t *testing.T, rdb *redis.Client, change func(*admin.Config)) *rig {
+func newRig(t *testing.T, rdb redistest.Client, change func(*admin.Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, rdb: rdb, log: &records{}, client: limitertest.NewClient(t, rdb)}
 	cfg := admin.Config{
@@ -163,7 +163,7 @@ func (r *records) one(t *testing.T) map[string]any {
 }
 
 // untouchable is a client that fails the test when it is used.
-func untouchable(t *testing.T) *redis.Client {
+func untouchable(t *testing.T) redistest.Client {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("Redis was asked")
@@ -180,7 +180,7 @@ func rateBody(rate int64, interval string) string {
 }
 
 // newWeb returns a sliding log of 3 a minute.
-func newWeb(rdb *redis.Client) *slidinglog.Limiter {
+func newWeb(rdb redistest.Client) *slidinglog.Limiter {
 	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: configKey}, redistest.Patient)
 }
 

@@ -26,7 +26,7 @@ import (
 
 func TestPutRateCountsFromTheNextRequestOn(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		ctx, name := t.Context(), redistest.Name(t)
 		r := newRig(t, rdb, func(cfg *admin.Config) { cfg.RateLimiters = []string{name} })
 		l := rratelimiter.New(rdb, limitertest.Patient()).RateLimiter(name) // as in another process
@@ -302,7 +302,7 @@ func TestCorruptThresholdsHideNoOthers(t *testing.T) {
 
 func TestThresholdCountsFromTheNextRequestOn(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
 		key, hash := prefix+":log", prefix+":config"
 		t.Cleanup(func() { rdb.Unlink(context.Background(), key, hash) })
@@ -427,7 +427,7 @@ func proxied(t *testing.T, change func(*admin.Config)) (*rig, *redistest.Proxy) 
 	t.Helper()
 	_, m := redistest.Mini(t)
 	p := redistest.MiniProxy(t, m)
-	return newRig(t, p.Client(t, &redis.Options{MaxRetries: -1, ReadTimeout: time.Hour}), change), p
+	return newRig(t, p.Client(t, &redistest.Options{MaxRetries: -1, ReadTimeout: time.Hour}), change), p
 }
 
 func TestChangeOfUnknownOutcome(t *testing.T) {

@@ -38,7 +38,7 @@ func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)
-		rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: 2 * most, MaxConcurrentDials: 1})
+		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 2 * most, MaxConcurrentDials: 1})
 		e := &far{Engine: newTestEngine(rdb)}
 		rdb.AddHook(redistest.Hook(e.send))
 		for range 2 { // in full, then as one that is known to be shared

@@ -456,7 +456,7 @@ type rig struct {
 
 	lanes  *lane.Lanes
 	lane   *lane.Lane
-	direct *redis.Client
+	direct redistest.Client
 }
 
 // newRig must be called in a bubble.
@@ -465,7 +465,7 @@ func newRig(t *testing.T, f *flights, pool int) *rig {
 	f.hold = make(chan struct{}) // of the bubble
 	direct, m := redistest.Mini(t)
 	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
-	rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: pool, MaxConcurrentDials: 1, ContextTimeoutEnabled: f.inline})
+	rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: pool, MaxConcurrentDials: 1, ContextTimeoutEnabled: f.inline})
 	rdb.AddHook(redistest.Hook(f.send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 	t.Cleanup(lanes.Close)

@@ -37,7 +37,7 @@ func overview(t *testing.T, r *Reader, v View) Snapshot {
 var good = []any{"rate", 10, "interval", 60_000, "type", 0}
 
 // put makes a hash with these fields, and returns what a limiter's other keys would be.
-func put(t *testing.T, rdb redis.UniversalClient, name string, fields ...any) (value, set string) {
+func put(t *testing.T, rdb redistest.Client, name string, fields ...any) (value, set string) {
 	t.Helper()
 	require.NoError(t, rdb.HSet(t.Context(), name, fields...).Err())
 	return "{" + name + "}:value", "{" + name + "}:permits"
@@ -47,7 +47,7 @@ func byUse() View { return View{Sort: "use", Rows: 100} }
 
 func TestLimitersByUse(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
 		limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.PerHour(10), "", 3)
 		limitertest.TakeOnce(t, rdb, prefix+":b", rratelimiter.PerHour(10), "", 10)
@@ -94,7 +94,7 @@ func TestLimitersByUse(t *testing.T) {
 
 func TestWhatIsFree(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
 		ctx := t.Context()
 		limiter := func(name string) (value, set string) { return put(t, rdb, prefix+":"+name, good...) }
@@ -234,7 +234,7 @@ func TestAUserWhoMayNotReadStatistics(t *testing.T) {
 func TestReaderForgetsServersThatWent(t *testing.T) {
 	t.Parallel()
 	stays, goes := miniredis.RunT(t), miniredis.RunT(t)
-	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": stays.Addr(), "b": goes.Addr()}})
+	ring := redistest.NewRing(map[string]string{"a": stays.Addr(), "b": goes.Addr()}, nil)
 	defer func() { _ = ring.Close() }()
 	for i := range 2000 {
 		for kind, server := range map[string]*miniredis.Miniredis{"stays": stays, "goes": goes} {
@@ -251,7 +251,7 @@ func TestReaderForgetsServersThatWent(t *testing.T) {
 	_, err := r.Sample(t.Context(), view)
 	require.NoError(t, err)
 
-	ring.SetAddrs(map[string]string{"a": stays.Addr()})
+	ring.(interface{ SetAddrs(addrs map[string]string) }).SetAddrs(map[string]string{"a": stays.Addr()})
 	goes.Close()
 	_, err = r.Sample(t.Context(), view)
 	require.Error(t, err)
@@ -260,7 +260,7 @@ func TestReaderForgetsServersThatWent(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func watch(t *testing.T, rdb redis.UniversalClient, name string) Point {
+func watch(t *testing.T, rdb redistest.Client, name string) Point {
 	t.Helper()
 	w := Watcher{Client: rdb, Name: name}
 	p, err := w.Sample(t.Context())
@@ -270,7 +270,7 @@ func watch(t *testing.T, rdb redis.UniversalClient, name string) Point {
 
 // plantBroken makes limiters that are broken in all ways, a healthy one, and hashes of
 // applications.
-func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
+func plantBroken(t *testing.T, rdb redistest.Client, prefix string) {
 	t.Helper()
 	put := func(name string, fields ...any) (value, set string) { return put(t, rdb, prefix+":"+name, fields...) }
 	sets := map[string]string{}
@@ -310,7 +310,7 @@ func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
 // only looks a little like a limiter is an application's.
 func TestBrokenLimiters(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
 		plantBroken(t, rdb, prefix)
 		s := overview(t, NewReader(rdb, prefix+"*"), byUse())

@@ -49,9 +49,9 @@ func TestAnAttemptThatHangsLeavesTimeForOthers(t *testing.T) {
 func TestACallEndsInTime(t *testing.T) {
 	t.Parallel()
 	refused := answered("LOADING Redis is loading the dataset in memory")
-	for name, wrap := range map[string]func(redis.UniversalClient) script.Redis{
-		"Client":  func(rdb redis.UniversalClient) script.Redis { return rdb },
-		"wrapped": func(rdb redis.UniversalClient) script.Redis { return struct{ script.Redis }{rdb} },
+	for name, wrap := range map[string]func(redistest.Client) script.Redis{
+		"Client":  func(rdb redistest.Client) script.Redis { return rdb },
+		"wrapped": func(rdb redistest.Client) script.Redis { return struct{ script.Redis }{rdb} },
 	} {
 		for _, fault := range []error{errHangs, refused} {
 			// The rest of the call's time: all, or less if it has waited before.

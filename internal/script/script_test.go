@@ -74,7 +74,7 @@ func (w *wire) sent() []string {
 type scene struct {
 	*wire
 
-	rdb *redis.Client
+	rdb redistest.Client
 }
 
 // virtual runs test in a bubble.
@@ -121,7 +121,7 @@ func repeatOn(ctx context.Context, to *lane.Lanes, since time.Time, args script.
 
 func TestNoScript(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		// A script of its own: the server remembers it for all tests.
 		key := redistest.Name(t)
 		own := newScript("return {'" + key + "', redis.call('INCR', KEYS[1]), ARGV[1]}")
@@ -143,8 +143,8 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 	server := redistest.StartRedis(t)
 	plain := server.Client(t, nil)
 	require.NoError(t, plain.ScriptLoad(t.Context(), incr.Source).Err())
-	pipelined := func(others ...string) func(rdb redis.UniversalClient, key string) error {
-		return func(rdb redis.UniversalClient, key string) error {
+	pipelined := func(others ...string) func(rdb redistest.Client, key string) error {
+		return func(rdb redistest.Client, key string) error {
 			pipe := rdb.Pipeline()
 			for _, other := range append(others, "") {
 				require.NoError(t, pipe.Process(t.Context(), script.NewCommand(t.Context(), []any{"evalsha", incr.SHA, 1, key + other}, 3)))
@@ -153,24 +153,24 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 			return err
 		}
 	}
-	for name, send := range map[string]func(rdb redis.UniversalClient, key string) error{
-		"alone": func(rdb redis.UniversalClient, key string) error {
+	for name, send := range map[string]func(rdb redistest.Client, key string) error{
+		"alone": func(rdb redistest.Client, key string) error {
 			_, err := newConn(rdb).Once(t.Context(), incr, script.KeysOf(key))
 			return err
 		},
 		"in a pipeline":           pipelined(),
 		"in a pipeline of others": pipelined(":other"),
 	} {
-		for kind, dial := range map[string]func(*testing.T, *redistest.Proxy) redis.UniversalClient{
-			"Client": func(t *testing.T, p *redistest.Proxy) redis.UniversalClient {
-				return p.Client(t, &redis.Options{MaxRetries: 5})
+		for kind, dial := range map[string]func(*testing.T, *redistest.Proxy) redistest.Client{
+			"Client": func(t *testing.T, p *redistest.Proxy) redistest.Client {
+				return p.Client(t, &redistest.Options{MaxRetries: 5})
 			},
-			"Ring": func(t *testing.T, p *redistest.Proxy) redis.UniversalClient {
+			"Ring": func(t *testing.T, p *redistest.Proxy) redistest.Client {
 				ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": p.Addr()}, MaxRetries: 5})
 				t.Cleanup(func() { assert.NoError(t, ring.Close()) })
 				return ring
 			},
-			"ClusterClient": func(t *testing.T, p *redistest.Proxy) redis.UniversalClient {
+			"ClusterClient": func(t *testing.T, p *redistest.Proxy) redistest.Client {
 				cluster := redis.NewClusterClient(&redis.ClusterOptions{
 					MaxRedirects: 5,
 					ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -25,7 +24,7 @@ import (
 func run(t *testing.T) []answers {
 	t.Helper()
 	all := make([]answers, len(candidates))
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		limiters := make([]limit.Limiter, len(candidates))
 		for i, c := range candidates {
 			all[i].candidate = c
@@ -165,7 +164,7 @@ func TestCosts(t *testing.T) {
 }
 
 // measure takes all of a limiter's 1000 permits, one by one, and is then refused.
-func measure(t *testing.T, rdb *redis.Client, c candidate, rounds int) costs {
+func measure(t *testing.T, rdb redistest.Client, c candidate, rounds int) costs {
 	t.Helper()
 	const most = 1000
 	result := costs{candidate: c}
@@ -205,7 +204,7 @@ func measure(t *testing.T, rdb *redis.Client, c candidate, rounds int) costs {
 }
 
 // memory returns the bytes of all keys, the server's own for them included.
-func memory(t *testing.T, rdb *redis.Client) (bytes int64) {
+func memory(t *testing.T, rdb redistest.Client) (bytes int64) {
 	t.Helper()
 	for _, key := range redistest.Keys(t, rdb, "*") {
 		n, err := rdb.MemoryUsage(t.Context(), key, 0).Result()
@@ -216,7 +215,7 @@ func memory(t *testing.T, rdb *redis.Client) (bytes int64) {
 }
 
 // ran makes that many calls of a limiter and returns the result of each.
-func ran(t *testing.T, rdb *redis.Client, calls int, take func()) (one call) {
+func ran(t *testing.T, rdb redistest.Client, calls int, take func()) (one call) {
 	t.Helper()
 	require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
 	for range calls {
@@ -239,7 +238,7 @@ func ran(t *testing.T, rdb *redis.Client, calls int, take func()) (one call) {
 	return one
 }
 
-func costTable(t *testing.T, rdb *redis.Client, all []costs) string {
+func costTable(t *testing.T, rdb redistest.Client, all []costs) string {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString("| limiter | bytes a key, 1 permit in use | 60 | 1000 |" +
