@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -26,8 +25,8 @@ func newFamily(t testing.TB, rdb rratelimiter.Redis, cfgs ...rratelimiter.Config
 	return limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), cfgs...)
 }
 
-var allTests = tests[redis.UniversalClient]{
-	"takes from each": func(t *testing.T, rdb redis.UniversalClient) {
+var allTests = tests[redistest.Client]{
+	"takes from each": func(t *testing.T, rdb redistest.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(5, time.Hour), limitertest.PerClient(7, time.Hour))
 		assert.True(t, f.Try(t, 2))
 		assert.Equal(t, []int64{8, 3, 5}, f.Free(t))
@@ -44,7 +43,7 @@ var allTests = tests[redis.UniversalClient]{
 		f.CheckSums(t, rdb, 10, 5, 7)
 	},
 	// Whichever refuses, the others are as they were.
-	"a refusal of one takes from none": func(t *testing.T, rdb redis.UniversalClient) {
+	"a refusal of one takes from none": func(t *testing.T, rdb redistest.Client) {
 		for refuses := range 4 {
 			f := newFamily(t, rdb,
 				limitertest.Every(10, time.Hour), limitertest.Every(1000, time.Hour), limitertest.PerClient(10, time.Hour),
@@ -59,14 +58,14 @@ var allTests = tests[redis.UniversalClient]{
 		}
 	},
 	// Names that share a tag with a name that has none are in its slot.
-	"a name is its own tag": func(t *testing.T, rdb redis.UniversalClient) {
+	"a name is its own tag": func(t *testing.T, rdb redistest.Client) {
 		client, name := limitertest.NewClient(t, rdb), redistest.Name(t)
 		both := named(client, name, "{"+name+"}:day")
 		assert.True(t, tryAll(t, client, 2, both...))
 		assert.EqualValues(t, 8, limitertest.Available(t, both[0]))
 		assert.EqualValues(t, 8, limitertest.Available(t, both[1]))
 	},
-	"TryAcquireAll sets up defaults": func(t *testing.T, rdb redis.UniversalClient) {
+	"TryAcquireAll sets up defaults": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour))
 		want := []rratelimiter.Config{
@@ -90,7 +89,7 @@ var allTests = tests[redis.UniversalClient]{
 		assert.Equal(t, limitertest.Every(4, time.Minute), configOf(t, late), "a refusal is an answer")
 	},
 	// Each layout is written as TryAcquire writes it, and read whatever it is.
-	"each layout": func(t *testing.T, rdb redis.UniversalClient) {
+	"each layout": func(t *testing.T, rdb redistest.Client) {
 		var members []codec.Layout
 		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(50, time.Hour))
 		for name, layout := range map[string]codec.Layout{
@@ -120,7 +119,7 @@ var allTests = tests[redis.UniversalClient]{
 		f.CheckSums(t, rdb, 100, 50)
 	},
 	// An error names the limiter that is wrong; nothing is taken from any, nor set up.
-	"names the limiter at fault": func(t *testing.T, rdb redis.UniversalClient) {
+	"names the limiter at fault": func(t *testing.T, rdb redistest.Client) {
 		for name, tt := range map[string]struct {
 			damage string
 			want   error
@@ -154,7 +153,7 @@ var allTests = tests[redis.UniversalClient]{
 			}
 		}
 	},
-	"repairs what was lost": func(t *testing.T, rdb redis.UniversalClient) {
+	"repairs what was lost": func(t *testing.T, rdb redistest.Client) {
 		for name, tt := range map[string]struct {
 			damage string
 			older  time.Duration // all that is in use is dated back so far
@@ -201,7 +200,7 @@ var allTests = tests[redis.UniversalClient]{
 
 func TestTryAcquireAll(t *testing.T) {
 	t.Parallel()
-	each(t, allTests, func(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) { redistest.Everywhere(t, test) })
+	each(t, allTests, func(t *testing.T, test func(t *testing.T, rdb redistest.Client)) { redistest.Everywhere(t, test) })
 }
 
 // named returns a Client's limiters of those names, which have a default.
@@ -214,7 +213,7 @@ func named(c *rratelimiter.Client, names ...string) (all []*rratelimiter.RateLim
 
 func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		invalid, unsupported, badPermits := rratelimiter.ErrInvalidConfig, rratelimiter.ErrUnsupported, rratelimiter.ErrInvalidPermits
 		client, other := limitertest.NewClient(t, rdb), limitertest.NewClient(t, rdb)
 		mapped := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(strings.ToUpper))
@@ -272,11 +271,11 @@ func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
 
 func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 	t.Parallel()
-	servers := map[string]func(t *testing.T) redis.UniversalClient{
-		"cluster": func(t *testing.T) redis.UniversalClient { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
-		"ring":    func(t *testing.T) redis.UniversalClient { return redistest.StartRing(t, 3).Client(t, nil) },
+	servers := map[string]func(t *testing.T) redistest.Client{
+		"cluster": func(t *testing.T) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
+		"ring":    func(t *testing.T) redistest.Client { return redistest.StartRing(t, 3).Client(t, nil) },
 	}
-	each(t, servers, func(t *testing.T, connect func(t *testing.T) redis.UniversalClient) {
+	each(t, servers, func(t *testing.T, connect func(t *testing.T) redistest.Client) {
 		client := limitertest.NewClient(t, connect(t))
 		for range 20 {
 			f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(2, time.Hour), limitertest.Every(5, time.Hour))
@@ -358,7 +357,7 @@ func TestCloseWaitsForWhatAllAreAsked(t *testing.T) {
 
 // damage runs commands, parted by semicolons, on what Redis holds of a limiter. config, value
 // and permits stand for its keys, and now for the server's time.
-func damage(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, commands string) {
+func damage(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, commands string) {
 	t.Helper()
 	k := limitertest.KeysOf(l)
 	words := map[string]string{"config": k.Config, "value": k.Value, "permits": k.Permits, "now": fmt.Sprint(limitertest.ServerNow(t, rdb))}
@@ -374,9 +373,9 @@ func damage(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter
 	}
 }
 
-var allInTime = tests[*redis.Client]{
+var allInTime = tests[redistest.Client]{
 	// For Redissons that must not find many, nothing that has run out stays.
-	"sweeps for old Redissons": func(t *testing.T, rdb *redis.Client) {
+	"sweeps for old Redissons": func(t *testing.T, rdb redistest.Client) {
 		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.15.5")),
 			limitertest.Every(1000, time.Minute), limitertest.Every(1000, time.Hour))
 		for range 40 {
@@ -390,7 +389,7 @@ var allInTime = tests[*redis.Client]{
 		assert.EqualValues(t, 42, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
 	},
 	// Members that have run out stay few though there is always enough.
-	"leaves few that have run out": func(t *testing.T, rdb *redis.Client) {
+	"leaves few that have run out": func(t *testing.T, rdb redistest.Client) {
 		f := newFamily(t, rdb, limitertest.Every(1000, time.Second), limitertest.Every(100000, time.Hour))
 		for range 200 {
 			require.True(t, f.Try(t, 1))
@@ -400,7 +399,7 @@ var allInTime = tests[*redis.Client]{
 		f.CheckSums(t, rdb, 1000, 100000)
 	},
 	// No call fills a window of Redisson before 3.13.3 or moves its end.
-	"beside a window": func(t *testing.T, rdb *redis.Client) {
+	"beside a window": func(t *testing.T, rdb redistest.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Minute), limitertest.Every(100, time.Hour))
 		require.True(t, limitertest.AsRedisson3123(t, rdb, f.Limiters[0], 7))
 		time.Sleep(20 * time.Second)
@@ -413,7 +412,7 @@ var allInTime = tests[*redis.Client]{
 		assert.True(t, ok)
 		assert.InDelta(t, 40*time.Second, time.Since(start), float64(2*time.Millisecond))
 	},
-	"keeps times to live": func(t *testing.T, rdb *redis.Client) {
+	"keeps times to live": func(t *testing.T, rdb redistest.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Minute),
 			rratelimiter.Config{Rate: 1, Interval: time.Minute, KeepAlive: 10 * time.Minute}, limitertest.PerClient(10, time.Minute))
 		require.NoError(t, limitertest.Second(f.Limiters[0].Expire(t.Context(), time.Hour)))
@@ -434,7 +433,7 @@ var allInTime = tests[*redis.Client]{
 		}
 	},
 	// Unneeded notes of attempts go, as with TryAcquire.
-	"forgets old notes": func(t *testing.T, rdb *redis.Client) {
+	"forgets old notes": func(t *testing.T, rdb redistest.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
 		note := fmt.Sprintf("%d:00;", time.Now().UnixMilli())
 		for _, l := range f.Limiters {
@@ -450,7 +449,7 @@ var allInTime = tests[*redis.Client]{
 			time.Sleep(2 * time.Minute)
 		}
 	},
-	"of one is TryAcquire": func(t *testing.T, rdb *redis.Client) {
+	"of one is TryAcquire": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		for _, name := range []string{"orders", "a{b}c", "foo}bar"} {
 			l := byDefault(client, name, limitertest.Every(3, time.Second))
@@ -469,7 +468,7 @@ var allInTime = tests[*redis.Client]{
 		}
 	},
 	// What a lost limiter of that name left behind does not go before its time.
-	"sets up beside what is left": func(t *testing.T, rdb *redis.Client) {
+	"sets up beside what is left": func(t *testing.T, rdb redistest.Client) {
 		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(10, time.Hour))
 		require.NoError(t, limitertest.Second(f.Limiters[1].Expire(t.Context(), time.Minute)))
 		require.True(t, f.Try(t, 4))
@@ -485,14 +484,14 @@ var allInTime = tests[*redis.Client]{
 
 func TestTryAcquireAllInTime(t *testing.T) {
 	t.Parallel()
-	virtual(t, allInTime, func(t *testing.T, rdb *redis.Client, test func(t *testing.T, rdb *redis.Client)) { test(t, rdb) })
+	virtual(t, allInTime, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 // Permits taken between the calls of one decision are missing in it.
 func TestTryAcquireAllSeesPermitsTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	// Taken of the first of 1000, from which 600 are wanted.
-	virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb *redis.Client, taken int64) {
+	virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb redistest.Client, taken int64) {
 		f := newFamily(t, rdb, limitertest.Every(1000, time.Hour), limitertest.Every(1000, time.Hour))
 		others := f.SeenBy(limitertest.NewClient(t, rdb))
 		pileUp(t, rdb, f.Limiters[1], map[time.Duration]int{2 * time.Hour: 800, time.Minute: 200}, 0)

@@ -19,7 +19,7 @@ import (
 )
 
 // pileUp adds members of one permit, a number of each age, and sets the value unless it is below 0.
-func pileUp(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, members map[time.Duration]int, value int64) {
+func pileUp(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, members map[time.Duration]int, value int64) {
 	t.Helper()
 	for age, count := range members {
 		limitertest.AddGrants(t, rdb, limitertest.KeysOf(l).Permits, age, count, 1)
@@ -33,7 +33,7 @@ func pileUp(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter
 type crowd struct {
 	*rratelimiter.RateLimiter
 
-	rdb redis.UniversalClient
+	rdb redistest.Client
 }
 
 const (
@@ -211,7 +211,7 @@ func monitor(t *testing.T, server *redistest.Server) (check func(t testing.TB)) 
 }
 
 // newCrowd returns a limiter whose set holds the row's members.
-func (tt boundedTest) newCrowd(t testing.TB, rdb redis.UniversalClient) crowd {
+func (tt boundedTest) newCrowd(t testing.TB, rdb redistest.Client) crowd {
 	t.Helper()
 	c := crowd{limitertest.NewLimiter(t, rdb, limitertest.Every(tt.rate, hour)), rdb}
 	pileUp(t, rdb, c.RateLimiter, tt.members, tt.value)
@@ -363,7 +363,7 @@ func BenchmarkStall(b *testing.B) {
 	// Logging takes time itself, and a script's commands are logged too: log from 25 us.
 	server := redistest.StartServer(b, redistest.Default,
 		"--slowlog-log-slower-than", "25", "--slowlog-max-len", "1000000")
-	rdb := server.Client(b, &redis.Options{ReadTimeout: time.Minute})
+	rdb := server.Client(b, &redistest.Options{ReadTimeout: time.Minute})
 	loadScripts(b, rdb)
 	freed := func() bool {
 		return rdb.InfoMap(b.Context(), "memory").Item("Memory", "lazyfree_pending_objects") == "0"
@@ -390,7 +390,7 @@ func BenchmarkStall(b *testing.B) {
 	}
 }
 
-func loadScripts(b *testing.B, rdb *redis.Client) {
+func loadScripts(b *testing.B, rdb redistest.Client) {
 	b.Helper()
 	for _, s := range lua.All() {
 		require.NoError(b, rdb.ScriptLoad(context.Background(), s.Source).Err())
@@ -399,7 +399,7 @@ func loadScripts(b *testing.B, rdb *redis.Client) {
 
 // longestScript returns how long the longest script call took since the slow log was reset, 0
 // if all were too fast to be logged.
-func longestScript(b *testing.B, rdb *redis.Client) (longest time.Duration) {
+func longestScript(b *testing.B, rdb redistest.Client) (longest time.Duration) {
 	b.Helper()
 	logged, err := rdb.SlowLogGet(b.Context(), 1_000_000).Result()
 	require.NoError(b, err)

@@ -272,7 +272,7 @@ func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 // Contexts end at the moment of the grant: callers hold exactly the permits of the answers they got.
 func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		const rate = 1_000_000
 		l := limitertest.NewClient(t, rdb).RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(rate, time.Hour))
@@ -315,7 +315,7 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 	for name, call := range limitertest.Operations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			virtual(t, kindsOfContext, func(t *testing.T, rdb *redis.Client, with func(context.Context) context.Context) {
+			virtual(t, kindsOfContext, func(t *testing.T, rdb redistest.Client, with func(context.Context) context.Context) {
 				l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, time.Second))
 				var calls, seen atomic.Int64
 				rdb.AddHook(seesContext(func(ctx context.Context) {
@@ -334,7 +334,7 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 
 func TestCloseOfAnIdleClient(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		ended := endedContext(t)
 		unused := rratelimiter.New(rdb)
 		require.NoError(t, unused.Close(ended), "there is nothing to wait for")
@@ -489,7 +489,7 @@ func TestCloseWaitsForWritesAndReads(t *testing.T) {
 // Many callers and several Closes at any moment: each call gets an answer, and it is true.
 func TestCloseUnderLoad(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		for round := range 10 {
 			client := rratelimiter.New(rdb, limitertest.Patient())
 			l := byDefault(client, redistest.Name(t), limitertest.Every(100, time.Hour))

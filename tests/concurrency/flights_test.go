@@ -20,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -177,7 +178,7 @@ func crowdOn(t *testing.T, limiters []*rratelimiter.RateLimiter, callers, tries 
 	return granted
 }
 
-func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter.Config) []*rratelimiter.RateLimiter {
+func limitersOf(t *testing.T, rdb redistest.Client, n int, cfg rratelimiter.Config) []*rratelimiter.RateLimiter {
 	t.Helper()
 	client := limitertest.NewClient(t, rdb)
 	limiters := make([]*rratelimiter.RateLimiter, n)
@@ -191,7 +192,7 @@ func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter
 func TestCallersOfManyLimitersShareCalls(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		j := &joint{}
 		rdb.AddHook(j.hook())
 		const rate = 100
@@ -203,7 +204,7 @@ func TestCallersOfManyLimitersShareCalls(t *testing.T) {
 			assert.Equal(t, granted, limitertest.InUse(t, rdb, keys.Permits))
 			assert.Equal(t, fmt.Sprint(rate-granted), rdb.Get(t.Context(), keys.Value).Val())
 		}
-		if _, isCluster := rdb.(*redis.ClusterClient); isCluster {
+		if nodes.IsCluster(rdb) {
 			assert.Zero(t, j.calls.Load(), "keys of different slots can't share a call")
 		} else {
 			assert.Positive(t, j.calls.Load())
@@ -232,7 +233,7 @@ func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
 	})
 	j := &joint{}
 	// With few connections callers meet, however late a busy machine makes the answers.
-	rdb := proxy.FairClient(t, &redis.Options{ReadTimeout: 300 * ms, PoolSize: 4})
+	rdb := proxy.FairClient(t, &redistest.Options{ReadTimeout: 300 * ms, PoolSize: 4})
 	rdb.AddHook(j.hook())
 	const rate = 150
 	limiters := limitersOf(t, rdb, 12, limitertest.Every(rate, time.Hour))
@@ -250,7 +251,7 @@ func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
 // A damaged limiter fails its own callers, and puts no others in doubt.
 func TestADamagedLimiterAmongOthers(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		limiters := limitersOf(t, rdb, 8, limitertest.Every(10_000, time.Hour))
 		crowdOn(t, limiters, 8, 10)
 		damaged := limiters[3]
@@ -318,15 +319,15 @@ func TestReleases(t *testing.T) {
 	t.Parallel()
 	// Several flights may be under way.
 	onScenes(t, releaseTests, func(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
-		return limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 256})
+		return limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 256})
 	})
 }
 
 // farRedis returns a client of a miniredis with such round trips, and one without.
-func farRedis(t *testing.T, trip time.Duration) (far, near *redis.Client) {
+func farRedis(t *testing.T, trip time.Duration) (far, near redistest.Client) {
 	t.Helper()
 	near, m := redistest.Mini(t)
-	far = redistest.MiniClient(t, m, &redis.Options{PoolSize: 20, MaxConcurrentDials: 1})
+	far = redistest.MiniClient(t, m, &redistest.Options{PoolSize: 20, MaxConcurrentDials: 1})
 	far.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
 		defer time.Sleep(trip)
 		return next()
@@ -347,8 +348,8 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 			time.Sleep(trip / 2)
 		}
 	}
-	limiters := func(beside string, limiters int) func(*testing.T, *redis.Client, *redis.Client) int64 {
-		return func(t *testing.T, far, near *redis.Client) (inUse int64) {
+	limiters := func(beside string, limiters int) func(*testing.T, redistest.Client, redistest.Client) int64 {
+		return func(t *testing.T, far, near redistest.Client) (inUse int64) {
 			client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion(beside), rratelimiter.WithCallTimeout(callTime))
 			all := make([]*rratelimiter.RateLimiter, limiters)
 			for i := range all {
@@ -362,11 +363,11 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 			return inUse
 		}
 	}
-	bubbles(t, map[string]func(t *testing.T, far, near *redis.Client) (inUse int64){
+	bubbles(t, map[string]func(t *testing.T, far, near redistest.Client) (inUse int64){
 		"one limiter":                     limiters("3.35.0", 1),
 		"as many limiters":                limiters("3.35.0", callers),
 		"one limiter beside old releases": limiters("3.15.5", 1),
-		"keys of a sliding log": func(_ *testing.T, far, near *redis.Client) (inUse int64) {
+		"keys of a sliding log": func(_ *testing.T, far, near redistest.Client) (inUse int64) {
 			l := slidinglog.New(far, slidinglog.Config{Limit: 10, Window: time.Hour}, limit.WithCallTimeout(callTime))
 			cancelled(func(ctx context.Context, i int) { _, _ = l.Take(ctx, fmt.Sprint("log", i), 1) })
 			time.Sleep(callTime)
@@ -375,7 +376,7 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 			}
 			return inUse
 		},
-	}, func(t *testing.T, leave func(t *testing.T, far, near *redis.Client) int64) {
+	}, func(t *testing.T, leave func(t *testing.T, far, near redistest.Client) int64) {
 		far, near := farRedis(t, trip)
 		assert.Zero(t, leave(t, far, near), "permits in use that no caller has")
 	})
@@ -484,7 +485,7 @@ func TestNothingInDoubtWaitsForAnother(t *testing.T) {
 	bubbles(t, seeds(count), func(t *testing.T, seed uint64) {
 		_, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
-		c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{PoolSize: 256, ReadTimeout: 700 * ms}))
+		c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{PoolSize: 256, ReadTimeout: 700 * ms}))
 		hundred := limitertest.Every(100, time.Minute)
 		f := limitertest.NewFamilyOf(t, c, hundred, hundred, hundred)
 		f.Limiters[2] = c.RateLimiter(f.Limiters[2].Name(), rratelimiter.WithLease(rratelimiter.Lease{Permits: 8, Life: time.Second}))

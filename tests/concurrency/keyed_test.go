@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -27,7 +26,7 @@ import (
 func TestKeyed(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
+		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
 			return braced{rratelimiter.New(rdb, limitertest.Patient()).Keyed("{", limitertest.Every(permits, window))}
 		},
 		Keys:   func(string) []string { return nil },
@@ -70,7 +69,7 @@ func newKeyed(t *testing.T, rdb rratelimiter.Redis, cfg rratelimiter.Config) (*r
 // A key's limiter is the RateLimiter of prefix+key, set up at first use.
 func TestKeyedNames(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		client, l, prefix := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
 		ann := client.RateLimiter(prefix + "ann")
 		assert.Empty(t, limitertest.ReadState(t, rdb, ann.Name()), "nothing is set up before")
@@ -99,7 +98,7 @@ func TestKeyedKeepAlive(t *testing.T) {
 	virtual(t, map[string]row{
 		"the interval, by default": {0, time.Minute},
 		"longer":                   {time.Hour, time.Hour},
-	}, func(t *testing.T, rdb *redis.Client, row row) {
+	}, func(t *testing.T, rdb redistest.Client, row row) {
 		_, l, prefix := newKeyed(t, rdb, rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: row.given})
 		limittest.Take(t, l, "ann", 1)
 		time.Sleep(row.want - ms)
@@ -154,7 +153,7 @@ func TestKeyedInput(t *testing.T) {
 // The names that outsiders choose keys for stay within their prefix.
 func TestKeyedHostileKeys(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		_, l, prefix := newKeyed(t, rdb, limitertest.Every(2, time.Hour))
 		for _, key := range []string{"a b", "\x00", "\xff\xfe", "{", "}", "{}", "{a}b", "*", "a\r\nFLUSHALL\r\n", strings.Repeat("x", 5000), "ünï"} {
 			assert.Equal(t, 2, limittest.Grants(t, l, key, 3), "%q", key)
@@ -280,7 +279,7 @@ func TestWithDefault_CountsByTheServersClock(t *testing.T) {
 		},
 	}
 	each(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
-		redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 			step(-45 * time.Second) // so much is the program ahead
 			client := limitertest.NewClient(t, rdb)
 			time.Sleep(10 * time.Second)

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -111,7 +110,7 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 				}
 				return redistest.Pass
 			})
-			client := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}))
+			client := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}))
 			clients = append(clients, client)
 			l := client.RateLimiter(name, opts...)
 			for j := range 3 {
@@ -241,7 +240,7 @@ func TestLeasesOfManyCallers(t *testing.T) {
 		"many limiters":    {40, 3, 100, 100_000, 12_000},
 		"one that refuses": {1, 8, 1000, 1000, 500},
 	}, func(t *testing.T, row row) {
-		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 			client, name := limitertest.NewClient(t, rdb), redistest.Name(t)
 			opts := []rratelimiter.LimiterOption{limitertest.Ahead(0), rratelimiter.WithRefusalCache()}
 			opts = append(opts, rratelimiter.WithDefault(limitertest.Every(row.rate, time.Hour)))
@@ -556,7 +555,7 @@ func TestFiguresOfALeaseWhoseAnswerIsOvertaken(t *testing.T) {
 		},
 	}, func(t *testing.T, call func(ctx context.Context, s *keyedScene) (bool, error)) {
 		cfg := limitertest.Every(10_000, time.Minute)
-		s := keyedSceneOf(t, limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 20}), cfg, limitertest.Ahead(0))
+		s := keyedSceneOf(t, limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 20}), cfg, limitertest.Ahead(0))
 		taken := int64(0)
 		take := func() int64 {
 			taken++

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -108,7 +107,7 @@ func TestBadLeases(t *testing.T) {
 		"negative life":           {limitertest.Ahead(-1), "4.7.0", rratelimiter.ErrInvalidConfig},
 		"as long as the interval": {limitertest.Ahead(time.Second), "4.7.0", rratelimiter.ErrInvalidConfig},
 		"beside an old Redisson":  {limitertest.Ahead(0), "3.34.1", rratelimiter.ErrUnsupported},
-	}, func(t *testing.T, rdb *redis.Client, row row) {
+	}, func(t *testing.T, rdb redistest.Client, row row) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.beside))
 		l := client.RateLimiter(redistest.Name(t), row.opt, rratelimiter.WithDefault(limitertest.Every(1, time.Second)))
 		sent := limitertest.CountCommands(rdb)
@@ -122,7 +121,7 @@ func TestBadLeases(t *testing.T) {
 func TestLeaseSparesRoundTrips(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 			sent := limitertest.CountCommands(rdb)
 			id := rratelimiter.WithClientID("one")
 			client := limitertest.NewClient(t, rdb, id)
@@ -517,7 +516,7 @@ func TestTake_RemainingNeverRisesBesideLeases(t *testing.T) {
 		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 1, 0) },
 	}, func(t *testing.T, other func(context.Context, *keyedScene) (bool, error)) {
 		cfg := limitertest.Every(10_000, time.Minute)
-		s := keyedSceneOf(t, limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 20}), cfg, limitertest.Ahead(2*time.Second))
+		s := keyedSceneOf(t, limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 20}), cfg, limitertest.Ahead(2*time.Second))
 		taken := int64(0)
 		take := func() {
 			t.Helper()

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -324,7 +323,7 @@ func TestAThousandWaitersAskAsOne(t *testing.T) {
 		"at once":            {100, 1000, 1000, 4, 30},       // a few calls for each interval
 		"one by one":         {100, 1000, 10, 4 + 100/5, 50}, // those who come make it ask each 5 ms
 		"a permit at a time": {1, 100, 100, 4, 3 * 100},
-	}, func(t *testing.T, rdb *redis.Client, row row) {
+	}, func(t *testing.T, rdb redistest.Client, row row) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(int64(row.rate), time.Second))
 		limitertest.MustAcquire(t, l, int64(row.rate))
 		s := &limitertest.Scene{Sent: limitertest.CountCommands(rdb), Start: time.Now()}
@@ -438,7 +437,7 @@ func TestLineScenes(t *testing.T) {
 
 func TestDefectALargeRequestStarvesBehindSmallOnes(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(5, time.Second))
 		limitertest.MustAcquire(t, l, 2)
 		time.Sleep(500 * ms)

@@ -20,9 +20,9 @@ import (
 )
 
 // farAway returns a client of a miniredis to which each pipeline takes that long.
-func farAway(t *testing.T, trip time.Duration) *redis.Client {
+func farAway(t *testing.T, trip time.Duration) redistest.Client {
 	_, m := redistest.Mini(t)
-	far := redistest.MiniClient(t, m, &redis.Options{PoolSize: 20})
+	far := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 20})
 	far.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
 		time.Sleep(trip)
 		return next()
@@ -45,22 +45,22 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 	const callers, rounds, trip = 256, 10, 10 * ms
 	cfg := rratelimiter.PerHour(1 << 40)
 	type call = func(ctx context.Context) error
-	bubbles(t, map[string]func(c *rratelimiter.Client, rdb *redis.Client) []call{
-		"two handles, one without a default": func(c *rratelimiter.Client, _ *redis.Client) []call {
+	bubbles(t, map[string]func(c *rratelimiter.Client, rdb redistest.Client) []call{
+		"two handles, one without a default": func(c *rratelimiter.Client, _ redistest.Client) []call {
 			with, without := byDefault(c, "orders", cfg), c.RateLimiter("orders")
 			return []call{
 				func(ctx context.Context) error { return granted(with.TryAcquire(ctx, 1, 0)) },
 				func(ctx context.Context) error { return granted(without.TryAcquire(ctx, 1, 0)) },
 			}
 		},
-		"two defaults": func(c *rratelimiter.Client, _ *redis.Client) []call {
+		"two defaults": func(c *rratelimiter.Client, _ redistest.Client) []call {
 			one, other := byDefault(c, "orders", cfg), byDefault(c, "orders", rratelimiter.PerHour(1<<41))
 			return []call{
 				func(ctx context.Context) error { return granted(one.TryAcquire(ctx, 1, 0)) },
 				func(ctx context.Context) error { return granted(other.TryAcquire(ctx, 1, 0)) },
 			}
 		},
-		"a Keyed beside a handle": func(c *rratelimiter.Client, _ *redis.Client) []call {
+		"a Keyed beside a handle": func(c *rratelimiter.Client, _ redistest.Client) []call {
 			keyed := c.Keyed("orders", cfg)
 			l := c.RateLimiter(keyed.Limiter("1").Name())
 			return []call{
@@ -68,35 +68,35 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 				func(ctx context.Context) error { return granted(l.TryAcquire(ctx, 1, 0)) },
 			}
 		},
-		"TakeUpTo": func(c *rratelimiter.Client, _ *redis.Client) []call {
+		"TakeUpTo": func(c *rratelimiter.Client, _ redistest.Client) []call {
 			l := byDefault(c, "orders", cfg)
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, 10); return err },
 				func(ctx context.Context) error { return granted(l.TryAcquire(ctx, 1, 0)) },
 			}
 		},
-		"Reserve": func(c *rratelimiter.Client, _ *redis.Client) []call {
+		"Reserve": func(c *rratelimiter.Client, _ redistest.Client) []call {
 			l := byDefault(c, "orders", cfg)
 			return []call{
 				func(ctx context.Context) error { _, err := l.Reserve(ctx, 1, 0); return err },
 				func(ctx context.Context) error { return granted(l.TryAcquire(ctx, 1, 0)) },
 			}
 		},
-		"a sliding log": func(_ *rratelimiter.Client, rdb *redis.Client) []call {
+		"a sliding log": func(_ *rratelimiter.Client, rdb redistest.Client) []call {
 			l := slidinglog.New(rdb, slidinglog.Config{Limit: 100_000, Window: time.Hour})
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
 				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
 			}
 		},
-		"a token bucket": func(_ *rratelimiter.Client, rdb *redis.Client) []call {
+		"a token bucket": func(_ *rratelimiter.Client, rdb redistest.Client) []call {
 			l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second})
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
 				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
 			}
 		},
-	}, func(t *testing.T, calls func(c *rratelimiter.Client, rdb *redis.Client) []call) {
+	}, func(t *testing.T, calls func(c *rratelimiter.Client, rdb redistest.Client) []call) {
 		rdb := farAway(t, trip)
 		c := rratelimiter.New(rdb)
 		all := calls(c, rdb)

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -24,7 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client)
+type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client)
 
 // observe runs a test, in a bubble, with a Client that a Recorder observes.
 func observe(t *testing.T, test observerTest) {
@@ -52,7 +51,7 @@ func decisions(r *limitertest.Recorder) []seenDecision {
 }
 
 var observerTests = map[string]observerTest{
-	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ redistest.Client) {
 		ctx, three := t.Context(), limitertest.Every(3, time.Minute)
 		l, all, both := byDefault(client, "orders", three), byDefault(client, "{shop}a", three), byDefault(client, "{shop}b", three)
 		_, _ = l.TryAcquire(ctx, 2, 0)
@@ -90,7 +89,7 @@ var observerTests = map[string]observerTest{
 			{"seen", "Take", 1, limit.Refused, "", limit.FromMemory, 0},
 		}, decisions(r))
 	},
-	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
 		l := byDefault(client, "orders", limitertest.Every(1, time.Minute))
 		limitertest.MustAcquire(t, l, 1)
 		var callers sync.WaitGroup
@@ -106,7 +105,7 @@ var observerTests = map[string]observerTest{
 		assert.Len(t, r.Callers("orders"), 6, "each change is reported: they are a minute apart")
 	},
 	// Each request is in one flight, and no flight without requests is reported.
-	"flights": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+	"flights": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
 		limitertest.MustAcquire(t, byDefault(client, "a", limitertest.Every(1000, time.Minute)), 1)
 		synctest.Wait()
 		require.Equal(t, []limit.Flight{{Requests: 1, Calls: 1}, {Requests: 1, Calls: 1, Repeats: 1}}, r.Flights(),
@@ -126,7 +125,7 @@ var observerTests = map[string]observerTest{
 		assert.Less(t, calls, 100)
 		assert.GreaterOrEqual(t, calls, 3)
 	},
-	"leases": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+	"leases": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(100_000, time.Minute)),
 			rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: 3 * time.Second}))
 		for range 1000 {
@@ -159,7 +158,7 @@ var observerTests = map[string]observerTest{
 		assert.Equal(t, memorySaid, taken-unused)
 	},
 	// A limiter in shadow charges what it grants, reports what it would refuse, and lets all pass.
-	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)), rratelimiter.WithShadow())
 		start := time.Now()
 		limitertest.MustAcquire(t, l, 4)
@@ -242,7 +241,7 @@ func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 
 func TestObserverOptions(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
+	rdb := redistest.NewClient("127.0.0.1:0", nil)
 	names := []string{"WithObserver", "WithLogger", "WithName"}
 	for i, opt := range []limit.Option{limit.WithObserver(nil), limit.WithLogger(nil), limit.WithName("")} {
 		_, err := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, opt).Take(t.Context(), "a", 1)
@@ -265,8 +264,8 @@ type late struct {
 
 func (l *late) Landed(limit.Flight) { <-l.gate }
 
-var shadowTests = tests[*redis.Client]{
-	"shadow of a Client": func(t *testing.T, rdb *redis.Client) {
+var shadowTests = tests[redistest.Client]{
+	"shadow of a Client": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
 		two := byDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
@@ -281,7 +280,7 @@ var shadowTests = tests[*redis.Client]{
 		require.NoError(t, err)
 		require.NoError(t, back(t.Context()))
 	},
-	"shadow of a limiter of keys": func(t *testing.T, rdb *redis.Client) {
+	"shadow of a limiter of keys": func(t *testing.T, rdb redistest.Client) {
 		r := &limitertest.Recorder{}
 		cfg := fixedwindow.Config{Limit: 2, Window: time.Hour}
 		l := fixedwindow.New(rdb, cfg, limit.WithShadow(), limit.WithObserver(r))
@@ -303,7 +302,7 @@ var shadowTests = tests[*redis.Client]{
 		assert.False(t, limittest.Take(t, fixedwindow.New(rdb, cfg), "ann", 1).Granted)
 	},
 	// Undone grants that were let through do not count against later releases.
-	"shadow undone": func(t *testing.T, rdb *redis.Client) {
+	"shadow undone": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		keyed := client.Keyed("users:", limitertest.Every(5, time.Hour))
 		_, _, err := keyed.TakeReturnable(t.Context(), "ann", 5)
@@ -314,7 +313,7 @@ var shadowTests = tests[*redis.Client]{
 		require.NoError(t, keyed.Release(t.Context(), "ann", 3))
 		assert.Equal(t, int64(3), limitertest.Available(t, keyed.Limiter("ann")))
 	},
-	"shadow takes all": func(t *testing.T, rdb *redis.Client) {
+	"shadow takes all": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		l := byDefault(client, "orders", limitertest.Every(5, time.Hour))
 		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow())
@@ -333,7 +332,7 @@ var shadowTests = tests[*redis.Client]{
 
 		assert.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 0, client.RateLimiter("a").Claim(1), client.RateLimiter("b").Claim(1))), rratelimiter.ErrUnsupported, "a mistake of the program's")
 	},
-	"observer of limiters of keys": func(t *testing.T, rdb *redis.Client) {
+	"observer of limiters of keys": func(t *testing.T, rdb redistest.Client) {
 		r := &limitertest.Recorder{}
 		observer := limit.WithObserver(r)
 		for _, l := range []limit.Limiter{
@@ -356,7 +355,7 @@ var shadowTests = tests[*redis.Client]{
 		assert.Len(t, r.Flights(), 9, "the server did not know the scripts")
 	},
 	// One that has caught up receives again how many wait.
-	"observer that fell behind": func(t *testing.T, rdb *redis.Client) {
+	"observer that fell behind": func(t *testing.T, rdb redistest.Client) {
 		r := &late{gate: make(chan struct{})}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
@@ -373,7 +372,7 @@ var shadowTests = tests[*redis.Client]{
 		assert.Zero(t, counts[len(counts)-1])
 	},
 	// TryAcquireAll refuses as its Client says, and the observer sees that.
-	"one of all": func(t *testing.T, rdb *redis.Client) {
+	"one of all": func(t *testing.T, rdb redistest.Client) {
 		recorder := &limitertest.Recorder{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
 		watched := client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithShadow())
@@ -397,7 +396,7 @@ func TestShadowWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	each(t, map[string]bool{"inline": true, "beside": false}, func(t *testing.T, inline bool) {
 		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
-		rdb := p.Client(t, &redis.Options{ContextTimeoutEnabled: inline})
+		rdb := p.Client(t, &redistest.Options{ContextTimeoutEnabled: inline})
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow(), rratelimiter.WithCallTimeout(200*ms))
 		window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow(), limit.WithCallTimeout(200*ms))
 		p.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -90,7 +89,7 @@ func TestChangedDefaultReachesBusyKeys(t *testing.T) {
 }
 
 func changeDefault(t *testing.T, taker taker, kind rratelimiter.RateType, beside string) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		newClient := func() *rratelimiter.Client {
 			return limitertest.NewClient(t, rdb, rratelimiter.WithClientID("shop"), rratelimiter.WithRedissonVersion(beside))
 		}
@@ -122,7 +121,7 @@ func changeDefault(t *testing.T, taker taker, kind rratelimiter.RateType, beside
 // Of all Clients made in one moment, the last is the newest program.
 func TestClientsOfOneMomentKeepTheirOrder(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		name, after := redistest.Name(t), rratelimiter.PerMinute(2)
 		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerMinute(1000)), 1)
 		for range 999 {
@@ -135,7 +134,7 @@ func TestClientsOfOneMomentKeepTheirOrder(t *testing.T) {
 }
 
 // setters set the rate of one limiter on purpose.
-func setters(t *testing.T, rdb *redis.Client, cfg rratelimiter.Config) map[string]change {
+func setters(t *testing.T, rdb redistest.Client, cfg rratelimiter.Config) map[string]change {
 	fields := fmt.Sprintf("HSET config rate %d interval %d type 0", cfg.Rate, cfg.Interval.Milliseconds())
 	return map[string]change{
 		"SetRate":    setRate(cfg),
@@ -159,7 +158,7 @@ func TestRateSetOnPurposeStays(t *testing.T) {
 	t.Parallel()
 	first, second := rratelimiter.PerMinute(1000), rratelimiter.PerMinute(2)
 	each(t, map[string]rratelimiter.Config{"another": rratelimiter.PerMinute(50), "the first": first}, func(t *testing.T, cfg rratelimiter.Config) {
-		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 			setters := setters(t, rdb, cfg)
 			if cfg == first { // There is no difference: the rate set is the one found.
 				delete(setters, "Redisson's setRate")
@@ -180,9 +179,9 @@ func TestRateSetOnPurposeStays(t *testing.T) {
 	})
 }
 
-var defaultTests = tests[*redis.Client]{
+var defaultTests = tests[redistest.Client]{
 	// During a roll-out the default of the newest program holds; each program logs it once.
-	"programs with other defaults do not fight": func(t *testing.T, rdb *redis.Client) {
+	"programs with other defaults do not fight": func(t *testing.T, rdb redistest.Client) {
 		changes := 0
 		rdb.AddHook(limitertest.BeforeScript(lua.SetRate, func() { changes++ }))
 		var logs [2]bytes.Buffer
@@ -221,7 +220,7 @@ var defaultTests = tests[*redis.Client]{
 		assert.EqualValues(t, 1000, configOf(t, clients[0].RateLimiter("user:ann")).Rate)
 	},
 	// A limiter that an older program sets up again has the newer default within a minute of use.
-	"default of a limiter made again": func(t *testing.T, rdb *redis.Client) {
+	"default of a limiter made again": func(t *testing.T, rdb redistest.Client) {
 		old := limitertest.NewClient(t, rdb).Keyed("user:", rratelimiter.PerMinute(1000))
 		client := limitertest.NewClient(t, rdb)
 		users := client.Keyed("user:", rratelimiter.PerMinute(2))
@@ -241,7 +240,7 @@ var defaultTests = tests[*redis.Client]{
 		assert.EqualValues(t, 2, take(users).Limit)
 	},
 	// What a program remembers of the rate before ends with the change.
-	"changed default ends what is remembered": func(t *testing.T, rdb *redis.Client) {
+	"changed default ends what is remembered": func(t *testing.T, rdb redistest.Client) {
 		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "{a}", rratelimiter.PerHour(3)), 3)
 		client := limitertest.NewClient(t, rdb)
 		seen := client.RateLimiter("{a}", rratelimiter.WithRefusalCache())
@@ -257,7 +256,7 @@ var defaultTests = tests[*redis.Client]{
 		limitertest.MustRefuse(t, seen, 1)
 	},
 	// A change of the default ends the leases of the program that makes it.
-	"changed default and leases": func(t *testing.T, rdb *redis.Client) {
+	"changed default and leases": func(t *testing.T, rdb redistest.Client) {
 		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "a", rratelimiter.PerMinute(100_000)), 1)
 		l := limitertest.NewClient(t, rdb).RateLimiter("a", rratelimiter.WithDefault(rratelimiter.PerMinute(100)), limitertest.Ahead(0))
 		granted := 1
@@ -273,7 +272,7 @@ var defaultTests = tests[*redis.Client]{
 		assert.EqualValues(t, 100, limitertest.Available(t, l))
 	},
 	// Of two rates under one prefix the first that a key was asked for by stays.
-	"two rates of one prefix": func(t *testing.T, rdb *redis.Client) {
+	"two rates of one prefix": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		first, second := client.Keyed("api", rratelimiter.PerMinute(10)), client.Keyed("api", rratelimiter.PerMinute(5))
 		for range 3 {
@@ -292,7 +291,7 @@ func TestDefaults(t *testing.T) {
 // Peek and what else only reads say what there is, and change nothing.
 func TestChangedRatesAndReads(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		name := redistest.Name(t)
 		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
 		l := byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(2))

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -27,7 +26,7 @@ import (
 
 // books read what Redis holds of a limiter.
 type books struct {
-	rdb  *redis.Client
+	rdb  redistest.Client
 	keys redisson.Keys
 }
 
@@ -140,7 +139,7 @@ func TestSettle(t *testing.T) {
 			for used, free := range tt.free {
 				what := fmt.Sprint(name, ", used ", used)
 				t.Run(what, func(t *testing.T) {
-					redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+					redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 						l := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id")).RateLimiter("limiter")
 						limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
 						start := time.Now()
@@ -171,7 +170,7 @@ func TestSettle(t *testing.T) {
 // What a Release left of a reservation is found though the server's clock fell behind.
 func TestSettleAfterTheServersClockFellBehind(t *testing.T) {
 	t.Parallel()
-	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
 		limitertest.MustAcquire(t, l, 1)
 		time.Sleep(time.Second)
@@ -188,7 +187,7 @@ func TestSettleAfterTheServersClockFellBehind(t *testing.T) {
 // after an interval without calls, if the handle brings the rate.
 func TestSettleMakesALimiterByDefault(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client, cfg := limitertest.NewClient(t, rdb), rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Minute}
 		keyed, rated := client.Keyed("user:", cfg), client.RateLimiter("rated", rratelimiter.WithDefault(cfg))
 		for name, ask := range map[string]func() (*rratelimiter.Reservation, error){
@@ -212,7 +211,7 @@ func TestSettleMakesALimiterByDefault(t *testing.T) {
 
 func TestAReservationIsSettledOnce(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		recorder := &limitertest.Recorder{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
 		l := client.RateLimiter(redistest.Name(t))
@@ -553,7 +552,7 @@ func TestReservationsAtRandom(t *testing.T) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				random := rand.New(rand.NewPCG(seed, 1))
 				var handles []*rratelimiter.RateLimiter
 				for range 2 {

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -43,10 +42,10 @@ func bubbles[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row
 }
 
 // virtual is each with a server by [redistest.Virtual] for each row.
-func virtual[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb *redis.Client, row R)) {
+func virtual[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb redistest.Client, row R)) {
 	t.Helper()
 	each(t, rows, func(t *testing.T, row R) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb, row) })
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, row) })
 	})
 }
 
@@ -192,9 +191,9 @@ func makeAnew(cfg rratelimiter.Config) change {
 type tests[S any] map[string]func(t *testing.T, subject S)
 
 // onMini runs them in bubbles, each on a miniredis.
-func onMini(t *testing.T, all tests[*redis.Client]) {
+func onMini(t *testing.T, all tests[redistest.Client]) {
 	t.Helper()
-	bubbles(t, all, func(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+	bubbles(t, all, func(t *testing.T, test func(t *testing.T, rdb redistest.Client)) {
 		rdb, _ := redistest.Mini(t)
 		test(t, rdb)
 	})

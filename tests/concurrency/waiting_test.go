@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -149,7 +148,7 @@ func TestADecisionOfManyCalls(t *testing.T) {
 			proxy := redistest.MiniProxy(t, m)
 			proxy.OnCommand(with("eval", redistest.Pass.After(900*ms)))
 			start := time.Now()
-			c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}))
+			c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}))
 			_, err := ask(t.Context(), f.SeenBy(c), 1, timeout)
 			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
 			assert.Equal(t, 2*script.DefaultTimeout, time.Since(start))
@@ -165,7 +164,7 @@ func TestADecisionOfManyCalls(t *testing.T) {
 
 func TestDefectTheWaitIsThatForOnePermit(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(5, 10*time.Second))
 		for range 5 {
 			limitertest.MustAcquire(t, l, 1)
@@ -183,7 +182,7 @@ func TestDefectTheWaitIsThatForOnePermit(t *testing.T) {
 
 func TestDefectOneMemberForEachPermit(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(2_000_000, time.Hour))
 		limitertest.MustAcquire(t, l, 1_000_000)
 		assert.EqualValues(t, 1, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val())
@@ -222,7 +221,7 @@ func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
 		virtual(t, map[string]time.Duration{
 			"Acquire": endless, "TryAcquire": forever,
-		}, func(t *testing.T, rdb *redis.Client, patience time.Duration) {
+		}, func(t *testing.T, rdb redistest.Client, patience time.Duration) {
 			l := limitertest.NewLimiter(t, rdb, alive(kind, 1, time.Second))
 			limitertest.MustAcquire(t, l, 1)
 			s := &limitertest.Scene{RateLimiter: l, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
@@ -251,7 +250,7 @@ func TestALineKeepsItsLimiterAlive(t *testing.T) {
 		"lease":               {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Permits: 10})}},
 		"refusals remembered": {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithRefusalCache()}},
 		"a client's pair":     {version: "4.7.0", cfg: limitertest.PerClient(2, time.Second)},
-	}, func(t *testing.T, rdb *redis.Client, row row) {
+	}, func(t *testing.T, rdb redistest.Client, row row) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.version))
 		l := client.RateLimiter(redistest.Name(t), row.opts...)
 		limitertest.MustTrySetRate(t, l, row.cfg)
@@ -266,7 +265,7 @@ func TestALineKeepsItsLimiterAlive(t *testing.T) {
 
 func TestWaitersKeepTheirLimiterAliveOnAServer(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		err := rratelimiter.ErrNotInitialized
 		for life := 2 * time.Second; errors.Is(err, rratelimiter.ErrNotInitialized); life *= 2 { // a machine may stall for longer than one
 			require.Less(t, life, time.Minute, err)
@@ -281,7 +280,7 @@ func TestWaitersKeepTheirLimiterAliveOnAServer(t *testing.T) {
 // Redisson sets any keep-alive time.
 func TestAKeepAliveTimeBelowTheInterval(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, 10*time.Second))
 		require.NoError(t, rdb.HSet(t.Context(), limitertest.KeysOf(l).Config, "keepAliveTime", 1000).Err())
 		limitertest.MustAcquire(t, l, 1)
@@ -305,7 +304,7 @@ func slowAndBrief(t *testing.T, client *rratelimiter.Client, permits int, every 
 
 func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 	t.Parallel()
-	virtual(t, map[string]int{"one": 1, "many": 8}, func(t *testing.T, rdb *redis.Client, callers int) {
+	virtual(t, map[string]int{"one": 1, "many": 8}, func(t *testing.T, rdb redistest.Client, callers int) {
 		client := limitertest.NewClient(t, rdb)
 		slow, brief := slowAndBrief(t, client, callers, time.Minute)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
