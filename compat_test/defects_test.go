@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -41,7 +40,7 @@ type victim struct {
 
 	t    *testing.T
 	goes service
-	rdb  *redis.Client
+	rdb  redistest.Client
 	name string
 	keys layout.Keys
 }

@@ -146,7 +146,7 @@ func numberOf(r model.Row) uint64 {
 type stage struct {
 	cast
 
-	rdb   redis.UniversalClient
+	rdb   redistest.Client
 	ids   map[string]string // in Redis, by those of the cast
 	marks map[*actor]string // what the ids of members really begin with, by who wrote them
 	names map[string]string // of the limiters in Redis, by those of the cast
@@ -157,7 +157,7 @@ type stage struct {
 var limiterNames = []string{"a", "b", "c", "d"}
 
 // newStage returns one for the services, of which Java has these clients, or none.
-func newStage(t *testing.T, c cast, oldest string, rdb redis.UniversalClient, javas ...*javaClient) *stage {
+func newStage(t *testing.T, c cast, oldest string, rdb redistest.Client, javas ...*javaClient) *stage {
 	t.Helper()
 	st := &stage{cast: c, rdb: rdb, ids: map[string]string{"": ""}, marks: map[*actor]string{}, names: map[string]string{}}
 	for _, id := range st.clients() {
@@ -183,7 +183,7 @@ func newStage(t *testing.T, c cast, oldest string, rdb redis.UniversalClient, ja
 }
 
 // markOf returns what the ids of a Client's members begin with.
-func markOf(t *testing.T, rdb redis.UniversalClient, a *actor) string {
+func markOf(t *testing.T, rdb redistest.Client, a *actor) string {
 	t.Helper()
 	n := markLength[a.Layout]
 	if n == 0 {

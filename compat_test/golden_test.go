@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -86,7 +85,7 @@ func TestGolden(t *testing.T) {
 			})
 			t.Run("standing clock", func(t *testing.T) {
 				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 					playTrace(t, version, steps, rdb, true)
 				})
 			})
@@ -115,7 +114,7 @@ func followTrace(t *testing.T, version string, steps []step) {
 }
 
 // playTrace plays what this module did, and checks that it does so still.
-func playTrace(t *testing.T, version string, steps []step, rdb *redis.Client, still bool) {
+func playTrace(t *testing.T, version string, steps []step, rdb redistest.Client, still bool) {
 	t.Helper()
 	h := newHistory(traceCast(version))
 	st := newStage(t, h.cast, version, rdb)
@@ -151,12 +150,12 @@ func TestGoldenMigrate(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			steps := readTrace(t, version)
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { migrateTrace(t, version, steps, rdb) })
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { migrateTrace(t, version, steps, rdb) })
 		})
 	}
 }
 
-func migrateTrace(t *testing.T, version string, steps []step, rdb *redis.Client) {
+func migrateTrace(t *testing.T, version string, steps []step, rdb redistest.Client) {
 	t.Helper()
 	st := newStage(t, traceCast(version), version, rdb)
 	who, name := st.named("java1").Client, st.names[limiterNames[0]]

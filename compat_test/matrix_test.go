@@ -329,7 +329,7 @@ func playTurns(t *testing.T, f fleet) {
 	t.Logf("seed %d", seed)
 	var javas []*javaClient
 	var released []*model.Release
-	rdb, ops := redistest.Client(t), *operations
+	rdb, ops := redistest.CurrentClient(t), *operations
 	for _, peer := range f.javas {
 		if f.codec == nil {
 			javas = append(javas, peer.driver.openThere(t))
@@ -383,7 +383,7 @@ func TestHistories(t *testing.T) {
 			draw := drawer{Rand: rand.New(rand.NewPCG(first+uint64(n), 0)), still: true, more: true}
 			draw.tick = pick(draw, []int64{1, 50, 1000, goldenTick})
 			version := pick(draw, append(slices.Repeat([]string{newestRedisson}, len(matrix)), matrix...))
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				st := newStage(t, traceCast(version).withMore(), version, rdb)
 				st.still = true
 				newRecorder(t, st, draw).takeTurns(min(*operations, 200))

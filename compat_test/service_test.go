@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -48,7 +47,7 @@ func newJava(t testing.TB, url string) service {
 }
 
 // newBoth returns a Java and a Go service that use the shared server.
-func newBoth(t testing.TB, opts ...rratelimiter.Option) (java, goes service, rdb *redis.Client) {
+func newBoth(t testing.TB, opts ...rratelimiter.Option) (java, goes service, rdb redistest.Client) {
 	t.Helper()
 	java, rdb = newJava(t, redistest.Shared(t).URL()), redistest.Redis(t)
 	return java, newGo(t, rdb, opts...), rdb
@@ -209,7 +208,7 @@ func requireRelease(t testing.TB, first string) {
 
 // passTime lets time pass for the limiter: what Redis holds of it, also for the
 // clients of these ids, is moved back in time.
-func passTime(t testing.TB, rdb *redis.Client, limiter string, d time.Duration, ids ...string) {
+func passTime(t testing.TB, rdb redistest.Client, limiter string, d time.Duration, ids ...string) {
 	t.Helper()
 	set := layout.KeysOf(limiter, "")
 	all := []string{set.Config, set.Value, set.Permits}
@@ -221,7 +220,7 @@ func passTime(t testing.TB, rdb *redis.Client, limiter string, d time.Duration, 
 }
 
 // stored returns the value and the permits of each member.
-func stored(t testing.TB, rdb *redis.Client, valueKey, permitsKey string) (value int64, permits []int64) {
+func stored(t testing.TB, rdb redistest.Client, valueKey, permitsKey string) (value int64, permits []int64) {
 	t.Helper()
 	value, err := rdb.Get(t.Context(), valueKey).Int64()
 	require.NoError(t, err)
@@ -302,7 +301,7 @@ func (d *javaDriver) open(t testing.TB, url string) *javaClient {
 	return d.openBy(t, "open", url)
 }
 
-// openThere returns a new RedissonClient of the servers of [redistest.Client], which reads
+// openThere returns a new RedissonClient of the servers of [redistest.CurrentClient], which reads
 // of masters only: what Go has written is not at the replicas yet.
 func (d *javaDriver) openThere(t testing.TB) *javaClient {
 	t.Helper()

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
 
@@ -240,7 +239,7 @@ type arena interface {
 	// route is how they are reached.
 	route() route
 	// client returns a client of the options, closed when t ends.
-	client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient
+	client(t testing.TB, opt redistest.Options) redistest.Client
 	// masters are the servers that take writes at the moment.
 	masters(t testing.TB) []*redistest.Server
 	// calm waits until all servers are in order. It tells how many were made masters
@@ -285,8 +284,8 @@ func (a *singleArena) addrs() []string { return []string{a.server.Addr()} }
 
 func (a *singleArena) route() route { return route{Servers: single, Addrs: a.addrs()} }
 
-func (a *singleArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
-	return a.server.Client(t, opt.Simple())
+func (a *singleArena) client(t testing.TB, opt redistest.Options) redistest.Client {
+	return a.server.Client(t, &opt)
 }
 
 func (a *singleArena) masters(testing.TB) []*redistest.Server { return []*redistest.Server{a.server} }
@@ -309,8 +308,8 @@ func (a *clusterArena) addrs() []string { return a.Addrs() }
 
 func (a *clusterArena) route() route { return route{Servers: cluster, Addrs: a.addrs()} }
 
-func (a *clusterArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
-	return a.Client(t, opt.Cluster())
+func (a *clusterArena) client(t testing.TB, opt redistest.Options) redistest.Client {
+	return a.Client(t, &opt)
 }
 
 func (a *clusterArena) masters(t testing.TB) []*redistest.Server {
@@ -353,8 +352,8 @@ func (a *sentinelArena) route() route {
 	return route{Servers: sentinel, Addrs: addrs, Master: master}
 }
 
-func (a *sentinelArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
-	return a.Client(t, opt.Failover())
+func (a *sentinelArena) client(t testing.TB, opt redistest.Options) redistest.Client {
+	return a.Client(t, &opt)
 }
 
 func (a *sentinelArena) masters(t testing.TB) []*redistest.Server {

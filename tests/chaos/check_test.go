@@ -495,7 +495,7 @@ func (r *round) checkNow(l *limiter, s *state) {
 func (r *round) checkConnections() {
 	const patience = time.Minute
 	for _, s := range r.arena.masters(r.t) {
-		rdb := s.Client(r.t, &redis.Options{MaxRetries: -1})
+		rdb := s.Client(r.t, &redistest.Options{MaxRetries: -1})
 		var left []string
 		for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 			list, err := rdb.ClientList(r.t.Context()).Result()

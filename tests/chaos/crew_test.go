@@ -98,7 +98,7 @@ type route struct {
 }
 
 // connect returns a client of the options.
-func (to route) connect(opt redis.UniversalOptions) redis.UniversalClient {
+func (to route) connect(opt redis.UniversalOptions) redistest.Client {
 	opt.Addrs, opt.MasterName = to.Addrs, to.Master
 	opt.ClientName = roundConnection
 	opt.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -125,7 +125,7 @@ type goCrew struct {
 	life    string // which of the worker's processes this is; empty in the test's own
 	began   time.Time
 	journal journal
-	rdb     redis.UniversalClient
+	rdb     redistest.Client
 	party   atomic.Pointer[party]
 	births  int         // parties so far
 	closing atomic.Bool // one of them is being closed

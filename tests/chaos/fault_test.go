@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -384,7 +383,7 @@ func (r *round) during(draw *rand.Rand, begin, end func(*redistest.Server)) *eve
 // order makes a master do something.
 func (r *round) order(draw *rand.Rand, args ...any) *event {
 	s := r.drawMaster(draw)
-	require.NoError(r.tb, s.Client(r.tb, &redis.Options{MaxRetries: -1}).Do(r.t.Context(), args...).Err())
+	require.NoError(r.tb, s.Client(r.tb, &redistest.Options{MaxRetries: -1}).Do(r.t.Context(), args...).Err())
 	return &event{text: fmt.Sprint(args...) + " " + s.Addr()}
 }
 

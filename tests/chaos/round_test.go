@@ -32,7 +32,7 @@ type round struct {
 	tb      testing.TB // for actions on servers
 	broken  atomic.Bool
 	arena   arena
-	admin   redis.UniversalClient // straight to the servers
+	admin   redistest.Client // straight to the servers
 	workers []*worker
 	began   time.Time
 	over    context.Context // ends when the faults and calls must
@@ -83,7 +83,7 @@ type plan struct {
 func (p *plan) run(t *testing.T, a arena) *round {
 	t.Helper()
 	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, javaIDs: map[string]bool{}, dead: map[string]time.Duration{}}
-	r.admin = a.client(t, redis.UniversalOptions{ReadTimeout: 5 * time.Second}) // faults hang servers
+	r.admin = a.client(t, redistest.Options{ReadTimeout: 5 * time.Second}) // faults hang servers
 	r.setUp()
 	r.over, r.end = context.WithCancel(t.Context())
 	defer r.end()

@@ -26,7 +26,7 @@ import (
 // damaged is a limiter of 10 permits an hour, for tests to break: of its
 // permits 6 are in use, by three members of the last hour.
 type damaged struct {
-	rdb     redis.UniversalClient
+	rdb     redistest.Client
 	client  *rratelimiter.Client
 	limiter *rratelimiter.RateLimiter
 	kind    rratelimiter.RateType
@@ -37,7 +37,7 @@ type damaged struct {
 
 const damagedClient = "client-id"
 
-func newDamaged(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateType) damaged {
+func newDamaged(t *testing.T, rdb redistest.Client, kind rratelimiter.RateType) damaged {
 	name := redistest.Name(t)
 	client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(damagedClient))
 	d := damaged{rdb: rdb, client: client, kind: kind, keys: redisson.KeysOf(name, damagedClient)}
@@ -108,7 +108,7 @@ func requireCorrupt(
 	t *testing.T, kind rratelimiter.RateType, mustFail []string, cures bool, damage func(t *testing.T, d damaged) (key, field string),
 ) {
 	t.Helper()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		for use := range uses {
 			d := newDamaged(t, rdb, kind)
 			key, field := damage(t, d)
@@ -153,7 +153,7 @@ func requireUnchangedByFailure(t *testing.T, d damaged, use, key, field string, 
 }
 
 // ofType makes key one of the wrong type.
-func ofType(t *testing.T, rdb redis.UniversalClient, key, kind string) {
+func ofType(t *testing.T, rdb redistest.Client, key, kind string) {
 	ctx := t.Context()
 	require.NoError(t, rdb.Del(ctx, key).Err())
 	require.NoError(t, rdb.Do(ctx, map[string][]any{
@@ -232,7 +232,7 @@ func TestCorruptHalfAConfig(t *testing.T) {
 
 func TestCorruptAHashOfSomethingElse(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		for use, call := range uses {
 			d := newDamaged(t, rdb, rratelimiter.Overall)
 			require.NoError(t, rdb.Del(t.Context(), d.keys.Config, d.value, d.permits).Err())
@@ -269,7 +269,7 @@ func TestCorruptValue(t *testing.T) {
 func TestCorruptPairThatIsNotInUse(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 			for use, call := range uses {
 				d := newDamaged(t, rdb, kind)
 				value, permits := d.keys.ClientValue, d.keys.ClientPermits
@@ -291,7 +291,7 @@ func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
 	for _, ms := range []string{"9223372036855", "18446744073710", "9007199254740991"} {
 		t.Run(ms, func(t *testing.T) {
 			t.Parallel()
-			redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+			redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 				l := limitertest.NewHandle(t, rdb)
 				require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", ms, "type", 0).Err())
 				limitertest.MustAcquire(t, l, 10)
@@ -308,7 +308,7 @@ func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
 			})
 			t.Run("time to live", func(t *testing.T) {
 				t.Parallel()
-				rdb := redistest.Client(t)
+				rdb := redistest.CurrentClient(t)
 				l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
 				require.NoError(t, rdb.Do(t.Context(), "PEXPIRE", l.Name(), ms).Err())
 				ttl, _, err := l.TTL(t.Context())
@@ -321,7 +321,7 @@ func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
 
 func TestCorruptConfigsOfOtherReleases(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		for _, more := range [][]any{nil, {"keepAliveTime", 0}, {"keepAliveTime", 7_200_000}, {"keepAliveTime", -1}, {"burst", "x"}} {
 			l := limitertest.NewHandle(t, rdb)
 			fields := append([]any{"rate", "10", "interval", "3600000", "type", "0"}, more...)
@@ -407,7 +407,7 @@ func TestCorruptMembersBesideOtherWork(t *testing.T) {
 
 func TestCorruptMembersSideBySide(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		d := newDamaged(t, rdb, rratelimiter.Overall)
 		require.NoError(t, rdb.Del(t.Context(), d.permits).Err())
 		require.NoError(t, rdb.Expire(t.Context(), d.keys.Config, time.Hour).Err(), "no wait is longer than the limiter lives")

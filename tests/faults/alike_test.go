@@ -5,11 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // A policy does the same wherever it is set; middleware has the other rows of this table.
@@ -48,7 +47,7 @@ func TestWithFailure_IsAlikeWhereverItIsSet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			middlewaretest.Outages(t, middlewaretest.Guarded{
-				Open: func(t *testing.T, rdb *redis.Client, how middlewaretest.Instead, _ func(error)) middlewaretest.Asking {
+				Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, _ func(error)) middlewaretest.Asking {
 					t.Helper()
 					policy := rratelimiter.WithFailure(*how.Failure)
 					if name == "handle" || name == "Keyed" {

@@ -53,7 +53,7 @@ func TestFailLocal_AServerWithAnotherPassword(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)
 		m.RequireAuth("new")
-		rdb := redistest.MiniClient(t, m, &redis.Options{Password: "old"})
+		rdb := redistest.MiniClient(t, m, &redistest.Options{Password: "old"})
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)))
 		limitertest.MustAcquire(t, l, 5)

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -46,7 +45,7 @@ func TestNoCallBehindAReleaseTakesLongerThanItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := held{HeldScene: limitertest.NewHeldSceneOf(t, limitertest.Hourly(10), &redis.Options{ReadTimeout: time.Minute})}
+				s := held{HeldScene: limitertest.NewHeldSceneOf(t, limitertest.Hourly(10), &redistest.Options{ReadTimeout: time.Minute})}
 				s.reservation = limitertest.Reserve(t, s.RateLimiter, 4)
 				var err error
 				_, s.undo, err = s.Client.Keyed("", limitertest.Hourly(10)).TakeReturnable(t.Context(), s.Name(), 1)

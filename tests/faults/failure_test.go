@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -26,7 +25,7 @@ type outageScene struct {
 	client *rratelimiter.Client
 	other  *rratelimiter.Client
 	hook   *hanging
-	rdb    *redis.Client
+	rdb    redistest.Client
 	told   *limitertest.Recorder
 }
 
@@ -419,7 +418,7 @@ func TestTakeUpToTellsWhenTheNextPermitIsFreeDuringAnOutage(t *testing.T) {
 func TestFailureOptions(t *testing.T) {
 	t.Parallel()
 	for _, share := range []float64{0, -1, 1.5, math.NaN(), math.Inf(1)} {
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
+		rdb := redistest.NewClient("127.0.0.1:0", nil)
 		how := limit.FailLocal(share)
 		_, ofClient := rratelimiter.New(rdb, rratelimiter.WithFailure(how)).RateLimiter("a").Take(t.Context(), 1)
 		_, ofHandle := rratelimiter.New(rdb).RateLimiter("a", rratelimiter.WithFailure(how)).Take(t.Context(), 1)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/memory"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -38,7 +39,7 @@ type hanging struct {
 	most int
 }
 
-func newHanging(rdb *redis.Client) *hanging {
+func newHanging(rdb redistest.Client) *hanging {
 	h := &hanging{lasts: 3 * time.Second}
 	rdb.AddHook(redistest.Hook(h.do))
 	return h
@@ -104,7 +105,7 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 // A question is one of questions, and the Client that asks it.
 type question struct {
 	name   string
-	rdb    *redis.Client
+	rdb    redistest.Client
 	client *rratelimiter.Client
 	ask    call
 }
@@ -113,7 +114,7 @@ func (q *question) limiter(key string) *rratelimiter.RateLimiter {
 	return q.client.RateLimiter(key, rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
 }
 
-func eachQuestion(t *testing.T, opt *redis.Options, test func(t *testing.T, q *question)) {
+func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, q *question)) {
 	t.Helper()
 	for name := range questions(rratelimiter.New(nil), nil, "") {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +135,7 @@ func eachQuestion(t *testing.T, opt *redis.Options, test func(t *testing.T, q *q
 // nothing more is sent for those who have gone.
 func TestAServerThatHangs(t *testing.T) {
 	t.Parallel()
-	eachQuestion(t, &redis.Options{PoolSize: 256}, func(t *testing.T, q *question) {
+	eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {
 		hook := newHanging(q.rdb)
 		limitertest.MustAcquire(t, q.limiter("other"), 1)
 		hook.hang(true)
@@ -218,7 +219,7 @@ func TestATimeoutOnAServerThatHangs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, m := redistest.Mini(t)
 				proxy := redistest.MiniProxy(t, m)
-				c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ContextTimeoutEnabled: punctual, ReadTimeout: time.Minute}))
+				c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ContextTimeoutEnabled: punctual, ReadTimeout: time.Minute}))
 				byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
 				limitertest.MustAcquire(t, c.RateLimiter("{a}1", byDefault), 1)
 				proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
@@ -261,7 +262,7 @@ func TestAServerThatAnswersAgain(t *testing.T) {
 	for _, d := range []time.Duration{200 * time.Millisecond, 2500 * time.Millisecond} {
 		t.Run(fmt.Sprint("after ", d), func(t *testing.T) {
 			t.Parallel()
-			eachQuestion(t, &redis.Options{PoolSize: 256}, func(t *testing.T, q *question) {
+			eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {
 				askWhileItHangs(t, newHanging(q.rdb), d, q.ask)
 				start := time.Now()
 				require.NotErrorIs(t, q.ask(t.Context(), "{new}"), rratelimiter.ErrUnavailable)
@@ -311,7 +312,7 @@ func TestAMasterThatHangsDelaysNoOtherCaller(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var hook *hanging
-				ring := miniRing(t, func(shard string, rdb *redis.Client) {
+				ring := miniRing(t, func(shard string, rdb redistest.Client) {
 					if shard == "hangs" {
 						hook = newHanging(rdb)
 					}
@@ -374,7 +375,7 @@ func keysByShard(t *testing.T, ring *redis.Ring, ofBad, ofGood int) (bad, good [
 }
 
 // miniRing returns a ring of two shards in memory, "hangs" and "works".
-func miniRing(t *testing.T, prepare func(shard string, rdb *redis.Client)) *redis.Ring {
+func miniRing(t *testing.T, prepare func(shard string, rdb redistest.Client)) *redis.Ring {
 	t.Helper()
 	ring := redis.NewRing(&redis.RingOptions{
 		Addrs:              map[string]string{"hangs": "hangs", "works": "works"},
@@ -384,7 +385,14 @@ func miniRing(t *testing.T, prepare func(shard string, rdb *redis.Client)) *redi
 		NewClient: func(opt *redis.Options) *redis.Client {
 			_, m := redistest.Mini(t)
 			shard := opt.Addr
-			rdb := redistest.MiniClient(t, m, opt)
+			rdb, end := memory.NewClient(*opt, func() (net.Conn, error) {
+				conn, err := m.Dial()
+				if err != nil {
+					return nil, err
+				}
+				return memory.Buffer(conn), nil
+			})
+			t.Cleanup(func() { assert.NoError(t, end()) })
 			rdb.Options().Addr = shard
 			prepare(shard, rdb)
 			return rdb
@@ -401,7 +409,7 @@ func TestAMasterOfAClusterHangs(t *testing.T) {
 	redistest.SkipShort(t, "long")
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	for _, punctual := range []bool{false, true} {
-		opt := &redis.ClusterOptions{ContextTimeoutEnabled: punctual, ReadTimeout: 5 * time.Second} // go-redis' own
+		opt := &redistest.Options{ContextTimeoutEnabled: punctual, ReadTimeout: 5 * time.Second} // go-redis' own
 		rdb := cluster.Client(t, opt)
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(15*time.Second)) // three attempts
 		var bad, good []*rratelimiter.RateLimiter

@@ -24,7 +24,7 @@ import (
 
 // A watchedScene is a Client with an observer.
 type watchedScene struct {
-	rdb    *redis.Client
+	rdb    redistest.Client
 	client *rratelimiter.Client
 	told   *limitertest.Recorder
 }
@@ -133,18 +133,18 @@ func TestObserverReceivesPermitsGivenUp(t *testing.T) {
 // The observer learns what a request for permits found damaged, and mended.
 func TestObserverReceivesRepairs(t *testing.T) {
 	t.Parallel()
-	lose := func(keys ...string) func(*testing.T, *redis.Client) {
-		return func(t *testing.T, rdb *redis.Client) { require.NoError(t, rdb.Del(t.Context(), keys...).Err()) }
+	lose := func(keys ...string) func(*testing.T, redistest.Client) {
+		return func(t *testing.T, rdb redistest.Client) { require.NoError(t, rdb.Del(t.Context(), keys...).Err()) }
 	}
 	const value, set = "{orders}:value", "{orders}:permits"
-	later := func(ms float64) func(*testing.T, *redis.Client) {
-		return func(t *testing.T, rdb *redis.Client) {
+	later := func(ms float64) func(*testing.T, redistest.Client) {
+		return func(t *testing.T, rdb redistest.Client) {
 			row := rdb.ZRange(t.Context(), set, 0, 0).Val()[0]
 			require.NoError(t, rdb.ZIncrBy(t.Context(), set, ms, row).Err())
 		}
 	}
 	for name, test := range map[string]struct {
-		damage  func(*testing.T, *redis.Client)
+		damage  func(*testing.T, redistest.Client)
 		permits int64
 		told    bool
 	}{
@@ -154,7 +154,7 @@ func TestObserverReceivesRepairs(t *testing.T) {
 		"a lost set":              {lose(set), 1, true},
 		"a lost set, and refused": {lose(set), 97, true},
 		"both are lost":           {lose(value, set), 1, false},
-		"leaked permits": {func(t *testing.T, rdb *redis.Client) {
+		"leaked permits": {func(t *testing.T, rdb redistest.Client) {
 			require.NoError(t, rdb.DecrBy(t.Context(), value, 9).Err())
 		}, 90, true},
 		"a grant of the future":       {later(10_000), 97, true},

@@ -311,7 +311,7 @@ func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 	for _, inline := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			_, m := redistest.Mini(t)
-			rdb := redistest.MiniClient(t, m, &redis.Options{ContextTimeoutEnabled: inline})
+			rdb := redistest.MiniClient(t, m, &redistest.Options{ContextTimeoutEnabled: inline})
 			hook := newHanging(rdb)
 			client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
 			l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(50, time.Hour)))
@@ -333,7 +333,7 @@ func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 func TestDefectAFastClockDelaysOthersByMoreThanAnInterval(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
 			l := client.RateLimiter(redistest.Name(t))
 			limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Second})
@@ -355,7 +355,7 @@ func TestDefectAFastClockDelaysOthersByMoreThanAnInterval(t *testing.T) {
 
 func TestDefectAFastClockIsSetRightByTheNextRefusal(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, 10*time.Second))
 		limitertest.MustAcquire(t, l, 1)
 		limitertest.MustRefuse(t, l, 2)

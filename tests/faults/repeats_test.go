@@ -169,7 +169,7 @@ func (w *bundle) lateArrives(t *testing.T, inUse int64) bool {
 func TestARepeatForAllKnowsWhatHasRunOut(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "run out", func(t *testing.T, version string) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
 			f := limitertest.NewFamilyOf(t, client, limitertest.Every(2, time.Millisecond), limitertest.Every(10, time.Hour))
 			others := f.SeenBy(limitertest.NewClient(t, rdb))

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -207,7 +206,7 @@ func TestARequestOfASlidingLogThatComesTwiceCountsOnce(t *testing.T) {
 					}
 					return redistest.Pass
 				})
-				l := slidinglog.New(proxy.FairClient(t, &redis.Options{}), slidinglog.Config{Limit: 10, Window: time.Hour},
+				l := slidinglog.New(proxy.FairClient(t, &redistest.Options{}), slidinglog.Config{Limit: 10, Window: time.Hour},
 					limit.WithCallTimeout(time.Minute))
 				key := redistest.Name(t)
 				held := ask(t, l, key)

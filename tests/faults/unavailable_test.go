@@ -146,7 +146,7 @@ func isRead(name string) bool {
 
 func TestMistakesAreNoOutages(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewHandle(t, rdb)
 		for name, call := range limitertest.Operations {
 			err := call(t.Context(), l)
@@ -169,7 +169,7 @@ type panicsOn struct {
 	word atomic.Pointer[string]
 }
 
-func newPanicsOn(rdb *redis.Client) *panicsOn {
+func newPanicsOn(rdb redistest.Client) *panicsOn {
 	p := &panicsOn{}
 	p.Hook = func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		word := p.word.Load()
@@ -210,7 +210,7 @@ func recovered(f func() error) (panicked any, err error) {
 // would wait for.
 func TestAPanicBesideOthers(t *testing.T) {
 	t.Parallel()
-	for kind, opt := range map[string]redis.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
+	for kind, opt := range map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			eachQuestion(t, &opt, func(t *testing.T, q *question) {
@@ -298,7 +298,7 @@ func TestADialHookThatPanics(t *testing.T) {
 // A hook may also panic in the call that finds a limiter's fault, on any goroutine.
 func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
 	t.Parallel()
-	for kind, opt := range map[string]redis.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
+	for kind, opt := range map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -202,7 +201,7 @@ func loseJointCall(t *testing.T, lost redistest.Action, punctual bool) {
 	t.Helper()
 	direct, m := redistest.Mini(t)
 	proxy := redistest.MiniProxy(t, m)
-	c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ContextTimeoutEnabled: punctual}))
+	c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ContextTimeoutEnabled: punctual}))
 	const rate, callers = 10, 40
 	limiters := make([]*rratelimiter.RateLimiter, callers)
 	for i := range limiters {

@@ -43,7 +43,7 @@ var names atomic.Int64
 type place struct {
 	t   testing.TB
 	ctx context.Context
-	rdb *redis.Client
+	rdb redistest.Client
 	d   *fuzztest.Draw
 	now time.Time // the server's
 	did []string
@@ -51,7 +51,7 @@ type place struct {
 	mini bool // on miniredis, whose Lua reads no "-inf": Redis' tonumber does
 }
 
-func newPlace(t testing.TB, rdb *redis.Client, data []byte) (p *place, name string) {
+func newPlace(t testing.TB, rdb redistest.Client, data []byte) (p *place, name string) {
 	p = &place{t: t, ctx: context.Background(), rdb: rdb, d: fuzztest.NewDraw(data)}
 	now, err := rdb.Time(p.ctx).Result()
 	if err != nil {
@@ -185,7 +185,7 @@ func (check try) onServer(f *testing.F) {
 }
 
 // run begins with inputs in which much happens.
-func (check try) run(f *testing.F, rdb *redis.Client, mini bool) {
+func (check try) run(f *testing.F, rdb redistest.Client, mini bool) {
 	f.Helper()
 	f.Add([]byte{})
 	for i := range byte(24) {
@@ -376,7 +376,7 @@ func (u *usage) peek(n int64) {
 // Found by FuzzState.
 func TestTheListOfAnsweredAttemptsIsNone(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
 		require.NoError(t, rdb.HSet(t.Context(), l.Name(), "answered", " 5").Err())
 		assert.Equal(t, 10, limitertest.Grants(t, l, 12))
@@ -386,7 +386,7 @@ func TestTheListOfAnsweredAttemptsIsNone(t *testing.T) {
 // Found by FuzzStateOnServer: the difference of the two numbers is none that Lua can count.
 func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rratelimiter.MaxRate, time.Hour))
 		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, -128, 0).Err())
 		limitertest.MustAcquire(t, l, 1)

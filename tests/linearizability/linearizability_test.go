@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -85,7 +84,7 @@ func (k linearKind) happen(t *testing.T, m limitertest.Mutation) func(*rand.Rand
 		return func(draw *rand.Rand) []*linear.History { return rig.run(t, draw) }
 	}
 	return func(draw *rand.Rand) (parts []*linear.History) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { parts = newVirtualRig(k, m, rdb).run(t, draw) })
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { parts = newVirtualRig(k, m, rdb).run(t, draw) })
 		return parts
 	}
 }

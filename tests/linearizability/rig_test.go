@@ -132,8 +132,8 @@ func (m *moments) next() (moment, ms int64) { return m.last.Add(1), m.now() }
 type linearRig struct {
 	kind    linearKind
 	moments moments
-	redis   [linearClients]*redis.Client
-	rest    *redis.Client // with no faults on the way
+	redis   [linearClients]redistest.Client
+	rest    redistest.Client // with no faults on the way
 	proxies []*redistest.Proxy
 
 	mutation limitertest.Mutation // of the scripts
@@ -166,7 +166,7 @@ func newLinearRig(t *testing.T, kind linearKind, m limitertest.Mutation) *linear
 	for i := range rig.redis {
 		proxy := redistest.StartProxy(t, server.Addr())
 		rig.proxies = append(rig.proxies, proxy)
-		rig.redis[i] = proxy.Client(t, &redis.Options{ReadTimeout: patience})
+		rig.redis[i] = proxy.Client(t, &redistest.Options{ReadTimeout: patience})
 		rig.redis[i].AddHook(rig.requestsOf(i))
 		rig.redis[i].AddHook(m)
 	}
@@ -175,7 +175,7 @@ func newLinearRig(t *testing.T, kind linearKind, m limitertest.Mutation) *linear
 }
 
 // newVirtualRig returns a rig for a bubble.
-func newVirtualRig(kind linearKind, m limitertest.Mutation, rdb *redis.Client) *linearRig {
+func newVirtualRig(kind linearKind, m limitertest.Mutation, rdb redistest.Client) *linearRig {
 	rig := &linearRig{kind: kind, rest: rdb, mutation: m}
 	base := time.Now().Add(-time.Millisecond)
 	rig.moments.now = func() int64 { return time.Since(base).Milliseconds() }

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -328,7 +327,7 @@ func TestTakeUpToFindsLeakedPermits(t *testing.T) {
 func TestDefectRunOutMembersPileUp(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		const rate = 800
 		l := limitertest.NewLimiter(t, rdb, every(rate, second))
 		most := int64(0)

@@ -388,7 +388,7 @@ func TestAValueWhereTheConfigurationIsLost(t *testing.T) {
 // answer was lost leaves nothing half done; nothing is granted before.
 func TestTheConfigurationIsMadeInTheLastStep(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for name, tc := range map[string]struct {
 			script *lua.Script
 			args   []any

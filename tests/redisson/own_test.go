@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -127,7 +126,7 @@ func TestRedissonsOwn(t *testing.T) {
 func TestRedissons04TheSetHoldsTheRateUnderManyCallers(t *testing.T) {
 	t.Parallel()
 	// The set holds the whole rate at this many of 20 looks, in turn, or within a minute.
-	full := func(t *testing.T, rdb redis.UniversalClient, rate int64, interval time.Duration, want, looks int) {
+	full := func(t *testing.T, rdb redistest.Client, rate int64, interval time.Duration, want, looks int) {
 		l := limitertest.NewLimiter(t, rdb, every(rate, interval))
 		beside(t, 200, func(ctx context.Context, _ int) {
 			if err := l.Acquire(ctx, 1); ctx.Err() == nil {
@@ -149,11 +148,11 @@ func TestRedissons04TheSetHoldsTheRateUnderManyCallers(t *testing.T) {
 	}
 	t.Run("virtual time", func(t *testing.T) {
 		t.Parallel()
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { full(t, rdb, 10_000, 10*second, 16, 20) })
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { full(t, rdb, 10_000, 10*second, 16, 20) })
 	})
 	t.Run("on Redis", func(t *testing.T) {
 		t.Parallel()
-		full(t, redistest.Client(t), 1000, second, 10, 600)
+		full(t, redistest.CurrentClient(t), 1000, second, 10, 600)
 	})
 }
 
@@ -172,7 +171,7 @@ func TestRedissonsEightThreads(t *testing.T) {
 			if tt.pause > 0 {
 				redistest.SkipShort(t, "long")
 			}
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				l := limitertest.NewLimiter(t, rdb, every(int64(tt.rate), second))
 				all := grantsOf(t, int64(tt.count), poll(l, tt.pause))
 				for i := tt.rate; i < len(all); i++ {
@@ -188,7 +187,7 @@ func TestRedissonsEightThreads(t *testing.T) {
 		t.Run(name+" on Redis", func(t *testing.T) {
 			t.Parallel()
 			const interval = 200 * ms
-			l := limitertest.NewLimiter(t, redistest.Client(t), every(int64(tt.rate), interval))
+			l := limitertest.NewLimiter(t, redistest.CurrentClient(t), every(int64(tt.rate), interval))
 			all := grantsOf(t, int64(tt.countOnRedis), poll(l, tt.pauseOnRedis))
 			requireWindows(t, all, tt.rate, interval)
 			spent := all[len(all)-1].to.Sub(all[0].from)

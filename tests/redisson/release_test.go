@@ -284,13 +284,13 @@ func TestResetIsNotRepeated(t *testing.T) {
 type drawnState struct {
 	*rand.Rand
 
-	rdb  *redis.Client
+	rdb  redistest.Client
 	keys redisson.Keys
 	cfg  rratelimiter.Config
 }
 
 // drawState puts a state into Redis under a name.
-func drawState(t *testing.T, draw *rand.Rand, rdb *redis.Client, name string) *drawnState {
+func drawState(t *testing.T, draw *rand.Rand, rdb redistest.Client, name string) *drawnState {
 	t.Helper()
 	s := &drawnState{Rand: draw, rdb: rdb}
 	s.cfg = rratelimiter.Config{
@@ -393,7 +393,7 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 	for _, version := range []string{"", "3.20.0", "3.16.8", "3.16.0", windowed} {
 		t.Run("beside "+version, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				draw, client := rand.New(rand.NewPCG(1, 2)), scenario{}.newClient(t, rdb, version)
 				seen := map[string]int{}
 				for i := range 120 {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -55,7 +54,7 @@ type play struct {
 	*testing.T
 
 	scenario
-	rdb    redis.UniversalClient
+	rdb    redistest.Client
 	client *rratelimiter.Client
 	l      *rratelimiter.RateLimiter
 	other  *rratelimiter.RateLimiter // another Client's handle of the same limiter
@@ -94,13 +93,13 @@ func (s scenario) perform(t *testing.T) {
 func (s scenario) run(t *testing.T) {
 	t.Helper()
 	if s.everywhere {
-		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) { s.play(t, rdb, nil) })
+		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) { s.play(t, rdb, nil) })
 		return
 	}
-	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, setClock func(by time.Duration)) { s.play(t, rdb, setClock) })
+	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, setClock func(by time.Duration)) { s.play(t, rdb, setClock) })
 }
 
-func (s scenario) play(t *testing.T, rdb redis.UniversalClient, setClock func(by time.Duration)) {
+func (s scenario) play(t *testing.T, rdb redistest.Client, setClock func(by time.Duration)) {
 	name := redistest.Name(t)
 	p := &play{T: t, scenario: s, rdb: rdb, setClock: setClock, theirs: map[string]bool{}, began: time.Now()}
 	p.client = s.newClient(t, rdb, s.version)
@@ -390,15 +389,15 @@ func javaReleases(permits int64) step { return func(p *play) { p.java().Release(
 
 // oldTakes has a Redisson of before 3.13.3 ask for permits.
 func oldTakes(permits int64) step {
-	return func(p *play) { require.True(p, limitertest.AsRedisson3123(p, p.rdb.(*redis.Client), p.l, permits)) }
+	return func(p *play) { require.True(p, limitertest.AsRedisson3123(p, p.rdb, p.l, permits)) }
 }
 
 func oldRefuses(permits int64) step {
-	return func(p *play) { require.False(p, limitertest.AsRedisson3123(p, p.rdb.(*redis.Client), p.l, permits)) }
+	return func(p *play) { require.False(p, limitertest.AsRedisson3123(p, p.rdb, p.l, permits)) }
 }
 
 // members returns the members of the permits set, in its order.
-func members(t testing.TB, rdb redis.UniversalClient, key string) []codec.Member {
+func members(t testing.TB, rdb redistest.Client, key string) []codec.Member {
 	t.Helper()
 	texts, err := rdb.ZRange(t.Context(), key, 0, -1).Result()
 	require.NoError(t, err)

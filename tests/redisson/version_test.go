@@ -33,7 +33,7 @@ func TestWithRedissonVersionRefusesWhatItDoesNotKnow(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			// Redis is not there: nothing may reach it.
-			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+			rdb := redistest.NewClient("127.0.0.1:1", nil)
 			t.Cleanup(func() { _ = rdb.Close() })
 			l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)).RateLimiter("orders")
 			_, err := l.TryAcquire(t.Context(), 1, 0)
@@ -48,7 +48,7 @@ func TestWithRedissonVersionRefusesWhatItDoesNotKnow(t *testing.T) {
 
 func TestANewerRedissonCountsAsTheNewest(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{})
+	rdb := redistest.NewClient("", nil)
 	t.Cleanup(func() { _ = rdb.Close() })
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder

@@ -63,16 +63,16 @@ func TestFailoverWhileInUse(t *testing.T) {
 			if test.exact {
 				cfg = limitertest.Every(60, time.Hour)
 			}
-			var connect func() redis.UniversalClient
+			var connect func() redistest.Client
 			var replace func()
 			if test.cluster != nil {
 				c := redistest.StartCluster(t, 3, 1)
 				master, replicas := c.Owner(t, c.Slot(t, name))
-				connect = func() redis.UniversalClient { return c.Client(t, nil) }
+				connect = func() redistest.Client { return c.Client(t, nil) }
 				replace = func() { test.cluster(t, c, master, replicas[0]) }
 			} else {
 				s := redistest.StartSentinel(t, 1, downAfter)
-				connect = func() redis.UniversalClient { return s.Client(t, &redis.FailoverOptions{ReadTimeout: time.Second}) }
+				connect = func() redistest.Client { return s.Client(t, &redistest.Options{ReadTimeout: time.Second}) }
 				replace = func() { test.sentinels(t, s, s.Master(t)) }
 			}
 			all := gather(t, connect, name, cfg, manner{keeps: !test.exact, expects: transient})
@@ -108,7 +108,7 @@ func failOverPaused(t *testing.T, s *redistest.Sentinel, master *redistest.Serve
 }
 
 // awaitReplicated waits until the replica has all that was written to its master before.
-func awaitReplicated(t testing.TB, master *redis.Client) {
+func awaitReplicated(t testing.TB, master redistest.Client) {
 	t.Helper()
 	offset := func(name string) int64 {
 		_, rest, _ := strings.Cut(master.Info(t.Context(), "replication").Val(), name)
@@ -329,7 +329,7 @@ func (m muted) Write(p []byte) (int, error) {
 }
 
 // client returns a client of the server that serves at the time.
-func (r *replica) client(t *testing.T) *redis.Client {
+func (r *replica) client(t *testing.T) redistest.Client {
 	t.Helper()
 	opt := &redis.Options{ReadTimeout: time.Minute, Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", r.serving.Load().Addr())
@@ -363,7 +363,7 @@ func TestWaitTellsWhetherAGrantIsOnTheReplica(t *testing.T) {
 	r := startReplica(t)
 	rdb := r.client(t)
 	l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
-	conn := rdb.Conn()
+	conn := rdb.(*redis.Client).Conn()
 	defer func() { assert.NoError(t, conn.Close()) }()
 	safe := func(patience time.Duration) bool {
 		require.NoError(t, conn.Set(t.Context(), "marker", "", 0).Err())

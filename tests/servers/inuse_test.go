@@ -84,7 +84,7 @@ type parties [2]*party
 
 // gather starts two parties, each with a Client of its own.
 func gather(
-	t *testing.T, connect func() redis.UniversalClient, name string, cfg rratelimiter.Config, like manner, opts ...rratelimiter.Option,
+	t *testing.T, connect func() redistest.Client, name string, cfg rratelimiter.Config, like manner, opts ...rratelimiter.Option,
 ) parties {
 	t.Helper()
 	var all parties
@@ -230,7 +230,7 @@ type outcome struct {
 // settle stops the parties, so that nothing is under way any more, and compares what Redis
 // holds with the answers: free and in use make up the rate, and in use is what they hold,
 // except for lost permits.
-func (all parties) settle(t *testing.T, rdb redis.UniversalClient, cfg rratelimiter.Config) outcome {
+func (all parties) settle(t *testing.T, rdb redistest.Client, cfg rratelimiter.Config) outcome {
 	t.Helper()
 	for _, c := range all {
 		c.end()
@@ -356,7 +356,7 @@ func TestReshardingWhileInUse(t *testing.T) {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			test.like.expects = undecided
-			connect := func() redis.UniversalClient { return cluster.Client(t, nil) }
+			connect := func() redistest.Client { return cluster.Client(t, nil) }
 			all := gather(t, connect, name, test.cfg, test.like, test.opts...)
 			longest := time.Duration(0)
 			for i := range moves {

@@ -21,17 +21,17 @@ import (
 )
 
 // onServersOfItsOwn runs test on each kind of servers, on which no one else notes names.
-func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redistest.Client)) {
 	t.Helper()
-	for what, start := range map[string]func(t *testing.T) redis.UniversalClient{
-		"miniredis": func(t *testing.T) redis.UniversalClient {
+	for what, start := range map[string]func(t *testing.T) redistest.Client{
+		"miniredis": func(t *testing.T) redistest.Client {
 			rdb, _ := redistest.Mini(t)
 			return rdb
 		},
-		"single":  func(t *testing.T) redis.UniversalClient { return redistest.StartRedis(t).Client(t, nil) },
-		"cluster": func(t *testing.T) redis.UniversalClient { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
-		"ring":    func(t *testing.T) redis.UniversalClient { return redistest.StartRing(t, 3).Client(t, nil) },
-		"least rights": func(t *testing.T) redis.UniversalClient {
+		"single":  func(t *testing.T) redistest.Client { return redistest.StartRedis(t).Client(t, nil) },
+		"cluster": func(t *testing.T) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
+		"ring":    func(t *testing.T) redistest.Client { return redistest.StartRing(t, 3).Client(t, nil) },
+		"least rights": func(t *testing.T) redistest.Client {
 			return redistest.AddUser(t, redistest.StartRedis(t), nil, redistest.LeastCommands,
 				redistest.KeysOf("orders"), redistest.KeysOf("own"), "~"+clients.Key, "+zrevrangebyscore +scan")
 		},
@@ -44,7 +44,7 @@ func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redis.Universal
 }
 
 // known waits until that many names are noted, and returns them.
-func known(t *testing.T, rdb redis.UniversalClient, count int) []string {
+func known(t *testing.T, rdb redistest.Client, count int) []string {
 	t.Helper()
 	var names []string
 	require.Eventually(t, func() bool {
@@ -75,7 +75,7 @@ func usersOf(t *testing.T, l *rratelimiter.RateLimiter) holders.Holders {
 
 func TestPermitsInUseAreListedByClient(t *testing.T) {
 	t.Parallel()
-	onServersOfItsOwn(t, func(t *testing.T, rdb redis.UniversalClient) {
+	onServersOfItsOwn(t, func(t *testing.T, rdb redistest.Client) {
 		of := func(limiter, name string) *rratelimiter.RateLimiter {
 			var opts []rratelimiter.Option
 			if name != "" {
@@ -154,7 +154,7 @@ func writesName(cmd redis.Cmder) bool {
 
 func TestNamesAreNotedWhileTheirClientIsUsed(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"))
 		l := client.RateLimiter("orders")
 		limitertest.MustTrySetRate(t, l, limitertest.Every(1000, time.Second))
@@ -183,7 +183,7 @@ func TestNamesAreNotedWhileTheirClientIsUsed(t *testing.T) {
 
 func TestANameCostsOneCallAnHour(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		var writes atomic.Int32
 		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
 			if slices.ContainsFunc(cmds, writesName) {
@@ -229,7 +229,7 @@ func TestANameThatCannotBeNotedFailsNoCall(t *testing.T) {
 func TestANameThatHangsHoldsUpNoCall(t *testing.T) {
 	t.Parallel()
 	for _, later := range []time.Duration{0, 500 * time.Millisecond, 1500 * time.Millisecond} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			hang := make(chan struct{})
 			rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
 				if len(cmds) == 1 && writesName(cmds[0]) { // otherwise a call would hang with it
@@ -251,7 +251,7 @@ func TestANameThatHangsHoldsUpNoCall(t *testing.T) {
 // Redis refuses a name for half an hour: that is reported once, and the name noted later.
 func TestANameIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		var recorder limitertest.Recorder
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&recorder))
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1000, time.Second)))

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -39,7 +39,7 @@ func limiterOf(client *rratelimiter.Client, name string, rate int64, opts ...rra
 }
 
 // waits returns how many WAITs a server has run.
-func waits(t *testing.T, rdb *redis.Client) int {
+func waits(t *testing.T, rdb redistest.Client) int {
 	t.Helper()
 	found := regexp.MustCompile(`cmdstat_wait:calls=(\d+)`).FindStringSubmatch(rdb.Info(t.Context(), "commandstats").Val())
 	if found == nil {
@@ -176,7 +176,7 @@ func TestWithReplicasCallersOfOneFlightWaitOnce(t *testing.T) {
 	r := startReplica(t)
 	for _, pool := range []int{2, 10} {
 		recorder := &limitertest.Recorder{}
-		rdb := r.master.Client(t, &redis.Options{PoolSize: pool, ReadTimeout: time.Minute})
+		rdb := r.master.Client(t, &redistest.Options{PoolSize: pool, ReadTimeout: time.Minute})
 		client := durable(t, rdb, patient, rratelimiter.WithObserver(recorder))
 		const callers, rounds, rate = 64, 20, 1000
 		l := limiterOf(client, redistest.Name(t), rate)
@@ -227,7 +227,7 @@ func TestWithReplicasWithoutTheRight(t *testing.T) {
 func TestWithReplicasOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 1)
-	rdb := cluster.Client(t, &redis.ClusterOptions{ReadTimeout: time.Minute})
+	rdb := cluster.Client(t, &redistest.Options{ReadTimeout: time.Minute})
 	client, impatient := durable(t, rdb, patient), durable(t, rdb, 300*time.Millisecond)
 	names := make([]string, 30)
 	for i := range names {
@@ -285,9 +285,9 @@ func TestWithReplicasOnARing(t *testing.T) {
 	granted := 0
 	for i := range 20 {
 		name := fmt.Sprintf("l%d", i)
-		shard, err := rdb.GetShardClientForKey(name)
+		shard, err := nodes.Of(t.Context(), rdb, name)
 		require.NoError(t, err)
-		if shard.Options().Addr == first.Addr() {
+		if nodes.Addr(shard) == first.Addr() {
 			granted++
 			limitertest.MustAcquire(t, limiterOf(client, name, 5), 1)
 			continue
@@ -309,7 +309,7 @@ func TestWithReplicasAfterLostAnswers(t *testing.T) {
 			t.Parallel()
 			r := startReplica(t)
 			proxy := redistest.StartProxy(t, r.master.Addr())
-			l := durable(t, proxy.Client(t, &redis.Options{PoolSize: 3, ReadTimeout: time.Minute}), patient).RateLimiter("a")
+			l := durable(t, proxy.Client(t, &redistest.Options{PoolSize: 3, ReadTimeout: time.Minute}), patient).RateLimiter("a")
 			limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
 			limitertest.MustAcquire(t, l, 1) // the script is known, and that the limiter is shared
 			seen := 0
@@ -389,7 +389,7 @@ type load struct {
 	total   int
 }
 
-func startLoad(t *testing.T, rdb redis.UniversalClient, opts ...rratelimiter.Option) *load {
+func startLoad(t *testing.T, rdb redistest.Client, opts ...rratelimiter.Option) *load {
 	t.Helper()
 	l := &load{keyed: limitertest.NewClient(t, rdb, opts...).Keyed("load:", limitertest.Every(1, time.Hour)), failed: map[string]int{}}
 	l.start(t, 8, func(context.Context, int) { l.call(t) })
@@ -426,7 +426,7 @@ func (l *load) awaitGrants(t *testing.T, n int) {
 
 // lost stops the callers and returns how many grants since the last look the server
 // does not know, all of which it would grant again.
-func (l *load) lost(t *testing.T, rdb redis.UniversalClient) int {
+func (l *load) lost(t *testing.T, rdb redistest.Client) int {
 	t.Helper()
 	l.gate.Lock()
 	defer l.gate.Unlock()
@@ -470,7 +470,7 @@ func TestDurableGrantsOverSentinelFailovers(t *testing.T) {
 	t.Parallel()
 	eachWay(t, "SENTINEL FAILOVER under load", func(t *testing.T, opts ...rratelimiter.Option) (lost []int, _ []*load) {
 		s := redistest.StartSentinel(t, 1, time.Minute) // none takes a master for dead that a busy machine stalls
-		l := startLoad(t, s.Client(t, &redis.FailoverOptions{ReadTimeout: time.Second}), opts...)
+		l := startLoad(t, s.Client(t, &redistest.Options{ReadTimeout: time.Second}), opts...)
 		for range failovers(t) {
 			l.awaitGrants(t, 1000)
 			master := s.Failover(t)

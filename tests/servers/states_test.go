@@ -63,13 +63,13 @@ func TestACLOnSeveralServers(t *testing.T) {
 		},
 		"ring": func(t *testing.T, rules string) rratelimiter.Redis {
 			// With a heartbeat, unlike the client of a test.
-			opt := &redis.RingOptions{HeartbeatFrequency: 10 * time.Millisecond}
+			opt := &redistest.Options{HeartbeatFrequency: 10 * time.Millisecond}
 			return redistest.StartRing(t, 3).AddUser(t, opt, rules, redistest.RingCommands)
 		},
 		"sentinel": func(t *testing.T, rules string) rratelimiter.Redis {
 			s := redistest.StartSentinel(t, 1, 30*time.Second)
-			user := redistest.AddUser(t, s.Master(t), nil, rules).Options().Username
-			return s.Client(t, &redis.FailoverOptions{Username: user, Password: user})
+			user := redistest.Username(redistest.AddUser(t, s.Master(t), nil, rules))
+			return s.Client(t, &redistest.Options{Username: user, Password: user})
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -89,10 +89,10 @@ func TestACLOnSeveralServers(t *testing.T) {
 }
 
 // startNode starts a cluster of one master.
-func startNode(t *testing.T) (*redis.ClusterClient, *redistest.Server) {
+func startNode(t *testing.T) (redistest.Client, *redistest.Server) {
 	t.Helper()
 	cluster := redistest.StartCluster(t, 1, 0)
-	return cluster.Client(t, &redis.ClusterOptions{ReadOnly: true}), cluster.Nodes()[0]
+	return cluster.Client(t, &redistest.Options{ReadOnly: true}), cluster.Nodes()[0]
 }
 
 func TestClusterServesNamesWhoseKeysShareASlot(t *testing.T) {
@@ -174,7 +174,7 @@ func TestClusterRefusesNamesWhoseKeysFallApart(t *testing.T) {
 
 // onEachVersion runs test with each server that there is, and a client of it.
 func onEachVersion(
-	t *testing.T, test func(t *testing.T, version redistest.Version, s *redistest.Server, rdb *redis.Client), args ...string,
+	t *testing.T, test func(t *testing.T, version redistest.Version, s *redistest.Server, rdb redistest.Client), args ...string,
 ) {
 	t.Helper()
 	for _, version := range redistest.Versions() {
@@ -190,7 +190,7 @@ func onEachVersion(
 // frees permits works.
 func TestFullMemory(t *testing.T) {
 	t.Parallel()
-	onEachVersion(t, func(t *testing.T, _ redistest.Version, _ *redistest.Server, rdb *redis.Client) {
+	onEachVersion(t, func(t *testing.T, _ redistest.Version, _ *redistest.Server, rdb redistest.Client) {
 		ctx := t.Context()
 		full := func(limit string) { require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", limit).Err()) }
 		f := newFilling(t, rdb)
@@ -253,7 +253,7 @@ var (
 	own  = limitertest.PerClient(100, time.Hour)
 )
 
-func newFilling(t *testing.T, rdb *redis.Client) *filling {
+func newFilling(t *testing.T, rdb redistest.Client) *filling {
 	t.Helper()
 	f := &filling{client: limitertest.NewClient(t, rdb), limiters: map[string]*rratelimiter.RateLimiter{}}
 	f.keyed = map[string]limit.Returner{
@@ -307,7 +307,7 @@ func (f *filling) take(ctx context.Context, i int) map[string]error {
 }
 
 // dataset returns how many keys a server has, and the bytes that they take.
-func dataset(t *testing.T, rdb *redis.Client) [2]int64 {
+func dataset(t *testing.T, rdb redistest.Client) [2]int64 {
 	t.Helper()
 	keys := rdb.Keys(t.Context(), "*").Val()
 	all := [2]int64{int64(len(keys))}
@@ -323,7 +323,7 @@ func dataset(t *testing.T, rdb *redis.Client) [2]int64 {
 // holds. It changes nothing, and needs only rights that decisions need.
 func TestTheProbeIsRefusedWheneverGrantsAre(t *testing.T) {
 	t.Parallel()
-	onEachVersion(t, func(t *testing.T, version redistest.Version, s *redistest.Server, rdb *redis.Client) {
+	onEachVersion(t, func(t *testing.T, version redistest.Version, s *redistest.Server, rdb redistest.Client) {
 		ctx := t.Context()
 		l := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(2*time.Second)).RateLimiter("orders")
 		limitertest.MustTrySetRate(t, l, limitertest.Every(1000, time.Hour))
@@ -382,7 +382,7 @@ func newProbe(t *testing.T, s *redistest.Server) func(want bool, why string) {
 }
 
 // refusals make a server refuse writes, by the error's word, and end that.
-func refusals(t *testing.T, rdb *redis.Client) map[string]func(refuses bool) {
+func refusals(t *testing.T, rdb redistest.Client) map[string]func(refuses bool) {
 	t.Helper()
 	ctx := t.Context()
 	setting := func(name string) func(bool) {

@@ -36,7 +36,7 @@ var (
 var ahead = []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Permits: 50}), rratelimiter.WithRefusalCache()}
 
 // limiters returns one of each kind that has keys.
-func limiters(client *rratelimiter.Client, rdb *redis.Client, name string, rate int64, interval time.Duration) map[string]limit.Limiter {
+func limiters(client *rratelimiter.Client, rdb redistest.Client, name string, rate int64, interval time.Duration) map[string]limit.Limiter {
 	return map[string]limit.Limiter{
 		"keyed":        client.Keyed(name+":keyed:", rratelimiter.Config{Rate: rate, Interval: interval, KeepAlive: 6 * interval}),
 		"leased":       client.Keyed(name+":leased:", rratelimiter.Config{Rate: 100 * rate, Interval: interval}, ahead...),
@@ -49,7 +49,7 @@ func limiters(client *rratelimiter.Client, rdb *redis.Client, name string, rate 
 // usage is what is in use; a collection follows another for what finalizers freed.
 type usage struct{ heap, goroutines, redis int64 }
 
-func used(tb testing.TB, rdb *redis.Client) usage {
+func used(tb testing.TB, rdb redistest.Client) usage {
 	tb.Helper()
 	info := rdb.InfoMap(tb.Context(), "memory").Val()
 	inRedis, _ := strconv.ParseInt(info["Memory"]["used_memory"], 10, 64) // miniredis does not know
@@ -81,7 +81,7 @@ func connected(tb testing.TB) *redis.Client {
 
 // An hour of calls of all kinds leaves no more in use than its first minutes.
 func TestAnHour(t *testing.T) { //nolint:paralleltest // it measures the heap
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { soak(t, rdb, time.Hour, 4*time.Second, false) })
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { soak(t, rdb, time.Hour, 4*time.Second, false) })
 }
 
 // TestSoak is the same in real time.
@@ -94,7 +94,7 @@ func TestSoak(t *testing.T) { //nolint:paralleltest // it measures the heap
 
 // soak lets callers use limiters and looks at what is in use. A busy machine may not get each
 // answer in time.
-func soak(t *testing.T, rdb *redis.Client, length, pause time.Duration, busy bool) {
+func soak(t *testing.T, rdb redistest.Client, length, pause time.Duration, busy bool) {
 	t.Helper()
 	client := rratelimiter.New(rdb, limitertest.Patient())
 	all := limiters(client, rdb, "soak", 3, 10*time.Second)
@@ -175,7 +175,7 @@ func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it me
 func TestForgottenLeasesGoBack(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "many keys")
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := rratelimiter.New(rdb)
 		l := client.Keyed("forgotten:", rratelimiter.PerMinute(1000), ahead...)
 		const keys, takes = 300, 4
