@@ -286,7 +286,7 @@ func TestAReplicaAloneTakesNoChanges(t *testing.T) {
 func TestAUserOfAPrefix(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
-	user := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysWithPrefix("api:")).Options().Username
+	user := redistest.Username(redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysWithPrefix("api:")))
 	s := servers{t: t, flags: []string{"--redis", "redis://" + user + ":" + user + "@" + server.Addr()}}
 	s.play(`
 set-rate api:x 5/1h           => ...
@@ -321,7 +321,7 @@ func TestARightThatIsMissingIsNamed(t *testing.T) {
 				{"~*", "show orders", "may not run MULTI (NOPERM)"},
 				{"~* +@all -hset", "set-rate orders 7/1h", hset},
 			} {
-				user := redistest.AddUser(t, server, nil, c.rules).Options().Username
+				user := redistest.Username(redistest.AddUser(t, server, nil, c.rules))
 				got := rrl(t, "%s --redis redis://%s:%s@%s", c.line, user, user, server.Addr())
 				assert.Equal(t, exitError, got.code, "%+v", got)
 				assert.Contains(t, strings.ReplaceAll(got.stderr, user, "USER"), `rrl: user "USER" `+c.words, c.line)
@@ -349,7 +349,7 @@ var topologies = map[string]func(*testing.T) servers{
 	},
 	"acl": func(t *testing.T) servers {
 		s := redistest.StartRedis(t)
-		user := redistest.AddUser(t, s, nil, redistest.LeastCommands, rrlRights, "~*").Options().Username
+		user := redistest.Username(redistest.AddUser(t, s, nil, redistest.LeastCommands, rrlRights, "~*"))
 		env := map[string]string{"REDIS_PASSWORD": user}
 		return servers{flags: []string{"--redis", s.Addr(), "--user", user}, env: env, rdb: s.Client(t, nil)}
 	},
@@ -368,7 +368,7 @@ var topologies = map[string]func(*testing.T) servers{
 	},
 	"acl of a cluster": func(t *testing.T) servers {
 		c := redistest.StartCluster(t, 3, 0)
-		user := c.AddUser(t, nil, redistest.LeastCommands, redistest.ClusterCommands, rrlRights, "~*").Options().Username
+		user := redistest.Username(c.AddUser(t, nil, redistest.LeastCommands, redistest.ClusterCommands, rrlRights, "~*"))
 		return servers{flags: []string{"--redis", "redis://" + user + ":" + user + "@" + c.Addrs()[0]}, rdb: c.Client(t, nil)}
 	},
 	"ring": func(t *testing.T) servers {

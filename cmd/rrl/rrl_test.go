@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -54,8 +53,8 @@ type servers struct {
 	t     testing.TB
 	flags []string
 	env   map[string]string
-	rdb   redis.UniversalClient // of a user with all rights
-	addr  string                // if it is one server
+	rdb   redistest.Client // of a user with all rights
+	addr  string           // if it is one server
 }
 
 // rrl runs a command line, formatted as fmt.Sprintf does. Its words may be quoted as in Go.

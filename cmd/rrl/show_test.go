@@ -37,7 +37,7 @@ type written struct {
 	members []redis.Z
 }
 
-func (w written) put(t testing.TB, rdb redis.UniversalClient, name string) {
+func (w written) put(t testing.TB, rdb redistest.Client, name string) {
 	t.Helper()
 	ctx := t.Context()
 	if w.hash != nil {

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -22,7 +21,7 @@ func options(t *testing.T) Options {
 
 func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		opts := options(t)
 		var done []Result
 		opts.Done = func(r Result) { done = append(done, r) }
@@ -53,7 +52,7 @@ func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 
 func TestBenchThatIsStoppedLeavesNothing(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		opts := options(t)
 		opts.Time = time.Hour
 		ctx, cancel := context.WithCancel(t.Context())

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -177,10 +177,10 @@ func TestRing(t *testing.T) {
 	conn := open(t, connect.Ring, connect.Options{Redis: strings.Join(named, ","), Ring: true})
 	theirs := ring.Client(t, nil)
 	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
-		other, err := theirs.GetShardClientForKey(key)
+		other, err := nodes.Of(t.Context(), theirs, key)
 		require.NoError(t, err)
 		require.NoError(t, conn.OnNode(t.Context(), key, func(_ context.Context, mine nodes.Client) error {
-			assert.Equal(t, other.Options().Addr, nodes.Addr(mine), key)
+			assert.Equal(t, nodes.Addr(other), nodes.Addr(mine), key)
 			return nil
 		}))
 	}
@@ -284,10 +284,10 @@ func TestPassword(t *testing.T) {
 func TestUser(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
-	limited := redistest.AddUser(t, server, nil, "+get", "~key").Options()
-	conn, err := dial(t, connect.Options{Redis: server.Addr(), User: limited.Username, PasswordFile: file(t, limited.Password)})
+	user := redistest.Username(redistest.AddUser(t, server, nil, "+get", "~key"))
+	conn, err := dial(t, connect.Options{Redis: server.Addr(), User: user, PasswordFile: file(t, user)})
 	require.NoError(t, err)
-	notSet := fmt.Sprintf("user %q may not run SET (NOPERM): ACL SETUSER %[1]s +set", limited.Username)
+	notSet := fmt.Sprintf("user %q may not run SET (NOPERM): ACL SETUSER %[1]s +set", user)
 	for words, err := range map[string]error{
 		notSet:                   conn.Client.Set(t.Context(), "key", "x", 0).Err(),
 		"may not use these keys": conn.Client.Get(t.Context(), "other").Err(),

@@ -14,7 +14,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +28,7 @@ func options() Options {
 	}
 }
 
-func examine(t *testing.T, rdb redis.UniversalClient, opts Options) *Report {
+func examine(t *testing.T, rdb redistest.Client, opts Options) *Report {
 	t.Helper()
 	report, err := Run(t.Context(), rdb, opts)
 	require.NoError(t, err)
@@ -56,7 +55,7 @@ func says(t *testing.T, r *Report, check string, level Level, text string) Findi
 	return found[0]
 }
 
-func limiters(t *testing.T, rdb redis.UniversalClient, prefix string, n int) {
+func limiters(t *testing.T, rdb redistest.Client, prefix string, n int) {
 	t.Helper()
 	pipe := rdb.Pipeline()
 	for i := range n {
@@ -117,7 +116,7 @@ func TestAClockThatIsWrong(t *testing.T) {
 func TestRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
-	with := func(rules ...string) *redis.Client { return redistest.AddUser(t, server, nil, rules...) }
+	with := func(rules ...string) redistest.Client { return redistest.AddUser(t, server, nil, rules...) }
 	opts := options()
 
 	r := examine(t, with(redistest.LeastCommands, "~*"), opts)
@@ -271,7 +270,7 @@ func TestClientsThatWereNotLookedFor(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
-	rdb := server.Client(t, &redis.Options{DialerRetries: 1, MaxRetries: -1})
+	rdb := server.Client(t, &redistest.Options{DialerRetries: 1, MaxRetries: -1})
 	server.Kill()
 	_, err := Run(t.Context(), rdb, options())
 	require.Error(t, err)
@@ -321,7 +320,7 @@ func TestReportForPeople(t *testing.T) {
 	}
 }
 
-func selfTested(t *testing.T, rdb redis.UniversalClient) *Report {
+func selfTested(t *testing.T, rdb redistest.Client) *Report {
 	t.Helper()
 	r, err := SelfTest(t.Context(), rdb, Options{Name: "the server", Pattern: "api:*"})
 	require.NoError(t, err)
@@ -332,18 +331,18 @@ func selfTested(t *testing.T, rdb redis.UniversalClient) *Report {
 func TestSelfTestOfServersThatDoAll(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	all := map[string]func(t testing.TB) redis.UniversalClient{
-		"cluster": func(t testing.TB) redis.UniversalClient { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
-		"ring":    func(t testing.TB) redis.UniversalClient { return redistest.StartRing(t, 2).Client(t, nil) },
-		"least rights": func(t testing.TB) redis.UniversalClient {
+	all := map[string]func(t testing.TB) redistest.Client{
+		"cluster": func(t testing.TB) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
+		"ring":    func(t testing.TB) redistest.Client { return redistest.StartRing(t, 2).Client(t, nil) },
+		"least rights": func(t testing.TB) redistest.Client {
 			return redistest.AddUser(t, redistest.StartRedis(t), nil, redistest.LeastCommands, "+wait +incr", "~*")
 		},
 	}
 	for _, version := range append(redistest.Versions(), redistest.Default) {
-		all[string(version)+" alone"] = func(t testing.TB) redis.UniversalClient { return redistest.StartServer(t, version).Client(t, nil) }
+		all[string(version)+" alone"] = func(t testing.TB) redistest.Client { return redistest.StartServer(t, version).Client(t, nil) }
 	}
 	if topology := redistest.CurrentTopology(t); !strings.Contains(string(topology), "acl") {
-		all["by "+string(topology)] = redistest.Client // in each cell of make test-matrix
+		all["by "+string(topology)] = redistest.CurrentClient // in each cell of make test-matrix
 	}
 	for name, start := range all {
 		t.Run(name, func(t *testing.T) {

@@ -19,7 +19,6 @@ import (
 	"unicode"
 
 	"github.com/gdamore/tcell/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -57,7 +56,7 @@ func (t terminal) press(typed string) { tcell.NewInputProcessor(t.events).ScanUT
 const minTick = 20 * time.Millisecond
 
 // top shows limiters on the terminal, watch one.
-func (t terminal) top(ctx context.Context, rdb redis.UniversalClient, pattern string) (ended chan error) {
+func (t terminal) top(ctx context.Context, rdb redistest.Client, pattern string) (ended chan error) {
 	top := &Top{Reader: look.NewReader(rdb, pattern), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
 	top.Open = func(name string) *Watch {
 		return &Watch{Watcher: look.Watcher{Client: rdb, Name: name}, Interval: minTick}
@@ -65,7 +64,7 @@ func (t terminal) top(ctx context.Context, rdb redis.UniversalClient, pattern st
 	return t.run(func(s *Screen) error { return top.Show(ctx, s, plain) })
 }
 
-func (t terminal) watch(ctx context.Context, rdb redis.UniversalClient, name string) (ended chan error) {
+func (t terminal) watch(ctx context.Context, rdb redistest.Client, name string) (ended chan error) {
 	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: name}, Interval: minTick}
 	return t.run(func(s *Screen) error { return w.Show(ctx, s, plain) })
 }
@@ -98,7 +97,7 @@ func (t terminal) shows(tb testing.TB, text string, want bool) {
 	require.Eventually(tb, func() bool { return strings.Contains(t.text(), text) == want }, time.Minute, 5*time.Millisecond, "%q", text)
 }
 
-func twoLimiters(t *testing.T, rdb redis.UniversalClient) (prefix string) {
+func twoLimiters(t *testing.T, rdb redistest.Client) (prefix string) {
 	t.Helper()
 	prefix = redistest.Name(t)
 	limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.PerHour(10), "", 3)
@@ -203,7 +202,7 @@ func testPiped(t *testing.T) {
 
 func TestWatchSeesGrants(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		name := redistest.Name(t)
 		cfg := rratelimiter.PerHour(10)
 		limitertest.TakeOnce(t, rdb, name, cfg, "", 3)
