@@ -385,7 +385,7 @@ func manyBody(search string, rate int64) m {
 // What a search shows is changed in steps, within the pattern only, and as it was shown.
 func TestTheRateOfMany(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
 		s := siteOn(t, rdb, func(c *Config) { c.Pattern = prefix + ":api:*" })
 		hostile := prefix + ":api:<b>\u202e\xff\n"

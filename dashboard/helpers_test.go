@@ -29,7 +29,7 @@ type site struct {
 	t   *testing.T
 	h   http.Handler
 	log *redistest.Buffer
-	rdb redis.UniversalClient
+	rdb redistest.Client
 }
 
 // newSite returns a dashboard that may be written to, on a server in memory.
@@ -39,10 +39,10 @@ func newSite(t *testing.T, with ...func(*Config)) *site {
 	return siteOn(t, rdb, with...)
 }
 
-func siteOn(t *testing.T, rdb redis.UniversalClient, with ...func(*Config)) *site {
+func siteOn(t *testing.T, rdb redistest.Client, with ...func(*Config)) *site {
 	t.Helper()
 	s := &site{t: t, log: &redistest.Buffer{}, rdb: rdb}
-	cfg := Config{Redis: rdb, Write: true, Authorize: WithToken(token), Logger: slog.New(slog.NewTextHandler(s.log, nil)), Server: "a test"}
+	cfg := Config{Redis: rdb.(redis.UniversalClient), Write: true, Authorize: WithToken(token), Logger: slog.New(slog.NewTextHandler(s.log, nil)), Server: "a test"}
 	for _, change := range with {
 		change(&cfg)
 	}

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -294,7 +293,7 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 
 func TestOnAllServers(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		name := redistest.Name(t)
 		s := siteOn(t, rdb, func(c *Config) { c.Pattern = name + "*" })
 		s.limiter(name, rratelimiter.PerHour(10), 4)

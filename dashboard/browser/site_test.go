@@ -28,7 +28,7 @@ const token = "open sesame"
 type site struct {
 	t      testing.TB
 	server *redistest.Server
-	rdb    *redis.Client
+	rdb    redistest.Client
 	client *rratelimiter.Client // called checkout
 	http   *httptest.Server
 	url    string
@@ -41,7 +41,8 @@ func newSite(t testing.TB, configure ...func(*dashboard.Config)) *site {
 	s := &site{t: t, server: redistest.StartRedis(t)}
 	s.rdb = s.server.Client(t, nil)
 	s.client = s.named("checkout")
-	cfg := dashboard.Config{Redis: s.server.Client(t, &redis.Options{ReadTimeout: 5 * time.Second}), Logger: slog.New(slog.DiscardHandler), Authorize: dashboard.WithToken("")}
+	rdb := s.server.Client(t, &redistest.Options{ReadTimeout: 5 * time.Second})
+	cfg := dashboard.Config{Redis: rdb.(redis.UniversalClient), Logger: slog.New(slog.DiscardHandler), Authorize: dashboard.WithToken("")}
 	for _, set := range configure {
 		set(&cfg)
 	}
@@ -71,7 +72,7 @@ func withOthers(cfg *dashboard.Config) {
 	}
 }
 
-func others(rdb redis.UniversalClient) (*slidinglog.Limiter, *fixedwindow.Limiter, *tokenbucket.Limiter) {
+func others(rdb redistest.Client) (*slidinglog.Limiter, *fixedwindow.Limiter, *tokenbucket.Limiter) {
 	return slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "session-limits"}, redistest.Patient),
 		fixedwindow.New(rdb, fixedwindow.Config{Limit: 20, Window: time.Hour}, redistest.Patient),
 		tokenbucket.New(rdb, tokenbucket.Config{Capacity: 30, Refill: 1, Interval: time.Hour}, redistest.Patient)

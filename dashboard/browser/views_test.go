@@ -438,7 +438,7 @@ func TestAHiddenPageAsksForNothing(t *testing.T) {
 	var proxy *redistest.Proxy
 	s := newSite(t, func(cfg *dashboard.Config) {
 		proxy = redistest.StartProxy(t, cfg.Redis.(*redis.Client).Options().Addr)
-		cfg.Redis = proxy.Client(t, nil)
+		cfg.Redis = proxy.Client(t, nil).(redis.UniversalClient)
 	})
 	s.shop()
 	p := openLive(t, s.url, look{})

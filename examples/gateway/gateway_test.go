@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -60,7 +59,7 @@ func (s *site) route(user, what string, threshold, window int64, left ...int64) 
 
 func TestEachUserHasTheDeclaredRateOfEachRoute(t *testing.T) {
 	t.Parallel()
-	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb *redis.Client, _ *redistest.Proxy) {
+	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb redistest.Client, _ *redistest.Proxy) {
 		for _, user := range []string{"ann", "bob", "zoë"} {
 			s.hello(user, 2, 1, 0, -1, -1, -1)
 			s.route(user, "POST /orders", 3, 60, 2, 1, 0, -1, -1, -1)
@@ -75,7 +74,7 @@ func TestEachUserHasTheDeclaredRateOfEachRoute(t *testing.T) {
 // A changed threshold holds for the next request, whichever way it was changed.
 func TestThresholdsChange(t *testing.T) {
 	t.Parallel()
-	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb *redis.Client, _ *redistest.Proxy) {
+	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb redistest.Client, _ *redistest.Proxy) {
 		set := func(n int64) {
 			s.admin("PUT "+threshold("ann"), fmt.Sprintf(`{"threshold":%d}`, n), http.StatusOK)
 		}
@@ -96,7 +95,7 @@ func TestThresholdsChange(t *testing.T) {
 
 func TestEachClientHasALimitOverAllItsUsers(t *testing.T) {
 	t.Parallel()
-	virtual(t, 5, limit.FailClosed(), func(t *testing.T, s *site, _ *redis.Client, _ *redistest.Proxy) {
+	virtual(t, 5, limit.FailClosed(), func(t *testing.T, s *site, _ redistest.Client, _ *redistest.Proxy) {
 		user := 0
 		others := func(what string, status int, rate, left int64) {
 			t.Helper()
@@ -125,7 +124,7 @@ func TestAdminNeedsTheToken(t *testing.T) {
 	t.Parallel()
 	guesses := []string{"", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "bearer secret", "secret", "Basic secret"}
 	paths := []string{"/limiters", "/openapi.json", "/rate?name=gateway:x", "/", "/nowhere"}
-	virtual(t, int64(len(guesses)*len(paths))+1, limit.FailClosed(), func(t *testing.T, s *site, _ *redis.Client, _ *redistest.Proxy) {
+	virtual(t, int64(len(guesses)*len(paths))+1, limit.FailClosed(), func(t *testing.T, s *site, _ redistest.Client, _ *redistest.Proxy) {
 		for _, guess := range guesses {
 			for _, path := range paths {
 				got := s.ask("PUT /admin"+path, "{}", http.Header{"Authorization": {guess}}, http.StatusUnauthorized)
@@ -164,7 +163,7 @@ func TestWhileRedisIsDownThePolicyAnswers(t *testing.T) {
 	} {
 		failure, err := failureOf(name)
 		require.NoError(t, err)
-		virtual(t, plenty, failure, func(t *testing.T, s *site, _ *redis.Client, proxy *redistest.Proxy) {
+		virtual(t, plenty, failure, func(t *testing.T, s *site, _ redistest.Client, proxy *redistest.Proxy) {
 			s.as("ann", "GET /hello", http.StatusOK) // tells the rate of the client's limit
 			proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
 			var got answer

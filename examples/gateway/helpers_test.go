@@ -94,11 +94,11 @@ func (s *services) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // inMemory returns a gateway whose services are in memory.
-func inMemory(rdb *redis.Client, log io.Writer, quota int64, failure limit.Failure) (*gateway, *services) {
+func inMemory(rdb redistest.Client, log io.Writer, quota int64, failure limit.Failure) (*gateway, *services) {
 	transport := &services{host: map[string]http.Handler{"greeter": greeter(), "shop": shop(), "chat": chat()}}
 	at := func(host string) *url.URL { return &url.URL{Scheme: "http", Host: host} }
 	return newGateway(config{
-		rdb: rdb, greeter: at("greeter"), shop: at("shop"), chat: at("chat"), transport: transport,
+		rdb: rdb.(*redis.Client), greeter: at("greeter"), shop: at("shop"), chat: at("chat"), transport: transport,
 		token: token, perClient: quota, shopRate: plenty, tokens: plenty, timeout: time.Minute, failure: failure,
 		log: slog.New(slog.NewTextHandler(log, nil)),
 	}), transport
@@ -106,7 +106,7 @@ func inMemory(rdb *redis.Client, log io.Writer, quota int64, failure limit.Failu
 
 // virtual runs test in a bubble, with a gateway whose Redis is behind a proxy.
 func virtual(t *testing.T, quota int64, failure limit.Failure,
-	test func(t *testing.T, s *site, rdb *redis.Client, proxy *redistest.Proxy),
+	test func(t *testing.T, s *site, rdb redistest.Client, proxy *redistest.Proxy),
 ) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,7 +198,7 @@ func ours(key string) bool {
 }
 
 // checkKeys checks that Redis has keys of the gateway alone.
-func checkKeys(t testing.TB, rdb *redis.Client) {
+func checkKeys(t testing.TB, rdb redistest.Client) {
 	t.Helper()
 	keys, err := rdb.Keys(t.Context(), "*").Result()
 	require.NoError(t, err)
