@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -22,7 +21,7 @@ type plan struct {
 	requests, tokens *rratelimiter.RateLimiter
 }
 
-func newPlan(t *testing.T, rdb *redis.Client, opts ...rratelimiter.Option) plan {
+func newPlan(t *testing.T, rdb redistest.Client, opts ...rratelimiter.Option) plan {
 	t.Helper()
 	c := limitertest.NewClient(t, rdb, opts...)
 	byDefault := func(name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
@@ -37,7 +36,7 @@ func eachOldest(t *testing.T, test func(t *testing.T, p plan)) {
 	for layout, version := range limitertest.MembersOf {
 		t.Run(layout, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				test(t, newPlan(t, rdb, rratelimiter.WithRedissonVersion(version)))
 			})
 		})
@@ -159,7 +158,7 @@ func TestReserveAll_LastRefusalCountsIfRedisGoesSilent(t *testing.T) {
 
 func TestKeyedClaim_NeedsATagInTheKey(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		c := limitertest.NewClient(t, rdb)
 		requests, tokens := c.Keyed("requests:", rratelimiter.PerMinute(3)), c.Keyed("tokens:", rratelimiter.PerDay(1000))
 		decisions, err := c.TakeAll(t.Context(), requests.Claim("{ann}", 1), tokens.Claim("{ann}", 800))
@@ -199,7 +198,7 @@ func TestTakeAll_ErrorNamesTheLimiter(t *testing.T) {
 // In shadow and in an outage all claims are granted, and none is charged.
 func TestTakeAll_FollowsTheClientsPolicy(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		p := newPlan(t, rdb, rratelimiter.WithShadow())
 		p.take(t, 1000)
 		decisions := p.take(t, 1000)

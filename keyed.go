@@ -72,8 +72,8 @@ type KeyedLimiter struct {
 	cfg    Config
 	config func(key string) Config // in place of cfg; may be nil
 	opts   []LimiterOption         // of the limiter of every key
-	policy *outage.Policy  // of them
-	err    error           // of the options
+	policy *outage.Policy          // of them
+	err    error                   // of the options
 
 	mu           sync.Mutex
 	begun        bool                    // the Client knows the prefix

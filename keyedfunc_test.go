@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -46,7 +45,7 @@ func take(t *testing.T, k *rratelimiter.KeyedLimiter, key string, n int64) limit
 
 func TestKeyedFunc_GivesEachKeyItsRate(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", newPlans().of)
 		require.NoError(t, k.Err())
 		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Hour}, take(t, k, "ann", 4))
@@ -59,7 +58,7 @@ func TestKeyedFunc_GivesEachKeyItsRate(t *testing.T) {
 
 func TestKeyedFunc_ChangedRateReachesTheKeyAtItsNextCall(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		p := newPlans()
 		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", p.of, rratelimiter.WithRefusalCache())
 		take(t, k, "ann", 10)
@@ -78,7 +77,7 @@ func TestKeyedFunc_ChangedRateReachesTheKeyAtItsNextCall(t *testing.T) {
 // Of two programs the one that learnt later wins, and none changes the rate back.
 func TestKeyedFunc_ProgramsDoNotFight(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		early, late := newPlans(), newPlans()
 		a, b := limitertest.NewClient(t, rdb).KeyedFunc("plan:", early.of), limitertest.NewClient(t, rdb).KeyedFunc("plan:", late.of)
 		take(t, a, "ann", 1)
@@ -101,7 +100,7 @@ func TestKeyedFunc_ProgramsDoNotFight(t *testing.T) {
 
 func TestKeyedFunc_CostsNothingWhileTheAnswerIsTheSame(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		p := newPlans()
 		k := client.KeyedFunc("plan:", p.of)

@@ -28,7 +28,7 @@ func zone(t testing.TB, name string) *time.Location {
 }
 
 // tenADay returns a limiter of 10 permits each day of Berlin.
-func tenADay(t testing.TB, rdb redis.UniversalClient) *fixedwindow.Limiter {
+func tenADay(t testing.TB, rdb redistest.Client) *fixedwindow.Limiter {
 	t.Helper()
 	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))})
 }
@@ -88,7 +88,7 @@ func TestCalendar_ServerClockDecidesWhichWindowItIs(t *testing.T) {
 	} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 				l, calls := tenADay(t, rdb), 0
 				step(ahead)
 				first := limittest.Take(t, l, "other", 1)
@@ -119,7 +119,7 @@ func TestCalendar_ServerClockDecidesWhichWindowItIs(t *testing.T) {
 func TestCalendar_ServerClockGoesBack(t *testing.T) {
 	t.Parallel()
 	for _, back := range []time.Duration{time.Second, time.Hour, 24 * time.Hour, 1000 * time.Hour} {
-		redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 			l := tenADay(t, rdb)
 			time.Sleep(limittest.Take(t, l, "key", 10).ResetAfter)
 			require.True(t, limittest.Take(t, l, "key", 7).Granted)
@@ -137,7 +137,7 @@ func TestCalendar_ServerClockGoesBack(t *testing.T) {
 // midnight, at the latest.
 func TestCalendar_ArticlesShareTheKey(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, ctx := tenADay(t, rdb), t.Context()
 		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
 		fixed := articles.FixedWindow{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
@@ -176,7 +176,7 @@ func TestCalendar_ArticlesShareTheKey(t *testing.T) {
 
 func TestCalendar_EveryCallCountsInItsWindow(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, ctx := tenADay(t, rdb), t.Context()
 		time.Sleep(22*time.Hour + 59*time.Minute) // it is 23:59 in Berlin
 		taken, d, err := l.TakeUpTo(ctx, "key", 4)

@@ -35,7 +35,7 @@ func reserve(t testing.TB, l *fixedwindow.Limiter, key string, n int64) settle {
 
 // eachWindow runs a test with a limiter of 10 permits of a day that goes by a Window, and of one that goes by a
 // Calendar; both days end a day after the test begins.
-func eachWindow(t *testing.T, test func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter)) {
+func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter)) {
 	t.Helper()
 	for name, cfg := range map[string]fixedwindow.Config{
 		"window":   {Limit: 10, Window: 24 * time.Hour},
@@ -43,7 +43,7 @@ func eachWindow(t *testing.T, test func(t *testing.T, rdb *redis.Client, l *fixe
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb, fixedwindow.New(rdb, cfg)) })
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, fixedwindow.New(rdb, cfg)) })
 		})
 	}
 }
@@ -51,7 +51,7 @@ func eachWindow(t *testing.T, test func(t *testing.T, rdb *redis.Client, l *fixe
 // The difference between what was reserved and what was used is free, or charged, at once.
 func TestTakeReserved_SettleChargesWhatWasUsed(t *testing.T) {
 	t.Parallel()
-	eachWindow(t, func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter) {
+	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
 		for used, want := range map[int64]int64{0: 2, 1: 3, 4: 6, 5: 7, 8: 10, 25: 27, fixedwindow.MaxLimit: fixedwindow.MaxLimit} {
 			key := fmt.Sprint("used ", used)
 			d, settle, err := l.TakeReserved(t.Context(), key, 4)
@@ -77,7 +77,7 @@ func TestTakeReserved_SettleChargesWhatWasUsed(t *testing.T) {
 // What others have given back meanwhile does not come back a second time.
 func TestTakeReserved_SettleLeavesNoCountBelowZero(t *testing.T) {
 	t.Parallel()
-	eachWindow(t, func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter) {
+	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
 		settle := reserve(t, l, "key", 7)
 		require.NoError(t, rdb.DecrBy(t.Context(), "key", 5).Err())
 		require.NoError(t, settle(t.Context(), 1))
@@ -87,7 +87,7 @@ func TestTakeReserved_SettleLeavesNoCountBelowZero(t *testing.T) {
 
 func TestTakeReserved_SettleChangesNothingInAnotherWindow(t *testing.T) {
 	t.Parallel()
-	eachWindow(t, func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter) {
+	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
 		less, more, late := reserve(t, l, "key", 3), reserve(t, l, "key", 3), reserve(t, l, "idle", 3)
 		time.Sleep(24 * time.Hour)
 		require.True(t, limittest.Take(t, l, "key", 5).Granted)
@@ -102,7 +102,7 @@ func TestTakeReserved_SettleChangesNothingInAnotherWindow(t *testing.T) {
 
 func TestTakeReserved_RefusedOrInvalid(t *testing.T) {
 	t.Parallel()
-	eachWindow(t, func(t *testing.T, rdb *redis.Client, l *fixedwindow.Limiter) {
+	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
 		settle := reserve(t, l, "key", 8)
 		for _, n := range []int64{-1, fixedwindow.MaxLimit + 1} {
 			require.ErrorIs(t, settle(t.Context(), n), limit.ErrInvalidPermits)
@@ -126,7 +126,7 @@ type scene struct {
 	*fixedwindow.Limiter
 
 	proxy *redistest.Proxy
-	rdb   *redis.Client // past the proxy
+	rdb   redistest.Client // past the proxy
 	told  *limitertest.Recorder
 }
 
@@ -134,7 +134,7 @@ func newScene(t *testing.T) scene {
 	t.Helper()
 	rdb, m := redistest.Mini(t)
 	s := scene{proxy: redistest.MiniProxy(t, m), rdb: rdb, told: &limitertest.Recorder{}}
-	s.Limiter = fixedwindow.New(s.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2}),
+	s.Limiter = fixedwindow.New(s.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2}),
 		fixedwindow.Config{Limit: 100, Window: time.Hour}, limit.WithObserver(s.told))
 	require.NoError(t, reserve(t, s.Limiter, "warm", 2)(t.Context(), 1)) // the server knows the scripts by then
 	return s
@@ -238,7 +238,7 @@ func TestTakeReserved_SettleGoesOnWithoutItsCaller(t *testing.T) {
 // Reservations and settlements of many callers share round trips, and add up.
 func TestTakeReserved_ManyCallers(t *testing.T) {
 	t.Parallel()
-	test := func(t *testing.T, rdb redis.UniversalClient) {
+	test := func(t *testing.T, rdb redistest.Client) {
 		t.Helper()
 		l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Window: time.Hour}), limittest.Key(t)
 		var wg sync.WaitGroup
@@ -257,18 +257,18 @@ func TestTakeReserved_ManyCallers(t *testing.T) {
 	}
 	t.Run("virtual time", func(t *testing.T) {
 		t.Parallel()
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb) })
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb) })
 	})
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
-		test(t, redistest.Client(t))
+		test(t, redistest.CurrentClient(t))
 	})
 }
 
 // However many requests of a day are settled, they cost what one does.
 func TestTakeReserved_MemoryIsThatOfOneCount(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Client(t)
+	rdb := redistest.CurrentClient(t)
 	l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Daily(time.UTC)}), limittest.Key(t)
 	require.NoError(t, reserve(t, l, key, 100)(t.Context(), 100))
 	one := rdb.MemoryUsage(t.Context(), key).Val()

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -74,7 +73,7 @@ func TestWithPlan_Policies(t *testing.T) {
 // A transport waits for the permits of the limiter that the request chose, each in its way.
 func TestWithPlan_TransportWaits(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := rratelimiter.New(rdb)
 		defer func() { assert.NoError(t, client.Close(t.Context())) }()
 		keyed := client.Keyed("paid:", rratelimiter.PerSecond(1))

@@ -326,7 +326,7 @@ func TestOtherDefault_OrdersProgramsByTheServersClock(t *testing.T) {
 // permits in use stay counted. A default stays as it is.
 func TestUseDefault_LetsTheNextDefaultReplaceAnOverride(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		keys := redisson.KeysOf(redistest.Name(t), "id").List()
 		eval := func(s *Script, args ...any) any {
 			got, err := rdb.Eval(t.Context(), s.Source, keys, args...).Result()

@@ -6,12 +6,7 @@ replace github.com/rratelimiter/rratelimiter => ../
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-<<<<<<< HEAD
-	github.com/redis/go-redis/v9 v9.23.0
 	github.com/rratelimiter/rratelimiter v0.0.0-20261127093648-ec85a2f07718
-=======
-	github.com/rratelimiter/rratelimiter v0.2.0
->>>>>>> ad6b1c0d (Take clients as redistest.Client in the packages' own tests)
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/metric v1.47.0

@@ -72,7 +72,7 @@ func withOthers(cfg *dashboard.Config) {
 	}
 }
 
-func others(rdb redistest.Client) (*slidinglog.Limiter, *fixedwindow.Limiter, *tokenbucket.Limiter) {
+func others(rdb fixedwindow.Redis) (*slidinglog.Limiter, *fixedwindow.Limiter, *tokenbucket.Limiter) {
 	return slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "session-limits"}, redistest.Patient),
 		fixedwindow.New(rdb, fixedwindow.Config{Limit: 20, Window: time.Hour}, redistest.Patient),
 		tokenbucket.New(rdb, tokenbucket.Config{Capacity: 30, Refill: 1, Interval: time.Hour}, redistest.Patient)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -17,7 +18,7 @@ import (
 // UseDefault takes an override of a limiter's rate back: programs' defaults may replace it from then on,
 // and until one does, it stays. It returns false if the rate is a default already. The call is not repeated
 // once it may have run; each has this long for an answer.
-func UseDefault(ctx context.Context, rdb redis.UniversalClient, name string, timeout time.Duration) (bool, error) {
+func UseDefault(ctx context.Context, rdb nodes.Client, name string, timeout time.Duration) (bool, error) {
 	lanes := lane.New(script.NewConn(rdb, timeout), nil)
 	defer lanes.Close()
 	keys := script.KeysOf(redisson.KeysOf(name, "").List()...)

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -39,7 +38,7 @@ func within(t *testing.T, deadline time.Duration, f func(context.Context) error)
 // perMinute runs a test with two Clients' handles of a limiter of one permit a minute, which is in use.
 func perMinute(t *testing.T, test func(t *testing.T, l, other *rratelimiter.RateLimiter), opts ...rratelimiter.LimiterOption) {
 	t.Helper()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		var handles []*rratelimiter.RateLimiter
 		for range 2 {
 			client := rratelimiter.New(rdb)
@@ -135,7 +134,7 @@ func TestWait_EndsInLine(t *testing.T) {
 // Observers receive a refusal: Redis has decided.
 func TestWait_IsObservedAsRefused(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		recorder := &limitertest.Recorder{}
 		client := rratelimiter.New(rdb, rratelimiter.WithObserver(recorder))
 		defer func() { assert.NoError(t, client.Close(t.Context())) }()

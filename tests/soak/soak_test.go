@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -72,9 +71,9 @@ func (u usage) flat(t *testing.T, now usage) {
 
 // connected starts a server. The client has made all of its connections: a busy machine has it
 // need more of them as time goes, of 64 kB each, or 256 if they were in a pool for pipelines.
-func connected(tb testing.TB) *redis.Client {
+func connected(tb testing.TB) redistest.Client {
 	tb.Helper()
-	rdb := redistest.StartRedis(tb).Client(tb, &redis.Options{PoolSize: 32, MinIdleConns: 32, PipelinePoolSize: -1})
+	rdb := redistest.StartRedis(tb).Client(tb, &redistest.Options{PoolSize: 32, MinIdleConns: 32, PipelinePoolSize: -1})
 	require.Eventually(tb, func() bool { return rdb.PoolStats().IdleConns == 32 }, time.Minute, time.Millisecond)
 	return rdb
 }

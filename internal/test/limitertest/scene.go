@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -194,7 +195,7 @@ func NewHeldSceneOf(t *testing.T, cfg rratelimiter.Config, opt *redistest.Option
 
 // loadBeforeUse lets the server know each script before rdb calls it, past what is between the
 // two. A miniredis parses what it loads, and a scene calls few of the scripts.
-func loadBeforeUse(rdb, past *redis.Client) {
+func loadBeforeUse(rdb, past redistest.Client) {
 	var mu sync.Mutex
 	loaded := map[*lua.Script]bool{}
 	rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {

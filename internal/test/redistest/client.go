@@ -34,6 +34,7 @@ type Options struct {
 	MaxRetries            int
 	DialerRetries         int
 	PoolSize              int
+	MinIdleConns          int
 	MaxConcurrentDials    int
 	PipelinePoolSize      int
 
@@ -51,7 +52,7 @@ func universal(opt *Options) *redis.UniversalOptions {
 		Username: o.Username, Password: o.Password, Protocol: o.Protocol, Dialer: o.Dialer,
 		DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
 		ContextTimeoutEnabled: o.ContextTimeoutEnabled, MaxRetries: o.MaxRetries, DialerRetries: o.DialerRetries,
-		PoolSize: o.PoolSize, MaxConcurrentDials: o.MaxConcurrentDials, PipelinePoolSize: o.PipelinePoolSize,
+		PoolSize: o.PoolSize, MinIdleConns: o.MinIdleConns, MaxConcurrentDials: o.MaxConcurrentDials, PipelinePoolSize: o.PipelinePoolSize,
 		ReadOnly: o.ReadOnly, RouteRandomly: o.RouteRandomly,
 	}
 }
