@@ -97,20 +97,16 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// followTrace checks that the models still match the record, and that the trace covers its
-// subject.
+// followTrace checks that the models still match the record.
 func followTrace(t *testing.T, version string, steps []step) {
 	t.Helper()
 	h := newHistory(traceCast(version))
-	v := newCoverage(h)
 	for i, s := range steps {
 		if err := s.check(h); err != nil {
 			t.Errorf("%s:%d: %v", traceFile(version), i+1, err)
 		}
-		v.add(s)
 		h.add(s)
 	}
-	require.Empty(t, v.missing())
 }
 
 // playTrace plays what this module did, and checks that it does so still.
@@ -346,11 +342,10 @@ type history struct {
 
 	states map[string]*model.State // by limiter
 	last   uint64                  // number of a member
-	wrote  map[uint64]string       // who wrote the member of that number
 }
 
 func newHistory(c cast) *history {
-	h := &history{cast: c, states: make(map[string]*model.State), wrote: make(map[uint64]string)}
+	h := &history{cast: c, states: make(map[string]*model.State)}
 	for _, name := range limiterNames {
 		h.states[name] = model.NewState(c.clients()...)
 	}
@@ -366,10 +361,7 @@ func (h *history) add(s step) {
 		all = append(all, rows(state)...)
 	}
 	for _, r := range all {
-		if n := numberOf(*r); n > h.last {
-			h.last = n
-			h.wrote[n] = s.Who
-		}
+		h.last = max(h.last, numberOf(*r))
 	}
 }
 

@@ -347,7 +347,7 @@ func playTurns(t *testing.T, f fleet) {
 		}
 	}()
 	r.takeTurns(ops)
-	miscounted := r.cover.counts["rows taken for permits"]
+	miscounted := r.miscounted
 	miscounting := slices.ContainsFunc(f.javas, func(peer javaPeer) bool { return peer.release.CountsRows() })
 	require.Equal(t, miscounting, miscounted > 0, "rows taken for permits, %d times", miscounted)
 	t.Logf("-seed %d -ops %d: %d operations in %v, %d mismatches, rows taken for permits %d times",
