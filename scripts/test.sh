@@ -31,7 +31,7 @@ step() {
 # In these one call follows another, whatever test runs beside it, or they look at what
 # is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
 # detector sees the same calls in all others.
-in_turn=(./tests/{damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
+in_turn=(./tests/{bounded,damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
 	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{answer,keypart,redisson,words}
 	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,page,reliability})
 
@@ -40,7 +40,7 @@ only_in_all=(./tests/servers ./tests/chaos ./tests/soak)
 
 # Where most goroutines meet. In make test the race detector looks at these alone, since
 # it costs four times the time; in make test-all at all but those above.
-meeting=(./tests/{concurrency,faults} ./internal/{engine,lane,outage,script} ./httplimit ./rratelimitertest)
+meeting=(./tests/{concurrency,faults,memory,waiting} ./internal/{engine,lane,outage,script} ./httplimit ./rratelimitertest)
 
 # raced lists the packages that the race detector looks at, the longest, which are among
 # the last by name, first.

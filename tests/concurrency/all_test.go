@@ -25,7 +25,7 @@ func newFamily(t testing.TB, rdb rratelimiter.Redis, cfgs ...rratelimiter.Config
 	return limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), cfgs...)
 }
 
-var allTests = tests[redistest.Client]{
+var allTests = limitertest.Tests[redistest.Client]{
 	"takes from each": func(t *testing.T, rdb redistest.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(5, time.Hour), limitertest.PerClient(7, time.Hour))
 		assert.True(t, f.Try(t, 2))
@@ -61,7 +61,7 @@ var allTests = tests[redistest.Client]{
 	"a name is its own tag": func(t *testing.T, rdb redistest.Client) {
 		client, name := limitertest.NewClient(t, rdb), redistest.Name(t)
 		both := named(client, name, "{"+name+"}:day")
-		assert.True(t, tryAll(t, client, 2, both...))
+		assert.True(t, limitertest.TryAll(t, client, 2, both...))
 		assert.EqualValues(t, 8, limitertest.Available(t, both[0]))
 		assert.EqualValues(t, 8, limitertest.Available(t, both[1]))
 	},
@@ -71,22 +71,22 @@ var allTests = tests[redistest.Client]{
 		want := []rratelimiter.Config{
 			limitertest.Every(10, time.Hour), {Rate: 4, Interval: time.Minute, KeepAlive: time.Hour}, limitertest.PerClient(3, time.Minute),
 		}
-		f.Limiters = append(f.Limiters, byDefault(client, f.Tag+":keep", want[1]), byDefault(client, f.Tag+":own", want[2]))
+		f.Limiters = append(f.Limiters, limitertest.ByDefault(client, f.Tag+":keep", want[1]), limitertest.ByDefault(client, f.Tag+":own", want[2]))
 		sent := limitertest.CountCommands(rdb)
 		assert.True(t, f.Try(t, 2))
 		assert.LessOrEqual(t, sent.Scripts(), 2, "one call; another if the server did not know the script")
 		for i, l := range f.Limiters {
-			assert.Equal(t, want[i], configOf(t, l))
+			assert.Equal(t, want[i], limitertest.ConfigOf(t, l))
 		}
 		assert.Equal(t, []int64{8, 2, 1}, f.Free(t))
 		for key, ttl := range limitertest.TTLs(t, rdb, f.Limiters[1].Name()) {
 			assert.InDelta(t, time.Hour, ttl, float64(10*time.Second), key)
 		}
 
-		late := byDefault(client, f.Tag+":late", limitertest.Every(4, time.Minute))
+		late := limitertest.ByDefault(client, f.Tag+":late", limitertest.Every(4, time.Minute))
 		f.Limiters = append(f.Limiters, late)
 		assert.False(t, f.Try(t, 2), "the PerClient one has 1")
-		assert.Equal(t, limitertest.Every(4, time.Minute), configOf(t, late), "a refusal is an answer")
+		assert.Equal(t, limitertest.Every(4, time.Minute), limitertest.ConfigOf(t, late), "a refusal is an answer")
 	},
 	// Each layout is written as TryAcquire writes it, and read whatever it is.
 	"each layout": func(t *testing.T, rdb redistest.Client) {
@@ -138,8 +138,8 @@ var allTests = tests[redistest.Client]{
 				f := newFamily(t, rdb, slices.Repeat([]rratelimiter.Config{limitertest.Every(10, time.Hour)}, 3)...)
 				require.True(t, f.Try(t, 1))
 				at := f.Limiters[place]
-				damage(t, rdb, at, tt.damage)
-				fresh := byDefault(f.Client, f.Tag+":fresh", limitertest.Every(10, time.Hour))
+				limitertest.Damage(t, rdb, at, tt.damage)
+				fresh := limitertest.ByDefault(f.Client, f.Tag+":fresh", limitertest.Every(10, time.Hour))
 				before := f.State(t, rdb)
 				for _, timeout := range []time.Duration{0, time.Hour} {
 					ok, err := f.Client.TryAcquireAll(t.Context(), timeout, limitertest.Claims(3, append([]*rratelimiter.RateLimiter{fresh}, f.Limiters...)...)...)
@@ -176,7 +176,7 @@ var allTests = tests[redistest.Client]{
 					require.NoError(t, rdb.ZIncrBy(t.Context(), k.Permits, -float64(tt.older.Milliseconds()), member).Err())
 				}
 				if tt.damage != "" {
-					damage(t, rdb, f.Limiters[place], tt.damage)
+					limitertest.Damage(t, rdb, f.Limiters[place], tt.damage)
 				}
 				got := int64(0)
 				if name == "set lost" {
@@ -200,13 +200,13 @@ var allTests = tests[redistest.Client]{
 
 func TestTryAcquireAll(t *testing.T) {
 	t.Parallel()
-	each(t, allTests, func(t *testing.T, test func(t *testing.T, rdb redistest.Client)) { redistest.Everywhere(t, test) })
+	limitertest.Each(t, allTests, func(t *testing.T, test func(t *testing.T, rdb redistest.Client)) { redistest.Everywhere(t, test) })
 }
 
 // named returns a Client's limiters of those names, which have a default.
 func named(c *rratelimiter.Client, names ...string) (all []*rratelimiter.RateLimiter) {
 	for _, name := range names {
-		all = append(all, byDefault(c, name, limitertest.Every(10, time.Second)))
+		all = append(all, limitertest.ByDefault(c, name, limitertest.Every(10, time.Second)))
 	}
 	return all
 }
@@ -225,7 +225,7 @@ func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
 		}
 		a := named(client, "{x}a")
 		ab := named(client, "{x}a", "{x}b")
-		noRate := byDefault(client, "{x}b", rratelimiter.PerHour(0))
+		noRate := limitertest.ByDefault(client, "{x}b", rratelimiter.PerHour(0))
 		type limiters = []*rratelimiter.RateLimiter
 		for name, tt := range map[string]struct {
 			client   *rratelimiter.Client
@@ -275,7 +275,7 @@ func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 		"cluster": func(t *testing.T) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
 		"ring":    func(t *testing.T) redistest.Client { return redistest.StartRing(t, 3).Client(t, nil) },
 	}
-	each(t, servers, func(t *testing.T, connect func(t *testing.T) redistest.Client) {
+	limitertest.Each(t, servers, func(t *testing.T, connect func(t *testing.T) redistest.Client) {
 		client := limitertest.NewClient(t, connect(t))
 		for range 20 {
 			f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(2, time.Hour), limitertest.Every(5, time.Hour))
@@ -299,11 +299,11 @@ func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
 		ask := func(ctx context.Context) (bool, error) {
 			return s.Client.TryAcquireAll(ctx, forever, limitertest.Claims(1, f.Limiters...)...)
 		}
-		leave := leaver(t, s.Scene, ask)
+		leave := s.Leaver(t, ask)
 		s.Until(300 * ms)
 		leave()
 		before := s.Sent.Total()
-		require.ErrorIs(t, limitertest.Second(ask(endedContext(t))), context.Canceled)
+		require.ErrorIs(t, limitertest.Second(ask(limitertest.EndedContext(t))), context.Canceled)
 		s.Until(forever)
 		assert.Equal(t, before, s.Sent.Total())
 		s.CheckAll(t, f, []int64{2, 1}, []int64{1, 1})
@@ -325,7 +325,7 @@ func TestAContextThatEndsWhileAllAreAsked(t *testing.T) {
 		s.Until(500 * ms)
 		gone.RequireEnd(t, context.DeadlineExceeded, 200*ms)
 		letGo()
-		ended(t, "true at 500ms", one, both)
+		limitertest.CheckOutcome(t, "true at 500ms", one, both)
 		s.CheckAll(t, f, []int64{3, 9, 5}, []int64{3, 2, 0})
 	})
 }
@@ -335,7 +335,7 @@ func TestCloseWaitsForWhatAllAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(5, time.Hour), limitertest.Every(9, time.Hour))
 		held := make(chan struct{})
-		s.Proxy.OnCommand(with(lua.AcquireAll.SHA, redistest.Pass.When(held)))
+		s.Proxy.OnCommand(limitertest.OnEach(lua.AcquireAll.SHA, redistest.Pass.When(held)))
 		ctx, cancel := context.WithCancel(t.Context())
 		kept := s.TryAll(t.Context(), f, 2, 0)
 		gone := s.TryAll(ctx, f, 1, 0)
@@ -355,25 +355,7 @@ func TestCloseWaitsForWhatAllAreAsked(t *testing.T) {
 	})
 }
 
-// damage runs commands, parted by semicolons, on what Redis holds of a limiter. config, value
-// and permits stand for its keys, and now for the server's time.
-func damage(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, commands string) {
-	t.Helper()
-	k := limitertest.KeysOf(l)
-	words := map[string]string{"config": k.Config, "value": k.Value, "permits": k.Permits, "now": fmt.Sprint(limitertest.ServerNow(t, rdb))}
-	for command := range strings.SplitSeq(commands, ";") {
-		var args []any
-		for word := range strings.FieldsSeq(command) {
-			if meaning, ok := words[word]; ok {
-				word = meaning
-			}
-			args = append(args, word)
-		}
-		require.NoError(t, rdb.Do(t.Context(), args...).Err(), command)
-	}
-}
-
-var allInTime = tests[redistest.Client]{
+var allInTime = limitertest.Tests[redistest.Client]{
 	// For Redissons that must not find many, nothing that has run out stays.
 	"sweeps for old Redissons": func(t *testing.T, rdb redistest.Client) {
 		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.15.5")),
@@ -452,9 +434,9 @@ var allInTime = tests[redistest.Client]{
 	"of one is TryAcquire": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		for _, name := range []string{"orders", "a{b}c", "foo}bar"} {
-			l := byDefault(client, name, limitertest.Every(3, time.Second))
+			l := limitertest.ByDefault(client, name, limitertest.Every(3, time.Second))
 			for i := range 5 {
-				assert.Equal(t, i < 3, tryAll(t, client, 1, l), name)
+				assert.Equal(t, i < 3, limitertest.TryAll(t, client, 1, l), name)
 			}
 			start := time.Now()
 			ok, err := client.TryAcquireAll(t.Context(), 2*time.Second, l.Claim(2))
@@ -484,17 +466,17 @@ var allInTime = tests[redistest.Client]{
 
 func TestTryAcquireAllInTime(t *testing.T) {
 	t.Parallel()
-	virtual(t, allInTime, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
+	limitertest.Virtual(t, allInTime, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 // Permits taken between the calls of one decision are missing in it.
 func TestTryAcquireAllSeesPermitsTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	// Taken of the first of 1000, from which 600 are wanted.
-	virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb redistest.Client, taken int64) {
+	limitertest.Virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb redistest.Client, taken int64) {
 		f := newFamily(t, rdb, limitertest.Every(1000, time.Hour), limitertest.Every(1000, time.Hour))
 		others := f.SeenBy(limitertest.NewClient(t, rdb))
-		pileUp(t, rdb, f.Limiters[1], map[time.Duration]int{2 * time.Hour: 800, time.Minute: 200}, 0)
+		limitertest.PileUp(t, rdb, f.Limiters[1], map[time.Duration]int{2 * time.Hour: 800, time.Minute: 200}, 0)
 		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
 		calls := 0
 		rdb.AddHook(limitertest.BeforeScript(lua.AcquireAll, func() {
@@ -521,8 +503,8 @@ func TestAValueMadeBesideAnErrorEndsToo(t *testing.T) {
 	require.True(t, f.Try(t, 1))
 	value := limitertest.KeysOf(f.Limiters[0]).Value
 	require.NoError(t, limitertest.Second(f.Limiters[0].Expire(t.Context(), time.Minute)))
-	damage(t, rdb, f.Limiters[0], "DEL value")
-	damage(t, rdb, f.Limiters[1], "ZADD permits 1 junk")
+	limitertest.Damage(t, rdb, f.Limiters[0], "DEL value")
+	limitertest.Damage(t, rdb, f.Limiters[1], "ZADD permits 1 junk")
 	require.ErrorIs(t, limitertest.Second(f.Client.TryAcquireAll(t.Context(), 0, limitertest.Claims(10, f.Limiters...)...)), rratelimiter.ErrCorrupt)
 	if rdb.Exists(t.Context(), value).Val() == 1 {
 		assert.Positive(t, rdb.PTTL(t.Context(), value).Val())

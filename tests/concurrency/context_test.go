@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -32,7 +31,7 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 	for name, call := range limitertest.Operations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubbles(t, map[string]rratelimiter.RateType{
+			limitertest.Bubbles(t, map[string]rratelimiter.RateType{
 				"Overall": rratelimiter.Overall, "PerClient": rratelimiter.PerClient,
 			}, func(t *testing.T, kind rratelimiter.RateType) {
 				s := limitertest.NewHeldScene(t, rratelimiter.Config{Type: kind, Rate: 3, Interval: time.Hour})
@@ -70,9 +69,9 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 	}
 }
 
-var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
+var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 	// Requests behind a batch on its way were not sent: nothing of theirs is given back.
-	"a context that ends behind a batch": {limitertest.Every(10, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"a context that ends behind a batch": {Cfg: limitertest.Every(10, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(t.Context(), 1, 0)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -92,14 +91,14 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 
 		s.Until(300 * ms)
 		letGo()
-		ended(t, "true at 300ms", lead, kept)
+		limitertest.CheckOutcome(t, "true at 300ms", lead, kept)
 		s.CheckInUse(t, 10, 4)
 		assert.Equal(t, 2, s.Sent.Scripts())
 	}},
 	// Permits given back go to waiting callers, at once.
-	"permits given back serve the line": {limitertest.Every(3, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"permits given back serve the line": {Cfg: limitertest.Every(3, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
-		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 3, 0) })
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 3, 0) })
 		waiting := s.StartTryAcquire(t.Context(), 2, forever)
 		s.Until(100 * ms)
 		leave()
@@ -109,7 +108,7 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 		s.CheckInUse(t, 3, 2)
 	}},
 	// The line's own timer asks again for a waiter, whose context may end then.
-	"a context that ends while the line asks": {limitertest.Every(2, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
+	"a context that ends while the line asks": {Cfg: limitertest.Every(2, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone, kept := s.StartAcquire(ctx, 1), s.StartAcquire(t.Context(), 1)
@@ -128,17 +127,17 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 		s.CheckInUse(t, 2, 2)
 	}},
 	// The caller whose request makes others' go has no special part in them.
-	"the first of a batch goes away": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"the first of a batch goes away": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		gate := s.Hold(t, lua.Acquire, 1)
-		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
 		others := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 1, 0), s.StartTryAcquire(t.Context(), 2, forever)}
 		leave()
 		gate()
-		ended(t, "true at 0s", others...)
+		limitertest.CheckOutcome(t, "true at 0s", others...)
 		s.CheckInUse(t, 5, 3)
 	}},
 	// A caller without a deadline does its batch's work itself, but not the work of later batches.
-	"a caller is not kept by others": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"a caller is not kept by others": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		gate := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(context.WithoutCancel(t.Context()), 1, 0)
 		behind := s.StartTryAcquire(t.Context(), 1, 0)
@@ -151,16 +150,16 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 		assert.Equal(t, "true at 900ms", behind.Outcome())
 	}},
 	// A cancelled context changes nothing for others of its batch, nor for the give-back.
-	"a cancelled context does not reach Redis": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"a cancelled context does not reach Redis": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		s.Redis.AddHook(seesContext(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
 		letGo := s.Hold(t, lua.Acquire, 1)
-		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 2, 0) })
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 2, 0) })
 		leave()
 		letGo()
 		s.CheckInUse(t, 5, 0)
 	}},
 	// If the last to be asked for in a round leaves, the line must not look for another without end.
-	"the last of a round leaves": {limitertest.Every(10, time.Minute), func(t *testing.T, s *limitertest.HeldScene) {
+	"the last of a round leaves": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 5)
 		head := s.StartAcquire(t.Context(), 10)
 		s.Until(30 * time.Second)
@@ -186,13 +185,13 @@ var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 
 func TestContextsThatEnd(t *testing.T) {
 	t.Parallel()
-	onScenes(t, contextTests, limitertest.NewHeldScene)
+	limitertest.OnScenes(t, contextTests, limitertest.NewHeldScene)
 }
 
 // Of a batch, the permits of those who went away come off its one member.
 func TestPartOfABatchIsGivenBack(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]time.Duration{"tries": 0, "in line": forever}, func(t *testing.T, timeout time.Duration) {
+	limitertest.Bubbles(t, map[string]time.Duration{"tries": 0, "in line": forever}, func(t *testing.T, timeout time.Duration) {
 		s := limitertest.NewHeldScene(t, limitertest.Every(20, time.Hour))
 		gate := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(t.Context(), 1, 0)
@@ -212,10 +211,10 @@ func TestPartOfABatchIsGivenBack(t *testing.T) {
 		failed(t, context.Canceled, 100*ms, gone...)
 		s.Until(200 * ms)
 		letGo()
-		ended(t, "true at 200ms", kept...)
+		limitertest.CheckOutcome(t, "true at 200ms", kept...)
 		s.CheckInUse(t, 20, 1+2+4)
 		members := s.Mini.ZRange(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Val()
-		members = slices.DeleteFunc(members, func(member string) bool { return permitsIn(member) == 0 })
+		members = slices.DeleteFunc(members, func(member string) bool { return limitertest.PermitsIn(t, member) == 0 })
 		assert.Len(t, members, 2, "the first request's and the batch's")
 	})
 }
@@ -223,13 +222,13 @@ func TestPartOfABatchIsGivenBack(t *testing.T) {
 // All of a batch may go away; others behind it are still served.
 func TestAllCallersOfABatchGoAway(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]redistest.Action{
+	limitertest.Bubbles(t, map[string]redistest.Action{
 		"answered": redistest.Pass, "lost": redistest.DropAnswer,
 	}, func(t *testing.T, answer redistest.Action) {
 		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
 		held := make(chan struct{})
 		s.Proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, answer.When(held)))
-		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 4, forever) })
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 4, forever) })
 		behind := s.StartTryAcquire(t.Context(), 5, forever)
 		leave()
 		close(held)
@@ -249,7 +248,7 @@ func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 		first  time.Duration // the patience of the one in the flight
 		behind []time.Duration
 	}
-	bubbles(t, map[string]row{
+	limitertest.Bubbles(t, map[string]row{
 		"behind one that tries": {0, []time.Duration{100 * ms}},
 		"behind one that waits": {forever, []time.Duration{100 * ms, 200 * ms}},
 	}, func(t *testing.T, row row) {
@@ -277,7 +276,7 @@ func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 		l := limitertest.NewClient(t, rdb).RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(rate, time.Hour))
 		var held atomic.Int64
-		together(8, func(worker int) {
+		limitertest.Together(8, func(worker int) {
 			for i := range 60 {
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(rand.N(3*ms), cancel)
@@ -315,7 +314,7 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 	for name, call := range limitertest.Operations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			virtual(t, kindsOfContext, func(t *testing.T, rdb redistest.Client, with func(context.Context) context.Context) {
+			limitertest.Virtual(t, limitertest.KindsOfContext, func(t *testing.T, rdb redistest.Client, with func(context.Context) context.Context) {
 				l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, time.Second))
 				var calls, seen atomic.Int64
 				rdb.AddHook(seesContext(func(ctx context.Context) {
@@ -335,13 +334,13 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 func TestCloseOfAnIdleClient(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		ended := endedContext(t)
+		ended := limitertest.EndedContext(t)
 		unused := rratelimiter.New(rdb)
 		require.NoError(t, unused.Close(ended), "there is nothing to wait for")
 		require.NoError(t, unused.Close(t.Context()))
 
 		client := rratelimiter.New(rdb)
-		l := byDefault(client, redistest.Name(t), limitertest.Every(1, time.Second))
+		l := limitertest.ByDefault(client, redistest.Name(t), limitertest.Every(1, time.Second))
 		limitertest.MustAcquire(t, l, 1)
 		require.NoError(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 10*ms)))
 		synctest.Wait()
@@ -350,14 +349,14 @@ func TestCloseOfAnIdleClient(t *testing.T) {
 	})
 }
 
-var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
-	"Close fails those that wait": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
-		another := byDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
+var closeTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
+	"Close fails those that wait": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
+		another := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 		limitertest.MustAcquire(t, another, 1)
 		var waiting []*limitertest.Caller
 		for range 10 {
-			for _, with := range kindsOfContext {
+			for _, with := range limitertest.KindsOfContext {
 				waiting = append(waiting,
 					s.StartAcquire(with(t.Context()), 1),
 					s.StartTryAcquire(with(t.Context()), 1, forever),
@@ -378,7 +377,7 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 		assert.Equal(t, before, s.Sent.Total(), "nothing is asked for any more")
 		s.CheckInUse(t, 1, 1)
 	}},
-	"Close waits for what is in flight": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"Close waits for what is in flight": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		inFlight := s.StartTryAcquire(t.Context(), 2, 0)
 		behind := s.StartTryAcquire(t.Context(), 1, 0)
@@ -397,12 +396,12 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 		first.RequireEnd(t, context.DeadlineExceeded, 300*ms)
 		assert.Equal(t, "waits", second.Outcome())
 		letGo()
-		ended(t, "true at 900ms", inFlight, second)
+		limitertest.CheckOutcome(t, "true at 900ms", inFlight, second)
 		require.NoError(t, s.Client.Close(t.Context()))
 		s.CheckInUse(t, 5, 2)
 	}},
 	// A waiter that is refused while its Client is being closed is not asked for again.
-	"Close while the line asks": {limitertest.Every(3, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
+	"Close while the line asks": {Cfg: limitertest.Every(3, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 1)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(t.Context(), 2, forever)
@@ -419,7 +418,7 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 		s.CheckInUse(t, 3, 3)
 	}},
 	// Callers that went away may have permits still to give back.
-	"Close waits for give backs": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"Close waits for give backs": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		acquired, givenBack := make(chan struct{}), make(chan struct{})
 		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
 			switch {
@@ -430,7 +429,7 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 			}
 			return redistest.Pass
 		})
-		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 2, 0) })
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 2, 0) })
 		leave()
 		closed := s.Close(t.Context())
 		assert.Equal(t, "waits", closed.Outcome())
@@ -444,7 +443,7 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 		s.CheckInUse(t, 5, 0)
 	}},
 	// A Release that waits for its turn is carried out, or failed without it.
-	"Close with a Release that waits": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"Close with a Release that waits": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 3)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		inFlight := s.StartTryAcquire(t.Context(), 1, 0)
@@ -452,7 +451,7 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 		closed := s.Close(t.Context())
 		s.Until(100 * ms)
 		letGo()
-		ended(t, "true at 100ms", inFlight, closed)
+		limitertest.CheckOutcome(t, "true at 100ms", inFlight, closed)
 		end, done := release.Ended()
 		require.True(t, done)
 		if end.Err == nil {
@@ -467,22 +466,22 @@ var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 
 func TestClose(t *testing.T) {
 	t.Parallel()
-	onScenes(t, closeTests, limitertest.NewHeldScene)
+	limitertest.OnScenes(t, closeTests, limitertest.NewHeldScene)
 }
 
 func TestCloseWaitsForWritesAndReads(t *testing.T) {
 	t.Parallel()
-	bubbles(t, limitertest.Operations, func(t *testing.T, call func(context.Context, *rratelimiter.RateLimiter) error) {
+	limitertest.Bubbles(t, limitertest.Operations, func(t *testing.T, call func(context.Context, *rratelimiter.RateLimiter) error) {
 		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
 		held := make(chan struct{})
 		s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
 		c := s.Go(func() (bool, error) { return true, call(t.Context(), s.RateLimiter) })
 		closed := s.Close(t.Context())
 		s.Until(100 * ms)
-		ended(t, "waits", c, closed)
+		limitertest.CheckOutcome(t, "waits", c, closed)
 		close(held)
 		synctest.Wait()
-		ended(t, "true at 100ms", c, closed)
+		limitertest.CheckOutcome(t, "true at 100ms", c, closed)
 	})
 }
 
@@ -492,7 +491,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		for round := range 10 {
 			client := rratelimiter.New(rdb, limitertest.Patient())
-			l := byDefault(client, redistest.Name(t), limitertest.Every(100, time.Hour))
+			l := limitertest.ByDefault(client, redistest.Name(t), limitertest.Every(100, time.Hour))
 			var held atomic.Int64
 			var callers sync.WaitGroup
 			for i := range 40 {
@@ -515,18 +514,10 @@ func TestCloseUnderLoad(t *testing.T) {
 				})
 			}
 			time.Sleep(time.Duration(round) * 200 * time.Microsecond)
-			together(3, func(int) { assert.NoError(t, client.Close(t.Context())) })
+			limitertest.Together(3, func(int) { assert.NoError(t, client.Close(t.Context())) })
 			inUse := limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits)
 			callers.Wait()
 			assert.Equal(t, held.Load(), inUse, "when Close returns, all is settled")
 		}
 	})
-}
-
-func permitsIn(member string) int64 {
-	m, err := codec.Parse(member)
-	if err != nil {
-		panic(err)
-	}
-	return int64(m.Permits)
 }

@@ -1,13 +1,9 @@
-// Package concurrency proves what callers of one program owe each other: who waits
-// in line and who is served first, what goes together in one round trip, what a
-// context that ends leaves behind, leases, remembered refusals, several limits
-// at once, keys, shadow limiters, rates that handles set, what an observer receives, and
-// that no call does more work the more has piled up.
+// Package concurrency proves what callers of one program owe each other: what goes
+// together in one round trip, what a context that ends and Close leave behind, several
+// limits at once, reservations, what an observer receives, and shadow limiters.
 //
 // Most tests run in bubbles of virtual time, where an hour of waiting takes no time.
-// The hammers use real servers, and replay from MONITOR what each script call did.
+// See also tests/waiting, tests/memory and tests/defaults.
 //
 //	go test ./tests/concurrency
-//	go test ./tests/concurrency -rounds 10     # longer random walks
-//	go test ./tests/concurrency -run '^$' -bench 'Stall|Cancel|TryAcquire|Together'
 package concurrency

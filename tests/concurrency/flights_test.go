@@ -20,7 +20,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -35,7 +34,7 @@ func TestMoreThanABatchHolds(t *testing.T) {
 		count   int
 		permits func(i int) int64
 	}
-	bubbles(t, map[string]row{
+	limitertest.Bubbles(t, map[string]row{
 		"requests": {lane.MaxRequests + 10, func(int) int64 { return 1 }},
 		"runs":     {300, func(i int) int64 { return int64(i%2 + 1) }},
 		"permits":  {300, func(int) int64 { return 1 << 30 }},
@@ -43,14 +42,14 @@ func TestMoreThanABatchHolds(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
 		c := rratelimiter.New(proxy.Client(t, nil))
-		l := byDefault(c, redistest.Name(t), rratelimiter.PerHour(1<<40))
+		l := limitertest.ByDefault(c, redistest.Name(t), rratelimiter.PerHour(1<<40))
 		gate := make(chan struct{})
 		proxy.OnCommand(redistest.Nth(1, l.Name(), redistest.Pass.When(gate)))
 		go func() {
 			synctest.Wait()
 			close(gate)
 		}()
-		together(row.count, func(i int) { limitertest.MustAcquire(t, l, row.permits(i)) })
+		limitertest.Together(row.count, func(i int) { limitertest.MustAcquire(t, l, row.permits(i)) })
 		sum := int64(0)
 		for i := range row.count {
 			sum += row.permits(i)
@@ -124,6 +123,27 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 	})
 }
 
+// More keys than there is room for handles are limited all the same.
+func TestKeyedManyKeys(t *testing.T) {
+	t.Parallel()
+	l := limitertest.NewClient(t, redistest.Redis(t)).Keyed(redistest.Name(t)+":", limitertest.Every(1, time.Hour))
+	grants := func(keys int) int64 {
+		const callers = 64
+		var granted atomic.Int64
+		limitertest.Together(callers, func(c int) {
+			for i := c; i < keys; i += callers {
+				d, err := l.Take(t.Context(), strconv.Itoa(i), 1)
+				if assert.NoError(t, err) && d.Granted {
+					granted.Add(1)
+				}
+			}
+		})
+		return granted.Load()
+	}
+	assert.EqualValues(t, 11_000, grants(11_000))
+	assert.Zero(t, grants(500), "those whose handles were forgotten")
+}
+
 // What a call allocates of its own: a closure that comes to need the heap shows
 // here. The race detector adds one or two.
 //
@@ -164,7 +184,7 @@ func (j *joint) hook() redis.Hook {
 func crowdOn(t *testing.T, limiters []*rratelimiter.RateLimiter, callers, tries int) []int64 {
 	t.Helper()
 	granted := make([]int64, len(limiters))
-	together(callers, func(int) {
+	limitertest.Together(callers, func(int) {
 		for range tries {
 			i := rand.IntN(len(limiters))
 			permits := 1 + rand.Int64N(3)
@@ -183,7 +203,7 @@ func limitersOf(t *testing.T, rdb redistest.Client, n int, cfg rratelimiter.Conf
 	client := limitertest.NewClient(t, rdb)
 	limiters := make([]*rratelimiter.RateLimiter, n)
 	for i := range limiters {
-		limiters[i] = byDefault(client, redistest.Name(t), cfg)
+		limiters[i] = limitertest.ByDefault(client, redistest.Name(t), cfg)
 	}
 	return limiters
 }
@@ -204,7 +224,7 @@ func TestCallersOfManyLimitersShareCalls(t *testing.T) {
 			assert.Equal(t, granted, limitertest.InUse(t, rdb, keys.Permits))
 			assert.Equal(t, fmt.Sprint(rate-granted), rdb.Get(t.Context(), keys.Value).Val())
 		}
-		if nodes.IsCluster(rdb) {
+		if _, isCluster := rdb.(*redis.ClusterClient); isCluster {
 			assert.Zero(t, j.calls.Load(), "keys of different slots can't share a call")
 		} else {
 			assert.Positive(t, j.calls.Load())
@@ -255,8 +275,8 @@ func TestADamagedLimiterAmongOthers(t *testing.T) {
 		limiters := limitersOf(t, rdb, 8, limitertest.Every(10_000, time.Hour))
 		crowdOn(t, limiters, 8, 10)
 		damaged := limiters[3]
-		damage(t, rdb, damaged, "SET permits text")
-		together(32, func(int) {
+		limitertest.Damage(t, rdb, damaged, "SET permits text")
+		limitertest.Together(32, func(int) {
 			for range 20 {
 				l := limiters[rand.IntN(len(limiters))]
 				_, err := l.TryAcquire(context.Background(), 1, 0)
@@ -273,9 +293,9 @@ func TestADamagedLimiterAmongOthers(t *testing.T) {
 	})
 }
 
-var releaseTests = map[string]sceneTest[*limitertest.HeldScene]{
+var releaseTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 	// Releases that wait for a doubtful call go as one call, and hold back the requests behind them.
-	"releases that gather go as one call": {limitertest.Every(100, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"releases that gather go as one call": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.RateLimiter, 50)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		before := s.Sent.Scripts()
@@ -290,13 +310,13 @@ var releaseTests = map[string]sceneTest[*limitertest.HeldScene]{
 		assert.Equal(t, 1, s.Sent.Scripts()-before)
 		letGo()
 		assert.Equal(t, "true at 500ms", held.Outcome())
-		ended(t, "true at 500ms", all...)
+		limitertest.CheckOutcome(t, "true at 500ms", all...)
 		assert.Equal(t, "true at 500ms", behind.Outcome())
 		assert.Equal(t, 3, s.Sent.Scripts()-before, "the request, the releases and what was behind them")
 		s.CheckInUse(t, 100, 50+1-21+2)
 	}},
 	// A Release waits for its own limiter's flights, and holds up no one else.
-	"a release waits for its limiter only": {limitertest.Every(100, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+	"a release waits for its limiter only": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		other := s.Client.RateLimiter("another", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
 		limitertest.MustAcquire(t, s.RateLimiter, 10)
 		limitertest.MustAcquire(t, other, 10)
@@ -306,11 +326,11 @@ var releaseTests = map[string]sceneTest[*limitertest.HeldScene]{
 		s.Until(100 * ms)
 		require.NoError(t, other.Release(t.Context(), 3))
 		limitertest.MustAcquire(t, other, 1)
-		assert.True(t, tryAll(t, s.Client, 1, other))
+		assert.True(t, limitertest.TryAll(t, s.Client, 1, other))
 		assert.Equal(t, 100*ms, s.Now())
 		assert.Equal(t, "waits", release.Outcome())
 		letGo()
-		ended(t, "true at 100ms", held, release)
+		limitertest.CheckOutcome(t, "true at 100ms", held, release)
 		s.CheckInUse(t, 100, 10)
 	}},
 }
@@ -318,7 +338,7 @@ var releaseTests = map[string]sceneTest[*limitertest.HeldScene]{
 func TestReleases(t *testing.T) {
 	t.Parallel()
 	// Several flights may be under way.
-	onScenes(t, releaseTests, func(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
+	limitertest.OnScenes(t, releaseTests, func(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
 		return limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 256})
 	})
 }
@@ -343,7 +363,7 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 	cancelled := func(take func(ctx context.Context, i int)) {
 		for wave := range waves {
 			ctx, cancel := context.WithTimeout(context.Background(), trip/2)
-			together(callers/waves, func(i int) { take(ctx, wave*callers/waves+i) })
+			limitertest.Together(callers/waves, func(i int) { take(ctx, wave*callers/waves+i) })
 			cancel()
 			time.Sleep(trip / 2)
 		}
@@ -353,7 +373,7 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 			client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion(beside), rratelimiter.WithCallTimeout(callTime))
 			all := make([]*rratelimiter.RateLimiter, limiters)
 			for i := range all {
-				all[i] = byDefault(client, fmt.Sprint("limiter", i), cfg)
+				all[i] = limitertest.ByDefault(client, fmt.Sprint("limiter", i), cfg)
 			}
 			cancelled(func(ctx context.Context, i int) { _, _ = all[i%limiters].TryAcquire(ctx, 1, 0) })
 			time.Sleep(callTime)
@@ -363,7 +383,7 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 			return inUse
 		}
 	}
-	bubbles(t, map[string]func(t *testing.T, far, near redistest.Client) (inUse int64){
+	limitertest.Bubbles(t, map[string]func(t *testing.T, far, near redistest.Client) (inUse int64){
 		"one limiter":                     limiters("3.35.0", 1),
 		"as many limiters":                limiters("3.35.0", callers),
 		"one limiter beside old releases": limiters("3.15.5", 1),
@@ -389,12 +409,12 @@ func TestAReleaseBesideOthersGiveBacks(t *testing.T) {
 		const trip, releases = 10 * ms, 20
 		far, _ := farRedis(t, trip)
 		client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion("3.15.5"))
-		busy := byDefault(client, "busy", limitertest.Every(100_000, time.Hour))
-		free := byDefault(client, "free", limitertest.Every(releases, time.Hour))
+		busy := limitertest.ByDefault(client, "busy", limitertest.Every(100_000, time.Hour))
+		free := limitertest.ByDefault(client, "free", limitertest.Every(releases, time.Hour))
 		limitertest.MustAcquire(t, free, releases)
 		ctx, cancel := context.WithTimeout(t.Context(), trip/2)
 		defer cancel()
-		together(2000, func(int) { _, _ = busy.TryAcquire(ctx, 1, 0) })
+		limitertest.Together(2000, func(int) { _, _ = busy.TryAcquire(ctx, 1, 0) })
 		var took []time.Duration
 		for range releases {
 			start := time.Now()
@@ -415,14 +435,14 @@ func TestHundredsOfHandlesSetTheirRate(t *testing.T) {
 		far, near := farRedis(t, 100*ms)
 		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
 		all := make([]*rratelimiter.RateLimiter, handles)
-		together(handles, func(i int) {
+		limitertest.Together(handles, func(i int) {
 			all[i] = client.RateLimiter(fmt.Sprint("limiter", i))
 			assert.NoError(t, all[i].SetRate(t.Context(), limitertest.Every(10, time.Hour), rratelimiter.KeepState()))
 			granted, err := all[i].TryAcquire(t.Context(), 1, 0)
 			assert.NoError(t, err)
 			assert.True(t, granted)
 		})
-		together(handles, func(i int) { assert.NoError(t, all[i].Release(t.Context(), 1)) })
+		limitertest.Together(handles, func(i int) { assert.NoError(t, all[i].Release(t.Context(), 1)) })
 		for _, l := range all {
 			require.Zero(t, limitertest.InUse(t, near, limitertest.KeysOf(l).Permits))
 		}
@@ -482,7 +502,7 @@ func TestNothingInDoubtWaitsForAnother(t *testing.T) {
 	if testing.Short() {
 		count = 3
 	}
-	bubbles(t, seeds(count), func(t *testing.T, seed uint64) {
+	limitertest.Bubbles(t, limitertest.Seeds(count), func(t *testing.T, seed uint64) {
 		_, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
 		c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{PoolSize: 256, ReadTimeout: 700 * ms}))
@@ -492,7 +512,7 @@ func TestNothingInDoubtWaitsForAnother(t *testing.T) {
 		require.True(t, f.Try(t, 1))
 		dice := rand.New(rand.NewPCG(seed, 0))
 		proxy.OnCommand(func(cmd redistest.Command) redistest.Action { return doubt(dice, cmd) })
-		together(24, func(worker int) {
+		limitertest.Together(24, func(worker int) {
 			draw := rand.New(rand.NewPCG(seed, 1+uint64(worker)))
 			for range 12 {
 				ctx, cancel := context.WithCancel(t.Context())

@@ -53,14 +53,14 @@ func decisions(r *limitertest.Recorder) []seenDecision {
 var observerTests = map[string]observerTest{
 	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ redistest.Client) {
 		ctx, three := t.Context(), limitertest.Every(3, time.Minute)
-		l, all, both := byDefault(client, "orders", three), byDefault(client, "{shop}a", three), byDefault(client, "{shop}b", three)
+		l, all, both := limitertest.ByDefault(client, "orders", three), limitertest.ByDefault(client, "{shop}a", three), limitertest.ByDefault(client, "{shop}b", three)
 		_, _ = l.TryAcquire(ctx, 2, 0)
 		_, _ = l.Take(ctx, 2)
 		_ = l.Acquire(ctx, 3)
 		_, _ = l.TryAcquire(ctx, 3, time.Second)
 		_, _ = l.Take(ctx, 4)
 		_, _ = l.Take(ctx, 0)
-		_ = l.Acquire(endedContext(t), 1)
+		_ = l.Acquire(limitertest.EndedContext(t), 1)
 		_, _ = client.RateLimiter("none").Take(ctx, 1)
 		_, _ = client.Keyed("users:", limitertest.Every(1, time.Minute)).Take(ctx, "ann", 1)
 		_, _ = client.TryAcquireAll(ctx, 0, all.Claim(1), both.Claim(1))
@@ -90,7 +90,7 @@ var observerTests = map[string]observerTest{
 		}, decisions(r))
 	},
 	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
-		l := byDefault(client, "orders", limitertest.Every(1, time.Minute))
+		l := limitertest.ByDefault(client, "orders", limitertest.Every(1, time.Minute))
 		limitertest.MustAcquire(t, l, 1)
 		var callers sync.WaitGroup
 		for i := range 3 {
@@ -106,13 +106,13 @@ var observerTests = map[string]observerTest{
 	},
 	// Each request is in one flight, and no flight without requests is reported.
 	"flights": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
-		limitertest.MustAcquire(t, byDefault(client, "a", limitertest.Every(1000, time.Minute)), 1)
+		limitertest.MustAcquire(t, limitertest.ByDefault(client, "a", limitertest.Every(1000, time.Minute)), 1)
 		synctest.Wait()
 		require.Equal(t, []limit.Flight{{Requests: 1, Calls: 1}, {Requests: 1, Calls: 1, Repeats: 1}}, r.Flights(),
 			"the server did not know the script at first")
 		rdb.AddHook(limitertest.Slow(ms))
-		together(200, func(i int) {
-			limitertest.MustAcquire(t, byDefault(client, []string{"a", "b", "c"}[i%3], limitertest.Every(1000, time.Minute)), 1)
+		limitertest.Together(200, func(i int) {
+			limitertest.MustAcquire(t, limitertest.ByDefault(client, []string{"a", "b", "c"}[i%3], limitertest.Every(1000, time.Minute)), 1)
 		})
 		synctest.Wait()
 		requests, calls := 0, 0
@@ -167,7 +167,7 @@ var observerTests = map[string]observerTest{
 		granted, err := l.TryAcquire(t.Context(), 1000, time.Minute)
 		require.NoError(t, err)
 		assert.True(t, granted)
-		d := mustTake(t, l, 2)
+		d := limitertest.Take(t, l, 2)
 		assert.True(t, d.Granted)
 		assert.Zero(t, d.RetryAfter)
 		assert.Zero(t, time.Since(start))
@@ -186,14 +186,14 @@ var observerTests = map[string]observerTest{
 		assert.Equal(t, int64(2), limitertest.Available(t, plain))
 
 		require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
-		require.ErrorIs(t, l.Acquire(endedContext(t), 1), context.Canceled)
+		require.ErrorIs(t, l.Acquire(limitertest.EndedContext(t), 1), context.Canceled)
 		limitertest.MustAcquire(t, client.RateLimiter("none", rratelimiter.WithShadow()), 1)
 	},
 }
 
 func TestObserver(t *testing.T) {
 	t.Parallel()
-	bubbles(t, observerTests, observe)
+	limitertest.Bubbles(t, observerTests, observe)
 }
 
 // A hostile observer panics, or uses the limiter, in each of its methods.
@@ -218,7 +218,7 @@ func (h *hostile) Happened(limit.Event)                   { h.act() }
 func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 	t.Parallel()
 	type act func(l *rratelimiter.RateLimiter)
-	bubbles(t, map[string]act{
+	limitertest.Bubbles(t, map[string]act{
 		"panics":                func(*rratelimiter.RateLimiter) { panic("observer") },
 		"takes a permit":        func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 1, 0) },
 		"waits without success": func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 5000, time.Second) },
@@ -227,11 +227,11 @@ func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		var said bytes.Buffer
 		h := &hostile{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(h), logTo(&said))
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(h), limitertest.LogTo(&said))
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5000, time.Minute)),
 			rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: time.Second}))
 		h.do = func() { do(l) }
-		together(30, func(int) { assert.NoError(t, l.Acquire(t.Context(), 170)) })
+		limitertest.Together(30, func(int) { assert.NoError(t, l.Acquire(t.Context(), 170)) })
 		require.NoError(t, client.Close(t.Context()))
 		synctest.Wait()
 		assert.Greater(t, h.calls.Load(), int64(30))
@@ -264,11 +264,11 @@ type late struct {
 
 func (l *late) Landed(limit.Flight) { <-l.gate }
 
-var shadowTests = tests[redistest.Client]{
+var shadowTests = limitertest.Tests[redistest.Client]{
 	"shadow of a Client": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
-		two := byDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
+		two := limitertest.ByDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
 		for range 5 {
 			granted, err := client.TryAcquireAll(t.Context(), time.Minute, one.Claim(1), two.Claim(1))
 			require.NoError(t, err)
@@ -315,7 +315,7 @@ var shadowTests = tests[redistest.Client]{
 	},
 	"shadow takes all": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
-		l := byDefault(client, "orders", limitertest.Every(5, time.Hour))
+		l := limitertest.ByDefault(client, "orders", limitertest.Every(5, time.Hour))
 		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow())
 		for range 3 {
 			n, _, err := l.TakeUpTo(t.Context(), 4)
@@ -376,9 +376,9 @@ var shadowTests = tests[redistest.Client]{
 		recorder := &limitertest.Recorder{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
 		watched := client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithShadow())
-		other := byDefault(client, "{s}b", limitertest.Every(1, time.Hour))
+		other := limitertest.ByDefault(client, "{s}b", limitertest.Every(1, time.Hour))
 		for _, want := range []bool{true, false} {
-			assert.Equal(t, want, tryAll(t, client, 1, watched, other))
+			assert.Equal(t, want, limitertest.TryAll(t, client, 1, watched, other))
 		}
 		for _, d := range recorder.Decisions() {
 			assert.False(t, d.Shadow, d.Limiter)
@@ -388,20 +388,20 @@ var shadowTests = tests[redistest.Client]{
 
 func TestShadowOf(t *testing.T) {
 	t.Parallel()
-	onMini(t, shadowTests)
+	limitertest.OnMini(t, shadowTests)
 }
 
 // A limiter in shadow refuses nothing because Redis hangs, however its client times attempts.
 func TestShadowWhileRedisHangs(t *testing.T) {
 	t.Parallel()
-	each(t, map[string]bool{"inline": true, "beside": false}, func(t *testing.T, inline bool) {
+	limitertest.Each(t, map[string]bool{"inline": true, "beside": false}, func(t *testing.T, inline bool) {
 		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
 		rdb := p.Client(t, &redistest.Options{ContextTimeoutEnabled: inline})
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow(), rratelimiter.WithCallTimeout(200*ms))
 		window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow(), limit.WithCallTimeout(200*ms))
 		p.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
 		name := redistest.Name(t)
-		plain := byDefault(client, name, rratelimiter.PerHour(5))
+		plain := limitertest.ByDefault(client, name, rratelimiter.PerHour(5))
 		for range 3 {
 			limitertest.MustAcquire(t, plain, 1)
 			assert.True(t, limittest.Take(t, window, name, 1).Granted)

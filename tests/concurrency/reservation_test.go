@@ -116,7 +116,7 @@ func othersTake(permits int64) between {
 
 func setsRate(rate int64, keepAlive time.Duration, opts ...rratelimiter.RateOption) between {
 	return func(t *testing.T, l *rratelimiter.RateLimiter) {
-		cfg := configOf(t, l)
+		cfg := limitertest.ConfigOf(t, l)
 		cfg.Rate, cfg.KeepAlive = rate, keepAlive
 		require.NoError(t, l.SetRate(t.Context(), cfg, opts...))
 	}
@@ -124,7 +124,7 @@ func setsRate(rate int64, keepAlive time.Duration, opts ...rratelimiter.RateOpti
 
 func deletes(anew bool) between {
 	return func(t *testing.T, l *rratelimiter.RateLimiter) {
-		cfg := configOf(t, l)
+		cfg := limitertest.ConfigOf(t, l)
 		require.NoError(t, limitertest.Second(l.Delete(t.Context())))
 		if anew {
 			limitertest.MustTrySetRate(t, l, cfg)
@@ -146,7 +146,7 @@ func TestSettle(t *testing.T) {
 						if tt.taken > 0 {
 							limitertest.MustAcquire(t, l, tt.taken)
 						}
-						r := reserve(t, l, tt.reserved)
+						r := limitertest.Reserve(t, l, tt.reserved)
 						if tt.between != nil {
 							tt.between(t, l)
 						}
@@ -174,7 +174,7 @@ func TestSettleAfterTheServersClockFellBehind(t *testing.T) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
 		limitertest.MustAcquire(t, l, 1)
 		time.Sleep(time.Second)
-		r := reserve(t, l, 6)
+		r := limitertest.Reserve(t, l, 6)
 		require.NoError(t, l.Release(t.Context(), 4))
 		time.Sleep(10 * time.Second)
 		step(-900 * time.Millisecond)
@@ -216,7 +216,7 @@ func TestAReservationIsSettledOnce(t *testing.T) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
 		l := client.RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(100, time.Hour))
-		r := reserve(t, l, 10)
+		r := limitertest.Reserve(t, l, 10)
 		sent := limitertest.CountCommands(rdb)
 		for _, bad := range []int64{-1, rratelimiter.MaxPermits + 1} {
 			require.ErrorIs(t, r.Settle(t.Context(), bad), rratelimiter.ErrInvalidPermits)
@@ -238,11 +238,11 @@ func TestAReservationIsSettledOnce(t *testing.T) {
 		require.ErrorIs(t, r.Settle(t.Context(), settled.Load()), rratelimiter.ErrSettled)
 		assert.Equal(t, 100-settled.Load(), limitertest.Available(t, l))
 
-		other := reserve(t, l, 1)
+		other := limitertest.Reserve(t, l, 1)
 		defer func() { assert.NoError(t, other.Cancel(t.Context())) }()
 		require.NoError(t, other.Settle(t.Context(), 1))
 		require.ErrorContains(t, other.Settle(t.Context(), 2), "with 1 permit, before")
-		cancelled := reserve(t, l, 10)
+		cancelled := limitertest.Reserve(t, l, 10)
 		require.NoError(t, cancelled.Cancel(t.Context()))
 		require.NoError(t, cancelled.Cancel(t.Context()))
 		require.ErrorIs(t, cancelled.Settle(t.Context(), 10), rratelimiter.ErrSettled)
@@ -257,7 +257,7 @@ func TestAReservationIsSettledOnce(t *testing.T) {
 			assert.Equal(t, "Reserve", d.Call)
 		}
 
-		last := reserve(t, l, 1)
+		last := limitertest.Reserve(t, l, 1)
 		require.NoError(t, client.Close(t.Context()))
 		require.ErrorIs(t, last.Settle(t.Context(), 0), rratelimiter.ErrClosed)
 		require.ErrorIs(t, last.Settle(t.Context(), 1), rratelimiter.ErrSettled, "the first had another number")
@@ -271,7 +271,7 @@ func TestSettleWakesThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
-		first, second := reserve(t, s.RateLimiter, 8), reserve(t, s.RateLimiter, 2)
+		first, second := limitertest.Reserve(t, s.RateLimiter, 8), limitertest.Reserve(t, s.RateLimiter, 2)
 		waiting := s.Go(func() (bool, error) {
 			r, err := s.Reserve(t.Context(), 5, time.Hour)
 			return err == nil && r.Granted && r.Limit == 10, err
@@ -284,7 +284,7 @@ func TestSettleWakesThoseWhoWait(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, "true at 20s", waiting.Outcome())
 
-		third := reserve(t, s.RateLimiter, 1)
+		third := limitertest.Reserve(t, s.RateLimiter, 1)
 		require.NoError(t, third.Settle(t.Context(), 15)) // 10 - 1 - 2 - 5 - 15
 		late := s.StartTryAcquire(t.Context(), 1, time.Hour)
 		s.Until(2 * time.Minute)
@@ -312,8 +312,8 @@ func TestReservationsHaveTheirOwnMembers(t *testing.T) {
 			limitertest.MustTrySetRate(t, l, limitertest.Every(10_000, time.Hour))
 			keys := redisson.KeysOf(l.Name(), "")
 			all := make([]*rratelimiter.Reservation, callers)
-			together(callers, func(i int) {
-				all[i] = reserve(t, l, 7)
+			limitertest.Together(callers, func(i int) {
+				all[i] = limitertest.Reserve(t, l, 7)
 				limitertest.MustAcquire(t, l, 1)
 			})
 			own := 0
@@ -327,7 +327,7 @@ func TestReservationsHaveTheirOwnMembers(t *testing.T) {
 			for i := range int64(callers) {
 				used += i % 14
 			}
-			together(callers, func(i int) { assert.NoError(t, all[i].Settle(t.Context(), int64(i%14))) })
+			limitertest.Together(callers, func(i int) { assert.NoError(t, all[i].Settle(t.Context(), int64(i%14))) })
 			free, _ := books{rdb, keys}.free(t, "all settled")
 			assert.Equal(t, 10_000-callers-used, free)
 		})
@@ -339,13 +339,13 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewScene(t, limitertest.Every(10_000, time.Hour), limitertest.Ahead(time.Minute))
-		r := reserve(t, s.RateLimiter, 5)
+		r := limitertest.Reserve(t, s.RateLimiter, 5)
 		assert.EqualValues(t, 9_995, limitertest.Available(t, s.Other))
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 		before := limitertest.Available(t, s.Other)
 		assert.Less(t, before, int64(9_993), "a lease is there")
-		more := reserve(t, s.RateLimiter, 5)
+		more := limitertest.Reserve(t, s.RateLimiter, 5)
 		assert.Equal(t, before-5, limitertest.Available(t, s.Other))
 		require.NoError(t, r.Settle(t.Context(), 1))
 		require.NoError(t, more.Settle(t.Context(), 7))
@@ -354,11 +354,11 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 		for sent := s.Sent.Total(); s.Sent.Total() == sent; {
 			limitertest.MustAcquire(t, s.RateLimiter, 1) // until another lease is there
 		}
-		last := reserve(t, s.RateLimiter, 1)
-		d := mustTake(t, s.RateLimiter, 1)
+		last := limitertest.Reserve(t, s.RateLimiter, 1)
+		d := limitertest.Take(t, s.RateLimiter, 1)
 		require.NoError(t, last.Settle(t.Context(), 3))
 		sent := s.Sent.Total()
-		assert.Equal(t, d.Remaining-3, mustTake(t, s.RateLimiter, 1).Remaining, "less what was charged")
+		assert.Equal(t, d.Remaining-3, limitertest.Take(t, s.RateLimiter, 1).Remaining, "less what was charged")
 		assert.Equal(t, sent, s.Sent.Total(), "from memory")
 	})
 }
@@ -373,11 +373,11 @@ func TestAnUnchargedReservationIsNotSettled(t *testing.T) {
 		l := client.RateLimiter("limiter")
 		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
 		shadow := client.RateLimiter("limiter", rratelimiter.WithShadow())
-		charged := reserve(t, shadow, 8)
-		let := reserve(t, shadow, 8)
+		charged := limitertest.Reserve(t, shadow, 8)
+		let := limitertest.Reserve(t, shadow, 8)
 		require.NoError(t, let.Settle(t.Context(), 9))
 		require.ErrorIs(t, let.Settle(t.Context(), 9), rratelimiter.ErrSettled)
-		require.NoError(t, reserve(t, shadow, 8).Cancel(t.Context()))
+		require.NoError(t, limitertest.Reserve(t, shadow, 8).Cancel(t.Context()))
 		assert.EqualValues(t, 2, limitertest.Available(t, l))
 		require.NoError(t, charged.Settle(t.Context(), 3))
 		assert.EqualValues(t, 7, limitertest.Available(t, l))
@@ -385,9 +385,9 @@ func TestAnUnchargedReservationIsNotSettled(t *testing.T) {
 		failing := client.RateLimiter("limiter",
 			rratelimiter.WithFailure(limit.FailLocal(1)), rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
 		m.SetError("LOADING")
-		open := reserve(t, failing, 10)
+		open := limitertest.Reserve(t, failing, 10)
 		require.NoError(t, open.Cancel(t.Context()))
-		again := reserve(t, failing, 10)
+		again := limitertest.Reserve(t, failing, 10)
 		m.SetError("")
 		require.NoError(t, again.Settle(t.Context(), 4))
 		assert.EqualValues(t, 7, limitertest.Available(t, l))
@@ -405,7 +405,7 @@ func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
-		r := reserve(t, s.RateLimiter, 8)
+		r := limitertest.Reserve(t, s.RateLimiter, 8)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := r.Cancel(ctx); err != nil {
@@ -420,9 +420,9 @@ func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
 // wait for each other, however long one takes.
 func TestSettleAndReleaseDoNotMeet(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]*lua.Script{"Settle waits": lua.Release, "Release waits": lua.SettleReservation}, func(t *testing.T, held *lua.Script) {
+	limitertest.Bubbles(t, map[string]*lua.Script{"Settle waits": lua.Release, "Release waits": lua.SettleReservation}, func(t *testing.T, held *lua.Script) {
 		s := limitertest.NewHeldScene(t, limitertest.Every(10, time.Hour))
-		r := reserve(t, s.RateLimiter, 4)
+		r := limitertest.Reserve(t, s.RateLimiter, 4)
 		calls := []func() (bool, error){
 			func() (bool, error) { return true, s.Release(t.Context(), 1) },
 			func() (bool, error) { return true, r.Settle(t.Context(), 9) },

@@ -118,6 +118,27 @@ func (c *Caller) RequireEnd(t *testing.T, target error, at time.Duration) {
 	assert.Equal(t, at, end.At)
 }
 
+// CheckOutcome checks how calls ended, and when.
+func CheckOutcome(t *testing.T, want string, callers ...*Caller) {
+	t.Helper()
+	for i, c := range callers {
+		assert.Equal(t, want, c.Outcome(), "number %d", i)
+	}
+}
+
+// Leaver starts a call whose caller leaves when leave is called.
+func (s *Scene) Leaver(t *testing.T, call func(ctx context.Context) (bool, error)) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := s.Go(func() (bool, error) { return call(ctx) })
+	return func() {
+		t.Helper()
+		cancel()
+		synctest.Wait()
+		c.RequireEnd(t, context.Canceled, s.Now())
+	}
+}
+
 // StartTryAcquire is TryAcquire beside the test.
 func (s *Scene) StartTryAcquire(ctx context.Context, permits int64, timeout time.Duration) *Caller {
 	return s.Go(func() (bool, error) { return s.TryAcquire(ctx, permits, timeout) })
@@ -225,6 +246,16 @@ func (s *HeldScene) Hold(t *testing.T, script *lua.Script, n int) (letGo func())
 	t.Cleanup(letGo)
 	s.Proxy.OnCommand(redistest.Nth(n, script.SHA, redistest.Pass.When(held)))
 	return letGo
+}
+
+// OnEach returns a function for a proxy that does something to each command that contains text.
+func OnEach(text string, do redistest.Action) func(redistest.Command) redistest.Action {
+	return func(c redistest.Command) redistest.Action {
+		if c.Contains(text) {
+			return do
+		}
+		return redistest.Pass
+	}
 }
 
 // CheckInUse checks the permits in use, and that all others are free.

@@ -51,6 +51,14 @@ func NewMember(t testing.TB, layout codec.Layout, permits uint32) string {
 	return string(member)
 }
 
+// PermitsIn returns the permits that a member holds.
+func PermitsIn(t testing.TB, member string) int64 {
+	t.Helper()
+	m, err := codec.Parse(member)
+	require.NoError(t, err)
+	return int64(m.Permits)
+}
+
 // addGrants has the server put the ids together: counting on from a first one
 // costs a tenth of packing each member here.
 var addGrants = redis.NewScript(`

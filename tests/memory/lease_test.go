@@ -1,8 +1,9 @@
-package concurrency_test
+package memory_test
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"strconv"
 	"testing"
@@ -19,6 +20,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
+
+const ms = time.Millisecond
+
+var rounds = flag.Uint64("rounds", 2, "how many seeds, from 0, random walks have, and by how many times as much tests of races repeat")
 
 // A leaseScene is a limitertest.HeldScene whose limiter takes permits ahead.
 type leaseScene struct {
@@ -45,7 +50,7 @@ type leaseTest struct {
 
 func onLeaseScenes(t *testing.T, all map[string]leaseTest) {
 	t.Helper()
-	bubbles(t, all, func(t *testing.T, test leaseTest) { test.run(t, newLeaseScene(t, test.cfg, test.life)) })
+	limitertest.Bubbles(t, all, func(t *testing.T, test leaseTest) { test.run(t, newLeaseScene(t, test.cfg, test.life)) })
 }
 
 // asks takes a permit and reports whether Redis was asked for it.
@@ -101,7 +106,7 @@ func TestBadLeases(t *testing.T) {
 	of := func(permits int64) rratelimiter.LimiterOption {
 		return rratelimiter.WithLease(rratelimiter.Lease{Permits: permits})
 	}
-	virtual(t, map[string]row{
+	limitertest.Virtual(t, map[string]row{
 		"negative permits":        {of(-1), "4.7.0", rratelimiter.ErrInvalidConfig},
 		"too many permits":        {of(rratelimiter.MaxPermits + 1), "4.7.0", rratelimiter.ErrInvalidConfig},
 		"negative life":           {limitertest.Ahead(-1), "4.7.0", rratelimiter.ErrInvalidConfig},
@@ -151,7 +156,7 @@ func TestLeaseSparesRoundTrips(t *testing.T) {
 func TestLeaseEndsAndGivesBack(t *testing.T) {
 	t.Parallel()
 	type row struct{ given, life time.Duration }
-	bubbles(t, map[string]row{
+	limitertest.Bubbles(t, map[string]row{
 		"by default":             {0, 50 * ms},
 		"chosen":                 {200 * ms, 200 * ms},
 		"half the interval most": {900 * ms, 500 * ms},
@@ -172,10 +177,10 @@ func TestLeaseEndsAndGivesBack(t *testing.T) {
 func TestLeaseIsOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	bubbles(t, seeds(2**rounds), func(t *testing.T, _ uint64) {
+	limitertest.Bubbles(t, limitertest.Seeds(2**rounds), func(t *testing.T, _ uint64) {
 		s := newLeaseScene(t, limitertest.Every(2000, time.Second), 0)
 		taken := s.takeMore(t, 60)
-		together(50, func(int) {
+		limitertest.Together(50, func(int) {
 			time.Sleep(50*time.Millisecond - s.Now())
 			ok, err := s.TryAcquire(t.Context(), 1, 0)
 			assert.NoError(t, err)
@@ -187,7 +192,7 @@ func TestLeaseIsOverAtItsEnd(t *testing.T) {
 		before := int64(0)
 		for _, m := range members {
 			if m.Score < float64(time.Now().UnixMilli()) {
-				before += permitsIn(m.Member.(string))
+				before += limitertest.PermitsIn(t, m.Member.(string))
 			}
 		}
 		assert.Equal(t, taken, before, "charged before and used")
@@ -275,12 +280,12 @@ var leaseTests = map[string]leaseTest{
 	"lease beside Take": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
 		taken := s.takeMore(t, 50)
 		charged := s.inUse(t)
-		d := mustTake(t, s.RateLimiter, 1)
+		d := limitertest.Take(t, s.RateLimiter, 1)
 		assert.True(t, d.Granted)
 		assert.Equal(t, charged, s.inUse(t), "it is served from the lease")
 		assert.Equal(t, limit.Decision{Granted: true, Limit: 1000, Remaining: 1000 - taken - 1, ResetAfter: time.Minute}, d)
-		assert.Equal(t, 1000-charged-1, mustTake(t, s.plain, 1).Remaining, "to others permits of a lease are in use")
-		assert.Equal(t, 1000-taken-3, mustTake(t, s.RateLimiter, 1).Remaining, "what the Client took since is left out")
+		assert.Equal(t, 1000-charged-1, limitertest.Take(t, s.plain, 1).Remaining, "to others permits of a lease are in use")
+		assert.Equal(t, 1000-taken-3, limitertest.Take(t, s.RateLimiter, 1).Remaining, "what the Client took since is left out")
 	}},
 	// A caller that is refused for lack of permits that a lease holds gets them at once.
 	"lease goes back for the line": {limitertest.Every(1000, time.Minute), 10 * time.Second, func(t *testing.T, s *leaseScene) {
@@ -305,7 +310,7 @@ var leaseTests = map[string]leaseTest{
 			require.NoError(t, s.plain.Release(t.Context(), 1))
 			synctest.Wait()
 		}
-		ended(t, "waits", first, second)
+		limitertest.CheckOutcome(t, "waits", first, second)
 		s.Until(2 * time.Minute)
 		assert.NotEqual(t, "waits", first.Outcome())
 		assert.NotEqual(t, "waits", second.Outcome())
@@ -343,20 +348,20 @@ var leaseTests = map[string]leaseTest{
 		}
 		before := s.Sent.Total()
 		letGo()
-		ended(t, "true at 0s", callers...)
+		limitertest.CheckOutcome(t, "true at 0s", callers...)
 		assert.Equal(t, before, s.Sent.Total(), "one call was enough for all")
 	}},
 	"lease of callers that went away": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
 		taken := s.drain(t, 100)
 		letGo := s.Hold(t, lua.Acquire, 1)
-		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
 		leave()
 		letGo()
 		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
 		assert.Equal(t, taken, s.inUse(t), "what was taken ahead has gone back with the caller's")
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
-		require.ErrorIs(t, limitertest.Second(s.TryAcquire(endedContext(t), 1, 0)), context.Canceled, "also if a lease has permits")
-		require.ErrorIs(t, s.Acquire(endedContext(t), 1), context.Canceled)
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(limitertest.EndedContext(t), 1, 0)), context.Canceled, "also if a lease has permits")
+		require.ErrorIs(t, s.Acquire(limitertest.EndedContext(t), 1), context.Canceled)
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
 		s.Until(3*time.Second + 100*ms)
 		s.CheckInUse(t, 10_000, taken+1)
@@ -397,7 +402,7 @@ var leaseTests = map[string]leaseTest{
 		asked := s.StartTryAcquire(t.Context(), 1, 0)
 		closed := s.Close(t.Context())
 		letGo()
-		ended(t, "true at 0s", asked, closed)
+		limitertest.CheckOutcome(t, "true at 0s", asked, closed)
 		s.CheckInUse(t, 10_000, taken+1)
 	}},
 	"a lease keeps the limiter alive": {keptAlive, 0, func(t *testing.T, s *leaseScene) {
@@ -432,7 +437,7 @@ func TestLeases(t *testing.T) {
 
 func TestLeaseThatComesTooLate(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]redistest.Action{
+	limitertest.Bubbles(t, map[string]redistest.Action{
 		"late answer": redistest.Pass.After(150 * ms),
 		"lost answer": redistest.DropAnswer.After(150 * ms),
 		"never run":   redistest.Cut.After(150 * ms),
@@ -449,8 +454,8 @@ func TestLeaseThatComesTooLate(t *testing.T) {
 func TestLeaseWithLostAnswers(t *testing.T) {
 	t.Parallel()
 	faults := map[string]redistest.Action{"lost": redistest.DropAnswer, "cut": redistest.Cut, "twice": redistest.Duplicate}
-	each(t, map[string]*lua.Script{"acquire": lua.Acquire, "give back": lua.GiveBack}, func(t *testing.T, script *lua.Script) {
-		bubbles(t, faults, func(t *testing.T, fault redistest.Action) {
+	limitertest.Each(t, map[string]*lua.Script{"acquire": lua.Acquire, "give back": lua.GiveBack}, func(t *testing.T, script *lua.Script) {
+		limitertest.Bubbles(t, faults, func(t *testing.T, fault redistest.Action) {
 			s := newLeaseScene(t, limitertest.Every(10_000, time.Minute), 0)
 			s.Proxy.OnCommand(redistest.Nth(2, script.SHA, fault))
 			taken := s.takeMore(t, 100)
@@ -468,7 +473,7 @@ func TestLeaseWithLostAnswers(t *testing.T) {
 func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 	t.Parallel()
 	type row struct {
-		change change
+		change limitertest.Change
 		keeps  bool  // the used permits are still in use; otherwise the value is missing
 		less   int64 // of them no longer in use
 		gone   bool  // the limiter is
@@ -476,15 +481,15 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 	}
 	kept := limitertest.Every(1000, time.Minute)
 	rows := map[string]row{
-		"Release":            {change: release(2), keeps: true, less: 2},
-		"SetRate":            {change: setRate(kept)},
-		"SetRate, KeepState": {change: setRate(kept, rratelimiter.KeepState()), keeps: true},
-		"UpdateRate":         {change: updateRate(kept, rratelimiter.KeepState()), keeps: true},
-		"Delete":             {change: deleteIt, gone: true},
-		"Expire":             {change: expireIt(time.Hour), keeps: true},
-		"Rename":             {change: renameIt, gone: true, to: true},
+		"Release":            {change: limitertest.Release(2), keeps: true, less: 2},
+		"SetRate":            {change: limitertest.SetRate(kept)},
+		"SetRate, KeepState": {change: limitertest.SetRate(kept, rratelimiter.KeepState()), keeps: true},
+		"UpdateRate":         {change: limitertest.UpdateRate(kept, rratelimiter.KeepState()), keeps: true},
+		"Delete":             {change: limitertest.Delete, gone: true},
+		"Expire":             {change: limitertest.Expire(time.Hour), keeps: true},
+		"Rename":             {change: limitertest.Rename, gone: true, to: true},
 	}
-	bubbles(t, rows, func(t *testing.T, row row) {
+	limitertest.Bubbles(t, rows, func(t *testing.T, row row) {
 		s := newLeaseScene(t, kept, 0)
 		taken := s.takeMore(t, 20)
 		require.NoError(t, row.change(t.Context(), s.Client, s.plain))
@@ -508,7 +513,7 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 // use. Nothing comes back here, so Remaining is what callers have left.
 func TestTake_RemainingNeverRisesBesideLeases(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]func(context.Context, *keyedScene) (bool, error){
+	limitertest.Bubbles(t, map[string]func(context.Context, *keyedScene) (bool, error){
 		"Take": func(ctx context.Context, s *keyedScene) (bool, error) {
 			d, err := s.keyed.Take(ctx, "ann", 1)
 			return d.Granted, err
@@ -539,7 +544,7 @@ func TestTake_RemainingNeverRisesBesideLeases(t *testing.T) {
 			take()
 			take()
 			letGo()
-			ended(t, "true at "+s.Now().String(), first)
+			limitertest.CheckOutcome(t, "true at "+s.Now().String(), first)
 			taken++
 			take()
 			if round%3 == 2 {

@@ -1,4 +1,4 @@
-package concurrency_test
+package defaults_test
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,7 +75,7 @@ func TestKeyedNames(t *testing.T) {
 
 		assert.Equal(t, int64(3), limittest.Take(t, l, "ann", 2).Remaining)
 		assert.EqualValues(t, 3, limitertest.Available(t, ann))
-		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: time.Hour}, configOf(t, ann))
+		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: time.Hour}, limitertest.ConfigOf(t, ann))
 		limitertest.MustAcquire(t, ann, 3)
 		assert.False(t, limittest.Take(t, l, "ann", 1).Granted)
 		assert.Equal(t, 5, limittest.Grants(t, l, "bob", 7), "each key has permits of its own")
@@ -95,39 +94,18 @@ func TestKeyedNames(t *testing.T) {
 func TestKeyedKeepAlive(t *testing.T) {
 	t.Parallel()
 	type row struct{ given, want time.Duration }
-	virtual(t, map[string]row{
+	limitertest.Virtual(t, map[string]row{
 		"the interval, by default": {0, time.Minute},
 		"longer":                   {time.Hour, time.Hour},
 	}, func(t *testing.T, rdb redistest.Client, row row) {
 		_, l, prefix := newKeyed(t, rdb, rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: row.given})
 		limittest.Take(t, l, "ann", 1)
-		time.Sleep(row.want - ms)
+		time.Sleep(row.want - time.Millisecond)
 		assert.NotEmpty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
-		time.Sleep(2 * ms)
+		time.Sleep(2 * time.Millisecond)
 		assert.Empty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
 		assert.Equal(t, 5, limittest.Grants(t, l, "ann", 7))
 	})
-}
-
-// More keys than there is room for handles are limited all the same.
-func TestKeyedManyKeys(t *testing.T) {
-	t.Parallel()
-	_, l, _ := newKeyed(t, redistest.Redis(t), limitertest.Every(1, time.Hour))
-	grants := func(keys int) int64 {
-		const callers = 64
-		var granted atomic.Int64
-		together(callers, func(c int) {
-			for i := c; i < keys; i += callers {
-				d, err := l.Take(t.Context(), strconv.Itoa(i), 1)
-				if assert.NoError(t, err) && d.Granted {
-					granted.Add(1)
-				}
-			}
-		})
-		return granted.Load()
-	}
-	assert.EqualValues(t, 11_000, grants(11_000))
-	assert.Zero(t, grants(500), "those whose handles were forgotten")
 }
 
 func TestKeyedInput(t *testing.T) {
@@ -179,7 +157,7 @@ var mappers = map[string]func(string) string{
 func TestKeyedKeyOfAnother(t *testing.T) {
 	t.Parallel()
 	type row struct{ prefix, key, other, mapper string }
-	bubbles(t, map[string]row{
+	limitertest.Bubbles(t, map[string]row{
 		"braces in the key":      {"p:", "{ann}:value", "{ann}", "none"},
 		"permits":                {"p:", "{ann}:permits", "{ann}", "none"},
 		"a client's":             {"p:", "{ann}:value:2f1c9d0e-5f0b-4f6e-9a39-0c8d7b6a5e4f", "{ann}", "none"},
@@ -261,7 +239,7 @@ func TestWithDefault_CountsByTheServersClock(t *testing.T) {
 	t.Parallel()
 	calls := map[string]func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error{
 		"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			other := byDefault(c, "{"+l.Name()+"}other", limitertest.Hourly(3))
+			other := limitertest.ByDefault(c, "{"+l.Name()+"}other", limitertest.Hourly(3))
 			return limitertest.Second(c.TryAcquireAll(ctx, 0, l.Claim(1), other.Claim(1)))
 		},
 		"Take": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
@@ -278,12 +256,12 @@ func TestWithDefault_CountsByTheServersClock(t *testing.T) {
 			return r.Settle(ctx, 2)
 		},
 	}
-	each(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
+	limitertest.Each(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
 		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 			step(-45 * time.Second) // so much is the program ahead
 			client := limitertest.NewClient(t, rdb)
 			time.Sleep(10 * time.Second)
-			require.NoError(t, call(t.Context(), client, byDefault(client, "a", limitertest.Hourly(3))))
+			require.NoError(t, call(t.Context(), client, limitertest.ByDefault(client, "a", limitertest.Hourly(3))))
 			var began int64
 			_, err := fmt.Sscanf(rdb.HGet(t.Context(), "a", "default").Val(), "3 3600000 0 0 %d", &began)
 			require.NoError(t, err)

@@ -1,4 +1,4 @@
-package concurrency_test
+package defaults_test
 
 import (
 	"bytes"
@@ -48,14 +48,14 @@ var takers = map[string]taker{
 		}
 	},
 	"WithDefault": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
-		l := byDefault(c, "user:ann", cfg)
+		l := limitertest.ByDefault(c, "user:ann", cfg)
 		return func() (bool, error) { return l.TryAcquire(ctx, 1, 0) }
 	},
 	"a handle for each call": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
-		return func() (bool, error) { return byDefault(c, "user:ann", cfg).TryAcquire(ctx, 1, 0) }
+		return func() (bool, error) { return limitertest.ByDefault(c, "user:ann", cfg).TryAcquire(ctx, 1, 0) }
 	},
 	"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
-		l, other := byDefault(c, "user:ann", cfg), byDefault(c, "{user:ann}other", limitertest.Every(1_000_000, time.Hour))
+		l, other := limitertest.ByDefault(c, "user:ann", cfg), limitertest.ByDefault(c, "{user:ann}other", limitertest.Every(1_000_000, time.Hour))
 		return func() (bool, error) { return c.TryAcquireAll(ctx, 0, other.Claim(1), l.Claim(1)) }
 	},
 }
@@ -114,7 +114,7 @@ func changeDefault(t *testing.T, taker taker, kind rratelimiter.RateType, beside
 		}
 		assert.False(t, take(), "permits in use stay so")
 		assert.LessOrEqual(t, grantsOf(20, take), 41, "two in each minute; by the old rate it would be 60")
-		assert.EqualValues(t, 2, configOf(t, client.RateLimiter("user:ann")).Rate)
+		assert.EqualValues(t, 2, limitertest.ConfigOf(t, client.RateLimiter("user:ann")).Rate)
 	})
 }
 
@@ -123,31 +123,31 @@ func TestClientsOfOneMomentKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		name, after := redistest.Name(t), rratelimiter.PerMinute(2)
-		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerMinute(1000)), 1)
+		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerMinute(1000)), 1)
 		for range 999 {
 			limitertest.NewClient(t, rdb)
 		}
-		l := byDefault(limitertest.NewClient(t, rdb), name, after)
+		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), name, after)
 		limitertest.MustAcquire(t, l, 1)
-		assert.Equal(t, after.Rate, configOf(t, l).Rate)
+		assert.Equal(t, after.Rate, limitertest.ConfigOf(t, l).Rate)
 	})
 }
 
 // setters set the rate of one limiter on purpose.
-func setters(t *testing.T, rdb redistest.Client, cfg rratelimiter.Config) map[string]change {
+func setters(t *testing.T, rdb redistest.Client, cfg rratelimiter.Config) map[string]limitertest.Change {
 	fields := fmt.Sprintf("HSET config rate %d interval %d type 0", cfg.Rate, cfg.Interval.Milliseconds())
-	return map[string]change{
-		"SetRate":    setRate(cfg),
-		"KeepState":  setRate(cfg, rratelimiter.KeepState()),
-		"UpdateRate": updateRate(cfg),
-		"TrySetRate": makeAnew(cfg),
+	return map[string]limitertest.Change{
+		"SetRate":    limitertest.SetRate(cfg),
+		"KeepState":  limitertest.SetRate(cfg, rratelimiter.KeepState()),
+		"UpdateRate": limitertest.UpdateRate(cfg),
+		"TrySetRate": limitertest.MakeAnew(cfg),
 		// As Redisson does, and what an earlier program of this package left.
 		"Redisson's setRate": func(_ context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			damage(t, rdb, l, fields+"; DEL value permits")
+			limitertest.Damage(t, rdb, l, fields+"; DEL value permits")
 			return nil
 		},
 		"unknown": func(_ context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			damage(t, rdb, l, "DEL config; "+fields+" keepAliveTime 0")
+			limitertest.Damage(t, rdb, l, "DEL config; "+fields+" keepAliveTime 0")
 			return nil
 		},
 	}
@@ -157,29 +157,29 @@ func setters(t *testing.T, rdb redistest.Client, cfg rratelimiter.Config) map[st
 func TestRateSetOnPurposeStays(t *testing.T) {
 	t.Parallel()
 	first, second := rratelimiter.PerMinute(1000), rratelimiter.PerMinute(2)
-	each(t, map[string]rratelimiter.Config{"another": rratelimiter.PerMinute(50), "the first": first}, func(t *testing.T, cfg rratelimiter.Config) {
+	limitertest.Each(t, map[string]rratelimiter.Config{"another": rratelimiter.PerMinute(50), "the first": first}, func(t *testing.T, cfg rratelimiter.Config) {
 		redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 			setters := setters(t, rdb, cfg)
 			if cfg == first { // There is no difference: the rate set is the one found.
 				delete(setters, "Redisson's setRate")
 			}
-			each(t, setters, func(t *testing.T, set change) {
-				l := byDefault(limitertest.NewClient(t, rdb), redistest.Name(t), first)
+			limitertest.Each(t, setters, func(t *testing.T, set limitertest.Change) {
+				l := limitertest.ByDefault(limitertest.NewClient(t, rdb), redistest.Name(t), first)
 				limitertest.MustAcquire(t, l, 1)
 				require.NoError(t, set(t.Context(), limitertest.NewClient(t, rdb), l))
 				for range 3 {
 					program := limitertest.NewClient(t, rdb)
-					later := byDefault(program, l.Name(), second)
+					later := limitertest.ByDefault(program, l.Name(), second)
 					limitertest.MustAcquire(t, later, 1)
-					tryAll(t, program, 1, later, byDefault(program, limitertest.Besides(l.Name()), second))
-					assert.Equal(t, cfg.Rate, configOf(t, later).Rate)
+					limitertest.TryAll(t, program, 1, later, limitertest.ByDefault(program, limitertest.Besides(l.Name()), second))
+					assert.Equal(t, cfg.Rate, limitertest.ConfigOf(t, later).Rate)
 				}
 			})
 		})
 	})
 }
 
-var defaultTests = tests[redistest.Client]{
+var defaultTests = limitertest.Tests[redistest.Client]{
 	// During a roll-out the default of the newest program holds; each program logs it once.
 	"programs with other defaults do not fight": func(t *testing.T, rdb redistest.Client) {
 		changes := 0
@@ -187,7 +187,7 @@ var defaultTests = tests[redistest.Client]{
 		var logs [2]bytes.Buffer
 		var clients [2]*rratelimiter.Client
 		for i := range clients {
-			clients[i] = limitertest.NewClient(t, rdb, logTo(&logs[i]))
+			clients[i] = limitertest.NewClient(t, rdb, limitertest.LogTo(&logs[i]))
 		}
 		before, after := rratelimiter.PerMinute(1000), rratelimiter.PerMinute(2)
 		ask := func(i int, cfg rratelimiter.Config, key string) {
@@ -207,7 +207,7 @@ var defaultTests = tests[redistest.Client]{
 		synctest.Wait()
 		assert.Equal(t, len(keys), changes, "one for each key")
 		for _, key := range keys {
-			assert.EqualValues(t, 2, configOf(t, clients[0].RateLimiter("user:"+key)).Rate)
+			assert.EqualValues(t, 2, limitertest.ConfigOf(t, clients[0].RateLimiter("user:"+key)).Rate)
 		}
 		assert.Equal(t, 1, strings.Count(logs[1].String(), "\n"), logs[1].String())
 		assert.Contains(t, logs[1].String(), `rate replaced" limiter=user: found="1000 in 1m0s, kept alive for 1m0s" want="2 in 1m0s, kept alive for 1m0s"`)
@@ -217,7 +217,7 @@ var defaultTests = tests[redistest.Client]{
 		// The program before, begun again, is the one that began last.
 		clients[0] = limitertest.NewClient(t, rdb)
 		ask(0, before, "ann")
-		assert.EqualValues(t, 1000, configOf(t, clients[0].RateLimiter("user:ann")).Rate)
+		assert.EqualValues(t, 1000, limitertest.ConfigOf(t, clients[0].RateLimiter("user:ann")).Rate)
 	},
 	// A limiter that an older program sets up again has the newer default within a minute of use.
 	"default of a limiter made again": func(t *testing.T, rdb redistest.Client) {
@@ -241,14 +241,14 @@ var defaultTests = tests[redistest.Client]{
 	},
 	// What a program remembers of the rate before ends with the change.
 	"changed default ends what is remembered": func(t *testing.T, rdb redistest.Client) {
-		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "{a}", rratelimiter.PerHour(3)), 3)
+		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), "{a}", rratelimiter.PerHour(3)), 3)
 		client := limitertest.NewClient(t, rdb)
 		seen := client.RateLimiter("{a}", rratelimiter.WithRefusalCache())
 		limitertest.MustRefuse(t, seen, 1)
 		waiting := make(chan error, 1)
 		go func() { waiting <- client.RateLimiter("{a}").Acquire(t.Context(), 1) }()
 		synctest.Wait()
-		limitertest.MustAcquire(t, byDefault(client, "{a}", rratelimiter.PerHour(100)), 1)
+		limitertest.MustAcquire(t, limitertest.ByDefault(client, "{a}", rratelimiter.PerHour(100)), 1)
 		synctest.Wait()
 		require.Len(t, waiting, 1, "a waiting caller asks again")
 		require.NoError(t, <-waiting)
@@ -257,14 +257,14 @@ var defaultTests = tests[redistest.Client]{
 	},
 	// A change of the default ends the leases of the program that makes it.
 	"changed default and leases": func(t *testing.T, rdb redistest.Client) {
-		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "a", rratelimiter.PerMinute(100_000)), 1)
+		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), "a", rratelimiter.PerMinute(100_000)), 1)
 		l := limitertest.NewClient(t, rdb).RateLimiter("a", rratelimiter.WithDefault(rratelimiter.PerMinute(100)), limitertest.Ahead(0))
 		granted := 1
 		for range 1000 {
 			if limitertest.Try(t, l, 1) {
 				granted++
 			}
-			time.Sleep(10 * ms)
+			time.Sleep(10 * time.Millisecond)
 		}
 		assert.LessOrEqual(t, granted, 100)
 		assert.Greater(t, granted, 80)
@@ -285,7 +285,7 @@ var defaultTests = tests[redistest.Client]{
 
 func TestDefaults(t *testing.T) {
 	t.Parallel()
-	onMini(t, defaultTests)
+	limitertest.OnMini(t, defaultTests)
 }
 
 // Peek and what else only reads say what there is, and change nothing.
@@ -293,8 +293,8 @@ func TestChangedRatesAndReads(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		name := redistest.Name(t)
-		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
-		l := byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(2))
+		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
+		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(2))
 		peek := func() int64 {
 			d, err := l.Peek(t.Context(), 1)
 			require.NoError(t, err)
@@ -303,10 +303,10 @@ func TestChangedRatesAndReads(t *testing.T) {
 		limitertest.RequireUntouched(t, rdb, name, func() {
 			assert.EqualValues(t, 1000, peek())
 			assert.EqualValues(t, 999, limitertest.Available(t, l))
-			assert.EqualValues(t, 1000, configOf(t, l).Rate)
+			assert.EqualValues(t, 1000, limitertest.ConfigOf(t, l).Rate)
 		})
 		limitertest.MustAcquire(t, l, 1)
-		assert.EqualValues(t, 2, configOf(t, l).Rate)
+		assert.EqualValues(t, 2, limitertest.ConfigOf(t, l).Rate)
 		assert.EqualValues(t, 2, peek())
 	})
 }
@@ -315,15 +315,15 @@ func TestChangedRatesAndReads(t *testing.T) {
 // finds what it wants or what was set on purpose. Only a change takes two more.
 func TestDefaultCostsNoCall(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]time.Duration{"for ever": 0, "kept alive": time.Hour}, func(t *testing.T, keepAlive time.Duration) {
+	limitertest.Bubbles(t, map[string]time.Duration{"for ever": 0, "kept alive": time.Hour}, func(t *testing.T, keepAlive time.Duration) {
 		rdb, _ := redistest.Mini(t)
 		cfg := rratelimiter.Config{Rate: 1000, Interval: time.Minute, KeepAlive: keepAlive}
-		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "a", cfg), 1)
+		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), "a", cfg), 1)
 		require.NoError(t, limitertest.NewClient(t, rdb).RateLimiter("other").SetRate(t.Context(), cfg), "the server knows the script from here on")
 		sent := limitertest.CountCommands(rdb)
 		calls := func(rate int64) (each []int) {
 			cfg.Rate = rate
-			l := byDefault(limitertest.NewClient(t, rdb), "a", cfg)
+			l := limitertest.ByDefault(limitertest.NewClient(t, rdb), "a", cfg)
 			before := sent.Scripts()
 			for range 3 {
 				limitertest.MustAcquire(t, l, 1)
@@ -360,7 +360,7 @@ func TestPrefixesOfOneClient(t *testing.T) {
 		kind          limit.EventKind
 		says          string
 	}
-	bubbles(t, map[string]row{
+	limitertest.Bubbles(t, map[string]row{
 		"another rate":             {keyed("api", 10), keyed("api", 5), limit.RateDiffers, `limiter=api found="10 in 1m0s`},
 		"a prefix that goes on":    {keyed("api", 5), keyed("api2", 5), limit.PrefixesMeet, `neither begins with the other`},
 		"the longer one first":     {keyed("api2", 5), keyed("api", 5), limit.PrefixesMeet, `neither begins with the other`},
@@ -375,7 +375,7 @@ func TestPrefixesOfOneClient(t *testing.T) {
 	}, func(t *testing.T, row row) {
 		rdb, _ := redistest.Mini(t)
 		recorder, log := &limitertest.Recorder{}, &bytes.Buffer{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder), logTo(log))
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder), limitertest.LogTo(log))
 		for range 3 { // like handles made for each request
 			row.first(t, client)
 			row.second(t, client)

@@ -1,4 +1,4 @@
-package concurrency_test
+package waiting_test
 
 import (
 	"context"
@@ -60,8 +60,8 @@ func TestTryAcquireWaitsUpToItsTimeout(t *testing.T) {
 	} {
 		t.Run(row.timeout.String(), func(t *testing.T) {
 			t.Parallel()
-			each(t, kindsOfContext, func(t *testing.T, context func(context.Context) context.Context) {
-				bubbles(t, waits, func(t *testing.T, wait wait) {
+			limitertest.Each(t, limitertest.KindsOfContext, func(t *testing.T, context func(context.Context) context.Context) {
+				limitertest.Bubbles(t, waits, func(t *testing.T, wait wait) {
 					// The first could grant at 1s, the second at 2s, the third at once.
 					s, f := limitertest.NewFamilyScene(t,
 						limitertest.Every(2, time.Second), limitertest.Every(1, 2*time.Second), limitertest.Every(9, time.Hour))
@@ -81,7 +81,7 @@ func TestTryAcquireWaitsUpToItsTimeout(t *testing.T) {
 // The wait is the time until enough members have run out, whenever it is asked for.
 func TestCallersWaitForAllOfTheirPermits(t *testing.T) {
 	t.Parallel()
-	bubbles(t, waits, func(t *testing.T, wait wait) {
+	limitertest.Bubbles(t, waits, func(t *testing.T, wait wait) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(3, time.Second))
 		for range 3 {
 			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 1)
@@ -99,27 +99,27 @@ func TestCallersWaitForAllOfTheirPermits(t *testing.T) {
 func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 	t.Parallel()
 	type row struct {
-		wake change
+		wake limitertest.Change
 		want string // "": the limiter is gone at once
 	}
 	keep := rratelimiter.KeepState()
-	each(t, map[string]row{
-		"Release":                 {release(1), "true at 300ms"},
-		"SetRate":                 {setRate(limitertest.Every(5, time.Second)), "true at 300ms"},
-		"SetRate of another type": {setRate(limitertest.PerClient(1, time.Second)), "true at 300ms"},
-		"SetRate, KeepState":      {setRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
-		"UpdateRate":              {updateRate(limitertest.Every(5, time.Second)), "true at 300ms"},
-		"a higher rate":           {updateRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
-		"a shorter interval":      {updateRate(limitertest.Every(2, 500*ms), keep), "true at 500ms"},
-		"a longer interval":       {updateRate(limitertest.Every(2, 2*time.Second), keep), "true at 2s"},
-		"Rename to it":            {replaceBy(limitertest.Every(1, time.Second)), "true at 300ms"},
-		"Rename away":             {renameIt, ""},
-		"Delete":                  {deleteIt, ""},
+	limitertest.Each(t, map[string]row{
+		"Release":                 {limitertest.Release(1), "true at 300ms"},
+		"SetRate":                 {limitertest.SetRate(limitertest.Every(5, time.Second)), "true at 300ms"},
+		"SetRate of another type": {limitertest.SetRate(limitertest.PerClient(1, time.Second)), "true at 300ms"},
+		"SetRate, KeepState":      {limitertest.SetRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
+		"UpdateRate":              {limitertest.UpdateRate(limitertest.Every(5, time.Second)), "true at 300ms"},
+		"a higher rate":           {limitertest.UpdateRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
+		"a shorter interval":      {limitertest.UpdateRate(limitertest.Every(2, 500*ms), keep), "true at 500ms"},
+		"a longer interval":       {limitertest.UpdateRate(limitertest.Every(2, 2*time.Second), keep), "true at 2s"},
+		"Rename to it":            {limitertest.ReplaceBy(limitertest.Every(1, time.Second)), "true at 300ms"},
+		"Rename away":             {limitertest.Rename, ""},
+		"Delete":                  {limitertest.Delete, ""},
 		"ExpireAt a moment that has passed": {func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			return limitertest.Second(l.ExpireAt(ctx, time.Now().Add(-time.Hour)))
 		}, ""},
 	}, func(t *testing.T, row row) {
-		bubbles(t, waits, func(t *testing.T, wait wait) {
+		limitertest.Bubbles(t, waits, func(t *testing.T, wait wait) {
 			s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(2, time.Second))
 			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 2)
 			c := s.Go(func() (bool, error) { return wait(t.Context(), f, 1, forever) })
@@ -140,13 +140,13 @@ func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 func TestADecisionOfManyCalls(t *testing.T) {
 	t.Parallel()
 	const rate = 10_000
-	each(t, map[string]time.Duration{"once": 0, "waiting": time.Minute}, func(t *testing.T, timeout time.Duration) {
-		bubbles(t, waits, func(t *testing.T, ask wait) {
+	limitertest.Each(t, map[string]time.Duration{"once": 0, "waiting": time.Minute}, func(t *testing.T, timeout time.Duration) {
+		limitertest.Bubbles(t, waits, func(t *testing.T, ask wait) {
 			rdb, m := redistest.Mini(t)
 			f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Hour), limitertest.Every(rate, time.Hour))
-			pileUp(t, rdb, f.Limiters[1], map[time.Duration]int{time.Minute: rate / 4}, -1)
+			limitertest.PileUp(t, rdb, f.Limiters[1], map[time.Duration]int{time.Minute: rate / 4}, -1)
 			proxy := redistest.MiniProxy(t, m)
-			proxy.OnCommand(with("eval", redistest.Pass.After(900*ms)))
+			proxy.OnCommand(limitertest.OnEach("eval", redistest.Pass.After(900*ms)))
 			start := time.Now()
 			c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}))
 			_, err := ask(t.Context(), f.SeenBy(c), 1, timeout)
@@ -171,7 +171,7 @@ func TestDefectTheWaitIsThatForOnePermit(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		for permits := int64(1); permits <= 5; permits++ {
-			assert.Equal(t, time.Duration(4+permits)*time.Second, mustTake(t, l, permits).RetryAfter)
+			assert.Equal(t, time.Duration(4+permits)*time.Second, limitertest.Take(t, l, permits).RetryAfter)
 		}
 		sent, start := limitertest.CountCommands(rdb), time.Now()
 		require.NoError(t, l.Acquire(t.Context(), 5))
@@ -211,18 +211,13 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	})
 }
 
-// alive returns a Config of a limiter that expires if its waiting callers stop asking.
-func alive(kind rratelimiter.RateType, rate int64, interval time.Duration) rratelimiter.Config {
-	return rratelimiter.Config{Type: kind, Rate: rate, Interval: interval, KeepAlive: interval}
-}
-
 func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		virtual(t, map[string]time.Duration{
+		limitertest.Virtual(t, map[string]time.Duration{
 			"Acquire": endless, "TryAcquire": forever,
 		}, func(t *testing.T, rdb redistest.Client, patience time.Duration) {
-			l := limitertest.NewLimiter(t, rdb, alive(kind, 1, time.Second))
+			l := limitertest.NewLimiter(t, rdb, limitertest.Alive(kind, 1, time.Second))
 			limitertest.MustAcquire(t, l, 1)
 			s := &limitertest.Scene{RateLimiter: l, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
 			for i := range 5 {
@@ -243,8 +238,8 @@ func TestALineKeepsItsLimiterAlive(t *testing.T) {
 		cfg     rratelimiter.Config
 		opts    []rratelimiter.LimiterOption
 	}
-	keeping := alive(rratelimiter.Overall, 2, time.Second)
-	virtual(t, map[string]row{
+	keeping := limitertest.Alive(rratelimiter.Overall, 2, time.Second)
+	limitertest.Virtual(t, map[string]row{
 		"newest":              {version: "4.7.0", cfg: keeping},
 		"windows":             {version: "3.12.0", cfg: keeping},
 		"lease":               {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Permits: 10})}},
@@ -256,7 +251,7 @@ func TestALineKeepsItsLimiterAlive(t *testing.T) {
 		limitertest.MustTrySetRate(t, l, row.cfg)
 		limitertest.MustAcquire(t, l, 2)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
-		together(20, func(int) { assert.NoError(t, l.Acquire(t.Context(), 1)) })
+		limitertest.Together(20, func(int) { assert.NoError(t, l.Acquire(t.Context(), 1)) })
 		// A server keeps the value of a window to the end of its last millisecond.
 		assert.InDelta(t, 10*time.Second, time.Since(start), float64(10*ms))
 		assert.LessOrEqual(t, sent.Scripts(), 10*5)
@@ -269,7 +264,7 @@ func TestWaitersKeepTheirLimiterAliveOnAServer(t *testing.T) {
 		err := rratelimiter.ErrNotInitialized
 		for life := 2 * time.Second; errors.Is(err, rratelimiter.ErrNotInitialized); life *= 2 { // a machine may stall for longer than one
 			require.Less(t, life, time.Minute, err)
-			l := limitertest.NewLimiter(t, rdb, alive(rratelimiter.Overall, 1, life))
+			l := limitertest.NewLimiter(t, rdb, limitertest.Alive(rratelimiter.Overall, 1, life))
 			limitertest.MustAcquire(t, l, 1)
 			err = l.Acquire(t.Context(), 1)
 		}
@@ -297,18 +292,18 @@ func slowAndBrief(t *testing.T, client *rratelimiter.Client, permits int, every 
 	name := redistest.Name(t)
 	slow, brief = client.RateLimiter(name), client.RateLimiter(limitertest.Besides(name))
 	limitertest.MustTrySetRate(t, slow, limitertest.Every(int64(permits), every))
-	limitertest.MustTrySetRate(t, brief, alive(rratelimiter.Overall, 1000, time.Second))
+	limitertest.MustTrySetRate(t, brief, limitertest.Alive(rratelimiter.Overall, 1000, time.Second))
 	limitertest.MustAcquire(t, slow, int64(permits))
 	return slow, brief
 }
 
 func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 	t.Parallel()
-	virtual(t, map[string]int{"one": 1, "many": 8}, func(t *testing.T, rdb redistest.Client, callers int) {
+	limitertest.Virtual(t, map[string]int{"one": 1, "many": 8}, func(t *testing.T, rdb redistest.Client, callers int) {
 		client := limitertest.NewClient(t, rdb)
 		slow, brief := slowAndBrief(t, client, callers, time.Minute)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
-		together(callers, func(int) {
+		limitertest.Together(callers, func(int) {
 			ok, err := client.TryAcquireAll(t.Context(), forever, brief.Claim(1), slow.Claim(1))
 			assert.NoError(t, err)
 			assert.True(t, ok)
@@ -353,13 +348,13 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 	type row struct {
 		cfg    rratelimiter.Config
 		other  bool // another program does it
-		remove change
+		remove limitertest.Change
 		by     time.Duration
 	}
-	bubbles(t, map[string]row{
-		"deleted by its Client":           {alive(rratelimiter.Overall, 1, 10*time.Second), false, deleteIt, time.Second},
-		"deleted by another program":      {alive(rratelimiter.Overall, 1, 10*time.Second), true, deleteIt, 2250 * ms},
-		"given an end by another program": {limitertest.Every(1, 10*time.Second), true, expireIt(2 * time.Second), 4250 * ms},
+	limitertest.Bubbles(t, map[string]row{
+		"deleted by its Client":           {limitertest.Alive(rratelimiter.Overall, 1, 10*time.Second), false, limitertest.Delete, time.Second},
+		"deleted by another program":      {limitertest.Alive(rratelimiter.Overall, 1, 10*time.Second), true, limitertest.Delete, 2250 * ms},
+		"given an end by another program": {limitertest.Every(1, 10*time.Second), true, limitertest.Expire(2 * time.Second), 4250 * ms},
 	}, func(t *testing.T, row row) {
 		s := limitertest.NewScene(t, row.cfg)
 		beside := s.Client.RateLimiter(limitertest.Besides(s.Name()))
@@ -388,26 +383,26 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 
 func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
 	t.Parallel()
-	cfg := alive(rratelimiter.Overall, 1, 10*time.Second)
+	cfg := limitertest.Alive(rratelimiter.Overall, 1, 10*time.Second)
 	type row struct {
 		defaults [2]bool          // of the first in line, and the second
 		after    [2]time.Duration // their grants, after the limiter is made; below 0: it is not there
 		own      bool             // their Client deletes it
 	}
-	bubbles(t, map[string]row{
+	limitertest.Bubbles(t, map[string]row{
 		"both":            {[2]bool{true, true}, [2]time.Duration{0, 10 * time.Second}, false},
 		"the first":       {[2]bool{true, false}, [2]time.Duration{0, 10 * time.Second}, false},
 		"the second":      {[2]bool{false, true}, [2]time.Duration{-1, 0}, false},
 		"by their Client": {[2]bool{true, true}, [2]time.Duration{0, 10 * time.Second}, true},
 	}, func(t *testing.T, row row) {
-		s := limitertest.NewScene(t, alive(rratelimiter.Overall, 2, 10*time.Second))
+		s := limitertest.NewScene(t, limitertest.Alive(rratelimiter.Overall, 2, 10*time.Second))
 		limitertest.MustAcquire(t, s.RateLimiter, 2)
 		var all []*limitertest.Caller
 		plain := s.RateLimiter
 		for _, has := range row.defaults {
 			s.RateLimiter = plain
 			if has {
-				s.RateLimiter = byDefault(s.Client, s.Name(), cfg)
+				s.RateLimiter = limitertest.ByDefault(s.Client, s.Name(), cfg)
 			}
 			all = append(all, caller{permits: 1, patience: endless}.start(t.Context(), t, s))
 		}
@@ -420,7 +415,7 @@ func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, deleted)
 		s.Until(10 * time.Second)
-		assert.Equal(t, cfg, configOf(t, plain))
+		assert.Equal(t, cfg, limitertest.ConfigOf(t, plain))
 		s.Until(20 * time.Second)
 		made := time.Second
 		for i, c := range all {
@@ -442,7 +437,7 @@ func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
 func TestWaitersForAllMakeALimiterAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cfg := alive(rratelimiter.Overall, 1, 10*time.Second)
+		cfg := limitertest.Alive(rratelimiter.Overall, 1, 10*time.Second)
 		s := limitertest.NewScene(t, cfg, rratelimiter.WithDefault(cfg))
 		slow := s.Client.RateLimiter(limitertest.Besides(s.Name()))
 		limitertest.MustTrySetRate(t, slow, limitertest.Every(1, 20*time.Second))

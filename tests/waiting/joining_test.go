@@ -1,4 +1,4 @@
-package concurrency_test
+package waiting_test
 
 import (
 	"context"
@@ -15,15 +15,15 @@ import (
 
 // freed are changes by which another program frees permits of a limiter of 2 an hour, which is
 // also its default.
-var freed = map[string]change{
-	"UpdateRate": updateRate(rratelimiter.PerSecond(1000)),
-	"SetRate":    setRate(rratelimiter.PerSecond(1000)),
+var freed = map[string]limitertest.Change{
+	"UpdateRate": limitertest.UpdateRate(rratelimiter.PerSecond(1000)),
+	"SetRate":    limitertest.SetRate(rratelimiter.PerSecond(1000)),
 	"Reset": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 		return l.Reset(ctx)
 	},
-	"Release": release(2),
-	"Delete":  deleteIt,
-	"expiry":  expireIt(2 * time.Second),
+	"Release": limitertest.Release(2),
+	"Delete":  limitertest.Delete,
+	"expiry":  limitertest.Expire(2 * time.Second),
 }
 
 // A caller who joins a line makes it ask, so that what another program frees is not missed.
@@ -31,17 +31,17 @@ func TestLine_AsksWhenACallerJoins(t *testing.T) {
 	t.Parallel()
 	for verb, try := range map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{
 		"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-			return granted(l.TryAcquire(ctx, 1, time.Second))
+			return limitertest.Granted(l.TryAcquire(ctx, 1, time.Second))
 		},
 		"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Acquire(ctx, 1) },
 		"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
 			r, err := l.Reserve(ctx, 1, time.Second)
-			return granted(err == nil && r.Granted, err)
+			return limitertest.Granted(err == nil && r.Granted, err)
 		},
 	} {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
-			bubbles(t, freed, func(t *testing.T, free change) {
+			limitertest.Bubbles(t, freed, func(t *testing.T, free limitertest.Change) {
 				cfg := limitertest.Every(2, time.Hour)
 				s := limitertest.NewScene(t, cfg, rratelimiter.WithDefault(cfg))
 				limitertest.MustAcquire(t, s.Other, 2)

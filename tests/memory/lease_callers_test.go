@@ -1,4 +1,4 @@
-package concurrency_test
+package memory_test
 
 import (
 	"cmp"
@@ -132,7 +132,7 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 func TestScarcePermitsAreShared(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	bubbles(t, map[string]int{"2": 2, "4": 4}, func(t *testing.T, clients int) {
+	limitertest.Bubbles(t, map[string]int{"2": 2, "4": 4}, func(t *testing.T, clients int) {
 		const rate, intervals = 400, 4
 		_, m := redistest.Mini(t)
 		name := redistest.Name(t)
@@ -178,7 +178,7 @@ func TestScarcePermitsAreShared(t *testing.T) {
 // Callers in line come before leases, those of the same handle and of others.
 func TestLeaseDoesNotOvertakeTheLine(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]bool{"of the same handle": true, "of another handle": false}, func(t *testing.T, same bool) {
+	limitertest.Bubbles(t, map[string]bool{"of the same handle": true, "of another handle": false}, func(t *testing.T, same bool) {
 		s := newLeaseScene(t, limitertest.Every(1000, time.Minute), 10*time.Second)
 		limitertest.MustAcquire(t, s.Other, 500)
 		s.Until(time.Second)
@@ -215,7 +215,7 @@ func TestLeaseDoesNotOvertakeTheLine(t *testing.T) {
 func TestNoLeaseWithoutDemand(t *testing.T) {
 	t.Parallel()
 	type row struct{ pause, delay time.Duration }
-	bubbles(t, map[string]row{"now and then": {pause: 30 * ms}, "far away": {delay: 60 * ms}}, func(t *testing.T, row row) {
+	limitertest.Bubbles(t, map[string]row{"now and then": {pause: 30 * ms}, "far away": {delay: 60 * ms}}, func(t *testing.T, row row) {
 		s := newLeaseScene(t, limitertest.Every(1000, time.Second), 0)
 		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Pass.After(row.delay) })
 		before := s.Sent.Scripts()
@@ -236,7 +236,7 @@ func TestLeasesOfManyCallers(t *testing.T) {
 		rate                     int64
 		calls                    int
 	}
-	each(t, map[string]row{
+	limitertest.Each(t, map[string]row{
 		"many limiters":    {40, 3, 100, 100_000, 12_000},
 		"one that refuses": {1, 8, 1000, 1000, 500},
 	}, func(t *testing.T, row row) {
@@ -246,7 +246,7 @@ func TestLeasesOfManyCallers(t *testing.T) {
 			opts = append(opts, rratelimiter.WithDefault(limitertest.Every(row.rate, time.Hour)))
 			sent := limitertest.CountCommands(rdb)
 			granted := make([]int64, row.limiters)
-			together(row.limiters*row.callers, func(i int) {
+			limitertest.Together(row.limiters*row.callers, func(i int) {
 				i %= row.limiters
 				l := client.RateLimiter(fmt.Sprint(name, ":", i), opts...)
 				for range row.tries {
@@ -315,8 +315,8 @@ var keyedCalls = map[string]func(ctx context.Context, l *rratelimiter.KeyedLimit
 // those of a limiter of keys that is no longer referenced.
 func TestALeaseServesEveryCall(t *testing.T) {
 	t.Parallel()
-	each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
-		bubbles(t, map[string][]rratelimiter.LimiterOption{
+	limitertest.Each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
+		limitertest.Bubbles(t, map[string][]rratelimiter.LimiterOption{
 			"plain": nil, "in shadow": {rratelimiter.WithShadow()},
 			"with a policy":            {rratelimiter.WithFailure(limit.FailOpen())},
 			"with refusals remembered": {rratelimiter.WithRefusalCache()},
@@ -364,7 +364,7 @@ func TestALeaseTakesBackUndoneGrants(t *testing.T) {
 			d, giveBack, asked = take()
 		}
 		before := s.Sent.Total()
-		require.ErrorIs(t, giveBack(endedContext(t)), context.Canceled)
+		require.ErrorIs(t, giveBack(limitertest.EndedContext(t)), context.Canceled)
 		require.NoError(t, giveBack(t.Context()))
 		again, _, _ := take()
 		assert.Equal(t, d, again, "as if nothing had been taken")
@@ -374,7 +374,7 @@ func TestALeaseTakesBackUndoneGrants(t *testing.T) {
 		s.Until(2 * time.Second)
 		s.CheckInUse(t, 10_000, taken)
 		s.Proxy.OnCommand(redistest.Nth(3, lua.GiveBack.SHA, redistest.DropAnswer))
-		together(len(all), func(i int) { assert.NoError(t, all[i](t.Context())) })
+		limitertest.Together(len(all), func(i int) { assert.NoError(t, all[i](t.Context())) })
 		s.CheckInUse(t, 10_000, taken-int64(len(all)))
 		require.NoError(t, s.Client.Close(t.Context()))
 		require.ErrorIs(t, giveBack(t.Context()), rratelimiter.ErrClosed)
@@ -477,7 +477,7 @@ func (w *figuresWalk) call(t *testing.T, p *program, permits int64) (d limit.Dec
 // what the program took since, and was true.
 func TestFiguresFromMemory(t *testing.T) {
 	t.Parallel()
-	bubbles(t, seeds(*rounds), func(t *testing.T, seed uint64) {
+	limitertest.Bubbles(t, limitertest.Seeds(*rounds), func(t *testing.T, seed uint64) {
 		_, m := redistest.Mini(t)
 		prefix := redistest.Name(t) + ":"
 		plain := limitertest.NewClient(t, redistest.MiniClient(t, m, nil)).RateLimiter(prefix + "ann")
@@ -514,7 +514,7 @@ func TestALeaseThatComesShortSparesCalls(t *testing.T) {
 	calls := maps.Clone(keyedCalls)
 	delete(calls, "Acquire")  // waits
 	delete(calls, "TakeUpTo") // is granted what there is, so no refusal says when there is more
-	bubbles(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
+	limitertest.Bubbles(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
 		s := newKeyedScene(t, limitertest.Every(1000, time.Minute), 10*time.Second, rratelimiter.WithRefusalCache())
 		other := limitertest.NewClient(t, s.Mini).RateLimiter(s.Name())
 		take := func() bool {
@@ -543,14 +543,14 @@ func TestALeaseThatComesShortSparesCalls(t *testing.T) {
 // of nothing that the others were granted.
 func TestFiguresOfALeaseWhoseAnswerIsOvertaken(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]func(ctx context.Context, s *keyedScene) (bool, error){
+	limitertest.Bubbles(t, map[string]func(ctx context.Context, s *keyedScene) (bool, error){
 		"Take": func(ctx context.Context, s *keyedScene) (bool, error) {
 			d, err := s.keyed.Take(ctx, "ann", 5000)
 			return d.Granted, err
 		},
 		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 5000, 0) },
 		"TryAcquireAll": func(ctx context.Context, s *keyedScene) (bool, error) {
-			other := byDefault(s.Client, "{"+s.Name()+"}b", limitertest.Hourly(5000))
+			other := limitertest.ByDefault(s.Client, "{"+s.Name()+"}b", limitertest.Hourly(5000))
 			return s.Client.TryAcquireAll(ctx, 0, s.RateLimiter.Claim(5000), other.Claim(5000))
 		},
 	}, func(t *testing.T, call func(ctx context.Context, s *keyedScene) (bool, error)) {
@@ -568,9 +568,9 @@ func TestFiguresOfALeaseWhoseAnswerIsOvertaken(t *testing.T) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		first := s.Go(func() (bool, error) { return take() >= 0, nil })
 		require.Equal(t, "waits", first.Outcome())
-		ended(t, "true at 0s", s.Go(func() (bool, error) { return call(t.Context(), s) }))
+		limitertest.CheckOutcome(t, "true at 0s", s.Go(func() (bool, error) { return call(t.Context(), s) }))
 		letGo()
-		ended(t, "true at 0s", first)
+		limitertest.CheckOutcome(t, "true at 0s", first)
 		sent := s.Sent.Total()
 		assert.LessOrEqual(t, take(), 10_000-5000-taken)
 		assert.Equal(t, sent, s.Sent.Total(), "there is no lease")

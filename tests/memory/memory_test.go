@@ -1,4 +1,4 @@
-package concurrency_test
+package memory_test
 
 import (
 	"context"
@@ -36,8 +36,8 @@ func newFiguresScene(t *testing.T, kind rratelimiter.RateType) *refusalScene {
 // exact checks that Take returns what it returns by a handle without a memory.
 func (s *refusalScene) exact(t *testing.T, permits int64) limit.Decision {
 	t.Helper()
-	d := mustTake(t, s.RateLimiter, permits)
-	require.Equal(t, mustTake(t, s.plain, permits), d, "at %v", s.Now())
+	d := limitertest.Take(t, s.RateLimiter, permits)
+	require.Equal(t, limitertest.Take(t, s.plain, permits), d, "at %v", s.Now())
 	return d
 }
 
@@ -47,14 +47,14 @@ var grants = map[string]func(t *testing.T, s *refusalScene){
 	"Acquire": func(t *testing.T, s *refusalScene) {
 		require.NoError(t, s.Client.RateLimiter(s.Name()).Acquire(t.Context(), 3))
 	},
-	"Take":          func(t *testing.T, s *refusalScene) { assert.True(t, mustTake(t, s.RateLimiter, 3).Granted) },
+	"Take":          func(t *testing.T, s *refusalScene) { assert.True(t, limitertest.Take(t, s.RateLimiter, 3).Granted) },
 	"TryAcquireAll": func(t *testing.T, s *refusalScene) { assert.True(t, s.also(t, 3)) },
 	"Keyed": func(t *testing.T, s *refusalScene) {
 		l := s.Client.Keyed(s.Name()[:1], limitertest.Every(10, 6*time.Second))
 		assert.True(t, limittest.Take(t, l, s.Name()[1:], 3).Granted)
 	},
 	"a settlement": func(t *testing.T, s *refusalScene) {
-		r := reserve(t, s.plain, 1)
+		r := limitertest.Reserve(t, s.plain, 1)
 		s.exact(t, 5)
 		require.NoError(t, r.Settle(t.Context(), 3))
 	},
@@ -62,10 +62,10 @@ var grants = map[string]func(t *testing.T, s *refusalScene){
 		waits := s.Go(func() (bool, error) { return s.plain.TryAcquire(t.Context(), 6, time.Minute) })
 		s.Until(6 * time.Second)
 		require.Equal(t, "true at 6s", waits.Outcome())
-		mustTake(t, s.RateLimiter, 5)
+		limitertest.Take(t, s.RateLimiter, 5)
 	},
 	"one whose answer is lost": func(t *testing.T, s *refusalScene) {
-		s.Proxy.OnCommand(with(lua.Acquire.SHA, redistest.DropAnswer))
+		s.Proxy.OnCommand(limitertest.OnEach(lua.Acquire.SHA, redistest.DropAnswer))
 		_, err := s.plain.TryAcquire(t.Context(), 3, 0)
 		s.Proxy.OnCommand(nil)
 		require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
@@ -76,7 +76,7 @@ var grants = map[string]func(t *testing.T, s *refusalScene){
 func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		bubbles(t, grants, func(t *testing.T, grant func(t *testing.T, s *refusalScene)) {
+		limitertest.Bubbles(t, grants, func(t *testing.T, grant func(t *testing.T, s *refusalScene)) {
 			s := newFiguresScene(t, kind)
 			s.Until(3500 * ms)
 			grant(t, s)
@@ -87,7 +87,7 @@ func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 			s.remembers(t, 5)
 			s.Until(s.Now() + 500*ms)
 			before := s.Sent.Total()
-			mustTake(t, s.RateLimiter, 5)
+			limitertest.Take(t, s.RateLimiter, 5)
 			assert.Equal(t, before, s.Sent.Total(), "the new figures are remembered")
 			s.exact(t, 5)
 			if s.asks(t, 1) {
@@ -104,13 +104,13 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 		"Release": func(t *testing.T, s *refusalScene) { require.NoError(t, s.plain.Release(t.Context(), 2)) },
 		"a caller that has gone": func(t *testing.T, s *refusalScene) {
 			letGo := s.Hold(t, lua.Acquire, 1)
-			leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 2, 0) })()
+			s.Leaver(t, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 2, 0) })()
 			letGo()
 		},
 		"TryAcquireAll that has lost its caller": func(t *testing.T, s *refusalScene) {
-			also := byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour))
+			also := limitertest.ByDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour))
 			letGo := s.Hold(t, lua.AcquireAll, 1)
-			leaver(t, s.Scene, func(ctx context.Context) (bool, error) {
+			s.Leaver(t, func(ctx context.Context) (bool, error) {
 				return s.Client.TryAcquireAll(ctx, 0, s.plain.Claim(3), also.Claim(3))
 			})()
 			letGo()
@@ -125,7 +125,7 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 		},
 	}
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		bubbles(t, ways, func(t *testing.T, giveBack func(t *testing.T, s *refusalScene)) {
+		limitertest.Bubbles(t, ways, func(t *testing.T, giveBack func(t *testing.T, s *refusalScene)) {
 			s := newFiguresScene(t, kind)
 			s.Until(4 * time.Second)
 			giveBack(t, s)
@@ -139,7 +139,7 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 func walk(t *testing.T, steps, least int, step func(t *testing.T, s *refusalScene, random *rand.Rand) (spared bool)) {
 	t.Helper()
 	redistest.SkipShort(t, "long")
-	bubbles(t, seeds(*rounds), func(t *testing.T, seed uint64) {
+	limitertest.Bubbles(t, limitertest.Seeds(*rounds), func(t *testing.T, seed uint64) {
 		s, random, spared := newRefusalScene(t, limitertest.Every(20, time.Minute)), rand.New(rand.NewPCG(seed, 0)), 0
 		for range steps {
 			if step(t, s, random) {
@@ -168,11 +168,11 @@ func TestTakeFromMemory(t *testing.T) {
 			limitertest.MustRefuse(t, s.Other, permits)
 			return true
 		}
-		d := mustTake(t, s.RateLimiter, permits)
+		d := limitertest.Take(t, s.RateLimiter, permits)
 		if before < s.Sent.Total() {
 			return false
 		}
-		want := mustTake(t, s.Other, permits)
+		want := limitertest.Take(t, s.Other, permits)
 		require.False(t, want.Granted)
 		assert.LessOrEqual(t, d.RetryAfter, want.RetryAfter)
 		assert.LessOrEqual(t, d.ResetAfter, want.ResetAfter, "others have taken more")
@@ -202,11 +202,11 @@ func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 		s.Go(func() (bool, error) { return true, limitertest.Second(s.Take(t.Context(), permits)) })
 		synctest.Wait()
 		before := s.Sent.Total()
-		d := mustTake(t, s.RateLimiter, permits)
+		d := limitertest.Take(t, s.RateLimiter, permits)
 		if before < s.Sent.Total() {
 			return false
 		}
-		want := mustTake(t, s.plain, permits)
+		want := limitertest.Take(t, s.plain, permits)
 		d.Remaining, want.Remaining = 0, 0                // which grows before all of them are free
 		d.RetryAfter = max(d.RetryAfter, want.RetryAfter) // fewer were refused
 		require.Equal(t, want, d)
@@ -221,9 +221,9 @@ func TestTakeFromMemoryBesideOtherLimiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFiguresScene(t, rratelimiter.Overall)
 		others := s.Client.Keyed("others:", limitertest.Every(1, time.Hour))
-		together(int(750**rounds), func(i int) { assert.True(t, limittest.Take(t, others, fmt.Sprint(i), 1).Granted) })
+		limitertest.Together(int(750**rounds), func(i int) { assert.True(t, limittest.Take(t, others, fmt.Sprint(i), 1).Granted) })
 		before := s.Sent.Total()
-		mustTake(t, s.RateLimiter, 5)
+		limitertest.Take(t, s.RateLimiter, 5)
 		assert.Equal(t, before, s.Sent.Total())
 	})
 }
@@ -236,7 +236,7 @@ func TestTakeFromMemory_CostsOneCall(t *testing.T) {
 		for range 3 {
 			limitertest.MustAcquire(t, s.plain, 1)
 			before := s.Sent.Scripts()
-			mustTake(t, s.RateLimiter, 5)
+			limitertest.Take(t, s.RateLimiter, 5)
 			assert.Equal(t, before+1, s.Sent.Scripts())
 		}
 		s.Until(s.Now() + time.Second - 1)

@@ -1,4 +1,4 @@
-package concurrency_test
+package bounded_test
 
 import (
 	"context"
@@ -17,17 +17,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
-
-// pileUp adds members of one permit, a number of each age, and sets the value unless it is below 0.
-func pileUp(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, members map[time.Duration]int, value int64) {
-	t.Helper()
-	for age, count := range members {
-		limitertest.AddGrants(t, rdb, limitertest.KeysOf(l).Permits, age, count, 1)
-	}
-	if value >= 0 {
-		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, value, 0).Err())
-	}
-}
 
 // crowd is a limiter on a server of its own whose set holds the members of a dozen script calls and more.
 type crowd struct {
@@ -70,7 +59,7 @@ func keepsState(rate int64, interval time.Duration) step {
 }
 
 func loses(commands string) step {
-	return func(t testing.TB, c crowd) { damage(t, c.rdb, c.RateLimiter, commands) }
+	return func(t testing.TB, c crowd) { limitertest.Damage(t, c.rdb, c.RateLimiter, commands) }
 }
 
 func holds(inUse int64) step {
@@ -88,7 +77,7 @@ func hasRows(rows int64) step {
 // takeIsRefused checks what Take says of permits that come back after that long.
 func takeIsRefused(permits int64, wait time.Duration) step {
 	return func(t testing.TB, c crowd) {
-		d := mustTake(t, c.RateLimiter, permits)
+		d := limitertest.Take(t, c.RateLimiter, permits)
 		assert.False(t, d.Granted)
 		assert.Greater(t, d.RetryAfter, wait-time.Minute)
 		assert.LessOrEqual(t, d.RetryAfter, wait)
@@ -156,7 +145,7 @@ var boundedTests = map[string]boundedTest{
 	"dated in the future":     {ahead, crowdSize, 0, []step{takeIsRefused(1, hour), isFree(0)}},
 	"half of each":            {apart, crowdSize, 0, []step{isFree(half), takes(half+1, false)}},
 	"figures of half that has run out": {halves, crowdSize, 0, []step{func(t testing.TB, c crowd) {
-		d := mustTake(t, c.RateLimiter, 1)
+		d := limitertest.Take(t, c.RateLimiter, 1)
 		assert.True(t, d.Granted)
 		assert.EqualValues(t, half-1, d.Remaining)
 	}}},
@@ -174,18 +163,18 @@ var boundedTests = map[string]boundedTest{
 		limitertest.MustTrySetRate(t, c.RateLimiter, limitertest.Every(half+70, hour))
 	}, isFree(70)}},
 	"a default if the rate was lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t testing.TB, c crowd) {
-		l := byDefault(limitertest.NewClient(t, c.rdb), c.Name(), limitertest.Every(half+70, hour))
+		l := limitertest.ByDefault(limitertest.NewClient(t, c.rdb), c.Name(), limitertest.Every(half+70, hour))
 		limitertest.MustRefuse(t, l, 71)
 		limitertest.MustAcquire(t, l, 70)
 	}}},
 	"defaults of two if the rates were lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t testing.TB, c crowd) {
 		client, name := limitertest.NewClient(t, c.rdb), limitertest.Besides(c.Name())
 		both := []*rratelimiter.RateLimiter{
-			byDefault(client, c.Name(), limitertest.Every(crowdSize, hour)), byDefault(client, name, limitertest.Every(half+70, hour)),
+			limitertest.ByDefault(client, c.Name(), limitertest.Every(crowdSize, hour)), limitertest.ByDefault(client, name, limitertest.Every(half+70, hour)),
 		}
-		pileUp(t, c.rdb, both[1], map[time.Duration]int{2 * hour: half / 2, hour / 2: half}, -1)
-		assert.False(t, tryAll(t, client, 71, both...))
-		assert.True(t, tryAll(t, client, 70, both...))
+		limitertest.PileUp(t, c.rdb, both[1], map[time.Duration]int{2 * hour: half / 2, hour / 2: half}, -1)
+		assert.False(t, limitertest.TryAll(t, client, 71, both...))
+		assert.True(t, limitertest.TryAll(t, client, 70, both...))
 	}}},
 	"a repeat that finds no attempt": {inUse, 2 * crowdSize, crowdSize, []step{calls(lua.Acquire, 5, func(member func(uint32) string) []any {
 		return []any{member(1), 1, "", "", "18000000", ""}
@@ -214,13 +203,13 @@ func monitor(t *testing.T, server *redistest.Server) (check func(t testing.TB)) 
 func (tt boundedTest) newCrowd(t testing.TB, rdb redistest.Client) crowd {
 	t.Helper()
 	c := crowd{limitertest.NewLimiter(t, rdb, limitertest.Every(tt.rate, hour)), rdb}
-	pileUp(t, rdb, c.RateLimiter, tt.members, tt.value)
+	limitertest.PileUp(t, rdb, c.RateLimiter, tt.members, tt.value)
 	return c
 }
 
 func TestBoundedWork(t *testing.T) {
 	t.Parallel()
-	each(t, boundedTests, func(t *testing.T, tt boundedTest) {
+	limitertest.Each(t, boundedTests, func(t *testing.T, tt boundedTest) {
 		server := redistest.StartRedis(t)
 		c := tt.newCrowd(t, server.Client(t, nil))
 		watch := monitor(t, server)
@@ -243,7 +232,7 @@ func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
 		want    bool
 	}
 	halves, inUse := map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}, map[time.Duration]int{hour / 2: crowd}
-	each(t, map[string]row{
+	limitertest.Each(t, map[string]row{
 		"half has run out":                        {halves, 0, "4.7.0", 900, true},
 		"half has run out, beside an old release": {halves, 10, "3.15.5", 5, true},
 		"all in use":                              {inUse, 0, "4.7.0", 100, false},
@@ -255,7 +244,7 @@ func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.version))
 		f := limitertest.NewFamilyOf(t, client, slices.Repeat([]rratelimiter.Config{limitertest.Every(crowd, hour)}, limiters)...)
 		for _, l := range f.Limiters {
-			pileUp(t, rdb, l, row.members, row.value)
+			limitertest.PileUp(t, rdb, l, row.members, row.value)
 		}
 		watch := monitor(t, server)
 		assert.Equal(t, row.want, f.Try(t, row.permits))
@@ -284,7 +273,7 @@ func TestBoundedWrites(t *testing.T) {
 	migrate := func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
 		return client.Migrate(ctx, l.Name())
 	}
-	each(t, map[string]row{
+	limitertest.Each(t, map[string]row{
 		"older layouts": {older, hour / 2, migrate, count, 0},
 		"an older layout now and then": {
 			[]codec.Layout{codec.LayoutD2, codec.LayoutD2, codec.LayoutD2, codec.LayoutC}, hour / 2, migrate, count / 4, 0,
@@ -301,7 +290,7 @@ func TestBoundedWrites(t *testing.T) {
 		client := limitertest.NewClient(t, rdb)
 		l := client.RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(count, hour))
-		pileUp(t, rdb, l, nil, 0)
+		limitertest.PileUp(t, rdb, l, nil, 0)
 		now := limitertest.ServerNow(t, rdb)
 		rows := make([]redis.Z, count)
 		for i := range rows {
@@ -356,7 +345,7 @@ func TestExpireAtAMomentThatHasPassedFreesInTheBackground(t *testing.T) {
 // BenchmarkStall measures how long the longest script call of each row of boundedTests holds
 // up a server:
 //
-//	go test -run '^$' -bench Stall -benchtime 5x -timeout 60m ./tests/concurrency
+//	go test -run '^$' -bench Stall -benchtime 5x -timeout 60m ./tests/bounded
 //
 // ms-median and ms-least are of the longest call of each run. RRL_REDIS_SERVER names the server.
 func BenchmarkStall(b *testing.B) {

@@ -1,4 +1,4 @@
-package concurrency_test
+package waiting_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 )
 
 const (
+	ms      = time.Millisecond
 	forever = limitertest.Forever
 	endless = -forever // the patience of Acquire
 )
@@ -212,7 +213,7 @@ var lineTests = map[string]lineTest{
 
 func TestTheLine(t *testing.T) {
 	t.Parallel()
-	bubbles(t, lineTests, func(t *testing.T, lt lineTest) { lt.run(t) })
+	limitertest.Bubbles(t, lineTests, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
 func TestEqualOnesAreServedInTheirOrder(t *testing.T) {
@@ -236,12 +237,12 @@ func TestPermitsAtTheEndOfPatienceAreInTime(t *testing.T) {
 		asks(0, 1, time.Second, "false at 1s"),
 	}}
 	// Several timers end at once, in any order.
-	bubbles(t, seeds(10), func(t *testing.T, _ uint64) { lt.run(t) })
+	limitertest.Bubbles(t, limitertest.Seeds(10), func(t *testing.T, _ uint64) { lt.run(t) })
 }
 
 func TestAContextThatEndsInLine(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]lineTest{
+	limitertest.Bubbles(t, map[string]lineTest{
 		"in the middle": {cfg: limitertest.Every(2, time.Second), scripts: 3, callers: []caller{
 			taken(0, 2),
 			asks(0, 1, endless, "true at 1s"),
@@ -309,7 +310,7 @@ func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 			{at: 1500 * ms, permits: 1, want: "true at 1.5s", opts: behind}, // one try overtakes
 		}}
 	}
-	bubbles(t, all, func(t *testing.T, lt lineTest) { lt.run(t) })
+	limitertest.Bubbles(t, all, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
 func TestAThousandWaitersAskAsOne(t *testing.T) {
@@ -319,7 +320,7 @@ func TestAThousandWaitersAskAsOne(t *testing.T) {
 		pace          int // this many come in a millisecond
 		first, calls  int // in the first interval, and in all
 	}
-	virtual(t, map[string]row{
+	limitertest.Virtual(t, map[string]row{
 		"at once":            {100, 1000, 1000, 4, 30},       // a few calls for each interval
 		"one by one":         {100, 1000, 10, 4 + 100/5, 50}, // those who come make it ask each 5 ms
 		"a permit at a time": {1, 100, 100, 4, 3 * 100},
@@ -353,9 +354,9 @@ func TestAThousandWaitersAskAsOne(t *testing.T) {
 	})
 }
 
-var lineScenes = map[string]sceneTest[*limitertest.Scene]{
+var lineScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 	// A line that is overdue was refused what its newest members want too: they ask once.
-	"arriving waiters ask once what was refused": {limitertest.Every(10, time.Second), func(t *testing.T, s *limitertest.Scene) {
+	"arriving waiters ask once what was refused": {Cfg: limitertest.Every(10, time.Second), Run: func(t *testing.T, s *limitertest.Scene) {
 		defer s.KeepInUse(t, 4)()
 		s.Until(50 * ms)
 		s.StartTryAcquire(t.Context(), 8, 5*time.Second)
@@ -369,7 +370,7 @@ var lineScenes = map[string]sceneTest[*limitertest.Scene]{
 		assert.Equal(t, "true at 1.2s", s.StartTryAcquire(t.Context(), 2, forever).Outcome(), "less is worth a call")
 		s.Until(10 * time.Second)
 	}},
-	"one try overtakes the line": {limitertest.Every(5, time.Second), func(t *testing.T, s *limitertest.Scene) {
+	"one try overtakes the line": {Cfg: limitertest.Every(5, time.Second), Run: func(t *testing.T, s *limitertest.Scene) {
 		limitertest.MustAcquire(t, s.Other, 2)
 		head := s.StartTryAcquire(t.Context(), 4, forever)
 		behind := s.StartTryAcquire(t.Context(), 1, forever)
@@ -377,11 +378,11 @@ var lineScenes = map[string]sceneTest[*limitertest.Scene]{
 		s.Until(100 * ms)
 		assert.Equal(t, "true at 100ms", s.StartTryAcquire(t.Context(), 1, 0).Outcome())
 		assert.Equal(t, "true at 100ms", s.StartTryAcquire(t.Context(), 1, -time.Second).Outcome())
-		d := mustTake(t, s.RateLimiter, 1)
+		d := limitertest.Take(t, s.RateLimiter, 1)
 		assert.True(t, d.Granted)
 		assert.Zero(t, d.Remaining)
 		assert.Equal(t, "false at 100ms", s.StartTryAcquire(t.Context(), 1, 0).Outcome())
-		d = mustTake(t, s.RateLimiter, 1)
+		d = limitertest.Take(t, s.RateLimiter, 1)
 		assert.False(t, d.Granted)
 		assert.Equal(t, 900*ms, d.RetryAfter)
 		assert.Equal(t, 100*ms, s.Now(), "none of them waited")
@@ -391,7 +392,7 @@ var lineScenes = map[string]sceneTest[*limitertest.Scene]{
 		assert.Equal(t, "true at 1.1s", head.Outcome())
 		assert.Equal(t, "true at 1s", behind.Outcome(), "the head had its interval")
 	}},
-	"a waiter asks again until it is served": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.Scene) {
+	"a waiter asks again until it is served": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.Scene) {
 		limitertest.MustAcquire(t, s.Other, 1)
 		// The other Client is there first, three times over.
 		var all []*limitertest.Caller
@@ -409,17 +410,17 @@ var lineScenes = map[string]sceneTest[*limitertest.Scene]{
 		assert.ElementsMatch(t, []string{"true at 1s", "true at 2s", "true at 3s", "true at 4s"}, ends)
 		assert.LessOrEqual(t, s.Sent.Scripts(), 10)
 	}},
-	"waiters of different limiters do not meet": {limitertest.Every(1, time.Hour), func(t *testing.T, s *limitertest.Scene) {
+	"waiters of different limiters do not meet": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *limitertest.Scene) {
 		limitertest.MustAcquire(t, s.Other, 1)
 		waiting := s.StartAcquire(t.Context(), 1)
-		free := byDefault(s.Client, s.Name()+":free", limitertest.Every(1, time.Hour))
+		free := limitertest.ByDefault(s.Client, s.Name()+":free", limitertest.Every(1, time.Hour))
 		assert.Equal(t, "true at 0s", s.Go(func() (bool, error) { return free.TryAcquire(t.Context(), 1, forever) }).Outcome())
 		assert.Equal(t, "waits", waiting.Outcome())
 		s.Until(2 * time.Hour)
 		assert.Equal(t, "true at 1h0m0s", waiting.Outcome())
 	}},
 	// Two Clients on one Redis are closed one by one.
-	"Close of one Client leaves the other": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.Scene) {
+	"Close of one Client leaves the other": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.Scene) {
 		limitertest.MustAcquire(t, s.Other, 1)
 		waits := s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) })
 		fails := s.StartAcquire(t.Context(), 1)
@@ -432,7 +433,46 @@ var lineScenes = map[string]sceneTest[*limitertest.Scene]{
 
 func TestLineScenes(t *testing.T) {
 	t.Parallel()
-	onScenes(t, lineScenes, newScene)
+	limitertest.OnScenes(t, lineScenes, func(t *testing.T, cfg rratelimiter.Config) *limitertest.Scene {
+		return limitertest.NewScene(t, cfg)
+	})
+}
+
+// A line of several kinds is served in its order, in a few flights.
+func TestLine_OfSeveralKindsIsServedTogether(t *testing.T) {
+	t.Parallel()
+	const callers, trip = 200, 20 * ms
+	cfg := rratelimiter.PerSecond(callers)
+	limitertest.Bubbles(t, map[string][]func(t *testing.T, l, other *rratelimiter.RateLimiter) error{
+		"TryAcquire and Reserve": {
+			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
+				return limitertest.Granted(l.TryAcquire(t.Context(), 1, forever))
+			},
+			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
+				r, err := l.Reserve(t.Context(), 1, forever)
+				return limitertest.Granted(err == nil && r.Granted, err)
+			},
+		},
+		"handles with and without a default": {
+			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
+				return limitertest.Granted(l.TryAcquire(t.Context(), 1, forever))
+			},
+			func(t *testing.T, _, other *rratelimiter.RateLimiter) error {
+				return limitertest.Granted(other.TryAcquire(t.Context(), 1, forever))
+			},
+		},
+	}, func(t *testing.T, calls []func(t *testing.T, l, other *rratelimiter.RateLimiter) error) {
+		c := rratelimiter.New(limitertest.FarAway(t, trip))
+		l, other := limitertest.ByDefault(c, "orders", cfg), c.RateLimiter("orders")
+		require.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), callers, 0)))
+		start := time.Now()
+		limitertest.Together(callers, func(i int) {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			assert.NoError(t, calls[i%2](t, l, other))
+		})
+		assert.LessOrEqual(t, time.Since(start), time.Second+6*trip)
+		require.NoError(t, c.Close(t.Context()))
+	})
 }
 
 func TestDefectALargeRequestStarvesBehindSmallOnes(t *testing.T) {

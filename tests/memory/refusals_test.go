@@ -1,4 +1,4 @@
-package concurrency_test
+package memory_test
 
 import (
 	"context"
@@ -72,14 +72,14 @@ func TestRefusalsAreRemembered(t *testing.T) {
 			assert.False(t, s.asks(t, 4))
 			require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 6, 0)), rratelimiter.ErrPermitsExceedRate)
 			require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
-			require.ErrorIs(t, limitertest.Second(s.TryAcquire(endedContext(t), 4, 0)), context.Canceled)
+			require.ErrorIs(t, limitertest.Second(s.TryAcquire(limitertest.EndedContext(t), 4, 0)), context.Canceled)
 		})
 	})
 }
 
-var refusalTests = map[string]sceneTest[*refusalScene]{
+var refusalTests = map[string]limitertest.SceneTest[*refusalScene]{
 	// Refusals are not remembered for callers that wait, nor by other handles.
-	"refusals that are not remembered": {limitertest.Every(1, time.Second), func(t *testing.T, s *refusalScene) {
+	"refusals that are not remembered": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		assert.False(t, s.asks(t, 1))
 		waits := s.StartTryAcquire(t.Context(), 1, 10*time.Second)
@@ -89,46 +89,46 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 		s.Until(2 * time.Second)
 		assert.Equal(t, "true at 1s", waits.Outcome())
 	}},
-	"Take from memory is exact": {limitertest.Every(5, time.Minute), func(t *testing.T, s *refusalScene) {
+	"Take from memory is exact": {Cfg: limitertest.Every(5, time.Minute), Run: func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.Other, 3)
 		s.Until(10 * time.Second)
 		limitertest.MustAcquire(t, s.Other, 1)
 		limitertest.MustRefuse(t, s.RateLimiter, 3)
 		s.Until(10*time.Second + 500*ms)
-		mustTake(t, s.RateLimiter, 3)
+		limitertest.Take(t, s.RateLimiter, 3)
 		before := s.Sent.Total()
 		for _, at := range []time.Duration{10*time.Second + 600*ms, 11*time.Second - ms} {
 			s.Until(at)
-			assert.Equal(t, mustTake(t, s.Other, 3), mustTake(t, s.RateLimiter, 3))
+			assert.Equal(t, limitertest.Take(t, s.Other, 3), limitertest.Take(t, s.RateLimiter, 3))
 		}
 		assert.Equal(t, before, s.Sent.Total())
 		s.Until(time.Minute - ms)
-		assert.Equal(t, mustTake(t, s.Other, 3), mustTake(t, s.RateLimiter, 3))
+		assert.Equal(t, limitertest.Take(t, s.Other, 3), limitertest.Take(t, s.RateLimiter, 3))
 		s.Until(time.Minute)
-		assert.True(t, mustTake(t, s.RateLimiter, 3).Granted)
+		assert.True(t, limitertest.Take(t, s.RateLimiter, 3).Granted)
 	}},
 	// A Take of more permits does not make the handle forget that fewer were refused.
-	"Take beside a refusal of fewer": {limitertest.Every(10, time.Minute), func(t *testing.T, s *refusalScene) {
+	"Take beside a refusal of fewer": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.Other, 8)
 		s.Until(time.Second)
 		assert.False(t, s.asks(t, 10))
 		assert.False(t, s.asks(t, 3))
-		mustTake(t, s.RateLimiter, 4)
+		limitertest.Take(t, s.RateLimiter, 4)
 		s.remembers(t, 3)
 		s.remembers(t, 10)
 	}},
-	"refusals end with permits given back": {limitertest.Every(5, time.Hour), func(t *testing.T, s *refusalScene) {
+	"refusals end with permits given back": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 4)
 		assert.False(t, s.asks(t, 2))
 		letGo := s.Hold(t, lua.Acquire, 1)
-		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 1, 0) })
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 1, 0) })
 		s.remembers(t, 2)
 		leave()
 		letGo()
 		assert.False(t, s.asks(t, 2))
 	}},
 	// A refusal that is on its way while permits come free is not remembered.
-	"refusal that is on its way during a Release": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+	"refusal that is on its way during a Release": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		refused := s.StartTryAcquire(t.Context(), 1, 0)
@@ -138,7 +138,7 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 		assert.Equal(t, "true at 0s", release.Outcome())
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 	}},
-	"refusals now and then and a keep alive time": {alive(rratelimiter.Overall, 1, time.Second), func(t *testing.T, s *refusalScene) {
+	"refusals now and then and a keep alive time": {Cfg: limitertest.Alive(rratelimiter.Overall, 1, time.Second), Run: func(t *testing.T, s *refusalScene) {
 		s.Until(440 * ms)
 		limitertest.MustAcquire(t, s.Other, 1)
 		s.Until(450 * ms)
@@ -147,26 +147,26 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 			time.Sleep(450 * ms)
 		}
 	}},
-	"refusals and an expiry": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+	"refusals and an expiry": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), 10*time.Second)))
 		assert.False(t, s.asks(t, 1))
-		assert.Equal(t, 10*time.Second, mustTake(t, s.plain, 1).RetryAfter, "it lives no longer")
+		assert.Equal(t, 10*time.Second, limitertest.Take(t, s.plain, 1).RetryAfter, "it lives no longer")
 		s.Until(time.Second - 1)
 		s.remembers(t, 1)
 		s.Until(10 * time.Second)
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
 	}},
-	"refusals end with their Client": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+	"refusals end with their Client": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		assert.False(t, s.asks(t, 1))
-		mustTake(t, s.RateLimiter, 1)
+		limitertest.Take(t, s.RateLimiter, 1)
 		require.NoError(t, s.Client.Close(t.Context()))
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
 		require.ErrorIs(t, limitertest.Second(s.Take(t.Context(), 1)), rratelimiter.ErrClosed)
 	}},
 	// Beyond 256 members the wait is a lower bound, from memory too: nothing is refused that Redis grants.
-	"Take from memory of many members": {limitertest.Every(600, time.Hour), func(t *testing.T, s *refusalScene) {
+	"Take from memory of many members": {Cfg: limitertest.Every(600, time.Hour), Run: func(t *testing.T, s *refusalScene) {
 		for range 300 {
 			limitertest.MustAcquire(t, s.Other, 2)
 			time.Sleep(100 * ms)
@@ -179,16 +179,16 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 		before := s.Sent.Total()
 		s.Until(at + 30*time.Second)
 		d.RetryAfter, d.ResetAfter = d.RetryAfter-30*time.Second, d.ResetAfter-30*time.Second
-		assert.Equal(t, d, mustTake(t, s.RateLimiter, 590))
+		assert.Equal(t, d, limitertest.Take(t, s.RateLimiter, 590))
 		assert.Equal(t, before, s.Sent.Total())
 		s.Until(time.Hour + 256*100*ms)
 		d = s.exact(t, 590)
 		assert.EqualValues(t, 2*257, d.Remaining)
 		s.Until(time.Hour + 294*100*ms)
-		assert.True(t, mustTake(t, s.RateLimiter, 590).Granted)
+		assert.True(t, limitertest.Take(t, s.RateLimiter, 590).Granted)
 	}},
 	// A lease is in use as a whole until its rest is given back: handing out of it changes no figures.
-	"Take from memory beside leases": {limitertest.Every(1000, time.Minute), func(t *testing.T, s *refusalScene) {
+	"Take from memory beside leases": {Cfg: limitertest.Every(1000, time.Minute), Run: func(t *testing.T, s *refusalScene) {
 		leasing := s.Client.RateLimiter(s.Name(), limitertest.Ahead(5*time.Second))
 		limitertest.MustAcquire(t, s.plain, 400)
 		s.Until(2 * time.Second)
@@ -203,7 +203,7 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 		}
 		before := s.Sent.Total()
 		limitertest.MustAcquire(t, leasing, 1)
-		mustTake(t, s.RateLimiter, 500)
+		limitertest.Take(t, s.RateLimiter, 500)
 		assert.Equal(t, before, s.Sent.Total())
 		s.exact(t, 500)
 		s.Until(8 * time.Second)
@@ -213,20 +213,20 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	onScenes(t, refusalTests, newRefusalScene)
+	limitertest.OnScenes(t, refusalTests, newRefusalScene)
 }
 
 func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
 	t.Parallel()
 	five := limitertest.Every(5, time.Hour)
-	bubbles(t, map[string]change{
-		"Release":            release(1),
-		"SetRate":            setRate(five),
-		"SetRate, KeepState": setRate(limitertest.Every(8, time.Hour), rratelimiter.KeepState()),
-		"UpdateRate":         updateRate(five),
-		"Delete":             makeAnew(five),
-		"Rename":             replaceBy(five),
-	}, func(t *testing.T, change change) {
+	limitertest.Bubbles(t, map[string]limitertest.Change{
+		"Release":            limitertest.Release(1),
+		"SetRate":            limitertest.SetRate(five),
+		"SetRate, KeepState": limitertest.SetRate(limitertest.Every(8, time.Hour), rratelimiter.KeepState()),
+		"UpdateRate":         limitertest.UpdateRate(five),
+		"Delete":             limitertest.MakeAnew(five),
+		"Rename":             limitertest.ReplaceBy(five),
+	}, func(t *testing.T, change limitertest.Change) {
 		s := newRefusalScene(t, five)
 		limitertest.MustAcquire(t, s.plain, 5)
 		assert.False(t, s.asks(t, 1))
@@ -246,15 +246,15 @@ func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
 // also asks for permits of the scene's limiter and of another at once.
 func (s *refusalScene) also(t *testing.T, permits int64) bool {
 	t.Helper()
-	return tryAll(t, s.Client, permits, s.plain, byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour)))
+	return limitertest.TryAll(t, s.Client, permits, s.plain, limitertest.ByDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour)))
 }
 
 // A repair by another handle of the Client may free the refused permits.
 func TestRefusalsEndWithRepairs(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]func(t *testing.T, s *refusalScene){
+	limitertest.Bubbles(t, map[string]func(t *testing.T, s *refusalScene){
 		"of a lost set": func(t *testing.T, s *refusalScene) {
-			damage(t, s.Redis, s.plain, "DEL permits")
+			limitertest.Damage(t, s.Redis, s.plain, "DEL permits")
 			limitertest.MustAcquire(t, s.plain, 1)
 		},
 		"of leaked permits":                func(t *testing.T, s *refusalScene) { limitertest.MustRefuse(t, s.plain, 4) },
@@ -266,7 +266,7 @@ func TestRefusalsEndWithRepairs(t *testing.T) {
 		limitertest.MustAcquire(t, s.Other, 2)
 		assert.False(t, s.asks(t, 4))
 		s.Until(time.Second)
-		damage(t, s.Redis, s.plain, "DECRBY value 3")
+		limitertest.Damage(t, s.Redis, s.plain, "DECRBY value 3")
 		assert.False(t, s.asks(t, 2))
 		s.Until(2 * time.Second)
 		s.remembers(t, 2)
@@ -279,7 +279,7 @@ func TestRefusalsEndWithASettlement(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newRefusalScene(t, limitertest.Hourly(1))
-		r := reserve(t, s.plain, 1)
+		r := limitertest.Reserve(t, s.plain, 1)
 		assert.False(t, s.asks(t, 1))
 		s.remembers(t, 1)
 		require.NoError(t, r.Cancel(t.Context()))
@@ -290,7 +290,7 @@ func TestRefusalsEndWithASettlement(t *testing.T) {
 // What Java releases or sets is noticed soon: nothing tells of it.
 func TestRefusalsBesideJava(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]string{
+	limitertest.Bubbles(t, map[string]string{
 		"release": "INCRBY value 1",
 		"setRate": "HSET config rate 100; DEL value permits",
 	}, func(t *testing.T, java string) {
@@ -298,7 +298,7 @@ func TestRefusalsBesideJava(t *testing.T) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		s.Until(time.Second)
 		assert.False(t, s.asks(t, 1))
-		damage(t, s.Mini, s.plain, java)
+		limitertest.Damage(t, s.Mini, s.plain, java)
 		s.Until(2*time.Second - 1)
 		s.remembers(t, 1)
 		s.Until(2250 * ms)
@@ -309,8 +309,8 @@ func TestRefusalsBesideJava(t *testing.T) {
 // A limiter that expires if it is not asked is asked.
 func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]time.Duration{"20ms": 20 * ms, "100ms": 100 * ms, "1s": time.Second}, func(t *testing.T, interval time.Duration) {
-		s := newRefusalScene(t, alive(rratelimiter.Overall, 1, interval))
+	limitertest.Bubbles(t, map[string]time.Duration{"20ms": 20 * ms, "100ms": 100 * ms, "1s": time.Second}, func(t *testing.T, interval time.Duration) {
+		s := newRefusalScene(t, limitertest.Alive(rratelimiter.Overall, 1, interval))
 		limitertest.MustAcquire(t, s.plain, 1)
 		before := s.Sent.Scripts()
 		granted := 0
@@ -332,7 +332,7 @@ func TestAChangeWhoseCallerHasGone(t *testing.T) {
 		script *lua.Script
 		make   func(ctx context.Context, l *rratelimiter.RateLimiter) error
 	}
-	bubbles(t, map[string]change{
+	limitertest.Bubbles(t, map[string]change{
 		"Reset": {lua.Reset, func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Reset(ctx) }},
 		"SetRate": {lua.SetRate, func(ctx context.Context, l *rratelimiter.RateLimiter) error {
 			return l.SetRate(ctx, limitertest.Hourly(3))

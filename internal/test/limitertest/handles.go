@@ -1,0 +1,41 @@
+package limitertest
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// ByDefault returns a Client's handle whose default is cfg.
+func ByDefault(c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+	return c.RateLimiter(name, rratelimiter.WithDefault(cfg))
+}
+
+// Alive returns a Config of a limiter that expires if its waiting callers stop asking.
+func Alive(kind rratelimiter.RateType, rate int64, interval time.Duration) rratelimiter.Config {
+	return rratelimiter.Config{Type: kind, Rate: rate, Interval: interval, KeepAlive: interval}
+}
+
+// LogTo is the option of a Client that writes its log to w.
+func LogTo(w io.Writer) rratelimiter.Option {
+	return rratelimiter.WithLogger(slog.New(slog.NewTextHandler(w, nil)))
+}
+
+// FarAway returns a client of a miniredis to which each pipeline takes that long.
+func FarAway(t testing.TB, trip time.Duration) redistest.Client {
+	t.Helper()
+	_, m := redistest.Mini(t)
+	far := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 20})
+	far.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+		time.Sleep(trip)
+		return next()
+	}))
+	return far
+}
