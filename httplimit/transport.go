@@ -14,10 +14,9 @@ import (
 //
 //	client := &http.Client{Transport: httplimit.NewTransport(nil, perUpstream)}
 //
-// If base is nil, http.DefaultTransport sends them. By default a request takes one permit under
-// the key "upstream:" and its [Host]. The options are those of [New], except WithRefusal,
-// WithHeaders, WithLegacyHeaders and WithSettle, which are errors here. With [WithShadow] no
-// request waits.
+// If base is nil, http.DefaultTransport sends them. By default a request takes one permit under the key
+// "upstream:" and its [Host]. The options are those of [New], except WithRefusal, WithHeaders,
+// WithLegacyHeaders and WithSettle, which are errors here. With [WithShadow] no request waits.
 //
 // A request waits for its permits until its context or [WithWait] ends, and fails at once if it
 // is known to get none before. If the upstream answers 429 or 503 with Retry-After, requests of
