@@ -12,7 +12,7 @@ import (
 func (g *Queues) Settler(key string, q outage.Question, a outage.Answer) func(context.Context, int64) error {
 	r := &outage.Reservation{
 		Limiter: g.name(), Observer: g.lanes.observer, Permits: q.Permits, Most: g.rule.Most, Granted: a, Once: true,
-		Fail: func(err error) error { return Fail(g.rule.Package, "Settle", key, err) },
+		Fail: func(op string, err error) error { return Fail(g.rule.Package, op, key, err) },
 	}
 	return r.Settle
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -91,7 +90,7 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	case inShadow(ctx, a.Granted, err):
 		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
 		a.Undo = p.LetThrough(of, q, 0)
-		a.grantEach(of.Limiters(q))
+		p.grantEach(&a, of.Limiters(q))
 	case err == nil && q.UpTo:
 		p.LetThrough(of, q, a.Taken)
 		a.Taken = q.Permits
@@ -113,16 +112,20 @@ func (p *Policy) AtHand(ctx context.Context, of Asker, q Question) (a Answer, kn
 	return named(of, q, a), known
 }
 
-// grantEach makes the answer of each of the limiters a grant.
-func (a *Answer) grantEach(all []Limiter) {
-	if a.Each != nil {
-		a.Each = slices.Clone(a.Each)
-	} else {
-		a.Each = make([]Answer, len(all))
-	}
+// grantEach makes the answer of each of the limiters a grant that Redis was not charged for.
+func (p *Policy) grantEach(a *Answer, all []Limiter) {
+	each := make([]Answer, len(all))
+	copy(each, a.Each)
 	for i, l := range all {
-		a.Each[i].Granted, a.Each[i].RetryAfter, a.Each[i].Taken = true, 0, l.Permits
+		each[i].Granted, each[i].RetryAfter, each[i].Taken = true, 0, l.Permits
+		each[i].Undo = func(context.Context) error {
+			if p.Guard != nil {
+				p.Guard.TakeUncharged(p.Account(l.Name), l.Permits)
+			}
+			return nil
+		}
 	}
+	a.Each = each
 }
 
 // named makes errors of an answer name the call and the limiter.
@@ -250,46 +253,53 @@ func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error)
 		a.By, a.Cause = limit.FromFallback, cause
 		return a, err
 	}
-	var undo []func()
-	takeBack := func() {
-		for _, f := range undo {
-			f()
+	var each []Answer
+	takeBack := func(ctx context.Context) error {
+		for _, one := range each {
+			_ = one.Undo(ctx)
 		}
+		return nil
 	}
 	all := of.Limiters(q)
-	var each []Answer
 	for i, l := range all {
-		var giveBack func()
 		one := q
 		one.Permits = l.Permits
-		a, giveBack, err = p.insteadOf(l, one, cause)
-		if each = append(each, a); !a.Granted {
-			takeBack()
+		if a, err = p.insteadOf(l, one, cause); !a.Granted {
+			_ = takeBack(ctx)
+			a.Each = append(each, a)
 			for range all[i+1:] { // not asked
-				each = append(each, Answer{Decision: limit.Decision{Granted: true}})
+				a.Each = append(a.Each, Answer{Decision: limit.Decision{Granted: true}})
 			}
-			a.Each = each
 			return a, err
 		}
-		account, taken := p.Account(l.Name), a.Taken
-		p.Guard.AddUncharged(account, taken, l.Rule.Window)
-		undo = append(undo, giveBack, func() { p.Guard.TakeUncharged(account, taken) })
+		each = append(each, a)
 	}
-	a.Each = each
-	a.Undo = func(context.Context) error { takeBack(); return nil }
+	a.Each, a.Undo = each, takeBack
 	return a, nil
 }
 
 // insteadOf is instead for one limiter.
-func (p *Policy) insteadOf(l Limiter, q Question, cause error) (a Answer, giveBack func(), err error) {
+func (p *Policy) insteadOf(l Limiter, q Question, cause error) (a Answer, err error) {
 	share, isLocal := p.Local()
+	giveBack := func() {}
+	defer func() {
+		if a.Granted {
+			account := p.Account(l.Name)
+			p.Guard.AddUncharged(account, a.Taken, l.Rule.Window)
+			a.Undo = func(context.Context) error {
+				giveBack()
+				p.Guard.TakeUncharged(account, a.Taken)
+				return nil
+			}
+		}
+	}()
 	switch {
 	case p.Open():
-		return Answer{Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: q.Permits, Cause: cause}, func() {}, nil
+		return Answer{Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: q.Permits, Cause: cause}, nil
 	case !isLocal:
-		return Answer{}, nil, cause
+		return Answer{}, cause
 	case l.Rule.Window <= 0:
-		return Answer{}, nil, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
+		return Answer{}, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
 	}
 	least, rule := q.Permits, Share(l.Rule, share)
 	if q.UpTo {
@@ -300,7 +310,7 @@ func (p *Policy) insteadOf(l Limiter, q Question, cause error) (a Answer, giveBa
 	if least > rule.Permits {
 		a.RetryAfter = lastPace // Redis may be back by then, and has more
 	}
-	return a, giveBack, nil
+	return a, nil
 }
 
 // Share returns a part of a rule: fewer permits, and if that would be less than one, one

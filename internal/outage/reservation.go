@@ -15,9 +15,9 @@ import (
 type Reservation struct {
 	Limiter  string // its name for observers
 	Observer *observe.Observer
-	Fail     func(error) error // adds the call and the limiter to an error
-	Permits  int64             // reserved
-	Most     int64             // permits that can be charged
+	Fail     func(op string, err error) error // adds the call and the limiter to an error
+	Permits  int64                            // reserved
+	Most     int64                            // permits that can be charged
 	Granted  Answer
 	Once     bool // settling is not repeated if its outcome is unknown
 
@@ -39,23 +39,52 @@ const (
 // Settle charges actual permits in place of those reserved. If ctx ends, it returns and goes on in the
 // background. It does nothing if nothing was granted.
 func (r *Reservation) Settle(ctx context.Context, actual int64) error {
-	if actual < 0 || actual > r.Most {
-		return r.Fail(fmt.Errorf("%w: %d is not between 0 and %d", limit.ErrInvalidPermits, actual, r.Most))
+	const op = "Settle"
+	if err := r.Check(actual); err != nil {
+		return err
 	}
 	if !r.Granted.Granted {
 		return nil
 	}
 	if err := r.begin(actual); err != nil {
-		return r.Fail(err)
+		return r.Fail(op, err)
 	}
+	return r.Fail(op, r.settle(ctx))
+}
+
+// Check returns an error if a reservation can't cost that many permits.
+func (r *Reservation) Check(actual int64) error {
+	if actual >= 0 && actual <= r.Most {
+		return nil
+	}
+	return r.Fail("Settle", fmt.Errorf("%w: %d is not between 0 and %d", limit.ErrInvalidPermits, actual, r.Most))
+}
+
+// SettledFor reports whether it is settled, for that many permits.
+func (r *Reservation) SettledFor(actual int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state == settled && r.actual == actual
+}
+
+// Cancel is Settle(ctx, 0), and does nothing once Settle was called with another number.
+func (r *Reservation) Cancel(ctx context.Context) error {
+	if !r.Granted.Granted || r.begin(0) != nil {
+		return nil //nolint:nilerr // it is settled, which is no fault of a deferred call
+	}
+	return r.Fail("Cancel", r.settle(ctx))
+}
+
+// settle does the settling that begin has admitted.
+func (r *Reservation) settle(ctx context.Context) error {
 	charged := r.Granted.Settle != nil
 	switch {
-	case charged && actual != r.Permits:
-		return r.Fail(r.Granted.Settle(ctx, actual, r.end))
-	case !charged && actual == 0 && r.Granted.Undo != nil:
+	case charged && r.actual != r.Permits:
+		return r.Granted.Settle(ctx, r.actual, r.end)
+	case !charged && r.actual == 0 && r.Granted.Undo != nil:
 		err := r.Granted.Undo(ctx)
 		r.end(err)
-		return r.Fail(err)
+		return err
 	}
 	r.end(nil)
 	return nil
@@ -80,12 +109,12 @@ func (r *Reservation) begin(actual int64) error {
 // end records how settling ended.
 func (r *Reservation) end(err error) {
 	r.mu.Lock()
-	r.state = settled
-	if err != nil && !(r.Once && errors.Is(err, limit.ErrUnknownOutcome)) {
-		r.state = failed
+	r.state = failed
+	if err == nil || r.Once && errors.Is(err, limit.ErrUnknownOutcome) {
+		r.state = settled
 	}
 	r.mu.Unlock()
 	r.Observer.Settled(limit.Settled{
-		Limiter: r.Limiter, Reserved: r.Permits, Actual: r.actual, Charged: r.Granted.Settle != nil, Err: r.Fail(err),
+		Limiter: r.Limiter, Reserved: r.Permits, Actual: r.actual, Charged: r.Granted.Settle != nil, Err: r.Fail("Settle", err),
 	})
 }
