@@ -51,3 +51,22 @@ func ExampleDaily() {
 	// Output:
 	// true 9999 11h0m0s <nil>
 }
+
+// A model may use 1000 tokens a day. A request reserves what it may cost, and is charged what it has cost.
+func ExampleLimiter_TakeReserved() {
+	rdb, stop := limittest.ConnectExample()
+	defer stop()
+	ctx := context.Background()
+
+	limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Calendar: fixedwindow.Daily(time.UTC)})
+	d, settle, err := limiter.TakeReserved(ctx, "ann", 600)
+	fmt.Println(d.Granted, d.Remaining, err)
+	if err := settle(ctx, 150); err != nil {
+		fmt.Println(err)
+	}
+	d, err = limiter.Peek(ctx, "ann", 0)
+	fmt.Println(d.Remaining, err)
+	// Output:
+	// true 400 <nil>
+	// 850 <nil>
+}
