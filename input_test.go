@@ -320,7 +320,7 @@ func TestInputWithoutARate(t *testing.T) {
 	})
 }
 
-// With one server: see TestClusterRefusesNamesWhoseKeysFallApart.
+// With one server: see TestCluster_RefusesNamesOfSeveralSlots.
 func TestInputNamesWithBraces(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {

@@ -76,7 +76,7 @@ func goBlocks(t *testing.T, page string) []string {
 	return blocks
 }
 
-func TestCodeInDocsIsThatOfTheExamples(t *testing.T) {
+func TestDocs_CodeMatchesExamples(t *testing.T) {
 	t.Parallel()
 	for page, tests := range map[string]string{
 		"reference": "example*_test.go", "production": "example*_test.go", "java": "example*_test.go", "coming-from": "example*_test.go",
@@ -179,7 +179,7 @@ func TestReadme_SaysTheSameInChinese(t *testing.T) {
 	}
 }
 
-func TestDocsLinkToWhatExists(t *testing.T) {
+func TestDocs_LinksResolve(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	for path, text := range pages(t) {

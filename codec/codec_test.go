@@ -77,7 +77,7 @@ func TestParseRefusesUnknownLayouts(t *testing.T) {
 	}
 }
 
-func TestAppendRefusesWhatParseWouldReadOtherwise(t *testing.T) {
+func TestAppend_RefusesAmbiguousMembers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		layout codec.Layout

@@ -264,9 +264,9 @@ func javaProblem(err error) string {
 	return "error: " + err.Error()
 }
 
-// TestCodecsDoNotMatter: a Redisson's codec is for the values of applications, and
+// TestRedisson_CodecDoesNotMatter: a Redisson's codec is for the values of applications, and
 // useScriptCache decides how its scripts are sent. A limiter is the same with each.
-func TestCodecsDoNotMatter(t *testing.T) {
+func TestRedisson_CodecDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	requireRelease(t, "3.35.0")
 	for _, codec := range []string{
@@ -285,9 +285,9 @@ func TestCodecsDoNotMatter(t *testing.T) {
 	}
 }
 
-// TestDatabasesMatter: a limiter is in one database, and of another one a Redisson
+// TestRedisson_DatabasesAreApart: a limiter is in one database, and of another one a Redisson
 // knows nothing.
-func TestDatabasesMatter(t *testing.T) {
+func TestRedisson_DatabasesAreApart(t *testing.T) {
 	t.Parallel()
 	url := redistest.Shared(t).URL()
 	java := newJava(t, url+"/1")
@@ -344,7 +344,7 @@ func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM 
 
 // Redisson works as ever beside a Client that has a name. The names add one key to Redis,
 // and Users lists what Redisson has taken apart from what the Client has.
-func TestRedissonDoesNotMindNames(t *testing.T) {
+func TestWithClientName_RedissonIsUnaffected(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	rdb := server.Client(t, nil)

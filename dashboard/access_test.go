@@ -36,7 +36,7 @@ func (s *site) code(method, path string, change func(*http.Request)) int {
 	return s.do(r).Code
 }
 
-func TestEveryAnswerIsGuarded(t *testing.T) {
+func TestAnswer_SecurityHeaders(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for _, path := range []string{"/", "/assets/app.js", "/assets/style.css", "/api/about", "/api/limiters", "/none", "/api/none"} {
@@ -62,7 +62,7 @@ func TestEveryAnswerIsGuarded(t *testing.T) {
 }
 
 // The page has nothing that its own policy forbids, and nothing that makes markup of text.
-func TestThePageMakesNoMarkup(t *testing.T) {
+func TestPage_MakesNoMarkupOfText(t *testing.T) {
 	t.Parallel()
 	forbidden := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser|` +
 		`createContextualFragment|srcdoc|https?://(?:[^w]|w[^w])`)
@@ -96,7 +96,7 @@ func withBasic(password string) func(*http.Request) {
 
 func withMethod(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
 
-func TestWhoMayChange(t *testing.T) {
+func TestChange_Authorization(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
@@ -161,7 +161,7 @@ func TestReadOnly(t *testing.T) {
 }
 
 // Behind a login of one's own, all answers need it, and the list of changes has its names.
-func TestBehindOnesOwnLogin(t *testing.T) {
+func TestAuthorize_OwnLogin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *Config) {
 		c.Authorize = func(r *http.Request, action Action) (string, error) {
@@ -232,7 +232,7 @@ func (s *site) byHost(host, arrivedAt string) int {
 }
 
 // A web site whose name leads here must not read the page by it.
-func TestNamesByWhichThePageIsServed(t *testing.T) {
+func TestHosts_OtherNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	plain := newSite(t)
 	named := newSite(t, func(c *Config) { c.Hosts = []string{"Limits.Example.com", "10.0.0.9:80"} })
@@ -276,7 +276,7 @@ func TestNamesByWhichThePageIsServed(t *testing.T) {
 }
 
 // The page of another site may send its visitors here, but asks for nothing itself.
-func TestOtherSitesAskForNothing(t *testing.T) {
+func TestRequests_OtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for path := range endpoints {
@@ -289,7 +289,7 @@ func TestOtherSitesAskForNothing(t *testing.T) {
 	assert.Empty(t, s.read("/api/about").Header().Get("Access-Control-Allow-Origin"))
 }
 
-func TestATokenForLooking(t *testing.T) {
+func TestTokens_ForLooking(t *testing.T) {
 	t.Parallel()
 	const look = "a token for those who look"
 	s := newSite(t, func(c *Config) { c.Authorize = WithTokens(look, token) })
@@ -481,7 +481,7 @@ func questions(t *testing.T, name string) (all []*http.Request) {
 }
 
 // The name of a key is not enough to learn what it holds, unless it is a limiter's.
-func TestNoAnswerHasWhatForeignKeysHold(t *testing.T) {
+func TestAnswer_HidesContentOfForeignKeys(t *testing.T) {
 	t.Parallel()
 	for _, pattern := range []string{"", "api:*"} {
 		for _, given := range []string{"", "a token for looking", token} {
@@ -555,7 +555,7 @@ func TestOtherKeysHaveNoFigures(t *testing.T) {
 }
 
 // Outside of the pattern an answer does not even show whether there is such a key.
-func TestOutsideOfThePattern(t *testing.T) {
+func TestPattern_OutsideIsHidden(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *Config) { c.Pattern = "api:*" })
 	plant(t, s)

@@ -40,7 +40,7 @@ func facts(list any) map[string]string {
 	return all
 }
 
-func TestARateIsChangedAndUndone(t *testing.T) {
+func TestChange_RateAndUndo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	first := rratelimiter.Config{Rate: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour}
@@ -110,7 +110,7 @@ func TestTheOriginOfARate(t *testing.T) {
 	s.refuses(http.StatusNotFound, m{"action": "default", "id": idOf("none")})
 }
 
-func TestAChangeMadeMeanwhileIsNotOverwritten(t *testing.T) {
+func TestChange_RefusedIfChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
@@ -145,7 +145,7 @@ func TestAChangeMadeMeanwhileIsNotOverwritten(t *testing.T) {
 	assert.Equal(t, int64(99), s.config("orders").Rate)
 }
 
-func TestLifeAndDeath(t *testing.T) {
+func TestChange_ExpireKeepReleaseDelete(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 5)
@@ -167,7 +167,7 @@ func TestLifeAndDeath(t *testing.T) {
 	}
 }
 
-func TestCures(t *testing.T) {
+func TestChange_MigrateAndRepair(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
@@ -219,7 +219,7 @@ func TestThresholds(t *testing.T) {
 	s.refuses(http.StatusConflict, m{"action": "unthreshold", "hash": idOf("orders"), "id": idOf("rate")})
 }
 
-func TestRequestsThatMakeNoSense(t *testing.T) {
+func TestChange_InvalidRequests(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, withLogs("limits"))
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
@@ -269,7 +269,7 @@ func TestChangesAtOnce(t *testing.T) {
 	assert.Equal(t, map[int]int{http.StatusOK: 1, http.StatusConflict: 7}, codes)
 }
 
-func TestTheListOfChangesIsBounded(t *testing.T) {
+func TestAudit_IsBounded(t *testing.T) {
 	t.Parallel()
 	var a audit
 	for i := range maxEntries + 50 {
@@ -304,7 +304,7 @@ func TestOtherKeysAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTriesAreListedToo(t *testing.T) {
+func TestAudit_ListsFailedChanges(t *testing.T) {
 	t.Parallel()
 	rdb, mini := redistest.Mini(t)
 	s := siteOn(t, rdb)
@@ -328,7 +328,7 @@ func TestTriesAreListedToo(t *testing.T) {
 }
 
 // If a change may have been made, the answer says so.
-func TestAChangeOfUnknownOutcome(t *testing.T) {
+func TestChange_UnknownOutcome(t *testing.T) {
 	t.Parallel()
 	rdb, mini := redistest.Mini(t)
 	s := siteOn(t, rdb)
@@ -383,7 +383,7 @@ func manyBody(search string, rate int64) m {
 }
 
 // What a search shows is changed in steps, within the pattern only, and as it was shown.
-func TestTheRateOfMany(t *testing.T) {
+func TestChangeMany_Rates(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
@@ -454,7 +454,7 @@ func TestTheRateOfMany(t *testing.T) {
 }
 
 // A review promises what its changes do.
-func TestTheRateOfMany_IsCheckedInTheReview(t *testing.T) {
+func TestChangeMany_ReviewChecksRates(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	s := siteOn(t, rdb)
@@ -477,7 +477,7 @@ func TestTheRateOfMany_IsCheckedInTheReview(t *testing.T) {
 	assert.Contains(t, fmt.Sprint(preview), "1 limiter can't have that rate")
 }
 
-func TestManyThatMakeNoSense(t *testing.T) {
+func TestChangeMany_InvalidRequests(t *testing.T) {
 	t.Parallel()
 	rdb, mini := redistest.Mini(t)
 	s := siteOn(t, rdb)

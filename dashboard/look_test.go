@@ -306,7 +306,7 @@ func TestOnAllServers(t *testing.T) {
 }
 
 // A user who may not read one limiter in full still sees the list.
-func TestAUserWithoutTheRightToInspect(t *testing.T) {
+func TestList_UserWithoutInspect(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	name := redistest.Name(t)

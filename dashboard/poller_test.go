@@ -37,7 +37,7 @@ func (s *slow) Write(p []byte) (int, error) {
 }
 
 // A slow reader holds no place, and Redis is not asked on its behalf.
-func TestASlowReaderOfOneAnswer(t *testing.T) {
+func TestAnswer_SlowReaderHoldsNoPlace(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	w := &slow{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
@@ -55,7 +55,7 @@ func TestASlowReaderOfOneAnswer(t *testing.T) {
 	<-ended
 }
 
-func TestAnAuthorizeThatPanics(t *testing.T) {
+func TestAuthorize_Panics(t *testing.T) {
 	t.Parallel()
 	angry := true
 	s := newSite(t, func(c *Config) {
@@ -98,7 +98,7 @@ func TestHugeTextsAreCutShort(t *testing.T) {
 }
 
 // An answer without a body ends at once, and takes no place.
-func TestAskingForTheHeadOfAStream(t *testing.T) {
+func TestStream_HeadEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t)
@@ -175,7 +175,7 @@ func TestPlacesAreSharedByAddress(t *testing.T) {
 	assert.Equal(t, http.StatusOK, from(t, server.URL+"/api/limiters", "127.0.0.20").status, "nor do single answers wait")
 }
 
-func TestWhatCountsAsOneAddress(t *testing.T) {
+func TestAddressOf(t *testing.T) {
 	t.Parallel()
 	for remote, want := range map[string]string{
 		"192.0.2.1:5": "192.0.2.1", "[::ffff:192.0.2.1]:5": "192.0.2.1", "[2001:db8:1:2:3::4]:5": "2001:db8:1:2::/64",
@@ -186,7 +186,7 @@ func TestWhatCountsAsOneAddress(t *testing.T) {
 }
 
 // A place is given back once, also by who has lost it.
-func TestAPlaceThatWasLost(t *testing.T) {
+func TestStream_LostPlaceIsGivenBackOnce(t *testing.T) {
 	t.Parallel()
 	p := newSite(t).h.(*handler).poller
 	var leave []func()
@@ -212,7 +212,7 @@ func TestAPlaceThatWasLost(t *testing.T) {
 	assert.Empty(t, p.viewers)
 }
 
-func TestWhoAsksAgainAndAgain(t *testing.T) {
+func TestRequests_RepeatedOnesAreSlowedDown(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/api/limiters", "/api/key?key=" + idOf("l:00"), "/api/thresholds?hash=" + idOf("l:00")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestWhoAsksAgainAndAgain(t *testing.T) {
 }
 
 // A stream ends soon after its viewer is logged out.
-func TestAStreamEndsWithTheRightToLook(t *testing.T) {
+func TestStream_EndsWhenViewerIsLoggedOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
@@ -259,7 +259,7 @@ func TestAStreamEndsWithTheRightToLook(t *testing.T) {
 }
 
 // A writer that can't flush is an error, not a viewer that has gone.
-func TestAWriterThatCantFlush(t *testing.T) {
+func TestStream_WriterWithoutFlush(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/api/limiters/stream", http.NoBody)
@@ -285,7 +285,7 @@ func TestTurns(t *testing.T) {
 }
 
 // A pattern must not match what Redis' own does not: the list goes by that.
-func TestPatternsAreRedis(t *testing.T) {
+func TestPattern_MatchesAsRedis(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t).Client(t, nil)
 	text := func(letters string, most int) string {

@@ -90,7 +90,7 @@ func TestCost(t *testing.T) {
 }
 
 // Clients that retry because of their service config come back when it helps.
-func TestServerTellsRetryingClientsWhen(t *testing.T) {
+func TestUnaryServer_TellsClientsWhenToRetry(t *testing.T) {
 	t.Parallel()
 	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.001s",
 		"maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
@@ -413,7 +413,7 @@ func TestWithWait(t *testing.T) {
 	})
 }
 
-func TestWithWaitRefusesWhereWaitingDoesNotHelp(t *testing.T) {
+func TestWithWait_RefusesIfWaitingCannotHelp(t *testing.T) {
 	t.Parallel()
 	for name, limiter := range map[string]limit.Limiter{
 		"a limit of 0": middlewaretest.Budget(0, time.Minute),
@@ -461,7 +461,7 @@ func TestStreamClientWaitsPerMessage(t *testing.T) {
 }
 
 // A client that would wait does not, and one that waits is one decision.
-func TestShadowOfAClientThatWaits(t *testing.T) {
+func TestShadow_ClientDoesNotWait(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		opts    []grpclimit.Option

@@ -65,7 +65,7 @@ func TestWriterIsNotWrapped(t *testing.T) {
 	})).ServeHTTP(w, newRequest(t))
 }
 
-func TestNestedLimitsTellOfBoth(t *testing.T) {
+func TestNestedLimits_HeadersOfBoth(t *testing.T) {
 	t.Parallel()
 	inner := httplimit.New(grants(), httplimit.WithName("route"))(hello)
 	w := serve(httplimit.New(grants(), httplimit.WithName("all"))(inner), newRequest(t))
@@ -279,7 +279,7 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 
 // A bucket has a second key, with "_time" behind the first: no client chooses a name
 // that leads to another's, whatever the policies.
-func TestBucketOfASecondPolicy(t *testing.T) {
+func TestTokenBucket_KeysOfPoliciesStayApart(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
@@ -380,7 +380,7 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 
 // Behind a lease, the headers of a program fall from answer to answer, whatever another
 // program takes, and hardly any request asks Redis.
-func TestHeadersFromALeaseDoNotJump(t *testing.T) {
+func TestHeaders_WithLeaseFallSteadily(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := func(opts ...rratelimiter.LimiterOption) *rratelimiter.KeyedLimiter {

@@ -43,7 +43,7 @@ func TestSeveralPoliciesInOneAnswer(t *testing.T) {
 	assert.Equal(t, []call{{Key: "http:hour:192.0.2.1", N: 2}}, hour.Asked())
 }
 
-func TestPolicyNamesCannotRunIntoTheKey(t *testing.T) {
+func TestPolicy_NameIsEscapedInKey(t *testing.T) {
 	t.Parallel()
 	first, second := grants(), grants()
 	serve(httplimit.New(first, httplimit.WithName("a:{b}"), policy("a", second))(hello), newRequest(t))
@@ -141,7 +141,7 @@ func TestPolicies(t *testing.T) {
 
 // A grant that stays taken is an error and does not show as free. Giving back does not
 // hold up the answer for longer than the timeout.
-func TestGrantThatCannotBeGivenBack(t *testing.T) {
+func TestPolicies_GiveBackFails(t *testing.T) {
 	t.Parallel()
 	for says, giving := range map[string]func() error{
 		errDown.Error():                  func() error { return errDown },
@@ -281,7 +281,7 @@ func TestPolicyWithAKeyOfItsOwn(t *testing.T) {
 
 // Who is called "ip" must not reach keys of the policy of that prefix. A hash tag
 // ends a prefix.
-func TestPoliciesOfPrefixesThatContinueEachOther(t *testing.T) {
+func TestPolicies_KeysOfNestedPrefixesStayApart(t *testing.T) {
 	t.Parallel()
 	user, address := grants(), grants()
 	var errs middlewaretest.Errors

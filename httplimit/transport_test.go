@@ -117,7 +117,7 @@ func TestTransportOverTheNetwork(t *testing.T) {
 
 // The response and the errors of base are handed on as they are, and base learns of
 // CloseIdleConnections.
-func TestTransportHandsOnWhatBaseSays(t *testing.T) {
+func TestTransport_ReturnsBaseResponseAndErrors(t *testing.T) {
 	t.Parallel()
 	given, down := &http.Response{StatusCode: http.StatusTooManyRequests}, errors.New("no route to host")
 	for _, want := range []error{nil, down} {
@@ -312,7 +312,7 @@ func TestTransportHeedsRetryAfter(t *testing.T) {
 
 // A shorter Retry-After does not end a longer one. The grants of a request that is stopped then
 // go back, and it takes permits of the moment in which it leaves.
-func TestTransportIsStoppedWhileItWaits(t *testing.T) {
+func TestTransport_RetryAfterStopsWaitingRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		limiter := &returner{Fake: deaf(100 * time.Millisecond)}

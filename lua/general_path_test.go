@@ -30,11 +30,11 @@ var (
 	histories = flag.Int("histories", 12, "random histories")
 )
 
-// TestTheFastPathDecidesAsTheGeneralPath plays random histories on two limiters. Each call
+// TestFastPath_DecidesAsGeneralPath plays random histories on two limiters. Each call
 // finds both in one state, at one moment: one is decided by acquire, the other by acquire
 // without its fast path. If the fast path decides, it does less, and only in what
 // [twins.sameRefusal] and [twins.sameGrant] name.
-func TestTheFastPathDecidesAsTheGeneralPath(t *testing.T) {
+func TestFastPath_DecidesAsGeneralPath(t *testing.T) {
 	t.Parallel()
 	seed := *twinSeed
 	if seed == 0 {

@@ -190,7 +190,7 @@ func globals(proto *gopher.FunctionProto) (read, written []string) {
 	return read, written
 }
 
-func TestNothingThatSomeServerLacks(t *testing.T) {
+func TestScripts_UseNothingThatSomeServerLacks(t *testing.T) {
 	t.Parallel()
 	for _, script := range All() {
 		assert.False(t, strings.HasPrefix(script.Source, "#!"), script.Name)

@@ -66,7 +66,7 @@ func noteOf(t *testing.T, rdb redistest.Client, keys redisson.Keys, member strin
 
 // A late attempt finds an exhausted limiter, whose permits may have come back since: it
 // takes none of them. While they are in use its answer is a refusal like any other.
-func TestALateAttemptTakesNothingOfAnExhaustedLimiter(t *testing.T) {
+func TestAcquire_LateAttemptTakesNothingOfExhaustedLimiter(t *testing.T) {
 	t.Parallel()
 	for age, come := range map[time.Duration]bool{time.Minute: false, 2 * time.Hour: true} {
 		eachFastPathCall(t, 3, age, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
@@ -94,7 +94,7 @@ func TestALateAttemptTakesNothingOfAnExhaustedLimiter(t *testing.T) {
 
 // A grant gives the value and the permits the configuration's time to live,
 // whatever they had.
-func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
+func TestAcquire_GivesAllKeysOneTimeToLive(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Hour
 	none, same := time.Duration(0), ttl
@@ -127,7 +127,7 @@ func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
 
 // So does a grant of a full value with an end of its own: it counts no window, of which
 // nothing was in use.
-func TestAGrantOfAFullValueGivesItATimeToLive(t *testing.T) {
+func TestAcquire_GivesFullValueATimeToLive(t *testing.T) {
 	t.Parallel()
 	eachFastPathCall(t, 0, 0, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
 		require.NoError(t, rdb.PExpire(t.Context(), keys.Config, 2*time.Hour).Err())
@@ -140,7 +140,7 @@ func TestAGrantOfAFullValueGivesItATimeToLive(t *testing.T) {
 }
 
 // If all have one time to live, a grant writes none.
-func TestAGrantWritesNoTimeToLiveThatIsThere(t *testing.T) {
+func TestAcquire_WritesNoTimeToLiveTwice(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartRedis(t)
 	rdb := s.Client(t, nil)
@@ -162,7 +162,7 @@ func TestAGrantWritesNoTimeToLiveThatIsThere(t *testing.T) {
 }
 
 // The shared value of a limiter of which each client has its own belongs to none.
-func TestAStrangeSharedValueBesideAClientsOwn(t *testing.T) {
+func TestAcquire_PerClientIgnoresSharedValue(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		keys := redisson.KeysOf(redistest.Name(t), "id")
@@ -177,7 +177,7 @@ func TestAStrangeSharedValueBesideAClientsOwn(t *testing.T) {
 
 // The list holds the attempts that a repeat decided last, each of them whole:
 // their late copies take nothing.
-func TestTheLastThirtyOneAttemptsAreNoted(t *testing.T) {
+func TestAcquire_NotesLast31Attempts(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for layout, noted := range map[codec.Layout]int{codec.LayoutD2: 31, codec.LayoutD1: 46, codec.LayoutC: 32, codec.LayoutB: 66} {
@@ -205,7 +205,7 @@ func TestTheLastThirtyOneAttemptsAreNoted(t *testing.T) {
 
 // A repeated charge ends though a key of a limiter with many members is lost. If it was made
 // before, it leaves a lost configuration as it is.
-func TestARepeatedChargeMeetsALostKey(t *testing.T) {
+func TestSettle_RepeatedChargeMeetsLostKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for lost, made := range []int{0, 0, 1, 1} {

@@ -121,7 +121,7 @@ func tellAll(ctx context.Context, o limit.Observer) {
 	o.Happened(limit.Event{Kind: limit.AskedAgain})
 }
 
-func TestWhatIsCounted(t *testing.T) {
+func TestMetrics_Values(t *testing.T) {
 	t.Parallel()
 	c := newCollector()
 	tellAll(t.Context(), c.observer())
@@ -165,7 +165,7 @@ func TestWhatIsCounted(t *testing.T) {
 // metricRow is a line of the package's table: name, kind and unit.
 var metricRow = regexp.MustCompile(`(?m)^//\t(ratelimiter\.\S+) +(\w+), (\S+):`)
 
-func TestTheTableOfMetricsIsTheCode(t *testing.T) {
+func TestMetrics_MatchDocTable(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestNamesAreBounded(t *testing.T) {
 
 // Many goroutines see their limiters for the first time at once: nothing is lost, and
 // no more names are kept than may be.
-func TestManyAtOnce(t *testing.T) {
+func TestObserver_ManyGoroutines(t *testing.T) {
 	t.Parallel()
 	c := newCollector()
 	o := c.observer(otellimit.WithMaxNames(10))
@@ -283,7 +283,7 @@ func TestManyAtOnce(t *testing.T) {
 var kindConstant = regexp.MustCompile(`(?m)^\t\w+ +EventKind = "(.*)"`)
 
 // A count of events can only be watched if it is there before the first of them.
-func TestEachEventIsThereFromTheBeginning(t *testing.T) {
+func TestEvents_StartAtZero(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../limit/observe.go")
 	require.NoError(t, err)
@@ -311,7 +311,7 @@ func TestTwoObserversAddUp(t *testing.T) {
 	assert.Equal(t, "6", c.points(t)["ratelimiter.waiting_callers{ratelimiter.name=a}"])
 }
 
-func TestARealClient(t *testing.T) {
+func TestObserver_RealClient(t *testing.T) {
 	t.Parallel()
 	c := newCollector()
 	server := miniredis.RunT(t)
@@ -364,7 +364,7 @@ func (refusingMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.
 // Not parallel: the error handler is global.
 //
 //nolint:paralleltest // the error handler is everybody's
-func TestAProvidersErrorsGoToTheErrorHandler(t *testing.T) {
+func TestProvider_ErrorsGoToErrorHandler(t *testing.T) {
 	var handled []error
 	before := otel.GetErrorHandler()
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { handled = append(handled, err) }))
@@ -375,7 +375,7 @@ func TestAProvidersErrorsGoToTheErrorHandler(t *testing.T) {
 	tellAll(t.Context(), o)
 }
 
-func TestNothingIsSetUp(t *testing.T) {
+func TestNew_NoProviders(t *testing.T) {
 	t.Parallel()
 	tellAll(t.Context(), otellimit.New(nil, otellimit.WithMeterProvider(nil), otellimit.WithTracerProvider(nil)))
 }

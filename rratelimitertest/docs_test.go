@@ -23,7 +23,7 @@ import (
 // placeOrder is the application of the page.
 func placeOrder(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
 
-func TestAnOrderAMinute(t *testing.T) {
+func TestOrders_OnePerMinute(t *testing.T) {
 	t.Parallel()
 	env := rratelimitertest.New(t)
 	orders := env.Client.Keyed("orders:", rratelimiter.PerMinute(1))
@@ -46,7 +46,7 @@ func TestAnOrderAMinute(t *testing.T) {
 	}
 }
 
-func TestTenReports(t *testing.T) {
+func TestReports_TenTakeNineMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		env := rratelimitertest.New(t)

@@ -52,7 +52,7 @@ func TestFaultNoTTL(t *testing.T) {
 
 // A refusal leaves the time to live alone that a grant has given: the log does
 // not stay for as long as callers ask.
-func TestRefusalsDoNotKeepALog(t *testing.T) {
+func TestRefusal_DoesNotExtendTimeToLive(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := threeAMinute(rdb)
@@ -84,7 +84,7 @@ func TestFaultRequestsOfOneMillisecond(t *testing.T) {
 
 // Rows that a caller with a fast clock wrote are in use, for a window from the
 // first call on that finds them.
-func TestRowsOfAFastClock(t *testing.T) {
+func TestTake_RowsOfFastClockCountForAWindow(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{time.Second, 30 * time.Second, time.Hour} {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -109,7 +109,7 @@ func TestRowsOfAFastClock(t *testing.T) {
 	}
 }
 
-func TestMorePermitsThanACallMayTake(t *testing.T) {
+func TestTake_RefusesTooManyPermits(t *testing.T) {
 	t.Parallel()
 	l := threeAMinute(limittest.Unreachable(t))
 	limittest.RequireRefused(t, l, "orders", slidinglog.MaxPermits+1, limit.ErrInvalidPermits, `"orders"`)
@@ -118,7 +118,7 @@ func TestMorePermitsThanACallMayTake(t *testing.T) {
 // However often the clock goes back, no span of a window's length grants more than
 // the limit, and a window after the first call by the new time all that was
 // granted before is free.
-func TestStepsBackGrantNothing(t *testing.T) {
+func TestTake_ClockStepsBackGrantNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		const limit, window = 10, 6 * time.Second
@@ -157,7 +157,7 @@ func rowsAhead(t *testing.T, rdb redistest.Client, log string, count int) {
 }
 
 // More rows than one call sets right are set right by one Take.
-func TestManyRowsAhead(t *testing.T) {
+func TestTake_SetsManyFutureRowsRight(t *testing.T) {
 	t.Parallel()
 	for _, count := range []int{1, 255, 256, 257, 512, 3000} {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -182,7 +182,7 @@ func TestManyRowsAhead(t *testing.T) {
 }
 
 // The same if the threshold is read apart from the log.
-func TestManyRowsAheadOfAThresholdElsewhere(t *testing.T) {
+func TestTake_SetsManyFutureRowsRightInAnotherSlot(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, time.Minute)
 	for _, threshold := range []int64{2000, 1001} {
@@ -198,7 +198,7 @@ func TestManyRowsAheadOfAThresholdElsewhere(t *testing.T) {
 }
 
 // An answer that is lost on the way takes nothing twice.
-func TestAnswerLostWhileRowsAreSetRight(t *testing.T) {
+func TestTake_LostAnswerWhileRowsAreSetRight(t *testing.T) {
 	t.Parallel()
 	for lost := range 5 {
 		synctest.Test(t, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestAnswerLostWhileRowsAreSetRight(t *testing.T) {
 
 // A decision that takes many calls keeps its caller for twice the call timeout at most. It goes on, so that
 // the next one finds all set right.
-func TestADecisionOfManyCalls(t *testing.T) {
+func TestDecision_OfManyCallsGoesOnAfterTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)

@@ -119,7 +119,7 @@ func TestThresholdsWithZerosInFront(t *testing.T) {
 }
 
 // A threshold may fall between a grant whose answer was lost and its repeat.
-func TestAGrantBeforeTheThresholdFellToZero(t *testing.T) {
+func TestThreshold_FallsToZeroBeforeRepeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		direct, m := redistest.Mini(t)
@@ -147,7 +147,7 @@ func round(d limit.Decision) limit.Decision {
 	return d
 }
 
-func TestFaultThresholdThatIsNone(t *testing.T) {
+func TestFaultThresholdNotANumber(t *testing.T) {
 	t.Parallel()
 	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		ctx := t.Context()
@@ -184,7 +184,7 @@ func TestCorruptThresholdConsumesNothing(t *testing.T) {
 }
 
 // Who chooses the thresholds' key gets none, and leaves them to the others.
-func TestKeyOfTheThresholds(t *testing.T) {
+func TestTake_RefusesKeyOfThresholds(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"})
@@ -451,7 +451,7 @@ func newApart(t *testing.T, readTimeout time.Duration) apart {
 }
 
 // A threshold in another slot costs a decision one more call.
-func TestThresholdApartIsReadBefore(t *testing.T) {
+func TestThreshold_InAnotherSlotCostsOneMoreCall(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, time.Minute)
 	require.NoError(t, a.direct.HSet(t.Context(), a.hash, a.key, 40).Err())

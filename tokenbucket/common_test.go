@@ -51,7 +51,7 @@ func TestLimiter(t *testing.T) {
 }
 
 // Who chooses the second key of another gets none, and does no harm.
-func TestKeyOfAnother(t *testing.T) {
+func TestTake_RefusesSecondKeyOfAnother(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 2, Refill: 1, Interval: time.Minute})

@@ -263,7 +263,7 @@ func TestBorrowingRetryAfter(t *testing.T) {
 
 // More tokens than the bucket holds, or fewer than may be borrowed, are what
 // another configuration left.
-func TestAnotherConfiguration(t *testing.T) {
+func TestTake_TokensOfAnotherConfiguration(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, now := threeInTenSeconds(rdb), time.Now().Unix()
@@ -334,7 +334,7 @@ func TestGivingBackToAnotherBucket(t *testing.T) {
 }
 
 // After a clock has gone back the refills go on, even if callers take all tokens all the time.
-func TestRefillsGoOnByAClockSetBack(t *testing.T) {
+func TestRefill_GoesOnAfterClockWentBack(t *testing.T) {
 	t.Parallel()
 	for _, back := range []time.Duration{time.Second, 15 * time.Second, time.Hour} {
 		t.Run(back.String(), func(t *testing.T) {
@@ -361,7 +361,7 @@ func TestRefillsGoOnByAClockSetBack(t *testing.T) {
 // A service whose clock is ahead finds the time that it wrote: ours would make it refill again
 // after each visit. Neither do we set it back while the server's clock goes on, nor more than
 // once when that has gone back.
-func TestTimeOfAFastClockStays(t *testing.T) {
+func TestRefill_KeepsTimeOfFastClock(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		l := threeInTenSeconds(rdb)
@@ -390,7 +390,7 @@ func TestTimeOfAFastClockStays(t *testing.T) {
 }
 
 // A late give-back is reduced by the refills since, however far the clock has gone back.
-func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
+func TestGiveBack_IsReducedByRefills(t *testing.T) {
 	t.Parallel()
 	for name, visit := range map[string]bool{"no one came by": false, "others came by": true} {
 		for _, back := range []time.Duration{time.Second, 3 * time.Second, 5 * time.Second, time.Hour} {

@@ -13,7 +13,7 @@ import (
 const rounded = 1e-9
 
 // What the project promises of a thousand programs with leases.
-func TestAThousandPrograms(t *testing.T) {
+func TestSimulate_ThousandProgramsMeetTheAims(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	for _, interval := range []time.Duration{time.Second, time.Minute} {
@@ -31,7 +31,7 @@ func TestAThousandPrograms(t *testing.T) {
 	}
 }
 
-func TestOtherShapesOfDemand(t *testing.T) {
+func TestSimulate_UnevenDemandMeetsTheAims(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	for _, shape := range []string{zipf, bursts, churn} {
@@ -46,7 +46,7 @@ func TestOtherShapesOfDemand(t *testing.T) {
 	}
 }
 
-func TestASeedRepeatsAScenario(t *testing.T) {
+func TestSimulate_SameSeedSameResult(t *testing.T) {
 	t.Parallel()
 	run := func() result { return simulate(100, time.Second, 100_000, 2, bursts, true) }
 	first := run()

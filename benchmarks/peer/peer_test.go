@@ -111,7 +111,7 @@ func used(t *testing.T, redis *server.Redis, kind peer.Kind, limit int64) int64 
 	return used
 }
 
-func TestBareTakesTheArgumentsOfOurs(t *testing.T) {
+func TestBare_TakesOurArguments(t *testing.T) {
 	t.Parallel()
 	redis := start(t)
 	rdb := peer.NewClient(redis.Addr, 2)

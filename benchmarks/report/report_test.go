@@ -123,7 +123,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func TestRenderKnowsItsTables(t *testing.T) {
+func TestRender_UnknownTableIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{"<!-- begin nothing -->\n<!-- end -->", "<!-- begin figures -->\n"} {
 		dir := t.TempDir()
@@ -132,15 +132,15 @@ func TestRenderKnowsItsTables(t *testing.T) {
 	}
 }
 
-func TestTextOfNothing(t *testing.T) {
+func TestText_EmptyReportIsNotMeasured(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
 	require.NoError(t, report.Text(&text, report.New()))
 	assert.Contains(t, text.String(), "not measured")
 }
 
-// TestThePages fills in what the repository shows, on copies.
-func TestThePages(t *testing.T) {
+// TestRender_FillsInPages fills in what the repository shows, on copies.
+func TestRender_FillsInPages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"performance.md"} {

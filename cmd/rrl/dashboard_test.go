@@ -71,7 +71,7 @@ func ask(t *testing.T, method, url, token, host string) (status int, body string
 	return answer.StatusCode, string(text)
 }
 
-func TestTheDashboardOfTheDemo(t *testing.T) {
+func TestDashboard_Demo(t *testing.T) {
 	t.Parallel()
 	answer := servers{t: t}.with(map[string]string{"REDIS_URL": "nowhere:1"}).dashboard("--write --demo")
 	url := answer.URL
@@ -89,7 +89,7 @@ func TestTheDashboardOfTheDemo(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-func TestTheDashboardOfAServer(t *testing.T) {
+func TestDashboard_ShowsLimitersAndOtherKeys(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play("try-set-rate orders 10/1m => ...\n")
@@ -115,7 +115,7 @@ func tokenFile(t *testing.T, token string) string {
 	return file
 }
 
-func TestTokensOfTheDashboard(t *testing.T) {
+func TestDashboard_Tokens(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	answer := s.with(map[string]string{"RRL_DASHBOARD_TOKEN": myToken + "\n"}).dashboard("--write")
@@ -134,7 +134,7 @@ func TestTokensOfTheDashboard(t *testing.T) {
 	assert.True(t, strings.HasPrefix(served{URL: "u", Shows: "s", Token: "t"}.String(), "dashboard: u shows s\ntoken: t"))
 }
 
-func TestFlagsOfTheDashboard(t *testing.T) {
+func TestDashboard_Flags(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play(`
@@ -167,7 +167,7 @@ dashboard --keys token-bucket:api:=x+1/1s            !> want CAPACITY+REFILL/INT
 }
 
 // It shows the server that was named, and says so first.
-func TestWhatTheDashboardShows(t *testing.T) {
+func TestDashboard_NamesServerItShows(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play("try-set-rate orders 10/1m => ...\n")
@@ -191,7 +191,7 @@ func TestWhatTheDashboardShows(t *testing.T) {
 }
 
 // If other machines reach the page, looking needs a token, and its names are known.
-func TestTheDashboardOnOtherAddresses(t *testing.T) {
+func TestDashboard_OtherAddressesNeedToken(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	const look = "a token for looking"

@@ -128,7 +128,7 @@ func TestErrors(t *testing.T) {
 	assert.Equal(t, before, s.Dump(), "nothing was taken or changed")
 }
 
-func TestServerThatIsNotThere(t *testing.T) {
+func TestErrors_ServerUnreachable(t *testing.T) {
 	t.Parallel()
 	gone := servers{t: t, flags: []string{"--redis", "redis://127.0.0.1:1"}}
 	for _, line := range []string{
@@ -234,7 +234,7 @@ func TestSelfTest_LeavesNoKeysIfInterrupted(t *testing.T) {
 }
 
 // A command waits for a few answers at most, each for as long as the client reads.
-func TestAServerThatHangsEndsTheCommandInTime(t *testing.T) {
+func TestErrors_HungServerEndsCommandInTime(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play("set-rate orders 5/1h => ...\n")
@@ -270,7 +270,7 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
-func TestAReplicaAloneTakesNoChanges(t *testing.T) {
+func TestSetRate_ReplicaRefusesChanges(t *testing.T) {
 	t.Parallel()
 	master, replica := redistest.StartRedis(t), redistest.StartRedis(t)
 	replica.Follow(t, master)
@@ -283,7 +283,7 @@ func TestAReplicaAloneTakesNoChanges(t *testing.T) {
 }
 
 // A user of the least rights for some names can try all that needs no list of names.
-func TestAUserOfAPrefix(t *testing.T) {
+func TestCommands_UserRestrictedToPrefix(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	user := redistest.Username(redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysWithPrefix("api:")))
@@ -301,7 +301,7 @@ bench --prefix api: --time 100ms --callers 2 --limiters 3 => ...
 	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
 }
 
-func TestARightThatIsMissingIsNamed(t *testing.T) {
+func TestErrors_NameMissingRight(t *testing.T) {
 	t.Parallel()
 	for _, v := range redistest.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -507,7 +507,7 @@ func perClient(t *testing.T, s servers) {
 	s.play("migrate mail => mail: 1 member rewritten\n")
 }
 
-func TestALimiterThatIsBeingMovedIsListedOnce(t *testing.T) {
+func TestList_MigratingLimiterIsListedOnce(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 2, 0)
 	s := servers{t: t, flags: []string{"--redis", c.Addrs()[0]}}
@@ -537,7 +537,7 @@ func TestALimiterThatIsBeingMovedIsListedOnce(t *testing.T) {
 	assert.Zero(t, s.rrl("show {shop}:1").code)
 }
 
-func TestAReplicaOfAClusterLeadsToItsMasters(t *testing.T) {
+func TestCluster_ReplicaLeadsToMasters(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 1)
 	for _, node := range c.Nodes() {
@@ -552,7 +552,7 @@ func TestAReplicaOfAClusterLeadsToItsMasters(t *testing.T) {
 	}
 }
 
-func TestListTellsOfAMasterThatIsGone(t *testing.T) {
+func TestList_ReportsMasterThatIsDown(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	s := servers{t: t, flags: []string{"--redis", strings.Join(c.Addrs(), ",")}}

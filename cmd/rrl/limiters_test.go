@@ -24,7 +24,7 @@ import (
 )
 
 // A changed rate must not grant permits in use a second time.
-func TestANewRateKeepsPermitsInUse(t *testing.T) {
+func TestSetRate_KeepsPermitsInUse(t *testing.T) {
 	t.Parallel()
 	const kept, all = "=> granted 1 permit, 4 left", "=> granted 1 permit, 94 left"
 	for line, next := range map[string]string{
@@ -216,7 +216,7 @@ release NAME -n 5000 => gave back 700 permits, no more were in use
 }
 
 // What may have happened is not done twice, and not said to have been done.
-func TestReleaseWhoseAnswerIsLost(t *testing.T) {
+func TestRelease_LostAnswerIsUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	s := alone(t)
 	proxy := redistest.StartProxy(t, s.addr)

@@ -125,7 +125,7 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	assert.Contains(t, got.stdout, "--all looks at all of them")
 }
 
-func TestListFindsLimitersAlone(t *testing.T) {
+func TestList_FindsOnlyLimiters(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.HSet("user", "name", "ann", "type", "0")
@@ -160,7 +160,7 @@ func plainRow(_ int, line string) string { return line }
 
 // One long name does not make each line as long, and wide letters keep the columns
 // straight; a terminal has room for all.
-func TestListStaysATable(t *testing.T) {
+func TestList_LongNamesKeepColumns(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	long := strings.Repeat("x", 4096)
@@ -362,7 +362,7 @@ func TestDemoAsJSON(t *testing.T) {
 
 // A demo on a given Redis leaves nothing, also if it is interrupted, and none uses the
 // Redis of the environment.
-func TestServersOfDemos(t *testing.T) {
+func TestDemo_LeavesGivenRedisClean(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	byEnv := servers{env: map[string]string{"REDIS_URL": s.addr}}

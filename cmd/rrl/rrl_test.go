@@ -299,7 +299,7 @@ func TestURL(t *testing.T) {
 	}
 }
 
-func TestAnswerMakesTheExitCode(t *testing.T) {
+func TestYesOrNo_ExitCode(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("failed")
 	require.NoError(t, yesOrNo(true, nil))
@@ -380,7 +380,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
-func TestWhatCannotBeWrittenIsAnError(t *testing.T) {
+func TestCommands_WriteErrorIsAnError(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	require.Zero(t, s.rrl("set-rate orders 5/1h").code)
@@ -448,9 +448,9 @@ const pictureFile = "../../docs/demo.svg"
 
 var update = flag.Bool("update", false, "record the demo in docs/demo.svg again")
 
-// TestThePictureOfTheDemo holds README's picture against what the demo prints.
-// "go test ./cmd/rrl -run TestThePictureOfTheDemo -update" records it anew.
-func TestThePictureOfTheDemo(t *testing.T) {
+// TestDemo_MatchesPictureInReadme holds README's picture against what the demo prints.
+// "go test ./cmd/rrl -run TestDemo_MatchesPictureInReadme -update" records it anew.
+func TestDemo_MatchesPictureInReadme(t *testing.T) {
 	t.Parallel()
 	args := []string{"demo", "--tries", "15"}
 	line := "rrl " + strings.Join(args, " ")

@@ -35,9 +35,9 @@ func loggedIn(cfg *dashboard.Config) {
 	cfg.Authorize = func(*http.Request, dashboard.Action) (string, error) { return "alice", nil }
 }
 
-// TestOtherPagesChangeNothing: a page of another site, open in the same browser, can make it
+// TestOtherSites_ChangeNothing: a page of another site, open in the same browser, can make it
 // send requests.
-func TestOtherPagesChangeNothing(t *testing.T) {
+func TestOtherSites_ChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, loggedIn)
 	l := s.limiter("orders", rratelimiter.PerMinute(100), 40)
@@ -71,7 +71,7 @@ func TestOtherPagesChangeNothing(t *testing.T) {
 		`fetch(%s, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: %s}).then(r => r.status)`, target, body)))
 }
 
-func TestNoPageHasItInAFrame(t *testing.T) {
+func TestPage_IsNotFramed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, loggedIn)
 	p := open(t, serve(t, "", `<iframe src="`+s.url+`"></iframe>`), look{})
@@ -81,8 +81,8 @@ func TestNoPageHasItInAFrame(t *testing.T) {
 	}, patience, 10*time.Millisecond)
 }
 
-// TestTimesAreTheViewers also holds who a change is said to be by.
-func TestTimesAreTheViewers(t *testing.T) {
+// TestTimes_AreInViewersZone also holds who a change is said to be by.
+func TestTimes_AreInViewersZone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, loggedIn)
 	s.limiter("orders", rratelimiter.PerMinute(100), 40)
@@ -101,9 +101,9 @@ func TestTimesAreTheViewers(t *testing.T) {
 	}
 }
 
-// TestATokenForLooking: what a browser was given for the page goes with its streams and
+// TestTokens_ForLooking: what a browser was given for the page goes with its streams and
 // single questions too, also beside the token for changes, and an old one of these.
-func TestATokenForLooking(t *testing.T) {
+func TestTokens_ForLooking(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(cfg *dashboard.Config) {
 		cfg.Write, cfg.Authorize = true, dashboard.WithTokens("a-token-for-looking", token)
@@ -129,7 +129,7 @@ func TestATokenForLooking(t *testing.T) {
 	p.until(seen(row("shop:mail")) + " && " + seen("#unlock"))
 }
 
-func TestALimiterThatIsBroken(t *testing.T) {
+func TestLimiter_Broken(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("healthy", rratelimiter.PerMinute(10), 9)
@@ -150,7 +150,7 @@ func TestALimiterThatIsBroken(t *testing.T) {
 	assert.NotContains(t, p.text("body"), "SECRET")
 }
 
-func TestOutsideOfThePattern(t *testing.T) {
+func TestPattern_OutsideIsHidden(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(cfg *dashboard.Config) { cfg.Pattern = "api:*" })
 	p := open(t, s.limiterPage("shop:orders"), look{})
@@ -164,9 +164,9 @@ const (
 	isDown = `document.documentElement.dataset.connection === 'down'`
 )
 
-// TestARedisThatGoesAway, or hangs: the page says so, keeps what it last knew, and
+// TestRedis_GoesAway, or hangs: the page says so, keeps what it last knew, and
 // goes on by itself.
-func TestARedisThatGoesAway(t *testing.T) {
+func TestRedis_GoesAway(t *testing.T) {
 	t.Parallel()
 	for _, view := range views[:2] {
 		t.Run(view.name, func(t *testing.T) {
@@ -197,9 +197,9 @@ func (p *tab) fault(shown string, begin, end func()) {
 	p.update(1)
 }
 
-// TestADashboardThatGoesAway: the page finds it when it is there again, at the same
+// TestDashboard_GoesAway: the page finds it when it is there again, at the same
 // address.
-func TestADashboardThatGoesAway(t *testing.T) {
+func TestDashboard_GoesAway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("shop:orders", rratelimiter.PerMinute(100), 40)

@@ -169,8 +169,8 @@ func TestChanges(t *testing.T) {
 	p.until(fmt.Sprintf(`document.querySelectorAll('#audit tbody tr').length === %d`, len(forms)))
 }
 
-// TestTheRateOfMany that a search shows, by the keyboard, with what can't be changed, and stopped.
-func TestTheRateOfMany(t *testing.T) {
+// TestChangeMany_Rates that a search shows, by the keyboard, with what can't be changed, and stopped.
+func TestChangeMany_Rates(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
 	s.shop()
@@ -261,9 +261,9 @@ func TestThresholds(t *testing.T) {
 	p.until("!" + one(row))
 }
 
-// TestAClientsOwnPermits: if each client has a rate of its own, one's permits are
+// TestRelease_OfOneClient: if each client has a rate of its own, one's permits are
 // released, and no one else's.
-func TestAClientsOwnPermits(t *testing.T) {
+func TestRelease_OfOneClient(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
 	cfg := rratelimiter.PerMinute(20)

@@ -198,9 +198,9 @@ func paletteOf(counts map[color.RGBA]int) color.Palette {
 // firstPaint is when the page first drew text, in milliseconds after it was asked for.
 const firstPaint = `(performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0)`
 
-// TestThePageIsLight holds what the page weighs, and how soon there is something to see. The
+// TestPage_IsLight holds what the page weighs, and how soon there is something to see. The
 // times measured go to docs/dashboard.md with -update, on a machine that does nothing else.
-func TestThePageIsLight(t *testing.T) {
+func TestPage_IsLight(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
 	p.until(seen(row("shop:orders")))

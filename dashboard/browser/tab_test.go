@@ -446,7 +446,7 @@ func (p *tab) accessible() {
 	assert.Empty(p.t, found, "axe-core")
 }
 
-func TestTheTabSeesWhatMustNotHappen(t *testing.T) {
+func TestTab_ReportsFaults(t *testing.T) {
 	t.Parallel()
 	elsewhere := serve(t, "", "")
 	p := open(t, serve(t, "img-src 'none'; script-src-attr 'none'", `

@@ -112,8 +112,8 @@ func (p *tab) fits() {
 	p.resize(0, 0)
 }
 
-// TestNothingMovesWhileNumbersChange, as long as the order of the list stays.
-func TestNothingMovesWhileNumbersChange(t *testing.T) {
+// TestLayout_StaysWhileNumbersChange, as long as the order of the list stays.
+func TestLayout_StaysWhileNumbersChange(t *testing.T) {
 	t.Parallel()
 	for _, view := range views[:2] {
 		t.Run(view.name, func(t *testing.T) {
@@ -152,8 +152,8 @@ const boxes = `[...document.querySelectorAll('main [id], main th')].filter(e => 
   return e.nodeName + '#' + e.id + ' ' + [box.x, box.y, box.width].map(Math.round).join(' ')
 })`
 
-// TestTheListFindsAndSorts also holds what the list says of a limiter.
-func TestTheListFindsAndSorts(t *testing.T) {
+// TestList_FindsAndSorts also holds what the list says of a limiter.
+func TestList_FindsAndSorts(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
 	p.until(seen(row("shop:orders")))
@@ -203,7 +203,7 @@ const apart = `(([free, paces]) => free.y + free.height < paces.y && [['free', f
   return line.y >= band.y && line.y + line.height <= band.y + band.height
 }))([...document.querySelectorAll('#history .band')].map(e => e.getBBox()))`
 
-func TestALimitersOwnPage(t *testing.T) {
+func TestLimiter_Page(t *testing.T) {
 	t.Parallel()
 	s, p := inShop(t, "")
 	p.click(cell("shop:orders", "name") + " a")
@@ -270,7 +270,7 @@ func (p *tab) tabTo(name string) (way []string) {
 	return way
 }
 
-func TestTheKeyboardAlone(t *testing.T) {
+func TestKeyboard_ReachesEverything(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
 	l := s.limiter("orders", rratelimiter.PerMinute(100), 40)
@@ -348,8 +348,8 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, "#others-search", get[string](p, focused))
 }
 
-// TestTheFocusStays where it is while what is around it changes.
-func TestTheFocusStays(t *testing.T) {
+// TestFocus_Stays where it is while what is around it changes.
+func TestFocus_Stays(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable, withOthers)
 	s.shop()
@@ -432,8 +432,8 @@ func TestFiftyThousandLimiters(t *testing.T) {
 	assert.Regexp(t, `\d`, p.text("#cost"))
 }
 
-// TestAHiddenPageAsksForNothing, until it is seen again.
-func TestAHiddenPageAsksForNothing(t *testing.T) {
+// TestHiddenPage_AsksForNothing, until it is seen again.
+func TestHiddenPage_AsksForNothing(t *testing.T) {
 	t.Parallel()
 	var proxy *redistest.Proxy
 	s := newSite(t, func(cfg *dashboard.Config) {

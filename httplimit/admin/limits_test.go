@@ -43,7 +43,7 @@ func TestPutRateCountsFromTheNextRequestOn(t *testing.T) {
 	})
 }
 
-func TestWhatGetAnswersCanBePut(t *testing.T) {
+func TestPutRate_TakesAnswerOfGet(t *testing.T) {
 	t.Parallel()
 	r := miniRig(t)
 	r.ask("PUT /rate?name=orders", `{"rate":7,"interval":1500,"keepAlive":"1h","type":"PER_CLIENT"}`, http.StatusOK, "")
@@ -116,7 +116,7 @@ func TestKeepStateWithOldRedissonsIsAConflict(t *testing.T) {
 	assert.Empty(t, r.keys())
 }
 
-func TestRateOfALimiterThatHasNone(t *testing.T) {
+func TestGetRate_LimiterWithoutRate(t *testing.T) {
 	t.Parallel()
 	r := miniRig(t)
 	r.ask("GET /rate?name=orders", "", http.StatusNotFound, "")
@@ -144,7 +144,7 @@ func TestOnlyRegisteredLimitersAreTouched(t *testing.T) {
 }
 
 // What a name mapper makes of names says which of them share Redis keys.
-func TestAMappedNameOfAnothersKeyIsRefused(t *testing.T) {
+func TestRate_NameMappedToAnothersKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithNameMapper(func(name string) string { return "{app}:" + name }))
@@ -387,7 +387,7 @@ func TestClientsAreShownByTheirShares(t *testing.T) {
 	}
 }
 
-func TestClientsAfterABadOption(t *testing.T) {
+func TestClients_InvalidClientOption(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, untouchable(t), func(cfg *admin.Config) {
 		cfg.Client = rratelimiter.New(untouchable(t), rratelimiter.WithClientID(""))
@@ -450,7 +450,7 @@ func TestChangeOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-func TestCallerWhoGoesAwayLeavesALog(t *testing.T) {
+func TestLog_CallerWentAway(t *testing.T) {
 	t.Parallel()
 	r := miniRig(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -461,7 +461,7 @@ func TestCallerWhoGoesAwayLeavesALog(t *testing.T) {
 	assert.Equal(t, rratelimiter.PerSecond(1), r.config("orders"))
 }
 
-func TestSlowRedisIsNotWaitedForLongerThanTheTimeout(t *testing.T) {
+func TestRequests_SlowRedisEndsAtTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, p := proxied(t, func(cfg *admin.Config) { cfg.Timeout = 2 * time.Second })

@@ -251,7 +251,7 @@ func TestBodies(t *testing.T) {
 	assert.Empty(t, untouched.log.Take())
 }
 
-func TestTimesAsPeopleWriteThem(t *testing.T) {
+func TestPutRate_IntervalUnits(t *testing.T) {
 	t.Parallel()
 	r := miniRig(t)
 	for written, want := range map[string]string{"1d": "24h0m0s", "d": "24h0m0s", "m": "1m0s", "1d12h": "36h0m0s", "90s": "1m30s"} {
@@ -259,7 +259,7 @@ func TestTimesAsPeopleWriteThem(t *testing.T) {
 	}
 }
 
-func TestPagesOfOtherOriginsChangeNothing(t *testing.T) {
+func TestRequests_CrossSiteIsForbidden(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, untouchable(t), nil)
 	req := request("PUT "+rate, rateBody(1, "1s"))

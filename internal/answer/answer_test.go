@@ -55,7 +55,7 @@ func TestBody(t *testing.T) {
 	}
 }
 
-func TestBodyThatBreaksOff(t *testing.T) {
+func TestBody_ReadError(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", iotest.ErrReader(io.ErrUnexpectedEOF))
 	r.Header.Set("Content-Type", "application/json")

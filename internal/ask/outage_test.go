@@ -165,7 +165,7 @@ func TestSlowProbe(t *testing.T) {
 
 // What a limiter says, mistakes and requests that are given up do not make it one that
 // is asked no more. A request's deadline does if the limiter had its time.
-func TestWhatCounts(t *testing.T) {
+func TestBreaker_WhatCountsAsFailure(t *testing.T) {
 	t.Parallel()
 	deadline := func(d time.Duration) func(context.Context) (context.Context, context.CancelFunc) {
 		return func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, d) }

@@ -117,7 +117,7 @@ func toldBy(answers []answer) []told {
 	return all
 }
 
-func TestAnswersAreThoseOfRequestsTakenOneByOne(t *testing.T) {
+func TestAnswers_MatchRequestsServedOneByOne(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
@@ -182,7 +182,7 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 
 // What the script grants and how many waits it tells must be what the walk in
 // Go takes them for.
-func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
+func TestAnswers_WalkMatchesScript(t *testing.T) {
 	t.Parallel()
 	rdb, m := redistest.Mini(t)
 	m.SetTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -109,7 +109,7 @@ func (e *far) take(t *testing.T, l *Limiter, permits int64) {
 	assert.True(t, a.Granted, l.Name)
 }
 
-func TestACallerAloneGoesAtOnce(t *testing.T) {
+func TestAcquire_SingleCallerIsSentAtOnce(t *testing.T) {
 	t.Parallel()
 	onFar(t, 2, 900*time.Millisecond, func(t *testing.T, e *far) {
 		l := testLimiter("a", hourly)
@@ -130,7 +130,7 @@ func TestACallerAloneGoesAtOnce(t *testing.T) {
 }
 
 // Nothing is sent for those who leave while they gather: one of three, or all.
-func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
+func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
 	t.Parallel()
 	for leaving, trips := range map[int][]int{1: {1, 1}, 3: {1}} {
 		onFar(t, 1, 900*time.Millisecond, func(t *testing.T, e *far) {
@@ -169,7 +169,7 @@ func since(requests []*request) (all []time.Time) {
 
 // Requests stand in line in the order in which they came, whenever they were refused
 // and whichever have left meanwhile.
-func TestTheLineIsInTheOrderOfComing(t *testing.T) {
+func TestLine_KeepsOrderOfArrival(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	for seed := range uint64(50) {
@@ -195,7 +195,7 @@ func TestTheLineIsInTheOrderOfComing(t *testing.T) {
 
 // A batch that is refused late is put before all who came since without going
 // past these for each of its requests: that would take several minutes.
-func TestALateBatchIsPutInLineAtOnce(t *testing.T) {
+func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 	t.Parallel()
 	const jointWaiters = 300_000
 	start := time.Now()
@@ -214,7 +214,7 @@ func TestALateBatchIsPutInLineAtOnce(t *testing.T) {
 
 // A round of the line that takes two batches ends if those of the second have
 // gone before it left.
-func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
+func TestLine_PassEndsIfSecondBatchHasGone(t *testing.T) {
 	t.Parallel()
 	onFar(t, 2, 0, func(t *testing.T, e *far) {
 		first, second := testLimiter("a", "2 10000 0 0"), testLimiter("a", "3 10000 0 0")
@@ -249,7 +249,7 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 
 // A grant whose answer is lost is looked for though its caller's patience has ended
 // meanwhile, and goes back.
-func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
+func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	t.Parallel()
 	impatient := outage.Question{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
 	a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
@@ -303,7 +303,7 @@ func TestLinesOnASilentServerEndInTime(t *testing.T) {
 	})
 }
 
-func TestReleasesThatGoTogetherHaveTheirOwnTime(t *testing.T) {
+func TestRelease_SharedCallKeepsOwnTimeouts(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		trip time.Duration // of the answer to the two

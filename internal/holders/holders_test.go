@@ -20,7 +20,7 @@ import (
 )
 
 // Whatever others write under the key, names are those of entries that are ours.
-func TestNamesOfWhatIsNoted(t *testing.T) {
+func TestNames_ForeignEntriesAreIgnored(t *testing.T) {
 	t.Parallel()
 	ann := clients.Client{Name: "ann <&> \u00e9", Mark: "0102030405060708", ID: "an id"}
 	n := newNames([]string{

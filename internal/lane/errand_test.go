@@ -56,7 +56,7 @@ func TestErrandsGoTogether(t *testing.T) {
 }
 
 // Calls that are repeated and calls that are not go in flights of their own, however they come.
-func TestErrands_OfTwoKindsGoTogether(t *testing.T) {
+func TestErrands_OfTwoKindsGoInOwnFlights(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{trip: 100 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const errands = 4000
@@ -152,7 +152,7 @@ func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 
 // A caller that goes away leaves no call behind that was not sent, and learns whether it
 // may have run.
-func TestErrandsWhoseCallersLeave(t *testing.T) {
+func TestErrands_CancelledBeforeSendingAreNotSent(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -255,7 +255,7 @@ func (d *desk) mustTake(t *testing.T, key string, permits int64) (left int64) {
 	return decision.Remaining
 }
 
-func TestTheNextDoesNotWaitForTheReturn(t *testing.T) {
+func TestBatch_NextDoesNotWaitForAnswer(t *testing.T) {
 	t.Parallel()
 	for _, keys := range [][]string{{"a", "a"}, {"a", "b"}} {
 		atDesk(t, 2, func(t *testing.T, d *desk) {
@@ -270,7 +270,7 @@ func TestTheNextDoesNotWaitForTheReturn(t *testing.T) {
 	}
 }
 
-func TestABatchHasABound(t *testing.T) {
+func TestBatch_IsBounded(t *testing.T) {
 	t.Parallel()
 	atDesk(t, 1, func(t *testing.T, d *desk) {
 		d.start(4, func(int) { _, _ = d.take(t.Context(), "a", 40) })
@@ -281,7 +281,7 @@ func TestABatchHasABound(t *testing.T) {
 
 // A batch's error, or a panic in a hook of the Redis client, is an error for all its callers.
 // None hangs, and later ones find all in order.
-func TestAllOfABatchGetItsError(t *testing.T) {
+func TestBatch_ErrorReachesAllCallers(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("a hook fails")
 	for name, tt := range map[string]struct {
@@ -315,7 +315,7 @@ func TestAllOfABatchGetItsError(t *testing.T) {
 }
 
 // A request that could not be sent in time fails, and says that it was not.
-func TestNobodyWaitsForeverForASilentServer(t *testing.T) {
+func TestLane_UnsentCallFailsInTime(t *testing.T) {
 	t.Parallel()
 	atDesk(t, 1, func(t *testing.T, d *desk) {
 		d.stuck.Store(true)

@@ -22,7 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-func TestWhatGathersGoesTogether(t *testing.T) {
+func TestFlight_TakesGatheredCalls(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(1000, func(i int) {
@@ -42,7 +42,7 @@ func TestWhatGathersGoesTogether(t *testing.T) {
 
 // A pipeline that fails before it is sent, for example by a hook, leaves no
 // command without an error.
-func TestAPipelineThatFailsByItself(t *testing.T) {
+func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 	t.Parallel()
 	fails := func(scripts int) error {
 		if scripts == 1 {
@@ -68,7 +68,7 @@ func TestAPipelineThatFailsByItself(t *testing.T) {
 
 // A hook that panics does so for the caller on whose goroutine it runs. The callers of that
 // flight get its error, joint or not, and later callers are served.
-func TestAHookThatPanics(t *testing.T) {
+func TestFlight_HookPanics(t *testing.T) {
 	t.Parallel()
 	for _, inline := range []bool{false, true} {
 		f := &flights{held: true, inline: inline, fails: func(int) error { panic("a hook") }}
@@ -145,7 +145,7 @@ func TestHowManyFlightsAreUnderWay(t *testing.T) {
 
 // A server that is busy answers large flights late; a small one now and then tells
 // how long the wire is. When the wire grows that shows a second or two later.
-func TestTheShortestTripCounts(t *testing.T) {
+func TestLane_ShortestTripCounts(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
 		one := func(trip time.Duration) {
@@ -172,7 +172,7 @@ func TestTheShortestTripCounts(t *testing.T) {
 }
 
 // A server that answers no call is asked by one call at a time, until it answers.
-func TestASilentServerIsProbed(t *testing.T) {
+func TestLane_SilentServerIsProbed(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{trip: 10 * time.Millisecond}, 1024, func(t *testing.T, r *rig) {
 		r.mustAsk(t, 0)
@@ -217,7 +217,7 @@ type held struct {
 func (h *held) NextCall(time.Time) (c *lane.Call, more bool) { return nil, false }
 
 // Who waits beside others ends in time too, also if the flight has nothing to take.
-func TestAWaveEndsThoughNothingGoes(t *testing.T) {
+func TestWave_EndsIfFlightIsEmpty(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
@@ -344,7 +344,7 @@ func TestEarlyJointCallsComeFirst(t *testing.T) {
 }
 
 // Joint and other calls share a flight, and each gets its own answer.
-func TestAFlightOfAllKinds(t *testing.T) {
+func TestFlight_JointAndOtherCallsGetOwnAnswers(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(20, func(i int) {

@@ -51,7 +51,7 @@ func (t *trial) use(permits float64, d time.Duration) (calls int) {
 	return calls
 }
 
-func TestAPlannerFollowsDemand(t *testing.T) {
+func TestPlanner_FollowsDemand(t *testing.T) {
 	t.Parallel()
 	p := newTrial()
 	_, figures := p.Ask(1, p.now)
@@ -78,7 +78,7 @@ func TestAPlannerFollowsDemand(t *testing.T) {
 	assert.Zero(t, asked, "it is new again")
 }
 
-func TestALeaseIsAtMost(t *testing.T) {
+func TestPlanner_BoundsLeases(t *testing.T) {
 	t.Parallel()
 	p := newTrial()
 	p.Most = 50
@@ -108,7 +108,7 @@ func TestUnusedPermitsMakeTheNextLeaseSmaller(t *testing.T) {
 }
 
 // Permits that are short are shared by what calls find.
-func TestShortPermits(t *testing.T) {
+func TestPlanner_SharesScarcePermits(t *testing.T) {
 	t.Parallel()
 	p := newTrial()
 	p.use(10_000, 500*ms)
@@ -130,7 +130,7 @@ func TestShortPermits(t *testing.T) {
 	assert.EqualValues(t, 39, ahead)
 }
 
-func TestAPlannerComesBackInItsTurn(t *testing.T) {
+func TestPlanner_SpreadsReturns(t *testing.T) {
 	t.Parallel()
 	back := func(random float64, wait time.Duration) time.Duration {
 		p := newTrial()
@@ -149,7 +149,7 @@ func TestAPlannerComesBackInItsTurn(t *testing.T) {
 	assert.Equal(t, 900*ms, back(1, 890*ms), "all permits are free then")
 }
 
-func TestALeasesLife(t *testing.T) {
+func TestPlanner_Life(t *testing.T) {
 	t.Parallel()
 	p := newTrial()
 	p.use(1000, time.Second)
@@ -163,7 +163,7 @@ func TestALeasesLife(t *testing.T) {
 	assert.Equal(t, 10*ms, p.Life())
 }
 
-func TestALeaseHoldsItsPermitsForItsLife(t *testing.T) {
+func TestLease_HoldsPermitsForItsLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := lease.New(5, time.Now(), time.Second)

@@ -92,7 +92,7 @@ func TestLimitersByUse(t *testing.T) {
 	})
 }
 
-func TestWhatIsFree(t *testing.T) {
+func TestReader_FreePermits(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
@@ -204,7 +204,7 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	assert.Positive(t, s.Cost.Commands)
 }
 
-func TestCostIsWhatTheServerSays(t *testing.T) {
+func TestReader_CostFromServerStatistics(t *testing.T) {
 	t.Parallel()
 	stats := commandStats("# Commandstats\r\ncmdstat_get:calls=10,usec=25,usec_per_call=2.50,rejected_calls=0\r\n" +
 		"cmdstat_config|get:calls=1,usec=9\r\n")
@@ -217,7 +217,7 @@ func TestCostIsWhatTheServerSays(t *testing.T) {
 	assert.Positive(t, *s.Cost.ServerMicros)
 }
 
-func TestAUserWhoMayNotReadStatistics(t *testing.T) {
+func TestReader_UserWithoutStatistics(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	prefix := redistest.Name(t)
@@ -353,7 +353,7 @@ func TestBrokenLimiters(t *testing.T) {
 }
 
 // A mended limiter is no longer broken, and one that breaks while it is shown is.
-func TestBrokenComesAndGoes(t *testing.T) {
+func TestBrokenLimiters_ComeAndGo(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	rate := func(rate any) { put(t, rdb, "orders", "rate", rate, "interval", 60_000, "type", 0) }

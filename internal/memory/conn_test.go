@@ -13,7 +13,7 @@ import (
 )
 
 // What a server reads late arrives nevertheless, as through a socket.
-func TestAServerThatReadsLate(t *testing.T) {
+func TestBuffer_LateReaderReceivesAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()

@@ -11,7 +11,7 @@ import (
 
 // Limiters of keys that are made for each request, under prefixes without end, take no
 // memory without end.
-func TestPrefixesWithoutEnd(t *testing.T) {
+func TestPrefixes_AreBounded(t *testing.T) {
 	t.Parallel()
 	var p Prefixes
 	for i := range 3 * maxPrefixes {

@@ -57,7 +57,7 @@ func TestUncharged(t *testing.T) {
 }
 
 // Permits of limiters that are no longer used go too.
-func TestUnchargedForgets(t *testing.T) {
+func TestUncharged_ForgetsUnusedLimiters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := outage.NewGuard()

@@ -18,7 +18,7 @@ import (
 )
 
 // A server that decides nothing is not asked for all of them; the rest can be tried later.
-func TestCallsThatRedisDoesNotDecide(t *testing.T) {
+func TestPlan_StopsIfRedisDoesNotDecide(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	var found []*look.Short

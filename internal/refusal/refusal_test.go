@@ -45,7 +45,7 @@ func lasts(t *testing.T, c *refusal.Cache, d time.Duration) {
 	assert.False(t, figures(c))
 }
 
-func TestARefusalLasts(t *testing.T) {
+func TestCache_RefusesUntilRetryAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := noted(&refusal.Counts{})
@@ -60,7 +60,7 @@ func TestARefusalLasts(t *testing.T) {
 	})
 }
 
-func TestARefusalOfFewerPermitsStays(t *testing.T) {
+func TestCache_KeepsRefusalOfFewerPermits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := noted(&refusal.Counts{})
@@ -175,7 +175,7 @@ func TestAskAgain_IsSpread(t *testing.T) {
 	assert.Greater(t, len(moments), 50)
 }
 
-func TestFiguresThatAreNotAllKnown(t *testing.T) {
+func TestCache_IncompleteFiguresAreNotKept(t *testing.T) {
 	t.Parallel()
 	c := (&refusal.Counts{}).NewCache("key")
 	note(c, 5, limit.Decision{Limit: 10, RetryAfter: time.Second})

@@ -29,7 +29,7 @@ const patientBackoff = 128 * time.Millisecond
 
 // A server that hangs for an attempt's time leaves time for further attempts, for example after
 // it was replaced.
-func TestAnAttemptThatHangsLeavesTimeForOthers(t *testing.T) {
+func TestCall_HungAttemptLeavesTimeForOthers(t *testing.T) {
 	t.Parallel()
 	refused := answered("READONLY You can't write against a read only replica.")
 	for _, of := range []time.Duration{script.DefaultTimeout, 300 * time.Millisecond} {
@@ -46,7 +46,7 @@ func TestAnAttemptThatHangsLeavesTimeForOthers(t *testing.T) {
 
 // No call goes unanswered for longer than its time, whatever the server does, and
 // though the client of go-redis is one that can't interrupt a read.
-func TestACallEndsInTime(t *testing.T) {
+func TestCall_EndsInTime(t *testing.T) {
 	t.Parallel()
 	refused := answered("LOADING Redis is loading the dataset in memory")
 	for name, wrap := range map[string]func(redistest.Client) script.Redis{
@@ -77,7 +77,7 @@ func TestACallEndsInTime(t *testing.T) {
 }
 
 // A script that must be called again has its time from then on, and its token in each attempt.
-func TestCalledOnceMore(t *testing.T) {
+func TestCall_ContinuedHasNewTimeAndToken(t *testing.T) {
 	t.Parallel()
 	pages := newScript(`local n = redis.call('INCR', KEYS[1])
 if n == 6 then return {ARGV[1], ARGV[2]} end
@@ -113,7 +113,7 @@ return {'again', 'token' .. n, n}`)
 	})
 }
 
-func TestARepeatedTokenIsReported(t *testing.T) {
+func TestCall_ReportsRepeatedToken(t *testing.T) {
 	t.Parallel()
 	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
 return 'done'`)
@@ -248,7 +248,7 @@ func (hungCluster) MasterForKey(context.Context, string) (*redis.Client, error) 
 }
 
 // Callers with little time each wait together as long as one who has time.
-func TestLearningHoldsUpCallersWithLittleTime(t *testing.T) {
+func TestMaster_CallersWithLittleTimeWaitTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		conn := script.NewConn(hungCluster{}, script.DefaultTimeout)

@@ -270,7 +270,7 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 }
 
 // A call that waits to be made again when its time is over says what the last attempt met.
-func TestACallThatExpiresSaysWhy(t *testing.T) {
+func TestCall_ExpiredNamesLastAttempt(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	var call script.Call

@@ -34,7 +34,7 @@ func TestFormatMillisOfLongTimes(t *testing.T) {
 	assert.Equal(t, "-9223372036854775808ms", words.Millis(math.MinInt64))
 }
 
-func TestTimesAsPeopleSayThem(t *testing.T) {
+func TestSoonAndAgo_Rounding(t *testing.T) {
 	t.Parallel()
 	for ms, want := range map[int64][2]string{
 		0:             {"0s", "0s"},

@@ -318,7 +318,7 @@ func TestBoundedWrites(t *testing.T) {
 }
 
 // PEXPIREAT in the past would free a large set in the foreground.
-func TestExpireAtAMomentThatHasPassedFreesInTheBackground(t *testing.T) {
+func TestExpireAt_PastMomentFreesInBackground(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	rdb := server.Client(t, nil)

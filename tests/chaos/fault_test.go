@@ -303,7 +303,7 @@ func (p *pulse) worst() time.Duration { return time.Duration(p.most.Load()) }
 // slack is how much later than it must an answer may come on this machine, now.
 func (r *round) slack() time.Duration { return 300*time.Millisecond + 3*r.pulse.worst() }
 
-func TestRequestsAreDoubledWhereACopyIsHarmless(t *testing.T) {
+func TestFaults_DoubleOnlyHarmlessRequests(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		what     string

@@ -272,7 +272,7 @@ func (r *round) limiter(name string) *limiter {
 	return nil
 }
 
-func TestARoundIsRecordedByItsServers(t *testing.T) {
+func TestRound_IsRecordedByServers(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("RRL_RESULTS", dir)
 	r := &round{plan: *newPlan(7, 3, []string{cluster}), t: t, tb: fragile{t}}

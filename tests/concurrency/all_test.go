@@ -291,7 +291,7 @@ func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 	})
 }
 
-func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
+func TestTryAcquireAll_CancelledWhileWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(1, time.Hour))
@@ -311,7 +311,7 @@ func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
 }
 
 // What a caller that has gone was granted goes back to all limiters and serves waiters of any.
-func TestAContextThatEndsWhileAllAreAsked(t *testing.T) {
+func TestTryAcquireAll_CancelledInFlightGivesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(3, time.Hour), limitertest.Every(9, time.Hour), limitertest.Every(5, time.Hour))
@@ -330,7 +330,7 @@ func TestAContextThatEndsWhileAllAreAsked(t *testing.T) {
 	})
 }
 
-func TestCloseWaitsForWhatAllAreAsked(t *testing.T) {
+func TestClose_WaitsForTryAcquireAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(5, time.Hour), limitertest.Every(9, time.Hour))
@@ -464,7 +464,7 @@ var allInTime = limitertest.Tests[redistest.Client]{
 	},
 }
 
-func TestTryAcquireAllInTime(t *testing.T) {
+func TestTryAcquireAll_InVirtualTime(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, allInTime, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
@@ -496,7 +496,7 @@ func TestTryAcquireAllSeesPermitsTakenMeanwhile(t *testing.T) {
 }
 
 // One limiter is brought up to date before another turns out to be damaged.
-func TestAValueMadeBesideAnErrorEndsToo(t *testing.T) {
+func TestTryAcquireAll_ErrorLeavesTimeToLive(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t, nil)
 	f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))

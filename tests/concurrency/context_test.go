@@ -26,7 +26,7 @@ var acquires = map[string]bool{
 	"TryAcquire": true, "TryAcquire, waiting": true, "Acquire": true, "Take": true, "TakeUpTo": true, "Reserve": true,
 }
 
-func TestAContextThatEndsInFlight(t *testing.T) {
+func TestContext_EndsInFlight(t *testing.T) {
 	t.Parallel()
 	for name, call := range limitertest.Operations {
 		t.Run(name, func(t *testing.T) {
@@ -183,13 +183,13 @@ var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 	}},
 }
 
-func TestContextsThatEnd(t *testing.T) {
+func TestContext_Cancelled(t *testing.T) {
 	t.Parallel()
 	limitertest.OnScenes(t, contextTests, limitertest.NewHeldScene)
 }
 
 // Of a batch, the permits of those who went away come off its one member.
-func TestPartOfABatchIsGivenBack(t *testing.T) {
+func TestContext_CancelledPartOfBatchIsGivenBack(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]time.Duration{"tries": 0, "in line": forever}, func(t *testing.T, timeout time.Duration) {
 		s := limitertest.NewHeldScene(t, limitertest.Every(20, time.Hour))
@@ -220,7 +220,7 @@ func TestPartOfABatchIsGivenBack(t *testing.T) {
 }
 
 // All of a batch may go away; others behind it are still served.
-func TestAllCallersOfABatchGoAway(t *testing.T) {
+func TestContext_CancelledBatchServesNext(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]redistest.Action{
 		"answered": redistest.Pass, "lost": redistest.DropAnswer,
@@ -242,7 +242,7 @@ func TestAllCallersOfABatchGoAway(t *testing.T) {
 }
 
 // Patience ends on time behind a flight that is stuck. That is no refusal.
-func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
+func TestTryAcquire_TimesOutBehindStuckBatch(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		first  time.Duration // the patience of the one in the flight
@@ -269,7 +269,7 @@ func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 }
 
 // Contexts end at the moment of the grant: callers hold exactly the permits of the answers they got.
-func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
+func TestContext_CancelledAtGrantLosesNoPermits(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		const rate = 1_000_000

@@ -28,7 +28,7 @@ import (
 )
 
 // Requests beyond one batch's bounds go in the next, and all are answered.
-func TestMoreThanABatchHolds(t *testing.T) {
+func TestBatch_OverflowGoesInNext(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		count   int
@@ -148,7 +148,7 @@ func TestKeyedManyKeys(t *testing.T) {
 // here. The race detector adds one or two.
 //
 //nolint:paralleltest // others' allocations would count
-func TestAllocationsOfACallAlone(t *testing.T) {
+func TestTryAcquire_Allocations(t *testing.T) {
 	l := rratelimiter.New(answering{}).RateLimiter("orders")
 	for _, tc := range []struct {
 		ctx  context.Context
@@ -234,7 +234,7 @@ func TestCallersOfManyLimitersShareCalls(t *testing.T) {
 }
 
 // Lost answers, lost calls and broken connections leave no wrong answer, and no permits lost.
-func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
+func TestCallers_OfManyLimitersSurviveLostAnswers(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	proxy := redistest.StartProxy(t, server.Addr())
@@ -269,7 +269,7 @@ func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
 }
 
 // A damaged limiter fails its own callers, and puts no others in doubt.
-func TestADamagedLimiterAmongOthers(t *testing.T) {
+func TestJointCall_DamagedLimiterFailsOnlyItsCallers(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		limiters := limitersOf(t, rdb, 8, limitertest.Every(10_000, time.Hour))
@@ -356,7 +356,7 @@ func farRedis(t *testing.T, trip time.Duration) (far, near redistest.Client) {
 }
 
 // Permits of callers that have gone are free within the time of a call, however many went.
-func TestHundredsOfCallersWhoLeave(t *testing.T) {
+func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 	t.Parallel()
 	const callers, waves, trip, callTime = 600, 6, 100 * ms, 1500 * ms
 	cfg := limitertest.Every(100_000, time.Hour)
@@ -403,7 +403,7 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 }
 
 // A Release takes some round trips, whatever goes back for others meanwhile.
-func TestAReleaseBesideOthersGiveBacks(t *testing.T) {
+func TestRelease_NotHeldUpByGiveBacks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const trip, releases = 10 * ms, 20
@@ -496,7 +496,7 @@ func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound
 
 // Whatever is in doubt at the same time, nothing waits for another that waits for
 // it: each call ends in time, and all that was granted and not given back is in use.
-func TestNothingInDoubtWaitsForAnother(t *testing.T) {
+func TestCalls_InDoubtDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	count := uint64(8)
 	if testing.Short() {

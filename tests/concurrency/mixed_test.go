@@ -126,7 +126,7 @@ func TestSettle_BesideReleases(t *testing.T) {
 
 // Settlements of one limiter that come at once, of more and of less than was reserved, all succeed, near
 // and far.
-func TestSettle_ThousandsAtOnce(t *testing.T) {
+func TestSettle_HundredsAtOnceSucceed(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]time.Duration{"0ms": 0, "100ms": 100 * ms}, func(t *testing.T, trip time.Duration) {
 		const all = 600

@@ -386,7 +386,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 	},
 }
 
-func TestShadowOf(t *testing.T) {
+func TestShadow(t *testing.T) {
 	t.Parallel()
 	limitertest.OnMini(t, shadowTests)
 }

@@ -209,7 +209,7 @@ func TestSettleMakesALimiterByDefault(t *testing.T) {
 	})
 }
 
-func TestAReservationIsSettledOnce(t *testing.T) {
+func TestReservation_IsSettledOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		recorder := &limitertest.Recorder{}
@@ -267,7 +267,7 @@ func TestAReservationIsSettledOnce(t *testing.T) {
 
 // Waiting callers get what a settlement frees at once, and so do those who ask for more
 // than debts leave once these are paid.
-func TestSettleWakesThoseWhoWait(t *testing.T) {
+func TestSettle_WakesWaiters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
@@ -335,7 +335,7 @@ func TestReservationsHaveTheirOwnMembers(t *testing.T) {
 }
 
 // A reservation takes no permits of a lease, and none ahead.
-func TestAReservationPassesByTheLease(t *testing.T) {
+func TestReserve_DoesNotUseLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewScene(t, limitertest.Every(10_000, time.Hour), limitertest.Ahead(time.Minute))
@@ -364,7 +364,7 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 }
 
 // A reservation that was not charged in Redis is not settled there.
-func TestAnUnchargedReservationIsNotSettled(t *testing.T) {
+func TestReservation_UnchargedIsNotSettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
@@ -418,7 +418,7 @@ func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
 
 // A Release might take the charge of a Settle that must be repeated, so the two of a Client
 // wait for each other, however long one takes.
-func TestSettleAndReleaseDoNotMeet(t *testing.T) {
+func TestSettleAndRelease_WaitForEachOther(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]*lua.Script{"Settle waits": lua.Release, "Release waits": lua.SettleReservation}, func(t *testing.T, held *lua.Script) {
 		s := limitertest.NewHeldScene(t, limitertest.Every(10, time.Hour))

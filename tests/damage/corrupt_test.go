@@ -372,7 +372,7 @@ func addMember(t *testing.T, d damaged, age time.Duration, member string) {
 }
 
 // No change to the state may start until all of it is known to be in order.
-func TestCorruptMembersBesideOtherWork(t *testing.T) {
+func TestCorruptMembersChangeNothing(t *testing.T) {
 	t.Parallel()
 	for what, more := range map[string]func(*testing.T, damaged){
 		"members that have run out": func(t *testing.T, d damaged) { limitertest.AddGrants(t, d.rdb, d.permits, 2*time.Hour, 3, 1) },
@@ -405,7 +405,7 @@ func TestCorruptMembersBesideOtherWork(t *testing.T) {
 	}
 }
 
-func TestCorruptMembersSideBySide(t *testing.T) {
+func TestMembers_OfAllLayoutsSideBySide(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		d := newDamaged(t, rdb, rratelimiter.Overall)

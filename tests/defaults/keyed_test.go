@@ -154,7 +154,7 @@ var mappers = map[string]func(string) string{
 }
 
 // A key whose Redis keys are another's is refused, and leaves the other alone.
-func TestKeyedKeyOfAnother(t *testing.T) {
+func TestKeyed_RefusesKeyOfAnotherLimiter(t *testing.T) {
 	t.Parallel()
 	type row struct{ prefix, key, other, mapper string }
 	limitertest.Bubbles(t, map[string]row{
@@ -185,7 +185,7 @@ func TestKeyedKeyOfAnother(t *testing.T) {
 }
 
 // Keys that only look so are what they were.
-func TestKeyedKeysLikeThoseOfOthers(t *testing.T) {
+func TestKeyed_AcceptsKeysThatOnlyLookAlike(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ prefix, key, mapper string }{
 		{"p:", "value", "none"}, {"p:", "ann:value", "none"}, {"p:", "ann:value:x", "none"}, {"p:", "ann:value:{x}", "none"},

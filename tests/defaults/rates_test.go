@@ -119,7 +119,7 @@ func changeDefault(t *testing.T, taker taker, kind rratelimiter.RateType, beside
 }
 
 // Of all Clients made in one moment, the last is the newest program.
-func TestClientsOfOneMomentKeepTheirOrder(t *testing.T) {
+func TestDefault_LastClientOfOneMomentWins(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		name, after := redistest.Name(t), rratelimiter.PerMinute(2)
@@ -289,7 +289,7 @@ func TestDefaults(t *testing.T) {
 }
 
 // Peek and what else only reads say what there is, and change nothing.
-func TestChangedRatesAndReads(t *testing.T) {
+func TestDefault_ReadsChangeNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		name := redistest.Name(t)
@@ -340,7 +340,7 @@ func TestDefaultCostsNoCall(t *testing.T) {
 }
 
 // The log reports once the prefixes of one Client that may share keys, or that have two rates.
-func TestPrefixesOfOneClient(t *testing.T) {
+func TestPrefixes_ConflictsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	minute := rratelimiter.PerMinute
 	keyed := func(prefix string, rate int64) func(t *testing.T, c *rratelimiter.Client) {

@@ -17,7 +17,7 @@ import (
 )
 
 // A server that decides nothing for this program is asked no more, whatever it answers.
-func TestFailOpen_AServerThatRefusesEveryCall(t *testing.T) {
+func TestFailOpen_ServerRefusesEveryCall(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
 		"password": "WRONGPASS invalid username-password pair or user is disabled.",
@@ -48,7 +48,7 @@ func TestFailOpen_AServerThatRefusesEveryCall(t *testing.T) {
 }
 
 // A password that was changed is met at connecting.
-func TestFailLocal_AServerWithAnotherPassword(t *testing.T) {
+func TestFailLocal_WrongPassword(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)
@@ -67,7 +67,7 @@ func TestFailLocal_AServerWithAnotherPassword(t *testing.T) {
 }
 
 // A node of a cluster sends its client to another node. One that can't follow is a mistake, not an outage.
-func TestFailOpen_ANodeOfACluster(t *testing.T) {
+func TestFailOpen_RedirectIsNoOutage(t *testing.T) {
 	t.Parallel()
 	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
 		for _, answer := range []string{"MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"} {

@@ -18,7 +18,7 @@ import (
 )
 
 // A call's time runs from when its caller came, also while it waits for a Release of a server that hangs.
-func TestNoCallBehindAReleaseTakesLongerThanItsTime(t *testing.T) {
+func TestRelease_HungDoesNotExtendCallsBehindIt(t *testing.T) {
 	t.Parallel()
 	type held struct {
 		*limitertest.HeldScene
@@ -65,7 +65,7 @@ func TestNoCallBehindAReleaseTakesLongerThanItsTime(t *testing.T) {
 
 // A repeat searches among the members that others made since, in as many steps as that takes. What is lost
 // of it meanwhile goes on where it was; the whole call ends within twice its time, whatever is lost.
-func TestASearchForAFirstAttemptEnds(t *testing.T) {
+func TestRepeat_SearchForFirstAttemptEnds(t *testing.T) {
 	t.Parallel()
 	const rows = 4000
 	for name, call := range map[string]func(ctx context.Context, s *limitertest.HeldScene) error{

@@ -27,7 +27,7 @@ func (w *bundle) claims(permits three) []rratelimiter.Claim {
 }
 
 // Claims to different numbers are charged once, and so is what settles them.
-func TestClaims_HappenOnce(t *testing.T) {
+func TestClaims_ChargingHappensOnce(t *testing.T) {
 	t.Parallel()
 	takeAll := func(ctx context.Context, w *bundle, claims []rratelimiter.Claim) (bool, error) {
 		decisions, err := w.Client.TakeAll(ctx, claims...)

@@ -224,7 +224,7 @@ func TestFailLocalFollowsTheRate(t *testing.T) {
 	}
 }
 
-func TestFailLocalAsksForTheRateNowAndThen(t *testing.T) {
+func TestFailLocal_RefreshesRate(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]rratelimiter.LimiterOption{
 		"known": {rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))}, "unknown": nil,
@@ -292,7 +292,7 @@ func TestTryAcquireAllKnowsTheRate(t *testing.T) {
 	})
 }
 
-func TestTryAcquireAllOfOneGoesByTheClientsPolicy(t *testing.T) {
+func TestTryAcquireAll_OfOneFollowsClientsPolicy(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
 		strict := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)),
@@ -396,7 +396,7 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 	}
 }
 
-func TestTakeUpToTellsWhenTheNextPermitIsFreeDuringAnOutage(t *testing.T) {
+func TestTakeUpTo_RetryAfterDuringOutage(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
 		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(4, time.Minute)))

@@ -133,7 +133,7 @@ func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, 
 // Whatever is asked of a server that hangs, and however many ask: each is answered
 // within a call's time, or when its own is over, few round trips are under way, and
 // nothing more is sent for those who have gone.
-func TestAServerThatHangs(t *testing.T) {
+func TestHungServer_CallsEndInTime(t *testing.T) {
 	t.Parallel()
 	eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {
 		hook := newHanging(q.rdb)
@@ -177,7 +177,7 @@ func TestAServerThatHangs(t *testing.T) {
 }
 
 // Unused permits of a lease go back before a change, within the same time.
-func TestAChangeBesideALeaseOnAServerThatHangs(t *testing.T) {
+func TestHungServer_ChangeBesideLeaseEndsInTime(t *testing.T) {
 	t.Parallel()
 	for name, call := range limitertest.Operations {
 		if limitertest.Reads[name] {
@@ -211,7 +211,7 @@ func TestAChangeBesideALeaseOnAServerThatHangs(t *testing.T) {
 }
 
 // A timeout bounds the wait for permits also if go-redis ends its reads in time.
-func TestATimeoutOnAServerThatHangs(t *testing.T) {
+func TestHungServer_TimeoutBoundsWait(t *testing.T) {
 	t.Parallel()
 	for _, punctual := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ContextTimeoutEnabled %v", punctual), func(t *testing.T) {
@@ -257,7 +257,7 @@ func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask call) {
 
 // A server that hung and answers again is soon asked, whatever the question, though
 // go-redis still waits on the connections of before. Once it has answered all go through.
-func TestAServerThatAnswersAgain(t *testing.T) {
+func TestHungServer_IsAskedWhenItAnswersAgain(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{200 * time.Millisecond, 2500 * time.Millisecond} {
 		t.Run(fmt.Sprint("after ", d), func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestAServerThatAnswersAgain(t *testing.T) {
 	}
 }
 
-func TestAServerThatHangsAgainAndAgain(t *testing.T) {
+func TestHungServer_RepeatedHangsAreBounded(t *testing.T) {
 	t.Parallel()
 	eachQuestion(t, nil, func(t *testing.T, q *question) {
 		hook := newHanging(q.rdb)
@@ -298,7 +298,7 @@ func TestAServerThatHangsAgainAndAgain(t *testing.T) {
 	})
 }
 
-func TestAMasterThatHangsDelaysNoOtherCaller(t *testing.T) {
+func TestHungServer_DelaysNoOtherShard(t *testing.T) {
 	t.Parallel()
 	waiters := 100
 	if testing.Short() {
@@ -404,7 +404,7 @@ func miniRing(t *testing.T, prepare func(shard string, rdb redistest.Client)) *r
 
 // A cluster of which a master hangs answers for the others. A client that is new, and does not
 // know yet who serves what, still ends its callers' calls in time.
-func TestAMasterOfAClusterHangs(t *testing.T) {
+func TestHungServer_ClusterAnswersForOtherMasters(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
@@ -468,7 +468,7 @@ func checkFresh(t *testing.T, fresh *rratelimiter.Client, names ...string) {
 
 // A cluster that is down costs a caller no more than the time of a call, what its client
 // needs to learn of that included. Once the policy decides, no caller waits.
-func TestAClusterIsDown(t *testing.T) {
+func TestClusterDown_CallsEndInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{

@@ -231,7 +231,7 @@ func TestObserverReceivesRepairsOnceAMinute(t *testing.T) {
 	})
 }
 
-func TestObserverReceivesLayoutsThatExclude(t *testing.T) {
+func TestObserverReceivesIncompatibleLayouts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		ours, theirs string
@@ -263,7 +263,7 @@ func TestObserverReceivesLayoutsThatExclude(t *testing.T) {
 	}
 }
 
-func TestLog_LayoutsThatExcludeNameTheOption(t *testing.T) {
+func TestLog_IncompatibleLayoutsNameTheOption(t *testing.T) {
 	t.Parallel()
 	said := &bytes.Buffer{}
 	watched(t, func(t *testing.T, s *watchedScene) {

@@ -95,7 +95,7 @@ type allCase struct {
 }
 
 // All limiters or none have been charged, once.
-func TestAllHappensOnce(t *testing.T) {
+func TestTryAcquireAllHappensOnce(t *testing.T) {
 	t.Parallel()
 	cases := map[string]allCase{
 		"granted":               {three{2, 0, 0}, 3, 0, 3},
@@ -165,7 +165,7 @@ func TestSettleHappensOnce(t *testing.T) {
 }
 
 // A charge that others have given back since is not made by a late copy of its call.
-func TestASettleThatIsLateChargesNothing(t *testing.T) {
+func TestSettle_LateCopyChargesNothing(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "more", func(t *testing.T, version string) {
 		w := newWireInUse(t, 10, 0, version)
@@ -181,7 +181,7 @@ func TestASettleThatIsLateChargesNothing(t *testing.T) {
 
 // A Settle that failed is repeated with the same number, and charges once, also if the first
 // arrives last.
-func TestASettleThatFailedIsRepeated(t *testing.T) {
+func TestSettle_RepeatAfterErrorChargesOnce(t *testing.T) {
 	t.Parallel()
 	for _, used := range []int64{0, 1, 9, 20} {
 		eachLayout(t, fmt.Sprint(used), func(t *testing.T, version string) {
@@ -213,7 +213,7 @@ func TestASettleThatFailedIsRepeated(t *testing.T) {
 }
 
 // A charge that may have been made, and would have run out since, is not made again.
-func TestASettleRepeatedAfterAnInterval(t *testing.T) {
+func TestSettle_RepeatAfterIntervalChargesOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)
@@ -291,7 +291,7 @@ func giveBackAll(t *testing.T, fault, version string) {
 
 // What happens to a limiter between an attempt whose request is late and the
 // late request itself must not let that take permits that no caller holds.
-func TestARequestThatIsLateTakesNothing(t *testing.T) {
+func TestTryAcquire_LateRequestTakesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		inUse      int64 // by another Client
@@ -325,7 +325,7 @@ func TestARequestThatIsLateTakesNothing(t *testing.T) {
 	}
 }
 
-func TestARequestForAllThatIsLateTakesNothing(t *testing.T) {
+func TestTryAcquireAll_LateRequestTakesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		inUse three // by another Client
@@ -366,7 +366,7 @@ func TestARequestForAllThatIsLateTakesNothing(t *testing.T) {
 
 // A repeat that was answered that its permits exceed the rate counts as answered
 // too: with a higher rate the late request must not take permits that no caller holds.
-func TestARequestAboveTheRateThatIsLateTakesNothing(t *testing.T) {
+func TestTryAcquire_LateRequestAboveRateTakesNothing(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "late", func(t *testing.T, version string) {
 		w := newWireInUse(t, 4, 0, version)
@@ -458,7 +458,7 @@ func checkInterfered(t *testing.T, w *limitertest.Wire, requests []limitertest.R
 }
 
 // A member in one limiter shows that all were charged.
-func TestAllHappensOnceThoughOthersInterfere(t *testing.T) {
+func TestTryAcquireAllHappensOnceThoughOthersInterfere(t *testing.T) {
 	t.Parallel()
 	released := func(permits three) func(*testing.T, *bundle) {
 		return func(t *testing.T, w *bundle) { release(t, w.others, permits) }

@@ -34,7 +34,7 @@ func TestDeadlinesOpenTheBreaker(t *testing.T) {
 
 // Refusals, callers who go, limiters without a rate, and deadlines that end while a caller
 // waits for permits are no outage.
-func TestWhatIsNoOutage(t *testing.T) {
+func TestBreaker_StaysClosedWithoutOutage(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
 		l := s.client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
@@ -83,7 +83,7 @@ func far(trip time.Duration) redistest.Hook {
 
 // Callers with deadlines shorter than a round trip must not switch a limit off for
 // others: the server works.
-func TestShortDeadlinesOpenNoBreaker(t *testing.T) {
+func TestBreaker_ShortDeadlinesDoNotOpenIt(t *testing.T) {
 	t.Parallel()
 	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
 		s.rdb.AddHook(far(10 * time.Millisecond))
@@ -103,7 +103,7 @@ func TestShortDeadlinesOpenNoBreaker(t *testing.T) {
 }
 
 // So with a server that is far away, from the first calls on.
-func TestShortDeadlinesAtADistanceOpenNoBreaker(t *testing.T) {
+func TestBreaker_ShortDeadlinesFarAwayDoNotOpenIt(t *testing.T) {
 	t.Parallel()
 	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
 		s.rdb.AddHook(far(120 * time.Millisecond))
@@ -154,7 +154,7 @@ func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) flo
 	return float64(waited) / float64(time.Since(start))
 }
 
-func TestAServerThatRefusesToWriteIsNotAsked(t *testing.T) {
+func TestBreaker_OpensForServerThatRefusesWrites(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"READONLY", "NOREPLICAS", "OOM", "MISCONF"} {
 		t.Run(code, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestAServerThatRefusesToWriteIsNotAsked(t *testing.T) {
 
 // Calls go to a server that answers probes and decides nothing ever more rarely, and soon
 // again once it has decided one.
-func TestReturnsThatFailAreEverFurtherApart(t *testing.T) {
+func TestBreaker_BacksOffWhileReturnsFail(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
 		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
@@ -205,7 +205,7 @@ func TestReturnsThatFailAreEverFurtherApart(t *testing.T) {
 }
 
 // What Redis was not charged for is not given back there: it would be others' permits.
-func TestReleaseAfterAnOutage(t *testing.T) {
+func TestRelease_SkipsUnchargedPermitsAfterOutage(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
 		l, other := s.client.RateLimiter("orders"), s.other.RateLimiter("orders")
@@ -227,7 +227,7 @@ func TestReleaseAfterAnOutage(t *testing.T) {
 
 // What one handle lets through, another one with other options does not release: its
 // callers hold permits that were charged.
-func TestReleaseBesideAHandleThatLetsThrough(t *testing.T) {
+func TestRelease_SkipsPermitsLetThroughByOtherHandle(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailClosed(), func(t *testing.T, s *outageScene) {
 		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
@@ -253,7 +253,7 @@ func TestReleaseBesideAHandleThatLetsThrough(t *testing.T) {
 }
 
 // The same for calls of TryAcquireAll that were let through. What a Keyed undoes is not released again.
-func TestReleaseBesideAClientInShadow(t *testing.T) {
+func TestRelease_SkipsPermitsLetThroughInShadow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)

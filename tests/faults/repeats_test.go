@@ -20,7 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-func TestARepeatOfSeveralCalls(t *testing.T) {
+func TestRepeat_OfSeveralCalls(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		inUse   int64
@@ -81,7 +81,7 @@ func TestARepeatOfSeveralCalls(t *testing.T) {
 	}
 }
 
-func TestAnAttemptForAllThatArrivesDuringItsRepeat(t *testing.T) {
+func TestTryAcquireAll_AttemptArrivesDuringRepeat(t *testing.T) {
 	t.Parallel()
 	for arrives := 1; arrives <= 4; arrives++ {
 		eachLayout(t, fmt.Sprint("after call ", arrives-1), func(t *testing.T, version string) {
@@ -123,7 +123,7 @@ func arrivesDuringItsRepeat(t *testing.T, version string, arrives int) bool {
 
 // The same while the repeat reclaims what has run out: the attempt may find that
 // so little is left of it that one call is enough.
-func TestAnAttemptForAllThatArrivesWhileItsRepeatReclaims(t *testing.T) {
+func TestTryAcquireAll_AttemptArrivesWhileRepeatReclaims(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "late", func(t *testing.T, version string) {
 		w := newBundle(t, 2000, version)
@@ -166,7 +166,7 @@ func (w *bundle) lateArrives(t *testing.T, inUse int64) bool {
 
 // A short interval's member has run out and gone before the repeat: the others
 // tell that it was there.
-func TestARepeatForAllKnowsWhatHasRunOut(t *testing.T) {
+func TestTryAcquireAll_RepeatKnowsWhatHasRunOut(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "run out", func(t *testing.T, version string) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -195,7 +195,7 @@ func TestARepeatForAllKnowsWhatHasRunOut(t *testing.T) {
 // Short ids of two Clients may meet, in one limiter of several: in a member, or
 // in the note of an attempt that was decided. A member of the last millisecond counts as the call's
 // own, whose request came twice.
-func TestAllOfAnIdThatIsAnothers(t *testing.T) {
+func TestTryAcquireAll_ShortIDOfAnotherClient(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		meet func(t *testing.T, w *bundle, each *limitertest.Wire, id string)
@@ -228,7 +228,7 @@ func TestAllOfAnIdThatIsAnothers(t *testing.T) {
 
 // A Release of the same Client waits for the repeat: until then the permits to release are
 // unknown.
-func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
+func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 	t.Parallel()
 	for script, limiters := range map[*lua.Script]int{lua.Acquire: 1, lua.AcquireAll: 3} {
 		t.Run(script.Name, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
 	}
 }
 
-func TestThoseThatWaitForAllAreWokenByARelease(t *testing.T) {
+func TestTryAcquireAll_ReleaseWakesWaiters(t *testing.T) {
 	t.Parallel()
 	for place := range 2 {
 		synctest.Test(t, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestThoseThatWaitForAllAreWokenByARelease(t *testing.T) {
 }
 
 // An attempt waits for the Release that came before it, unless that one's caller has gone.
-func TestAnAttemptForAllBehindAReleaseThatIsWithdrawn(t *testing.T) {
+func TestTryAcquireAll_GoesOnAfterCancelledRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(9, time.Hour))
@@ -301,7 +301,7 @@ func TestAnAttemptForAllBehindAReleaseThatIsWithdrawn(t *testing.T) {
 
 // Releases without pause, and attempts without pause: neither holds up the other
 // for good, nor do callers who go away.
-func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
+func TestTryAcquireAll_TakesTurnsWithReleases(t *testing.T) {
 	t.Parallel()
 	w := newBundle(t, 10, "4.7.0")
 	ctx, stop := context.WithCancel(t.Context())
@@ -387,7 +387,7 @@ func TestReleaseAfterAGiveBackInDoubt(t *testing.T) {
 }
 
 // An undo whose first request was lost gives back what others have left of the grant.
-func TestUndoRepeatedAfterAReleaseOfSome(t *testing.T) {
+func TestGiveBack_RepeatAfterPartialRelease(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []string{"cut", "drop"} {
 		t.Run(fault, func(t *testing.T) {
@@ -406,7 +406,7 @@ func TestUndoRepeatedAfterAReleaseOfSome(t *testing.T) {
 
 // Grants of one call share a member. An undo whose request was lost is not mistaken for one
 // that has run because another has shrunk the member meanwhile.
-func TestUndosOfOneCall(t *testing.T) {
+func TestGiveBack_GrantsOfOneCallAreToldApart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 10

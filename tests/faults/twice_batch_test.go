@@ -13,7 +13,7 @@ import (
 )
 
 // Requests that share a call count once if it comes twice, whichever answer is heard.
-func TestRequestsOfOneCallThatComeTwiceCountOnce(t *testing.T) {
+func TestBatch_DuplicateCountsOnce(t *testing.T) {
 	t.Parallel()
 	for name, requests := range map[string][]limitertest.Request{
 		"Reserve":                             {limitertest.ReserveFor(3), limitertest.ReserveFor(3), limitertest.ReserveFor(3)},
@@ -44,7 +44,7 @@ func TestRequestsOfOneCallThatComeTwiceCountOnce(t *testing.T) {
 }
 
 // A TryAcquire of all permits finds its own member where a refusal would look for the oldest.
-func TestTryAcquire_OfAllThatComesTwiceIsGranted(t *testing.T) {
+func TestTryAcquire_DuplicateOfAllPermitsIsGranted(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "all", func(t *testing.T, version string) {
 		w := newWireInUse(t, 10, 0, version)

@@ -101,13 +101,13 @@ func shortIDs(version string) bool {
 }
 
 // Something on the way may send a request twice, and deliver the answer to the second: it is counted once.
-func TestEveryRequestThatComesTwiceCountsOnce(t *testing.T) {
+func TestRequest_DuplicateCountsOnce(t *testing.T) {
 	t.Parallel()
 	for what, c := range twiceCases {
 		eachLayout(t, what, func(t *testing.T, version string) {
 			for name, action := range map[string]redistest.Action{"first": redistest.Duplicate, "last": redistest.DuplicateLast} {
 				if shortIDs(version) && name == "last" {
-					continue // a millisecond later the id may be another's: see TestACopyOfAShortId
+					continue // a millisecond later the id may be another's: see TestTryAcquire_DuplicateWithShortID
 				}
 				w := newWireInUse(t, 10, c.inUse, version)
 				w.OnScript(func(*lua.Script, int) redistest.Action { return action })
@@ -119,7 +119,7 @@ func TestEveryRequestThatComesTwiceCountsOnce(t *testing.T) {
 }
 
 // The same for several limiters.
-func TestARequestForAllThatComesTwiceCountsOnce(t *testing.T) {
+func TestTryAcquireAll_DuplicateCountsOnce(t *testing.T) {
 	t.Parallel()
 	for _, permits := range []int64{3, 10} {
 		eachLayout(t, "all", func(t *testing.T, version string) {
@@ -137,7 +137,7 @@ func TestARequestForAllThatComesTwiceCountsOnce(t *testing.T) {
 }
 
 // A short id at a member of this millisecond is the call's own, whose request came twice.
-func TestACopyOfAShortId(t *testing.T) {
+func TestTryAcquire_DuplicateWithShortID(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []string{"B", "C"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestACopyOfAShortId(t *testing.T) {
 }
 
 // A sliding log keeps members too. Nothing tells two requests of a fixed window or a bucket apart.
-func TestARequestOfASlidingLogThatComesTwiceCountsOnce(t *testing.T) {
+func TestSlidingLog_DuplicateCountsOnce(t *testing.T) {
 	t.Parallel()
 	for name, ask := range map[string]func(t *testing.T, l *slidinglog.Limiter, key string) int64{
 		"some": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {

@@ -103,7 +103,7 @@ var mistakes = []error{
 	redis.ErrClosed,
 }
 
-func TestWhatIsAnOutage(t *testing.T) {
+func TestErrUnavailable_Outages(t *testing.T) {
 	t.Parallel()
 	eachQuestion(t, nil, func(t *testing.T, q *question) {
 		var fault atomic.Pointer[error] // by which all commands fail
@@ -208,7 +208,7 @@ func recovered(f func() error) (panicked any, err error) {
 // A panic reaches those in whose flight it happens, whatever limiter they ask, whatever
 // their contexts and wherever it is recovered. It leaves nothing behind that later calls
 // would wait for.
-func TestAPanicBesideOthers(t *testing.T) {
+func TestHookPanic_ReachesAllInItsFlight(t *testing.T) {
 	t.Parallel()
 	for kind, opt := range map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
 		t.Run(kind, func(t *testing.T) {
@@ -282,7 +282,7 @@ func (q *question) askBesideAPanic(t *testing.T, i int) {
 }
 
 // go-redis turns what a dial hook panics with into an error.
-func TestADialHookThatPanics(t *testing.T) {
+func TestHookPanic_DialHook(t *testing.T) {
 	t.Parallel()
 	eachQuestion(t, nil, func(t *testing.T, q *question) {
 		hook := newPanicsOn(q.rdb)
@@ -296,7 +296,7 @@ func TestADialHookThatPanics(t *testing.T) {
 }
 
 // A hook may also panic in the call that finds a limiter's fault, on any goroutine.
-func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
+func TestHookPanic_WhileErrorIsExplained(t *testing.T) {
 	t.Parallel()
 	for kind, opt := range map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
 		t.Run(kind, func(t *testing.T) {

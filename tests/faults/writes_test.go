@@ -142,7 +142,7 @@ func TestReadsOutliveLostAnswers(t *testing.T) {
 	}
 }
 
-func TestScriptsThatTheServerForgot(t *testing.T) {
+func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	for _, tt := range []struct {
@@ -185,7 +185,7 @@ func TestScriptsThatTheServerForgot(t *testing.T) {
 
 // A lost answer to a joint call that carries its script, because the server did not
 // know it, costs its callers one attempt, and those who flew with it nothing.
-func TestAJointCallThatIsLostWithItsScript(t *testing.T) {
+func TestJointCall_LostWithScriptCostsOneAttempt(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]redistest.Action{"no answer": redistest.Swallow, "a broken connection": redistest.DropAnswer} {
 		for _, punctual := range []bool{false, true} {

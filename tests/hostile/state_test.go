@@ -374,7 +374,7 @@ func (u *usage) peek(n int64) {
 }
 
 // Found by FuzzState.
-func TestTheListOfAnsweredAttemptsIsNone(t *testing.T) {
+func TestAnswered_MalformedListIsIgnored(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
@@ -384,7 +384,7 @@ func TestTheListOfAnsweredAttemptsIsNone(t *testing.T) {
 }
 
 // Found by FuzzStateOnServer: the difference of the two numbers is none that Lua can count.
-func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
+func TestValue_NegativeAtHighestRate(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rratelimiter.MaxRate, time.Hour))
@@ -395,7 +395,7 @@ func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
 }
 
 // Found by FuzzState; miniredis misread it: on Redis rows without a beginning have run out.
-func TestRowsBeforeAllTime(t *testing.T) {
+func TestRows_ScoreOfMinusInfinityHasRunOut(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t)
 	l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))

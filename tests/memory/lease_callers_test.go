@@ -313,7 +313,7 @@ var keyedCalls = map[string]func(ctx context.Context, l *rratelimiter.KeyedLimit
 
 // Each call brings a lease and is served from it, in shadow too. Unused permits go back, also
 // those of a limiter of keys that is no longer referenced.
-func TestALeaseServesEveryCall(t *testing.T) {
+func TestLease_ServesEveryCall(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
 		limitertest.Bubbles(t, map[string][]rratelimiter.LimiterOption{
@@ -339,7 +339,7 @@ func TestALeaseServesEveryCall(t *testing.T) {
 
 // Undone grants go back into the lease without a word to Redis, and to Redis if the lease has
 // ended: a part of a member of which other parts go back, too.
-func TestALeaseTakesBackUndoneGrants(t *testing.T) {
+func TestLease_TakesBackUndoneGrants(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), time.Second)
@@ -509,7 +509,7 @@ func TestFiguresFromMemory(t *testing.T) {
 
 // What a lease that came short says is remembered: once it is used up, Redis is not asked
 // before the next permits come back, however often callers ask.
-func TestALeaseThatComesShortSparesCalls(t *testing.T) {
+func TestLease_ShortOneSparesCalls(t *testing.T) {
 	t.Parallel()
 	calls := maps.Clone(keyedCalls)
 	delete(calls, "Acquire")  // waits
@@ -541,7 +541,7 @@ func TestALeaseThatComesShortSparesCalls(t *testing.T) {
 
 // Requests are under way together, and the answer that brings a lease comes last: Remaining tells
 // of nothing that the others were granted.
-func TestFiguresOfALeaseWhoseAnswerIsOvertaken(t *testing.T) {
+func TestLease_OvertakenAnswerCountsOtherGrants(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]func(ctx context.Context, s *keyedScene) (bool, error){
 		"Take": func(ctx context.Context, s *keyedScene) (bool, error) {

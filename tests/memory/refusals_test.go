@@ -326,7 +326,7 @@ func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 }
 
 // A change takes effect though its caller has gone: those who wait, and what is remembered, see it.
-func TestAChangeWhoseCallerHasGone(t *testing.T) {
+func TestChange_OfGoneCallerTakesEffect(t *testing.T) {
 	t.Parallel()
 	type change struct {
 		script *lua.Script

@@ -382,7 +382,7 @@ func TestKeepStateCountsByTheNewInterval(t *testing.T) {
 
 // Others lower and raise the rate while a client has all of the one before in use: its own
 // KeepState adds no permits to those.
-func TestKeepStateOfAClientCountsWhatItHasInUse(t *testing.T) {
+func TestKeepState_PerClientCountsPermitsInUse(t *testing.T) {
 	t.Parallel()
 	to := func(rate int64) step { return update(true, perClient(rate, hour), keep) }
 	scenario{cfg: perClient(17, hour), everywhere: true, steps: []step{

@@ -63,7 +63,7 @@ var keepAlives = []time.Duration{0, 5 * second}
 
 // A Client's own pair goes when it has not been used for an interval, or for the KeepAlive
 // time, whatever was done to it last and whatever the limiter's own time to live is.
-func TestAClientsPairGoesAfterItsLastUse(t *testing.T) {
+func TestPerClient_PairExpiresAfterLastUse(t *testing.T) {
 	t.Parallel()
 	for what, before := range map[string]step{
 		"": wait(0), "ClearExpire": does("ClearExpire"), "Expire": expire(hour), "lost value": loseValue,
@@ -93,7 +93,7 @@ func noPair(p *play) {
 // When the server's clock goes back, all ends move away as far. Whatever the next
 // call is sets those of a Client's own pair right, so that nothing stays behind if
 // it was the last one.
-func TestAClientsPairGoesAfterTheClockWentBack(t *testing.T) {
+func TestPerClient_PairExpiresAfterClockWentBack(t *testing.T) {
 	t.Parallel()
 	leave := []string{"Rename", "Migrate"} // the ends as they are
 	for version, but := range map[string][]string{
@@ -128,7 +128,7 @@ func pairEnds(most time.Duration) step {
 	}
 }
 
-func TestTheTimeToLiveOfALimiterAndOfAClientsPair(t *testing.T) {
+func TestTimeToLive_OfLimiterAndClientsPair(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{
 		// The one that a Client's own pair always has is none of the limiter's.
@@ -162,7 +162,7 @@ func TestTheTimeToLiveOfALimiterAndOfAClientsPair(t *testing.T) {
 
 // With a longer interval, what other clients have in use counts longer. Their
 // pairs live on by it from their next call on.
-func TestALongerIntervalReachesAClientsPairByItsNextCall(t *testing.T) {
+func TestPerClient_PairFollowsLongerIntervalAtNextCall(t *testing.T) {
 	t.Parallel()
 	// The first is for the pairs of others too; the rest change the permits in use, or their place.
 	but := []string{"Migrate", "Release", "KeepState", "Rename"}
@@ -186,7 +186,7 @@ func whole(p *play) {
 }
 
 // A Redisson, or a person, may have given the configuration any end.
-func TestNoEndOfTheConfigurationFailsACallHalfway(t *testing.T) {
+func TestConfig_AnyEndFailsNoCallHalfway(t *testing.T) {
 	t.Parallel()
 	perform(t, uses([]string{"Rename"}, func(use step) scenario {
 		return scenario{cfg: every(100, hour), both: true, everywhere: true, steps: []step{
@@ -196,7 +196,7 @@ func TestNoEndOfTheConfigurationFailsACallHalfway(t *testing.T) {
 }
 
 // Calls of several limiters go together, in one script call.
-func TestNoEndOfTheConfigurationFailsAJointCallHalfway(t *testing.T) {
+func TestConfig_AnyEndFailsNoJointCallHalfway(t *testing.T) {
 	t.Parallel()
 	scenario{everywhere: true, steps: []step{func(p *play) {
 		var all []*rratelimiter.RateLimiter
@@ -225,7 +225,7 @@ func TestNoEndOfTheConfigurationFailsAJointCallHalfway(t *testing.T) {
 }
 
 // Others may have written intervals and keep-alive times up to the largest exact number.
-func TestNoIntervalOrKeepAliveTimeFailsACallHalfway(t *testing.T) {
+func TestConfig_AnyIntervalFailsNoCallHalfway(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	for _, version := range []string{newest, windowed} {
@@ -263,7 +263,7 @@ var madeAnew = map[string]func(cfg rratelimiter.Config) step{
 
 // The permits in use count if nothing says of which rate the value is the rest, so that no
 // more than the new rate is granted.
-func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
+func TestLostConfig_KeepStateCountsPermitsInUse(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{
 		// Members that have run out show nothing either: a Redisson would take the value for
@@ -284,7 +284,7 @@ func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
 
 // A rate of 100 is lost while 10 are in use; the free permits by the new one follow from the
 // permits in use, whatever the value is.
-func TestPermitsInUseCountWhereTheConfigurationIsLost(t *testing.T) {
+func TestLostConfig_PermitsInUseCount(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	for what, makeAnew := range madeAnew {
@@ -331,7 +331,7 @@ func keepTTL(value string) step {
 
 // A value without a set beside it is the rest of nothing: the set was lost too.
 // All that is in use of another type counts no more.
-func TestNothingIsInUseIfTheConfigurationIsLost(t *testing.T) {
+func TestLostConfig_ValueWithoutSetIsFree(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	kinds := []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient}
@@ -354,7 +354,7 @@ func TestNothingIsInUseIfTheConfigurationIsLost(t *testing.T) {
 	perform(t, all)
 }
 
-func TestAValueWhereTheConfigurationIsLost(t *testing.T) {
+func TestLostConfig_Values(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	for what, makeAnew := range madeAnew {
@@ -386,7 +386,7 @@ func TestAValueWhereTheConfigurationIsLost(t *testing.T) {
 
 // The steps of a large set change nothing until the last, so that one whose
 // answer was lost leaves nothing half done; nothing is granted before.
-func TestTheConfigurationIsMadeInTheLastStep(t *testing.T) {
+func TestLostConfig_IsMadeInLastStep(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for name, tc := range map[string]struct {
@@ -423,7 +423,7 @@ func TestTheConfigurationIsMadeInTheLastStep(t *testing.T) {
 
 // A lost value is rebuilt from a large set in several calls. Permits that are given
 // back between them take their rows out of it; no other is left out for that.
-func TestAValueIsRebuiltWhileOthersGiveBack(t *testing.T) {
+func TestLostValue_IsRebuiltWhileOthersGiveBack(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(100_000, hour), steps: []step{func(p *play) {
 		limitertest.AddGrants(p, p.rdb, p.keys().Permits, minute, 600, 100)

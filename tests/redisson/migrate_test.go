@@ -267,7 +267,7 @@ func (z *scripted) onWire(member []byte) []byte {
 }
 
 // Two clients whose counters meet.
-func TestClientsWhoseShortIdsMeet(t *testing.T) {
+func TestShortIDs_CollideBetweenClients(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(100_000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
 		z := newScripted(p)
@@ -292,7 +292,7 @@ func TestClientsWhoseShortIdsMeet(t *testing.T) {
 }
 
 // Its note of an attempt that was decided means another attempt.
-func TestAnIdThatAnotherClientsRepeatHad(t *testing.T) {
+func TestShortIDs_RepeatOfAnotherClient(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(1000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
 		y, z := newScripted(p), newScripted(p)
@@ -339,7 +339,7 @@ func TestMigrateWaitsForCallsInDoubt(t *testing.T) {
 }
 
 // Rows that run out between two pages must not hide one to rewrite.
-func TestMigrateLeavesNoneOutThoughRowsRunOut(t *testing.T) {
+func TestMigrate_LeavesNoRowOut(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(10_000, minute), steps: []step{
 		as("3.27.2", times(300, take(1)), wait(30*second)), as("3.16.8", take(5)), as("3.27.2", times(10, take(1))),

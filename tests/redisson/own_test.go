@@ -123,7 +123,7 @@ func TestRedissonsOwn(t *testing.T) {
 	perform(t, redissonsOwn)
 }
 
-func TestRedissons04TheSetHoldsTheRateUnderManyCallers(t *testing.T) {
+func TestRedissons04_SetHoldsRateUnderManyCallers(t *testing.T) {
 	t.Parallel()
 	// The set holds the whole rate at this many of 20 looks, in turn, or within a minute.
 	full := func(t *testing.T, rdb redistest.Client, rate int64, interval time.Duration, want, looks int) {

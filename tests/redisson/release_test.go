@@ -158,7 +158,7 @@ func onWire(t *testing.T) (*limitertest.Wire, *play) {
 
 // No members are searched for those of a Client that took none, or
 // none since a Release found none.
-func TestReleaseLooksForItsOwnOnlyWhereThereMayBeSome(t *testing.T) {
+func TestRelease_SearchesOwnMembersOnlyIfAny(t *testing.T) {
 	t.Parallel()
 	w, p := onWire(t)
 	times(1, othersTake(5000), release(1))(p)
@@ -240,7 +240,7 @@ func TestResetWithoutARate(t *testing.T) {
 	})
 }
 
-func TestResetWakesThoseWhoWait(t *testing.T) {
+func TestReset_WakesWaiters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewScene(t, every(3, hour))

@@ -24,7 +24,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-func TestWithRedissonVersionRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestWithRedissonVersion_RefusesUnknown(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{
 		"", "3", "3.15", "3.15.5.1", "v3.15.5", "3.15.05", "3.15.-5", "3.15.5-SNAPSHOT", " 3.15.5",
@@ -46,7 +46,7 @@ func TestWithRedissonVersionRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestANewerRedissonCountsAsTheNewest(t *testing.T) {
+func TestWithRedissonVersion_NewerCountsAsNewest(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewClient("", nil)
 	t.Cleanup(func() { _ = rdb.Close() })
@@ -122,7 +122,7 @@ func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 }
 
 // What has run out does not wait beside these releases, which must sweep it all at once.
-func TestNothingThatRanOutStaysBesideRedissonBefore335(t *testing.T) {
+func TestExpiredMembers_AreSweptBesideRedissonBefore335(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	all := map[string]scenario{}
@@ -161,7 +161,7 @@ func repeats(p *play, stored int, requests ...any) (granted, wait int64) {
 	return reply[2], reply[6]
 }
 
-func TestWaitsOfARepeat(t *testing.T) {
+func TestRepeat_WaitOfEachRefusedRequest(t *testing.T) {
 	t.Parallel()
 	perform(t, map[string]scenario{
 		// A repeat whose attempt was granted tells each refused request its own wait.
@@ -211,7 +211,7 @@ func TestUpkeep(t *testing.T) {
 }
 
 // The value at the rate beside thousands of rows that have run out.
-func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
+func TestExpiredMembers_GoThoughLimiterIsFull(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	scenario{cfg: every(20_000, minute), version: "3.13.6", steps: []step{func(p *play) {
@@ -284,7 +284,7 @@ func TestReleasesLeaveRoundTripsToRequests(t *testing.T) {
 	}}}.perform(t)
 }
 
-func TestOneTryIsNotHeldUpByALongLine(t *testing.T) {
+func TestTryAcquire_NotHeldUpByLongLine(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	scenario{cfg: every(1000, 10*second), steps: []step{take(1000), func(p *play) {
@@ -418,7 +418,7 @@ var (
 
 // A value is a window if it ends in an interval at most, and more than a second before the
 // rest of the limiter. Then Expire leaves its end alone.
-func TestWhatIsAWindow(t *testing.T) {
+func TestWindow_IsRecognized(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	for _, ends := range []struct{ Value, Config, Permits, After time.Duration }{ // 0 for never

@@ -146,7 +146,7 @@ type doomed struct {
 
 // The master dies with writes that no replica got. Their grants are granted again, and nothing
 // else goes wrong.
-func TestAFailoverThatLosesWrites(t *testing.T) {
+func TestFailover_ThatLosesWrites(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 1, downAfter)
 	rdb := s.Client(t, nil)

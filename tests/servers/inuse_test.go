@@ -395,7 +395,7 @@ func moveInSteps(t *testing.T, cluster *redistest.Cluster, name string, i int, a
 
 // Of the five keys of a limiter, those that it does not use are missing, so a
 // server runs none of its scripts from the first step of the move to the last.
-func TestACallWhileItsSlotMovesChangesNothing(t *testing.T) {
+func TestResharding_CallDuringMoveChangesNothing(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
 		cluster := redistest.StartCluster(t, 3, 0)
@@ -439,7 +439,7 @@ func TestACallWhileItsSlotMovesChangesNothing(t *testing.T) {
 
 // A script that removes a set which has run out can't make it again while the slot moves: the
 // server says that the key is elsewhere, and ends the script there.
-func TestASetRunsOutWhileItsSlotMoves(t *testing.T) {
+func TestResharding_SetRunsOutDuringMove(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	rdb := cluster.Client(t, nil)

@@ -181,7 +181,7 @@ func TestNamesAreNotedWhileTheirClientIsUsed(t *testing.T) {
 	})
 }
 
-func TestANameCostsOneCallAnHour(t *testing.T) {
+func TestWithClientName_CostsOneCallAnHour(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		var writes atomic.Int32
@@ -208,7 +208,7 @@ func TestANameCostsOneCallAnHour(t *testing.T) {
 	})
 }
 
-func TestANameThatCannotBeNotedFailsNoCall(t *testing.T) {
+func TestWithClientName_ErrorFailsNoCall(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	rdb := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysOf("orders"))
@@ -226,7 +226,7 @@ func TestANameThatCannotBeNotedFailsNoCall(t *testing.T) {
 	assert.Len(t, recorder.Events(), 1)
 }
 
-func TestANameThatHangsHoldsUpNoCall(t *testing.T) {
+func TestWithClientName_HangHoldsUpNoCall(t *testing.T) {
 	t.Parallel()
 	for _, later := range []time.Duration{0, 500 * time.Millisecond, 1500 * time.Millisecond} {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -249,7 +249,7 @@ func TestANameThatHangsHoldsUpNoCall(t *testing.T) {
 }
 
 // Redis refuses a name for half an hour: that is reported once, and the name noted later.
-func TestANameIsTriedAgain(t *testing.T) {
+func TestWithClientName_IsRetried(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		var recorder limitertest.Recorder
@@ -270,7 +270,7 @@ func TestANameIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestOnlySoManyNamesAreKept(t *testing.T) {
+func TestWithClientName_NamesAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string

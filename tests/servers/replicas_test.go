@@ -193,7 +193,7 @@ func TestWithReplicasCallersOfOneFlightWaitOnce(t *testing.T) {
 	}
 }
 
-func TestWithReplicasWhereThereAreNone(t *testing.T) {
+func TestWithReplicas_NoReplicas(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t).Client(t, nil)
 	const wait = 10 * time.Millisecond
@@ -483,7 +483,7 @@ func TestDurableGrantsOverSentinelFailovers(t *testing.T) {
 }
 
 // The network between master and replica parts, and some time later the master dies.
-func TestDurableGrantsWhereTheReplicaIsBehind(t *testing.T) {
+func TestDurableGrants_ReplicaIsBehind(t *testing.T) {
 	t.Parallel()
 	eachWay(t, "network parted for 0.3 s, then master killed", func(t *testing.T, opts ...rratelimiter.Option) (lost []int, loads []*load) {
 		for range failovers(t) {

@@ -154,7 +154,7 @@ func TestClusterRefusesAClientOfOneNode(t *testing.T) {
 	callers.Wait()
 }
 
-func TestClusterRefusesNamesWhoseKeysFallApart(t *testing.T) {
+func TestCluster_RefusesNamesOfSeveralSlots(t *testing.T) {
 	t.Parallel()
 	cluster, server := startNode(t)
 	for what, rdb := range map[string]rratelimiter.Redis{"cluster client": cluster, "plain client": server.Client(t, nil)} {
@@ -321,7 +321,7 @@ func dataset(t *testing.T, rdb redistest.Client) [2]int64 {
 
 // The probe of a server with a breaker is refused whenever grants are, whatever a key
 // holds. It changes nothing, and needs only rights that decisions need.
-func TestTheProbeIsRefusedWheneverGrantsAre(t *testing.T) {
+func TestProbe_IsRefusedWheneverGrantsAre(t *testing.T) {
 	t.Parallel()
 	onEachVersion(t, func(t *testing.T, version redistest.Version, s *redistest.Server, rdb redistest.Client) {
 		ctx := t.Context()

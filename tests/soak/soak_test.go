@@ -79,7 +79,7 @@ func connected(tb testing.TB) redistest.Client {
 }
 
 // An hour of calls of all kinds leaves no more in use than its first minutes.
-func TestAnHour(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestSoak_VirtualHour(t *testing.T) { //nolint:paralleltest // it measures the heap
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { soak(t, rdb, time.Hour, 4*time.Second, false) })
 }
 

@@ -211,12 +211,12 @@ var lineTests = map[string]lineTest{
 	},
 }
 
-func TestTheLine(t *testing.T) {
+func TestLine(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, lineTests, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
-func TestEqualOnesAreServedInTheirOrder(t *testing.T) {
+func TestLine_EqualRequestsAreServedInOrder(t *testing.T) {
 	t.Parallel()
 	lt := lineTest{cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2)}}
 	for i := range 40 {
@@ -227,7 +227,7 @@ func TestEqualOnesAreServedInTheirOrder(t *testing.T) {
 }
 
 // A permit that comes back at the moment at which patience ends is in time.
-func TestPermitsAtTheEndOfPatienceAreInTime(t *testing.T) {
+func TestTryAcquire_PermitAtTimeoutIsInTime(t *testing.T) {
 	t.Parallel()
 	lt := lineTest{cfg: limitertest.Every(3, time.Second), callers: []caller{
 		taken(0, 3),
@@ -240,7 +240,7 @@ func TestPermitsAtTheEndOfPatienceAreInTime(t *testing.T) {
 	limitertest.Bubbles(t, limitertest.Seeds(10), func(t *testing.T, _ uint64) { lt.run(t) })
 }
 
-func TestAContextThatEndsInLine(t *testing.T) {
+func TestLine_CancelledCallerLeaves(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]lineTest{
 		"in the middle": {cfg: limitertest.Every(2, time.Second), scripts: 3, callers: []caller{
@@ -266,7 +266,7 @@ func TestAContextThatEndsInLine(t *testing.T) {
 
 // The head asks for what can't be had while the other Client goes on. Those behind it wait one
 // interval at most, from when the head began.
-func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
+func TestLine_LargeRequestYieldsAfterAnInterval(t *testing.T) {
 	t.Parallel()
 	const billion = 1_000_000_000
 	many := lineTest{cfg: limitertest.Every(1000, time.Second), kept: 499}
@@ -313,7 +313,7 @@ func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 	limitertest.Bubbles(t, all, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
-func TestAThousandWaitersAskAsOne(t *testing.T) {
+func TestLine_ThousandWaitersShareCalls(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		rate, waiters int

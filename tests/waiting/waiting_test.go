@@ -137,7 +137,7 @@ func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 
 // A decision that takes many calls keeps its caller for twice the call timeout at most. It goes on, so that
 // the next one finds all set right. Here a value was lost beside many members.
-func TestADecisionOfManyCalls(t *testing.T) {
+func TestDecision_OfManyCallsGoesOnAfterTimeout(t *testing.T) {
 	t.Parallel()
 	const rate = 10_000
 	limitertest.Each(t, map[string]time.Duration{"once": 0, "waiting": time.Minute}, func(t *testing.T, timeout time.Duration) {
@@ -231,7 +231,7 @@ func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
 	})
 }
 
-func TestALineKeepsItsLimiterAlive(t *testing.T) {
+func TestLine_KeepsLimiterAlive(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		version string
@@ -273,7 +273,7 @@ func TestWaitersKeepTheirLimiterAliveOnAServer(t *testing.T) {
 }
 
 // Redisson sets any keep-alive time.
-func TestAKeepAliveTimeBelowTheInterval(t *testing.T) {
+func TestLine_KeepAliveBelowInterval(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, 10*time.Second))
@@ -297,7 +297,7 @@ func slowAndBrief(t *testing.T, client *rratelimiter.Client, permits int, every 
 	return slow, brief
 }
 
-func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
+func TestTryAcquireAll_WaitersKeepLimitersAlive(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, map[string]int{"one": 1, "many": 8}, func(t *testing.T, rdb redistest.Client, callers int) {
 		client := limitertest.NewClient(t, rdb)
@@ -314,7 +314,7 @@ func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 }
 
 // The call that should keep a limiter alive is stuck: another caller's does.
-func TestASecondTryKeepsThemAlive(t *testing.T) {
+func TestTryAcquireAll_SecondWaiterKeepsLimitersAlive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
@@ -343,7 +343,7 @@ func TestASecondTryKeepsThemAlive(t *testing.T) {
 	})
 }
 
-func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
+func TestWaiters_FailWhenLimiterIsGone(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		cfg    rratelimiter.Config
@@ -381,7 +381,7 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 	})
 }
 
-func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
+func TestWaiters_WithDefaultSetUpLimiterAgain(t *testing.T) {
 	t.Parallel()
 	cfg := limitertest.Alive(rratelimiter.Overall, 1, 10*time.Second)
 	type row struct {
@@ -434,7 +434,7 @@ func TestWaitersWithADefaultMakeTheirLimiterAgain(t *testing.T) {
 	})
 }
 
-func TestWaitersForAllMakeALimiterAgain(t *testing.T) {
+func TestTryAcquireAll_WaitersSetUpLimiterAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := limitertest.Alive(rratelimiter.Overall, 1, 10*time.Second)

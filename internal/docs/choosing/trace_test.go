@@ -53,7 +53,7 @@ const (
 	pictureFile = "../../../docs/choosing/trace.svg"
 )
 
-func TestTheTrace(t *testing.T) {
+func TestTrace_MatchesPage(t *testing.T) {
 	t.Parallel()
 	all := run(t)
 	const old = "%s is of another time: go test ./internal/docs/choosing -update"

@@ -49,7 +49,7 @@ func TestRedissonStandsBesideThisPackage(t *testing.T) {
 	assert.Contains(t, redissonCSV(rows), "\nRedisson 4.7.0,single,2,16,1100,100,4,2,1,10\n")
 }
 
-func TestThePageHasAllTables(t *testing.T) {
+func TestPage_HasAllTables(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", path))
 	require.NoError(t, err)

@@ -75,7 +75,7 @@ func modules(t *testing.T) []goMod {
 }
 
 // go install refuses a module that replaces or excludes others.
-func TestTheRootAndTheCommandReplaceNothing(t *testing.T) {
+func TestModules_RootAndCommandReplaceNothing(t *testing.T) {
 	t.Parallel()
 	for _, m := range modules(t) {
 		if m.dir == "." || m.command() {
@@ -92,7 +92,7 @@ func TestTheRootAndTheCommandReplaceNothing(t *testing.T) {
 }
 
 // A module that is not in go.work can't be built in a clone.
-func TestTheWorkspaceHasAllModules(t *testing.T) {
+func TestWorkspace_HasAllModules(t *testing.T) {
 	t.Parallel()
 	var work struct {
 		Go      string
@@ -114,7 +114,7 @@ func TestTheWorkspaceHasAllModules(t *testing.T) {
 
 func ours(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
 
-func TestThePageOnVersionsSaysHowToGetThem(t *testing.T) {
+func TestVersionsPage_SaysHowToGetModules(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(root, "docs", "versions.md"))
 	require.NoError(t, err)
@@ -270,7 +270,7 @@ func clone(t *testing.T, all []source, dir string) {
 	run(t, dir, someone, "git", "commit", "-q", "-m", "as it is")
 }
 
-func TestBuildsAreTheSameWhereverTheyAreMade(t *testing.T) {
+func TestBuilds_AreReproducible(t *testing.T) {
 	t.Parallel()
 	needsBuild(t)
 	top, all := t.TempDir(), sources(t)

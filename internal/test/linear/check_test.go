@@ -50,7 +50,7 @@ func TestModelTellsRightFromWrong(t *testing.T) {
 
 // A caller that was refused leaves when its time is over, though a request for it may be
 // under way: what that takes is in use until it has been given back.
-func TestWhatComesLateIsInUseUntilItIsGivenBack(t *testing.T) {
+func TestModel_LateGrantIsInUseUntilGivenBack(t *testing.T) {
 	t.Parallel()
 	request := func(began, ended int64) Request {
 		return Request{Began: began, Ended: ended, Client: 1, Script: lua.Acquire}
@@ -81,7 +81,7 @@ func TestWhatComesLateIsInUseUntilItIsGivenBack(t *testing.T) {
 }
 
 // A long history is decided by its beginning as far as the time goes.
-func TestALongHistoryIsDecidedByItsBeginning(t *testing.T) {
+func TestCheck_DecidesLongHistoryByItsBeginning(t *testing.T) {
 	t.Parallel()
 	h := &History{Start: Full(1000, time.Hour.Milliseconds())}
 	for n := range int64(500) {
@@ -102,7 +102,7 @@ func TestALongHistoryIsDecidedByItsBeginning(t *testing.T) {
 
 // Each of many calls with unknown outcomes may have come or not: more states than any
 // step can list.
-func TestASearchEndsInTheMiddleOfAStep(t *testing.T) {
+func TestCheck_EndsInTheMiddleOfAStep(t *testing.T) {
 	t.Parallel()
 	start := Full(1<<50, time.Hour.Milliseconds())
 	var loose []effect

@@ -109,7 +109,7 @@ func asChild(t *testing.T, test string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestChild is what TestServersGoWithTheTestBinary runs in a process of its
+// TestChild is what TestServers_EndWithTestBinary runs in a process of its
 // own; alone it tests nothing.
 func TestChild(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestServersGoWithTheTestBinary(t *testing.T) {
+func TestServers_EndWithTestBinary(t *testing.T) {
 	t.Parallel()
 	redistest.Shared(t)
 	for name, tt := range map[string]struct {

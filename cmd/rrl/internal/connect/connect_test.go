@@ -324,7 +324,7 @@ func TestNoServerAnswers(t *testing.T) {
 	refuses(t, connect.Options{Redis: "::1"}, "[::1]:6379")
 }
 
-func TestAServerThatDoesNotAnswerIsGivenUpInTime(t *testing.T) {
+func TestConnect_SilentServerIsGivenUpInTime(t *testing.T) {
 	t.Parallel()
 	var config net.ListenConfig
 	silent, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -52,7 +52,7 @@ func TestScenariosAsJSON(t *testing.T) {
 	}
 }
 
-func TestScenariosOwnUpToABrokenRule(t *testing.T) {
+func TestScenarios_ReportBrokenRule(t *testing.T) {
 	t.Parallel()
 	grant := func(at time.Duration, permits, most int64, reset time.Duration) answer {
 		return answer{at, permits, limit.Decision{Granted: true, Limit: most, ResetAfter: reset}}
@@ -128,7 +128,7 @@ func TestRecordFindsTheFullestInterval(t *testing.T) {
 	}
 }
 
-func TestDemoOwnsUpToABrokenLimit(t *testing.T) {
+func TestClients_ReportBrokenLimit(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	r := &clientsRun{Clients: Clients{Rate: 1, Interval: time.Second}, out: &output.Printer{Writer: &out}}
@@ -198,7 +198,7 @@ func TestClientsFitTheTerminal(t *testing.T) {
 	})
 }
 
-func TestAPlotOfANarrowTerminalHasFewerMarks(t *testing.T) {
+func TestPlot_NarrowTerminalHasFewerMarks(t *testing.T) {
 	t.Parallel()
 	p := &plan{rule: "r", row: time.Second, mark: 1, speed: 1, left: true}
 	l := &lane{name: "a lane with a long name"}

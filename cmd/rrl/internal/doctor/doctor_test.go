@@ -65,7 +65,7 @@ func limiters(t *testing.T, rdb redistest.Client, prefix string, n int) {
 	require.NoError(t, err)
 }
 
-func TestAHealthyServer(t *testing.T) {
+func TestExamine_HealthyServer(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t, "--appendonly", "yes").Client(t, nil)
 	r := examine(t, rdb, options())
@@ -80,7 +80,7 @@ func TestAHealthyServer(t *testing.T) {
 	assert.Empty(t, redistest.Keys(t, rdb, "*"), "the probe's keys are gone")
 }
 
-func TestWhatIsWrongWithAServer(t *testing.T) {
+func TestExamine_ServerConfiguration(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru").Client(t, nil)
 	r := examine(t, rdb, options())
@@ -103,7 +103,7 @@ func TestWhatIsWrongWithAServer(t *testing.T) {
 	says(t, r, "eviction", Error, "evicted since the server's start")
 }
 
-func TestAClockThatIsWrong(t *testing.T) {
+func TestExamine_WrongClock(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartStepped(t)
 	rdb := s.Client(t, nil)
@@ -152,7 +152,7 @@ func TestRights(t *testing.T) {
 	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
 }
 
-func TestAReplicaAndItsMaster(t *testing.T) {
+func TestExamine_Replica(t *testing.T) {
 	t.Parallel()
 	master, replica := redistest.StartRedis(t), redistest.StartRedis(t)
 	replica.Follow(t, master)
@@ -165,7 +165,7 @@ func TestAReplicaAndItsMaster(t *testing.T) {
 	says(t, r, "replication", Error, "this is a replica")
 }
 
-func TestACluster(t *testing.T) {
+func TestExamine_Cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	rdb := c.Client(t, nil)
@@ -254,7 +254,7 @@ func TestManyLimitersAreSampledInTime(t *testing.T) {
 }
 
 // Clients' keys are searched for some limiters only; the others are not said to be well.
-func TestClientsThatWereNotLookedFor(t *testing.T) {
+func TestExamine_ReportsUnsearchedClients(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	limiters(t, rdb, "limiter:", 5)
@@ -276,7 +276,7 @@ func TestNoServer(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestTheProbeTriesWhatLimitersNeed(t *testing.T) {
+func TestProbe_TriesWhatLimitersNeed(t *testing.T) {
 	t.Parallel()
 	tried := []string{"eval", "evalsha"}
 	for _, c := range needed {
@@ -328,7 +328,7 @@ func selfTested(t *testing.T, rdb redistest.Client) *Report {
 	return r
 }
 
-func TestSelfTestOfServersThatDoAll(t *testing.T) {
+func TestSelfTest_PassesOnServers(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	all := map[string]func(t testing.TB) redistest.Client{
@@ -431,7 +431,7 @@ func TestSelfTestKeepsWhatItFound(t *testing.T) {
 }
 
 // In each of these a server does one thing otherwise: what is in a command is replaced.
-func TestSelfTestFindsWhatAServerDoesOtherwise(t *testing.T) {
+func TestSelfTest_FindsDeviatingServer(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	server := redistest.StartRedis(t)

@@ -452,7 +452,7 @@ func TestTopFitsAnyScreen(t *testing.T) {
 	}
 }
 
-func TestTopSaysWhatItHasNotSeen(t *testing.T) {
+func TestTop_ReportsUnseenKeys(t *testing.T) {
 	t.Parallel()
 	s := &look.Snapshot{Known: 100_000, Left: true, Walked: 0.35, Cost: look.Cost{Commands: 12, RoundTripMicros: 1500}}
 	lines := topText(s, look.View{Sort: "name"}, 120, 0, plain)
