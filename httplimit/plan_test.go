@@ -2,7 +2,6 @@ package httplimit_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -107,6 +106,6 @@ func TestWithPlan_BadLimiter(t *testing.T) {
 	handler := httplimit.New(grants(), hearing(&errs), httplimit.WithPlan(func(*http.Request) limit.Limiter { return bad }))(hello)
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, newRequest(t))
-	assert.Equal(t, http.StatusInternalServerError, w.Code, fmt.Sprint(w.Body))
+	assert.Equal(t, http.StatusInternalServerError, w.Code, w.Body.String())
 	errs.Check(t, limit.ErrInvalidConfig)
 }

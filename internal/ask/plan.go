@@ -35,8 +35,9 @@ func (l *Limit) For(limiter limit.Limiter) (*Limit, error) {
 	if chosen := p.now[limiter]; chosen != nil {
 		return chosen, nil
 	}
-	chosen, err := p.old[limiter], error(nil)
+	chosen := p.old[limiter]
 	if chosen == nil {
+		var err error
 		if chosen, err = l.with(limiter); err != nil {
 			return nil, err
 		}

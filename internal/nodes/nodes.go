@@ -61,7 +61,12 @@ func unreachable(rdb Client) error {
 // Addr returns the address of a server of Masters.
 //
 //go:noinline // a caller would name *redis.Client
-func Addr(node Client) string { return node.(*redis.Client).Options().Addr }
+func Addr(node Client) string {
+	if c, ok := node.(*redis.Client); ok {
+		return c.Options().Addr
+	}
+	return ""
+}
 
 // IsCluster reports whether the servers behind a client are a cluster.
 //

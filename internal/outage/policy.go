@@ -266,10 +266,11 @@ func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error)
 		one.Permits = l.Permits
 		if a, err = p.insteadOf(l, one, cause); !a.Granted {
 			_ = takeBack(ctx)
-			a.Each = append(each, a)
+			each = append(each, a)
 			for range all[i+1:] { // not asked
-				a.Each = append(a.Each, Answer{Decision: limit.Decision{Granted: true}})
+				each = append(each, Answer{Decision: limit.Decision{Granted: true}})
 			}
+			a.Each = each
 			return a, err
 		}
 		each = append(each, a)

@@ -362,7 +362,7 @@ var closeTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 					s.StartTryAcquire(with(t.Context()), 1, forever),
 					s.Go(func() (bool, error) { return another.TryAcquire(with(t.Context()), 1, forever) }),
 					s.Go(func() (bool, error) {
-						return s.Client.TryAcquireAll(with(t.Context()), forever, s.RateLimiter.Claim(1), another.Claim(1))
+						return s.Client.TryAcquireAll(with(t.Context()), forever, s.Claim(1), another.Claim(1))
 					}),
 				)
 			}
@@ -372,7 +372,7 @@ var closeTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		synctest.Wait()
 		failed(t, rratelimiter.ErrClosed, 400*ms, waiting...)
 		before := s.Sent.Total()
-		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(t.Context(), 0, s.RateLimiter.Claim(1), another.Claim(1))), rratelimiter.ErrClosed)
+		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(t.Context(), 0, s.Claim(1), another.Claim(1))), rratelimiter.ErrClosed)
 		s.Until(time.Hour)
 		assert.Equal(t, before, s.Sent.Total(), "nothing is asked for any more")
 		s.CheckInUse(t, 1, 1)

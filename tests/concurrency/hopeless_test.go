@@ -41,8 +41,7 @@ func perMinute(t *testing.T, test func(t *testing.T, l, other *rratelimiter.Rate
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		var handles []*rratelimiter.RateLimiter
 		for range 2 {
-			client := rratelimiter.New(rdb)
-			defer func() { assert.NoError(t, client.Close(t.Context())) }()
+			client := limitertest.NewClient(t, rdb)
 			handles = append(handles, client.RateLimiter("orders", append(opts, rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))...))
 		}
 		limitertest.MustAcquire(t, handles[1], 1)

@@ -35,7 +35,7 @@ func TestRelease_HungDoesNotExtendCallsBehindIt(t *testing.T) {
 		"Acquire":    func(ctx context.Context, s held) error { return s.Acquire(ctx, 1) },
 		"Reserve":    func(ctx context.Context, s held) error { return limitertest.Second(s.Reserve(ctx, 1, 0)) },
 		"TryAcquireAll": func(ctx context.Context, s held) error {
-			return limitertest.Second(s.Client.TryAcquireAll(ctx, 0, s.RateLimiter.Claim(1)))
+			return limitertest.Second(s.Client.TryAcquireAll(ctx, 0, s.Claim(1)))
 		},
 		"Peek":    func(ctx context.Context, s held) error { return limitertest.Second(s.Peek(ctx, 1)) },
 		"SetRate": func(ctx context.Context, s held) error { return s.SetRate(ctx, limitertest.Hourly(10)) },
@@ -79,7 +79,7 @@ func TestRepeat_SearchForFirstAttemptEnds(t *testing.T) {
 		},
 		"TryAcquireAll": func(ctx context.Context, s *limitertest.HeldScene) error {
 			other := s.Client.RateLimiter("{"+s.Name()+"}:other", rratelimiter.WithDefault(limitertest.Hourly(10)))
-			return limitertest.Second(s.Client.TryAcquireAll(ctx, 0, other.Claim(3), s.RateLimiter.Claim(3)))
+			return limitertest.Second(s.Client.TryAcquireAll(ctx, 0, other.Claim(3), s.Claim(3)))
 		},
 	} {
 		for lost, want := range map[int]error{3: nil, 1: rratelimiter.ErrUnknownOutcome} { // one in so many

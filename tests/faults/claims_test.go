@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -83,7 +82,7 @@ func TestClaims_OfOneWhoHasGoneGoBack(t *testing.T) {
 		}()
 		assert.Eventually(t, func() bool { return w.Sent(lua.AcquireAll) > 0 }, limitertest.Outlasts, limitertest.Outlasts/1000)
 		cancel()
-		assert.True(t, errors.Is(<-gone, context.Canceled))
+		assert.ErrorIs(t, <-gone, context.Canceled)
 		w.LetGo()
 		w.checkAll(t, three{1, 2, 3}, "gone")
 	})
