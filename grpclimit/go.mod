@@ -5,7 +5,7 @@ go 1.26.0
 replace github.com/rratelimiter/rratelimiter => ../
 
 require (
-	github.com/rratelimiter/rratelimiter v0.0.0-20261127093648-ec85a2f07718
+	github.com/rratelimiter/rratelimiter v0.0.0-20261126235715-6c9221136e96
 	github.com/stretchr/testify v1.12.1
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1
 	google.golang.org/grpc v1.85.0

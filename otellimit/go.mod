@@ -6,7 +6,7 @@ replace github.com/rratelimiter/rratelimiter => ../
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/rratelimiter/rratelimiter v0.0.0-20261127093648-ec85a2f07718
+	github.com/rratelimiter/rratelimiter v0.0.0-20261126235715-6c9221136e96
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/metric v1.47.0

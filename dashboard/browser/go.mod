@@ -8,7 +8,7 @@ require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/rratelimiter/rratelimiter v0.0.0-20261127093648-ec85a2f07718
+	github.com/rratelimiter/rratelimiter v0.0.0-20261126235715-6c9221136e96
 	github.com/stretchr/testify v1.12.1
 )
 

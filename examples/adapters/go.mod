@@ -10,7 +10,7 @@ require (
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/rratelimiter/rratelimiter v0.0.0-20261127093648-ec85a2f07718
+	github.com/rratelimiter/rratelimiter v0.0.0-20261126235715-6c9221136e96
 	github.com/stretchr/testify v1.12.1
 )
 

@@ -11,8 +11,8 @@ require (
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/otlptranslator v1.0.0
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/rratelimiter/rratelimiter v0.0.0-20261127093648-ec85a2f07718
-	github.com/rratelimiter/rratelimiter/otellimit v0.0.0-20261127093648-ec85a2f07718
+	github.com/rratelimiter/rratelimiter v0.0.0-20261126235715-6c9221136e96
+	github.com/rratelimiter/rratelimiter/otellimit v0.0.0-20261126235715-6c9221136e96
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel/exporters/prometheus v0.69.0
 	go.opentelemetry.io/otel/metric v1.47.0
