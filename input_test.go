@@ -293,7 +293,7 @@ func TestInputContexts(t *testing.T) {
 func TestInputOfAClosedClient(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := rratelimiter.New(rdb)
+		client := rratelimiter.New(rdb, limitertest.Patient())
 		l := client.RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(1, time.Second))
 		require.NoError(t, client.Close(t.Context()))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -37,7 +38,7 @@ func TestDocs_JavaSharesALimiter(t *testing.T) {
 	}
 	require.NoError(t, err)
 	server := redistest.StartRedis(t)
-	limiter := rratelimiter.New(server.Client(t, nil)).RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(100)))
+	limiter := rratelimiter.New(server.Client(t, nil), limitertest.Patient()).RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(100)))
 	ok, err := limiter.TryAcquire(t.Context(), 1, 0)
 	require.NoError(t, err)
 	require.True(t, ok)

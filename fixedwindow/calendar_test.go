@@ -30,7 +30,7 @@ func zone(t testing.TB, name string) *time.Location {
 // tenADay returns a limiter of 10 permits each day of Berlin.
 func tenADay(t testing.TB, rdb redistest.Client) *fixedwindow.Limiter {
 	t.Helper()
-	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))})
+	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))}, redistest.Patient)
 }
 
 // Days and months are as long as they are in the zone, whatever its clocks do around midnight.
@@ -67,7 +67,7 @@ func TestCalendar_WindowEndsWithTheDayOrMonth(t *testing.T) {
 			m.SetTime(now)
 			loc := zone(t, tc.zone)
 			for ends, calendar := range map[string]fixedwindow.Calendar{tc.day: fixedwindow.Daily(loc), "m" + tc.month: fixedwindow.Monthly(loc)} {
-				l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Calendar: calendar})
+				l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Calendar: calendar}, redistest.Patient)
 				end, err := time.Parse(time.RFC3339, ends[len(ends)-len("2026-11-27T00:00:00Z"):])
 				require.NoError(t, err)
 				want := limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: end.Sub(now)}
@@ -244,7 +244,7 @@ func TestCalendar_Window(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		berlin := zone(t, "Europe/Berlin")
 		window := func(c fixedwindow.Calendar) time.Duration {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Calendar: c}).Window()
+			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Calendar: c}, redistest.Patient).Window()
 		}
 		for _, tc := range []struct {
 			date       string
@@ -278,7 +278,7 @@ func TestCalendar_Input(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := fixedwindow.New(limittest.Unreachable(t), tc.cfg)
+			l := fixedwindow.New(limittest.Unreachable(t), tc.cfg, redistest.Patient)
 			limittest.RequireRefused(t, l, "key", 1, limit.ErrInvalidConfig, tc.text)
 			require.ErrorIs(t, l.Err(), limit.ErrInvalidConfig)
 			assert.NotPanics(t, func() { l.Window() })

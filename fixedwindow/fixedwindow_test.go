@@ -128,7 +128,7 @@ func TestTurnsWithTheArticles(t *testing.T) {
 // scripts do wrong.
 
 func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
-	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute})
+	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute}, redistest.Patient)
 }
 
 // A value written by hand, or whose writer crashed before EXPIRE, such as

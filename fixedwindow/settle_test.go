@@ -43,7 +43,7 @@ func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *f
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, fixedwindow.New(rdb, cfg)) })
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, fixedwindow.New(rdb, cfg, redistest.Patient)) })
 		})
 	}
 }
@@ -191,7 +191,7 @@ func TestTakeReserved_SettleThatFailedIsRepeated(t *testing.T) {
 			}
 			return next()
 		}))
-		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour})
+		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient)
 		settle := reserve(t, l, "key", 4)
 		down = true
 		err := settle(t.Context(), 6)
@@ -240,7 +240,7 @@ func TestTakeReserved_ManyCallers(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, rdb redistest.Client) {
 		t.Helper()
-		l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Window: time.Hour}), limittest.Key(t)
+		l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Window: time.Hour}, redistest.Patient), limittest.Key(t)
 		var wg sync.WaitGroup
 		for i := range int64(60) {
 			wg.Go(func() {
@@ -269,7 +269,7 @@ func TestTakeReserved_ManyCallers(t *testing.T) {
 func TestTakeReserved_MemoryIsThatOfOneCount(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.CurrentClient(t)
-	l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Daily(time.UTC)}), limittest.Key(t)
+	l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Daily(time.UTC)}, redistest.Patient), limittest.Key(t)
 	require.NoError(t, reserve(t, l, key, 100)(t.Context(), 100))
 	one := rdb.MemoryUsage(t.Context(), key).Val()
 	var wg sync.WaitGroup
@@ -296,7 +296,7 @@ func TestTakeReserved_Uncharged(t *testing.T) {
 			}
 			return next()
 		}))
-		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, limit.WithFailure(limit.FailLocal(1)), limit.WithObserver(told))
+		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient, limit.WithFailure(limit.FailLocal(1)), limit.WithObserver(told))
 		charged := reserve(t, l, "key", 4)
 		require.NoError(t, charged(t.Context(), 5))
 		down = true

@@ -13,6 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -26,8 +27,8 @@ func ExampleWithPlan() {
 	defer stop()
 
 	day := fixedwindow.Daily(time.UTC)
-	free := fixedwindow.New(rdb, fixedwindow.Config{Limit: 2, Calendar: day})
-	paid := map[string]limit.Limiter{"paid": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Calendar: day})}
+	free := fixedwindow.New(rdb, fixedwindow.Config{Limit: 2, Calendar: day}, redistest.Patient)
+	paid := map[string]limit.Limiter{"paid": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Calendar: day}, redistest.Patient)}
 	handler := httplimit.New(free, httplimit.WithKey(httplimit.Header("User")),
 		httplimit.WithPlan(func(r *http.Request) limit.Limiter { return paid[r.Header.Get("Plan")] }))(http.NotFoundHandler())
 
@@ -73,11 +74,11 @@ func TestWithPlan_Policies(t *testing.T) {
 func TestWithPlan_TransportWaits(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := rratelimiter.New(rdb)
+		client := rratelimiter.New(rdb, limitertest.Patient())
 		defer func() { assert.NoError(t, client.Close(t.Context())) }()
 		keyed := client.Keyed("paid:", rratelimiter.PerSecond(1))
 		transport := httplimit.NewTransport(answers(http.StatusNoContent),
-			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: 3 * time.Second}),
+			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: 3 * time.Second}, redistest.Patient),
 			httplimit.WithPlan(func(r *http.Request) limit.Limiter {
 				if r.Context().Value(planKey{}) != nil {
 					return keyed
@@ -102,7 +103,7 @@ type planKey struct{}
 func TestWithPlan_BadLimiter(t *testing.T) {
 	t.Parallel()
 	var errs middlewaretest.Errors
-	bad := fixedwindow.New(nil, fixedwindow.Config{Limit: 1, Window: time.Second})
+	bad := fixedwindow.New(nil, fixedwindow.Config{Limit: 1, Window: time.Second}, redistest.Patient)
 	handler := httplimit.New(grants(), hearing(&errs), httplimit.WithPlan(func(*http.Request) limit.Limiter { return bad }))(hello)
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, newRequest(t))

@@ -400,7 +400,7 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		bits := func(n int) httplimit.KeyFunc { return httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: n}) }
-		invalid := rratelimiter.New(rdb).Keyed("", rratelimiter.PerDay(0))
+		invalid := rratelimiter.New(rdb, limitertest.Patient()).Keyed("", rratelimiter.PerDay(0))
 		keys := map[string]httplimit.KeyFunc{
 			"nil user": httplimit.User(nil), "no header": httplimit.Header(""), "bits": bits(129), "negative bits": bits(-1),
 			"trusted": httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}),

@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
@@ -67,9 +68,9 @@ func TestAdvance_MovesLimitersOfKeys(t *testing.T) {
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {
 		patient := limit.WithCallTimeout(time.Minute)
 		for name, l := range map[string]limit.Limiter{
-			"window": fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}, patient),
-			"log":    slidinglog.New(env.Redis, slidinglog.Config{Limit: 1, Window: time.Minute}, patient),
-			"bucket": tokenbucket.New(env.Redis, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, patient),
+			"window": fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}, redistest.Patient, patient),
+			"log":    slidinglog.New(env.Redis, slidinglog.Config{Limit: 1, Window: time.Minute}, redistest.Patient, patient),
+			"bucket": tokenbucket.New(env.Redis, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, redistest.Patient, patient),
 			"keyed":  env.Client.Keyed("keyed:", rratelimiter.PerMinute(1)),
 		} {
 			for range 3 {

@@ -122,7 +122,7 @@ func TestTake_ClockStepsBackGrantNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		const limit, window = 10, 6 * time.Second
-		l, draw := slidinglog.New(rdb, slidinglog.Config{Limit: limit, Window: window}), rand.New(rand.NewPCG(6, 8))
+		l, draw := slidinglog.New(rdb, slidinglog.Config{Limit: limit, Window: window}, redistest.Patient), rand.New(rand.NewPCG(6, 8))
 		var granted []time.Time
 		var stepped time.Time
 		refused := 0
@@ -163,7 +163,7 @@ func TestTake_SetsManyFutureRowsRight(t *testing.T) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			ctx := t.Context()
 			rowsAhead(t, rdb, "key", count)
-			l := slidinglog.New(rdb, slidinglog.Config{Limit: 4000, Window: time.Minute})
+			l := slidinglog.New(rdb, slidinglog.Config{Limit: 4000, Window: time.Minute}, redistest.Patient)
 			d := limittest.Take(t, l, "key", 3)
 			assert.True(t, d.Granted)
 			assert.EqualValues(t, 4000-count-3, d.Remaining)
@@ -204,7 +204,7 @@ func TestTake_LostAnswerWhileRowsAreSetRight(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			direct, m := redistest.Mini(t)
 			proxy := redistest.MiniProxy(t, m)
-			l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 2000, Window: time.Minute})
+			l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 2000, Window: time.Minute}, redistest.Patient)
 			limittest.Take(t, l, "warm", 1)
 			rowsAhead(t, direct, "key", 1000)
 			proxy.OnCommand(redistest.Nth(1+lost, "evalsha", redistest.DropAnswer))
@@ -236,7 +236,7 @@ func TestDecision_OfManyCallsGoesOnAfterTimeout(t *testing.T) {
 			}
 			return redistest.Pass.After(900 * time.Millisecond)
 		})
-		l := slidinglog.New(proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}), slidinglog.Config{Limit: 10_000, Window: time.Hour})
+		l := slidinglog.New(proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}), slidinglog.Config{Limit: 10_000, Window: time.Hour}, redistest.Patient)
 		start := time.Now()
 		_, err := l.Take(t.Context(), "log", 1)
 		require.ErrorIs(t, err, limit.ErrUnavailable)
@@ -318,7 +318,7 @@ func TestBoundedWork(t *testing.T) {
 				fill(t, rdb, log, time.Now().Add(-age), count)
 			}
 			watch := redistest.BoundScripts(t, server.Addr(), 100, 1300, 1000)
-			tc.use(t, crowded{slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}), rdb, log})
+			tc.use(t, crowded{slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}, redistest.Patient), rdb, log})
 			watch(t)
 		})
 	}

@@ -124,7 +124,7 @@ func TestThreshold_FallsToZeroBeforeRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		direct, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
-		l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "hash"})
+		l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "hash"}, redistest.Patient)
 		limittest.Take(t, l, "another", 1)
 		calls := 0
 		proxy.OnCommand(func(c redistest.Command) redistest.Action {
@@ -187,12 +187,12 @@ func TestCorruptThresholdConsumesNothing(t *testing.T) {
 func TestTake_RefusesKeyOfThresholds(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"})
+		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"}, redistest.Patient)
 		limittest.RequireRefused(t, l, "rate:limit:config", 1, limit.ErrInvalidConfig, `"rate:limit:config"`, "Config.Thresholds")
 		assert.Equal(t, 2, limittest.Grants(t, l, "rate:limit:ann", 3))
 		require.NoError(t, l.SetThreshold(t.Context(), "rate:limit:ann", 3))
 		assert.Equal(t, 1, limittest.Grants(t, l, "rate:limit:ann", 2))
-		plain := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+		plain := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}, redistest.Patient)
 		assert.Equal(t, 2, limittest.Grants(t, plain, "rate:limit:other", 3))
 	})
 }
@@ -253,7 +253,7 @@ func TestThresholds(t *testing.T) {
 func TestThresholdInput(t *testing.T) {
 	t.Parallel()
 	rdb := limittest.Unreachable(t)
-	l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"})
+	l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"}, redistest.Patient)
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, threshold := range []int64{-1, slidinglog.MaxLimit + 1} {
 		err := l.SetThreshold(ctx, "orders", threshold)
@@ -264,8 +264,8 @@ func TestThresholdInput(t *testing.T) {
 	for _, err := range []error{l.SetThreshold(ctx, "", 1), l.ResetThreshold(ctx, ""), second(l.Threshold(ctx, ""))} {
 		assert.ErrorIs(t, err, limit.ErrInvalidConfig)
 	}
-	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
-	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"})
+	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute}, redistest.Patient)
+	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"}, redistest.Patient)
 	for _, l := range []*slidinglog.Limiter{none, broken} {
 		for _, err := range callAll(ctx, l, "orders") {
 			assert.ErrorIs(t, err, limit.ErrInvalidConfig)

@@ -54,7 +54,7 @@ func TestLimiter(t *testing.T) {
 func TestTake_RefusesSecondKeyOfAnother(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 2, Refill: 1, Interval: time.Minute})
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 2, Refill: 1, Interval: time.Minute}, redistest.Patient)
 		for key, other := range map[string]string{"ann_time": "ann", "{bob}_time": "{bob}", "_time_time": "_time"} {
 			limittest.RequireRefused(t, l, key, 1, limit.ErrInvalidConfig, strconv.Quote(key), strconv.Quote(other), "hash tag")
 			assert.Equal(t, 2, limittest.Grants(t, l, other, 3))

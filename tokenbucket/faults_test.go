@@ -233,7 +233,7 @@ func TestBorrowing(t *testing.T) {
 // drained returns a limiter that lends that many tokens, and has none left.
 func drained(t *testing.T, rdb redistest.Client, borrow int64) *tokenbucket.Limiter {
 	t.Helper()
-	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow})
+	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow}, redistest.Patient)
 	require.True(t, limittest.Take(t, l, "key", 10).Granted)
 	return l
 }
@@ -242,7 +242,7 @@ func drained(t *testing.T, rdb redistest.Client, borrow int64) *tokenbucket.Limi
 func TestBorrowingRetryAfter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5})
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5}, redistest.Patient)
 		refused := 0
 		for i := range int64(80) {
 			n := 1 + i*7%15
@@ -291,7 +291,7 @@ func TestInvalidConfig(t *testing.T) {
 		"borrowing of 90071992": {Capacity: 2, Refill: 1, Interval: time.Second, Borrow: tokenbucket.MaxTokens - 1},
 		"to fill":               {Capacity: tokenbucket.MaxTokens, Refill: 1, Interval: time.Hour},
 	} {
-		l := tokenbucket.New(limittest.Unreachable(t), cfg)
+		l := tokenbucket.New(limittest.Unreachable(t), cfg, redistest.Patient)
 		limittest.RequireRefused(t, l, "orders", 1, limit.ErrInvalidConfig, text, `"orders"`)
 		assert.GreaterOrEqual(t, l.Window(), time.Duration(0))
 	}
@@ -301,8 +301,8 @@ func TestWindow(t *testing.T) {
 	t.Parallel()
 	rdb := limittest.Unreachable(t)
 	assert.Equal(t, 40*time.Second, threeInTenSeconds(rdb).Window())
-	assert.Equal(t, 50*time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5}).Window())
-	assert.Equal(t, time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: math.MaxInt32, Interval: time.Second}).Window())
+	assert.Equal(t, 50*time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5}, redistest.Patient).Window())
+	assert.Equal(t, time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: math.MaxInt32, Interval: time.Second}, redistest.Patient).Window())
 }
 
 // No time to live is beyond what Redis takes.
@@ -322,7 +322,7 @@ func TestLongestTimeToFill(t *testing.T) {
 func TestGivingBackToAnotherBucket(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, redistest.Patient)
 		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
 		require.NoError(t, err)
 		require.NoError(t, rdb.FlushAll(t.Context()).Err())
@@ -397,7 +397,7 @@ func TestGiveBack_IsReducedByRefills(t *testing.T) {
 			t.Run(name+" "+back.String(), func(t *testing.T) {
 				t.Parallel()
 				redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-					l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+					l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second}, redistest.Patient)
 					_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
 					require.NoError(t, err)
 					time.Sleep(5 * time.Second)

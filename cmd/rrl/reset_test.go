@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 func TestReset_FreesAllPermits(t *testing.T) {
@@ -51,7 +52,7 @@ reset hash  !> hash is a hash of something else, not a limiter: nothing changed
 func TestUseDefault_TakesAnOverrideBack(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	client := rratelimiter.New(s.rdb)
+	client := rratelimiter.New(s.rdb, limitertest.Patient())
 	limit := func() int64 {
 		// A handle compares its default at its first request.
 		d, err := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))).Take(t.Context(), 1)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit/admin"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -53,7 +54,7 @@ func TestWithoutAuthorizeNothingIsAnswered(t *testing.T) {
 
 func TestBadConfigsAreReported(t *testing.T) {
 	t.Parallel()
-	client := rratelimiter.New(untouchable(t))
+	client := rratelimiter.New(untouchable(t), limitertest.Patient())
 	var noLog *slidinglog.Limiter
 	for _, c := range []struct {
 		says string

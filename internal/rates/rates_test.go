@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -85,7 +86,7 @@ func TestUseDefault(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	useDefault := func(name string) (bool, error) { return UseDefault(t.Context(), rdb, name, time.Minute) }
-	require.NoError(t, rratelimiter.New(rdb).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerHour(5)))
+	require.NoError(t, rratelimiter.New(rdb, limitertest.Patient()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerHour(5)))
 	for _, want := range []bool{true, false} {
 		changed, err := useDefault("orders")
 		require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -158,9 +159,9 @@ func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, ca
 		h.keysLimiter, h.key = all, l.name[len(l.prefix):]
 		h.rate = all.Limiter(h.key)
 	case window:
-		h.keysLimiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval}, timeout)
+		h.keysLimiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval}, redistest.Patient, timeout)
 	case log:
-		h.log = slidinglog.New(rdb, slidinglog.Config{Limit: l.config.Rate, Window: l.config.Interval, Thresholds: l.threshold}, timeout)
+		h.log = slidinglog.New(rdb, slidinglog.Config{Limit: l.config.Rate, Window: l.config.Interval, Thresholds: l.threshold}, redistest.Patient, timeout)
 		h.keysLimiter = h.log
 	case bucket:
 		h.keysLimiter = tokenbucket.New(rdb, tokenbucket.Config{

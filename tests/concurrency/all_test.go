@@ -218,7 +218,7 @@ func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
 		client, other := limitertest.NewClient(t, rdb), limitertest.NewClient(t, rdb)
 		mapped := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(strings.ToUpper))
 		old := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.13.2"))
-		bad := rratelimiter.New(rdb, rratelimiter.WithClientID(""))
+		bad := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithClientID(""))
 		var many []string
 		for i := range rratelimiter.MaxLimiters + 1 {
 			many = append(many, fmt.Sprintf("{x}%d", i))

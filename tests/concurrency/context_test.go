@@ -335,11 +335,11 @@ func TestCloseOfAnIdleClient(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		ended := limitertest.EndedContext(t)
-		unused := rratelimiter.New(rdb)
+		unused := rratelimiter.New(rdb, limitertest.Patient())
 		require.NoError(t, unused.Close(ended), "there is nothing to wait for")
 		require.NoError(t, unused.Close(t.Context()))
 
-		client := rratelimiter.New(rdb)
+		client := rratelimiter.New(rdb, limitertest.Patient())
 		l := limitertest.ByDefault(client, redistest.Name(t), limitertest.Every(1, time.Second))
 		limitertest.MustAcquire(t, l, 1)
 		require.NoError(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 10*ms)))

@@ -41,7 +41,7 @@ func TestBatch_OverflowGoesInNext(t *testing.T) {
 	}, func(t *testing.T, row row) {
 		rdb, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
-		c := rratelimiter.New(proxy.Client(t, nil))
+		c := rratelimiter.New(proxy.Client(t, nil), limitertest.Patient())
 		l := limitertest.ByDefault(c, redistest.Name(t), rratelimiter.PerHour(1<<40))
 		gate := make(chan struct{})
 		proxy.OnCommand(redistest.Nth(1, l.Name(), redistest.Pass.When(gate)))
@@ -87,7 +87,7 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 		const names, still = 1000, 10 // the last ones are known for the next call
 		var known [names]weak.Pointer[byte]
 		var mapped string
-		c := rratelimiter.New(answering{}, rratelimiter.WithNameMapper(func(string) string { return mapped }))
+		c := rratelimiter.New(answering{}, limitertest.Patient(), rratelimiter.WithNameMapper(func(string) string { return mapped }))
 		plain, cancellable := context.WithoutCancel(t.Context()), t.Context()
 		for i := range names {
 			mapped = "a name of more bytes than share a block " + strconv.Itoa(i)
@@ -149,7 +149,7 @@ func TestKeyedManyKeys(t *testing.T) {
 //
 //nolint:paralleltest // others' allocations would count
 func TestTryAcquire_Allocations(t *testing.T) {
-	l := rratelimiter.New(answering{}).RateLimiter("orders")
+	l := rratelimiter.New(answering{}, limitertest.Patient()).RateLimiter("orders")
 	for _, tc := range []struct {
 		ctx  context.Context
 		most float64

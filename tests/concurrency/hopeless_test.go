@@ -135,7 +135,7 @@ func TestWait_IsObservedAsRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		recorder := &limitertest.Recorder{}
-		client := rratelimiter.New(rdb, rratelimiter.WithObserver(recorder))
+		client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithObserver(recorder))
 		defer func() { assert.NoError(t, client.Close(t.Context())) }()
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
 		require.NoError(t, l.Wait(t.Context()))

@@ -62,14 +62,14 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 			}
 		},
 		"a sliding log": func(_ *rratelimiter.Client, rdb redistest.Client) []call {
-			l := slidinglog.New(rdb, slidinglog.Config{Limit: 100_000, Window: time.Hour})
+			l := slidinglog.New(rdb, slidinglog.Config{Limit: 100_000, Window: time.Hour}, redistest.Patient)
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
 				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
 			}
 		},
 		"a token bucket": func(_ *rratelimiter.Client, rdb redistest.Client) []call {
-			l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second})
+			l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second}, redistest.Patient)
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
 				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
@@ -77,7 +77,7 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 		},
 	}, func(t *testing.T, calls func(c *rratelimiter.Client, rdb redistest.Client) []call) {
 		rdb := limitertest.FarAway(t, trip)
-		c := rratelimiter.New(rdb)
+		c := rratelimiter.New(rdb, limitertest.Patient())
 		all := calls(c, rdb)
 		for _, one := range all {
 			require.NoError(t, one(t.Context()), "the server knows the scripts, and the limiter its rate")
@@ -99,7 +99,7 @@ func TestSettle_BesideReleases(t *testing.T) {
 	t.Parallel()
 	const each, trip = 200, 100 * ms
 	synctest.Test(t, func(t *testing.T) {
-		c := rratelimiter.New(limitertest.FarAway(t, trip))
+		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
 		settled, released := limitertest.ByDefault(c, "settled", rratelimiter.PerHour(1<<40)), c.Keyed("released:", rratelimiter.PerHour(1000))
 		reservations := make([]*rratelimiter.Reservation, each)
 		limitertest.Together(each, func(i int) {
@@ -130,7 +130,7 @@ func TestSettle_HundredsAtOnceSucceed(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]time.Duration{"0ms": 0, "100ms": 100 * ms}, func(t *testing.T, trip time.Duration) {
 		const all = 600
-		c := rratelimiter.New(limitertest.FarAway(t, trip))
+		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
 		l := limitertest.ByDefault(c, "orders", rratelimiter.PerHour(1<<40))
 		reservations := make([]*rratelimiter.Reservation, all)
 		limitertest.Together(all, func(i int) { reservations[i] = limitertest.Reserve(t, l, 10) })

@@ -244,12 +244,12 @@ func TestObserverOptions(t *testing.T) {
 	rdb := redistest.NewClient("127.0.0.1:0", nil)
 	names := []string{"WithObserver", "WithLogger", "WithName"}
 	for i, opt := range []limit.Option{limit.WithObserver(nil), limit.WithLogger(nil), limit.WithName("")} {
-		_, err := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, opt).Take(t.Context(), "a", 1)
+		_, err := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, redistest.Patient, opt).Take(t.Context(), "a", 1)
 		require.ErrorIs(t, err, limit.ErrInvalidConfig)
 		assert.ErrorContains(t, err, names[i])
 	}
 	for i, opt := range []rratelimiter.Option{rratelimiter.WithObserver(nil), rratelimiter.WithLogger(nil)} {
-		_, err := rratelimiter.New(rdb, opt).RateLimiter("a").Take(t.Context(), 1)
+		_, err := rratelimiter.New(rdb, limitertest.Patient(), opt).RateLimiter("a").Take(t.Context(), 1)
 		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
 		assert.ErrorContains(t, err, names[i])
 	}
@@ -283,7 +283,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 	"shadow of a limiter of keys": func(t *testing.T, rdb redistest.Client) {
 		r := &limitertest.Recorder{}
 		cfg := fixedwindow.Config{Limit: 2, Window: time.Hour}
-		l := fixedwindow.New(rdb, cfg, limit.WithShadow(), limit.WithObserver(r))
+		l := fixedwindow.New(rdb, cfg, redistest.Patient, limit.WithShadow(), limit.WithObserver(r))
 		for range 5 {
 			d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
 			require.NoError(t, err)
@@ -299,7 +299,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 			}
 		}
 		assert.Equal(t, 6, refused, "two a round, once two are taken")
-		assert.False(t, limittest.Take(t, fixedwindow.New(rdb, cfg), "ann", 1).Granted)
+		assert.False(t, limittest.Take(t, fixedwindow.New(rdb, cfg, redistest.Patient), "ann", 1).Granted)
 	},
 	// Undone grants that were let through do not count against later releases.
 	"shadow undone": func(t *testing.T, rdb redistest.Client) {
@@ -316,7 +316,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 	"shadow takes all": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		l := limitertest.ByDefault(client, "orders", limitertest.Every(5, time.Hour))
-		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow())
+		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, redistest.Patient, limit.WithShadow())
 		for range 3 {
 			n, _, err := l.TakeUpTo(t.Context(), 4)
 			require.NoError(t, err)
@@ -336,9 +336,9 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 		r := &limitertest.Recorder{}
 		observer := limit.WithObserver(r)
 		for _, l := range []limit.Limiter{
-			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Minute}, observer),
-			slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute}, observer, limit.WithName("logins")),
-			tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, observer),
+			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Minute}, redistest.Patient, observer),
+			slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute}, redistest.Patient, observer, limit.WithName("logins")),
+			tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, redistest.Patient, observer),
 		} {
 			key := redistest.Name(t)
 			for range 2 {

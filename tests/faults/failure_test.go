@@ -312,13 +312,13 @@ var limitersOfKeys = map[string]func(s *outageScene, rate int64, how limit.Optio
 		return s.client.Keyed("k:", rratelimiter.PerHour(rate))
 	},
 	"fixedwindow": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
-		return fixedwindow.New(s.rdb, fixedwindow.Config{Limit: rate, Window: time.Hour}, how)
+		return fixedwindow.New(s.rdb, fixedwindow.Config{Limit: rate, Window: time.Hour}, redistest.Patient, how)
 	},
 	"slidinglog": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
-		return slidinglog.New(s.rdb, slidinglog.Config{Limit: rate, Window: time.Hour}, how)
+		return slidinglog.New(s.rdb, slidinglog.Config{Limit: rate, Window: time.Hour}, redistest.Patient, how)
 	},
 	"tokenbucket": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
-		return tokenbucket.New(s.rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: time.Hour}, how)
+		return tokenbucket.New(s.rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: time.Hour}, redistest.Patient, how)
 	},
 }
 
@@ -379,7 +379,7 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 			t.Parallel()
 			duringOutages(t, test.how, func(t *testing.T, s *outageScene) {
 				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(8, time.Hour)))
-				keys := fixedwindow.New(s.rdb, fixedwindow.Config{Limit: 8, Window: time.Hour}, limit.WithFailure(test.how))
+				keys := fixedwindow.New(s.rdb, fixedwindow.Config{Limit: 8, Window: time.Hour}, redistest.Patient, limit.WithFailure(test.how))
 				s.hook.hang(true)
 				for i, want := range test.want {
 					n, d, err := l.TakeUpTo(t.Context(), 3)
@@ -420,9 +420,9 @@ func TestFailureOptions(t *testing.T) {
 	for _, share := range []float64{0, -1, 1.5, math.NaN(), math.Inf(1)} {
 		rdb := redistest.NewClient("127.0.0.1:0", nil)
 		how := limit.FailLocal(share)
-		_, ofClient := rratelimiter.New(rdb, rratelimiter.WithFailure(how)).RateLimiter("a").Take(t.Context(), 1)
-		_, ofHandle := rratelimiter.New(rdb).RateLimiter("a", rratelimiter.WithFailure(how)).Take(t.Context(), 1)
-		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, limit.WithFailure(how))
+		_, ofClient := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithFailure(how)).RateLimiter("a").Take(t.Context(), 1)
+		_, ofHandle := rratelimiter.New(rdb, limitertest.Patient()).RateLimiter("a", rratelimiter.WithFailure(how)).Take(t.Context(), 1)
+		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, redistest.Patient, limit.WithFailure(how))
 		_, ofKeys := keys.Take(t.Context(), "a", 1)
 		for _, err := range []error{ofClient, ofHandle, ofKeys} {
 			require.ErrorIs(t, err, limit.ErrInvalidConfig, "share %v", share)

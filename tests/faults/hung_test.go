@@ -88,14 +88,14 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 		return limitertest.Second(c.TryAcquireAll(ctx, 0, c.RateLimiter(key+"1", byDefault).Claim(1), c.RateLimiter(key+"2", byDefault).Claim(1)))
 	}
 	all["Migrate"] = func(ctx context.Context, key string) error { return limitertest.Second(c.Migrate(ctx, key)) }
-	log := slidinglog.New(rdb, slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds})
+	log := slidinglog.New(rdb, slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds}, redistest.Patient)
 	all["slidinglog, SetThreshold"] = func(ctx context.Context, key string) error { return log.SetThreshold(ctx, key, 5) }
 	all["slidinglog, Threshold"] = func(ctx context.Context, key string) error { return limitertest.Second(log.Threshold(ctx, key)) }
 	for name, l := range map[string]limit.Limiter{
 		"Keyed":       c.Keyed("k:", limitertest.Every(1000, time.Hour)),
-		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Window: time.Hour}),
+		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Window: time.Hour}, redistest.Patient),
 		"slidinglog":  log,
-		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1000, Refill: 1, Interval: time.Second}),
+		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1000, Refill: 1, Interval: time.Second}, redistest.Patient),
 	} {
 		all[name] = func(ctx context.Context, key string) error { return limitertest.Second(l.Take(ctx, key+name, 1)) }
 	}
@@ -116,7 +116,7 @@ func (q *question) limiter(key string) *rratelimiter.RateLimiter {
 
 func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, q *question)) {
 	t.Helper()
-	for name := range questions(rratelimiter.New(nil), nil, "") {
+	for name := range questions(rratelimiter.New(nil, limitertest.Patient()), nil, "") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -304,7 +304,7 @@ func TestHungServer_DelaysNoOtherShard(t *testing.T) {
 	if testing.Short() {
 		waiters = 20
 	}
-	for name := range questions(rratelimiter.New(nil), nil, "") {
+	for name := range questions(rratelimiter.New(nil, limitertest.Patient()), nil, "") {
 		if strings.HasSuffix(name, "Threshold") {
 			continue // those of all keys are on one server
 		}

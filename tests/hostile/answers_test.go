@@ -119,16 +119,16 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 	})
 	defer func() { assert.NoError(t, rdb.Close()) }()
 	rdb.AddHook(s.hook())
-	client := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion(fuzztest.One(d, "4.7.0", "3.27.2", "3.16.8", "3.15.5")))
+	client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithRedissonVersion(fuzztest.One(d, "4.7.0", "3.27.2", "3.16.8", "3.15.5")))
 	c := &callers{
 		t: t, client: client, one: client.RateLimiter("{a}one", rratelimiter.WithDefault(limitertest.Every(10, time.Hour))),
 		other:  client.RateLimiter("{a}other"),
 		leased: client.RateLimiter("{a}leased", rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: time.Second})),
-		log:    slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}),
+		log:    slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}, redistest.Patient),
 	}
 	c.keyed = []limittest.Limiter{
-		client.Keyed("{a}keyed:", limitertest.Every(10, time.Hour)), fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}),
-		c.log, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
+		client.Keyed("{a}keyed:", limitertest.Every(10, time.Hour)), fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient),
+		c.log, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, redistest.Patient),
 	}
 	granted := int64(0)
 	for range 1 + d.N(4) {

@@ -407,7 +407,7 @@ func TestRows_ScoreOfMinusInfinityHasRunOut(t *testing.T) {
 		}
 		assert.Equal(t, int64(10), limitertest.Available(t, l))
 	}
-	log := slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Hour})
+	log := slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Hour}, redistest.Patient)
 	rdb.ZAdd(t.Context(), l.Name()+":log", redis.Z{Score: math.Inf(-1), Member: "a"})
 	assert.True(t, limittest.Take(t, log, l.Name()+":log", 1).Granted)
 }

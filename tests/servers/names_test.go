@@ -236,7 +236,7 @@ func TestWithClientName_HangHoldsUpNoCall(t *testing.T) {
 					<-hang
 				}
 			}))
-			client := rratelimiter.New(rdb, rratelimiter.WithClientName("ann"))
+			client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithClientName("ann"))
 			l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(100)))
 			limitertest.MustAcquire(t, l, 1)
 			time.Sleep(later)

@@ -175,7 +175,7 @@ func TestForgottenLeasesGoBack(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "many keys")
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := rratelimiter.New(rdb)
+		client := rratelimiter.New(rdb, limitertest.Patient())
 		l := client.Keyed("forgotten:", rratelimiter.PerMinute(1000), ahead...)
 		const keys, takes = 300, 4
 		free := func(key int) int64 {
@@ -206,7 +206,7 @@ func BenchmarkHotKeys(b *testing.B) {
 	rdb := connected(b)
 	for name, opts := range map[string][]rratelimiter.LimiterOption{"plain": nil, "refusals": ahead[1:], "leased": ahead[:1], "both": ahead} {
 		b.Run(name, func(b *testing.B) {
-			client := rratelimiter.New(rdb)
+			client := rratelimiter.New(rdb, limitertest.Patient())
 			l := client.Keyed(name, rratelimiter.PerHour(100_000), opts...)
 			take := func(key int) {
 				for range 4 {

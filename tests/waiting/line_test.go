@@ -462,7 +462,7 @@ func TestLine_OfSeveralKindsIsServedTogether(t *testing.T) {
 			},
 		},
 	}, func(t *testing.T, calls []func(t *testing.T, l, other *rratelimiter.RateLimiter) error) {
-		c := rratelimiter.New(limitertest.FarAway(t, trip))
+		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
 		l, other := limitertest.ByDefault(c, "orders", cfg), c.RateLimiter("orders")
 		require.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), callers, 0)))
 		start := time.Now()

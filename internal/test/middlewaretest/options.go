@@ -245,13 +245,13 @@ func (k Kind[O, K]) testLog(t *testing.T) {
 // Limiters returns each limiter of this module, of 5 in 10 seconds.
 func Limiters(t *testing.T, rdb redistest.Client) map[string]limit.Limiter {
 	t.Helper()
-	client := rratelimiter.New(rdb)
+	client := rratelimiter.New(rdb, limitertest.Patient())
 	t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
 	return map[string]limit.Limiter{
 		"keyed":       client.Keyed("rate:", rratelimiter.Config{Rate: 5, Interval: 10 * time.Second}),
-		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: 10 * time.Second}),
-		"slidinglog":  slidinglog.New(rdb, slidinglog.Config{Limit: 5, Window: 10 * time.Second}),
-		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}),
+		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: 10 * time.Second}, redistest.Patient),
+		"slidinglog":  slidinglog.New(rdb, slidinglog.Config{Limit: 5, Window: 10 * time.Second}, redistest.Patient),
+		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}, redistest.Patient),
 	}
 }
 
@@ -302,7 +302,7 @@ func (k Kind[O, K]) testErrorsNameTake(t *testing.T) {
 // keys of another user.
 func (k Kind[O, K]) testBuckets(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
+		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour}, redistest.Patient)
 		users := []string{"ann", "ann_time", "ann_time_time", "ann_time%", "time", "_time", ""}
 		for name, c := range map[string]struct {
 			limiter limit.Limiter
@@ -356,7 +356,7 @@ func (k Kind[O, K]) testRedisDown(t *testing.T) {
 	for _, says := range []string{"LOADING the data set", "MISCONF no disk"} {
 		synctest.Test(t, func(t *testing.T) {
 			rdb, m := redistest.Mini(t)
-			limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour})
+			limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient)
 			closed, local := k.rig(t, limiter), k.rig(t, limiter, k.WithFallback(Budget(1, time.Second)))
 			closed.ask(Passed)
 			m.SetError(says)
@@ -377,7 +377,7 @@ func (k Kind[O, K]) testRedisHangs(t *testing.T) {
 		_, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
 		proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Swallow))
-		r := k.rig(t, slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 1, Window: time.Minute}))
+		r := k.rig(t, slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 1, Window: time.Minute}, redistest.Patient))
 		start := time.Now()
 		r.ask(Unavailable, limit.ErrUnavailable)
 		assert.Equal(t, time.Second, time.Since(start))

@@ -150,13 +150,13 @@ func (g Guarded) meet(t *testing.T, how Instead, start bool, fails func([]redis.
 var limitersOfOutages = map[string]func(t *testing.T, rdb redistest.Client) limit.Limiter{
 	"Keyed": keyed,
 	"fixedwindow": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
-		return fixedwindow.New(rdb, fixedwindow.Config{Limit: hourly, Window: time.Hour})
+		return fixedwindow.New(rdb, fixedwindow.Config{Limit: hourly, Window: time.Hour}, redistest.Patient)
 	},
 	"slidinglog": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
-		return slidinglog.New(rdb, slidinglog.Config{Limit: hourly, Window: time.Hour})
+		return slidinglog.New(rdb, slidinglog.Config{Limit: hourly, Window: time.Hour}, redistest.Patient)
 	},
 	"tokenbucket": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
-		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: hourly, Refill: hourly, Interval: time.Hour})
+		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: hourly, Refill: hourly, Interval: time.Hour}, redistest.Patient)
 	},
 	"foreign": func(t *testing.T, rdb redistest.Client) limit.Limiter { return Windowed{keyed(t, rdb), time.Hour} },
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -186,12 +187,12 @@ func (k Kind[O, K]) testSettleAboveTheLimit(t *testing.T) {
 func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
 	for name, limiter := range map[string]func(*testing.T, redistest.Client) limit.Limiter{
 		"keyed": func(t *testing.T, rdb redistest.Client) limit.Limiter {
-			client := rratelimiter.New(rdb)
+			client := rratelimiter.New(rdb, limitertest.Patient())
 			t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
 			return client.Keyed("", rratelimiter.Config{Rate: 10, Interval: 10 * time.Second})
 		},
 		"fixedwindow": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: 10 * time.Second})
+			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: 10 * time.Second}, redistest.Patient)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
