@@ -551,7 +551,7 @@ func TestLease_OvertakenAnswerCountsOtherGrants(t *testing.T) {
 		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 5000, 0) },
 		"TryAcquireAll": func(ctx context.Context, s *keyedScene) (bool, error) {
 			other := limitertest.ByDefault(s.Client, "{"+s.Name()+"}b", limitertest.Hourly(5000))
-			return s.Client.TryAcquireAll(ctx, 0, s.RateLimiter.Claim(5000), other.Claim(5000))
+			return s.Client.TryAcquireAll(ctx, 0, s.Claim(5000), other.Claim(5000))
 		},
 	}, func(t *testing.T, call func(ctx context.Context, s *keyedScene) (bool, error)) {
 		cfg := limitertest.Every(10_000, time.Minute)

@@ -363,7 +363,7 @@ func TestWaiters_FailWhenLimiterIsGone(t *testing.T) {
 		before := s.Sent.Scripts()
 		all := []*limitertest.Caller{s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)}
 		all = append(all, s.Go(func() (bool, error) {
-			return s.Client.TryAcquireAll(t.Context(), forever, beside.Claim(1), s.RateLimiter.Claim(1))
+			return s.Client.TryAcquireAll(t.Context(), forever, beside.Claim(1), s.Claim(1))
 		}))
 		s.Until(time.Second)
 		l := s.RateLimiter
@@ -443,7 +443,7 @@ func TestTryAcquireAll_WaitersSetUpLimiterAgain(t *testing.T) {
 		limitertest.MustTrySetRate(t, slow, limitertest.Every(1, 20*time.Second))
 		limitertest.MustAcquire(t, slow, 1)
 		c := s.Go(func() (bool, error) {
-			return s.Client.TryAcquireAll(t.Context(), forever, s.RateLimiter.Claim(1), slow.Claim(1))
+			return s.Client.TryAcquireAll(t.Context(), forever, s.Claim(1), slow.Claim(1))
 		})
 		s.Until(time.Second)
 		require.NoError(t, limitertest.Second(s.Other.Delete(t.Context())))

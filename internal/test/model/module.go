@@ -50,7 +50,11 @@ func (m *Module) may(op Op) []Possible {
 		}
 	case "peek":
 		return only(func(c *Call) Answer {
-			return m.decision(&Call{State: c.Clone(), Who: c.Who, Now: c.Now}, n, false, true)
+			on := &Call{State: c.Clone(), Who: c.Who, Now: c.Now}
+			if n == 0 {
+				return m.free(on)
+			}
+			return m.decision(on, n, false, true)
 		})
 	case "takeUpTo":
 		return []Possible{

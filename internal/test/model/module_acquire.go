@@ -143,6 +143,27 @@ func (m *Module) decision(c *Call, permits int64, upTo, audit bool) Answer {
 	return Say(append(said, granted, c.Rate(), max(0, u.free))...).With(retry, reset)
 }
 
+// free is Peek of no permits: what is free, and when all will be.
+func (m *Module) free(c *Call) Answer {
+	if c.Config == nil {
+		return Say(NotInitialized)
+	}
+	p := c.Pair()
+	u := m.settle(c, p)
+	if len(p.Rows) > 0 && !m.windowed {
+		m.repay(c, p)
+		u.free = p.Value
+	}
+	reset := p.Grants().Full(c.Interval(), c.Now) - c.Now
+	if m.windowed || u.window {
+		m.endWindow(c, p)
+		if reset = 0; u.free < c.Rate() {
+			reset = p.ValueEnd - c.Now
+		}
+	}
+	return Say(true, c.Rate(), max(0, u.free)).With(0, reset)
+}
+
 // ready returns when permits may be had, or when the limiter ends, if that is sooner.
 func (m *Module) ready(c *Call, permits int64) int64 {
 	p, free := c.Pair(), c.Rate()
