@@ -132,6 +132,52 @@ func TestReserveAll_WaitsUntilAllHaveEnough(t *testing.T) {
 	})
 }
 
+// A call looks at so many members at most, and goes on where the one before ended.
+func TestTakeAll_ManyMembersOfLimitersThatRefuse(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		c := limitertest.NewClient(t, rdb)
+		var claims []rratelimiter.Claim
+		for _, name := range []string{"{x}a", "{x}b", "{x}c", "{x}d"} {
+			l := c.RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(300)))
+			for range 300 {
+				limitertest.MustAcquire(t, l, 1)
+			}
+			claims = append(claims, l.Claim(5))
+		}
+		decisions, err := c.TakeAll(t.Context(), claims...)
+		require.NoError(t, err)
+		for _, d := range decisions {
+			assert.False(t, d.Granted)
+			assert.Equal(t, time.Hour, d.RetryAfter.Round(time.Minute))
+		}
+	})
+}
+
+// The first numbers count, whole: later ones change nothing of any limiter.
+func TestReserveAll_IsSettledByOneCall(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		for range 20 {
+			p := newPlan(t, rdb)
+			r, err := p.client.ReserveAll(t.Context(), 0, p.requests.Claim(2), p.tokens.Claim(500))
+			require.NoError(t, err)
+			require.True(t, r.Granted)
+			settled := make(chan error)
+			go func() { settled <- r.Settle(t.Context(), 1, 300) }()
+			require.NoError(t, r.Cancel(t.Context()))
+			if err := <-settled; err == nil {
+				assert.Equal(t, []int64{2, 700}, p.free(t))
+			} else {
+				require.ErrorIs(t, err, rratelimiter.ErrSettled)
+				assert.Equal(t, []int64{3, 1000}, p.free(t))
+			}
+			require.NoError(t, p.requests.Reset(t.Context()))
+			require.NoError(t, p.tokens.Reset(t.Context()))
+		}
+	})
+}
+
 // One whose last try is not answered learns what the one before was.
 func TestReserveAll_LastRefusalCountsIfRedisGoesSilent(t *testing.T) {
 	t.Parallel()

@@ -64,6 +64,9 @@ type Reservation struct {
 	Decisions []limit.Decision // of ReserveAll, one for each claim: see TakeAll
 
 	parts []*outage.Reservation // one for each limiter
+
+	mu     sync.Mutex
+	actual []int64 // the numbers of the first call, if there are several limiters
 }
 
 // Settle sets what the reservation costs to actual permits, from 0 to MaxPermits, one number for each limiter in
@@ -91,6 +94,12 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 			return err
 		}
 	}
+	switch {
+	case !r.Granted:
+		return nil
+	case !r.settles(actual):
+		return fmt.Errorf("rratelimiter: Settle: %w: with other numbers", ErrSettled)
+	}
 	// If a part failed before, those that did not are settled already.
 	before := make([]bool, len(r.parts))
 	for i, p := range r.parts {
@@ -115,7 +124,20 @@ func (r *Reservation) settleOne(ctx context.Context, actual int64) error {
 // Cancel is Settle with 0 for each limiter, for work that was not done. Once Settle was called with other
 // numbers it does nothing and returns nil, so it can be deferred.
 func (r *Reservation) Cancel(ctx context.Context) error {
+	if len(r.parts) > 1 && !r.settles(make([]int64, len(r.parts))) {
+		return nil
+	}
 	return r.each(func(_ int, p *outage.Reservation) error { return p.Cancel(ctx) })
+}
+
+// settles reports whether several limiters are settled with these numbers: those of the first call.
+func (r *Reservation) settles(actual []int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.actual == nil {
+		r.actual = slices.Clone(actual)
+	}
+	return slices.Equal(r.actual, actual)
 }
 
 // each settles what each limiter has, all at once.

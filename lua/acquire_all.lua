@@ -187,7 +187,7 @@ for i, l in ipairs(limiters) do
       return {'again', prefix}
     end
     spend(redis.call('ZCARD', l.permits_key))
-    problem = make_config(l, l.new, now, step == 'make' and i == number and rest or '', 'make:' .. i .. ':')
+    problem = make_config(l, l.new, now, step == 'make' and i == number and rest or '', prefix .. 'make:' .. i .. ':')
     if problem then
       return problem
     end
@@ -207,7 +207,7 @@ for i, l in ipairs(limiters) do
     l.free, l.state = value, {free = value, window = is_window(l)}
   elseif budget <= 0 and refused[1] and not figures then
     break
-  elseif budget <= 0 then
+  elseif budget <= 0 and i > from then -- each call goes further than the one before
     for j = 1, i - 1 do
       renew(limiters[j])
     end
@@ -218,7 +218,7 @@ for i, l in ipairs(limiters) do
       spend(size)
     end
     l.state, answer = settle(l, text, now, single and math.huge or figures and l.rate or permits,
-      step == 'settle' and i == number and rest or '', 'settle:' .. i .. ':')
+      step == 'settle' and i == number and rest or '', prefix .. 'settle:' .. i .. ':')
     local free, rows = l.state and l.state.free, {}
     if free and free < permits and l.state.oldest then
       free, rows, answer = oldest_rows(l, l.state, 0, {permits}, l.audit)

@@ -33,6 +33,8 @@ type multiRequest struct {
 	lane.Pending
 	ctx      context.Context
 	entering bool       // the caller begins it
+	left     bool       // the caller went away before it was answered
+	to       *lane.Lane // it goes by
 	alone    *lane.Call // the caller sends it by itself
 	call     lane.Call
 	member   []byte // of the first limiter; those of the others differ in their permits
@@ -113,7 +115,8 @@ func (m *multiRequest) acquire(ctx context.Context, q outage.Question) (verdict,
 		default:
 		}
 		v, err := m.ask(ctx, start)
-		if refused && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
+		doubtful := !m.left && errors.Is(err, limit.ErrUnknownOutcome) // what a caller who left may have got goes back
+		if refused && !doubtful && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
 			return last, nil
 		}
 		if err != nil || v.granted {
@@ -161,9 +164,10 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error
 	alone := m.alone
 	e.mu.Unlock()
 	if alone != nil {
-		m.queues[0].lane.Load().Alone(ctx, alone, !m.deadline.IsZero())
+		m.to.Alone(ctx, alone, !m.deadline.IsZero())
 	}
 	if answered, err := m.Await(ctx, e.lanes, m, end, true); !answered {
+		m.left = true
 		return verdict{}, err
 	}
 	return m.verdict, m.err
@@ -180,12 +184,12 @@ func (m *multiRequest) begin(queues []*queue) {
 		return
 	}
 	m.prepare()
-	to := m.queues[0].lane.Load()
-	if m.entering && to.Enter() {
+	m.to = m.queues[0].lane.Load()
+	if m.entering && m.to.Enter() {
 		m.State, m.alone = lane.Sent, &m.call
 		return
 	}
-	to.Ready(m)
+	m.to.Ready(m)
 }
 
 // Progressed lets the caller of a try with several calls wait on: the server answers.

@@ -113,8 +113,9 @@ func (r *Reservation) end(err error) {
 	if err == nil || r.Once && errors.Is(err, limit.ErrUnknownOutcome) {
 		r.state = settled
 	}
+	actual := r.actual
 	r.mu.Unlock()
 	r.Observer.Settled(limit.Settled{
-		Limiter: r.Limiter, Reserved: r.Permits, Actual: r.actual, Charged: r.Granted.Settle != nil, Err: r.Fail("Settle", err),
+		Limiter: r.Limiter, Reserved: r.Permits, Actual: actual, Charged: r.Granted.Settle != nil, Err: r.Fail("Settle", err),
 	})
 }
