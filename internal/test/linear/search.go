@@ -127,6 +127,9 @@ func (h *History) until(moment int64) *History {
 // String returns the calls, and how far they fit.
 func (h *History) String() string {
 	events, loose := h.events(noGuess)
+	if len(loose) > mostLoose {
+		return "no order of these calls gives these answers:\n" + h.List() + "  how far they fit is too much to try"
+	}
 	const limit = 5 * time.Second
 	_, info := porcupine.CheckEventsVerbose(searched(h.Start, loose, newSearchTime(limit)), events, limit)
 	var longest []porcupine.Operation
