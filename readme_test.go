@@ -114,7 +114,7 @@ func TestReadmeProgramRuns(t *testing.T) {
 	assert.Equal(t, want, string(out))
 }
 
-// What is longer says a thing twice, or on a page where it is not looked for.
+// A long page repeats itself, or says things where no one looks for them.
 func TestPagesAndCommentsAreShort(t *testing.T) {
 	t.Parallel()
 	assert.Less(t, len(strings.Fields(readText(t, "README.md"))), 900, "words of README.md")

@@ -139,8 +139,8 @@ func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision
 }
 
 // Peek returns what Take would return now, without taking anything; with n 0 it answers how many tokens could be
-// taken, as Remaining. It changes nothing in Redis, not even times to live, and a later Take may still be refused. Errors are those of Take, except
-// limit.ErrUnknownOutcome.
+// taken, as Remaining. It changes nothing in Redis, not even times to live, and a later Take may still be
+// refused. Errors are those of Take, except limit.ErrUnknownOutcome.
 func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	return l.table.Peek(ctx, "Peek", key, n)
 }

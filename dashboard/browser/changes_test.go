@@ -329,8 +329,8 @@ func TestDialogs(t *testing.T) {
 	assert.Regexp(t, `127\.0\.0\.1\s+orders`, p.text("#audit"))
 }
 
-// TestUndoBesideTheNews: a change of a rate says what it was, and can be undone where that is said.
-func TestUndoBesideTheNews(t *testing.T) {
+// The page says what a rate was before a change, with a button beside it that undoes the change.
+func TestChangedRate_CanBeUndone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
 	l := s.limiter("orders", hundred, 40)

@@ -348,7 +348,7 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, "#others-search", get[string](p, focused))
 }
 
-// TestFocus_Stays where it is while what is around it changes.
+// The focus does not move while the page changes around it.
 func TestFocus_Stays(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable, withOthers)

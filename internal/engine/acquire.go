@@ -74,7 +74,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	return a.Answer, err
 }
 
-// Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns those of what is
+// Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is
 // free.
 func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
 	b := &batch{rules: e.rules}

@@ -239,12 +239,13 @@ func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 
 // numbers returns the permits as the script reads them.
 func (m *multiRequest) numbers() any {
+	first := m.permits[0]
+	if !slices.ContainsFunc(m.permits, func(n int64) bool { return n != first }) {
+		return script.Number(first)
+	}
 	all := make([]string, len(m.permits))
 	for i, permits := range m.permits {
 		all[i] = strconv.FormatInt(permits, 10)
-	}
-	if len(slices.Compact(slices.Clone(all))) == 1 {
-		return all[0]
 	}
 	return strings.Join(all, " ")
 }

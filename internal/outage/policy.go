@@ -89,8 +89,12 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	case !p.Shadow:
 	case inShadow(ctx, a.Granted, err):
 		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
-		a.Undo = p.LetThrough(of, q, 0)
-		p.grantEach(&a, of.Limiters(q))
+		each := p.LetThrough(of, q, 0)
+		for i, one := range a.Each {
+			d := &each[i].Decision
+			d.Limit, d.Remaining, d.ResetAfter = one.Limit, one.Remaining, one.ResetAfter
+		}
+		a.Each, a.Undo = each, undoOf(each)
 	case err == nil && q.UpTo:
 		p.LetThrough(of, q, a.Taken)
 		a.Taken = q.Permits
@@ -110,22 +114,6 @@ func (p *Policy) AtHand(ctx context.Context, of Asker, q Question) (a Answer, kn
 		}
 	}
 	return named(of, q, a), known
-}
-
-// grantEach makes the answer of each of the limiters a grant that Redis was not charged for.
-func (p *Policy) grantEach(a *Answer, all []Limiter) {
-	each := make([]Answer, len(all))
-	copy(each, a.Each)
-	for i, l := range all {
-		each[i].Granted, each[i].RetryAfter, each[i].Taken = true, 0, l.Permits
-		each[i].Undo = func(context.Context) error {
-			if p.Guard != nil {
-				p.Guard.TakeUncharged(p.Account(l.Name), l.Permits)
-			}
-			return nil
-		}
-	}
-	a.Each = each
 }
 
 // named makes errors of an answer name the call and the limiter.
@@ -161,18 +149,34 @@ func inShadow(ctx context.Context, granted bool, err error) bool {
 }
 
 // LetThrough notes the permits that a caller has and Redis was not charged for, all but those charged, and
-// returns what undoes that.
-func (p *Policy) LetThrough(of Asker, q Question, charged int64) (undo func(context.Context) error) {
-	if p.Guard == nil || charged == q.Permits {
+// returns them as grants of each of the limiters.
+func (p *Policy) LetThrough(of Asker, q Question, charged int64) (each []Answer) {
+	for _, l := range of.Limiters(q) {
+		a := Answer{Taken: l.Permits - charged}
+		a.Granted, a.Undo = true, p.uncharged(l, a.Taken)
+		each = append(each, a)
+	}
+	return each
+}
+
+// uncharged notes permits of a limiter that Redis was not charged for, and returns what undoes that.
+func (p *Policy) uncharged(l Limiter, permits int64) (undo func(context.Context) error) {
+	if p.Guard == nil || permits == 0 {
 		return func(context.Context) error { return nil }
 	}
-	all := of.Limiters(q)
-	for _, l := range all {
-		p.Guard.AddUncharged(p.Account(l.Name), l.Permits-charged, l.Rule.Window)
-	}
+	account := p.Account(l.Name)
+	p.Guard.AddUncharged(account, permits, l.Rule.Window)
 	return func(context.Context) error {
-		for _, l := range all {
-			p.Guard.TakeUncharged(p.Account(l.Name), l.Permits-charged)
+		p.Guard.TakeUncharged(account, permits)
+		return nil
+	}
+}
+
+// undoOf returns what undoes each of some grants that Redis was not charged for, which does not fail.
+func undoOf(each []Answer) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, one := range each {
+			_ = one.Undo(ctx)
 		}
 		return nil
 	}
@@ -254,18 +258,12 @@ func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error)
 		return a, err
 	}
 	var each []Answer
-	takeBack := func(ctx context.Context) error {
-		for _, one := range each {
-			_ = one.Undo(ctx)
-		}
-		return nil
-	}
 	all := of.Limiters(q)
 	for i, l := range all {
 		one := q
 		one.Permits = l.Permits
 		if a, err = p.insteadOf(l, one, cause); !a.Granted {
-			_ = takeBack(ctx)
+			_ = undoOf(each)(ctx)
 			each = append(each, a)
 			for range all[i+1:] { // not asked
 				each = append(each, Answer{Decision: limit.Decision{Granted: true}})
@@ -275,7 +273,7 @@ func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error)
 		}
 		each = append(each, a)
 	}
-	a.Each, a.Undo = each, takeBack
+	a.Each, a.Undo = each, undoOf(each)
 	return a, nil
 }
 
@@ -285,12 +283,10 @@ func (p *Policy) insteadOf(l Limiter, q Question, cause error) (a Answer, err er
 	giveBack := func() {}
 	defer func() {
 		if a.Granted {
-			account := p.Account(l.Name)
-			p.Guard.AddUncharged(account, a.Taken, l.Rule.Window)
-			a.Undo = func(context.Context) error {
+			undo := p.uncharged(l, a.Taken)
+			a.Undo = func(ctx context.Context) error {
 				giveBack()
-				p.Guard.TakeUncharged(account, a.Taken)
-				return nil
+				return undo(ctx)
 			}
 		}
 	}()
