@@ -95,6 +95,5 @@ func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Dec
 	if a.Exceeds {
 		return a.Decision, errExceeds(permits, a.Decision.Limit)
 	}
-	a.Decision.Granted = a.Decision.Granted || permits == 0
 	return a.Decision, nil
 }

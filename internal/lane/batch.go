@@ -155,7 +155,7 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 			}
 			left -= a.Taken
 			free -= a.Taken
-			a.Decision.Granted, a.Decision.Remaining = a.Taken > 0, max(0, free)
+			a.Decision.Granted, a.Decision.Remaining = a.Taken > 0 || r.Permits == 0, max(0, free)
 			all = append(all, a)
 		}
 	}

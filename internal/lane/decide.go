@@ -111,7 +111,6 @@ func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Dec
 	if a.Exceeds {
 		err = exceeds(permits, a.Decision.Limit)
 	}
-	a.Decision.Granted = a.Decision.Granted || permits == 0
 	return a.Decision, err
 }
 

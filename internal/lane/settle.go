@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -24,17 +25,16 @@ func (v *Verdict) settle(taken int64) func(ctx context.Context, used int64, then
 		return nil
 	}
 	return func(ctx context.Context, used int64, then func(error)) error {
-		done := make(chan error, 1)
+		done := make(chan struct{})
+		var failed error
 		go func() {
-			err := v.Charge(context.WithoutCancel(ctx), used-taken)
-			then(err)
-			done <- err
+			failed = v.Charge(context.WithoutCancel(ctx), used-taken)
+			then(failed)
+			close(done)
 		}()
-		select {
-		case err := <-done:
-			return err
-		case <-ctx.Done():
-			return fmt.Errorf("%w: settling was under way: %w", limit.ErrUnknownOutcome, ctx.Err())
+		if ended := Wait(ctx, done, time.Time{}); ended != nil {
+			return fmt.Errorf("%w: settling was under way: %w", limit.ErrUnknownOutcome, ended)
 		}
+		return failed
 	}
 }
