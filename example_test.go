@@ -271,7 +271,7 @@ func ExampleWithFailure() {
 	defer stop()
 	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(20)))
 
-	server.Close()
+	server.SetError("CLUSTERDOWN The cluster is down")
 	granted := 0
 	for range 20 {
 		ok, err := orders.TryAcquire(ctx, 1, 0)

@@ -10,6 +10,8 @@ import (
 	"math"
 	"net"
 	"strconv"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,8 +127,20 @@ func ConnectExample() (rdb redistest.Client, stop func()) {
 		panic(err)
 	}
 	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	rdb = redistest.NewClient(server.Addr(), &redistest.Options{ReadTimeout: time.Minute})
-	return rdb, server.Close
+	var stopped atomic.Bool
+	rdb = redistest.NewClient(server.Addr(), &redistest.Options{
+		ReadTimeout: time.Minute,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if stopped.Load() { // another server may have its port by now
+				return nil, syscall.ECONNREFUSED
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
+	})
+	return rdb, func() {
+		stopped.Store(true)
+		server.Close()
+	}
 }
 
 // Key returns a new key. The keys beside it are in its slot of a cluster.
