@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -79,14 +80,14 @@ type Limiter struct {
 	cfg   Config
 	clock clock // of the Calendar
 	lanes *lane.Lanes
-	table *lane.Queues
+	table *keyed.Queues
 }
 
 // New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, o, err := lane.Open(rdb, opts)
+	lanes, o, err := keyed.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, clock: clock{calendar: cfg.Calendar}, lanes: lanes}
-	l.table = lane.NewQueues(lanes, lane.Rule{
+	l.table = keyed.NewQueues(lanes, keyed.Rule{
 		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
 		Local: l.local, Ask: l.ask,
 	})
@@ -175,9 +176,9 @@ func (l *Limiter) TakeReserved(ctx context.Context, key string, n int64) (limit.
 }
 
 // ask returns the call that decides a batch.
-func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
+func (l *Limiter) ask(key string, b *lane.Batch) *keyed.Try {
 	keys := script.KeysOf(key)
-	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
+	q := &keyed.Try{Read: func(reply any, err error) (lane.Outcome, error) { return l.read(keys, reply, err) }}
 	q.Script, q.Keys = lua.FixedWindow, keys
 	most := script.Number(l.cfg.Limit)
 	if !l.calendar() {
@@ -193,11 +194,11 @@ func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
 	return q
 }
 
-func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {
+func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, error) {
 	if err != nil {
-		return lane.Verdict{}, explain(err, keys)
+		return lane.Outcome{}, explain(err, keys)
 	}
-	v, end, err := lane.ParseVerdict(reply)
+	v, end, err := keyed.Parse(reply)
 	var window any = l.cfg.Window.Milliseconds()
 	if l.calendar() {
 		window = ""

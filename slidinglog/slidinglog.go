@@ -25,6 +25,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -79,7 +80,7 @@ type Limiter struct {
 
 	cfg   Config
 	lanes *lane.Lanes
-	table *lane.Queues
+	table *keyed.Queues
 	err   error // of the configuration
 
 	origin   string        // the beginning of the members' names
@@ -90,7 +91,7 @@ type Limiter struct {
 
 // New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, o, err := lane.Open(rdb, opts)
+	lanes, o, err := keyed.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, lanes: lanes, err: errors.Join(cfg.validate(), err)}
 	var origin [8]byte
 	_, _ = rand.Read(origin[:]) // never fails
@@ -99,7 +100,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	if cfg.Thresholds != "" {
 		most = 0
 	}
-	l.table = lane.NewQueues(lanes, lane.Rule{
+	l.table = keyed.NewQueues(lanes, keyed.Rule{
 		Package: "slidinglog", Options: o, Err: l.err, Most: MaxPermits, Limit: most,
 		Local: func() local.Rule { return local.Rule{Permits: cfg.Limit, Window: cfg.Window} }, Write: "ZADD", Check: l.check, Ask: l.ask,
 	})
@@ -168,7 +169,7 @@ func (l *Limiter) check(key string) error {
 
 // ask returns the call that decides a batch. The script reads the threshold if the server allows
 // that; otherwise a call before does.
-func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
+func (l *Limiter) ask(key string, b *lane.Batch) *keyed.Try {
 	switch {
 	case l.cfg.Thresholds == "":
 		return l.question(script.KeysOf(key), key, l.cfg.Limit, b)
@@ -177,7 +178,7 @@ func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
 	}
 	q := l.question(script.KeysOf(key, l.cfg.Thresholds), key, l.cfg.Limit, b)
 	read := q.Read
-	q.Read = func(reply any, err error) (lane.Verdict, error) {
+	q.Read = func(reply any, err error) (lane.Outcome, error) {
 		v, err := read(reply, err)
 		if errors.Is(err, limit.ErrUnsupported) {
 			l.apart.Store(true)
@@ -189,25 +190,25 @@ func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
 }
 
 // askApart returns the call that reads the threshold. The batch is then decided by that.
-func (l *Limiter) askApart(key string, b *lane.Batch) *lane.Question {
-	q := &lane.Question{}
+func (l *Limiter) askApart(key string, b *lane.Batch) *keyed.Try {
+	q := &keyed.Try{}
 	q.Script, q.Keys, q.Args = lua.Command, script.KeysOf(l.cfg.Thresholds), script.Constant{"HGET", key}
 	q.Repeat, q.Reads, q.Since = true, true, time.Now()
-	q.Read = func(reply any, err error) (lane.Verdict, error) {
+	q.Read = func(reply any, err error) (lane.Outcome, error) {
 		most, err := l.parse(key, reply, err)
 		if err == nil {
 			q.Next = l.question(script.KeysOf(key), key, most, b)
 			q.Next.Since = q.Since
 		}
-		return lane.Verdict{}, err
+		return lane.Outcome{}, err
 	}
 	return q
 }
 
 // question returns an attempt to decide a batch.
-func (l *Limiter) question(keys *script.Keys, field string, most int64, b *lane.Batch) *lane.Question {
+func (l *Limiter) question(keys *script.Keys, field string, most int64, b *lane.Batch) *keyed.Try {
 	id := l.origin + "-" + strconv.FormatUint(l.attempts.Add(1), 36)
-	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.verdict(b, reply, err, keys, id) }}
+	q := &keyed.Try{Read: func(reply any, err error) (lane.Outcome, error) { return l.outcome(b, reply, err, keys, id) }}
 	q.Script, q.Keys, q.Repeat = lua.SlidingLog, keys, true
 	q.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		repeated := ""
@@ -219,11 +220,11 @@ func (l *Limiter) question(keys *script.Keys, field string, most int64, b *lane.
 	return q
 }
 
-func (l *Limiter) verdict(b *lane.Batch, reply any, err error, keys *script.Keys, id string) (lane.Verdict, error) {
+func (l *Limiter) outcome(b *lane.Batch, reply any, err error, keys *script.Keys, id string) (lane.Outcome, error) {
 	if err != nil {
-		return lane.Verdict{}, l.explain(err, keys.Names())
+		return lane.Outcome{}, l.explain(err, keys.Names())
 	}
-	v, _, err := lane.ParseVerdict(reply)
+	v, _, err := keyed.Parse(reply)
 	if v.Limit == 0 {
 		v.Waits = slices.Repeat([]int64{l.cfg.Window.Milliseconds()}, len(b.Runs()))
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -21,18 +21,18 @@ import (
 func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64) error {
 	const op = "SetThreshold"
 	if threshold < 0 || threshold > MaxLimit {
-		return lane.Fail("slidinglog", op, key, fmt.Errorf("%w: threshold %d is not between 0 and %d",
+		return keyed.Fail("slidinglog", op, key, fmt.Errorf("%w: threshold %d is not between 0 and %d",
 			limit.ErrInvalidConfig, threshold, int64(MaxLimit)))
 	}
 	_, err := l.do(ctx, key, false, "HSET", key, threshold)
-	return lane.Fail("slidinglog", op, key, err)
+	return keyed.Fail("slidinglog", op, key, err)
 }
 
 // Threshold returns the limit of key: its threshold if it has one, otherwise Config.Limit. If
 // the threshold is not a number of 0 or more, the error is limit.ErrCorrupt.
 func (l *Limiter) Threshold(ctx context.Context, key string) (int64, error) {
 	threshold, err := l.threshold(ctx, key)
-	return threshold, lane.Fail("slidinglog", "Threshold", key, err)
+	return threshold, keyed.Fail("slidinglog", "Threshold", key, err)
 }
 
 func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
@@ -47,7 +47,7 @@ func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
 // answer is lost, it is not repeated and returns limit.ErrUnknownOutcome.
 func (l *Limiter) ResetThreshold(ctx context.Context, key string) error {
 	_, err := l.do(ctx, key, false, "HDEL", key)
-	return lane.Fail("slidinglog", "ResetThreshold", key, err)
+	return keyed.Fail("slidinglog", "ResetThreshold", key, err)
 }
 
 // Thresholds returns all thresholds, by key. Those that are not numbers of 0 or more are left out and
@@ -59,11 +59,11 @@ func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 	for cursor := "0"; ; {
 		reply, err := l.do(ctx, "all", true, "HSCAN", cursor, "COUNT", 256)
 		if err != nil {
-			return nil, lane.Fail("slidinglog", op, l.cfg.Thresholds, err)
+			return nil, keyed.Fail("slidinglog", op, l.cfg.Thresholds, err)
 		}
 		page, _ := reply.([]any)
 		if len(page) != 2 {
-			return nil, lane.Fail("slidinglog", op, l.cfg.Thresholds, fmt.Errorf("unexpected answer of HSCAN: %v", reply))
+			return nil, keyed.Fail("slidinglog", op, l.cfg.Thresholds, fmt.Errorf("unexpected answer of HSCAN: %v", reply))
 		}
 		fields, _ := page[1].([]any)
 		for i := 0; i+1 < len(fields); i += 2 {
@@ -75,7 +75,7 @@ func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 			}
 		}
 		if cursor = fmt.Sprint(page[0]); cursor == "0" {
-			return all, lane.Fail("slidinglog", op, l.cfg.Thresholds, corrupt)
+			return all, keyed.Fail("slidinglog", op, l.cfg.Thresholds, corrupt)
 		}
 	}
 }

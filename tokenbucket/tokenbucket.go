@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -90,14 +91,14 @@ type Limiter struct {
 
 	cfg   Config
 	lanes *lane.Lanes
-	table *lane.Queues
+	table *keyed.Queues
 }
 
 // New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, o, err := lane.Open(rdb, opts)
+	lanes, o, err := keyed.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, lanes: lanes}
-	l.table = lane.NewQueues(lanes, lane.Rule{
+	l.table = keyed.NewQueues(lanes, keyed.Rule{
 		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
 		Local: func() local.Rule { return local.Rule{Permits: cfg.Capacity, Window: l.Window()} }, Check: l.check, Second: timeSuffix, Ask: l.ask,
 	})
@@ -180,9 +181,9 @@ func (l *Limiter) check(key string) error {
 }
 
 // ask returns the call that decides a batch.
-func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
+func (l *Limiter) ask(key string, b *lane.Batch) *keyed.Try {
 	keys, c := script.KeysOf(key, key+timeSuffix), l.cfg
-	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
+	q := &keyed.Try{Read: func(reply any, err error) (lane.Outcome, error) { return l.read(keys, reply, err) }}
 	q.Script, q.Keys = lua.TokenBucket, keys
 	q.Args = script.Constant(b.Args([]any{
 		c.Capacity, c.Refill, int64(c.Interval / time.Second), c.Borrow, c.fill().Milliseconds(),
@@ -190,12 +191,12 @@ func (l *Limiter) ask(key string, b *lane.Batch) *lane.Question {
 	return q
 }
 
-func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {
+func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, error) {
 	if err != nil {
-		return lane.Verdict{}, explain(err, keys.Names())
+		return lane.Outcome{}, explain(err, keys.Names())
 	}
 	c := l.cfg
-	v, last, err := lane.ParseVerdict(reply)
+	v, last, err := keyed.Parse(reply)
 	answered := time.Now()
 	var mu sync.Mutex
 	left := v.Free - v.Taken - c.Borrow

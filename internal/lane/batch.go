@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -103,11 +104,34 @@ func (b *Batch) Args(all []any) []any {
 	return all
 }
 
+// NewPeek returns a batch of one request that takes nothing.
+func NewPeek(permits int64) *Batch {
+	b := &Batch{peeks: true}
+	b.Add(permits, false, 0)
+	return b
+}
+
 // Outcome is a script's answer to a batch.
 type Outcome struct {
 	Limit, Free, Taken int64 // Free: before the batch
 	Reset              time.Duration
 	Waits              []int64 // ms, for each refused run that has one
+
+	// Of limiters kept by key.
+
+	// GiveBack gives back that many of the permits taken. It may be called more than once, also
+	// concurrently, until all are given back.
+	GiveBack func(ctx context.Context, permits int64) error
+
+	// Charge charges so many permits more for a grant, free or not, or gives back as many if that is below 0.
+	// nil: the limiter's grants can't be settled.
+	Charge func(ctx context.Context, more int64) error
+
+	// Of RateLimiters.
+
+	Interval  time.Duration
+	Keep      time.Duration // the keep-alive time, which the attempt restarted; 0 for none
+	WindowEnd int64         // epoch ms, if the value counts a fixed window
 }
 
 // Answer is the answer to one request.

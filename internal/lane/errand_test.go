@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -211,7 +212,7 @@ return {10, before, taken, 0, 0}`)
 
 // desk is a limiter whose calls take a second.
 type desk struct {
-	*lane.Queues
+	*keyed.Queues
 	*rig
 
 	batches redistest.List[string] // key and permits of each
@@ -223,18 +224,18 @@ func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
 		require.NoError(t, r.direct.ScriptLoad(t.Context(), decide.Source).Err())
 		d := &desk{rig: r}
-		d.Queues = lane.NewQueues(r.lanes, lane.Rule{Most: 100, Ask: d.question})
+		d.Queues = keyed.NewQueues(r.lanes, keyed.Rule{Most: 100, Ask: d.question})
 		test(t, d)
 	})
 }
 
-func (d *desk) question(key string, b *lane.Batch) *lane.Question {
+func (d *desk) question(key string, b *lane.Batch) *keyed.Try {
 	d.batches.Add(fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
-	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) {
+	q := &keyed.Try{Read: func(reply any, err error) (lane.Outcome, error) {
 		if err != nil {
-			return lane.Verdict{}, script.Outage(err)
+			return lane.Outcome{}, script.Outage(err)
 		}
-		v, _, err := lane.ParseVerdict(reply)
+		v, _, err := keyed.Parse(reply)
 		return v, err
 	}}
 	q.Script, q.Keys, q.Args = decide, script.KeysOf(key), script.Constant(b.Args(nil))

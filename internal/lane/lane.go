@@ -4,8 +4,6 @@
 // If less is under way than the network needs, a flight leaves at once; otherwise requests gather
 // until a flight lands. How many are enough follows from the shortest round trip: two flights if the
 // server is near, as many as fill the pipe if it is far.
-//
-// With it [Queues] serves the limiters that are kept by key, such as fixed windows.
 package lane
 
 import (
@@ -97,6 +95,9 @@ func (l *Lanes) Close() { l.close.Do(func() { close(l.closed) }) }
 
 // Conn returns the connection of the lanes.
 func (l *Lanes) Conn() *script.Conn { return l.conn }
+
+// Observer receives what happens to flights.
+func (l *Lanes) Observer() *observe.Observer { return l.observer }
 
 // Of returns the lane to the master of a key.
 func (l *Lanes) Of(ctx context.Context, key string) *Lane { return l.to(l.conn.Master(ctx, key)) }

@@ -1,10 +1,11 @@
-package lane
+package keyed
 
 import (
 	"cmp"
 	"context"
 	"fmt"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -88,7 +89,7 @@ func (g *Queues) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Packa
 
 // givenUp reports permits that, if they were taken, come back only by themselves.
 func (g *Queues) givenUp(permits int64, err error) {
-	g.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
+	g.lanes.Observer().Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
 }
 
 // Peek returns what Take would return, and takes nothing. With 0 permits it returns the figures of what is free.
@@ -101,13 +102,12 @@ func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Dec
 	if d, err := g.check(ctx, key, 0, permits); err != nil {
 		return d, err
 	}
-	b := &Batch{peeks: true}
-	b.Add(permits, false, 0)
-	v, err := g.look(ctx, g.rule.Ask(key, b))
+	b := lane.NewPeek(permits)
+	o, err := g.look(ctx, g.rule.Ask(key, b))
 	if err != nil {
 		return limit.Decision{}, err
 	}
-	a := b.Answers(nil, v.Outcome)[0]
+	a := b.Answers(nil, o)[0]
 	if a.Exceeds {
 		err = exceeds(permits, a.Decision.Limit)
 	}
@@ -115,16 +115,16 @@ func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Dec
 }
 
 // look makes the calls of a question, one after another. They change nothing.
-func (g *Queues) look(ctx context.Context, q *Question) (Verdict, error) {
+func (g *Queues) look(ctx context.Context, q *Try) (lane.Outcome, error) {
 	for {
 		q.Repeat, q.Reads = true, true
 		reply, err := g.lanes.Run(ctx, &q.Call.Call)
 		if ended := ctx.Err(); err != nil && ended != nil {
-			return Verdict{}, ended
+			return lane.Outcome{}, ended
 		}
-		v, err := q.Read(reply, err)
+		o, err := q.Read(reply, err)
 		if q.Next == nil {
-			return v, err
+			return o, err
 		}
 		q = q.Next
 	}

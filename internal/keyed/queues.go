@@ -1,4 +1,6 @@
-package lane
+// Package keyed serves the limiters that are kept by key, such as fixed windows: it gathers the requests
+// for each key, makes calls of them and passes the answers on.
+package keyed
 
 import (
 	"context"
@@ -8,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -33,34 +36,21 @@ type Rule struct {
 	Check func(key string) error
 
 	Second string                               // what makes a key its second one, at its end; "": there is none
-	Ask    func(key string, b *Batch) *Question // returns the question about a batch for a key
+	Ask    func(key string, b *lane.Batch) *Try // returns the question about a batch for a key
 }
 
-// Question is a script call, with a function that reads its answer.
-type Question struct {
-	Call
+// Try is a script call, with a function that reads its answer.
+type Try struct {
+	lane.Call
 
-	Read func(reply any, err error) (Verdict, error) // turns the answer into the batch's verdict
-	Next *Question                                   // set by Read if the answer does not decide the batch
-}
-
-// Verdict is the result of a batch.
-type Verdict struct {
-	Outcome
-
-	// GiveBack gives back that many of the permits taken. It may be called more than once, also
-	// concurrently, until all are given back.
-	GiveBack func(ctx context.Context, permits int64) error
-
-	// Charge charges so many permits more for a grant, free or not, or gives back as many if that is below 0.
-	// nil: the limiter's grants can't be settled.
-	Charge func(ctx context.Context, more int64) error
+	Read func(reply any, err error) (lane.Outcome, error)
+	Next *Try // set by Read if the answer does not decide the batch
 }
 
 // Queues are the queues of a limiter of keys, one for each key.
 type Queues struct {
 	rule   Rule
-	lanes  *Lanes
+	lanes  *lane.Lanes
 	policy outage.Policy
 	rates  outage.Rates // of keys that have their own
 
@@ -84,21 +74,21 @@ type keyQueue struct {
 }
 
 type request struct {
-	Pending
+	lane.Pending
 
 	ctx     context.Context // for the Redis client's hooks, if the request goes by itself
 	permits int64
 	upTo    bool // as many as are free, at most permits
 	settled bool // a grant is settled later
-	verdict *Verdict
-	answer  Answer
+	outcome *lane.Outcome
+	answer  lane.Answer
 	err     error
 }
 
 // NewQueues returns the Queues of a rule.
-func NewQueues(lanes *Lanes, rule Rule) *Queues {
+func NewQueues(lanes *lane.Lanes, rule Rule) *Queues {
 	t := &Queues{rule: rule, lanes: lanes, keys: make(map[string]*keyQueue)}
-	t.policy = outage.Policy{Observer: lanes.observer, Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
+	t.policy = outage.Policy{Observer: lanes.Observer(), Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
 	if rule.Options.Failure != nil {
 		t.policy.Guard = outage.NewGuard()
 	}
@@ -137,7 +127,7 @@ func (g *Queues) send(ctx context.Context, key string, r *request, within time.D
 }
 
 func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage.Answer, error) {
-	look := asked.Add(g.lanes.conn.Timeout())
+	look := asked.Add(g.lanes.Conn().Timeout())
 	if !r.Last.IsZero() && r.Last.Before(look) {
 		look = r.Last
 	}
@@ -152,21 +142,21 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 		return a, exceeds(r.permits, a.Limit)
 	case a.Granted:
 		a.Taken = r.answer.Taken
-		a.Undo = func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.answer.Taken) }
+		a.Undo = func(ctx context.Context) error { return r.outcome.GiveBack(ctx, r.answer.Taken) }
 		if r.settled {
-			a.Settle = r.verdict.settle(r.answer.Taken)
+			a.Settle = settle(r.outcome, r.answer.Taken)
 		}
 	}
 	return a, nil
 }
 
 // NextCall makes a call of the waiting requests.
-func (g *keyQueue) NextCall(time.Time) (c *Call, more bool) {
+func (g *keyQueue) NextCall(time.Time) (c *lane.Call, more bool) {
 	t := g.queues
 	t.mu.Lock()
 	b, taken := t.newBatch(), 0
 	for _, r := range g.waiting {
-		if r.State == Gathered && !b.add(r) {
+		if r.State == lane.Gathered && !b.add(r) {
 			break
 		}
 		taken++
@@ -185,29 +175,29 @@ func (g *keyQueue) NextCall(time.Time) (c *Call, more bool) {
 
 // sentBatch is a batch with its callers.
 type sentBatch struct {
-	Batch
+	lane.Batch
 
 	queues   *Queues
-	question *Question
+	try      *Try
 	requests []*request
 }
 
-func (g *Queues) newBatch() *sentBatch { return &sentBatch{Batch: Batch{Mu: &g.mu}, queues: g} }
+func (g *Queues) newBatch() *sentBatch { return &sentBatch{Batch: lane.Batch{Mu: &g.mu}, queues: g} }
 
 // add adds a request, or returns false if there is no room. The lock is held.
 func (b *sentBatch) add(r *request) bool {
 	if r.permits > b.queues.rule.Most-b.Sum && b.Count > 0 || r.upTo && !b.AddUpTo(r.permits) || !r.upTo && !b.Add(r.permits, false, 0) {
 		return false
 	}
-	r.State, r.Batch = Sent, &b.Batch
+	r.State, r.Batch = lane.Sent, &b.Batch
 	b.requests = append(b.requests, r)
 	return true
 }
 
 // call returns the call that decides the batch.
-func (b *sentBatch) call(key string) *Call {
+func (b *sentBatch) call(key string) *lane.Call {
 	q := b.queues.rule.Ask(key, &b.Batch)
-	b.question, q.Owner, q.Requests = q, b, len(b.requests)
+	b.try, q.Owner, q.Requests = q, b, len(b.requests)
 	if len(b.requests) == 1 {
 		q.By(b.requests[0].ctx)
 	}
@@ -215,34 +205,34 @@ func (b *sentBatch) call(key string) *Call {
 }
 
 // OnReply passes the result to the callers, unless another call must be made.
-func (b *sentBatch) OnReply(c *Call) (again bool) {
-	v, err := b.question.Read(c.Outcome())
-	if next := b.question.Next; next != nil {
-		b.question, c.Call = next, next.Call.Call
+func (b *sentBatch) OnReply(c *lane.Call) (again bool) {
+	o, err := b.try.Read(c.Outcome())
+	if next := b.try.Next; next != nil {
+		b.try, c.Call = next, next.Call.Call
 		return true
 	}
-	b.tell(v, err)
+	b.tell(o, err)
 	return false
 }
 
 // tell gives each request its answer, and gives back permits granted to callers who have gone.
-func (b *sentBatch) tell(v Verdict, err error) {
+func (b *sentBatch) tell(o lane.Outcome, err error) {
 	g := b.queues
-	answers := make([]Answer, len(b.requests))
+	answers := make([]lane.Answer, len(b.requests))
 	if err == nil {
-		answers = b.Answers(answers[:0], v.Outcome)
+		answers = b.Answers(answers[:0], o)
 	}
 	var unwanted, doubtful int64
 	g.mu.Lock()
 	for i, r := range b.requests {
-		if r.State != Sent {
+		if r.State != lane.Sent {
 			unwanted += answers[i].Taken
 			if errors.Is(err, limit.ErrUnknownOutcome) && !r.upTo {
 				doubtful += r.permits
 			}
 			continue
 		}
-		r.answer, r.verdict, r.err = answers[i], &v, err
+		r.answer, r.outcome, r.err = answers[i], &o, err
 		r.Tell()
 	}
 	g.mu.Unlock()
@@ -251,7 +241,7 @@ func (b *sentBatch) tell(v Verdict, err error) {
 	}
 	if unwanted > 0 {
 		go func() {
-			if err := v.GiveBack(context.Background(), unwanted); err != nil {
+			if err := o.GiveBack(context.Background(), unwanted); err != nil {
 				g.givenUp(unwanted, err)
 			}
 		}()
@@ -270,25 +260,25 @@ func exceeds(permits, most int64) error {
 	return fmt.Errorf("%w: %d permits of %d; ask for fewer or raise the limit", limit.ErrPermitsExceedRate, permits, most)
 }
 
-// ParseVerdict reads the answer of the limiters' scripts: limit, free, taken, extra, reset, waits...
-// Each limiter reads extra itself.
-func ParseVerdict(reply any) (v Verdict, extra int64, err error) {
+// Parse reads the answer of the limiters' scripts: limit, free, taken, extra, reset, waits... Each limiter
+// reads extra itself.
+func Parse(reply any) (o lane.Outcome, extra int64, err error) {
 	numbers, err := script.Integers(reply, 5)
 	if err != nil {
-		return Verdict{}, 0, err
+		return lane.Outcome{}, 0, err
 	}
-	return Verdict{Outcome: Outcome{
+	return lane.Outcome{
 		Limit: numbers[0],
 		Free:  numbers[1],
 		Taken: numbers[2],
 		Reset: script.Millis(max(0, numbers[4])),
 		Waits: numbers[5:],
-	}}, numbers[3], nil
+	}, numbers[3], nil
 }
 
 // Open returns the Lanes to rdb for a limiter of keys, and its options for a Rule. The error is about
 // the client or the options.
-func Open(rdb script.Redis, opts []limit.Option) (*Lanes, limit.Options, error) {
+func Open(rdb script.Redis, opts []limit.Option) (*lane.Lanes, limit.Options, error) {
 	err := script.CheckClient(rdb)
 	o := limit.Options{CallTimeout: script.DefaultTimeout}
 	for _, opt := range opts {
@@ -296,5 +286,5 @@ func Open(rdb script.Redis, opts []limit.Option) (*Lanes, limit.Options, error) 
 			err = errors.Join(err, opt(&o))
 		}
 	}
-	return New(script.NewConn(rdb, o.CallTimeout), observe.New(o.Observer, o.Logger)), o, err
+	return lane.New(script.NewConn(rdb, o.CallTimeout), observe.New(o.Observer, o.Logger)), o, err
 }

@@ -1,10 +1,11 @@
-package lane
+package keyed
 
 import (
 	"context"
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -12,7 +13,7 @@ import (
 // Settler returns what settles a grant, for which Settled was asked.
 func (g *Queues) Settler(key string, q outage.Question, a outage.Answer) func(context.Context, int64) error {
 	r := &outage.Reservation{
-		Limiter: g.name(), Observer: g.lanes.observer, Permits: q.Permits, Most: g.rule.Most, Granted: a, Once: true,
+		Limiter: g.name(), Observer: g.lanes.Observer(), Permits: q.Permits, Most: g.rule.Most, Granted: a, Once: true,
 		Fail: func(op string, err error) error { return Fail(g.rule.Package, op, key, err) },
 	}
 	return r.Settle
@@ -20,19 +21,19 @@ func (g *Queues) Settler(key string, q outage.Question, a outage.Answer) func(co
 
 // settle returns the [outage.Answer.Settle] of a grant of so many permits; nil if it can't be settled. It goes on
 // in the background if ctx ends.
-func (v *Verdict) settle(taken int64) func(ctx context.Context, used int64, then func(error)) error {
-	if v.Charge == nil {
+func settle(o *lane.Outcome, taken int64) func(ctx context.Context, used int64, then func(error)) error {
+	if o.Charge == nil {
 		return nil
 	}
 	return func(ctx context.Context, used int64, then func(error)) error {
 		done := make(chan struct{})
 		var failed error
 		go func() {
-			failed = v.Charge(context.WithoutCancel(ctx), used-taken)
+			failed = o.Charge(context.WithoutCancel(ctx), used-taken)
 			then(failed)
 			close(done)
 		}()
-		if ended := Wait(ctx, done, time.Time{}); ended != nil {
+		if ended := lane.Wait(ctx, done, time.Time{}); ended != nil {
 			return fmt.Errorf("%w: settling was under way: %w", limit.ErrUnknownOutcome, ended)
 		}
 		return failed
