@@ -64,14 +64,9 @@ func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func(
 
 // Acquire asks Redis for permits, and waits for them as the question says.
 func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (outage.Answer, error) {
-	before := l.Refusals.Now()
 	a, err := e.request(ctx, l, q)
 	a.By = cmp.Or(a.By, limit.FromRedis)
-	if q.Waits || err != nil || a.Granted {
-		return a.Answer, err
-	}
-	l.Refusals.Note(leastOf(q), a.sent, before, a.Decision, a.alive())
-	return a.Answer, err
+	return a, err
 }
 
 // Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is
@@ -87,11 +82,11 @@ func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Dec
 	if err != nil {
 		return limit.Decision{}, err
 	}
-	o, err := b.parseFigures(reply)
+	o, _, err := b.parseFigures(reply)
 	if err != nil {
 		return limit.Decision{}, err
 	}
-	a := b.Answers(nil, o.Outcome)[0]
+	a := b.Answers(nil, o)[0]
 	if a.Exceeds {
 		return a.Decision, errExceeds(permits, a.Decision.Limit)
 	}

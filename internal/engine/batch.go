@@ -214,18 +214,18 @@ type redo struct {
 	older    limit.Rate // that default
 }
 
-func (b *batch) parse(reply any) (o outcome, err error) {
+// parse reads the script's answer, and what it found of the limiter's state.
+func (b *batch) parse(reply any) (o lane.Outcome, found findings, err error) {
 	// Text in place of a number means that state was repaired: see acquire.lua.
 	if text, ok := reply.(string); ok && text == strconv.FormatInt(b.Sum, 10) {
-		o, err = b.parse(b.Sum)
-		o.findings = repaired
-		return o, err
+		o, _, err = b.parse(b.Sum)
+		return o, repaired, err
 	}
 	if short, ok := reply.(int64); ok {
 		if short != b.Sum && short >= 0 || short == math.MinInt64 {
-			return outcome{}, script.Unexpected(reply)
+			return lane.Outcome{}, 0, script.Unexpected(reply)
 		}
-		o.Taken, o.interval = max(0, short), time.Duration(b.limiter().interval.Load())
+		o.Taken, o.Interval = max(0, short), time.Duration(b.limiter().interval.Load())
 		blocked := false // as in the script, requests in line behind another have no wait
 		for _, r := range b.Runs() {
 			if short < 0 && (!r.InLine || !blocked) {
@@ -233,44 +233,30 @@ func (b *batch) parse(reply any) (o outcome, err error) {
 			}
 			blocked = blocked || r.InLine
 		}
-		return o, nil
+		return o, 0, nil
 	}
 	return b.parseFigures(reply)
 }
 
 // parseFigures is parse for an answer with figures.
-func (b *batch) parseFigures(reply any) (o outcome, err error) {
+func (b *batch) parseFigures(reply any) (o lane.Outcome, found findings, err error) {
 	numbers, err := script.Integers(reply, 6)
 	if err != nil {
-		return outcome{}, err
+		return lane.Outcome{}, 0, err
 	}
 	o.Limit, o.Free, o.Taken, o.Waits = numbers[0], numbers[1], numbers[2], numbers[6:]
 	if o.Taken < 0 || o.Taken > b.Sum {
-		return outcome{}, script.Unexpected(reply)
+		return lane.Outcome{}, 0, script.Unexpected(reply)
 	}
 	keep := numbers[5]
 	if keep < 0 { // it holds findings too: see acquire.lua
-		o.findings, keep = findings(-keep)&(repaired|foreign|overruled), max(0, -(keep/8))
+		found, keep = findings(-keep)&(repaired|foreign|newerDefault), max(0, -(keep/8))
 	}
-	o.interval, o.Reset, o.keep = script.Millis(numbers[3]), script.Millis(max(0, numbers[4])), script.Millis(keep)
+	o.Interval, o.Reset, o.Keep = script.Millis(numbers[3]), script.Millis(max(0, numbers[4])), script.Millis(keep)
 	if b.rules.KeepsNoMembers() && len(o.Waits) > 0 {
-		o.windowEnd, o.Waits = o.Waits[0], o.Waits[1:]
+		o.WindowEnd, o.Waits = o.Waits[0], o.Waits[1:]
 	}
-	return o, nil
-}
-
-// answer is the answer to the request at that place.
-func (b *batch) answer(place int, o outcome, err error) answer {
-	if err != nil {
-		return answer{err: err}
-	}
-	told := &b.answers[place]
-	a := answer{Unasked: told.Unasked, sent: b.sent, keep: o.keep}
-	a.Decision, a.Taken = told.Decision, told.Taken
-	if told.Exceeds {
-		a.err = errExceeds(b.requests[place].Permits, a.Limit)
-	}
-	return a
+	return o, found, nil
 }
 
 // prefetch is the permits that a batch takes ahead.
@@ -282,8 +268,8 @@ type prefetch struct {
 }
 
 // grants returns what some requests of a batch were granted, and permits that were taken ahead.
-func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
-	all := grant{permits: ahead, sent: b.sent, windowEnd: o.windowEnd}
+func (b *batch) grants(shares []share, ahead int64, o lane.Outcome) []grant {
+	all := grant{permits: ahead, sent: b.sent, windowEnd: o.WindowEnd}
 	var each []grant
 	for _, s := range shares {
 		one := all

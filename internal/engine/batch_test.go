@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -17,7 +16,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 func newTestEngine(rdb script.Redis) *Engine {
@@ -95,23 +93,13 @@ func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken in
 	return answers, taken
 }
 
-// tell returns the answers to the requests of a batch.
-func tell(b *batch, o outcome) []answer {
-	b.answers = b.Answers(nil, o.Outcome)
-	var all []answer
-	for i := range b.requests {
-		all = append(all, b.answer(i, o, nil))
-	}
-	return all
-}
-
-func toldBy(answers []answer) []told {
+func toldBy(answers []lane.Answer) []told {
 	var all []told
 	for _, a := range answers {
 		all = append(all, told{
-			granted:   a.Granted,
-			exceeds:   errors.Is(a.err, limit.ErrPermitsExceedRate),
-			remaining: a.Remaining,
+			granted:   a.Decision.Granted,
+			exceeds:   a.Exceeds,
+			remaining: a.Decision.Remaining,
 		})
 	}
 	return all
@@ -128,12 +116,12 @@ func TestAnswers_MatchRequestsServedOneByOne(t *testing.T) {
 			want[i].unasked = false // one in a run with the refused one is answered like it
 		}
 
-		o := outcome{Outcome: lane.Outcome{Limit: rate, Free: free, Taken: taken}}
-		assert.Equal(t, want, toldBy(tell(batchOf(t, requests), o)))
+		o := lane.Outcome{Limit: rate, Free: free, Taken: taken}
+		assert.Equal(t, want, toldBy(batchOf(t, requests).Answers(nil, o)))
 
 		// The script may tell what was free for what was taken: the walk ends the same.
 		o.Taken = free
-		assert.Equal(t, want, toldBy(tell(batchOf(t, requests), o)))
+		assert.Equal(t, want, toldBy(batchOf(t, requests).Answers(nil, o)))
 	})
 }
 
@@ -158,14 +146,14 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 	}
 	// 5 of 8 are free: the first 3 fits, the second blocks the 4, 9 exceeds the
 	// rate, both 5 are refused, 1 fits, 2 is refused.
-	answers := tell(b, outcome{Outcome: lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, Waits: []int64{10, 20, 30}}})
+	answers := b.Answers(nil, lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, Waits: []int64{10, 20, 30}})
 	type row struct {
 		granted, inLine bool
 		after           time.Duration
 	}
 	var got []row
 	for _, a := range answers {
-		got = append(got, row{a.Granted, a.Unasked, a.RetryAfter})
+		got = append(got, row{a.Decision.Granted, a.Unasked, a.Decision.RetryAfter})
 	}
 	assert.Equal(t, []row{
 		{granted: true},
@@ -177,7 +165,7 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 		{granted: true},
 		{after: 30 * time.Millisecond},
 	}, got)
-	assert.ErrorIs(t, answers[3].err, limit.ErrPermitsExceedRate)
+	assert.True(t, answers[3].Exceeds)
 }
 
 // What the script grants and how many waits it tells must be what the walk in
@@ -214,7 +202,7 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := b.parse(reply)
+		o, _, err := b.parse(reply)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,12 +225,12 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 		assert.Equal(t, taken, o.Taken, "taken")
 		assert.Len(t, o.Waits, len(refusedRuns), "waits")
 		if _, short := reply.(int64); short { // one request, and no figures are wanted
-			assert.Equal(t, want[0].granted, tell(b, o)[0].Granted)
+			assert.Equal(t, want[0].granted, b.Answers(nil, o)[0].Decision.Granted)
 		} else if possible {
 			if len(b.requests) > 1 || b.figures {
 				assert.Equal(t, rate-inUse, o.Free, "free")
 			}
-			assert.Equal(t, want, toldBy(tell(b, o)))
+			assert.Equal(t, want, toldBy(b.Answers(nil, o)))
 		}
 	})
 }

@@ -91,7 +91,7 @@ func (b *batch) one(int64) *Limiter { return b.limiter() }
 
 func (b *batch) finish(reply any, err error) {
 	l := b.limiter()
-	var o outcome
+	var o lane.Outcome
 	switch {
 	case b.redo.replaces != nil:
 		err = b.queue.engine.gaveNoDefault(l, err)
@@ -101,12 +101,13 @@ func (b *batch) finish(reply any, err error) {
 		if _, short := reply.(int64); short && l.overall.Load() == nil {
 			l.overall.Store(l.Keys.Pick(0, 1, 3))
 		}
-		o, err = b.parse(reply)
-		b.queue.engine.found(l, o.findings)
+		var found findings
+		o, found, err = b.parse(reply)
+		b.queue.engine.found(l, found)
 		if err == nil && b.compares {
 			l.hasCompared(b.sent)
-			if o.findings&overruled != 0 {
-				b.queue.engine.differs(l, o.Limit, o.interval)
+			if found&newerDefault != 0 {
+				b.queue.engine.differs(l, o.Limit, o.Interval)
 			}
 		}
 	}

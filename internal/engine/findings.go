@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -13,21 +12,11 @@ import (
 const (
 	repaired  findings = 1 << iota // damage, now repaired
 	foreign                        // grants or windows of Redissons that the Client's layout excludes
-	overruled                      // the default of a program that began later
+	newerDefault                   // that of a program that began later
 )
 
 // findings are what an answer says about the state that its script found.
 type findings int
-
-// outcome is the acquire script's answer to a batch.
-type outcome struct {
-	lane.Outcome
-
-	interval  time.Duration
-	keep      time.Duration // the keep-alive time, which the attempt restarted; 0 for none
-	windowEnd int64         // epoch ms, if the value counts a fixed window
-	findings  findings
-}
 
 // reportPause is how long an event that lasts is not reported again.
 const reportPause = time.Minute

@@ -98,7 +98,7 @@ func (s *leases) sent(b *batch) {
 
 // hearBatch is hear for a batch, and makes its grants say what those of leases say: permits that were
 // taken ahead are left to the Client.
-func (q *queue) hearBatch(b *batch, o outcome, err error) {
+func (q *queue) hearBatch(b *batch, o lane.Outcome, err error) {
 	q.leases.pending -= b.asked
 	if err != nil || !q.leases.used {
 		q.leases.heard.taken += o.Taken
@@ -129,7 +129,7 @@ func (q *queue) hearBatch(b *batch, o outcome, err error) {
 // Requests under way together are decided in an order that is not known. What this Client's own calls
 // took is known, so the figures follow these as long as Redis' answer allows for it: of the calls
 // answered meanwhile some may have come after it, and of those under way some before.
-func (q *queue) hear(o outcome, ahead int64, before heard) {
+func (q *queue) hear(o lane.Outcome, ahead int64, before heard) {
 	s := &q.leases
 	meanwhile, back := s.heard.taken-before.taken, s.heard.returned-before.returned
 	s.heard.taken += max(0, o.Taken)
@@ -146,7 +146,7 @@ func (q *queue) hear(o outcome, ahead int64, before heard) {
 		}
 		f.free = min(f.free, free+s.pending+back)
 		if before.answers >= f.asked {
-			f.rate, f.interval, f.asked = o.Limit, o.interval, before.answers
+			f.rate, f.interval, f.asked = o.Limit, o.Interval, before.answers
 		}
 	}
 	s.figures.Store(&f)
@@ -195,7 +195,7 @@ func (q *queue) borrow(r *request) bool {
 		q.endLease(l)
 		return false
 	}
-	r.answer.Answer = q.engine.lent(l, a, r.Question, left)
+	r.answer = q.engine.lent(l, a, r.Question, left)
 	return true
 }
 

@@ -5,7 +5,9 @@ import (
 	"math"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 )
 
@@ -137,11 +139,11 @@ const (
 )
 
 // enter puts a request in the line that has just been refused.
-func (l *line) enter(r *request, a answer, interval time.Duration, now time.Time) {
+func (l *line) enter(r *request, a lane.Answer, interval time.Duration, alive, now time.Time) {
 	l.insert(r)
 	l.interval = interval
-	due := now.Add(refusal.AskAgain(a.RetryAfter))
-	l.alive = a.alive()
+	due := now.Add(refusal.AskAgain(a.Decision.RetryAfter))
+	l.alive = alive
 	l.answered = now
 	switch {
 	case l.asking:
@@ -231,7 +233,7 @@ func (l *line) fill(now time.Time, add func(r *request, inLine bool) bool) {
 }
 
 // refused records a request that stays in line.
-func (l *line) refused(r *request, a answer, interval time.Duration) {
+func (l *line) refused(r *request, a lane.Answer, interval time.Duration, alive time.Time) {
 	l.interval = interval
 	if a.Unasked {
 		r.pass = 0 // it was not asked for
@@ -239,7 +241,7 @@ func (l *line) refused(r *request, a answer, interval time.Duration) {
 	}
 	l.blocked = l.strict
 	l.note(r, a)
-	l.alive = a.alive()
+	l.alive = alive
 }
 
 // askUnmixed makes a request that shared a call with others of another default be asked again, without
@@ -248,9 +250,9 @@ func (l *line) askUnmixed(r *request) {
 	r.pass, l.unmixed, l.nudged = 0, true, true
 }
 
-func (l *line) note(r *request, a answer) {
-	if l.wait == 0 || a.RetryAfter < l.wait {
-		l.wait = a.RetryAfter
+func (l *line) note(r *request, a lane.Answer) {
+	if wait := a.Decision.RetryAfter; l.wait == 0 || wait < l.wait {
+		l.wait = wait
 	}
 	l.smallest = min(l.smallest, r.Permits)
 }
@@ -270,7 +272,7 @@ func (l *line) settle(now time.Time) {
 	for r := range l.all() {
 		if r.overdue(now) {
 			l.drop(r)
-			r.finish(answer{})
+			r.finish(outage.Answer{}, nil)
 		}
 	}
 	l.dueAt = now.Add(refusal.AskAgain(l.wait))

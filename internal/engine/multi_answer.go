@@ -6,17 +6,10 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// verdict is the script's answer.
-type verdict struct {
-	granted bool
-	wait    time.Duration    // until no limiter would refuse
-	keeps   []time.Duration  // each limiter's keep-alive time, which was restarted; 0 for none
-	each    []limit.Decision // with figures if they are wanted
-}
 
 // OnReply passes the result to the caller. If the caller has gone, grants go back.
 func (m *multiRequest) OnReply(c *lane.Call) (again bool) {
@@ -24,7 +17,7 @@ func (m *multiRequest) OnReply(c *lane.Call) (again bool) {
 }
 
 func (m *multiRequest) finish(reply any, err error) {
-	var v verdict
+	var a outage.Answer
 	switch {
 	case m.redo.replaces != nil:
 		err = &Error{Name: m.redo.replaces.Name, Err: m.engine.gaveNoDefault(m.redo.replaces, err)}
@@ -32,7 +25,7 @@ func (m *multiRequest) finish(reply any, err error) {
 		number, explained := m.engine.explainPart(m.keys.Names(), err)
 		err = m.blame(number, explained)
 	default:
-		v, err = m.parse(reply)
+		a, err = m.parse(reply)
 		for _, l := range m.limiters {
 			l.hasCompared(m.sent)
 		}
@@ -40,10 +33,10 @@ func (m *multiRequest) finish(reply any, err error) {
 	short := m.call.Unreplicated()
 	m.engine.mu.Lock()
 	defer m.engine.unlock()
-	if err != nil || v.granted {
+	if err != nil || a.Granted {
 		for i, q := range m.queues {
-			took := outcome{}
-			if v.granted {
+			took := lane.Outcome{}
+			if a.Granted {
 				took.Taken = m.permits[i]
 			}
 			m.engine.Granted(q.config)
@@ -51,11 +44,11 @@ func (m *multiRequest) finish(reply any, err error) {
 		}
 	}
 	gone := m.State == lane.Gone
-	unwanted := v.granted && (gone || short != nil)
-	if v.granted && short != nil {
-		v, err = verdict{}, short
+	unwanted := a.Granted && (gone || short != nil)
+	if a.Granted && short != nil {
+		a, err = outage.Answer{}, short
 	}
-	m.verdict, m.err = v, err
+	m.answer, m.err = a, err
 	for i, q := range m.queues {
 		if gone && errors.Is(err, limit.ErrUnknownOutcome) {
 			m.engine.givenUp(q, m.permits[i], err)
@@ -69,19 +62,20 @@ func (m *multiRequest) finish(reply any, err error) {
 }
 
 // parse reads the script's answer.
-func (m *multiRequest) parse(reply any) (v verdict, err error) {
+func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 	all := len(m.limiters)
 	if granted, ok := reply.(int64); ok && granted == m.permits[0] && !m.figures {
-		return verdict{granted: true}, nil
+		a.Granted = true
+		return a, nil
 	}
 	values, _ := reply.([]any)
 	if len(values) == 3 && values[0] == "exceeds" {
 		numbers, err := script.Integers(values[1:], 2)
 		if err != nil {
-			return verdict{}, err
+			return a, err
 		}
 		asked := m.permits[min(max(numbers[0], 1), int64(all))-1]
-		return verdict{}, m.blame(numbers[0], errExceeds(asked, numbers[1]))
+		return a, m.blame(numbers[0], errExceeds(asked, numbers[1]))
 	}
 	size := 1 // of what is said about each limiter
 	if m.figures {
@@ -89,12 +83,15 @@ func (m *multiRequest) parse(reply any) (v verdict, err error) {
 	}
 	numbers, err := script.Integers(reply, all*size)
 	if err != nil {
-		return verdict{}, err
+		return a, err
 	}
 	if (len(numbers)-all*size)%3 != 0 {
-		return verdict{}, script.Unexpected(reply)
+		return a, script.Unexpected(reply)
 	}
-	v.granted = len(numbers) == all*size
+	a.Granted, m.alive = len(numbers) == all*size, time.Time{}
+	if m.figures {
+		a.Each = make([]outage.Answer, all)
+	}
 	for i := range all {
 		said := numbers[i*size : (i+1)*size]
 		keep := said[0]
@@ -102,23 +99,23 @@ func (m *multiRequest) parse(reply any) (v verdict, err error) {
 			m.engine.found(m.limiters[i], repaired)
 			keep = -1 - keep
 		}
-		v.keeps = append(v.keeps, script.Millis(keep))
+		m.alive = sooner(m.alive, aliveBy(m.sent, script.Millis(keep)))
 		if m.figures {
 			free := said[2]
-			if v.granted {
+			if a.Granted {
 				free -= m.permits[i]
 			}
-			v.each = append(v.each, limit.Decision{
+			a.Each[i].Decision = limit.Decision{
 				Granted: true, Limit: said[1], Remaining: max(0, free), ResetAfter: script.Millis(max(0, said[3])),
-			})
+			}
 		}
 	}
 	for refusal := range slices.Chunk(numbers[all*size:], 3) {
 		wait := script.Millis(refusal[1])
-		v.wait = max(v.wait, wait)
+		a.RetryAfter = max(a.RetryAfter, wait)
 		if l := m.one(refusal[0]); l != nil {
 			if m.figures {
-				d := &v.each[refusal[0]-1]
+				d := &a.Each[refusal[0]-1].Decision
 				d.Granted, d.RetryAfter = false, wait
 			}
 			if l.auditDue(m.sent) {
@@ -126,7 +123,7 @@ func (m *multiRequest) parse(reply any) (v verdict, err error) {
 			}
 		}
 	}
-	return v, nil
+	return a, nil
 }
 
 // one returns the limiter of that number, from 1, or nil if there is none.

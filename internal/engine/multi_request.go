@@ -40,8 +40,9 @@ type multiRequest struct {
 	member   []byte // of the first limiter; those of the others differ in their permits
 	redo     redo
 	sent     time.Time
-	verdict  verdict
+	answer   outage.Answer
 	err      error
+	alive    time.Time // when to ask again to keep all limiters alive; zero if that needs no requests
 }
 
 // jointWaiter wakes a caller that waits for several limiters: it holds one if permits may have become free
@@ -61,24 +62,23 @@ func (q *queue) wakeJoint() {
 // AcquireAll takes so many permits of each of the limiters, or none of any.
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q outage.Question) (a outage.Answer, err error) {
 	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, waiter: make(jointWaiter, 1)}
-	v, err := m.acquire(ctx, q)
+	a, err = m.acquire(ctx, q)
 	a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
-	a.Granted, a.RetryAfter = v.granted, v.wait
-	for i, d := range v.each {
-		one := outage.Answer{Decision: d, By: limit.FromRedis}
-		if v.granted {
+	for i := range a.Each {
+		one := &a.Each[i]
+		one.By = limit.FromRedis
+		if a.Granted {
 			one.Taken = permits[i]
 		}
-		if v.granted && q.Settled {
+		if a.Granted && q.Settled {
 			one.Settle = e.Settler(limiters[i], m.memberOf(i), permits[i], m.sent, time.Now())
 		}
-		a.Each = append(a.Each, one)
 	}
 	return a, err
 }
 
 // acquire asks until the permits are granted or the question's timeout is over.
-func (m *multiRequest) acquire(ctx context.Context, q outage.Question) (verdict, error) {
+func (m *multiRequest) acquire(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	e, limiters := m.engine, m.limiters
 	var names []string
 	for _, l := range limiters {
@@ -91,7 +91,7 @@ func (m *multiRequest) acquire(ctx context.Context, q outage.Question) (verdict,
 	for _, l := range limiters {
 		q, err := e.lock(ctx, l)
 		if err != nil {
-			return verdict{}, err
+			return outage.Answer{}, err
 		}
 		q.users++
 		m.queues = append(m.queues, q)
@@ -108,23 +108,23 @@ func (m *multiRequest) acquire(ctx context.Context, q outage.Question) (verdict,
 		q.jointWaiters[m.waiter] = struct{}{}
 	})
 	defer m.locked(func(q *queue) { delete(q.jointWaiters, m.waiter) })
-	var last verdict // a refusal
+	var last outage.Answer // a refusal
 	for refused := false; ; refused, start = true, time.Now() {
 		select {
 		case <-m.waiter:
 		default:
 		}
-		v, err := m.ask(ctx, start)
+		a, err := m.ask(ctx, start)
 		doubtful := !m.left && errors.Is(err, limit.ErrUnknownOutcome) // what a caller who left may have got goes back
 		if refused && !doubtful && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
 			return last, nil
 		}
-		if err != nil || v.granted {
-			return v, err
+		if err != nil || a.Granted {
+			return a, err
 		}
-		last = v
-		if more, err := m.wait(ctx, v); !more || err != nil {
-			return v, err
+		last = a
+		if more, err := m.wait(ctx, a.RetryAfter); !more || err != nil {
+			return a, err
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (m *multiRequest) locked(f func(q *queue)) {
 
 // ask makes one try. It returns early when ctx ends; a later grant goes back. start is when the
 // caller asked.
-func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error) {
+func (m *multiRequest) ask(ctx context.Context, start time.Time) (outage.Answer, error) {
 	e := m.engine
 	end := e.answerBy(start.Add(e.conn.Timeout()), m.deadline)
 	m.Pending, m.ctx, m.alone = lane.Pending{Mu: &e.mu, Asked: start, Batch: &lane.Batch{Mu: &e.mu}}, ctx, nil
@@ -168,9 +168,9 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (verdict, error
 	}
 	if answered, err := m.Await(ctx, e.lanes, m, end, true); !answered {
 		m.left = true
-		return verdict{}, err
+		return outage.Answer{}, err
 	}
-	return m.verdict, m.err
+	return m.answer, m.err
 }
 
 // begin counts a try in at those queues, which holds up their jobs until m.end, as a batch does, and
@@ -269,13 +269,8 @@ func (m *multiRequest) end() {
 
 // wait returns when it is time to ask again: soon, as a line does, when the limiters that refused should have
 // permits, or before a keep-alive time runs out; false if the deadline is sooner.
-func (m *multiRequest) wait(ctx context.Context, v verdict) (bool, error) {
-	at := time.Now().Add(refusal.AskAgain(v.wait))
-	for _, keep := range v.keeps {
-		if alive := m.sent.Add(keep / keepAliveShare); keep > 0 && alive.Before(at) {
-			at = alive
-		}
-	}
+func (m *multiRequest) wait(ctx context.Context, retryAfter time.Duration) (bool, error) {
+	at := sooner(time.Now().Add(refusal.AskAgain(retryAfter)), m.alive)
 	more := !m.deadline.Before(at)
 	if !more {
 		at = m.deadline

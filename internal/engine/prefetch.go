@@ -39,18 +39,21 @@ func (q *queue) prefetch(b *batch, now time.Time) prefetch {
 }
 
 // plan passes the batch's result to its handle's planner of leases.
-func (b *batch) plan(o outcome, err error, now time.Time) {
+func (b *batch) plan(o lane.Outcome, err error, now time.Time) {
 	if b.ahead.limiter == nil {
 		return
 	}
 	a := lease.Answer{Sent: b.sent, Come: now, Asked: b.ahead.permits, Refused: err != nil, Reset: o.Reset}
 	if o.Reset > 0 { // the answer has figures
-		a.Interval, a.Rate, a.Free = o.interval, o.Limit, o.Free-o.Taken
+		a.Interval, a.Rate, a.Free = o.Interval, o.Limit, o.Free-o.Taken
 	}
 	for i := range b.requests {
-		one := b.answer(i, o, err)
+		if err != nil {
+			break
+		}
+		one := b.answers[i]
 		a.Callers += one.Taken
-		a.Refused = a.Refused || one.refused()
+		a.Refused = a.Refused || !one.Decision.Granted && !one.Exceeds
 	}
 	a.Ahead = o.Taken - a.Callers
 	if last := len(o.Waits) - 1; last >= 0 { // the wait of the permits ahead, if they were refused
@@ -73,7 +76,7 @@ func (b *batch) spread(r *request, wait time.Duration) time.Duration {
 // it goes back together with their grants, and keepLease returns it: two calls that shrink one member
 // at a time could not tell their repeats apart. granted is what the callers got; their requests may be
 // in use by others by now.
-func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back int64) {
+func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, gone bool) (back int64) {
 	l, now := b.ahead.limiter, time.Now()
 	if l == nil {
 		return 0
@@ -103,7 +106,7 @@ func (q *queue) keepLease(b *batch, o outcome, granted int64, gone bool) (back i
 	if taken < b.ahead.permits && len(o.Waits) > 0 {
 		// Once the lease is used up, asking again before that is useless.
 		d := limit.Decision{Limit: o.Limit, RetryAfter: l.Lease.Back().Sub(b.sent), ResetAfter: o.Reset}
-		l.Refusals.Note(1, b.sent, l.Refusals.Granted(b.ahead.before), d, answer{sent: b.sent, keep: o.keep}.alive())
+		l.Refusals.Note(1, b.sent, l.Refusals.Granted(b.ahead.before), d, aliveBy(b.sent, o.Keep))
 	}
 	if l.prefetched.timer == nil {
 		q.users++
@@ -125,13 +128,13 @@ func (q *queue) serveFromLease(l *Limiter) {
 			break
 		}
 		q.line.drop(r)
-		r.finish(r.answer)
+		r.finish(r.answer, nil)
 	}
 	q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool {
 		if !lent(r) {
 			return false
 		}
-		r.finish(r.answer)
+		r.finish(r.answer, nil)
 		return true
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -151,12 +152,12 @@ func (q *queue) close() {
 	for r := range q.line.all() {
 		if r.State == lane.Gathered {
 			q.line.drop(r)
-			r.finish(answer{err: limit.ErrClosed})
+			r.finish(outage.Answer{}, limit.ErrClosed)
 		}
 	}
 	for _, r := range q.gathered {
 		if r.State == lane.Gathered {
-			r.finish(answer{err: limit.ErrClosed})
+			r.finish(outage.Answer{}, limit.ErrClosed)
 		}
 	}
 	q.gathered = nil

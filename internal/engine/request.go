@@ -9,27 +9,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
 
-// answer is the answer that a caller gets.
-type answer struct {
-	outage.Answer
-
-	Unasked bool          // see lane.Answer
-	sent    time.Time     // when the request was last sent
-	keep    time.Duration // the keep-alive time that was restarted then; 0 for none
-	err     error
-}
-
-// alive is when to ask again to keep the limiter alive; zero if that needs no requests.
-func (a answer) alive() time.Time {
-	if a.keep == 0 {
-		return time.Time{}
-	}
-	return a.sent.Add(a.keep / keepAliveShare)
-}
-
-// refused reports whether Redis refused the request.
-func (a answer) refused() bool { return a.err == nil && !a.Granted }
-
 // request is one caller's question, until it is answered.
 type request struct {
 	lane.Pending
@@ -45,7 +24,10 @@ type request struct {
 	inLine     bool
 	pass       int  // the line's pass in which it was last sent
 	refused    bool // it was refused, and waits
-	answer     answer
+	answer     outage.Answer
+	err        error
+	sent       time.Time // when the batch that brought the answer was sent
+	alive      time.Time // when to ask again after that, to keep the limiter alive; zero if that needs no requests
 }
 
 // The pool holds no channels: they must not outlive a bubble of testing/synctest.
@@ -65,8 +47,8 @@ func newRequest(ctx context.Context, l *Limiter, q outage.Question) *request {
 }
 
 // finish gives the caller an answer that is not its batch's, and counts it out.
-func (r *request) finish(a answer) {
-	r.answer = a
+func (r *request) finish(a outage.Answer, err error) {
+	r.answer, r.err = a, err
 	r.queue.users--
 	r.Tell()
 }
@@ -82,9 +64,19 @@ func (r *request) patience(timeout time.Duration) time.Duration {
 // overdue reports whether the caller's time is over.
 func (r *request) overdue(now time.Time) bool { return !r.deadline.IsZero() && !now.Before(r.deadline) }
 
-// hopeless reports whether a refusal ends the wait: no permits are free before the caller must have them.
-func (r *request) hopeless(a answer) bool {
-	return !r.Until.IsZero() && !a.Unasked && a.sent.Add(a.RetryAfter).After(r.Until)
+// hopeless reports whether a refusal of a request that was sent then ends the wait: no permits are free before
+// the caller must have them.
+func (r *request) hopeless(a lane.Answer, sent time.Time) bool {
+	return !r.Until.IsZero() && !a.Unasked && sent.Add(a.Decision.RetryAfter).After(r.Until)
+}
+
+// aliveBy is when to ask again to keep a limiter alive whose keep-alive time, 0 for none, was restarted by
+// a call sent then; zero if that needs no requests.
+func aliveBy(sent time.Time, keep time.Duration) time.Time {
+	if keep == 0 {
+		return time.Time{}
+	}
+	return sent.Add(keep / keepAliveShare)
 }
 
 // keepAliveShare is the part of a keep-alive time, one in so many, after which those who wait ask

@@ -12,12 +12,13 @@ import (
 )
 
 // request asks for permits.
-func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (answer, error) {
+func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (outage.Answer, error) {
+	before := l.Refusals.Now()
 	r := newRequest(ctx, l, ask)
 	e.book.Used(r.Asked)
 	q, err := e.lock(ctx, l)
 	if err != nil {
-		return answer{}, err
+		return outage.Answer{}, err
 	}
 	to := q.lane.Load()
 	alone := q.submit(r, to)
@@ -28,12 +29,16 @@ func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (
 	if alone != nil {
 		to.Alone(ctx, alone, !r.deadline.IsZero() || r.Within > 0)
 	}
-	a, answered := r.await(ctx)
+	answered := r.await(ctx)
+	a, err := r.answer, r.err
 	if answered && !r.Waits { // the line may still know one that waits
+		if err == nil && !a.Granted {
+			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
+		}
 		*r = request{}
 		requests.Put(r)
 	}
-	return a, a.err
+	return a, err
 }
 
 // submit adds a request. It returns the call that the caller must send itself, if there is one.
@@ -42,7 +47,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	q.users++
 	switch {
 	case q.borrow(r):
-		r.finish(r.answer)
+		r.finish(r.answer, nil)
 	case r.Waits && q.line.count > 0:
 		q.line.join(r, to.Fresh())
 		r.Wait()
@@ -62,16 +67,16 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 }
 
 // await waits for the answer, the end of the caller's patience, or ctx.
-func (r *request) await(ctx context.Context) (a answer, answered bool) {
+func (r *request) await(ctx context.Context) (answered bool) {
 	e := r.queue.engine
 	look := sooner(r.since.Add(r.patience(e.conn.Timeout())), r.deadline) // passes change Asked meanwhile
 	// A flight with a call that is not repeated is not ended before its time.
 	hurry := !r.deadline.IsZero() || r.Within > 0 || e.rules.KeepsNoMembers()
 	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
 	if !answered {
-		r.answer.err = err
+		r.err = err
 	}
-	return r.answer, answered
+	return answered
 }
 
 // Leave takes back a request whose caller goes away. What it is granted later goes back.
@@ -82,7 +87,7 @@ func (r *request) Leave() bool {
 	if r.State == lane.Answered {
 		return false
 	}
-	r.answer = answer{Answer: outage.Answer{Unanswered: !r.refused && !r.inLine}}
+	r.answer = outage.Answer{Unanswered: !r.refused && !r.inLine}
 	q.withdraw(r)
 	return true
 }
@@ -126,12 +131,12 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	return now, true, err
 }
 
-// sooner returns the end of a wait that a deadline bounds; zero: none does.
-func sooner(end, deadline time.Time) time.Time {
-	if !deadline.IsZero() && deadline.Before(end) {
-		return deadline
+// sooner returns the earlier of two times, of which zero is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-	return end
+	return a
 }
 
 // answerBy is how long a caller with a deadline (zero: none) waits for an answer that must come by
@@ -237,7 +242,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 }
 
 // record records how the batch ended, and computes its answers.
-func (b *batch) record(o outcome, err error) {
+func (b *batch) record(o lane.Outcome, err error) {
 	e := b.queue.engine
 	if err != nil || o.Taken > 0 {
 		e.Granted(b.queue.config)
@@ -248,14 +253,14 @@ func (b *batch) record(o outcome, err error) {
 	if err != nil {
 		return
 	}
-	b.answers = b.Answers(b.answers[:0], o.Outcome)
+	b.answers = b.Answers(b.answers[:0], o)
 	if b.audit && (len(o.Waits) > 0 || b.upToAlone && o.Taken < b.Sum) {
-		b.limiter().auditDone(time.Now(), o.interval)
+		b.limiter().auditDone(time.Now(), o.Interval)
 	}
 }
 
 // complete gives the callers of a batch their answers.
-func (q *queue) complete(b *batch, o outcome, err error) {
+func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	b.record(o, err)
 	short := b.call.Unreplicated()
 	q.engine.mu.Lock()
@@ -266,8 +271,15 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 	q.hearBatch(b, o, err)
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
-		a := b.answer(i, o, err)
-		if a.Granted {
+		var a lane.Answer
+		failed := err
+		if err == nil {
+			a = b.answers[i]
+		}
+		if a.Exceeds {
+			failed = errExceeds(r.Permits, o.Limit)
+		}
+		if a.Decision.Granted {
 			granted += a.Taken
 			if r.State != lane.Sent || short != nil {
 				unwanted = append(unwanted, share{i, a.Taken})
@@ -284,13 +296,13 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 		case b.mixed && errors.Is(err, limit.ErrNotInitialized):
 			r.State = lane.Gathered
 			q.line.askUnmixed(r)
-		case a.Granted && short != nil:
-			q.answer(b, i, answer{err: short}, outcome{})
-		case r.Waits && a.refused() && !q.engine.closed && !r.overdue(now) && !r.hopeless(a):
+		case a.Decision.Granted && short != nil:
+			q.answer(b, i, lane.Answer{}, o, short)
+		case r.Waits && failed == nil && !a.Decision.Granted && !q.engine.closed && !r.overdue(now) && !r.hopeless(a, b.sent):
 			q.lineUp(b, r, a, o, now)
 			lined = true
 		default:
-			q.answer(b, i, a, o)
+			q.answer(b, i, a, o, failed)
 		}
 	}
 	if b.pass {
@@ -314,26 +326,27 @@ func (q *queue) complete(b *batch, o outcome, err error) {
 }
 
 // lineUp puts a refused request in line.
-func (q *queue) lineUp(b *batch, r *request, a answer, o outcome, now time.Time) {
+func (q *queue) lineUp(b *batch, r *request, a lane.Answer, o lane.Outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
 	if r.inLine {
-		q.line.refused(r, a, o.interval)
+		q.line.refused(r, a, o.Interval, aliveBy(b.sent, o.Keep))
 		return
 	}
-	q.line.enter(r, a, o.interval, now)
+	q.line.enter(r, a, o.Interval, aliveBy(b.sent, o.Keep), now)
 	if q.freed != b.freed {
 		q.line.nudge() // the refusal may be older than that
 	}
 }
 
 // answer sets the answer of a batch's request.
-func (q *queue) answer(b *batch, place int, a answer, o outcome) {
+func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, err error) {
 	r := b.requests[place]
+	a := outage.Answer{Decision: told.Decision, Taken: told.Taken}
 	if r.inLine {
 		q.line.drop(r)
 	}
-	if q.engine.closed && r.Waits && a.refused() {
-		a.err = limit.ErrClosed
+	if q.engine.closed && r.Waits && err == nil && !a.Granted {
+		err = limit.ErrClosed
 	}
 	switch {
 	case !a.Granted:
@@ -344,7 +357,8 @@ func (q *queue) answer(b *batch, place int, a answer, o outcome) {
 		member := b.grants([]share{{place, a.Taken}}, 0, o)[0].member
 		a.Settle = q.engine.Settler(r.limiter, member, a.Taken, b.sent, time.Now())
 	}
-	r.answer, r.State = a, lane.Answered
+	r.answer, r.err, r.State = a, err, lane.Answered
+	r.sent, r.alive = b.sent, aliveBy(b.sent, o.Keep)
 }
 
 // wakeAll wakes the callers of a finished batch, and counts out those that it has answered and those who

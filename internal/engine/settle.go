@@ -151,7 +151,7 @@ func (s *settling) finish(err error) {
 	q := s.queue
 	q.engine.mu.Lock()
 	if err == nil && s.used > s.permits {
-		q.hear(outcome{Outcome: lane.Outcome{Taken: s.used - s.permits}}, 0, heard{})
+		q.hear(lane.Outcome{Taken: s.used - s.permits}, 0, heard{})
 	}
 	q.users--
 	q.returns--
