@@ -29,10 +29,9 @@ type flight struct {
 	over  atomic.Bool    // its calls have their results
 	late  bool           // another may have its place; the lane's lock guards it
 
-	wave    *Wave // ends when its calls have their results; may be nil
-	alone   bool  // it is a call that a caller sends by itself
-	more    bool  // its place is for what has gathered meanwhile
-	errands bool  // it is the one for errands alone
+	wave  *Wave // ends when its calls have their results; may be nil
+	alone bool  // it is a call that a caller sends by itself
+	more  bool  // its place is for what has gathered meanwhile
 
 	cmd [1]script.Command // room for one
 }
@@ -123,7 +122,7 @@ func (l *Lane) pass(f *flight) (start bool) {
 	f.late = true
 	l.setSilent(!l.heard.After(f.sent))
 	l.stuck++
-	l.gone(f.errands)
+	l.flights--
 	return l.start()
 }
 
@@ -179,7 +178,7 @@ func (l *Lane) observe(f *flight, err error) {
 	}
 	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: err}
 	for _, c := range f.calls {
-		if c.errand != nil {
+		if c.command() != nil {
 			continue
 		}
 		told.Calls++

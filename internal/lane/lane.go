@@ -30,11 +30,10 @@ type Call struct {
 	Owner    Owner
 	Requests int // how many requests it decides
 
-	ctx    context.Context // of the caller that sent it alone
-	errand *errand         // nil for one that decides requests
-	self   [1]*Call
-	short  error // why the grant of the last attempt does not count
-	wave   *Wave // of its first flight, on which callers may wait
+	ctx   context.Context // of the caller that sent it alone
+	self  [1]*Call
+	short error // why the grant of the last attempt does not count
+	wave  *Wave // of its first flight, on which callers may wait
 }
 
 // Owner waits for a call.
@@ -60,6 +59,10 @@ const (
 	// maxTogether is how many calls one flight takes, so that the first answer
 	// does not wait for too many others.
 	maxTogether = 512
+
+	// maxCalls is how many of these were ready before, so that they delay the decisions beside them
+	// by a millisecond or two at most.
+	maxCalls = 128
 
 	// unknownPool is the pool size assumed if the client doesn't expose one.
 	unknownPool = 20
@@ -138,13 +141,11 @@ type Lane struct {
 
 	mu      sync.Mutex
 	flights int
-	extra   int       // of them, for errands alone: one at most
 	ready   []Source  // have something to send
 	wave    *Wave     // of the flight that takes them; nil while no one waits on it
-	errands []*errand // are to be sent
-	left    int       // about how many of them are over already
+	calls   []*Call   // are to be sent: commands, and what is made again
+	ended   int       // about how many of them are commands that are over already
 	changed bool      // the last flight had no room for decisions: the next one has
-	again   []*Call   // are to be sent again
 	delayed int       // calls that are to be sent again later
 	silent  bool      // the server has not answered lately: one call at a time shows whether it does
 	heard   time.Time // when the server answered last
@@ -182,7 +183,7 @@ func (l *Lane) Fresh() time.Duration {
 }
 
 // waits returns how many calls and sources wait to be sent. l.mu is held.
-func (l *Lane) waits() int { return len(l.ready) + len(l.again) + len(l.errands) }
+func (l *Lane) waits() int { return len(l.ready) + len(l.calls) }
 
 // limit returns how many flights may be under way.
 func (l *Lane) limit() int {
@@ -223,7 +224,7 @@ func (l *Lane) Ready(s Source) *Wave {
 func (l *Lane) Enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.flights-l.extra > 0 || l.limit() == 0 || l.waits() > 0 {
+	if l.flights > 0 || l.limit() == 0 || l.waits() > 0 {
 		return false
 	}
 	l.flights++
@@ -259,7 +260,7 @@ func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 
 // start reports whether one more flight may leave, and counts it. l.mu is held.
 func (l *Lane) start() bool {
-	if l.flights-l.extra >= l.limit() || l.waits() == 0 {
+	if l.flights >= l.limit() || l.waits() == 0 {
 		return false
 	}
 	l.flights++
@@ -268,5 +269,5 @@ func (l *Lane) start() bool {
 
 // waiting reports whether the next flight may leave and has something to take.
 func (l *Lane) waiting() bool {
-	return l.flights-l.extra <= l.limit() && l.waits() > 0
+	return l.flights <= l.limit() && l.waits() > 0
 }

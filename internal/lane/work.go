@@ -7,21 +7,13 @@ import (
 	"time"
 )
 
-// gone counts a flight out. l.mu is held.
-func (l *Lane) gone(errands bool) {
-	l.flights--
-	if errands {
-		l.extra--
-	}
-}
-
 // work sends flight after flight until nothing is left.
-func (l *Lane) work(errands bool) {
+func (l *Lane) work() {
 	var calls []*Call
 	var sources []Source
 	for {
 		runtime.Gosched() // callers that just got answers may ask again
-		f := &flight{errands: errands}
+		f := &flight{}
 		calls, sources = l.take(f, calls[:0], sources[:0])
 		if len(calls) == 0 {
 			return
@@ -39,39 +31,22 @@ func (l *Lane) work(errands bool) {
 	}
 }
 
-// take appends the calls that a flight takes: errands alone if it is the flight for these. If it takes
-// nothing, there is no flight.
+// take appends the calls that a flight takes. If it takes nothing, there is no flight.
 func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Source) {
-	errands := f.errands
 	for {
 		l.mu.Lock()
-		if !errands && !l.waiting() || errands && (len(l.errands) == 0 || l.silent) {
-			l.gone(errands)
-			start := errands && l.start() // a probe of a silent server is not for errands alone
+		if !l.waiting() {
+			l.flights--
 			l.mu.Unlock()
-			if start {
-				l.dispatch(task{})
-			}
 			return nil, sources
 		}
 		room := maxTogether
 		if l.silent {
 			room = 1
 		}
-		n := 0
-		if !errands {
-			n = min(room, len(l.again))
-			calls = append(calls, l.again[:n]...)
-			l.again = dropped(l.again, n)
-		}
-		if errands || !l.changed || n+len(l.ready) == 0 {
-			calls = l.takeErrands(calls, min(room, n+maxErrands))
-		}
-		n = min(room-len(calls), len(l.ready))
-		if !errands {
-			l.changed = len(calls) > 0 && calls[0].errand != nil && !calls[0].Repeat
-		}
-		if errands || l.changed {
+		calls = l.takeCalls(calls, min(room, maxCalls))
+		n := min(room-len(calls), len(l.ready))
+		if l.changed {
 			n = 0
 		}
 		sources = append(sources[:0], l.ready[:n]...)
@@ -86,13 +61,36 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		}
 
 		now := time.Now()
-		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) || c.errand != nil && !c.errand.departs() })
+		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) || c.command() != nil && !c.command().claim() })
 		calls = l.takeFrom(sources, f.wave, calls, room, now)
 		if len(calls) > 0 {
 			return calls, sources
 		}
 		f.wave.End() // nothing is sent: those who wait on it check their own time
 	}
+}
+
+// takeCalls appends calls that are ready, all of one kind: one that is not repeated has more time for its one
+// attempt, and would leave calls beside it that are none for a second. It sets l.changed for such a flight,
+// which takes nothing else, and after which it is the turn of the others. l.mu is held.
+func (l *Lane) takeCalls(calls []*Call, room int) []*Call {
+	once := len(l.calls) > 0 && !l.calls[0].Repeat && (!l.changed || len(l.ready) == 0)
+	n, others := 0, 0
+	for ; n < len(l.calls) && len(calls) < room; n++ {
+		c := l.calls[n]
+		switch r := c.command(); {
+		case r != nil && r.State == Answered:
+		case c.Repeat == once:
+			l.calls[others] = c
+			others++
+		default:
+			calls = append(calls, c)
+		}
+	}
+	copy(l.calls[n-others:n], l.calls[:others])
+	l.calls = dropped(l.calls, n-others)
+	l.changed = once && len(calls) > 0
+	return calls
 }
 
 // takeFrom appends a call of each source, and further ones of those that have more while there is
@@ -152,14 +150,13 @@ func (l *Lane) done(c *Call) {
 	}
 }
 
-// resend makes a flight take the call again.
+// resend makes a flight take the call.
 func (l *Lane) resend(c *Call) {
-	if c.errand != nil {
-		l.queue(c.errand)
-		return
-	}
 	l.mu.Lock()
-	l.again = append(l.again, c)
+	if r := c.command(); r != nil {
+		r.unsent()
+	}
+	l.calls = append(l.calls, c)
 	start := l.start()
 	l.mu.Unlock()
 	if start {
@@ -175,8 +172,8 @@ func (l *Lane) retry(c *Call, backoff time.Duration) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.errand != nil {
-		c.errand.unsent()
+	if r := c.command(); r != nil {
+		r.unsent()
 	}
 	l.delayed++
 	time.AfterFunc(backoff, func() {
@@ -193,8 +190,6 @@ func (l *Lane) retry(c *Call, backoff time.Duration) {
 type task struct {
 	ctx  context.Context
 	call *Call // nil: what has gathered
-
-	errands bool // of that, errands alone
 }
 
 const (
@@ -222,7 +217,7 @@ func (l *Lane) do(t task) {
 		if t.call != nil {
 			l.alone(t.ctx, t.call)
 		} else {
-			l.work(t.errands)
+			l.work()
 		}
 		if !l.near.Load() {
 			return

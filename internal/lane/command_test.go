@@ -23,26 +23,26 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// errandOf is a call that adds one to a key.
-func errandOf(i int) *script.Call {
+// commandOf is a call that adds one to a key.
+func commandOf(i int) *script.Call {
 	return &script.Call{Script: incr, Keys: script.KeysOf(keyOf(i)), Args: script.Constant{}}
 }
 
 // What comes by the thousands at a distance is done by flights of a bounded size, and
 // does not keep decisions waiting behind all of it.
-func TestErrandsGoTogether(t *testing.T) {
+func TestCommandsGoTogether(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
-		const errands = 3000
-		for i := range errands {
+		const commands = 3000
+		for i := range commands {
 			r.Add(1)
-			r.lane.Start(t.Context(), errandOf(i), func(_ any, err error) {
+			r.lane.Start(t.Context(), commandOf(i), func(_ any, err error) {
 				assert.NoError(t, err)
 				r.Done()
 			})
 		}
 		start := time.Now()
-		r.mustAsk(t, errands)
+		r.mustAsk(t, commands)
 		assert.LessOrEqual(t, time.Since(start), 3*r.trip, "not behind all of them")
 		r.Wait()
 		ran := 0
@@ -50,21 +50,21 @@ func TestErrandsGoTogether(t *testing.T) {
 			assert.LessOrEqual(t, size, 128)
 			ran += size
 		}
-		assert.Equal(t, errands+1, ran)
-		assert.LessOrEqual(t, r.most(), 10+1)
-		assert.Equal(t, "1", r.direct.Get(t.Context(), keyOf(errands-1)).Val())
+		assert.Equal(t, commands+1, ran)
+		assert.LessOrEqual(t, r.most(), 10)
+		assert.Equal(t, "1", r.direct.Get(t.Context(), keyOf(commands-1)).Val())
 	})
 }
 
 // Calls that are repeated and calls that are not go in flights of their own, however they come.
-func TestErrands_OfTwoKindsGoInOwnFlights(t *testing.T) {
+func TestCommands_OfTwoKindsGoInOwnFlights(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{trip: 100 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
-		const errands = 4000
+		const commands = 4000
 		start := time.Now()
-		for i := range errands {
+		for i := range commands {
 			r.Add(1)
-			c := errandOf(i)
+			c := commandOf(i)
 			c.Repeat = i%2 == 0
 			r.lane.Start(t.Context(), c, func(_ any, err error) {
 				assert.NoError(t, err)
@@ -72,7 +72,7 @@ func TestErrands_OfTwoKindsGoInOwnFlights(t *testing.T) {
 			})
 		}
 		asked := time.Now()
-		r.mustAsk(t, errands)
+		r.mustAsk(t, commands)
 		assert.LessOrEqual(t, time.Since(asked), 2*r.trip)
 		r.Wait()
 		assert.LessOrEqual(t, time.Since(start), 8*r.trip)
@@ -90,7 +90,7 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 		}
 		r.start(1, ask) // and while it is under way
 		for i := range 10 {
-			r.lane.Start(t.Context(), errandOf(100+i), func(any, error) {})
+			r.lane.Start(t.Context(), commandOf(100+i), func(any, error) {})
 			r.start(1, func(int) { ask(1 + i) })
 		}
 		r.stuck.Store(true)
@@ -101,17 +101,17 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 	})
 }
 
-// A server that hangs holds a bounded number of goroutines and attempts for errands, and
+// A server that hangs holds a bounded number of goroutines and attempts for commands, and
 // none goes unanswered for longer than a call's time.
-func TestErrandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest // it counts goroutines
+func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
 		r.stuck.Store(true)
 		start, before := time.Now(), runtime.NumGoroutine()
 		var mu sync.Mutex
 		told := 0
-		const errands = 5000
-		for i := range errands {
-			r.lane.Start(t.Context(), errandOf(i), func(_ any, err error) {
+		const commands = 5000
+		for i := range commands {
+			r.lane.Start(t.Context(), commandOf(i), func(_ any, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				told++
@@ -124,20 +124,20 @@ func TestErrandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest /
 		time.Sleep(script.DefaultTimeout / 2)
 		synctest.Wait()
 		mu.Lock()
-		assert.Equal(t, errands, told)
+		assert.Equal(t, commands, told)
 		mu.Unlock()
 		assert.LessOrEqual(t, r.most(), 2*64)
 	})
 }
 
 // Finished calls are forgotten even while a server sends no answers and reads nothing more.
-func TestErrandsThatAreOverAreForgotten(t *testing.T) {
+func TestCommandsThatAreOverAreForgotten(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
 		var kept []weak.Pointer[script.Keys]
 		for i := range 60 {
 			for j := range 100 {
-				c := errandOf(100*i + j)
+				c := commandOf(100*i + j)
 				kept = append(kept, weak.Make(c.Keys))
 				r.lane.Start(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
 			}
@@ -153,28 +153,28 @@ func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 
 // A caller that goes away leaves no call behind that was not sent, and learns whether it
 // may have run.
-func TestErrands_CancelledBeforeSendingAreNotSent(t *testing.T) {
+func TestCommands_CancelledBeforeSendingAreNotSent(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(t.Context())
-		r.start(3, func(i int) {
-			_, err := r.lanes.Run(ctx, errandOf(i))
+		r.start(2, func(i int) {
+			_, err := r.lanes.Run(ctx, commandOf(i))
 			assert.ErrorIs(t, err, context.Canceled)
-			assert.Equal(t, i < 2, errors.Is(err, script.ErrLost), "two flights were under way")
+			assert.Equal(t, i < 1, errors.Is(err, script.ErrLost), "one flight was under way")
 		})
 		cancel()
 		r.Wait()
 		close(r.hold)
 		time.Sleep(time.Second)
-		assert.Equal(t, []any{"1", "1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1), keyOf(2)).Val())
+		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
 	})
 }
 
-func TestUnwantedErrands(t *testing.T) {
+func TestUnwantedCommands(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{}, 2, func(t *testing.T, r *rig) {
 		for i, want := range []error{nil, script.ErrUnwanted} {
-			c := errandOf(i)
+			c := commandOf(i)
 			asked := 0
 			c.Wanted = func() bool { asked++; return want == nil }
 			_, err := r.lanes.Run(t.Context(), c)
@@ -185,12 +185,12 @@ func TestUnwantedErrands(t *testing.T) {
 	})
 }
 
-func TestErrands_NeedNoReplicas(t *testing.T) {
+func TestCommands_NeedNoReplicas(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	lanes := lane.New(script.NewConn(server.Client(t, nil), time.Minute), nil)
 	lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: time.Millisecond})
-	reply, err := lanes.Run(t.Context(), errandOf(100))
+	reply, err := lanes.Run(t.Context(), commandOf(100))
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, reply)
 }
