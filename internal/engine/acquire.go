@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -60,13 +59,6 @@ func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func(
 		defer e.end()
 		return e.lanes.Answers(l.Keys, "SET")
 	}
-}
-
-// Acquire asks Redis for permits, and waits for them as the question says.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (outage.Answer, error) {
-	a, err := e.request(ctx, l, q)
-	a.By = cmp.Or(a.By, limit.FromRedis)
-	return a, err
 }
 
 // Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is

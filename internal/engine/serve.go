@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -11,14 +12,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// request asks for permits.
-func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (outage.Answer, error) {
+// Acquire asks Redis for permits, and waits for them as the question says.
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask outage.Question) (a outage.Answer, err error) {
+	a.By = limit.FromRedis
 	before := l.Refusals.Now()
 	r := newRequest(ctx, l, ask)
 	e.book.Used(r.Asked)
 	q, err := e.lock(ctx, l)
 	if err != nil {
-		return outage.Answer{}, err
+		return a, err
 	}
 	to := q.lane.Load()
 	alone := q.submit(r, to)
@@ -30,7 +32,8 @@ func (e *Engine) request(ctx context.Context, l *Limiter, ask outage.Question) (
 		to.Alone(ctx, alone, !r.deadline.IsZero() || r.Within > 0)
 	}
 	answered := r.await(ctx)
-	a, err := r.answer, r.err
+	a, err = r.answer, r.err
+	a.By = cmp.Or(a.By, limit.FromRedis)
 	if answered && !r.Waits { // the line may still know one that waits
 		if err == nil && !a.Granted {
 			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
