@@ -16,8 +16,8 @@ func (e *Engine) AtHand(ctx context.Context, l *Limiter, q outage.Question) (a o
 	if q.Settled {
 		return a, false
 	}
-	if from, left := e.takeAhead(ctx, l, q.Permits); from != nil {
-		return e.lent(l, from, q, left), true
+	if from, left := e.takeFromLease(ctx, l, q.Permits); from != nil {
+		return e.leaseAnswer(l, from, q, left), true
 	}
 	a.By = limit.FromMemory
 	switch {
@@ -35,7 +35,7 @@ func (e *Engine) Knows(ctx context.Context, l *Limiter, permits int64, waits boo
 	if l.Lease == nil && (waits || l.Refusals == nil) || permits < 1 || permits > maxPermits || ctx.Err() != nil {
 		return false, false
 	}
-	if from, _ := e.takeAhead(ctx, l, permits); from != nil {
+	if from, _ := e.takeFromLease(ctx, l, permits); from != nil {
 		return true, true
 	}
 	return false, !waits && !l.prefetched.lasts() && l.Refusals.Refuses(permits)

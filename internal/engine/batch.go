@@ -26,28 +26,28 @@ type batch struct {
 	lane.Batch
 	call lane.Call
 
-	queue     *queue
-	rules     redisson.Rules
-	requests  []*request
-	reserved  int   // how many runs are kept free for other requests now
-	filling   bool  // from the line, whose order counts
-	mixed     bool  // requests in line have other defaults than the first: none is used
-	pass      bool  // of the line
-	settled   bool  // there are reservations in it
-	upToAlone bool  // it is one request for as many permits as are free, whose member is its own
-	freed     int   // how often permits had been freed before
-	heard     heard // before
-	asked     int64 // permits, those ahead too
-	figures   bool
-	audit     bool
-	compares  bool // the fallback with the default that the limiter has
-	fallback  string
-	ahead     prefetch // permits that are taken ahead
-	redo      redo
+	queue         *queue
+	rules         redisson.Rules
+	requests      []*request
+	reserved      int   // how many runs are kept free for other requests now
+	filling       bool  // from the line, whose order counts
+	mixed         bool  // requests in line have other defaults than the first: none is used
+	pass          bool  // of the line
+	settled       bool  // there are reservations in it
+	upToAlone     bool  // it is one request for as many permits as are free, whose member is its own
+	freed         int   // how often permits had been freed before
+	tally         tally // before
+	asked         int64 // permits, those ahead too
+	figures       bool
+	audit         bool
+	checksDefault bool // the fallback with the default that the limiter has
+	fallback      string
+	ahead         prefetch // permits that are taken ahead
+	redo          redo
 
-	member  []byte // the call's first member, permits for the sum of all requests; nil without members
-	held    *held  // of it, once some of its permits are to go back
-	word    any    // the member in a command
+	member  []byte        // the call's first member, permits for the sum of all requests; nil without members
+	shared  *sharedMember // of it, once some of its permits are to go back
+	word    any           // the member in a command
 	sent    time.Time
 	answers []lane.Answer
 	joint   script.Joint
@@ -157,7 +157,7 @@ func (b *batch) prepare() {
 	b.sent = time.Now()
 	l, keys := b.limiter(), b.queue.keys
 	if b.fallback != "" {
-		b.fallback, b.compares = b.queue.engine.fallback(l, b.sent), l.compareDue(b.sent)
+		b.fallback, b.checksDefault = b.queue.engine.fallback(l, b.sent), l.defaultCheckDue(b.sent)
 	}
 	overall := l.overall.Load()
 	if overall != nil {
@@ -198,7 +198,7 @@ func (b *batch) flags() string {
 	if b.audit {
 		flags += "a"
 	}
-	if b.compares {
+	if b.checksDefault {
 		flags += "d"
 	}
 	if b.upToAlone {
@@ -284,10 +284,10 @@ func (b *batch) grants(shares []share, ahead int64, o lane.Outcome) []grant {
 		return each
 	}
 	if b.member != nil {
-		if b.held == nil {
-			b.held = &held{left: o.Taken}
+		if b.shared == nil {
+			b.shared = &sharedMember{remaining: o.Taken}
 		}
-		all.member, all.held = b.member, b.held
+		all.member, all.shared = b.member, b.shared
 	}
 	return []grant{all}
 }

@@ -59,9 +59,9 @@ func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, writes
 // leases end.
 func (e *Engine) changed(key string) {
 	e.refusals.Changed(key)
-	e.visit(key, func(q *queue) {
+	e.withQueue(key, func(q *queue) {
 		q.endLeases()
-		q.nudge()
+		q.permitsFreed()
 	})
 }
 

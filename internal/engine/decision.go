@@ -63,7 +63,7 @@ func isTaken(reply any, err error) bool {
 // gaveDefault records that the limiter's default was replaced, or another program was faster.
 func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
 	e.changed(l.Config)
-	l.hasCompared(time.Now())
+	l.defaultChecked(time.Now())
 	if reply == int64(1) {
 		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
 	}
@@ -104,8 +104,8 @@ func (b *batch) finish(reply any, err error) {
 		var found findings
 		o, found, err = b.parse(reply)
 		b.queue.engine.found(l, found)
-		if err == nil && b.compares {
-			l.hasCompared(b.sent)
+		if err == nil && b.checksDefault {
+			l.defaultChecked(b.sent)
 			if found&newerDefault != 0 {
 				b.queue.engine.differs(l, o.Limit, o.Interval)
 			}

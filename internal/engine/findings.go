@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	repaired  findings = 1 << iota // damage, now repaired
-	foreign                        // grants or windows of Redissons that the Client's layout excludes
-	newerDefault                   // that of a program that began later
+	repaired     findings = 1 << iota // damage, now repaired
+	foreign                           // grants or windows of Redissons that the Client's layout excludes
+	newerDefault                      // that of a program that began later
 )
 
 // findings are what an answer says about the state that its script found.
@@ -97,9 +97,9 @@ func (e *Engine) differs(l *Limiter, permits int64, interval time.Duration) {
 // another program may have set up the limiter since.
 const comparePause = time.Minute
 
-// compareDue reports whether it is time to compare the handle's default with the one that set up the
+// defaultCheckDue reports whether it is time to compare the handle's default with the one that set up the
 // limiter.
-func (l *Limiter) compareDue(now time.Time) bool {
+func (l *Limiter) defaultCheckDue(now time.Time) bool {
 	return l.Fallback != "" && now.UnixNano() >= l.compared.Load()
 }
 
@@ -132,9 +132,9 @@ func (e *Engine) fallback(l *Limiter, now time.Time) string {
 	return last.text
 }
 
-// hasCompared records that a call sent then was answered, which compared them if that was due.
-func (l *Limiter) hasCompared(sent time.Time) {
-	if l.compareDue(sent) {
+// defaultChecked records that a call sent then was answered, which compared them if that was due.
+func (l *Limiter) defaultChecked(sent time.Time) {
+	if l.defaultCheckDue(sent) {
 		l.compared.Store(sent.Add(comparePause).UnixNano())
 	}
 }

@@ -35,7 +35,7 @@ func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 			q.users--
 			q.returns--
 			close(done)
-			q.nudge()
+			q.permitsFreed()
 		})
 	}
 	return done
@@ -88,7 +88,7 @@ func (q *queue) undo(one grant) func(context.Context) error {
 // returnGrant gives a grant back and then calls then with the result, on a goroutine that must not
 // wait. The Redis client's hooks see ctx.
 func (q *queue) returnGrant(ctx context.Context, one grant, then func(error)) {
-	h := one.held
+	h := one.shared
 	if h == nil {
 		q.sendBack(ctx, one, func(_ int64, err error) { then(err) })
 		return
@@ -101,17 +101,17 @@ func (q *queue) returnGrant(ctx context.Context, one grant, then func(error)) {
 }
 
 // sendNext gives back all waiting grants of a member in one call.
-func (q *queue) sendNext(ctx context.Context, h *held) {
+func (q *queue) sendNext(ctx context.Context, h *sharedMember) {
 	all := h.waiting
 	h.waiting = nil
 	one := all[0].grant
-	one.member, one.permits = redisson.WithPermits(one.member, h.left), 0
+	one.member, one.permits = redisson.WithPermits(one.member, h.remaining), 0
 	for _, r := range all {
 		one.permits += r.permits
 	}
 	q.sendBack(ctx, one, func(back int64, err error) {
 		q.engine.mu.Lock()
-		h.left -= back
+		h.remaining -= back
 		if h.busy = len(h.waiting) > 0; h.busy {
 			q.sendNext(context.Background(), h)
 		}

@@ -9,8 +9,8 @@ import (
 
 // grant is permits of one member that will be given back.
 type grant struct {
-	member    []byte // nil if none are kept
-	held      *held  // the member's; nil if no other grant uses it
+	member    []byte        // nil if none are kept
+	shared    *sharedMember // the member's; nil if no other grant uses it
 	permits   int64
 	sent      time.Time // when they were asked for
 	windowEnd int64     // epoch ms, if the value counts a fixed window
@@ -22,12 +22,12 @@ type share struct {
 	permits int64
 }
 
-// held is a member of several grants. Its permits go back in one call at a time, so that a repeated
+// sharedMember is a member of several grants. Its permits go back in one call at a time, so that a repeated
 // call can tell by the permits that are left whether it has run. The Engine's lock guards it.
-type held struct {
-	left    int64 // permits of the member, when last seen
-	busy    bool  // a call is under way
-	waiting []returning
+type sharedMember struct {
+	remaining int64 // permits of the member, when last seen
+	busy      bool  // a call is under way
+	waiting   []returning
 }
 
 // returning is a grant that waits for the next call of its member.
@@ -73,9 +73,9 @@ type figures struct {
 	live       []*leased     // the leases that are charged already
 }
 
-// left returns how many permits the Client may still take: those that are free, and those left of its
+// remaining returns how many permits the Client may still take: those that are free, and those left of its
 // leases, so many of that one.
-func (f *figures) left(of *leased, left int64) int64 {
+func (f *figures) remaining(of *leased, left int64) int64 {
 	free := f.free
 	for _, a := range f.live {
 		if a == of {

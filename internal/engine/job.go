@@ -17,22 +17,22 @@ type jobs struct {
 	waiting      []*job
 	running      bool     // one is running
 	requestsNext bool     // no requests followed the last one yet
-	behind       []func() // what waits for them and must then count itself in as under way
+	admissions   []func() // what waits for them and must then count itself in as under way
 }
 
 // job is work that runs alone. It uses its queue until it is done.
 type job struct {
-	run     func(ctx context.Context, t *job) error
-	release bool // releases permits, of several callers at once
-	queue   *queue
-	permits int64 // to be released
-	callers int
-	sent    bool            // callers can no longer leave it
-	since   time.Time       // when the last caller came
-	heard   atomic.Bool     // one of its calls was answered
-	ctx     context.Context // for the Redis client's hooks
-	done    chan struct{}
-	err     error
+	run      func(ctx context.Context, t *job) error
+	release  bool // releases permits, of several callers at once
+	queue    *queue
+	permits  int64 // to be released
+	callers  int
+	sent     bool            // callers can no longer leave it
+	since    time.Time       // when the last caller came
+	answered atomic.Bool     // one of its calls was answered
+	ctx      context.Context // for the Redis client's hooks
+	done     chan struct{}
+	err      error
 }
 
 // runJob runs t while no request of the limiter is under way, and returns its error. If ctx ends
@@ -57,7 +57,7 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 			err = lane.NoAnswer(timeout, false)
 		}
 		return err
-	case late && t.since.After(since) && !t.heard.Load():
+	case late && t.since.After(since) && !t.answered.Load():
 		return lane.NoAnswer(timeout, true) // the job has the time of callers who came later
 	case late:
 		err = lane.Wait(ctx, t.done, time.Time{})
@@ -154,10 +154,10 @@ func (t *job) begin() bool {
 // jobsAhead reports whether what comes now waits for a job.
 func (q *queue) jobsAhead() bool { return len(q.jobs.waiting) > 0 || q.jobs.running }
 
-// behindJobs calls f once the jobs that came before are done.
-func (q *queue) behindJobs(f func()) {
+// whenAdmitted calls f once the jobs that came before are done.
+func (q *queue) whenAdmitted(f func()) {
 	if q.jobsAhead() {
-		q.jobs.behind = append(q.jobs.behind, f)
+		q.jobs.admissions = append(q.jobs.admissions, f)
 		return
 	}
 	f()
@@ -165,9 +165,9 @@ func (q *queue) behindJobs(f func()) {
 
 // admit lets begin what has waited for a job.
 func (q *queue) admit() {
-	behind := q.jobs.behind
-	q.jobs.behind = nil
-	for _, f := range behind {
+	admitted := q.jobs.admissions
+	q.jobs.admissions = nil
+	for _, f := range admitted {
 		f()
 	}
 }

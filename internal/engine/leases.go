@@ -20,12 +20,12 @@ type leases struct {
 	returned <-chan struct{} // closed once they are given back; requests wait for that
 	ends     int             // how often leases have been ended
 	figures  atomic.Pointer[figures]
-	heard    heard
+	tally    tally
 	pending  int64 // permits that calls under way may take
 }
 
-// heard is what had come when a call was sent.
-type heard struct {
+// tally is what had come when a call was sent.
+type tally struct {
 	answers  int   // with figures
 	taken    int64 // permits, by calls that were answered
 	returned int64 // permits of leases that ended
@@ -40,9 +40,9 @@ func (s *leases) returning() bool {
 	}
 }
 
-// takeAhead takes permits from the handle's lease, and returns how many are left there; nil if it
+// takeFromLease takes permits from the handle's lease, and returns how many are left there; nil if it
 // has too few.
-func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from *leased, left int64) {
+func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (from *leased, left int64) {
 	if from = l.prefetched.current.Load(); from == nil {
 		return nil, 0
 	}
@@ -62,23 +62,23 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from
 	return nil, 0
 }
 
-// lent answers a request from a lease in which so much is left.
-func (e *Engine) lent(l *Limiter, from *leased, q outage.Question, left int64) outage.Answer {
+// leaseAnswer answers a request from a lease in which so much is left.
+func (e *Engine) leaseAnswer(l *Limiter, from *leased, q outage.Question, left int64) outage.Answer {
 	a := outage.Answer{By: limit.FromMemory, Taken: q.Permits}
 	a.Granted = true
 	if q.Figures {
 		f := from.figures.Load()
 		// Others may have taken permits since, which come back within an interval.
-		a.Limit, a.Remaining, a.ResetAfter = f.rate, max(0, f.left(from, left)), f.interval
+		a.Limit, a.Remaining, a.ResetAfter = f.rate, max(0, f.remaining(from, left)), f.interval
 	}
 	if q.Undo {
-		a.Undo = func(ctx context.Context) error { return e.returnLent(ctx, l, from, q.Permits) }
+		a.Undo = func(ctx context.Context) error { return e.returnToLease(ctx, l, from, q.Permits) }
 	}
 	return a
 }
 
-// returnLent gives permits back to their lease, or to Redis if it has ended.
-func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits int64) error {
+// returnToLease gives permits back to their lease, or to Redis if it has ended.
+func (e *Engine) returnToLease(ctx context.Context, l *Limiter, to *leased, permits int64) error {
 	if err := ctx.Err(); err != nil || to.Add(permits) >= 0 {
 		return err
 	}
@@ -92,28 +92,28 @@ func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits
 
 // sent records what a batch may take, before it is sent.
 func (s *leases) sent(b *batch) {
-	b.heard, b.asked = s.heard, b.Sum
+	b.tally, b.asked = s.tally, b.Sum
 	s.pending += b.asked
 }
 
-// hearBatch is hear for a batch, and makes its grants say what those of leases say: permits that were
+// updateFiguresBy is updateFigures for a batch, and makes its grants say what those of leases say: permits that were
 // taken ahead are left to the Client.
-func (q *queue) hearBatch(b *batch, o lane.Outcome, err error) {
+func (q *queue) updateFiguresBy(b *batch, o lane.Outcome, err error) {
 	q.leases.pending -= b.asked
 	if err != nil || !q.leases.used {
-		q.leases.heard.taken += o.Taken
+		q.leases.tally.taken += o.Taken
 		return
 	}
 	behind := int64(0)
 	for _, a := range b.answers {
 		behind += a.Taken
 	}
-	q.hear(o, o.Taken-behind, b.heard)
+	q.updateFigures(o, o.Taken-behind, b.tally)
 	f := q.leases.figures.Load()
 	if f.interval == 0 {
 		return
 	}
-	left := f.left(nil, 0)
+	left := f.remaining(nil, 0)
 	for i := range b.answers {
 		a := &b.answers[i]
 		behind -= a.Taken
@@ -123,23 +123,23 @@ func (q *queue) hearBatch(b *batch, o lane.Outcome, err error) {
 	}
 }
 
-// hear updates the figures of the limiter's leases from an answer to a request that was sent when that
-// was heard. Of the permits taken, so many are taken ahead, and not charged to callers.
+// updateFigures updates the figures of the limiter's leases from an answer to a request that was sent when that
+// had come. Of the permits taken, so many are taken ahead, and not charged to callers.
 //
 // Requests under way together are decided in an order that is not known. What this Client's own calls
 // took is known, so the figures follow these as long as Redis' answer allows for it: of the calls
 // answered meanwhile some may have come after it, and of those under way some before.
-func (q *queue) hear(o lane.Outcome, ahead int64, before heard) {
+func (q *queue) updateFigures(o lane.Outcome, ahead int64, before tally) {
 	s := &q.leases
-	meanwhile, back := s.heard.taken-before.taken, s.heard.returned-before.returned
-	s.heard.taken += max(0, o.Taken)
+	meanwhile, back := s.tally.taken-before.taken, s.tally.returned-before.returned
+	s.tally.taken += max(0, o.Taken)
 	if !s.used {
 		return
 	}
 	f := *cmp.Or(s.figures.Load(), &figures{})
 	f.free -= o.Taken - ahead
 	if o.Reset != 0 { // the answer has figures
-		s.heard.answers++
+		s.tally.answers++
 		free := o.Free - o.Taken + ahead
 		if least := free - meanwhile; f.interval == 0 || f.free < least {
 			f.free = least
@@ -172,12 +172,12 @@ func (s *leases) ended(a *leased, left int64) {
 // are to be given back.
 func (s *leases) goBack(permits int64, grants ...grant) {
 	s.unused = append(s.unused, grants...)
-	s.heard.returned += permits
+	s.tally.returned += permits
 }
 
-// borrow serves a request from its handle's lease. If that has too little left, it ends, so that its
+// serveFromLease serves a request from its handle's lease. If that has too little left, it ends, so that its
 // rest is free before the request is decided.
-func (q *queue) borrow(r *request) bool {
+func (q *queue) serveFromLease(r *request) bool {
 	l := r.limiter
 	if l.Lease == nil || r.Settled {
 		return false
@@ -192,15 +192,15 @@ func (q *queue) borrow(r *request) bool {
 		a.Add(r.Permits)
 	}
 	if left < 0 {
-		q.endLease(l)
+		q.dropLease(l)
 		return false
 	}
-	r.answer = q.engine.lent(l, a, r.Question, left)
+	r.answer = q.engine.leaseAnswer(l, a, r.Question, left)
 	return true
 }
 
-// retire ends the handle's lease; its rest will be given back.
-func (q *queue) retire(l *Limiter) {
+// endLease ends the handle's lease; its rest will be given back.
+func (q *queue) endLease(l *Limiter) {
 	a := l.prefetched.current.Swap(nil)
 	if a == nil {
 		return
@@ -214,9 +214,9 @@ func (q *queue) retire(l *Limiter) {
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})
 }
 
-// endLease is retire if no other lease follows.
-func (q *queue) endLease(l *Limiter) {
-	q.retire(l)
+// dropLease is endLease if no other lease follows.
+func (q *queue) dropLease(l *Limiter) {
+	q.endLease(l)
 	if l.prefetched.timer != nil {
 		l.prefetched.timer.Reset(0)
 	}
@@ -238,7 +238,7 @@ func (q *queue) expire(l *Limiter) {
 			return
 		}
 	}
-	q.retire(l)
+	q.endLease(l)
 	q.leases.holders = slices.Delete(q.leases.holders, i, i+1)
 	l.prefetched.timer.Stop()
 	l.prefetched.timer = nil
@@ -250,7 +250,7 @@ func (q *queue) expire(l *Limiter) {
 func (q *queue) endLeases() {
 	q.leases.ends++
 	for _, l := range q.leases.holders {
-		q.endLease(l)
+		q.dropLease(l)
 	}
 }
 
@@ -272,7 +272,7 @@ func (q *queue) returnUnused() bool {
 // recall ends the leases of the limiter, and returns when their rests are given back, ctx ends, or
 // the time of the call that began at since is over.
 func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
-	e.visit(l.Config, func(q *queue) {
+	e.withQueue(l.Config, func(q *queue) {
 		q.users++
 		q.endLeases()
 		for late := error(nil); late == nil && q.returnUnused(); {

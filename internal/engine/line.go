@@ -27,13 +27,13 @@ type line struct {
 	answered    time.Time     // when the last answer came
 	cost        time.Duration // of the last pass: see join
 
-	pass    int
-	asking  bool          // a pass is under way
-	strict  bool          // it ends with the first refusal
-	blocked bool          // there was one
-	nudged  bool          // permits may have become free since it began
-	joined  time.Duration // a caller joined since: how young its answer may be to do; 0: none
-	unmixed bool          // requests with other defaults can't share a call: the limiter had gone
+	pass       int
+	asking     bool          // a pass is under way
+	strict     bool          // it ends with the first refusal
+	blocked    bool          // there was one
+	freedSince bool          // permits may have become free since it began
+	joined     time.Duration // a caller joined since: how young its answer may be to do; 0: none
+	unmixed    bool          // requests with other defaults can't share a call: the limiter had gone
 
 	observer *observe.Observer // receives how many wait
 
@@ -151,7 +151,7 @@ func (l *line) enter(r *request, a lane.Answer, interval time.Duration, alive, n
 		l.note(r, a)
 		return
 	case l.count == 1:
-		l.dueAt, l.smallest, l.strict, l.nudged = due, r.Permits, true, false
+		l.dueAt, l.smallest, l.strict, l.freedSince = due, r.Permits, true, false
 	case l.first == r || l.asksForAll(now):
 		l.smallest = min(l.smallest, r.Permits)
 		if due.Before(l.dueAt) {
@@ -185,10 +185,10 @@ func (l *line) dueToAskAll() {
 	}
 }
 
-// nudge makes a pass begin at once, after the one under way.
-func (l *line) nudge() {
+// permitsFreed makes a pass begin at once, after the one under way.
+func (l *line) permitsFreed() {
 	l.dueAt = time.Time{}
-	l.nudged = true
+	l.freedSince = true
 }
 
 // due reports whether it is time to ask for a request in line.
@@ -208,7 +208,7 @@ func (l *line) remove(r *request) {
 	first := l.first == r
 	l.drop(r)
 	if first {
-		l.nudge()
+		l.permitsFreed()
 	}
 }
 
@@ -217,7 +217,7 @@ func (l *line) fill(now time.Time, add func(r *request, inLine bool) bool) {
 	if !l.asking {
 		l.pass++
 		l.asking, l.strict = true, !l.asksForAll(now)
-		l.blocked, l.nudged = false, false
+		l.blocked, l.freedSince = false, false
 		l.wait, l.smallest, l.alive = 0, math.MaxInt64, time.Time{}
 		l.cost, l.joined = 0, 0
 	}
@@ -247,7 +247,7 @@ func (l *line) refused(r *request, a lane.Answer, interval time.Duration, alive 
 // askUnmixed makes a request that shared a call with others of another default be asked again, without
 // these: there is no limiter, so the defaults count.
 func (l *line) askUnmixed(r *request) {
-	r.pass, l.unmixed, l.nudged = 0, true, true
+	r.pass, l.unmixed, l.freedSince = 0, true, true
 }
 
 func (l *line) note(r *request, a lane.Answer) {
@@ -257,9 +257,9 @@ func (l *line) note(r *request, a lane.Answer) {
 	l.smallest = min(l.smallest, r.Permits)
 }
 
-// settle says that a batch of a pass has its answers. At the end of the pass it refuses requests
+// answeredBatch says that a batch of a pass has its answers. At the end of the pass it refuses requests
 // whose time is over, and sets when the next begins.
-func (l *line) settle(now time.Time) {
+func (l *line) answeredBatch(now time.Time) {
 	l.answered = now
 	if !l.blocked {
 		for r := range l.all() {
@@ -280,7 +280,7 @@ func (l *line) settle(now time.Time) {
 		l.dueAt = due
 	}
 	l.dueToLive()
-	if l.nudged {
+	if l.freedSince {
 		l.dueAt = time.Time{}
 	}
 	if l.count > 0 {

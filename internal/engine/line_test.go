@@ -123,7 +123,7 @@ func TestAcquire_SingleCallerIsSentAtOnce(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		e.visit(l.Config, func(q *queue) { assert.Len(t, q.gathered, 3) }) // go together once one is back
+		e.withQueue(l.Config, func(q *queue) { assert.Len(t, q.gathered, 3) }) // go together once one is back
 		e.Wait()
 		assert.Equal(t, []int{1, 1, 1}, e.trips)
 	})

@@ -27,7 +27,7 @@ func (m *multiRequest) finish(reply any, err error) {
 	default:
 		a, err = m.parse(reply)
 		for _, l := range m.limiters {
-			l.hasCompared(m.sent)
+			l.defaultChecked(m.sent)
 		}
 	}
 	short := m.call.Unreplicated()
@@ -40,7 +40,7 @@ func (m *multiRequest) finish(reply any, err error) {
 				took.Taken = m.permits[i]
 			}
 			m.engine.Granted(q.config)
-			q.hear(took, 0, heard{})
+			q.updateFigures(took, 0, tally{})
 		}
 	}
 	gone := m.State == lane.Gone
@@ -58,7 +58,7 @@ func (m *multiRequest) finish(reply any, err error) {
 		}
 	}
 	m.end()
-	m.Tell()
+	m.MarkAnswered(nil)
 }
 
 // parse reads the script's answer.

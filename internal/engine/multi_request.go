@@ -31,18 +31,18 @@ type multiRequest struct {
 
 	// The try under way. If its caller leaves, there is no other.
 	lane.Pending
-	ctx      context.Context
-	entering bool       // the caller begins it
-	left     bool       // the caller went away before it was answered
-	to       *lane.Lane // it goes by
-	alone    *lane.Call // the caller sends it by itself
-	call     lane.Call
-	member   []byte // of the first limiter; those of the others differ in their permits
-	redo     redo
-	sent     time.Time
-	answer   outage.Answer
-	err      error
-	alive    time.Time // when to ask again to keep all limiters alive; zero if that needs no requests
+	ctx        context.Context
+	entering   bool       // the caller begins it
+	callerGone bool       // the caller went away before it was answered
+	to         *lane.Lane // it goes by
+	alone      *lane.Call // the caller sends it by itself
+	call       lane.Call
+	member     []byte // of the first limiter; those of the others differ in their permits
+	redo       redo
+	sent       time.Time
+	answer     outage.Answer
+	err        error
+	alive      time.Time // when to ask again to keep all limiters alive; zero if that needs no requests
 }
 
 // jointWaiter wakes a caller that waits for several limiters: it holds one if permits may have become free
@@ -115,7 +115,7 @@ func (m *multiRequest) acquire(ctx context.Context, q outage.Question) (outage.A
 		default:
 		}
 		a, err := m.ask(ctx, start)
-		doubtful := !m.left && errors.Is(err, limit.ErrUnknownOutcome) // what a caller who left may have got goes back
+		doubtful := !m.callerGone && errors.Is(err, limit.ErrUnknownOutcome) // what a caller who left may have got goes back
 		if refused && !doubtful && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
 			return last, nil
 		}
@@ -164,10 +164,10 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (outage.Answer,
 	alone := m.alone
 	e.mu.Unlock()
 	if alone != nil {
-		m.to.Alone(ctx, alone, !m.deadline.IsZero())
+		m.to.SendOne(ctx, alone, !m.deadline.IsZero())
 	}
 	if answered, err := m.Await(ctx, e.lanes, m, end, true); !answered {
-		m.left = true
+		m.callerGone = true
 		return outage.Answer{}, err
 	}
 	return m.answer, m.err
@@ -177,7 +177,7 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (outage.Answer,
 // sends it.
 func (m *multiRequest) begin(queues []*queue) {
 	if len(queues) > 0 {
-		queues[0].behindJobs(func() {
+		queues[0].whenAdmitted(func() {
 			queues[0].calls++
 			m.begin(queues[1:])
 		})
@@ -185,7 +185,7 @@ func (m *multiRequest) begin(queues []*queue) {
 	}
 	m.prepare()
 	m.to = m.queues[0].lane.Load()
-	if m.entering && m.to.Enter() {
+	if m.entering && m.to.TryReserve() {
 		m.State, m.alone = lane.Sent, &m.call
 		return
 	}
@@ -226,7 +226,7 @@ func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 	words = append(words, m.member, m.numbers(), flags, age, token)
 	for _, l := range m.limiters {
 		word := m.engine.fallback(l, m.sent)
-		if l.compareDue(m.sent) {
+		if l.defaultCheckDue(m.sent) {
 			word = "d" + word
 		}
 		if l.auditDue(m.sent) {

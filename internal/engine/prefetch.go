@@ -38,8 +38,8 @@ func (q *queue) prefetch(b *batch, now time.Time) prefetch {
 	return prefetch{limiter: l, permits: permits, ends: q.leases.ends, before: l.Refusals.Now()}
 }
 
-// plan passes the batch's result to its handle's planner of leases.
-func (b *batch) plan(o lane.Outcome, err error, now time.Time) {
+// recordForPlanner passes the batch's result to its handle's planner of leases.
+func (b *batch) recordForPlanner(o lane.Outcome, err error, now time.Time) {
 	if b.ahead.limiter == nil {
 		return
 	}
@@ -62,9 +62,9 @@ func (b *batch) plan(o lane.Outcome, err error, now time.Time) {
 	b.ahead.limiter.Lease.Answered(a)
 }
 
-// spread makes a refused caller, or one that remembers the refusal, come back when its handle's next
+// delayRetry makes a refused caller, or one that remembers the refusal, come back when its handle's next
 // lease is planned for.
-func (b *batch) spread(r *request, wait time.Duration) time.Duration {
+func (b *batch) delayRetry(r *request, wait time.Duration) time.Duration {
 	l := b.ahead.limiter
 	if l == nil || l != r.limiter || l.Refusals == nil || wait == 0 {
 		return wait
@@ -98,7 +98,7 @@ func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, gone bool) (b
 		q.leases.goBack(taken, b.grants(nil, taken, o)...)
 		return 0
 	}
-	q.retire(l)
+	q.endLease(l)
 	a := &leased{Lease: lease.New(taken, b.sent, life), rest: b.grants(nil, taken, o)[0], figures: &q.leases.figures}
 	q.leases.begins(a)
 	l.prefetched.current.Store(a)
@@ -113,15 +113,15 @@ func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, gone bool) (b
 		q.leases.holders = append(q.leases.holders, l)
 		l.prefetched.timer = time.AfterFunc(left, func() { q.expire(l) })
 	}
-	q.serveFromLease(l)
+	q.serveWaiters(l)
 	return 0
 }
 
-// serveFromLease gives permits of a new lease to requests of its handle that came meanwhile, as long
+// serveWaiters gives permits of a new lease to requests of its handle that came meanwhile, as long
 // as the lease has as many as the next request wants.
-func (q *queue) serveFromLease(l *Limiter) {
+func (q *queue) serveWaiters(l *Limiter) {
 	lent := func(r *request) bool {
-		return r.State == lane.Gathered && r.limiter == l && q.borrow(r)
+		return r.State == lane.Gathered && r.limiter == l && q.serveFromLease(r)
 	}
 	for r := range q.line.all() {
 		if !lent(r) {

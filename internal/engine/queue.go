@@ -30,7 +30,7 @@ type queue struct {
 	wave         *lane.Wave // of that flight; nil if callers can't wait on it
 	gathered     []*request // for the next flight
 	room         [2]*request
-	left         int // how many of them their callers have left
+	cancelled    int // how many of them have no caller any more
 	calls        int // batches and requests of several limiters under way
 	returns      int // give-backs and settlements under way
 	line         line
@@ -79,8 +79,8 @@ func (q *queue) tidy() {
 	}
 }
 
-// visit calls f with the limiter's queue, under the lock, if there is one.
-func (e *Engine) visit(key string, f func(q *queue)) {
+// withQueue calls f with the limiter's queue, under the lock, if there is one.
+func (e *Engine) withQueue(key string, f func(q *queue)) {
 	e.mu.Lock()
 	defer e.unlock()
 	if q := e.queues[key]; q != nil {
@@ -89,8 +89,8 @@ func (e *Engine) visit(key string, f func(q *queue)) {
 	}
 }
 
-// held reports whether requests must wait for an exclusive job or a give-back.
-func (q *queue) held() bool {
+// blocked reports whether requests must wait for an exclusive job or a give-back.
+func (q *queue) blocked() bool {
 	return q.leases.returning() || len(q.leases.unused) > 0 || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
 }
 
@@ -99,7 +99,7 @@ func (q *queue) next(now time.Time) {
 	if q.returnUnused() || q.startJob(now) {
 		return
 	}
-	if !q.listed && q.hasWork(now) && !q.held() && q.calls < maxCalls {
+	if !q.listed && q.hasWork(now) && !q.blocked() && q.calls < maxCalls {
 		q.listed = true
 		q.wave = q.lane.Load().Ready(q)
 	}
@@ -130,20 +130,20 @@ func (q *queue) hasWork(now time.Time) bool {
 	return len(q.gathered) > 0 || !q.passing && q.line.due(now)
 }
 
-// nudge says that permits may have become free: all who wait ask at once, and remembered refusals
+// permitsFreed says that permits may have become free: all who wait ask at once, and remembered refusals
 // end.
-func (q *queue) nudge() {
+func (q *queue) permitsFreed() {
 	q.engine.refusals.Changed(q.config)
 	q.wakeJoint()
 	q.freed++
-	q.line.nudge()
+	q.line.permitsFreed()
 	q.next(time.Now())
 }
 
 // freed says that permits of the limiter may have become free.
 func (e *Engine) freed(key string) {
 	e.refusals.Changed(key)
-	e.visit(key, (*queue).nudge)
+	e.withQueue(key, (*queue).permitsFreed)
 }
 
 // close fails all requests that are not under way, and gives leases back.
@@ -168,7 +168,7 @@ func (q *queue) close() {
 // Waiting returns how many requests for the limiter of that config key are gathered or in line.
 func (e *Engine) Waiting(key string) int {
 	n := 0
-	e.visit(key, func(q *queue) {
+	e.withQueue(key, func(q *queue) {
 		for _, r := range slices.AppendSeq(slices.Clone(q.gathered), q.line.all()) {
 			if r.State == lane.Gathered {
 				n++

@@ -29,11 +29,11 @@ func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
 
 // release is a job that gives permits back, in as many calls as needed.
 type release struct {
-	engine  *Engine
-	limiter *Limiter
-	job     *job
-	asked   atomic.Int64 // permits; 0 until its first call is sent
-	left    atomic.Int64 // of these, still to be given back
+	engine    *Engine
+	limiter   *Limiter
+	job       *job
+	asked     atomic.Int64 // permits; 0 until its first call is sent
+	remaining atomic.Int64 // of these, still to be given back
 }
 
 func (r *release) run(ctx context.Context) (err error) {
@@ -42,14 +42,14 @@ func (r *release) run(ctx context.Context) (err error) {
 	if len(e.ids.Mark()) > 0 && granted != l.noOwnMembersAt.Load() {
 		err = r.takeOwn(ctx, granted)
 	}
-	if err == nil && (r.asked.Load() == 0 || r.left.Load() > 0) {
+	if err == nil && (r.asked.Load() == 0 || r.remaining.Load() > 0) {
 		err = r.takeOff(ctx, "")
 	}
 	if err == nil {
 		return nil
 	}
 	err = e.explain(l.Keys.Names(), err)
-	if asked, left := r.asked.Load(), r.left.Load(); left < asked {
+	if asked, left := r.asked.Load(), r.remaining.Load(); left < asked {
 		err = fmt.Errorf("%w: %d of %d permits are given back: %w", limit.ErrUnknownOutcome, asked-left, asked, err)
 	}
 	return err
@@ -63,7 +63,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 	last := e.made.Add(time.Duration(granted))
 	age := script.ShortAge(time.Since(last))
 	place, from := "", ""
-	for looks := 0; err == nil && r.left.Load() > 0 && looks < maxLooks; {
+	for looks := 0; err == nil && r.remaining.Load() > 0 && looks < maxLooks; {
 		c := script.Call{Script: lua.InUse, Keys: l.Keys, Repeat: true, Args: script.Constant{place, e.ids.Mark(), age.Milliseconds(), from}}
 		next := ""
 		c.Continued = func(token string, _ []any) (more bool, err error) {
@@ -74,7 +74,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 		if readErr != nil {
 			return readErr
 		}
-		before := r.left.Load()
+		before := r.remaining.Load()
 		found := ""
 		if words, ok := reply.([]any); ok && len(words) == 2 {
 			found, _ = words[1].(string)
@@ -92,7 +92,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 			l.noOwnMembersAt.Store(granted)
 			return err
 		}
-		if r.left.Load() == before {
+		if r.remaining.Load() == before {
 			looks++
 		}
 	}
@@ -108,14 +108,14 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 	}
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		call := r.engine.ids.NextIn(nil, redisson.NewestRules.Layout, 1)
-		return append(all, r.left.Load(), r.engine.ids.Mark(), a.Token, members, call[:len(call)-4])
+		return append(all, r.remaining.Load(), r.engine.ids.Mark(), a.Token, members, call[:len(call)-4])
 	})
 	stopped := false
 	c.Continued = func(token string, rest []any) (more bool, err error) {
-		r.job.heard.Store(true)
+		r.job.answered.Store(true)
 		numbers, err := script.Integers(rest, 1)
 		if err == nil {
-			r.left.Store(numbers[0])
+			r.remaining.Store(numbers[0])
 		}
 		stopped = token == "search"
 		return !stopped, err
@@ -123,9 +123,9 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 	if _, err := r.engine.lanes.Run(ctx, &c); err != nil {
 		return err
 	}
-	r.job.heard.Store(true)
+	r.job.answered.Store(true)
 	if !stopped {
-		r.left.Store(0)
+		r.remaining.Store(0)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 // begin records how many permits the remaining callers want to give back.
 func (r *release) begin() bool {
 	wanted := r.job.begin()
-	r.left.Store(r.job.permits)
+	r.remaining.Store(r.job.permits)
 	r.asked.Store(r.job.permits)
 	return wanted
 }

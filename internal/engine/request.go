@@ -50,7 +50,7 @@ func newRequest(ctx context.Context, l *Limiter, q outage.Question) *request {
 func (r *request) finish(a outage.Answer, err error) {
 	r.answer, r.err = a, err
 	r.queue.users--
-	r.Tell()
+	r.MarkAnswered(nil)
 }
 
 // patience returns how long the caller waits for an answer, if a call may take timeout.

@@ -29,7 +29,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask outage.Question) (
 		outage.Entered(ctx)
 	}
 	if alone != nil {
-		to.Alone(ctx, alone, !r.deadline.IsZero() || r.Within > 0)
+		to.SendOne(ctx, alone, !r.deadline.IsZero() || r.Within > 0)
 	}
 	answered := r.await(ctx)
 	a, err = r.answer, r.err
@@ -49,7 +49,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	r.queue, r.Mu = q, &q.engine.mu
 	q.users++
 	switch {
-	case q.borrow(r):
+	case q.serveFromLease(r):
 		r.finish(r.answer, nil)
 	case r.Waits && q.line.count > 0:
 		q.line.join(r, to.Fresh())
@@ -57,7 +57,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 		q.next(r.since)
 	default:
 		q.gathered = append(q.gathered, r)
-		if len(q.gathered) == 1 && !q.listed && !q.held() && q.calls < maxCalls && to.Enter() {
+		if len(q.gathered) == 1 && !q.listed && !q.blocked() && q.calls < maxCalls && to.TryReserve() {
 			if !q.engine.conn.Inline() || !r.deadline.IsZero() {
 				r.Wait() // another goroutine makes the call
 			}
@@ -111,7 +111,7 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	switch {
 	case r.State == lane.Sent || !r.inLine:
 		end = q.engine.answerBy(end, r.deadline)
-	case over && q.asksLast(r, now):
+	case over && q.sendFinalTry(r, now):
 		return r.deadline.Add(q.engine.grace), false, nil
 	case over:
 		q.withdraw(r)
@@ -162,15 +162,15 @@ func (q *queue) withdraw(r *request) {
 	if r.inLine {
 		q.line.remove(r)
 		q.next(time.Now())
-	} else if q.left++; q.left > len(q.gathered)/2 {
+	} else if q.cancelled++; q.cancelled > len(q.gathered)/2 {
 		q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
-		q.left = 0
+		q.cancelled = 0
 	}
 }
 
-// asksLast reports whether a request in line whose caller's patience has just ended is sent a last
+// sendFinalTry reports whether a request in line whose caller's patience has just ended is sent a last
 // time: the line asks at this moment.
-func (q *queue) asksLast(r *request, now time.Time) bool {
+func (q *queue) sendFinalTry(r *request, now time.Time) bool {
 	if q.passing || !q.line.stillAsks(r) || !now.Before(r.deadline.Add(q.engine.grace)) {
 		return false
 	}
@@ -183,7 +183,7 @@ func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
 	q.engine.mu.Lock()
 	defer q.unlock()
 	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
-	if q.held() || q.calls >= maxCalls {
+	if q.blocked() || q.calls >= maxCalls {
 		return nil, false
 	}
 	c = q.makeBatch(now)
@@ -191,7 +191,7 @@ func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
 		q.next(now)
 		return nil, false
 	}
-	q.listed = q.hasWork(now) && !q.held() && q.calls < maxCalls
+	q.listed = q.hasWork(now) && !q.blocked() && q.calls < maxCalls
 	return c, q.listed
 }
 
@@ -208,7 +208,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 		q.line.cost += time.Duration(len(b.requests))*costOfRequest + time.Duration(len(b.Runs()))*costOfRun
 		b.pass = len(b.requests) > 0
 		if !b.pass {
-			q.line.settle(now) // the requests left to ask for have gone
+			q.line.answeredBatch(now) // the requests left to ask for have gone
 		}
 	}
 	kept, full := q.gathered[:0], false
@@ -221,7 +221,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 		}
 	}
 	clear(q.gathered[len(kept):])
-	q.gathered, q.left = kept, 0
+	q.gathered, q.cancelled = kept, 0
 	if len(b.requests) == 0 {
 		b.free()
 		return nil
@@ -270,8 +270,8 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	defer q.unlock()
 	now := time.Now()
 	var unwanted []share
-	b.plan(o, err, now)
-	q.hearBatch(b, o, err)
+	b.recordForPlanner(o, err, now)
+	q.updateFiguresBy(b, o, err)
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
 		var a lane.Answer
@@ -302,7 +302,7 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 		case a.Decision.Granted && short != nil:
 			q.answer(b, i, lane.Answer{}, o, short)
 		case r.Waits && failed == nil && !a.Decision.Granted && !q.engine.closed && !r.overdue(now) && !r.hopeless(a, b.sent):
-			q.lineUp(b, r, a, o, now)
+			q.enqueueWaiter(b, r, a, o, now)
 			lined = true
 		default:
 			q.answer(b, i, a, o, failed)
@@ -310,7 +310,7 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	}
 	if b.pass {
 		q.passing, q.line.unmixed = false, q.line.unmixed && err != nil
-		q.line.settle(now)
+		q.line.answeredBatch(now)
 	}
 	if lined {
 		q.endLeases()
@@ -328,8 +328,8 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	b.free()
 }
 
-// lineUp puts a refused request in line.
-func (q *queue) lineUp(b *batch, r *request, a lane.Answer, o lane.Outcome, now time.Time) {
+// enqueueWaiter puts a refused request in line.
+func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Answer, o lane.Outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
 	if r.inLine {
 		q.line.refused(r, a, o.Interval, aliveBy(b.sent, o.Keep))
@@ -337,7 +337,7 @@ func (q *queue) lineUp(b *batch, r *request, a lane.Answer, o lane.Outcome, now 
 	}
 	q.line.enter(r, a, o.Interval, aliveBy(b.sent, o.Keep), now)
 	if q.freed != b.freed {
-		q.line.nudge() // the refusal may be older than that
+		q.line.permitsFreed() // the refusal may be older than that
 	}
 }
 
@@ -353,7 +353,7 @@ func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, er
 	}
 	switch {
 	case !a.Granted:
-		a.RetryAfter = b.spread(r, a.RetryAfter)
+		a.RetryAfter = b.delayRetry(r, a.RetryAfter)
 	case r.Undo:
 		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
 	case r.Settled:
@@ -369,9 +369,9 @@ func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, er
 func (q *queue) wakeAll(b *batch) {
 	for _, r := range b.requests {
 		switch {
-		case r.State == lane.Answered && !r.Told():
+		case r.State == lane.Answered && !r.Answered():
 			q.users--
-			r.TellBefore(b.call.Wave())
+			r.MarkAnswered(b.call.Wave())
 		case r.State == lane.Gone:
 			q.users--
 		}

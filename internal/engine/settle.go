@@ -65,7 +65,7 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 		settlement: s, ctx: context.WithoutCancel(ctx), queue: q, used: used, start: time.Now(), then: then, done: make(chan struct{}),
 	}
 	q.users++
-	q.behindJobs(one.begin)
+	q.whenAdmitted(one.begin)
 	q.unlock()
 	timeout := s.engine.conn.Timeout()
 	err = lane.Wait(ctx, one.done, one.start.Add(timeout))
@@ -151,12 +151,12 @@ func (s *settling) finish(err error) {
 	q := s.queue
 	q.engine.mu.Lock()
 	if err == nil && s.used > s.permits {
-		q.hear(lane.Outcome{Taken: s.used - s.permits}, 0, heard{})
+		q.updateFigures(lane.Outcome{Taken: s.used - s.permits}, 0, tally{})
 	}
 	q.users--
 	q.returns--
 	if s.used < s.permits {
-		q.nudge()
+		q.permitsFreed()
 	} else {
 		q.next(time.Now())
 	}

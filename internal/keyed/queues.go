@@ -105,11 +105,11 @@ func (g *Queues) send(ctx context.Context, key string, r *request, within time.D
 	l := g.lanes.Of(ctx, key)
 	g.mu.Lock()
 	k := g.keys[key]
-	if k == nil && l.Enter() {
+	if k == nil && l.TryReserve() {
 		b := g.newBatch()
 		b.add(r)
 		g.mu.Unlock()
-		l.Alone(ctx, b.call(key), within > 0)
+		l.SendOne(ctx, b.call(key), within > 0)
 	} else {
 		ready := k == nil
 		if ready {
@@ -233,7 +233,7 @@ func (b *sentBatch) tell(o lane.Outcome, err error) {
 			continue
 		}
 		r.answer, r.outcome, r.err = answers[i], &o, err
-		r.Tell()
+		r.MarkAnswered(nil)
 	}
 	g.mu.Unlock()
 	if doubtful > 0 {

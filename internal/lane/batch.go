@@ -23,16 +23,16 @@ type Batch struct {
 
 	Mu *sync.Mutex // of the requests' Pendings
 
-	runs  []Run
-	peeks bool      // it has one request, which takes nothing
-	heard time.Time // when the server last answered, but not in full; zero: it did not
+	runs       []Run
+	peeks      bool      // it has one request, which takes nothing
+	answeredAt time.Time // when the server last answered, but not in full; zero: it did not
 }
 
 // Progressed lets the callers of a batch with several calls wait on: the server answers.
 func (b *Batch) Progressed() {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
-	b.heard = time.Now()
+	b.answeredAt = time.Now()
 }
 
 // Run is a number of consecutive requests for the same number of permits.

@@ -119,7 +119,7 @@ func (l *Lane) dropEnded() {
 func (r *command) end(reply any, err error) {
 	r.reply, r.err = reply, err
 	r.timer.Stop()
-	r.Tell()
+	r.MarkAnswered(nil)
 }
 
 // expire ends a command that has waited too long for its answer.

@@ -17,7 +17,9 @@ import (
 // maxJoint is how many calls are merged into one, so that no script runs for long.
 const maxJoint = 64
 
-// flight is the calls under way in one pipeline.
+// flight is the calls under way in one pipeline. It has one of the lane's slots from take, which fills it, until it
+// has landed, or until late: then another may have the slot, and go-redis still waits for the answer. giveUp ends
+// the calls of a flight whose answer is overdue. Each call gets its result once, by landing or by giveUp.
 type flight struct {
 	sent  time.Time
 	calls []*Call
@@ -109,7 +111,7 @@ func (l *Lane) late(f *flight) {
 	}
 	f.wave.End()
 	l.wave.End()
-	start := l.spare() && time.Since(f.sent) > 2*l.trips.Shortest() && l.pass(f)
+	start := l.spare() && time.Since(f.sent) > 2*l.trips.Shortest() && l.yieldSlot(f)
 	l.mu.Unlock()
 	time.AfterFunc(time.Until(f.end), func() { l.giveUp(f) })
 	if start {
@@ -117,10 +119,10 @@ func (l *Lane) late(f *flight) {
 	}
 }
 
-// pass frees the place of a flight for others, and reports whether one can leave. l.mu is held.
-func (l *Lane) pass(f *flight) (start bool) {
+// yieldSlot frees the place of a flight for others, and reports whether one can leave. l.mu is held.
+func (l *Lane) yieldSlot(f *flight) (start bool) {
 	f.late = true
-	l.setSilent(!l.heard.After(f.sent))
+	l.setSilent(!l.lastAnswer.After(f.sent))
 	l.stuck++
 	l.flights--
 	return l.start()
@@ -133,7 +135,7 @@ func (l *Lane) giveUp(f *flight) {
 		l.mu.Unlock()
 		return
 	}
-	start := !f.late && l.pass(f)
+	start := !f.late && l.yieldSlot(f)
 	l.mu.Unlock()
 	l.observe(f, script.ErrSilent)
 	for _, c := range f.calls {
@@ -212,7 +214,7 @@ func (l *Lane) landed(f *flight) {
 	l.mu.Lock()
 	switch {
 	case answered:
-		l.heard = now
+		l.lastAnswer = now
 		l.setSilent(false)
 		if now.Before(f.end) {
 			l.trips.Add(now.Sub(f.sent), now)
@@ -220,7 +222,7 @@ func (l *Lane) landed(f *flight) {
 			l.near.Store(trip > 0 && trip < nearTrip)
 		}
 	case !f.late:
-		l.setSilent(!l.heard.After(f.sent))
+		l.setSilent(!l.lastAnswer.After(f.sent))
 	}
 	start := false
 	switch {

@@ -139,20 +139,20 @@ type Lane struct {
 	most     int           // flights, however long the round trip
 	replicas Replicas
 
-	mu      sync.Mutex
-	flights int
-	ready   []Source  // have something to send
-	wave    *Wave     // of the flight that takes them; nil while no one waits on it
-	calls   []*Call   // are to be sent: commands, and what is made again
-	ended   int       // about how many of them are commands that are over already
-	changed bool      // the last flight had no room for decisions: the next one has
-	delayed int       // calls that are to be sent again later
-	silent  bool      // the server has not answered lately: one call at a time shows whether it does
-	heard   time.Time // when the server answered last
-	stuck   int       // flights that are late or were given up, for which go-redis still waits
-	trips   outage.Trips
-	near    atomic.Bool // they are short
-	behind  time.Time   // when replicas last did not confirm in time; zero: they keep up
+	mu         sync.Mutex
+	flights    int
+	ready      []Source  // have something to send
+	wave       *Wave     // of the flight that takes them; nil while no one waits on it
+	calls      []*Call   // are to be sent: commands, and what is made again
+	ended      int       // about how many of them are commands that are over already
+	changed    bool      // the last flight had no room for decisions: the next one has
+	delayed    int       // calls that are to be sent again later
+	silent     bool      // the server has not answered lately: one call at a time shows whether it does
+	lastAnswer time.Time // of the server
+	stuck      int       // flights that are late or were given up, for which go-redis still waits
+	trips      outage.Trips
+	near       atomic.Bool // they are short
+	behind     time.Time   // when replicas last did not confirm in time; zero: they keep up
 
 	parked chan task // to goroutines that have just sent flights
 }
@@ -220,8 +220,8 @@ func (l *Lane) Ready(s Source) *Wave {
 	return wave
 }
 
-// Enter reports whether a lone caller may send its call by itself, by Alone, right now.
-func (l *Lane) Enter() bool {
+// TryReserve reports whether a lone caller may send its call by SendOne right now.
+func (l *Lane) TryReserve() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flights > 0 || l.limit() == 0 || l.waits() > 0 {
@@ -234,10 +234,10 @@ func (l *Lane) Enter() bool {
 // Wave returns the Wave that ends when all owners of its calls have answered their callers.
 func (c *Call) Wave() *Wave { return c.wave }
 
-// Alone sends a call by itself, after Enter; the Redis client's hooks see ctx. If the connection ends
-// reads in time, and the caller has no deadline of its own, Alone sends it on the caller's goroutine, and
+// SendOne sends a call by itself, after TryReserve; the Redis client's hooks see ctx. If the connection ends
+// reads in time, and the caller has no deadline of its own, SendOne sends it on the caller's goroutine, and
 // returns when the call is done or others go on with it. Otherwise it returns at once.
-func (l *Lane) Alone(ctx context.Context, c *Call, timed bool) {
+func (l *Lane) SendOne(ctx context.Context, c *Call, timed bool) {
 	c.ctx = ctx
 	if timed || !l.conn.Inline() {
 		l.dispatch(task{ctx: context.WithoutCancel(ctx), call: c})

@@ -11,14 +11,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// State is the state of a caller's request.
+// State is the state of a caller's request. It is Gathered until a flight takes it, which makes it Sent. The
+// answer makes it Answered, or Gathered once more if the caller waits on in a line. A caller who leaves makes it
+// Gone: if it was Gathered it is never sent, and if it was Sent, what it is granted goes back.
 type State int
 
 // The states in their order.
 const (
 	Gathered State = iota
 	Sent
-	Gone // the caller went away while its request was on its way
+	Gone
 	Answered
 )
 
@@ -31,9 +33,9 @@ type Pending struct {
 	Asked time.Time // when the question under way began
 	Batch *Batch    // the batch it was sent with, if that may take several calls
 
-	told atomic.Bool // the answer is there
-	wave *Wave       // wakes the caller; nil while it does not wait
-	own  Wave        // the value of wave if no one else waits on it
+	answered atomic.Bool
+	wave     *Wave // wakes the caller; nil while it does not wait
+	own      Wave  // the value of wave if no one else waits on it
 }
 
 // Wave wakes all callers whose requests share a flight: a channel for each would cost more. Each flight
@@ -50,7 +52,7 @@ func (w *Wave) End() {
 	}
 }
 
-// Wait makes Tell wake the caller. The source's lock is held.
+// Wait makes MarkAnswered wake the caller. The source's lock is held.
 func (p *Pending) Wait() { p.WaitOn(nil) }
 
 // WaitOn is Wait for a caller who waits beside others, on that Wave if it is not nil.
@@ -63,21 +65,19 @@ func (p *Pending) WaitOn(w *Wave) {
 	p.wave = w
 }
 
-// Tell says that the answer is there. The source's lock is held.
-func (p *Pending) Tell() { p.TellBefore(nil) }
-
-// TellBefore is Tell before that Wave ends, so that others on it sleep on until then.
-func (p *Pending) TellBefore(w *Wave) {
+// MarkAnswered records that the answer is there, and wakes the caller. One who waits on flight, which may be nil,
+// sleeps on until that ends, together with all others on it. The source's lock is held.
+func (p *Pending) MarkAnswered(flight *Wave) {
 	wave := p.wave // after that the caller may reuse p
 	p.State = Answered
-	p.told.Store(true)
-	if wave != w {
+	p.answered.Store(true)
+	if wave != flight {
 		wave.End()
 	}
 }
 
-// Told reports whether Tell has been called.
-func (p *Pending) Told() bool { return p.told.Load() }
+// Answered reports whether MarkAnswered has been called.
+func (p *Pending) Answered() bool { return p.answered.Load() }
 
 // Waiter is a request for whose answer a caller waits. A Pending is one.
 type Waiter interface {
@@ -105,7 +105,7 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 			l.timer.Store(timer)
 		}
 	}()
-	for !p.told.Load() {
+	for !p.answered.Load() {
 		if !hurry && p.wave != &p.own && ctx.Done() == nil {
 			<-p.wave.done // a plain receive costs a third of a select
 			p.waitAlone()
@@ -131,7 +131,7 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 		}
 	}
 	if p.wave == &p.own {
-		<-p.own.done // Tell is done with it
+		<-p.own.done // MarkAnswered is done with it
 	}
 	return true, nil
 }
@@ -207,18 +207,18 @@ func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 // Since returns when the time for the answer, timeout, began: when the request was made, or when the server
 // answered one of several calls. In all that is twice the timeout at most. The source's lock is held.
 func (p *Pending) Since(timeout time.Duration) time.Time {
-	if p.State == Sent && p.Batch != nil && !p.Batch.heard.IsZero() {
-		if last := p.Asked.Add(timeout); last.Before(p.Batch.heard) {
+	if p.State == Sent && p.Batch != nil && !p.Batch.answeredAt.IsZero() {
+		if last := p.Asked.Add(timeout); last.Before(p.Batch.answeredAt) {
 			return last
 		}
-		return p.Batch.heard
+		return p.Batch.answeredAt
 	}
 	return p.Asked
 }
 
 // waitAlone is Wait, unless the answer is there.
 func (p *Pending) waitAlone() {
-	if p.told.Load() {
+	if p.answered.Load() {
 		return
 	}
 	p.Mu.Lock()

@@ -32,10 +32,10 @@ type leaseScene struct {
 	plain *rratelimiter.RateLimiter // a handle of the same Client, without leases
 }
 
-// newLeaseScene must be called in a bubble.
+// newLeaseScene must be called in a bubble. Two flights can be under way: one passes by what is held in the other.
 func newLeaseScene(t *testing.T, cfg rratelimiter.Config, life time.Duration) *leaseScene {
 	t.Helper()
-	s := &leaseScene{HeldScene: limitertest.NewHeldScene(t, cfg)}
+	s := &leaseScene{HeldScene: limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 4})}
 	s.plain = s.RateLimiter
 	s.RateLimiter = s.Client.RateLimiter(s.Name(), limitertest.Ahead(life))
 	return s

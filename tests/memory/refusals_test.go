@@ -22,10 +22,10 @@ type refusalScene struct {
 	plain *rratelimiter.RateLimiter // a handle of the same Client that does not
 }
 
-// newRefusalScene must be called in a bubble.
+// newRefusalScene must be called in a bubble. Two flights can be under way: one passes by what is held in the other.
 func newRefusalScene(t *testing.T, cfg rratelimiter.Config) *refusalScene {
 	t.Helper()
-	s := &refusalScene{HeldScene: limitertest.NewHeldScene(t, cfg)}
+	s := &refusalScene{HeldScene: limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 4})}
 	s.plain = s.RateLimiter
 	s.RateLimiter = s.Client.RateLimiter(s.Name(), rratelimiter.WithRefusalCache())
 	return s
