@@ -141,13 +141,13 @@ func (k *KeyedLimiter) Acquire(ctx context.Context, key string, permits int64) e
 }
 
 // Reserve is [RateLimiter.Reserve].
-func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, timeout time.Duration) (*Reservation, error) {
-	return k.Limiter(key).Reserve(ctx, permits, timeout)
+func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, timeout time.Duration, opts ...ReserveOption) (*Reservation, error) {
+	return k.Limiter(key).Reserve(ctx, permits, timeout, opts...)
 }
 
 // TakeReserved is Reserve without waiting: see [limit.Reserver].
 func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	r, err := k.Limiter(key).reserve(ctx, "TakeReserved", n, 0)
+	r, err := k.Limiter(key).reserve(ctx, "TakeReserved", n, 0, 0)
 	return r.Decision, r.settleOne, err
 }
 

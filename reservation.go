@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -17,19 +18,56 @@ import (
 // settle then. It waits as [RateLimiter.TryAcquire] does, and returns the same errors. If the permits did not
 // become free within timeout, the Reservation is not Granted. It is nil only with an error.
 //
-// A reservation that is never settled costs what was reserved, which comes back after an interval. Reserve
-// does not use the permits of [WithLease]. Beside a Redisson before 3.13.3 it returns ErrUnsupported.
-func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
-	r, err := l.reserve(ctx, "Reserve", permits, timeout)
+// A reservation that is never settled costs what was reserved, which comes back after an interval, or after
+// the time of [Hold]. Reserve does not use the permits of [WithLease]. Beside a Redisson before 3.13.3 it
+// returns ErrUnsupported.
+func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration, opts ...ReserveOption) (*Reservation, error) {
+	const op = "Reserve"
+	var o reserveOptions
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	if o.err != nil {
+		return nil, l.fail(op, o.err)
+	}
+	r, err := l.reserve(ctx, op, permits, timeout, o.hold)
 	if err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
+// ReserveOption configures Reserve.
+type ReserveOption func(*reserveOptions)
+
+type reserveOptions struct {
+	hold time.Duration
+	err  error
+}
+
+// Hold makes a reservation that nobody settles come back after d, such as when its program has died: a day's
+// tokens need not stay reserved for a day. Settled within d, what was used counts for an interval from Reserve,
+// as without Hold. Settled later, all that was used is charged from then on, whether it is free or not.
+//
+// The bound: permits that came back were free to others, so an interval in which reservations are settled
+// late can see more than the rate, by what these used. Choose d longer than the work takes.
+//
+// d is rounded up to milliseconds; below one, Reserve returns ErrInvalidConfig. A hold that is not shorter
+// than the interval changes nothing. If the interval is changed, a hold ends earlier or later by as much.
+// Beside a Redisson before 3.13.3 that shares the window, what a hold gives back is free at the window's end.
+func Hold(d time.Duration) ReserveOption {
+	return func(o *reserveOptions) {
+		o.err = invalid(d < time.Millisecond, "Hold: %v is less than 1ms", d)
+		o.hold = min(d, math.MaxInt64-time.Millisecond)
+		o.hold = (o.hold + time.Millisecond - 1).Truncate(time.Millisecond)
+	}
+}
+
 // reserve is Reserve, and returns figures even with some errors.
-func (l *RateLimiter) reserve(ctx context.Context, op string, permits int64, timeout time.Duration) (*Reservation, error) {
-	q := outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true}
+func (l *RateLimiter) reserve(ctx context.Context, op string, permits int64, timeout, hold time.Duration) (*Reservation, error) {
+	q := outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true, Hold: hold}
 	a, err := l.decide(ctx, q)
 	return l.reservation(permits, a), err
 }

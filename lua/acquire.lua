@@ -19,7 +19,8 @@
 --      has run out stays; w, no members are kept: the value alone counts, for a
 --      fixed window; u, there is one request, which takes as many permits as are
 --      free, at most the sum; d, ARGV[3] is compared with the default that the
---      limiter has
+--      limiter has; last h and a number of ms, with s: so long after now the members run
+--      out, if the interval is longer
 --   5  '' or, when the call may have run already, its age in ms
 --   6  '' or the token of the 'again' answer
 --   7  how many of the first requests stand in line: if one of them does not
@@ -95,6 +96,9 @@ if problem then
 end
 local rate, interval = config.rate, config.interval
 config.windowed = windowed
+-- A hold's members are dated before now.
+local hold = string.match(flags, 'h(%d+)$')
+local early = hold and math.max(0, interval - hold) or 0
 if config.per_client and not KEYS[5] then
   return {'keys'}
 end
@@ -120,7 +124,7 @@ if known then
   found, token = tonumber(known), rest
 elseif age ~= '' then
 --- @include "search"
-  found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age)
+  found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, early)
   if more then
     return {'again', more}
   end
@@ -181,7 +185,7 @@ if not found and (refused[1] or each and each[2] or up_to and taken < sum_text +
     else
       known = #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1]
     end
-    if known and is_own(permits_key, row, now) then
+    if known and is_own(permits_key, row, now - early) then
       found = (found or 0) + permits_of(row)
     end
   end
@@ -207,14 +211,15 @@ if not found and taken > 0 then
   local added = {now_text, whole and ARGV[1] or with_permits(ARGV[1], taken)}
   if single then
     added = {}
+    local dated = early > 0 and digits(now - early) or now_text
     for _, row in ipairs(own) do
       -- As is_own has it.
       local score = #row <= 20 and redis.call('ZSCORE', permits_key, row)
-      if score and tonumber(score) < now - 100 then
+      if score and tonumber(score) < now - early - 100 then
         keep_ttl(config, true, windowed or state.window)
         return {'taken'}
       end
-      added[#added + 1] = now_text
+      added[#added + 1] = dated
       added[#added + 1] = row
     end
   end
@@ -234,6 +239,9 @@ local ends = (windowed or state.window) and end_window(config) or nil
 keep_ttl(config, true, ends ~= nil)
 
 local answer, left = figures_of(config, state, taken, found, ends, now)
+if hold and taken > 0 and not ends then
+  answer[5] = math.max(state.newest or 0, now - early) + interval - now
+end
 local first, length = state.oldest and state.oldest[1], #ARGV[1]
 local foreign = state.window and not windowed or
   first and #first ~= length and not (#first == 13 and length == 21 or #first == 21 and length == 13)

@@ -11,6 +11,7 @@
 --      ends
 --   5  '' or the token of the 'again' answer
 --   6  this call's own identity
+--   7  '' or how many ms the member is dated before the grant
 -- Returns
 --   the permits given back; fewer than asked for if they have run out; -1 if others
 --   have taken so many off the member that this call may have run or not
@@ -60,9 +61,10 @@ local member = ARGV[1]
 local score = redis.call('ZSCORE', permits_key, member)
 local done
 if not score then
-  local leaves = permits_of(member) - ARGV[2]
+  local leaves, early = permits_of(member) - ARGV[2], tonumber(ARGV[7] or '')
+  local newest = early and digits(now - early) .. ':0:' or ''
   local found, place = find(permits_key, {member, leaves > 0 and with_permits(member, leaves) or nil}, false,
-    now - tonumber(ARGV[4]), string.match(ARGV[5], '^find:(.*)$') or '')
+    now - tonumber(ARGV[4]) - (early or 0), string.match(ARGV[5], '^find:(.*)$') or newest)
   if place then
     return {'again', 'find:' .. place}
   end

@@ -1,14 +1,16 @@
 -- Settles a reservation, a grant with a member of its own, by the permits that were used.
 -- Fewer than reserved: the rest is taken off the member, however much of it others have
 -- left. More: the difference is charged from now on, whether it is free or not, by another
--- member. Both have the same effect however often they run, and if the request comes twice.
+-- member. A held reservation is dated to its grant; once the hold is over, all that was used
+-- is charged from now on. All have the same effect however often they run, and if the request
+-- comes twice.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1  the reservation's member, with the permits that were reserved
 --   2  the permits that were used
---   3  the member of what is charged beyond those reserved, with its permits; without
+--   3  the member of what is charged from now on, whatever its permits; without
 --      these it is the call's identity
 --   4  ms since the reservation was granted, no less than that
 --   5  the same, no more than that
@@ -16,6 +18,7 @@
 --   7  '' or the token of the 'again' answer
 --   8  '' or the configuration for a limiter that has none, as for acquire: one that is
 --      charged is made
+--   9  '' or, if the reservation is held, how many ms its member is dated before the grant
 -- Returns
 --   the permits that came back, below 0 those charged; 0 if there is no limiter, or the
 --   rest has come back by itself
@@ -36,8 +39,9 @@
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local member, used, charge, age, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[6], ARGV[7]
-local more, identity = used - permits_of(member), string.sub(charge, 1, -5)
-if not (fields[1] or fields[2] or fields[3] or fields[4]) and (more < 0 or ARGV[8] == '') then
+local most, least, early = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9] or '')
+local more, identity, prefix = used - permits_of(member), string.sub(charge, 1, -5), ''
+if not (fields[1] or fields[2] or fields[3] or fields[4]) and (more < 0 and not early or ARGV[8] == '') then
   return 0
 end
 local config, new, problem = config_or_new(fields, ARGV[8])
@@ -47,25 +51,76 @@ end
 local value_key, permits_key = config.value_key, config.permits_key
 local now = tonumber(clock())
 
--- The reservation once more is charged: its id is then another, no call's, by which a repeat knows
--- without a search that it was charged, or was not.
+-- Looks for members of the reservation, dated so many ms before the grant. If it walks, a member is
+-- found that others have taken permits off, and what was found stands before later tokens: a walk
+-- begins at the member's time, since others were granted permits before and after it.
+-- Returns the permits, or nil if there is none; or nil, token.
+local function seek(name, members, before, walks)
+  local known, rest = string.match(token, '^' .. name .. ':(%d+);(.*)$')
+  local found, further = tonumber(known or '0'), nil
+  if known then
+    token = rest
+  else
+    local place = string.match(token, '^' .. name .. '=(.*)$') or digits(now - least - before) .. ':0:'
+    found, further = find(permits_key, members, false, now - most - before, walks and place or nil)
+    if further then
+      return nil, prefix .. name .. '=' .. further
+    end
+  end
+  prefix = prefix .. name .. ':' .. digits(found or 0) .. ';'
+  return found ~= 0 and found or nil
+end
+
+local found, again
+if early or more < 0 then
+  -- Once the hold is over for certain there is nothing to walk to.
+  found, again = seek('reserved', {member, more < 0 and used > 0 and with_permits(member, used) or nil}, early or 0,
+    not early or least < config.interval - early)
+  if again then
+    return {'again', again}
+  end
+end
+local row = with_permits(member, found or permits_of(member))
+local reserved = redis.call('ZSCORE', permits_key, row)
+if (early or more < 0) and reserved and tonumber(reserved) <= now - config.interval then
+  reserved = false
+end
+
+-- What is charged from now on. A held reservation that is not there may have been released, but
+-- only before the hold was over.
+local extra = more
+if early and not reserved and used > 0 and most >= config.interval - early then
+  extra = used
+end
+if new and extra <= 0 then
+  return 0
+end
+charge = with_permits(charge, math.max(0, extra))
+
+-- The reservation once it is charged, or dated to its grant: its id is then another, no call's, by
+-- which a repeat knows without a search that it was settled, or was not.
 local at = ({[8] = 1, [13] = 6, [20] = 9, [21] = 13})[#member]
 local settled = string.sub(member, 1, at - 1) .. string.char((string.byte(member, at, at) + 128) % 256) .. string.sub(member, at + 1)
+settled = with_permits(settled, math.min(used, permits_of(member)))
 
 -- What an earlier run has charged. If others have given back all of it, and the reservation, it is
 -- charged again.
-local prefix = ''
-if more > 0 then
-  local charged, again, done = nil, nil, was_answered(fields[5], identity)
-  local reserved = redis.call('ZSCORE', permits_key, member)
-  if not reserved and redis.call('ZSCORE', permits_key, settled) then
-    done = true
-  elseif not (reserved or done) and age ~= '' then
-    charged, again, prefix = search(permits_key, {charge}, false, token, now, age)
+if extra > 0 then
+  local charged, searched, done = nil, nil, was_answered(fields[5], identity)
+  if not reserved then
+    local left
+    left, again = seek('settled', {settled}, 0, early and age ~= '')
     if again then
       return {'again', again}
     end
-    token = string.match(token, '^searched:%d+;(.*)$') or ''
+    done = done or left
+  end
+  if not (reserved or done) and age ~= '' then
+    charged, again, searched = search(permits_key, {charge}, false, token, now, age)
+    if again then
+      return {'again', prefix .. again}
+    end
+    token, prefix = string.match(token, '^searched:%d+;(.*)$') or '', prefix .. searched
   end
   if not (done or charged) and redis.call('ZSCORE', permits_key, charge) then
     if reserved or not is_own(permits_key, charge, now) then
@@ -78,10 +133,12 @@ if more > 0 then
     mark_answered(KEYS[1], fields[5], identity, now)
   end
   if done or charged then
-    return -more
+    return -extra
   end
-  -- The age is a second more than needed.
-  if age ~= '' and not reserved and tonumber(age) - 1000 >= config.interval then
+  -- The ages are a second more than needed. If the first run may have come during the hold, what it
+  -- left runs out an interval after the grant.
+  local oldest = early and age ~= '' and most - age < config.interval - early and most or tonumber(age)
+  if oldest and not reserved and oldest - 1000 >= config.interval then
     return {'unknown'}
   end
 end
@@ -92,40 +149,34 @@ if new then
     return problem
   end
 end
-local state, answer = settle(config, redis.call('GET', value_key), now, 0, token, prefix, more < 0)
+local state, answer = settle(config, redis.call('GET', value_key), now, 0, token, prefix, extra <= 0)
 if not state then
   return answer
 end
 
-local back = -more
-if more > 0 then
+local back = 0
+if extra > 0 then
   if state.unset then
     make_value(config, state.free)
   end
   redis.call('ZADD', permits_key, 'NX', digits(now), charge)
-  redis.call('DECRBY', value_key, digits(more))
-  local score = redis.call('ZSCORE', permits_key, member)
-  if score then
-    redis.call('ZADD', permits_key, score, settled)
-    redis.call('ZREM', permits_key, member)
+  redis.call('DECRBY', value_key, digits(extra))
+end
+if age ~= '' and (extra > 0 or early) then
+  mark_answered(KEYS[1], fields[5], identity, now)
+end
+local score = reserved and redis.call('ZSCORE', permits_key, row)
+if score then
+  local has = permits_of(row)
+  local kept = math.min(has, used)
+  if kept < has then
+    back = has - kept
+    return_permits(config, row, back, not state.unset and state.free, state.window)
   end
-  if age ~= '' then
-    mark_answered(KEYS[1], fields[5], identity, now)
-  end
-else
-  -- The search begins at the member: others were granted permits before and after it.
-  local place = string.match(token, '^find:(.*)$') or digits(now - tonumber(ARGV[5])) .. ':0:'
-  local found, further = find(permits_key, {member, used > 0 and with_permits(member, used) or nil}, false,
-    now - tonumber(ARGV[4]), place)
-  if further then
-    return {'again', 'find:' .. further}
-  end
-  member = found and with_permits(member, found)
-  local score = found and redis.call('ZSCORE', permits_key, member)
-  back = score and tonumber(score) > now - config.interval and math.max(0, found - used) or 0
-  if back > 0 then
-    return_permits(config, member, back, not state.unset and state.free, state.window)
+  if kept > 0 and (early or more > 0) then
+    redis.call('ZADD', permits_key, digits(math.min(now, score + (early or 0))), with_permits(settled, kept))
+    redis.call('ZREM', permits_key, with_permits(row, kept))
   end
 end
 keep_ttl(config, true, state.window)
-return back
+return extra > 0 and -extra or back

@@ -29,15 +29,16 @@ type batch struct {
 	queue         *queue
 	rules         redisson.Rules
 	requests      []*request
-	reserved      int   // how many runs are kept free for other requests now
-	filling       bool  // from the line, whose order counts
-	mixed         bool  // requests in line have other defaults than the first: none is used
-	pass          bool  // of the line
-	settled       bool  // there are reservations in it
-	upToAlone     bool  // it is one request for as many permits as are free, whose member is its own
-	freed         int   // how often permits had been freed before
-	tally         tally // before
-	asked         int64 // permits, those ahead too
+	reserved      int           // how many runs are kept free for other requests now
+	filling       bool          // from the line, whose order counts
+	mixed         bool          // requests in line have other defaults than the first: none is used
+	pass          bool          // of the line
+	settled       bool          // there are reservations in it
+	hold          time.Duration // of all requests; 0 for none
+	upToAlone     bool          // it is one request for as many permits as are free, whose member is its own
+	freed         int           // how often permits had been freed before
+	tally         tally         // before
+	asked         int64         // permits, those ahead too
 	figures       bool
 	audit         bool
 	checksDefault bool // the fallback with the default that the limiter has
@@ -94,7 +95,9 @@ func (b *batch) add(r *request, inLine bool) bool {
 	mixed := b.mixed
 	switch {
 	case len(b.requests) == 0:
-		b.fallback = r.limiter.Fallback
+		b.fallback, b.hold = r.limiter.Fallback, r.Hold
+	case b.hold != r.Hold:
+		return false
 	case b.filling:
 		mixed = mixed || b.fallback != r.limiter.Fallback
 	case !b.accepts(r):
@@ -130,7 +133,7 @@ func (b *batch) accepts(r *request) bool {
 	if b.mixed || b.upToAlone || r.UpTo && ownMembers(b.rules) {
 		return false
 	}
-	return b.fallback == r.limiter.Fallback && b.settled == r.Settled
+	return b.fallback == r.limiter.Fallback && b.settled == r.Settled && b.hold == r.Hold
 }
 
 // limiter is the limiter of the handle whose request comes first.
@@ -204,7 +207,11 @@ func (b *batch) flags() string {
 	if b.upToAlone {
 		flags += "u"
 	}
-	return flags + b.rules.Flags()
+	flags += b.rules.Flags()
+	if b.hold > 0 {
+		flags += "h" + strconv.FormatInt(b.hold.Milliseconds(), 10)
+	}
+	return flags
 }
 
 // redo is why the call of a decision was made again.
@@ -270,6 +277,9 @@ type prefetch struct {
 // grants returns what some requests of a batch were granted, and permits that were taken ahead.
 func (b *batch) grants(shares []share, ahead int64, o lane.Outcome) []grant {
 	all := grant{permits: ahead, sent: b.sent, windowEnd: o.WindowEnd}
+	if b.hold > 0 {
+		all.early = max(0, o.Interval-b.hold)
+	}
 	var each []grant
 	for _, s := range shares {
 		one := all

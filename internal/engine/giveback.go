@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -148,11 +149,14 @@ func (q *queue) returnCall(one grant) *script.Call {
 	own := e.ids.Next(nil, 1)
 	c.Repeat = true
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		repeated := ""
+		repeated, early := "", ""
+		if one.early > 0 {
+			early = strconv.FormatInt(one.early.Milliseconds(), 10)
+		}
 		if a.Age >= 0 {
 			repeated = "1"
 		}
-		return append(all, one.member, one.permits, repeated, script.LongAge(time.Since(one.sent)), a.Token, own[:len(own)-4])
+		return append(all, one.member, one.permits, repeated, script.LongAge(time.Since(one.sent)), a.Token, own[:len(own)-4], early)
 	})
 	return c
 }

@@ -12,8 +12,9 @@ type grant struct {
 	member    []byte        // nil if none are kept
 	shared    *sharedMember // the member's; nil if no other grant uses it
 	permits   int64
-	sent      time.Time // when they were asked for
-	windowEnd int64     // epoch ms, if the value counts a fixed window
+	sent      time.Time     // when they were asked for
+	early     time.Duration // how long before the grant the member is dated
+	windowEnd int64         // epoch ms, if the value counts a fixed window
 }
 
 // share is what one request, named by its place in the batch, was granted.

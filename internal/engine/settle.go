@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -21,17 +22,18 @@ type settlement struct {
 	limiter *Limiter
 	member  []byte
 	permits int64
-	sent    time.Time // when the grant was asked for
-	granted time.Time // when its answer came
+	early   time.Duration // how long before the grant a held member is dated; 0: it is not held
+	sent    time.Time     // when the grant was asked for
+	granted time.Time     // when its answer came
 
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
 
 // Settler returns the [outage.Answer.Settle] of a grant with a member of its own, asked for at sent and answered
-// at granted.
-func (e *Engine) Settler(l *Limiter, member []byte, permits int64, sent, granted time.Time) func(context.Context, int64, func(error)) error {
-	s := &settlement{engine: e, limiter: l, member: member, permits: permits, sent: sent, granted: granted}
+// at granted. A held one is dated early before that.
+func (e *Engine) Settler(l *Limiter, member []byte, permits int64, early time.Duration, sent, granted time.Time) func(context.Context, int64, func(error)) error {
+	s := &settlement{engine: e, limiter: l, member: member, permits: permits, early: early, sent: sent, granted: granted}
 	return s.settle
 }
 
@@ -49,6 +51,7 @@ type settling struct {
 	begun   bool // no job is before it; the Engine's lock guards that
 	gone    bool // the caller went away before
 	redraws int
+	charged int64 // permits, beside the reservation
 	done    chan struct{}
 	err     error
 }
@@ -110,7 +113,7 @@ func (s *settling) send() {
 	c := &script.Call{Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(s.used), Since: s.start}
 	sent := time.Now()
 	s.queue.lane.Load().Start(s.ctx, c, func(reply any, err error) {
-		if s.used > s.permits {
+		if s.most() > 0 {
 			s.engine.Granted(s.limiter.Config)
 		}
 		switch {
@@ -127,6 +130,14 @@ func (s *settling) send() {
 	})
 }
 
+// most returns how many permits may be charged: once a hold is over, all that were used.
+func (s *settling) most() int64 {
+	if s.early > 0 {
+		return s.used
+	}
+	return max(0, s.used-s.permits)
+}
+
 // read returns the error of a call that was sent then.
 func (s *settling) read(reply any, err error, sent time.Time) error {
 	switch {
@@ -134,9 +145,10 @@ func (s *settling) read(reply any, err error, sent time.Time) error {
 		return fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
 	case isWord(reply, "unknown"):
 		err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",
-			limit.ErrUnknownOutcome, words.Plural(s.used-s.permits, "permit"))
+			limit.ErrUnknownOutcome, words.Plural(s.most(), "permit"))
 	case err == nil:
-		_, err = script.Integer(reply)
+		back, err := script.Integer(reply)
+		s.charged = max(0, -back)
 		return err
 	}
 	err = s.engine.explain(s.limiter.Keys.Names(), err)
@@ -150,8 +162,8 @@ func (s *settling) read(reply any, err error, sent time.Time) error {
 func (s *settling) finish(err error) {
 	q := s.queue
 	q.engine.mu.Lock()
-	if err == nil && s.used > s.permits {
-		q.updateFigures(lane.Outcome{Taken: s.used - s.permits}, 0, tally{})
+	if s.charged > 0 {
+		q.updateFigures(lane.Outcome{Taken: s.charged}, 0, tally{})
 	}
 	q.users--
 	q.returns--
@@ -168,13 +180,16 @@ func (s *settling) finish(err error) {
 
 func (s *settlement) arguments(used int64) script.Arguments {
 	e, doubt := s.engine, s.doubt // an abandoned call may read it while the next one writes
-	charge := redisson.WithPermits(s.charge, max(0, used-s.permits))
+	charge, early := redisson.WithPermits(s.charge, max(0, used-s.permits)), ""
+	if s.early > 0 {
+		early = strconv.FormatInt(s.early.Milliseconds(), 10)
+	}
 	return script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		if !doubt.IsZero() {
 			a.Age = max(a.Age, time.Since(doubt))
 		}
 		age, token := a.Words()
 		most, least := script.LongAge(time.Since(s.sent)), script.ShortAge(time.Since(s.granted)).Milliseconds()
-		return append(all, s.member, used, charge, most, least, age, token, e.fallback(s.limiter, time.Now()))
+		return append(all, s.member, used, charge, most, least, age, token, e.fallback(s.limiter, time.Now()), early)
 	})
 }

@@ -22,6 +22,7 @@ type Question struct {
 	Figures bool          // the figures of the Decision are wanted
 	Undo    bool          // a grant is to be undone, perhaps
 	Settled bool          // a grant is settled later, so it needs a member of its own
+	Hold    time.Duration // with Settled: how long it counts unless it is settled; 0: an interval
 	Within  time.Duration // how long Redis may take to answer, if that is less than a call may; 0: no matter
 }
 
@@ -36,6 +37,7 @@ type Answer struct {
 	// Settle corrects a grant to the permits that were used, and calls then with the result,
 	// also if ctx ended before. It is nil if Redis was not charged.
 	Settle func(ctx context.Context, used int64, then func(error)) error
+	Held   bool // a grant counts for less than an interval unless it is settled
 	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
 	Unanswered bool
 

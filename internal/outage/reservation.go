@@ -79,7 +79,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 func (r *Reservation) settle(ctx context.Context) error {
 	charged := r.Granted.Settle != nil
 	switch {
-	case charged && r.actual != r.Permits:
+	case charged && (r.actual != r.Permits || r.Granted.Held):
 		return r.Granted.Settle(ctx, r.actual, r.end)
 	case !charged && r.actual == 0 && r.Granted.Undo != nil:
 		err := r.Granted.Undo(ctx)

@@ -24,14 +24,17 @@ local function search_of(token, now, age)
 end
 
 -- Makes a step of the search in one set. Returns what find does; or nil, token if the call must be
--- repeated; or nil, nil and what stands before the tokens of the steps that follow.
-local function search(permits_key, members, single, token, now, age)
+-- repeated; or nil, nil and what stands before the tokens of the steps that follow. The members are
+-- dated early ms before the attempt, 0 if that is left out.
+local function search(permits_key, members, single, token, now, age, early)
+  early = early or 0
+  local newest = early > 0 and digits(now - early) .. ':0:' or ''
   local began, since, place = search_of(token, now, age)
   if not since then
     -- The attempt may have come during the search.
-    return (find(permits_key, members, single, tonumber(began), '')), nil, 'searched:' .. began .. ';'
+    return (find(permits_key, members, single, tonumber(began) - early, newest)), nil, 'searched:' .. began .. ';'
   end
-  local found, more = find(permits_key, members, single, since, place)
+  local found, more = find(permits_key, members, single, since - early, place ~= '' and place or newest)
   local over = 'searched:' .. began .. ';'
   if more then
     return nil, 'find:' .. began .. ':' .. digits(since) .. ':' .. more

@@ -134,9 +134,9 @@ func Take(t testing.TB, l *rratelimiter.RateLimiter, permits int64) limit.Decisi
 }
 
 // Reserve reserves permits that are free.
-func Reserve(t testing.TB, l *rratelimiter.RateLimiter, permits int64) *rratelimiter.Reservation {
+func Reserve(t testing.TB, l *rratelimiter.RateLimiter, permits int64, opts ...rratelimiter.ReserveOption) *rratelimiter.Reservation {
 	t.Helper()
-	r, err := l.Reserve(t.Context(), permits, 0)
+	r, err := l.Reserve(t.Context(), permits, 0, opts...)
 	require.NoError(t, err)
 	require.True(t, r.Granted, "%d permits are free", permits)
 	return r

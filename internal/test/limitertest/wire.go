@@ -224,9 +224,9 @@ func UpToFor(permits int64) Request {
 }
 
 // ReserveFor is a Reserve.
-func ReserveFor(permits int64) Request {
+func ReserveFor(permits int64, opts ...rratelimiter.ReserveOption) Request {
 	return func(w *Wire) (int64, error) {
-		r, err := w.Reserve(context.Background(), permits, 0)
+		r, err := w.Reserve(context.Background(), permits, 0, opts...)
 		return Counted(permits, err == nil && r.Granted, err)
 	}
 }

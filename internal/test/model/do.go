@@ -78,7 +78,7 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 func Settle(ctx context.Context, l *rratelimiter.RateLimiter, member string, permits int64, age time.Duration, used int64) error {
 	e, facts := engine.OfHandle(l)
 	at := time.Now().Add(-age)
-	return e.Settler(facts, redisson.WithPermits([]byte(member), permits), permits, at, at)(ctx, used, func(error) {})
+	return e.Settler(facts, redisson.WithPermits([]byte(member), permits), permits, 0, at, at)(ctx, used, func(error) {})
 }
 
 // acquire takes permits of the limiters of a "wait".

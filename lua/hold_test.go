@@ -1,0 +1,103 @@
+package lua
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// settledID returns the member that a reservation becomes by its settlement.
+func settledID(reserved string) string {
+	id := []byte(reserved)
+	id[12] ^= 0x80
+	return string(id)
+}
+
+// A settlement finds a held reservation that others have taken permits off, among many grants of its time and
+// more since, in as few steps as these need; also if it was settled before, and if the value was lost.
+func TestSettle_FindsHeldReservationAmongMany(t *testing.T) {
+	t.Parallel()
+	const interval, early = 3600_000, 1800_000
+	for what, c := range map[string]struct {
+		age    int64 // since the grant
+		row    string
+		dated  int64 // before the grant
+		repeat string
+		want   int64
+		in     int64 // permits in use of the reservation, and of what it was charged
+		calls  int
+	}{
+		"in time":                            {600_000, member(4), early, "", 1, 3, 12},
+		"in time, settled before":            {600_000, settledID(member(2)), 0, "60000", 0, 2, 12},
+		"over, settled before":               {early + 10_000, settledID(member(2)), 0, "60000", -3, 2, 60},
+		"over":                               {early + 10_000, "", 0, "", -3, 3, 3},
+		"over, repeated":                     {early + 10_000, "", 0, "60000", -3, 3, 60},
+		"just over, repeated":                {early + 500, "", 0, "60000", -3, 3, 60},
+		"over, settled before, not a repeat": {early + 10_000, settledID(member(3)), 0, "", -3, 3, 3},
+	} {
+		for lost := range 2 {
+			t.Run(fmt.Sprint(what, ", lost ", lost), func(t *testing.T) {
+				t.Parallel()
+				rdb := redistest.Redis(t)
+				name := redistest.Name(t)
+				all := redisson.KeysOf(name, "id").List()
+				now := time.Now().UnixMilli()
+				var rows []redis.Z
+				used := int64(0)
+				for i := range 6000 {
+					at := max(now-c.age-early+int64(i), now-interval+60_000)
+					if i >= 2000 {
+						at = now - c.age + int64(i-2000)/4
+					}
+					rows = append(rows, redis.Z{Score: float64(at), Member: memberOf(t, codec.LayoutD2, i)})
+					used++
+				}
+				if c.row != "" {
+					rows = append(rows, redis.Z{Score: float64(now - c.age - c.dated), Member: c.row})
+					used += permits(t, c.row)
+				}
+				require.NoError(t, rdb.ZAdd(t.Context(), all[3], rows...).Err())
+				require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10000, "interval", interval, "type", 0).Err())
+				if lost == 0 {
+					require.NoError(t, rdb.Set(t.Context(), all[1], 10000-used, 0).Err())
+				}
+				var answer any = []any{"again", ""}
+				calls := 0
+				for ; answer != c.want; calls++ {
+					require.Less(t, calls, 100, answer)
+					args := []any{member(6), 3, other(0), c.age + 1000, c.age - 1000, c.repeat, answer.([]any)[1], "", early}
+					var err error
+					answer, err = rdb.Eval(t.Context(), SettleReservation.Source, all, args...).Result()
+					require.NoError(t, err)
+				}
+				assert.LessOrEqual(t, calls, c.calls+lost*30)
+				sum := int64(0)
+				for _, z := range rdb.ZRangeWithScores(t.Context(), all[3], 0, -1).Val() {
+					n := permits(t, z.Member.(string))
+					if sum += n; n > 1 && c.row != "" {
+						assert.Equal(t, now-c.age, int64(z.Score), "dated to its grant")
+					}
+				}
+				assert.Equal(t, 6000+c.in, sum)
+				if value, err := rdb.Get(t.Context(), all[1]).Int64(); err == nil {
+					assert.Equal(t, 10000-sum, value)
+				}
+			})
+		}
+	}
+}
+
+func permits(t *testing.T, text string) int64 {
+	t.Helper()
+	m, err := codec.Parse(text)
+	require.NoError(t, err)
+	return int64(m.Permits)
+}

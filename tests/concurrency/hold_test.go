@@ -1,0 +1,247 @@
+package concurrency_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// held is the hold of these tests, in limiters of 10 permits a minute.
+const held = 20 * time.Second
+
+// holdCase is what may happen between Reserve of 6 permits, held, and Settle.
+type holdCase struct {
+	between []between
+	free    map[int64]int64         // by the permits used, when they are settled
+	back    map[int64]time.Duration // by the permits used, from Reserve until all is free
+}
+
+// lateBack is what comes of a settlement so long after the grant, when the hold is over.
+func lateBack(after time.Duration) map[int64]time.Duration {
+	return map[int64]time.Duration{1: after + time.Minute, 6: after + time.Minute, 9: after + time.Minute}
+}
+
+func updates(interval time.Duration) between {
+	return func(t *testing.T, l *rratelimiter.RateLimiter) {
+		cfg := limitertest.ConfigOf(t, l)
+		cfg.Interval = interval
+		require.NoError(t, limitertest.Second(l.UpdateRate(t.Context(), cfg, keep)))
+	}
+}
+
+func releases(permits int64) between {
+	return func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), permits)) }
+}
+
+var holdCases = map[string]holdCase{
+	"at once": {
+		free: map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1, 30: -20},
+		back: map[int64]time.Duration{1: time.Minute, 6: time.Minute, 9: time.Minute},
+	},
+	"just in time": {
+		between: []between{sleeps(held - time.Millisecond)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1},
+		back:    map[int64]time.Duration{1: time.Minute, 6: time.Minute, 9: held - time.Millisecond + time.Minute},
+	},
+	"too late": {
+		between: []between{sleeps(held)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1, 30: -20},
+		back:    lateBack(held),
+	},
+	"too late, others took it": {
+		between: []between{sleeps(held), othersTake(10)},
+		free:    map[int64]int64{0: 0, 1: -1, 6: -6, 9: -9},
+		back:    lateBack(held + time.Millisecond),
+	},
+	"after an interval": {between: []between{sleeps(time.Hour)}, free: map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1}, back: lateBack(time.Hour)},
+	"others' grants": {
+		between: []between{othersTake(3)},
+		free:    map[int64]int64{0: 7, 1: 6, 6: 1, 9: -2},
+		back:    map[int64]time.Duration{1: time.Minute + time.Millisecond},
+	},
+	"Release of some": {
+		between: []between{releases(4)},
+		free:    map[int64]int64{0: 10, 1: 9, 2: 8, 6: 8, 9: 5},
+		back:    map[int64]time.Duration{1: time.Minute, 6: time.Minute},
+	},
+	"Release of all":           {between: []between{releases(10)}, free: map[int64]int64{0: 10, 6: 10, 9: 7}},
+	"Release of some, late":    {between: []between{releases(4), sleeps(held)}, free: map[int64]int64{0: 10, 1: 9, 6: 4}, back: lateBack(held)},
+	"a higher rate, KeepState": {between: []between{setsRate(20, 0, keep)}, free: map[int64]int64{0: 20, 1: 19, 6: 14, 9: 11}},
+	"a lower rate, KeepState":  {between: []between{setsRate(4, 0, keep)}, free: map[int64]int64{0: 4, 3: 1, 6: -2, 9: -5}},
+	"another rate":             {between: []between{setsRate(20, 0)}, free: map[int64]int64{0: 20, 6: 20, 9: 17}},
+	"a KeepAlive time":         {between: []between{setsRate(10, time.Hour, keep), sleeps(held)}, free: map[int64]int64{0: 10, 1: 9, 6: 4}, back: lateBack(held)},
+	"Delete, and made again":   {between: []between{deletes(true)}, free: map[int64]int64{0: 10, 6: 10, 9: 7}},
+	"a longer interval": { // the hold is longer by as much
+		between: []between{updates(2 * time.Minute), sleeps(held + time.Minute - time.Millisecond)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
+		back:    map[int64]time.Duration{1: 2 * time.Minute, 6: 2 * time.Minute},
+	},
+	"a longer interval, late": {
+		between: []between{updates(2 * time.Minute), sleeps(held + time.Minute)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
+		back:    map[int64]time.Duration{6: held + 3*time.Minute},
+	},
+	"a shorter interval": {
+		between: []between{updates(50 * time.Second), sleeps(held - 10*time.Second - time.Millisecond)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
+		back:    map[int64]time.Duration{1: 50 * time.Second, 6: 50 * time.Second},
+	},
+	"an interval shorter by more than the hold": {
+		between: []between{updates(30 * time.Second)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
+		back:    map[int64]time.Duration{1: 30 * time.Second, 6: 30 * time.Second},
+	},
+}
+
+func TestHold_SettleChargesWhatWasUsed(t *testing.T) {
+	t.Parallel()
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		for name, c := range holdCases {
+			for used, free := range c.free {
+				t.Run(fmt.Sprint(name, ", used ", used), func(t *testing.T) {
+					redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+						l := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id")).RateLimiter("limiter")
+						limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
+						stored, start := books{rdb, redisson.KeysOf("limiter", "id")}, time.Now()
+						r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
+						stored.free(t, "reserved")
+						for _, happens := range c.between {
+							happens(t, l)
+							stored.free(t, "before it is settled")
+						}
+						require.NoError(t, r.Settle(t.Context(), used))
+						got, _ := stored.free(t, "settled")
+						assert.Equal(t, free, got)
+						rate := limitertest.ConfigOf(t, l).Rate
+						if back := c.back[used]; back > 0 {
+							time.Sleep(time.Until(start.Add(back - time.Millisecond)))
+							assert.Less(t, limitertest.Available(t, l), rate, "a millisecond before all is back")
+							stored.free(t, "then")
+							time.Sleep(time.Millisecond)
+							assert.Equal(t, rate, limitertest.Available(t, l), "all is back")
+						}
+					})
+				})
+			}
+		}
+	})
+}
+
+// A reservation that nobody settles comes back when its hold is over, and not before; the figures say when.
+func TestHold_ComesBackUnsettled(t *testing.T) {
+	t.Parallel()
+	for layout, version := range limitertest.MembersOf {
+		t.Run(layout, func(t *testing.T) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+				client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
+				cfg := rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Minute}
+				l, keyed, start := client.RateLimiter("limiter", rratelimiter.WithDefault(cfg)), client.Keyed("key:", cfg), time.Now()
+				of, err := keyed.Reserve(t.Context(), "ann", 8, 0, rratelimiter.Hold(held))
+				require.NoError(t, err)
+				for _, r := range []*rratelimiter.Reservation{limitertest.Reserve(t, l, 8, nil, rratelimiter.Hold(held)), of} {
+					assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 2, ResetAfter: held}, r.Decision)
+				}
+				assert.Equal(t, time.Minute, limitertest.Reserve(t, l, 1).ResetAfter)
+				assert.Equal(t, held, limitertest.Take(t, l, 2).RetryAfter)
+				time.Sleep(held - time.Millisecond)
+				assert.EqualValues(t, 1, limitertest.Available(t, l))
+				assert.EqualValues(t, 2, limitertest.Available(t, keyed.Limiter("ann")))
+				require.NoError(t, limitertest.Second(l.TryAcquire(t.Context(), 9, time.Hour)))
+				assert.Equal(t, held, time.Since(start))
+				assert.EqualValues(t, 2, limitertest.Take(t, keyed.Limiter("ann"), 8).Remaining)
+			})
+		})
+	}
+}
+
+// Callers that wait with holds of their own are served in order, each with its hold.
+func TestHold_WaitsInLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
+		limitertest.MustAcquire(t, s.RateLimiter, 10)
+		reserve := func(opts ...rratelimiter.ReserveOption) func() (bool, error) {
+			return func() (bool, error) {
+				r, err := s.Reserve(t.Context(), 3, time.Hour, opts...)
+				return err == nil && r.Granted, err
+			}
+		}
+		var waiting []interface{ Outcome() string }
+		for _, opts := range [][]rratelimiter.ReserveOption{{rratelimiter.Hold(held)}, nil, {rratelimiter.Hold(2 * held)}, {rratelimiter.Hold(held)}} {
+			waiting = append(waiting, s.Go(reserve(opts...)))
+			synctest.Wait()
+		}
+		s.Until(time.Minute)
+		for _, w := range waiting[:3] {
+			assert.Equal(t, "true at 1m0s", w.Outcome())
+		}
+		assert.Equal(t, "waits", waiting[3].Outcome())
+		s.Until(time.Minute + held)
+		assert.Equal(t, "true at 1m20s", waiting[3].Outcome())
+		s.Until(time.Minute + 2*held)
+		assert.EqualValues(t, 7, limitertest.Available(t, s.RateLimiter), "the second counts for an interval")
+	})
+}
+
+// A hold as long as the interval changes nothing.
+func TestHold_OfAnInterval(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{time.Minute, time.Hour, 1<<63 - 1} {
+		synctest.Test(t, func(t *testing.T) {
+			s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
+			r := limitertest.Reserve(t, s.RateLimiter, 8, rratelimiter.Hold(d))
+			assert.Equal(t, time.Minute, r.ResetAfter)
+			sent := s.Sent.Total()
+			same := limitertest.Reserve(t, s.RateLimiter, 1, rratelimiter.Hold(d))
+			require.NoError(t, same.Settle(t.Context(), 1))
+			assert.Equal(t, sent+1, s.Sent.Total(), "Settle of what was reserved asks Redis nothing")
+			s.Until(time.Minute)
+			require.NoError(t, r.Settle(t.Context(), 9))
+			assert.EqualValues(t, 9, limitertest.Available(t, s.RateLimiter))
+		})
+	}
+}
+
+func TestHold_TooShort(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
+		sent := s.Sent.Total()
+		for _, d := range []time.Duration{-time.Hour, 0, 1, time.Millisecond - 1} {
+			_, err := s.Reserve(t.Context(), 1, 0, rratelimiter.Hold(d))
+			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+			assert.ErrorContains(t, err, `Reserve`)
+		}
+		assert.Equal(t, sent, s.Sent.Total())
+		limitertest.Reserve(t, s.RateLimiter, 10, rratelimiter.Hold(time.Millisecond+1))
+		time.Sleep(2*time.Millisecond - 1)
+		assert.Zero(t, limitertest.Available(t, s.RateLimiter), "it is rounded up")
+		time.Sleep(time.Nanosecond)
+		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
+	})
+}
+
+// A caller that has gone does not keep what it reserved, whether others have taken some of it or not.
+func TestHold_OfCallerThatHasGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
+		r := limitertest.Reserve(t, s.RateLimiter, 6, rratelimiter.Hold(held))
+		require.NoError(t, s.Release(t.Context(), 2))
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		time.Sleep(5 * time.Second)
+		require.NoError(t, r.Cancel(t.Context()))
+		require.ErrorIs(t, r.Settle(t.Context(), 1), rratelimiter.ErrSettled)
+		assert.EqualValues(t, 9, limitertest.Available(t, s.RateLimiter))
+	})
+}
