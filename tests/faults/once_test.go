@@ -53,6 +53,12 @@ var onceCases = map[string]onceCase{
 		requests: []limitertest.Request{limitertest.ReserveFor(3), limitertest.ReserveFor(1), limitertest.ReserveFor(5), limitertest.ReserveFor(2)},
 		want:     []int64{3, 1, 0, 2},
 	},
+	"Reserve, held": {inUse: 2, requests: []limitertest.Request{limitertest.ReserveFor(3, hold)}, want: []int64{3}},
+	"batch of Reserve, held": {
+		inUse:    4,
+		requests: []limitertest.Request{limitertest.ReserveFor(3, hold), limitertest.ReserveFor(5, hold), limitertest.ReserveFor(2, hold)},
+		want:     []int64{3, 0, 2},
+	},
 	"batch beyond the rate":               {inUse: 4, requests: try(1, 2, 9), want: []int64{1, 2, 0}},
 	"PER_CLIENT, one granted":             {inUse: 2, requests: try(3), want: []int64{3}, kind: rratelimiter.PerClient},
 	"PER_CLIENT, batch granted in part":   {inUse: 4, requests: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}, kind: rratelimiter.PerClient},

@@ -37,10 +37,10 @@ func asks(r limitertest.Request, want int64) func(context.Context, *testing.T, *
 }
 
 // settles returns the call that settles a reservation of 4 permits with so many.
-func settles(used int64) func(context.Context, *testing.T, *limitertest.Wire) error {
+func settles(used int64, opts ...rratelimiter.ReserveOption) func(context.Context, *testing.T, *limitertest.Wire) error {
 	return func(ctx context.Context, t *testing.T, w *limitertest.Wire) error {
 		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
-		r := limitertest.Reserve(t, w.RateLimiter, 4)
+		r := limitertest.Reserve(t, w.RateLimiter, 4, opts...)
 		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.DuplicateLast })
 		return r.Settle(ctx, used)
 	}
@@ -61,6 +61,10 @@ var twiceCases = map[string]twiceCase{
 	"Settle, beyond the rate": {2, settles(25), 27},
 	"Settle, less":            {2, settles(1), 3},
 	"Cancel":                  {2, settles(0), 2},
+	"Reserve, held":           {2, asks(limitertest.ReserveFor(3, hold), 3), 5},
+	"Settle, held, less":      {2, settles(1, hold), 3},
+	"Settle, held, the same":  {2, settles(4, hold), 6},
+	"Settle, held, more":      {2, settles(6, hold), 8},
 	"Release":                 {7, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error { return w.Release(ctx, 2) }, 5},
 	"Release of several calls": {7, func(ctx context.Context, t *testing.T, w *limitertest.Wire) error {
 		for range 130 {
