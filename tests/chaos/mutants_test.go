@@ -73,7 +73,7 @@ end
 		name: "a settlement gives nothing back", in: gentle, shows: func(l *limiter) bool { return exactly(l) && l.reserves },
 		Mutant: limitertest.Mutant{
 			Script: lua.SettleReservation,
-			Old:    "return_permits(config, member, back, not state.unset and state.free, state.window)",
+			Old:    "return_permits(config, row, back, not state.unset and state.free, state.window)",
 			New:    "back = 0",
 		},
 	},

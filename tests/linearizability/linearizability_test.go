@@ -272,6 +272,7 @@ func (d *drawing) call() linearCall {
 		if c.Name == linear.Reserve {
 			d.reserved++
 			c.Reservation = d.reserved
+			c.Hold = d.hold()
 			d.open = append(d.open, c)
 		}
 	case linear.Settle:
@@ -290,6 +291,17 @@ func (d *drawing) call() linearCall {
 	}
 	d.drawEnd(&c)
 	return c
+}
+
+// hold draws that of a reservation, shorter than every interval.
+func (d *drawing) hold() time.Duration {
+	switch {
+	case d.draw.IntN(2) == 0:
+		return 0
+	case d.kind.virtual:
+		return time.Duration(1+d.draw.Int64N(d.interval-1)) * time.Millisecond
+	}
+	return 30 * time.Minute
 }
 
 // drawEnd draws whether the context of a call ends, and when.

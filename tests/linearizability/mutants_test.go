@@ -52,7 +52,7 @@ var mutants = []mutant{
 	{"what is swept does not come back", virtualKind, nil, `store(math.min(rate, value + sum))`, `store(value)`},
 	{
 		"a repeat finds nothing", lostKind, lua.Acquire,
-		`found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age)`, ``,
+		`found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, early)`, ``,
 	},
 	{"a late request is served again", lateKind, lua.Acquire, `return redis.error_reply('LATE the attempt has been answered')`, ``},
 	{"given back twice", backKind, lua.GiveBack, `move(config.value_key, value, free)`, `move(config.value_key, value, free + permits)`},
@@ -72,25 +72,25 @@ var mutants = []mutant{
 	},
 	{
 		"a settlement gives nothing back", reservingKind, lua.SettleReservation,
-		"return_permits(config, member, back, not state.unset and state.free, state.window)", "back = 0",
+		"return_permits(config, row, back, not state.unset and state.free, state.window)", "back = 0",
 	},
 	{
 		"a settlement gives back one permit less", reservingKind, lua.SettleReservation,
-		"math.max(0, found - used)", "math.max(0, found - used - 1)",
+		"local kept = math.min(has, used)", "local kept = math.min(has, used + 1)",
 	},
 	{
 		"a settlement gives back what others have given back", reservingKind, lua.SettleReservation,
-		"math.max(0, found - used)", "permits_of(ARGV[1]) - used",
+		"local has = permits_of(row)", "local has = permits_of(member)",
 	},
 	{"what a settlement gives back is not free", reservingKind, lua.SettleReservation, "move(config.value_key, value, free)", ""},
 	{
 		"a settlement charges what is free only", reservingKind, lua.SettleReservation,
-		"redis.call('DECRBY', value_key, digits(more))",
-		"redis.call('DECRBY', value_key, digits(math.min(more, math.max(0, state.free))))",
+		"redis.call('DECRBY', value_key, digits(extra))",
+		"redis.call('DECRBY', value_key, digits(math.min(extra, math.max(0, state.free))))",
 	},
 	{
 		"a settlement charges one permit more", reservingKind, lua.SettleReservation,
-		"redis.call('DECRBY', value_key, digits(more))", "redis.call('DECRBY', value_key, digits(more + 1))",
+		"redis.call('DECRBY', value_key, digits(extra))", "redis.call('DECRBY', value_key, digits(extra + 1))",
 	},
 	{
 		"a settlement charges without a member", reservingKind, lua.SettleReservation,
@@ -98,13 +98,28 @@ var mutants = []mutant{
 	},
 	{
 		"the repeat of a settlement knows neither the charge nor the reservation", chargedKind, lua.SettleReservation,
-		"local more, identity =", `if age ~= '' then
+		"local more, identity, prefix =", `if age ~= '' then
   charge = charge:sub(1, 1) .. charge:sub(2, 17):reverse() .. charge:sub(18)
   member = member:sub(1, 1) .. member:sub(2, 17):reverse() .. member:sub(18)
 end
-local more, identity =`,
+local more, identity, prefix =`,
 	},
-	{"a settlement makes no limiter by default", reservingKind, lua.SettleReservation, "(more < 0 or ARGV[8] == '')", "true"},
+	{"a settlement makes no limiter by default", reservingKind, lua.SettleReservation, "(more < 0 and not early or ARGV[8] == '')", "true"},
+	{"a hold ends with the interval", reservingKind, lua.Acquire, "early > 0 and digits(now - early) or now_text", "now_text"},
+	{"a hold ends a millisecond early", reservingKind, lua.Acquire, "digits(now - early) or", "digits(now - early - 1) or"},
+	{
+		"settled in time, a reservation counts no longer than its hold", reservingKind, lua.SettleReservation,
+		"math.min(now, score + (early or 0))", "score + 0",
+	},
+	{
+		"settled in time, a reservation counts from then on", reservingKind, lua.SettleReservation,
+		"math.min(now, score + (early or 0))", "now",
+	},
+	{"settled late, a reservation is not charged", reservingKind, lua.SettleReservation, "extra = used", "extra = more"},
+	{
+		"settled in time, a reservation is charged again", reservingKind, lua.SettleReservation,
+		"if early and not reserved and used > 0", "if early and used > 0",
+	},
 	{
 		"of several limiters only the first is charged", farKind, lua.AcquireAll,
 		`redis.call('DECRBY', l.value_key, l.text)`, `redis.call('DECRBY', l.value_key, i == 1 and l.text or 0)`,

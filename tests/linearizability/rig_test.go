@@ -80,7 +80,11 @@ func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moment
 		err = note(&r)(d, err)
 	case linear.Reserve:
 		var reserved *rratelimiter.Reservation
-		if reserved, err = l.Reserve(ctx, c.Permits, c.Timeout); err == nil {
+		var hold rratelimiter.ReserveOption
+		if c.Hold > 0 {
+			hold = rratelimiter.Hold(c.Hold)
+		}
+		if reserved, err = l.Reserve(ctx, c.Permits, c.Timeout, hold); err == nil {
 			c.reserved[c.Reservation] = reserved
 			err = note(&r)(reserved.Decision, nil)
 		}

@@ -18,8 +18,9 @@ type Call struct {
 	Keep      bool // with KeepState
 	ByDefault bool // on a handle that gives the limiter Config if it has no rate
 
-	Reservation int   // that Reserve makes or Settle settles, of Permits
-	Used        int64 // what Settle says that it cost
+	Reservation int           // that Reserve makes or Settle settles, of Permits
+	Hold        time.Duration // of it, shorter than every interval; 0: none
+	Used        int64         // what Settle says that it cost
 }
 
 // A CallName is which call one is.
@@ -45,16 +46,19 @@ const (
 )
 
 func (c Call) String() string {
-	keep := ""
+	keep, held := "", ""
+	if c.Hold > 0 {
+		held = fmt.Sprintf(", held %v", c.Hold)
+	}
 	if c.Keep {
 		keep = ", KeepState"
 	}
 	text := string(c.Name)
 	switch c.Name {
 	case Try, Reserve:
-		text += fmt.Sprintf("(%d, %v)", c.Permits, c.Timeout)
+		text += fmt.Sprintf("(%d, %v%s)", c.Permits, c.Timeout, held)
 	case Settle:
-		text += fmt.Sprintf("(%d of %d)", c.Used, c.Permits)
+		text += fmt.Sprintf("(%d of %d%s)", c.Used, c.Permits, held)
 	case Acquire, Take, UpTo, Peek, All, Release:
 		text += fmt.Sprintf("(%d)", c.Permits)
 	case TrySet, Set, Update:

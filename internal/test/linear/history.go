@@ -30,7 +30,7 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 		free: r.Free, limit: r.Limit, wait: r.Wait.Milliseconds(), reset: r.Reset.Milliseconds(),
 	}
 	if h.Virtual {
-		e.client = r.Client
+		e.client, e.hold = r.Client, r.Hold.Milliseconds()
 	}
 	if r.Config.Rate > 0 {
 		e.rate, e.interval = r.Config.Rate, r.Config.Interval.Milliseconds()
@@ -52,7 +52,7 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 		e.kind = releaseEffect
 	case Settle:
 		e.kind, e.reservation, e.used, e.excess = settleEffect, r.Reservation, r.Used, max(0, r.Used-r.Permits)
-		if r.Used == r.Permits { // which asks Redis nothing
+		if r.Used == r.Permits && r.Hold == 0 { // which asks Redis nothing
 			return e, false, false
 		}
 	case Reset:

@@ -25,6 +25,7 @@ type effect struct {
 	taken          int64 // by that
 	reservation    int   // that an acquire makes; of settle, the one that is settled
 	used           int64 // what it cost
+	hold           int64 // until an acquire's permits come back; 0: an interval
 	excess         int64 // what that is beyond its permits: charged whether it is free or not
 	keep           bool  // setRate keeps the permits in use; an unseen acquire has a stake; at rest there is none
 	maybe          bool  // an unseen acquire may have a stake
@@ -180,7 +181,7 @@ func (s State) acquire(e effect) []State {
 		return nil
 	}
 	if taken > 0 {
-		s = s.with(model.Grant{At: s.now, By: e.client, Permits: taken, Own: e.reservation})
+		s = s.with(s.grant(e, taken))
 	}
 	if e.figures && (e.limit != s.rate || e.free != max(0, s.free())) {
 		return nil
@@ -242,10 +243,12 @@ func (s State) unseen(e effect) State {
 	if taken == 0 {
 		return s
 	}
-	s = s.with(model.Grant{At: s.now, By: e.client, Permits: taken})
+	g := s.grant(e, taken)
+	g.Own = 0
+	s = s.with(g)
 	if e.keep {
 		s.stakes = append(slices.Clone(s.stakes), stake{
-			call: e.call, at: s.now, client: e.client, permits: taken, phantom: e.kind == phantomEffect,
+			call: e.call, at: g.At, client: e.client, permits: taken, phantom: e.kind == phantomEffect,
 		})
 		slices.SortFunc(s.stakes, func(a, b stake) int {
 			return cmp.Or(cmp.Compare(a.call, b.call), cmp.Compare(a.at, b.at), cmp.Compare(a.released, b.released))
@@ -255,7 +258,8 @@ func (s State) unseen(e effect) State {
 }
 
 // settle charges what a reservation has cost beyond its permits, and frees what it has not
-// cost of them.
+// cost of them. If a held one is gone, all that was used is charged, even if it was released: within
+// a second of the hold's end that can't be told, and holds by a known clock are shorter.
 func (s State) settle(e effect) []State {
 	if (e.loose != looseSet{}) {
 		left := s.withdrawn(e)
@@ -264,17 +268,34 @@ func (s State) settle(e effect) []State {
 		}
 		s = left[0]
 	}
+	own := func(u model.Grant) bool { return u.Own == e.reservation }
+	if e.hold > 0 && !slices.ContainsFunc(s.uses, own) {
+		e.excess = e.used
+	}
 	if e.excess > 0 {
 		s = s.byDefault(e)
 		s = s.with(model.Grant{At: s.now, By: e.client, Permits: s.taken(e)})
 	}
-	if i := slices.IndexFunc(s.uses, func(u model.Grant) bool { return u.Own == e.reservation }); i >= 0 {
+	if i := slices.IndexFunc(s.uses, own); i >= 0 {
 		u := s.uses[i]
 		s = s.lessened(u, u.Permits)
-		u.Own, u.Permits = 0, min(u.Permits, e.used)
+		u.At, u.Early, u.Own, u.Permits = u.At+u.Early, 0, 0, min(u.Permits, e.used)
 		s = s.with(u)
 	}
 	return []State{s}
+}
+
+// grant is what an acquire takes now: if it is held, it runs out when the hold is over.
+func (s State) grant(e effect, permits int64) model.Grant {
+	g := model.Grant{At: s.now, By: e.client, Permits: permits, Own: e.reservation}
+	if e.hold > 0 {
+		early := max(0, s.interval-e.hold)
+		g.At -= early
+		if g.Own > 0 {
+			g.Early = early
+		}
+	}
+	return g
 }
 
 func (s State) setRate(e effect) []State {

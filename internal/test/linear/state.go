@@ -173,7 +173,7 @@ func (s State) key() string {
 		add(int64(word))
 	}
 	for _, u := range s.uses {
-		add(u.At, int64(u.By), u.Permits, int64(u.Own))
+		add(u.At, int64(u.By), u.Permits, int64(u.Own), u.Early)
 	}
 	for _, k := range s.stakes {
 		add(int64(k.call), k.at, int64(k.client), k.permits, k.released)

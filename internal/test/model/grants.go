@@ -11,6 +11,7 @@ type Grant struct {
 	By      int   `json:"by,omitempty"` // the Client
 	Permits int64 `json:"permits"`
 	Own     int   `json:"-"` // the reservation that has the member to itself until it is settled
+	Early   int64 `json:"-"` // ms that it is dated before the grant, if it is held until then
 }
 
 // Grants are those of one limiter, the oldest first.
