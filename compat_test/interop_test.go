@@ -140,6 +140,46 @@ func TestJavaReadsWhatAReservationCosts(t *testing.T) {
 	free(0) // Redisson forgets the debt
 }
 
+// What a hold keeps is free for Java when it is over, and not before. Settled in time it counts for an interval,
+// settled late from then on.
+func TestJavaGetsWhatAHoldGivesBack(t *testing.T) {
+	t.Parallel()
+	java, goes, rdb := newBoth(t)
+	name := redistest.Name(t)
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
+	reserve := func(d time.Duration) *rratelimiter.Reservation {
+		t.Helper()
+		return limitertest.Reserve(t, goes.RateLimiter(name), 8, rratelimiter.Hold(d))
+	}
+	reserve(20 * time.Minute)
+	require.EqualValues(t, 2, java.Available(name))
+	require.True(t, java.Try(name, 1))
+	passTime(t, rdb, name, 19*time.Minute)
+	require.False(t, java.Try(name, 2), "before the hold is over")
+	passTime(t, rdb, name, time.Minute)
+	require.True(t, java.Try(name, 9), "after it")
+	require.Zero(t, goes.Available(name))
+	passTime(t, rdb, name, time.Hour)
+
+	settled := reserve(20 * time.Minute)
+	passTime(t, rdb, name, 10*time.Minute)
+	require.NoError(t, settled.Settle(t.Context(), 6))
+	require.EqualValues(t, 4, java.Available(name))
+	passTime(t, rdb, name, 49*time.Minute)
+	require.False(t, java.Try(name, 5))
+	passTime(t, rdb, name, time.Minute)
+	require.EqualValues(t, 10, java.Available(name))
+
+	late := reserve(time.Millisecond)
+	require.Eventually(t, func() bool { return java.Try(name, 10) }, time.Minute, time.Millisecond)
+	require.NoError(t, late.Settle(t.Context(), 6))
+	require.False(t, java.Try(name, 1))
+	require.EqualValues(t, -6, java.Available(name))
+	passTime(t, rdb, name, time.Hour)
+	require.EqualValues(t, 10, java.Available(name))
+	require.EqualValues(t, 10, goes.Available(name))
+}
+
 // goID is the client id of the Go services that are given one.
 const goID = "gopher"
 
