@@ -74,8 +74,10 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 		if err != nil {
 			return a, err
 		}
-		asked := m.permits[min(max(numbers[0], 1), int64(all))-1]
-		return a, m.blame(numbers[0], errExceeds(asked, numbers[1]))
+		place := min(max(numbers[0], 1), int64(all)) - 1
+		a.Each = make([]outage.Answer, all)
+		a.Each[place].Limit = numbers[1]
+		return a, m.blame(numbers[0], errExceeds(m.permits[place], numbers[1]))
 	}
 	size := 1 // of what is said about each limiter
 	if m.figures {

@@ -26,7 +26,8 @@ type multiRequest struct {
 	queues   []*queue     // the limiters' queues
 	permits  []int64      // of each
 	figures  bool
-	deadline time.Time // zero: one try
+	within   time.Duration // how long a try may take, if that is less than a call may; 0: no matter
+	deadline time.Time     // zero: one try
 	waiter   jointWaiter
 
 	// The try under way. If its caller leaves, there is no other.
@@ -61,7 +62,7 @@ func (q *queue) wakeJoint() {
 
 // AcquireAll takes so many permits of each of the limiters, or none of any.
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q outage.Question) (a outage.Answer, err error) {
-	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, waiter: make(jointWaiter, 1)}
+	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, within: q.Within, waiter: make(jointWaiter, 1)}
 	a, err = m.acquire(ctx, q)
 	a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
 	for i := range a.Each {
@@ -149,6 +150,9 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (outage.Answer,
 	m.Pending, m.ctx, m.alone = lane.Pending{Mu: &e.mu, Asked: start, Batch: &lane.Batch{Mu: &e.mu}}, ctx, nil
 	if !m.deadline.IsZero() {
 		m.Last = m.deadline.Add(e.grace)
+	} else if m.within > 0 {
+		m.Last = start.Add(m.within)
+		end = sooner(end, m.Last)
 	}
 	// All tries go through queues in the same order, so that none waits for another that waits for it.
 	order := slices.Clone(m.queues)
@@ -164,7 +168,7 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (outage.Answer,
 	alone := m.alone
 	e.mu.Unlock()
 	if alone != nil {
-		m.to.SendOne(ctx, alone, !m.deadline.IsZero())
+		m.to.SendOne(ctx, alone, !m.deadline.IsZero() || m.within > 0)
 	}
 	if answered, err := m.Await(ctx, e.lanes, m, end, true); !answered {
 		m.callerGone = true
