@@ -7,6 +7,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // asker is a RateLimiter in the role of outage.Asker.
@@ -35,6 +36,31 @@ func (l *asker) Server(ctx context.Context, _ outage.Question) (*outage.Breaker,
 
 func (l *asker) Limiters(q outage.Question) []outage.Limiter {
 	return []outage.Limiter{{Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: q.Permits}}
+}
+
+// group is what limiters that middleware asks together have in common.
+type group struct {
+	client *Client
+	tag    string
+}
+
+// Group returns nil for a limiter that only watches, which must not refuse for others, and for one that answers
+// from memory, which learns only from its own answers.
+func (l *asker) Group(q outage.Question) any {
+	if l.facts.Err != nil || l.policy.Shadow || l.client.rules.KeepsNoMembers() ||
+		!q.Settled && (l.facts.Lease != nil || l.facts.Refusals != nil) {
+		return nil
+	}
+	return group{l.client, script.HashTag(l.facts.Config)}
+}
+
+func (l *asker) Together(parts []outage.Part) outage.Asker {
+	claims := make([]Claim, len(parts))
+	for i, p := range parts {
+		one, _ := p.Asker.(*asker)
+		claims[i] = (*RateLimiter)(one).Claim(p.Question.Permits)
+	}
+	return &jointAsker{l.client, claims}
 }
 
 // jointAsker is limiters that grant together or not at all.

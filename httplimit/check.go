@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -24,11 +23,7 @@ func (m *middleware) check() error {
 	if m.err != nil {
 		return m.err
 	}
-	var faults []error
-	for _, p := range m.policies {
-		faults = append(faults, p.limit.Err())
-	}
-	if err := errors.Join(faults...); err != nil {
+	if err := m.Err(); err != nil {
 		return fmt.Errorf("httplimit: %w", err)
 	}
 	return nil

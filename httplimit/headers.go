@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dunglas/httpsfv"
@@ -35,29 +36,36 @@ const (
 // maxInteger is the greatest Integer of RFC 9651.
 const maxInteger = 999_999_999_999_999
 
-// policyText is a policy's last member of RateLimit-Policy, kept because it rarely changes.
+// policyText is how headers write a policy.
 type policyText struct {
+	item string // its name
+	last atomic.Pointer[policyMember]
+}
+
+// policyMember is a policy's last member of RateLimit-Policy, kept because it rarely changes.
+type policyMember struct {
 	limit  int64
 	window time.Duration
 	text   string
 }
 
-func (p *policy) member(limit int64, window time.Duration) string {
-	if last := p.text.Load(); last != nil && last.limit == limit && last.window == window {
+func (p *policyText) member(limit int64, window time.Duration) string {
+	if last := p.last.Load(); last != nil && last.limit == limit && last.window == window {
 		return last.text
 	}
 	text := parameter([]byte(p.item), ";q=", limit)
 	if window >= time.Second {
 		text = parameter(text, ";w=", seconds(window))
 	}
-	kept := &policyText{limit, window, string(text)}
-	p.text.Store(kept)
+	kept := &policyMember{limit, window, string(text)}
+	p.last.Store(kept)
 	return kept.text
 }
 
-func (r *result) member(timed bool) string {
-	text := parameter(append(make([]byte, 0, 64), r.policy.item...), ";r=", r.Decision.Remaining)
-	if wait := r.wait(); wait > 0 && timed {
+// state is the policy's member of RateLimit.
+func (p *policyText) state(q *ask.Question, timed bool) string {
+	text := parameter(append(make([]byte, 0, 64), p.item...), ";r=", q.Decision.Remaining)
+	if wait := q.Wait(); wait > 0 && timed {
 		text = parameter(text, ";t=", seconds(wait))
 	}
 	return string(text)
@@ -78,25 +86,26 @@ func itemOf(name string) string {
 // writeHeaders adds the policies that have answered to the lists; another middleware around
 // this one may have written there too. timed holds the policies for which clients learn when
 // there is more.
-func (m *middleware) writeHeaders(h http.Header, results []result, timed func(*result) bool) {
+func (m *middleware) writeHeaders(h http.Header, questions []ask.Question, timed func(*ask.Question) bool) {
 	if m.headers == Draft11 {
-		writeDraft(h, results, timed)
+		m.writeDraft(h, questions, timed)
 	}
 	if m.legacy {
-		writeLegacy(h, results)
+		writeLegacy(h, questions)
 	}
 }
 
-func writeDraft(h http.Header, results []result, timed func(*result) bool) {
+func (m *middleware) writeDraft(h http.Header, questions []ask.Question, timed func(*ask.Question) bool) {
 	var few [2][4]string
 	policies, limits := few[0][:0], few[1][:0]
-	for i := range results {
-		res := &results[i]
-		if res.decided() || res.Decision.Limit > 0 {
-			policies = append(policies, res.policy.member(res.Decision.Limit, res.window()))
+	for i := range questions {
+		q := &questions[i]
+		text := &m.texts[q.Place]
+		if q.Decided() || q.Decision.Limit > 0 {
+			policies = append(policies, text.member(q.Decision.Limit, window(q)))
 		}
-		if res.decided() {
-			limits = append(limits, res.member(timed(res)))
+		if q.Decided() {
+			limits = append(limits, text.state(q, timed(q)))
 		}
 	}
 	// The names as net/http writes them, so that it need not make them each time.
@@ -108,11 +117,11 @@ func writeDraft(h http.Header, results []result, timed func(*result) bool) {
 	}
 }
 
-func writeLegacy(h http.Header, results []result) {
-	var tightest *result
-	for i := range results {
-		if res := &results[i]; res.decided() && (tightest == nil || res.tighter(tightest)) {
-			tightest = res
+func writeLegacy(h http.Header, questions []ask.Question) {
+	var tightest *ask.Question
+	for i := range questions {
+		if q := &questions[i]; q.Decided() && (tightest == nil || tighter(q, tightest)) {
+			tightest = q
 		}
 	}
 	if tightest == nil {
@@ -121,55 +130,29 @@ func writeLegacy(h http.Header, results []result) {
 	d := tightest.Decision
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(d.Limit, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(max(0, d.Remaining), 10))
-	if wait := tightest.wait(); wait > 0 || d.Granted {
+	if wait := tightest.Wait(); wait > 0 || d.Granted {
 		reset := time.Now().Add(wait).Add(time.Second - 1) // wait may be too long for a sum
 		h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
 	}
 }
 
 // window is the window of the limiter that answered.
-func (r *result) window() time.Duration {
-	if r.Window > 0 {
-		return r.Window
+func window(q *ask.Question) time.Duration {
+	if q.Window > 0 {
+		return q.Window
 	}
-	return r.Limit.Window()
+	return q.Limit.Window()
 }
 
-// blocks reports whether the same request would have to wait for this policy: because it
-// refused, or because what it granted to the refused request stays taken and leaves too few.
-func (r *result) blocks() bool {
-	return r.refused() || r.decided() && !r.returned && r.Decision.Remaining < r.Permits
-}
-
-func (r *result) decided() bool { return r.State == ask.Granted || r.State == ask.Refused }
-
-// tighter reports whether r says more about what a client can do than other.
-func (r *result) tighter(other *result) bool {
-	if r.refused() != other.refused() {
-		return r.refused()
+// tighter reports whether q says more about what a client can do than other.
+func tighter(q, other *ask.Question) bool {
+	if q.Refused() != other.Refused() {
+		return q.Refused()
 	}
-	if r.refused() {
-		return r.wait() > other.wait()
+	if q.Refused() {
+		return q.Wait() > other.Wait()
 	}
-	return r.Decision.Remaining < other.Decision.Remaining
-}
-
-// wait is how long it takes until the policy has more to give, 0 if it has all or
-// never will.
-func (r *result) wait() time.Duration {
-	switch {
-	case r.State == ask.Granted:
-		return max(0, r.Decision.ResetAfter)
-	case r.hopeless():
-		return 0
-	}
-	// A refusal without a time: soon, but not at once.
-	return max(1, r.Decision.RetryAfter)
-}
-
-// hopeless reports whether no waiting turns the refusal into a grant.
-func (r *result) hopeless() bool {
-	return r.State == ask.TooCostly || r.State == ask.Refused && ask.Never(r.Decision)
+	return q.Decision.Remaining < other.Decision.Remaining
 }
 
 // seconds rounds up, so that a client that waits that long does not come too early.

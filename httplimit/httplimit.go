@@ -27,7 +27,6 @@
 package httplimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -54,13 +53,10 @@ func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler 
 
 // middleware holds what New's options set. It does not change any more.
 type middleware struct {
-	ask.Options
+	ask.Policies[*http.Request]
 
-	err      error // what is wrong with the options
-	policies []*policy
-	keys     []KeyFunc
-	cost     func(*http.Request) (int64, error)
-	skip     func(*http.Request) bool
+	err      error        // what is wrong with the options
+	texts    []policyText // of each policy
 	onError  func(*http.Request, error)
 	refuse   func(http.ResponseWriter, *http.Request, Refusal)
 	headers  Headers
@@ -75,7 +71,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		writeError(w, r, m.err)
 		return
 	}
-	results, err := m.questions(r)
+	questions, err := m.questions(r)
 	if err != nil {
 		m.onError(r, err)
 		if m.Shadow {
@@ -87,125 +83,60 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		writeError(w, r, err)
 		return
 	}
-	if len(results) == 0 {
+	if len(questions) == 0 {
 		m.pass(w, r, next, nil)
 		return
 	}
-	m.decide(w, r, next, results)
+	m.decide(w, r, next, questions)
 }
 
-// costOf returns how many permits a request takes. At 0 or less it passes.
-func (m *middleware) costOf(r *http.Request) (int64, error) {
-	switch {
-	case m.skip != nil && m.skip(r):
-		return 0, nil
-	case m.cost != nil:
-		n, err := m.cost(r)
-		if err != nil {
-			err = &costError{err}
-		}
-		return n, err
-	default:
-		return 1, nil
+// questions returns what to ask about a request, nothing if it passes without asking.
+func (m *middleware) questions(r *http.Request) ([]ask.Question, error) {
+	questions, err := m.Questions(r)
+	if err != nil {
+		return nil, fmt.Errorf("httplimit: %w", err)
 	}
+	return questions, nil
 }
 
-// costError is the error of a function of [WithCost].
-type costError struct{ err error }
-
-func (e *costError) Error() string { return "httplimit: cost: " + e.err.Error() }
-
-func (e *costError) Unwrap() error { return e.err }
-
-func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, results []result) {
-	ctx := r.Context()
-	v := m.askAll(ctx, results)
-	m.report(r, results, v)
+func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, questions []ask.Question) {
+	v := m.AskAll(r.Context(), questions)
+	m.report(r, questions, v)
 	if m.Shadow {
-		if v.refused || v.closed || v.gone {
-			results = nil // what some granted was given back
-		}
-		m.pass(w, r, next, results)
+		m.pass(w, r, next, questions)
 		return
 	}
-	if v.gone {
+	if v.Gone {
 		// No client reads the answer, and no limiter is to blame. The status is for the
 		// access log.
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
 	switch {
-	case v.refused:
-		m.writeHeaders(w.Header(), results, (*result).blocks)
-		m.answerRefused(w, r, newRefusal(results))
-	case v.closed:
-		writeError(w, r, v.failure)
+	case v.Refused:
+		m.writeHeaders(w.Header(), questions, (*ask.Question).Blocks)
+		m.answerRefused(w, r, newRefusal(questions))
+	case v.Closed:
+		writeError(w, r, v.Failure)
 	default:
-		m.writeHeaders(w.Header(), results, func(*result) bool { return true })
-		m.pass(w, r, next, results)
+		m.writeHeaders(w.Header(), questions, func(*ask.Question) bool { return true })
+		m.pass(w, r, next, questions)
 	}
 }
 
-// pass calls the handler, which may settle what the request was charged according to results.
-func (m *middleware) pass(w http.ResponseWriter, r *http.Request, next http.Handler, results []result) {
-	if m.Settled {
-		ctx, settlement := ask.WithSettlement(r.Context())
-		questions := make([]*ask.Question, len(results))
-		for i := range results {
-			questions[i] = &results[i].Question
-		}
-		settlement.Charge(questions...)
-		r = r.WithContext(ctx)
-	}
-	next.ServeHTTP(w, r)
-}
-
-// askAll asks all policies, and gives back what some granted if the request does not pass.
-func (m *middleware) askAll(ctx context.Context, results []result) verdict {
-	m.ask(ctx, results)
-	v := judge(results)
-	v.gone = v.failure != nil && errors.Is(ctx.Err(), context.Canceled)
-	if v.refused || v.closed || v.gone {
-		v.kept = m.giveBack(ctx, results)
-	}
-	return v
+// pass calls the handler, which may see the answers and settle what the request was charged.
+func (m *middleware) pass(w http.ResponseWriter, r *http.Request, next http.Handler, questions []ask.Question) {
+	ctx, record := ask.WithRecord(r.Context(), m.Settles())
+	record.Set(questions)
+	next.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // report tells the observer the result of a request, and the error handler what failed.
-func (m *middleware) report(r *http.Request, results []result, v verdict) {
-	for i := range results {
-		results[i].Report(r.Context(), "httplimit")
+func (m *middleware) report(r *http.Request, questions []ask.Question, v ask.Verdict) {
+	for i := range questions {
+		questions[i].Report(r.Context())
 	}
-	if failure := errors.Join(v.news, v.kept); failure != nil && !v.gone {
+	if failure := errors.Join(v.News, v.Kept); failure != nil && !v.Gone {
 		m.onError(r, failure)
 	}
-}
-
-// verdict sums up the results of all policies.
-type verdict struct {
-	refused bool  // at least one refused
-	closed  bool  // at least one failed, and its failure closes
-	failure error // of those that failed, whatever answered in their place
-	news    error // what of that the error handler learns
-	kept    error // why grants could not be given back
-	gone    bool  // the client left before there was a decision: no limiter is to blame
-}
-
-func judge(results []result) verdict {
-	var v verdict
-	var failures, news []error
-	for i := range results {
-		res := &results[i]
-		v.refused = v.refused || res.refused()
-		v.closed = v.closed || res.State == ask.Closed
-		if res.Failure != nil {
-			failure := fmt.Errorf("httplimit: policy %q: %w", res.policy.name, res.Failure)
-			failures = append(failures, failure)
-			if res.News() != nil {
-				news = append(news, failure)
-			}
-		}
-	}
-	v.failure, v.news = errors.Join(failures...), errors.Join(news...)
-	return v
 }

@@ -51,7 +51,7 @@ func TestRefusalHandler(t *testing.T) {
 	assert.Equal(t, `"burst";r=2;t=2`, w.Header().Get("RateLimit"))
 	assert.Empty(t, w.Body.Bytes())
 	assert.Equal(t, httplimit.Refusal{
-		Policies:   []httplimit.PolicyDecision{{Name: "burst", Decision: refused}},
+		Policies:   []httplimit.Decided{{Name: "burst", Decision: refused}},
 		Violated:   []string{"burst"},
 		RetryAfter: 1500 * time.Millisecond,
 	}, got)

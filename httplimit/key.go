@@ -2,15 +2,12 @@ package httplimit
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"net/textproto"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
-	"github.com/rratelimiter/rratelimiter/internal/keypart"
 )
 
 // KeyFunc returns one part of the key under which a request is counted: any text, which
@@ -92,58 +89,4 @@ func faultOf(key KeyFunc) error {
 	}
 	_, err := key(nil)
 	return err
-}
-
-// faultOfKeys returns the errors of all key functions of badKey.
-func (m *middleware) faultOfKeys() error {
-	keys := slices.Clone(m.keys)
-	for _, p := range m.policies {
-		keys = append(keys, p.keys...)
-	}
-	var faults []error
-	for _, key := range keys {
-		faults = append(faults, faultOf(key))
-	}
-	return errors.Join(faults...)
-}
-
-// questions returns a result for each policy, with only what to ask. There is none if the request passes without
-// asking.
-func (m *middleware) questions(r *http.Request) ([]result, error) {
-	n, err := m.costOf(r)
-	if err != nil || n <= 0 {
-		return nil, err
-	}
-	shared, err := m.parts(r, m.keys)
-	if err != nil {
-		return nil, err
-	}
-	results := make([]result, len(m.policies))
-	for i, p := range m.policies {
-		parts := shared
-		if len(p.keys) > 0 {
-			if parts, err = m.parts(r, p.keys); err != nil {
-				return nil, err
-			}
-		}
-		chosen := p.limit
-		if p.plan != nil {
-			if chosen, err = p.limit.For(p.plan(r)); err != nil {
-				return nil, fmt.Errorf("httplimit: policy %q: %w", p.name, err)
-			}
-		}
-		results[i] = result{policy: p, Question: chosen.Question(p.prefix+parts, n)}
-	}
-	return results, nil
-}
-
-// parts returns what follows the prefix in a key.
-func (m *middleware) parts(r *http.Request, keys []KeyFunc) (string, error) {
-	return keypart.Join(keys, m.Tagged, func(part KeyFunc) (string, error) {
-		text, err := part(r)
-		if err != nil {
-			return "", fmt.Errorf("httplimit: key: %w", err)
-		}
-		return text, nil
-	})
 }

@@ -19,6 +19,7 @@ type settings struct {
 	middleware
 
 	name  string
+	keys  []KeyFunc
 	plan  func(*http.Request) limit.Limiter
 	added []Policy
 
@@ -32,7 +33,7 @@ const DefaultTimeout = time.Second
 
 func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middleware {
 	s := settings{name: "default"}
-	s.Prefix, s.keys = "http:", []KeyFunc{ClientIP(ClientIPConfig{})}
+	s.Middleware, s.Prefix, s.keys = "httplimit", "http:", []KeyFunc{ClientIP(ClientIPConfig{})}
 	if client {
 		s.Prefix, s.keys = "upstream:", []KeyFunc{Host()}
 	}
@@ -46,8 +47,12 @@ func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middlewar
 		faults = errors.Join(faults, errors.New(s.clientOnly+": only a transport waits"))
 	}
 	m := &s.middleware
-	faults = errors.Join(faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter, Plan: s.plan}}, s.added...)))
-	m.err = ask.Invalid("httplimit", faults, m.faultOfKeys())
+	m.Keys = functions(s.keys)
+	faults = errors.Join(faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter, Plan: s.plan}}, s.added...), s.keys))
+	if client && m.Settles() {
+		faults = errors.Join(faults, errors.New("Policy.Settle: a transport has no handler"))
+	}
+	m.err = ask.Invalid("httplimit", faults)
 	return m
 }
 
@@ -98,7 +103,7 @@ func WithHashTag() Option {
 // With an error, for example because the body can't be read, the answer is 400, or 413 for an
 // [http.MaxBytesError], and no limiter is asked.
 func WithCost(cost func(*http.Request) (int64, error)) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
+	return func(s *settings) error { return ask.SetFunc(&s.Cost, cost, "WithCost: the function") }
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that the handler corrects with
@@ -118,7 +123,7 @@ func WithSettle() Option {
 // WithSkip lets requests for which skip returns true pass without asking a limiter, such as
 // [IsPreflight].
 func WithSkip(skip func(*http.Request) bool) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
+	return func(s *settings) error { return ask.SetFunc(&s.Skip, skip, "WithSkip: the function") }
 }
 
 // WithName names the policy of New's limiter, by default "default". See

@@ -1,15 +1,14 @@
 package httplimit
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
-	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -43,91 +42,50 @@ type Policy struct {
 	// notice if the rate of a key was changed since.
 	Window time.Duration
 
+	// Cost says how many permits a request takes of this policy, in place of WithCost. At 0 or less the
+	// policy lets it pass unasked. It is called for each policy that has it: read a body before, or in
+	// WithCost, which is called once. nil: as WithCost says.
+	Cost func(*http.Request) (int64, error)
+
+	// Settle makes the cost an estimate that Settle corrects. WithSettle does so for all policies
+	// without a Cost of their own.
+	Settle bool
+
 	// Fallback answers while Limiter fails, in place of WithFallback and WithFailure. nil:
 	// these options hold for this policy too. If it is a limit.Windowed, its window is
 	// reported with its answers.
 	Fallback limit.Limiter
 }
 
-// policy is a Policy that was checked.
-type policy struct {
-	name   string
-	item   string     // the name as in headers
-	limit  *ask.Limit // of its Limiter
-	plan   func(*http.Request) limit.Limiter
-	keys   []KeyFunc // empty: the middleware's
-	prefix string    // how its keys begin
-	text   atomic.Pointer[policyText]
+// setPolicies checks the policies.
+func (m *middleware) setPolicies(policies []Policy, keys []KeyFunc) error {
+	var faults []error
+	all := make([]ask.Policy[*http.Request], len(policies))
+	m.texts = make([]policyText, len(policies))
+	for i, p := range policies {
+		if !printable(p.Name) {
+			return fmt.Errorf("the policy name %q is empty or not printable ASCII", p.Name)
+		}
+		m.texts[i].item = itemOf(p.Name)
+		keys = append(slices.Clip(keys), p.Key...)
+		all[i] = ask.Policy[*http.Request]{
+			Name: p.Name, Limiter: p.Limiter, Plan: p.Plan, Keys: functions(p.Key), Prefix: p.Prefix, Window: p.Window,
+			Fallback: p.Fallback, Cost: p.Cost, Settle: p.Settle,
+		}
+	}
+	for _, key := range keys {
+		faults = append(faults, faultOf(key))
+	}
+	return errors.Join(m.SetPolicies(all), errors.Join(faults...))
 }
 
-// setPolicies checks the policies and says how their keys begin.
-func (m *middleware) setPolicies(policies []Policy) error {
-	alike := 0 // how many policies have the prefix of WithPrefix
-	for _, p := range policies {
-		if p.Prefix == "" {
-			alike++
-		}
+// functions returns key functions as package ask has them.
+func functions(keys []KeyFunc) []func(*http.Request) (string, error) {
+	all := make([]func(*http.Request) (string, error), len(keys))
+	for i, key := range keys {
+		all[i] = key
 	}
-	names := map[string]bool{}
-	for _, p := range policies {
-		switch {
-		case p.Prefix != "":
-		case alike > 1:
-			p.Prefix = m.Prefix + keypart.Escape(p.Name) + ":"
-		default:
-			p.Prefix = m.Prefix
-		}
-		made, err := m.newPolicy(p)
-		if err != nil {
-			return err
-		}
-		if names[p.Name] {
-			return fmt.Errorf("two policies are named %q: give each a name of its own", p.Name)
-		}
-		if err := m.CheckTag(made.prefix); err != nil {
-			return err
-		}
-		for _, other := range m.policies {
-			if err := m.checkPrefixes(made, other); err != nil {
-				return err
-			}
-		}
-		names[p.Name] = true
-		m.policies = append(m.policies, made)
-	}
-	return nil
-}
-
-// checkPrefixes returns an error if two policies' keys could be the same: a client called
-// "ip" could make one of "api:ip:" with those of "api:". The brace of a hash tag ends a
-// prefix.
-func (m *middleware) checkPrefixes(a, b *policy) error {
-	if a.prefix != b.prefix && (m.Tagged || !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix)) {
-		return nil
-	}
-	return fmt.Errorf("the keys of policy %q begin with %q and those of policy %q with %q, so that a key of one could be another's: "+
-		"give them prefixes so that neither begins with the other, by Policy.Prefix or WithPrefix",
-		b.name, b.prefix, a.name, a.prefix)
-}
-
-func (m *middleware) newPolicy(p Policy) (*policy, error) {
-	switch {
-	case !printable(p.Name):
-		return nil, fmt.Errorf("the policy name %q is empty or not printable ASCII", p.Name)
-	case p.Limiter == nil:
-		return nil, fmt.Errorf("policy %q: the limiter is nil", p.Name)
-	case p.Window < 0:
-		return nil, fmt.Errorf("policy %q: the window %v is below 0", p.Name, p.Window)
-	}
-	if ask.AnyNil(p.Key) {
-		return nil, fmt.Errorf("policy %q: a key function is nil", p.Name)
-	}
-	made := &policy{name: p.Name, item: itemOf(p.Name), plan: p.Plan, keys: slices.Clone(p.Key), prefix: p.Prefix}
-	var err error
-	if made.limit, err = m.Limit(p.Name, p.Prefix, p.Limiter, p.Fallback, p.Window); err != nil {
-		return nil, fmt.Errorf("policy %q: %w", p.Name, err)
-	}
-	return made, nil
+	return all
 }
 
 func printable(name string) bool {

@@ -8,13 +8,14 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Refusal describes a refused request.
 type Refusal struct {
 	// Policies are the policies that answered, in the order of the options.
-	Policies []PolicyDecision
+	Policies []Decided
 
 	// Violated are the names of the policies that refused.
 	Violated []string
@@ -25,31 +26,31 @@ type Refusal struct {
 	RetryAfter time.Duration
 }
 
-// PolicyDecision is the answer of one policy.
-type PolicyDecision struct {
+// Decided is the decision of one policy.
+type Decided struct {
 	Name string
 
 	// Decision has only the Limit, if that is known, for a request that costs more than
-	// the limit. If the policy granted the request and another did not, the figures are
+	// the limit. If the policy granted a request that was refused, the figures are
 	// those after the permits were given back; ResetAfter may then be too long.
 	limit.Decision
 }
 
-func newRefusal(results []result) Refusal {
+func newRefusal(questions []ask.Question) Refusal {
 	var refusal Refusal
 	hopeless := false
-	for i := range results {
-		res := &results[i]
-		if !res.decided() && !res.refused() {
+	for i := range questions {
+		q := &questions[i]
+		if !q.Decided() && !q.Refused() {
 			continue
 		}
-		refusal.Policies = append(refusal.Policies, PolicyDecision{res.policy.name, res.Decision})
-		if res.blocks() {
-			refusal.RetryAfter = max(refusal.RetryAfter, res.wait())
+		refusal.Policies = append(refusal.Policies, Decided{q.Limit.Name, q.Decision})
+		if q.Blocks() {
+			refusal.RetryAfter = max(refusal.RetryAfter, q.Wait())
 		}
-		if res.refused() {
-			refusal.Violated = append(refusal.Violated, res.policy.name)
-			hopeless = hopeless || res.hopeless()
+		if q.Refused() {
+			refusal.Violated = append(refusal.Violated, q.Limit.Name)
+			hopeless = hopeless || q.Hopeless()
 		}
 	}
 	if hopeless {
@@ -90,8 +91,8 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 		misconfigured.write(w, r)
 		return
 	}
-	if cost, ok := errors.AsType[*costError](err); ok {
-		badCost(cost).write(w, r)
+	if of, ok := errors.AsType[*ask.FuncError](err); ok && of.What == "cost" {
+		badCost(of).write(w, r)
 		return
 	}
 	w.Header().Set("Retry-After", unavailableRetry)
@@ -123,7 +124,7 @@ var (
 )
 
 // badCost is the answer to a request whose cost can't be found out, for example because its body can't be read.
-func badCost(err *costError) problem {
+func badCost(err error) problem {
 	status := http.StatusBadRequest
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		status = http.StatusRequestEntityTooLarge

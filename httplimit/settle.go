@@ -8,8 +8,8 @@ import (
 )
 
 // Settle sets what a request costs to actual permits. The handler calls it once that is known, with
-// the context of its request or one derived from it. All middlewares with [WithSettle] around the
-// handler are settled, with all their policies:
+// the context of its request or one derived from it. In all middlewares around the handler it settles
+// the policies that have [WithSettle] or Policy.Settle; others keep what they charged:
 //
 //	err := httplimit.Settle(r.Context(), answer.Usage.TotalTokens)
 //
@@ -27,4 +27,16 @@ func Settle(ctx context.Context, actual int64) error {
 		return fmt.Errorf("httplimit: Settle: %w", err)
 	}
 	return nil
+}
+
+// Decisions returns what the policies of all middlewares around a handler have decided about its request, the
+// outermost first, from the context of the request: for example how many tokens remain. Policies that
+// did not decide are left out. With [WithShadow] some may not be Granted.
+func Decisions(ctx context.Context) []Decided {
+	decisions := ask.Decisions(ctx)
+	all := make([]Decided, len(decisions))
+	for i, d := range decisions {
+		all[i] = Decided(d)
+	}
+	return all
 }

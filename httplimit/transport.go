@@ -124,7 +124,7 @@ func (t *transport) admit(r *http.Request) (key string, err error) {
 	if r.URL == nil {
 		return "", nil // base reports what is wrong with the request
 	}
-	results, err := t.questions(r)
+	questions, err := t.questions(r)
 	if err != nil {
 		t.onError(r, err)
 		if t.Shadow {
@@ -132,17 +132,17 @@ func (t *transport) admit(r *http.Request) (key string, err error) {
 		}
 		return "", &NotSentError{Err: err}
 	}
-	if len(results) == 0 {
+	if len(questions) == 0 {
 		return "", nil
 	}
-	w := &wait{transport: t, ctx: r.Context(), n: results[0].Permits, results: results, start: time.Now()}
-	w.waits = len(results) == 1 && !t.Shadow && t.maxWait != 0 && results[0].Limit.Waits()
+	w := &wait{transport: t, ctx: r.Context(), questions: questions, start: time.Now()}
+	w.waits = len(questions) == 1 && !t.Shadow && t.maxWait != 0 && questions[0].Limit.Waits()
 	err = w.obtain()
 	if w.asked {
-		t.report(r, w.results, w.verdict)
+		t.report(r, w.questions, w.verdict)
 	}
 	if err != nil {
 		return "", err
 	}
-	return results[0].Key, nil
+	return questions[0].Key, nil
 }

@@ -15,7 +15,6 @@ type wait struct {
 	*transport
 
 	ctx   context.Context
-	n     int64
 	start time.Time
 	waits bool // the limiter does it
 
@@ -26,34 +25,35 @@ type wait struct {
 	cancel context.CancelCauseFunc
 	place  int // in pause.asking
 
-	results []result // of the last time that the limiters were asked
-	verdict verdict
-	more    time.Duration // how much longer it would have to wait, if the limiter that waits itself has refused it
-	asked   bool          // at all
+	questions []ask.Question // with the answers of the last time that the limiters were asked
+	verdict   ask.Verdict
+	more      time.Duration // how much longer it would have to wait, if the limiter that waits itself has refused it
+	asked     bool          // at all
 }
 
 // obtain returns nil once the request has its permits and no upstream pauses it, or the reason why it
 // is not sent.
 func (w *wait) obtain() error {
-	key := w.results[0].Key
+	first := &w.questions[0]
+	key := first.Key
 	w.pause = w.pauses.enter(key, w)
 	defer w.pause.leave(w)
 	for {
 		if more, err := w.awaitTurn(); err != nil {
-			return w.notSent(key, more, true, err)
+			return w.notSent(first, more, true, err)
 		}
 		if err := w.ask(); errors.Is(err, errPaused) {
 			continue
 		} else if err != nil {
-			return w.notSent(key, w.more, false, err)
+			return w.notSent(first, w.more, false, err)
 		}
 		v := w.verdict
 		switch {
 		case w.Shadow:
 			return nil
-		case v.gone:
-			return w.notSent(key, 0, false, w.ctx.Err())
-		case v.refused:
+		case v.Gone:
+			return w.notSent(first, 0, false, w.ctx.Err())
+		case v.Refused:
 			refused, d := w.refusal()
 			if d == 0 {
 				return w.notSent(refused, 0, false, errNever)
@@ -61,8 +61,8 @@ func (w *wait) obtain() error {
 			if more, err := w.sleep(d); err != nil {
 				return w.notSent(refused, more, false, err)
 			}
-		case v.closed:
-			return w.notSent(key, 0, false, v.failure)
+		case v.Closed:
+			return w.notSent(first, 0, false, v.Failure)
 		case w.pause.left() == 0:
 			return nil
 		default:
@@ -111,7 +111,7 @@ func (w *wait) awaitOthers() error {
 	case <-late:
 		return errMaxWait
 	case <-w.ctx.Done():
-		w.verdict.gone = true
+		w.verdict.Gone = true
 		return w.ctx.Err()
 	}
 }
@@ -120,25 +120,23 @@ func (w *wait) awaitOthers() error {
 // it may or would have to wait longer, or is errPaused if a pause ended that.
 func (w *wait) ask() error {
 	if w.asked {
-		for i := range w.results {
-			r := &w.results[i]
-			*r = result{policy: r.policy, Question: r.Limit.Question(r.Key, w.n)}
-			r.Start = w.start
+		for i := range w.questions {
+			w.questions[i] = w.questions[i].Again()
 		}
 	}
-	kept := w.verdict.kept
+	kept := w.verdict.Kept
 	w.asked = true
 	if !w.waits {
-		w.verdict = w.askAll(w.ctx, w.results)
+		w.verdict = w.AskAll(w.ctx, w.questions)
 	} else if err := w.askAndWait(); err != nil {
-		w.verdict.kept = errors.Join(kept, w.verdict.kept)
+		w.verdict.Kept = errors.Join(kept, w.verdict.Kept)
 		return err
 	}
-	if w.verdict.gone = w.ctx.Err() != nil; w.verdict.gone && !w.Shadow && !w.verdict.refused {
+	if w.verdict.Gone = w.ctx.Err() != nil; w.verdict.Gone && !w.Shadow && !w.verdict.Refused {
 		w.undo()
 	}
-	if w.verdict.kept == nil {
-		w.verdict.kept = kept // for the error handler, which receives only one
+	if w.verdict.Kept == nil {
+		w.verdict.Kept = kept // for the error handler, which receives only one
 	}
 	return nil
 }
@@ -160,14 +158,14 @@ func (w *wait) askAndWait() error {
 	}
 	w.pause.asks(w)
 	defer w.pause.answered(w)
-	w.results[0].AskAndWait(asking, most)
+	w.questions[0].AskAndWait(asking, most)
 	if errors.Is(context.Cause(ctx), errPaused) {
-		w.verdict = verdict{}
+		w.verdict = ask.Verdict{}
 		w.undo()
 		return errPaused
 	}
-	if w.verdict = judge(w.results); w.verdict.refused && w.results[0].State == ask.Refused {
-		w.more = w.results[0].Decision.RetryAfter
+	if w.verdict = w.Judge(w.questions); w.verdict.Refused && w.questions[0].State == ask.Refused {
+		w.more = w.questions[0].Decision.RetryAfter
 		return cmp.Or(w.tooLong(w.more), errMaxWait)
 	}
 	return nil
@@ -175,27 +173,26 @@ func (w *wait) askAndWait() error {
 
 // undo gives back the grants, since the request does not leave now.
 func (w *wait) undo() {
-	w.verdict.kept = errors.Join(w.verdict.kept, w.giveBack(w.ctx, w.results))
+	w.verdict.Kept = errors.Join(w.verdict.Kept, w.GiveBack(w.ctx, w.questions))
 }
 
-// refusal returns the key for which the request has to wait the longest, and how long: 0 if no
+// refusal returns the question for which the request has to wait the longest, and how long: 0 if no
 // waiting helps.
-func (w *wait) refusal() (key string, d time.Duration) {
-	d = newRefusal(w.results).RetryAfter
+func (w *wait) refusal() (of *ask.Question, d time.Duration) {
 	longest := time.Duration(-1)
-	for i := range w.results {
-		if r := &w.results[i]; r.refused() && r.wait() > longest {
-			key, longest = r.Key, r.wait()
+	for i := range w.questions {
+		if q := &w.questions[i]; q.Refused() && q.Wait() > longest {
+			of, longest = q, q.Wait()
 		}
 	}
-	return key, d
+	return of, newRefusal(w.questions).RetryAfter
 }
 
 // sleep waits for d. If the request's time ends before that, it returns an error, at once if it
 // knows so in advance, and how much of d is left.
 func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 	if err := w.ctx.Err(); err != nil {
-		w.verdict.gone = true
+		w.verdict.Gone = true
 		return d, err
 	}
 	if err := w.tooLong(d); err != nil {
@@ -208,7 +205,7 @@ func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 	case <-timer.C:
 		return 0, nil
 	case <-w.ctx.Done():
-		w.verdict.gone = true
+		w.verdict.Gone = true
 		return time.Until(end), w.ctx.Err()
 	}
 }
@@ -224,8 +221,8 @@ func (w *wait) tooLong(d time.Duration) error {
 	return nil
 }
 
-func (w *wait) notSent(key string, more time.Duration, paused bool, err error) error {
+func (w *wait) notSent(of *ask.Question, more time.Duration, paused bool, err error) error {
 	return &NotSentError{
-		Key: key, Permits: w.n, Waited: time.Since(w.start), RetryAfter: more, Paused: paused, Err: err,
+		Key: of.Key, Permits: of.Permits, Waited: time.Since(w.start), RetryAfter: more, Paused: paused, Err: err,
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 // Options are the options that HTTP and gRPC middleware have in common.
 type Options struct {
+	Middleware string // its name, for observers and in errors
+
 	Prefix   string         // of each key
 	Tagged   bool           // the parts of a key are its hash tag
 	Timeout  time.Duration  // 0: none

@@ -20,7 +20,7 @@ import (
 func decide(ctx context.Context, l *ask.Limit, key string, n int64) ask.Question {
 	q := l.Question(key, n)
 	q.Ask(ctx)
-	q.Report(ctx, "test")
+	q.Report(ctx)
 	return q
 }
 
@@ -75,7 +75,7 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		recorder := &limitertest.Recorder{}
-		o := &ask.Options{Timeout: time.Second}
+		o := &ask.Options{Middleware: "test", Timeout: time.Second}
 		require.NoError(t, o.SetFailure(f))
 		require.NoError(t, o.SetObserver(recorder))
 		l, err := o.Limit("test", "", s, nil, time.Minute)
@@ -287,7 +287,7 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, refusing := &waiting{}, &server{refuses: true}
-		o := &ask.Options{Timeout: time.Second}
+		o := &ask.Options{Middleware: "test", Timeout: time.Second}
 		require.NoError(t, o.SetFallback(refusing))
 		l, err := o.Limit("test", "", w, nil, 0)
 		require.NoError(t, err)

@@ -55,5 +55,6 @@ func (l *Limit) with(limiter limit.Limiter) (*Limit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: the limiter of a plan: %w", limit.ErrInvalidConfig, err)
 	}
+	chosen.settled = l.settled
 	return chosen, nil
 }

@@ -13,11 +13,13 @@ import (
 // Question is a question to one limit about one request.
 type Question struct {
 	Limit    *Limit
+	Place    int // of its policy among those of the middleware
 	Key      string
 	Permits  int64
 	State    State
 	Decision limit.Decision              // if granted or refused; only the Limit if too costly
 	GiveBack func(context.Context) error // nil if nothing can be given back
+	Returned bool                        // what was granted was given back, or never charged
 	Failure  error                       // of the limiter, even if another answered
 	Window   time.Duration               // of what answered in the limiter's place; 0 if nothing did, or it is not known
 	Start    time.Time
@@ -43,31 +45,23 @@ const (
 // settle sets the cost of a grant.
 type settle func(ctx context.Context, actual int64) error
 
-// FromMemory settles the question if the limiter knows the answer without asking Redis, and reports
-// whether it does.
-func (q *Question) FromMemory(ctx context.Context) bool {
-	l := q.Limit
-	if l.settled || outage.KeyedOf(l.limiter) == nil {
-		return false
-	}
-	key := escaped(l.limiter, q.Key)
-	a, known := l.policy.AtHand(ctx, l.keyed.Asker(key), q.take())
-	if known {
-		q.record(a, nil)
-		q.GiveBack = a.Undo
-	}
-	return known
-}
-
 // take is the question as limiters get it, and name it in errors.
 func (q *Question) take() outage.Question {
 	return outage.Question{Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.timeout}
 }
 
+// asked is take, or the question that reserves the permits.
+func (q *Question) asked() outage.Question {
+	asked := q.take()
+	asked.Settled = q.Limit.settled
+	asked.Undo = !asked.Settled
+	return asked
+}
+
 // Ask asks for the permits.
 func (q *Question) Ask(ctx context.Context) {
 	if !q.Limit.settled {
-		q.ask(ctx, q.take())
+		q.ask(ctx, q.asked())
 		return
 	}
 	cannot := errNoReserver
@@ -91,9 +85,7 @@ const maxReserves = 3
 // limit: such a request would never pass, though it may cost less, or can be charged the rest.
 func (q *Question) reserve(ctx context.Context) {
 	for tries := 1; ; tries++ {
-		reserve := q.take()
-		reserve.Undo, reserve.Settled = false, true
-		q.ask(ctx, reserve)
+		q.ask(ctx, q.asked())
 		most := q.Decision.Limit
 		if q.State == TooCostly && most == 0 {
 			most = math.MaxInt32 // that limiters can count, so that the answer says what the limit is
@@ -121,6 +113,11 @@ func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
 func (q *Question) ask(ctx context.Context, asked outage.Question) {
 	l := q.Limit
 	a, err := decide(ctx, l.limiter, l.keyed, l.policy, asked)
+	q.complete(asked, a, err)
+}
+
+// complete records the answer, and how to undo or settle a grant.
+func (q *Question) complete(asked outage.Question, a outage.Answer, err error) {
 	q.record(a, err)
 	q.GiveBack, q.settle = a.Undo, nil
 	if settle := q.settler(asked, a); err == nil && settle != nil {
@@ -185,11 +182,45 @@ func tooCostly(err error) bool {
 	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
 }
 
+// Again returns the question to ask it once more, with the permits that it had at first.
+func (q *Question) Again() Question {
+	return Question{Limit: q.Limit, Place: q.Place, Key: q.Key, Permits: q.Permits, Start: q.Start}
+}
+
+// Refused reports whether the limit refused the request.
+func (q *Question) Refused() bool { return q.State == Refused || q.State == TooCostly }
+
+// Decided reports whether there is a Decision with figures.
+func (q *Question) Decided() bool { return q.State == Granted || q.State == Refused }
+
+// Blocks reports whether the same request would have to wait for the limit: because it refused, or because what
+// it granted to a refused request stays taken and leaves too few.
+func (q *Question) Blocks() bool {
+	return q.Refused() || q.Decided() && !q.Returned && q.Decision.Remaining < q.Permits
+}
+
+// Wait is how long it takes until the limit has more to give, 0 if it has all or never will.
+func (q *Question) Wait() time.Duration {
+	switch {
+	case q.State == Granted:
+		return max(0, q.Decision.ResetAfter)
+	case q.Hopeless():
+		return 0
+	}
+	// A refusal without a time: soon, but not at once.
+	return max(1, q.Decision.RetryAfter)
+}
+
+// Hopeless reports whether no waiting turns the refusal into a grant.
+func (q *Question) Hopeless() bool {
+	return q.State == TooCostly || q.State == Refused && Never(q.Decision)
+}
+
 // Never reports whether no waiting turns a refusal into a grant.
 func Never(d limit.Decision) bool { return d.Limit <= 0 || d.RetryAfter == math.MaxInt64 }
 
-// Report reports the outcome of the question to the observer, for the middleware of that name.
-func (q *Question) Report(ctx context.Context, middleware string) {
+// Report reports the outcome of the question to the observer.
+func (q *Question) Report(ctx context.Context) {
 	if !q.Limit.observer.Watches() {
 		return
 	}
@@ -198,6 +229,6 @@ func (q *Question) Report(ctx context.Context, middleware string) {
 		err = q.Failure
 	}
 	q.Limit.observer.Decided(ctx, limit.Decided{
-		Limiter: q.Limit.Name, Call: middleware, Permits: q.Permits, Source: q.by, Shadow: q.Limit.shadow, Start: q.Start,
+		Limiter: q.Limit.Name, Call: q.Limit.options.Middleware, Permits: q.Permits, Source: q.by, Shadow: q.Limit.shadow, Start: q.Start,
 	}, q.State == Granted || q.State == Open, err)
 }

@@ -78,13 +78,7 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	start := time.Now()
 	a, err := p.decide(ctx, of, q)
 	a, err = named(of, q, a), of.Fail(q, err)
-	if p.Observer.Watches() {
-		for _, l := range of.Limiters(q) {
-			one := q
-			one.Permits = l.Permits
-			p.Tell(ctx, l.Observed, one, a, err, start)
-		}
-	}
+	p.report(ctx, of, q, a, err, start)
 	switch {
 	case !p.Shadow:
 	case inShadow(ctx, a.Granted, err):
@@ -108,10 +102,8 @@ func (p *Policy) AtHand(ctx context.Context, of Asker, q Question) (a Answer, kn
 	if p.Shadow {
 		return a, false
 	}
-	if a, known, _ = of.AtHand(ctx, q); known && p.Observer.Watches() {
-		for _, l := range of.Limiters(q) {
-			p.Tell(ctx, l.Observed, q, a, nil, time.Now())
-		}
+	if a, known, _ = of.AtHand(ctx, q); known {
+		p.report(ctx, of, q, a, nil, time.Now())
 	}
 	return named(of, q, a), known
 }
@@ -125,6 +117,17 @@ func named(of Asker, q Question, a Answer) Answer {
 		a.Cause = of.Fail(q, a.Cause)
 	}
 	return a
+}
+
+// report is Tell for each of the limiters.
+func (p *Policy) report(ctx context.Context, of Asker, q Question, a Answer, err error, start time.Time) {
+	if !p.Observer.Watches() {
+		return
+	}
+	for _, l := range of.Limiters(q) {
+		q.Permits = l.Permits
+		p.Tell(ctx, l.Observed, q, a, err, start)
+	}
 }
 
 // Tell reports to the observer a limiter's answer to a question put at start.
@@ -186,11 +189,14 @@ func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	if a, known, err := of.AtHand(ctx, q); known || err != nil {
 		return a, err
 	}
-	if p.Failure == nil && p.Fallback == nil {
+	if !p.Guards() {
 		return of.Ask(ctx, q)
 	}
 	return p.guarded(ctx, of, q)
 }
+
+// Guards reports whether something answers while Redis does not decide, if only that it does not.
+func (p *Policy) Guards() bool { return p.Failure != nil || p.Fallback != nil }
 
 // guarded asks Redis, or what answers instead, until the caller need not wait any more.
 func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, error) {
@@ -199,7 +205,7 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, err
 		if err := p.Guard.ended(); err != nil {
 			return Answer{}, err
 		}
-		a, undecided, err := p.ask(ctx, of, q)
+		a, undecided, err := p.ask(ctx, of, q, p.watchers)
 		if !undecided {
 			return a, err
 		}
@@ -217,9 +223,9 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, err
 
 // ask asks Redis, if its server is not known to leave calls undecided, and reports whether
 // it left this one so.
-func (p *Policy) ask(ctx context.Context, of Asker, q Question) (a Answer, open bool, err error) {
+func (p *Policy) ask(ctx context.Context, of Asker, q Question, watchers func() []Watcher) (a Answer, open bool, err error) {
 	b, decides := of.Server(ctx, q)
-	if !b.Allows(decides, p.watchers) {
+	if !b.Allows(decides, watchers) {
 		return Answer{}, true, ErrNotSent
 	}
 	start := time.Now()
@@ -238,7 +244,7 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Question) (a Answer, open 
 		}
 		return a, false, err
 	}
-	if b.Failed(start, err, p.watchers) {
+	if b.Failed(start, err, watchers) {
 		err = known{err}
 	}
 	return a, open, err

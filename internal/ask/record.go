@@ -1,0 +1,119 @@
+package ask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Record is what middleware has decided about a request and charged it, for its handler.
+type Record struct {
+	outer   *Record // of the middleware around this one
+	settles bool    // the handler may settle
+
+	mu        sync.Mutex
+	decisions []Decided
+	charges   []charge
+	called    bool
+}
+
+// Decided is the decision of a policy.
+type Decided struct {
+	Name string
+	limit.Decision
+}
+
+// charge is what one limit charged.
+type charge struct {
+	limit  string
+	settle settle
+}
+
+type recordKey struct{}
+
+// WithRecord returns a context for a handler, and the Record that Settle and Decisions find in it.
+func WithRecord(ctx context.Context, settles bool) (context.Context, *Record) {
+	outer, _ := ctx.Value(recordKey{}).(*Record)
+	r := &Record{outer: outer, settles: settles}
+	return context.WithValue(ctx, recordKey{}, r), r
+}
+
+// Set makes the answers to the questions what the handler sees and settles, in place of earlier ones. It does
+// nothing if r is nil.
+func (r *Record) Set(questions []Question) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.charges, r.called, r.decisions = nil, false, nil
+	for i := range questions {
+		q := &questions[i]
+		if q.Decided() {
+			r.decisions = append(r.decisions, Decided{q.Limit.Name, q.Decision})
+		}
+		if q.settle != nil {
+			r.charges = append(r.charges, charge{q.Limit.Name, q.settle})
+		}
+	}
+}
+
+// Decisions returns what all middleware around a handler has decided, the outermost first.
+func Decisions(ctx context.Context) (all []Decided) {
+	r, _ := ctx.Value(recordKey{}).(*Record)
+	for ; r != nil; r = r.outer {
+		r.mu.Lock()
+		all = append(slices.Clone(r.decisions), all...)
+		r.mu.Unlock()
+	}
+	return all
+}
+
+// Settle settles the charges of all middleware around a handler. If nothing was charged it does nothing.
+func Settle(ctx context.Context, actual int64) error {
+	if actual < 0 {
+		return fmt.Errorf("%w: %d is below 0", limit.ErrInvalidPermits, actual)
+	}
+	r, _ := ctx.Value(recordKey{}).(*Record)
+	charges, settles, again := r.all()
+	switch {
+	case !settles:
+		return fmt.Errorf("%w: the context is not that of a request that passed middleware with WithSettle", limit.ErrInvalidConfig)
+	case len(charges) == 0 && again:
+		return fmt.Errorf("%w: it was settled before, and nothing was charged", limit.ErrSettled)
+	}
+	errs := make([]error, len(charges))
+	var settling sync.WaitGroup
+	for i, c := range charges {
+		settling.Go(func() {
+			err := Safely(ctx, func(ctx context.Context) error { return c.settle(ctx, actual) })
+			if err != nil {
+				errs[i] = fmt.Errorf("limit %q: %w", c.limit, err)
+			}
+		})
+	}
+	settling.Wait()
+	// A call is repeated because some limits failed. The first call settled the others.
+	before := func(err error) bool { return errors.Is(err, limit.ErrSettled) }
+	if slices.ContainsFunc(errs, func(err error) bool { return !before(err) && !errors.Is(err, limit.ErrUnsupported) }) {
+		errs = slices.DeleteFunc(errs, before)
+	}
+	return errors.Join(errs...)
+}
+
+// all returns the charges of all middleware, and reports whether any of it settles and Settle was called before.
+func (r *Record) all() (charges []charge, settles, again bool) {
+	again = true
+	for ; r != nil; r = r.outer {
+		r.mu.Lock()
+		charges = append(charges, r.charges...)
+		settles = settles || r.settles
+		again, r.called = again && r.called, true
+		r.mu.Unlock()
+	}
+	return charges, settles, again
+}

@@ -1,0 +1,225 @@
+package ask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Verdict sums up the answers to the questions about one request.
+type Verdict struct {
+	Refused bool  // at least one refused
+	Closed  bool  // at least one failed, and its failure closes
+	Failure error // of those that failed, whatever answered in their place
+	News    error // what of that the error handler learns
+	Kept    error // why grants could not be given back
+	Gone    bool  // the client left before there was a decision: no limiter is to blame
+}
+
+// AskAll asks all questions about a request at the same time, so the longest of their waits counts. Limiters
+// that Redis can ask together are one call. What some granted is given back if the request does not pass.
+func (o *Options) AskAll(ctx context.Context, questions []Question) Verdict {
+	o.ask(ctx, questions)
+	v := o.Judge(questions)
+	v.Gone = v.Failure != nil && errors.Is(ctx.Err(), context.Canceled)
+	if v.Refused || v.Closed || v.Gone {
+		v.Kept = o.GiveBack(ctx, questions)
+		for i := range questions {
+			questions[i].settle = nil
+		}
+	}
+	return v
+}
+
+// Judge sums up the answers.
+func (o *Options) Judge(questions []Question) (v Verdict) {
+	var failures, news []error
+	for i := range questions {
+		q := &questions[i]
+		v.Refused = v.Refused || q.Refused()
+		v.Closed = v.Closed || q.State == Closed
+		if q.Failure != nil {
+			failure := fmt.Errorf("%s: policy %q: %w", o.Middleware, q.Limit.Name, q.Failure)
+			failures = append(failures, failure)
+			if q.News() != nil {
+				news = append(news, failure)
+			}
+		}
+	}
+	v.Failure, v.News = errors.Join(failures...), errors.Join(news...)
+	return v
+}
+
+func (o *Options) ask(ctx context.Context, questions []Question) {
+	if len(questions) == 1 {
+		questions[0].Ask(ctx)
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			// The panic goes on, in the goroutine that serves the request. What fails here only leaves the
+			// limits tighter.
+			_ = o.GiveBack(ctx, questions)
+			panic(v)
+		}
+	}()
+	all := rounds(ctx, questions)
+	atOnce(len(all), func(i int) { all[i].ask(ctx) })
+}
+
+// atOnce calls f with each number below n at the same time, and panics as the first that did.
+func atOnce(n int, f func(i int)) {
+	if n == 1 {
+		f(0)
+		return
+	}
+	var calls sync.WaitGroup
+	panicked := make([]any, n)
+	for i := range n {
+		calls.Go(func() {
+			defer func() { panicked[i] = recover() }()
+			f(i)
+		})
+	}
+	calls.Wait()
+	for _, v := range panicked {
+		if v != nil {
+			panic(v)
+		}
+	}
+}
+
+// round is the questions that one call asks.
+type round struct {
+	kind      kind // the same of all
+	questions []*Question
+	parts     []outage.Part
+}
+
+// kind is what questions of one call have in common.
+type kind struct{ group, guarded, local any }
+
+// rounds returns the questions to which no answer is at hand.
+func rounds(ctx context.Context, questions []Question) (all []*round) {
+	for i := range questions {
+		q := &questions[i]
+		part, of, answered := q.part(ctx)
+		if answered {
+			continue
+		}
+		at := slices.IndexFunc(all, func(r *round) bool { return of.group != nil && r.kind == of })
+		if at < 0 {
+			at, all = len(all), append(all, &round{kind: of})
+		}
+		all[at].questions, all[at].parts = append(all[at].questions, q), append(all[at].parts, part)
+	}
+	return all
+}
+
+// part returns the question as one of several, unless the limiter knows the answer without asking Redis. Its kind
+// has no group if it is asked alone.
+func (q *Question) part(ctx context.Context) (part outage.Part, of kind, answered bool) {
+	l := q.Limit
+	if outage.KeyedOf(l.limiter) == nil {
+		return part, of, false
+	}
+	part = outage.Part{Policy: l.policy, Question: q.asked()}
+	part.Question.Key = escaped(l.limiter, q.Key)
+	part.Asker = l.keyed.Asker(part.Question.Key)
+	if !l.settled {
+		a, known := l.policy.AtHand(ctx, part.Asker, part.Question)
+		if known {
+			q.complete(part.Question, a, nil)
+			return part, of, true
+		}
+	}
+	if joint, ok := part.Asker.(outage.Joint); ok {
+		_, local := l.policy.Local()
+		of = kind{joint.Group(part.Question), l.policy.Guards(), local}
+	}
+	return part, of, false
+}
+
+func (r *round) ask(ctx context.Context) {
+	if len(r.questions) == 1 || !r.together(ctx) {
+		atOnce(len(r.questions), func(i int) { r.questions[i].Ask(ctx) })
+	}
+}
+
+// together asks the questions by one call, and reports whether that answered them. Estimates above a limit
+// take the whole limit: see [Question.reserve].
+func (r *round) together(ctx context.Context) bool {
+	err := outage.DecideTogether(ctx, r.parts)
+	for tries := 1; tries < maxReserves && errors.Is(err, limit.ErrPermitsExceedRate) && r.lower(); tries++ {
+		err = outage.DecideTogether(ctx, r.parts)
+	}
+	if err != nil {
+		return false
+	}
+	for i, q := range r.questions {
+		p := &r.parts[i]
+		q.complete(p.Question, p.Answer, p.Err)
+		if p.Uncharged() {
+			q.GiveBack, q.settle, q.Returned = nil, nil, true
+		}
+	}
+	return true
+}
+
+// lower lowers an estimate to the limit that it exceeds, and reports whether there is one.
+func (r *round) lower() bool {
+	for i := range r.parts {
+		p := &r.parts[i]
+		if most := p.Answer.Limit; p.Question.Settled && most > 0 && most < p.Question.Permits {
+			p.Question.Permits, r.questions[i].Permits = most, most
+			return true
+		}
+	}
+	return false
+}
+
+// GiveBack undoes the grants among the questions, all at the same time, and brings their figures up to date.
+func (o *Options) GiveBack(ctx context.Context, questions []Question) error {
+	if !slices.ContainsFunc(questions, func(q Question) bool { return q.GiveBack != nil }) {
+		return nil
+	}
+	giving, cancel := Afterwards(ctx, o.Timeout)
+	defer cancel()
+	given := make([]chan error, len(questions))
+	for i := range questions {
+		if back := questions[i].GiveBack; back != nil {
+			questions[i].GiveBack = nil // once
+			given[i] = make(chan error, 1)
+			go func() { given[i] <- Safely(giving, back) }()
+		}
+	}
+	var failures []error
+	for i := range questions {
+		if given[i] == nil {
+			continue
+		}
+		var err error
+		select {
+		case err = <-given[i]:
+		case <-giving.Done():
+			err = giving.Err()
+		}
+		q := &questions[i]
+		if err != nil {
+			failures = append(failures, fmt.Errorf("%s: policy %q: giving back: %w", o.Middleware, q.Limit.Name, err))
+			continue
+		}
+		q.Returned = true
+		d := &q.Decision
+		d.Remaining = min(d.Remaining+q.Permits, d.Limit)
+		if d.Remaining == d.Limit {
+			d.ResetAfter = 0
+		}
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,106 @@
+package outage
+
+import (
+	"context"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Joint is an Asker whose limiter Redis can ask together with others, in one call that charges all or none.
+type Joint interface {
+	Asker
+
+	// Group returns what limiters that go together have in common; nil if this one is to be asked alone.
+	Group(q Question) any
+	// Together returns what asks the limiters of some parts, all of the same group.
+	Together(parts []Part) Asker
+}
+
+// Part is the question to one of several limiters that are asked together, and its answer. Each has a policy
+// of its own. All or none have one that Guards, and that answers by a local limiter; none only watches.
+type Part struct {
+	Policy   *Policy
+	Asker    Asker
+	Question Question
+
+	Answer Answer
+	Err    error
+}
+
+// Uncharged reports whether Redis charged nothing because another part was refused.
+func (p *Part) Uncharged() bool {
+	return p.Err == nil && p.Answer.By == limit.FromRedis && p.Answer.Granted && p.Answer.Taken == 0
+}
+
+// DecideTogether answers the parts by one call. While Redis does not decide, the policy of each part answers.
+// An error says that one of the limiters can't be asked: then nothing was charged, and each is to be asked
+// alone. If it is limit.ErrPermitsExceedRate, the Answer of the part that asks for too much has its limit.
+func DecideTogether(ctx context.Context, parts []Part) error {
+	first := &parts[0]
+	joint, ok := first.Asker.(Joint)
+	if !ok {
+		return limit.ErrUnsupported
+	}
+	of, q, start := joint.Together(parts), first.Question, time.Now()
+	q.Settled = true // a grant can be undone, too, if it has a member of its own
+	if _, _, err := of.AtHand(ctx, q); err != nil {
+		return err
+	}
+	a, undecided, err := askTogether(ctx, of, q, parts)
+	for i := range parts {
+		one := Answer{By: a.By, Unanswered: a.Unanswered}
+		if len(a.Each) > 0 {
+			one = a.Each[i]
+		}
+		parts[i].Answer, parts[i].Err = one, err
+	}
+	if !undecided && isMistake(err) {
+		return err
+	}
+	for i := range parts {
+		parts[i].end(ctx, undecided, start)
+	}
+	return nil
+}
+
+// askTogether asks Redis, and reports whether it left the decision open for the parts' policies.
+func askTogether(ctx context.Context, of Asker, q Question, parts []Part) (a Answer, undecided bool, err error) {
+	p := parts[0].Policy
+	if !p.Guards() {
+		a, err = of.Ask(ctx, q)
+		return a, false, err
+	}
+	if err := p.Guard.ended(); err != nil {
+		return Answer{}, false, err
+	}
+	return p.ask(ctx, of, q, func() (all []Watcher) {
+		for _, part := range parts {
+			all = append(all, part.Policy.watchers()...)
+		}
+		return all
+	})
+}
+
+// end completes the answer of one part, and reports it.
+func (p *Part) end(ctx context.Context, undecided bool, start time.Time) {
+	a := &p.Answer
+	switch settle := a.Settle; {
+	case undecided:
+		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Question, p.Err)
+	case settle != nil && !p.Question.Settled:
+		a.Settle, a.Undo = nil, func(ctx context.Context) error { return settle(ctx, 0, func(error) {}) }
+	}
+	*a, p.Err = named(p.Asker, p.Question, *a), p.Asker.Fail(p.Question, p.Err)
+	p.Policy.report(ctx, p.Asker, p.Question, *a, p.Err, start)
+}
+
+// isMistake reports whether an error is that of one limiter, which the others need not share.
+func isMistake(err error) bool {
+	switch limit.KindOf(err) {
+	case limit.KindExceeds, limit.KindInvalid, limit.KindCorrupt, limit.KindUnsupported, limit.KindNotInitialized:
+		return true
+	default:
+		return false
+	}
+}
