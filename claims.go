@@ -130,7 +130,7 @@ func checkTags(claims []Claim) error {
 			if script.HashTag(key) == script.HashTag(first.facts.Config) {
 				continue
 			}
-			if l.facts.Observed != l.facts.Name {
+			if l.ofKey {
 				return l.blame(fmt.Errorf("%w: %q and %q have no hash tag in common, so that a cluster would keep them apart: "+
 					"give Keyed the key in braces, as in Claim(\"{ann}\", 1)", ErrUnsupported, first.facts.Config, l.facts.Config))
 			}

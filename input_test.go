@@ -253,7 +253,7 @@ func TestInputOptions(t *testing.T) {
 		requireAllRefused(t, sent, keyed.Limiter("a"), "rate 0", rratelimiter.ErrInvalidConfig)
 		for text, opt := range map[string]rratelimiter.LimiterOption{
 			"WithDefault": byDefault, "1h0m0s": rratelimiter.WithLease(rratelimiter.Lease{Permits: 1, Life: time.Hour}),
-			"-1 permits": rratelimiter.WithLease(rratelimiter.Lease{Permits: -1}),
+			"-1 permits": rratelimiter.WithLease(rratelimiter.Lease{Permits: -1}), "the name is empty": rratelimiter.WithName(""),
 		} {
 			keyed := good.Keyed("o:", rratelimiter.PerHour(1), rratelimiter.WithShadow(), opt)
 			require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)

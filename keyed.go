@@ -18,7 +18,7 @@ import (
 // keys in use follow, except those whose rate SetRate has set. If cfg has no KeepAlive time, the Interval
 // is used: a limiter unused for that long is full, and is deleted.
 //
-// The options apply to every key: [WithLease], [WithRefusalCache], [WithFailure] and [WithShadow].
+// The options apply to every key: [WithLease], [WithRefusalCache], [WithFailure], [WithShadow] and [WithName].
 // With [WithDefault] calls return ErrInvalidConfig.
 //
 // No other limiter's name may begin with prefix, and no other Keyed's prefix may begin with it: the log reports
@@ -72,6 +72,7 @@ type KeyedLimiter struct {
 	cfg    Config
 	config func(key string) Config // in place of cfg; may be nil
 	opts   []LimiterOption         // of the limiter of every key
+	name   string                  // of all of them for observers
 	policy *outage.Policy          // of them
 	err    error                   // of the options
 
@@ -88,7 +89,7 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 	if l.facts.Fallback != "" {
 		err = errors.Join(err, fmt.Errorf("%w: WithDefault is not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
 	}
-	k.policy = l.policy
+	k.policy, k.name = l.policy, cmp.Or(l.facts.Observed, k.prefix)
 	l.facts.Rate = k.cfg.rate()
 	if err = errors.Join(err, l.checkLease()); err != nil {
 		err = fmt.Errorf("Keyed %q: %w", k.prefix, err)
@@ -205,7 +206,7 @@ func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
 		byDefault = withLearnt(cfg)
 	}
 	l := k.client.RateLimiter(k.prefix+key, append([]LimiterOption{byDefault}, k.opts...)...)
-	l.facts.Observed = k.prefix
+	l.facts.Observed, l.ofKey = k.name, true
 	if err := cmp.Or(k.err, k.checkKey(key, l.facts.Config)); err != nil {
 		l.facts.Err = errors.Join(err, l.facts.Err)
 	}

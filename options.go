@@ -164,6 +164,15 @@ func withLearnt(cfg Config) LimiterOption {
 	})
 }
 
+// WithName sets the limiter's name for observers, and so in metrics: the limiters of all keys of [Client.Keyed] have
+// this one in place of its prefix, which may be empty.
+func WithName(name string) LimiterOption {
+	return limiterOption(func(l *RateLimiter) error {
+		l.facts.Observed = name
+		return invalid(name == "", "WithName: the name is empty")
+	})
+}
+
 // Lease bounds how many permits a handle takes ahead, and for how long: see [WithLease].
 // The zero Lease, which follows demand, is right unless a program must take less.
 type Lease struct {

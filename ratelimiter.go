@@ -125,6 +125,7 @@ type RateLimiter struct {
 
 	policy *outage.Policy // the Client's, unless an option says otherwise
 	known  rate
+	ofKey  bool // of a KeyedLimiter
 }
 
 type handle = engine.Handle // an alias, so that the field has no exported name
