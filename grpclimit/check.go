@@ -23,7 +23,7 @@ func (g *gate) check() error {
 	if g.invalid != nil {
 		return g.invalid
 	}
-	if err := g.limit.Err(); err != nil {
+	if err := g.Err(); err != nil {
 		return fmt.Errorf("grpclimit: %w", err)
 	}
 	return nil

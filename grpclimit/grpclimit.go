@@ -12,24 +12,24 @@
 //
 //   - a google.rpc.RetryInfo if waiting helps, with the delay after which the same call
 //     could pass, at the earliest;
-//   - a google.rpc.QuotaFailure, whose subject is the parts of the call's key, as
-//     [WithKey] writes them, without the prefix;
+//   - a google.rpc.QuotaFailure with a violation for each policy that refused, whose subject
+//     is the parts of the call's key, as [WithKey] writes them, without the prefix;
 //   - a google.rpc.ErrorInfo with the domain [ErrorDomain] and the reason
 //     [ReasonExceeded] or [ReasonTooCostly]. Its metadata are "limiter" ([WithName]),
-//     "limit", "remaining" and "retryAfter", such as "1.5s", as far as they are known.
+//     "limit", "remaining" and "retryAfter", such as "1.5s", as far as they are known, of the
+//     policy that refuses for the longest time.
 //
 // A server sends the trailers [TrailerLimit] and [TrailerRemaining], whether a call passes
-// or is refused: in a chain one value for each interceptor, the innermost first; for a stream
-// once, at its end. With a refusal it also sends grpc-retry-pushback-ms, so clients whose
+// or is refused: a value for each policy that decided, in a chain those of the innermost first;
+// for a stream once, at its end. With a refusal it also sends grpc-retry-pushback-ms, so clients whose
 // service config makes them retry come back no sooner, or not at all.
 //
 // If the limiter does not decide, for example because Redis is down, calls end with
 // codes.Unavailable, unless [WithFailure] or [WithFallback] say otherwise. [WithShadow]
 // only watches.
 //
-// For several limits use several interceptors in a chain, each with its own prefix
-// ([WithPrefix]). If a later one refuses, what an earlier one granted stays taken, so the one
-// that refuses most should be the first.
+// Several limits are policies of one interceptor ([WithPolicy]). In a chain of interceptors, each
+// with its own prefix ([WithPrefix]), what an earlier one granted stays taken if a later one refuses.
 //
 // Bad options do not panic. The interceptor then ends each call with codes.Internal, passes
 // limit.ErrInvalidConfig to the hook of [WithErrorHandler], and asks no limiter. A limiter that
@@ -41,6 +41,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -69,107 +70,105 @@ type Call struct {
 // A gate asks for the permits of calls.
 type gate struct {
 	settings
-	limit   *ask.Limit
+
 	client  bool
 	invalid error // what is wrong with the options
 }
 
-// admit asks for the permits that call costs. It returns the figures of the limiter that
-// decided, and how the call ends: nil if it may go on. Its charge can be settled through s,
-// unless s is nil.
-func (g *gate) admit(ctx context.Context, call Call, s *ask.Settlement) (limit.Decision, *refusal) {
-	s.Charge()
+// admit asks for the permits that call costs. It returns the figures of the limiters that
+// decided, and how the call ends: nil if it may go on. It notes what was decided in the record,
+// unless that is nil.
+func (g *gate) admit(ctx context.Context, call Call, record *ask.Record) ([]limit.Decision, *refusal) {
+	record.Set(nil)
 	call.client = g.client
 	if g.invalid != nil {
 		g.onError(ctx, call, g.invalid)
-		return limit.Decision{}, &refusal{status: misconfigured}
+		return nil, &refusal{status: misconfigured}
 	}
-	if g.skip != nil && g.skip(ctx, call) {
-		return limit.Decision{}, nil
-	}
-	n := int64(1)
-	var err error
-	if g.cost != nil {
-		n, err = g.cost(ctx, call)
-	}
+	questions, err := g.Questions(request{ctx, call})
 	if err != nil {
-		return limit.Decision{}, g.failed(ctx, call, "cost", err, badCost)
+		return nil, g.failed(ctx, call, err)
 	}
-	if n <= 0 {
-		return limit.Decision{}, nil
+	if len(questions) == 0 {
+		return nil, nil
 	}
-	parts, err := g.parts(ctx, call)
-	if err != nil {
-		return limit.Decision{}, g.failed(ctx, call, "key", err, unavailable)
+	v := g.askOn(ctx, call, questions)
+	for i := range questions {
+		questions[i].Report(ctx)
 	}
-	chosen := g.limit
-	if g.plan != nil {
-		if chosen, err = g.limit.For(g.plan(ctx, call)); err != nil {
-			return limit.Decision{}, g.failed(ctx, call, "plan", err, unavailable)
+	if g.Shadow {
+		record.Set(questions)
+		return nil, nil
+	}
+	no := g.verdict(ctx, v, questions)
+	if no == nil {
+		record.Set(questions)
+	}
+	var decisions []limit.Decision
+	for i := range questions {
+		if q := &questions[i]; q.Decided() && q.Decision.Limit > 0 {
+			decisions = append(decisions, q.Decision)
 		}
 	}
-	q := g.askOn(ctx, call, chosen.Question(g.Prefix+parts, n))
-	q.Report(ctx, "grpclimit")
-	s.Charge(&q)
-	if g.Shadow {
-		return limit.Decision{}, nil
-	}
-	no := g.verdict(ctx, &q, parts, n)
-	if q.State == ask.TooCostly {
-		return limit.Decision{}, no // what remains is not known
-	}
-	return q.Decision, no
+	return decisions, no
 }
 
 // askOn asks until there is an answer to act on: a client that waits asks again.
-func (g *gate) askOn(ctx context.Context, call Call, first ask.Question) ask.Question {
+func (g *gate) askOn(ctx context.Context, call Call, questions []ask.Question) ask.Verdict {
 	for {
-		q := g.ask(ctx, call, first)
-		waits := g.wait && !g.Shadow && q.State == ask.Refused && !ask.Never(q.Decision)
-		if !waits || !pause(ctx, q.Decision.RetryAfter) {
-			return q
+		v := g.AskAll(ctx, questions)
+		if failure := errors.Join(v.News, v.Kept); failure != nil && ctx.Err() == nil { // otherwise no limiter is to blame
+			g.onError(ctx, call, failure)
+		}
+		if !g.wait || g.Shadow || !v.Refused || !pause(ctx, retryAfter(questions)) {
+			return v
+		}
+		for i := range questions {
+			questions[i] = questions[i].Again()
 		}
 	}
 }
 
 // verdict returns how a call ends, nil if it may go on.
-func (g *gate) verdict(ctx context.Context, q *ask.Question, subject string, n int64) *refusal {
+func (g *gate) verdict(ctx context.Context, v ask.Verdict, questions []ask.Question) *refusal {
+	undecided := func(q ask.Question) bool { return q.State != ask.Granted }
+	costly := slices.IndexFunc(questions, func(q ask.Question) bool { return q.State == ask.TooCostly })
 	switch {
-	case q.State == ask.Granted:
+	case !slices.ContainsFunc(questions, undecided):
 		return nil
-	case q.State == ask.TooCostly:
-		return g.tooCostly(subject, q.Decision, n)
+	case costly >= 0:
+		return tooCostly(&questions[costly])
 	case ctx.Err() != nil:
+		_ = g.GiveBack(ctx, questions) // the call is over: what fails only leaves the limits tighter
 		return &refusal{status: status.FromContextError(ctx.Err())}
-	case q.State == ask.Refused:
-		return g.exhausted(subject, q.Decision)
-	case q.State == ask.Open:
+	case v.Refused:
+		return exhausted(questions)
+	case !v.Closed:
 		return nil
-	case errors.Is(q.Failure, limit.ErrInvalidConfig):
+	case errors.Is(v.Failure, limit.ErrInvalidConfig):
 		return &refusal{status: misconfigured}
 	default:
 		return &refusal{status: unavailable}
 	}
 }
 
-// ask asks the limiter.
-func (g *gate) ask(ctx context.Context, call Call, q ask.Question) ask.Question {
-	q.Ask(ctx)
-	if q.News() != nil && ctx.Err() == nil { // otherwise no limiter is to blame
-		g.onError(ctx, call, fmt.Errorf("grpclimit: %w", q.Failure))
+// failed ends a call of which one of the application's functions could not say what it costs or what it is
+// counted by: with the status of the error, if it has one. WithFailure is about limiters: a client that can
+// make a function fail must not pass.
+func (g *gate) failed(ctx context.Context, call Call, err error) *refusal {
+	as, cause := unavailable, err
+	if of, ok := errors.AsType[*ask.FuncError](err); ok {
+		cause = of.Err
+		if of.What == "cost" {
+			as = badCost
+		}
 	}
-	return q
-}
-
-// failed ends a call whose key or cost, what, is not known: with that status, unless the error has one itself.
-// WithFailure is about limiters: a client that can make a function fail must not pass.
-func (g *gate) failed(ctx context.Context, call Call, what string, err error, as *status.Status) *refusal {
-	if own, ok := status.FromError(err); ok {
+	if own, ok := status.FromError(cause); ok {
 		as = own
 	} else if ctx.Err() != nil {
 		as = status.FromContextError(ctx.Err())
 	} else {
-		g.onError(ctx, call, fmt.Errorf("grpclimit: %s: %w", what, err))
+		g.onError(ctx, call, fmt.Errorf("grpclimit: %w", err))
 		if errors.Is(err, limit.ErrInvalidConfig) {
 			as = misconfigured
 		}

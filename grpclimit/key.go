@@ -153,8 +153,3 @@ func Metadata(name string) KeyFunc {
 		return values[0], nil
 	}
 }
-
-// parts returns what follows the prefix in a call's key.
-func (s *settings) parts(ctx context.Context, call Call) (string, error) {
-	return keypart.Join(s.keys, s.Tagged, func(part KeyFunc) (string, error) { return part(ctx, call) })
-}

@@ -15,13 +15,12 @@ type Option func(*settings) error
 
 // settings collects what the options say.
 type settings struct {
-	ask.Options
+	ask.Policies[request]
 
 	name       string
 	keys       []KeyFunc
-	cost       func(context.Context, Call) (int64, error)
-	skip       func(context.Context, Call) bool
 	plan       func(context.Context, Call) limit.Limiter
+	added      []Policy
 	onError    func(context.Context, Call, error)
 	perMessage bool
 	wait       bool
@@ -33,27 +32,17 @@ const DefaultTimeout = time.Second
 
 func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	g := &gate{client: client}
-	g.name, g.Prefix, g.Timeout, g.onError = "default", "grpc:", DefaultTimeout, logError
+	g.Middleware, g.name, g.Prefix, g.Timeout, g.onError = "grpclimit", "default", "grpc:", DefaultTimeout, logError
 	g.keys = []KeyFunc{Method(), Peer()}
 	if client {
 		g.keys = []KeyFunc{Method(), Target()}
 	}
-	var faults []error
-	faults = append(faults, ask.Apply(&g.settings, opts), g.CheckTag(g.Prefix))
-	for _, key := range g.keys {
-		faults = append(faults, faultOf(key))
-	}
-	if limiter == nil {
-		faults = append(faults, errors.New("the limiter is nil"))
-	} else {
-		var err error
-		g.limit, err = g.Limit(g.name, g.Prefix, limiter, nil, 0)
-		faults = append(faults, err)
-	}
+	faults := []error{ask.Apply(&g.settings, opts)}
+	faults = append(faults, g.setPolicies(append([]Policy{{Name: g.name, Limiter: limiter, Plan: g.plan}}, g.added...)))
 	if g.wait && !client {
 		faults = append(faults, errors.New("WithWait: servers refuse, only clients wait"))
 	}
-	if g.Settled && client {
+	if (g.Settled || g.Settles()) && client {
 		faults = append(faults, errors.New("WithSettle: only handlers settle"))
 	}
 	g.invalid = ask.Invalid("grpclimit", faults...)
@@ -103,7 +92,7 @@ func WithHashTag() Option {
 // RetryInfo. With an error the call ends with its status, or else with codes.InvalidArgument, and the
 // limiter is not asked.
 func WithCost(cost func(context.Context, Call) (int64, error)) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
+	return func(s *settings) error { return ask.SetFunc(&s.Cost, failing(cost), "WithCost: the function") }
 }
 
 // WithPlan chooses the limiter by the call, for example by the user's plan. If plan returns nil, the
@@ -112,6 +101,18 @@ func WithCost(cost func(context.Context, Call) (int64, error)) Option {
 // at the same keys.
 func WithPlan(plan func(context.Context, Call) limit.Limiter) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.plan, plan, "WithPlan: the function") }
+}
+
+// WithPolicy adds a limit that calls must pass too. All policies are asked at the same time, and a call is
+// charged to all or none: if one refuses or fails, the permits that the others granted are given back. Policies
+// of one Client whose keys share a hash tag ([WithHashTag]) are one script call, which charges nothing if one
+// refuses. With several policies all keys contain the policy's name, the first policy's too, unless it has a
+// Policy.Prefix.
+func WithPolicy(p Policy) Option {
+	return func(s *settings) error {
+		s.added = append(s.added, p)
+		return nil
+	}
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that a server's handler corrects with
@@ -127,7 +128,7 @@ func WithSettle() Option {
 // WithSkip lets calls for which skip returns true pass without asking the limiter: health
 // checks, for example.
 func WithSkip(skip func(context.Context, Call) bool) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
+	return func(s *settings) error { return ask.SetFunc(&s.Skip, of(skip), "WithSkip: the function") }
 }
 
 // WithTimeout bounds how long a call waits for the limiter, by default [DefaultTimeout]; a shorter

@@ -16,9 +16,9 @@ import (
 func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryServerInterceptor {
 	g := newGate(limiter, false, opts)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		handling, settlement := g.settleable(ctx)
-		d, no := g.admit(ctx, Call{Method: info.FullMethod, Message: req}, settlement)
-		told := figures(d)
+		handling, record := g.handled(ctx)
+		decisions, no := g.admit(ctx, Call{Method: info.FullMethod, Message: req}, record)
+		told := figures(decisions)
 		if no != nil {
 			told = metadata.Join(told, no.trailer())
 		}
@@ -41,21 +41,19 @@ func StreamServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamS
 	g := newGate(limiter, false, opts)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		call := Call{Method: info.FullMethod}
-		ctx, settlement := g.settleable(stream.Context())
-		d, no := g.admit(stream.Context(), call, settlement)
+		ctx, record := g.handled(stream.Context())
+		decisions, no := g.admit(stream.Context(), call, record)
 		if no != nil {
-			stream.SetTrailer(metadata.Join(figures(d), no.trailer()))
+			stream.SetTrailer(metadata.Join(figures(decisions), no.trailer()))
 			return no.err()
 		}
-		if settlement != nil {
-			stream = settledStream{stream, ctx}
-		}
+		stream = handledStream{stream, ctx}
 		if !g.perMessage || !info.IsClientStream {
-			defer func() { stream.SetTrailer(figures(d)) }()
+			defer func() { stream.SetTrailer(figures(decisions)) }()
 			return handler(srv, stream)
 		}
-		s := &serverStream{ServerStream: stream, gate: g, call: call, settlement: settlement}
-		s.last.Store(&d)
+		s := &serverStream{ServerStream: stream, gate: g, call: call, record: record}
+		s.last.Store(&decisions)
 		defer func() { stream.SetTrailer(figures(*s.last.Load())) }()
 		return handler(srv, s)
 	}
@@ -64,11 +62,11 @@ func StreamServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamS
 // serverStream takes permits for each message that comes.
 type serverStream struct {
 	grpc.ServerStream
-	gate       *gate
-	call       Call
-	settlement *ask.Settlement                // of the last message; may be nil
-	last       atomic.Pointer[limit.Decision] // with figures: trailers of one name add up, so they are set at the end
-	refused    error                          // once and for all
+	gate    *gate
+	call    Call
+	record  *ask.Record                      // of the last message
+	last    atomic.Pointer[[]limit.Decision] // with figures: trailers of one name add up, so they are set at the end
+	refused error                            // once and for all
 }
 
 func (s *serverStream) RecvMsg(m any) error {
@@ -80,9 +78,9 @@ func (s *serverStream) RecvMsg(m any) error {
 	}
 	call := s.call
 	call.Message = m
-	d, no := s.gate.admit(s.Context(), call, s.settlement)
-	if d.Limit > 0 {
-		s.last.Store(&d)
+	decisions, no := s.gate.admit(s.Context(), call, s.record)
+	if len(decisions) > 0 {
+		s.last.Store(&decisions)
 	}
 	if no != nil {
 		s.SetTrailer(no.trailer())

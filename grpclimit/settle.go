@@ -10,8 +10,8 @@ import (
 )
 
 // Settle sets what a call costs to actual permits. The handler calls it once that is known, with its
-// own context or that of its stream. All interceptors with [WithSettle] in the chain are settled. In a
-// stream with [WithPerMessage], Settle settles the message that Recv returned last, or the opening
+// own context or that of its stream. In all interceptors of the chain it settles the policies that have
+// [WithSettle] or Policy.Settle; others keep what they charged. In a stream with [WithPerMessage], Settle settles the message that Recv returned last, or the opening
 // before the first message.
 //
 // If actual is less than the estimate, the rest is free at once. If it is more, the difference is
@@ -30,19 +30,15 @@ func Settle(ctx context.Context, actual int64) error {
 	return nil
 }
 
-// settleable returns the context that a handler gets, and what it may settle: nil without
-// WithSettle.
-func (g *gate) settleable(ctx context.Context) (context.Context, *ask.Settlement) {
-	if !g.Settled {
-		return ctx, nil
-	}
-	return ask.WithSettlement(ctx)
+// handled returns the context that a handler gets, and what middleware notes there.
+func (g *gate) handled(ctx context.Context) (context.Context, *ask.Record) {
+	return ask.WithRecord(ctx, g.Settles())
 }
 
-// settledStream is a stream whose handler may settle.
-type settledStream struct {
+// handledStream is a stream with that context.
+type handledStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-func (s settledStream) Context() context.Context { return s.ctx }
+func (s handledStream) Context() context.Context { return s.ctx }

@@ -43,14 +43,17 @@ const (
 	TrailerRemaining = "ratelimit-remaining"
 )
 
-// figures returns the trailers of a decision, nil if it has none.
-func figures(d limit.Decision) metadata.MD {
-	if d.Limit <= 0 {
+// figures returns the trailers of decisions, nil if there are none.
+func figures(decisions []limit.Decision) metadata.MD {
+	if len(decisions) == 0 {
 		return nil
 	}
-	return metadata.Pairs(
-		TrailerLimit, strconv.FormatInt(d.Limit, 10),
-		TrailerRemaining, strconv.FormatInt(max(0, d.Remaining), 10))
+	told := metadata.MD{}
+	for _, d := range decisions {
+		told.Append(TrailerLimit, strconv.FormatInt(d.Limit, 10))
+		told.Append(TrailerRemaining, strconv.FormatInt(max(0, d.Remaining), 10))
+	}
+	return told
 }
 
 // A refusal says how a call ends that may not go on.
@@ -72,41 +75,62 @@ func (r *refusal) trailer() metadata.MD {
 // never tells clients not to retry.
 const never = "-1"
 
-// exhausted is the answer to a call that the limiter refused.
-func (g *gate) exhausted(subject string, d limit.Decision) *refusal {
-	failure := quota(subject, d.Limit, fmt.Sprintf("the limit is %d", d.Limit))
-	info := g.info(ReasonExceeded, d)
-	info.Metadata["remaining"] = strconv.FormatInt(max(0, d.Remaining), 10)
-	if d.RetryAfter <= 0 || ask.Never(d) {
-		return &refusal{detailed("rate limit exceeded", failure, info), never}
+// retryAfter returns how long it takes until a refused call could pass, 0 if no waiting helps.
+func retryAfter(questions []ask.Question) (longest time.Duration) {
+	for i := range questions {
+		switch q := &questions[i]; {
+		case q.Refused() && (q.Hopeless() || q.Decision.RetryAfter <= 0):
+			return 0
+		case q.Blocks():
+			longest = max(longest, q.Wait())
+		}
 	}
-	info.Metadata["retryAfter"] = strconv.FormatFloat(d.RetryAfter.Seconds(), 'f', -1, 64) + "s"
+	return longest
+}
+
+// exhausted is the answer to a call that limiters refused.
+func exhausted(questions []ask.Question) *refusal {
+	failure, wait := &errdetails.QuotaFailure{}, retryAfter(questions)
+	var worst *ask.Question
+	for i := range questions {
+		q := &questions[i]
+		if !q.Refused() {
+			continue
+		}
+		failure.Violations = append(failure.Violations, violation(q, fmt.Sprintf("the limit is %d", q.Decision.Limit)))
+		if worst == nil || q.Hopeless() || q.Decision.RetryAfter > worst.Decision.RetryAfter {
+			worst = q
+		}
+	}
+	about := info(ReasonExceeded, worst)
+	about.Metadata["remaining"] = strconv.FormatInt(max(0, worst.Decision.Remaining), 10)
+	if wait <= 0 {
+		return &refusal{detailed("rate limit exceeded", failure, about), never}
+	}
+	about.Metadata["retryAfter"] = strconv.FormatFloat(wait.Seconds(), 'f', -1, 64) + "s"
 	return &refusal{
-		detailed(fmt.Sprintf("rate limit exceeded, retry after %v", d.RetryAfter),
-			&errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)}, failure, info),
-		pushback(d.RetryAfter),
+		detailed(fmt.Sprintf("rate limit exceeded, retry after %v", wait),
+			&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}, failure, about),
+		pushback(wait),
 	}
 }
 
 // tooCostly is the answer to a call that can never pass.
-func (g *gate) tooCostly(subject string, d limit.Decision, n int64) *refusal {
-	return &refusal{
-		detailed("the call costs more than its rate limit",
-			quota(subject, d.Limit, fmt.Sprintf("a call of cost %d never passes", n)), g.info(ReasonTooCostly, d)),
-		never,
-	}
+func tooCostly(q *ask.Question) *refusal {
+	failure := &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{
+		violation(q, fmt.Sprintf("a call of cost %d never passes", q.Permits)),
+	}}
+	return &refusal{detailed("the call costs more than its rate limit", failure, info(ReasonTooCostly, q)), never}
 }
 
-func quota(subject string, value int64, description string) *errdetails.QuotaFailure {
-	return &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
-		Subject: subject, Description: description, QuotaValue: value,
-	}}}
+func violation(q *ask.Question, description string) *errdetails.QuotaFailure_Violation {
+	return &errdetails.QuotaFailure_Violation{Subject: q.Subject(), Description: description, QuotaValue: q.Decision.Limit}
 }
 
-func (g *gate) info(reason string, d limit.Decision) *errdetails.ErrorInfo {
-	about := map[string]string{"limiter": g.name}
-	if d.Limit > 0 || reason == ReasonExceeded {
-		about["limit"] = strconv.FormatInt(max(0, d.Limit), 10)
+func info(reason string, q *ask.Question) *errdetails.ErrorInfo {
+	about := map[string]string{"limiter": q.Limit.Name}
+	if q.Decision.Limit > 0 || reason == ReasonExceeded {
+		about["limit"] = strconv.FormatInt(max(0, q.Decision.Limit), 10)
 	}
 	return &errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain, Metadata: about}
 }

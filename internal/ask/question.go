@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -186,6 +187,9 @@ func tooCostly(err error) bool {
 func (q *Question) Again() Question {
 	return Question{Limit: q.Limit, Place: q.Place, Key: q.Key, Permits: q.Permits, Start: q.Start}
 }
+
+// Subject is the key without its prefix.
+func (q *Question) Subject() string { return strings.TrimPrefix(q.Key, q.Limit.prefix) }
 
 // Refused reports whether the limit refused the request.
 func (q *Question) Refused() bool { return q.State == Refused || q.State == TooCostly }

@@ -1,0 +1,114 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Policy is one of several limits that a call must pass: see [WithPolicy].
+type Policy struct {
+	// Name is the policy's name for observers, in keys and in the ErrorInfo of refusals. It must not be
+	// empty, and no other policy may have it.
+	Name string
+
+	// Limiter decides. If another policy refuses, what it granted is given back only if
+	// it is a limit.Returner.
+	Limiter limit.Limiter
+
+	// Plan chooses another limiter than Limiter by the call, as WithPlan says. nil: Limiter
+	// decides about all.
+	Plan func(context.Context, Call) limit.Limiter
+
+	// Key says what the policy counts calls by. Empty: as WithKey says.
+	Key []KeyFunc
+
+	// Prefix is how the policy's keys begin. Empty: as WithPrefix says, followed by the policy's name if
+	// several policies have that prefix. No policy's prefix may be equal to another one's, or
+	// begin with it. With WithHashTag it may begin with it.
+	Prefix string
+
+	// Cost says how many permits a call takes of this policy, in place of WithCost. At 0 or less the
+	// policy lets it pass unasked. nil: as WithCost says.
+	Cost func(context.Context, Call) (int64, error)
+
+	// Settle makes the cost an estimate that Settle corrects. WithSettle does so for all policies
+	// without a Cost of their own.
+	Settle bool
+
+	// Fallback answers while Limiter fails, in place of WithFallback and WithFailure. nil:
+	// these options hold for this policy too.
+	Fallback limit.Limiter
+}
+
+// request is a call, as package ask has one.
+type request struct {
+	ctx  context.Context
+	call Call
+}
+
+// setPolicies checks the policies.
+func (s *settings) setPolicies(policies []Policy) error {
+	var faults []error
+	all := make([]ask.Policy[request], len(policies))
+	keys := s.keys
+	for i, p := range policies {
+		if p.Name == "" {
+			return errors.New("WithPolicy: the name is empty")
+		}
+		keys = append(keys, p.Key...)
+		all[i] = ask.Policy[request]{
+			Name: p.Name, Limiter: p.Limiter, Plan: of(p.Plan), Keys: functions(p.Key), Prefix: p.Prefix,
+			Fallback: p.Fallback, Cost: failing(p.Cost), Settle: p.Settle,
+		}
+	}
+	for _, key := range keys {
+		faults = append(faults, faultOf(key))
+	}
+	s.Keys = functions(s.keys)
+	return errors.Join(s.SetPolicies(all), errors.Join(faults...))
+}
+
+// of returns a function of calls as package ask has it; nil for nil.
+func of[T any](f func(context.Context, Call) T) func(request) T {
+	if f == nil {
+		return nil
+	}
+	return func(r request) T { return f(r.ctx, r.call) }
+}
+
+// failing is of for a function that may fail.
+func failing[T any](f func(context.Context, Call) (T, error)) func(request) (T, error) {
+	if f == nil {
+		return nil
+	}
+	return func(r request) (T, error) { return f(r.ctx, r.call) }
+}
+
+func functions(keys []KeyFunc) (all []func(request) (string, error)) {
+	for _, key := range keys {
+		all = append(all, failing(key))
+	}
+	return all
+}
+
+// Decided is the decision of one policy.
+type Decided struct {
+	Name string
+	limit.Decision
+}
+
+// Decisions returns what the policies of all interceptors around a handler have decided about its call, the outermost
+// first, from the handler's context or that of its stream: for example how many tokens remain. In a stream with
+// [WithPerMessage] that is what was decided about the last message. Policies that did not decide are left out. With
+// [WithShadow] some may not be Granted.
+func Decisions(ctx context.Context) []Decided {
+	decisions := ask.Decisions(ctx)
+	all := make([]Decided, len(decisions))
+	for i, d := range decisions {
+		all[i] = Decided(d)
+	}
+	return all
+}
