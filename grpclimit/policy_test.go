@@ -1,0 +1,147 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// tokens is what a call costs the policies of tokens.
+func tokens(n *int64) func(context.Context, grpclimit.Call) (int64, error) {
+	return func(context.Context, grpclimit.Call) (int64, error) { return *n, nil }
+}
+
+// policies are requests and tokens of a minute and of a day, whose keys share a hash tag.
+func policies(client *rratelimiter.Client, estimate *int64) (first limit.Limiter, opts []grpclimit.Option) {
+	opts = []grpclimit.Option{
+		grpclimit.WithName("requests-minute"), grpclimit.WithHashTag(), grpclimit.WithKey(text("ann", nil)),
+		grpclimit.WithPolicy(grpclimit.Policy{
+			Name: "tokens-minute", Limiter: client.Keyed("", rratelimiter.PerMinute(1000)), Cost: tokens(estimate), Settle: true,
+		}),
+		grpclimit.WithPolicy(grpclimit.Policy{Name: "requests-day", Limiter: client.Keyed("", rratelimiter.PerDay(100))}),
+		grpclimit.WithPolicy(grpclimit.Policy{
+			Name: "tokens-day", Limiter: client.Keyed("", rratelimiter.PerDay(1500)), Cost: tokens(estimate), Settle: true,
+		}),
+	}
+	return client.Keyed("", rratelimiter.PerMinute(10)), opts
+}
+
+// left is what is left of all policies.
+func left(t *testing.T, client *rratelimiter.Client) (all []int64) {
+	t.Helper()
+	for _, name := range []string{"requests-minute", "tokens-minute", "requests-day", "tokens-day"} {
+		d, err := client.RateLimiter("grpc:"+name+":{ann}").Peek(t.Context(), 0)
+		require.NoError(t, err)
+		all = append(all, d.Remaining)
+	}
+	return all
+}
+
+// All policies of a call are one script call, which charges none if one refuses; Settle settles those that estimate.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"unary server", "stream server"} {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			client, estimate := limitertest.NewClient(t, rdb), int64(900)
+			first, opts := policies(client, &estimate)
+			require.NoError(t, grpclimit.CheckServer(first, opts...))
+			made := interceptors[kind](first, opts...)
+			stream := &transport{}
+			say := func(used int64) error {
+				*stream = transport{}
+				ctx := middlewaretest.Handled(grpc.NewContextWithServerTransportStream(t.Context(), stream), func(ctx context.Context) {
+					decisions := grpclimit.Decisions(ctx)
+					require.Len(t, decisions, 4)
+					assert.Equal(t, "tokens-day", decisions[3].Name)
+					assert.EqualValues(t, 1500, decisions[3].Limit)
+					require.NoError(t, grpclimit.Settle(ctx, used))
+				})
+				return made(ctx, func() error { return nil })
+			}
+			require.NoError(t, say(700))
+			assert.Equal(t, []int64{9, 300, 99, 800}, left(t, client))
+			assert.Equal(t, []string{"10", "1000", "100", "1500"}, stream.trailer.Get(grpclimit.TrailerLimit))
+			assert.Equal(t, []string{"9", "100", "99", "600"}, stream.trailer.Get(grpclimit.TrailerRemaining))
+
+			calls := limitertest.CountCommands(rdb)
+			err := say(0)
+			assert.Equal(t, 1, calls.Scripts())
+			assert.Equal(t, []int64{9, 300, 99, 800}, left(t, client))
+			retry, quota := refusalDetails(t, err)
+			assert.Equal(t, 24*time.Hour, retry.RetryDelay.AsDuration())
+			require.Len(t, quota.Violations, 2)
+			assert.EqualValues(t, 1500, quota.Violations[1].QuotaValue)
+			assert.Equal(t, "{ann}", quota.Violations[1].Subject)
+			for _, detail := range status.Convert(err).Details() {
+				if info, ok := detail.(*errdetails.ErrorInfo); ok {
+					assert.Equal(t, map[string]string{"limiter": "tokens-day", "limit": "1500", "remaining": "800", "retryAfter": "86400s"}, info.Metadata)
+				}
+			}
+			assert.Equal(t, []string{"10", "1000", "100", "1500"}, stream.trailer.Get(grpclimit.TrailerLimit))
+		})
+	}
+}
+
+// What limiters that can't go together granted is given back if another refuses.
+func TestPolicies_OfOtherLimiters(t *testing.T) {
+	t.Parallel()
+	refuses := middlewaretest.Says(limit.Decision{Limit: 5, RetryAfter: time.Minute}, nil)
+	down := middlewaretest.Says(limit.Decision{}, errors.New("connection refused"))
+	for name, c := range map[string]struct {
+		second limit.Limiter
+		opts   []grpclimit.Option
+		want   codes.Code
+		given  int // back
+	}{
+		"refused":   {refuses, nil, codes.ResourceExhausted, 1},
+		"shadow":    {refuses, []grpclimit.Option{grpclimit.WithShadow()}, codes.OK, 1},
+		"closed":    {down, nil, codes.Unavailable, 1},
+		"open":      {down, []grpclimit.Option{grpclimit.WithFailure(limit.FailOpen())}, codes.OK, 0},
+		"costly":    {middlewaretest.Says(limit.Decision{Limit: 5}, limit.ErrPermitsExceedRate), nil, codes.ResourceExhausted, 1},
+		"both pass": {middlewaretest.Grants(), nil, codes.OK, 0},
+	} {
+		for kind, made := range interceptors {
+			first := &middlewaretest.Returner{Fake: middlewaretest.Grants()}
+			policy := grpclimit.WithPolicy(grpclimit.Policy{Name: "second", Limiter: c.second, Cost: tokens(new(int64(3)))})
+			call := made(first, append(c.opts, policy, quiet, grpclimit.WithKey(text("a", nil)))...)
+			err := call(t.Context(), func() error { return nil })
+			assert.Equal(t, c.want, status.Code(err), name+" "+kind)
+			assert.Len(t, first.GivenBack(), c.given, name+" "+kind)
+			assert.Equal(t, "grpc:default:a", first.Key())
+		}
+	}
+}
+
+func TestWithPolicy_BadPolicies(t *testing.T) {
+	t.Parallel()
+	ok := middlewaretest.Grants()
+	for says, p := range map[string]grpclimit.Policy{
+		"the name is empty":                {Limiter: ok},
+		`policy "a": the limiter is nil`:   {Name: "a"},
+		`two policies are named "default"`: {Name: "default", Limiter: ok},
+		"begin with":                       {Name: "a", Limiter: ok, Prefix: "grpc:default:x:"},
+		"a key function is nil":            {Name: "a", Limiter: ok, Key: []grpclimit.KeyFunc{nil}},
+		`"a" can't be settled`:             {Name: "a", Limiter: ok, Settle: true},
+	} {
+		err := grpclimit.CheckServer(ok, grpclimit.WithPolicy(p), grpclimit.WithPolicy(grpclimit.Policy{Name: "z", Limiter: ok}))
+		require.ErrorContains(t, err, says)
+	}
+	err := grpclimit.CheckClient(ok, grpclimit.WithPolicy(grpclimit.Policy{Name: "a", Limiter: ok, Settle: true}))
+	require.ErrorContains(t, err, "only handlers settle")
+	require.ErrorIs(t, err, limit.ErrInvalidConfig)
+}
