@@ -163,8 +163,8 @@ func (w *watched) overload() {
 	hellos := func(l rates) float64 { return l.hello + l.helloRefused }
 	w.phase("overload", full, map[string][]expect{
 		byOutcome: {
-			// Each request has passed the limit of its client, and those for the shop one more.
-			about("granted", func(l rates) float64 { return hellos(l) + l.hello + 3*l.orders + 2*l.prompts }),
+			// Each request has passed the limit of its client, those for the shop one more, and those for the model four.
+			about("granted", func(l rates) float64 { return hellos(l) + l.hello + 3*l.orders + 5*l.prompts }),
 			about("refused", func(l rates) float64 { return l.helloRefused }), nothing("failed")},
 		"Share refused: {{ratelimiter_name}}": {
 			about("hello", func(l rates) float64 { return l.helloRefused / hellos(l) }), nothing("orders"), nothing("gateway:")},
@@ -176,8 +176,8 @@ func (w *watched) overload() {
 		"Callers waiting: {{ratelimiter_name}}": {between("gateway:shop", 21, 45)},
 		"Permits granted: {{ratelimiter_name}}": {
 			about("gateway:shop", func(l rates) float64 { return l.orders }), about("hello", func(l rates) float64 { return l.hello })},
-		"Reservations: reserved":              {about("", func(l rates) float64 { return float64(usualAnswer+len(prompt)/4) * l.prompts })},
-		"Reservations: used":                  {about("", func(l rates) float64 { return 152 * l.prompts })},
+		"Reservations: reserved":              {about("", func(l rates) float64 { return 2 * float64(usualAnswer+len(prompt)/4) * l.prompts })},
+		"Reservations: used":                  {about("", func(l rates) float64 { return 2 * 152 * l.prompts })},
 		"Round trip to Redis: p50":            {between("", 0.00001, 0.1)},
 		"Round trip to Redis: p99":            {between("", 0.00001, 1)},
 		"Round trips: answered":               {between("", 10, 10000)},

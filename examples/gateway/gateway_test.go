@@ -3,183 +3,133 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// hello checks the answers to requests of a user for /hello, one for each number: what is
-// left to the user then, -1 if the request is refused.
-func (s *site) hello(user string, threshold int64, left ...int64) {
-	s.t.Helper()
-	s.route(user, "GET /hello", threshold, 30, left...)
+// plansOf is the plan of each user; others have none.
+func plansOf(plans map[string]string) func(string) string {
+	return func(user string) string { return plans[user] }
 }
 
-func (s *site) route(user, what string, threshold, window int64, left ...int64) {
-	s.t.Helper()
-	for _, n := range left {
-		status, names := http.StatusOK, []string{"Content-Type", "Ratelimit", "Ratelimit-Policy"}
-		if n < 0 {
-			status, names = http.StatusTooManyRequests, []string{
-				"Cache-Control", "Content-Type", "Ratelimit", "Ratelimit-Policy", "Retry-After", "X-Content-Type-Options",
-			}
-			if threshold == 0 {
-				names = slices.DeleteFunc(names, func(name string) bool { return name == "Retry-After" })
-			}
-		}
-		got := s.as(user, what, status)
-		all := quotas(s.t, got.Header)
-		assert.Len(s.t, all, 2)
-		assert.Equal(s.t, []int64{s.quota, 60}, []int64{all["client"][0], all["client"][1]})
-		assert.Equal(s.t, [3]int64{threshold, window, max(0, n)}, all["user"])
-		assert.Equal(s.t, names, slices.Sorted(maps.Keys(got.Header)))
-		assert.NotEmpty(s.t, got.body)
-		if n < 0 {
-			assert.Contains(s.t, got.body, `"violated-policies":["user"]`)
-		}
-	}
-}
-
-func TestEachUserHasTheDeclaredRateOfEachRoute(t *testing.T) {
+func TestGateway_LimitsRequestsAndTokensOfAPlan(t *testing.T) {
 	t.Parallel()
-	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb redistest.Client, _ *redistest.Proxy) {
-		for _, user := range []string{"ann", "bob", "zoë"} {
-			s.hello(user, 2, 1, 0, -1, -1, -1)
-			s.route(user, "POST /orders", 3, 60, 2, 1, 0, -1, -1, -1)
+	users := map[string]string{"ann": "free", "bob": "paid", "eve": "a plan of which this program does not know"}
+	virtual(t, limit.FailClosed(), plansOf(users), func(t *testing.T, s *site, rdb redistest.Client, _ *redistest.Proxy) {
+		for i := range int64(5) {
+			got := s.chat("ann", 50, http.StatusOK)
+			// The headers have the estimate, 100 tokens and those of the prompt, after what the answers before have cost.
+			tokens := 52*i + 109
+			assert.Equal(t, map[string]int64{
+				"requests-minute": 4 - i, "requests-day": 99 - i, "tokens-minute": 1000 - tokens, "tokens-day": 2000 - tokens,
+			}, remaining(t, got.Header))
+			assert.Equal(t, fmt.Sprint(2000-tokens), got.Header.Get("X-Remaining-Tokens-Day"))
+		}
+		refused := s.chat("ann", 1, http.StatusTooManyRequests)
+		assert.Contains(t, refused.body, `"violated-policies":["requests-minute"]`)
+		assert.Equal(t, "60", refused.Header.Get("Retry-After"))
+		s.chat("eve", 1, http.StatusOK)
+		for range 20 {
+			s.chat("bob", 1, http.StatusOK)
 		}
 		checkKeys(t, rdb)
-		time.Sleep(30 * time.Second)
-		s.hello("ann", 2, 1, 0, -1)
-		s.route("ann", "POST /orders", 3, 60, -1)
+
+		time.Sleep(time.Minute)
+		got := s.chat("ann", 2000, http.StatusOK)
+		assert.Equal(t, map[string]int64{
+			"requests-minute": 4, "requests-day": 94, "tokens-minute": 891, "tokens-day": 2000 - 5*52 - 109,
+		}, remaining(t, got.Header), "a refused request was charged nothing")
+		time.Sleep(time.Minute)
+		assert.Contains(t, s.chat("ann", 1, http.StatusTooManyRequests).body, `"violated-policies":["tokens-day"]`)
+		assert.Empty(t, s.logged.String())
+		users["ann"] = "paid"
+		got = s.chat("ann", 1, http.StatusOK)
+		assert.EqualValues(t, 1_000_000-5*52-2002-108, remaining(t, got.Header)["tokens-day"], "what was used stays counted")
 	})
 }
 
-// A changed threshold holds for the next request, whichever way it was changed.
-func TestThresholdsChange(t *testing.T) {
+// A request is one script call for its limits, and two to settle its tokens.
+func TestGateway_ScriptCalls(t *testing.T) {
 	t.Parallel()
-	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb redistest.Client, _ *redistest.Proxy) {
-		set := func(n int64) {
-			s.admin("PUT "+threshold("ann"), fmt.Sprintf(`{"threshold":%d}`, n), http.StatusOK)
-		}
-		s.hello("ann", 2, 1, 0, -1)
-		set(4)
-		s.hello("ann", 4, 1, 0, -1)
-		set(1)
-		s.hello("ann", 1, -1)
-		require.NoError(t, rdb.HSet(t.Context(), thresholds, "limit:ann:/hello", "0").Err())
-		s.hello("ann", 0, -1)
-		set(7)
-		s.hello("ann", 7, 2, 1, 0, -1)
-		s.admin("DELETE "+threshold("ann"), "", http.StatusNoContent)
-		s.hello("ann", 2, -1)
-		assert.Contains(t, s.logged.String(), `msg="limit changed" actor=admin action=change kind=sliding-log limiter=hello`)
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		g, _ := newInMemory(t, rdb, io.Discard, limit.FailClosed(), plansOf(nil))
+		s := &site{t: t, send: func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			g.ServeHTTP(w, r)
+			return w.Result(), nil
+		}}
+		s.chat("ann", 1, http.StatusOK) // the server learns the scripts
+		calls := limitertest.CountCommands(rdb)
+		s.chat("ann", 1, http.StatusOK)
+		assert.Equal(t, 3, calls.Scripts())
+		require.NoError(t, g.client.Close(t.Context()))
 	})
 }
 
-func TestEachClientHasALimitOverAllItsUsers(t *testing.T) {
+func TestGateway_SettlesByTheAnswer(t *testing.T) {
 	t.Parallel()
-	virtual(t, 5, limit.FailClosed(), func(t *testing.T, s *site, _ redistest.Client, _ *redistest.Proxy) {
-		user := 0
-		others := func(what string, status int, rate, left int64) {
-			t.Helper()
-			user++
-			got := s.ask(what, "", http.Header{"X-User": {fmt.Sprint(user)}, "X-Forwarded-For": {"198.51.100.7"}}, status)
-			all := quotas(t, got.Header)
-			assert.Equal(t, [3]int64{rate, 60, left}, all["client"])
-			if status == http.StatusTooManyRequests {
-				assert.Len(t, all, 1, "the user's policy is not asked")
-				assert.Contains(t, got.body, `"violated-policies":["client"]`)
-			}
+	virtual(t, limit.FailClosed(), plansOf(nil), func(t *testing.T, s *site, _ redistest.Client, _ *redistest.Proxy) {
+		user := http.Header{"X-User": {"ann"}}
+		left := int64(2000)
+		for _, c := range []struct {
+			body   string
+			status int
+			cost   int64
+		}{
+			{`{"prompt": "say hello", "words": 20}`, http.StatusOK, 22},
+			{`{"prompt": "say hello", "words": 30, "stream": true}`, http.StatusOK, 32},
+			{`{"prompt": "say hello", "words": -1}`, http.StatusBadRequest, 0},
+			{`no JSON`, http.StatusBadRequest, 0},
+		} {
+			got := s.ask("POST /chat", c.body, user, c.status)
+			assert.Equal(t, left-100-int64(len(c.body)/4), remaining(t, got.Header)["tokens-day"])
+			left -= c.cost
 		}
-		for left := range int64(5) {
-			others("GET /hello", http.StatusOK, 5, 4-left)
-		}
-		others("GET /hello", http.StatusTooManyRequests, 5, 0)
-		s.admin("PATCH /admin/rate?name=gateway:client:192.0.2.1", `{"rate":6,"keepState":true}`, http.StatusOK)
-		others("GET /hello", http.StatusOK, 6, 0)
-		others("GET /nowhere", http.StatusTooManyRequests, 6, 0)
 	})
 }
 
-// Who guesses the token is refused after as many guesses as requests are allowed,
-// and is not let in by the right one either.
-func TestAdminNeedsTheToken(t *testing.T) {
-	t.Parallel()
-	guesses := []string{"", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "bearer secret", "secret", "Basic secret"}
-	paths := []string{"/limiters", "/openapi.json", "/rate?name=gateway:x", "/", "/nowhere"}
-	virtual(t, int64(len(guesses)*len(paths))+1, limit.FailClosed(), func(t *testing.T, s *site, _ redistest.Client, _ *redistest.Proxy) {
-		for _, guess := range guesses {
-			for _, path := range paths {
-				got := s.ask("PUT /admin"+path, "{}", http.Header{"Authorization": {guess}}, http.StatusUnauthorized)
-				assert.Equal(t, "Bearer", got.Header.Get("WWW-Authenticate"))
-			}
-		}
-		got := s.admin("GET /admin/limiters", "", http.StatusOK)
-		assert.JSONEq(t, `{"rateLimiters":[],"prefixes":["gateway:"],"slidingLogs":["hello","orders"]}`, got.body)
-		assert.NotEmpty(t, s.admin("GET /admin/limiters", "", http.StatusTooManyRequests).Header.Get("Retry-After"))
-		s.as("ann", "GET /hello", http.StatusOK)
-	})
-}
-
-func TestRequestsReachTheServices(t *testing.T) {
-	t.Parallel()
-	s := serve(t, plenty)
-	assert.Equal(t, "Hello \"zoë\"\n", s.as("zoë", "GET /hello", http.StatusOK).body)
-	for i := range 3 {
-		got := s.ask("POST /orders", "tea", http.Header{"X-User": {"zoë"}}, http.StatusOK)
-		assert.Equal(t, fmt.Sprintf("%d orders\n", i+1), got.body)
-	}
-	s.ask("POST /orders", strings.Repeat("x", 1<<17), http.Header{"X-User": {"greedy"}}, http.StatusRequestEntityTooLarge)
-	s.as("zoë", "GET /nowhere", http.StatusNotFound)
-	s.as("zoë", "DELETE /hello", http.StatusMethodNotAllowed)
-}
-
-func TestWhileRedisIsDownThePolicyAnswers(t *testing.T) {
+func TestGateway_WhileRedisIsDownThePolicyAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		statuses [3]int // of a user whose threshold is 2
+		statuses []int // of a user who may make 5 requests
 		says     string
 	}{
-		"closed": {[3]int{503, 503, 503}, "The rate limit could not be checked."},
-		"open":   {[3]int{200, 200, 200}, "Hello"},
-		"local":  {[3]int{200, 200, 429}, "quota has been exceeded"},
+		"closed": {[]int{503, 503, 503, 503, 503, 503}, "The rate limit could not be checked."},
+		"open":   {[]int{200, 200, 200, 200, 200, 200}, "hello"},
+		"local":  {[]int{200, 200, 200, 200, 200, 429}, "quota has been exceeded"},
 	} {
 		failure, err := failureOf(name)
 		require.NoError(t, err)
-		virtual(t, plenty, failure, func(t *testing.T, s *site, _ redistest.Client, proxy *redistest.Proxy) {
-			s.as("ann", "GET /hello", http.StatusOK) // tells the rate of the client's limit
+		virtual(t, failure, plansOf(nil), func(t *testing.T, s *site, _ redistest.Client, proxy *redistest.Proxy) {
 			proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
 			var got answer
 			for _, status := range c.statuses {
-				got = s.as("bob", "GET /hello", status)
+				got = s.chat("bob", 1, status)
 			}
 			assert.Contains(t, got.body, c.says)
-			if name == "closed" {
-				assert.NotEmpty(t, got.Header.Get("Retry-After"))
-				assert.True(t, json.Valid([]byte(got.body)), got.body)
-				time.Sleep(time.Minute)
-				s.admin("PUT "+threshold("ann"), `{"threshold":5}`, http.StatusServiceUnavailable)
-			}
 			proxy.OnCommand(nil)
 			time.Sleep(time.Minute)
-			s.hello("carl", 2, 1)
+			assert.Equal(t, int64(4), remaining(t, s.chat("carl", 2, http.StatusOK).Header)["requests-minute"])
 		})
 	}
 }
@@ -191,7 +141,7 @@ func TestRunReportsWhatIsWrong(t *testing.T) {
 		"invalid URL":      {"--redis", "x"},
 		"listen":           {"--listen", "256.0.0.1:0"},
 		"help requested":   {"--help"},
-		"parse error":      {"--per-client", "many"},
+		"parse error":      {"--timeout", "long"},
 		"redis: invalid U": {"--redis", "http://127.0.0.1"},
 		"open or local":    {"--failure", "ajar"},
 	} {
@@ -199,23 +149,20 @@ func TestRunReportsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// FuzzGateway is an outsider who does not know the token and may send anything else.
+// FuzzGateway is an outsider who may send anything.
 func FuzzGateway(f *testing.F) {
-	f.Add("GET", "/hello", "ann", "", "", "", "", "")
-	f.Add("POST", "/orders?x=%00", "{a}:b", "198.51.100.7", "Bearer x", "Connection", "X-User, Upgrade", strings.Repeat("x", 100))
-	f.Add("PUT", "/admin/threshold?limiter=hello&key=limit:ann:/hello", "rate:limit:config", "::1",
-		"Bearer secret", "Content-Type", "application/json", `{"threshold":5}`)
-	f.Add("PUT", "//admin/../admin/rate?name=gateway:", "\xff\r\n", "unknown", "Basic eDp5", "Upgrade", "h2c", "")
-	f.Add("HEAD", "/hello", strings.Repeat("é", 200), "1.2.3.4, ::ffff:1.2.3.4%eth0", "", "X-Real-Ip", "}{", "")
-	f.Add("CONNECT", "*", "", "", "", "Content-Length", "-1", "")
+	f.Add("POST", "/chat", "ann", "", "", "", "", `{"prompt": "say hello", "words": 20}`)
+	f.Add("POST", "/chat?x=%00", "{a}:b", "198.51.100.7", "Connection", "X-User, Upgrade", "Bearer x", strings.Repeat("x", 100))
+	f.Add("PUT", "//chat/../metrics", "\xff\r\n", "unknown", "Upgrade", "h2c", "Basic eDp5", "")
+	f.Add("HEAD", "/chat", strings.Repeat("é", 200), "1.2.3.4, ::ffff:1.2.3.4%eth0", "X-Real-Ip", "}{", "", "{")
+	f.Add("CONNECT", "*", "", "", "Content-Length", "-1", "", "")
 
 	rdb, _ := redistest.Mini(f)
 	var log bytes.Buffer
-	g, transport := inMemory(rdb, &log, 40, limit.FailClosed())
-	g.token = "known to nobody"
-	f.Cleanup(g.close)
+	g, transport := newInMemory(f, rdb, &log, limit.FailClosed(), plansOf(map[string]string{"ann": "paid"}))
+	f.Cleanup(func() { assert.NoError(f, g.client.Close(context.Background())) })
 	asked := 0
-	f.Fuzz(func(t *testing.T, method, target, user, forwarded, authorization, name, value, body string) {
+	f.Fuzz(func(t *testing.T, method, target, user, forwarded, name, value, authorization, body string) {
 		at, err := url.ParseRequestURI(target)
 		if err != nil {
 			return // the server does not take it
@@ -231,19 +178,15 @@ func FuzzGateway(f *testing.F) {
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, r)
 
-		// 502 is the answer to an Upgrade that the service does not know.
+		// 502 is the answer to an Upgrade that the model does not know.
 		if w.Code >= http.StatusInternalServerError && (w.Code != http.StatusBadGateway || !strings.EqualFold(name, "Upgrade")) {
 			t.Errorf("answer %d: %s", w.Code, log.String())
 		}
-		if strings.HasPrefix(at.Path, "/admin/") && w.Code/100 != 3 {
-			assert.Contains(t, []int{http.StatusUnauthorized, http.StatusTooManyRequests}, w.Code)
-		}
-		quotas(t, w.Header())
+		remaining(t, w.Header())
 		if w.Code == http.StatusTooManyRequests && method != http.MethodHead {
 			assert.True(t, json.Valid(w.Body.Bytes()), w.Body)
 		}
 		checkKeys(t, rdb)
-		assert.Zero(t, rdb.Exists(t.Context(), thresholds).Val())
 		if asked++; asked%50 == 0 {
 			require.NoError(t, rdb.FlushDB(t.Context()).Err())
 		}
@@ -299,14 +242,14 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	require.NoError(t, err)
 	t.Run("in the process", func(t *testing.T) {
 		t.Parallel()
-		tryReadme(t, string(text), func() *site { return serve(t, 600) })
+		tryReadme(t, string(text), func() *site { return serve(t) })
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		server := redistest.StartRedis(t)
 		tryReadme(t, string(text), func() *site {
 			require.NoError(t, server.Client(t, nil).FlushAll(t.Context()).Err())
-			return serve(t, 600, "--redis", redisURL(server.Addr()))
+			return serve(t, "--redis", redisURL(server.Addr()))
 		})
 	})
 }
@@ -359,7 +302,7 @@ func (s *site) runConsoles(text string) error {
 			run++
 		}
 	}
-	if run < 10 {
+	if run < 7 {
 		return fmt.Errorf("only %d commands", run)
 	}
 	return nil

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -26,34 +25,28 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-const (
-	token  = "secret"
-	plenty = 1_000_000
-
-	// patient is how long a gateway waits for Redis in tests: a busy machine is no
-	// reason to give up.
-	patient = "1m"
-)
+// patient is how long a gateway waits for Redis in tests: a busy machine is no
+// reason to give up.
+const patient = "1m"
 
 // site is a gateway that answers.
 type site struct {
 	t      *testing.T
 	url    string
 	logged *redistest.Buffer
-	quota  int64 // of each client in a minute
 	send   func(*http.Request) (*http.Response, error)
 }
 
 // serve runs a gateway as the command does, until the test ends.
-func serve(t *testing.T, quota int64, args ...string) *site {
+func serve(t *testing.T, args ...string) *site {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	s := &site{t: t, logged: &redistest.Buffer{}, quota: quota, send: client.Do}
+	s := &site{t: t, logged: &redistest.Buffer{}, send: client.Do}
 	ctx, cancel := context.WithCancel(context.Background())
 	out, in := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		usual := []string{"--listen", "127.0.0.1:0", "--token", token, "--per-client", fmt.Sprint(quota), "--timeout", patient}
+		usual := []string{"--listen", "127.0.0.1:0", "--timeout", patient}
 		err := run(ctx, append(usual, args...), in, s.logged)
 		_ = in.CloseWithError(errors.Join(err, io.EOF))
 		done <- err
@@ -75,47 +68,47 @@ func redisURL(address string) string {
 	return "redis://" + address + "?read_timeout=" + patient + "&pool_timeout=" + patient
 }
 
-// services answers in place of the network, and sees what would go out.
-type services struct {
-	t    testing.TB
-	host map[string]http.Handler
+// inMemory answers in place of the network, and sees what would go out.
+type inMemory struct {
+	t     testing.TB
+	model http.Handler
 }
 
-func (s *services) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Body != nil {
-		defer func() { _ = r.Body.Close() }()
-	} else {
+func (s *inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	assert.Equal(s.t, []string{"192.0.2.1"}, r.Header["X-Forwarded-For"], "the model hears the peer's address and no other")
+	if r.Body == nil {
 		r.Body = http.NoBody
 	}
-	assert.Equal(s.t, []string{"192.0.2.1"}, r.Header["X-Forwarded-For"], "the service hears the peer's address and no other")
 	w := httptest.NewRecorder()
-	s.host[r.URL.Host].ServeHTTP(w, r)
-	return w.Result(), nil
+	s.model.ServeHTTP(w, r)
+	got := w.Result()
+	got.Request = r
+	return got, nil
 }
 
-// inMemory returns a gateway whose services are in memory.
-func inMemory(rdb redistest.Client, log io.Writer, quota int64, failure limit.Failure) (*gateway, *services) {
-	transport := &services{host: map[string]http.Handler{"greeter": greeter(), "shop": shop(), "chat": chat()}}
-	at := func(host string) *url.URL { return &url.URL{Scheme: "http", Host: host} }
-	return newGateway(config{
-		rdb: rdb.(*redis.Client), greeter: at("greeter"), shop: at("shop"), chat: at("chat"), transport: transport,
-		token: token, perClient: quota, shopRate: plenty, tokens: plenty, timeout: time.Minute, failure: failure,
-		log: slog.New(slog.NewTextHandler(log, nil)),
-	}), transport
+// newInMemory returns a gateway whose model is in memory.
+func newInMemory(t testing.TB, rdb redistest.Client, log io.Writer, failure limit.Failure, planOf func(string) string) (*gateway, *inMemory) {
+	t.Helper()
+	transport := &inMemory{t, chat()}
+	g, err := newGateway(config{
+		rdb: rdb.(*redis.Client), model: &url.URL{Scheme: "http", Host: "model"}, transport: transport, planOf: planOf,
+		timeout: time.Minute, failure: failure, log: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	require.NoError(t, err)
+	return g, transport
 }
 
 // virtual runs test in a bubble, with a gateway whose Redis is behind a proxy.
-func virtual(t *testing.T, quota int64, failure limit.Failure,
+func virtual(t *testing.T, failure limit.Failure, planOf func(string) string,
 	test func(t *testing.T, s *site, rdb redistest.Client, proxy *redistest.Proxy),
 ) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
-		s := &site{t: t, logged: &redistest.Buffer{}, quota: quota}
-		g, transport := inMemory(proxy.Client(t, nil), s.logged, quota, failure)
-		t.Cleanup(g.close)
-		transport.t = t
+		s := &site{t: t, logged: &redistest.Buffer{}}
+		g, _ := newInMemory(t, proxy.Client(t, nil), s.logged, failure, planOf)
+		t.Cleanup(func() { assert.NoError(t, g.client.Close(context.Background())) })
 		s.send = func(r *http.Request) (*http.Response, error) {
 			w := httptest.NewRecorder()
 			g.ServeHTTP(w, r)
@@ -156,54 +149,30 @@ func (s *site) ask(what, body string, header http.Header, status int) answer {
 	return got
 }
 
-// as makes a request of a user.
-func (s *site) as(user, what string, status int) answer {
+// chat makes a request of a user, whose answer has that many words.
+func (s *site) chat(user string, words int, status int) answer {
 	s.t.Helper()
-	return s.ask(what, "", http.Header{"X-User": {user}}, status)
+	return s.ask("POST /chat", fmt.Sprintf(`{"prompt": "say hello", "words": %d}`, words), http.Header{"X-User": {user}}, status)
 }
 
-// admin makes a request with the token.
-func (s *site) admin(what, body string, status int) answer {
-	s.t.Helper()
-	return s.ask(what, body, http.Header{"Authorization": {"Bearer " + token}, "Content-Type": {"application/json"}}, status)
-}
-
-// threshold is a user's threshold for /hello.
-func threshold(user string) string {
-	return "/admin/threshold?" + url.Values{"limiter": {"hello"}, "key": {"limit:" + user + ":/hello"}}.Encode()
-}
-
-// quotas are what the headers say about each policy: its limit, its window in seconds and
-// what remains.
-func quotas(t testing.TB, h http.Header) map[string][3]int64 {
+// remaining is what the headers say remains of each policy.
+func remaining(t testing.TB, h http.Header) map[string]int64 {
 	t.Helper()
-	declared, err := middlewaretest.Members(h, "RateLimit-Policy")
-	require.NoError(t, err)
 	states, err := middlewaretest.Members(h, "RateLimit")
 	require.NoError(t, err)
-	require.Len(t, states, len(declared))
-	all := map[string][3]int64{}
-	for i, d := range declared {
-		require.Equal(t, d.Name, states[i].Name)
-		all[d.Name] = [3]int64{d.Params["q"], d.Params["w"], states[i].Params["r"]}
+	all := map[string]int64{}
+	for _, s := range states {
+		all[s.Name] = s.Params["r"]
 	}
 	return all
 }
 
-// ours reports whether a key of Redis begins as the gateway's do.
-func ours(key string) bool {
-	key = strings.TrimPrefix(key, "{")
-	prefixes := []string{userPrefix, clientPrefix + "client:", clientPrefix + "admin:", clientPrefix + "tokens:", shopLimiter}
-	return key == thresholds || slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
-}
-
-// checkKeys checks that Redis has keys of the gateway alone.
+// checkKeys checks that Redis has keys of the gateway alone, each with the user as its hash tag.
 func checkKeys(t testing.TB, rdb redistest.Client) {
 	t.Helper()
 	keys, err := rdb.Keys(t.Context(), "*").Result()
 	require.NoError(t, err)
 	for _, key := range keys {
-		assert.True(t, ours(key), "%q", key)
-		assert.NotContains(t, strings.TrimPrefix(key, "{"), "{", "%q", key)
+		assert.Regexp(t, `^gateway:(requests|tokens)-(minute|day):\{[^{}]*\}(:value|:permits)?$`, key)
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/docs/page"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 const (
@@ -125,8 +126,8 @@ func watch(t *testing.T) *watched {
 	}
 	w.proxy = redistest.StartProxy(t, w.redis.Addr())
 	at := "redis://" + w.proxy.Addr()
-	closed := serve(t, plenty, "--redis", at, "--timeout", "20s", "--shop-rate", "10")
-	local := serve(t, plenty, "--redis", at+"/1", "--timeout", "20s", "--shop-rate", "10000", "--failure", "local")
+	closed := serveBusy(t, at, 10, limit.FailClosed())
+	local := serveBusy(t, at+"/1", 10000, limit.FailLocal(1))
 	host := func(s *site) string { return strings.TrimPrefix(s.url, "http://") }
 	w.prometheus = startPrometheus(t, hasty(t), host(closed), host(local))
 

@@ -7,45 +7,14 @@ import (
 	"regexp"
 	"strconv"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// usualAnswer is how many tokens an answer is taken to have until it is there.
-const usualAnswer = 100
-
-// estimate returns about how many tokens a request costs. It reads no body: a token is
-// some four letters.
-func estimate(r *http.Request) (int64, error) { return usualAnswer + max(0, r.ContentLength)/4, nil }
-
-// model passes requests on to the language model, and limits the tokens a minute that each user
-// may use. They are charged the estimate, until the answer says what it was.
-func (g *gateway) model() http.Handler {
-	proxy := g.proxy(g.chat)
-	proxy.Transport = settling{g, g.transport}
-	return httplimit.New(
-		g.client.Keyed(clientPrefix, rratelimiter.PerMinute(g.tokens)),
-		httplimit.WithSettle(),
-		httplimit.WithCost(estimate),
-		httplimit.WithName("tokens"),
-		httplimit.WithPrefix("tokens:"),
-		httplimit.WithKey(httplimit.User(user)),
-		httplimit.WithTimeout(g.timeout),
-		httplimit.WithErrorHandler(g.failed),
-	)(proxy)
-}
-
-// settling is a transport to the model. It settles requests by what the answers say.
-type settling struct {
-	*gateway
-
-	base http.RoundTripper
-}
+// settling is a transport to the model. It settles the tokens of requests by what the answers say.
+type settling struct{ *gateway }
 
 func (s settling) RoundTrip(r *http.Request) (*http.Response, error) {
-	out := r.Clone(r.Context())
-	out.Header.Del("Accept-Encoding") // the transport's own is undone before the answer is read
-	resp, err := s.base.RoundTrip(out)
+	resp, err := s.transport.RoundTrip(r)
 	if err != nil || resp.StatusCode >= http.StatusBadRequest {
 		s.settle(r, 0)
 		return resp, err
@@ -57,7 +26,7 @@ func (s settling) RoundTrip(r *http.Request) (*http.Response, error) {
 // settle waits for Redis, not for the client: that may have gone.
 func (s settling) settle(r *http.Request, used int64) {
 	if err := httplimit.Settle(context.WithoutCancel(r.Context()), used); err != nil {
-		s.log.ErrorContext(r.Context(), "tokens not settled", "path", r.URL.Path, "used", used, "error", err)
+		s.log.ErrorContext(r.Context(), "tokens not settled", "used", used, "error", err)
 	}
 }
 

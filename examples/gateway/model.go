@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
-	"sync/atomic"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -44,31 +45,7 @@ func connect(ctx context.Context, redisURL string) (rdb *redis.Client, closeAll 
 	}, nil
 }
 
-// greeter is the first service behind the gateway.
-func greeter() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		fmt.Fprintf(w, "Hello %q\n", user(r))
-	})
-}
-
-// shop is the second: it takes orders and counts them.
-func shop() http.Handler {
-	var orders atomic.Int64
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			if _, err := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, 1<<16)); err != nil {
-				http.Error(w, "too large an order", http.StatusRequestEntityTooLarge)
-				return
-			}
-			orders.Add(1)
-		}
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		fmt.Fprintf(w, "%d orders\n", orders.Load())
-	})
-}
-
-// chat is the third: a language model that says hello as often as a request asks. A word is a
+// chat is a language model that says hello as often as a request asks. A word is a
 // token. The usage is in the answer or, of one that is streamed, in its last event.
 func chat() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -95,4 +72,34 @@ func chat() http.Handler {
 		}
 		fmt.Fprintf(w, "data: {%s}\n\ndata: [DONE]\n\n", usage)
 	})
+}
+
+// start serves handler at address and returns the address it got, and a function that stops it:
+// requests under way have a few seconds to end.
+func start(address string, handler http.Handler, log *slog.Logger) (at *url.URL, stop func(), err error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, nil, err
+	}
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		IdleTimeout:       time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // ends by stop
+	}()
+	stop = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
+		<-done
+	}
+	return &url.URL{Scheme: "http", Host: l.Addr().String()}, stop, nil
 }
