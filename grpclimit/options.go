@@ -87,8 +87,8 @@ func WithHashTag() Option {
 	return (*settings).SetTagged
 }
 
-// WithCost sets how many permits a call takes, by default 1. If it is 0 or less, the call
-// passes and the limiter is not asked. A call that costs more than the limit is refused without
+// WithCost sets how many permits a call takes of policies without a Policy.Cost, by default 1. If it is 0 or
+// less, these policies let it pass unasked. A call that costs more than the limit is refused without
 // RetryInfo. With an error the call ends with its status, or else with codes.InvalidArgument, and the
 // limiter is not asked.
 func WithCost(cost func(context.Context, Call) (int64, error)) Option {
@@ -116,7 +116,7 @@ func WithPolicy(p Policy) Option {
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that a server's handler corrects with
-// [Settle]. A limiter that is a [limit.Reserver] reserves its permits, such as those of package fixedwindow
+// [Settle]. A policy with a Policy.Cost says by Policy.Settle whether that is one. A limiter that is a [limit.Reserver] reserves its permits, such as those of package fixedwindow
 // and of Client.Keyed; the latter takes a script call that it shares with no other call. Other limiters
 // decide as without the option, and [CheckServer] returns an error.
 //

@@ -6,7 +6,7 @@
 //
 // A request goes through these steps:
 //
-//  1. [WithSkip] may let it pass, and so may [WithCost], with a cost of 0.
+//  1. [WithSkip] may let it pass, and so may [WithCost] and Policy.Cost, with a cost of 0.
 //  2. [WithKey] says what the request is counted by. The default is the client's IP
 //     address.
 //  3. All policies are asked at the same time, for as long as [WithTimeout] allows.
@@ -15,7 +15,8 @@
 //     the answer is 429, with Retry-After and a problem description (RFC 9457), and what
 //     some policies granted is given back if their limiter is a [limit.Returner].
 //
-// With [WithSettle] the handler reports what a request has cost once that is known ([Settle]).
+// The handler gets a copy of the request, whose context knows what was decided ([Decisions]). With
+// [WithSettle] the handler reports what a request has cost once that is known ([Settle]).
 //
 // If a limiter does not decide, for example because Redis is down, the answer is 503,
 // unless [WithFailure] or [WithFallback] say otherwise. [WithShadow] only watches.

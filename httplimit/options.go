@@ -96,8 +96,8 @@ func WithHashTag() Option {
 	return (*settings).SetTagged
 }
 
-// WithCost sets how many permits a request takes, by default 1. If it is 0 or less, the request
-// passes and no limiter is asked. Check values that come from the client, such as a
+// WithCost sets how many permits a request takes of policies without a Policy.Cost, by default 1. If it is
+// 0 or less, these policies let it pass unasked. Check values that come from the client, such as a
 // ContentLength of -1. A request that costs more than the limit is refused without Retry-After.
 //
 // With an error, for example because the body can't be read, the answer is 400, or 413 for an
@@ -107,12 +107,12 @@ func WithCost(cost func(*http.Request) (int64, error)) Option {
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that the handler corrects with
-// [Settle]. Each policy whose limiter is a [limit.Reserver] reserves its permits, such as those of
-// package fixedwindow and of Client.Keyed; the latter takes a script call that it shares with no
-// other request. Other limiters decide as without the option, and [Check] names them.
+// [Settle]. A policy with a Policy.Cost says by Policy.Settle whether that is one. A limiter that is a
+// [limit.Reserver] reserves the permits, such as those of package fixedwindow and of Client.Keyed; the latter
+// takes a script call that it shares with no other request. Other limiters decide as without the option, and
+// [Check] names them.
 //
-// An estimate above the limit takes the whole limit, and Settle charges the rest. The handler
-// gets a copy of the request with another context.
+// An estimate above the limit takes the whole limit, and Settle charges the rest.
 func WithSettle() Option {
 	return func(s *settings) error {
 		s.serverOnly = "WithSettle"
@@ -151,6 +151,10 @@ func WithPlan(plan func(*http.Request) limit.Limiter) Option {
 // same time, and a request is charged to all or none: if one refuses or fails, the
 // permits that the others granted are given back. Until then other requests may be
 // refused because of them.
+//
+// Policies over Client.Keyed limiters of one Client whose keys share a hash tag ([WithHashTag]) are one
+// script call, which charges nothing if one refuses, except those in shadow, with a lease or with
+// remembered refusals.
 //
 // With several policies all keys contain the policy's name, the first policy's too. So
 // adding a second one resets the first one's counts, unless it has a Policy.Prefix.

@@ -67,6 +67,19 @@ func TestGateway_LimitsRequestsAndTokensOfAPlan(t *testing.T) {
 	})
 }
 
+// The page on middleware shows the code that runs here.
+func TestDocs_ShowTheGateway(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/http.md")
+	require.NoError(t, err)
+	source, err := os.ReadFile("gateway.go")
+	require.NoError(t, err)
+	_, shown, found := strings.Cut(string(page), "```go\nfunc (g *gateway)")
+	require.True(t, found)
+	shown, _, _ = strings.Cut(shown, "```")
+	assert.Contains(t, string(source), "func (g *gateway)"+shown)
+}
+
 // A request is one script call for its limits, and two to settle its tokens.
 func TestGateway_ScriptCalls(t *testing.T) {
 	t.Parallel()
