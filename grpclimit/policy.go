@@ -104,11 +104,7 @@ type Decided struct {
 // first, from the handler's context or that of its stream: for example how many tokens remain. In a stream with
 // [WithPerMessage] that is what was decided about the last message. Policies that did not decide are left out. With
 // [WithShadow] some may not be Granted.
-func Decisions(ctx context.Context) []Decided {
-	decisions := ask.Decisions(ctx)
-	all := make([]Decided, len(decisions))
-	for i, d := range decisions {
-		all[i] = Decided(d)
-	}
+func Decisions(ctx context.Context) (all []Decided) {
+	ask.Decisions(ctx, func(name string, d limit.Decision) { all = append(all, Decided{name, d}) })
 	return all
 }

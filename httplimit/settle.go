@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Settle sets what a request costs to actual permits. The handler calls it once that is known, with
@@ -32,11 +33,7 @@ func Settle(ctx context.Context, actual int64) error {
 // Decisions returns what the policies of all middlewares around a handler have decided about its request, the
 // outermost first, from the context of the request: for example how many tokens remain. Policies that
 // did not decide are left out. With [WithShadow] some may not be Granted.
-func Decisions(ctx context.Context) []Decided {
-	decisions := ask.Decisions(ctx)
-	all := make([]Decided, len(decisions))
-	for i, d := range decisions {
-		all[i] = Decided(d)
-	}
+func Decisions(ctx context.Context) (all []Decided) {
+	ask.Decisions(ctx, func(name string, d limit.Decision) { all = append(all, Decided{name, d}) })
 	return all
 }

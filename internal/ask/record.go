@@ -16,21 +16,8 @@ type Record struct {
 	settles bool    // the handler may settle
 
 	mu        sync.Mutex
-	decisions []Decided
-	charges   []charge
-	called    bool
-}
-
-// Decided is the decision of a policy.
-type Decided struct {
-	Name string
-	limit.Decision
-}
-
-// charge is what one limit charged.
-type charge struct {
-	limit  string
-	settle settle
+	questions []Question // with their answers
+	called    bool       // Settle was
 }
 
 type recordKey struct{}
@@ -50,27 +37,19 @@ func (r *Record) Set(questions []Question) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.charges, r.called, r.decisions = nil, false, nil
-	for i := range questions {
-		q := &questions[i]
-		if q.Decided() {
-			r.decisions = append(r.decisions, Decided{q.Limit.Name, q.Decision})
-		}
-		if q.settle != nil {
-			r.charges = append(r.charges, charge{q.Limit.Name, q.settle})
-		}
-	}
+	r.questions, r.called = questions, false
 }
 
-// Decisions returns what all middleware around a handler has decided, the outermost first.
-func Decisions(ctx context.Context) (all []Decided) {
+// Decisions calls each with the name and the decision of all policies of middleware around a handler, the
+// outermost first.
+func Decisions(ctx context.Context, each func(name string, d limit.Decision)) {
 	r, _ := ctx.Value(recordKey{}).(*Record)
-	for ; r != nil; r = r.outer {
-		r.mu.Lock()
-		all = append(slices.Clone(r.decisions), all...)
-		r.mu.Unlock()
+	questions, _, _ := r.all(false)
+	for _, q := range questions {
+		if q.Decided() {
+			each(q.Limit.Name, q.Decision)
+		}
 	}
-	return all
 }
 
 // Settle settles the charges of all middleware around a handler. If nothing was charged it does nothing.
@@ -79,7 +58,8 @@ func Settle(ctx context.Context, actual int64) error {
 		return fmt.Errorf("%w: %d is below 0", limit.ErrInvalidPermits, actual)
 	}
 	r, _ := ctx.Value(recordKey{}).(*Record)
-	charges, settles, again := r.all()
+	charges, settles, again := r.all(true)
+	charges = slices.DeleteFunc(charges, func(q Question) bool { return q.settle == nil })
 	switch {
 	case !settles:
 		return fmt.Errorf("%w: the context is not that of a request that passed middleware with WithSettle", limit.ErrInvalidConfig)
@@ -88,11 +68,11 @@ func Settle(ctx context.Context, actual int64) error {
 	}
 	errs := make([]error, len(charges))
 	var settling sync.WaitGroup
-	for i, c := range charges {
+	for i, q := range charges {
 		settling.Go(func() {
-			err := Safely(ctx, func(ctx context.Context) error { return c.settle(ctx, actual) })
+			err := Safely(ctx, func(ctx context.Context) error { return q.settle(ctx, actual) })
 			if err != nil {
-				errs[i] = fmt.Errorf("limit %q: %w", c.limit, err)
+				errs[i] = fmt.Errorf("limit %q: %w", q.Limit.Name, err)
 			}
 		})
 	}
@@ -105,15 +85,16 @@ func Settle(ctx context.Context, actual int64) error {
 	return errors.Join(errs...)
 }
 
-// all returns the charges of all middleware, and reports whether any of it settles and Settle was called before.
-func (r *Record) all() (charges []charge, settles, again bool) {
+// all returns the questions of all middleware, and reports whether any of it settles and Settle was called before,
+// as it is now if settling.
+func (r *Record) all(settling bool) (questions []Question, settles, again bool) {
 	again = true
 	for ; r != nil; r = r.outer {
 		r.mu.Lock()
-		charges = append(charges, r.charges...)
+		questions = append(slices.Clone(r.questions), questions...)
 		settles = settles || r.settles
-		again, r.called = again && r.called, true
+		again, r.called = again && r.called, r.called || settling
 		r.mu.Unlock()
 	}
-	return charges, settles, again
+	return questions, settles, again
 }

@@ -193,33 +193,35 @@ func (o *Options) GiveBack(ctx context.Context, questions []Question) error {
 	given := make([]chan error, len(questions))
 	for i := range questions {
 		if back := questions[i].GiveBack; back != nil {
-			questions[i].GiveBack = nil // once
-			given[i] = make(chan error, 1)
+			questions[i].GiveBack, given[i] = nil, make(chan error, 1) // once
 			go func() { given[i] <- Safely(giving, back) }()
 		}
 	}
 	var failures []error
 	for i := range questions {
-		if given[i] == nil {
-			continue
-		}
-		var err error
-		select {
-		case err = <-given[i]:
-		case <-giving.Done():
-			err = giving.Err()
-		}
-		q := &questions[i]
-		if err != nil {
-			failures = append(failures, fmt.Errorf("%s: policy %q: giving back: %w", o.Middleware, q.Limit.Name, err))
-			continue
-		}
-		q.Returned = true
-		d := &q.Decision
-		d.Remaining = min(d.Remaining+q.Permits, d.Limit)
-		if d.Remaining == d.Limit {
-			d.ResetAfter = 0
+		if q := &questions[i]; given[i] != nil {
+			var err error
+			select {
+			case err = <-given[i]:
+			case <-giving.Done():
+				err = giving.Err()
+			}
+			if err != nil {
+				failures = append(failures, fmt.Errorf("%s: policy %q: giving back: %w", o.Middleware, q.Limit.Name, err))
+				continue
+			}
+			q.returned()
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// returned brings the figures up to date after a grant was given back.
+func (q *Question) returned() {
+	q.Returned = true
+	d := &q.Decision
+	d.Remaining = min(d.Remaining+q.Permits, d.Limit)
+	if d.Remaining == d.Limit {
+		d.ResetAfter = 0
+	}
 }

@@ -47,13 +47,27 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 	if _, _, err := of.AtHand(ctx, q); err != nil {
 		return err
 	}
-	a, undecided, err := askTogether(ctx, of, q, parts)
+	var a Answer
+	var err error
+	undecided := false
+	switch p := first.Policy; {
+	case !p.Guards():
+		a, err = of.Ask(ctx, q)
+	case p.Guard.ended() != nil:
+		err = p.Guard.ended()
+	default:
+		a, undecided, err = p.ask(ctx, of, q, func() (all []Watcher) {
+			for _, part := range parts {
+				all = append(all, part.Policy.watchers()...)
+			}
+			return all
+		})
+	}
 	for i := range parts {
-		one := Answer{By: a.By, Unanswered: a.Unanswered}
+		parts[i].Answer, parts[i].Err = Answer{By: a.By, Unanswered: a.Unanswered}, err
 		if len(a.Each) > 0 {
-			one = a.Each[i]
+			parts[i].Answer = a.Each[i]
 		}
-		parts[i].Answer, parts[i].Err = one, err
 	}
 	if !undecided && isMistake(err) {
 		return err
@@ -62,24 +76,6 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 		parts[i].end(ctx, undecided, start)
 	}
 	return nil
-}
-
-// askTogether asks Redis, and reports whether it left the decision open for the parts' policies.
-func askTogether(ctx context.Context, of Asker, q Question, parts []Part) (a Answer, undecided bool, err error) {
-	p := parts[0].Policy
-	if !p.Guards() {
-		a, err = of.Ask(ctx, q)
-		return a, false, err
-	}
-	if err := p.Guard.ended(); err != nil {
-		return Answer{}, false, err
-	}
-	return p.ask(ctx, of, q, func() (all []Watcher) {
-		for _, part := range parts {
-			all = append(all, part.Policy.watchers()...)
-		}
-		return all
-	})
 }
 
 // end completes the answer of one part, and reports it.
