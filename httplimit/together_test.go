@@ -65,8 +65,14 @@ func newSite(t testing.TB, rdb redistest.Client, all []quota, opts ...httplimit.
 // newSiteOf is newSite with keys that have no hash tag in common.
 func newSiteOf(t testing.TB, rdb redistest.Client, all []quota, opts ...httplimit.Option) *site {
 	t.Helper()
+	return newSiteWith(t, rdb, all, nil, opts...)
+}
+
+// newSiteWith is newSiteOf with an option of the Client's.
+func newSiteWith(t testing.TB, rdb redistest.Client, all []quota, of rratelimiter.Option, opts ...httplimit.Option) *site {
+	t.Helper()
 	s := &site{t: t, seen: &limitertest.Recorder{}, told: &limitertest.Recorder{}}
-	s.client = limitertest.NewClient(t, rdb, rratelimiter.WithObserver(s.seen))
+	s.client = limitertest.NewClient(t, rdb, rratelimiter.WithObserver(s.seen), of)
 	opts = append([]httplimit.Option{
 		httplimit.WithName(all[0].name), httplimit.WithKey(httplimit.Header("X-User")),
 		httplimit.WithObserver(s.told), hearing(&s.errs),
@@ -406,5 +412,66 @@ func TestPolicies_OfSeveralKindsAndClients(t *testing.T) {
 			assert.Equal(t, want, s.left("other", "requests-minute", "tokens-minute", "requests-day", "tokens-day"))
 		}
 		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 200).Code, "nothing stays taken of the log")
+	})
+}
+
+// Whichever Redisson shares the limiters, a request is charged to all policies or to none. Those before 3.13.3 keep
+// fixed windows, which can't go together, nor be settled.
+func TestPolicies_BesideEachRedisson(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"3.12.0", "3.13.3", "3.16.4", "3.17.0", "3.21.0", "4.7.0"} {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			s := newSiteWith(t, rdb, quotas(), rratelimiter.WithRedissonVersion(version), httplimit.WithHashTag())
+			var settled error
+			s.handle = func(ctx context.Context) { settled = httplimit.Settle(ctx, 400) }
+			assert.Equal(t, http.StatusOK, s.ask(t.Context(), 600).Code)
+			tokens := int64(600)
+			if version == "3.12.0" {
+				require.ErrorIs(t, settled, limit.ErrUnsupported)
+			} else {
+				require.NoError(t, settled)
+				tokens = 400
+			}
+			want := []int64{9, 1000 - tokens, 99, 5000 - tokens}
+			assert.Equal(t, want, s.leftOfAll(), version)
+			before := s.calls.Scripts()
+			assert.Equal(t, http.StatusTooManyRequests, s.ask(t.Context(), 700).Code)
+			if version != "3.12.0" {
+				assert.Equal(t, 1, s.calls.Scripts()-before)
+				assert.Equal(t, want, s.leftOfAll(), version)
+			}
+		})
+	}
+}
+
+// A transport asks its policies together too, and waits until all have permits.
+func TestTransport_PoliciesTogether(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		transport := httplimit.NewTransport(answers(http.StatusNoContent), client.Keyed("", rratelimiter.PerSecond(2)), httplimit.WithHashTag(),
+			httplimit.WithName("second"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: client.Keyed("", rratelimiter.PerHour(5))}))
+		calls := limitertest.CountCommands(rdb)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for i := range 6 {
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.org/", http.NoBody)
+			require.NoError(t, err)
+			before, start := calls.Scripts(), time.Now()
+			_, err = transport.RoundTrip(r) //nolint:bodyclose // it has none
+			switch {
+			case i < 5:
+				require.NoError(t, err)
+				assert.Equal(t, i == 2 || i == 4, time.Since(start) > 500*time.Millisecond, "request %d", i)
+			default:
+				var no *httplimit.NotSentError
+				require.ErrorAs(t, err, &no)
+				assert.Equal(t, "upstream:hour:{api.example.org}", no.Key)
+				assert.Less(t, time.Since(start), time.Second, "it is known to be too long")
+			}
+			if i == 1 || i == 5 {
+				assert.Equal(t, 1, calls.Scripts()-before, "request %d", i)
+			}
+		}
 	})
 }

@@ -150,7 +150,7 @@ func (s *site) ask(what, body string, header http.Header, status int) answer {
 }
 
 // chat makes a request of a user, whose answer has that many words.
-func (s *site) chat(user string, words int, status int) answer {
+func (s *site) chat(user string, words, status int) answer {
 	s.t.Helper()
 	return s.ask("POST /chat", fmt.Sprintf(`{"prompt": "say hello", "words": %d}`, words), http.Header{"X-User": {user}}, status)
 }
