@@ -195,7 +195,20 @@ func Explain(err error, keys []string, kind, advice string) error {
 	case "CROSSSLOT":
 		return fmt.Errorf("%w: the keys %q fall in different slots of the cluster: %s: %w", limit.ErrUnsupported, keys, advice, err)
 	}
+	if ScriptChecked(err) {
+		return fmt.Errorf("%w: a proxy refuses scripts whose keys are not literal: %s: %w", limit.ErrUnsupported, AllowScripts, err)
+	}
 	return Outage(err)
+}
+
+// AllowScripts is what helps if ScriptChecked.
+const AllowScripts = "set the server's parameter script_check_enable to 0"
+
+// ScriptChecked reports whether an error is that of Alibaba Cloud's proxy in front of a cluster, which reads
+// scripts and refuses those that name a key or a command otherwise than literally.
+func ScriptChecked(err error) bool {
+	answer, ok := errors.AsType[redis.Error](err)
+	return ok && strings.Contains(answer.Error(), "bad lua script for redis cluster")
 }
 
 func quoted(keys []string) string {

@@ -85,3 +85,19 @@ func TestFailOpen_RedirectIsNoOutage(t *testing.T) {
 		}
 	})
 }
+
+// A proxy that refuses scripts for their text will refuse them always.
+func TestFailOpen_ProxyThatChecksScriptsIsNoOutage(t *testing.T) {
+	t.Parallel()
+	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+		s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+			return redistest.Fail(cmds, answered("ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"))
+		}))
+		for range 10 {
+			_, err := l.Take(t.Context(), "ann", 1)
+			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+			require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
+			require.ErrorContains(t, err, "script_check_enable to 0")
+		}
+	})
+}

@@ -100,6 +100,7 @@ var mistakes = []error{
 	answered("ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value"),
 	answered("WRONGTYPE Operation against a key holding the wrong kind of value"),
 	answered("CROSSSLOT Keys in request don't hash to the same slot"),
+	answered("ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"), // Alibaba Cloud's proxy
 	redis.ErrClosed,
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -63,6 +65,28 @@ func limiters(t *testing.T, rdb redistest.Client, prefix string, n int) {
 	}
 	_, err := pipe.Exec(t.Context())
 	require.NoError(t, err)
+}
+
+// proxyError is an answer of a server.
+type proxyError string
+
+func (e proxyError) Error() string { return string(e) }
+func (proxyError) RedisError()     {}
+
+func TestExamine_ProxyThatChecksScripts(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.MiniClient(t, miniredis.RunT(t), nil)
+	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if cmds[0].Name() == "eval" {
+			return redistest.Fail(cmds, proxyError("ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"))
+		}
+		return next()
+	}))
+	f := says(t, examine(t, rdb, options()), "rights", Error, "a proxy refuses limiters' scripts")
+	assert.Contains(t, f.Advice, "script_check_enable")
+	report, err := SelfTest(t.Context(), rdb, options())
+	require.NoError(t, err)
+	assert.Contains(t, report.Findings[0].Advice, "script_check_enable")
 }
 
 func TestExamine_HealthyServer(t *testing.T) {

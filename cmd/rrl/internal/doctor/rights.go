@@ -11,6 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // needed are the commands that limiters' scripts call, each in a form that
@@ -122,6 +123,8 @@ func (d *doctor) rights(ctx context.Context) {
 			"give it the limiters' keys: ~api:* and ~{api:* for names that begin with api:; to try those run rrl doctor 'api:*'")
 	case err != nil && redis.HasErrorPrefix(err, "NOPERM"):
 		d.add(nil, "rights", Error, who+" may not run scripts: "+err.Error(), reason, "give it +eval and +evalsha, and the commands that docs/servers.md lists")
+	case script.ScriptChecked(err):
+		d.add(nil, "rights", Error, "a proxy refuses limiters' scripts: "+err.Error(), "every call of a limiter is a script", script.AllowScripts)
 	case err != nil:
 		d.add(nil, "rights", Error, "a script can't be run: "+err.Error(), "every call of a limiter is a script", "see the message: a server that is down, full, loading or busy with a script says so")
 	case len(answer) > 0:

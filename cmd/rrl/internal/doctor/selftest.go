@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 const (
@@ -116,6 +117,8 @@ func (d *doctor) proved(c proof, note string, err error) {
 	case redis.HasErrorPrefix(err, "NOPERM"):
 		d.add(nil, c.name, level, err.Error(), "this user may not do that, so the server's behaviour is unknown",
 			"run it as a user who may do that, and with a PATTERN of names that it may use")
+	case script.ScriptChecked(err):
+		d.add(nil, c.name, level, err.Error(), c.cost, script.AllowScripts)
 	case err != nil:
 		d.add(nil, c.name, level, err.Error(), c.cost, "use a server that does this, or do without; docs/servers.md lists tested servers")
 	case note != "":
