@@ -104,7 +104,7 @@ func (r *results) releases() string {
 		over += h.over
 	}
 	return fmt.Sprintf("By turns, `TestTurns`"+`: Go, with `+"`WithRedissonVersion`"+` before 3.35.0, and one version of Redisson use the same limiters at random, in both modes, while
-permits run out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
+permits run out, keys get lost and clocks are off. Each answer, and all that Redis holds, is compared with a model of both.
 [operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none;
 [topologies.csv](compatibility/topologies.csv) by topology.
 Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, with those of two versions, %d came out wrong.
@@ -150,8 +150,7 @@ func (r *results) fleetText() string {
 
 func (r *results) breakText() string {
 	return `Versions of different [groups](java.md#versions) can't share a limiter: both take permits, and an interval later the one that asks first may fail ("data string too short").
-[breaks.csv](compatibility/breaks.csv) has how often each answer came in ten runs. Go causes no failure that does not happen without it. If Go asks
-first, it removes what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it once versions before 3.17 are gone.
+[breaks.csv](compatibility/breaks.csv) has how often each answer came in ten runs. Go causes no failure that does not happen without it. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it once versions before 3.17 are gone.
 
     go test ./compat_test -run TestFleetsThatBreak -releases all
 `
