@@ -69,7 +69,7 @@ func TestChange_RateAndUndo(t *testing.T) {
 	// An undo can be undone.
 	s.change(m{"action": "undo", "entry": entryOf(answer)["entry"]})
 	assert.Equal(t, int64(50), s.config("orders").Rate)
-	assert.Contains(t, s.log.String(), `msg="limiter changed" who="who has the token`)
+	assert.Contains(t, s.log.String(), `msg="limiter changed" who="holder of the token`)
 	assert.Contains(t, s.log.String(), `before.Rate=10/1h`)
 
 	// It says what does not come back.

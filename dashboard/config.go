@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -57,7 +58,8 @@ type Config struct {
 	// rratelimiter.WithRedissonVersion.
 	RedissonVersion string
 
-	// Server is the server's name on the page, without any password.
+	// Server is the server's name on the page and in the review of each change, without any password.
+	// The default is the addresses that Redis was given.
 	Server string
 
 	// Logger receives every change, with who, before and after, and every refusal. nil stands for
@@ -126,7 +128,7 @@ func WithTokens(look, change string) Authorize {
 		refusal := errNoLookToken
 		switch {
 		case same(given, change):
-			return "who has the token, at " + host, nil
+			return "holder of the token, at " + host, nil
 		case action == Change:
 			refusal = fmt.Errorf("%w: the token is missing or wrong", ErrUnauthenticated)
 		case look == "", same(given, look), same(password, look), same(password, change):
@@ -166,10 +168,31 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 
 func (c *Config) withDefaults() {
 	c.Reads = cmp.Or(c.Reads, defaultReads)
+	c.Server = cmp.Or(c.Server, addresses(c.Redis))
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	c.Others = slices.Clone(c.Others)
+}
+
+// addresses returns those that a client was given, "" for a client that is nil.
+func addresses(rdb redis.UniversalClient) string {
+	var all []string
+	switch c := rdb.(type) {
+	case *redis.Client:
+		if c != nil {
+			all = []string{c.Options().Addr}
+		}
+	case *redis.ClusterClient:
+		if c != nil {
+			all = c.Options().Addrs
+		}
+	case *redis.Ring:
+		if c != nil {
+			all = slices.Sorted(maps.Values(c.Options().Addrs))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 func (c *Config) validate() error {

@@ -32,7 +32,7 @@ const (
 	looksState      = "The permits or the value of a RateLimiter: look at the limiter's own name."
 	looksThresholds = "Thresholds of a sliding log."
 	looksOwn        = "A key of a limiter in this page's configuration."
-	looksOther      = "No limiter that is known here. Of other keys the page tells type and size only."
+	looksOther      = "Not a limiter that this page knows: you see type and size only."
 )
 
 // keyCommands is how many commands showKey sends at most, about.

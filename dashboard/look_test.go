@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -380,4 +381,17 @@ func testLimitersThatAreBroken(t *testing.T) {
 	require.NoError(t, s.rdb.Del(ctx, "{set is text}:permits").Err())
 	require.Eventually(t, func() bool { return s.limiters()["set is text"]["broken"] == nil }, time.Minute, 10*time.Millisecond)
 	has(t, m{"broken": nil}, s.show("set is text"))
+}
+
+func TestAbout_NamesTheAddressUnlessServerIsSet(t *testing.T) {
+	t.Parallel()
+	has(t, m{"server": "a test"}, newSite(t).get("/api/about"))
+	for want, rdb := range map[string]redis.UniversalClient{
+		"cache:6379":         redis.NewClient(&redis.Options{Addr: "cache:6379", Password: "secret"}),
+		"one:6379, two:6379": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"one:6379", "two:6379"}}),
+		"a:1, b:2":           redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"shard2": "b:2", "shard1": "a:1"}}),
+	} {
+		t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+		has(t, m{"server": want}, newSite(t, func(c *Config) { c.Redis, c.Server = rdb, "" }).get("/api/about"))
+	}
 }

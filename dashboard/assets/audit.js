@@ -6,7 +6,7 @@ import { openChange } from "./change.js";
 const changed = (entry) => {
   const before = new Map(entry.before ?? []);
   return (entry.after ?? []).filter(([title, text]) => before.get(title) !== text)
-    .map(([title, text]) => title + ": " + (before.get(title) ?? "–") + " → " + text).join("; ");
+    .map(([title, text]) => (title.toLowerCase() === entry.action ? "" : title + ": ") + (before.get(title) ?? "–") + " → " + text).join("; ");
 };
 
 export function open(_, about) {

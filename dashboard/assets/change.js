@@ -90,6 +90,9 @@ function begin(action, item, client, more) {
   say($("change-count"), "");
   $("change-failures").replaceChildren();
   $("change-fields").replaceChildren(...(fields[action]?.(item, client) ?? []));
+  const server = $("server").textContent;
+  say($("change-server"), "at " + server);
+  show($("change-server"), server !== "");
   step("edit");
   fail("");
   dialog.showModal();

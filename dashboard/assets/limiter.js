@@ -208,7 +208,7 @@ function keep(limiter) {
     left: duration(span) + " ago",
     right: "now",
     highest: [number(free) + " free", pace(paces) + "/s"],
-    top: "Above free permits, below granted" + (limiter.refused === null ? "" : " and ┈ refused") + " a second" + (points.some((point) => point.mark) ? "; ┊ the rate was changed" : ""),
+    top: "Above: free permits. Below: granted" + (limiter.refused === null ? "" : " and ┈ refused") + " a second" + (points.some((point) => point.mark) ? "; ┊ the rate was changed" : ""),
     spoken: limiter.broken ? "Calls fail: " + limiter.broken + "." : "Free permits now " + number(limiter.free) + " of " + number(free) + "; granted a second now " + pace(limiter.granted_per_second) + ", at most " + pace(paces) + " in the time shown.",
   });
 }

@@ -138,7 +138,7 @@ function update(list) {
 
 export function costText(cost, round) {
   const server = cost.server_us_per_second === null ? "" : ", " + (cost.server_us_per_second / 1000).toFixed(1) + " ms/s of the server's time";
-  say($("cost"), "Looking costs " + exact(cost.commands_per_second) + " commands/s" + server + " for all who look" +
+  say($("cost"), "All viewers together cost " + exact(cost.commands_per_second) + " commands/s" + server +
     (round > 0 ? "; all keys are seen every " + Math.max(1, Math.round(round / 1000)) + " s" : "") + ".");
 }
 

@@ -153,6 +153,7 @@ func TestChanges(t *testing.T) {
 			before, after := p.review()
 			assert.Contains(t, before, form.before)
 			assert.Contains(t, after, form.after)
+			assert.Equal(t, "at "+s.server.Addr(), get[string](p, one("#change-server")+".innerText"))
 			p.confirm()
 			if form.action == "delete" {
 				assert.False(t, s.exists(l))

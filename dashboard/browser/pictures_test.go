@@ -28,6 +28,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/dashboard"
 	pages "github.com/rratelimiter/rratelimiter/internal/docs/page"
 )
 
@@ -71,7 +72,7 @@ func TestPictures(t *testing.T) {
 }
 
 func takePictures(t *testing.T) {
-	s := newSite(t, writable, withOthers)
+	s := newSite(t, writable, withOthers, func(cfg *dashboard.Config) { cfg.Server = "redis.shop.example:6379" })
 	s.shop()
 	s.visitors()
 	ctx, stop := context.WithCancel(t.Context())

@@ -98,7 +98,10 @@ const wide = `[...document.querySelectorAll('body *')].filter(e => {
 const cut = `[...document.querySelectorAll('.n, .n *, td:has(.bar-cell)')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 &&
   getComputedStyle(e).display !== 'inline').map(e => e.innerText)`
 
-// fits fails the test if the page has to be scrolled sideways, or shows figures in part.
+// named is what says whose limiters one looks at, or is about to change.
+const named = `(document.querySelector('dialog[open] #change-server') ?? document.querySelector('#server'))`
+
+// fits fails the test if the page has to be scrolled sideways, shows figures in part or does not name the server.
 func (p *tab) fits() {
 	p.t.Helper()
 	for _, size := range sizes {
@@ -106,6 +109,7 @@ func (p *tab) fits() {
 		what := fmt.Sprintf("%d pixels wide", size.width)
 		assert.Empty(p.t, get[[]string](p, wide), what)
 		assert.Empty(p.t, get[[]string](p, cut), what)
+		assert.True(p.t, get[bool](p, named+".checkVisibility() && "+named+".innerText !== ''"), what)
 		root := "document.documentElement"
 		assert.LessOrEqual(p.t, get[int](p, root+".scrollWidth"), get[int](p, root+".clientWidth"), what)
 	}
