@@ -238,7 +238,7 @@ func TestErrors_HungServerEndsCommandInTime(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play("set-rate orders 5/1h => ...\n")
-	for _, line := range []string{"acquire orders", "show orders", "ls", "set-rate orders 5/1h", "delete orders"} {
+	for line, most := range map[string]int{"acquire orders": 4, "show orders": 2, "ls": 2, "set-rate orders 5/1h": 4, "delete orders": 4} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			through, proxy := s.behind(t)
@@ -254,7 +254,7 @@ func TestErrors_HungServerEndsCommandInTime(t *testing.T) {
 			got := through.ends(t.Context(), line)
 			assert.Equal(t, exitError, got.code, "%+v", got)
 			assert.Contains(t, got.stderr, proxy.Addr())
-			assert.LessOrEqual(t, len(slices.Compact(waited.All())), 4, "connections, each of which is given up with its answer")
+			assert.LessOrEqual(t, len(slices.Compact(waited.All())), most, "connections, each of which is given up with its answer")
 		})
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
@@ -105,7 +107,10 @@ func attention(l *look.Short) int { return min(l.State.Rank(), look.Refusing.Ran
 
 func (w *walk) walkNode(ctx context.Context, node nodes.Client) error {
 	// Only for the progress, and so not a right that this needs.
-	size, _ := node.DBSize(ctx).Result()
+	size, err := node.DBSize(ctx).Result()
+	if answered, _ := errors.AsType[redis.Error](err); err != nil && answered == nil {
+		return err
+	}
 	w.add(nil, size, 0)
 	return look.EachPage(ctx, w.conn.Client, node, w.pattern, func(keys int, found []*look.Short) { w.add(found, 0, int64(keys)) })
 }

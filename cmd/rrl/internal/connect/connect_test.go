@@ -363,8 +363,8 @@ func TestHowLongAClientWaits(t *testing.T) {
 		timeout          time.Duration
 		dial, read, call time.Duration
 	}{
-		{url, 0, 3 * time.Second, 5 * time.Second, 3 * time.Second},
-		{url, 2 * time.Second, 2 * time.Second, 5 * time.Second, 3 * time.Second},
+		{url, 0, 3 * time.Second, 3 * time.Second, 3 * time.Second},
+		{url, 2 * time.Second, 2 * time.Second, 3 * time.Second, 3 * time.Second},
 		{url, time.Minute, time.Minute, time.Minute, time.Minute},
 		{url + "?read_timeout=100ms&dial_timeout=1s", time.Minute, time.Second, 100 * time.Millisecond, time.Minute},
 	} {

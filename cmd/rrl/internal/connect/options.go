@@ -191,8 +191,8 @@ func (o *Options) limitTime(client *redis.Options) {
 	if client.MaxRetries == 0 {
 		client.MaxRetries = 1
 	}
-	if client.ReadTimeout == 0 && o.timeout() > 5*time.Second { // go-redis' own
-		client.ReadTimeout = o.timeout()
+	if client.ReadTimeout == 0 {
+		client.ReadTimeout = o.CallTimeout()
 	}
 	client.DialerRetries = 1
 	client.ContextTimeoutEnabled = true
