@@ -532,7 +532,7 @@ func (a *ask) NextCall(time.Time) (c *lane.Call, more bool) { return a.call, fal
 
 // by sends the call as a request is sent, and returns the result.
 func (a *ask) by(l *lane.Lane) (any, error) {
-	if l.Enter() {
+	if l.TryReserve() {
 		l.SendOne(context.Background(), a.call, false)
 	} else {
 		l.Ready(a)
