@@ -54,7 +54,7 @@ var kinds = []struct {
 }
 
 // more are those of Go that traces, recorded before, do without.
-var more = []string{"peek", "takeUpTo", "takeUpTo", "reset"}
+var more = []string{"peek", "takeUpTo", "takeUpTo", "reset", "reserve", "reserve"}
 
 // operations returns the service's, each as often as it should be drawn.
 func (a *actor) operations() (all []string) {
@@ -109,8 +109,13 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 		op.Permits, op.Held = d.permits(s), who.release == nil && d.IntN(2) == 0
 	case "tryAcquireTimeout", "release", "peek":
 		op.Permits = d.permits(s)
+	case "reserve":
+		op.Permits, op.Hold, op.Held = d.permits(s), pick(d, []int64{1, 3, 5, 20})*d.tick, d.IntN(2) == 0
 	case "settle":
 		op.Row = d.reserved(who, s)
+		if early := (1 + d.Int64N(4)) * d.tick; d.more && op.Row.At+early <= 0 {
+			op.Early = early
+		}
 		op.Permits = min(rratelimiter.MaxPermits, op.Row.Permits+d.Int64N(3))
 		for op.Used = op.Permits; op.Used == op.Permits; {
 			op.Used = min(rratelimiter.MaxPermits, max(0, op.Permits-6)+d.Int64N(12))

@@ -26,11 +26,13 @@ type Op struct {
 	Keep    bool        `json:"keepState,omitempty"`
 	TTL     int64       `json:"ttl,omitempty"`
 	At      int64       `json:"at,omitempty"`
-	To      Few[string] `json:"to,omitempty"`   // the limiters beside the one it is called on
-	More    int64       `json:"more,omitempty"` // permits that each of To is asked for beyond those of the one before
-	Held    bool        `json:"held,omitempty"` // the handle has been refused lately
-	Row     *Row        `json:"row,omitempty"`  // the reserved row, of Permits, whatever is left of it
-	Used    int64       `json:"used,omitempty"` // of them, or more
+	To      Few[string] `json:"to,omitempty"`    // the limiters beside the one it is called on
+	More    int64       `json:"more,omitempty"`  // permits that each of To is asked for beyond those of the one before
+	Held    bool        `json:"held,omitempty"`  // the handle has been refused lately
+	Row     *Row        `json:"row,omitempty"`   // the reserved row, of Permits, whatever is left of it
+	Used    int64       `json:"used,omitempty"`  // of them, or more
+	Hold    int64       `json:"hold,omitempty"`  // until what is reserved comes back
+	Early   int64       `json:"early,omitempty"` // how long before its grant the reserved row is dated, for a hold
 }
 
 // PermitsOf returns how many permits are asked of the limiter at that place, 0 being the one it is called on.
@@ -131,6 +133,8 @@ type Call struct {
 	Now int64
 
 	Miscounted bool // rows were taken for permits, and their numbers differ
+
+	early int64 // how long before now a grant is dated
 }
 
 // A Possible is what an operation may do; false if the case is not given.
@@ -176,7 +180,7 @@ func (c *Call) split(rows []Row, interval int64) (out, rest []Row) {
 // grant takes permits: a new row, and that much less of the value.
 func (c *Call) grant(p *Pair, permits int64) {
 	// Redisson packs any number into 32 bits.
-	g := Grant{At: c.Now, By: c.Who.Number, Permits: int64(uint32(permits))}
+	g := Grant{At: c.Now - c.early, By: c.Who.Number, Permits: int64(uint32(permits))}
 	p.Rows = append(p.Rows, Row{Grant: g, Layout: c.Who.Layout})
 	sortRows(p.Rows)
 	p.Value -= permits

@@ -32,6 +32,12 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 	case "take":
 		d, err := l.Take(ctx, n)
 		return saysDecision(d, err)
+	case "reserve":
+		r, err := l.Reserve(ctx, n, 0, rratelimiter.Hold(time.Duration(op.Hold)*time.Millisecond))
+		if err != nil {
+			return Says(nil, err)
+		}
+		return saysDecision(r.Decision, nil)
 	case "peek":
 		d, err := l.Peek(ctx, n)
 		return saysDecision(d, err)
@@ -43,7 +49,7 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 	case "release":
 		return Says("done", l.Release(ctx, n))
 	case "settle":
-		return Says("done", Settle(ctx, l, string(op.Row.Member), n, time.Duration(max(0, -op.Row.At))*time.Millisecond, op.Used))
+		return Says("done", settle(ctx, l, op))
 	case "availablePermits":
 		return Says(l.AvailablePermits(ctx))
 	case "trySetRate":
@@ -74,12 +80,16 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 	panic("no operation: " + op.Do)
 }
 
-// Settle settles a grant of that age as if its member were a reservation for that many permits.
-func Settle(ctx context.Context, l *rratelimiter.RateLimiter, member string, permits int64, age time.Duration, used int64) error {
+// settle settles a row as if it were a reservation.
+func settle(ctx context.Context, l *rratelimiter.RateLimiter, op Op) error {
 	e, facts := engine.OfHandle(l)
-	at := time.Now().Add(-age)
-	return e.Settler(facts, redisson.WithPermits([]byte(member), permits), permits, 0, at, at)(ctx, used, func(error) {})
+	member, ms := redisson.WithPermits([]byte(op.Row.Member), op.Permits), time.Millisecond
+	at := time.Now().Add(-time.Duration(op.age()) * ms)
+	return e.Settler(facts, member, op.Permits, time.Duration(op.Early)*ms, at, at)(ctx, op.Used, func(error) {})
 }
+
+// age is how long ago the reserved row was granted.
+func (op Op) age() int64 { return max(0, -op.Row.At-op.Early) }
 
 // acquire takes permits of the limiters of a "wait".
 func (op Op) acquire(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, timeout time.Duration) (bool, error) {

@@ -48,6 +48,11 @@ func (m *Module) may(op Op) []Possible {
 			func(c *Call) (Answer, bool) { return m.decision(c, n, false, true), true },
 			func(c *Call) (Answer, bool) { return m.decision(c, n, false, false), op.Held },
 		}
+	case "reserve":
+		return []Possible{
+			func(c *Call) (Answer, bool) { return m.reserve(c, op, true), true },
+			func(c *Call) (Answer, bool) { return m.reserve(c, op, false), op.Held },
+		}
 	case "peek":
 		return only(func(c *Call) Answer {
 			on := &Call{State: c.Clone(), Who: c.Who, Now: c.Now}
@@ -341,20 +346,30 @@ func (m *Module) release(c *Call, permits int64) Answer {
 	return Say("done")
 }
 
-// settleRow settles a reservation: unused permits come back, an excess is a row dated now.
+// settleRow settles a reservation: unused permits come back, an excess is a row dated now. A held one is
+// dated to its grant; if its hold is over, all that was used is a row dated now.
 func (m *Module) settleRow(c *Call, op Op) Answer {
 	if c.Config == nil {
 		return Say("done")
 	}
 	p := c.Pair()
 	u := m.settle(c, p)
-	if more := op.Used - op.Permits; more > 0 {
+	reserved := func(r Row) bool { return r.Member != "" && r.Member.ID() == op.Row.Member.ID() }
+	more := op.Used - op.Permits
+	// A second before a hold ends it can't be told any more from a release.
+	if op.Early > 0 && op.age()+1000 >= c.Interval()-op.Early && !slices.ContainsFunc(p.Rows, reserved) {
+		more = op.Used
+	}
+	if more > 0 {
 		m.grant(c, p, more)
 		if u.window {
 			m.endWindow(c, p)
 		}
 	}
-	i := slices.IndexFunc(p.Rows, func(r Row) bool { return r.Member != "" && r.Member.ID() == op.Row.Member.ID() })
+	i := slices.IndexFunc(p.Rows, reserved)
+	if i >= 0 {
+		p.Rows[i].At = min(c.Now, p.Rows[i].At+op.Early)
+	}
 	if i >= 0 && op.Used < min(op.Permits, p.Rows[i].Permits) {
 		p.Value = min(c.Rate(), p.Value+p.Rows[i].Permits-op.Used)
 		p.Rows[i] = p.Rows[i].lessened(op.Used)
@@ -363,6 +378,7 @@ func (m *Module) settleRow(c *Call, op Op) Answer {
 			p.Value = c.Rate()
 		}
 	}
+	sortRows(p.Rows)
 	m.goTail(c, p, true, u.window)
 	return Say("done")
 }

@@ -131,7 +131,7 @@ func (m *Module) decision(c *Call, permits int64, upTo, audit bool) Answer {
 		if u.free < c.Rate() {
 			reset = p.ValueEnd - c.Now
 		}
-	case !granted:
+	default:
 		reset = p.Grants().Full(interval, c.Now) - c.Now
 	}
 	if !granted {
@@ -141,6 +141,15 @@ func (m *Module) decision(c *Call, permits int64, upTo, audit bool) Answer {
 		}
 	}
 	return Say(append(said, granted, c.Rate(), max(0, u.free))...).With(retry, reset)
+}
+
+// reserve is Reserve with a Hold.
+func (m *Module) reserve(c *Call, op Op, audit bool) Answer {
+	if m.windowed && op.Permits > 0 {
+		return Say(Unsupported)
+	}
+	c.early = max(0, c.Interval()-op.Hold)
+	return m.decision(c, op.Permits, false, audit)
 }
 
 // free is Peek of no permits: what is free, and when all will be.
