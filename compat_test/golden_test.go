@@ -169,7 +169,7 @@ func migrateTrace(t *testing.T, version string, steps []step, rdb redistest.Clie
 		state := st.read(t, name)
 		require.Zero(t, state.Round(base, 1), line)
 		migrated, p := (&model.Call{State: state, Who: who}).Pair(), c.Pair()
-		model.Beside(model.ReleaseOf(newestRedisson)).Settle(c)
+		model.Beside(model.ReleaseOf(newestRedisson)).BringUpToDate(c)
 		require.EqualValues(t, len(p.Rows), n, line)
 		require.ElementsMatch(t, permitsAt(p), permitsAt(migrated), line)
 		for _, r := range migrated.Rows {

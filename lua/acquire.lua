@@ -78,7 +78,7 @@ end
 --- @include "dated"
 --- @include "requests"
 --- @include "answered"
---- @include "settle"
+--- @include "bring_up_to_date"
 --- @include "figures"
 --- @include "keep_ttl"
 
@@ -165,7 +165,7 @@ if new then
   value_text = redis.call('GET', value_key)
 end
 need = single and math.huge or string.find(flags, 'f') and rate or found and 0 or need
-local state, reply = settle(config, value_text, now, need, token, prefix)
+local state, reply = bring_up_to_date(config, value_text, now, need, token, prefix)
 if not state then
   return reply
 end

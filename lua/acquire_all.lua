@@ -33,13 +33,13 @@
 --- @include "config_or_new"
 --- @include "figures"
 --- @include "keep_ttl"
---- @include "look"
+--- @include "read_state"
 --- @include "make_config"
 --- @include "oldest_rows"
 --- @include "other_default"
 --- @include "own"
 --- @include "search"
---- @include "settle"
+--- @include "bring_up_to_date"
 --- @include "waits"
 
 local single, figures, numbers = string.find(ARGV[3], 's'), string.find(ARGV[3], 'f'), {}
@@ -167,7 +167,7 @@ end
 
 -- No limiter is set up if another is damaged.
 for _, l in ipairs(missing and limiters or {}) do
-  local state, reply = look(l, redis.call('GET', l.value_key), now)
+  local state, reply = read_state(l, redis.call('GET', l.value_key), now)
   if not state then
     return reply
   end
@@ -195,7 +195,7 @@ for i, l in ipairs(limiters) do
 end
 
 -- Those before the token's have been swept by the calls before.
-local from, refused, repaired = step == 'settle' and number or 0, {}, false
+local from, refused, repaired = step == 'update' and number or 0, {}, false
 for i, l in ipairs(limiters) do
   local permits, text = l.permits, redis.call('GET', l.value_key)
   local permits_key = l.permits_key
@@ -211,14 +211,14 @@ for i, l in ipairs(limiters) do
     for j = 1, i - 1 do
       renew(limiters[j])
     end
-    return again('settle', i, '')
+    return again('update', i, '')
   else
     local size, answer = redis.call('ZCARD', permits_key), nil
     if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - l.interval), now_text) < size then
       spend(size)
     end
-    l.state, answer = settle(l, text, now, single and math.huge or figures and l.rate or permits,
-      step == 'settle' and i == number and rest or '', prefix .. 'settle:' .. i .. ':')
+    l.state, answer = bring_up_to_date(l, text, now, single and math.huge or figures and l.rate or permits,
+      step == 'update' and i == number and rest or '', prefix .. 'update:' .. i .. ':')
     local free, rows = l.state and l.state.free, {}
     if free and free < permits and l.state.oldest then
       free, rows, answer = oldest_rows(l, l.state, 0, {permits}, l.audit)

@@ -11,14 +11,14 @@
 --   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "settle"
---- @include "repay"
+--- @include "bring_up_to_date"
+--- @include "recover_leaked"
 --- @include "keep_ttl"
 
 --- @include "limiter"
 local windowed = ARGV[2] == 'w'
 config.windowed = windowed
-local state, answer = settle(config, redis.call('GET', value_key), now, config.rate, ARGV[1], '')
+local state, answer = bring_up_to_date(config, redis.call('GET', value_key), now, config.rate, ARGV[1], '')
 if not state then
   return answer
 end
@@ -32,7 +32,7 @@ if state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and n
   redis.call('SET', value_key, digits(free))
 end
 if state.oldest and not windowed then
-  free, rows, problem = repay(config, free)
+  free, rows, problem = recover_leaked(config, free)
   if problem then
     return problem
   end

@@ -25,7 +25,7 @@
 --- @include "corrupt"
 --- @include "digits"
 --- @include "integer"
---- @include "walk"
+--- @include "decide_requests"
 
 local limit, window, peeks = tonumber(ARGV[1]), tonumber(ARGV[2]), not ARGV[4]
 local ends
@@ -60,7 +60,7 @@ end
 
 -- A counter that counts refusals too may have gone beyond the limit.
 local free = math.max(0, limit - count)
-local taken, refused = walk(free, limit, 3)
+local taken, refused = decide_requests(free, limit, 3)
 if taken > 0 and not text then
   left = window
 end

@@ -12,7 +12,7 @@
 --   'again', token   the call must be repeated, with another member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "settle"
+--- @include "bring_up_to_date"
 --- @include "window"
 --- @include "keep_ttl"
 --- @include "unpack"
@@ -41,7 +41,7 @@ if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and 
 end
 
 local from, written = string.match(ARGV[2], '^from:(%d+):(%d+)$')
-local _, answer = settle(config, text, now, 0, from and '' or ARGV[2], '')
+local _, answer = bring_up_to_date(config, text, now, 0, from and '' or ARGV[2], '')
 if answer and (answer.err or not from) then
   return answer
 end

@@ -17,7 +17,7 @@
 --- @include "config_or_new"
 --- @include "digits"
 --- @include "figures"
---- @include "look"
+--- @include "read_state"
 --- @include "oldest_rows"
 --- @include "sum_up"
 --- @include "waits"
@@ -34,7 +34,7 @@ end
 local value_key, permits_key = config.value_key, config.permits_key
 config.windowed = windowed
 local now = tonumber(clock())
-local state, unsettled = look(config, redis.call('GET', value_key), now)
+local state, unsettled = read_state(config, redis.call('GET', value_key), now)
 if not state then
   return unsettled
 end

@@ -19,8 +19,8 @@
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "answered"
---- @include "move"
---- @include "settle"
+--- @include "set_number"
+--- @include "bring_up_to_date"
 --- @include "rows"
 --- @include "take_off"
 --- @include "keep_ttl"
@@ -38,7 +38,7 @@ _, problem = sum_of(redis.call('ZRANGE', permits_key, -256, -1), config.permits_
 if problem then
   return problem
 end
-local state, answer = settle(config, redis.call('GET', value_key), now, 0, ARGV[3], '', true)
+local state, answer = bring_up_to_date(config, redis.call('GET', value_key), now, 0, ARGV[3], '', true)
 if not state then
   return answer.err and answer or {'again', answer[2], tonumber(ARGV[1])}
 end
@@ -87,7 +87,7 @@ local free = state.free + (tonumber(ARGV[1]) - left)
 if free > config.rate or rest == 0 and not state.window then
   free = config.rate
 end
-move(value_key, state.free, free)
+set_number(value_key, state.free, free)
 word = left > 0 and rest > out and (own and #emptied < 128 and 'search' or 'again') or ''
 redis.call('HSET', KEYS[1], 'released', name .. '=' .. word .. digits(left) .. ';')
 return word == '' and left or {'again', word, left}

@@ -49,9 +49,9 @@ if not keeps or (old and old.per_client ~= config.per_client) then
   return 1
 end
 
---- @include "move"
---- @include "settle"
---- @include "repay"
+--- @include "set_number"
+--- @include "bring_up_to_date"
+--- @include "recover_leaked"
 --- @include "first_write"
 
 if not old then
@@ -84,11 +84,11 @@ if value then
   if used and config.per_client then
     kept = math.min(kept, config.rate - used)
   end
-  move(value_key, value, kept)
+  set_number(value_key, value, kept)
   text = digits(kept)
 end
 if few or not value then
-  local state, answer = settle(config, text, now, 0, ARGV[7], '')
+  local state, answer = bring_up_to_date(config, text, now, 0, ARGV[7], '')
   if answer and (answer.err or not value) then
     return answer
   end
@@ -96,7 +96,7 @@ if few or not value then
     first_write(permits_key)
     redis.call('UNLINK', value_key)
   elseif state and state.oldest then
-    repay(config, state.free)
+    recover_leaked(config, state.free)
   end
 end
 set_config(config, new, now, is_window(config), true)

@@ -31,7 +31,7 @@
 --- @include "config_or_new"
 --- @include "answered"
 --- @include "search"
---- @include "settle"
+--- @include "bring_up_to_date"
 --- @include "make_config"
 --- @include "own"
 --- @include "take_off"
@@ -149,7 +149,7 @@ if new then
     return problem
   end
 end
-local state, answer = settle(config, redis.call('GET', value_key), now, 0, token, prefix, extra <= 0)
+local state, answer = bring_up_to_date(config, redis.call('GET', value_key), now, 0, token, prefix, extra <= 0)
 if not state then
   return answer
 end

@@ -53,7 +53,7 @@ end
 
 --- @include "corrupt"
 --- @include "digits"
---- @include "walk"
+--- @include "decide_requests"
 --- @include "unpack"
 
 local window, id, peeks = tonumber(ARGV[2]), ARGV[4], not ARGV[7]
@@ -100,7 +100,7 @@ if newest > now and not peeks then
 end
 
 local found, free = 0, math.max(0, limit - used)
-local taken, refused = walk(free, limit, 6)
+local taken, refused = decide_requests(free, limit, 6)
 -- What an earlier attempt has taken, or this one: if the request came twice, the newest row may be its own.
 if not peeks and (ARGV[5] == '1' or string.sub(last[1], 1, #id + 1) == id .. ':') then
   local sum = 0
@@ -114,7 +114,7 @@ end
 if found > 0 then
   -- Whatever the limit is by now, the walk that granted so many is this one.
   free = math.max(found, limit - used + found)
-  taken, refused = walk(found, math.huge, 6)
+  taken, refused = decide_requests(found, math.huge, 6)
 end
 
 -- What has run out no longer counts; it is dropped in bounded steps, faster than

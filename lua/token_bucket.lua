@@ -29,7 +29,7 @@
 --- @include "clock"
 --- @include "corrupt"
 --- @include "integer"
---- @include "walk"
+--- @include "decide_requests"
 
 local capacity, refill, interval, borrow = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now, peeks = tonumber(clock()), not ARGV[7]
@@ -68,7 +68,7 @@ last = since(last, second, life)
 changed = changed or last ~= known
 
 local free = math.max(0, tokens + borrow)
-local taken, refused = walk(free, capacity + borrow, 6)
+local taken, refused = decide_requests(free, capacity + borrow, 6)
 tokens = tokens - taken
 
 -- Returns the ms until so many tokens have been refilled.

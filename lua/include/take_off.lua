@@ -1,6 +1,6 @@
 --- @include "member"
 --- @include "first_write"
---- @include "move"
+--- @include "set_number"
 
 -- Takes permits off a member, which keeps its identity and its time; the whole
 -- member goes when no permits are left on it.
@@ -23,6 +23,6 @@ local function return_permits(config, member, permits, value, window)
     free = config.rate
   end
   if value then
-    move(config.value_key, value, free)
+    set_number(config.value_key, value, free)
   end
 end

@@ -55,7 +55,7 @@ var mutants = []mutant{
 		`found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, early)`, ``,
 	},
 	{"a late request is served again", lateKind, lua.Acquire, `return redis.error_reply('LATE the attempt has been answered')`, ``},
-	{"given back twice", backKind, lua.GiveBack, `move(config.value_key, value, free)`, `move(config.value_key, value, free + permits)`},
+	{"given back twice", backKind, lua.GiveBack, `set_number(config.value_key, value, free)`, `set_number(config.value_key, value, free + permits)`},
 	{
 		"given back again by its repeat", backKind, lua.GiveBack,
 		`if found and (ARGV[3] == '' and found ~= leaves or found > leaves) then`, `if found then`,
@@ -82,7 +82,7 @@ var mutants = []mutant{
 		"a settlement gives back what others have given back", reservingKind, lua.SettleReservation,
 		"local has = permits_of(row)", "local has = permits_of(member)",
 	},
-	{"what a settlement gives back is not free", reservingKind, lua.SettleReservation, "move(config.value_key, value, free)", ""},
+	{"what a settlement gives back is not free", reservingKind, lua.SettleReservation, "set_number(config.value_key, value, free)", ""},
 	{
 		"a settlement charges what is free only", reservingKind, lua.SettleReservation,
 		"redis.call('DECRBY', value_key, digits(extra))",

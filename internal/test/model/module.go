@@ -174,11 +174,11 @@ type upToDate struct {
 	window bool // the value is one, and what is taken of it comes back as a whole
 }
 
-// Settle brings the pair in use up to date.
-func (m *Module) Settle(c *Call) { m.settle(c, c.Pair()) }
+// BringUpToDate brings the pair in use up to date.
+func (m *Module) BringUpToDate(c *Call) { m.bringUpToDate(c, c.Pair()) }
 
-// settle brings a pair up to date: what has run out comes back.
-func (m *Module) settle(c *Call, p *Pair) upToDate {
+// bringUpToDate brings a pair up to date: what has run out comes back.
+func (m *Module) bringUpToDate(c *Call, p *Pair) upToDate {
 	rate := c.Rate()
 	canBe := m.windowed || !c.PerClient()
 	_, rest := c.split(p.Rows, c.Interval())
@@ -216,7 +216,7 @@ func (m *Module) settle(c *Call, p *Pair) upToDate {
 }
 
 // repay gives back permits that leaked: those neither free nor in use.
-func (m *Module) repay(c *Call, p *Pair) {
+func (m *Module) recoverLeaked(c *Call, p *Pair) {
 	if m.isWindow(c, p) {
 		return
 	}
@@ -321,7 +321,7 @@ func (m *Module) release(c *Call, permits int64) Answer {
 		return Say(NotInitialized)
 	}
 	p := c.Pair()
-	u := m.settle(c, p)
+	u := m.bringUpToDate(c, p)
 	m.goTail(c, p, true, u.window)
 	if len(p.Rows) == 0 {
 		return Say("done")
@@ -353,7 +353,7 @@ func (m *Module) settleRow(c *Call, op Op) Answer {
 		return Say("done")
 	}
 	p := c.Pair()
-	u := m.settle(c, p)
+	u := m.bringUpToDate(c, p)
 	reserved := func(r Row) bool { return r.Member != "" && r.Member.ID() == op.Row.Member.ID() }
 	more := op.Used - op.Permits
 	// A second before a hold ends it can't be told any more from a release.
@@ -388,12 +388,12 @@ func (m *Module) availablePermits(c *Call) Answer {
 		return Say(NotInitialized)
 	}
 	p := c.Pair()
-	u := m.settle(c, p)
+	u := m.bringUpToDate(c, p)
 	if !p.HasValue && !m.windowed && (c.PerClient() || c.ConfigEnd != 0) {
 		p.set(u.free)
 	}
 	if len(p.Rows) > 0 {
-		m.repay(c, p)
+		m.recoverLeaked(c, p)
 		u.free = p.Value
 	}
 	if m.windowed {

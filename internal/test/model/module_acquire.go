@@ -67,9 +67,9 @@ func (m *Module) take(c *Call, permits int64, fallback *Rate, upTo, audit bool) 
 	}
 	m.open(c, fallback)
 	p := c.Pair()
-	u = m.settle(c, p)
+	u = m.bringUpToDate(c, p)
 	if permits > u.free && audit && len(p.Rows) > 0 && !m.windowed {
-		m.repay(c, p)
+		m.recoverLeaked(c, p)
 		u.free = p.Value
 	}
 	if upTo || permits <= u.free {
@@ -158,9 +158,9 @@ func (m *Module) free(c *Call) Answer {
 		return Say(NotInitialized)
 	}
 	p := c.Pair()
-	u := m.settle(c, p)
+	u := m.bringUpToDate(c, p)
 	if len(p.Rows) > 0 && !m.windowed {
-		m.repay(c, p)
+		m.recoverLeaked(c, p)
 		u.free = p.Value
 	}
 	reset := p.Grants().Full(c.Interval(), c.Now) - c.Now

@@ -53,9 +53,9 @@ func (m *Module) setRate(c *Call, rate *Rate, keepState, updateOnly bool) Answer
 				p.Value = min(p.Value, rate.Rate-sum(p.Rows))
 			}
 		}
-		m.settle(c, p)
+		m.bringUpToDate(c, p)
 		if len(p.Rows) > 0 {
-			m.repay(c, p)
+			m.recoverLeaked(c, p)
 		}
 	}
 	m.newEnd(c, m.isWindow(c, p))

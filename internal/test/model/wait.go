@@ -45,9 +45,9 @@ func (m *Module) acquireAll(calls []*Call, op Op, how int) (Answer, bool) {
 			}
 			continue
 		}
-		u := m.settle(c, p)
+		u := m.bringUpToDate(c, p)
 		if windows[i] = u.window; permits > u.free && len(p.Rows) > 0 && audit {
-			m.repay(c, p)
+			m.recoverLeaked(c, p)
 			u.free = p.Value
 		}
 		if permits > u.free {

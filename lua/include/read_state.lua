@@ -3,11 +3,11 @@
 --- @include "window"
 
 -- Looks at the value and the ends of the permits set, and changes nothing. Returns
--- settle's state with the last row; if something may need to be brought up to date, what
+-- bring_up_to_date's state with the last row; if something may need to be brought up to date, what
 -- is there: a table with free, the value or nil, oldest and newest as in a state, and the
 -- last row, and beside it the oldest rows; or nil, error reply if one of these rows or
 -- the value is corrupt.
-local function look(config, value_text, now)
+local function read_state(config, value_text, now)
   local permits_key, value = config.permits_key, integer(value_text)
   if value_text and not value then
     return nil, corrupt(config.value_place, 'value', 'is no integer: ' .. value_text)

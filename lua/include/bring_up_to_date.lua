@@ -1,6 +1,6 @@
 --- @include "unpack"
---- @include "look"
---- @include "move"
+--- @include "read_state"
+--- @include "set_number"
 --- @include "digits"
 --- @include "sum_up"
 --- @include "make_value"
@@ -22,8 +22,8 @@
 --   unset   there is no value; a missing one stands for the whole rate
 --   window  the value counts a fixed window, and comes back as a whole
 --   repaired   something was lost, or dated ahead by more than clocks differ
-local function settle(config, value_text, now, need, token, prefix, frees)
-  local state, rows = look(config, value_text, now)
+local function bring_up_to_date(config, value_text, now, need, token, prefix, frees)
+  local state, rows = read_state(config, value_text, now)
   if not (state and rows) then
     return state, rows
   end
@@ -41,7 +41,7 @@ local function settle(config, value_text, now, need, token, prefix, frees)
         redis.call('PEXPIRE', value_key, lifetime(ttl))
       end
     elseif free ~= value then
-      move(value_key, value, free)
+      set_number(value_key, value, free)
     end
     value = free
   end

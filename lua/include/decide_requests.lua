@@ -2,7 +2,7 @@
 -- it asks for or nothing. They stand in ARGV from first on: permits, count, 1 if it is left out. A
 -- request for more than the limit is none. Returns the permits granted, and the
 -- refused sizes in order, one for each run with a refused request.
-local function walk(free, limit, first)
+local function decide_requests(free, limit, first)
   local taken, refused = 0, {}
   for i = first, #ARGV, 2 do
     local permits, count = tonumber(ARGV[i]), tonumber(ARGV[i + 1] or '1')
