@@ -95,6 +95,29 @@ func TestSettle_FindsHeldReservationAmongMany(t *testing.T) {
 	}
 }
 
+// After the server's clock went back a reservation is dated ahead. It is found too, though others have taken permits
+// off it.
+func TestSettle_FindsReservationDatedAhead(t *testing.T) {
+	t.Parallel()
+	for _, early := range []any{"", 1800_000} {
+		t.Run(fmt.Sprint("early ", early), func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Redis(t)
+			name := redistest.Name(t)
+			all := redisson.KeysOf(name, "id").List()
+			now := time.Now().UnixMilli()
+			require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10, "interval", 3600_000, "type", 0).Err())
+			require.NoError(t, rdb.ZAdd(t.Context(), all[3], redis.Z{Score: float64(now + 30_000), Member: member(4)}).Err())
+			require.NoError(t, rdb.Set(t.Context(), all[1], 6, 0).Err())
+
+			answer, err := rdb.Eval(t.Context(), SettleReservation.Source, all, member(6), 3, other(0), 2000, 0, "", "", "", early).Int64()
+			require.NoError(t, err)
+			assert.EqualValues(t, 1, answer)
+			assert.Equal(t, "7", rdb.Get(t.Context(), all[1]).Val())
+		})
+	}
+}
+
 func permits(t *testing.T, text string) int64 {
 	t.Helper()
 	m, err := codec.Parse(text)

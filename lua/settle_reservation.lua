@@ -61,8 +61,12 @@ local function seek(name, members, before, walks)
   if known then
     token = rest
   else
-    local place = string.match(token, '^' .. name .. '=(.*)$') or digits(now - least - before) .. ':0:'
-    found, further = find(permits_key, members, false, now - most - before, walks and place or nil)
+    local place = string.match(token, '^' .. name .. '=(.*)$')
+    if walks and not place then
+      local newest = tonumber(redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')[2] or '0')
+      place = newest > now and '' or digits(now - least - before) .. ':0:' -- it may still be dated ahead
+    end
+    found, further = find(permits_key, members, false, now - most - before, place)
     if further then
       return nil, prefix .. name .. '=' .. further
     end
