@@ -117,7 +117,7 @@ const usualAnswer = 100
 func estimate(r *http.Request) (int64, error) { return usualAnswer + max(0, r.ContentLength)/4, nil }
 
 func (g *gateway) proxy() http.Handler {
-	return &httputil.ReverseProxy{
+	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(g.model)
 			r.SetXForwarded()
@@ -132,4 +132,10 @@ func (g *gateway) proxy() http.Handler {
 		},
 		ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelWarn),
 	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The model may answer before it has the whole request. Without this the server closes the request's
+		// body then, and the connection to the model breaks.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		proxy.ServeHTTP(w, r)
+	})
 }
