@@ -47,8 +47,7 @@ type group struct {
 // Group returns nil for a limiter that only watches, which must not refuse for others, and for one that answers
 // from memory, which learns only from its own answers.
 func (l *asker) Group(q outage.Question) any {
-	if l.facts.Err != nil || l.policy.Shadow || l.client.rules.KeepsNoMembers() ||
-		!q.Settled && (l.facts.Lease != nil || l.facts.Refusals != nil) {
+	if l.policy.Shadow || !q.Settled && (l.facts.Lease != nil || l.facts.Refusals != nil) {
 		return nil
 	}
 	return group{l.client, script.HashTag(l.facts.Config)}

@@ -233,17 +233,25 @@ func TestPolicies_OneIsDamaged(t *testing.T) {
 	})
 }
 
-// A closed Client decides nothing, whatever its limiters' policies are.
+// A closed Client decides nothing, whatever its limiters' policies are, also if it was closed during an outage.
 func TestPolicies_ClientIsClosed(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		s := newSite(t, rdb, quotas(), httplimit.WithFailure(limit.FailOpen()))
-		require.NoError(t, s.client.Close(t.Context()))
-		assert.Equal(t, http.StatusServiceUnavailable, s.ask(t.Context(), 1).Code)
-		for _, err := range s.errs.Take() {
-			require.ErrorIs(t, err, limit.ErrClosed)
-		}
-	})
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, _ := redistest.Mini(t)
+			s := newSite(t, rdb, quotas(), httplimit.WithFailure(limit.FailOpen()))
+			outage(rdb).Store(fails)
+			for range 5 {
+				assert.Equal(t, http.StatusOK, s.ask(t.Context(), 1).Code)
+			}
+			s.errs.Take()
+			require.NoError(t, s.client.Close(t.Context()))
+			assert.Equal(t, http.StatusServiceUnavailable, s.ask(t.Context(), 1).Code)
+			for _, err := range s.errs.Take() {
+				require.ErrorIs(t, err, limit.ErrClosed)
+			}
+		})
+	}
 }
 
 // Leases and remembered refusals answer from memory among policies that are asked together.

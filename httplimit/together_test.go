@@ -297,10 +297,11 @@ func TestPolicyCost(t *testing.T) {
 func TestPolicySettle_SaysWhatIsSettled(t *testing.T) {
 	t.Parallel()
 	cost := func(*http.Request) (int64, error) { return 5, nil }
-	limiters := map[string]*middlewaretest.Reserver{}
+	limiters := map[string]*middlewaretest.Reserver{"chosen": {Fake: grants()}}
 	opts := []httplimit.Option{httplimit.WithName("shared"), httplimit.WithSettle(), httplimit.WithCost(cost)}
 	for name, p := range map[string]httplimit.Policy{
 		"shared": {}, "like the first": {}, "own": {Cost: cost}, "estimate": {Cost: cost, Settle: true},
+		"of a plan": {Cost: cost, Settle: true, Plan: func(*http.Request) limit.Limiter { return limiters["chosen"] }},
 	} {
 		limiters[name] = &middlewaretest.Reserver{Fake: grants()}
 		p.Name, p.Limiter = name, limiters[name]
@@ -312,7 +313,7 @@ func TestPolicySettle_SaysWhatIsSettled(t *testing.T) {
 		assert.NoError(t, httplimit.Settle(r.Context(), 7))
 	})), newRequest(t))
 	for name, l := range limiters {
-		if name == "own" {
+		if name == "own" || name == "of a plan" {
 			assert.Empty(t, l.Settled)
 		} else {
 			assert.Equal(t, []int64{7}, l.Settled, name)
@@ -404,14 +405,20 @@ func TestPolicies_OfSeveralKindsAndClients(t *testing.T) {
 			httplimit.WithPolicy(httplimit.Policy{Name: "address", Limiter: grants(), Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})}}),
 		)
 		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 500).Code)
-		want := append([]int64{400}, s.leftOfAll()...)
+		before := s.calls.Scripts()
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 0).Code)
+		assert.Equal(t, 1, s.calls.Scripts()-before, "those of one Client that it costs something")
+		before = s.calls.Scripts()
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 1).Code)
+		assert.Equal(t, 4, s.calls.Scripts()-before, "and one for each other limiter")
+		want := append([]int64{399}, s.leftOfAll()...)
 		for range 3 {
 			w := s.ask(t.Context(), 250)
 			assert.Equal(t, http.StatusTooManyRequests, w.Code)
 			assert.Equal(t, []any{"window"}, problem(t, w)["violated-policies"])
 			assert.Equal(t, want, s.left("other", "requests-minute", "tokens-minute", "requests-day", "tokens-day"))
 		}
-		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 200).Code, "nothing stays taken of the log")
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 199).Code, "nothing stays taken of the log")
 	})
 }
 

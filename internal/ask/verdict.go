@@ -96,53 +96,46 @@ func atOnce(n int, f func(i int)) {
 
 // round is the questions that one call asks.
 type round struct {
-	kind      kind // the same of all
+	group     any // of all of them; nil if it is one that goes alone
 	questions []*Question
 	parts     []outage.Part
 }
-
-// kind is what questions of one call have in common.
-type kind struct{ group, guarded, local any }
 
 // rounds returns the questions to which no answer is at hand.
 func rounds(ctx context.Context, questions []Question) (all []*round) {
 	for i := range questions {
 		q := &questions[i]
-		part, of, answered := q.part(ctx)
+		part, group, answered := q.part(ctx)
 		if answered {
 			continue
 		}
-		at := slices.IndexFunc(all, func(r *round) bool { return of.group != nil && r.kind == of })
+		at := slices.IndexFunc(all, func(r *round) bool { return group != nil && r.group == group })
 		if at < 0 {
-			at, all = len(all), append(all, &round{kind: of})
+			at, all = len(all), append(all, &round{group: group})
 		}
 		all[at].questions, all[at].parts = append(all[at].questions, q), append(all[at].parts, part)
 	}
 	return all
 }
 
-// part returns the question as one of several, unless the limiter knows the answer without asking Redis. Its kind
-// has no group if it is asked alone.
-func (q *Question) part(ctx context.Context) (part outage.Part, of kind, answered bool) {
+// part returns the question as one of several, and its group, unless the limiter knows the answer without asking
+// Redis.
+func (q *Question) part(ctx context.Context) (part outage.Part, group any, answered bool) {
 	l := q.Limit
 	if outage.KeyedOf(l.limiter) == nil {
-		return part, of, false
+		return part, nil, false
 	}
 	part = outage.Part{Policy: l.policy, Question: q.asked()}
 	part.Question.Key = escaped(l.limiter, q.Key)
 	part.Asker = l.keyed.Asker(part.Question.Key)
-	if !l.settled {
-		a, known := l.policy.AtHand(ctx, part.Asker, part.Question)
-		if known {
-			q.complete(part.Question, a, nil)
-			return part, of, true
-		}
+	a, known := l.policy.AtHand(ctx, part.Asker, part.Question)
+	if known {
+		q.complete(part.Question, a, nil)
 	}
 	if joint, ok := part.Asker.(outage.Joint); ok {
-		_, local := l.policy.Local()
-		of = kind{joint.Group(part.Question), l.policy.Guards(), local}
+		group = joint.Group(part.Question)
 	}
-	return part, of, false
+	return part, group, known
 }
 
 func (r *round) ask(ctx context.Context) {

@@ -189,14 +189,14 @@ func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	if a, known, err := of.AtHand(ctx, q); known || err != nil {
 		return a, err
 	}
-	if !p.Guards() {
+	if !p.guards() {
 		return of.Ask(ctx, q)
 	}
 	return p.guarded(ctx, of, q)
 }
 
-// Guards reports whether something answers while Redis does not decide, if only that it does not.
-func (p *Policy) Guards() bool { return p.Failure != nil || p.Fallback != nil }
+// guards reports whether something answers while Redis does not decide, if only that it does not.
+func (p *Policy) guards() bool { return p.Failure != nil || p.Fallback != nil }
 
 // guarded asks Redis, or what answers instead, until the caller need not wait any more.
 func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, error) {

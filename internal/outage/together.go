@@ -2,6 +2,7 @@ package outage
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -17,8 +18,8 @@ type Joint interface {
 	Together(parts []Part) Asker
 }
 
-// Part is the question to one of several limiters that are asked together, and its answer. Each has a policy
-// of its own. All or none have one that Guards, and that answers by a local limiter; none only watches.
+// Part is the question to one of several limiters of a Client that are asked together, and its answer. Each has
+// a policy of its own; none only watches.
 type Part struct {
 	Policy   *Policy
 	Asker    Asker
@@ -50,13 +51,13 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 	var a Answer
 	var err error
 	undecided := false
-	switch p := first.Policy; {
-	case !p.Guards():
+	switch guard := first.Policy.Guard; {
+	case !slices.ContainsFunc(parts, func(p Part) bool { return p.Policy.guards() }):
 		a, err = of.Ask(ctx, q)
-	case p.Guard.ended() != nil:
-		err = p.Guard.ended()
+	case guard.ended() != nil:
+		err = guard.ended()
 	default:
-		a, undecided, err = p.ask(ctx, of, q, func() (all []Watcher) {
+		a, undecided, err = (&Policy{}).ask(ctx, of, q, func() (all []Watcher) {
 			for _, part := range parts {
 				all = append(all, part.Policy.watchers()...)
 			}
@@ -81,6 +82,10 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 // end completes the answer of one part, and reports it.
 func (p *Part) end(ctx context.Context, undecided bool, start time.Time) {
 	a := &p.Answer
+	_, isLocal := p.Policy.Local()
+	if isLocal && p.Err == nil {
+		p.Asker.Learn(p.Question, *a)
+	}
 	switch settle := a.Settle; {
 	case undecided:
 		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Question, p.Err)
