@@ -96,6 +96,29 @@ func TestPolicies_EachHasItsOutagePolicy(t *testing.T) {
 	}
 }
 
+// A policy's local limiter follows the limit that requests have met, though others of its kind have none.
+func TestPolicies_LocalLimitIsLearnt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		down := outage(rdb)
+		all := quotas()
+		all[1].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(0.5))}
+		for _, i := range []int{0, 2, 3} {
+			all[i].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailOpen())}
+		}
+		s := newSite(t, rdb, all)
+		s.ask(t.Context(), 1)
+		require.NoError(t, s.client.RateLimiter("http:tokens-minute:{ann}").SetRate(t.Context(), rratelimiter.PerMinute(100)))
+		s.ask(t.Context(), 1)
+		time.Sleep(time.Second)
+		down.Store(true)
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 50).Code)
+		assert.Equal(t, http.StatusTooManyRequests, s.ask(t.Context(), 1).Code)
+		s.errs.Take()
+	})
+}
+
 // Three requests meet an outage, others are answered at once, and the observers of limiters and policies learn it.
 func TestPolicies_OneBreakerForAll(t *testing.T) {
 	t.Parallel()

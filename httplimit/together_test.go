@@ -297,11 +297,10 @@ func TestPolicyCost(t *testing.T) {
 func TestPolicySettle_SaysWhatIsSettled(t *testing.T) {
 	t.Parallel()
 	cost := func(*http.Request) (int64, error) { return 5, nil }
-	limiters := map[string]*middlewaretest.Reserver{"chosen": {Fake: grants()}}
+	limiters := map[string]*middlewaretest.Reserver{}
 	opts := []httplimit.Option{httplimit.WithName("shared"), httplimit.WithSettle(), httplimit.WithCost(cost)}
 	for name, p := range map[string]httplimit.Policy{
 		"shared": {}, "like the first": {}, "own": {Cost: cost}, "estimate": {Cost: cost, Settle: true},
-		"of a plan": {Cost: cost, Settle: true, Plan: func(*http.Request) limit.Limiter { return limiters["chosen"] }},
 	} {
 		limiters[name] = &middlewaretest.Reserver{Fake: grants()}
 		p.Name, p.Limiter = name, limiters[name]
@@ -313,12 +312,21 @@ func TestPolicySettle_SaysWhatIsSettled(t *testing.T) {
 		assert.NoError(t, httplimit.Settle(r.Context(), 7))
 	})), newRequest(t))
 	for name, l := range limiters {
-		if name == "own" || name == "of a plan" {
+		if name == "own" {
 			assert.Empty(t, l.Settled)
 		} else {
 			assert.Equal(t, []int64{7}, l.Settled, name)
 		}
 	}
+
+	chosen := &middlewaretest.Reserver{Fake: grants()}
+	ofPlan := httplimit.Policy{
+		Name: "tokens", Limiter: &middlewaretest.Reserver{Fake: grants()}, Settle: true, Plan: func(*http.Request) limit.Limiter { return chosen },
+	}
+	serve(httplimit.New(grants(), httplimit.WithPolicy(ofPlan))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		assert.NoError(t, httplimit.Settle(r.Context(), 7))
+	})), newRequest(t))
+	assert.Equal(t, []int64{7}, chosen.Settled)
 
 	settles := httplimit.WithPolicy(httplimit.Policy{Name: "tokens", Limiter: grants(), Settle: true})
 	err := httplimit.Check(grants(), settles)
