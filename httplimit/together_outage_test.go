@@ -303,3 +303,21 @@ func TestPolicies_AnswersFromMemoryAmongThem(t *testing.T) {
 		assert.Equal(t, []int64{970, 4970}, s.left("tokens-minute", "tokens-day"))
 	})
 }
+
+// On a cluster each user's limits are on one server, and one script call decides.
+func TestPolicies_OnACluster(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "a cluster")
+	s := newSite(t, redistest.StartCluster(t, 3, 0).Client(t, nil), quotas())
+	s.handle = func(ctx context.Context) { assert.NoError(t, httplimit.Settle(ctx, 400)) }
+	for _, user := range []string{"ann", "bob", "zoë", "eve"} {
+		r := newRequest(t)
+		r.Header = http.Header{"X-User": {user}, "Tokens": {"600"}}
+		assert.Equal(t, http.StatusOK, serve(s.handler, r).Code, user)
+	}
+	assert.Equal(t, []int64{9, 600, 99, 4600}, s.leftOfAll())
+	before := s.calls.Scripts()
+	assert.Equal(t, http.StatusTooManyRequests, s.ask(t.Context(), 700).Code)
+	assert.Equal(t, 1, s.calls.Scripts()-before)
+	assert.Equal(t, []int64{9, 600, 99, 4600}, s.leftOfAll())
+}

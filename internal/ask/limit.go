@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -24,9 +23,6 @@ type Limit struct {
 	fallback limit.Limiter // nil: none
 	keyed    outage.Keyed  // of the limiter
 	policy   *outage.Policy
-	timeout  time.Duration // 0: none
-	observer *observe.Observer
-	shadow   bool
 	settled  bool // grants are settled later
 }
 
@@ -35,8 +31,7 @@ type Limit struct {
 // limit.Windowed.
 func (o *Options) Limit(name, prefix string, limiter, own limit.Limiter, window time.Duration) (*Limit, error) {
 	l := &Limit{
-		Name: name, options: o, own: own, length: window, prefix: prefix, limiter: limiter, fallback: own, timeout: o.Timeout,
-		observer: o.observer, shadow: o.Shadow, settled: o.Settled,
+		Name: name, options: o, own: own, length: window, prefix: prefix, limiter: limiter, fallback: own, settled: o.Settled,
 	}
 	var known func() time.Duration
 	if _, windowed := limiter.(limit.Windowed); windowed || window > 0 {

@@ -48,7 +48,7 @@ type settle func(ctx context.Context, actual int64) error
 
 // take is the question as limiters get it, and name it in errors.
 func (q *Question) take() outage.Question {
-	return outage.Question{Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.timeout}
+	return outage.Question{Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.options.Timeout}
 }
 
 // asked is take, or the question that reserves the permits.
@@ -225,14 +225,15 @@ func Never(d limit.Decision) bool { return d.Limit <= 0 || d.RetryAfter == math.
 
 // Report reports the outcome of the question to the observer.
 func (q *Question) Report(ctx context.Context) {
-	if !q.Limit.observer.Watches() {
+	of := q.Limit.options
+	if !of.observer.Watches() {
 		return
 	}
 	err := q.costly
 	if q.State == Closed {
 		err = q.Failure
 	}
-	q.Limit.observer.Decided(ctx, limit.Decided{
-		Limiter: q.Limit.Name, Call: q.Limit.options.Middleware, Permits: q.Permits, Source: q.by, Shadow: q.Limit.shadow, Start: q.Start,
+	of.observer.Decided(ctx, limit.Decided{
+		Limiter: q.Limit.Name, Call: of.Middleware, Permits: q.Permits, Source: q.by, Shadow: of.Shadow, Start: q.Start,
 	}, q.State == Granted || q.State == Open, err)
 }
