@@ -210,6 +210,9 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, e
 			return nil
 		}
 		_, err := l.lanes.Once(ctx, lua.FixedWindowSettle, keys, permits, end, window)
+		if ended := keyed.Ended(ctx, err); ended != nil {
+			return ended
+		}
 		return explain(err, keys)
 	}
 	v.Charge = func(ctx context.Context, more int64) error { return v.GiveBack(ctx, -more) }

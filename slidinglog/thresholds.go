@@ -93,10 +93,10 @@ func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) 
 	}
 	c := &script.Call{Script: lua.Command, Keys: script.KeysOf(l.cfg.Thresholds), Args: script.Constant(words), Repeat: reads, Reads: reads}
 	reply, err := l.lanes.Run(ctx, c)
-	switch ended := ctx.Err(); {
-	case err == nil || errors.Is(err, redis.Nil):
+	if err == nil || errors.Is(err, redis.Nil) {
 		return reply, nil
-	case reads && ended != nil:
+	}
+	if ended := keyed.Ended(ctx, err); ended != nil {
 		return nil, ended
 	}
 	return nil, l.explainHash(err)

@@ -2,6 +2,7 @@ package slidinglog_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -275,6 +276,32 @@ func TestThresholdInput(t *testing.T) {
 	for _, err := range callAll(ctx, l, "orders") {
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.NotErrorIs(t, err, limit.ErrUnknownOutcome)
+	}
+}
+
+// A caller's deadline is no outage.
+func TestThreshold_ContextEndIsNoOutage(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(ctx context.Context, l *slidinglog.Limiter) error{
+		"SetThreshold":   func(ctx context.Context, l *slidinglog.Limiter) error { return l.SetThreshold(ctx, "ann", 5) },
+		"ResetThreshold": func(ctx context.Context, l *slidinglog.Limiter) error { return l.ResetThreshold(ctx, "ann") },
+		"Threshold":      func(ctx context.Context, l *slidinglog.Limiter) error { return second(l.Threshold(ctx, "ann")) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			_, m := redistest.Mini(t)
+			proxy := redistest.MiniProxy(t, m)
+			l := threeAMinuteOr(proxy.Client(t, nil), "hash")
+			require.NoError(t, l.SetThreshold(t.Context(), "ann", 1))
+			held := make(chan struct{})
+			defer close(held)
+			proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			err := call(ctx, l)
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			require.NotErrorIs(t, err, limit.ErrUnavailable, name)
+			assert.Equal(t, name != "Threshold", errors.Is(err, limit.ErrUnknownOutcome), "%s: %v", name, err)
+		})
 	}
 }
 

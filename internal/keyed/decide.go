@@ -3,6 +3,7 @@ package keyed
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -119,7 +120,7 @@ func (g *Queues) look(ctx context.Context, q *Try) (lane.Outcome, error) {
 	for {
 		q.Repeat, q.Reads = true, true
 		reply, err := g.lanes.Run(ctx, &q.Call.Call)
-		if ended := ctx.Err(); err != nil && ended != nil {
+		if ended := Ended(ctx, err); ended != nil {
 			return lane.Outcome{}, ended
 		}
 		o, err := q.Read(reply, err)
@@ -127,6 +128,20 @@ func (g *Queues) look(ctx context.Context, q *Try) (lane.Outcome, error) {
 			return o, err
 		}
 		q = q.Next
+	}
+}
+
+// Ended returns the error of a call that failed and whose caller's ctx has ended; nil if that is not so. It is no
+// outage, though the end of a deadline is a net.Error.
+func Ended(ctx context.Context, err error) error {
+	ended := ctx.Err()
+	switch {
+	case err == nil || ended == nil:
+		return nil
+	case errors.Is(err, script.ErrLost):
+		return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, ended)
+	default:
+		return ended
 	}
 }
 
@@ -172,5 +187,8 @@ func (g *Queues) reset(ctx context.Context, key string) error {
 		keys = append(keys, key+second)
 	}
 	_, err := g.lanes.Once(ctx, lua.Delete, script.KeysOf(keys...))
+	if ended := Ended(ctx, err); ended != nil {
+		return ended
+	}
 	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))
 }

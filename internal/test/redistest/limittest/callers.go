@@ -2,6 +2,8 @@ package limittest
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -278,4 +280,51 @@ func testContextEndsBehindABatch(t *testing.T, k Kind) {
 		time.Sleep(100 * time.Millisecond)
 		assert.Equal(t, int64(0), Take(t, h.other, "orders", 7).Remaining)
 	})
+}
+
+// A caller's deadline is a net.Error, and yet no outage: no policy may answer in its place. The outcome is unknown
+// of a change that was sent.
+func testContextEndIsNoOutage(t *testing.T, k Kind) {
+	type giveBack = func(context.Context) error
+	changes := map[string]func(ctx context.Context, h held, back giveBack) error{
+		"Reset":    func(ctx context.Context, h held, _ giveBack) error { return h.Reset(ctx, "orders") },
+		"giveBack": func(ctx context.Context, _ held, back giveBack) error { return back(ctx) },
+	}
+	all := map[string]func(ctx context.Context, h held, back giveBack) error{
+		"Take": func(ctx context.Context, h held, _ giveBack) error {
+			_, err := h.Take(ctx, "orders", 1)
+			return err
+		},
+		"TakeUpTo": func(ctx context.Context, h held, _ giveBack) error {
+			_, _, err := h.TakeUpTo(ctx, "orders", 1)
+			return err
+		},
+		"Peek": func(ctx context.Context, h held, _ giveBack) error {
+			_, err := h.Peek(ctx, "orders", 1)
+			return err
+		},
+	}
+	maps.Copy(all, changes)
+	for name, call := range all {
+		for _, sent := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHeld(t, k, 10)
+				_, back, err := h.TakeReturnable(t.Context(), "orders", 2)
+				require.NoError(t, err)
+				h.hold(t)
+				if !sent {
+					go func() { _, _ = h.Take(context.WithoutCancel(t.Context()), "ahead", 1) }()
+					synctest.Wait()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				err = call(ctx, h, back)
+				require.ErrorIs(t, err, context.DeadlineExceeded, name)
+				require.NotErrorIs(t, err, limit.ErrUnavailable, name)
+				if sent || name != "giveBack" { // which may go on without its caller
+					assert.Equal(t, sent && changes[name] != nil, errors.Is(err, limit.ErrUnknownOutcome), "%s: %v", name, err)
+				}
+			})
+		}
+	}
 }

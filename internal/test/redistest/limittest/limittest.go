@@ -103,6 +103,7 @@ func Run(t *testing.T, k Kind) {
 		"ContextEnded":            testContextEnded,
 		"ContextEndsInFlight":     testContextEndsInFlight,
 		"ContextEndsBehindABatch": testContextEndsBehindABatch,
+		"ContextEndIsNoOutage":    testContextEndIsNoOutage,
 		"AnswerLost":              testAnswerLost,
 		"AnswersLostOfMany":       testAnswersLostOfMany,
 		"LateCopy":                testLateCopy,
