@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/holders"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"

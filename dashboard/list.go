@@ -3,7 +3,7 @@ package dashboard
 import (
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 )
 
 // row is a RateLimiter in the list.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
-	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
-	"github.com/rratelimiter/rratelimiter/internal/rates"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/holders"
-	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 )
 
 const (

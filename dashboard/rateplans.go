@@ -7,8 +7,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
-	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/rates"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )

@@ -17,8 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
-	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 

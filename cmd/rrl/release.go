@@ -11,8 +11,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
@@ -120,5 +120,5 @@ func (a *app) explainRelease(ctx context.Context, conn *connect.Connection, name
 			return errors.New("broken: " + found.Broken + "; see rrl show")
 		}
 	}
-	return script.Explain(err, keys.Names(), "what a limiter has there", `name the limiter without braces or with one hash tag, as in "{shop}orders"`)
+	return script.Explain(err, keys.Names(), "what a limiter has there", script.NameAdvice)
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/rates"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/rates"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
-	"github.com/rratelimiter/rratelimiter/internal/holders"
-	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 

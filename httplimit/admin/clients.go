@@ -2,7 +2,7 @@ package admin
 
 import (
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/holders"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
 )
 
 // users lists the clients that have a limiter's permits in use.

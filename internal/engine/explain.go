@@ -54,7 +54,7 @@ func (e *Engine) explainPart(keys []string, err error) (number int64, _ error) {
 			return e.explainType(keys, err)
 		}
 	}
-	return 0, script.Explain(err, keys, "", "name the limiter without braces or with one hash tag, as in \"{shop}orders\"")
+	return 0, script.Explain(err, keys, "", script.NameAdvice)
 }
 
 // keysEach is how many keys a limiter has.

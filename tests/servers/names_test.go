@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/holders"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 )
 
 // Level says how bad a finding is.

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
-	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 )
 
 const (

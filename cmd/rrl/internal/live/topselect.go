@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 )
 
 // selection is the row that the keys move. It follows its limiter when the order changes.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
-	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 )
 
 // ErrGone ends the watching of a limiter that does not exist.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/holders"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/holders"
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )

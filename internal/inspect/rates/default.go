@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -27,7 +27,7 @@ func UseDefault(ctx context.Context, rdb nodes.Client, name string, timeout time
 		return false, rratelimiter.ErrNotInitialized
 	}
 	if err != nil {
-		return false, script.Explain(err, keys.Names(), "what a limiter has there", `name the limiter without braces or with one hash tag, as in "{shop}orders"`)
+		return false, script.Explain(err, keys.Names(), "what a limiter has there", script.NameAdvice)
 	}
 	return reply == int64(1), nil
 }

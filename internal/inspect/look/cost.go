@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 )
 
 // askEvery is how often the servers are asked for their statistics.
