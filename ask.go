@@ -13,15 +13,11 @@ import (
 // asker is a RateLimiter in the role of outage.Asker.
 type asker RateLimiter
 
-func (l *asker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
-	if err := (*RateLimiter)(l).checkPermits(ctx, q.Permits); err != nil {
-		return a, false, err
+func (l *asker) FromMemory(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+	if err = (*RateLimiter)(l).check(ctx, &q); err == nil {
+		known = l.client.engine.FromMemory(ctx, &l.facts, &q, &a)
 	}
-	if q.Settled && l.client.rules.KeepsNoMembers() {
-		return a, false, l.client.rules.Unsupported(q.Call)
-	}
-	a, known = l.client.engine.AtHand(ctx, &l.facts, q)
-	return a, known, nil
+	return a, known, err
 }
 
 func (l *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
@@ -69,14 +65,14 @@ type jointAsker struct {
 	claims []Claim
 }
 
-func (j *jointAsker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+func (j *jointAsker) FromMemory(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
 	err = j.checkAll(j.claims)
 	switch {
 	case err != nil:
 	case j.rules.KeepsNoMembers():
 		err = j.rules.Unsupported(q.Call)
 	case len(j.claims) == 1:
-		a, known, err = (*asker)(j.claims[0].limiter).AtHand(ctx, q)
+		a, known, err = (*asker)(j.claims[0].limiter).FromMemory(ctx, q)
 		a.Each = []outage.Answer{a}
 	default:
 		err = ctx.Err()

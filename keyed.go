@@ -127,7 +127,8 @@ func (k *KeyedLimiter) TakeUpTo(ctx context.Context, key string, permits int64) 
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (k *KeyedLimiter) TakeReturnable(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	a, err := k.Limiter(key).decide(ctx, outage.Question{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true})
+	var a outage.Answer
+	err := k.Limiter(key).decide(ctx, &outage.Question{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true}, &a)
 	return a.Decision, a.Undo, err
 }
 

@@ -25,10 +25,8 @@ import (
 // back after an interval, that error is ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
 	const op = "TryAcquire"
-	if granted, known := l.atHand(ctx, op, permits, timeout > 0); known {
-		return granted, nil
-	}
-	a, err := l.decide(ctx, outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout})
+	var a outage.Answer
+	err := l.decide(ctx, &outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout}, &a)
 	return a.Granted, err
 }
 
@@ -36,11 +34,7 @@ func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout tim
 // not wait longer than [WithCallTimeout] for a Redis that does not answer.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	const op = "Acquire"
-	if granted, _ := l.atHand(ctx, op, permits, true); granted {
-		return nil
-	}
-	_, err := l.decide(ctx, outage.Question{Call: op, Permits: permits, Waits: true})
-	return err
+	return l.decide(ctx, &outage.Question{Call: op, Permits: permits, Waits: true}, &outage.Answer{})
 }
 
 // Wait is Acquire of one permit that gives up as soon as Redis answers that no permit is free before the deadline
@@ -48,12 +42,10 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // permit is free.
 func (l *RateLimiter) Wait(ctx context.Context) error {
 	const op = "Wait"
-	if granted, _ := l.atHand(ctx, op, 1, true); granted {
-		return nil
-	}
 	q := outage.Question{Call: op, Permits: 1, Waits: true}
 	q.Until, _ = ctx.Deadline()
-	a, err := l.decide(ctx, q)
+	var a outage.Answer
+	err := l.decide(ctx, &q, &a)
 	if err == nil && !a.Granted {
 		err = l.fail(op, fmt.Errorf("no permit is free before the deadline, the next one is in %v: %w", a.RetryAfter, context.DeadlineExceeded))
 	}
@@ -64,7 +56,8 @@ func (l *RateLimiter) Wait(ctx context.Context) error {
 // RetryAfter is a lower bound if more than 256 grants must come back first. The errors are those of
 // TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
-	a, err := l.decide(ctx, outage.Question{Call: "Take", Permits: permits, Figures: true})
+	var a outage.Answer
+	err := l.decide(ctx, &outage.Question{Call: "Take", Permits: permits, Figures: true}, &a)
 	return a.Decision, err
 }
 
@@ -73,7 +66,8 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 // exceed the rate. A request whose answer was lost is repeated and takes its permits once. The errors are
 // those of TryAcquire except ErrPermitsExceedRate.
 func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit.Decision, error) {
-	a, err := l.decide(ctx, outage.Question{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true})
+	var a outage.Answer
+	err := l.decide(ctx, &outage.Question{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true}, &a)
 	return a.Taken, a.Decision, err
 }
 
@@ -84,46 +78,42 @@ func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit
 // those of Take, never ErrUnknownOutcome.
 func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Peek"
-	if err := l.checkPermitsFrom(ctx, 0, permits); err != nil {
+	if err := l.checkPermits(ctx, 0, permits); err != nil {
 		return limit.Decision{}, l.fail(op, err)
 	}
 	d, err := l.client.engine.Peek(ctx, &l.facts, permits)
 	return d, l.fail(op, err)
 }
 
-// atHand is a fast path of decide for answers from memory, if the caller needs no figures.
-func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, waits bool) (granted, known bool) {
-	p := l.policy
-	if p.Shadow {
-		return false, false
+// decide asks for permits, and reports the answer to the observer. Without options that need a policy it asks
+// memory, if there is any, and then Redis.
+func (l *RateLimiter) decide(ctx context.Context, q *outage.Question, a *outage.Answer) (err error) {
+	if q.Undo || !l.policy.Plain() {
+		*a, err = l.policy.Decide(ctx, (*asker)(l), *q)
+		return err
 	}
-	granted, known = l.client.engine.Knows(ctx, &l.facts, permits, waits)
-	if known && p.Observer.Watches() {
-		a := outage.Answer{Decision: limit.Decision{Granted: granted}, By: limit.FromMemory}
-		p.Tell(ctx, l.facts.Observed, outage.Question{Call: op, Permits: permits}, a, nil, time.Now())
+	if err = l.check(ctx, q); err != nil {
+		return l.fail(q.Call, err)
 	}
-	return granted, known
+	if l.client.engine.FromMemory(ctx, &l.facts, q, a) {
+		return nil
+	}
+	*a, err = l.client.engine.Acquire(ctx, &l.facts, *q)
+	return l.fail(q.Call, err)
 }
 
-// decide asks for permits, and reports the answer to the observer. Without options that need more it
-// asks Redis and no more.
-func (l *RateLimiter) decide(ctx context.Context, q outage.Question) (outage.Answer, error) {
-	if l.facts.Lease == nil && l.facts.Refusals == nil && !q.Settled && !q.Undo && l.policy.Plain() {
-		if err := l.checkPermits(ctx, q.Permits); err != nil {
-			return outage.Answer{}, l.fail(q.Call, err)
-		}
-		a, err := l.client.engine.Acquire(ctx, &l.facts, q)
-		return a, l.fail(q.Call, err)
+// check returns an error if asking Redis makes no sense.
+func (l *RateLimiter) check(ctx context.Context, q *outage.Question) error {
+	err := l.checkPermits(ctx, 1, q.Permits)
+	if err == nil && q.Settled && l.client.rules.KeepsNoMembers() {
+		err = l.client.rules.Unsupported(q.Call)
 	}
-	return l.policy.Decide(ctx, (*asker)(l), q)
+	return err
 }
 
-// checkPermits returns an error if asking Redis for that many permits makes no sense.
-func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
-	return l.checkPermitsFrom(ctx, 1, permits)
-}
-
-func (l *RateLimiter) checkPermitsFrom(ctx context.Context, least, permits int64) error {
+// checkPermits returns an error if asking Redis for that many permits, which are to be least or more, makes no
+// sense.
+func (l *RateLimiter) checkPermits(ctx context.Context, least, permits int64) error {
 	switch {
 	case l.facts.Err != nil:
 		return l.facts.Err

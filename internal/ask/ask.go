@@ -166,8 +166,8 @@ func (a *attempt) giveBack(ctx context.Context, timeout time.Duration) {
 	_ = Safely(giving, a.answer.Undo)
 }
 
-// AtHand implements outage.Asker, as do the following methods. It knows nothing.
-func (a *asker) AtHand(context.Context, outage.Question) (answer outage.Answer, known bool, err error) {
+// FromMemory implements outage.Asker, as do the following methods. It knows nothing.
+func (a *asker) FromMemory(context.Context, outage.Question) (answer outage.Answer, known bool, err error) {
 	return answer, false, nil
 }
 

@@ -128,7 +128,7 @@ func (q *Question) part(ctx context.Context) (part outage.Part, group any, answe
 	part = outage.Part{Policy: l.policy, Question: q.asked()}
 	part.Question.Key = escaped(l.limiter, q.Key)
 	part.Asker = l.keyed.Asker(part.Question.Key)
-	a, known := l.policy.AtHand(ctx, part.Asker, part.Question)
+	a, known := l.policy.FromMemory(ctx, part.Asker, part.Question)
 	if known {
 		q.complete(part.Question, a, nil)
 	}

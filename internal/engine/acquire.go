@@ -10,39 +10,32 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// AtHand answers without a round trip, if it can: from permits that the handle has taken ahead,
-// or from a refusal it remembers. It serves no reservation, which needs a member of its own.
-func (e *Engine) AtHand(ctx context.Context, l *Limiter, q outage.Question) (a outage.Answer, known bool) {
-	if q.Settled {
-		return a, false
+// FromMemory answers without a round trip, if it can: from permits that the handle has taken ahead, or from a
+// refusal that it remembers. It serves no reservation, which needs a member of its own.
+func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *outage.Question, a *outage.Answer) (known bool) {
+	if l.Lease == nil && l.Refusals == nil || q.Settled {
+		return false
 	}
-	if from, left := e.takeFromLease(ctx, l, q.Permits); from != nil {
-		return e.leaseAnswer(l, from, q, left), true
-	}
-	a.By = limit.FromMemory
+	from, left := e.takeFromLease(ctx, l, q.Permits)
 	switch {
+	case from != nil:
+		e.leaseAnswer(l, from, q, left, a)
+		return true
 	case q.Waits || l.prefetched.lasts():
+		return false
 	case q.Figures:
 		a.Decision, known = l.Refusals.Decision(leastOf(q))
 	default:
 		known = l.Refusals.Refuses(q.Permits)
 	}
-	return a, known
-}
-
-// Knows is AtHand for a caller who needs no figures.
-func (e *Engine) Knows(ctx context.Context, l *Limiter, permits int64, waits bool) (granted, known bool) {
-	if l.Lease == nil && (waits || l.Refusals == nil) || permits < 1 || permits > maxPermits || ctx.Err() != nil {
-		return false, false
+	if known {
+		a.By = limit.FromMemory
 	}
-	if from, _ := e.takeFromLease(ctx, l, permits); from != nil {
-		return true, true
-	}
-	return false, !waits && !l.prefetched.lasts() && l.Refusals.Refuses(permits)
+	return known
 }
 
 // leastOf returns how many permits are refused if the question is refused.
-func leastOf(q outage.Question) int64 {
+func leastOf(q *outage.Question) int64 {
 	if q.UpTo {
 		return 1
 	}

@@ -63,18 +63,16 @@ func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (
 }
 
 // leaseAnswer answers a request from a lease in which so much is left.
-func (e *Engine) leaseAnswer(l *Limiter, from *leased, q outage.Question, left int64) outage.Answer {
-	a := outage.Answer{By: limit.FromMemory, Taken: q.Permits}
-	a.Granted = true
+func (e *Engine) leaseAnswer(l *Limiter, from *leased, q *outage.Question, left int64, a *outage.Answer) {
+	a.Granted, a.By, a.Taken = true, limit.FromMemory, q.Permits
 	if q.Figures {
 		f := from.figures.Load()
 		// Others may have taken permits since, which come back within an interval.
 		a.Limit, a.Remaining, a.ResetAfter = f.rate, max(0, f.remaining(from, left)), f.interval
 	}
-	if q.Undo {
-		a.Undo = func(ctx context.Context) error { return e.returnToLease(ctx, l, from, q.Permits) }
+	if permits := q.Permits; q.Undo {
+		a.Undo = func(ctx context.Context) error { return e.returnToLease(ctx, l, from, permits) }
 	}
-	return a
 }
 
 // returnToLease gives permits back to their lease, or to Redis if it has ended.
@@ -195,7 +193,7 @@ func (q *queue) serveFromLease(r *request) bool {
 		q.dropLease(l)
 		return false
 	}
-	r.answer = q.engine.leaseAnswer(l, a, r.Question, left)
+	q.engine.leaseAnswer(l, a, &r.Question, left, &r.answer)
 	return true
 }
 

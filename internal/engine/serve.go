@@ -36,7 +36,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask outage.Question) (
 	a.By = cmp.Or(a.By, limit.FromRedis)
 	if answered && !r.Waits { // the line may still know one that waits
 		if err == nil && !a.Granted {
-			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
+			l.Refusals.Note(leastOf(&ask), r.sent, before, a.Decision, r.alive)
 		}
 		*r = request{}
 		requests.Put(r)

@@ -27,8 +27,8 @@ func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, er
 	return a, err
 }
 
-// AtHand implements [outage.Asker], as do the following methods. It knows only errors.
-func (g *Queues) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+// FromMemory implements [outage.Asker], as do the following methods. It knows only errors.
+func (g *Queues) FromMemory(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
 	a.Decision, err = g.check(ctx, q.Key, 1, q.Permits)
 	return a, false, err
 }

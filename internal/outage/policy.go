@@ -96,13 +96,13 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	return a, err
 }
 
-// AtHand is Decide for an answer that is known without asking. It returns no errors and, of limiters that
+// FromMemory is Decide for an answer that is known without asking. It returns no errors and, of limiters that
 // only watch, no answers: Decide has both.
-func (p *Policy) AtHand(ctx context.Context, of Asker, q Question) (a Answer, known bool) {
+func (p *Policy) FromMemory(ctx context.Context, of Asker, q Question) (a Answer, known bool) {
 	if p.Shadow {
 		return a, false
 	}
-	if a, known, _ = of.AtHand(ctx, q); known {
+	if a, known, _ = of.FromMemory(ctx, q); known {
 		p.report(ctx, of, q, a, nil, time.Now())
 	}
 	return named(of, q, a), known
@@ -186,7 +186,7 @@ func undoOf(each []Answer) func(context.Context) error {
 }
 
 func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, error) {
-	if a, known, err := of.AtHand(ctx, q); known || err != nil {
+	if a, known, err := of.FromMemory(ctx, q); known || err != nil {
 		return a, err
 	}
 	if !p.guards() {

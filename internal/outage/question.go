@@ -55,8 +55,8 @@ type Limiter struct {
 
 // Asker puts questions to Redis, about one limiter or about several that grant together.
 type Asker interface {
-	// AtHand returns the answer if it is known without asking, an error for what can't be asked.
-	AtHand(ctx context.Context, q Question) (a Answer, known bool, err error)
+	// FromMemory returns the answer if it is known without asking, an error for what can't be asked.
+	FromMemory(ctx context.Context, q Question) (a Answer, known bool, err error)
 	Ask(ctx context.Context, q Question) (Answer, error)
 	// Fail returns err with the call and the limiter that it speaks of.
 	Fail(q Question, err error) error

@@ -45,7 +45,7 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 	}
 	of, q, start := joint.Together(parts), first.Question, time.Now()
 	q.Settled = true // a grant can be undone, too, if it has a member of its own
-	if _, _, err := of.AtHand(ctx, q); err != nil {
+	if _, _, err := of.FromMemory(ctx, q); err != nil {
 		return err
 	}
 	var a Answer
