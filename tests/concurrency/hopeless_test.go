@@ -80,6 +80,14 @@ func TestWait_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 	}
 }
 
+// A permit that is free at the deadline is not too late.
+func TestWait_LastsIfPermitIsFreeAtDeadline(t *testing.T) {
+	t.Parallel()
+	perMinute(t, func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+		assert.Equal(t, time.Minute, within(t, time.Minute, l.Wait).took)
+	})
+}
+
 // Acquire and TryAcquire wait for their whole time, as Redisson's do: permits may be released.
 func TestAcquire_WaitsThoughItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 	t.Parallel()
