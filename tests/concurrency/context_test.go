@@ -219,6 +219,34 @@ func TestContext_CancelledPartOfBatchIsGivenBack(t *testing.T) {
 	})
 }
 
+// What goes back is what was taken, not what was asked for, of a batch too that was granted in part.
+func TestContext_CancelledGivesBackWhatItTook(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, map[string]func(ctx context.Context, s *limitertest.HeldScene) error{
+		"TryAcquire of as many as were refused": func(ctx context.Context, s *limitertest.HeldScene) error {
+			return limitertest.Second(s.TryAcquire(ctx, 5, 0))
+		},
+		"TakeUpTo": func(ctx context.Context, s *limitertest.HeldScene) error {
+			_, _, err := s.TakeUpTo(ctx, 20)
+			return err
+		},
+	}, func(t *testing.T, take func(ctx context.Context, s *limitertest.HeldScene) error) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(9, time.Hour))
+		gate := s.Hold(t, lua.Acquire, 1)
+		lead := s.StartTryAcquire(t.Context(), 1, 0)
+		kept := s.StartTryAcquire(t.Context(), 2, 0)
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return false, take(ctx, s) })
+		refused := s.StartTryAcquire(t.Context(), 5, 0)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		gate()
+		leave()
+		letGo()
+		limitertest.CheckOutcome(t, "true at 0s", lead, kept)
+		assert.Equal(t, "false at 0s", refused.Outcome())
+		s.CheckInUse(t, 9, 3)
+	})
+}
+
 // All of a batch may go away; others behind it are still served.
 func TestContext_CancelledBatchServesNext(t *testing.T) {
 	t.Parallel()
