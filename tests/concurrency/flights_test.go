@@ -315,6 +315,21 @@ var releaseTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		assert.Equal(t, 3, s.Sent.Scripts()-before, "the request, the releases and what was behind them")
 		s.CheckInUse(t, 100, 50+1-21+2)
 	}},
+	// Requests behind a Release whose caller goes away need not wait for what that waited for.
+	"requests go on after a cancelled release": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
+		letGo := s.Hold(t, lua.Acquire, 1)
+		held := s.StartTryAcquire(t.Context(), 1, 0)
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return false, s.Release(ctx, 1) })
+		behind := s.StartTryAcquire(t.Context(), 2, 0)
+		assert.Equal(t, "waits", behind.Outcome())
+		s.Until(100 * ms)
+		leave()
+		assert.Equal(t, "true at 100ms", behind.Outcome())
+		s.Until(200 * ms)
+		letGo()
+		assert.Equal(t, "true at 200ms", held.Outcome())
+		s.CheckInUse(t, 100, 1+2)
+	}},
 	// A Release waits for its own limiter's flights, and holds up no one else.
 	"a release waits for its limiter only": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		other := s.Client.RateLimiter("another", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
