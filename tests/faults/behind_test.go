@@ -3,6 +3,7 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,52 +16,89 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
+
+// behindScene is a HeldScene with what calls behind a Release need.
+type behindScene struct {
+	*limitertest.HeldScene
+
+	reservation *rratelimiter.Reservation
+	undo        func(context.Context) error
+}
+
+func newBehindScene(t *testing.T) behindScene {
+	t.Helper()
+	s := behindScene{HeldScene: limitertest.NewHeldSceneOf(t, limitertest.Hourly(10_000), &redistest.Options{ReadTimeout: time.Minute})}
+	s.reservation = limitertest.Reserve(t, s.RateLimiter, 4)
+	var err error
+	_, s.undo, err = s.Client.Keyed("", limitertest.Hourly(10_000)).TakeReturnable(t.Context(), s.Name(), 1)
+	require.NoError(t, err)
+	return s
+}
+
+var callsBehind = map[string]func(ctx context.Context, s behindScene) error{
+	"Settle":     func(ctx context.Context, s behindScene) error { return s.reservation.Settle(ctx, 9) },
+	"Cancel":     func(ctx context.Context, s behindScene) error { return s.reservation.Cancel(ctx) },
+	"Release":    func(ctx context.Context, s behindScene) error { return s.Release(ctx, 1) },
+	"Take":       func(ctx context.Context, s behindScene) error { return limitertest.Second(s.Take(ctx, 1)) },
+	"TryAcquire": func(ctx context.Context, s behindScene) error { return limitertest.Second(s.TryAcquire(ctx, 1, 0)) },
+	"Acquire":    func(ctx context.Context, s behindScene) error { return s.Acquire(ctx, 1) },
+	"Reserve":    func(ctx context.Context, s behindScene) error { return limitertest.Second(s.Reserve(ctx, 1, 0)) },
+	"TryAcquireAll": func(ctx context.Context, s behindScene) error {
+		other := limitertest.ByDefault(s.Client, "{"+s.Name()+"}:other", limitertest.Hourly(10))
+		return limitertest.Second(s.Client.TryAcquireAll(ctx, 0, other.Claim(1), s.Claim(1)))
+	},
+	"Peek":    func(ctx context.Context, s behindScene) error { return limitertest.Second(s.Peek(ctx, 1)) },
+	"SetRate": func(ctx context.Context, s behindScene) error { return s.SetRate(ctx, limitertest.Hourly(10)) },
+	"undo":    func(ctx context.Context, s behindScene) error { return s.undo(ctx) },
+	"Migrate": func(ctx context.Context, s behindScene) error {
+		return limitertest.Second(s.Client.Migrate(ctx, s.Name()))
+	},
+}
 
 // A call's time runs from when its caller came, also while it waits for a Release of a server that hangs.
 func TestRelease_HungDoesNotExtendCallsBehindIt(t *testing.T) {
 	t.Parallel()
-	type held struct {
-		*limitertest.HeldScene
+	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
+		s := newBehindScene(t)
+		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome) })
+		time.Sleep(script.DefaultTimeout * 8 / 10)
+		start := time.Now()
+		require.ErrorIs(t, call(t.Context(), s), rratelimiter.ErrUnavailable)
+		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
+		wg.Wait()
+	})
+}
 
-		reservation *rratelimiter.Reservation
-		undo        func(context.Context) error
-	}
-	for name, call := range map[string]func(ctx context.Context, s held) error{
-		"Settle":     func(ctx context.Context, s held) error { return s.reservation.Settle(ctx, 9) },
-		"Cancel":     func(ctx context.Context, s held) error { return s.reservation.Cancel(ctx) },
-		"Release":    func(ctx context.Context, s held) error { return s.Release(ctx, 1) },
-		"Take":       func(ctx context.Context, s held) error { return limitertest.Second(s.Take(ctx, 1)) },
-		"TryAcquire": func(ctx context.Context, s held) error { return limitertest.Second(s.TryAcquire(ctx, 1, 0)) },
-		"Acquire":    func(ctx context.Context, s held) error { return s.Acquire(ctx, 1) },
-		"Reserve":    func(ctx context.Context, s held) error { return limitertest.Second(s.Reserve(ctx, 1, 0)) },
-		"TryAcquireAll": func(ctx context.Context, s held) error {
-			return limitertest.Second(s.Client.TryAcquireAll(ctx, 0, s.Claim(1)))
-		},
-		"Peek":    func(ctx context.Context, s held) error { return limitertest.Second(s.Peek(ctx, 1)) },
-		"SetRate": func(ctx context.Context, s held) error { return s.SetRate(ctx, limitertest.Hourly(10)) },
-		"undo":    func(ctx context.Context, s held) error { return s.undo(ctx) },
-		"Migrate": func(ctx context.Context, s held) error { return limitertest.Second(s.Client.Migrate(ctx, s.Name())) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := held{HeldScene: limitertest.NewHeldSceneOf(t, limitertest.Hourly(10), &redistest.Options{ReadTimeout: time.Minute})}
-				s.reservation = limitertest.Reserve(t, s.RateLimiter, 4)
-				var err error
-				_, s.undo, err = s.Client.Keyed("", limitertest.Hourly(10)).TakeReturnable(t.Context(), s.Name(), 1)
-				require.NoError(t, err)
-				s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
-				var wg sync.WaitGroup
-				wg.Go(func() { assert.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome) })
-				time.Sleep(script.DefaultTimeout * 8 / 10)
-				start := time.Now()
-				require.ErrorIs(t, call(t.Context(), s), rratelimiter.ErrUnavailable)
-				assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
-				wg.Wait()
-			})
+// So it does behind a Release of many calls, each of which is answered in time.
+func TestRelease_OfManyCallsDoesNotExtendCallsBehindIt(t *testing.T) {
+	t.Parallel()
+	const rows = 5000
+	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
+		s := newBehindScene(t)
+		keys := limitertest.KeysOf(s.RateLimiter)
+		limitertest.AddGrants(t, s.Mini, keys.Permits, 0, rows, 1)
+		require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, rows).Err())
+		s.Redis.AddHook(limitertest.BeforeScript(lua.Release, func() { time.Sleep(script.DefaultTimeout / 2) }))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			start := time.Now()
+			assert.NoError(t, s.Release(t.Context(), rows))
+			if !strings.HasSuffix(t.Name(), "/SetRate") { // which leaves nothing to release
+				assert.Greater(t, time.Since(start), 2*script.DefaultTimeout)
+			}
 		})
-	}
+		synctest.Wait()
+		start := time.Now()
+		if err := call(t.Context(), s); err != nil {
+			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+		}
+		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
+		wg.Wait()
+	})
 }
 
 // A repeat searches among the members that others made since, in as many steps as that takes. What is lost
