@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -404,6 +405,31 @@ func TestGiveBack_RepeatAfterPartialRelease(t *testing.T) {
 	}
 }
 
+// newSharedGrants makes grants of one permit each by one call, and returns their undos. Another grant of the
+// limiter is before it.
+func newSharedGrants(t *testing.T, s *limitertest.HeldScene, callers int) (undo []func(context.Context) error) {
+	t.Helper()
+	keyed := s.Client.Keyed("", limitertest.Every(100, time.Hour))
+	letGo := s.Hold(t, lua.Acquire, 1)
+	first := s.StartTryAcquire(t.Context(), 1, 0)
+	undo = make([]func(context.Context) error, callers)
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			var err error
+			_, undo[i], err = keyed.TakeReturnable(t.Context(), s.Name(), 1)
+			assert.NoError(t, err)
+		})
+	}
+	synctest.Wait()
+	letGo()
+	wg.Wait()
+	require.Equal(t, "true at 0s", first.Outcome())
+	set := limitertest.KeysOf(s.RateLimiter).Permits
+	require.EqualValues(t, 2, s.Mini.ZCard(t.Context(), set).Val(), "the first, and all others as one")
+	return undo
+}
+
 // Grants of one call share a member. An undo whose request was lost is not mistaken for one
 // that has run because another has shrunk the member meanwhile.
 func TestGiveBack_GrantsOfOneCallAreToldApart(t *testing.T) {
@@ -411,35 +437,34 @@ func TestGiveBack_GrantsOfOneCallAreToldApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 10
 		s := limitertest.NewHeldScene(t, limitertest.Every(100, time.Hour))
-		keyed := s.Client.Keyed("", limitertest.Every(100, time.Hour))
-		letGo := s.Hold(t, lua.Acquire, 1)
-		first := s.StartTryAcquire(t.Context(), 1, 0)
-		undo := make([]func(context.Context) error, callers)
-		var wg sync.WaitGroup
-		for i := range callers {
-			wg.Go(func() {
-				var err error
-				_, undo[i], err = keyed.TakeReturnable(t.Context(), s.Name(), 1)
-				assert.NoError(t, err)
-			})
-		}
-		synctest.Wait()
-		letGo()
-		wg.Wait()
-		require.Equal(t, "true at 0s", first.Outcome())
-		set := limitertest.KeysOf(s.RateLimiter).Permits
-		require.EqualValues(t, 2, s.Mini.ZCard(t.Context(), set).Val(), "the first, and all others as one")
-
+		undo := newSharedGrants(t, s, callers)
 		for _, undo := range undo[4:] {
 			require.NoError(t, undo(t.Context()))
 		}
 		s.CheckInUse(t, 100, 1+4)
 
 		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
+		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() { assert.NoError(t, undo[i](t.Context())) })
 		}
 		wg.Wait()
 		s.CheckInUse(t, 100, 1)
+	})
+}
+
+// They are given back one after another, and the second has no more time for that than the first.
+func TestGiveBack_HungDoesNotExtendTheNext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(100, time.Hour))
+		undo := newSharedGrants(t, s, 2)
+		s.Proxy.OnCommand(limitertest.OnEach(lua.GiveBack.SHA, redistest.Swallow))
+		start := time.Now()
+		limitertest.Together(len(undo), func(i int) {
+			assert.ErrorIs(t, undo[i](t.Context()), rratelimiter.ErrUnknownOutcome)
+			assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
+		})
+		time.Sleep(time.Minute)
 	})
 }
