@@ -13,24 +13,24 @@ import (
 // asker is a RateLimiter in the role of outage.Asker.
 type asker RateLimiter
 
-func (l *asker) FromMemory(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+func (l *asker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
 	if err = (*RateLimiter)(l).check(ctx, &q); err == nil {
 		known = l.client.engine.FromMemory(ctx, &l.facts, &q, &a)
 	}
 	return a, known, err
 }
 
-func (l *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
+func (l *asker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	return l.client.engine.Acquire(ctx, &l.facts, q)
 }
 
-func (l *asker) Fail(q outage.Question, err error) error { return (*RateLimiter)(l).fail(q.Call, err) }
+func (l *asker) Fail(q outage.Ask, err error) error { return (*RateLimiter)(l).fail(q.Call, err) }
 
-func (l *asker) Server(ctx context.Context, _ outage.Question) (*outage.Breaker, func() bool) {
+func (l *asker) Server(ctx context.Context, _ outage.Ask) (*outage.Breaker, func() bool) {
 	return l.client.engine.Server(ctx, &l.facts)
 }
 
-func (l *asker) Limiters(q outage.Question) []outage.Limiter {
+func (l *asker) Limiters(q outage.Ask) []outage.Limiter {
 	return []outage.Limiter{{Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: q.Permits}}
 }
 
@@ -42,7 +42,7 @@ type group struct {
 
 // Group returns nil for a limiter that only watches, which must not refuse for others, and for one that answers
 // from memory, which learns only from its own answers.
-func (l *asker) Group(q outage.Question) any {
+func (l *asker) Group(q outage.Ask) any {
 	if l.policy.Shadow || !q.Settled && (l.facts.Lease != nil || l.facts.Refusals != nil) {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (l *asker) Together(parts []outage.Part) outage.Asker {
 	claims := make([]Claim, len(parts))
 	for i, p := range parts {
 		one, _ := p.Asker.(*asker)
-		claims[i] = (*RateLimiter)(one).Claim(p.Question.Permits)
+		claims[i] = (*RateLimiter)(one).Claim(p.Ask.Permits)
 	}
 	return &jointAsker{l.client, claims}
 }
@@ -65,7 +65,7 @@ type jointAsker struct {
 	claims []Claim
 }
 
-func (j *jointAsker) FromMemory(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+func (j *jointAsker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
 	err = j.checkAll(j.claims)
 	switch {
 	case err != nil:
@@ -80,7 +80,7 @@ func (j *jointAsker) FromMemory(ctx context.Context, q outage.Question) (a outag
 	return a, known, err
 }
 
-func (j *jointAsker) Ask(ctx context.Context, q outage.Question) (a outage.Answer, err error) {
+func (j *jointAsker) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err error) {
 	if len(j.claims) == 1 {
 		l := j.claims[0].limiter
 		a, err = j.engine.Acquire(ctx, &l.facts, q)
@@ -94,7 +94,7 @@ func (j *jointAsker) Ask(ctx context.Context, q outage.Question) (a outage.Answe
 	return j.engine.AcquireAll(ctx, facts, permits, q)
 }
 
-func (j *jointAsker) Learn(q outage.Question, a outage.Answer) {
+func (j *jointAsker) Learn(q outage.Ask, a outage.Answer) {
 	for i, claim := range j.claims {
 		one := a
 		if len(a.Each) > 0 {
@@ -105,7 +105,7 @@ func (j *jointAsker) Learn(q outage.Question, a outage.Answer) {
 }
 
 // Fail adds to an error of the call which limiter caused it, if one did.
-func (j *jointAsker) Fail(q outage.Question, err error) error {
+func (j *jointAsker) Fail(q outage.Ask, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -115,11 +115,11 @@ func (j *jointAsker) Fail(q outage.Question, err error) error {
 	return fmt.Errorf("rratelimiter: %s: %w", q.Call, err)
 }
 
-func (j *jointAsker) Server(ctx context.Context, _ outage.Question) (*outage.Breaker, func() bool) {
+func (j *jointAsker) Server(ctx context.Context, _ outage.Ask) (*outage.Breaker, func() bool) {
 	return j.engine.Server(ctx, &j.claims[0].limiter.facts)
 }
 
-func (j *jointAsker) Limiters(q outage.Question) (all []outage.Limiter) {
+func (j *jointAsker) Limiters(q outage.Ask) (all []outage.Limiter) {
 	for _, claim := range j.claims {
 		if claim.limiter != nil {
 			q.Permits = claim.permits

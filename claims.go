@@ -37,7 +37,7 @@ func (k *KeyedLimiter) Claim(key string, permits int64) Claim { return k.Limiter
 // Client's [WithFailure] and [WithShadow] count, not those of the handles. Otherwise it behaves like
 // [RateLimiter.Take]. An error names the limiter that caused it, and nothing is taken.
 func (c *Client) TakeAll(ctx context.Context, claims ...Claim) ([]limit.Decision, error) {
-	a, err := c.decideAll(ctx, claims, outage.Question{Call: "TakeAll", Figures: true})
+	a, err := c.decideAll(ctx, claims, outage.Ask{Call: "TakeAll", Figures: true})
 	if err != nil {
 		return nil, err
 	}
@@ -49,14 +49,14 @@ func (c *Client) TakeAll(ctx context.Context, claims ...Claim) ([]limit.Decision
 // permits, early enough to keep limiters with a KeepAlive time alive, and at once if this Client releases
 // permits of one of the limiters or changes it. It does not wait in their lines.
 func (c *Client) TryAcquireAll(ctx context.Context, timeout time.Duration, claims ...Claim) (bool, error) {
-	a, err := c.decideAll(ctx, claims, outage.Question{Call: "TryAcquireAll", Waits: timeout > 0, Timeout: timeout})
+	a, err := c.decideAll(ctx, claims, outage.Ask{Call: "TryAcquireAll", Waits: timeout > 0, Timeout: timeout})
 	return a.Granted, err
 }
 
 // ReserveAll is [RateLimiter.Reserve] for several limiters: it takes the permits of every claim or none, and
 // waits as [Client.TryAcquireAll] does. [Reservation.Settle] then takes a number for each claim.
 func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims ...Claim) (*Reservation, error) {
-	a, err := c.decideAll(ctx, claims, outage.Question{
+	a, err := c.decideAll(ctx, claims, outage.Ask{
 		Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true,
 	})
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims .
 }
 
 // decideAll puts a question about several limiters.
-func (c *Client) decideAll(ctx context.Context, claims []Claim, q outage.Question) (outage.Answer, error) {
+func (c *Client) decideAll(ctx context.Context, claims []Claim, q outage.Ask) (outage.Answer, error) {
 	if len(claims) == 1 {
 		q.Permits = claims[0].permits
 	}

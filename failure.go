@@ -63,7 +63,7 @@ func (l *asker) rule() local.Rule {
 
 // Learn makes the handle read the limiter's rate. The figures of a decision, if there are any, show
 // whether the rate is another than before.
-func (l *asker) Learn(q outage.Question, a outage.Answer) {
+func (l *asker) Learn(q outage.Ask, a outage.Answer) {
 	now := time.Now().UnixNano()
 	if known := l.rule(); known.Permits != 0 {
 		heard := l.known.heard.Load()

@@ -128,7 +128,7 @@ func (k *KeyedLimiter) TakeUpTo(ctx context.Context, key string, permits int64) 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (k *KeyedLimiter) TakeReturnable(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	var a outage.Answer
-	err := k.Limiter(key).decide(ctx, &outage.Question{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true}, &a)
+	err := k.Limiter(key).decide(ctx, &outage.Ask{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true}, &a)
 	return a.Decision, a.Undo, err
 }
 
@@ -221,7 +221,7 @@ func (k *ofKeys) Policy() outage.Policy { return *k.policy }
 
 func (k *ofKeys) Asker(key string) outage.Asker { return (*asker)((*KeyedLimiter)(k).Limiter(key)) }
 
-func (k *ofKeys) Settler(key string, q outage.Question, a outage.Answer) func(context.Context, int64) error {
+func (k *ofKeys) Settler(key string, q outage.Ask, a outage.Answer) func(context.Context, int64) error {
 	return (*KeyedLimiter)(k).Limiter(key).reservation(q.Permits, a).settleOne
 }
 

@@ -26,7 +26,7 @@ import (
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
 	const op = "TryAcquire"
 	var a outage.Answer
-	err := l.decide(ctx, &outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout}, &a)
+	err := l.decide(ctx, &outage.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout}, &a)
 	return a.Granted, err
 }
 
@@ -34,7 +34,7 @@ func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout tim
 // not wait longer than [WithCallTimeout] for a Redis that does not answer.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	const op = "Acquire"
-	return l.decide(ctx, &outage.Question{Call: op, Permits: permits, Waits: true}, &outage.Answer{})
+	return l.decide(ctx, &outage.Ask{Call: op, Permits: permits, Waits: true}, &outage.Answer{})
 }
 
 // Wait is Acquire of one permit that gives up as soon as Redis answers that no permit is free before the deadline
@@ -42,7 +42,7 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // permit is free.
 func (l *RateLimiter) Wait(ctx context.Context) error {
 	const op = "Wait"
-	q := outage.Question{Call: op, Permits: 1, Waits: true}
+	q := outage.Ask{Call: op, Permits: 1, Waits: true}
 	q.Until, _ = ctx.Deadline()
 	var a outage.Answer
 	err := l.decide(ctx, &q, &a)
@@ -57,7 +57,7 @@ func (l *RateLimiter) Wait(ctx context.Context) error {
 // TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
 	var a outage.Answer
-	err := l.decide(ctx, &outage.Question{Call: "Take", Permits: permits, Figures: true}, &a)
+	err := l.decide(ctx, &outage.Ask{Call: "Take", Permits: permits, Figures: true}, &a)
 	return a.Decision, err
 }
 
@@ -67,7 +67,7 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 // those of TryAcquire except ErrPermitsExceedRate.
 func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit.Decision, error) {
 	var a outage.Answer
-	err := l.decide(ctx, &outage.Question{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true}, &a)
+	err := l.decide(ctx, &outage.Ask{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true}, &a)
 	return a.Taken, a.Decision, err
 }
 
@@ -87,7 +87,7 @@ func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, 
 
 // decide asks for permits, and reports the answer to the observer. Without options that need a policy it asks
 // memory, if there is any, and then Redis.
-func (l *RateLimiter) decide(ctx context.Context, q *outage.Question, a *outage.Answer) (err error) {
+func (l *RateLimiter) decide(ctx context.Context, q *outage.Ask, a *outage.Answer) (err error) {
 	if q.Undo || !l.policy.Plain() {
 		*a, err = l.policy.Decide(ctx, (*asker)(l), *q)
 		return err
@@ -103,7 +103,7 @@ func (l *RateLimiter) decide(ctx context.Context, q *outage.Question, a *outage.
 }
 
 // check returns an error if asking Redis makes no sense.
-func (l *RateLimiter) check(ctx context.Context, q *outage.Question) error {
+func (l *RateLimiter) check(ctx context.Context, q *outage.Ask) error {
 	err := l.checkPermits(ctx, 1, q.Permits)
 	if err == nil && q.Settled && l.client.rules.KeepsNoMembers() {
 		err = l.client.rules.Unsupported(q.Call)
@@ -157,7 +157,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	err := l.client.engine.Release(ctx, &l.facts, permits-uncharged)
 	if err != nil {
 		// The caller still has all the permits.
-		l.policy.LetThrough((*asker)(l), outage.Question{Permits: uncharged}, 0)
+		l.policy.AllowUncharged((*asker)(l), outage.Ask{Permits: uncharged}, 0)
 	}
 	return l.fail(op, err)
 }

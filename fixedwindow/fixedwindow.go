@@ -130,7 +130,7 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // limit.ErrUnknownOutcome too: a count can't show whether the permits were taken, so Take does not
 // ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: n})
+	a, err := l.table.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
@@ -145,7 +145,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision
 // it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. Errors are those
 // of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Question{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
+	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
@@ -158,7 +158,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 // TakeReturnable is Take with a grant that can be undone while its window lasts: see
 // [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	a, err := l.table.Take(ctx, outage.Question{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
+	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err
 }
 
@@ -170,7 +170,7 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 // limit.ErrUnavailable call it again with the same number, unless the error is limit.ErrUnknownOutcome too: a
 // count can't show whether it was settled, so it is not settled again.
 func (l *Limiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	q := outage.Question{Call: "TakeReserved", Key: key, Permits: n, Settled: true}
+	q := outage.Ask{Call: "TakeReserved", Key: key, Permits: n, Settled: true}
 	a, err := l.table.Take(ctx, q)
 	return a.Decision, l.table.Settler(key, q, a), err
 }

@@ -126,7 +126,7 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // the threshold is not a number of 0 or more, and limit.ErrUnavailable if Redis did not decide in time.
 // If permits may have been taken, the error is limit.ErrUnknownOutcome too.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: n})
+	a, err := l.table.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
@@ -141,7 +141,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision
 // it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. Errors are those
 // of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Question{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
+	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
@@ -153,7 +153,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	a, err := l.table.Take(ctx, outage.Question{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
+	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err
 }
 

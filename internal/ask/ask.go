@@ -46,7 +46,7 @@ func (f *foreign) Policy() outage.Policy { return outage.Policy{Guard: f.guard} 
 
 func (f *foreign) Asker(string) outage.Asker { return &asker{foreign: f} }
 
-func (f *foreign) Settler(_ string, _ outage.Question, a outage.Answer) func(context.Context, int64) error {
+func (f *foreign) Settler(_ string, _ outage.Ask, a outage.Answer) func(context.Context, int64) error {
 	if a.Settle == nil {
 		return nil
 	}
@@ -81,7 +81,7 @@ const (
 )
 
 // begin asks the limiter in a goroutine of its own. It returns false if the caller has gone.
-func (a *attempt) begin(ctx context.Context, q outage.Question) bool {
+func (a *attempt) begin(ctx context.Context, q outage.Ask) bool {
 	if !a.state.CompareAndSwap(fresh, underWay) {
 		return false
 	}
@@ -100,7 +100,7 @@ func (a *attempt) begin(ctx context.Context, q outage.Question) bool {
 	return true
 }
 
-func (a *attempt) take(ctx context.Context, q outage.Question) {
+func (a *attempt) take(ctx context.Context, q outage.Ask) {
 	defer func() { a.panicked = recover() }()
 	if q.Settled {
 		a.reserve(ctx, q)
@@ -117,7 +117,7 @@ func (a *attempt) take(ctx context.Context, q outage.Question) {
 }
 
 // reserve takes permits whose cost is settled later.
-func (a *attempt) reserve(ctx context.Context, q outage.Question) {
+func (a *attempt) reserve(ctx context.Context, q outage.Ask) {
 	reserver, ok := a.of.limiter.(limit.Reserver)
 	if !ok {
 		a.err = errNoReserver
@@ -149,7 +149,7 @@ func leavesOpen(err error) bool {
 }
 
 // leave ends a question. What a probe is granted for it, if that is not the answer, is given back.
-func leave(ctx context.Context, of outage.Asker, q outage.Question) {
+func leave(ctx context.Context, of outage.Asker, q outage.Ask) {
 	if a, isForeign := of.(*asker); isForeign && a.last != nil && a.last.state.Swap(done) == answered {
 		go a.last.giveBack(ctx, q.Within)
 	}
@@ -167,7 +167,7 @@ func (a *attempt) giveBack(ctx context.Context, timeout time.Duration) {
 }
 
 // FromMemory implements outage.Asker, as do the following methods. It knows nothing.
-func (a *asker) FromMemory(context.Context, outage.Question) (answer outage.Answer, known bool, err error) {
+func (a *asker) FromMemory(context.Context, outage.Ask) (answer outage.Answer, known bool, err error) {
 	return answer, false, nil
 }
 
@@ -178,7 +178,7 @@ func (a *asker) again() *attempt {
 }
 
 // Ask asks the limiter, unless a probe has.
-func (a *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
+func (a *asker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	t := a.last
 	if t == nil { // no one has asked for the Server
 		t = a.again()
@@ -216,11 +216,11 @@ func (a *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, erro
 }
 
 // Fail returns the error, which names the limiter if it wants to.
-func (a *asker) Fail(_ outage.Question, err error) error { return err }
+func (a *asker) Fail(_ outage.Ask, err error) error { return err }
 
 // Server returns the limiter's breaker. The probe is the attempt itself, with its full time: its caller
 // does not wait for long, and may be gone when the answer comes.
-func (a *asker) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
+func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func() bool) {
 	leave(ctx, a, q)
 	t := a.again()
 	return &a.breaker, func() bool {
@@ -239,7 +239,7 @@ func (a *asker) Server(ctx context.Context, q outage.Question) (*outage.Breaker,
 }
 
 // Limiters returns the limiter with the limit that it reported last, for the key or else for any key.
-func (a *asker) Limiters(q outage.Question) []outage.Limiter {
+func (a *asker) Limiters(q outage.Ask) []outage.Limiter {
 	l := outage.Limiter{Name: q.Key, Permits: q.Permits}
 	most, known, last := a.rates.Of(q.Key)
 	if !known {
@@ -252,7 +252,7 @@ func (a *asker) Limiters(q outage.Question) []outage.Limiter {
 }
 
 // Learn notes the limit of the key, unless the limiter's own policy has let the request pass.
-func (a *asker) Learn(q outage.Question, answer outage.Answer) {
+func (a *asker) Learn(q outage.Ask, answer outage.Answer) {
 	if answer.Limit > 0 || !answer.Granted {
 		a.rates.Learn(q.Key, answer.Limit)
 	}

@@ -63,11 +63,11 @@ func (l *Limit) Window() time.Duration {
 }
 
 // fallback returns what asks a limiter in place of another.
-func fallback(limiter limit.Limiter) func(context.Context, outage.Question) (outage.Answer, error) {
+func fallback(limiter limit.Limiter) func(context.Context, outage.Ask) (outage.Answer, error) {
 	keyed := keyedOf(limiter, nil)
 	own := keyed.Policy()
 	_, settles := limiter.(limit.Reserver)
-	return func(ctx context.Context, q outage.Question) (outage.Answer, error) {
+	return func(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 		q.Waits, q.Timeout, q.Settled = false, 0, q.Settled && settles // Settle must not fail because of an outage
 		q.Undo = !q.Settled
 		return decide(ctx, limiter, keyed, &own, q)
@@ -75,7 +75,7 @@ func fallback(limiter limit.Limiter) func(context.Context, outage.Question) (out
 }
 
 // decide asks a limiter about a key, by a policy.
-func decide(ctx context.Context, limiter limit.Limiter, keyed outage.Keyed, p *outage.Policy, q outage.Question) (outage.Answer, error) {
+func decide(ctx context.Context, limiter limit.Limiter, keyed outage.Keyed, p *outage.Policy, q outage.Ask) (outage.Answer, error) {
 	q.Key = escaped(limiter, q.Key)
 	of := keyed.Asker(q.Key)
 	defer leave(ctx, of, q)

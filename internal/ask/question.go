@@ -47,12 +47,12 @@ const (
 type settle func(ctx context.Context, actual int64) error
 
 // take is the question as limiters get it, and name it in errors.
-func (q *Question) take() outage.Question {
-	return outage.Question{Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.options.Timeout}
+func (q *Question) take() outage.Ask {
+	return outage.Ask{Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.options.Timeout}
 }
 
 // asked is take, or the question that reserves the permits.
-func (q *Question) asked() outage.Question {
+func (q *Question) asked() outage.Ask {
 	asked := q.take()
 	asked.Settled = q.Limit.settled
 	asked.Undo = !asked.Settled
@@ -111,14 +111,14 @@ func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
 }
 
 // ask puts a question and records the answer.
-func (q *Question) ask(ctx context.Context, asked outage.Question) {
+func (q *Question) ask(ctx context.Context, asked outage.Ask) {
 	l := q.Limit
 	a, err := decide(ctx, l.limiter, l.keyed, l.policy, asked)
 	q.complete(asked, a, err)
 }
 
 // complete records the answer, and how to undo or settle a grant.
-func (q *Question) complete(asked outage.Question, a outage.Answer, err error) {
+func (q *Question) complete(asked outage.Ask, a outage.Answer, err error) {
 	q.record(a, err)
 	q.GiveBack, q.settle = a.Undo, nil
 	if settle := q.settler(asked, a); err == nil && settle != nil {
@@ -128,7 +128,7 @@ func (q *Question) complete(asked outage.Question, a outage.Answer, err error) {
 }
 
 // settler returns what settles a grant; nil if nothing does.
-func (q *Question) settler(asked outage.Question, a outage.Answer) settle {
+func (q *Question) settler(asked outage.Ask, a outage.Answer) settle {
 	if !asked.Settled || !a.Granted {
 		return nil
 	}

@@ -125,15 +125,15 @@ func (q *Question) part(ctx context.Context) (part outage.Part, group any, answe
 	if outage.KeyedOf(l.limiter) == nil {
 		return part, nil, false
 	}
-	part = outage.Part{Policy: l.policy, Question: q.asked()}
-	part.Question.Key = escaped(l.limiter, q.Key)
-	part.Asker = l.keyed.Asker(part.Question.Key)
-	a, known := l.policy.FromMemory(ctx, part.Asker, part.Question)
+	part = outage.Part{Policy: l.policy, Ask: q.asked()}
+	part.Ask.Key = escaped(l.limiter, q.Key)
+	part.Asker = l.keyed.Asker(part.Ask.Key)
+	a, known := l.policy.FromMemory(ctx, part.Asker, part.Ask)
 	if known {
-		q.complete(part.Question, a, nil)
+		q.complete(part.Ask, a, nil)
 	}
 	if joint, ok := part.Asker.(outage.Joint); ok {
-		group = joint.Group(part.Question)
+		group = joint.Group(part.Ask)
 	}
 	return part, group, known
 }
@@ -156,7 +156,7 @@ func (r *round) together(ctx context.Context) bool {
 	}
 	for i, q := range r.questions {
 		p := &r.parts[i]
-		q.complete(p.Question, p.Answer, p.Err)
+		q.complete(p.Ask, p.Answer, p.Err)
 		if p.Uncharged() {
 			q.GiveBack, q.settle, q.Returned = nil, nil, true
 		}
@@ -168,8 +168,8 @@ func (r *round) together(ctx context.Context) bool {
 func (r *round) lower() bool {
 	for i := range r.parts {
 		p := &r.parts[i]
-		if most := p.Answer.Limit; p.Question.Settled && most > 0 && most < p.Question.Permits {
-			p.Question.Permits, r.questions[i].Permits = most, most
+		if most := p.Answer.Limit; p.Ask.Settled && most > 0 && most < p.Ask.Permits {
+			p.Ask.Permits, r.questions[i].Permits = most, most
 			return true
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 // FromMemory answers without a round trip, if it can: from permits that the handle has taken ahead, or from a
 // refusal that it remembers. It serves no reservation, which needs a member of its own.
-func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *outage.Question, a *outage.Answer) (known bool) {
+func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *outage.Ask, a *outage.Answer) (known bool) {
 	if l.Lease == nil && l.Refusals == nil || q.Settled {
 		return false
 	}
@@ -35,7 +35,7 @@ func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *outage.Question,
 }
 
 // leastOf returns how many permits are refused if the question is refused.
-func leastOf(q *outage.Question) int64 {
+func leastOf(q *outage.Ask) int64 {
 	if q.UpTo {
 		return 1
 	}

@@ -29,7 +29,7 @@ func testLimiter(name, fallback string) *Limiter {
 func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
 
 func newTestRequest(permits int64) *request {
-	return &request{Question: outage.Question{Permits: permits}, limiter: &Limiter{}}
+	return &request{Ask: outage.Ask{Permits: permits}, limiter: &Limiter{}}
 }
 
 // drawn is one request of a drawn batch.
@@ -184,7 +184,7 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 		requests := drawRequests(t)
 		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
 		if inUse > 0 {
-			if a, err := e.Acquire(ctx, l, outage.Question{Permits: inUse}); err != nil || !a.Granted {
+			if a, err := e.Acquire(ctx, l, outage.Ask{Permits: inUse}); err != nil || !a.Granted {
 				t.Fatal(a, err)
 			}
 		}

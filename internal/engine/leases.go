@@ -63,7 +63,7 @@ func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (
 }
 
 // leaseAnswer answers a request from a lease in which so much is left.
-func (e *Engine) leaseAnswer(l *Limiter, from *leased, q *outage.Question, left int64, a *outage.Answer) {
+func (e *Engine) leaseAnswer(l *Limiter, from *leased, q *outage.Ask, left int64, a *outage.Answer) {
 	a.Granted, a.By, a.Taken = true, limit.FromMemory, q.Permits
 	if q.Figures {
 		f := from.figures.Load()
@@ -193,7 +193,7 @@ func (q *queue) serveFromLease(r *request) bool {
 		q.dropLease(l)
 		return false
 	}
-	q.engine.leaseAnswer(l, a, &r.Question, left, &r.answer)
+	q.engine.leaseAnswer(l, a, &r.Ask, left, &r.answer)
 	return true
 }
 

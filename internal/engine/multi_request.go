@@ -61,7 +61,7 @@ func (q *queue) wakeJoint() {
 }
 
 // AcquireAll takes so many permits of each of the limiters, or none of any.
-func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q outage.Question) (a outage.Answer, err error) {
+func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q outage.Ask) (a outage.Answer, err error) {
 	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, within: q.Within, waiter: make(jointWaiter, 1)}
 	a, err = m.acquire(ctx, q)
 	a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
@@ -79,7 +79,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []
 }
 
 // acquire asks until the permits are granted or the question's timeout is over.
-func (m *multiRequest) acquire(ctx context.Context, q outage.Question) (outage.Answer, error) {
+func (m *multiRequest) acquire(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	e, limiters := m.engine, m.limiters
 	var names []string
 	for _, l := range limiters {

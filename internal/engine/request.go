@@ -12,7 +12,7 @@ import (
 // request is one caller's question, until it is answered.
 type request struct {
 	lane.Pending
-	outage.Question
+	outage.Ask
 
 	ctx      context.Context // for the Redis client's hooks, if the request goes by itself
 	limiter  *Limiter
@@ -33,12 +33,12 @@ type request struct {
 // The pool holds no channels: they must not outlive a bubble of testing/synctest.
 var requests sync.Pool
 
-func newRequest(ctx context.Context, l *Limiter, q outage.Question) *request {
+func newRequest(ctx context.Context, l *Limiter, q outage.Ask) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
 	}
-	r.ctx, r.limiter, r.Question, r.Asked = ctx, l, q, time.Now()
+	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, q, time.Now()
 	r.since = r.Asked
 	if q.Waits && q.Timeout > 0 {
 		r.deadline = r.since.Add(q.Timeout)

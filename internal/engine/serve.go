@@ -13,7 +13,7 @@ import (
 )
 
 // Acquire asks Redis for permits, and waits for them as the question says.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask outage.Question) (a outage.Answer, err error) {
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask outage.Ask) (a outage.Answer, err error) {
 	a.By = limit.FromRedis
 	before := l.Refusals.Now()
 	r := newRequest(ctx, l, ask)

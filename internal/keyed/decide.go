@@ -16,7 +16,7 @@ import (
 
 // Take asks for permits of q.Key: for q.Permits, or with q.UpTo for as many as are free. If ctx ends
 // while the request waits for others, Take returns ctx.Err() at once; a later grant is given back.
-func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, error) {
+func (g *Queues) Take(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	if most := g.rule.Limit; q.UpTo && most > 0 {
 		q.Permits = min(q.Permits, most)
 	}
@@ -28,30 +28,30 @@ func (g *Queues) Take(ctx context.Context, q outage.Question) (outage.Answer, er
 }
 
 // FromMemory implements [outage.Asker], as do the following methods. It knows only errors.
-func (g *Queues) FromMemory(ctx context.Context, q outage.Question) (a outage.Answer, known bool, err error) {
+func (g *Queues) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
 	a.Decision, err = g.check(ctx, q.Key, 1, q.Permits)
 	return a, false, err
 }
 
 // Ask sends a request and waits for its answer.
-func (g *Queues) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
+func (g *Queues) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo, settled: q.Settled}, q.Within)
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
 	return a, err
 }
 
 // Fail adds the package and the call to an error.
-func (g *Queues) Fail(q outage.Question, err error) error {
+func (g *Queues) Fail(q outage.Ask, err error) error {
 	return Fail(g.rule.Package, q.Call, q.Key, err)
 }
 
 // Server returns the breaker of the key's server.
-func (g *Queues) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
+func (g *Queues) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func() bool) {
 	return g.lanes.Breaker(ctx, q.Key), func() bool { return g.lanes.Answers(script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
 }
 
 // Limiters returns the one of the key.
-func (g *Queues) Limiters(q outage.Question) []outage.Limiter {
+func (g *Queues) Limiters(q outage.Ask) []outage.Limiter {
 	l := outage.Limiter{Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: g.rule.Local()}
 	most, known, _ := g.rates.Of(q.Key)
 	switch {
@@ -64,7 +64,7 @@ func (g *Queues) Limiters(q outage.Question) []outage.Limiter {
 }
 
 // Learn notes the limit of a key that may differ from others'.
-func (g *Queues) Learn(q outage.Question, a outage.Answer) {
+func (g *Queues) Learn(q outage.Ask, a outage.Answer) {
 	if g.rule.Limit == 0 {
 		g.rates.Learn(q.Key, a.Limit)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Settler returns what settles a grant, for which Settled was asked.
-func (g *Queues) Settler(key string, q outage.Question, a outage.Answer) func(context.Context, int64) error {
+func (g *Queues) Settler(key string, q outage.Ask, a outage.Answer) func(context.Context, int64) error {
 	r := &outage.Reservation{
 		Limiter: g.name(), Observer: g.lanes.Observer(), Permits: q.Permits, Most: g.rule.Most, Granted: a, Once: true,
 		Fail: func(op string, err error) error { return Fail(g.rule.Package, op, key, err) },

@@ -243,7 +243,7 @@ func (d *desk) question(key string, b *lane.Batch) *keyed.Try {
 }
 
 func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
-	a, err := d.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: permits})
+	a, err := d.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: permits})
 	return a.Decision, err
 }
 
@@ -302,7 +302,7 @@ func TestBatch_ErrorReachesAllCallers(t *testing.T) {
 			atDesk(t, 1, func(t *testing.T, d *desk) {
 				tt.set(d, true)
 				d.start(5, func(int) {
-					a, err := d.Take(context.Background(), outage.Question{Call: "Take", Key: "a", Permits: 1})
+					a, err := d.Take(context.Background(), outage.Ask{Call: "Take", Key: "a", Permits: 1})
 					assert.ErrorIs(t, err, tt.want)
 					assert.ErrorContains(t, err, tt.text)
 					assert.Nil(t, a.Undo)

@@ -163,9 +163,9 @@ func (b *Breaker) Heard(after time.Duration) {
 	b.trip.Add(max(after, 1), b.heard) // a bubble's takes no time
 }
 
-// Left notes that the time of a call which began at start was over before an answer came. It
-// reports whether the server has been silent long enough to count.
-func (b *Breaker) Left(start time.Time) bool {
+// CallerGaveUp records that the time of a call that began at start ended before an answer came, and reports whether
+// the server has been silent long enough to count.
+func (b *Breaker) CallerGaveUp(start time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.left.IsZero() || b.left.Before(b.heard) {

@@ -80,8 +80,7 @@ func (g *Guard) AddUncharged(of Account, n int64, interval time.Duration) {
 	g.uncharged.Take(of, n, local.Rule{Permits: math.MaxInt64, Window: interval})
 }
 
-// TakeUncharged returns how many of n permits, at most, are some that Redis was not charged
-// for; they are no longer.
+// TakeUncharged removes up to n permits that Redis was not charged for, and returns how many.
 func (g *Guard) TakeUncharged(of Account, n int64) (taken int64) { return g.uncharged.GiveBack(of, n) }
 
 // Close ends all waits, and those to come. It returns when no caller waits.

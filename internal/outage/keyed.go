@@ -13,7 +13,7 @@ type Keyed interface {
 	// Asker returns what to ask about a key.
 	Asker(key string) Asker
 	// Settler returns what settles a grant, for which Settled was asked.
-	Settler(key string, q Question, a Answer) func(ctx context.Context, actual int64) error
+	Settler(key string, q Ask, a Answer) func(ctx context.Context, actual int64) error
 	// Begins notes what the keys of middleware begin with.
 	Begins(prefix string)
 }

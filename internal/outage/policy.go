@@ -16,10 +16,10 @@ import (
 type Policy struct {
 	Guard    *Guard // nil if there is no Failure, and nothing counts what is not charged
 	Observer *observe.Observer
-	Failure  *limit.Failure                                  // nil: errors stay errors
-	Fallback func(context.Context, Question) (Answer, error) // takes the place of Failure; nil: none
-	Shadow   bool                                            // limiters only watch
-	Outer    Watcher                                         // the middleware that callers come through, if it has an observer
+	Failure  *limit.Failure                             // nil: errors stay errors
+	Fallback func(context.Context, Ask) (Answer, error) // takes the place of Failure; nil: none
+	Shadow   bool                                       // limiters only watch
+	Outer    Watcher                                    // the middleware that callers come through, if it has an observer
 }
 
 // Given returns the policy by which a limiter of policy p answers middleware: p, with what the middleware
@@ -67,7 +67,7 @@ func (p *Policy) Plain() bool {
 }
 
 // Decide answers a question and reports the answer to the observer.
-func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, error) {
+func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
 	if !p.Observer.Watches() && !p.Shadow {
 		a, err := p.decide(ctx, of, q)
 		return named(of, q, a), of.Fail(q, err)
@@ -83,14 +83,14 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	case !p.Shadow:
 	case inShadow(ctx, a.Granted, err):
 		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
-		each := p.LetThrough(of, q, 0)
+		each := p.AllowUncharged(of, q, 0)
 		for i, one := range a.Each {
 			d := &each[i].Decision
 			d.Limit, d.Remaining, d.ResetAfter = one.Limit, one.Remaining, one.ResetAfter
 		}
 		a.Each, a.Undo = each, undoOf(each)
 	case err == nil && q.UpTo:
-		p.LetThrough(of, q, a.Taken)
+		p.AllowUncharged(of, q, a.Taken)
 		a.Taken = q.Permits
 	}
 	return a, err
@@ -98,7 +98,7 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 
 // FromMemory is Decide for an answer that is known without asking. It returns no errors and, of limiters that
 // only watch, no answers: Decide has both.
-func (p *Policy) FromMemory(ctx context.Context, of Asker, q Question) (a Answer, known bool) {
+func (p *Policy) FromMemory(ctx context.Context, of Asker, q Ask) (a Answer, known bool) {
 	if p.Shadow {
 		return a, false
 	}
@@ -109,7 +109,7 @@ func (p *Policy) FromMemory(ctx context.Context, of Asker, q Question) (a Answer
 }
 
 // named makes errors of an answer name the call and the limiter.
-func named(of Asker, q Question, a Answer) Answer {
+func named(of Asker, q Ask, a Answer) Answer {
 	if undo := a.Undo; q.Undo && undo != nil {
 		a.Undo = func(ctx context.Context) error { return of.Fail(q, undo(ctx)) }
 	}
@@ -120,7 +120,7 @@ func named(of Asker, q Question, a Answer) Answer {
 }
 
 // report is Tell for each of the limiters.
-func (p *Policy) report(ctx context.Context, of Asker, q Question, a Answer, err error, start time.Time) {
+func (p *Policy) report(ctx context.Context, of Asker, q Ask, a Answer, err error, start time.Time) {
 	if !p.Observer.Watches() {
 		return
 	}
@@ -131,7 +131,7 @@ func (p *Policy) report(ctx context.Context, of Asker, q Question, a Answer, err
 }
 
 // Tell reports to the observer a limiter's answer to a question put at start.
-func (p *Policy) Tell(ctx context.Context, limiter string, q Question, a Answer, err error, start time.Time) {
+func (p *Policy) Tell(ctx context.Context, limiter string, q Ask, a Answer, err error, start time.Time) {
 	p.Observer.Decided(ctx, limit.Decided{
 		Limiter: limiter, Call: q.Call, Permits: q.Permits, Source: a.By, Start: start, Shadow: p.Shadow,
 	}, a.Granted, err)
@@ -151,9 +151,9 @@ func inShadow(ctx context.Context, granted bool, err error) bool {
 	return !granted
 }
 
-// LetThrough notes the permits that a caller has and Redis was not charged for, all but those charged, and
+// AllowUncharged notes the permits that a caller has and Redis was not charged for, all but those charged, and
 // returns them as grants of each of the limiters.
-func (p *Policy) LetThrough(of Asker, q Question, charged int64) (each []Answer) {
+func (p *Policy) AllowUncharged(of Asker, q Ask, charged int64) (each []Answer) {
 	for _, l := range of.Limiters(q) {
 		a := Answer{Taken: l.Permits - charged}
 		a.Granted, a.Undo = true, p.uncharged(l, a.Taken)
@@ -185,7 +185,7 @@ func undoOf(each []Answer) func(context.Context) error {
 	}
 }
 
-func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, error) {
+func (p *Policy) decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
 	if a, known, err := of.FromMemory(ctx, q); known || err != nil {
 		return a, err
 	}
@@ -199,7 +199,7 @@ func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, erro
 func (p *Policy) guards() bool { return p.Failure != nil || p.Fallback != nil }
 
 // guarded asks Redis, or what answers instead, until the caller need not wait any more.
-func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, error) {
+func (p *Policy) guarded(ctx context.Context, of Asker, q Ask) (Answer, error) {
 	start, timeout := time.Now(), q.Timeout
 	for {
 		if err := p.Guard.ended(); err != nil {
@@ -223,7 +223,7 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, err
 
 // ask asks Redis, if its server is not known to leave calls undecided, and reports whether
 // it left this one so.
-func (p *Policy) ask(ctx context.Context, of Asker, q Question, watchers func() []Watcher) (a Answer, open bool, err error) {
+func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Watcher) (a Answer, open bool, err error) {
 	b, decides := of.Server(ctx, q)
 	if !b.Allows(decides, watchers) {
 		return Answer{}, true, ErrNotSent
@@ -233,7 +233,7 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Question, watchers func() 
 	switch {
 	case IsUndecided(err):
 		open = true
-	case errors.Is(err, context.DeadlineExceeded) && a.Unanswered && b.Left(start):
+	case errors.Is(err, context.DeadlineExceeded) && a.Unanswered && b.CallerGaveUp(start):
 		// The caller has gone, but the server is silent.
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return a, false, err
@@ -252,7 +252,7 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Question, watchers func() 
 
 // instead answers in place of Redis. What Failure grants is not charged: it goes to the accounts. Of
 // several limiters all grant, or none does.
-func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error) (a Answer, err error) {
+func (p *Policy) instead(ctx context.Context, of Asker, q Ask, cause error) (a Answer, err error) {
 	if p.Fallback != nil {
 		if ctx.Err() != nil {
 			return a, cause
@@ -268,7 +268,7 @@ func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error)
 	for i, l := range all {
 		one := q
 		one.Permits = l.Permits
-		if a, err = p.insteadOf(l, one, cause); !a.Granted {
+		if a, err = p.decideLocally(l, one, cause); !a.Granted {
 			_ = undoOf(each)(ctx)
 			each = append(each, a)
 			for range all[i+1:] { // not asked
@@ -283,8 +283,8 @@ func (p *Policy) instead(ctx context.Context, of Asker, q Question, cause error)
 	return a, nil
 }
 
-// insteadOf is instead for one limiter.
-func (p *Policy) insteadOf(l Limiter, q Question, cause error) (a Answer, err error) {
+// decideLocally is instead for one limiter.
+func (p *Policy) decideLocally(l Limiter, q Ask, cause error) (a Answer, err error) {
 	share, isLocal := p.Local()
 	giveBack := func() {}
 	defer func() {

@@ -13,7 +13,7 @@ type Joint interface {
 	Asker
 
 	// Group returns what limiters that go together have in common; nil if this one is to be asked alone.
-	Group(q Question) any
+	Group(q Ask) any
 	// Together returns what asks the limiters of some parts, all of the same group.
 	Together(parts []Part) Asker
 }
@@ -21,9 +21,9 @@ type Joint interface {
 // Part is the question to one of several limiters of a Client that are asked together, and its answer. Each has
 // a policy of its own; none only watches.
 type Part struct {
-	Policy   *Policy
-	Asker    Asker
-	Question Question
+	Policy *Policy
+	Asker  Asker
+	Ask    Ask
 
 	Answer Answer
 	Err    error
@@ -43,7 +43,7 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 	if !ok {
 		return limit.ErrUnsupported
 	}
-	of, q, start := joint.Together(parts), first.Question, time.Now()
+	of, q, start := joint.Together(parts), first.Ask, time.Now()
 	q.Settled = true // a grant can be undone, too, if it has a member of its own
 	if _, _, err := of.FromMemory(ctx, q); err != nil {
 		return err
@@ -84,16 +84,16 @@ func (p *Part) end(ctx context.Context, undecided bool, start time.Time) {
 	a := &p.Answer
 	_, isLocal := p.Policy.Local()
 	if isLocal && p.Err == nil {
-		p.Asker.Learn(p.Question, *a)
+		p.Asker.Learn(p.Ask, *a)
 	}
 	switch settle := a.Settle; {
 	case undecided:
-		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Question, p.Err)
-	case settle != nil && !p.Question.Settled:
+		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, p.Err)
+	case settle != nil && !p.Ask.Settled:
 		a.Settle, a.Undo = nil, func(ctx context.Context) error { return settle(ctx, 0, func(error) {}) }
 	}
-	*a, p.Err = named(p.Asker, p.Question, *a), p.Asker.Fail(p.Question, p.Err)
-	p.Policy.report(ctx, p.Asker, p.Question, *a, p.Err, start)
+	*a, p.Err = named(p.Asker, p.Ask, *a), p.Asker.Fail(p.Ask, p.Err)
+	p.Policy.report(ctx, p.Asker, p.Ask, *a, p.Err, start)
 }
 
 // isMistake reports whether an error is that of one limiter, which the others need not share.

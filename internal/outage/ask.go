@@ -10,8 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Question is what a caller asks of a limiter.
-type Question struct {
+// Ask is what a caller asks of a limiter.
+type Ask struct {
 	Call    string // the method's name
 	Key     string // of a limiter of keys
 	Permits int64
@@ -56,15 +56,15 @@ type Limiter struct {
 // Asker puts questions to Redis, about one limiter or about several that grant together.
 type Asker interface {
 	// FromMemory returns the answer if it is known without asking, an error for what can't be asked.
-	FromMemory(ctx context.Context, q Question) (a Answer, known bool, err error)
-	Ask(ctx context.Context, q Question) (Answer, error)
+	FromMemory(ctx context.Context, q Ask) (a Answer, known bool, err error)
+	Ask(ctx context.Context, q Ask) (Answer, error)
 	// Fail returns err with the call and the limiter that it speaks of.
-	Fail(q Question, err error) error
+	Fail(q Ask, err error) error
 	// Server returns the server's breaker, and what asks the server whether it decides.
-	Server(ctx context.Context, q Question) (*Breaker, func() bool)
-	Limiters(q Question) []Limiter
+	Server(ctx context.Context, q Ask) (*Breaker, func() bool)
+	Limiters(q Ask) []Limiter
 	// Learn notes what an answer shows of the limiters' rates, which a local limiter will need.
-	Learn(q Question, a Answer)
+	Learn(q Ask, a Answer)
 }
 
 // ErrNotSent says why a call was not sent.
