@@ -43,7 +43,7 @@ type group struct {
 // Group returns nil for a limiter that only watches, which must not refuse for others, and for one that answers
 // from memory, which learns only from its own answers.
 func (l *asker) Group(q outage.Ask) any {
-	if l.policy.Shadow || !q.Settled && (l.facts.Lease != nil || l.facts.Refusals != nil) {
+	if l.policy.Shadow || !q.Reserve && (l.facts.Lease != nil || l.facts.Refusals != nil) {
 		return nil
 	}
 	return group{l.client, script.HashTag(l.facts.Config)}

@@ -57,7 +57,7 @@ func (c *Client) TryAcquireAll(ctx context.Context, timeout time.Duration, claim
 // waits as [Client.TryAcquireAll] does. [Reservation.Settle] then takes a number for each claim.
 func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims ...Claim) (*Reservation, error) {
 	a, err := c.decideAll(ctx, claims, outage.Ask{
-		Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true,
+		Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true,
 	})
 	if err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func (l *RateLimiter) decide(ctx context.Context, q *outage.Ask, a *outage.Answe
 // check returns an error if asking Redis makes no sense.
 func (l *RateLimiter) check(ctx context.Context, q *outage.Ask) error {
 	err := l.checkPermits(ctx, 1, q.Permits)
-	if err == nil && q.Settled && l.client.rules.KeepsNoMembers() {
+	if err == nil && q.Reserve && l.client.rules.KeepsNoMembers() {
 		err = l.client.rules.Unsupported(q.Call)
 	}
 	return err

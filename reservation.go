@@ -67,7 +67,7 @@ func Hold(d time.Duration) ReserveOption {
 
 // reserve is Reserve, and returns figures even with some errors.
 func (l *RateLimiter) reserve(ctx context.Context, op string, permits int64, timeout, hold time.Duration) (*Reservation, error) {
-	q := outage.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true, Hold: hold}
+	q := outage.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true, Hold: hold}
 	var a outage.Answer
 	err := l.decide(ctx, &q, &a)
 	return l.reservation(permits, a), err

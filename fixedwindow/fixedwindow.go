@@ -170,7 +170,7 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 // limit.ErrUnavailable call it again with the same number, unless the error is limit.ErrUnknownOutcome too: a
 // count can't show whether it was settled, so it is not settled again.
 func (l *Limiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	q := outage.Ask{Call: "TakeReserved", Key: key, Permits: n, Settled: true}
+	q := outage.Ask{Call: "TakeReserved", Key: key, Permits: n, Reserve: true}
 	a, err := l.table.Take(ctx, q)
 	return a.Decision, l.table.Settler(key, q, a), err
 }

@@ -102,7 +102,7 @@ func (a *attempt) begin(ctx context.Context, q outage.Ask) bool {
 
 func (a *attempt) take(ctx context.Context, q outage.Ask) {
 	defer func() { a.panicked = recover() }()
-	if q.Settled {
+	if q.Reserve {
 		a.reserve(ctx, q)
 	} else if w, ok := a.of.limiter.(waiter); ok && q.Waits {
 		if a.err = w.Acquire(ctx, q.Key, q.Permits); a.err == nil {

@@ -68,8 +68,8 @@ func fallback(limiter limit.Limiter) func(context.Context, outage.Ask) (outage.A
 	own := keyed.Policy()
 	_, settles := limiter.(limit.Reserver)
 	return func(ctx context.Context, q outage.Ask) (outage.Answer, error) {
-		q.Waits, q.Timeout, q.Settled = false, 0, q.Settled && settles // Settle must not fail because of an outage
-		q.Undo = !q.Settled
+		q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && settles // Settle must not fail because of an outage
+		q.Undo = !q.Reserve
 		return decide(ctx, limiter, keyed, &own, q)
 	}
 }

@@ -54,8 +54,8 @@ func (q *Question) take() outage.Ask {
 // asked is take, or the question that reserves the permits.
 func (q *Question) asked() outage.Ask {
 	asked := q.take()
-	asked.Settled = q.Limit.settled
-	asked.Undo = !asked.Settled
+	asked.Reserve = q.Limit.settled
+	asked.Undo = !asked.Reserve
 	return asked
 }
 
@@ -129,7 +129,7 @@ func (q *Question) complete(asked outage.Ask, a outage.Answer, err error) {
 
 // settler returns what settles a grant; nil if nothing does.
 func (q *Question) settler(asked outage.Ask, a outage.Answer) settle {
-	if !asked.Settled || !a.Granted {
+	if !asked.Reserve || !a.Granted {
 		return nil
 	}
 	return q.Limit.keyed.Settler(escaped(q.Limit.limiter, asked.Key), asked, a)

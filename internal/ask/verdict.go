@@ -168,7 +168,7 @@ func (r *round) together(ctx context.Context) bool {
 func (r *round) lower() bool {
 	for i := range r.parts {
 		p := &r.parts[i]
-		if most := p.Answer.Limit; p.Ask.Settled && most > 0 && most < p.Ask.Permits {
+		if most := p.Answer.Limit; p.Ask.Reserve && most > 0 && most < p.Ask.Permits {
 			p.Ask.Permits, r.questions[i].Permits = most, most
 			return true
 		}

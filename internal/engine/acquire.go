@@ -13,7 +13,7 @@ import (
 // FromMemory answers without a round trip, if it can: from permits that the handle has taken ahead, or from a
 // refusal that it remembers. It serves no reservation, which needs a member of its own.
 func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *outage.Ask, a *outage.Answer) (known bool) {
-	if l.Lease == nil && l.Refusals == nil || q.Settled {
+	if l.Lease == nil && l.Refusals == nil || q.Reserve {
 		return false
 	}
 	from, left := e.takeFromLease(ctx, l, q.Permits)

@@ -103,7 +103,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	case !b.accepts(r):
 		return false
 	}
-	own := ownMembers(b.rules) || r.Settled && !b.rules.KeepsNoMembers()
+	own := ownMembers(b.rules) || r.Reserve && !b.rules.KeepsNoMembers()
 	switch {
 	case mixed && b.queue.line.unmixed, len(b.requests) >= maxRequests(own), b.Sum+r.Permits > maxPermits:
 		return false
@@ -117,7 +117,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	if b.mixed = mixed; mixed {
 		b.fallback = ""
 	}
-	if r.Settled {
+	if r.Reserve {
 		b.settled, b.rules.Merge = true, false
 	}
 	b.upToAlone = r.UpTo && own
@@ -133,7 +133,7 @@ func (b *batch) accepts(r *request) bool {
 	if b.mixed || b.upToAlone || r.UpTo && ownMembers(b.rules) {
 		return false
 	}
-	return b.fallback == r.limiter.Fallback && b.settled == r.Settled && b.hold == r.Hold
+	return b.fallback == r.limiter.Fallback && b.settled == r.Reserve && b.hold == r.Hold
 }
 
 // limiter is the limiter of the handle whose request comes first.

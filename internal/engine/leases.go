@@ -177,7 +177,7 @@ func (s *leases) goBack(permits int64, grants ...grant) {
 // rest is free before the request is decided.
 func (q *queue) serveFromLease(r *request) bool {
 	l := r.limiter
-	if l.Lease == nil || r.Settled {
+	if l.Lease == nil || r.Reserve {
 		return false
 	}
 	q.leases.used = true

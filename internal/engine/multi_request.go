@@ -71,7 +71,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []
 		if a.Granted {
 			one.Taken = permits[i]
 		}
-		if a.Granted && q.Settled {
+		if a.Granted && q.Reserve {
 			one.Settle = e.Settler(limiters[i], m.memberOf(i), permits[i], 0, m.sent, time.Now())
 		}
 	}

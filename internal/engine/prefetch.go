@@ -18,7 +18,7 @@ func (q *queue) prefetch(b *batch, now time.Time) prefetch {
 	}
 	var l *Limiter
 	for _, r := range b.requests {
-		if r.refused || r.Settled {
+		if r.refused || r.Reserve {
 			return prefetch{}
 		}
 		if l == nil && r.limiter.Lease != nil && !r.limiter.prefetched.asking && !r.limiter.prefetched.lasts() {

@@ -356,7 +356,7 @@ func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, er
 		a.RetryAfter = b.delayRetry(r, a.RetryAfter)
 	case r.Undo:
 		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
-	case r.Settled:
+	case r.Reserve:
 		reserved := b.grants([]share{{place, a.Taken}}, 0, o)[0]
 		a.Settle, a.Held = q.engine.Settler(r.limiter, reserved.member, a.Taken, reserved.early, b.sent, time.Now()), reserved.early > 0
 	}

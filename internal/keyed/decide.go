@@ -35,7 +35,7 @@ func (g *Queues) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer,
 
 // Ask sends a request and waits for its answer.
 func (g *Queues) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
-	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo, settled: q.Settled}, q.Within)
+	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo, settled: q.Reserve}, q.Within)
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
 	return a, err
 }

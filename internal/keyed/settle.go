@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Settler returns what settles a grant, for which Settled was asked.
+// Settler returns what settles a grant, for which Reserve was asked.
 func (g *Queues) Settler(key string, q outage.Ask, a outage.Answer) func(context.Context, int64) error {
 	r := &outage.Reservation{
 		Limiter: g.name(), Observer: g.lanes.Observer(), Permits: q.Permits, Most: g.rule.Most, Granted: a, Once: true,

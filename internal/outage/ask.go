@@ -21,8 +21,8 @@ type Ask struct {
 	Until   time.Time     // with Waits: a refusal by Redis until later than that ends the wait; zero: none does
 	Figures bool          // the figures of the Decision are wanted
 	Undo    bool          // a grant is to be undone, perhaps
-	Settled bool          // a grant is settled later, so it needs a member of its own
-	Hold    time.Duration // with Settled: how long it counts unless it is settled; 0: an interval
+	Reserve bool          // a grant is settled later, so it needs a member of its own
+	Hold    time.Duration // with Reserve: how long it counts unless it is settled; 0: an interval
 	Within  time.Duration // how long Redis may take to answer, if that is less than a call may; 0: no matter
 }
 

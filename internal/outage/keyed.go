@@ -12,7 +12,7 @@ type Keyed interface {
 	Policy() Policy
 	// Asker returns what to ask about a key.
 	Asker(key string) Asker
-	// Settler returns what settles a grant, for which Settled was asked.
+	// Settler returns what settles a grant, for which Reserve was asked.
 	Settler(key string, q Ask, a Answer) func(ctx context.Context, actual int64) error
 	// Begins notes what the keys of middleware begin with.
 	Begins(prefix string)

@@ -44,7 +44,7 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 		return limit.ErrUnsupported
 	}
 	of, q, start := joint.Together(parts), first.Ask, time.Now()
-	q.Settled = true // a grant can be undone, too, if it has a member of its own
+	q.Reserve = true // a grant can be undone, too, if it has a member of its own
 	if _, _, err := of.FromMemory(ctx, q); err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (p *Part) end(ctx context.Context, undecided bool, start time.Time) {
 	switch settle := a.Settle; {
 	case undecided:
 		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, p.Err)
-	case settle != nil && !p.Ask.Settled:
+	case settle != nil && !p.Ask.Reserve:
 		a.Settle, a.Undo = nil, func(ctx context.Context) error { return settle(ctx, 0, func(error) {}) }
 	}
 	*a, p.Err = named(p.Asker, p.Ask, *a), p.Asker.Fail(p.Ask, p.Err)
