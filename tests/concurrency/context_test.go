@@ -18,6 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -528,6 +529,21 @@ func TestCloseWaitsForWritesAndReads(t *testing.T) {
 		close(held)
 		synctest.Wait()
 		limitertest.CheckOutcome(t, "true at 100ms", c, closed)
+	})
+}
+
+// The goroutines that wait for the next flight to a near server end with Close: the bubble checks that.
+func TestClose_LeavesNoGoroutine(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, limitertest.Operations, func(t *testing.T, call func(context.Context, *rratelimiter.RateLimiter) error) {
+		c := rratelimiter.New(limitertest.FarAway(t, 50*time.Microsecond), limitertest.Patient(), rratelimiter.WithClientName("shop"),
+			rratelimiter.WithObserver(&limitertest.Recorder{}), rratelimiter.WithFailure(limit.FailLocal(1)))
+		l := c.RateLimiter("orders", limitertest.Ahead(0), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
+		for range 10 {
+			limitertest.MustAcquire(t, l, 1)
+		}
+		limitertest.Together(10, func(int) { _ = call(t.Context(), l) })
+		require.NoError(t, c.Close(t.Context()))
 	})
 }
 
