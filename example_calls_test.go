@@ -118,6 +118,27 @@ func ExampleRateLimiter_Reserve() {
 	// 100 <nil>
 }
 
+// A day's tokens that a program reserved before it died come back after a minute, not after a day.
+func ExampleHold() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("tokens", rratelimiter.WithDefault(rratelimiter.PerDay(1000)))
+
+	r, _ := limiter.Reserve(ctx, 600, 0, rratelimiter.Hold(time.Minute))
+	settled, _ := limiter.Reserve(ctx, 300, 0, rratelimiter.Hold(time.Minute))
+	fmt.Println(settled.Settle(ctx, 200))
+	server.SetTime(noon.Add(time.Minute))
+	fmt.Println(limiter.AvailablePermits(ctx))
+
+	fmt.Println(r.Settle(ctx, 500)) // late: from now on
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// 800 <nil>
+	// <nil>
+	// 300 <nil>
+}
+
 func ExampleRateLimiter_TrySetRate() {
 	client, _, stop := connect()
 	defer stop()

@@ -112,7 +112,7 @@ type Reservation struct {
 // the order of the claims. If that is less than was reserved, the rest is free at once, and waiting callers ask
 // again. If it is more, the difference is charged for an interval from now on, even beyond the rate; the
 // limiter then refuses until enough has come back. What was reserved comes back an interval after Reserve,
-// settled or not. A later Settle charges only what exceeds it.
+// settled or not. A later Settle charges only what exceeds it, or with [Hold] all that was used.
 //
 // A Reservation is settled once; later calls return ErrSettled and change nothing. If ctx ends, Settle
 // returns at once and finishes in the background. A Settle that returned ErrUnavailable may be repeated with

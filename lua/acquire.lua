@@ -32,8 +32,8 @@
 --   all are refused for the same; of a limiter of type Overall, if no figures are
 --   wanted. Otherwise
 --   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of
---   the window's end stands before the waits. The permits granted are text
---   if state was repaired
+--   the window's end stands before the waits, with h the server's time. The permits
+--   granted are text if state was repaired
 --      free: free permits before, below 0 while a lowered rate is paid off
 --      taken: the permits granted
 --      reset: if the figures are wanted, ms until all permits are free again,
@@ -239,8 +239,11 @@ local ends = (windowed or state.window) and end_window(config) or nil
 keep_ttl(config, true, ends ~= nil)
 
 local answer, left = figures_of(config, state, taken, found, ends, now)
-if hold and taken > 0 and not ends then
-  answer[5] = math.max(state.newest or 0, now - early) + interval - now
+if hold then
+  answer[7] = now
+  if taken > 0 and not ends then
+    answer[5] = math.max(state.newest or 0, now - early) + interval - now
+  end
 end
 local first, length = state.oldest and state.oldest[1], #ARGV[1]
 local foreign = state.window and not windowed or

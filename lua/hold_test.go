@@ -73,7 +73,7 @@ func TestSettle_FindsHeldReservationAmongMany(t *testing.T) {
 				calls := 0
 				for ; answer != c.want; calls++ {
 					require.Less(t, calls, 100, answer)
-					args := []any{member(6), 3, other(0), c.age + 1000, c.age - 1000, c.repeat, answer.([]any)[1], "", early}
+					args := []any{member(6), 3, other(0), c.age + 1000, c.age - 1000, c.repeat, answer.([]any)[1], "", early, now - c.age}
 					var err error
 					answer, err = rdb.Eval(t.Context(), SettleReservation.Source, all, args...).Result()
 					require.NoError(t, err)

@@ -19,6 +19,7 @@
 --   8  '' or the configuration for a limiter that has none, as for acquire: one that is
 --      charged is made
 --   9  '' or, if the reservation is held, how many ms its member is dated before the grant
+--   10  then the epoch ms of the grant, no earlier than that
 -- Returns
 --   the permits that came back, below 0 those charged; 0 if there is no limiter, or the
 --   rest has come back by itself
@@ -40,6 +41,7 @@
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local member, used, charge, age, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[6], ARGV[7]
 local most, least, early = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9] or '')
+local granted = tonumber(ARGV[10] or '')
 local more, identity, prefix = used - permits_of(member), string.sub(charge, 1, -5), ''
 if not (fields[1] or fields[2] or fields[3] or fields[4]) and (more < 0 and not early or ARGV[8] == '') then
   return 0
@@ -50,6 +52,8 @@ if problem then
 end
 local value_key, permits_key = config.value_key, config.permits_key
 local now = tonumber(clock())
+local latest = granted or now - least
+local earliest = granted and granted + least - most or now - most
 
 -- Looks for members of the reservation, dated so many ms before the grant. If it walks, a member is
 -- found that others have taken permits off, and what was found stands before later tokens: a walk
@@ -64,9 +68,9 @@ local function seek(name, members, before, walks)
     local place = string.match(token, '^' .. name .. '=(.*)$')
     if walks and not place then
       local newest = tonumber(redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')[2] or '0')
-      place = newest > now and '' or digits(now - least - before) .. ':0:' -- it may still be dated ahead
+      place = newest > now and '' or digits(latest - before) .. ':0:' -- it may still be dated ahead
     end
-    found, further = find(permits_key, members, false, now - most - before, place)
+    found, further = find(permits_key, members, false, earliest - before, place)
     if further then
       return nil, prefix .. name .. '=' .. further
     end
@@ -75,25 +79,26 @@ local function seek(name, members, before, walks)
   return found ~= 0 and found or nil
 end
 
-local found, again
+-- The reservation as it is now, in row, and its score.
+local row, found, again = member, nil, nil
 if early or more < 0 then
   -- Once the hold is over for certain there is nothing to walk to.
   found, again = seek('reserved', {member, more < 0 and used > 0 and with_permits(member, used) or nil}, early or 0,
-    not early or least < config.interval - early)
+    not early or math.min(least, now - latest) < config.interval - early)
   if again then
     return {'again', again}
   end
+  row = with_permits(member, found or permits_of(member))
 end
-local row = with_permits(member, found or permits_of(member))
 local reserved = redis.call('ZSCORE', permits_key, row)
-if (early or more < 0) and reserved and tonumber(reserved) <= now - config.interval then
+if reserved and (early or more < 0) and tonumber(reserved) <= now - config.interval then
   reserved = false
 end
 
 -- What is charged from now on. A held reservation that is not there may have been released, but
 -- only before the hold was over.
 local extra = more
-if early and not reserved and used > 0 and most >= config.interval - early then
+if early and not reserved and used > 0 and math.max(most, now - latest) >= config.interval - early then
   extra = used
 end
 if new and extra <= 0 then

@@ -263,6 +263,9 @@ func (b *batch) parseFigures(reply any) (o lane.Outcome, found findings, err err
 	if b.rules.KeepsNoMembers() && len(o.Waits) > 0 {
 		o.WindowEnd, o.Waits = o.Waits[0], o.Waits[1:]
 	}
+	if b.hold > 0 && len(o.Waits) > 0 {
+		o.GrantedAt, o.Waits = o.Waits[0], o.Waits[1:]
+	}
 	return o, found, nil
 }
 
@@ -278,7 +281,7 @@ type prefetch struct {
 func (b *batch) grants(shares []share, ahead int64, o lane.Outcome) []grant {
 	all := grant{permits: ahead, sent: b.sent, windowEnd: o.WindowEnd}
 	if b.hold > 0 {
-		all.early = max(0, o.Interval-b.hold)
+		all.hold = Hold{max(0, o.Interval-b.hold), o.GrantedAt}
 	}
 	var each []grant
 	for _, s := range shares {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -149,10 +148,8 @@ func (q *queue) returnCall(one grant) *script.Call {
 	own := e.ids.Next(nil, 1)
 	c.Repeat = true
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		repeated, early := "", ""
-		if one.early > 0 {
-			early = strconv.FormatInt(one.early.Milliseconds(), 10)
-		}
+		repeated := ""
+		early, _ := one.hold.words()
 		if a.Age >= 0 {
 			repeated = "1"
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -12,9 +13,24 @@ type grant struct {
 	member    []byte        // nil if none are kept
 	shared    *sharedMember // the member's; nil if no other grant uses it
 	permits   int64
-	sent      time.Time     // when they were asked for
-	early     time.Duration // how long before the grant the member is dated
-	windowEnd int64         // epoch ms, if the value counts a fixed window
+	sent      time.Time // when they were asked for
+	hold      Hold      // zero for none
+	windowEnd int64     // epoch ms, if the value counts a fixed window
+}
+
+// Hold says when a member is dated that runs out before an interval is over: Early before the grant, which came
+// at At, in epoch ms by the server's clock. If a repeat found the grant, it came somewhat earlier.
+type Hold struct {
+	Early time.Duration
+	At    int64
+}
+
+// words are the Hold as scripts read it, "" for none.
+func (h Hold) words() (early, at string) {
+	if h.Early == 0 {
+		return "", ""
+	}
+	return strconv.FormatInt(h.Early.Milliseconds(), 10), strconv.FormatInt(h.At, 10)
 }
 
 // share is what one request, named by its place in the batch, was granted.

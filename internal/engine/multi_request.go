@@ -72,7 +72,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []
 			one.Taken = permits[i]
 		}
 		if a.Granted && q.Reserve {
-			one.Settle = e.Settler(limiters[i], m.memberOf(i), permits[i], 0, m.sent, time.Now())
+			one.Settle = e.Settler(limiters[i], m.memberOf(i), permits[i], Hold{}, m.sent, time.Now())
 		}
 	}
 	return a, err

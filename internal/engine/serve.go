@@ -358,7 +358,8 @@ func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, er
 		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
 	case r.Reserve:
 		reserved := b.grants([]share{{place, a.Taken}}, 0, o)[0]
-		a.Settle, a.Held = q.engine.Settler(r.limiter, reserved.member, a.Taken, reserved.early, b.sent, time.Now()), reserved.early > 0
+		a.Settle = q.engine.Settler(r.limiter, reserved.member, a.Taken, reserved.hold, b.sent, time.Now())
+		a.Held = reserved.hold.Early > 0
 	}
 	r.answer, r.err, r.State = a, err, lane.Answered
 	r.sent, r.alive = b.sent, aliveBy(b.sent, o.Keep)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -22,18 +21,18 @@ type settlement struct {
 	limiter *Limiter
 	member  []byte
 	permits int64
-	early   time.Duration // how long before the grant a held member is dated; 0: it is not held
-	sent    time.Time     // when the grant was asked for
-	granted time.Time     // when its answer came
+	hold    Hold
+	sent    time.Time // when the grant was asked for
+	granted time.Time // when its answer came
 
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
 
 // Settler returns the [outage.Answer.Settle] of a grant with a member of its own, asked for at sent and answered
-// at granted. A held one is dated early before that.
-func (e *Engine) Settler(l *Limiter, member []byte, permits int64, early time.Duration, sent, granted time.Time) func(context.Context, int64, func(error)) error {
-	s := &settlement{engine: e, limiter: l, member: member, permits: permits, early: early, sent: sent, granted: granted}
+// at granted.
+func (e *Engine) Settler(l *Limiter, member []byte, permits int64, hold Hold, sent, granted time.Time) func(context.Context, int64, func(error)) error {
+	s := &settlement{engine: e, limiter: l, member: member, permits: permits, hold: hold, sent: sent, granted: granted}
 	return s.settle
 }
 
@@ -132,7 +131,7 @@ func (s *settling) send() {
 
 // most returns how many permits may be charged: once a hold is over, all that were used.
 func (s *settling) most() int64 {
-	if s.early > 0 {
+	if s.hold.Early > 0 {
 		return s.used
 	}
 	return max(0, s.used-s.permits)
@@ -180,16 +179,14 @@ func (s *settling) finish(err error) {
 
 func (s *settlement) arguments(used int64) script.Arguments {
 	e, doubt := s.engine, s.doubt // an abandoned call may read it while the next one writes
-	charge, early := redisson.WithPermits(s.charge, max(0, used-s.permits)), ""
-	if s.early > 0 {
-		early = strconv.FormatInt(s.early.Milliseconds(), 10)
-	}
+	charge := redisson.WithPermits(s.charge, max(0, used-s.permits))
+	early, at := s.hold.words()
 	return script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		if !doubt.IsZero() {
 			a.Age = max(a.Age, time.Since(doubt))
 		}
 		age, token := a.Words()
 		most, least := script.LongAge(time.Since(s.sent)), script.ShortAge(time.Since(s.granted)).Milliseconds()
-		return append(all, s.member, used, charge, most, least, age, token, e.fallback(s.limiter, time.Now()), early)
+		return append(all, s.member, used, charge, most, least, age, token, e.fallback(s.limiter, time.Now()), early, at)
 	})
 }

@@ -1,6 +1,7 @@
 package concurrency_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // held is the hold of these tests, in limiters of 10 permits a minute.
@@ -231,17 +233,41 @@ func TestHold_TooShort(t *testing.T) {
 	})
 }
 
-// A caller that has gone does not keep what it reserved, whether others have taken some of it or not.
+// The server's clock decides whether a hold is over.
+func TestHold_ServerClockDecides(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-time.Second, held - time.Millisecond, held, time.Hour} {
+		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+			l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Minute))
+			r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
+			step(ahead)
+			require.NoError(t, r.Settle(t.Context(), 2))
+			assert.EqualValues(t, 8, limitertest.Available(t, l), "ahead by %v", ahead)
+		})
+	}
+}
+
+// A caller that has gone gives back what is left of its reservation, though others were granted permits since.
 func TestHold_OfCallerThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
-		r := limitertest.Reserve(t, s.RateLimiter, 6, rratelimiter.Hold(held))
-		require.NoError(t, s.Release(t.Context(), 2))
-		limitertest.MustAcquire(t, s.RateLimiter, 1)
-		time.Sleep(5 * time.Second)
-		require.NoError(t, r.Cancel(t.Context()))
-		require.ErrorIs(t, r.Settle(t.Context(), 1), rratelimiter.ErrSettled)
-		assert.EqualValues(t, 9, limitertest.Available(t, s.RateLimiter))
+		s := limitertest.NewHeldScene(t, limitertest.Every(1000, time.Minute))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := s.Go(func() (bool, error) {
+			_, err := s.Reserve(ctx, 6, 0, rratelimiter.Hold(held))
+			return false, err
+		})
+		synctest.Wait()
+		require.NoError(t, s.Other.Release(t.Context(), 2))
+		for range 300 {
+			limitertest.MustAcquire(t, s.Other, 1)
+		}
+		s.CheckInUse(t, 1000, 304)
+		cancel()
+		synctest.Wait()
+		letGo()
+		gone.RequireEnd(t, context.Canceled, 0)
+		s.CheckInUse(t, 1000, 300)
 	})
 }

@@ -82,7 +82,8 @@ var uses = map[string]func(context.Context, damaged) error{
 	},
 	"Rename": operation("Rename"),
 	"Settle": func(ctx context.Context, d damaged) error {
-		if err := model.Settle(ctx, d.limiter, "\x10a member's 16 id\x01\x00\x00\x00", 1, time.Minute, 3); err != nil {
+		row := &model.Row{Grant: model.Grant{At: -time.Minute.Milliseconds()}, Member: "\x10a member's 16 id\x01\x00\x00\x00"}
+		if err := (model.Op{Row: row, Permits: 1, Used: 3}).Settle(ctx, d.limiter); err != nil {
 			return fmt.Errorf("%q: %w", d.limiter.Name(), err)
 		}
 		return nil

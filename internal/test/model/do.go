@@ -49,7 +49,7 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 	case "release":
 		return Says("done", l.Release(ctx, n))
 	case "settle":
-		return Says("done", settle(ctx, l, op))
+		return Says("done", op.Settle(ctx, l))
 	case "availablePermits":
 		return Says(l.AvailablePermits(ctx))
 	case "trySetRate":
@@ -80,12 +80,12 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 	panic("no operation: " + op.Do)
 }
 
-// settle settles a row as if it were a reservation.
-func settle(ctx context.Context, l *rratelimiter.RateLimiter, op Op) error {
+// Settle settles a row as if it were a reservation.
+func (op Op) Settle(ctx context.Context, l *rratelimiter.RateLimiter) error {
 	e, facts := engine.OfHandle(l)
 	member, ms := redisson.WithPermits([]byte(op.Row.Member), op.Permits), time.Millisecond
 	at := time.Now().Add(-time.Duration(op.age()) * ms)
-	return e.Settler(facts, member, op.Permits, time.Duration(op.Early)*ms, at, at)(ctx, op.Used, func(error) {})
+	return e.Settler(facts, member, op.Permits, engine.Hold{Early: time.Duration(op.Early) * ms, At: at.UnixMilli()}, at, at)(ctx, op.Used, func(error) {})
 }
 
 // age is how long ago the reserved row was granted.
