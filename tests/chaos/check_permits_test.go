@@ -386,7 +386,7 @@ func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
 	if !some {
 		return record, false
 	}
-	record.Call = linear.Call{Name: name, Permits: c.Permits, Used: c.Used, Timeout: c.Timeout, Keep: c.Op == opUpdate || c.Op == opSetKeep}
+	record.Call = linear.Call{Name: name, Permits: c.permitsOf(p.name), Used: c.Used, Timeout: c.Timeout, Keep: c.Op == opUpdate || c.Op == opSetKeep}
 	if c.Op == opUpTo {
 		record.Permits = c.Asked
 		if c.Answer == granted {

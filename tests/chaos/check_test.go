@@ -74,7 +74,7 @@ func (r *round) pools(l *limiter) []*pool {
 		}
 		for _, p := range all {
 			if p.id == "" || p.id == c.Client {
-				p.made, p.calls = append(p.made, c), append(p.calls, c.counted())
+				p.made, p.calls = append(p.made, c), append(p.calls, c.counted(l.name))
 			}
 		}
 	}

@@ -295,15 +295,15 @@ func (p *party) note(c *call, answered answer, err error) {
 		c.Error = err.Error()
 	}
 	if answered == granted {
-		p.hold(c.Limiters, c.Permits)
+		p.hold(c)
 	}
 }
 
-func (p *party) hold(limiters []string, permits int64) {
+func (p *party) hold(c *call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, name := range limiters {
-		p.held[name] += permits
+	for _, name := range c.Limiters {
+		p.held[name] += c.permitsOf(name)
 	}
 }
 
@@ -397,13 +397,20 @@ type call struct {
 	reserved    *rratelimiter.Reservation // by Settle
 }
 
-// counted returns the call as one that takes or gives back: what Settle does is a release, or a
-// grant that no one asks for.
-func (c *call) counted() *call {
-	if c.Op != opSettle {
-		return c
-	}
+// permitsOf returns how many permits of the limiter the call is about: TryAcquireAll asks for one more of each
+// further one.
+func (c *call) permitsOf(limiter string) int64 {
+	return c.Permits + int64(max(0, slices.Index(c.Limiters, limiter)))
+}
+
+// counted returns the call as one that takes or gives back permits of the limiter: what Settle does is a release,
+// or a grant that no one asks for.
+func (c *call) counted(limiter string) *call {
 	counted := *c
+	counted.Permits = c.permitsOf(limiter)
+	if c.Op != opSettle {
+		return &counted
+	}
 	if counted.Op, counted.Permits = opRelease, c.Permits-c.Used; counted.Permits < 0 {
 		counted.Op, counted.Permits = opCharge, -counted.Permits
 		if c.Answer == done {

@@ -271,11 +271,11 @@ var operations = []operation{
 	})},
 	{opReset, 3, resettable, plain(func(ctx context.Context, h *handle, _ *call) error { return h.Reset(ctx, h.key) })},
 	{opAll, 20, inFamily, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
-		all := make([]*rratelimiter.RateLimiter, len(h.family))
+		claims := make([]rratelimiter.Claim, len(h.family))
 		for i, name := range h.family {
-			all[i] = p.handles[name].rate
+			claims[i] = p.handles[name].rate.Claim(c.permitsOf(name))
 		}
-		return decision(p.client.TryAcquireAll(ctx, c.Timeout, limitertest.Claims(c.Permits, all...)...))
+		return decision(p.client.TryAcquireAll(ctx, c.Timeout, claims...))
 	}},
 	{opReserve, 20, reservable, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
 		r, err := h.rate.Reserve(ctx, c.Permits, 0)
