@@ -151,7 +151,7 @@ func (c crew) hammer(t *testing.T, name string) {
 }
 
 // ask makes all ask for permits, each with four callers, until the time is over. In Go one of
-// them reserves, if it can.
+// them reserves, if it can, and one takes those of another limiter with them.
 func (f *figures) ask(t *testing.T, javas, goes []service, name string, reserves bool) {
 	t.Helper()
 	const (
@@ -165,13 +165,19 @@ func (f *figures) ask(t *testing.T, javas, goes []service, name string, reserves
 		if f.leases {
 			limiter = goes[i/4].RateLimiter(name, rratelimiter.WithLease(rratelimiter.Lease{Permits: 4, Life: f.interval / 4}))
 		}
+		beside := goes[i/4].RateLimiter("{"+name+"}beside", rratelimiter.WithDefault(rratelimiter.PerSecond(1000)))
 		wg.Go(func() {
 			for used := int64(0); time.Now().Before(end); used = (used + 1) % 9 {
 				var err error
-				if reserves && i%4 == 1 {
+				switch {
+				case reserves && i%4 == 1:
 					err = f.reserve(t.Context(), limiter, 3, used, timeout)
-				} else {
-					err = f.take(t.Context(), limiter, timeout)
+				case reserves && i%4 == 3:
+					err = f.take(2, func() (bool, error) {
+						return goes[i/4].TryAcquireAll(t.Context(), timeout, beside.Claim(1), limiter.Claim(2))
+					}, timeout)
+				default:
+					err = f.take(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1, timeout) }, timeout)
 				}
 				if !assert.NoError(t, err) {
 					return
@@ -204,16 +210,16 @@ func abandoned(start time.Time, timeout time.Duration, granted bool, err error) 
 	return errors.Is(err, rratelimiter.ErrUnavailable) || err == nil && !granted && timeout > 0 && time.Since(start) >= timeout+100*time.Millisecond
 }
 
-// take has a program in Go ask for a permit.
-func (f *figures) take(ctx context.Context, l *rratelimiter.RateLimiter, timeout time.Duration) error {
+// take has a program in Go try for permits.
+func (f *figures) take(permits int64, try func() (bool, error), timeout time.Duration) error {
 	start := time.Now()
-	ok, err := l.TryAcquire(ctx, 1, timeout)
+	ok, err := try()
 	switch {
 	case abandoned(start, timeout, ok, err):
-		f.unknown.Add(1)
+		f.unknown.Add(permits)
 		return nil
 	case ok:
-		f.goes.Add(1)
+		f.goes.Add(permits)
 	}
 	return err
 }
@@ -221,7 +227,11 @@ func (f *figures) take(ctx context.Context, l *rratelimiter.RateLimiter, timeout
 // reserve has it reserve permits, and settle what they cost.
 func (f *figures) reserve(ctx context.Context, l *rratelimiter.RateLimiter, permits, used int64, timeout time.Duration) error {
 	start := time.Now()
-	r, err := l.Reserve(ctx, permits, timeout)
+	var opts []rratelimiter.ReserveOption
+	if used%2 == 0 {
+		opts = append(opts, rratelimiter.Hold(f.interval*3/4))
+	}
+	r, err := l.Reserve(ctx, permits, timeout, opts...)
 	if abandoned(start, timeout, r != nil && r.Granted, err) {
 		f.unknown.Add(permits)
 		return nil
@@ -234,7 +244,7 @@ func (f *figures) reserve(ctx context.Context, l *rratelimiter.RateLimiter, perm
 	f.settled.Add(1)
 	err = r.Settle(ctx, used)
 	unknown := errors.Is(err, rratelimiter.ErrUnavailable)
-	if unknown || time.Since(start) >= f.interval { // then all that was reserved may have come back by itself
+	if unknown || time.Since(start) >= f.interval*3/4 { // then all that was reserved may have come back by itself
 		f.unknown.Add(permits - kept)
 	}
 	if unknown {
