@@ -152,6 +152,11 @@ var lineTests = map[string]lineTest{
 		asks(0, 1, 600*ms, "false at 600ms"),
 		asks(0, 1, forever, "true at 1s"),
 	}},
+	// The second has no room in the batch of the first, for whose refusal it is not asked.
+	"one that is not asked at its timeout": {cfg: limitertest.Every(6e9, time.Second), kept: 2e9 + 1, callers: []caller{
+		asks(50*ms, 4e9, 5*time.Second, "false at 5.05s"),
+		asks(100*ms, 1e9, 900*ms, "false at 1s"),
+	}},
 	"Acquire waits without end": {cfg: limitertest.Every(1, 6*time.Hour), scripts: 1500, callers: []caller{
 		taken(0, 1),
 		asks(0, 1, endless, "true at 6h0m0s"),
