@@ -27,9 +27,10 @@ type behindScene struct {
 	undo        func(context.Context) error
 }
 
-func newBehindScene(t *testing.T) behindScene {
+func newBehindScene(t *testing.T, connections int) behindScene {
 	t.Helper()
-	s := behindScene{HeldScene: limitertest.NewHeldSceneOf(t, limitertest.Hourly(10_000), &redistest.Options{ReadTimeout: time.Minute})}
+	opt := &redistest.Options{ReadTimeout: time.Minute, PoolSize: connections}
+	s := behindScene{HeldScene: limitertest.NewHeldSceneOf(t, limitertest.Hourly(10_000), opt)}
 	s.reservation = limitertest.Reserve(t, s.RateLimiter, 4)
 	var err error
 	_, s.undo, err = s.Client.Keyed("", limitertest.Hourly(10_000)).TakeReturnable(t.Context(), s.Name(), 1)
@@ -61,7 +62,7 @@ var callsBehind = map[string]func(ctx context.Context, s behindScene) error{
 func TestRelease_HungDoesNotExtendCallsBehindIt(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
-		s := newBehindScene(t)
+		s := newBehindScene(t, 20)
 		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
 		var wg sync.WaitGroup
 		wg.Go(func() { assert.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome) })
@@ -73,12 +74,31 @@ func TestRelease_HungDoesNotExtendCallsBehindIt(t *testing.T) {
 	})
 }
 
+// So it does behind a change of another limiter if there are connections for one flight only.
+func TestSetRate_HungDoesNotExtendCallsBehindIt(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
+		s := newBehindScene(t, 3)
+		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			other := s.Client.RateLimiter(limitertest.Besides(s.Name()))
+			assert.ErrorIs(t, other.SetRate(t.Context(), limitertest.Hourly(1)), rratelimiter.ErrUnknownOutcome)
+		})
+		synctest.Wait()
+		start := time.Now()
+		require.ErrorIs(t, call(context.WithoutCancel(t.Context()), s), rratelimiter.ErrUnavailable)
+		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
+		wg.Wait()
+	})
+}
+
 // So it does behind a Release of many calls, each of which is answered in time.
 func TestRelease_OfManyCallsDoesNotExtendCallsBehindIt(t *testing.T) {
 	t.Parallel()
-	const rows = 5000
+	const rows = 3000
 	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
-		s := newBehindScene(t)
+		s := newBehindScene(t, 20)
 		keys := limitertest.KeysOf(s.RateLimiter)
 		limitertest.AddGrants(t, s.Mini, keys.Permits, 0, rows, 1)
 		require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, rows).Err())
