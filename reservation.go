@@ -47,7 +47,7 @@ type reserveOptions struct {
 	err  error
 }
 
-// Hold makes a reservation that nobody settles come back after d, such as when its program has died: a day's
+// Hold makes a reservation come back after d if it is not settled by then, since its program has died: a day's
 // tokens need not stay reserved for a day. Settled within d, what was used counts for an interval from Reserve,
 // as without Hold. Settled later, all that was used is charged from then on, whether it is free or not.
 //

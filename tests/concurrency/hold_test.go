@@ -139,7 +139,7 @@ func TestHold_SettleChargesWhatWasUsed(t *testing.T) {
 	})
 }
 
-// A reservation that nobody settles comes back when its hold is over, and not before; the figures say when.
+// A reservation that is not settled comes back when its hold is over, and not before; the figures say when.
 func TestHold_ComesBackUnsettled(t *testing.T) {
 	t.Parallel()
 	for layout, version := range limitertest.MembersOf {
