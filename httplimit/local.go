@@ -60,6 +60,7 @@ func (l *local) take(ctx context.Context, key string, n int64) (d limit.Decision
 	case n < 1:
 		err = fmt.Errorf("%w: %d is below 1", limit.ErrInvalidPermits, n)
 	case n > l.rule.Permits:
+		d.Limit = l.rule.Permits // so that an estimate can be lowered
 		err = fmt.Errorf("%w: %d permits of %d", limit.ErrPermitsExceedRate, n, l.rule.Permits)
 	case ctx.Err() != nil:
 		return d, nil, ctx.Err()

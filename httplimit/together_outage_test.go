@@ -96,6 +96,31 @@ func TestPolicies_EachHasItsOutagePolicy(t *testing.T) {
 	}
 }
 
+// An estimate above what answers in Redis' place takes all of that, whether the policies are asked together or not.
+func TestPolicies_EstimateAboveTheLocalLimit(t *testing.T) {
+	t.Parallel()
+	for _, of := range []func(testing.TB, redistest.Client, []quota, ...httplimit.Option) *site{newSite, newSiteOf} {
+		for name, opt := range map[string]httplimit.Option{
+			"a share": httplimit.WithFailure(limit.FailLocal(0.5)), "a fallback": httplimit.WithFallback(httplimit.Local(500, time.Minute)),
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				rdb, _ := redistest.Mini(t)
+				down := outage(rdb)
+				s := of(t, rdb, quotas(), opt)
+				assert.Equal(t, http.StatusOK, s.ask(t.Context(), 1).Code)
+				time.Sleep(time.Minute)
+				down.Store(true)
+				s.handle = func(ctx context.Context) { assert.NoError(t, httplimit.Settle(ctx, 10)) }
+				w := s.ask(t.Context(), 800)
+				assert.Equal(t, http.StatusOK, w.Code, name)
+				assert.Contains(t, w.Header().Get("RateLimit"), `"tokens-minute";r=0;t=60`, name)
+				assert.Equal(t, http.StatusTooManyRequests, s.ask(t.Context(), 800).Code, name)
+				s.errs.Take()
+			})
+		}
+	}
+}
+
 // A policy's local limiter follows the limit that requests have met, though others of its kind have none.
 func TestPolicies_LocalLimitIsLearnt(t *testing.T) {
 	t.Parallel()

@@ -156,6 +156,7 @@ func (r *round) together(ctx context.Context) bool {
 	}
 	for i, q := range r.questions {
 		p := &r.parts[i]
+		q.Permits = p.Ask.Permits // an estimate may have been lowered
 		q.complete(p.Ask, p.Answer, p.Err)
 		if p.Uncharged() {
 			q.GiveBack, q.settle, q.Returned = nil, nil, true
@@ -167,9 +168,7 @@ func (r *round) together(ctx context.Context) bool {
 // lower lowers an estimate to the limit that it exceeds, and reports whether there is one.
 func (r *round) lower() bool {
 	for i := range r.parts {
-		p := &r.parts[i]
-		if most := p.Answer.Limit; p.Ask.Reserve && most > 0 && most < p.Ask.Permits {
-			p.Ask.Permits, r.questions[i].Permits = most, most
+		if r.parts[i].Lower() {
 			return true
 		}
 	}

@@ -79,6 +79,17 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 	return nil
 }
 
+// Lower lowers an estimate to the limit of the answer, and reports whether it was above that: such a request would
+// never pass, though it may cost less, or can be charged the rest.
+func (p *Part) Lower() bool {
+	most := p.Answer.Limit
+	if !p.Ask.Reserve || p.Answer.Granted || most <= 0 || most >= p.Ask.Permits {
+		return false
+	}
+	p.Ask.Permits = most
+	return true
+}
+
 // end completes the answer of one part, and reports it.
 func (p *Part) end(ctx context.Context, undecided bool, start time.Time) {
 	a := &p.Answer
@@ -88,7 +99,11 @@ func (p *Part) end(ctx context.Context, undecided bool, start time.Time) {
 	}
 	switch settle := a.Settle; {
 	case undecided:
-		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, p.Err)
+		cause := p.Err
+		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, cause)
+		for p.Lower() {
+			*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, cause)
+		}
 	case settle != nil && !p.Ask.Reserve:
 		a.Settle, a.Undo = nil, func(ctx context.Context) error { return settle(ctx, 0, func(error) {}) }
 	}
