@@ -121,6 +121,39 @@ func TestPolicies_EstimateAboveTheLocalLimit(t *testing.T) {
 	}
 }
 
+// slow is a limiter that takes a while.
+type slow struct{ takes time.Duration }
+
+func (s slow) Take(_ context.Context, _ string, n int64) (limit.Decision, error) {
+	time.Sleep(s.takes)
+	if n > 1 {
+		panic("a fallback that counts no tokens")
+	}
+	return limit.Decision{Granted: true, Limit: 9, Remaining: 9 - n}, nil
+}
+
+// The fallbacks of all policies have their time at once. If one panics, what others granted is given back.
+func TestPolicies_FallbacksAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		outage(rdb).Store(true)
+		local := httplimit.Local(10, time.Hour)
+		other := httplimit.Policy{
+			Name: "other", Limiter: limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(5)), Fallback: local,
+		}
+		s := newSite(t, rdb, quotas(), httplimit.WithFallback(slow{900 * time.Millisecond}), httplimit.WithPolicy(other))
+		start := time.Now()
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 1).Code)
+		assert.Less(t, time.Since(start), httplimit.DefaultTimeout)
+		assert.PanicsWithValue(t, "a fallback that counts no tokens", func() { s.ask(t.Context(), 2) })
+		d, err := local.Take(t.Context(), "http:other:{ann}", 1)
+		require.NoError(t, err)
+		assert.EqualValues(t, 8, d.Remaining)
+		s.errs.Take()
+	})
+}
+
 // A policy's local limiter follows the limit that requests have met, though others of its kind have none.
 func TestPolicies_LocalLimitIsLearnt(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -69,29 +68,7 @@ func (o *Options) ask(ctx context.Context, questions []Question) {
 		}
 	}()
 	all := rounds(ctx, questions)
-	atOnce(len(all), func(i int) { all[i].ask(ctx) })
-}
-
-// atOnce calls f with each number below n at the same time, and panics as the first that did.
-func atOnce(n int, f func(i int)) {
-	if n == 1 {
-		f(0)
-		return
-	}
-	var calls sync.WaitGroup
-	panicked := make([]any, n)
-	for i := range n {
-		calls.Go(func() {
-			defer func() { panicked[i] = recover() }()
-			f(i)
-		})
-	}
-	calls.Wait()
-	for _, v := range panicked {
-		if v != nil {
-			panic(v)
-		}
-	}
+	outage.AtOnce(len(all), func(i int) { all[i].ask(ctx) })
 }
 
 // round is the questions that one call asks.
@@ -140,20 +117,29 @@ func (q *Question) part(ctx context.Context) (part outage.Part, group any, answe
 
 func (r *round) ask(ctx context.Context) {
 	if len(r.questions) == 1 || !r.together(ctx) {
-		atOnce(len(r.questions), func(i int) { r.questions[i].Ask(ctx) })
+		outage.AtOnce(len(r.questions), func(i int) { r.questions[i].Ask(ctx) })
 	}
 }
 
 // together asks the questions by one call, and reports whether that answered them. Estimates above a limit
 // take the whole limit: see [Question.reserve].
-func (r *round) together(ctx context.Context) bool {
+func (r *round) together(ctx context.Context) (answered bool) {
+	answered = true // also if a fallback panics, so that what others granted is given back
+	defer func() {
+		if answered {
+			r.complete()
+		}
+	}()
 	err := outage.DecideTogether(ctx, r.parts)
 	for tries := 1; tries < maxReserves && errors.Is(err, limit.ErrPermitsExceedRate) && r.lower(); tries++ {
 		err = outage.DecideTogether(ctx, r.parts)
 	}
-	if err != nil {
-		return false
-	}
+	answered = err == nil
+	return answered
+}
+
+// complete records the answers.
+func (r *round) complete() {
 	for i, q := range r.questions {
 		p := &r.parts[i]
 		q.Permits = p.Ask.Permits // an estimate may have been lowered
@@ -162,7 +148,6 @@ func (r *round) together(ctx context.Context) bool {
 			q.GiveBack, q.settle, q.Returned = nil, nil, true
 		}
 	}
-	return true
 }
 
 // lower lowers an estimate to the limit that it exceeds, and reports whether there is one.

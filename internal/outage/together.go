@@ -3,6 +3,7 @@ package outage
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -73,10 +74,36 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 	if !undecided && isMistake(err) {
 		return err
 	}
+	if undecided { // each part's fallback has its time
+		AtOnce(len(parts), func(i int) { parts[i].end(ctx, true, start) })
+		return nil
+	}
 	for i := range parts {
-		parts[i].end(ctx, undecided, start)
+		parts[i].end(ctx, false, start)
 	}
 	return nil
+}
+
+// AtOnce calls f with each number below n at the same time, and panics as the first that did.
+func AtOnce(n int, f func(i int)) {
+	if n == 1 {
+		f(0)
+		return
+	}
+	var calls sync.WaitGroup
+	panicked := make([]any, n)
+	for i := range n {
+		calls.Go(func() {
+			defer func() { panicked[i] = recover() }()
+			f(i)
+		})
+	}
+	calls.Wait()
+	for _, v := range panicked {
+		if v != nil {
+			panic(v)
+		}
+	}
 }
 
 // Lower lowers an estimate to the limit of the answer, and reports whether it was above that: such a request would
