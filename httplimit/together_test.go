@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,18 +228,57 @@ func TestPolicies_EstimateAboveALimit(t *testing.T) {
 	})
 }
 
-// A request that costs a policy more than its limit, with nothing to settle, never passes, and is charged to none.
+// A request that costs a policy more than its limit, with nothing to settle, never passes. One script call says so,
+// which charges none and asks none of the others.
 func TestPolicies_TooCostlyForOne(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		limiters := quotas()[2:]
-		s := newSite(t, rdb, limiters, httplimit.WithCost(func(*http.Request) (int64, error) { return 101, nil }))
-		w := s.ask(t.Context(), 100)
+		s := newSite(t, rdb, quotas(), httplimit.WithCost(func(r *http.Request) (int64, error) {
+			n, err := tokensOf(r)
+			return n / 10, err
+		}))
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 10).Code) // the server learns the script
+		before := s.calls.Scripts()
+		w := s.ask(t.Context(), 110)
 		assert.Equal(t, http.StatusTooManyRequests, w.Code)
+		assert.Equal(t, 1, s.calls.Scripts()-before)
 		assert.Empty(t, w.Header().Get("Retry-After"))
-		assert.Equal(t, `"requests-day";q=100;w=86400, "tokens-day";q=5000;w=86400`, w.Header().Get("RateLimit-Policy"))
-		assert.Equal(t, `"tokens-day";r=5000`, w.Header().Get("RateLimit"))
-		assert.Equal(t, []int64{5000}, s.left("tokens-day"))
+		assert.Equal(t, `"requests-minute";q=10;w=60`, w.Header().Get("RateLimit-Policy"))
+		assert.Empty(t, w.Header().Get("RateLimit"))
+		assert.Equal(t, []any{"requests-minute"}, problem(t, w)["violated-policies"])
+		assert.Equal(t, []int64{9, 990, 99, 4990}, s.leftOfAll())
+		synctest.Wait()
+		for _, recorder := range []*limitertest.Recorder{s.seen, s.told} {
+			decisions := recorder.Decisions()
+			require.Len(t, decisions, 5)
+			require.ErrorIs(t, decisions[4].Err, limit.ErrPermitsExceedRate)
+			assert.Equal(t, 1, strings.Count(decisions[4].Err.Error(), `"http:requests-minute:{ann}"`))
+		}
+	})
+}
+
+// Estimates above several limits are lowered to each of them, in the time that WithTimeout allows.
+func TestPolicies_EstimateAboveManyLimits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var all []quota
+		for _, name := range []string{"a", "b", "c", "d"} {
+			all = append(all, quota{name, rratelimiter.PerMinute(10), true, nil})
+		}
+		s := newSite(t, rdb, append(quotas()[:1], all...))
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 1).Code)
+		time.Sleep(time.Minute)
+		before := s.calls.Scripts()
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 20).Code)
+		assert.Equal(t, 5, s.calls.Scripts()-before)
+		assert.Equal(t, []int64{0, 0, 0, 0}, s.left("a", "b", "c", "d"))
+
+		rdb.AddHook(limitertest.Slow(300 * time.Millisecond))
+		start := time.Now()
+		assert.Equal(t, http.StatusServiceUnavailable, s.ask(t.Context(), 20).Code)
+		assert.Equal(t, httplimit.DefaultTimeout, time.Since(start))
+		s.errs.Take()
 	})
 }
 

@@ -35,7 +35,7 @@ type State int
 
 // The answers of a limit.
 const (
-	Unsettled State = iota
+	Unsettled State = iota // not asked: the request costs more than another limit
 	Granted
 	Refused   // for now
 	TooCostly // forever: the request costs more than the limit
@@ -226,7 +226,7 @@ func Never(d limit.Decision) bool { return d.Limit <= 0 || d.RetryAfter == math.
 // Report reports the outcome of the question to the observer.
 func (q *Question) Report(ctx context.Context) {
 	of := q.Limit.options
-	if !of.observer.Watches() {
+	if q.State == Unsettled || !of.observer.Watches() {
 		return
 	}
 	err := q.costly

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Verdict sums up the answers to the questions about one request.
@@ -121,8 +120,7 @@ func (r *round) ask(ctx context.Context) {
 	}
 }
 
-// together asks the questions by one call, and reports whether that answered them. Estimates above a limit
-// take the whole limit: see [Question.reserve].
+// together asks the questions by one call, and reports whether that answered them.
 func (r *round) together(ctx context.Context) (answered bool) {
 	answered = true // also if a fallback panics, so that what others granted is given back
 	defer func() {
@@ -130,11 +128,7 @@ func (r *round) together(ctx context.Context) (answered bool) {
 			r.complete()
 		}
 	}()
-	err := outage.DecideTogether(ctx, r.parts)
-	for tries := 1; tries < maxReserves && errors.Is(err, limit.ErrPermitsExceedRate) && r.lower(); tries++ {
-		err = outage.DecideTogether(ctx, r.parts)
-	}
-	answered = err == nil
+	answered = outage.DecideTogether(ctx, r.parts) == nil
 	return answered
 }
 
@@ -142,22 +136,15 @@ func (r *round) together(ctx context.Context) (answered bool) {
 func (r *round) complete() {
 	for i, q := range r.questions {
 		p := &r.parts[i]
+		if p.Unasked {
+			continue
+		}
 		q.Permits = p.Ask.Permits // an estimate may have been lowered
 		q.complete(p.Ask, p.Answer, p.Err)
 		if p.Uncharged() {
 			q.GiveBack, q.settle, q.Returned = nil, nil, true
 		}
 	}
-}
-
-// lower lowers an estimate to the limit that it exceeds, and reports whether there is one.
-func (r *round) lower() bool {
-	for i := range r.parts {
-		if r.parts[i].Lower() {
-			return true
-		}
-	}
-	return false
 }
 
 // GiveBack undoes the grants among the questions, all at the same time, and brings their figures up to date.

@@ -2,6 +2,7 @@ package outage
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -26,8 +27,9 @@ type Part struct {
 	Asker  Asker
 	Ask    Ask
 
-	Answer Answer
-	Err    error
+	Answer  Answer
+	Err     error
+	Unasked bool // there is no answer, since another part asks for more than its limit
 }
 
 // Uncharged reports whether Redis charged nothing because another part was refused.
@@ -35,24 +37,53 @@ func (p *Part) Uncharged() bool {
 	return p.Err == nil && p.Answer.By == limit.FromRedis && p.Answer.Granted && p.Answer.Taken == 0
 }
 
-// DecideTogether answers the parts by one call. While Redis does not decide, the policy of each part answers.
-// An error says that one of the limiters can't be asked: then nothing was charged, and each is to be asked
-// alone. If it is limit.ErrPermitsExceedRate, the Answer of the part that asks for too much has its limit.
+// DecideTogether answers the parts by one call. While Redis does not decide, the policy of each part answers. If an
+// estimate is above its limit, another call asks for the whole limit. If any other part asks for more than its limit,
+// its answer is limit.ErrPermitsExceedRate, and the others are left unasked.
+//
+// An error says that one of the limiters can't be asked: then nothing was charged, and each is to be asked alone.
 func DecideTogether(ctx context.Context, parts []Part) error {
-	first := &parts[0]
-	joint, ok := first.Asker.(Joint)
+	joint, ok := parts[0].Asker.(Joint)
 	if !ok {
 		return limit.ErrUnsupported
 	}
-	of, q, start := joint.Together(parts), first.Ask, time.Now()
+	start, q := time.Now(), parts[0].Ask
 	q.Reserve = true // a grant can be undone, too, if it has a member of its own
-	if _, _, err := of.FromMemory(ctx, q); err != nil {
-		return err
+	for tries := 0; ; tries++ {
+		of := joint.Together(parts)
+		if _, _, err := of.FromMemory(ctx, q); err != nil {
+			return err
+		}
+		undecided, err := askTogether(ctx, of, q, parts)
+		costly := slices.IndexFunc(parts, func(p Part) bool { return limit.KindOf(err) == limit.KindExceeds && p.Answer.Limit > 0 })
+		switch {
+		case undecided: // the fallback of each has its time
+			AtOnce(len(parts), func(i int) { parts[i].end(ctx, true, start) })
+			return nil
+		case !isMistake(err):
+			for i := range parts {
+				parts[i].end(ctx, false, start)
+			}
+			return nil
+		case costly < 0:
+			return err
+		case tries == len(parts) || !parts[costly].lower():
+			for i := range parts {
+				parts[i].Unasked = i != costly
+			}
+			parts[costly].Err = errors.Unwrap(err) // without the limiter's name, which end adds
+			parts[costly].end(ctx, false, start)
+			return nil
+		case q.Within > 0:
+			q.Within = max(1, parts[0].Ask.Within-time.Since(start))
+		}
 	}
+}
+
+// askTogether asks the limiters of the parts by one call, and reports whether it was left undecided.
+func askTogether(ctx context.Context, of Asker, q Ask, parts []Part) (undecided bool, err error) {
 	var a Answer
-	var err error
-	undecided := false
-	switch guard := first.Policy.Guard; {
+	switch guard := parts[0].Policy.Guard; {
 	case !slices.ContainsFunc(parts, func(p Part) bool { return p.Policy.guards() }):
 		a, err = of.Ask(ctx, q)
 	case guard.ended() != nil:
@@ -71,17 +102,7 @@ func DecideTogether(ctx context.Context, parts []Part) error {
 			parts[i].Answer = a.Each[i]
 		}
 	}
-	if !undecided && isMistake(err) {
-		return err
-	}
-	if undecided { // each part's fallback has its time
-		AtOnce(len(parts), func(i int) { parts[i].end(ctx, true, start) })
-		return nil
-	}
-	for i := range parts {
-		parts[i].end(ctx, false, start)
-	}
-	return nil
+	return undecided, err
 }
 
 // AtOnce calls f with each number below n at the same time, and panics as the first that did.
@@ -106,9 +127,9 @@ func AtOnce(n int, f func(i int)) {
 	}
 }
 
-// Lower lowers an estimate to the limit of the answer, and reports whether it was above that: such a request would
+// lower lowers an estimate to the limit of the answer, and reports whether it was above that: such a request would
 // never pass, though it may cost less, or can be charged the rest.
-func (p *Part) Lower() bool {
+func (p *Part) lower() bool {
 	most := p.Answer.Limit
 	if !p.Ask.Reserve || p.Answer.Granted || most <= 0 || most >= p.Ask.Permits {
 		return false
@@ -128,7 +149,7 @@ func (p *Part) end(ctx context.Context, undecided bool, start time.Time) {
 	case undecided:
 		cause := p.Err
 		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, cause)
-		for p.Lower() {
+		for p.lower() {
 			*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, cause)
 		}
 	case settle != nil && !p.Ask.Reserve:
