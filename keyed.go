@@ -34,6 +34,9 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 // last reaches the key with its next call, and permits in use stay. If two programs have different answers, the
 // one that learnt its answer later wins; an equal answer costs nothing. A key whose rate SetRate has set keeps
 // it. If config returns a bad Config, calls for that key return ErrInvalidConfig.
+//
+// Behind middleware key is the whole key with its parts escaped, such as "http:google%3Abob", and of a part above
+// 128 bytes it has only a hash. There config is asked several times for each request.
 func (c *Client) KeyedFunc(prefix string, config func(key string) Config, opts ...LimiterOption) *KeyedLimiter {
 	return c.keyed(&KeyedLimiter{prefix: prefix, config: config}, opts)
 }

@@ -21,7 +21,7 @@ import (
 // plan is what a user may use.
 type plan struct{ requestsMinute, requestsDay, tokensMinute, tokensDay int64 }
 
-// plans are what users can have. Take yours from a cache of your database: it is asked for each request.
+// plans are what users can have. Take yours from a cache of your database: it is asked several times for each request.
 var plans = map[string]plan{
 	"free": {requestsMinute: 5, requestsDay: 100, tokensMinute: 1_000, tokensDay: 2_000},
 	"paid": {requestsMinute: 100, requestsDay: 10_000, tokensMinute: 20_000, tokensDay: 1_000_000},
@@ -93,13 +93,20 @@ func (g *gateway) limits() []httplimit.Option {
 // keyed returns a limiter whose rate is that of the user's plan. What a user has used stays counted if the plan changes.
 func (g *gateway) keyed(name string, rate func(plan) rratelimiter.Config) limit.Limiter {
 	return g.client.KeyedFunc("", func(key string) rratelimiter.Config {
-		_, tag, _ := strings.Cut(key, "{")
-		p, known := plans[g.planOf(strings.TrimSuffix(tag, "}"))]
+		p, known := plans[g.planOf(userOf(key))]
 		if !known {
 			p = plans["free"]
 		}
 		return rate(p)
 	}, rratelimiter.WithName(name))
+}
+
+// userOf returns the user whose key it is: "google:bob" of gateway:tokens-day:{google%3Abob}. Of names above 128 bytes
+// keys have only a hash.
+func userOf(key string) string {
+	_, tag, _ := strings.Cut(key, "{")
+	name, _ := url.PathUnescape(strings.TrimSuffix(tag, "}")) // "" for a hash
+	return name
 }
 
 // user says whose request it is. Take the name from what has authenticated the request.
