@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -53,7 +54,7 @@ type request struct {
 func (s *settings) setPolicies(policies []Policy) error {
 	var faults []error
 	all := make([]ask.Policy[request], len(policies))
-	keys := s.keys
+	keys := slices.Clip(s.keys)
 	for i, p := range policies {
 		if p.Name == "" {
 			return errors.New("WithPolicy: the name is empty")

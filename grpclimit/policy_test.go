@@ -127,6 +127,18 @@ func TestPolicies_OfOtherLimiters(t *testing.T) {
 	}
 }
 
+// The key functions of a policy go nowhere else: the application may use a part of a slice.
+func TestWithPolicy_KeyLeavesTheApplicationsSliceAlone(t *testing.T) {
+	t.Parallel()
+	all := []grpclimit.KeyFunc{text("first", nil), text("second", nil)}
+	require.NoError(t, grpclimit.CheckServer(middlewaretest.Grants(), grpclimit.WithKey(all[:1]...), grpclimit.WithPolicy(grpclimit.Policy{
+		Name: "other", Limiter: middlewaretest.Grants(), Key: []grpclimit.KeyFunc{text("other", nil)},
+	})))
+	got, err := all[1](t.Context(), grpclimit.Call{})
+	require.NoError(t, err)
+	assert.Equal(t, "second", got)
+}
+
 func TestWithPolicy_BadPolicies(t *testing.T) {
 	t.Parallel()
 	ok := middlewaretest.Grants()
