@@ -76,10 +76,23 @@ type gate struct {
 }
 
 // admit asks for the permits that call costs. It returns the figures of the limiters that
-// decided, and how the call ends: nil if it may go on. It notes what was decided in the record,
-// unless that is nil.
-func (g *gate) admit(ctx context.Context, call Call, record *ask.Record) ([]limit.Decision, *refusal) {
-	record.Set(nil)
+// decided, and how the call ends: nil if it may go on. It then notes what was decided in the
+// record, unless that is nil.
+func (g *gate) admit(ctx context.Context, call Call, record *ask.Record) (decisions []limit.Decision, no *refusal) {
+	questions, no := g.decide(ctx, call)
+	if no == nil {
+		record.Set(questions)
+	}
+	for i := range questions {
+		if q := &questions[i]; !g.Shadow && q.Decided() && q.Decision.Limit > 0 {
+			decisions = append(decisions, q.Decision)
+		}
+	}
+	return decisions, no
+}
+
+// decide is admit that returns the questions with their answers, none if nothing is asked.
+func (g *gate) decide(ctx context.Context, call Call) ([]ask.Question, *refusal) {
 	call.client = g.client
 	if g.invalid != nil {
 		g.onError(ctx, call, g.invalid)
@@ -97,20 +110,9 @@ func (g *gate) admit(ctx context.Context, call Call, record *ask.Record) ([]limi
 		questions[i].Report(ctx)
 	}
 	if g.Shadow {
-		record.Set(questions)
-		return nil, nil
+		return questions, nil
 	}
-	no := g.verdict(ctx, v, questions)
-	if no == nil {
-		record.Set(questions)
-	}
-	var decisions []limit.Decision
-	for i := range questions {
-		if q := &questions[i]; q.Decided() && q.Decision.Limit > 0 {
-			decisions = append(decisions, q.Decision)
-		}
-	}
-	return decisions, no
+	return questions, g.verdict(ctx, v, questions)
 }
 
 // askOn asks until there is an answer to act on: a client that waits asks again.

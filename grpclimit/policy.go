@@ -103,7 +103,7 @@ type Decided struct {
 
 // Decisions returns what the policies of all interceptors around a handler have decided about its call, the outermost
 // first, from the handler's context or that of its stream: for example how many tokens remain. In a stream with
-// [WithPerMessage] that is what was decided about the last message. Policies that did not decide are left out. With
+// [WithPerMessage] that is what was decided about the last message that passed. Policies that did not decide are left out. With
 // [WithShadow] some may not be Granted.
 func Decisions(ctx context.Context) (all []Decided) {
 	ask.Decisions(ctx, func(name string, d limit.Decision) { all = append(all, Decided{name, d}) })

@@ -570,3 +570,23 @@ func TestSettleOfMessages(t *testing.T) {
 	require.ErrorIs(t, err, limit.ErrSettled)
 	assert.Equal(t, [][]int64{{1}, nil, {2}}, [][]int64{all[0].Settled, all[1].Settled, all[2].Settled})
 }
+
+// A message that is refused leaves the one before it to be settled.
+func TestSettleOfMessages_AfterARefusal(t *testing.T) {
+	t.Parallel()
+	granting := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
+	refusing := &middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)}
+	limiter := &struct{ limit.Reserver }{granting}
+	intercept := grpclimit.StreamServerInterceptor(limiter,
+		grpclimit.WithPerMessage(), grpclimit.WithSettle(), grpclimit.WithKey(text("", nil)))
+	err := intercept(nil, serverStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method, IsClientStream: true},
+		func(_ any, stream grpc.ServerStream) error {
+			require.NoError(t, stream.RecvMsg(nil))
+			limiter.Reserver = refusing
+			require.Error(t, stream.RecvMsg(nil))
+			assert.Len(t, grpclimit.Decisions(stream.Context()), 1)
+			return grpclimit.Settle(stream.Context(), 2)
+		})
+	require.NoError(t, err)
+	assert.Equal(t, []int64{2}, granting.Settled)
+}

@@ -11,8 +11,8 @@ import (
 
 // Settle sets what a call costs to actual permits. The handler calls it once that is known, with its
 // own context or that of its stream. In all interceptors of the chain it settles the policies that have
-// [WithSettle] or Policy.Settle; others keep what they charged. In a stream with [WithPerMessage], Settle settles the message that Recv returned last, or the opening
-// before the first message.
+// [WithSettle] or Policy.Settle; others keep what they charged. In a stream with [WithPerMessage], Settle
+// settles the message that Recv returned last, or the opening before the first message.
 //
 // If actual is less than the estimate, the rest is free at once. If it is more, the difference is
 // charged even if it isn't free, and later calls are refused until enough has come back. If the
