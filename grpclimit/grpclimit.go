@@ -170,9 +170,11 @@ func (g *gate) failed(ctx context.Context, call Call, err error) *refusal {
 	} else if ctx.Err() != nil {
 		as = status.FromContextError(ctx.Err())
 	} else {
-		g.onError(ctx, call, fmt.Errorf("grpclimit: %w", err))
 		if errors.Is(err, limit.ErrInvalidConfig) {
 			as = misconfigured
+		}
+		if g.Shadow || as != badCost { // otherwise it is the client's fault
+			g.onError(ctx, call, fmt.Errorf("grpclimit: %w", err))
 		}
 	}
 	if g.Shadow {

@@ -90,7 +90,7 @@ func WithHashTag() Option {
 // WithCost sets how many permits a call takes of policies without a Policy.Cost, by default 1. If it is 0 or
 // less, these policies let it pass unasked. A call that costs more than the limit is refused without
 // RetryInfo. With an error the call ends with its status, or else with codes.InvalidArgument, and the
-// limiter is not asked.
+// limiter is not asked. As the client's fault it does not go to [WithErrorHandler], except in shadow.
 func WithCost(cost func(context.Context, Call) (int64, error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.Cost, failing(cost), "WithCost: the function") }
 }
@@ -192,9 +192,10 @@ func WithObserver(observer limit.Observer) Option {
 }
 
 // WithErrorHandler sets a hook that is called, before the call goes on or ends, each time
-// a limiter or a key function failed. Refusals are not errors, nor are calls whose context
-// ended. With [WithFailure] or [WithFallback] the first calls of an outage are reported, and no
-// later ones. By default slog's default logger logs the errors.
+// a limiter or a key function failed. Refusals are not errors, nor are a cost that can't be
+// found out ([WithCost]) and a call whose context ended. With [WithFailure] or [WithFallback] the
+// first calls of an outage are reported, and no later ones. By default slog's default logger logs
+// the errors.
 func WithErrorHandler(hook func(ctx context.Context, call Call, err error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }

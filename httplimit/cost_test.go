@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -13,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 )
 
-// A cost that is read from the body fails as the body does.
+// A cost that is read from the body fails as the body does, which is the client's fault and no error of the server's.
 func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -34,14 +35,30 @@ func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
 		r.Body = io.NopCloser(c.body)
 		w := serve(handler, r)
 		assert.Equal(t, c.want, w.Code, name)
+		errs.Check(t)
 		if c.want == http.StatusOK {
-			errs.Check(t)
 			assert.EqualValues(t, 7, limiter.Asked()[0].N)
 			continue
 		}
 		assert.Empty(t, w.Header().Get("Retry-After"), name)
-		assert.Len(t, errs.Take(), 1, name)
 		assert.Empty(t, limiter.Asked(), name)
+	}
+}
+
+// A client that leaves while its cost is found out gets no answer, and no one is to blame.
+func TestWithCost_ClientLeaves(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]httplimit.Option{
+		"cost": httplimit.WithCost(func(r *http.Request) (int64, error) { return 0, r.Context().Err() }),
+		"key":  httplimit.WithKey(func(r *http.Request) (string, error) { return "", r.Context().Err() }),
+	} {
+		var errs middlewaretest.Errors
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		w := serve(httplimit.New(middlewaretest.Grants(), hearing(&errs), opt)(hello), newRequest(t).WithContext(ctx))
+		assert.Equal(t, http.StatusServiceUnavailable, w.Code, name)
+		assert.Empty(t, w.Body, name)
+		errs.Check(t)
 	}
 }
 

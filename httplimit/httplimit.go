@@ -28,6 +28,7 @@
 package httplimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -73,32 +74,34 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	questions, err := m.questions(r)
-	if err != nil {
-		m.onError(r, err)
-		if m.Shadow {
-			m.pass(w, r, next, nil)
-			return
-		}
+	switch {
+	case err != nil && !m.Shadow:
 		// This ignores WithFailure, which is about limiters: a client that can make a
 		// function fail must not pass.
 		writeError(w, r, err)
-		return
-	}
-	if len(questions) == 0 {
+	case len(questions) == 0:
 		m.pass(w, r, next, nil)
-		return
+	default:
+		m.decide(w, r, next, questions)
 	}
-	m.decide(w, r, next, questions)
 }
 
-// questions returns what to ask about a request, nothing if it passes without asking.
+// questions returns what to ask about a request, nothing if it passes without asking. It tells the error
+// handler what failed, unless that is the client's fault.
 func (m *middleware) questions(r *http.Request) ([]ask.Question, error) {
 	questions, err := m.Questions(r)
-	if err != nil {
-		return nil, fmt.Errorf("httplimit: %w", err)
+	if err == nil {
+		return questions, nil
 	}
-	return questions, nil
+	err = fmt.Errorf("httplimit: %w", err)
+	if !isGone(r) && (m.Shadow || !isBadCost(err)) {
+		m.onError(r, err)
+	}
+	return nil, err
 }
+
+// isGone reports whether the client left: no one reads the answer.
+func isGone(r *http.Request) bool { return errors.Is(r.Context().Err(), context.Canceled) }
 
 func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, questions []ask.Question) {
 	v := m.AskAll(r.Context(), questions)

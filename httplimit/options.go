@@ -101,7 +101,8 @@ func WithHashTag() Option {
 // ContentLength of -1. A request that costs more than the limit is refused without Retry-After.
 //
 // With an error, for example because the body can't be read, the answer is 400, or 413 for an
-// [http.MaxBytesError], and no limiter is asked.
+// [http.MaxBytesError], and no limiter is asked. As the client's fault it does not go to
+// [WithErrorHandler], except in shadow.
 func WithCost(cost func(*http.Request) (int64, error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.Cost, cost, "WithCost: the function") }
 }
@@ -216,9 +217,9 @@ func WithObserver(observer limit.Observer) Option {
 
 // WithErrorHandler sets a hook that is called before the answer, once for each request for
 // which a limiter or a key function failed or a grant could not be given back. Refusals are
-// not errors, nor are requests whose client went away. With [WithFailure] or [WithFallback] the
-// first requests of an outage are reported, and no later ones. By default slog's default logger
-// logs the errors.
+// not errors, nor are a cost that can't be found out ([WithCost]) and a client that went away.
+// With [WithFailure] or [WithFallback] the first requests of an outage are reported, and no later
+// ones. By default slog's default logger logs the errors.
 func WithErrorHandler(hook func(*http.Request, error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }

@@ -87,16 +87,23 @@ const unavailableRetry = "5"
 
 // writeError answers a request that could not be decided because of err.
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, limit.ErrInvalidConfig) {
+	switch {
+	case isGone(r):
+		w.WriteHeader(http.StatusServiceUnavailable) // for the access log
+	case errors.Is(err, limit.ErrInvalidConfig):
 		misconfigured.write(w, r)
-		return
+	case isBadCost(err):
+		badCost(err).write(w, r)
+	default:
+		w.Header().Set("Retry-After", unavailableRetry)
+		undecided.write(w, r)
 	}
-	if of, ok := errors.AsType[*ask.FuncError](err); ok && of.What == "cost" {
-		badCost(of).write(w, r)
-		return
-	}
-	w.Header().Set("Retry-After", unavailableRetry)
-	undecided.write(w, r)
+}
+
+// isBadCost reports whether the cost of the request can't be found out, which is the client's fault.
+func isBadCost(err error) bool {
+	of, ok := errors.AsType[*ask.FuncError](err)
+	return ok && of.What == "cost" && !errors.Is(err, limit.ErrInvalidConfig)
 }
 
 // problem is a problem description of RFC 9457.

@@ -125,11 +125,7 @@ func (t *transport) admit(r *http.Request) (key string, err error) {
 		return "", nil // base reports what is wrong with the request
 	}
 	questions, err := t.questions(r)
-	if err != nil {
-		t.onError(r, err)
-		if t.Shadow {
-			return "", nil
-		}
+	if err != nil && !t.Shadow {
 		return "", &NotSentError{Err: err}
 	}
 	if len(questions) == 0 {
