@@ -105,9 +105,10 @@ func WithPlan(plan func(context.Context, Call) limit.Limiter) Option {
 
 // WithPolicy adds a limit that calls must pass too. All policies are asked at the same time, and a call is
 // charged to all or none: if one refuses or fails, the permits that the others granted are given back. Policies
-// of one Client whose keys share a hash tag ([WithHashTag]) are one script call, which charges nothing if one
-// refuses. With several policies all keys contain the policy's name, the first policy's too, unless it has a
-// Policy.Prefix.
+// over Client.Keyed limiters of one Client whose keys share a hash tag ([WithHashTag]) are one script call, which
+// charges nothing if one refuses. Those in shadow are asked apart, and so are those with a lease or remembered
+// refusals unless they are settled. With several policies all keys contain the policy's name, the first policy's
+// too, unless it has a Policy.Prefix.
 func WithPolicy(p Policy) Option {
 	return func(s *settings) error {
 		s.added = append(s.added, p)
@@ -116,9 +117,10 @@ func WithPolicy(p Policy) Option {
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that a server's handler corrects with
-// [Settle]. A policy with a Policy.Cost says by Policy.Settle whether that is one. A limiter that is a [limit.Reserver] reserves its permits, such as those of package fixedwindow
-// and of Client.Keyed; the latter takes a script call that it shares with no other call. Other limiters
-// decide as without the option, and [CheckServer] returns an error.
+// [Settle]. A policy with a Policy.Cost says by Policy.Settle whether that is one. A limiter that is a
+// [limit.Reserver] reserves its permits, such as those of package fixedwindow and of Client.Keyed; the latter
+// takes a script call that it shares with no other call. Other limiters decide as without the option, and
+// [CheckServer] returns an error.
 //
 // An estimate above the limit takes the whole limit, and Settle charges the rest.
 func WithSettle() Option {
@@ -150,8 +152,8 @@ func WithTimeout(d time.Duration) Option {
 // last. Other errors are mistakes, and answered as without WithFailure.
 //
 // Without WithFailure and [WithFallback] every call asks the limiter, and ends with
-// codes.Unavailable if that fails. With one of them, calls are answered at once after three
-// undecided ones in a row.
+// codes.Unavailable if that fails. With one of them, calls are answered at once after three undecided
+// calls of limiters in a row; policies that are one script call count as one.
 func WithFailure(f limit.Failure) Option {
 	return func(s *settings) error { return s.SetFailure(f) }
 }

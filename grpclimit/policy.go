@@ -40,7 +40,8 @@ type Policy struct {
 	Settle bool
 
 	// Fallback answers while Limiter fails, in place of WithFallback and WithFailure. nil:
-	// these options hold for this policy too.
+	// these options hold for this policy too. The limiter's or its Client's own WithFailure
+	// comes before all of them.
 	Fallback limit.Limiter
 }
 

@@ -154,8 +154,8 @@ func WithPlan(plan func(*http.Request) limit.Limiter) Option {
 // refused because of them.
 //
 // Policies over Client.Keyed limiters of one Client whose keys share a hash tag ([WithHashTag]) are one
-// script call, which charges nothing if one refuses, except those in shadow, with a lease or with
-// remembered refusals.
+// script call, which charges nothing if one refuses. Those in shadow are asked apart, and so are those with
+// a lease or remembered refusals unless they are settled.
 //
 // With several policies all keys contain the policy's name, the first policy's too. So
 // adding a second one resets the first one's counts, unless it has a Policy.Prefix.
@@ -167,9 +167,10 @@ func WithPolicy(p Policy) Option {
 }
 
 // WithTimeout bounds how long a request waits for the limiters to decide, by default
-// [DefaultTimeout]; a shorter call timeout of the limiter counts. If a limiter takes longer, it has failed (see [WithFailure]). What it grants later is given back
-// if the limiter is a [limit.Returner]. A fallback gets the same time again, and so does giving
-// back. With 0 only the request's context bounds the wait.
+// [DefaultTimeout]; a shorter call timeout of the limiter counts. If a limiter takes longer, it has
+// failed (see [WithFailure]). What it grants later is given back if the limiter is a [limit.Returner].
+// A fallback gets the same time again, and so does giving back. With 0 only the request's context
+// bounds the wait.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error { return s.SetTimeout(d) }
 }
@@ -186,7 +187,8 @@ func WithTimeout(d time.Duration) Option {
 // the limiter reported last. Other errors are mistakes, and answered as without WithFailure.
 //
 // Without WithFailure and [WithFallback] every request asks its limiter, and gets 503 if
-// that fails. With one of them, requests are answered at once after three undecided ones in a row.
+// that fails. With one of them, requests are answered at once after three undecided calls in a
+// row; policies that are one script call count as one.
 func WithFailure(f limit.Failure) Option {
 	return func(s *settings) error { return s.SetFailure(f) }
 }

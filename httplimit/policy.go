@@ -39,7 +39,7 @@ type Policy struct {
 	// Window is the length of the limit's window, for the "w" of RateLimit-Policy: whole
 	// seconds, rounded up; a window below a second is left out. 0: what the Limiter says, if
 	// it is a limit.Windowed. That is what it was configured with: Client.Keyed does not
-	// notice if the rate of a key was changed since.
+	// notice if the rate of a key was changed since, and Client.KeyedFunc knows none.
 	Window time.Duration
 
 	// Cost says how many permits a request takes of this policy, in place of WithCost. At 0 or less the
@@ -52,8 +52,9 @@ type Policy struct {
 	Settle bool
 
 	// Fallback answers while Limiter fails, in place of WithFallback and WithFailure. nil:
-	// these options hold for this policy too. If it is a limit.Windowed, its window is
-	// reported with its answers.
+	// these options hold for this policy too. The limiter's or its Client's own WithFailure
+	// comes before all of them. If Fallback is a limit.Windowed, its window is reported with
+	// its answers.
 	Fallback limit.Limiter
 }
 

@@ -20,9 +20,10 @@ import (
 //
 // A request waits for its permits until its context or [WithWait] ends, and fails at once if it
 // is known to get none before. If the upstream answers 429 or 503 with Retry-After, requests of
-// the same key, those that wait too, wait for that long, bounded by [WithPause]. A request that is
-// not sent fails with a [*NotSentError]. With a KeyedLimiter, requests of this program are served in
-// order. docs/http.md has more about both ways of waiting.
+// the same key, those that wait too, wait for that long, bounded by [WithPause]. Of several policies
+// it is the key of the first that the request costs something. A request that is not sent fails with
+// a [*NotSentError]. With a KeyedLimiter, requests of this program are served in order. docs/http.md
+// has more about both ways of waiting.
 func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport

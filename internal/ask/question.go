@@ -183,7 +183,7 @@ func tooCostly(err error) bool {
 	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
 }
 
-// Again returns the question to ask it once more, with the permits that it had at first.
+// Again returns the question to ask it once more. An estimate that was lowered stays so.
 func (q *Question) Again() Question {
 	return Question{Limit: q.Limit, Place: q.Place, Key: q.Key, Permits: q.Permits, Start: q.Start}
 }
