@@ -90,7 +90,7 @@ func (g *gateway) limits() []httplimit.Option {
 	}
 }
 
-// keyed returns a limiter whose rate is that of the user's plan. What a user has used stays counted if the plan changes.
+// keyed returns a limiter whose rate is that of the user's plan.
 func (g *gateway) keyed(name string, rate func(plan) rratelimiter.Config) limit.Limiter {
 	return g.client.KeyedFunc("", func(key string) rratelimiter.Config {
 		p, known := plans[g.planOf(userOf(key))]
@@ -101,11 +101,10 @@ func (g *gateway) keyed(name string, rate func(plan) rratelimiter.Config) limit.
 	}, rratelimiter.WithName(name))
 }
 
-// userOf returns the user whose key it is: "google:bob" of gateway:tokens-day:{google%3Abob}. Of names above 128 bytes
-// keys have only a hash.
+// userOf returns the user of a key: "google:bob" of gateway:tokens-day:{google%3Abob}, "" of a name that is hashed.
 func userOf(key string) string {
 	_, tag, _ := strings.Cut(key, "{")
-	name, _ := url.PathUnescape(strings.TrimSuffix(tag, "}")) // "" for a hash
+	name, _ := url.PathUnescape(strings.TrimSuffix(tag, "}"))
 	return name
 }
 
