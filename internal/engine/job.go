@@ -119,7 +119,7 @@ func (q *queue) leaveJob(t *job, permits int64) bool {
 // startJob starts the next job if nothing is under way.
 func (q *queue) startJob(now time.Time) bool {
 	s := &q.jobs
-	if s.running || len(s.waiting) == 0 || q.calls+q.returns > 0 || s.requestsNext && q.hasWork(now) {
+	if s.running || len(s.waiting) == 0 || q.calls+q.tries+q.returns > 0 || s.requestsNext && q.hasWork(now) {
 		return s.running
 	}
 	// A lease may have come while the job waited: a Release must not take its rest.

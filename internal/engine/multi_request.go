@@ -34,6 +34,7 @@ type multiRequest struct {
 	lane.Pending
 	ctx        context.Context
 	entering   bool       // the caller begins it
+	queued     bool       // a flight will take it
 	callerGone bool       // the caller went away before it was answered
 	to         *lane.Lane // it goes by
 	alone      *lane.Call // the caller sends it by itself
@@ -172,6 +173,7 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (outage.Answer,
 	}
 	if answered, err := m.Await(ctx, e.lanes, m, end, true); !answered {
 		m.callerGone = true
+		m.withdraw()
 		return outage.Answer{}, err
 	}
 	return m.answer, m.err
@@ -182,9 +184,13 @@ func (m *multiRequest) ask(ctx context.Context, start time.Time) (outage.Answer,
 func (m *multiRequest) begin(queues []*queue) {
 	if len(queues) > 0 {
 		queues[0].whenAdmitted(func() {
-			queues[0].calls++
+			queues[0].tries++
 			m.begin(queues[1:])
 		})
+		return
+	}
+	if m.State == lane.Gone {
+		m.end()
 		return
 	}
 	m.prepare()
@@ -193,7 +199,20 @@ func (m *multiRequest) begin(queues []*queue) {
 		m.State, m.alone = lane.Sent, &m.call
 		return
 	}
+	m.queued = true
 	m.to.Ready(m)
+}
+
+// withdraw ends a try whose caller has gone while it was to be sent.
+func (m *multiRequest) withdraw() {
+	m.engine.mu.Lock()
+	defer m.engine.unlock()
+	if m.queued {
+		m.queued = false
+		m.end()
+		m.MarkAnswered(nil)
+		m.to.Ended()
+	}
 }
 
 // Progressed lets the caller of a try with several calls wait on: the server answers.
@@ -203,10 +222,10 @@ func (m *multiRequest) Progressed() { m.Batch.Progressed() }
 func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {
 	m.engine.mu.Lock()
 	defer m.engine.unlock()
-	if m.State == lane.Gone {
-		m.end()
+	if !m.queued || m.State == lane.Gone {
 		return nil, false
 	}
+	m.queued = false
 	m.State = lane.Sent
 	return &m.call, false
 }
@@ -262,7 +281,7 @@ func (m *multiRequest) memberOf(place int) []byte {
 // end says that a try is finished, or was not sent.
 func (m *multiRequest) end() {
 	for _, q := range m.queues {
-		q.calls--
+		q.tries--
 		q.users--
 		q.next(time.Now())
 	}

@@ -31,7 +31,8 @@ type queue struct {
 	gathered     []*request // for the next flight
 	room         [2]*request
 	cancelled    int // how many of them have no caller any more
-	calls        int // batches and requests of several limiters under way
+	calls        int // batches under way
+	tries        int // of several limiters, under way
 	returns      int // give-backs and settlements under way
 	line         line
 	passing      bool        // a pass of the line is under way

@@ -68,15 +68,17 @@ func (g *Queues) Err() error {
 
 // keyQueue is where the requests for one key gather, from the first until a flight takes them.
 type keyQueue struct {
-	queues  *Queues
-	key     string
-	waiting []*request
+	queues    *Queues
+	key       string
+	waiting   []*request
+	cancelled int // how many of them have no caller any more
 }
 
 type request struct {
 	lane.Pending
 
 	ctx     context.Context // for the Redis client's hooks, if the request goes by itself
+	queue   *keyQueue       // in which it waits for a flight
 	permits int64
 	upTo    bool // as many as are free, at most permits
 	settled bool // a grant is settled later
@@ -116,6 +118,7 @@ func (g *Queues) send(ctx context.Context, key string, r *request, within time.D
 			k = &keyQueue{queues: g, key: key}
 			g.keys[key] = k
 		}
+		r.queue = k
 		k.waiting = append(k.waiting, r)
 		r.Wait()
 		g.mu.Unlock()
@@ -132,6 +135,7 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 		look = r.Last
 	}
 	if answered, err := r.Await(ctx, g.lanes, r, look, true); !answered {
+		g.cancel(r)
 		return outage.Answer{}, err
 	}
 	a := outage.Answer{Decision: r.answer.Decision}
@@ -150,6 +154,21 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 	return a, nil
 }
 
+// cancel forgets requests whose callers have gone before a flight took them, when half of a key's are such
+// requests: no flight leaves while a server hangs.
+func (g *Queues) cancel(r *request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := r.queue
+	if k == nil || r.Batch != nil {
+		return
+	}
+	if k.cancelled++; 2*k.cancelled > len(k.waiting) {
+		k.waiting = slices.DeleteFunc(k.waiting, func(r *request) bool { return r.State != lane.Gathered })
+		k.cancelled = 0
+	}
+}
+
 // NextCall makes a call of the waiting requests.
 func (g *keyQueue) NextCall(time.Time) (c *lane.Call, more bool) {
 	t := g.queues
@@ -161,7 +180,7 @@ func (g *keyQueue) NextCall(time.Time) (c *lane.Call, more bool) {
 		}
 		taken++
 	}
-	g.waiting = slices.Delete(g.waiting, 0, taken)
+	g.waiting, g.cancelled = slices.Delete(g.waiting, 0, taken), 0
 	more = len(g.waiting) > 0
 	if !more {
 		delete(t.keys, g.key)

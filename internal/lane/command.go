@@ -14,7 +14,7 @@ import (
 
 // command is a request whose script is ready: one that reads, changes or gives back. It decides nothing.
 type command struct {
-	Pending // the lane's lock guards its State
+	Pending // the lock of the lane in which it began guards its State
 
 	lane    *Lane
 	call    Call
@@ -23,7 +23,7 @@ type command struct {
 	since   time.Time                  // when its time began
 	reply   any
 	err     error
-	claimed bool // an attempt was to be made
+	claimed bool // whether it is wanted was asked
 }
 
 // Once runs a script. It is not repeated once it may have run: the error is then script.ErrLost, with its
@@ -95,7 +95,7 @@ func (r *command) leave(why func(sent bool) error) {
 	sent := r.State == Sent
 	r.end(nil, why(sent))
 	if !sent {
-		l.dropEnded()
+		l.countEnded()
 	}
 	l.mu.Unlock()
 	if r.then != nil {
@@ -103,16 +103,26 @@ func (r *command) leave(why func(sent bool) error) {
 	}
 }
 
-// dropEnded counts a command that ended before it was sent, and cleans the queue when half of it are such
-// commands: the queue of a silent server is not emptied otherwise. l.mu is held.
-func (l *Lane) dropEnded() {
-	if l.ended++; 2*l.ended > len(l.calls) {
-		l.calls = slices.DeleteFunc(l.calls, func(c *Call) bool {
-			r := c.command()
-			return r != nil && r.State == Answered
-		})
-		l.ended = 0
+// Ended says that the caller of something to be sent has gone, for the lane to forget it: a silent server's queue is
+// not emptied otherwise.
+func (l *Lane) Ended() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.countEnded()
+}
+
+// countEnded is Ended if l.mu is held. It cleans the queue when about half of it has ended.
+func (l *Lane) countEnded() {
+	if l.ended++; 2*l.ended <= l.waits() {
+		return
 	}
+	over := func(c *Call) bool { return c.command() != nil && c.command().Answered() }
+	l.calls, l.once = slices.DeleteFunc(l.calls, over), slices.DeleteFunc(l.once, over)
+	l.ready = slices.DeleteFunc(l.ready, func(s Source) bool {
+		r, ok := s.(interface{ Answered() bool })
+		return ok && r.Answered()
+	})
+	l.ended = 0
 }
 
 // end ends the command. The lane's lock is held.
@@ -167,8 +177,10 @@ func (r *command) Progressed() {
 	r.timer.Reset(left)
 }
 
-// unsent records that the call has certainly not run yet, and will be sent again. The lane's lock is held.
+// unsent records that no attempt of the call is in doubt, and that it will be sent again, perhaps by another lane.
 func (r *command) unsent() {
+	r.lane.mu.Lock()
+	defer r.lane.mu.Unlock()
 	if r.State == Sent && r.call.Doubts() == 0 {
 		r.State = Gathered
 	}

@@ -124,6 +124,7 @@ func (l *Lane) yieldSlot(f *flight) (start bool) {
 	f.late = true
 	l.setSilent(!l.lastAnswer.After(f.sent))
 	l.stuck++
+	l.watch()
 	l.flights--
 	return l.start()
 }

@@ -60,9 +60,9 @@ const (
 	// does not wait for too many others.
 	maxTogether = 512
 
-	// maxCalls is how many of these were ready before, so that they delay the decisions beside them
-	// by a millisecond or two at most.
-	maxCalls = 128
+	// maxReady is how many of them may be ready-made, so that these delay the decisions beside them by a
+	// millisecond or two at most.
+	maxReady = 128
 
 	// unknownPool is the pool size assumed if the client doesn't expose one.
 	unknownPool = 20
@@ -136,6 +136,7 @@ type Lane struct {
 	lanes    *Lanes
 	conn     *script.Conn
 	master   script.Master // nil if there is only one server
+	pool     int           // its connections
 	most     int           // flights, however long the round trip
 	replicas Replicas
 
@@ -143,13 +144,15 @@ type Lane struct {
 	flights    int
 	ready      []Source  // have something to send
 	wave       *Wave     // of the flight that takes them; nil while no one waits on it
-	calls      []*Call   // are to be sent: commands, and what is made again
-	ended      int       // about how many of them are commands that are over already
-	changed    bool      // the last flight had no room for decisions: the next one has
+	calls      []*Call   // ready-made calls to be sent: commands, and what is made again
+	once       []*Call   // those of them that are not repeated
+	onceLast   bool      // the last flight was of these
+	ended      int       // about how many calls and sources to be sent have no caller any more
 	delayed    int       // calls that are to be sent again later
 	silent     bool      // the server has not answered lately: one call at a time shows whether it does
 	lastAnswer time.Time // of the server
 	stuck      int       // flights that are late or were given up, for which go-redis still waits
+	watched    bool      // endOverdue will look at the calls to be sent
 	trips      outage.Trips
 	near       atomic.Bool // they are short
 	behind     time.Time   // when replicas last did not confirm in time; zero: they keep up
@@ -163,7 +166,7 @@ func newLane(s *Lanes, master script.Master) *Lane {
 		pool = unknownPool
 	}
 	l := &Lane{
-		lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), replicas: s.replicas, parked: make(chan task),
+		lanes: s, conn: s.conn, master: master, pool: pool, most: max(1, min(maxFlights, pool/2)), replicas: s.replicas, parked: make(chan task),
 	}
 	l.Breaker.Slack = s.replicas.Wait
 	return l
@@ -183,7 +186,7 @@ func (l *Lane) Fresh() time.Duration {
 }
 
 // waits returns how many calls and sources wait to be sent. l.mu is held.
-func (l *Lane) waits() int { return len(l.ready) + len(l.calls) }
+func (l *Lane) waits() int { return len(l.ready) + len(l.calls) + len(l.once) }
 
 // limit returns how many flights may be under way.
 func (l *Lane) limit() int {
@@ -198,7 +201,7 @@ func (l *Lane) limit() int {
 
 // spare reports whether the next flight may leave beside a late one. Some of the pool's connections
 // are kept for flights given up, at the pace of attempts, so that a long silence does not use up all.
-func (l *Lane) spare() bool { return l.stuck < 2*l.most-max(3, l.most/2) }
+func (l *Lane) spare() bool { return l.stuck < max(min(1, l.pool-1), 2*l.most-max(3, l.most/2)) }
 
 // Ready makes a flight ask the source for its calls. Callers whose requests go with it may wait on its
 // Wave, which is nil if the flight is not the next.

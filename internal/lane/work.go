@@ -44,10 +44,9 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		if l.silent {
 			room = 1
 		}
-		calls = l.takeCalls(calls, min(room, maxCalls))
-		n := min(room-len(calls), len(l.ready))
-		if l.changed {
-			n = 0
+		n := 0
+		if calls = l.takeReady(calls, min(room, maxReady)); !l.onceLast {
+			n = min(room-len(calls), len(l.ready))
 		}
 		sources = append(sources[:0], l.ready[:n]...)
 		l.ready = dropped(l.ready, n)
@@ -70,26 +69,18 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 	}
 }
 
-// takeCalls appends calls that are ready, all of one kind: one that is not repeated has more time for its one
-// attempt, and would leave calls beside it that are none for a second. It sets l.changed for such a flight,
-// which takes nothing else, and after which it is the turn of the others. l.mu is held.
-func (l *Lane) takeCalls(calls []*Call, room int) []*Call {
-	once := len(l.calls) > 0 && !l.calls[0].Repeat && (!l.changed || len(l.ready) == 0)
-	n, others := 0, 0
-	for ; n < len(l.calls) && len(calls) < room; n++ {
-		c := l.calls[n]
-		switch r := c.command(); {
-		case r != nil && r.State == Answered:
-		case c.Repeat == once:
-			l.calls[others] = c
-			others++
-		default:
-			calls = append(calls, c)
-		}
+// takeReady appends ready-made calls of one kind. A call that is not repeated may use all its time in one attempt,
+// and the calls of its flight would have none for another. So these go by themselves, in turn with all others.
+// l.mu is held.
+func (l *Lane) takeReady(calls []*Call, room int) []*Call {
+	l.onceLast = len(l.once) > 0 && (!l.onceLast || len(l.calls)+len(l.ready) == 0)
+	from := &l.calls
+	if l.onceLast {
+		from = &l.once
 	}
-	copy(l.calls[n-others:n], l.calls[:others])
-	l.calls = dropped(l.calls, n-others)
-	l.changed = once && len(calls) > 0
+	n := min(room, len(*from))
+	calls = append(calls, (*from)[:n]...)
+	*from = dropped(*from, n)
 	return calls
 }
 
@@ -152,15 +143,51 @@ func (l *Lane) done(c *Call) {
 
 // resend makes a flight take the call.
 func (l *Lane) resend(c *Call) {
-	l.mu.Lock()
 	if r := c.command(); r != nil {
 		r.unsent()
 	}
-	l.calls = append(l.calls, c)
+	l.mu.Lock()
+	if c.Repeat {
+		l.calls = append(l.calls, c)
+	} else {
+		l.once = append(l.once, c)
+	}
+	l.watch()
 	start := l.start()
 	l.mu.Unlock()
 	if start {
 		l.dispatch(task{})
+	}
+}
+
+// stuckPause is how often calls are looked at while no flight can leave, which would find out that their time is
+// over.
+const stuckPause = 100 * time.Millisecond
+
+// watch looks after the calls to be sent if no flight can leave. l.mu is held.
+func (l *Lane) watch() {
+	if !l.watched && l.limit() == 0 && len(l.calls)+len(l.once) > 0 {
+		l.watched = true
+		time.AfterFunc(stuckPause, l.endOverdue)
+	}
+}
+
+func (l *Lane) endOverdue() {
+	var over []*Call
+	now := time.Now()
+	take := func(c *Call) bool {
+		if !c.Overdue(now) {
+			return false
+		}
+		over = append(over, c)
+		return true
+	}
+	l.mu.Lock()
+	l.calls, l.once, l.watched = slices.DeleteFunc(l.calls, take), slices.DeleteFunc(l.once, take), false
+	l.watch()
+	l.mu.Unlock()
+	for _, c := range over {
+		l.overdue(c, now)
 	}
 }
 
@@ -170,11 +197,11 @@ func (l *Lane) retry(c *Call, backoff time.Duration) {
 		l.resend(c)
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if r := c.command(); r != nil {
 		r.unsent()
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.delayed++
 	time.AfterFunc(backoff, func() {
 		l.mu.Lock()

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"maps"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -98,4 +100,34 @@ func TestContext_EndIsNoOutage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While a server hangs and go-redis waits on, requests whose callers have gone hold up no Close.
+func TestClose_DoesNotWaitForCallersThatHaveGone(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, map[string]int{"pool of 2": 2, "pool of 20": 20}, func(t *testing.T, pool int) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: pool})
+		back := make(chan struct{})
+		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, _ func() error) error {
+			<-back
+			return errors.New("the server has gone")
+		}))
+		defer synctest.Wait()
+		defer close(back)
+		c := rratelimiter.New(rdb)
+		cfg := limitertest.Every(10, time.Hour)
+		both := limitertest.Claims(1, limitertest.ByDefault(c, "{a}1", cfg), limitertest.ByDefault(c, "{a}2", cfg))
+		for range 20 {
+			limitertest.Together(100, func(int) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := c.TakeAll(ctx, both...)
+				assert.Error(t, err)
+			})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		assert.NoError(t, c.Close(ctx))
+	})
 }

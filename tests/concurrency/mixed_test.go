@@ -3,6 +3,8 @@ package concurrency_test
 import (
 	"context"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +92,38 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 		})
 		assert.LessOrEqual(t, time.Since(start), 3*rounds*trip, strconv.Itoa(callers*rounds)+" calls")
 		synctest.Wait()
+		require.NoError(t, c.Close(t.Context()))
+	})
+}
+
+// Callers who take permits of several limiters again and again do not hold up callers of one of these.
+func TestTryAcquire_GoesBesideManyTakeAlls(t *testing.T) {
+	t.Parallel()
+	const callers, trip = 100, 10 * ms
+	synctest.Test(t, func(t *testing.T) {
+		c := rratelimiter.New(limitertest.FarAway(t, trip))
+		cfg := rratelimiter.PerHour(1 << 40)
+		one, other := limitertest.ByDefault(c, "{shop}orders", cfg), limitertest.ByDefault(c, "{shop}visits", cfg)
+		var wg sync.WaitGroup
+		var done atomic.Bool
+		defer done.Store(true)
+		for i := range callers {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * trip / callers)
+				for !done.Load() {
+					_, err := c.TakeAll(t.Context(), one.Claim(1), other.Claim(2))
+					assert.NoError(t, err)
+				}
+			})
+		}
+		time.Sleep(5 * trip)
+		for range 10 {
+			start := time.Now()
+			limitertest.MustAcquire(t, one, 1)
+			assert.LessOrEqual(t, time.Since(start), 3*trip)
+		}
+		done.Store(true)
+		wg.Wait()
 		require.NoError(t, c.Close(t.Context()))
 	})
 }
