@@ -65,7 +65,7 @@ func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims .
 	return c.reservation(claims, a), nil
 }
 
-// decideAll puts a question about several limiters.
+// decideAll asks for permits of several limiters.
 func (c *Client) decideAll(ctx context.Context, claims []Claim, q outage.Ask) (outage.Answer, error) {
 	if len(claims) == 1 {
 		q.Permits = claims[0].permits

@@ -34,7 +34,7 @@ func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *outage.Ask, a *o
 	return known
 }
 
-// leastOf returns how many permits are refused if the question is refused.
+// leastOf returns how many permits are refused if the ask is.
 func leastOf(q *outage.Ask) int64 {
 	if q.UpTo {
 		return 1

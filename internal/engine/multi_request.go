@@ -79,8 +79,8 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []
 	return a, err
 }
 
-// acquire asks until the permits are granted or the question's timeout is over.
-func (m *multiRequest) acquire(ctx context.Context, q outage.Ask) (outage.Answer, error) {
+// acquire tries until the permits are granted or the timeout is over.
+func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (outage.Answer, error) {
 	e, limiters := m.engine, m.limiters
 	var names []string
 	for _, l := range limiters {
@@ -99,10 +99,10 @@ func (m *multiRequest) acquire(ctx context.Context, q outage.Ask) (outage.Answer
 		m.queues = append(m.queues, q)
 		q.unlock()
 	}
-	if !q.Waits {
-		return m.ask(ctx, start)
+	if !ask.Waits {
+		return m.try(ctx, start)
 	}
-	m.deadline = start.Add(q.Timeout)
+	m.deadline = start.Add(ask.Timeout)
 	m.locked(func(q *queue) {
 		if q.jointWaiters == nil {
 			q.jointWaiters = make(map[jointWaiter]struct{})
@@ -116,7 +116,7 @@ func (m *multiRequest) acquire(ctx context.Context, q outage.Ask) (outage.Answer
 		case <-m.waiter:
 		default:
 		}
-		a, err := m.ask(ctx, start)
+		a, err := m.try(ctx, start)
 		doubtful := !m.callerGone && errors.Is(err, limit.ErrUnknownOutcome) // what a caller who left may have got goes back
 		if refused && !doubtful && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
 			return last, nil
@@ -143,9 +143,9 @@ func (m *multiRequest) locked(f func(q *queue)) {
 	}
 }
 
-// ask makes one try. It returns early when ctx ends; a later grant goes back. start is when the
+// try asks once. It returns early when ctx ends; a later grant goes back. start is when the
 // caller asked.
-func (m *multiRequest) ask(ctx context.Context, start time.Time) (outage.Answer, error) {
+func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer, error) {
 	e := m.engine
 	end := e.answerBy(start.Add(e.conn.Timeout()), m.deadline)
 	m.Pending, m.ctx, m.alone = lane.Pending{Mu: &e.mu, Asked: start, Batch: &lane.Batch{Mu: &e.mu}}, ctx, nil

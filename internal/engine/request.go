@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
 
-// request is one caller's question, until it is answered.
+// request is one caller's ask, until it is answered.
 type request struct {
 	lane.Pending
 	outage.Ask

@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Acquire asks Redis for permits, and waits for them as the question says.
+// Acquire asks Redis for permits, and waits for them if the ask says so.
 func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask outage.Ask) (a outage.Answer, err error) {
 	a.By = limit.FromRedis
 	before := l.Refusals.Now()

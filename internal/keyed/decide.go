@@ -79,7 +79,7 @@ func (g *Queues) Policy() outage.Policy {
 	return p
 }
 
-// Asker returns the Queues, which read the key from the question.
+// Asker returns the Queues, which read the key from the ask.
 func (g *Queues) Asker(string) outage.Asker { return g }
 
 // Begins does nothing: a limiter has one rule for all its keys.
@@ -115,7 +115,7 @@ func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Dec
 	return a.Decision, err
 }
 
-// look makes the calls of a question, one after another. They change nothing.
+// look makes the calls of a try, one after another. They change nothing.
 func (g *Queues) look(ctx context.Context, q *Try) (lane.Outcome, error) {
 	for {
 		q.Repeat, q.Reads = true, true

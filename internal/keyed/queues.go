@@ -36,7 +36,7 @@ type Rule struct {
 	Check func(key string) error
 
 	Second string                               // what makes a key its second one, at its end; "": there is none
-	Ask    func(key string, b *lane.Batch) *Try // returns the question about a batch for a key
+	Ask    func(key string, b *lane.Batch) *Try // returns the call that decides a batch for a key
 }
 
 // Try is a script call, with a function that reads its answer.

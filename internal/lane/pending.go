@@ -30,7 +30,7 @@ type Pending struct {
 	Last time.Time   // the end of the caller's own time, whatever is under way; zero: none
 
 	State State
-	Asked time.Time // when the question under way began
+	Asked time.Time // when the try under way began
 	Batch *Batch    // the batch it was sent with, if that may take several calls
 
 	answered atomic.Bool

@@ -53,7 +53,7 @@ type Limiter struct {
 	Permits  int64      // that are asked of it
 }
 
-// Asker puts questions to Redis, about one limiter or about several that grant together.
+// Asker asks Redis, for permits of one limiter or of several that grant together.
 type Asker interface {
 	// FromMemory returns the answer if it is known without asking, an error for what can't be asked.
 	FromMemory(ctx context.Context, q Ask) (a Answer, known bool, err error)

@@ -66,7 +66,7 @@ func (p *Policy) Plain() bool {
 	return p.Failure == nil && p.Fallback == nil && !p.Shadow && !p.Observer.Watches()
 }
 
-// Decide answers a question and reports the answer to the observer.
+// Decide answers an ask and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
 	if !p.Observer.Watches() && !p.Shadow {
 		a, err := p.decide(ctx, of, q)
@@ -130,7 +130,7 @@ func (p *Policy) report(ctx context.Context, of Asker, q Ask, a Answer, err erro
 	}
 }
 
-// Tell reports to the observer a limiter's answer to a question put at start.
+// Tell reports to the observer a limiter's answer to an ask that began at start.
 func (p *Policy) Tell(ctx context.Context, limiter string, q Ask, a Answer, err error, start time.Time) {
 	p.Observer.Decided(ctx, limit.Decided{
 		Limiter: limiter, Call: q.Call, Permits: q.Permits, Source: a.By, Start: start, Shadow: p.Shadow,
@@ -223,7 +223,7 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Ask) (Answer, error) {
 
 // ask asks Redis, if its server is not known to leave calls undecided, and reports whether
 // it left this one so.
-func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Watcher) (a Answer, open bool, err error) {
+func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Watcher) (a Answer, undecided bool, err error) {
 	b, decides := of.Server(ctx, q)
 	if !b.Allows(decides, watchers) {
 		return Answer{}, true, ErrNotSent
@@ -232,7 +232,7 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Wat
 	a, err = of.Ask(ctx, q)
 	switch {
 	case IsUndecided(err):
-		open = true
+		undecided = true
 	case errors.Is(err, context.DeadlineExceeded) && a.Unanswered && b.CallerGaveUp(start):
 		// The caller has gone, but the server is silent.
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
@@ -247,7 +247,7 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Wat
 	if b.Failed(start, err, watchers) {
 		err = known{err}
 	}
-	return a, open, err
+	return a, undecided, err
 }
 
 // instead answers in place of Redis. What Failure grants is not charged: it goes to the accounts. Of

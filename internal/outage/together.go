@@ -20,8 +20,8 @@ type Joint interface {
 	Together(parts []Part) Asker
 }
 
-// Part is the question to one of several limiters of a Client that are asked together, and its answer. Each has
-// a policy of its own; none only watches.
+// Part is what is asked of one of several limiters of a Client that are asked together, and its answer. Each has
+// a policy of its own; none is in shadow.
 type Part struct {
 	Policy *Policy
 	Asker  Asker
