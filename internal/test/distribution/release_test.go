@@ -23,7 +23,7 @@ func published(t *testing.T, dir string) []string {
 	run(t, dir, nil, "git", "push", "-q", "--tags", repository, "HEAD:refs/heads/main")
 	known, ordinary := run(t, root, nil, "go", "env", "GOMODCACHE"), run(t, root, nil, "go", "env", "GOPROXY")
 	return []string{
-		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://" + repository + ".decideLocally", "GIT_CONFIG_VALUE_0=https://" + module,
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://" + repository + ".insteadOf", "GIT_CONFIG_VALUE_0=https://" + module,
 		"GOPROXY=file://" + known + "/cache/download," + ordinary, "GONOPROXY=" + module, "GOPRIVATE=", "GOSUMDB=off",
 		"GOENV=off", "GOWORK=off", "GOFLAGS=-trimpath -modcacherw", "CGO_ENABLED=0",
 		"GOMODCACHE=" + filepath.Join(top, "modules"), "GOBIN=" + filepath.Join(top, "bin"),
