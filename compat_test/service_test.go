@@ -90,17 +90,6 @@ func (s service) KeepState(limiter string, cfg rratelimiter.Config) {
 	}
 }
 
-func (s service) UpdateRate(limiter string, cfg rratelimiter.Config, keep bool) bool {
-	if s.java != nil {
-		return s.ok(ask[bool](s.t.Context(), s.java, "updateRate", limiter, rateArgs(cfg, keep)...))
-	}
-	var opts []rratelimiter.RateOption
-	if keep {
-		opts = append(opts, rratelimiter.KeepState())
-	}
-	return s.ok(s.RateLimiter(limiter).UpdateRate(s.t.Context(), cfg, opts...))
-}
-
 // take asks once.
 func (s service) take(ctx context.Context, limiter string, permits int64) (bool, error) {
 	if s.java != nil {
