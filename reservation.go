@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ type reserveOptions struct {
 // Beside a Redisson before 3.13.3 that shares the window, what a hold gives back is free at the window's end.
 func Hold(d time.Duration) ReserveOption {
 	return func(o *reserveOptions) {
-		o.err = invalid(d < time.Millisecond, "Hold: %v is less than 1ms", d)
+		o.err = cmp.Or(o.err, invalid(d < time.Millisecond, "Hold: %v is less than 1ms", d))
 		o.hold = min(d, math.MaxInt64-time.Millisecond)
 		o.hold = (o.hold + time.Millisecond - 1).Truncate(time.Millisecond)
 	}

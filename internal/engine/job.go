@@ -136,8 +136,8 @@ func (q *queue) startJob(now time.Time) bool {
 		t.err = err
 		close(t.done)
 		q.users--
+		q.admit() // before one of them that has gone can start the next job
 		s.running, s.requestsNext = false, true
-		q.admit()
 		q.next(time.Now())
 	}()
 	return true

@@ -155,6 +155,7 @@ func (l *Lane) setSilent(silent bool) {
 	}
 	if l.silent = silent; silent {
 		l.wave.End()
+		l.watch()
 	}
 	kind := limit.ServerAnswers
 	if silent {
