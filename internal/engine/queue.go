@@ -32,7 +32,7 @@ type queue struct {
 	room         [2]*request
 	cancelled    int // how many of them have no caller any more
 	calls        int // batches under way
-	tries        int // of several limiters, under way; the notes may not suffice for all
+	tries        int // of several limiters, under way: without a bound, as they are not merged
 	returns      int // give-backs and settlements under way
 	line         line
 	passing      bool        // a pass of the line is under way
