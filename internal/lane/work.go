@@ -143,9 +143,6 @@ func (l *Lane) done(c *Call) {
 
 // resend makes a flight take the call.
 func (l *Lane) resend(c *Call) {
-	if r := c.command(); r != nil {
-		r.unsent()
-	}
 	l.mu.Lock()
 	if c.Repeat {
 		l.calls = append(l.calls, c)
@@ -193,12 +190,12 @@ func (l *Lane) endOverdue() {
 
 // retry is resend after a while.
 func (l *Lane) retry(c *Call, backoff time.Duration) {
+	if r := c.command(); r != nil {
+		r.unsent()
+	}
 	if backoff == 0 {
 		l.resend(c)
 		return
-	}
-	if r := c.command(); r != nil {
-		r.unsent()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
