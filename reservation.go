@@ -186,10 +186,6 @@ func (r *Reservation) each(settle func(i int, p *outage.Reservation) error) erro
 		return settle(0, r.parts[0])
 	}
 	errs := make([]error, len(r.parts))
-	var wg sync.WaitGroup
-	for i, p := range r.parts {
-		wg.Go(func() { errs[i] = settle(i, p) })
-	}
-	wg.Wait()
+	outage.AtOnce(len(r.parts), func(i int) { errs[i] = settle(i, r.parts[i]) })
 	return errors.Join(errs...)
 }

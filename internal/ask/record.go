@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -67,16 +68,13 @@ func Settle(ctx context.Context, actual int64) error {
 		return fmt.Errorf("%w: it was settled before, and nothing was charged", limit.ErrSettled)
 	}
 	errs := make([]error, len(charges))
-	var settling sync.WaitGroup
-	for i, q := range charges {
-		settling.Go(func() {
-			err := Safely(ctx, func(ctx context.Context) error { return q.settle(ctx, actual) })
-			if err != nil {
-				errs[i] = fmt.Errorf("limit %q: %w", q.Limit.Name, err)
-			}
-		})
-	}
-	settling.Wait()
+	outage.AtOnce(len(charges), func(i int) {
+		q := &charges[i]
+		err := Safely(ctx, func(ctx context.Context) error { return q.settle(ctx, actual) })
+		if err != nil {
+			errs[i] = fmt.Errorf("limit %q: %w", q.Limit.Name, err)
+		}
+	})
 	// A call is repeated because some limits failed. The first call settled the others.
 	before := func(err error) bool { return errors.Is(err, limit.ErrSettled) }
 	if slices.ContainsFunc(errs, func(err error) bool { return !before(err) && !errors.Is(err, limit.ErrUnsupported) }) {
