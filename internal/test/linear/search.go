@@ -2,6 +2,7 @@ package linear
 
 import (
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -183,4 +184,30 @@ func (h *History) List() string {
 		fmt.Fprintf(&text, "  %v\n", &r)
 	}
 	return text.String()
+}
+
+// searched is what porcupine gets of a limiter. All that an operation is, its answer included,
+// is its input. Loose effects come at any time after they were announced, or never; they are no
+// operations, since porcupine would try each at every moment.
+func searched(start State, loose []effect, within *searchTime) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return states{states: []State{start}} },
+		Step: func(state, input, _ any) (bool, any) {
+			e, _ := input.(effect)
+			next := statesOf(state).follow(e, loose, within)
+			return len(next.states) > 0, next
+		},
+		Equal: func(a, b any) bool { return statesOf(a).key == statesOf(b).key },
+		Hash: func(state any) uint64 {
+			h := fnv.New64a()
+			_, _ = h.Write([]byte(statesOf(state).key))
+			return h.Sum64()
+		},
+	}
+}
+
+// statesOf returns what porcupine has for states, which are always some.
+func statesOf(state any) states {
+	all, _ := state.(states)
+	return all
 }

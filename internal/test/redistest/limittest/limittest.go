@@ -8,15 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"strconv"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -120,30 +116,6 @@ func Run(t *testing.T, k Kind) {
 	}
 }
 
-// ConnectExample returns a client of a Redis in this process, whose clock stands at noon
-// so that an example prints the same each time, and what stops it.
-func ConnectExample() (rdb redistest.Client, stop func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		panic(err)
-	}
-	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	var stopped atomic.Bool
-	rdb = redistest.NewClient(server.Addr(), &redistest.Options{
-		ReadTimeout: time.Minute,
-		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if stopped.Load() { // another server may have its port by now
-				return nil, syscall.ECONNREFUSED
-			}
-			return new(net.Dialer).DialContext(ctx, network, addr)
-		},
-	})
-	return rdb, func() {
-		stopped.Store(true)
-		server.Close()
-	}
-}
-
 // Key returns a new key. The keys beside it are in its slot of a cluster.
 func Key(t testing.TB) string {
 	t.Helper()
@@ -168,17 +140,6 @@ func Grants(t testing.TB, l limit.Limiter, key string, tries int) int {
 		}
 	}
 	return granted
-}
-
-// Unreachable returns a client that fails the test once it dials.
-func Unreachable(t testing.TB) redistest.Client {
-	t.Helper()
-	rdb := redistest.NewClient("", &redistest.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
-		t.Error("Redis was asked")
-		return nil, net.ErrClosed
-	}, MaxRetries: -1})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
 }
 
 // RequireRefused checks that all calls of a limiter of an [Unreachable] client
