@@ -291,13 +291,13 @@ func TestPolicyCost(t *testing.T) {
 		status int
 		asked  []int64
 	}{
-		"each its own":          {[]int64{1, 2, 3}, nil, http.StatusOK, []int64{1, 2, 3}},
-		"free of one":           {[]int64{1, 0, 3}, nil, http.StatusOK, []int64{1, 0, 3}},
-		"free where it is none": {[]int64{0, 2, 3}, nil, http.StatusOK, []int64{0, 2, 3}},
-		"free":                  {[]int64{0, 0, -1}, nil, http.StatusOK, []int64{0, 0, 0}},
-		"error":                 {[]int64{1, 2, 3}, bad, http.StatusBadRequest, []int64{0, 0, 0}},
-		"too large":             {[]int64{1, 2, 3}, &http.MaxBytesError{}, http.StatusRequestEntityTooLarge, []int64{0, 0, 0}},
-		"misconfigured":         {[]int64{1, 2, 3}, limit.ErrInvalidConfig, http.StatusInternalServerError, []int64{0, 0, 0}},
+		"each its own":     {[]int64{1, 2, 3}, nil, http.StatusOK, []int64{1, 2, 3}},
+		"free of one":      {[]int64{1, 0, 3}, nil, http.StatusOK, []int64{1, 0, 3}},
+		"free by WithCost": {[]int64{0, 2, 3}, nil, http.StatusOK, []int64{0, 2, 3}},
+		"free":             {[]int64{0, 0, -1}, nil, http.StatusOK, []int64{0, 0, 0}},
+		"error":            {[]int64{1, 2, 3}, bad, http.StatusBadRequest, []int64{0, 0, 0}},
+		"too large":        {[]int64{1, 2, 3}, &http.MaxBytesError{}, http.StatusRequestEntityTooLarge, []int64{0, 0, 0}},
+		"misconfigured":    {[]int64{1, 2, 3}, limit.ErrInvalidConfig, http.StatusInternalServerError, []int64{0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
