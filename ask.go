@@ -20,8 +20,9 @@ func (l *asker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, 
 	return a, known, err
 }
 
-func (l *asker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
-	return l.client.engine.Acquire(ctx, &l.facts, q)
+func (l *asker) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err error) {
+	err = l.client.engine.Acquire(ctx, &l.facts, &q, &a)
+	return a, err
 }
 
 func (l *asker) Fail(q outage.Ask, err error) error { return (*RateLimiter)(l).fail(q.Call, err) }
@@ -83,7 +84,7 @@ func (j *jointAsker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Ans
 func (j *jointAsker) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err error) {
 	if len(j.claims) == 1 {
 		l := j.claims[0].limiter
-		a, err = j.engine.Acquire(ctx, &l.facts, q)
+		err = j.engine.Acquire(ctx, &l.facts, &q, &a)
 		a.Each = []outage.Answer{a}
 		return a, l.blame(err)
 	}

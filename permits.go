@@ -98,8 +98,7 @@ func (l *RateLimiter) decide(ctx context.Context, q *outage.Ask, a *outage.Answe
 	if l.client.engine.FromMemory(ctx, &l.facts, q, a) {
 		return nil
 	}
-	*a, err = l.client.engine.Acquire(ctx, &l.facts, *q)
-	return l.fail(q.Call, err)
+	return l.fail(q.Call, l.client.engine.Acquire(ctx, &l.facts, q, a))
 }
 
 // check returns an error if asking Redis makes no sense.

@@ -33,12 +33,12 @@ type request struct {
 // The pool holds no channels: they must not outlive a bubble of testing/synctest.
 var requests sync.Pool
 
-func newRequest(ctx context.Context, l *Limiter, q outage.Ask) *request {
+func newRequest(ctx context.Context, l *Limiter, q *outage.Ask) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
 	}
-	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, q, time.Now()
+	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, *q, time.Now()
 	r.since = r.Asked
 	if q.Waits && q.Timeout > 0 {
 		r.deadline = r.since.Add(q.Timeout)

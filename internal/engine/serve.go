@@ -12,15 +12,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Acquire asks Redis for permits, and waits for them if the ask says so.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask outage.Ask) (a outage.Answer, err error) {
+// Acquire asks Redis for permits, and waits for them if the ask says so. It fills the Answer, which is a zero one.
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *outage.Answer) error {
 	a.By = limit.FromRedis
 	before := l.Refusals.Now()
 	r := newRequest(ctx, l, ask)
 	e.book.Used(r.Asked)
 	q, err := e.lock(ctx, l)
 	if err != nil {
-		return a, err
+		return err
 	}
 	to := q.lane.Load()
 	alone := q.submit(r, to)
@@ -32,16 +32,16 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask outage.Ask) (a out
 		to.SendOne(ctx, alone, !r.deadline.IsZero() || r.Within > 0)
 	}
 	answered := r.await(ctx)
-	a, err = r.answer, r.err
+	*a, err = r.answer, r.err
 	a.By = cmp.Or(a.By, limit.FromRedis)
 	if answered && !r.Waits { // the line may still know one that waits
 		if err == nil && !a.Granted {
-			l.Refusals.Note(leastOf(&ask), r.sent, before, a.Decision, r.alive)
+			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
 		}
 		*r = request{}
 		requests.Put(r)
 	}
-	return a, err
+	return err
 }
 
 // submit adds a request. It returns the call that the caller must send itself, if there is one.
@@ -63,7 +63,9 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 			}
 			return q.makeBatch(r.since)
 		}
-		q.next(r.since)
+		if !q.listed || len(q.leases.unused) > 0 {
+			q.next(r.since)
+		}
 		r.WaitOn(q.wave)
 	}
 	return nil
@@ -344,7 +346,8 @@ func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Answer, o lane.Outcom
 // answer sets the answer of a batch's request.
 func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, err error) {
 	r := b.requests[place]
-	a := outage.Answer{Decision: told.Decision, Taken: told.Taken}
+	a := &r.answer
+	a.Decision, a.Taken = told.Decision, told.Taken
 	if r.inLine {
 		q.line.drop(r)
 	}
@@ -361,7 +364,7 @@ func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, er
 		a.Settle = q.engine.Settler(r.limiter, reserved.member, a.Taken, reserved.hold, b.sent, time.Now())
 		a.Held = reserved.hold.Early > 0
 	}
-	r.answer, r.err, r.State = a, err, lane.Answered
+	r.err, r.State = err, lane.Answered
 	r.sent, r.alive = b.sent, aliveBy(b.sent, o.Keep)
 }
 
