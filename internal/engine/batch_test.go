@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strconv"
@@ -24,6 +25,11 @@ func newTestEngine(rdb script.Redis) *Engine {
 
 func testLimiter(name, fallback string) *Limiter {
 	return &Limiter{Name: name, Config: name, Keys: script.KeysOf(redisson.KeysOf(name, "id").List()...), Fallback: fallback}
+}
+
+func acquire(ctx context.Context, e *Engine, l *Limiter, q outage.Ask) (a outage.Answer, err error) {
+	err = e.Acquire(ctx, l, &q, &a)
+	return a, err
 }
 
 func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
@@ -184,7 +190,7 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 		requests := drawRequests(t)
 		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
 		if inUse > 0 {
-			if a, err := e.Acquire(ctx, l, outage.Ask{Permits: inUse}); err != nil || !a.Granted {
+			if a, err := acquire(ctx, e, l, outage.Ask{Permits: inUse}); err != nil || !a.Granted {
 				t.Fatal(a, err)
 			}
 		}

@@ -19,8 +19,7 @@ import (
 // back is closed when all is done.
 func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 	done := make(chan struct{})
-	q.users++
-	q.returns++
+	q.beside++
 	left := len(grants)
 	for _, one := range grants {
 		q.returnGrant(context.Background(), one, func(err error) {
@@ -32,8 +31,7 @@ func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 			if left--; left > 0 {
 				return
 			}
-			q.users--
-			q.returns--
+			q.beside--
 			close(done)
 			q.permitsFreed()
 		})

@@ -15,9 +15,9 @@ import (
 // meanwhile. After it requests come next. The Engine's lock guards them.
 type jobs struct {
 	waiting      []*job
-	running      bool     // one is running
-	requestsNext bool     // no requests followed the last one yet
-	admissions   []func() // what waits for them and must then count itself in as under way
+	running      bool            // one is running
+	requestsNext bool            // no requests followed the last one yet
+	entering     []chan struct{} // of callers that wait in enter, closed once they are counted in
 }
 
 // job is work that runs alone. It uses its queue until it is done.
@@ -119,7 +119,7 @@ func (q *queue) leaveJob(t *job, permits int64) bool {
 // startJob starts the next job if nothing is under way.
 func (q *queue) startJob(now time.Time) bool {
 	s := &q.jobs
-	if s.running || len(s.waiting) == 0 || q.calls+q.tries+q.returns > 0 || s.requestsNext && q.hasWork(now) {
+	if s.running || len(s.waiting) == 0 || q.calls+q.beside > 0 || s.requestsNext && q.hasWork(now) {
 		return s.running
 	}
 	// A lease may have come while the job waited: a Release must not take its rest.
@@ -154,22 +154,51 @@ func (t *job) begin() bool {
 // jobsAhead reports whether what comes now waits for a job.
 func (q *queue) jobsAhead() bool { return len(q.jobs.waiting) > 0 || q.jobs.running }
 
-// whenAdmitted calls f once the jobs that came before are done.
-func (q *queue) whenAdmitted(f func()) {
-	if q.jobsAhead() {
-		q.jobs.admissions = append(q.jobs.admissions, f)
-		return
+// enter counts the caller in at each of the queues, beside what is under way there, once the jobs that came
+// before are done. exit counts it out. The queues must have users, and be in the order of their keys: so no caller
+// waits for another that waits for it. The error is that of ctx, or lane.ErrLate at the time late.
+func (e *Engine) enter(ctx context.Context, queues []*queue, late time.Time) error {
+	e.mu.Lock()
+	defer e.unlock()
+	for i, q := range queues {
+		if !q.jobsAhead() {
+			q.beside++
+			continue
+		}
+		turn := make(chan struct{})
+		q.jobs.entering = append(q.jobs.entering, turn)
+		e.mu.Unlock()
+		err := lane.Wait(ctx, turn, late)
+		e.mu.Lock()
+		if err == nil {
+			continue
+		}
+		entered := queues[:i+1]
+		if at := slices.Index(q.jobs.entering, turn); at >= 0 {
+			q.jobs.entering = slices.Delete(q.jobs.entering, at, at+1)
+			entered = queues[:i]
+		}
+		for _, q := range entered {
+			q.exit()
+		}
+		return err
 	}
-	f()
+	return nil
 }
 
-// admit lets begin what has waited for a job.
+// admit counts in those who wait in enter.
 func (q *queue) admit() {
-	admitted := q.jobs.admissions
-	q.jobs.admissions = nil
-	for _, f := range admitted {
-		f()
+	for _, turn := range q.jobs.entering {
+		q.beside++
+		close(turn)
 	}
+	q.jobs.entering = nil
+}
+
+// exit ends what enter began.
+func (q *queue) exit() {
+	q.beside--
+	q.next(time.Now())
 }
 
 // maxRate is the highest rate a limiter can count exactly.

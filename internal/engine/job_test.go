@@ -42,7 +42,7 @@ func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 		start(func(j *job) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			assert.Zero(t, j.queue.tries)
+			assert.Zero(t, j.queue.beside)
 		})
 		close(end)
 		synctest.Wait()

@@ -104,7 +104,7 @@ func (e *far) takes(trip time.Duration) {
 
 func (e *far) take(t *testing.T, l *Limiter, permits int64) {
 	t.Helper()
-	a, err := e.Acquire(t.Context(), l, outage.Ask{Permits: permits})
+	a, err := acquire(t.Context(), e.Engine, l, outage.Ask{Permits: permits})
 	assert.NoError(t, err)
 	assert.True(t, a.Granted, l.Name)
 }
@@ -144,7 +144,7 @@ func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
 						e.take(t, l, 5)
 						return
 					}
-					_, err := e.Acquire(gone, l, outage.Ask{Permits: 5})
+					_, err := acquire(gone, e.Engine, l, outage.Ask{Permits: 5})
 					assert.ErrorIs(t, err, context.Canceled)
 				})
 			}
@@ -152,7 +152,7 @@ func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
 			cancel()
 			e.Wait()
 			assert.Equal(t, trips, e.trips)
-			a, err := e.Acquire(t.Context(), l, outage.Ask{Permits: 1, Figures: true})
+			a, err := acquire(t.Context(), e.Engine, l, outage.Ask{Permits: 1, Figures: true})
 			require.NoError(t, err)
 			assert.EqualValues(t, 99-5*(3-leaving), a.Remaining)
 		})
@@ -222,14 +222,14 @@ func TestLine_PassEndsIfSecondBatchHasGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		e.Go(func() {
-			a, err := e.Acquire(t.Context(), first, outage.Ask{Permits: 2, Waits: true})
+			a, err := acquire(t.Context(), e.Engine, first, outage.Ask{Permits: 2, Waits: true})
 			assert.NoError(t, err)
 			assert.True(t, a.Granted)
 			assert.Less(t, time.Since(start), 16*time.Second)
 		})
 		synctest.Wait()
 		e.Go(func() { // in a batch of its own, for its default
-			_, err := e.Acquire(ctx, second, outage.Ask{Permits: 2, Waits: true})
+			_, err := acquire(ctx, e.Engine, second, outage.Ask{Permits: 2, Waits: true})
 			assert.ErrorIs(t, err, context.Canceled)
 		})
 		time.Sleep(5 * time.Second)
@@ -255,7 +255,7 @@ func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
 	for name, ask := range map[string]func(ctx context.Context, e *far) error{
 		"one": func(ctx context.Context, e *far) error {
-			_, err := e.Acquire(ctx, a, impatient)
+			_, err := acquire(ctx, e.Engine, a, impatient)
 			return err
 		},
 		"several": func(ctx context.Context, e *far) error {
@@ -290,7 +290,7 @@ func TestLinesOnASilentServerEndInTime(t *testing.T) {
 			e.take(t, l, 1)
 			for range 3 {
 				e.Go(func() {
-					_, err := e.Acquire(t.Context(), l, outage.Ask{Permits: 1, Waits: true})
+					_, err := acquire(t.Context(), e.Engine, l, outage.Ask{Permits: 1, Waits: true})
 					assert.ErrorIs(t, err, limit.ErrUnavailable)
 					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
 				})

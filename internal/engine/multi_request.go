@@ -24,6 +24,7 @@ type multiRequest struct {
 	limiters []*Limiter
 	keys     *script.Keys // of all of them
 	queues   []*queue     // the limiters' queues
+	ordered  []*queue     // the same, in the order of their keys
 	permits  []int64      // of each
 	figures  bool
 	within   time.Duration // how long a try may take, if that is less than a call may; 0: no matter
@@ -32,19 +33,17 @@ type multiRequest struct {
 
 	// The try under way. If its caller leaves, there is no other.
 	lane.Pending
-	ctx        context.Context
-	entering   bool       // the caller begins it
-	queued     bool       // a flight will take it
-	callerGone bool       // the caller went away before it was answered
-	to         *lane.Lane // it goes by
-	alone      *lane.Call // the caller sends it by itself
-	call       lane.Call
-	member     []byte // of the first limiter; those of the others differ in their permits
-	redo       redo
-	sent       time.Time
-	answer     outage.Answer
-	err        error
-	alive      time.Time // when to ask again to keep all limiters alive; zero if that needs no requests
+	ctx    context.Context
+	queued bool       // a flight will take it
+	left   bool       // the caller went away before it was answered
+	to     *lane.Lane // it goes by
+	call   lane.Call
+	member []byte // of the first limiter; those of the others differ in their permits
+	redo   redo
+	sent   time.Time
+	answer outage.Answer
+	err    error
+	alive  time.Time // when to ask again to keep all limiters alive; zero if that needs no requests
 }
 
 // jointWaiter wakes a caller that waits for several limiters: it holds one if permits may have become free
@@ -81,16 +80,13 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []
 
 // acquire tries until the permits are granted or the timeout is over.
 func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (outage.Answer, error) {
-	e, limiters := m.engine, m.limiters
-	var names []string
-	for _, l := range limiters {
-		names = append(names, l.Keys.Names()...)
-	}
-	m.keys = script.KeysOf(names...)
+	e := m.engine
 	start := time.Now()
 	e.book.Used(start)
 	defer func() { m.locked(func(q *queue) { q.users-- }) }()
-	for _, l := range limiters {
+	var names []string
+	for _, l := range m.limiters {
+		names = append(names, l.Keys.Names()...)
 		q, err := e.lock(ctx, l)
 		if err != nil {
 			return outage.Answer{}, err
@@ -99,6 +95,8 @@ func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (outage.Answ
 		m.queues = append(m.queues, q)
 		q.unlock()
 	}
+	m.keys = script.KeysOf(names...)
+	m.ordered = slices.SortedFunc(slices.Values(m.queues), func(a, b *queue) int { return strings.Compare(a.config, b.config) })
 	if !ask.Waits {
 		return m.try(ctx, start)
 	}
@@ -117,7 +115,7 @@ func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (outage.Answ
 		default:
 		}
 		a, err := m.try(ctx, start)
-		doubtful := !m.callerGone && errors.Is(err, limit.ErrUnknownOutcome) // what a caller who left may have got goes back
+		doubtful := !m.left && errors.Is(err, limit.ErrUnknownOutcome) // what a caller who left may have got goes back
 		if refused && !doubtful && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
 			return last, nil
 		}
@@ -148,59 +146,41 @@ func (m *multiRequest) locked(f func(q *queue)) {
 func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer, error) {
 	e := m.engine
 	end := e.answerBy(start.Add(e.conn.Timeout()), m.deadline)
-	m.Pending, m.ctx, m.alone = lane.Pending{Mu: &e.mu, Asked: start, Batch: &lane.Batch{Mu: &e.mu}}, ctx, nil
+	m.Pending, m.ctx = lane.Pending{Mu: &e.mu, Asked: start, Batch: &lane.Batch{Mu: &e.mu}}, ctx
 	if !m.deadline.IsZero() {
 		m.Last = m.deadline.Add(e.grace)
 	} else if m.within > 0 {
 		m.Last = start.Add(m.within)
 		end = sooner(end, m.Last)
 	}
-	// All tries go through queues in the same order, so that none waits for another that waits for it.
-	order := slices.Clone(m.queues)
-	slices.SortFunc(order, func(a, b *queue) int { return strings.Compare(a.config, b.config) })
-	e.mu.Lock()
-	for _, q := range m.queues {
-		q.users++
-	}
-	m.Wait()
-	m.entering = true
-	m.begin(order)
-	m.entering = false
-	alone := m.alone
-	e.mu.Unlock()
-	if alone != nil {
-		m.to.SendOne(ctx, alone, !m.deadline.IsZero() || m.within > 0)
-	}
-	if answered, err := m.Await(ctx, e.lanes, m, end, true); !answered {
-		m.callerGone = true
-		m.withdraw()
+	if err := e.enter(ctx, m.ordered, end); err != nil {
+		if errors.Is(err, lane.ErrLate) {
+			err = lane.NoAnswer(time.Since(start), false)
+		}
 		return outage.Answer{}, err
 	}
-	return m.answer, m.err
-}
-
-// begin counts a try in at those queues, which holds up their jobs until m.end, as a batch does, and
-// sends it.
-func (m *multiRequest) begin(queues []*queue) {
-	if len(queues) > 0 {
-		queues[0].whenAdmitted(func() {
-			queues[0].tries++
-			m.begin(queues[1:])
-		})
-		return
-	}
-	if m.State == lane.Gone {
-		m.end()
-		return
-	}
 	m.prepare()
+	e.mu.Lock()
+	m.Wait()
 	m.to = m.queues[0].lane.Load()
-	if m.entering && m.to.TryReserve() {
-		m.State, m.alone = lane.Sent, &m.call
-		return
+	alone := m.to.TryReserve()
+	if alone {
+		m.State = lane.Sent
+	} else {
+		m.queued = true
+		m.to.Ready(m)
 	}
-	m.queued = true
-	m.to.Ready(m)
+	e.mu.Unlock()
+	if alone {
+		m.to.SendOne(ctx, &m.call, !m.deadline.IsZero() || m.within > 0)
+	}
+	answered, err := m.Await(ctx, e.lanes, m, end, true)
+	if answered {
+		return m.answer, m.err
+	}
+	m.left = true
+	m.withdraw()
+	return outage.Answer{}, err
 }
 
 // withdraw ends a try whose caller has gone while it was to be sent.
@@ -278,12 +258,10 @@ func (m *multiRequest) memberOf(place int) []byte {
 	return redisson.WithPermits(m.member, m.permits[place])
 }
 
-// end says that a try is finished, or was not sent.
+// end counts out a try that is finished, or was not sent.
 func (m *multiRequest) end() {
 	for _, q := range m.queues {
-		q.tries--
-		q.users--
-		q.next(time.Now())
+		q.exit()
 	}
 	for _, q := range m.queues {
 		q.tidy()

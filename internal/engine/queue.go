@@ -32,8 +32,7 @@ type queue struct {
 	room         [2]*request
 	cancelled    int // how many of them have no caller any more
 	calls        int // batches under way
-	tries        int // of several limiters, under way: without a bound, as they are not merged
-	returns      int // give-backs and settlements under way
+	beside       int // other calls that hold up jobs: give-backs, settlements, and tries of several limiters
 	line         line
 	passing      bool        // a pass of the line is under way
 	dueSince     time.Time   // since when a due pass waits for a flight; zero: none does
@@ -74,7 +73,7 @@ func (q *queue) unlock() {
 
 // tidy removes the queue if no one uses it.
 func (q *queue) tidy() {
-	if q.users == 0 && q.engine.queues[q.config] == q {
+	if q.users+q.beside == 0 && q.engine.queues[q.config] == q {
 		delete(q.engine.queues, q.config)
 		q.engine.last = q
 	}

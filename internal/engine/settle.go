@@ -36,145 +36,88 @@ func (e *Engine) Settler(l *Limiter, member []byte, permits int64, hold Hold, se
 	return s.settle
 }
 
-// settling is a call of a settlement under way. While it is, no Release runs, which might take the charge
-// of a call that must be repeated.
-type settling struct {
-	*settlement
-
-	ctx   context.Context // for the Redis client's hooks
-	queue *queue
-	used  int64
-	start time.Time // when the caller came
-	then  func(error)
-
-	begun   bool // no job is before it; the Engine's lock guards that
-	gone    bool // the caller went away before
-	redraws int
-	charged int64 // permits, beside the reservation
-	done    chan struct{}
-	err     error
-}
-
 // settle settles the grant and then calls then with the result. It goes on in the background if ctx
 // ends first.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
-	q, err := s.engine.lock(ctx, s.limiter)
-	if err != nil {
+	start := time.Now()
+	return lane.Detached(ctx, func(ctx context.Context) error {
+		err := s.settleBeside(ctx, used, start)
 		then(err)
 		return err
-	}
-	one := &settling{
-		settlement: s, ctx: context.WithoutCancel(ctx), queue: q, used: used, start: time.Now(), then: then, done: make(chan struct{}),
-	}
-	q.users++
-	q.whenAdmitted(one.begin)
-	q.unlock()
-	timeout := s.engine.conn.Timeout()
-	err = lane.Wait(ctx, one.done, one.start.Add(timeout))
-	if errors.Is(err, lane.ErrLate) {
-		if one.leave() {
-			err = lane.NoAnswer(timeout, false)
-			then(err)
-			return err
-		}
-		err = lane.Wait(ctx, one.done, time.Time{})
-	}
-	if err != nil {
-		return underWay(err)
-	}
-	return one.err
-}
-
-// begin sends the first call, unless the caller has gone.
-func (s *settling) begin() {
-	s.begun = true
-	if s.gone {
-		s.queue.users--
-		return
-	}
-	s.queue.returns++
-	s.send()
-}
-
-// leave takes back a call that still waits for jobs.
-func (s *settling) leave() bool {
-	s.engine.mu.Lock()
-	defer s.engine.mu.Unlock()
-	s.gone = !s.begun
-	return s.gone
-}
-
-// send makes the call.
-func (s *settling) send() {
-	if s.charge == nil {
-		s.charge = s.engine.ids.Next(nil, 1)
-	}
-	c := &script.Call{Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(s.used), Since: s.start}
-	sent := time.Now()
-	s.queue.lane.Load().Start(s.ctx, c, func(reply any, err error) {
-		if s.most() > 0 {
-			s.engine.Granted(s.limiter.Config)
-		}
-		switch {
-		case isWord(reply, "taken") && s.redraws < maxRedraws:
-			s.redraws++
-			s.charge = nil
-			s.engine.ids.Skip()
-			s.send()
-		case isWrongType(err):
-			go func() { s.finish(s.read(reply, err, sent)) }() // it asks Redis
-		default:
-			s.finish(s.read(reply, err, sent))
-		}
 	})
 }
 
-// most returns how many permits may be charged: once a hold is over, all that were used.
-func (s *settling) most() int64 {
-	if s.hold.Early > 0 {
-		return s.used
-	}
-	return max(0, s.used-s.permits)
-}
-
-// read returns the error of a call that was sent then.
-func (s *settling) read(reply any, err error, sent time.Time) error {
-	switch {
-	case isWord(reply, "taken"):
-		return fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
-	case isWord(reply, "unknown"):
-		err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",
-			limit.ErrUnknownOutcome, words.Plural(s.most(), "permit"))
-	case err == nil:
-		back, err := script.Integer(reply)
-		s.charged = max(0, -back)
+// settleBeside settles the grant for a caller who came at start. While it does, no Release runs, which might take
+// the charge of a call that must be repeated.
+func (s *settlement) settleBeside(ctx context.Context, used int64, start time.Time) error {
+	e := s.engine
+	q, err := e.lock(ctx, s.limiter)
+	if err != nil {
 		return err
 	}
-	err = s.engine.explain(s.limiter.Keys.Names(), err)
-	if s.doubt.IsZero() && errors.Is(err, limit.ErrUnknownOutcome) {
-		s.doubt = sent
+	q.users++
+	q.unlock()
+	timeout := e.conn.Timeout()
+	entered := e.enter(ctx, []*queue{q}, start.Add(timeout)) == nil
+	charged := int64(0)
+	if err = lane.NoAnswer(timeout, false); entered {
+		charged, err = s.call(ctx, used, start)
+	}
+	e.mu.Lock()
+	defer q.unlock()
+	q.users--
+	if !entered {
+		return err
+	}
+	if charged > 0 {
+		q.updateFigures(lane.Outcome{Taken: charged}, 0, tally{})
+	}
+	q.exit()
+	if used < s.permits {
+		q.permitsFreed()
 	}
 	return err
 }
 
-// finish passes the result to the caller.
-func (s *settling) finish(err error) {
-	q := s.queue
-	q.engine.mu.Lock()
-	if s.charged > 0 {
-		q.updateFigures(lane.Outcome{Taken: s.charged}, 0, tally{})
+// call makes the script's call until no other member has the charge's id. It returns how many permits were charged
+// beside the reservation.
+func (s *settlement) call(ctx context.Context, used int64, start time.Time) (charged int64, err error) {
+	e := s.engine
+	most := max(0, used-s.permits) // permits that may be charged
+	if s.hold.Early > 0 {
+		most = used // the hold may be over
 	}
-	q.users--
-	q.returns--
-	if s.used < s.permits {
-		q.permitsFreed()
-	} else {
-		q.next(time.Now())
+	for redraws := 0; ; redraws++ {
+		if s.charge == nil {
+			s.charge = e.ids.Next(nil, 1)
+		}
+		sent := time.Now()
+		reply, err := e.lanes.Run(ctx, &script.Call{
+			Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(used), Since: start,
+		})
+		if most > 0 {
+			e.Granted(s.limiter.Config)
+		}
+		switch {
+		case isWord(reply, "taken") && redraws < maxRedraws:
+			s.charge = nil
+			e.ids.Skip()
+			continue
+		case isWord(reply, "taken"):
+			return 0, fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
+		case isWord(reply, "unknown"):
+			err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",
+				limit.ErrUnknownOutcome, words.Plural(most, "permit"))
+		case err == nil:
+			back, err := script.Integer(reply)
+			return max(0, -back), err
+		}
+		err = e.explain(s.limiter.Keys.Names(), err)
+		if s.doubt.IsZero() && errors.Is(err, limit.ErrUnknownOutcome) {
+			s.doubt = sent
+		}
+		return 0, err
 	}
-	q.unlock()
-	s.then(err)
-	s.err = err
-	close(s.done)
 }
 
 func (s *settlement) arguments(used int64) script.Arguments {

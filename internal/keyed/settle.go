@@ -2,12 +2,9 @@ package keyed
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Settler returns what settles a grant, for which Reserve was asked.
@@ -26,16 +23,10 @@ func settle(o *lane.Outcome, taken int64) func(ctx context.Context, used int64, 
 		return nil
 	}
 	return func(ctx context.Context, used int64, then func(error)) error {
-		done := make(chan struct{})
-		var failed error
-		go func() {
-			failed = o.Charge(context.WithoutCancel(ctx), used-taken)
-			then(failed)
-			close(done)
-		}()
-		if ended := lane.Wait(ctx, done, time.Time{}); ended != nil {
-			return fmt.Errorf("%w: settling was under way: %w", limit.ErrUnknownOutcome, ended)
-		}
-		return failed
+		return lane.Detached(ctx, func(ctx context.Context) error {
+			err := o.Charge(ctx, used-taken)
+			then(err)
+			return err
+		})
 	}
 }

@@ -163,6 +163,20 @@ func Wait(ctx context.Context, done <-chan struct{}, late time.Time) error {
 	}
 }
 
+// Detached runs f, which goes on in the background if ctx ends. The error then says so.
+func Detached(ctx context.Context, f func(ctx context.Context) error) error {
+	done := make(chan struct{})
+	var failed error
+	go func() {
+		defer close(done)
+		failed = f(context.WithoutCancel(ctx))
+	}()
+	if ended := Wait(ctx, done, time.Time{}); ended != nil {
+		return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, ended)
+	}
+	return failed
+}
+
 // timerFor returns a timer: one that a caller has finished with, or a new one, which costs three
 // allocations.
 func (l *Lanes) timerFor(d time.Duration) *time.Timer {
