@@ -246,12 +246,25 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	return &b.call
 }
 
+// grantAll answers the batch in the usual case: all its requests are granted, with nothing else to say about them.
+func (b *batch) grantAll(o lane.Outcome) bool {
+	if o.Taken != b.Sum || b.figures || b.settled || b.pass || b.queue.leases.used || b.call.Unreplicated() != nil {
+		return false
+	}
+	for _, r := range b.requests {
+		if r.State != lane.Sent || r.Undo {
+			return false
+		}
+	}
+	b.queue.updateFiguresBy(b, o, nil)
+	for _, r := range b.requests {
+		r.answer.Granted, r.answer.Taken, r.State = true, r.Permits, lane.Answered
+	}
+	return true
+}
+
 // record records how the batch ended, and computes its answers.
 func (b *batch) record(o lane.Outcome, err error) {
-	e := b.queue.engine
-	if err != nil || o.Taken > 0 {
-		e.Granted(b.queue.config)
-	}
 	if b.ahead.permits > 0 {
 		b.DropLast()
 	}
@@ -266,11 +279,25 @@ func (b *batch) record(o lane.Outcome, err error) {
 
 // complete gives the callers of a batch their answers.
 func (q *queue) complete(b *batch, o lane.Outcome, err error) {
-	b.record(o, err)
-	short := b.call.Unreplicated()
+	if err != nil || o.Taken > 0 {
+		q.engine.Granted(q.config)
+	}
 	q.engine.mu.Lock()
 	defer q.unlock()
 	now := time.Now()
+	if err != nil || !b.grantAll(o) {
+		q.completeEach(b, o, err, now)
+	}
+	q.calls--
+	q.next(now)
+	q.wakeAll(b)
+	b.free()
+}
+
+// completeEach sets the answers of a batch, and gives back what nobody wants any more.
+func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time) {
+	b.record(o, err)
+	short := b.call.Unreplicated()
 	var unwanted []share
 	b.recordForPlanner(o, err, now)
 	q.updateFiguresBy(b, o, err)
@@ -321,13 +348,9 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 		q.engine.givenUp(q, doubtful, err)
 	}
 	back := q.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
-	q.calls--
 	for _, one := range b.grants(unwanted, back, o) {
 		q.giveBack(one)
 	}
-	q.next(now)
-	q.wakeAll(b)
-	b.free()
 }
 
 // enqueueWaiter puts a refused request in line.
