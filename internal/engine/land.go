@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// complete gives the callers of a batch their answers.
+func (q *queue) complete(b *batch, o lane.Outcome, err error) {
+	if err != nil || o.Taken > 0 {
+		q.engine.Granted(q.config)
+	}
+	q.engine.mu.Lock()
+	defer q.unlock()
+	now := time.Now()
+	if err != nil || !b.grantAll(o) {
+		q.completeEach(b, o, err, now)
+	}
+	q.calls--
+	q.next(now)
+	q.wakeAll(b)
+	b.free()
+}
+
+// grantAll answers the batch in the usual case: all its requests are granted, with nothing else to say about them.
+func (b *batch) grantAll(o lane.Outcome) bool {
+	if o.Taken != b.Sum || b.figures || b.settled || b.pass || b.queue.leases.used || b.call.Unreplicated() != nil {
+		return false
+	}
+	for _, r := range b.requests {
+		if r.State != lane.Sent || r.Undo {
+			return false
+		}
+	}
+	b.queue.updateFiguresBy(b, o, nil)
+	for _, r := range b.requests {
+		r.answer.Granted, r.answer.Taken, r.State = true, r.Permits, lane.Answered
+	}
+	return true
+}
+
+// completeEach sets the answers of a batch, and gives back what nobody wants any more.
+func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time) {
+	b.record(o, err)
+	short := b.call.Unreplicated()
+	var unwanted []share
+	b.recordForPlanner(o, err, now)
+	q.updateFiguresBy(b, o, err)
+	granted, doubtful, lined := int64(0), int64(0), false
+	for i, r := range b.requests {
+		var a lane.Answer
+		failed := err
+		if err == nil {
+			a = b.answers[i]
+		}
+		if a.Exceeds {
+			failed = errExceeds(r.Permits, o.Limit)
+		}
+		if a.Decision.Granted {
+			granted += a.Taken
+			if r.State != lane.Sent || short != nil {
+				unwanted = append(unwanted, share{i, a.Taken})
+			}
+		}
+		switch {
+		case r.State != lane.Sent:
+			if errors.Is(err, limit.ErrUnknownOutcome) && !r.UpTo {
+				doubtful += r.Permits
+			}
+			if r.inLine {
+				q.line.remove(r)
+			}
+		case b.mixed && errors.Is(err, limit.ErrNotInitialized):
+			r.State = lane.Gathered
+			q.line.askUnmixed(r)
+		case a.Decision.Granted && short != nil:
+			q.answer(b, i, lane.Answer{}, o, short)
+		case r.Waits && failed == nil && !a.Decision.Granted && !q.engine.closed && !r.overdue(now) && !r.hopeless(a, b.sent):
+			q.enqueueWaiter(b, r, a, o, now)
+			lined = true
+		default:
+			q.answer(b, i, a, o, failed)
+		}
+	}
+	if b.pass {
+		q.passing, q.line.unmixed = false, q.line.unmixed && err != nil
+		q.line.answeredBatch(now)
+	}
+	if lined {
+		q.endLeases()
+	}
+	if doubtful > 0 {
+		q.engine.givenUp(q, doubtful, err)
+	}
+	back := q.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
+	for _, one := range b.grants(unwanted, back, o) {
+		q.giveBack(one)
+	}
+}
+
+// record records how the batch ended, and computes its answers.
+func (b *batch) record(o lane.Outcome, err error) {
+	if b.ahead.permits > 0 {
+		b.DropLast()
+	}
+	if err != nil {
+		return
+	}
+	b.answers = b.Answers(b.answers[:0], o)
+	if b.audit && (len(o.Waits) > 0 || b.upToAlone && o.Taken < b.Sum) {
+		b.limiter().auditDone(time.Now(), o.Interval)
+	}
+}
+
+// enqueueWaiter puts a refused request in line.
+func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Answer, o lane.Outcome, now time.Time) {
+	r.State, r.refused = lane.Gathered, true
+	if r.inLine {
+		q.line.refused(r, a, o.Interval, aliveBy(b.sent, o.Keep))
+		return
+	}
+	q.line.enter(r, a, o.Interval, aliveBy(b.sent, o.Keep), now)
+	if q.freed != b.freed {
+		q.line.permitsFreed() // the refusal may be older than that
+	}
+}
+
+// answer sets the answer of a batch's request.
+func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, err error) {
+	r := b.requests[place]
+	a := &r.answer
+	a.Decision, a.Taken = told.Decision, told.Taken
+	if r.inLine {
+		q.line.drop(r)
+	}
+	if q.engine.closed && r.Waits && err == nil && !a.Granted {
+		err = limit.ErrClosed
+	}
+	switch {
+	case !a.Granted:
+		a.RetryAfter = b.delayRetry(r, a.RetryAfter)
+	case r.Undo:
+		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
+	case r.Reserve:
+		reserved := b.grants([]share{{place, a.Taken}}, 0, o)[0]
+		a.Settle = q.engine.Settler(r.limiter, reserved.member, a.Taken, reserved.hold, b.sent, time.Now())
+		a.Held = reserved.hold.Early > 0
+	}
+	r.err, r.State = err, lane.Answered
+	r.sent, r.alive = b.sent, aliveBy(b.sent, o.Keep)
+}
+
+// wakeAll wakes the callers of a finished batch, and counts out those that it has answered and those who
+// have gone.
+func (q *queue) wakeAll(b *batch) {
+	for _, r := range b.requests {
+		switch {
+		case r.State == lane.Answered && !r.Answered():
+			q.users--
+			r.MarkAnswered(b.call.Wave())
+		case r.State == lane.Gone:
+			q.users--
+		}
+	}
+}
