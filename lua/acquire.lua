@@ -230,11 +230,7 @@ if not found and taken > 0 then
     redis.call('DECRBY', value_key, digits(taken))
   end
 end
-if noted then
-  mark_answered(KEYS[1], list, identity, now)
-else
-  forget_answered(KEYS[1], list, now)
-end
+keep_answered(KEYS[1], list, identity, now, noted)
 local ends = (windowed or state.window) and end_window(config) or nil
 keep_ttl(config, true, ends ~= nil)
 

@@ -60,9 +60,6 @@ end
 local step, number, rest = string.match(token, '^(%l+):(%d+):(.*)$')
 number = tonumber(number or '0')
 local prefix = age ~= '' and 'searched:' .. began .. ';' or ''
-local function again(name, i, more)
-  return {'again', prefix .. name .. ':' .. digits(i) .. ':' .. more}
-end
 
 -- All limiters are read before any is changed. One's error is returned once it is known that the
 -- call has not run.
@@ -173,11 +170,15 @@ for _, l in ipairs(missing and limiters or {}) do
   end
 end
 
--- Renews the time to live of a limiter. That comes last: if memory is full, Redis lets
--- a script through that begins with it.
-local function renew(l)
-  local state = l.state or {window = is_window(l)}
-  keep_ttl(l, true, state.window)
+-- Renews the times to live of so many of the limiters, and returns the answer. That comes last: if
+-- memory is full, Redis lets a script through that begins with it.
+local function renew(count, answer)
+  for i = 1, count do
+    local l = limiters[i]
+    local state = l.state or {window = is_window(l)}
+    keep_ttl(l, true, state.window)
+  end
+  return answer
 end
 
 -- Those that earlier calls have set up are there by now.
@@ -208,10 +209,7 @@ for i, l in ipairs(limiters) do
   elseif budget <= 0 and refused[1] and not figures then
     break
   elseif budget <= 0 and i > from then -- each call goes further than the one before
-    for j = 1, i - 1 do
-      renew(limiters[j])
-    end
-    return again('update', i, '')
+    return renew(i - 1, {'again', prefix .. 'update:' .. i .. ':'})
   else
     local size, answer = redis.call('ZCARD', permits_key), nil
     if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - l.interval), now_text) < size then
@@ -225,10 +223,7 @@ for i, l in ipairs(limiters) do
       spend(rows and #rows or 0)
     end
     if answer then
-      for j = 1, i do
-        renew(limiters[j])
-      end
-      return answer
+      return renew(i, answer)
     end
     l.free, l.repaired = free, l.state.repaired or free > l.state.free
     repaired = repaired or l.repaired
@@ -264,16 +259,12 @@ for i, l in ipairs(limiters) do
     redis.call('ZADD', l.permits_key, 'NX', now_text, l.member)
     redis.call('DECRBY', l.value_key, l.text)
   end
-  if age ~= '' and not answered then
-    mark_answered(KEYS[l.at + 1], l.list, identity, now)
-  else
-    forget_answered(KEYS[l.at + 1], l.list, now)
-  end
-  renew(l)
+  keep_answered(KEYS[l.at + 1], l.list, identity, now, age ~= '' and not answered)
   local keep = math.max(0, l.keep)
   answer[#answer + 1] = l.repaired and -1 - keep or keep
   tell(answer, l, refused[1] and 0 or l.permits)
 end
+renew(#limiters)
 if not refused[1] and not repaired and not figures then
   return tonumber(numbers[1])
 end

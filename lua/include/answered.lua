@@ -1,15 +1,10 @@
 --- @include "digits"
+--- @include "member"
 
 -- The config's field "answered" lists the calls that a repeat decided, so
 -- that a copy that comes late changes nothing: "ms:identity;" each, the newest
 -- first, the identity in hex. It holds the 31 newest of layout D2, of 49
 -- characters each. A minute after the last it goes.
-
-local function hex(bytes)
-  return (string.gsub(bytes, '.', function(char)
-    return string.format('%02x', string.byte(char, 1, 1))
-  end))
-end
 
 -- Reports whether a call is in the list.
 local function was_answered(list, identity)
@@ -22,9 +17,11 @@ local function mark_answered(key, list, identity, now)
   redis.call('HSET', key, 'answered', string.match(string.sub(list, 1, 31 * 49), '^.*;'))
 end
 
--- Removes a list that is no longer needed.
-local function forget_answered(key, list, now)
-  if list and now - tonumber(string.match(list, '^%d+') or 0) > 60000 then
+-- Puts a call on the list if it is to be noted; otherwise removes a list that is no longer needed.
+local function keep_answered(key, list, identity, now, noted)
+  if noted then
+    mark_answered(key, list, identity, now)
+  elseif list and now - tonumber(string.match(list, '^%d+') or 0) > 60000 then
     redis.call('HDEL', key, 'answered')
   end
 end

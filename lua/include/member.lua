@@ -39,22 +39,20 @@ local function later(member, places)
     string.sub(member, -4)
 end
 
--- Returns the error reply for a member of no known layout. place is the number
--- of the permits set in KEYS.
-local function corrupt_member(place, member)
-  local hex = string.gsub(string.sub(member, 1, 25), '.', function(char)
+local function hex(bytes)
+  return (string.gsub(bytes, '.', function(char)
     return string.format('%02x', string.byte(char, 1, 1))
-  end)
-  return corrupt(place, 'member', 'has no known layout: ' .. hex)
+  end))
 end
 
--- Returns the permits of all the rows together, or nil with an error reply.
+-- Returns the permits of all the rows together, or nil with an error reply for a member of no
+-- known layout. place is the number of the permits set in KEYS.
 local function sum_of(rows, place)
   local sum = 0
   for _, member in ipairs(rows) do
     local permits = permits_of(member)
     if not permits then
-      return nil, corrupt_member(place, member)
+      return nil, corrupt(place, 'member', 'has no known layout: ' .. hex(string.sub(member, 1, 25)))
     end
     sum = sum + permits
   end

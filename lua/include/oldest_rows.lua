@@ -9,9 +9,9 @@
 -- and the rows, the oldest first; or nil, nil, error reply.
 local function oldest_rows(config, state, taken, refused, audit)
   local oldest, largest = state.oldest[1], 0
-  local permits = permits_of(oldest)
-  if not permits then
-    return nil, nil, corrupt_member(config.permits_place, oldest)
+  local permits, problem = sum_of({oldest}, config.permits_place)
+  if problem then
+    return nil, nil, problem
   end
   for _, size in ipairs(refused) do
     largest = math.max(largest, size)
