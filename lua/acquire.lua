@@ -1,58 +1,44 @@
--- Takes permits for one or more requests, in order: each gets all that it asks
--- for or nothing.
+-- Takes permits for one or more requests, in order: each gets all that it asks for or nothing.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 --   Without 3 and 5 for a limiter that is known to be of type Overall
 -- ARGV, empty ones at the end left out
---   1  member of the permits set for the sum of all requests; without its
---      permits it is the call's identity. '' with w
+--   1  member of the permits set for the sum of all requests; without its permits it is the call's identity. '' with w
 --   2  the sum of all requests; 1 if it is left out
---   3  '' or the configuration for a limiter that has none:
---      'rate interval type keepAliveTime', and for a default that the limiter must
---      remember ' began age': when the program began, in epoch us by its clock, and
---      how long ago that was, in ms
---   4  flags, or '': f, the figures are wanted, so that all that has run out is
---      reclaimed even if no request needs it; a, a refusal looks for permits
---      that leaked; s, each granted request gets a member of its own, the first
---      ARGV[1]'s id and the others those that come after it, and no member that
---      has run out stays; w, no members are kept: the value alone counts, for a
---      fixed window; u, there is one request, which takes as many permits as are
---      free, at most the sum; d, ARGV[3] is compared with the default that the
---      limiter has; last h and a number of ms, with s: so long after now the members run
---      out, if the interval is longer
+--   3  '' or the configuration for a limiter that has none: 'rate interval type keepAliveTime', and for a default that
+--      the limiter must remember ' began age': when the program began, in epoch us by its clock, and how long ago that
+--      was, in ms
+--   4  flags, or '': f, the figures are wanted, so that all that has run out is reclaimed even if no request needs it;
+--      a, a refusal looks for permits that leaked; s, each granted request gets a member of its own, the first ARGV[1]'s
+--      id and the others those that come after it, and no member that has run out stays; w, no members are kept: the
+--      value alone counts, for a fixed window; u, there is one request, which takes as many permits as are free, at most
+--      the sum; d, ARGV[3] is compared with the default that the limiter has; last h and a number of ms, with s: so long
+--      after now the members run out, if the interval is longer
 --   5  '' or, when the call may have run already, its age in ms
 --   6  '' or the token of the 'again' answer
---   7  how many of the first requests stand in line: if one of them does not
---      fit, those behind it in the line are refused
---   8, 9, ...  permits, count: that many requests for so many permits each;
---      left out for one request for the sum
+--   7  how many of the first requests stand in line: if one of them does not fit, those behind it in the line are refused
+--   8, 9, ...  permits, count: that many requests for so many permits each; left out for one request for the sum
 -- Returns
---   the permits granted, if that is the sum, or below 0 the wait of each request, if
---   all are refused for the same; of a limiter of type Overall, if no figures are
---   wanted. Otherwise
---   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of
---   the window's end stands before the waits, with h the server's time. The permits
---   granted are text if state was repaired
+--   the permits granted, if that is the sum, or below 0 the wait of each request, if all are refused for the same; of a
+--   limiter of type Overall, if no figures are wanted. Otherwise
+--   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of the window's end stands before the waits,
+--   with h the server's time. The permits granted are text if state was repaired
 --      free: free permits before, below 0 while a lowered rate is paid off
 --      taken: the permits granted
---      reset: if the figures are wanted, ms until all permits are free again,
---      if no one takes more
---      keep: the keep-alive time in ms, which this call restarted; 0 for none.
---      Below 0 it is eight times that, and 1 if state was repaired, 2 if the
---      limiter is shared with Redissons that the caller's layout excludes, 4 if
---      it has the default of a program that began later
---      waits: for each run with a refused request, except those behind
---      another in the line and those above the rate: the ms until it could
---      pass, or at least so long if many members are in use. It is no longer than the
---      limiter lives, but one of up to 64 s by itself below 0 may be
+--      reset: if the figures are wanted, ms until all permits are free again, if no one takes more
+--      keep: the keep-alive time in ms, which this call restarted; 0 for none. Below 0 it is eight times that, and 1 if
+--      state was repaired, 2 if the limiter is shared with Redissons that the caller's layout excludes, 4 if it has the
+--      default of a program that began later
+--      waits: for each run with a refused request, except those behind another in the line and those above the rate: the
+--      ms until it could pass, or at least so long if many members are in use. It is no longer than the limiter lives,
+--      but one of up to 64 s by itself below 0 may be
 --   'again', token   the call must be repeated; nothing was granted
 --   'taken'   another call has the same id; nothing was granted
 --   'keys'   the limiter is not of type Overall: all five are needed; nothing was granted
---   'default', rate, interval, type, keepAliveTime   it has another default,
---      of a program that began before: set_rate must replace it; nothing was granted
---   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
---   been answered already)
+--   'default', rate, interval, type, keepAliveTime   it has another default, of a program that began before: set_rate
+--      must replace it; nothing was granted
+--   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has been answered already)
 
 local call = redis.call
 --- @include "now_text"
@@ -82,8 +68,7 @@ end
 --- @include "figures"
 --- @include "keep_ttl"
 
--- Steps that not every call takes are included at their place: making a function costs, called
--- or not.
+-- Steps that not every call takes are included at their place: making a function costs, called or not.
 
 flags, age = flags or '', age or ''
 local single, windowed, up_to = string.find(flags, 's'), string.find(flags, 'w'), string.find(flags, 'u')

@@ -4,29 +4,25 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 --   6 to 10 the same of the second limiter, and so on
 -- ARGV
---   1  member of the first permits set; without its permits it is the call's
---      identity, and the members of the others differ in their permits alone
+--   1  member of the first permits set; without its permits it is the call's identity, and the members of the others
+--      differ in their permits alone
 --   2  permits, the same of each limiter; or those of each, with spaces between
 --   3  flags, or '': f, the figures are wanted; s, as for acquire
 --   4  '' or, when the call may have run already, its age in ms
 --   5  '' or the token of the 'again' answer
---   6, 7, ...  a limiter each: 'a' if its refusal looks for permits that
---      leaked, 'd' as for acquire, and behind these, as for acquire, its
---      configuration if it has none
+--   6, 7, ...  a limiter each: 'a' if its refusal looks for permits that leaked, 'd' as for acquire, and behind these,
+--      as for acquire, its configuration if it has none
 -- Returns
---   the permits of the first, if they were granted, no state was repaired and no
---   figures are wanted; otherwise
---   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time
---      in ms, 0 for none, and if its state was repaired -1 less that; with f, each
---      followed by rate, free and reset as for acquire; then of limiters that refused
---      them, none if they were granted: which one of those in KEYS, from 1; the ms
---      until it could grant them, as for acquire
+--   the permits of the first, if they were granted, no state was repaired and no figures are wanted; otherwise
+--   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time in ms, 0 for none, and if its state was
+--      repaired -1 less that; with f, each followed by rate, free and reset as for acquire; then of limiters that refused
+--      them, none if they were granted: which one of those in KEYS, from 1; the ms until it could grant them, as for
+--      acquire
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'default', number, rate, ...   as for acquire, of the limiter of that number
 --   'again', token   the call must be repeated; nothing was granted
 --   'taken'   as for acquire
---   NOTINIT <number of its config>, CORRUPT <key's number> <field> <why>, LATE (an
---   attempt that has been answered already)
+--   NOTINIT <number of its config>, CORRUPT <key's number> <field> <why>, LATE, as for acquire
 
 --- @include "answered"
 --- @include "clock"
@@ -90,8 +86,7 @@ local function spend(rows)
   budget = budget - math.min(rows, 256)
 end
 
--- A call that has run left its member in every limiter. From some it
--- may have gone since: one is proof of all.
+-- A call that has run left its member in every limiter. From some it may have gone since: one is proof of all.
 local granted = false
 if age ~= '' then
   local first, at = string.match(since and place or '', '^(%d+):(.*)$')

@@ -6,8 +6,7 @@
 --   1  '' or the token of the 'again' answer
 --   2  flags, or '': w, as for acquire
 -- Returns
---   the free permits, below 0 while a lowered rate is paid off; as text if
---   state was repaired
+--   the free permits, below 0 while a lowered rate is paid off; as text if state was repaired
 --   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
@@ -27,8 +26,7 @@ if windowed then
 end
 local free, rows, repaired = state.free, nil, state.repaired
 if state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and not windowed then
-  -- As Redisson does. But to Redisson before 3.13.3 a value without an end is a window that
-  -- never ends.
+  -- As Redisson does. But to Redisson before 3.13.3 a value without an end is a window that never ends.
   redis.call('SET', value_key, digits(free))
 end
 if state.oldest and not windowed then

@@ -1,5 +1,4 @@
--- Makes one command about one key; as a script, so that a client that reads from replicas
--- asks the master.
+-- Makes one command about one key; as a script, so that a client that reads from replicas asks the master.
 --
 -- KEYS
 --   1 any key

@@ -1,5 +1,4 @@
--- Reads the rate of a limiter; as a script, so that a client that reads from
--- replicas asks the master.
+-- Reads the rate of a limiter; as a script, so that a client that reads from replicas asks the master.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits

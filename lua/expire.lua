@@ -1,12 +1,10 @@
--- Gives all keys of a limiter one time to live or takes it away, except from a value that
--- counts a window: that ends by itself. A client's own keys go earlier if its idle
--- time is over before.
+-- Gives all keys of a limiter one time to live or takes it away, except from a value that counts a window: that ends by
+-- itself. A client's own keys go earlier if its idle time is over before.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  PEXPIRE, PEXPIREAT, or PERSIST to take it away  2  ms, 0 with PERSIST
---   3  flags, or '': w, as for acquire
+--   1  PEXPIRE, PEXPIREAT, or PERSIST to take it away  2  ms, 0 with PERSIST  3  flags, or '': w, as for acquire
 -- Returns
 --   1 when a key was there, with PERSIST when the limiter had a time to live; otherwise 0
 
@@ -33,8 +31,7 @@ local function expire(key)
   return redis.call(ARGV[1], key, ARGV[2])
 end
 
--- If the limiter is of type Overall or lost, a client's own keys are not in use and live
--- no longer than they would have.
+-- If the limiter is of type Overall or lost, a client's own keys are not in use and live no longer than they would have.
 local function expire_own(key)
   local most = config and config.per_client and idle_time(config) or redis.call('PTTL', key)
   if most >= 0 and most < ttl then
@@ -43,8 +40,8 @@ local function expire_own(key)
   return expire(key)
 end
 
--- A window keeps its end. The window of the pair in use gets one that a window can have: by a
--- clock that was set back it would end later.
+-- A window keeps its end. That of the pair in use gets one that a window can have: by a clock that was set back it would
+-- end later.
 local shared = parse_config({'0', config and digits(config.interval) or '0', '0'})
 shared.windowed = windowed
 local window, own_window = is_window(shared), windowed and redis.call('PTTL', KEYS[3]) ~= -2

@@ -1,22 +1,19 @@
--- Takes permits of a fixed window for one or more requests, in order: each gets
--- all that it asks for or nothing.
+-- Takes permits of a fixed window for one or more requests, in order: each gets all that it asks for or nothing.
 --
 -- KEYS
 --   1 count of the permits taken in the window; it expires when that ends
 -- ARGV
 --   1  limit
 --   2  window in ms; of a calendar the epoch ms at which windows begin and end, in order
---   3, 4, ...  permits, count: that many requests for so many permits each.
---      Permits without a count: nothing is changed, and the answer is what one
---      request for so many would get
+--   3, 4, ...  permits, count: that many requests for so many permits each. Permits without a count: nothing is changed,
+--      and the answer is what one request for so many would get
 -- Returns
 --   limit, free, taken, end, reset, waits...
 --      free: free permits before
 --      taken: the permits granted
 --      end: epoch ms of the window's end
 --      reset: ms until all permits are free again; 0 if they are
---      waits: for each run with a refused request, except those above the
---      limit: the ms until it could pass
+--      waits: for each run with a refused request, except those above the limit: the ms until it could pass
 --   'again', now   nothing was done: the server's clock, in epoch ms, is in no window of ARGV 2
 --   CORRUPT <key's number> <field> <why>
 

@@ -14,14 +14,13 @@
 --- @include "integer"
 
 local count, left, window = integer(redis.call('GET', KEYS[1])), redis.call('PTTL', KEYS[1]), tonumber(ARGV[3])
--- A later window ends at least a window later, or a day if a calendar makes it. TIME and PTTL
--- may be a few ms apart.
+-- A later window ends at least a window later, or a day if a calendar makes it. TIME and PTTL may be a few ms apart.
 if not count or left < 1 or math.abs(clock() + left - ARGV[2]) > math.min((window or 10) / 2, 5) then
   return 0
 end
--- By a clock that was set back the window would end later; otherwise its end stays, by which
--- all its grants are known. Either write comes first, the RENAME without an effect, as Redis
--- refuses a script that begins with DECRBY if memory is full.
+-- By a clock that was set back the window would end later; otherwise its end stays, by which all its grants are known.
+-- Either write comes first, the RENAME without an effect, as Redis refuses a script that begins with DECRBY if memory is
+-- full.
 if window and left > window then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 else

@@ -5,16 +5,15 @@
 -- ARGV
 --   1  the call's member, as it was last seen; '' if no members are kept
 --   2  permits
---   3  '' or, when this call may have run already, '1': it has not if the member
---      has more permits left than this call leaves
---   4  the call's age in ms; without a member the epoch ms at which its window
---      ends
+--   3  '' or, when this call may have run already, '1': it has not if the member has more permits left than this call
+--      leaves
+--   4  the call's age in ms; without a member the epoch ms at which its window ends
 --   5  '' or the token of the 'again' answer
 --   6  this call's own identity
 --   7  '' or how many ms the member is dated before the grant
 -- Returns
---   the permits given back; fewer than asked for if they have run out; -1 if others
---   have taken so many off the member that this call may have run or not
+--   the permits given back; fewer than asked for if they have run out; -1 if others have taken so many off the member
+--      that this call may have run or not
 --   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
@@ -89,8 +88,7 @@ end
 local permits = math.min(tonumber(ARGV[2]), permits_of(member))
 local window = is_window(config)
 return_permits(config, member, permits, value, window)
--- By a clock that was set back the keys, or a client's own pair, would live longer than
--- they need.
+-- By a clock that was set back the keys, or a client's own pair, would live longer than they need.
 if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep or config.per_client and
     math.max(redis.call('PTTL', value_key), redis.call('PTTL', permits_key)) > idle_time(config) then
   keep_ttl(config, true, window)

@@ -1,12 +1,10 @@
--- Lists the members in use, the newest first, or finds the newest of one client's. Changes
--- nothing.
+-- Lists the members in use, the newest first, or finds the newest of one client's. Changes nothing.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1  '' or the token of the 'again' answer, or the place to continue from
---   2  how the identities of the client's members begin. It and what follows are
---      left out if all members are to be listed
+--   2  how the identities of the client's members begin. It and what follows are left out if all members are to be listed
 --   3  ms since the client was granted permits last, no more than that
 --   4  '' or ms: members granted longer ago are left out
 -- Returns

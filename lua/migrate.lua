@@ -1,6 +1,5 @@
--- Rewrites members of older layouts in the one of Redisson 3.21 and newer, each
--- for as many permits and of the same time. Permits that a Redisson before
--- 3.13.3 took get members too, which run out when its window ends.
+-- Rewrites members of older layouts in the one of Redisson 3.21 and newer, each for as many permits and of the same time.
+-- Permits that a Redisson before 3.13.3 took get members too, which run out when its window ends.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
@@ -52,8 +51,7 @@ _, problem = sum_of(rows, config.permits_place)
 if problem then
   return problem
 end
--- Reading a row takes much less time than rewriting it. Members of layout D keep
--- the id, which bears the mark of the client that took the permits.
+-- Reading a row takes much less time than rewriting it. Members of layout D keep the id, which bears their client's mark.
 local old, new, looked = {}, {}, 0
 for i = #rows, 1, -1 do
   local row = rows[i]

@@ -3,8 +3,7 @@
 -- KEYS
 --   1 names of clients
 -- ARGV
---   1  what is noted of the client
---   2  ms for which it should be known
+--   1  what is noted of the client  2  ms for which it should be known
 -- Returns
 --   1
 

@@ -8,8 +8,7 @@
 --   3  flags, or '': a, w, as for acquire
 --   4  '' or the token of the 'again' answer
 -- Returns
---   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of
---   the window's end stands before the waits, as with acquire
+--   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of the window's end, as acquire answers
 --   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
@@ -45,8 +44,8 @@ if unsettled then
 end
 local in_use = newest and newest > now - interval
 
--- If the value or the configuration was lost, the value is what the set leaves. What has
--- run out is free, except in a window, which comes back as a whole at its end.
+-- If the value or the configuration was lost, the value is what the set leaves. What has run out is free, except in a
+-- window, which comes back as a whole at its end.
 local free = math.min(value or rate, rate)
 if not in_use then
   newest, window = nil, value and window and free < rate

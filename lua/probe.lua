@@ -1,5 +1,5 @@
--- Writes in a way that changes nothing: an error if the server refuses the writes of
--- decisions, because it is a replica or full, or lacks replicas or its disk.
+-- Writes in a way that changes nothing: an error if the server refuses the writes of decisions, because it is a replica or
+-- full, or lacks replicas or its disk.
 --
 -- KEYS
 --   1 a limiter's key, whatever it holds

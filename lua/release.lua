@@ -1,5 +1,4 @@
--- Gives permits back before their interval is over: off the newest members,
--- first off those of this client.
+-- Gives permits back before their interval is over: off the newest members, first off those of this client.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
@@ -7,10 +6,9 @@
 --   1  permits
 --   2  how the identities of this client's members begin, in layout D
 --   3  '' or the token of the 'again' answer
---   4  '' or, if this client's may stand behind the newest 256, 'own': nothing
---      is taken off others' members as long as there are more than these; or
---      'own:' and the place of a member: only this client's are taken, of the 256
---      from there on
+--   4  '' or, if this client's may stand behind the newest 256, 'own': nothing is taken off others' members as long as
+--      there are more than these; or 'own:' and the place of a member: only this client's are taken, of the 256 from there
+--      on
 --   5  the call's identity: if the request comes twice, the second gives nothing back
 -- Returns
 --   the permits that were not in use, 0 for none, when all is done
@@ -27,8 +25,8 @@
 --- @include "unpack"
 
 --- @include "limiter"
--- The config's field "released" is the last call, in hex, and its answer: "call=answer;". More than 64
--- bytes would make Redis keep the hash in eight times the memory.
+-- The config's field "released" is the last call, in hex, and its answer: "call=answer;". More than 64 bytes would make
+-- Redis keep the hash in eight times the memory.
 local name = hex(ARGV[5])
 local word, given = string.match(redis.call('HGET', KEYS[1], 'released') or '', name .. '=(%l*)(%d+);')
 if given then

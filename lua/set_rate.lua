@@ -1,15 +1,12 @@
--- Sets the rate of a limiter, whether or not it had one, and starts it full or keeps its
--- permits in use.
+-- Sets the rate of a limiter, whether or not it had one, and starts it full or keeps its permits in use.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1 rate  2 interval in ms  3 type  4 keepAliveTime in ms, 0 for none
---   5  '1' to keep the permits in use, if the type stays; 'w', the same, as for
---      acquire
---   6  '1' to change nothing if the limiter has no rate, 'new' if it has one; a default,
---      as acquire's ARGV 3, to change nothing but another default, of a program that began
---      before
+--   5  '1' to keep the permits in use, if the type stays; 'w', the same, as for acquire
+--   6  '1' to change nothing if the limiter has no rate, 'new' if it has one; a default, as acquire's ARGV 3, to change
+--      nothing but another default, of a program that began before
 --   7  '' or the token of the 'again' answer
 -- Returns
 --   1 when the rate was set, 0 when there was nothing to change
@@ -64,9 +61,8 @@ if text and not value then
   return corrupt(config.value_place, 'value', 'is no integer: ' .. text)
 end
 
--- The difference of the rates goes to the value, as a debt if it falls below 0. What has run
--- out by the new interval comes back, and what is neither free nor in use then has leaked; if
--- there are too many rows to know, later calls find it.
+-- The difference of the rates goes to the value, as a debt if it falls below 0. What has run out by the new interval comes
+-- back, and what is neither free nor in use then has leaked; if there are too many rows to know, later calls find it.
 local rows = redis.call('ZRANGE', permits_key, 0, 256)
 local few = #rows <= 256
 if value then

@@ -1,28 +1,23 @@
--- Settles a reservation, a grant with a member of its own, by the permits that were used.
--- Fewer than reserved: the rest is taken off the member, however much of it others have
--- left. More: the difference is charged from now on, whether it is free or not, by another
--- member. A held reservation is dated to its grant; once the hold is over, all that was used
--- is charged from now on. All have the same effect however often they run, and if the request
--- comes twice.
+-- Settles a reservation, a grant with a member of its own, by the permits that were used. Fewer than reserved: the rest is
+-- taken off the member, however much of it others have left. More: the difference is charged from now on, whether it is
+-- free or not, by another member. A held reservation is dated to its grant; once the hold is over, all that was used is
+-- charged from now on. All have the same effect however often they run, and if the request comes twice.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1  the reservation's member, with the permits that were reserved
 --   2  the permits that were used
---   3  the member of what is charged from now on, whatever its permits; without
---      these it is the call's identity
+--   3  the member of what is charged from now on, whatever its permits; without these it is the call's identity
 --   4  ms since the reservation was granted, no less than that
 --   5  the same, no more than that
 --   6  '' or, when this call may have run already, its age in ms
 --   7  '' or the token of the 'again' answer
---   8  '' or the configuration for a limiter that has none, as for acquire: one that is
---      charged is made
+--   8  '' or the configuration for a limiter that has none, as for acquire: one that is charged is made
 --   9  '' or, if the reservation is held, how many ms its member is dated before the grant
 --   10  then the epoch ms of the grant, no earlier than that
 -- Returns
---   the permits that came back, below 0 those charged; 0 if there is no limiter, or the
---   rest has come back by itself
+--   the permits that came back, below 0 those charged; 0 if there is no limiter, or the rest has come back by itself
 --   'unknown'   this call may have run or not: what it charges has run out since
 --   'taken'   as for acquire, of the id of ARGV 3
 --   'again', token   the call must be repeated
@@ -55,10 +50,9 @@ local now = tonumber(clock())
 local latest = granted or now - least
 local earliest = granted and granted + least - most or now - most
 
--- Looks for members of the reservation, dated so many ms before the grant. If it walks, a member is
--- found that others have taken permits off, and what was found stands before later tokens: a walk
--- begins at the member's time, since others were granted permits before and after it.
--- Returns the permits, or nil if there is none; or nil, token.
+-- Looks for members of the reservation, dated so many ms before the grant. If it walks, a member is found that others have
+-- taken permits off, and what was found stands before later tokens: a walk begins at the member's time, since others were
+-- granted permits before and after it. Returns the permits, or nil if there is none; or nil, token.
 local function seek(name, members, before, walks)
   local known, rest = string.match(token, '^' .. name .. ':(%d+);(.*)$')
   local found, further = tonumber(known or '0'), nil
@@ -95,8 +89,8 @@ if reserved and (early or more < 0) and tonumber(reserved) <= now - config.inter
   reserved = false
 end
 
--- What is charged from now on. A held reservation that is not there may have been released, but
--- only before the hold was over.
+-- What is charged from now on. A held reservation that is not there may have been released, but only before the hold was
+-- over.
 local extra = more
 if early and not reserved and used > 0 and math.max(most, now - latest) >= config.interval - early then
   extra = used
@@ -106,14 +100,13 @@ if new and extra <= 0 then
 end
 charge = with_permits(charge, math.max(0, extra))
 
--- The reservation once it is charged, or dated to its grant: its id is then another, no call's, by
--- which a repeat knows without a search that it was settled, or was not.
+-- The reservation once it is charged, or dated to its grant: its id is then another, no call's, by which a repeat knows
+-- without a search that it was settled, or was not.
 local at = ({[8] = 1, [13] = 6, [20] = 9, [21] = 13})[#member]
 local settled = string.sub(member, 1, at - 1) .. string.char((string.byte(member, at, at) + 128) % 256) .. string.sub(member, at + 1)
 settled = with_permits(settled, math.min(used, permits_of(member)))
 
--- What an earlier run has charged. If others have given back all of it, and the reservation, it is
--- charged again.
+-- What an earlier run has charged. If others have given back all of it, and the reservation, it is charged again.
 if extra > 0 then
   local charged, searched, done = nil, nil, was_answered(fields[5], identity)
   if not reserved then
@@ -144,8 +137,8 @@ if extra > 0 then
   if done or charged then
     return -extra
   end
-  -- The ages are a second more than needed. If the first run may have come during the hold, what it
-  -- left runs out an interval after the grant.
+  -- The ages are a second more than needed. If the first run may have come during the hold, what it left runs out an
+  -- interval after the grant.
   local oldest = early and age ~= '' and most - age < config.interval - early and most or tonumber(age)
   if oldest and not reserved and oldest - 1000 >= config.interval then
     return {'unknown'}

@@ -1,26 +1,15 @@
--- Takes permits of a sliding log for one or more requests, in order: each gets
--- all that it asks for or nothing.
+-- Takes permits of a sliding log for one or more requests, in order: each gets all that it asks for or nothing.
 --
 -- KEYS
 --   1 log: a sorted set, a member for each permit taken, its score the epoch ms
---   2 thresholds: a hash, limits by the names of logs. Left out if ARGV[1] is
---     the limit
+--   2 thresholds: a hash, limits by the names of logs. Left out if ARGV[1] is the limit
 -- ARGV
---   1  limit if thresholds has none
---   2  window in ms
---   3  field of thresholds
+--   1  limit if thresholds has none  2  window in ms  3  field of thresholds
 --   4  id of the call, which begins the names of its members
 --   5  '1' if the call may have run already, otherwise ''
---   6, 7, ...  permits, count: that many requests for so many permits each.
---      Permits without a count: nothing is changed, and the answer is what one
---      request for so many would get
+--   6, 7, ...  permits, count, as for fixed_window
 -- Returns
---   limit, free, taken, 0, reset, waits...
---      free: free permits before
---      taken: the permits granted; their members are id:0, id:1, ...
---      reset: ms until all permits are free again; 0 if they are
---      waits: for each run with a refused request, except those above the
---      limit: the ms until it could pass
+--   limit, free, taken, 0, reset, waits..., as for fixed_window; the members of what was taken are id:0, id:1, ...
 --   'again'   the call must be repeated; nothing was granted
 --   CORRUPT <key's number> <field> <why>
 
@@ -32,9 +21,8 @@ local time = redis.call('TIME')
 local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
 local rows = redis.call('ZCARD', KEYS[1])
 
--- One permit, if the log has it and nothing in it has run out or is dated
--- ahead: the common case, with the fewest commands. Arithmetic turns text into
--- numbers, without a call.
+-- One permit, if the log has it and nothing in it has run out or is dated ahead: the common case, with the fewest
+-- commands. Arithmetic turns text into numbers, without a call.
 if #ARGV == 7 and ARGV[6] == '1' and ARGV[7] == '1' and ARGV[5] == '' and
     #limit_text <= 15 and string.find(limit_text, '^[1-9]%d*$') and rows < limit_text + 0 then
   local window, newest, used = ARGV[2] + 0, 0, 0
@@ -67,8 +55,7 @@ local since = '(' .. digits(now - window)
 local used = redis.call('ZCOUNT', KEYS[1], since, '+inf')
 local out = rows - used
 
--- Returns the ms that the log lives for: a window after its last grant. If it
--- would be longer, the clock has gone back.
+-- Returns the ms that the log lives for: a window after its last grant. If it would be longer, the clock has gone back.
 local function time_to_live(granted)
   local left = redis.call('PTTL', KEYS[1])
   if left >= 0 and left <= window and not (granted and left < window) then
@@ -80,8 +67,8 @@ local function time_to_live(granted)
   return window
 end
 
--- Rows dated ahead, by a clock that has gone back since or by a caller's that is
--- fast, count from now on: for a window, as all do.
+-- Rows dated ahead, by a clock that has gone back since or by a caller's that is fast, count from now on: for a window,
+-- as all do.
 local last = used > 0 and redis.call('ZRANGE', KEYS[1], digits(rows - 1), digits(rows - 1), 'WITHSCORES') or {'', '0'}
 local newest = tonumber(last[2]) or math.huge
 if newest > now and not peeks then
@@ -117,8 +104,7 @@ if found > 0 then
   taken, refused = decide_requests(found, math.huge, 6)
 end
 
--- What has run out no longer counts; it is dropped in bounded steps, faster than
--- it comes.
+-- What has run out no longer counts; it is dropped in bounded steps, faster than it comes.
 if out > 0 and not peeks then
   if taken > 0 and found == 0 then
 --- @include "first_write"
@@ -147,8 +133,7 @@ if taken > 0 and found == 0 then
 end
 local left = used > 0 and time_to_live(taken > 0) or window
 
--- Returns the ms until a row of that time has run out, or the log has expired. A row that is
--- dated ahead counts from now on.
+-- Returns the ms until a row of that time has run out, or the log has expired. A row dated ahead counts from now on.
 local function wait_for(date)
   return math.min(left + 1, math.max(1, math.ceil(math.min(tonumber(date) or math.huge, now)) + window - now))
 end

@@ -3,10 +3,7 @@
 -- KEYS
 --   1 log
 -- ARGV
---   1  id of the call
---   2  number of the first member
---   3  how many
---   4  window in ms
+--   1  id of the call  2  number of the first member  3  how many  4  window in ms
 -- Returns
 --   how many were there
 

@@ -1,28 +1,18 @@
--- Takes tokens of a bucket for one or more requests, in order: each gets all
--- that it asks for or nothing.
+-- Takes tokens of a bucket for one or more requests, in order: each gets all that it asks for or nothing.
 --
 -- KEYS
 --   1 tokens: how many are in the bucket, below 0 if some are borrowed
 --   2 time: epoch seconds of the last refill
 --   Without both the bucket is full.
 -- ARGV
---   1  capacity
---   2  refill: tokens added each interval
---   3  interval in seconds
---   4  how many tokens may be borrowed
---   5  ms until an empty bucket is full
---   6, 7, ...  tokens, count: that many requests for so many tokens each. Tokens
---      without a count: nothing is changed, and the answer is what one request
---      for so many would get
+--   1  capacity  2  refill: tokens added each interval  3  interval in seconds
+--   4  how many tokens may be borrowed  5  ms until an empty bucket is full
+--   6, 7, ...  tokens, count, as for fixed_window
 -- Returns
---   limit, free, taken, last, reset, waits...
+--   limit, free, taken, last, reset, waits..., as for fixed_window
 --      limit: the capacity, with what may be borrowed
---      free: tokens that could be taken before
---      taken: the tokens granted
 --      last: epoch seconds of the last refill
 --      reset: ms until the bucket is full; 0 if it is
---      waits: for each run with a refused request, except those above the
---      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "bucket"
@@ -44,8 +34,8 @@ if last_text and not last then
   return corrupt(2, 'time', 'is no number of seconds: ' .. last_text)
 end
 
--- For a bucket that lost one of its keys only what is sure counts: no refill if
--- its time is unknown, and no tokens except refills.
+-- For a bucket that lost one of its keys only what is sure counts: no refill if its time is unknown, and no tokens except
+-- refills.
 local changed = not tokens or not last
 if changed then
   if tokens then
@@ -78,8 +68,7 @@ end
 
 local reset = tokens < capacity and wait_for(capacity - tokens) or 0
 
--- If a caller's clock is far ahead, no refill may ever come. The bucket is full
--- nevertheless once the keys have gone.
+-- If a caller's clock is far ahead, no refill may ever come. The bucket is full nevertheless once the keys have gone.
 local ahead, left = last > second, life
 local write = taken > 0 or changed
 if not write then

@@ -1,18 +1,12 @@
--- Puts tokens back into a bucket, except those that have come back by themselves: a
--- bucket with more in it overflows sooner.
+-- Puts tokens back into a bucket, except those that have come back by themselves: a bucket with more in it overflows
+-- sooner.
 --
 -- KEYS
---   1 tokens
---   2 time
+--   1 tokens  2 time
 -- ARGV
---   1  capacity
---   2  refill: tokens added each interval
---   3  interval in seconds
---   4  tokens to be put back
---   5  how many were left when they had been taken
---   6  epoch seconds of the last refill then
---   7  ms since, by the caller's clock
---   8  ms until an empty bucket is full
+--   1  capacity  2  refill: tokens added each interval  3  interval in seconds
+--   4  tokens to be put back  5  how many were left when they had been taken  6  epoch seconds of the last refill then
+--   7  ms since, by the caller's clock  8  ms until an empty bucket is full
 -- Returns
 --   how many were put back
 
@@ -23,13 +17,11 @@
 local capacity, refill, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local left, began = tonumber(ARGV[5]), tonumber(ARGV[6])
 local tokens, last = integer(redis.call('GET', KEYS[1])), integer(redis.call('GET', KEYS[2]))
--- Refills come at whole intervals: a bucket out of step is one that was set up again,
--- or whose clock has gone back and been set right.
+-- Refills come at whole intervals: a bucket out of step was set up again, or its clock has gone back and been set right.
 if not tokens or not last or last < began or (last - began) % interval ~= 0 then
   return 0
 end
--- The refills since are the most that a clock or the bucket shows: the server's clock may have
--- gone back.
+-- The refills since are the most that a clock or the bucket shows: the server's clock may have gone back.
 local second = math.floor(clock() / 1000)
 local passed = math.max(second - began, last - began, math.floor(ARGV[7] / 1000))
 local come = math.floor(passed / interval) * refill

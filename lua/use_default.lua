@@ -1,5 +1,5 @@
--- Takes an override back: the rate stays, but counts as the default of a program that began
--- before all others. So it is replaced by the next program that has another default.
+-- Takes an override back: the rate stays, but counts as the default of a program that began before all others. So the next
+-- program that has another default replaces it.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits

@@ -7,15 +7,13 @@
 --- @include "first_write"
 --- @include "keep_ttl"
 
--- Brings the value and the permits set up to date: a lost key is rebuilt,
--- members dated in the future are re-dated to now, and members that have run
--- out give their permits back. No call touches more than about 500 rows; the script
--- must be called again if the free permits are fewer than need and more rows wait.
--- Nothing is changed if one of the rows is corrupt. A value that is made here goes with
--- the set, or ends when its window does. frees says that the caller adds nothing, and
--- goes on if memory is full, unless a value is to be made.
--- Returns the state; or nil and the script's answer: an error reply, or 'again', the
--- token behind prefix. The state is a table:
+-- Brings the value and the permits set up to date: a lost key is rebuilt, members dated in the future are re-dated to
+-- now, and members that have run out give their permits back. No call touches more than about 500 rows; the script
+-- must be called again if the free permits are fewer than need and more rows wait. Nothing is changed if one of the
+-- rows is corrupt. A value that is made here goes with the set, or ends when its window does. frees says that the
+-- caller adds nothing, and goes on if memory is full, unless a value is to be made.
+-- Returns the state; or nil and the script's answer: an error reply, or 'again', the token behind prefix. The state is
+-- a table:
 --   free    the free permits, below 0 while a lowered rate is paid off
 --   oldest  member and score of the oldest row, nil if nothing is in use
 --   newest  the time of the newest row

@@ -3,16 +3,15 @@
 -- The longest time in ms that counts, 292 years: clients and miniredis count nanoseconds.
 local longest = 9223372036854
 
--- Returns the ms that a bucket with so many tokens may live for: by then an empty
--- one has filled, and one that others have lent more of. fill is the former.
+-- Returns the ms that a bucket with so many tokens may live for: by then an empty one has filled, which takes fill,
+-- and one that others have lent more of.
 local function life_of(tokens, capacity, refill, interval, fill)
   return math.min(longest, math.max(tonumber(fill), math.ceil((capacity - tokens) / refill) * interval * 1000))
 end
 
--- Returns the second of the last refill, now if the clock has gone back since:
--- then the second lies ahead, and the end of the keys has moved away as far. A
--- caller's clock that is ahead does not move that. What it wrote stays: it would
--- refill again after each of our calls.
+-- Returns the second of the last refill, now if the clock has gone back since: then the second lies ahead, and the end
+-- of the keys has moved away as far. What a caller's clock that is ahead wrote stays: it would refill again after each
+-- of our calls.
 local function since(last, second, life)
   if last > second and redis.call('PTTL', KEYS[2]) > life then
     return second
@@ -20,8 +19,7 @@ local function since(last, second, life)
   return last
 end
 
--- Writes a bucket. Both keys expire together, and not before it is full: without
--- them it is.
+-- Writes a bucket. Both keys expire together, and not before it is full: without them it is.
 local function store(tokens, last, life)
   redis.call('SET', KEYS[1], digits(tokens), 'PX', digits(life))
   redis.call('SET', KEYS[2], digits(last), 'PX', digits(life))

@@ -1,5 +1,5 @@
--- Returns the epoch ms at which the window ends that a moment lies in, of those whose beginnings and
--- ends, in epoch ms and in order, are the numbers in text; nil if it lies in none of them.
+-- Returns the epoch ms at which the window ends that a moment lies in; nil if it lies in none. The numbers in text, in
+-- order, are the epoch ms at which windows begin and end.
 local function end_of_window(text, moment)
   local began = false
   for number in string.gmatch(text, '%d+') do

@@ -1,13 +1,11 @@
 --- @include "integer"
 --- @include "corrupt"
 
--- Turns what HMGET rate interval type keepAliveTime answered into a table, with the
--- value key and the permits key that are in use and their numbers in KEYS. at is how
--- many keys stand before the limiter's own in KEYS, 0 if it is left out; if only three
--- are given, they are those of a limiter of type Overall. Scripts add windowed: true if
--- Redissons before 3.13.3 share the limiter, for which each value counts a window.
--- Returns nil if the limiter has no configuration, and nil with an error
--- reply if it has half of one or text for a number.
+-- Turns what HMGET rate interval type keepAliveTime answered into a table, with the value key and the permits key that
+-- are in use and their numbers in KEYS. at is how many keys stand before the limiter's own, 0 if it is left out; if only
+-- three are given, it is of type Overall. Scripts add windowed: true if Redissons before 3.13.3 share the limiter, for
+-- which each value counts a window.
+-- Returns nil if there is no configuration, and nil with an error reply if there is half of one or text for a number.
 local function parse_config(fields, at)
   if not (fields[1] or fields[2] or fields[3] or fields[4]) then
     return nil

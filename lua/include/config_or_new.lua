@@ -1,11 +1,9 @@
 --- @include "config"
 --- @include "corrupt"
 
--- Reads the configuration from the fields that HMGET answered; at is as for
--- parse_config. If the limiter has none, it is the one that fallback describes, as
--- acquire's ARGV 3 does: its fields are returned beside it, the fifth being what the
--- limiter is to remember or nil, and it is still to be made. Returns config, new
--- fields or nil; or nil, nil, error reply.
+-- Reads the configuration from the fields that HMGET answered; at is as for parse_config. If the limiter has none, it is
+-- still to be made from fallback, which is acquire's ARGV 3: its fields are returned beside it, the fifth being what the
+-- limiter is to remember or nil. Returns config, new fields or nil; or nil, nil, error reply.
 local function config_or_new(fields, fallback, at)
   local config, problem = parse_config(fields, at)
   if config or problem then

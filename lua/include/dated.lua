@@ -1,7 +1,6 @@
--- Reads a default as acquire's ARGV 3 does it: returns its rate, and when its program began, in epoch
--- us. That is what the program's clock said, if its age and the server's clock agree within two
--- seconds, which calls may take. Otherwise these two say it, and the third value is how far they may
--- be off. Returns nil for a rate that the limiter is not to remember.
+-- Reads a default, acquire's ARGV 3: returns its rate, and when its program began, in epoch us. That is what the
+-- program's clock said, if its age and the server's clock agree within two seconds, which calls may take. Otherwise
+-- these two say it, and the third value is how far they may be off. Returns nil for a rate that is not remembered.
 local function dated(default, now)
   local rate, began, age = string.match(default, '^(%d+ %d+ %d %d+) (%d+) ?(%d*)$')
   if not rate then

@@ -1,7 +1,6 @@
--- Walks the requests, in order, with that many free permits: each gets all that
--- it asks for or nothing. They stand in ARGV from first on: permits, count, 1 if it is left out. A
--- request for more than the limit is none. Returns the permits granted, and the
--- refused sizes in order, one for each run with a refused request.
+-- Walks the requests, in order, with that many free permits: each gets all that it asks for or nothing. They stand in
+-- ARGV from first on: permits, count, 1 if it is left out. A request for more than the limit is none. Returns the permits
+-- granted, and in order the size of each run with a refused request.
 local function decide_requests(free, limit, first)
   local taken, refused = 0, {}
   for i = first, #ARGV, 2 do

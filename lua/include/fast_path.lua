@@ -1,16 +1,14 @@
--- The fast path decides the common cases with the fewest commands, of a limiter of type
--- Overall: there are enough free permits for all requests; or too few for any, and enough for
--- each when the oldest member runs out. Once in a few grants it leaves the decision to
--- acquire's general path, which reclaims what has run out. This is the text of a function, or
--- of a script's head, which costs no closure: it returns the permits granted, as text if state
--- was repaired, or the wait below 0, and goes on with the text behind it if it did not decide.
+-- The fast path decides the common cases with the fewest commands, of a limiter of type Overall: there are enough free
+-- permits for all requests; or too few for any, and enough for each when the oldest member runs out. Once in a few
+-- grants it leaves the decision to acquire's general path, which reclaims what has run out. This is the text of a
+-- function, or of a script's head, which costs no closure: it returns the permits granted, as text if state was repaired,
+-- or the wait below 0, and goes on with the text behind it if it did not decide.
 --
--- It works with call, config_key, value_key, permits_key, member, sum_text, now_text and
--- overall: true if the limiter is known to be of type Overall. Further with flags, age and
--- runs, which are nil if empty: age is set with a token too, and runs is ARGV, with
--- the requests from 8 on if there are several. It leaves the value in value_text, if it was
--- read, and the configuration's fields in fields, "answered" only if it was read.
--- Arithmetic turns text into numbers, without a call.
+-- It works with call, config_key, value_key, permits_key, member, sum_text, now_text and overall: true if the limiter is
+-- known to be of type Overall. Further with flags, age and runs, which are nil if empty: age is set with a token too, and
+-- runs is ARGV, with the requests from 8 on if there are several. It leaves the value in value_text, if it was read, and
+-- the configuration's fields in fields, "answered" only if it was read. Arithmetic turns text into numbers, without a
+-- call.
 local value_text, fields
 if overall then
   value_text = call('GET', value_key)

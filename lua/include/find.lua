@@ -1,16 +1,13 @@
 --- @include "member"
 --- @include "rows"
 
--- Looks for what an earlier run of the same call left behind: one of the
--- members that it would have written, whatever permits are on it now. since is
--- when it can have run at the earliest, place where to go on: see rows_from. Returns the
--- permits granted; or nil, place if there are more rows to look at; or nil if there is no
--- such member. With single, each granted request has a member of its own. Without a place, the
--- members as written alone are looked for.
+-- Looks for what an earlier run of the same call left behind: one of the members that it would have written, whatever
+-- permits are on it now. since is when it can have run at the earliest, place where to go on: see rows_from. Without a
+-- place only members as written are looked for. With single, each granted request has a member of its own. Returns the
+-- permits granted; or nil, place if there are more rows to look at; or nil if there is no such member.
 local function find(permits_key, members, single, since, place)
   local found, at = nil, nil
-  -- Adds up the rows that are left of the members, those as written or those
-  -- that have been shrunk.
+  -- Adds up the rows that are left of the members, as written or shrunk.
   local function look(rows, written)
     for _, row in ipairs(rows) do
       if #row == #members[1] then

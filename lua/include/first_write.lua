@@ -1,5 +1,4 @@
--- Begins a script's writes and changes nothing. Redis looks at memory only before a
--- script's first write: if memory is full it refuses the script, unless that write
+-- Begins a script's writes and changes nothing. If memory is full, Redis refuses a script at its first write, unless that
 -- frees.
 local function first_write(permits_key, frees)
   if frees then

@@ -1,10 +1,9 @@
 --- @include "lifetime"
 --- @include "idle_time"
 
--- Puts the configuration's time to live on the value and the permits too.
--- renew restarts the keep-alive time, as requests do. A client's own pair
--- goes when its idle time is over, at the latest. The end of a window stays; the
--- rest outlives it, or the next call could not tell that the value is a window.
+-- Puts the configuration's time to live on the value and the permits too. renew restarts the keep-alive time, as requests
+-- do. A client's own pair goes when its idle time is over, at the latest. The end of a window stays; the rest outlives it,
+-- or the next call could not tell that the value is a window.
 local function keep_ttl(config, renew, window)
   local ttl
   if config.keep > 0 and renew then

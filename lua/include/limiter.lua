@@ -1,9 +1,8 @@
 --- @include "config_or_new"
 --- @include "clock"
 
--- Reads a limiter into config, value_key, permits_key and now. This is the
--- text of a script's head: the script ends here with an error reply if there is no
--- limiter or its configuration is damaged.
+-- Reads a limiter into config, value_key, permits_key and now. This is the text of a script's head: the script ends here
+-- if there is no limiter or its configuration is damaged.
 local config, _, problem = config_or_new(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'), '')
 if problem then
   return problem

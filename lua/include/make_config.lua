@@ -8,9 +8,9 @@
 --- @include "first_write"
 --- @include "keep_ttl"
 
--- Writes the configuration with the fields new, which config was read from, and starts its time
--- to live. Value and permits get that too, so that keys left behind do not end before their
--- time. A window keeps its end. replaces is true if it replaces another.
+-- Writes the configuration with the fields new, which config was read from, and starts its time to live. Value and
+-- permits get that too, so that keys left behind do not end before. A window keeps its end. replaces says that there was
+-- another.
 local function set_config(config, new, now, window, replaces)
   local key = KEYS[config.at + 1]
   local default = {}
@@ -34,12 +34,11 @@ local function set_config(config, new, now, window, replaces)
   keep_ttl(config, true, window)
 end
 
--- Makes the configuration of a limiter that has none, or has lost it. It is then unknown
--- which rate a value belongs to, so the permits in use decide. What a fixed window counts
--- is unknown too; its value stays, but no higher than the set allows. A window that counts
--- nothing goes: it may be none. Without a configuration no one adds members.
--- Returns nil once it is made, or the script's answer, with nothing changed yet: an error
--- reply, or 'again' if there are more rows to look at, the token behind prefix.
+-- Makes the configuration of a limiter that has none, or has lost it. It is then unknown which rate a value belongs to,
+-- so the permits in use decide. What a fixed window counts is unknown too; its value stays, but no higher than the set
+-- allows. A window that counts nothing goes: it may be none. Without a configuration no one adds members.
+-- Returns nil once it is made, or the script's answer, with nothing changed yet: an error reply, or 'again' if there are
+-- more rows to look at, the token behind prefix.
 local function make_config(config, new, now, token, prefix)
   local value_key, permits_key = config.value_key, config.permits_key
   local text = redis.call('GET', value_key)

@@ -1,8 +1,7 @@
 --- @include "corrupt"
 
--- Returns how many permits a member of the permits set stands for; nil if
--- it has the layout of no Redisson release. All layouts end in the permits, as
--- four little-endian bytes.
+-- Returns how many permits a member stands for; nil if it has the layout of no Redisson release. All layouts end in the
+-- permits, as four little-endian bytes.
 local function permits_of(member)
   local length = #member
   if length < 5 or (string.byte(member, 1, 1) + 5 ~= length and length ~= 8 and
@@ -13,8 +12,8 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- Returns the member of the same call that stands for other permits. Ours in layout C hold them
--- a second time, at the place that readers of layout D read.
+-- Returns the member of the same call for other permits. Ours in layout C hold them a second time, where readers of
+-- layout D look.
 local function with_permits(member, permits)
   local packed = string.char(permits % 256, math.floor(permits / 256) % 256,
     math.floor(permits / 65536) % 256, math.floor(permits / 16777216) % 256)
@@ -25,8 +24,7 @@ local function with_permits(member, permits)
   return id .. packed
 end
 
--- Returns the number at the end of a member's id, by which the requests of one
--- call are distinguished if each has a member of its own.
+-- Returns the number at the end of a member's id, which tells apart the requests of a call that have one each.
 local function number_of(member)
   local a, b, c = string.byte(member, -7, -5)
   return a + b * 256 + c * 65536
@@ -45,8 +43,8 @@ local function hex(bytes)
   end))
 end
 
--- Returns the permits of all the rows together, or nil with an error reply for a member of no
--- known layout. place is the number of the permits set in KEYS.
+-- Returns the permits of all the rows together, or nil with an error reply for a member of no known layout. place is the
+-- number of the permits set in KEYS.
 local function sum_of(rows, place)
   local sum = 0
   for _, member in ipairs(rows) do

@@ -1,11 +1,9 @@
 --- @include "dated"
 
--- Compares a configuration's fields with the default that a program has for the
--- limiter, as acquire's ARGV 3 does it; at is as for parse_config. The hash's field
--- "default" is the one that made the limiter. Returns nil if the rate is the same, or
--- was set on purpose, not by a default. Otherwise 'older' if the program's default must
--- replace the limiter's, and 'newer' if not. One dated in the future counts as the
--- oldest: an earlier version noted it, of a program whose clock was wrong.
+-- Compares a configuration's fields with the default that a program has for the limiter, acquire's ARGV 3; at is as for
+-- parse_config. The hash's field "default" is the one that made the limiter. Returns nil if the rate is the same, or was
+-- set on purpose; 'older' if the program's default must replace the limiter's, and 'newer' if not. One dated in the
+-- future counts as the oldest: an earlier version noted it, of a program whose clock was wrong.
 local function other_default(fields, default, now, at)
   at = at or 0
   local mine, began, about = dated(default, now)

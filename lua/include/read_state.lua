@@ -2,11 +2,9 @@
 --- @include "member"
 --- @include "window"
 
--- Looks at the value and the ends of the permits set, and changes nothing. Returns
--- bring_up_to_date's state with the last row; if something may need to be brought up to date, what
--- is there: a table with free, the value or nil, oldest and newest as in a state, and the
--- last row, and beside it the oldest rows; or nil, error reply if one of these rows or
--- the value is corrupt.
+-- Looks at the value and the ends of the permits set, and changes nothing. Returns bring_up_to_date's state with the last
+-- row; if something may need to be brought up to date, only what is there, free being the value or nil, and beside it the
+-- oldest rows; or nil, error reply if one of these rows or the value is corrupt.
 local function read_state(config, value_text, now)
   local permits_key, value = config.permits_key, integer(value_text)
   if value_text and not value then

@@ -2,10 +2,9 @@
 --- @include "set_number"
 --- @include "window"
 
--- Sums up a set of at most 256 rows and raises the value if permits leaked: what is neither
--- free nor in use has leaked. Larger sets are left alone. With out nothing may be changed, and
--- so many of the rows have run out. Returns the free permits and the oldest rows; or nil, nil,
--- error reply.
+-- Sums up a set of at most 256 rows and raises the value if permits leaked: they are neither free nor in use. Larger sets
+-- are left alone. With out nothing may be changed, and so many of the rows have run out. Returns the free permits and the
+-- oldest rows; or nil, nil, error reply.
 local function recover_leaked(config, free, out)
   local rows = redis.call('ZRANGE', config.permits_key, digits(out or 0), digits((out or 0) + 256))
   local used, problem = sum_of(rows, config.permits_place)

@@ -1,10 +1,8 @@
 --- @include "member"
 
--- Reads acquire's requests, which stand in ARGV from 7 on, or their sum if there
--- is only one. single says that each granted request gets a member of its own, up_to
--- that the one request takes as many permits as are free. Returns a table:
---   runs     a list like ARGV, with permits and count of each run of equal requests
---            from 8 on; arithmetic turns them into numbers, without a call
+-- Reads acquire's requests, which stand in ARGV from 7 on, or their sum if there is only one. single says that each
+-- granted request gets a member of its own, up_to that the one request takes as many permits as are free. Returns a table:
+--   runs     a list like ARGV, with permits and count of each run of equal requests from 8 on, as text
 --   line     how many of the first requests stand in line
 --   single, up_to   as above
 --   members  a member for each request if single, otherwise one for all
@@ -24,8 +22,7 @@ local function read_requests(sum_text, single, up_to)
   return {runs = runs, line = runs[7] + 0, single = single, up_to = up_to, members = members}
 end
 
--- Returns the permits of all requests. One for more than the rate is none; the
--- client tells its caller.
+-- Returns the permits of all requests. One for more than the rate is none; the client tells its caller.
 local function sum_of_requests(requests, rate)
   local runs, sum = requests.runs, 0
   for i = 8, #runs, 2 do
@@ -40,11 +37,9 @@ local function sum_of_requests(requests, rate)
   return sum
 end
 
--- Walks the requests, in order, with that many free permits. earlier says that
--- these are what an earlier run was granted, at a rate that may have been higher.
--- Returns the permits granted; the refused sizes in order, those that get a wait;
--- how many more free permits would have granted more; and the members of the granted
--- requests, if single.
+-- Walks the requests, in order, with that many free permits. earlier says that these are what an earlier run was granted,
+-- at a rate that may have been higher. Returns the permits granted; in order the refused sizes that get a wait; how many
+-- more free permits would have granted more; and the members of the granted requests, if single.
 local function walk_requests(requests, rate, free, earlier)
   local left, taken, refused, more, place, blocked = free, 0, {}, math.huge, 0, false
   local own, runs, line = {}, requests.runs, requests.line

@@ -1,10 +1,9 @@
 --- @include "digits"
 --- @include "member"
 
--- Sums up a set of any size, a page a call, while no one adds members to it; if some
--- go, it begins again. newest is the newest of them, and so many of the oldest are left
--- out, none if out is nil. Returns the permits; or nil and the script's answer: an error
--- reply, or 'again' if there are more rows, the token behind prefix.
+-- Sums up a set of any size, a page a call, while no one adds members to it; if some go, it begins again. newest is the
+-- newest of them; so many of the oldest are left out, none if out is nil. Returns the permits; or nil and the script's
+-- answer: an error reply, or 'again' if there are more rows, the token behind prefix.
 local function sum_up(config, newest, token, prefix, out)
   local size = redis.call('ZCARD', config.permits_key)
   local offset, used, of, from = string.match(token, '^sum:(%d+):(%d+):(%d+):(.*)$')

@@ -2,8 +2,7 @@
 --- @include "first_write"
 --- @include "set_number"
 
--- Takes permits off a member, which keeps its identity and its time; the whole
--- member goes when no permits are left on it.
+-- Takes permits off a member, which keeps its identity and its time. It goes when none are left on it.
 local function take_off(permits_key, member, permits)
   local rest = permits_of(member) - permits
   if rest > 0 then
@@ -14,8 +13,8 @@ local function take_off(permits_key, member, permits)
   redis.call('ZREM', permits_key, member)
 end
 
--- Gives permits of a member back: takes them off it, and adds them to the value, if there
--- is one. window says that it counts one, which does not fill before its end.
+-- Gives permits of a member back: takes them off it, and adds them to the value, if there is one. window says that it
+-- counts one, which does not fill before its end.
 local function return_permits(config, member, permits, value, window)
   take_off(config.permits_key, member, permits)
   local free = value and math.min(config.rate, value + permits)

@@ -1,11 +1,9 @@
 --- @include "lifetime"
 
--- Reports whether Redisson before 3.13.3 counts a fixed window in the value.
--- Such a value has an end of its own, an interval away at most, and
--- nothing may move that or fill the value before: all permits come back then.
--- The releases after it give the value the end that the configuration has, if
--- any. A client's own value is a window only if config says that older releases
--- share the limiter; then every value is.
+-- Reports whether Redisson before 3.13.3 counts a fixed window in the value. Such a value has an end of its own, an
+-- interval away at most, and nothing may move that or fill the value before: all permits come back then. The releases
+-- after it give the value the end that the configuration has, if any. A client's own value is a window only if config
+-- says that older releases share the limiter; then every value is.
 local function is_window(config)
   if config.per_client and not config.windowed then
     return false
@@ -20,8 +18,8 @@ local function is_window(config)
   return (whole < 0 or whole > left + 1000) and (permits < 0 or permits > left + 1000)
 end
 
--- Gives an end to a window that has none, or one further away than its interval:
--- nothing else would ever fill it. Returns the ms until it ends.
+-- Gives an end to a window that has none, or one further away than its interval: nothing else would ever fill it. Returns
+-- the ms until it ends.
 local function end_window(config)
   local left = redis.call('PTTL', config.value_key)
   if left == -1 or left > config.interval then
