@@ -66,7 +66,6 @@ end
 --- @include "answered"
 --- @include "bring_up_to_date"
 --- @include "figures"
---- @include "keep_ttl"
 
 -- Steps that not every call takes are included at their place: making a function costs, called or not.
 

@@ -28,8 +28,6 @@
 --- @include "clock"
 --- @include "config_or_new"
 --- @include "figures"
---- @include "keep_ttl"
---- @include "read_state"
 --- @include "make_config"
 --- @include "oldest_rows"
 --- @include "other_default"

@@ -12,7 +12,6 @@
 
 --- @include "bring_up_to_date"
 --- @include "recover_leaked"
---- @include "keep_ttl"
 
 --- @include "limiter"
 local windowed = ARGV[2] == 'w'

@@ -19,14 +19,11 @@
 
 --- @include "config"
 --- @include "clock"
---- @include "integer"
---- @include "digits"
 --- @include "find"
 --- @include "take_off"
 --- @include "window"
 --- @include "answered"
 --- @include "keep_ttl"
---- @include "idle_time"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local config, problem = parse_config(fields)

@@ -12,9 +12,6 @@
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "bring_up_to_date"
---- @include "window"
---- @include "keep_ttl"
---- @include "unpack"
 
 --- @include "limiter"
 local text = redis.call('GET', value_key)

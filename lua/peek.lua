@@ -14,7 +14,6 @@
 
 --- @include "clock"
 --- @include "config_or_new"
---- @include "digits"
 --- @include "figures"
 --- @include "read_state"
 --- @include "oldest_rows"

@@ -17,12 +17,9 @@
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "answered"
---- @include "set_number"
 --- @include "bring_up_to_date"
 --- @include "rows"
 --- @include "take_off"
---- @include "keep_ttl"
---- @include "unpack"
 
 --- @include "limiter"
 -- The config's field "released" is the last call, in hex, and its answer: "call=answer;". More than 64 bytes would make

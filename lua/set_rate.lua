@@ -46,10 +46,8 @@ if not keeps or (old and old.per_client ~= config.per_client) then
   return 1
 end
 
---- @include "set_number"
 --- @include "bring_up_to_date"
 --- @include "recover_leaked"
---- @include "first_write"
 
 if not old then
   return make_config(config, new, now, ARGV[7], '') or 1

@@ -31,7 +31,6 @@
 --- @include "make_config"
 --- @include "own"
 --- @include "take_off"
---- @include "keep_ttl"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local member, used, charge, age, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[6], ARGV[7]

@@ -1,7 +1,5 @@
---- @include "unpack"
 --- @include "read_state"
 --- @include "set_number"
---- @include "digits"
 --- @include "sum_up"
 --- @include "make_value"
 --- @include "first_write"

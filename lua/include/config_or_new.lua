@@ -1,5 +1,4 @@
 --- @include "config"
---- @include "corrupt"
 
 -- Reads the configuration from the fields that HMGET answered; at is as for parse_config. If the limiter has none, it is
 -- still to be made from fallback, which is acquire's ARGV 3: its fields are returned beside it, the fifth being what the

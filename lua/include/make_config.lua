@@ -1,7 +1,5 @@
 --- @include "integer"
---- @include "corrupt"
 --- @include "dated"
---- @include "digits"
 --- @include "sum_up"
 --- @include "window"
 --- @include "make_value"

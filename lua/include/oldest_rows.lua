@@ -1,4 +1,3 @@
---- @include "member"
 --- @include "recover_leaked"
 
 -- Looks for the rows that show when the refused requests could pass. Mostly it is the oldest alone. If that one has too
