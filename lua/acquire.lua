@@ -62,6 +62,7 @@ end
 
 --- @include "config_or_new"
 --- @include "dated"
+--- @include "own"
 --- @include "requests"
 --- @include "answered"
 --- @include "bring_up_to_date"
@@ -100,7 +101,7 @@ if config.per_client or not value_text then
 end
 
 -- The requests, and what an earlier run of the call was granted.
-local requests = read_requests(sum_text, single, up_to)
+local requests = read_requests(sum_text, single, up_to, rate)
 local answered = not windowed and was_answered(list, identity)
 local found, token, more, prefix = nil, ARGV[6] or '', nil, ''
 local known, rest = string.match(token, '^found:(%d+);(.*)$')
@@ -120,7 +121,7 @@ end
 if answered and not found then
   return redis.error_reply('LATE the attempt has been answered')
 end
-local noted, need = age ~= '' and not answered, sum_of_requests(requests, rate)
+local noted, need = age ~= '' and not answered, requests.sum
 if found and found > 0 then
   -- Others may have released some of it: it is the least that the requests can get.
   for _ = 1, 1000 do
@@ -158,7 +159,6 @@ end
 local taken, refused, _, own = walk_requests(requests, rate, found or state.free, found)
 local rows, each = {}, single and not up_to and requests.members
 if not found and (refused[1] or each and each[2] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
---- @include "own"
   -- If the request came twice, the first has taken what is missing. A request's own member is known by
   -- its name, one for all by its id: it is one of the newest.
   local seen = each or redis.call('ZSCORE', permits_key, ARGV[1]) and {ARGV[1]} or redis.call('ZRANGE', permits_key, '-8', '-1')
@@ -197,9 +197,7 @@ if not found and taken > 0 then
     added = {}
     local dated = early > 0 and digits(now - early) or now_text
     for _, row in ipairs(own) do
-      -- As is_own has it.
-      local score = #row <= 20 and redis.call('ZSCORE', permits_key, row)
-      if score and tonumber(score) < now - early - 100 then
+      if not is_own(permits_key, row, now - early) then
         keep_ttl(config, true, windowed or state.window)
         return {'taken'}
       end

@@ -47,7 +47,7 @@ end
 local value_key, permits_key = config.value_key, config.permits_key
 local now = tonumber(clock())
 local latest = granted or now - least
-local earliest = granted and granted + least - most or now - most
+local earliest = latest + least - most
 
 -- Looks for members of the reservation, dated so many ms before the grant. If it walks, a member is found that others have
 -- taken permits off, and what was found stands before later tokens: a walk begins at the member's time, since others were

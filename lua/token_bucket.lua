@@ -37,16 +37,8 @@ end
 -- For a bucket that lost one of its keys only what is sure counts: no refill if its time is unknown, and no tokens except
 -- refills.
 local changed = not tokens or not last
-if changed then
-  if tokens then
-    last = second
-  elseif last then
-    tokens = 0 - borrow -- -borrow could be -0, which is no integer's text
-  else
-    tokens, last = capacity, second
-  end
-end
-tokens = math.min(tokens, capacity)
+-- -borrow could be -0, which is no integer's text.
+tokens, last = math.min(tokens or last and 0 - borrow or capacity, capacity), last or second
 local periods = math.floor((second - last) / interval)
 if periods > 0 then
   tokens = math.min(capacity, tokens + periods * refill)

@@ -41,10 +41,6 @@ local function bring_up_to_date(config, value_text, now, need, token, prefix, fr
     end
     value = free
   end
-  local function again()
-    keep_ttl(config, false, is_window(config))
-    return nil, {'again', prefix .. 'again'}
-  end
 
   -- If the interval is 0, rows have run out as soon as they are dated to now.
   if not newest or math.min(newest, now) <= now - interval then
@@ -81,7 +77,8 @@ local function bring_up_to_date(config, value_text, now, need, token, prefix, fr
     end
     redis.call('ZADD', permits_key, 'XX', unpack(dated))
     if #page == 128 then
-      return again()
+      keep_ttl(config, false, is_window(config))
+      return nil, {'again', prefix .. 'again'}
     end
     newest = now
   end
@@ -97,7 +94,8 @@ local function bring_up_to_date(config, value_text, now, need, token, prefix, fr
     end
     redis.call('ZREMRANGEBYRANK', permits_key, 0, out - 1)
     if out == 256 and value < need then
-      return again()
+      keep_ttl(config, false, is_window(config))
+      return nil, {'again', prefix .. 'again'}
     end
   end
   return {free = value, oldest = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES'), newest = newest,

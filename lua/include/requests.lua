@@ -6,35 +6,23 @@
 --   line     how many of the first requests stand in line
 --   single, up_to   as above
 --   members  a member for each request if single, otherwise one for all
-local function read_requests(sum_text, single, up_to)
-  local runs, members = ARGV, {ARGV[1]}
+--   sum      the permits of all. A request for more than the rate is none; the client tells its caller
+local function read_requests(sum_text, single, up_to, rate)
+  local runs, members, sum = ARGV, single and {} or {ARGV[1]}, 0
   if not runs[8] then
     runs = {'', '', '', '', '', '', '0', sum_text, '1'}
   end
-  if single then
-    members = {}
-    for i = 8, #runs, 2 do
-      for _ = 1, runs[i + 1] + 0 do
-        members[#members + 1] = with_permits(later(ARGV[1], #members), runs[i] + 0)
-      end
-    end
-  end
-  return {runs = runs, line = runs[7] + 0, single = single, up_to = up_to, members = members}
-end
-
--- Returns the permits of all requests. One for more than the rate is none; the client tells its caller.
-local function sum_of_requests(requests, rate)
-  local runs, sum = requests.runs, 0
   for i = 8, #runs, 2 do
-    local permits = runs[i] + 0
-    if requests.up_to then
-      permits = math.min(permits, rate)
+    local permits, count = runs[i] + 0, runs[i + 1] + 0
+    local most = up_to and math.min(permits, rate) or permits
+    if most <= rate then
+      sum = sum + most * count
     end
-    if permits <= rate then
-      sum = sum + permits * runs[i + 1]
+    for _ = 1, single and count or 0 do
+      members[#members + 1] = with_permits(later(ARGV[1], #members), permits)
     end
   end
-  return sum
+  return {runs = runs, line = runs[7] + 0, single = single, up_to = up_to, members = members, sum = sum}
 end
 
 -- Walks the requests, in order, with that many free permits. earlier says that these are what an earlier run was granted,
