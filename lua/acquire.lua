@@ -180,11 +180,10 @@ end
 if (refused[1] or up_to and taken < sum_text + 0) and state.oldest and not windowed then
 --- @include "oldest_rows"
   local free = state.free
-  state.free, rows, problem = oldest_rows(config, state, taken, refused, string.find(flags, 'a'))
+  rows, problem = oldest_rows(config, state, taken, refused, string.find(flags, 'a'))
   if problem then
     return problem
   end
-  state.repaired = state.repaired or state.free > free
   if not found and state.free > free then
     taken, refused, _, own = walk_requests(requests, rate, state.free)
   end

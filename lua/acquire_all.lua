@@ -130,12 +130,12 @@ end
 -- Appends a limiter's figures to an answer, if they are wanted: taken are the permits that it grants.
 local function tell(answer, l, taken)
   if figures then
-    local state = {free = l.free, newest = l.state.newest}
+    local state = l.state
     if taken == 0 and not state.newest then
       local last = redis.call('ZRANGE', l.permits_key, '-1', '-1', 'WITHSCORES')[2]
       state.newest = last and math.min(last, now)
     end
-    local f = figures_of(l, state, taken, granted and taken or nil, l.state.window and end_window(l) or nil, now)
+    local f = figures_of(l, state, taken, granted and taken or nil, state.window and end_window(l) or nil, now)
     answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = l.rate, f[2], f[5]
   end
 end
@@ -148,7 +148,7 @@ if granted then
     if not l then
       answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = 0, 0, 0
     else
-      l.free, l.state = integer(redis.call('GET', l.value_key)) or 0, {window = is_window(l)}
+      l.state = {free = integer(redis.call('GET', l.value_key)) or 0, window = is_window(l)}
       tell(answer, l, l.permits)
     end
   end
@@ -198,7 +198,7 @@ for i, l in ipairs(limiters) do
   -- If there is enough the rows are read only once in a few permits, or
   -- always for those Redissons that must not find many that have run out.
   if enough and (i < from or not (single or figures) and value % 16 >= permits) then
-    l.free, l.state = value, {free = value, window = is_window(l)}
+    l.state = {free = value, window = is_window(l)}
   elseif budget <= 0 and refused[1] and not figures then
     break
   elseif budget <= 0 and i > from then -- each call goes further than the one before
@@ -210,16 +210,16 @@ for i, l in ipairs(limiters) do
     end
     l.state, answer = bring_up_to_date(l, text, now, single and math.huge or figures and l.rate or permits,
       step == 'update' and i == number and rest or '', prefix .. 'update:' .. i .. ':')
-    local free, rows = l.state and l.state.free, {}
-    if free and free < permits and l.state.oldest then
-      free, rows, answer = oldest_rows(l, l.state, 0, {permits}, l.audit)
+    local rows = {}
+    if l.state and l.state.free < permits and l.state.oldest then
+      rows, answer = oldest_rows(l, l.state, 0, {permits}, l.audit)
       spend(rows and #rows or 0)
     end
     if answer then
       return renew(i, answer)
     end
-    l.free, l.repaired = free, l.state.repaired or free > l.state.free
-    repaired = repaired or l.repaired
+    local free = l.state.free
+    repaired = repaired or l.state.repaired
     if free < permits then
       local ends = l.state.window and end_window(l)
       refused[#refused + 1] = i
@@ -254,7 +254,7 @@ for i, l in ipairs(limiters) do
   end
   keep_answered(KEYS[l.at + 1], l.list, identity, now, age ~= '' and not answered)
   local keep = math.max(0, l.keep)
-  answer[#answer + 1] = l.repaired and -1 - keep or keep
+  answer[#answer + 1] = l.state and l.state.repaired and -1 - keep or keep
   tell(answer, l, refused[1] and 0 or l.permits)
 end
 renew(#limiters)

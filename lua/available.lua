@@ -23,17 +23,16 @@ end
 if windowed then
   end_window(config)
 end
-local free, rows, repaired = state.free, nil, state.repaired
 if state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and not windowed then
   -- As Redisson does. But to Redisson before 3.13.3 a value without an end is a window that never ends.
-  redis.call('SET', value_key, digits(free))
+  redis.call('SET', value_key, digits(state.free))
 end
 if state.oldest and not windowed then
-  free, rows, problem = recover_leaked(config, free)
+  _, problem = recover_leaked(config, state)
   if problem then
     return problem
   end
-  repaired = repaired or free > state.free
 end
 keep_ttl(config, false, windowed or state.window)
+local free, repaired = state.free, state.repaired
 return repaired and digits(free) or free

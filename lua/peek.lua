@@ -78,10 +78,11 @@ end
 local rows, looks = {}, permits == 0
 if (looks or permits > free) and in_use and not windowed then
   local rest = {free = free, oldest = redis.call('ZRANGE', permits_key, digits(out), digits(out)), out = out}
-  free, rows, problem = oldest_rows(config, rest, 0, {permits}, looks or string.find(ARGV[3], 'a'))
+  rows, problem = oldest_rows(config, rest, 0, {permits}, looks or string.find(ARGV[3], 'a'))
   if problem then
     return problem
   end
+  free = rest.free
 end
 
 local ends = (windowed or window) and redis.call('PTTL', value_key) or nil

@@ -90,7 +90,7 @@ if few or not value then
     first_write(permits_key)
     redis.call('UNLINK', value_key)
   elseif state and state.oldest then
-    recover_leaked(config, state.free)
+    recover_leaked(config, state)
   end
 end
 set_config(config, new, now, is_window(config), true)
