@@ -114,8 +114,7 @@ elseif age ~= '' then
     return {'again', more}
   end
   token = string.match(token, '^searched:%d+;(.*)$') or ''
-  -- A repeat that was answered without a trace was refused, or its permits have been
-  -- given back since.
+  -- A repeat that was answered without a trace was refused, or its permits have been given back since.
   found = found or answered and 0 or nil
 end
 if answered and not found then

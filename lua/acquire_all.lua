@@ -55,8 +55,7 @@ local step, number, rest = string.match(token, '^(%l+):(%d+):(.*)$')
 number = tonumber(number or '0')
 local prefix = age ~= '' and 'searched:' .. began .. ';' or ''
 
--- All limiters are read before any is changed. One's error is returned once it is known that the
--- call has not run.
+-- All limiters are read before any is changed. One's error is returned once it is known that the call has not run.
 local limiters, problem, answered, missing = {}, nil, false, false
 for i = 1, #ARGV - 5 do
   local at = 5 * (i - 1)

@@ -52,8 +52,7 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
         if value < rate and call('ZCARD', permits_key) == 1 then
           local left, whole = call('PTTL', value_key), call('PTTL', config_key)
           if left < 0 or left > interval_text + 0 or (whole >= 0 and whole <= left + 1000) then
-            -- The set was lost, and this is no window: nothing else is in use. The
-            -- answer is text, which says so.
+            -- The set was lost, and this is no window: nothing else is in use. The answer is text, which says so.
             call('INCRBY', value_key, string.format('%.0f', rate - value))
             sum = sum_text
           end

@@ -7,8 +7,7 @@
 --                            these change something
 --   since:began              such a step may have run already: what it left is no older
 
--- Reads a token. Returns began, since and place of the search, age being the call's; or began, nil
--- and the rest.
+-- Reads a token. Returns began, since and place of the search, age being the call's; or began, nil and the rest.
 local function search_of(token, now, age)
   local began, rest = string.match(token, '^searched:(%d+);(.*)$')
   if began then
