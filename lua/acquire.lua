@@ -60,13 +60,7 @@ if fields[5] == nil then
   fields[5] = call('HGET', config_key, 'answered')
 end
 
---- @include "config_or_new"
---- @include "dated"
---- @include "own"
---- @include "requests"
---- @include "answered"
---- @include "bring_up_to_date"
---- @include "figures"
+--- @include "config_or_new" "dated" "own" "requests" "answered" "bring_up_to_date" "figures"
 
 -- Steps that not every call takes are included at their place: making a function costs, called or not.
 

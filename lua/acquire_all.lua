@@ -24,17 +24,8 @@
 --   'taken'   as for acquire
 --   NOTINIT <number of its config>, CORRUPT <key's number> <field> <why>, LATE, as for acquire
 
---- @include "answered"
---- @include "clock"
---- @include "config_or_new"
---- @include "figures"
---- @include "make_config"
---- @include "oldest_rows"
---- @include "other_default"
---- @include "own"
---- @include "search"
---- @include "bring_up_to_date"
---- @include "waits"
+--- @include "answered" "clock" "config_or_new" "figures" "make_config" "oldest_rows" "other_default" "own"
+--- @include "search" "bring_up_to_date" "waits"
 
 local single, figures, numbers = string.find(ARGV[3], 's'), string.find(ARGV[3], 'f'), {}
 for number in string.gmatch(ARGV[2], '%d+') do

@@ -10,8 +10,7 @@
 --   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "bring_up_to_date"
---- @include "recover_leaked"
+--- @include "bring_up_to_date" "recover_leaked"
 
 --- @include "limiter"
 local windowed = ARGV[2] == 'w'

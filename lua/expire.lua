@@ -8,10 +8,7 @@
 -- Returns
 --   1 when a key was there, with PERSIST when the limiter had a time to live; otherwise 0
 
---- @include "config"
---- @include "clock"
---- @include "window"
---- @include "idle_time"
+--- @include "config" "clock" "window" "idle_time"
 
 local config = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
 local persist, windowed, ttl = ARGV[1] == 'PERSIST', ARGV[3] == 'w', tonumber(ARGV[2])

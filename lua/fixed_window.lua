@@ -17,12 +17,7 @@
 --   'again', now   nothing was done: the server's clock, in epoch ms, is in no window of ARGV 2
 --   CORRUPT <key's number> <field> <why>
 
---- @include "calendar"
---- @include "clock"
---- @include "corrupt"
---- @include "digits"
---- @include "integer"
---- @include "decide_requests"
+--- @include "calendar" "clock" "corrupt" "digits" "integer" "decide_requests"
 
 local limit, window, peeks = tonumber(ARGV[1]), tonumber(ARGV[2]), not ARGV[4]
 local ends

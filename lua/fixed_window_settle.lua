@@ -9,9 +9,7 @@
 -- Returns
 --   1 if the window has not ended, otherwise 0, and nothing was done
 
---- @include "clock"
---- @include "digits"
---- @include "integer"
+--- @include "clock" "digits" "integer"
 
 local count, left, window = integer(redis.call('GET', KEYS[1])), redis.call('PTTL', KEYS[1]), tonumber(ARGV[3])
 -- A later window ends at least a window later, or a day if a calendar makes it. TIME and PTTL may be a few ms apart.

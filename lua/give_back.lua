@@ -17,13 +17,7 @@
 --   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
---- @include "config"
---- @include "clock"
---- @include "find"
---- @include "take_off"
---- @include "window"
---- @include "answered"
---- @include "keep_ttl"
+--- @include "config" "clock" "find" "take_off" "window" "answered" "keep_ttl"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local config, problem = parse_config(fields)

@@ -2,10 +2,10 @@
 //
 // A line
 //
-//	--- @include "name"
+//	--- @include "name" "another"
 //
-// stands for the text of include/name.lua. A script has it once, however many lines ask for it;
-// includes may include. A script's head names its KEYS, its ARGV and what it returns. Scripts
+// stands for the texts of include/name.lua and include/another.lua. A script has each once, however
+// many lines ask for it; includes may include. A script's head names its KEYS, its ARGV and what it returns. Scripts
 // read and write only keys passed in KEYS, count in integers, and touch a bounded number of
 // rows a call: if more are left they answer {"again", token} and are called once more.
 package lua
@@ -14,6 +14,7 @@ import (
 	"crypto/sha1" // Redis names scripts by their SHA-1.
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -102,19 +103,30 @@ func compose(fsys fs.FS, file string, seen map[string]bool) (string, error) {
 			out.WriteString(line)
 			continue
 		}
-		name := strings.Trim(strings.TrimSpace(rest), `"`)
-		if name == "" || strings.TrimSpace(rest) != `"`+name+`"` {
-			return "", fmt.Errorf("%s:%d: an include is written --- @include \"name\"", file, number+1)
+		names := strings.Fields(rest)
+		if len(names) == 0 {
+			return "", fmt.Errorf("%s:%d: an include has no name", file, number+1)
 		}
-		if seen[name] {
-			continue
+		for _, quoted := range names {
+			included, err := composeInclude(fsys, quoted, seen)
+			if err != nil {
+				return "", fmt.Errorf("%s:%d: %w", file, number+1, err)
+			}
+			out.WriteString(included)
 		}
-		seen[name] = true
-		included, err := compose(fsys, path.Join("include", name+".lua"), seen)
-		if err != nil {
-			return "", fmt.Errorf("%s:%d: %w", file, number+1, err)
-		}
-		out.WriteString(included)
 	}
 	return out.String(), nil
+}
+
+// composeInclude returns the text of an include, or none if it is in seen.
+func composeInclude(fsys fs.FS, quoted string, seen map[string]bool) (string, error) {
+	name := strings.Trim(quoted, `"`)
+	if name == "" || quoted != `"`+name+`"` {
+		return "", errors.New("an include is written --- @include \"name\"")
+	}
+	if seen[name] {
+		return "", nil
+	}
+	seen[name] = true
+	return compose(fsys, path.Join("include", name+".lua"), seen)
 }

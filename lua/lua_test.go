@@ -40,6 +40,10 @@ func TestLoad(t *testing.T) {
 			},
 			"c\nb\nd\na\n", nil,
 		},
+		"several in a line": {
+			map[string]string{"a.lua": "--- @include \"b\" \"c\"\n--- @include \"c\" \"d\"\na\n", "include/b.lua": "b\n", "include/c.lua": "c\n", "include/d.lua": "d\n"},
+			"b\nc\nd\na\n", nil,
+		},
 		"in a circle": {
 			map[string]string{"a.lua": "--- @include \"b\"\na\n", "include/b.lua": "--- @include \"c\"\nb\n", "include/c.lua": "--- @include \"b\"\nc\n"},
 			"c\nb\na\n", nil,

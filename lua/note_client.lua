@@ -7,9 +7,7 @@
 -- Returns
 --   1
 
---- @include "clock"
---- @include "digits"
---- @include "unpack"
+--- @include "clock" "digits" "unpack"
 
 local now = clock()
 redis.call('ZADD', KEYS[1], digits(tonumber(now) + tonumber(ARGV[2])), ARGV[1])

@@ -12,13 +12,7 @@
 --   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "clock"
---- @include "config_or_new"
---- @include "figures"
---- @include "read_state"
---- @include "oldest_rows"
---- @include "sum_up"
---- @include "waits"
+--- @include "clock" "config_or_new" "figures" "read_state" "oldest_rows" "sum_up" "waits"
 
 local permits, windowed, token = tonumber(ARGV[1]), string.find(ARGV[3], 'w'), ARGV[4]
 local config, new, problem = config_or_new(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'), ARGV[2])

@@ -16,10 +16,7 @@
 --   'again', 'search', permits   the same, elsewhere: here this client has no more
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "answered"
---- @include "bring_up_to_date"
---- @include "rows"
---- @include "take_off"
+--- @include "answered" "bring_up_to_date" "rows" "take_off"
 
 --- @include "limiter"
 -- The config's field "released" is the last call, in hex, and its answer: "call=answer;". More than 64 bytes would make

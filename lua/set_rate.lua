@@ -13,10 +13,7 @@
 --   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
---- @include "config"
---- @include "clock"
---- @include "other_default"
---- @include "make_config"
+--- @include "config" "clock" "other_default" "make_config"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
@@ -46,8 +43,7 @@ if not keeps or (old and old.per_client ~= config.per_client) then
   return 1
 end
 
---- @include "bring_up_to_date"
---- @include "recover_leaked"
+--- @include "bring_up_to_date" "recover_leaked"
 
 if not old then
   return make_config(config, new, now, ARGV[7], '') or 1

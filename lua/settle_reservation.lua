@@ -23,14 +23,7 @@
 --   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
---- @include "clock"
---- @include "config_or_new"
---- @include "answered"
---- @include "search"
---- @include "bring_up_to_date"
---- @include "make_config"
---- @include "own"
---- @include "take_off"
+--- @include "clock" "config_or_new" "answered" "search" "bring_up_to_date" "make_config" "own" "take_off"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local member, used, charge, age, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[6], ARGV[7]

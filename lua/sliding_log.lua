@@ -39,10 +39,7 @@ if #ARGV == 7 and ARGV[6] == '1' and ARGV[7] == '1' and ARGV[5] == '' and
   end
 end
 
---- @include "corrupt"
---- @include "digits"
---- @include "decide_requests"
---- @include "unpack"
+--- @include "corrupt" "digits" "decide_requests" "unpack"
 
 local window, id, peeks = tonumber(ARGV[2]), ARGV[4], not ARGV[7]
 -- Returns the digits of a number that Lua holds exactly.

@@ -15,11 +15,7 @@
 --      reset: ms until the bucket is full; 0 if it is
 --   CORRUPT <key's number> <field> <why>
 
---- @include "bucket"
---- @include "clock"
---- @include "corrupt"
---- @include "integer"
---- @include "decide_requests"
+--- @include "bucket" "clock" "corrupt" "integer" "decide_requests"
 
 local capacity, refill, interval, borrow = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now, peeks = tonumber(clock()), not ARGV[7]

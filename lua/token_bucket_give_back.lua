@@ -10,9 +10,7 @@
 -- Returns
 --   how many were put back
 
---- @include "bucket"
---- @include "clock"
---- @include "integer"
+--- @include "bucket" "clock" "integer"
 
 local capacity, refill, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local left, began = tonumber(ARGV[5]), tonumber(ARGV[6])

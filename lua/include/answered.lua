@@ -1,5 +1,4 @@
---- @include "digits"
---- @include "member"
+--- @include "digits" "member"
 
 -- The config's field "answered" lists the calls that a repeat decided, so that a copy that comes late changes
 -- nothing: "ms:identity;" each, the newest first, the identity in hex. It holds the 31 newest of layout D2, of 49

@@ -1,9 +1,4 @@
---- @include "read_state"
---- @include "set_number"
---- @include "sum_up"
---- @include "make_value"
---- @include "first_write"
---- @include "keep_ttl"
+--- @include "read_state" "set_number" "sum_up" "make_value" "first_write" "keep_ttl"
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt, members dated in the future are re-dated to
 -- now, and members that have run out give their permits back. No call touches more than about 500 rows; the script

@@ -1,5 +1,4 @@
---- @include "integer"
---- @include "corrupt"
+--- @include "integer" "corrupt"
 
 -- Turns what HMGET rate interval type keepAliveTime answered into a table, with the value key and the permits key that
 -- are in use and their numbers in KEYS. at is how many keys stand before the limiter's own, 0 if it is left out; if only

@@ -1,5 +1,4 @@
---- @include "member"
---- @include "rows"
+--- @include "member" "rows"
 
 -- Looks for what an earlier run of the same call left behind: one of the members that it would have written, whatever
 -- permits are on it now. since is when it can have run at the earliest, place where to go on: see rows_from. Without a

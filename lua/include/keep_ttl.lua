@@ -1,5 +1,4 @@
---- @include "lifetime"
---- @include "idle_time"
+--- @include "lifetime" "idle_time"
 
 -- Puts the configuration's time to live on the value and the permits too. renew restarts the keep-alive time, as requests
 -- do. A client's own pair goes when its idle time is over, at the latest. The end of a window stays; the rest outlives it,

@@ -1,5 +1,4 @@
---- @include "config_or_new"
---- @include "clock"
+--- @include "config_or_new" "clock"
 
 -- Reads a limiter into config, value_key, permits_key and now. This is the text of a script's head: the script ends here
 -- if there is no limiter or its configuration is damaged.

@@ -1,10 +1,4 @@
---- @include "integer"
---- @include "dated"
---- @include "sum_up"
---- @include "window"
---- @include "make_value"
---- @include "first_write"
---- @include "keep_ttl"
+--- @include "integer" "dated" "sum_up" "window" "make_value" "first_write" "keep_ttl"
 
 -- Writes the configuration with the fields new, which config was read from, and starts its time to live. Value and
 -- permits get that too, so that keys left behind do not end before. A window keeps its end. replaces says that there was

@@ -1,5 +1,4 @@
---- @include "unpack"
---- @include "lifetime"
+--- @include "unpack" "lifetime"
 
 -- Makes a value that is missing. One that counts a window begins it.
 local function make_value(config, free)

@@ -1,6 +1,4 @@
---- @include "integer"
---- @include "member"
---- @include "window"
+--- @include "integer" "member" "window"
 
 -- Looks at the value and the ends of the permits set, and changes nothing. Returns bring_up_to_date's state with the last
 -- row; if something may need to be brought up to date, only what is there, free being the value or nil, and beside it the

@@ -1,6 +1,4 @@
---- @include "member"
---- @include "set_number"
---- @include "window"
+--- @include "member" "set_number" "window"
 
 -- Sums up a set of at most 256 rows and raises the value if permits leaked: they are neither free nor in use. Larger sets
 -- are left alone. state is bring_up_to_date's, in which the free permits may grow. For a peek state.out is set: so many of

@@ -1,5 +1,4 @@
---- @include "digits"
---- @include "member"
+--- @include "digits" "member"
 
 -- Sums up a set of any size, a page a call, while no one adds members to it; if some go, it begins again. newest is the
 -- newest of them; so many of the oldest are left out, none if out is nil. Returns the permits; or nil and the script's

@@ -1,6 +1,4 @@
---- @include "member"
---- @include "first_write"
---- @include "set_number"
+--- @include "member" "first_write" "set_number"
 
 -- Takes permits off a member, which keeps its identity and its time. It goes when none are left on it.
 local function take_off(permits_key, member, permits)
