@@ -15,8 +15,7 @@
 --      value alone counts, for a fixed window; u, there is one request, which takes as many permits as are free, at most
 --      the sum; d, ARGV[3] is compared with the default that the limiter has; last h and a number of ms, with s: so long
 --      after now the members run out, if the interval is longer
---   5  '' or, when the call may have run already, its age in ms
---   6  '' or the token of the 'again' answer
+--   5  '' or, when the call may have run already, its age in ms  6  '' or the token of the 'again' answer
 --   7  how many of the first requests stand in line: if one of them does not fit, those behind it in the line are refused
 --   8, 9, ...  permits, count: that many requests for so many permits each; left out for one request for the sum
 -- Returns

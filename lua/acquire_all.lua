@@ -8,8 +8,7 @@
 --      differ in their permits alone
 --   2  permits, the same of each limiter; or those of each, with spaces between
 --   3  flags, or '': f, the figures are wanted; s, as for acquire
---   4  '' or, when the call may have run already, its age in ms
---   5  '' or the token of the 'again' answer
+--   4  '' or, when the call may have run already, its age in ms  5  '' or the token of the 'again' answer
 --   6, 7, ...  a limiter each: 'a' if its refusal looks for permits that leaked, 'd' as for acquire, and behind these,
 --      as for acquire, its configuration if it has none
 -- Returns

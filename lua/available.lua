@@ -3,8 +3,7 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  '' or the token of the 'again' answer
---   2  flags, or '': w, as for acquire
+--   1  '' or the token of the 'again' answer  2  flags, or '': w, as for acquire
 -- Returns
 --   the free permits, below 0 while a lowered rate is paid off; as text if state was repaired
 --   'again', token   the call must be repeated

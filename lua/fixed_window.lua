@@ -3,8 +3,7 @@
 -- KEYS
 --   1 count of the permits taken in the window; it expires when that ends
 -- ARGV
---   1  limit
---   2  window in ms; of a calendar the epoch ms at which windows begin and end, in order
+--   1  limit  2  window in ms; of a calendar the epoch ms at which windows begin and end, in order
 --   3, 4, ...  permits, count: that many requests for so many permits each. Permits without a count: nothing is changed,
 --      and the answer is what one request for so many would get
 -- Returns

@@ -3,8 +3,7 @@
 -- KEYS
 --   1 count of the permits taken in the window
 -- ARGV
---   1  permits that come back; below 0 those that are charged, free or not
---   2  epoch ms of their window's end
+--   1  permits that come back; below 0 those that are charged, free or not  2  epoch ms of their window's end
 --   3  window in ms; '' of a calendar
 -- Returns
 --   1 if the window has not ended, otherwise 0, and nothing was done

@@ -5,8 +5,7 @@
 -- ARGV
 --   1  permits; 0 answers what is free, as available does
 --   2  '' or the configuration for a limiter that has none, as for acquire
---   3  flags, or '': a, w, as for acquire
---   4  '' or the token of the 'again' answer
+--   3  flags, or '': a, w, as for acquire  4  '' or the token of the 'again' answer
 -- Returns
 --   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of the window's end, as acquire answers
 --   'again', token   the call must be repeated

@@ -3,8 +3,7 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  permits
---   2  how the identities of this client's members begin, in layout D
+--   1  permits  2  how the identities of this client's members begin, in layout D
 --   3  '' or the token of the 'again' answer
 --   4  '' or, if this client's may stand behind the newest 256, 'own': nothing is taken off others' members as long as
 --      there are more than these; or 'own:' and the place of a member: only this client's are taken, of the 256 from there

@@ -6,13 +6,10 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  the reservation's member, with the permits that were reserved
---   2  the permits that were used
+--   1  the reservation's member, with the permits that were reserved  2  the permits that were used
 --   3  the member of what is charged from now on, whatever its permits; without these it is the call's identity
---   4  ms since the reservation was granted, no less than that
---   5  the same, no more than that
---   6  '' or, when this call may have run already, its age in ms
---   7  '' or the token of the 'again' answer
+--   4  ms since the reservation was granted, no less than that  5  the same, no more than that
+--   6  '' or, when this call may have run already, its age in ms  7  '' or the token of the 'again' answer
 --   8  '' or the configuration for a limiter that has none, as for acquire: one that is charged is made
 --   9  '' or, if the reservation is held, how many ms its member is dated before the grant
 --   10  then the epoch ms of the grant, no earlier than that

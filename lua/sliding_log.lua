@@ -5,8 +5,7 @@
 --   2 thresholds: a hash, limits by the names of logs. Left out if ARGV[1] is the limit
 -- ARGV
 --   1  limit if thresholds has none  2  window in ms  3  field of thresholds
---   4  id of the call, which begins the names of its members
---   5  '1' if the call may have run already, otherwise ''
+--   4  id of the call, which begins the names of its members  5  '1' if the call may have run already, otherwise ''
 --   6, 7, ...  permits, count, as for fixed_window
 -- Returns
 --   limit, free, taken, 0, reset, waits..., as for fixed_window; the members of what was taken are id:0, id:1, ...
