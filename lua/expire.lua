@@ -18,23 +18,18 @@ elseif ARGV[1] == 'PEXPIREAT' then
   ttl = ttl - tonumber(clock())
 end
 
--- A moment that has passed would make Redis free the keys at once, however large they are.
-local function expire(key)
-  if persist then
+-- Expires a key. If the limiter is of type Overall or lost, a client's own are not in use and live no longer than they
+-- would have. A moment that has passed would make Redis free a key at once, however large it is.
+local function expire(key, own)
+  local most = own and (config and config.per_client and idle_time(config) or redis.call('PTTL', key)) or -1
+  if most >= 0 and most < ttl then
+    return redis.call('PEXPIRE', key, lifetime(most))
+  elseif persist then
     return redis.call('PERSIST', key)
   elseif ttl <= 0 then
     return redis.call('UNLINK', key)
   end
   return redis.call(ARGV[1], key, ARGV[2])
-end
-
--- If the limiter is of type Overall or lost, a client's own keys are not in use and live no longer than they would have.
-local function expire_own(key)
-  local most = config and config.per_client and idle_time(config) or redis.call('PTTL', key)
-  if most >= 0 and most < ttl then
-    return redis.call('PEXPIRE', key, lifetime(most))
-  end
-  return expire(key)
 end
 
 -- A window keeps its end. That of the pair in use gets one that a window can have: by a clock that was set back it would
@@ -49,5 +44,5 @@ window, own_window = window and redis.call('PTTL', KEYS[2]) ~= -1, own_window an
 
 local had = persist and 0 or 1
 local there = math.max(expire(KEYS[1]), window and had or expire(KEYS[2]), expire(KEYS[4]))
-local own = math.max(own_window and had or expire_own(KEYS[3]), expire_own(KEYS[5]))
+local own = math.max(own_window and had or expire(KEYS[3], true), expire(KEYS[5], true))
 return persist and there or math.max(there, own)

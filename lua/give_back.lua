@@ -68,11 +68,8 @@ if ARGV[3] ~= '' then
   first_write(permits_key, true)
   mark_answered(KEYS[1], fields[5], ARGV[6], now)
 end
-if done then
-  return done
-end
-if not score or tonumber(score) <= now - config.interval then
-  return 0
+if done or not score or tonumber(score) <= now - config.interval then
+  return done or 0
 end
 local permits = math.min(tonumber(ARGV[2]), permits_of(member))
 local window = is_window(config)
