@@ -7,8 +7,7 @@
 --   1  member of the permits set for the sum of all requests; without its permits it is the call's identity. '' with w
 --   2  the sum of all requests; 1 if it is left out
 --   3  '' or the configuration for a limiter that has none: 'rate interval type keepAliveTime', and for a default that
---      the limiter must remember ' began age': when the program began, in epoch us by its clock, and how long ago that
---      was, in ms
+--      the limiter must remember ' began age': when the program began, in epoch us by its clock, and how many ms ago
 --   4  flags, or '': f, the figures are wanted, so that all that has run out is reclaimed even if no request needs it;
 --      a, a refusal looks for permits that leaked; s, each granted request gets a member of its own, the first ARGV[1]'s
 --      id and the others those that come after it, and no member that has run out stays; w, no members are kept: the
@@ -54,20 +53,17 @@ end
 
 --- @include "fast_path"
 
--- What follows is the general path.
 if fields[5] == nil then
   fields[5] = call('HGET', config_key, 'answered')
 end
 
+-- The general path. Steps that not every call takes are included at their place: making a function costs, called or not.
 --- @include "config_or_new" "dated" "own" "requests" "answered" "bring_up_to_date" "figures"
-
--- Steps that not every call takes are included at their place: making a function costs, called or not.
 
 flags, age = flags or '', age or ''
 local single, windowed, up_to = string.find(flags, 's'), string.find(flags, 'w'), string.find(flags, 'u')
 local now, list, identity = tonumber(now_text), fields[5], string.sub(ARGV[1], 1, -5)
 
--- The state: the configuration, the pair in use, and the value.
 local config, new, problem = config_or_new(fields, ARGV[3] or '')
 if problem then
   return problem
@@ -93,7 +89,6 @@ if config.per_client or not value_text then
   value_text = redis.call('GET', value_key)
 end
 
--- The requests, and what an earlier run of the call was granted.
 local requests = read_requests(sum_text, single, up_to, rate)
 local answered = not windowed and was_answered(list, identity)
 local found, token, more, prefix = nil, ARGV[6] or '', nil, ''
@@ -130,8 +125,7 @@ elseif need == 0 then
   return {rate, 0, 0, interval, 0, 0}
 end
 
--- The state is brought up to date. If each has a member of its own, nothing that has run out
--- stays. A token has what was found.
+-- If each has a member of its own, nothing that has run out stays. A token has what was found.
 prefix = found and 'found:' .. digits(found) .. ';' or prefix
 if new then
 --- @include "make_config"
@@ -147,7 +141,7 @@ if not state then
   return reply
 end
 
--- The decision. Free permits that are found when there are too few may change it.
+-- Free permits that are found when there are too few may change the decision.
 local taken, refused, _, own = walk_requests(requests, rate, found or state.free, found)
 local rows, each = {}, single and not up_to and requests.members
 if not found and (refused[1] or each and each[2] or up_to and taken < sum_text + 0) and state.oldest and not windowed then

@@ -15,8 +15,7 @@
 --   the permits of the first, if they were granted, no state was repaired and no figures are wanted; otherwise
 --   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time in ms, 0 for none, and if its state was
 --      repaired -1 less that; with f, each followed by rate, free and reset as for acquire; then of limiters that refused
---      them, none if they were granted: which one of those in KEYS, from 1; the ms until it could grant them, as for
---      acquire
+--      them, none if they were granted: which one of those in KEYS, from 1; its wait, as for acquire
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'default', number, rate, ...   as for acquire, of the limiter of that number
 --   'again', token   the call must be repeated; nothing was granted
@@ -184,8 +183,8 @@ for i, l in ipairs(limiters) do
   local permits_key = l.permits_key
   local value = integer(text)
   local enough = value and value <= l.rate and value >= permits and (value == l.rate or redis.call('EXISTS', permits_key) == 1)
-  -- If there is enough the rows are read only once in a few permits, or
-  -- always for those Redissons that must not find many that have run out.
+  -- If there is enough the rows are read only once in a few permits, or always for those Redissons that must not find
+  -- many that have run out.
   if enough and (i < from or not (single or figures) and value % 16 >= permits) then
     l.state = {free = value, window = is_window(l)}
   elseif budget <= 0 and refused[1] and not figures then

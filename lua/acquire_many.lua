@@ -6,8 +6,7 @@
 --   1  how many of the first limiters' requests may be refused; the others are granted here or not decided
 --   2, 3, ...  member, permits for each limiter, as acquire takes them
 -- Returns
---   for each limiter: the permits granted, as acquire answers them; the wait in ms below 0; or 0 if acquire must decide:
---   nothing was granted
+--   for each limiter the permits granted, as acquire answers them; the wait in ms below 0; or 0 if acquire must decide
 
 local call, overall, age, runs = redis.call, true, nil, nil
 --- @include "now_text"

@@ -9,9 +9,8 @@
 --   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "bring_up_to_date" "recover_leaked"
+--- @include "bring_up_to_date" "recover_leaked" "limiter"
 
---- @include "limiter"
 local windowed = ARGV[2] == 'w'
 config.windowed = windowed
 local state, answer = bring_up_to_date(config, redis.call('GET', value_key), now, config.rate, ARGV[1], '')

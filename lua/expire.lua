@@ -32,8 +32,7 @@ local function expire(key, own)
   return redis.call(ARGV[1], key, ARGV[2])
 end
 
--- A window keeps its end. That of the pair in use gets one that a window can have: by a clock that was set back it would
--- end later.
+-- A window keeps its end; that of the pair in use one that it can have: by a clock that was set back it would be later.
 local shared = parse_config({'0', config and digits(config.interval) or '0', '0'})
 shared.windowed = windowed
 local window, own_window = is_window(shared), windowed and redis.call('PTTL', KEYS[3]) ~= -2

@@ -40,9 +40,8 @@ if text then
   if left == 0 then
     count, text = 0, nil
   elseif left < 0 or left > window then
-    -- Without a time to live nothing would end the window: a program crashed before it
-    -- set one, or the key was written by hand. With too long a one the clock went back, or
-    -- a calendar's window was begun by a program that knows no calendar.
+    -- Without a time to live nothing would end the window: a program crashed before it set one, or the key was written
+    -- by hand. With too long a one the clock went back, or a program that knows no calendar began a calendar's window.
     left, endless = window, true
   elseif ends and window - left < 5 then
     left = window -- TIME and PTTL may be a few ms apart
@@ -52,9 +51,7 @@ end
 -- A counter that counts refusals too may have gone beyond the limit.
 local free = math.max(0, limit - count)
 local taken, refused = decide_requests(free, limit, 3)
-if taken > 0 and not text then
-  left = window
-end
+left = taken > 0 and not text and window or left
 if taken > 0 and not peeks then
   if text then
     redis.call('INCRBY', KEYS[1], digits(taken))

@@ -16,8 +16,7 @@ if not count or left < 1 or math.abs(clock() + left - ARGV[2]) > math.min((windo
   return 0
 end
 -- By a clock that was set back the window would end later; otherwise its end stays, by which all its grants are known.
--- Either write comes first, the RENAME without an effect, as Redis refuses a script that begins with DECRBY if memory is
--- full.
+-- Either write comes first, the RENAME without an effect: if memory is full, Redis refuses what begins with DECRBY.
 if window and left > window then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 else

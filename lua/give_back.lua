@@ -4,14 +4,13 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1  the call's member, as it was last seen; '' if no members are kept  2  permits
---   3  '' or, when this call may have run already, '1': it has not if the member has more permits left than this call
---      leaves
+--   3  '' or, when this call may have run already, '1': it has not if the member has more permits than it leaves
 --   4  the call's age in ms; without a member the epoch ms at which its window ends
 --   5  '' or the token of the 'again' answer  6  this call's own identity
 --   7  '' or how many ms the member is dated before the grant
 -- Returns
---   the permits given back; fewer than asked for if they have run out; -1 if others have taken so many off the member
---      that this call may have run or not
+--   the permits given back; fewer than asked for if they have run out; -1 if others have taken so many off that it may
+--      have run or not
 --   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 

@@ -13,9 +13,8 @@
 --   'end', place   of the client's member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "rows"
+--- @include "rows" "limiter"
 
---- @include "limiter"
 local place, mark = ARGV[1], ARGV[2]
 if mark and place == '' then
   -- Newer ones are others'.

@@ -11,9 +11,8 @@
 --   'again', token   the call must be repeated, with another member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "bring_up_to_date"
+--- @include "bring_up_to_date" "limiter"
 
---- @include "limiter"
 local text = redis.call('GET', value_key)
 local value = integer(text)
 

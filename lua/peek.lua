@@ -36,8 +36,8 @@ if unsettled then
 end
 local in_use = newest and newest > now - interval
 
--- If the value or the configuration was lost, the value is what the set leaves. What has run out is free, except in a
--- window, which comes back as a whole at its end.
+-- If the value or the configuration was lost, the value is what the set leaves. What has run out is free, but a window
+-- comes back as a whole at its end.
 local free = math.min(value or rate, rate)
 if not in_use then
   newest, window = nil, value and window and free < rate

@@ -6,8 +6,7 @@
 --   1  permits  2  how the identities of this client's members begin, in layout D
 --   3  '' or the token of the 'again' answer
 --   4  '' or, if this client's may stand behind the newest 256, 'own': nothing is taken off others' members as long as
---      there are more than these; or 'own:' and the place of a member: only this client's are taken, of the 256 from there
---      on
+--      there are more than these; or 'own:' and the place of a member: of the 256 from there on only this client's
 --   5  the call's identity: if the request comes twice, the second gives nothing back
 -- Returns
 --   the permits that were not in use, 0 for none, when all is done
@@ -15,11 +14,10 @@
 --   'again', 'search', permits   the same, elsewhere: here this client has no more
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "answered" "bring_up_to_date" "rows" "take_off"
+--- @include "answered" "bring_up_to_date" "rows" "take_off" "limiter"
 
---- @include "limiter"
--- The config's field "released" is the last call, in hex, and its answer: "call=answer;". More than 64 bytes would make
--- Redis keep the hash in eight times the memory.
+-- The config's field "released" is the last call, in hex, and its answer: "call=answer;". With more than 64 bytes the
+-- hash would take eight times the memory.
 local name = hex(ARGV[5])
 local word, given = string.match(redis.call('HGET', KEYS[1], 'released') or '', name .. '=(%l*)(%d+);')
 if given then

@@ -1,5 +1,4 @@
--- Frees all permits in use of a limiter: those that this client keeps, if each keeps its own. Its rate and time to live
--- stay.
+-- Frees all permits in use of a limiter: this client's, if each has its own. Its rate and time to live stay.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits

@@ -78,8 +78,7 @@ if reserved and (early or more < 0) and tonumber(reserved) <= now - config.inter
   reserved = false
 end
 
--- What is charged from now on. A held reservation that is not there may have been released, but only before the hold was
--- over.
+-- What is charged from now on. A held reservation that is gone may have been released, but only during the hold.
 local extra = more
 if early and not reserved and used > 0 and math.max(most, now - latest) >= config.interval - early then
   extra = used
@@ -89,8 +88,8 @@ if new and extra <= 0 then
 end
 charge = with_permits(charge, math.max(0, extra))
 
--- The reservation once it is charged, or dated to its grant: its id is then another, no call's, by which a repeat knows
--- without a search that it was settled, or was not.
+-- Once it is charged, or dated to its grant, the reservation has another id, no call's: by that a repeat knows without a
+-- search whether it was settled.
 local at = ({[8] = 1, [13] = 6, [20] = 9, [21] = 13})[#member]
 local settled = string.sub(member, 1, at - 1) .. string.char((string.byte(member, at, at) + 128) % 256) .. string.sub(member, at + 1)
 settled = with_permits(settled, math.min(used, permits_of(member)))
@@ -126,8 +125,7 @@ if extra > 0 then
   if done or charged then
     return -extra
   end
-  -- The ages are a second more than needed. If the first run may have come during the hold, what it left runs out an
-  -- interval after the grant.
+  -- The ages are a second too much. If the first run may have come during the hold, what it left is dated to the grant.
   local oldest = early and age ~= '' and most - age < config.interval - early and most or tonumber(age)
   if oldest and not reserved and oldest - 1000 >= config.interval then
     return {'unknown'}

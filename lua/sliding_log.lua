@@ -41,14 +41,12 @@ end
 --- @include "corrupt" "digits" "decide_requests" "unpack"
 
 local window, id, peeks = tonumber(ARGV[2]), ARGV[4], not ARGV[7]
--- Returns the digits of a number that Lua holds exactly.
 local limit = #limit_text <= 32 and string.find(limit_text, '^%d+$') and tonumber(limit_text)
 if not limit or limit > 9007199254740991 then
   return corrupt(2, 'threshold', 'is no whole number of 0 or more: ' .. limit_text)
 end
 local now = tonumber(now_text)
-local since = '(' .. digits(now - window)
-local used = redis.call('ZCOUNT', KEYS[1], since, '+inf')
+local used = redis.call('ZCOUNT', KEYS[1], '(' .. digits(now - window), '+inf')
 local out = rows - used
 
 -- Returns the ms that the log lives for: a window after its last grant. If it would be longer, the clock has gone back.
@@ -63,8 +61,7 @@ local function time_to_live(granted)
   return window
 end
 
--- Rows dated ahead, by a clock that has gone back since or by a caller's that is fast, count from now on: for a window,
--- as all do.
+-- Rows dated ahead, by a clock that has gone back since or by a caller's that is fast, count from now on, for a window.
 local last = used > 0 and redis.call('ZRANGE', KEYS[1], digits(rows - 1), digits(rows - 1), 'WITHSCORES') or {'', '0'}
 local newest = tonumber(last[2]) or math.huge
 if newest > now and not peeks then

@@ -30,8 +30,7 @@ if last_text and not last then
   return corrupt(2, 'time', 'is no number of seconds: ' .. last_text)
 end
 
--- For a bucket that lost one of its keys only what is sure counts: no refill if its time is unknown, and no tokens except
--- refills.
+-- For a bucket that lost one of its keys only what is sure counts: no refill without its time, no tokens but refills.
 local changed = not tokens or not last
 -- -borrow could be -0, which is no integer's text.
 tokens, last = math.min(tokens or last and 0 - borrow or capacity, capacity), last or second

@@ -1,5 +1,4 @@
--- Puts tokens back into a bucket, except those that have come back by themselves: a bucket with more in it overflows
--- sooner.
+-- Puts tokens back into a bucket, except those that have come back by themselves: with more in it, it overflows sooner.
 --
 -- KEYS
 --   1 tokens  2 time

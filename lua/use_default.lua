@@ -1,4 +1,4 @@
--- Takes an override back: the rate stays, but counts as the default of a program that began before all others. So the next
+-- Takes an override back: the rate stays, but counts as the default of a program that began before all others: the next
 -- program that has another default replaces it.
 --
 -- KEYS

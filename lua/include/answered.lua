@@ -1,8 +1,7 @@
 --- @include "digits" "member"
 
 -- The config's field "answered" lists the calls that a repeat decided, so that a copy that comes late changes
--- nothing: "ms:identity;" each, the newest first, the identity in hex. It holds the 31 newest of layout D2, of 49
--- characters each, until a minute after the last.
+-- nothing: "ms:identity;" each, the newest first, the identity in hex. It holds the 31 newest of layout D2, for a minute.
 
 -- Reports whether a call is in the list.
 local function was_answered(list, identity)

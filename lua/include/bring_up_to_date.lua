@@ -5,8 +5,7 @@
 -- must be called again if the free permits are fewer than need and more rows wait. Nothing is changed if one of the
 -- rows is corrupt. A value that is made here goes with the set, or ends when its window does. frees says that the
 -- caller adds nothing, and goes on if memory is full, unless a value is to be made.
--- Returns the state; or nil and the script's answer: an error reply, or 'again', the token behind prefix. The state is
--- a table:
+-- Returns the state; or nil and the script's answer: an error reply, or 'again', the token behind prefix. A state:
 --   free    the free permits, below 0 while a lowered rate is paid off
 --   oldest  member and score of the oldest row, nil if nothing is in use
 --   newest  the time of the newest row
@@ -52,8 +51,8 @@ local function bring_up_to_date(config, value_text, now, need, token, prefix, fr
 
   local repaired = not value or newest > now + 1000
   if not value then
-    -- While the value is missing no one adds members (a Redisson that comes by
-    -- makes a value first), so the set can be summed up over several calls.
+    -- While the value is missing no one adds members (a Redisson that comes by makes a value first), so the set can be
+    -- summed up over several calls.
     local used, answer = sum_up(config, state.last, token, prefix)
     if not used then
       return nil, answer

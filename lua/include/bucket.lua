@@ -3,15 +3,13 @@
 -- The longest time in ms that counts, 292 years: clients and miniredis count nanoseconds.
 local longest = 9223372036854
 
--- Returns the ms that a bucket with so many tokens may live for: by then an empty one has filled, which takes fill,
--- and one that others have lent more of.
+-- Returns the ms that a bucket may live for: by then one with so many tokens has filled, and an empty one, after fill.
 local function life_of(tokens, capacity, refill, interval, fill)
   return math.min(longest, math.max(tonumber(fill), math.ceil((capacity - tokens) / refill) * interval * 1000))
 end
 
 -- Returns the second of the last refill, now if the clock has gone back since: then the second lies ahead, and the end
--- of the keys has moved away as far. What a caller's clock that is ahead wrote stays: it would refill again after each
--- of our calls.
+-- of the keys has moved away as far. What a caller's clock that is ahead wrote stays: it would refill again after us.
 local function since(last, second, life)
   if last > second and redis.call('PTTL', KEYS[2]) > life then
     return second

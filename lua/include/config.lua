@@ -2,8 +2,7 @@
 
 -- Turns what HMGET rate interval type keepAliveTime answered into a table, with the value key and the permits key that
 -- are in use and their numbers in KEYS. at is how many keys stand before the limiter's own, 0 if it is left out; if only
--- three are given, it is of type Overall. Scripts add windowed: true if Redissons before 3.13.3 share the limiter, for
--- which each value counts a window.
+-- three are given, it is of type Overall. Scripts set windowed if Redissons before 3.13.3 share it: a value is a window.
 -- Returns nil if there is no configuration, and nil with an error reply if there is half of one or text for a number.
 local function parse_config(fields, at)
   if not (fields[1] or fields[2] or fields[3] or fields[4]) then
@@ -12,14 +11,11 @@ local function parse_config(fields, at)
   at = at or 0
   local config = {
     at = at,
-    rate = integer(fields[1]),
-    interval = integer(fields[2]),
+    rate = integer(fields[1]), interval = integer(fields[2]), keep = integer(fields[4] or '0'),
     per_client = fields[3] == '1',
-    keep = integer(fields[4] or '0'),
     value_key = KEYS[at + 2],
     permits_key = KEYS[at + 5] and KEYS[at + 4] or KEYS[at + 3],
-    value_place = at + 2,
-    permits_place = at + 4,
+    value_place = at + 2, permits_place = at + 4,
   }
   if config.per_client then
     config.value_key, config.permits_key, config.value_place, config.permits_place = KEYS[at + 3], KEYS[at + 5], at + 3, at + 5

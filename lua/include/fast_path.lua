@@ -7,8 +7,7 @@
 -- It works with call, config_key, value_key, permits_key, member, sum_text, now_text and overall: true if the limiter is
 -- known to be of type Overall. Further with flags, age and runs, which are nil if empty: age is set with a token too, and
 -- runs is ARGV, with the requests from 8 on if there are several. It leaves the value in value_text, if it was read, and
--- the configuration's fields in fields, "answered" only if it was read. Arithmetic turns text into numbers, without a
--- call.
+-- the configuration's fields in fields, "answered" only if it was read. Arithmetic turns text into numbers.
 local value_text, fields
 if overall then
   value_text = call('GET', value_key)

@@ -1,6 +1,5 @@
--- Returns acquire's answer as far as its waits, and the permits that are free now. state is bring_up_to_date's, taken
--- are the permits granted; found, if it is not nil, those that an earlier run was granted; ends is nil or the ms until a
--- window ends.
+-- Returns acquire's answer as far as its waits, and the permits that are free now. taken are the permits granted; found
+-- is nil or those that an earlier run was granted; ends is nil or the ms until a window ends.
 local function figures_of(config, state, taken, found, ends, now)
   local before, left = state.free, state.free - taken
   if found then

@@ -1,5 +1,4 @@
--- Begins a script's writes and changes nothing. If memory is full, Redis refuses a script at its first write, unless that
--- frees.
+-- Begins a script's writes and changes nothing. If memory is full, Redis refuses the first write, unless that frees.
 local function first_write(permits_key, frees)
   if frees then
     redis.call('ZREM', permits_key, '')

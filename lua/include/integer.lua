@@ -1,5 +1,4 @@
--- Returns the number that text stands for; nil if text is missing or is no integer that Redis and a Lua number both hold
--- exactly.
+-- Returns the number that text stands for; nil if it is missing or no integer that Redis and Lua both hold exactly.
 local function integer(text)
   if not text or #text > 17 or (text ~= '0' and not string.find(text, '^%-?[1-9]%d*$')) then
     return nil

@@ -1,7 +1,6 @@
 --- @include "corrupt"
 
--- Returns how many permits a member stands for; nil if it has the layout of no Redisson release. All layouts end in the
--- permits, as four little-endian bytes.
+-- Returns the permits of a member, which are its last four bytes, little-endian; nil if it has no Redisson's layout.
 local function permits_of(member)
   local length = #member
   if length < 5 or (string.byte(member, 1, 1) + 5 ~= length and length ~= 8 and
@@ -12,8 +11,7 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- Returns the member of the same call for other permits. Ours in layout C hold them a second time, where readers of
--- layout D look.
+-- Returns the member of the same call for other permits. Ours in layout C hold them where readers of D look, too.
 local function with_permits(member, permits)
   local packed = string.char(permits % 256, math.floor(permits / 256) % 256,
     math.floor(permits / 65536) % 256, math.floor(permits / 16777216) % 256)
@@ -43,8 +41,7 @@ local function hex(bytes)
   end))
 end
 
--- Returns the permits of all the rows together, or nil with an error reply for a member of no known layout. place is the
--- number of the permits set in KEYS.
+-- Returns the permits of all the rows, or nil with an error reply for one of no known layout; place is as for corrupt.
 local function sum_of(rows, place)
   local sum = 0
   for _, member in ipairs(rows) do

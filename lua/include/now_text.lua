@@ -1,5 +1,5 @@
--- Puts the server's time in epoch ms into now_text, as digits. It works with call. This is clock as the text of a script's
--- head, which costs no closure and mostly one string less.
+-- Puts the server's time into now_text, as clock does. It is the text of a script's head, which costs no closure and
+-- mostly one string less, and works with call.
 local time = call('TIME')
 local now_text, part = time[1], time[2]
 if #part < 6 then

@@ -2,8 +2,7 @@
 
 -- Looks for the rows that show when the refused requests could pass. Mostly it is the oldest alone. If that one has too
 -- few permits for the largest of them more rows are looked at, and then leaked permits show: see recover_leaked; with
--- audit that is always done. Something is in use; taken are the permits granted. Returns the rows, the oldest first; or
--- nil, error reply.
+-- audit always. Something is in use; taken are the permits granted. Returns the rows in order; or nil, error reply.
 local function oldest_rows(config, state, taken, refused, audit)
   local oldest, largest = state.oldest[1], 0
   local permits, problem = sum_of({oldest}, config.permits_place)

@@ -1,11 +1,9 @@
 --- @include "digits"
 
 -- A place is a position of a walk through a permits set, from the newest row to older ones: 'score:newer:member', a row
--- and how many newer ones share its score. A walk that goes on from its place skips no row, whatever came or went
--- meanwhile; it may see some twice.
+-- and how many newer ones share its score. A walk from there skips no row, whatever came or went; it may see some twice.
 
--- Returns at most so many rows from a place on, that one included, the oldest first, and the rank of the oldest. The place
--- '' is the newest row.
+-- Returns at most so many rows from a place on, '' being the newest row, the oldest first, and the rank of the oldest.
 local function rows_from(permits_key, place, count)
   local last
   local score, newer, member = string.match(place, '^([^:]+):(%d+):(.*)$')

@@ -1,10 +1,8 @@
 --- @include "find"
 
--- A repeated call searches for what an earlier attempt left behind, in as many steps as that takes, which change nothing.
--- Its tokens:
+-- A repeated call searches for what an earlier attempt left behind, in steps that change nothing. Its tokens:
 --   find:began:since:place   the search began at that ms, goes back to the ms since, and goes on from that place
---   searched:began;rest      nothing was left behind before that ms. rest is the token of the step that follows: only
---                            these change something
+--   searched:began;rest      nothing was left behind before that ms. rest is the token of the next step, which may write
 --   since:began              such a step may have run already: what it left is no older
 
 -- Reads a token. Returns began, since and place of the search, age being the call's; or began, nil and the rest.
@@ -22,8 +20,7 @@ local function search_of(token, now, age)
 end
 
 -- Makes a step of the search in one set. Returns what find does; or nil, token if the call must be repeated; or nil, nil
--- and what stands before the tokens of the steps that follow. The members are dated early ms before the attempt, 0 if
--- that is left out.
+-- and what stands before the tokens of the steps that follow. The members are dated early ms before the attempt, or 0.
 local function search(permits_key, members, single, token, now, age, early)
   early = early or 0
   local newest = early > 0 and digits(now - early) .. ':0:' or ''

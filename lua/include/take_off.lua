@@ -11,8 +11,7 @@ local function take_off(permits_key, member, permits)
   redis.call('ZREM', permits_key, member)
 end
 
--- Gives permits of a member back: takes them off it, and adds them to the value, if there is one. window says that it
--- counts one, which does not fill before its end.
+-- Takes permits off a member and adds them to the value, if there is one; a window does not fill before its end.
 local function return_permits(config, member, permits, value, window)
   take_off(config.permits_key, member, permits)
   local free = value and math.min(config.rate, value + permits)

@@ -18,8 +18,7 @@ local function is_window(config)
   return (whole < 0 or whole > left + 1000) and (permits < 0 or permits > left + 1000)
 end
 
--- Gives an end to a window that has none, or one further away than its interval: nothing else would ever fill it. Returns
--- the ms until it ends.
+-- Returns the ms until a window ends; one that has no end, or one further away than its interval, gets one.
 local function end_window(config)
   local left = redis.call('PTTL', config.value_key)
   if left == -1 or left > config.interval then
