@@ -5,9 +5,9 @@
 -- audit always. Something is in use; taken are the permits granted. Returns the rows in order; or nil, error reply.
 local function oldest_rows(config, state, taken, refused, audit)
   local oldest, largest = state.oldest[1], 0
-  local permits, problem = sum_of({oldest}, config.permits_place)
-  if problem then
-    return nil, problem
+  local permits = permits_of(oldest)
+  if not permits then
+    return sum_of({oldest}, config.permits_place) -- nil and its error reply
   end
   for _, size in ipairs(refused) do
     largest = math.max(largest, size)
