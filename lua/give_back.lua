@@ -4,7 +4,7 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1  the call's member, as it was last seen; '' if no members are kept  2  permits
---   3  '' or, when this call may have run already, '1': it has not if the member has more permits than it leaves
+--   3  '' or, when this call may have run already, '1': it has not if more permits are left than it leaves
 --   4  the call's age in ms; without a member the epoch ms at which its window ends
 --   5  '' or the token of the 'again' answer  6  this call's own identity
 --   7  '' or how many ms the member is dated before the grant

@@ -1,7 +1,7 @@
 --- @include "integer" "dated" "sum_up" "window" "make_value" "first_write" "keep_ttl"
 
 -- Writes the configuration with the fields new, which config was read from, and starts its time to live. Value and
--- permits get that too, so that keys left behind do not end before. A window keeps its end. replaces says that there was one.
+-- permits get that too, so that keys left behind live as long. A window keeps its end. replaces says that it has another.
 local function set_config(config, new, now, window, replaces)
   local key = KEYS[config.at + 1]
   local default = {}
