@@ -21,6 +21,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Errors to test for with [errors.Is].
@@ -44,25 +45,28 @@ const (
 	LayoutD                    // the format of D1 and D2, id of another length
 )
 
+// lenPermits is the length of the number that ends a member.
+const lenPermits = 4
+
+// formats are what stands before the id in each layout, and how long the id is.
+var formats = [...]struct {
+	name, head string
+	idLen      int
+}{
+	LayoutB:  {"B", "", 4},
+	LayoutC:  {"C", "\x08\x00\x00\x00\x00\x00\x00\x00", 8},
+	LayoutD1: {"D1", "\x08", 8},
+	LayoutD2: {"D2", "\x10", 16},
+	LayoutD:  {name: "D"}, // the head is the id's length
+}
+
 // String returns the layout's short name, such as "D2".
 func (l Layout) String() string {
 	if l < LayoutB || l > LayoutD {
 		return fmt.Sprintf("Layout(%d)", uint8(l))
 	}
-	return [...]string{LayoutB: "B", LayoutC: "C", LayoutD1: "D1", LayoutD2: "D2", LayoutD: "D"}[l]
+	return formats[l].name
 }
-
-const (
-	lenB       = 4 + 4
-	lenC       = 8 + 8 + 4
-	overheadD  = 1 + 4
-	idLenB     = 4
-	idLenC     = 8
-	idLenD1    = 8
-	idLenD2    = 16
-	maxIDLenD  = 255
-	idLenLikeB = lenB - overheadD // in layout D, it would read as layout B
-)
 
 // Member is one entry of a limiter's set.
 type Member struct {
@@ -86,57 +90,36 @@ func Append(dst []byte, layout Layout, id []byte, permits uint32) ([]byte, error
 	if !layout.holds(len(id)) {
 		return dst, fmt.Errorf("%w: %d bytes in layout %v", ErrInvalidID, len(id), layout)
 	}
-	switch layout {
-	case LayoutB:
-	case LayoutC:
-		dst = binary.LittleEndian.AppendUint64(dst, idLenC)
-	default:
+	if layout == LayoutD {
 		dst = append(dst, byte(len(id)))
 	}
-	dst = append(dst, id...)
+	dst = append(append(dst, formats[layout].head...), id...)
 	return binary.LittleEndian.AppendUint32(dst, permits), nil
 }
 
-// holds reports whether an id of n bytes belongs in the layout.
+// holds reports whether an id of n bytes belongs in the layout. With one of 3, a member of
+// layout D would read as one of layout B.
 func (l Layout) holds(n int) bool {
-	switch l {
-	case LayoutB:
-		return n == idLenB
-	case LayoutC:
-		return n == idLenC
-	case LayoutD1:
-		return n == idLenD1
-	case LayoutD2:
-		return n == idLenD2
+	if l != LayoutD {
+		return n == formats[l].idLen
 	}
-	return n <= maxIDLenD && n != idLenD1 && n != idLenD2 && n != idLenLikeB
+	return n <= 255 && n != 3 && n != formats[LayoutD1].idLen && n != formats[LayoutD2].idLen
 }
 
 // Parse reads a member as Redis holds it. Its length shows the layout: 8 bytes
 // are always B. The error wraps [ErrUnknownLayout]. What Parse accepts,
 // [Append] packs into the same bytes again.
 func Parse(member string) (Member, error) {
-	n := len(member)
-	switch {
-	case n == lenB:
-		return parsed(LayoutB, member[:idLenB], member), nil
-	case n == lenC && member[:8] == "\x08\x00\x00\x00\x00\x00\x00\x00":
-		return parsed(LayoutC, member[8:8+idLenC], member), nil
-	case n >= overheadD && int(member[0])+overheadD == n:
-		id := member[1 : n-4]
-		switch len(id) {
-		case idLenD1:
-			return parsed(LayoutD1, id, member), nil
-		case idLenD2:
-			return parsed(LayoutD2, id, member), nil
+	n := len(member) - lenPermits
+	for layout := LayoutB; layout <= LayoutD && n > 0; layout++ {
+		head, idLen := formats[layout].head, formats[layout].idLen
+		if layout == LayoutD {
+			head, idLen = member[:1], int(member[0])
 		}
-		return parsed(LayoutD, id, member), nil
+		if n == len(head)+idLen && strings.HasPrefix(member, head) {
+			permits := binary.LittleEndian.Uint32([]byte(member[n:]))
+			return Member{Layout: layout, ID: []byte(member[len(head):n]), Permits: permits}, nil
+		}
 	}
-	return Member{}, fmt.Errorf("%w: %d bytes", ErrUnknownLayout, n)
-}
-
-// parsed returns the member whose permits are its last four bytes.
-func parsed(layout Layout, id, member string) Member {
-	permits := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
-	return Member{Layout: layout, ID: []byte(id), Permits: permits}
+	return Member{}, fmt.Errorf("%w: %d bytes", ErrUnknownLayout, len(member))
 }
