@@ -69,27 +69,19 @@ func (i *Identities) NextIn(dst []byte, layout codec.Layout, n int) []byte {
 		}
 	}
 	low, high := first&(1<<bits-1), first>>bits
-	var id [16]byte
-	length := 16
+	id := make([]byte, 0, 16)
 	switch layout {
 	case codec.LayoutB:
-		length = 4
-		id[0] = byte(high)
+		id = append(id, byte(high))
 	case codec.LayoutC:
-		length = 8
-		id[0] = byte(high)
+		id = append(id, byte(high), 0, 0, 0, 0)
 	case codec.LayoutD1:
-		length = 8
-		copy(id[:4], i.origin[:])
-		id[4] = byte(high)
+		id = append(append(id, i.origin[:4]...), byte(high))
 	default:
-		copy(id[:8], i.origin[:])
-		for place := range 5 {
-			id[12-place] = byte(high >> (8 * place))
-		}
+		id = append(append(id, i.origin[:]...), byte(high>>32), byte(high>>24), byte(high>>16), byte(high>>8), byte(high))
 	}
-	id[length-3], id[length-2], id[length-1] = byte(low), byte(low>>8), byte(low>>16)
-	member, err := codec.Append(dst, layout, id[:length], 0)
+	id = append(id, byte(low), byte(low>>8), byte(low>>16))
+	member, err := codec.Append(dst, layout, id, 0)
 	if err != nil {
 		panic(err) // the layout holds an id of that length
 	}
@@ -127,8 +119,7 @@ func SetPermits(member []byte, permits int64) {
 func Later(member []byte, places int) []byte {
 	member = slices.Clone(member)
 	number := member[len(member)-7 : len(member)-4]
-	n := int(number[0]) | int(number[1])<<8 | int(number[2])<<16
-	n += places
+	n := places + int(number[0]) + int(number[1])<<8 + int(number[2])<<16
 	number[0], number[1], number[2] = byte(n), byte(n>>8), byte(n>>16)
 	return member
 }

@@ -6,8 +6,6 @@ package redisson
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -73,13 +71,19 @@ func (r Rules) Untested() error {
 }
 
 // version is a Redisson's version: major, minor, patch.
-type version [3]int
+type version [3]uint16
 
 func (v version) before(other version) bool { return slices.Compare(v[:], other[:]) < 0 }
 
+// parseVersion reads a version; ok reports whether it looks like one.
+func parseVersion(name string) (v version, ok bool) {
+	_, err := fmt.Sscanf(name, "%d.%d.%d", &v[0], &v[1], &v[2])
+	return v, err == nil && name == fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2])
+}
+
 // lastPatches holds the newest patch of each minor version, from 3.12 and
 // from 4.0 on.
-var lastPatches = map[int][]int{
+var lastPatches = map[uint16][]uint16{
 	3: {
 		12: 5, 13: 6, 14: 1, 15: 6, 16: 8, 17: 7, 18: 1, 19: 3, 20: 1, 21: 3, 22: 1, 23: 5, 24: 3, 25: 2, 26: 1,
 		27: 2, 28: 0, 29: 0, 30: 0, 31: 0, 32: 0, 33: 0, 34: 1, 35: 0, 36: 0, 37: 0, 38: 1, 39: 0, 40: 2, 41: 0,
@@ -94,7 +98,7 @@ func RulesFor(name string) (Rules, error) {
 	v, ok := parseVersion(name)
 	newest, _ := parseVersion(newestRedisson)
 	minors, untested := lastPatches[v[0]], newest.before(v)
-	known := v[1] < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})
+	known := int(v[1]) < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})
 	if !ok || !untested && !known {
 		return Rules{}, fmt.Errorf("%w: %w: WithRedissonVersion: %q is no version of Redisson from %s to %s; name the oldest that shares the limiters, as in \"3.15.5\"",
 			limit.ErrInvalidConfig, limit.ErrUnsupported, name, oldestRedisson, newestRedisson)
@@ -111,20 +115,4 @@ func RulesFor(name string) (Rules, error) {
 		layout = codec.LayoutD1
 	}
 	return Rules{Version: name, Layout: layout, Merge: !v.before(version{3, 35, 0}), untested: untested}, nil
-}
-
-// parseVersion reads a version; ok reports whether it looks like one.
-func parseVersion(name string) (v version, ok bool) {
-	parts := strings.Split(name, ".")
-	if len(parts) != 3 {
-		return version{}, false
-	}
-	for i, part := range parts {
-		n, err := strconv.ParseUint(part, 10, 16)
-		if err != nil || strconv.FormatUint(n, 10) != part {
-			return version{}, false
-		}
-		v[i] = int(n)
-	}
-	return v, true
 }
