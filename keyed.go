@@ -245,7 +245,7 @@ func (k *KeyedLimiter) checkKey(key, name string) error {
 	if key == "" {
 		return fmt.Errorf("Keyed %q: %w: the key is empty", k.prefix, ErrInvalidConfig)
 	}
-	other := redisson.OtherMapped(k.mapped, name)
+	other := redisson.Other(k.mapped, name)
 	if other == "" {
 		return nil
 	}

@@ -35,7 +35,7 @@ func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 		if ours || len(name) <= len(prefix) || !strings.HasPrefix(name, prefix) {
 			continue
 		}
-		if other := redisson.OtherMapped(c.mapped(prefix), c.mapped(name)); other != "" {
+		if other := redisson.Other(c.mapped(prefix), c.mapped(name)); other != "" {
 			return nil, answer.BadRequest("the RateLimiter would share Redis keys with %q", other)
 		}
 		ours = true

@@ -41,9 +41,13 @@ func tag(name string) string {
 
 // Other returns the name of another limiter because of which there can be none called
 // name: both would share a key, whatever the ids of clients are. It looks at names that
-// are longer than prefix and begin with it, as name does, and returns "" if name may
-// be had: of two that share a key, one may. So no two that may be had share a key.
+// are longer than prefix and begin with it, and returns "" if name may be had: of two
+// that share a key, one may. So no two that may be had share a key. A mapper may have left
+// only the beginning of prefix before name; then that is the prefix.
 func Other(prefix, name string) string {
+	for !strings.HasPrefix(name, prefix) {
+		prefix = prefix[:len(prefix)-1]
+	}
 	tagged := tag(name)
 	own := tagged == name // nothing stands before the name in its keys
 	possible := func(name string) bool { return len(name) > len(prefix) && strings.HasPrefix(name, prefix) }
@@ -64,16 +68,6 @@ func Other(prefix, name string) string {
 		}
 	}
 	return ""
-}
-
-// OtherMapped is Other for what a mapper has made of prefix and name, which need not
-// leave all of prefix before name.
-func OtherMapped(prefix, name string) string {
-	common := 0
-	for common < min(len(prefix), len(name)) && prefix[common] == name[common] {
-		common++
-	}
-	return Other(name[:common], name)
 }
 
 // suffixed reports whether text is what follows the tag in keys of a limiter, or,
