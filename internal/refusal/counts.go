@@ -1,7 +1,6 @@
 package refusal
 
 import (
-	"hash/maphash"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -11,84 +10,74 @@ import (
 // Counts is how often limiters, by their keys, were changed and granted permits,
 // as far as one Client knows.
 type Counts struct {
-	// Limiters may share a count of changes: a change to one then ends another's refusals,
-	// which costs a request.
-	changes [1024]atomic.Uint64
+	remembering atomic.Bool // there was a Cache
 
-	grants      sync.Map    // weak.Pointer[grants] by key
-	remembering atomic.Bool // there are some
+	mu  sync.Mutex
+	all map[string]weak.Pointer[counts]
 }
 
-// grants counts how often permits of a limiter were taken, for those who remember
-// figures. Unlike the count of changes it is the limiter's alone: a busy limiter
-// would leave others that share its count nothing to remember.
-type grants struct {
-	count atomic.Uint64
-	_     [8]byte // without it, one may share a block of memory with its key, which its cleanup holds
-}
-
-var seed = maphash.MakeSeed()
-
-func (c *Counts) changesOf(key string) *atomic.Uint64 {
-	return &c.changes[maphash.String(seed, key)%uint64(len(c.changes))]
-}
+// counts is how often permits of a limiter may have become free, and were taken. They are
+// kept for as long as a Cache of the limiter is. Were they smaller, they might share a block
+// of memory with their key, which their cleanup holds.
+type counts struct{ changes, grants atomic.Uint64 }
 
 // NewCache returns a Cache for a handle of the limiter.
 func (c *Counts) NewCache(key string) *Cache {
-	return &Cache{changes: c.changesOf(key), grants: c.grantsOf(key)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.all[key].Value(); known != nil {
+		return &Cache{counts: known}
+	}
+	made := &counts{}
+	if c.all == nil {
+		c.all = make(map[string]weak.Pointer[counts])
+	}
+	c.all[key] = weak.Make(made)
+	c.remembering.Store(true)
+	runtime.AddCleanup(made, c.forget, key)
+	return &Cache{counts: made}
 }
 
-// grantsOf returns the limiter's count, which is kept for as long as a Cache is.
-func (c *Counts) grantsOf(key string) *grants {
+// forget drops the limiter's counts, unless others have replaced them.
+func (c *Counts) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all[key].Value() == nil {
+		delete(c.all, key)
+	}
+}
+
+// of returns the limiter's counts; nil if no Cache uses them.
+func (c *Counts) of(key string) *counts {
 	if !c.remembering.Load() {
-		c.remembering.Store(true) // before another caller can find the count
+		return nil
 	}
-	if g := c.knownGrants(key); g != nil {
-		return g
-	}
-	made := &grants{}
-	mine := weak.Make(made)
-	for {
-		found, known := c.grants.LoadOrStore(key, mine)
-		if !known {
-			runtime.AddCleanup(made, func(unused weak.Pointer[grants]) { c.grants.CompareAndDelete(key, unused) }, mine)
-			return made
-		}
-		if g := valueOf(found); g != nil {
-			return g
-		}
-		c.grants.CompareAndDelete(key, found)
-	}
-}
-
-// knownGrants returns the limiter's count, nil if no Cache uses it.
-func (c *Counts) knownGrants(key string) *grants {
-	found, _ := c.grants.Load(key)
-	return valueOf(found)
-}
-
-// valueOf returns the count that a value of the map points to, nil if it is unused.
-func valueOf(value any) *grants {
-	p, _ := value.(weak.Pointer[grants])
-	return p.Value()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all[key].Value()
 }
 
 // Changed records that permits of the limiter may have become free.
-func (c *Counts) Changed(key string) { c.changesOf(key).Add(1) }
+func (c *Counts) Changed(key string) {
+	if known := c.of(key); known != nil {
+		known.changes.Add(1)
+	}
+}
 
 // Granted records that permits of the limiter were taken, or may have been.
 func (c *Counts) Granted(key string) {
-	if !c.remembering.Load() {
-		return
-	}
-	if g := c.knownGrants(key); g != nil {
-		g.count.Add(1)
+	if known := c.of(key); known != nil {
+		known.grants.Add(1)
 	}
 }
 
 // Forget ends the refusals of all limiters.
 func (c *Counts) Forget() {
-	for i := range c.changes {
-		c.changes[i].Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range c.all {
+		if known := one.Value(); known != nil {
+			known.changes.Add(1)
+		}
 	}
 }

@@ -26,10 +26,10 @@ func AskAgain(wait time.Duration) time.Duration {
 
 // Cache is what one handle remembers. A nil Cache remembers nothing.
 type Cache struct {
-	changes *atomic.Uint64 // of the limiter through its Client
-	grants  *grants        // likewise
-	tries   slot           // that permits are refused
-	figures slot           // with which figures
+	*counts // of the limiter through its Client
+
+	tries   slot // that permits are refused
+	figures slot // with which figures
 }
 
 // slot holds a refusal.
@@ -54,7 +54,7 @@ func (c *Cache) Now() Moment {
 	if c == nil {
 		return Moment{}
 	}
-	return Moment{c.changes.Load(), c.grants.count.Load()}
+	return Moment{c.changes.Load(), c.grants.Load()}
 }
 
 // Granted returns that moment, and after what has been granted by now.
