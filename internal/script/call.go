@@ -2,13 +2,10 @@ package script
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -247,12 +244,13 @@ func (c *Call) GiveUp(err error) {
 }
 
 func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, backoff time.Duration, _ error) {
+	m := meaningOf(err)
 	switch {
-	case NotRun(err):
+	case m&notRun != 0:
 		if isDial(err) {
 			to.Reload(ctx)
 		}
-	case IsAnswer(err) && !mayHaveRun(err) || errors.Is(err, redis.ErrClosed):
+	case m&maybeRun == 0:
 		return false, 0, c.lost(err)
 	default:
 		c.repeated = true
@@ -263,7 +261,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 		}
 	}
 	longest := maxBackoff
-	if inTransition(err) {
+	if m&moving != 0 {
 		longest = patientBackoff
 	} else if c.counted++; c.counted == maxAttempts {
 		return false, 0, c.lost(err)

@@ -33,62 +33,89 @@ func IsAnswer(err error) bool {
 }
 
 // NotRun reports whether an error shows that the script did not run and may run if it is sent again.
-func NotRun(err error) bool {
-	if IsAnswer(err) {
-		switch Code(err) {
-		case "NOREPLICAS", "BUSY", "NOSCRIPT":
-			return true
-		}
-		return inTransition(err) || tooManyClients(err) || refusedByProxy.MatchString(err.Error())
-	}
-	return isDial(err) || poolExhausted(err) || inTransition(err) || noServer(err)
-}
-
-// mayHaveRun reports whether a server's answer leaves open what the script has done: a proxy lost the server, or
-// the server ended the script in the middle, since it had removed a key of a slot that moves.
-func mayHaveRun(err error) bool {
-	answer, ok := errors.AsType[redis.Error](err)
-	return ok && (byProxy(answer) || strings.Contains(answer.Error(), "attempted to access a non local key"))
-}
-
-// Answers of proxies in front of Redis, by what they say of a server that they don't reach. Redis' own
-// answers begin with a code in capitals, and no "ERR" of Redis' speaks of connections.
-var (
-	refusedByProxy = regexp.MustCompile(`(?i)^(?:ERR )?(?:connection refused|host is down|no route to host|network is unreachable|no (?:upstream|backend|server))`)
-	lostByProxy    = regexp.MustCompile(`(?i)^ERR (?:connection |server (?:closed|connection|failure)|(?:operation |request )?timed out|` +
-		`broken pipe|upstream|backend|proxy|cluster node disconnected|handle re(?:quest|sponse),)`)
-)
-
-// byProxy reports whether an answer is a proxy's that has no server's for the call.
-func byProxy(answer error) bool {
-	text := answer.Error()
-	code, _, _ := strings.Cut(text, " ")
-	ofGoRedis := strings.HasPrefix(text, "redis: ")
-	return code != strings.ToUpper(code) && !ofGoRedis || lostByProxy.MatchString(text) || refusedByProxy.MatchString(text)
-}
+func NotRun(err error) bool { return meaningOf(err)&notRun != 0 }
 
 // Barred reports whether a server runs nothing for this program: it does not accept its password any
 // more, has taken away its right to a command, or belongs to a cluster of which the client does not know.
-func Barred(err error) bool {
-	answer, ok := errors.AsType[redis.Error](err)
-	return ok && (errors.Is(err, limit.ErrUnsupported) || lockedOut(answer))
+func Barred(err error) bool { return meaningOf(err)&barred != 0 }
+
+// meaning is what an error says of an attempt.
+type meaning uint8
+
+const (
+	notRun    meaning = 1 << iota // the script did not run, and may if it is sent again
+	moving                        // likewise, but not before servers have changed places
+	maybeRun                      // the script may have run
+	undecided                     // Redis did not decide
+	barred                        // the server runs nothing for this program
+
+	refused   = notRun | undecided
+	lockedOut = barred | undecided
+	lost      = maybeRun | undecided
+)
+
+// codes are what answers mean by their codes. While a slot moves, a replica takes over or a server starts,
+// a script is refused; go-redis follows a slot that moves, but not forever.
+var codes = map[string]meaning{
+	"LOADING": refused | moving, "READONLY": refused | moving, "CLUSTERDOWN": refused | moving, "TRYAGAIN": refused | moving,
+	"MASTERDOWN": refused | moving, "MOVED": refused | moving, "ASK": refused | moving,
+	"NOREPLICAS": refused, "BUSY": refused, "NOSCRIPT": notRun,
+	"NOAUTH": lockedOut, "WRONGPASS": lockedOut, "DENIED": lockedOut,
+	"MISCONF": undecided, "OOM": undecided,
 }
 
-// lockedOut reports whether a server does not accept the program's password or its use of a command,
-// whatever the limiter. A missing right to a key concerns few limiters, and is a mistake.
-func lockedOut(answer error) bool {
-	text := answer.Error()
-	switch Code(answer) {
-	case "NOAUTH", "WRONGPASS", "DENIED":
-		return true
-	case "NOPERM":
-		return strings.Contains(text, " to run ") || strings.Contains(text, "can't run ")
+// texts are what other answers mean: the first that matches counts.
+var texts = []struct {
+	*regexp.Regexp
+	meaning
+}{
+	{regexp.MustCompile(`^ERR max number of clients reached`), refused},
+
+	// What servers before Redis 6 say of passwords, and Redis to a long command without one.
+	{regexp.MustCompile(`^ERR (?:invalid password|AUTH |Client sent AUTH|Protocol error: unauthenticated)`), lockedOut},
+
+	// A missing right to a key concerns few limiters, and is a mistake.
+	{regexp.MustCompile(`^(?:ERR Error .*: ?-?)?NOPERM.*(?: to run |can't run )`), lockedOut},
+
+	// What proxies in front of Redis say of a server that they don't reach. Redis' own answers begin with a code
+	// in capitals, and no "ERR" of Redis' speaks of connections.
+	{regexp.MustCompile(`(?i)^(?:ERR )?(?:connection refused|host is down|no route to host|network is unreachable|no (?:upstream|backend|server))`), refused},
+	{regexp.MustCompile(`(?i)^ERR (?:connection |server (?:closed|connection|failure)|(?:operation |request )?timed out|` +
+		`broken pipe|upstream|backend|proxy|cluster node disconnected|handle re(?:quest|sponse),)`), lost},
+	{regexp.MustCompile(`^redis: `), 0}, // go-redis itself
+	{regexp.MustCompile(`^[^ ]*\p{Ll}`), lost},
+
+	// The server ended the script in the middle, since it had removed a key of a slot that moves.
+	{regexp.MustCompile(`attempted to access a non local key`), maybeRun},
+}
+
+func meaningOf(err error) meaning {
+	answer, answered := errors.AsType[redis.Error](err)
+	_, isNet := errors.AsType[net.Error](err)
+	switch {
+	case errors.Is(err, limit.ErrUnsupported): // errMoved
+		return barred
+	case answered:
+		if m, known := codes[Code(answer)]; known {
+			return m
+		}
+		for _, t := range texts {
+			if t.MatchString(answer.Error()) {
+				return t.meaning
+			}
+		}
+		return 0
+	case errors.Is(err, ErrNoMaster):
+		return refused | moving
+	case isDial(err), poolExhausted(err), noServer.MatchString(err.Error()):
+		return refused
+	case isNet, errors.Is(err, errUnread), errors.Is(err, io.EOF), errors.Is(err, errUnanswered), errors.Is(err, net.ErrClosed):
+		return lost
+	case errors.Is(err, redis.ErrClosed):
+		return 0
 	}
-	return lockedOutERR.MatchString(text)
+	return maybeRun
 }
-
-// lockedOutERR finds what servers before Redis 6 say of passwords, and Redis to a long command without one.
-var lockedOutERR = regexp.MustCompile(`^ERR (?:invalid password|AUTH |Client sent AUTH|Protocol error: unauthenticated)`)
 
 // errMoved is for an answer that sends a client to another node of a cluster.
 func errMoved(answer error) error {
@@ -96,37 +123,16 @@ func errMoved(answer error) error {
 		"make the client by redis.NewClusterClient: %w", limit.ErrUnsupported, answer)
 }
 
-// inTransition reports whether the server refused the script only while servers change places: a slot
-// moves, a replica takes over or a server starts. go-redis follows a slot that moves, but not forever.
-func inTransition(err error) bool {
-	if !IsAnswer(err) {
-		return errors.Is(err, ErrNoMaster)
-	}
-	switch Code(err) {
-	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "MOVED", "ASK":
-		return true
-	}
-	return false
-}
-
 func isDial(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
 }
 
-// noServer reports whether go-redis knows no server for a command: it exports no errors for that.
-func noServer(err error) bool {
-	text := err.Error()
-	return strings.Contains(text, "redis: all sentinels specified in configuration are unreachable") ||
-		strings.Contains(text, "redis: all ring shards are down") || strings.Contains(text, "redis: cluster has no nodes")
-}
+// noServer finds what go-redis says if it knows no server for a command: it exports no errors for that.
+var noServer = regexp.MustCompile(`redis: (?:all sentinels specified in configuration are unreachable|all ring shards are down|cluster has no nodes)`)
 
 func poolExhausted(err error) bool {
 	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
-}
-
-func tooManyClients(err error) bool {
-	return strings.HasPrefix(err.Error(), "ERR max number of clients reached")
 }
 
 // ErrSilent is for an attempt that was given up because no answer came in time.
@@ -149,20 +155,6 @@ func AllSilent(cmds []Command) bool {
 	})
 }
 
-// unavailable reports whether an error means that Redis did not decide.
-func unavailable(err error) bool {
-	// What Redis answered may be wrapped: a read was lost before.
-	if answer, ok := errors.AsType[redis.Error](err); ok {
-		switch Code(answer) {
-		case "NOREPLICAS", "BUSY", "MISCONF", "OOM":
-			return true
-		}
-		return inTransition(answer) || tooManyClients(answer) || lockedOut(answer) || byProxy(answer)
-	}
-	_, isNet := errors.AsType[net.Error](err)
-	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, ErrNoMaster) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
-}
-
 // Outage adds to an error whether Redis decided, limit.ErrUnavailable, and whether it may have done
 // what it was asked, limit.ErrUnknownOutcome. It returns other errors unchanged.
 func Outage(err error) error {
@@ -171,7 +163,7 @@ func Outage(err error) error {
 		return err
 	case errors.Is(err, ErrLost):
 		return fmt.Errorf("%w: %w: %w", limit.ErrUnknownOutcome, limit.ErrUnavailable, err)
-	case unavailable(err):
+	case meaningOf(err)&undecided != 0:
 		return fmt.Errorf("%w: %w", limit.ErrUnavailable, err)
 	}
 	return err
