@@ -346,7 +346,7 @@ func (l *Lane) tell(g jointCall, panicked any) {
 		err = fmt.Errorf("unexpected answer of a script: %v", g.cmd.Val())
 	case err == nil:
 	default:
-		undecided = script.NotRun(err) || script.Barred(err)
+		undecided = script.NotRun(err)
 		l.lanes.apart.Store(l.lanes.apart.Load() || !undecided)
 		switch script.Code(err) {
 		case "CROSSSLOT", "MOVED", "ASK", "NOPERM":

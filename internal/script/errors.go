@@ -32,12 +32,9 @@ func IsAnswer(err error) bool {
 	return ok
 }
 
-// NotRun reports whether an error shows that the script did not run and may run if it is sent again.
-func NotRun(err error) bool { return meaningOf(err)&notRun != 0 }
-
-// Barred reports whether a server runs nothing for this program: it does not accept its password any
-// more, has taken away its right to a command, or belongs to a cluster of which the client does not know.
-func Barred(err error) bool { return meaningOf(err)&barred != 0 }
+// NotRun reports whether an error shows that the script did not run. It may run if it is sent again, unless the
+// server runs nothing for this program.
+func NotRun(err error) bool { return meaningOf(err)&(notRun|barred) != 0 }
 
 // meaning is what an error says of an attempt.
 type meaning uint8
