@@ -1,6 +1,7 @@
 package script
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -89,21 +90,27 @@ type Call struct {
 	// Late, if not nil, is called when the call is done after its caller has left.
 	Late func()
 
-	token    string
-	eval     bool // the server does not know the script
-	cmd      Command
-	until    time.Time
-	sent     time.Time // the last attempt
-	doubt    time.Time // the first attempt that may have run
-	end      time.Time // by then a call in doubt is over
-	doubts   int       // attempts that may have run
-	repeated bool      // one with this token may have run
-	attempts int
-	counted  int // those not refused because servers change places
+	step
+
+	eval   bool // the server does not know the script
+	cmd    Command
+	sent   time.Time // the last attempt
+	until  time.Time // when the call is overdue; zero if it is not yet known
+	doubt  time.Time // the first attempt that may have run
+	doubts int       // attempts that may have run
+	end    time.Time // by then a call in doubt is over
 
 	reply any
 	err   error
-	last  error // of the last attempt, which will be repeated
+}
+
+// step is what a call was through since its last answer.
+type step struct {
+	token    string
+	repeated bool // an attempt with this token may have run
+	attempts int
+	counted  int   // those not refused because servers change places
+	last     error // of the last attempt, which will be repeated
 }
 
 const (
@@ -120,16 +127,10 @@ const (
 func (c *Call) Begin(to *Conn) time.Time {
 	c.sent = time.Now()
 	c.attempts++
-	if c.until.IsZero() {
-		// A caller whose own time is no shorter gets the error of the last attempt.
-		c.until = c.sent
-		if !c.Since.IsZero() {
-			c.until = c.Since
-		}
-		c.until = c.until.Add(to.Timeout() - to.Timeout()/32)
-		if !c.end.IsZero() && c.end.Before(c.until) {
-			c.until = c.end
-		}
+	// A caller whose own time is no shorter gets the error of the last attempt.
+	until := cmp.Or(c.Since, c.sent).Add(to.Timeout() - to.Timeout()/32)
+	if c.until.IsZero() || until.Before(c.until) {
+		c.until = until
 	}
 	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
 		return end
@@ -138,13 +139,11 @@ func (c *Call) Begin(to *Conn) time.Time {
 }
 
 // Overdue reports whether to give up the call.
-func (c *Call) Overdue(now time.Time) bool {
-	return !c.until.IsZero() && !now.Before(c.until) || !c.end.IsZero() && !now.Before(c.end)
-}
+func (c *Call) Overdue(now time.Time) bool { return !c.until.IsZero() && !now.Before(c.until) }
 
 // Joinable returns how the attempt can be merged with others; nil if it can't.
 func (c *Call) Joinable() *Joint {
-	if c.attempts > 1 || c.token != "" || !c.doubt.IsZero() {
+	if c.attempts > 1 || c.token != "" || c.doubts > 0 {
 		return nil
 	}
 	return c.Joint
@@ -160,7 +159,7 @@ func (c *Call) Next(ctx context.Context) Command {
 		words = append(words, "evalsha", c.Script.Word)
 	}
 	a := Attempt{Age: -1, Token: c.token, Repeated: c.repeated}
-	if !c.doubt.IsZero() {
+	if c.doubts > 0 {
 		a.Age = c.sent.Sub(c.doubt)
 	}
 	words = c.Args.Append(append(words, c.Keys.args...), a)
@@ -180,14 +179,12 @@ func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backo
 		c.eval = true
 		return false, 0
 	}
-	c.eval = false
-	again, backoff, final := c.failed(ctx, to, err)
-	if again {
-		c.last = err
-	} else {
-		c.err = final
+	c.eval, c.last = false, err
+	if backoff, again := c.failed(ctx, to, err); again {
+		return false, backoff
 	}
-	return !again, backoff
+	c.Expire()
+	return true, 0
 }
 
 // UnknownJoint says that the attempt was to be merged with others, and did not run: the server does not
@@ -204,18 +201,14 @@ func (c *Call) Undecided() { c.Joint = nil }
 func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 	c.eval = false
 	token, rest, more := continuation(reply)
-	if !more {
+	if more && c.Continued != nil {
+		more, c.err = c.Continued(token, rest)
+	}
+	if !more || c.err != nil {
 		c.reply = reply
 		return true, 0
 	}
-	if c.Continued != nil {
-		if more, c.err = c.Continued(token, rest); !more || c.err != nil {
-			c.reply = reply
-			return true, 0
-		}
-	}
-	c.token, c.repeated = token, false
-	c.attempts, c.counted, c.until, c.Since, c.last = 0, 0, time.Time{}, time.Time{}, nil
+	c.step, c.Since, c.until = step{token: token}, time.Time{}, c.end
 	return false, 0
 }
 
@@ -230,20 +223,17 @@ func (c *Call) Outcome() (any, error) { return c.reply, c.err }
 
 // Expire ends a call whose time is over, with the error of its last attempt.
 func (c *Call) Expire() {
-	if c.last == nil {
-		c.last = context.DeadlineExceeded
+	c.err = cmp.Or(c.last, context.DeadlineExceeded)
+	if c.doubts > 0 {
+		c.err = c.Lost(c.err)
 	}
-	c.GiveUp(c.last)
 }
 
 // GiveUp ends an unfinished call with that error.
-func (c *Call) GiveUp(err error) {
-	if c.err == nil {
-		c.err = c.lost(err)
-	}
-}
+func (c *Call) GiveUp(err error) { c.err = err }
 
-func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, backoff time.Duration, _ error) {
+// failed records that an attempt failed, and reports whether to make another after backoff.
+func (c *Call) failed(ctx context.Context, to *Conn, err error) (backoff time.Duration, again bool) {
 	m := meaningOf(err)
 	switch {
 	case m&notRun != 0:
@@ -251,11 +241,11 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 			to.Reload(ctx)
 		}
 	case m&maybeRun == 0:
-		return false, 0, c.lost(err)
+		return 0, false
 	default:
 		c.repeated = true
 		c.doubts++
-		if c.doubt.IsZero() {
+		if c.doubts == 1 {
 			c.doubt = c.sent
 			c.end = c.sent.Add(2*to.Timeout() - to.Timeout()/32)
 		}
@@ -263,11 +253,11 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 	longest := maxBackoff
 	if m&moving != 0 {
 		longest = patientBackoff
-	} else if c.counted++; c.counted == maxAttempts {
-		return false, 0, c.lost(err)
+	} else {
+		c.counted++
 	}
-	if !c.doubt.IsZero() && !c.Repeat {
-		return false, 0, c.lost(err)
+	if c.counted == maxAttempts || c.doubts > 0 && !c.Repeat {
+		return 0, false
 	}
 	backoff = min(minBackoff<<min(c.attempts-1, 10), longest)
 	backoff = backoff/2 + rand.N(backoff/2)
@@ -275,18 +265,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 	if Silent(err) {
 		need += to.AttemptTimeout() / 4 // a server that was silent so long needs at least that
 	}
-	if c.Overdue(time.Now().Add(need)) {
-		return false, 0, c.lost(err)
-	}
-	return true, backoff, nil
-}
-
-// lost adds to an error whether one of the attempts may have run.
-func (c *Call) lost(err error) error {
-	if c.doubt.IsZero() {
-		return err
-	}
-	return c.Lost(err)
+	return backoff, !c.Overdue(time.Now().Add(need))
 }
 
 // Lost returns the error of a call that may have run, with its cause.
@@ -300,11 +279,11 @@ func (c *Call) Lost(err error) error {
 // continuation parses the answer {"again"} or {"again", token, ...} of a script that must be called
 // once more.
 func continuation(reply any) (token string, rest []any, ok bool) {
-	values, isArray := reply.([]any)
-	if !isArray || len(values) == 0 || values[0] != "again" {
+	values, _ := reply.([]any)
+	switch {
+	case len(values) == 0 || values[0] != "again":
 		return "", nil, false
-	}
-	if len(values) == 1 {
+	case len(values) == 1:
 		return "", nil, true
 	}
 	token, ok = values[1].(string)
