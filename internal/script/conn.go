@@ -41,15 +41,14 @@ type Conn struct {
 	pool    int                                                   // most connections to one server, 0 if unknown
 	inline  bool                                                  // a deadline of ctx ends reads and writes
 	master  func(ctx context.Context, key string) (Master, error) // nil if there is only one server
-	shard   func(key string) (Master, error)                      // of a Ring; else nil
+	sharded bool                                                  // by a Ring
 	stays   bool                                                  // the client does not follow keys to other servers
 	timeout time.Duration
 
-	known    atomic.Bool   // the client knows which master has which slot
-	mu       sync.Mutex    // guards what follows
-	learning chan struct{} // closed when it has been asked; nil while no answer is awaited
-	asked    time.Time     // when the client was last asked
-	slow     bool          // the last time it did not find out, or not soon
+	known    atomic.Bool     // the client knows which master has which slot
+	mu       sync.Mutex      // guards what follows
+	learning <-chan struct{} // closed when callers need not wait for that; nil if it is not being asked
+	failed   bool            // it did not find out when it was last asked
 }
 
 // NewConn returns a Conn on rdb whose calls are answered within timeout.
@@ -72,23 +71,15 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	case interface {
 		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 	}:
-		c.master = func(ctx context.Context, key string) (Master, error) { return asMaster(rdb.MasterForKey(ctx, key)) }
+		c.master = func(ctx context.Context, key string) (Master, error) { return rdb.MasterForKey(ctx, key) }
 	case interface {
 		GetShardClientForKey(key string) (*redis.Client, error)
 	}:
-		c.shard = func(key string) (Master, error) { return asMaster(rdb.GetShardClientForKey(key)) }
-		c.master = func(_ context.Context, key string) (Master, error) { return c.shard(key) }
+		c.master = func(_ context.Context, key string) (Master, error) { return rdb.GetShardClientForKey(key) }
+		c.sharded = true
 		c.known.Store(true)
 	}
 	return c
-}
-
-// asMaster returns nil for no client.
-func asMaster(client *redis.Client, err error) (Master, error) {
-	if client == nil {
-		return nil, err
-	}
-	return client, err
 }
 
 // CheckClient returns limit.ErrInvalidConfig if the client is nil.
@@ -140,7 +131,7 @@ func (c *Conn) KnownMaster(ctx context.Context, key string) Master {
 		return nil
 	}
 	master, err := c.master(ctx, key)
-	if err != nil {
+	if err != nil || master == (*redis.Client)(nil) {
 		return nil // sending the command finds out again
 	}
 	return master
@@ -153,11 +144,15 @@ const maxLearn = 100 * time.Millisecond
 // learn makes the client find that out. Once that was slow or failed, it goes on in the background.
 func (c *Conn) learn(ctx context.Context, key string) {
 	c.mu.Lock()
-	done, slow := c.learning, c.slow
-	if done == nil {
-		done = make(chan struct{})
-		c.learning, c.asked = done, time.Now()
+	learning := c.learning
+	if learning == nil {
+		wait, end := context.WithTimeout(context.Background(), maxLearn)
+		if c.failed {
+			end()
+		}
+		learning, c.learning = wait.Done(), wait.Done()
 		go func() {
+			defer end()
 			err := RecoverPanic(func() error {
 				_, err := c.master(context.WithoutCancel(ctx), key)
 				return err
@@ -165,43 +160,31 @@ func (c *Conn) learn(ctx context.Context, key string) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.known.Store(err == nil)
-			c.slow = err != nil
+			c.failed = err != nil
 			c.learning = nil
-			close(done)
 		}()
 	}
-	asked := c.asked
 	c.mu.Unlock()
-	if slow {
-		return
-	}
 	select {
-	case <-done:
+	case <-learning:
 	case <-ctx.Done():
-	case <-time.After(time.Until(asked.Add(maxLearn))):
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.slow = c.learning == done
 	}
 }
 
 // Cluster reports whether the servers are a cluster, which allows only keys of one slot in a script.
-func (c *Conn) Cluster() bool { return c.master != nil && !c.Sharded() }
+func (c *Conn) Cluster() bool { return c.master != nil && !c.sharded }
 
 // Sharded reports whether keys are spread over servers that know nothing of each other, so that none
 // rejects keys of another.
-func (c *Conn) Sharded() bool { return c.shard != nil }
+func (c *Conn) Sharded() bool { return c.sharded }
 
 // Together reports whether keys are surely on one server, so that one script may take them all.
 func (c *Conn) Together(keys ...string) bool {
-	if c.shard == nil {
+	if !c.sharded {
 		return c.master == nil || !slices.ContainsFunc(keys, func(key string) bool { return HashTag(key) != HashTag(keys[0]) })
 	}
-	first, err := c.shard(keys[0])
-	return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
-		shard, err := c.shard(key)
-		return err != nil || shard != first
-	})
+	first := c.KnownMaster(context.Background(), keys[0])
+	return first != nil && !slices.ContainsFunc(keys, func(key string) bool { return c.KnownMaster(context.Background(), key) != first })
 }
 
 // HashTag returns the part of a key that decides where a cluster keeps it.
