@@ -23,8 +23,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -248,20 +246,10 @@ func (l *Limiter) outcome(b *lane.Batch, reply any, err error, keys *script.Keys
 }
 
 func (l *Limiter) explain(err error, keys []string) error {
-	if text := errorText(err); text != "" {
-		if hash, _, why, ok := script.Corrupt(text, keys); ok && len(keys) == 2 {
-			return corruptThreshold(hash, keys[0], why)
-		}
+	if hash, _, why, ok := script.Corrupt(err, keys); ok && len(keys) == 2 {
+		return corruptThreshold(hash, keys[0], why)
 	}
 	return script.Explain(err, keys, "the log of a sliding window, a sorted set, or the hash of its thresholds", "")
-}
-
-// errorText returns the text of an error that a script gave for corrupt state.
-func errorText(err error) string {
-	if answer, ok := errors.AsType[redis.Error](err); ok && script.Code(answer) == "CORRUPT" {
-		return answer.Error()
-	}
-	return ""
 }
 
 func corruptThreshold(hash, field, why string) error {

@@ -55,7 +55,7 @@ func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 // layouts are short. No answer says so if it is in doubt whether an attempt has run.
 func isTaken(reply any, err error) bool {
 	if err != nil {
-		return script.IsAnswer(err) && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
+		return !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
 	}
 	return isWord(reply, "taken")
 }

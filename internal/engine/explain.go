@@ -47,7 +47,7 @@ func (e *Engine) explainPart(keys []string, err error) (number int64, _ error) {
 		case "NOTINIT":
 			return number, fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", limit.ErrNotInitialized)
 		case "CORRUPT":
-			if key, field, why, ok := script.Corrupt(answer.Error(), keys); ok {
+			if key, field, why, ok := script.Corrupt(err, keys); ok {
 				return number, fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
 			}
 		case "WRONGTYPE":
@@ -62,7 +62,7 @@ const keysEach = 5
 
 // isWrongType reports whether explain would ask Redis about an error. Such an error must not be
 // explained on a goroutine that sends.
-func isWrongType(err error) bool { return script.IsAnswer(err) && script.Code(err) == "WRONGTYPE" }
+func isWrongType(err error) bool { return script.Code(err) == "WRONGTYPE" }
 
 // explainType finds the key of the wrong type.
 func (e *Engine) explainType(keys []string, err error) (number int64, _ error) {

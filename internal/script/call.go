@@ -175,7 +175,7 @@ func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backo
 	if err == nil {
 		return c.Answered(c.cmd.Val())
 	}
-	if IsAnswer(err) && Code(err) == "NOSCRIPT" && !c.eval {
+	if Code(err) == "NOSCRIPT" && !c.eval {
 		c.eval = true
 		return false, 0
 	}

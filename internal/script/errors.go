@@ -93,7 +93,7 @@ func meaningOf(err error) meaning {
 	case errors.Is(err, limit.ErrUnsupported): // errMoved
 		return barred
 	case answered:
-		if m, known := codes[Code(answer)]; known {
+		if m, known := codes[Code(err)]; known {
 			return m
 		}
 		for _, t := range texts {
@@ -173,15 +173,10 @@ const NameAdvice = `name the limiter without braces or with one hash tag, as in 
 // keys are the script's; kind says what they should hold, and advice how to name keys that must be
 // together.
 func Explain(err error, keys []string, kind, advice string) error {
-	code, text := "", ""
-	if answer, ok := errors.AsType[redis.Error](err); ok {
-		code, text = Code(answer), answer.Error()
+	if key, field, why, ok := Corrupt(err, keys); ok {
+		return fmt.Errorf("%w: key %q: %s %s; set it right or remove the key", limit.ErrCorrupt, key, field, why)
 	}
-	switch code {
-	case "CORRUPT":
-		if key, field, why, ok := Corrupt(text, keys); ok {
-			return fmt.Errorf("%w: key %q: %s %s; set it right or remove the key", limit.ErrCorrupt, key, field, why)
-		}
+	switch Code(err) {
 	case "WRONGTYPE":
 		return fmt.Errorf("%w: key %s is not %s; name it otherwise or remove it: %w", limit.ErrCorrupt, quoted(keys), kind, err)
 	case "CROSSSLOT":
@@ -213,8 +208,11 @@ func quoted(keys []string) string {
 
 // Corrupt parses the error of a script that found a key's state corrupt: "CORRUPT place field why",
 // where place is the key's number.
-func Corrupt(text string, keys []string) (key, field, why string, ok bool) {
-	_, text, _ = strings.Cut(text, "CORRUPT ")
+func Corrupt(err error, keys []string) (key, field, why string, ok bool) {
+	if Code(err) != "CORRUPT" {
+		return "", "", "", false
+	}
+	_, text, _ := strings.Cut(err.Error(), "CORRUPT ")
 	place, rest, _ := strings.Cut(text, " ")
 	field, why, _ = strings.Cut(rest, " ")
 	n, _ := strconv.Atoi(place)
@@ -225,13 +223,16 @@ func Corrupt(text string, keys []string) (key, field, why string, ok bool) {
 }
 
 // Code returns the code of an error that Redis answered: its first word. If a command inside a script
-// failed, some servers put it in the middle of the text.
+// failed, some servers put it in the middle of the text. It returns "" for other errors.
 func Code(err error) string {
-	text := err.Error()
-	if inside := codeInside.FindStringSubmatch(text); inside != nil {
+	answer, ok := errors.AsType[redis.Error](err)
+	if !ok {
+		return ""
+	}
+	if inside := codeInside.FindStringSubmatch(answer.Error()); inside != nil {
 		return inside[1]
 	}
-	code, _, _ := strings.Cut(text, " ")
+	code, _, _ := strings.Cut(answer.Error(), " ")
 	return code
 }
 

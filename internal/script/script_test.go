@@ -440,6 +440,6 @@ func TestCode(t *testing.T) {
 		"ERR Error compiling script (new function): :59: " + wrong +
 			" stack traceback:  [G]: in function 'call'  :59: in main chunk  [G]: ?": "WRONGTYPE",
 	} {
-		assert.Equal(t, want, script.Code(errors.New(text)), text)
+		assert.Equal(t, want, script.Code(answered(text)), text)
 	}
 }
