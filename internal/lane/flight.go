@@ -70,15 +70,16 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	defer f.wave.End()
 	l.observe(f, f.failure(panicked))
 	l.confirm(f)
-	for _, g := range f.joint {
-		l.tell(g, panicked)
+	var failed error
+	if panicked != nil {
+		failed = script.Panicked(panicked)
 	}
-	for _, c := range f.apart {
-		if panicked != nil {
-			l.failPanicked(c, panicked)
-			continue
-		}
-		l.finish(c, c.AttemptErr())
+	for _, g := range f.joint {
+		l.tell(g, cmp.Or(failed, g.cmd.Err()))
+	}
+	for i, c := range f.apart {
+		cmd := f.cmds[len(f.joint)+i]
+		l.finish(c, cmd.Val(), cmp.Or(failed, cmd.Err()))
 	}
 	return panicked
 }
@@ -140,7 +141,7 @@ func (l *Lane) giveUp(f *flight) {
 	l.mu.Unlock()
 	l.observe(f, script.ErrSilent)
 	for _, c := range f.calls {
-		l.finish(c, script.ErrSilent)
+		l.finish(c, nil, script.ErrSilent)
 	}
 	f.wave.End()
 	if start {
@@ -246,8 +247,8 @@ func (l *Lane) landed(f *flight) {
 }
 
 // finish gives a call the result of its attempt.
-func (l *Lane) finish(c *Call, err error) {
-	done, backoff := c.Ended(context.Background(), l.conn, err)
+func (l *Lane) finish(c *Call, reply any, err error) {
+	done, backoff := c.Ended(l.conn, reply, err)
 	if done {
 		l.done(c)
 		return
@@ -256,12 +257,6 @@ func (l *Lane) finish(c *Call, err error) {
 		c.Owner.Progressed()
 	}
 	l.next(c, err).retry(c, backoff)
-}
-
-// failPanicked ends a call that a panic leaves in doubt.
-func (l *Lane) failPanicked(c *Call, panicked any) {
-	c.GiveUp(c.Lost(script.Panicked(panicked)))
-	l.done(c)
 }
 
 // jointCall is several calls merged into one.
@@ -329,9 +324,8 @@ func (g jointCall) command(ctx context.Context) script.Command {
 
 // tell gives each call its part of the answer. An error of the merged call is no answer to any
 // of them: it is then in doubt whether each has run.
-func (l *Lane) tell(g jointCall, panicked any) {
-	err := g.cmd.Err()
-	if panicked == nil && redis.HasErrorPrefix(err, "NOSCRIPT") && g.cmd.Name() == "evalsha" {
+func (l *Lane) tell(g jointCall, err error) {
+	if redis.HasErrorPrefix(err, "NOSCRIPT") && g.cmd.Name() == "evalsha" {
 		for _, c := range g.calls {
 			c.UnknownJoint()
 			l.resend(c)
@@ -341,7 +335,7 @@ func (l *Lane) tell(g jointCall, panicked any) {
 	answers, _ := g.cmd.Val().([]any)
 	undecided := false
 	switch {
-	case panicked != nil || err != nil && !script.IsAnswer(err):
+	case err != nil && !script.IsAnswer(err):
 	case err == nil && len(answers) != len(g.calls):
 		err = fmt.Errorf("unexpected answer of a script: %v", g.cmd.Val())
 	case err == nil:
@@ -356,16 +350,13 @@ func (l *Lane) tell(g jointCall, panicked any) {
 	}
 	for i, c := range g.calls {
 		switch {
-		case panicked != nil:
-			l.failPanicked(c, panicked)
 		case undecided || err == nil && answers[i] == int64(0):
-			c.Undecided()
+			c.Joint = nil
 			l.resend(c)
 		case err != nil:
-			l.finish(c, err)
+			l.finish(c, nil, err)
 		default:
-			c.Answered(answers[i])
-			l.done(c)
+			l.finish(c, answers[i], nil)
 		}
 	}
 }

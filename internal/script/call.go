@@ -3,6 +3,7 @@ package script
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -92,8 +93,7 @@ type Call struct {
 
 	step
 
-	eval   bool // the server does not know the script
-	cmd    Command
+	eval   bool      // the server does not know the script
 	sent   time.Time // the last attempt
 	until  time.Time // when the call is overdue; zero if it is not yet known
 	doubt  time.Time // the first attempt that may have run
@@ -162,25 +162,21 @@ func (c *Call) Next(ctx context.Context) Command {
 	if c.doubts > 0 {
 		a.Age = c.sent.Sub(c.doubt)
 	}
-	words = c.Args.Append(append(words, c.Keys.args...), a)
-	c.cmd = NewCommand(ctx, words, 3)
-	return c.cmd
+	return NewCommand(ctx, c.Args.Append(append(words, c.Keys.args...), a), 3)
 }
 
-// AttemptErr returns the error of the last attempt.
-func (c *Call) AttemptErr() error { return c.cmd.Err() }
-
-// Ended records how the attempt ended. If the call is not done, it must be repeated after backoff.
-func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backoff time.Duration) {
-	if err == nil {
-		return c.Answered(c.cmd.Val())
-	}
+// Ended records how the attempt ended: with the script's answer or an error. If the call is not done, it must
+// be repeated after backoff.
+func (c *Call) Ended(to *Conn, reply any, err error) (done bool, backoff time.Duration) {
 	if Code(err) == "NOSCRIPT" && !c.eval {
 		c.eval = true
 		return false, 0
 	}
 	c.eval, c.last = false, err
-	if backoff, again := c.failed(ctx, to, err); again {
+	if err == nil {
+		return c.answered(reply), 0
+	}
+	if backoff, again := c.failed(to, err); again {
 		return false, backoff
 	}
 	c.Expire()
@@ -194,22 +190,18 @@ func (c *Call) UnknownJoint() {
 	c.Joint.Eval = true
 }
 
-// Undecided says that the attempt was merged with others and must be made by itself.
-func (c *Call) Undecided() { c.Joint = nil }
-
-// Answered records the script's answer.
-func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
-	c.eval = false
+// answered reports whether the call is done with that answer.
+func (c *Call) answered(reply any) bool {
 	token, rest, more := continuation(reply)
 	if more && c.Continued != nil {
 		more, c.err = c.Continued(token, rest)
 	}
 	if !more || c.err != nil {
 		c.reply = reply
-		return true, 0
+		return true
 	}
 	c.step, c.Since, c.until = step{token: token}, time.Time{}, c.end
-	return false, 0
+	return false
 }
 
 // Attempts returns how often the call was sent since it was last prepared.
@@ -229,16 +221,13 @@ func (c *Call) Expire() {
 	}
 }
 
-// GiveUp ends an unfinished call with that error.
-func (c *Call) GiveUp(err error) { c.err = err }
-
 // failed records that an attempt failed, and reports whether to make another after backoff.
-func (c *Call) failed(ctx context.Context, to *Conn, err error) (backoff time.Duration, again bool) {
+func (c *Call) failed(to *Conn, err error) (backoff time.Duration, again bool) {
 	m := meaningOf(err)
 	switch {
 	case m&notRun != 0:
 		if isDial(err) {
-			to.Reload(ctx)
+			to.Reload(context.Background())
 		}
 	case m&maybeRun == 0:
 		return 0, false
@@ -256,7 +245,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (backoff time.Du
 	} else {
 		c.counted++
 	}
-	if c.counted == maxAttempts || c.doubts > 0 && !c.Repeat {
+	if c.counted == maxAttempts || c.doubts > 0 && !c.Repeat || errors.Is(err, errPanicked) {
 		return 0, false
 	}
 	backoff = min(minBackoff<<min(c.attempts-1, 10), longest)

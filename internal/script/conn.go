@@ -257,11 +257,11 @@ func (c *Conn) Single() bool { return c.master == nil }
 // errUnanswered is for a command of a pipeline without an answer or an error.
 var errUnanswered = errors.New("the pipeline gave the command no answer")
 
+var errPanicked = errors.New("a hook of the Redis client panicked")
+
 // Panicked is the error for callers if a hook of the Redis client panicked on another goroutine than
-// theirs.
-func Panicked(value any) error {
-	return fmt.Errorf("a hook of the Redis client panicked: %v", value)
-}
+// theirs. Such a call is not repeated.
+func Panicked(value any) error { return fmt.Errorf("%w: %v", errPanicked, value) }
 
 // Reload makes a cluster client find out again which master has which slot: by itself it would take
 // up to a minute to notice that a master is gone.

@@ -282,7 +282,7 @@ func TestCall_ExpiredNamesLastAttempt(t *testing.T) {
 	call = script.Call{Script: incr, Keys: script.KeysOf("key")}
 	conn := script.NewConn(rdb, time.Hour)
 	call.Begin(conn)
-	done, _ := call.Ended(t.Context(), conn, refusal)
+	done, _ := call.Ended(conn, nil, refusal)
 	require.False(t, done)
 	call.Expire()
 	_, err = call.Outcome()
