@@ -12,10 +12,7 @@ import (
 )
 
 // Versions of Redisson that a limiter can be shared with. Newer ones count as the newest.
-const (
-	oldestRedisson = "3.12.0"
-	newestRedisson = "4.7.0"
-)
+var oldest, newest = version{3, 12, 0}, version{4, 7, 0}
 
 // Rules are what the oldest Redisson that shares a limiter requires of a program that
 // writes beside it.
@@ -26,8 +23,6 @@ type Rules struct {
 	// Merge allows one member for several requests. Redisson counts members
 	// instead of permits in 3.16.2 to 3.34.
 	Merge bool
-
-	untested bool // the version is newer than the newest known
 }
 
 // NewestRules are the rules of every version from 3.35 on.
@@ -64,10 +59,10 @@ func (r Rules) Unsupported(what string) error {
 // Untested returns what to say of a version newer than the newest known, and nil for
 // those known.
 func (r Rules) Untested() error {
-	if !r.untested {
+	if v, _ := parseVersion(r.Version); !newest.before(v) {
 		return nil
 	}
-	return fmt.Errorf("version %s of Redisson is newer than %s, the newest that was tested, and counts as that", r.Version, newestRedisson)
+	return fmt.Errorf("version %s of Redisson is newer than %s, the newest that was tested, and counts as that", r.Version, newest)
 }
 
 // version is a Redisson's version: major, minor, patch.
@@ -75,10 +70,12 @@ type version [3]uint16
 
 func (v version) before(other version) bool { return slices.Compare(v[:], other[:]) < 0 }
 
+func (v version) String() string { return fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2]) }
+
 // parseVersion reads a version; ok reports whether it looks like one.
 func parseVersion(name string) (v version, ok bool) {
 	_, err := fmt.Sscanf(name, "%d.%d.%d", &v[0], &v[1], &v[2])
-	return v, err == nil && name == fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2])
+	return v, err == nil && name == v.String()
 }
 
 // lastPatches holds the newest patch of each minor version, from 3.12 and
@@ -96,12 +93,11 @@ var lastPatches = map[uint16][]uint16{
 // the newest. Other unknown versions are limit.ErrInvalidConfig.
 func RulesFor(name string) (Rules, error) {
 	v, ok := parseVersion(name)
-	newest, _ := parseVersion(newestRedisson)
 	minors, untested := lastPatches[v[0]], newest.before(v)
-	known := int(v[1]) < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})
+	known := int(v[1]) < len(minors) && v[2] <= minors[v[1]] && !v.before(oldest)
 	if !ok || !untested && !known {
 		return Rules{}, fmt.Errorf("%w: %w: WithRedissonVersion: %q is no version of Redisson from %s to %s; name the oldest that shares the limiters, as in \"3.15.5\"",
-			limit.ErrInvalidConfig, limit.ErrUnsupported, name, oldestRedisson, newestRedisson)
+			limit.ErrInvalidConfig, limit.ErrUnsupported, name, oldest, newest)
 	}
 	layout := codec.LayoutD2
 	switch {
@@ -114,5 +110,5 @@ func RulesFor(name string) (Rules, error) {
 	case v.before(version{3, 21, 0}):
 		layout = codec.LayoutD1
 	}
-	return Rules{Version: name, Layout: layout, Merge: !v.before(version{3, 35, 0}), untested: untested}, nil
+	return Rules{Version: name, Layout: layout, Merge: !v.before(version{3, 35, 0})}, nil
 }
