@@ -44,7 +44,7 @@ const (
 	moving                        // likewise, but not before servers have changed places
 	maybeRun                      // the script may have run
 	undecided                     // Redis did not decide
-	barred                        // the server runs nothing for this program
+	barred                        // the server runs nothing for this program, or the client does not know its cluster
 
 	refused   = notRun | undecided
 	lockedOut = barred | undecided
