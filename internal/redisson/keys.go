@@ -73,12 +73,10 @@ func Other(prefix, name string) string {
 // suffixed reports whether text is what follows the tag in keys of a limiter, or,
 // if it need not be all, begins so.
 func suffixed(text string, all bool) bool {
-	for _, suffix := range []string{valueSuffix, permitsSuffix} {
-		if rest, ok := strings.CutPrefix(text, suffix); ok && (all && rest == "" || strings.HasPrefix(rest, ":")) {
-			return true
-		}
+	if all {
+		text += ":"
 	}
-	return false
+	return strings.HasPrefix(text, valueSuffix+":") || strings.HasPrefix(text, permitsSuffix+":")
 }
 
 // List returns the keys in the order in which scripts take them.
