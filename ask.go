@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// asker is a RateLimiter in the role of outage.Asker.
+// asker is a RateLimiter in the role of outage.Joint.
 type asker RateLimiter
 
 func (l *asker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
@@ -32,7 +32,13 @@ func (l *asker) Server(ctx context.Context, _ outage.Ask) (*outage.Breaker, func
 }
 
 func (l *asker) Limiters(q outage.Ask) []outage.Limiter {
-	return []outage.Limiter{{Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: q.Permits}}
+	return []outage.Limiter{l.limiter(q.Permits)}
+}
+
+func (l *asker) limiter(permits int64) outage.Limiter {
+	return outage.Limiter{
+		Asker: l, Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: permits, Most: MaxPermits,
+	}
 }
 
 // group is what limiters that middleware asks together have in common.
@@ -120,11 +126,10 @@ func (j *jointAsker) Server(ctx context.Context, _ outage.Ask) (*outage.Breaker,
 	return j.engine.Server(ctx, &j.claims[0].limiter.facts)
 }
 
-func (j *jointAsker) Limiters(q outage.Ask) (all []outage.Limiter) {
+func (j *jointAsker) Limiters(outage.Ask) (all []outage.Limiter) {
 	for _, claim := range j.claims {
 		if claim.limiter != nil {
-			q.Permits = claim.permits
-			all = append(all, (*asker)(claim.limiter).Limiters(q)...)
+			all = append(all, (*asker)(claim.limiter).limiter(claim.permits))
 		}
 	}
 	return all

@@ -56,13 +56,14 @@ func (c *Client) TryAcquireAll(ctx context.Context, timeout time.Duration, claim
 // ReserveAll is [RateLimiter.Reserve] for several limiters: it takes the permits of every claim or none, and
 // waits as [Client.TryAcquireAll] does. [Reservation.Settle] then takes a number for each claim.
 func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims ...Claim) (*Reservation, error) {
-	a, err := c.decideAll(ctx, claims, outage.Ask{
-		Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true,
-	})
+	q := outage.Ask{Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true}
+	a, err := c.decideAll(ctx, claims, q)
 	if err != nil {
 		return nil, err
 	}
-	return c.reservation(claims, a), nil
+	r := &Reservation{Decision: limit.Decision{Granted: a.Granted, RetryAfter: a.RetryAfter}, Decisions: decisions(a)}
+	r.of.Init(c.policy, &jointAsker{c, claims}, q, a)
+	return r, nil
 }
 
 // decideAll asks for permits of several limiters.

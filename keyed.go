@@ -152,8 +152,10 @@ func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, t
 
 // TakeReserved is Reserve without waiting: see [limit.Reserver].
 func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	r, err := k.Limiter(key).reserve(ctx, "TakeReserved", n, 0, 0)
-	return r.Decision, r.settleOne, err
+	l, q := k.Limiter(key), outage.Ask{Call: "TakeReserved", Permits: n, Figures: true, Reserve: true}
+	var a outage.Answer
+	err := l.decide(ctx, &q, &a)
+	return a.Decision, l.policy.Settler((*asker)(l), q, a), err
 }
 
 // Release is [RateLimiter.Release].
@@ -224,10 +226,7 @@ func (k *ofKeys) Policy() outage.Policy { return *k.policy }
 
 func (k *ofKeys) Asker(key string) outage.Asker { return (*asker)((*KeyedLimiter)(k).Limiter(key)) }
 
-func (k *ofKeys) Settler(key string, q outage.Ask, a outage.Answer) func(context.Context, int64) error {
-	return (*KeyedLimiter)(k).Limiter(key).reservation(q.Permits, a).settleOne
-}
-
+// Begins notes what the keys of middleware begin with.
 func (k *ofKeys) Begins(prefix string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -149,14 +149,14 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if err := l.client.engine.Closed(); err != nil {
 		return l.fail(op, err)
 	}
-	uncharged := l.client.guard.TakeUncharged(l.policy.Account(l.facts.Config), permits)
+	uncharged := l.policy.Released(l.facts.Config, permits)
 	if permits == uncharged {
 		return nil
 	}
 	err := l.client.engine.Release(ctx, &l.facts, permits-uncharged)
 	if err != nil {
 		// The caller still has all the permits.
-		l.policy.AllowUncharged((*asker)(l), outage.Ask{Permits: uncharged}, 0)
+		l.policy.Allow((*asker)(l).limiter(uncharged), uncharged)
 	}
 	return l.fail(op, err)
 }

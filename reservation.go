@@ -3,11 +3,8 @@ package rratelimiter
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -33,10 +30,13 @@ func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.D
 	if o.err != nil {
 		return nil, l.fail(op, o.err)
 	}
-	r, err := l.reserve(ctx, op, permits, timeout, o.hold)
-	if err != nil {
+	q := outage.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true, Hold: o.hold}
+	var a outage.Answer
+	if err := l.decide(ctx, &q, &a); err != nil {
 		return nil, err
 	}
+	r := &Reservation{Decision: a.Decision}
+	r.of.Init(l.policy, (*asker)(l), q, a)
 	return r, nil
 }
 
@@ -66,36 +66,6 @@ func Hold(d time.Duration) ReserveOption {
 	}
 }
 
-// reserve is Reserve, and returns figures even with some errors.
-func (l *RateLimiter) reserve(ctx context.Context, op string, permits int64, timeout, hold time.Duration) (*Reservation, error) {
-	q := outage.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true, Hold: hold}
-	var a outage.Answer
-	err := l.decide(ctx, &q, &a)
-	return l.reservation(permits, a), err
-}
-
-func (l *RateLimiter) reservation(permits int64, a outage.Answer) *Reservation {
-	return &Reservation{Decision: a.Decision, parts: []*outage.Reservation{l.reserved(l.policy, permits, a)}}
-}
-
-// reserved returns what a limiter has of a Reservation.
-func (l *RateLimiter) reserved(p *outage.Policy, permits int64, a outage.Answer) *outage.Reservation {
-	return &outage.Reservation{
-		Limiter: l.facts.Observed, Observer: p.Observer, Fail: l.fail, Permits: permits, Most: MaxPermits, Granted: a,
-	}
-}
-
-// reservation is the answer to ReserveAll.
-func (c *Client) reservation(claims []Claim, a outage.Answer) *Reservation {
-	r := &Reservation{Decision: limit.Decision{Granted: a.Granted, RetryAfter: a.RetryAfter}, Decisions: decisions(a)}
-	for i, claim := range claims {
-		one := a.Each[i]
-		one.Granted = a.Granted // it may have had enough, though another refused
-		r.parts = append(r.parts, claim.limiter.reserved(c.policy, claim.permits, one))
-	}
-	return r
-}
-
 // Reservation is the answer to [RateLimiter.Reserve] and [Client.ReserveAll]. If it is Granted, settle it once
 // with [Reservation.Settle]. It is safe for concurrent use.
 type Reservation struct {
@@ -103,10 +73,7 @@ type Reservation struct {
 
 	Decisions []limit.Decision // of ReserveAll, one for each claim: see TakeAll
 
-	parts []*outage.Reservation // one for each limiter
-
-	mu     sync.Mutex
-	actual []int64 // the numbers of the first call, if there are several limiters
+	of outage.Reservation
 }
 
 // Settle sets what the reservation costs to actual permits, from 0 to MaxPermits, one number for each limiter in
@@ -122,70 +89,13 @@ type Reservation struct {
 // Settle does nothing if the Reservation is not Granted, and nothing in Redis if [WithFailure] or
 // [WithShadow] let the caller through. docs/reference.md says what it does if the limiter has changed since.
 func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
-	if len(actual) != len(r.parts) {
+	if len(actual) != r.of.Limiters() {
 		return fmt.Errorf("rratelimiter: Settle: %w: %s for %s", ErrInvalidPermits,
-			words.Plural(int64(len(actual)), "number"), words.Plural(int64(len(r.parts)), "limiter"))
+			words.Plural(int64(len(actual)), "number"), words.Plural(int64(r.of.Limiters()), "limiter"))
 	}
-	if len(r.parts) == 1 {
-		return r.parts[0].Settle(ctx, actual[0])
-	}
-	for i, p := range r.parts {
-		if err := p.Check(actual[i]); err != nil {
-			return err
-		}
-	}
-	switch {
-	case !r.Granted:
-		return nil
-	case !r.settles(actual):
-		return fmt.Errorf("rratelimiter: Settle: %w: with other numbers", ErrSettled)
-	}
-	// If a part failed before, those that did not are settled already.
-	before := make([]bool, len(r.parts))
-	for i, p := range r.parts {
-		before[i] = p.SettledFor(actual[i])
-	}
-	if !slices.Contains(before, false) {
-		return r.parts[0].Settle(ctx, actual[0])
-	}
-	return r.each(func(i int, p *outage.Reservation) error {
-		if before[i] {
-			return nil
-		}
-		return p.Settle(ctx, actual[i])
-	})
-}
-
-// settleOne is Settle for one limiter.
-func (r *Reservation) settleOne(ctx context.Context, actual int64) error {
-	return r.Settle(ctx, actual)
+	return r.of.Settle(ctx, actual...)
 }
 
 // Cancel is Settle with 0 for each limiter, for work that was not done. Once Settle was called with other
 // numbers it does nothing and returns nil, so it can be deferred.
-func (r *Reservation) Cancel(ctx context.Context) error {
-	if len(r.parts) > 1 && !r.settles(make([]int64, len(r.parts))) {
-		return nil
-	}
-	return r.each(func(_ int, p *outage.Reservation) error { return p.Cancel(ctx) })
-}
-
-// settles reports whether several limiters are settled with these numbers: those of the first call.
-func (r *Reservation) settles(actual []int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.actual == nil {
-		r.actual = slices.Clone(actual)
-	}
-	return slices.Equal(r.actual, actual)
-}
-
-// each settles what each limiter has, all at once.
-func (r *Reservation) each(settle func(i int, p *outage.Reservation) error) error {
-	if len(r.parts) == 1 {
-		return settle(0, r.parts[0])
-	}
-	errs := make([]error, len(r.parts))
-	outage.AtOnce(len(r.parts), func(i int) { errs[i] = settle(i, r.parts[i]) })
-	return errors.Join(errs...)
-}
+func (r *Reservation) Cancel(ctx context.Context) error { return r.of.Cancel(ctx) }

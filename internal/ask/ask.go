@@ -6,11 +6,11 @@ package ask
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -23,14 +23,6 @@ func keyedOf(limiter limit.Limiter, window func() time.Duration) outage.Keyed {
 		return k
 	}
 	return &foreign{limiter: limiter, window: window, guard: outage.NewGuard()}
-}
-
-// escaped returns the key with which to ask a limiter.
-func escaped(limiter limit.Limiter, key string) string {
-	if s, ok := limiter.(limit.Suffixed); ok {
-		return keypart.EscapeSuffix(key, s.KeySuffix())
-	}
-	return key
 }
 
 // foreign is a limiter that is not one of this module, in the role of outage.Keyed.
@@ -46,20 +38,11 @@ func (f *foreign) Policy() outage.Policy { return outage.Policy{Guard: f.guard} 
 
 func (f *foreign) Asker(string) outage.Asker { return &asker{foreign: f} }
 
-func (f *foreign) Settler(_ string, _ outage.Ask, a outage.Answer) func(context.Context, int64) error {
-	if a.Settle == nil {
-		return nil
-	}
-	return func(ctx context.Context, actual int64) error { return a.Settle(ctx, actual, func(error) {}) }
-}
-
-func (f *foreign) Begins(string) {}
-
 // asker is one question to a limiter, in the role of outage.Asker.
 type asker struct {
 	*foreign
 
-	last *attempt // nil before the first
+	last *attempt // that a probe may make; nil if there is none
 }
 
 // attempt is one call of a limiter.
@@ -123,7 +106,7 @@ func (a *attempt) reserve(ctx context.Context, q outage.Ask) {
 		a.err = errNoReserver
 		return
 	}
-	var settle settle
+	var settle func(context.Context, int64) error
 	if a.answer.Decision, settle, a.err = reserver.TakeReserved(ctx, q.Key, q.Permits); a.err == nil && a.answer.Granted {
 		a.answer.Settle = func(ctx context.Context, used int64, then func(error)) error {
 			err := settle(ctx, used)
@@ -144,14 +127,14 @@ func leavesOpen(err error) bool {
 	case limit.KindDeadline, limit.KindCanceled, limit.KindOther:
 		return true
 	default:
-		return outage.IsUndecided(err)
+		return errors.Is(err, limit.ErrUnavailable)
 	}
 }
 
 // leave ends a question. What a probe is granted for it, if that is not the answer, is given back.
-func leave(ctx context.Context, of outage.Asker, q outage.Ask) {
-	if a, isForeign := of.(*asker); isForeign && a.last != nil && a.last.state.Swap(done) == answered {
-		go a.last.giveBack(ctx, q.Within)
+func (a *asker) leave(ctx context.Context, within time.Duration) {
+	if a.last != nil && a.last.state.Swap(done) == answered {
+		go a.last.giveBack(ctx, within)
 	}
 }
 
@@ -171,17 +154,13 @@ func (a *asker) FromMemory(context.Context, outage.Ask) (answer outage.Answer, k
 	return answer, false, nil
 }
 
-// again prepares another attempt.
-func (a *asker) again() *attempt {
-	a.last = &attempt{of: a.foreign, over: make(chan struct{})}
-	return a.last
-}
+func (f *foreign) attempt() *attempt { return &attempt{of: f, over: make(chan struct{})} }
 
 // Ask asks the limiter, unless a probe has.
-func (a *asker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
+func (a *asker) Ask(ctx context.Context, q outage.Ask) (answer outage.Answer, err error) {
 	t := a.last
-	if t == nil { // no one has asked for the Server
-		t = a.again()
+	if a.last = nil; t == nil { // no one has asked for the Server
+		t = a.attempt()
 	}
 	most := q.Within
 	if q.Waits {
@@ -194,8 +173,6 @@ func (a *asker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	case <-t.over:
 	case <-bounded.Done():
 	}
-	var answer outage.Answer
-	var err error
 	switch {
 	case t.state.Swap(done) == underWay:
 		err = fmt.Errorf("no decision in time: %w", bounded.Err())
@@ -212,7 +189,7 @@ func (a *asker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	case q.Waits && bounded.Err() != nil:
 		return outage.Answer{}, nil // it has waited for so long
 	}
-	return outage.Answer{}, outage.Undecided(err)
+	return outage.Answer{Undecided: true}, err
 }
 
 // Fail returns the error, which names the limiter if it wants to.
@@ -221,8 +198,9 @@ func (a *asker) Fail(_ outage.Ask, err error) error { return err }
 // Server returns the limiter's breaker. The probe is the attempt itself, with its full time: its caller
 // does not wait for long, and may be gone when the answer comes.
 func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func() bool) {
-	leave(ctx, a, q)
-	t := a.again()
+	a.leave(ctx, q.Within)
+	t := a.attempt()
+	a.last = t
 	return &a.breaker, func() bool {
 		asking, cancel := Afterwards(ctx, q.Within)
 		defer cancel()
@@ -240,7 +218,7 @@ func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func
 
 // Limiters returns the limiter with the limit that it reported last, for the key or else for any key.
 func (a *asker) Limiters(q outage.Ask) []outage.Limiter {
-	l := outage.Limiter{Name: q.Key, Permits: q.Permits}
+	l := outage.Limiter{Asker: a, Name: q.Key, Permits: q.Permits}
 	most, known, last := a.rates.Of(q.Key)
 	if !known {
 		most = last

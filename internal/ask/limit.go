@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -64,22 +65,31 @@ func (l *Limit) Window() time.Duration {
 
 // fallback returns what asks a limiter in place of another.
 func fallback(limiter limit.Limiter) func(context.Context, outage.Ask) (outage.Answer, error) {
-	keyed := keyedOf(limiter, nil)
-	own := keyed.Policy()
-	_, settles := limiter.(limit.Reserver)
+	l := &Limit{limiter: limiter, keyed: keyedOf(limiter, nil)}
+	own := l.keyed.Policy()
+	l.policy = &own
 	return func(ctx context.Context, q outage.Ask) (outage.Answer, error) {
-		q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && settles // Settle must not fail because of an outage
+		q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && l.reserves() // Settle must not fail because of an outage
 		q.Undo = !q.Reserve
-		return decide(ctx, limiter, keyed, &own, q)
+		p := l.part(q)
+		defer leave(ctx, &p)
+		return p.Policy.Decide(ctx, p.Asker, p.Ask)
 	}
 }
 
-// decide asks a limiter about a key, by a policy.
-func decide(ctx context.Context, limiter limit.Limiter, keyed outage.Keyed, p *outage.Policy, q outage.Ask) (outage.Answer, error) {
-	q.Key = escaped(limiter, q.Key)
-	of := keyed.Asker(q.Key)
-	defer leave(ctx, of, q)
-	return p.Decide(ctx, of, q)
+// part returns an ask as it is put to the limiter.
+func (l *Limit) part(q outage.Ask) outage.Part {
+	if s, ok := l.limiter.(limit.Suffixed); ok {
+		q.Key = keypart.EscapeSuffix(q.Key, s.KeySuffix())
+	}
+	return outage.Part{Policy: l.policy, Asker: l.keyed.Asker(q.Key), Ask: q}
+}
+
+// leave ends a part: of a probe, no one waits for the answer any more.
+func leave(ctx context.Context, p *outage.Part) {
+	if a, isForeign := p.Asker.(*asker); isForeign {
+		a.leave(ctx, p.Ask.Within)
+	}
 }
 
 // Err returns the limiters' own errors, as far as they have the method, and one if grants are to be settled and

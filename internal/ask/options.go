@@ -96,7 +96,7 @@ func (o *Options) begin(limiter limit.Limiter, prefix string) {
 	if o.Tagged {
 		prefix += "{"
 	}
-	if k := outage.KeyedOf(limiter); k != nil {
+	if k, ok := outage.KeyedOf(limiter).(interface{ Begins(prefix string) }); ok {
 		k.Begins(prefix)
 	}
 }

@@ -25,9 +25,10 @@ type Question struct {
 	Window   time.Duration               // of what answered in the limiter's place; 0 if nothing did, or it is not known
 	Start    time.Time
 
-	settle settle       // nil if nothing can be settled
-	by     limit.Source // who answered
-	costly error        // the error if too costly
+	known  bool                               // the Failure only says of an outage what earlier requests have met
+	settle func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
+	by     limit.Source                       // who answered
+	costly error                              // the error if too costly
 }
 
 // State is the answer of a limit.
@@ -43,65 +44,33 @@ const (
 	Open      // no answer: the limit is left out
 )
 
-// settle sets the cost of a grant.
-type settle func(ctx context.Context, actual int64) error
-
-// take is the question as limiters get it, and name it in errors.
-func (q *Question) take() outage.Ask {
-	return outage.Ask{Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: true, Within: q.Limit.options.Timeout}
-}
-
-// asked is take, or the question that reserves the permits.
-func (q *Question) asked() outage.Ask {
-	asked := q.take()
-	asked.Reserve = q.Limit.settled
-	asked.Undo = !asked.Reserve
-	return asked
+// asked is the question as limiters get it, and name it in errors. It may reserve the permits.
+func (q *Question) asked(reserve bool) outage.Ask {
+	return outage.Ask{
+		Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: !reserve, Reserve: reserve, Within: q.Limit.options.Timeout,
+	}
 }
 
 // Ask asks for the permits.
 func (q *Question) Ask(ctx context.Context) {
-	if !q.Limit.settled {
-		q.ask(ctx, q.asked())
-		return
-	}
-	cannot := errNoReserver
-	if q.Limit.reserves() {
-		q.reserve(ctx)
+	l, cannot := q.Limit, errNoReserver
+	reserves := l.settled && l.reserves()
+	q.ask(ctx, q.asked(reserves))
+	if reserves {
 		if cannot = q.Failure; q.State != Closed || !errors.Is(cannot, limit.ErrUnsupported) {
 			return
 		}
+		q.ask(ctx, q.asked(false)) // it is limited nevertheless
 	}
-	// It is limited nevertheless.
-	q.ask(ctx, q.take())
-	if q.by == limit.FromLimiter && (q.State == Granted || q.State == Open) {
+	if l.settled && q.by == limit.FromLimiter && (q.State == Granted || q.State == Open) {
 		q.settle = func(context.Context, int64) error { return cannot }
-	}
-}
-
-// maxReserves is how often a limiter is asked for an estimate that is above its limit, which may change meanwhile.
-const maxReserves = 3
-
-// reserve asks for permits that are settled later. If the estimate is above the limit, it asks for the whole
-// limit: such a request would never pass, though it may cost less, or can be charged the rest.
-func (q *Question) reserve(ctx context.Context) {
-	for tries := 1; ; tries++ {
-		q.ask(ctx, q.asked())
-		most := q.Decision.Limit
-		if q.State == TooCostly && most == 0 {
-			most = math.MaxInt32 // that limiters can count, so that the answer says what the limit is
-		}
-		if q.State != TooCostly && q.State != Refused || most <= 0 || most >= q.Permits || tries == maxReserves {
-			return
-		}
-		q.Permits = most
 	}
 }
 
 // AskAndWait asks for the permits, and waits for them until ctx ends, for that long at most if the
 // timeout is not 0. It is refused at once if that is known to be too short. The limiter [Limit.Waits].
 func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
-	asked := q.take()
+	asked := q.asked(false)
 	asked.Call, asked.Figures, asked.Waits, asked.Timeout = "Acquire", false, true, timeout
 	asked.Until, _ = ctx.Deadline()
 	if end := time.Now().Add(timeout); timeout > 0 && (asked.Until.IsZero() || end.Before(asked.Until)) {
@@ -112,31 +81,33 @@ func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
 
 // ask puts a question and records the answer.
 func (q *Question) ask(ctx context.Context, asked outage.Ask) {
-	l := q.Limit
-	a, err := decide(ctx, l.limiter, l.keyed, l.policy, asked)
-	q.complete(asked, a, err)
+	p := q.Limit.part(asked)
+	defer leave(ctx, &p)
+	p.Decide(ctx)
+	q.complete(&p)
 }
 
-// complete records the answer, and how to undo or settle a grant.
-func (q *Question) complete(asked outage.Ask, a outage.Answer, err error) {
-	q.record(a, err)
+// complete records an answer, and how to undo or settle a grant.
+func (q *Question) complete(p *outage.Part) {
+	a := p.Answer
+	q.Permits = p.Ask.Permits // an estimate may have been lowered
+	q.record(a, p.Err)
 	q.GiveBack, q.settle = a.Undo, nil
-	if settle := q.settler(asked, a); err == nil && settle != nil {
-		q.settle = settle
-		q.GiveBack = func(ctx context.Context) error { return settle(ctx, 0) }
+	switch _, isForeign := p.Asker.(*asker); {
+	case p.Uncharged():
+		q.GiveBack, q.Returned = nil, true
+	case p.Err != nil || !a.Granted || !p.Ask.Reserve || isForeign && a.Settle == nil:
+	default:
+		settle := p.Policy.Settler(p.Asker, p.Ask, a)
+		if isForeign {
+			settle = func(ctx context.Context, actual int64) error { return a.Settle(ctx, actual, func(error) {}) }
+		}
+		q.settle, q.GiveBack = settle, func(ctx context.Context) error { return settle(ctx, 0) }
 	}
-}
-
-// settler returns what settles a grant; nil if nothing does.
-func (q *Question) settler(asked outage.Ask, a outage.Answer) settle {
-	if !asked.Reserve || !a.Granted {
-		return nil
-	}
-	return q.Limit.keyed.Settler(escaped(q.Limit.limiter, asked.Key), asked, a)
 }
 
 func (q *Question) record(a outage.Answer, err error) {
-	q.by, q.Failure, q.Window = limit.FromLimiter, a.Cause, a.Window
+	q.by, q.Failure, q.known, q.Window = limit.FromLimiter, a.Cause, a.Known, a.Window
 	switch a.By {
 	case limit.FromOpen, limit.FromLocal:
 		q.by = a.By
@@ -157,30 +128,15 @@ func (q *Question) record(a outage.Answer, err error) {
 		if a.Granted {
 			q.State = Granted
 		}
-	case tooCostly(err):
+	case outage.TooCostly(err):
 		q.State, q.costly = TooCostly, err
 		q.Decision.Limit = a.Limit // the rest may be unknown
 	default:
-		q.Failure, q.State = err, Closed
+		q.Failure, q.State, q.known = err, Closed, a.Known && a.By != limit.FromFallback
 		if kind := limit.KindOf(err); q.Limit.policy.Open() && (kind == limit.KindDeadline || kind == limit.KindCanceled) {
 			q.State, q.by = Open, limit.FromOpen // the request's time was over first
 		}
 	}
-}
-
-// News returns what the error handler learns: the Failure, unless it only says of an outage what earlier
-// requests have met.
-func (q *Question) News() error {
-	if outage.Known(q.Failure) {
-		return nil
-	}
-	return q.Failure
-}
-
-// tooCostly reports whether waiting can't make a request pass: if n is above 0, too many permits is the
-// only possible mistake.
-func tooCostly(err error) bool {
-	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
 }
 
 // Again returns the question to ask it once more. An estimate that was lowered stays so.

@@ -44,7 +44,7 @@ func (o *Options) Judge(questions []Question) (v Verdict) {
 		if q.Failure != nil {
 			failure := fmt.Errorf("%s: policy %q: %w", o.Middleware, q.Limit.Name, q.Failure)
 			failures = append(failures, failure)
-			if q.News() != nil {
+			if !q.known {
 				news = append(news, failure)
 			}
 		}
@@ -81,9 +81,14 @@ type round struct {
 func rounds(ctx context.Context, questions []Question) (all []*round) {
 	for i := range questions {
 		q := &questions[i]
-		part, group, answered := q.part(ctx)
-		if answered {
+		part := q.Limit.part(q.asked(q.Limit.settled))
+		if part.FromMemory(ctx) {
+			q.complete(&part)
 			continue
+		}
+		var group any
+		if joint, ok := part.Asker.(outage.Joint); ok {
+			group = joint.Group(part.Ask)
 		}
 		at := slices.IndexFunc(all, func(r *round) bool { return group != nil && r.group == group })
 		if at < 0 {
@@ -92,26 +97,6 @@ func rounds(ctx context.Context, questions []Question) (all []*round) {
 		all[at].questions, all[at].parts = append(all[at].questions, q), append(all[at].parts, part)
 	}
 	return all
-}
-
-// part returns the question as one of several, and its group, unless the limiter knows the answer without asking
-// Redis.
-func (q *Question) part(ctx context.Context) (part outage.Part, group any, answered bool) {
-	l := q.Limit
-	if outage.KeyedOf(l.limiter) == nil {
-		return part, nil, false
-	}
-	part = outage.Part{Policy: l.policy, Ask: q.asked()}
-	part.Ask.Key = escaped(l.limiter, q.Key)
-	part.Asker = l.keyed.Asker(part.Ask.Key)
-	a, known := l.policy.FromMemory(ctx, part.Asker, part.Ask)
-	if known {
-		q.complete(part.Ask, a, nil)
-	}
-	if joint, ok := part.Asker.(outage.Joint); ok {
-		group = joint.Group(part.Ask)
-	}
-	return part, group, known
 }
 
 func (r *round) ask(ctx context.Context) {
@@ -124,27 +109,14 @@ func (r *round) ask(ctx context.Context) {
 func (r *round) together(ctx context.Context) (answered bool) {
 	answered = true // also if a fallback panics, so that what others granted is given back
 	defer func() {
-		if answered {
-			r.complete()
+		for i, q := range r.questions {
+			if answered && !r.parts[i].Unasked {
+				q.complete(&r.parts[i])
+			}
 		}
 	}()
-	answered = outage.DecideTogether(ctx, r.parts) == nil
+	answered = outage.DecideTogether(ctx, r.parts)
 	return answered
-}
-
-// complete records the answers.
-func (r *round) complete() {
-	for i, q := range r.questions {
-		p := &r.parts[i]
-		if p.Unasked {
-			continue
-		}
-		q.Permits = p.Ask.Permits // an estimate may have been lowered
-		q.complete(p.Ask, p.Answer, p.Err)
-		if p.Uncharged() {
-			q.GiveBack, q.settle, q.Returned = nil, nil, true
-		}
-	}
 }
 
 // GiveBack undoes the grants among the questions, all at the same time, and brings their figures up to date.

@@ -2,7 +2,6 @@ package outage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -40,17 +39,22 @@ type Answer struct {
 	Held   bool // a grant counts for less than an interval unless it is settled
 	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
 	Unanswered bool
+	Undecided  bool // the error leaves the decision open, though it is no limit.ErrUnavailable
 
 	Cause  error         // why Redis did not decide, if something else answered
+	Known  bool          // Cause, or the error, says of an outage only what others have met before
 	Window time.Duration // of a local limiter that answered
 }
 
 // Limiter is a limiter that is asked for permits.
 type Limiter struct {
+	Asker    Asker      // of this limiter only
 	Observed string     // its name, for observers
 	Name     string     // its own, by which this program counts what Redis was not charged for
 	Rule     local.Rule // zero if it is not known
 	Permits  int64      // that are asked of it
+	Most     int64      // permits that a grant can be settled with
+	Once     bool       // settling is not repeated if its outcome is unknown
 }
 
 // Asker asks Redis, for permits of one limiter or of several that grant together.
@@ -68,34 +72,33 @@ type Asker interface {
 }
 
 // ErrNotSent says why a call was not sent.
-var ErrNotSent error = known{fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)}
+var ErrNotSent = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
 
-// known marks an error of an outage that others have met before.
-type known struct{ error }
-
-func (k known) Unwrap() error { return k.error }
-
-// Known reports whether an error only says of an outage what others have met before.
-func Known(err error) bool {
-	for err != nil {
-		if _, ok := err.(known); ok { //nolint:errorlint // it may be part of more than that
-			return true
-		}
-		err = errors.Unwrap(err)
-	}
-	return false
+// Keyed is a limiter of keys, as middleware asks it.
+type Keyed interface {
+	// Policy returns its own.
+	Policy() Policy
+	// Asker returns what to ask about a key.
+	Asker(key string) Asker
 }
 
-// undecided marks an error that leaves the decision open.
-type undecided struct{ error }
+// OfModule is embedded by limiters of keys of this module, for middleware to find their Keyed: a method that
+// applications see would be none of theirs.
+type OfModule struct {
+	limiter limit.Limiter
+	keyed   Keyed
+}
 
-func (u undecided) Unwrap() error { return u.error }
+// NewOfModule returns what that limiter embeds.
+func NewOfModule(limiter limit.Limiter, keyed Keyed) OfModule { return OfModule{limiter, keyed} }
 
-// Undecided marks an error of a limiter that is not one of this module as one that leaves the decision open.
-func Undecided(err error) error { return undecided{err} }
+func (o OfModule) ofModule() OfModule { return o }
 
-// IsUndecided reports whether an error leaves the decision open, so that a policy answers.
-func IsUndecided(err error) bool {
-	_, marked := errors.AsType[undecided](err)
-	return marked || errors.Is(err, limit.ErrUnavailable)
+// KeyedOf returns the Keyed of a limiter of this module, nil for any other limiter. One that embeds a limiter
+// of this module is another: its methods may do more.
+func KeyedOf(limiter limit.Limiter) Keyed {
+	if l, ok := limiter.(interface{ ofModule() OfModule }); ok && l.ofModule().limiter == limiter {
+		return l.ofModule().keyed
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package outage
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync"
@@ -49,7 +50,7 @@ func (r *Rates) Of(key string) (most int64, known bool, last int64) {
 // Guard is what all policies of a program's limiters share: the local limiters, what they
 // have granted without a charge, and the callers who wait.
 type Guard struct {
-	uncharged *local.Limiter // permits that callers have and Redis was not charged for, by Account
+	uncharged *local.Limiter // permits that callers have and Redis was not charged for, by account
 	locals    *local.Limiter
 	closed    chan struct{}
 	close     func()
@@ -63,41 +64,46 @@ func NewGuard() *Guard {
 	return g
 }
 
-// Account is the handles of a limiter that let calls through for the same reasons: what
+// account is the handles of a limiter that let calls through for the same reasons: what
 // one of them let through, another may release. Programs may make a handle for each request.
-type Account struct {
-	Limiter string
-	Shadow  bool
-	Failure limit.Failure // FailClosed if the handle has no policy
+type account struct {
+	limiter string
+	shadow  bool
+	failure limit.Failure // FailClosed if the handle has no policy
 }
 
-// AddUncharged notes permits that Redis was not charged for: what callers release of them must
-// not be others' permits. They are none any more after the limiter's interval; 0 if unknown.
-func (g *Guard) AddUncharged(of Account, n int64, interval time.Duration) {
-	if interval <= 0 {
-		interval = time.Hour
+func (p *Policy) account(limiter string) account {
+	a := account{limiter: limiter, shadow: p.Shadow}
+	if p.Failure != nil {
+		a.failure = *p.Failure
 	}
-	g.uncharged.Take(of, n, local.Rule{Permits: math.MaxInt64, Window: interval})
+	return a
 }
 
-// TakeUncharged removes up to n permits that Redis was not charged for, and returns how many.
-func (g *Guard) TakeUncharged(of Account, n int64) (taken int64) { return g.uncharged.GiveBack(of, n) }
+// Allow notes permits of a limiter that a caller has and Redis was not charged for, and returns what undoes that. What
+// callers release of them must not be others' permits. They are none any more after the limiter's interval; if
+// that is unknown, after an hour.
+func (p *Policy) Allow(l Limiter, permits int64) (undo func(context.Context) error) {
+	if p.Guard == nil || permits == 0 {
+		return func(context.Context) error { return nil }
+	}
+	p.Guard.uncharged.Take(p.account(l.Name), permits, local.Rule{Permits: math.MaxInt64, Window: cmp.Or(l.Rule.Window, time.Hour)})
+	return func(context.Context) error {
+		p.Released(l.Name, permits)
+		return nil
+	}
+}
+
+// Released removes up to so many permits that Redis was not charged for, and returns how many.
+func (p *Policy) Released(limiter string, permits int64) int64 {
+	return p.Guard.uncharged.GiveBack(p.account(limiter), permits)
+}
 
 // Close ends all waits, and those to come. It returns when no caller waits.
 func (g *Guard) Close() {
 	g.close()
 	g.waiting.Lock()
 	g.waiting.Unlock() //nolint:gocritic,staticcheck // nothing is done under it
-}
-
-// ended returns limit.ErrClosed once the Guard is closed.
-func (g *Guard) ended() error {
-	select {
-	case <-g.closed:
-		return limit.ErrClosed
-	default:
-		return nil
-	}
 }
 
 // wait returns after d, when ctx ends, or with limit.ErrClosed.

@@ -36,41 +36,45 @@ func TestShare(t *testing.T) {
 	}
 }
 
-func TestUncharged(t *testing.T) {
+// forAMinute is a limiter of a rate a minute.
+func forAMinute(name string) outage.Limiter {
+	return outage.Limiter{Name: name, Rule: local.Rule{Window: time.Minute}}
+}
+
+func TestPolicy_ReleasesWhatItAllowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := outage.NewGuard()
-		a, b := outage.Account{Limiter: "a"}, outage.Account{Limiter: "b"}
-		assert.Zero(t, u.TakeUncharged(a, 1))
-		u.AddUncharged(a, 3, time.Minute)
+		p := outage.Policy{Guard: outage.NewGuard()}
+		assert.Zero(t, p.Released("a", 1))
+		p.Allow(forAMinute("a"), 3)
 		time.Sleep(30 * time.Second)
-		u.AddUncharged(a, 2, time.Minute)
-		assert.Equal(t, int64(1), u.TakeUncharged(a, 1))
-		assert.Zero(t, u.TakeUncharged(b, 1))
+		p.Allow(forAMinute("a"), 2)
+		assert.Equal(t, int64(1), p.Released("a", 1))
+		assert.Zero(t, p.Released("b", 1))
 		time.Sleep(30 * time.Second)
-		assert.Equal(t, int64(1), u.TakeUncharged(a, 10), "three have run out")
-		assert.Zero(t, u.TakeUncharged(a, 1))
-		u.AddUncharged(a, 1, time.Minute)
+		assert.Equal(t, int64(1), p.Released("a", 10), "three have run out")
+		assert.Zero(t, p.Released("a", 1))
+		p.Allow(forAMinute("a"), 1)
 		time.Sleep(time.Minute)
-		assert.Zero(t, u.TakeUncharged(a, 1))
+		assert.Zero(t, p.Released("a", 1))
 	})
 }
 
 // Permits of limiters that are no longer used go too.
-func TestUncharged_ForgetsUnusedLimiters(t *testing.T) {
+func TestPolicy_ForgetsWhatItAllowedUnusedLimiters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := outage.NewGuard()
+		p := outage.Policy{Guard: outage.NewGuard()}
 		for i := range 1000 {
-			u.AddUncharged(outage.Account{Limiter: fmt.Sprint(i)}, 1, time.Minute)
+			p.Allow(forAMinute(fmt.Sprint(i)), 1)
 		}
 		time.Sleep(time.Minute)
 		for range 20_000 {
-			u.TakeUncharged(outage.Account{Limiter: "other"}, 1)
+			p.Released("other", 1)
 		}
 		left := int64(0)
 		for i := range 1000 {
-			left += u.TakeUncharged(outage.Account{Limiter: fmt.Sprint(i)}, 1)
+			left += p.Released(fmt.Sprint(i), 1)
 		}
 		assert.Zero(t, left)
 	})

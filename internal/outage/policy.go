@@ -52,89 +52,80 @@ func (p *Policy) Local() (share float64, ok bool) {
 	return p.Failure.Local()
 }
 
-// Account returns where the permits of a limiter are counted that this policy let through.
-func (p *Policy) Account(limiter string) Account {
-	a := Account{Limiter: limiter, Shadow: p.Shadow}
-	if p.Failure != nil {
-		a.Failure = *p.Failure
-	}
-	return a
-}
+// guards reports whether something answers while Redis does not decide, if only that it does not.
+func (p *Policy) guards() bool { return p.Failure != nil || p.Fallback != nil }
 
 // Plain reports whether the policy leaves all to Redis, and reports nothing.
-func (p *Policy) Plain() bool {
-	return p.Failure == nil && p.Fallback == nil && !p.Shadow && !p.Observer.Watches()
-}
+func (p *Policy) Plain() bool { return !p.guards() && !p.Shadow && !p.Observer.Watches() }
 
 // Decide answers an ask and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
-	if !p.Observer.Watches() && !p.Shadow {
-		a, err := p.decide(ctx, of, q)
-		return named(of, q, a), of.Fail(q, err)
-	}
+	return p.decide(ctx, of, q, undecided{}, time.Now())
+}
+
+// undecided says why Redis left an ask undecided, and whether others have met that before. The zero one says that
+// it did not, or was not asked yet.
+type undecided struct {
+	why   error
+	known bool
+}
+
+// decide is Decide for a caller that came at start.
+func (p *Policy) decide(ctx context.Context, of Asker, q Ask, left undecided, start time.Time) (a Answer, err error) {
 	if p.Shadow {
 		q.Waits, q.Timeout = false, 0
 	}
-	start := time.Now()
-	a, err := p.decide(ctx, of, q)
-	a, err = named(of, q, a), of.Fail(q, err)
-	p.report(ctx, of, q, a, err, start)
+	known := false
+	if left.why == nil {
+		a, known, err = of.FromMemory(ctx, q)
+	}
 	switch {
-	case !p.Shadow:
-	case inShadow(ctx, a.Granted, err):
-		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
-		each := p.AllowUncharged(of, q, 0)
-		for i, one := range a.Each {
-			d := &each[i].Decision
-			d.Limit, d.Remaining, d.ResetAfter = one.Limit, one.Remaining, one.ResetAfter
-		}
-		a.Each, a.Undo = each, undoOf(each)
-	case err == nil && q.UpTo:
-		p.AllowUncharged(of, q, a.Taken)
-		a.Taken = q.Permits
+	case known || err != nil:
+	case p.guards() || left.why != nil:
+		a, err = p.guarded(ctx, of, q, left, start)
+	default:
+		a, err = of.Ask(ctx, q)
 	}
-	return a, err
+	return p.complete(ctx, of, q, a, err, start)
 }
 
-// FromMemory is Decide for an answer that is known without asking. It returns no errors and, of limiters that
-// only watch, no answers: Decide has both.
-func (p *Policy) FromMemory(ctx context.Context, of Asker, q Ask) (a Answer, known bool) {
-	if p.Shadow {
-		return a, false
-	}
-	if a, known, _ = of.FromMemory(ctx, q); known {
-		p.report(ctx, of, q, a, nil, time.Now())
-	}
-	return named(of, q, a), known
-}
-
-// named makes errors of an answer name the call and the limiter.
-func named(of Asker, q Ask, a Answer) Answer {
+// complete reports an answer, with errors that name the call and the limiter. A limiter that only watches grants
+// what it has refused.
+func (p *Policy) complete(ctx context.Context, of Asker, q Ask, a Answer, err error, start time.Time) (Answer, error) {
+	err = of.Fail(q, err)
 	if undo := a.Undo; q.Undo && undo != nil {
 		a.Undo = func(ctx context.Context) error { return of.Fail(q, undo(ctx)) }
 	}
 	if a.Cause != nil {
 		a.Cause = of.Fail(q, a.Cause)
 	}
-	return a
-}
-
-// report is Tell for each of the limiters.
-func (p *Policy) report(ctx context.Context, of Asker, q Ask, a Answer, err error, start time.Time) {
-	if !p.Observer.Watches() {
-		return
+	if !p.Shadow && !p.Observer.Watches() {
+		return a, err
 	}
-	for _, l := range of.Limiters(q) {
-		q.Permits = l.Permits
-		p.Tell(ctx, l.Observed, q, a, err, start)
+	all := of.Limiters(q)
+	for _, l := range all {
+		p.Observer.Decided(ctx, limit.Decided{
+			Limiter: l.Observed, Call: q.Call, Permits: l.Permits, Source: a.By, Start: start, Shadow: p.Shadow,
+		}, a.Granted, err)
 	}
-}
-
-// Tell reports to the observer a limiter's answer to an ask that began at start.
-func (p *Policy) Tell(ctx context.Context, limiter string, q Ask, a Answer, err error, start time.Time) {
-	p.Observer.Decided(ctx, limit.Decided{
-		Limiter: limiter, Call: q.Call, Permits: q.Permits, Source: a.By, Start: start, Shadow: p.Shadow,
-	}, a.Granted, err)
+	switch {
+	case !p.Shadow:
+	case inShadow(ctx, a.Granted, err):
+		each := make([]Answer, len(all))
+		for i, l := range all {
+			if len(a.Each) > 0 {
+				d := a.Each[i].Decision
+				each[i].Limit, each[i].Remaining, each[i].ResetAfter = d.Limit, d.Remaining, d.ResetAfter
+			}
+			each[i].Granted, each[i].Taken, each[i].Undo = true, l.Permits, p.Allow(l, l.Permits)
+		}
+		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
+		a.Each, a.Undo = each, undoOf(each)
+	case err == nil && q.UpTo:
+		p.Allow(all[0], q.Permits-a.Taken)
+		a.Taken = q.Permits
+	}
+	return a, err
 }
 
 // inShadow reports whether a limiter that only watches grants what it would have refused,
@@ -151,30 +142,6 @@ func inShadow(ctx context.Context, granted bool, err error) bool {
 	return !granted
 }
 
-// AllowUncharged notes the permits that a caller has and Redis was not charged for, all but those charged, and
-// returns them as grants of each of the limiters.
-func (p *Policy) AllowUncharged(of Asker, q Ask, charged int64) (each []Answer) {
-	for _, l := range of.Limiters(q) {
-		a := Answer{Taken: l.Permits - charged}
-		a.Granted, a.Undo = true, p.uncharged(l, a.Taken)
-		each = append(each, a)
-	}
-	return each
-}
-
-// uncharged notes permits of a limiter that Redis was not charged for, and returns what undoes that.
-func (p *Policy) uncharged(l Limiter, permits int64) (undo func(context.Context) error) {
-	if p.Guard == nil || permits == 0 {
-		return func(context.Context) error { return nil }
-	}
-	account := p.Account(l.Name)
-	p.Guard.AddUncharged(account, permits, l.Rule.Window)
-	return func(context.Context) error {
-		p.Guard.TakeUncharged(account, permits)
-		return nil
-	}
-}
-
 // undoOf returns what undoes each of some grants that Redis was not charged for, which does not fail.
 func undoOf(each []Answer) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -185,69 +152,70 @@ func undoOf(each []Answer) func(context.Context) error {
 	}
 }
 
-func (p *Policy) decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
-	if a, known, err := of.FromMemory(ctx, q); known || err != nil {
-		return a, err
-	}
-	if !p.guards() {
-		return of.Ask(ctx, q)
-	}
-	return p.guarded(ctx, of, q)
-}
-
-// guards reports whether something answers while Redis does not decide, if only that it does not.
-func (p *Policy) guards() bool { return p.Failure != nil || p.Fallback != nil }
+// longestWait is how long a caller that waits lets pass before it looks whether Redis is back.
+const longestWait = 500 * time.Millisecond
 
 // guarded asks Redis, or what answers instead, until the caller need not wait any more.
-func (p *Policy) guarded(ctx context.Context, of Asker, q Ask) (Answer, error) {
-	start, timeout := time.Now(), q.Timeout
+func (p *Policy) guarded(ctx context.Context, of Asker, q Ask, left undecided, start time.Time) (a Answer, err error) {
+	timeout := q.Timeout
 	for {
-		if err := p.Guard.ended(); err != nil {
-			return Answer{}, err
+		if left.why == nil {
+			if a, left, err = p.ask(ctx, of, q, p.watchers); left.why == nil {
+				return a, err
+			}
 		}
-		a, undecided, err := p.ask(ctx, of, q, p.watchers)
-		if !undecided {
+		a, err = p.instead(ctx, of, q, left.why)
+		a.Known = left.known
+		if err != nil || a.Granted || !q.Waits {
 			return a, err
 		}
-		if a, err = p.instead(ctx, of, q, err); err != nil || a.Granted || !q.Waits {
+		left = undecided{}
+		wait := a.RetryAfter
+		if wait <= 0 || wait > longestWait {
+			wait = longestWait
+		}
+		if timeout > 0 {
+			if wait = min(wait, timeout-time.Since(start)); wait <= 0 {
+				return a, nil
+			}
+		}
+		if err = p.Guard.wait(ctx, wait); err != nil {
 			return a, err
 		}
-		if more, err := p.pause(ctx, a.RetryAfter, start, timeout); !more || err != nil {
-			return a, err
-		}
-		if q.Timeout = timeout - time.Since(start); timeout > 0 && q.Timeout <= 0 {
-			q.Waits, q.Timeout = false, 0
+		if timeout > 0 {
+			q.Timeout = max(0, timeout-time.Since(start))
+			q.Waits = q.Timeout > 0
 		}
 	}
 }
 
-// ask asks Redis, if its server is not known to leave calls undecided, and reports whether
-// it left this one so.
-func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Watcher) (a Answer, undecided bool, err error) {
+// ask asks Redis, if its server is not known to leave calls undecided, and says if it left this one so.
+func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Watcher) (a Answer, left undecided, err error) {
+	select {
+	case <-p.Guard.closed:
+		return a, left, limit.ErrClosed
+	default:
+	}
 	b, decides := of.Server(ctx, q)
 	if !b.Allows(decides, watchers) {
-		return Answer{}, true, ErrNotSent
+		return a, undecided{why: ErrNotSent, known: true}, nil
 	}
 	start := time.Now()
 	a, err = of.Ask(ctx, q)
+	ended := errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case IsUndecided(err):
-		undecided = true
-	case errors.Is(err, context.DeadlineExceeded) && a.Unanswered && b.CallerGaveUp(start):
-		// The caller has gone, but the server is silent.
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return a, false, err
+	case a.Undecided || errors.Is(err, limit.ErrUnavailable):
+		left = undecided{err, b.Failed(start, err, watchers)}
+	case ended && a.Unanswered && b.CallerGaveUp(start): // the caller has gone, but the server is silent
+		a.Known = b.Failed(start, err, watchers)
+	case ended, errors.Is(err, context.Canceled):
 	default:
 		b.Decided()
 		if _, isLocal := p.Local(); isLocal && err == nil {
 			of.Learn(q, a)
 		}
-		return a, false, err
 	}
-	if b.Failed(start, err, watchers) {
-		err = known{err}
-	}
-	return a, undecided, err
+	return a, left, err
 }
 
 // instead answers in place of Redis. What Failure grants is not charged: it goes to the accounts. Of
@@ -263,54 +231,51 @@ func (p *Policy) instead(ctx context.Context, of Asker, q Ask, cause error) (a A
 		a.By, a.Cause = limit.FromFallback, cause
 		return a, err
 	}
-	var each []Answer
 	all := of.Limiters(q)
+	each := make([]Answer, len(all))
 	for i, l := range all {
-		one := q
-		one.Permits = l.Permits
-		if a, err = p.decideLocally(l, one, cause); !a.Granted {
-			_ = undoOf(each)(ctx)
-			each = append(each, a)
-			for range all[i+1:] { // not asked
-				each = append(each, Answer{Decision: limit.Decision{Granted: true}})
+		if a, err = p.decideLocally(l, q.UpTo, cause); !a.Granted {
+			_ = undoOf(each[:i])(ctx)
+			for j := range all[i+1:] { // not asked
+				each[i+1+j].Granted = true
 			}
-			a.Each = each
+			each[i], a.Each = a, each
 			return a, err
 		}
-		each = append(each, a)
+		each[i] = a
 	}
 	a.Each, a.Undo = each, undoOf(each)
 	return a, nil
 }
 
 // decideLocally is instead for one limiter.
-func (p *Policy) decideLocally(l Limiter, q Ask, cause error) (a Answer, err error) {
+func (p *Policy) decideLocally(l Limiter, upTo bool, cause error) (Answer, error) {
 	share, isLocal := p.Local()
-	giveBack := func() {}
-	defer func() {
-		if a.Granted {
-			undo := p.uncharged(l, a.Taken)
-			a.Undo = func(ctx context.Context) error {
-				giveBack()
-				return undo(ctx)
-			}
-		}
-	}()
 	switch {
 	case p.Open():
-		return Answer{Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: q.Permits, Cause: cause}, nil
+		return Answer{
+			Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: l.Permits, Cause: cause, Undo: p.Allow(l, l.Permits),
+		}, nil
 	case !isLocal:
 		return Answer{}, cause
 	case l.Rule.Window <= 0:
 		return Answer{}, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
 	}
-	least, rule := q.Permits, Share(l.Rule, share)
-	if q.UpTo {
+	least, rule := l.Permits, Share(l.Rule, share)
+	if upTo {
 		least = 1
 	}
-	a = Answer{By: limit.FromLocal, Cause: cause, Window: rule.Window}
-	a.Decision, a.Taken, giveBack = p.Guard.locals.TakeUpTo(l.Name, least, q.Permits, rule)
-	if least > rule.Permits {
+	a := Answer{By: limit.FromLocal, Cause: cause, Window: rule.Window}
+	var giveBack func()
+	a.Decision, a.Taken, giveBack = p.Guard.locals.TakeUpTo(l.Name, least, l.Permits, rule)
+	switch {
+	case a.Granted:
+		undo := p.Allow(l, a.Taken)
+		a.Undo = func(ctx context.Context) error {
+			giveBack()
+			return undo(ctx)
+		}
+	case least > rule.Permits:
 		a.RetryAfter = lastPace // Redis may be back by then, and has more
 	}
 	return a, nil
@@ -326,25 +291,4 @@ func Share(rule local.Rule, share float64) local.Rule {
 	}
 	window := float64(rule.Window) / part
 	return local.Rule{Permits: 1, Window: time.Duration(min(window, float64(math.MaxInt64/2)))}
-}
-
-// longestWait is how long a caller that waits lets pass before it looks whether Redis
-// is back.
-const longestWait = 500 * time.Millisecond
-
-// pause waits for a local limiter's permits, or to look for Redis. It reports whether
-// the caller is to ask again: not if its timeout, 0 for none, is over.
-func (p *Policy) pause(ctx context.Context, wait time.Duration, start time.Time, timeout time.Duration) (more bool, err error) {
-	if wait <= 0 || wait > longestWait {
-		wait = longestWait
-	}
-	if timeout > 0 {
-		left := timeout - time.Since(start)
-		if left <= 0 {
-			return false, nil
-		}
-		wait = min(wait, left)
-	}
-	err = p.Guard.wait(ctx, wait)
-	return err == nil, err
 }

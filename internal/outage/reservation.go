@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
@@ -11,111 +13,148 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Reservation is a grant that is settled once.
+// Reservation is what one limiter has granted, or several together. It is settled once.
 type Reservation struct {
-	Limiter  string // its name for observers
-	Observer *observe.Observer
-	Fail     func(op string, err error) error // adds the call and the limiter to an error
-	Permits  int64                            // reserved
-	Most     int64                            // permits that can be charged
-	Granted  Answer
-	Once     bool // settling is not repeated if its outcome is unknown
+	key      string
+	observer *observe.Observer
+	granted  bool
+	parts    []reserved
 
-	mu     sync.Mutex
-	state  settling
-	actual int64 // the permits of the first Settle
+	mu       sync.Mutex
+	actual   []int64 // permits, of the first Settle; nil before
+	underWay int     // how many parts are being settled
 }
 
-// settling is the state of settling a Reservation.
-type settling int
+// reserved is what one limiter has granted.
+type reserved struct {
+	Limiter
 
-const (
-	open settling = iota
-	underWay
-	failed
-	settled
-)
+	granted Answer
+	settled bool
+}
 
-// Settle charges actual permits in place of those reserved. If ctx ends, it returns and goes on in the
-// background. It does nothing if nothing was granted.
-func (r *Reservation) Settle(ctx context.Context, actual int64) error {
-	const op = "Settle"
-	if err := r.Check(actual); err != nil {
-		return err
+// Init makes r what settles an answer to an ask.
+func (r *Reservation) Init(p *Policy, of Asker, q Ask, a Answer) {
+	r.key, r.observer, r.granted = q.Key, p.Observer, a.Granted
+	for i, l := range of.Limiters(q) {
+		one := a
+		if len(a.Each) > 0 {
+			one = a.Each[i]
+		}
+		r.parts = append(r.parts, reserved{Limiter: l, granted: one})
 	}
-	if !r.Granted.Granted {
+}
+
+// Settler returns what settles an answer of one limiter.
+func (p *Policy) Settler(of Asker, q Ask, a Answer) func(ctx context.Context, actual int64) error {
+	r := &Reservation{}
+	r.Init(p, of, q, a)
+	return func(ctx context.Context, actual int64) error { return r.Settle(ctx, actual) }
+}
+
+// Limiters returns how many limiters were asked.
+func (r *Reservation) Limiters() int { return len(r.parts) }
+
+// Settle charges actual permits in place of those reserved, of each of the limiters. If ctx ends, it returns and
+// goes on in the background. It does nothing if nothing was granted.
+func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
+	const op = "Settle"
+	for i, n := range actual {
+		if most := r.parts[i].Most; n < 0 || n > most {
+			return r.fail(i, op, fmt.Errorf("%w: %d is not between 0 and %d", limit.ErrInvalidPermits, n, most))
+		}
+	}
+	if !r.granted {
 		return nil
 	}
 	if err := r.begin(actual); err != nil {
-		return r.Fail(op, err)
+		return r.fail(0, op, err)
 	}
-	return r.Fail(op, r.settle(ctx))
+	return r.settle(ctx, op)
 }
 
-// Check returns an error if a reservation can't cost that many permits.
-func (r *Reservation) Check(actual int64) error {
-	if actual >= 0 && actual <= r.Most {
-		return nil
-	}
-	return r.Fail("Settle", fmt.Errorf("%w: %d is not between 0 and %d", limit.ErrInvalidPermits, actual, r.Most))
-}
-
-// SettledFor reports whether it is settled, for that many permits.
-func (r *Reservation) SettledFor(actual int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.state == settled && r.actual == actual
-}
-
-// Cancel is Settle(ctx, 0), and does nothing once Settle was called with another number.
+// Cancel settles with 0, and does nothing once Settle was called with other numbers.
 func (r *Reservation) Cancel(ctx context.Context) error {
-	if !r.Granted.Granted || r.begin(0) != nil {
-		return nil //nolint:nilerr // it is settled, which is no fault of a deferred call
+	if !r.granted || r.begin(make([]int64, len(r.parts))) != nil {
+		return nil // it is settled, which is no fault of a deferred call
 	}
-	return r.Fail("Cancel", r.settle(ctx))
+	return r.settle(ctx, "Cancel")
 }
 
-// settle does the settling that begin has admitted.
-func (r *Reservation) settle(ctx context.Context) error {
-	charged := r.Granted.Settle != nil
-	switch {
-	case charged && (r.actual != r.Permits || r.Granted.Held):
-		return r.Granted.Settle(ctx, r.actual, r.end)
-	case !charged && r.actual == 0 && r.Granted.Undo != nil:
-		err := r.Granted.Undo(ctx)
-		r.end(err)
-		return err
-	}
-	r.end(nil)
-	return nil
+// fail adds the call and the limiter to an error.
+func (r *Reservation) fail(part int, op string, err error) error {
+	return r.parts[part].Asker.Fail(Ask{Call: op, Key: r.key}, err)
 }
 
-// begin returns an error if the reservation can't be settled with that many permits.
-func (r *Reservation) begin(actual int64) error {
+// begin returns an error if the reservation can't be settled with these numbers.
+func (r *Reservation) begin(actual []int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.state == underWay:
-		return fmt.Errorf("%w: with %s, just now", limit.ErrSettled, words.Plural(r.actual, "permit"))
-	case r.state == settled:
-		return fmt.Errorf("%w: with %s, before", limit.ErrSettled, words.Plural(r.actual, "permit"))
-	case r.state == failed && actual != r.actual:
-		return fmt.Errorf("%w: the first call, for %s, failed; repeat it with the same number", limit.ErrSettled, words.Plural(r.actual, "permit"))
+	left := 0
+	for i := range r.parts {
+		if !r.parts[i].settled {
+			left++
+		}
 	}
-	r.state, r.actual = underWay, actual
+	switch {
+	case r.underWay > 0:
+		return fmt.Errorf("%w: with %s, just now", limit.ErrSettled, permits(r.actual))
+	case left == 0:
+		return fmt.Errorf("%w: with %s, before", limit.ErrSettled, permits(r.actual))
+	case r.actual == nil:
+		r.actual = slices.Clone(actual)
+	case !slices.Equal(r.actual, actual):
+		return fmt.Errorf("%w: the first call, for %s, failed; repeat it with the same", limit.ErrSettled, permits(r.actual))
+	}
+	r.underWay = left
 	return nil
 }
 
-// end records how settling ended.
-func (r *Reservation) end(err error) {
-	r.mu.Lock()
-	r.state = failed
-	if err == nil || r.Once && errors.Is(err, limit.ErrUnknownOutcome) {
-		r.state = settled
+// permits is how errors name numbers of permits.
+func permits(each []int64) string {
+	all := make([]string, len(each))
+	for i, n := range each {
+		all[i] = words.Plural(n, "permit")
 	}
-	actual := r.actual
+	return strings.Join(all, " and ")
+}
+
+// settle does what begin has admitted, with all limiters at once.
+func (r *Reservation) settle(ctx context.Context, op string) error {
+	errs := make([]error, len(r.parts))
+	AtOnce(len(r.parts), func(i int) {
+		if !r.parts[i].settled {
+			errs[i] = r.fail(i, op, r.settlePart(ctx, i))
+		}
+	})
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Reservation) settlePart(ctx context.Context, i int) (err error) {
+	p, actual := &r.parts[i], r.actual[i]
+	end := func(err error) { r.end(i, err) }
+	switch charged := p.granted.Settle != nil; {
+	case charged && (actual != p.Permits || p.granted.Held):
+		return p.granted.Settle(ctx, actual, end)
+	case !charged && actual == 0 && p.granted.Undo != nil:
+		err = p.granted.Undo(ctx)
+	}
+	end(err)
+	return err
+}
+
+// end records how settling one part ended.
+func (r *Reservation) end(i int, err error) {
+	p := &r.parts[i]
+	r.mu.Lock()
+	r.underWay--
+	p.settled = err == nil || p.Once && errors.Is(err, limit.ErrUnknownOutcome)
+	actual := r.actual[i]
 	r.mu.Unlock()
-	r.Observer.Settled(limit.Settled{
-		Limiter: r.Limiter, Reserved: r.Permits, Actual: actual, Charged: r.Granted.Settle != nil, Err: r.Fail("Settle", err),
+	r.observer.Settled(limit.Settled{
+		Limiter: p.Observed, Reserved: p.Permits, Actual: actual, Charged: p.granted.Settle != nil, Err: r.fail(i, "Settle", err),
 	})
 }

@@ -3,6 +3,7 @@ package outage
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -20,8 +21,8 @@ type Joint interface {
 	Together(parts []Part) Asker
 }
 
-// Part is what is asked of one of several limiters of a Client that are asked together, and its answer. Each has
-// a policy of its own; none is in shadow.
+// Part is what middleware asks of one of several limiters, by a policy of its own, and the answer. The permits are an
+// estimate if the ask says Reserve.
 type Part struct {
 	Policy *Policy
 	Asker  Asker
@@ -32,77 +33,142 @@ type Part struct {
 	Unasked bool // there is no answer, since another part asks for more than its limit
 }
 
+// FromMemory answers if the answer is known without asking. Errors, and answers of limiters that only watch, are
+// for Decide.
+func (p *Part) FromMemory(ctx context.Context) (known bool) {
+	start := time.Now()
+	if p.Policy.Shadow {
+		return false
+	}
+	a, known, _ := p.Asker.FromMemory(ctx, p.Ask)
+	if known {
+		p.Answer, p.Err = p.Policy.complete(ctx, p.Asker, p.Ask, a, nil, start)
+	}
+	return known
+}
+
+// maxTries is how often a limiter is asked for an estimate that is above its limit, which may change meanwhile.
+const maxTries = 3
+
+// Decide answers a part alone. If an estimate is above the limit, it asks for the whole limit.
+func (p *Part) Decide(ctx context.Context) { p.decide(ctx, undecided{}, time.Now()) }
+
+func (p *Part) decide(ctx context.Context, left undecided, start time.Time) {
+	for tries := 1; ; tries++ {
+		p.Answer, p.Err = p.Policy.decide(ctx, p.Asker, p.Ask, left, start)
+		if tries == maxTries || !p.lower() {
+			return
+		}
+	}
+}
+
+// lower lowers an estimate to the limit of the answer, and reports whether it was above that: such a request would
+// never pass, though it may cost less, or can be charged the rest.
+func (p *Part) lower() bool {
+	most := p.Answer.Limit
+	if TooCostly(p.Err) && most == 0 {
+		most = math.MaxInt32 // that limiters can count, so that the answer says what the limit is
+	}
+	if !p.Ask.Reserve || p.Answer.Granted || p.Err != nil && !TooCostly(p.Err) || most <= 0 || most >= p.Ask.Permits {
+		return false
+	}
+	p.Ask.Permits = most
+	return true
+}
+
+// TooCostly reports whether waiting can't make a request pass: if it asks for more than 0 permits, too many are the
+// only possible mistake.
+func TooCostly(err error) bool {
+	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
+}
+
 // Uncharged reports whether Redis charged nothing because another part was refused.
 func (p *Part) Uncharged() bool {
 	return p.Err == nil && p.Answer.By == limit.FromRedis && p.Answer.Granted && p.Answer.Taken == 0
 }
 
-// DecideTogether answers the parts by one call. While Redis does not decide, the policy of each part answers. If an
-// estimate is above its limit, another call asks for the whole limit. If any other part asks for more than its limit,
-// its answer is limit.ErrPermitsExceedRate, and the others are left unasked.
+// DecideTogether answers parts of a group, none in shadow, by one call. While Redis does not decide, the policy of each
+// answers. If an estimate is above its limit, another call asks for the whole limit. If any other part asks for more
+// than its limit, its answer is limit.ErrPermitsExceedRate, and the others are left unasked.
 //
-// An error says that one of the limiters can't be asked: then nothing was charged, and each is to be asked alone.
-func DecideTogether(ctx context.Context, parts []Part) error {
-	joint, ok := parts[0].Asker.(Joint)
-	if !ok {
-		return limit.ErrUnsupported
-	}
+// It returns false if one of the limiters can't be asked: then nothing was charged, and each is to be asked alone.
+func DecideTogether(ctx context.Context, parts []Part) bool {
+	joint, _ := parts[0].Asker.(Joint)
 	start, q := time.Now(), parts[0].Ask
 	q.Reserve = true // a grant can be undone, too, if it has a member of its own
 	for tries := 0; ; tries++ {
 		of := joint.Together(parts)
 		if _, _, err := of.FromMemory(ctx, q); err != nil {
-			return err
+			return false
 		}
-		undecided, err := askTogether(ctx, of, q, parts)
+		left, err := askTogether(ctx, of, q, parts)
 		costly := slices.IndexFunc(parts, func(p Part) bool { return limit.KindOf(err) == limit.KindExceeds && p.Answer.Limit > 0 })
 		switch {
-		case undecided: // the fallback of each has its time
-			AtOnce(len(parts), func(i int) { parts[i].end(ctx, true, start) })
-			return nil
+		case left.why != nil: // the fallback of each has its time
+			AtOnce(len(parts), func(i int) { parts[i].decide(ctx, left, start) })
+			return true
 		case !isMistake(err):
 			for i := range parts {
-				parts[i].end(ctx, false, start)
+				parts[i].end(ctx, start)
 			}
-			return nil
+			return true
 		case costly < 0:
-			return err
+			return false
 		case tries == len(parts) || !parts[costly].lower():
 			for i := range parts {
 				parts[i].Unasked = i != costly
 			}
 			parts[costly].Err = errors.Unwrap(err) // without the limiter's name, which end adds
-			parts[costly].end(ctx, false, start)
-			return nil
+			parts[costly].end(ctx, start)
+			return true
 		case q.Within > 0:
 			q.Within = max(1, parts[0].Ask.Within-time.Since(start))
 		}
 	}
 }
 
-// askTogether asks the limiters of the parts by one call, and reports whether it was left undecided.
-func askTogether(ctx context.Context, of Asker, q Ask, parts []Part) (undecided bool, err error) {
+// askTogether asks the limiters of the parts by one call.
+func askTogether(ctx context.Context, of Asker, q Ask, parts []Part) (left undecided, err error) {
 	var a Answer
-	switch guard := parts[0].Policy.Guard; {
-	case !slices.ContainsFunc(parts, func(p Part) bool { return p.Policy.guards() }):
-		a, err = of.Ask(ctx, q)
-	case guard.ended() != nil:
-		err = guard.ended()
-	default:
-		a, undecided, err = (&Policy{}).ask(ctx, of, q, func() (all []Watcher) {
-			for _, part := range parts {
-				all = append(all, part.Policy.watchers()...)
+	if slices.ContainsFunc(parts, func(p Part) bool { return p.Policy.guards() }) {
+		all := &Policy{Guard: parts[0].Policy.Guard}
+		a, left, err = all.ask(ctx, of, q, func() (watchers []Watcher) {
+			for i := range parts {
+				watchers = append(watchers, parts[i].Policy.watchers()...)
 			}
-			return all
+			return watchers
 		})
+	} else {
+		a, err = of.Ask(ctx, q)
 	}
 	for i := range parts {
-		parts[i].Answer, parts[i].Err = Answer{By: a.By, Unanswered: a.Unanswered}, err
+		parts[i].Answer, parts[i].Err = Answer{By: a.By, Known: a.Known}, err
 		if len(a.Each) > 0 {
 			parts[i].Answer = a.Each[i]
 		}
 	}
-	return undecided, err
+	return left, err
+}
+
+// end completes the answer that Redis gave to one of several parts.
+func (p *Part) end(ctx context.Context, start time.Time) {
+	if _, isLocal := p.Policy.Local(); isLocal && p.Err == nil {
+		p.Asker.Learn(p.Ask, p.Answer)
+	}
+	if settle := p.Answer.Settle; settle != nil && !p.Ask.Reserve {
+		p.Answer.Settle, p.Answer.Undo = nil, func(ctx context.Context) error { return settle(ctx, 0, func(error) {}) }
+	}
+	p.Answer, p.Err = p.Policy.complete(ctx, p.Asker, p.Ask, p.Answer, p.Err, start)
+}
+
+// isMistake reports whether an error is that of one limiter, which the others need not share.
+func isMistake(err error) bool {
+	switch limit.KindOf(err) {
+	case limit.KindExceeds, limit.KindInvalid, limit.KindCorrupt, limit.KindUnsupported, limit.KindNotInitialized:
+		return true
+	default:
+		return false
+	}
 }
 
 // AtOnce calls f with each number below n at the same time, and panics as the first that did.
@@ -124,47 +190,5 @@ func AtOnce(n int, f func(i int)) {
 		if v != nil {
 			panic(v)
 		}
-	}
-}
-
-// lower lowers an estimate to the limit of the answer, and reports whether it was above that: such a request would
-// never pass, though it may cost less, or can be charged the rest.
-func (p *Part) lower() bool {
-	most := p.Answer.Limit
-	if !p.Ask.Reserve || p.Answer.Granted || most <= 0 || most >= p.Ask.Permits {
-		return false
-	}
-	p.Ask.Permits = most
-	return true
-}
-
-// end completes the answer of one part, and reports it.
-func (p *Part) end(ctx context.Context, undecided bool, start time.Time) {
-	a := &p.Answer
-	_, isLocal := p.Policy.Local()
-	if isLocal && p.Err == nil {
-		p.Asker.Learn(p.Ask, *a)
-	}
-	switch settle := a.Settle; {
-	case undecided:
-		cause := p.Err
-		*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, cause)
-		for p.lower() {
-			*a, p.Err = p.Policy.instead(ctx, p.Asker, p.Ask, cause)
-		}
-	case settle != nil && !p.Ask.Reserve:
-		a.Settle, a.Undo = nil, func(ctx context.Context) error { return settle(ctx, 0, func(error) {}) }
-	}
-	*a, p.Err = named(p.Asker, p.Ask, *a), p.Asker.Fail(p.Ask, p.Err)
-	p.Policy.report(ctx, p.Asker, p.Ask, *a, p.Err, start)
-}
-
-// isMistake reports whether an error is that of one limiter, which the others need not share.
-func isMistake(err error) bool {
-	switch limit.KindOf(err) {
-	case limit.KindExceeds, limit.KindInvalid, limit.KindCorrupt, limit.KindUnsupported, limit.KindNotInitialized:
-		return true
-	default:
-		return false
 	}
 }
