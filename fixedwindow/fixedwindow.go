@@ -172,7 +172,7 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 func (l *Limiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
 	q := outage.Ask{Call: "TakeReserved", Key: key, Permits: n, Reserve: true}
 	a, err := l.table.Take(ctx, q)
-	return a.Decision, l.table.Settler(key, q, a), err
+	return a.Decision, l.table.Settler(q, a), err
 }
 
 // ask returns the call that decides a batch.

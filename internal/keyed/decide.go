@@ -52,7 +52,9 @@ func (g *Queues) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, fun
 
 // Limiters returns the one of the key.
 func (g *Queues) Limiters(q outage.Ask) []outage.Limiter {
-	l := outage.Limiter{Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: g.rule.Local()}
+	l := outage.Limiter{
+		Asker: g, Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: g.rule.Local(), Most: g.rule.Most, Once: true,
+	}
 	most, known, _ := g.rates.Of(q.Key)
 	switch {
 	case known:
@@ -81,9 +83,6 @@ func (g *Queues) Policy() outage.Policy {
 
 // Asker returns the Queues, which read the key from the ask.
 func (g *Queues) Asker(string) outage.Asker { return g }
-
-// Begins does nothing: a limiter has one rule for all its keys.
-func (g *Queues) Begins(string) {}
 
 // name is the limiter's name for observers.
 func (g *Queues) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Package) }

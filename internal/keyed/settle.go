@@ -8,12 +8,8 @@ import (
 )
 
 // Settler returns what settles a grant, for which Reserve was asked.
-func (g *Queues) Settler(key string, q outage.Ask, a outage.Answer) func(context.Context, int64) error {
-	r := &outage.Reservation{
-		Limiter: g.name(), Observer: g.lanes.Observer(), Permits: q.Permits, Most: g.rule.Most, Granted: a, Once: true,
-		Fail: func(op string, err error) error { return Fail(g.rule.Package, op, key, err) },
-	}
-	return r.Settle
+func (g *Queues) Settler(q outage.Ask, a outage.Answer) func(context.Context, int64) error {
+	return g.policy.Settler(g, q, a)
 }
 
 // settle returns the [outage.Answer.Settle] of a grant of so many permits; nil if it can't be settled. It goes on
