@@ -5,6 +5,7 @@
 package ask
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,35 +86,28 @@ func (a *attempt) begin(ctx context.Context, q outage.Ask) bool {
 
 func (a *attempt) take(ctx context.Context, q outage.Ask) {
 	defer func() { a.panicked = recover() }()
-	if q.Reserve {
-		a.reserve(ctx, q)
-	} else if w, ok := a.of.limiter.(waiter); ok && q.Waits {
-		if a.err = w.Acquire(ctx, q.Key, q.Permits); a.err == nil {
-			a.answer.Granted = true
-			a.answer.Undo = func(ctx context.Context) error { return w.Release(ctx, q.Key, q.Permits) }
+	answer, limiter := &a.answer, a.of.limiter
+	if reserver, ok := limiter.(limit.Reserver); ok && q.Reserve {
+		var settle func(context.Context, int64) error
+		answer.Decision, settle, a.err = reserver.TakeReserved(ctx, q.Key, q.Permits)
+		if a.err != nil || !answer.Granted {
+			return
 		}
-	} else if returner, ok := a.of.limiter.(limit.Returner); ok {
-		a.answer.Decision, a.answer.Undo, a.err = returner.TakeReturnable(ctx, q.Key, q.Permits)
-	} else {
-		a.answer.Decision, a.err = a.of.limiter.Take(ctx, q.Key, q.Permits)
-	}
-}
-
-// reserve takes permits whose cost is settled later.
-func (a *attempt) reserve(ctx context.Context, q outage.Ask) {
-	reserver, ok := a.of.limiter.(limit.Reserver)
-	if !ok {
-		a.err = errNoReserver
-		return
-	}
-	var settle func(context.Context, int64) error
-	if a.answer.Decision, settle, a.err = reserver.TakeReserved(ctx, q.Key, q.Permits); a.err == nil && a.answer.Granted {
-		a.answer.Settle = func(ctx context.Context, used int64, then func(error)) error {
+		answer.Settle = func(ctx context.Context, used int64, then func(error)) error {
 			err := settle(ctx, used)
 			then(err)
 			return err
 		}
-		a.answer.Undo = func(ctx context.Context) error { return settle(ctx, 0) }
+		answer.Undo = func(ctx context.Context) error { return settle(ctx, 0) }
+	} else if w, ok := limiter.(waiter); ok && q.Waits {
+		if a.err = w.Acquire(ctx, q.Key, q.Permits); a.err == nil {
+			answer.Granted = true
+			answer.Undo = func(ctx context.Context) error { return w.Release(ctx, q.Key, q.Permits) }
+		}
+	} else if returner, ok := limiter.(limit.Returner); ok {
+		answer.Decision, answer.Undo, a.err = returner.TakeReturnable(ctx, q.Key, q.Permits)
+	} else {
+		answer.Decision, a.err = limiter.Take(ctx, q.Key, q.Permits)
 	}
 }
 
@@ -150,8 +144,8 @@ func (a *attempt) giveBack(ctx context.Context, timeout time.Duration) {
 }
 
 // FromMemory implements outage.Asker, as do the following methods. It knows nothing.
-func (a *asker) FromMemory(context.Context, outage.Ask) (answer outage.Answer, known bool, err error) {
-	return answer, false, nil
+func (a *asker) FromMemory(context.Context, outage.Ask) (outage.Answer, bool, error) {
+	return outage.Answer{}, false, nil
 }
 
 func (f *foreign) attempt() *attempt { return &attempt{of: f, over: make(chan struct{})} }
@@ -166,7 +160,10 @@ func (a *asker) Ask(ctx context.Context, q outage.Ask) (answer outage.Answer, er
 	if q.Waits {
 		most = q.Timeout
 	}
-	bounded, cancel := bound(ctx, most)
+	bounded, cancel := ctx, func() {}
+	if most != 0 {
+		bounded, cancel = context.WithTimeout(ctx, most)
+	}
 	defer cancel()
 	t.begin(bounded, q)
 	select {
@@ -236,26 +233,13 @@ func (a *asker) Learn(q outage.Ask, answer outage.Answer) {
 	}
 }
 
-var errNoReserver = fmt.Errorf("%w: the limiter is not a limit.Reserver; those of Client.Keyed and of package fixedwindow are", limit.ErrUnsupported)
-
 // afterwards bounds work that has no other bound.
 const afterwards = time.Second
-
-// bound returns ctx with a timeout, 0 for none.
-func bound(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	if timeout == 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, timeout)
-}
 
 // Afterwards returns a context for work that must happen even if the request's context has ended. It
 // lasts for timeout, or for a second if that is 0.
 func Afterwards(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	if timeout == 0 {
-		timeout = afterwards
-	}
-	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	return context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(timeout, afterwards))
 }
 
 // Safely turns a panic of giveBack into an error: on a goroutine without a caller it would end the

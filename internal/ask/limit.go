@@ -23,7 +23,7 @@ type Limit struct {
 	limiter  limit.Limiter
 	fallback limit.Limiter // nil: none
 	keyed    outage.Keyed  // of the limiter
-	policy   *outage.Policy
+	policy   outage.Policy
 	settled  bool // grants are settled later
 }
 
@@ -39,15 +39,17 @@ func (o *Options) Limit(name, prefix string, limiter, own limit.Limiter, window 
 		known = l.Window
 	}
 	l.keyed = keyedOf(limiter, known)
-	given := outage.Policy{Failure: o.Failure, Outer: outage.Watcher{Observer: o.observer, Limiter: name}}
 	if l.fallback == nil {
 		l.fallback = o.Fallback
 	}
-	if l.fallback != nil {
-		given.Fallback = fallback(l.fallback)
+	l.policy = l.keyed.Policy()
+	l.policy.Outer = outage.Watcher{Observer: o.observer, Limiter: name}
+	if l.policy.Failure == nil { // the limiter's own comes before the middleware's
+		l.policy.Failure = o.Failure
+		if l.fallback != nil {
+			l.policy.Fallback = fallback(l.fallback)
+		}
 	}
-	p := l.keyed.Policy()
-	l.policy = p.Given(given)
 	if _, needsRate := l.policy.Local(); needsRate && known == nil && outage.KeyedOf(limiter) == nil {
 		return nil, errors.New("WithFailure: FailLocal needs a limiter that knows its window, a limit.Windowed")
 	}
@@ -66,8 +68,7 @@ func (l *Limit) Window() time.Duration {
 // fallback returns what asks a limiter in place of another.
 func fallback(limiter limit.Limiter) func(context.Context, outage.Ask) (outage.Answer, error) {
 	l := &Limit{limiter: limiter, keyed: keyedOf(limiter, nil)}
-	own := l.keyed.Policy()
-	l.policy = &own
+	l.policy = l.keyed.Policy()
 	return func(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 		q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && l.reserves() // Settle must not fail because of an outage
 		q.Undo = !q.Reserve
@@ -82,7 +83,7 @@ func (l *Limit) part(q outage.Ask) outage.Part {
 	if s, ok := l.limiter.(limit.Suffixed); ok {
 		q.Key = keypart.EscapeSuffix(q.Key, s.KeySuffix())
 	}
-	return outage.Part{Policy: l.policy, Asker: l.keyed.Asker(q.Key), Ask: q}
+	return outage.Part{Policy: &l.policy, Asker: l.keyed.Asker(q.Key), Ask: q}
 }
 
 // leave ends a part: of a probe, no one waits for the answer any more.
@@ -106,6 +107,8 @@ func (l *Limit) Err() error {
 	}
 	return errors.Join(faults...)
 }
+
+var errNoReserver = fmt.Errorf("%w: the limiter is not a limit.Reserver; those of Client.Keyed and of package fixedwindow are", limit.ErrUnsupported)
 
 // reserves reports whether the limiter's grants can be settled.
 func (l *Limit) reserves() bool {

@@ -3,6 +3,7 @@
 package outage
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -97,17 +98,16 @@ func (b *Breaker) Allows(probe func() bool, watchers func() []Watcher) bool {
 	if !b.open.Load() {
 		return true
 	}
-	if !b.turn(watchers) {
-		return !b.open.Load()
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		b.probed(probe())
-	}()
-	select {
-	case <-done:
-	case <-time.After(patience):
+	if b.turn(watchers) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			b.probed(probe())
+		}()
+		select {
+		case <-done:
+		case <-time.After(patience):
+		}
 	}
 	return !b.open.Load()
 }
@@ -171,15 +171,8 @@ func (b *Breaker) CallerGaveUp(start time.Time) bool {
 	if b.left.IsZero() || b.left.Before(b.heard) {
 		b.left = start
 	}
-	from := b.heard
-	if b.left.After(from) {
-		from = b.left
-	}
-	trip := b.trip.Shortest()
-	if trip == 0 {
-		trip = unknownTrip
-	}
-	return time.Since(from) >= max(leastSilence, tripsOfSilence*trip)+b.Slack
+	trip := cmp.Or(b.trip.Shortest(), unknownTrip)
+	return min(time.Since(b.heard), time.Since(b.left)) >= max(leastSilence, tripsOfSilence*trip)+b.Slack
 }
 
 // Decided records that Redis decided a call.

@@ -22,17 +22,6 @@ type Policy struct {
 	Outer    Watcher                                    // the middleware that callers come through, if it has an observer
 }
 
-// Given returns the policy by which a limiter of policy p answers middleware: p, with what the middleware
-// has of a policy unless the limiter has one itself.
-func (p *Policy) Given(middleware Policy) *Policy {
-	both := *p
-	both.Outer = middleware.Outer
-	if p.Failure == nil {
-		both.Failure, both.Fallback = middleware.Failure, middleware.Fallback
-	}
-	return &both
-}
-
 // watchers returns who learns when a server is asked no more.
 func (p *Policy) watchers() []Watcher {
 	if p.Outer.Observer == nil {
