@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // asker is a RateLimiter in the role of outage.Joint.
@@ -39,6 +43,57 @@ func (l *asker) limiter(permits int64) outage.Limiter {
 	return outage.Limiter{
 		Asker: l, Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: permits, Most: MaxPermits,
 	}
+}
+
+// rate is what a handle knows of its limiter's rate.
+type rate struct {
+	last   atomic.Pointer[limit.Rate]
+	heard  atomic.Int64 // when Redis last confirmed it, Unix ns
+	asking atomic.Bool
+}
+
+// learnAgain is the age at which a handle in use reads its limiter's rate again: most grants
+// do not report the rate, and others may change it.
+const learnAgain = time.Minute
+
+// rule is the limiter's rate for a local limiter; zero if it is not known.
+func (l *asker) rule() local.Rule {
+	r := l.facts.Rate
+	if known := l.known.last.Load(); known != nil {
+		r = *known
+	}
+	return local.Rule{Permits: r.Permits, Window: r.Interval}
+}
+
+// Learn makes the handle read the limiter's rate. The figures of a decision, if there are any, show
+// whether the rate is another than before.
+func (l *asker) Learn(q outage.Ask, a outage.Answer) {
+	now := time.Now().UnixNano()
+	if known := l.rule(); known.Permits != 0 {
+		heard := l.known.heard.Load()
+		switch {
+		case q.Figures && (a.Limit != known.Permits || a.ResetAfter > known.Window):
+		case heard == 0 || q.Figures && a.Granted && a.ResetAfter == known.Window:
+			l.known.heard.Store(now)
+			return
+		case now-heard < int64(learnAgain):
+			return
+		}
+	}
+	if l.known.asking.Swap(true) {
+		return
+	}
+	go func() {
+		defer l.known.asking.Store(false)
+		_ = script.RecoverPanic(func() error { // a hook of the Redis client's may panic
+			r, err := l.client.engine.Rate(context.Background(), &l.facts)
+			if err == nil {
+				l.known.last.Store(&r)
+				l.known.heard.Store(now)
+			}
+			return err
+		})
+	}()
 }
 
 // group is what limiters that middleware asks together have in common.

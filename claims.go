@@ -131,17 +131,16 @@ func checkTags(claims []Claim) error {
 			if script.HashTag(key) == script.HashTag(first.facts.Config) {
 				continue
 			}
-			if l.ofKey {
-				return l.blame(fmt.Errorf("%w: %q and %q have no hash tag in common, so that a cluster would keep them apart: "+
-					"give Keyed the key in braces, as in Claim(\"{ann}\", 1)", ErrUnsupported, first.facts.Config, l.facts.Config))
+			what := fmt.Sprintf("%q and %q have no hash tag in common, so that a cluster would keep them apart", first.facts.Config, l.facts.Config)
+			advice := `begin the names of all with the same word in braces, as in "{shop}:second" and "{shop}:hour"`
+			switch {
+			case l.ofKey:
+				advice = `give Keyed the key in braces, as in Claim("{ann}", 1)`
+			case l == first:
+				what = fmt.Sprintf("the keys %q fall in different slots of a cluster", l.facts.Keys.Names())
+				advice = `name the limiter with one hash tag, as in "{shop}:hour"`
 			}
-			if l == first {
-				return l.blame(fmt.Errorf("%w: the keys %q fall in different slots of a cluster: "+
-					"name the limiter with one hash tag, as in \"{shop}:hour\"", ErrUnsupported, l.facts.Keys.Names()))
-			}
-			return l.blame(fmt.Errorf("%w: %q and %q have no hash tag in common, so that a cluster would keep them apart: "+
-				"begin the names of all with the same word in braces, as in \"{shop}:second\" and \"{shop}:hour\"",
-				ErrUnsupported, first.facts.Config, l.facts.Config))
+			return l.blame(fmt.Errorf("%w: %s: %s", ErrUnsupported, what, advice))
 		}
 	}
 	return nil

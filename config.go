@@ -116,43 +116,42 @@ func (c Config) args() []any { return engine.RateWords(c.rate()) }
 // configuration was lost, permits in use stay counted. If its answer is lost, TrySetRate is not
 // repeated and returns ErrUnknownOutcome.
 func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) {
-	const op = "TrySetRate"
-	if err := cfg.validate(); err != nil {
-		return false, l.fail(op, err)
-	}
-	reply, err := l.change(ctx, lua.SetRate, script.Paged(append(cfg.args(), l.client.rules.Keep(), "new")))
-	return reply == int64(1), l.fail(op, err)
+	return l.setRate(ctx, "TrySetRate", cfg, "new", nil)
 }
 
 // SetRate sets the limiter's rate, whether or not it had one. The limiter starts full, unless KeepState keeps
 // the permits in use counted. cfg.KeepAlive replaces a time to live that the limiter had. Waiting callers of
 // this Client ask again at once. If its answer is lost, SetRate is not repeated and returns ErrUnknownOutcome.
 func (l *RateLimiter) SetRate(ctx context.Context, cfg Config, opts ...RateOption) error {
-	_, err := l.setRate(ctx, cfg, false, opts)
-	return l.fail("SetRate", err)
+	_, err := l.setRate(ctx, "SetRate", cfg, 0, opts)
+	return err
 }
 
 // UpdateRate is SetRate for a limiter that has a rate: if it has none, it changes nothing and returns false.
 func (l *RateLimiter) UpdateRate(ctx context.Context, cfg Config, opts ...RateOption) (bool, error) {
-	set, err := l.setRate(ctx, cfg, true, opts)
-	return set, l.fail("UpdateRate", err)
+	return l.setRate(ctx, "UpdateRate", cfg, 1, opts)
 }
 
-func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, opts []RateOption) (bool, error) {
-	if err := cfg.validate(); err != nil {
-		return false, err
-	}
+// setRate sets a rate: with "new" that of a limiter that has none, with 1 that of one that has.
+func (l *RateLimiter) setRate(ctx context.Context, op string, cfg Config, what any, opts []RateOption) (bool, error) {
 	var o rateOptions
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
 		}
 	}
-	if o.keepState && l.facts.Err == nil && l.client.rules.KeepsNoMembers() {
-		return false, l.client.rules.Unsupported("KeepState")
+	var keep any = flag(o.keepState)
+	if what == "new" {
+		keep = l.client.rules.Keep()
 	}
-	reply, err := l.change(ctx, lua.SetRate, script.Paged(append(cfg.args(), flag(o.keepState), flag(updateOnly))))
-	return reply == int64(1), err
+	err := cfg.validate()
+	if err == nil && o.keepState && l.facts.Err == nil && l.client.rules.KeepsNoMembers() {
+		err = l.client.rules.Unsupported("KeepState")
+	}
+	if err != nil {
+		return false, l.fail(op, err)
+	}
+	return l.change(ctx, op, lua.SetRate, script.Paged(append(cfg.args(), keep, what)))
 }
 
 // Config returns the limiter's rate, or ErrNotInitialized if it has none.

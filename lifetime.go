@@ -24,8 +24,7 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
 	}
 	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)
-	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIRE", int64(ms), l.client.rules.Flags()})
-	return reply == int64(1), l.fail(op, err)
+	return l.change(ctx, op, lua.Expire, script.Constant{"PEXPIRE", int64(ms), l.client.rules.Flags()})
 }
 
 // ExpireAt is Expire at a moment, by the server's clock. A moment that has passed deletes the limiter at
@@ -38,15 +37,13 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 	if time.Until(at) == math.MaxInt64 {
 		return false, l.fail(op, fmt.Errorf("%w: moment %v is more than 292 years away; ClearExpire lets a limiter live for ever", ErrInvalidConfig, at))
 	}
-	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIREAT", at.UnixMilli(), l.client.rules.Flags()})
-	return reply == int64(1), l.fail(op, err)
+	return l.change(ctx, op, lua.Expire, script.Constant{"PEXPIREAT", at.UnixMilli(), l.client.rules.Flags()})
 }
 
 // ClearExpire makes the limiter live forever, and reports whether it had a time to live. A KeepAlive time
 // comes back at the next request. What a Client keeps of a PerClient limiter still expires when unused.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
-	reply, err := l.change(ctx, lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Flags()})
-	return reply == int64(1), l.fail("ClearExpire", err)
+	return l.change(ctx, "ClearExpire", lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Flags()})
 }
 
 // TTL reports whether the limiter expires, and in what time; ttl is 0 if it does not expire. The
@@ -78,9 +75,7 @@ func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
 // it removed anything. Callers of this Client that wait for its permits get ErrNotInitialized. What
 // other clients keep of a PerClient limiter stays until it expires.
 func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
-	reply, err := l.change(ctx, lua.Delete, script.Constant{})
-	n, isNumber := reply.(int64)
-	return isNumber && n > 0, l.fail("Delete", err)
+	return l.change(ctx, "Delete", lua.Delete, script.Constant{})
 }
 
 // Rename moves the limiter, permits in use included, to newName, and replaces whatever was there. The handle

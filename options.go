@@ -55,6 +55,25 @@ type limiterOption func(*RateLimiter) error
 
 func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
 
+// SharedOption configures a Client, for all its handles, or one handle.
+type SharedOption interface {
+	Option
+	LimiterOption
+}
+
+type sharedOption limit.Option
+
+func (o sharedOption) client(c *Client) error { return o(&c.options) }
+
+func (o sharedOption) limiter(l *RateLimiter) error {
+	own := *l.policy
+	chosen := limit.Options{Failure: own.Failure, Shadow: own.Shadow}
+	err := o(&chosen)
+	own.Failure, own.Shadow = chosen.Failure, chosen.Shadow
+	l.policy = &own
+	return err
+}
+
 // WithClientID sets the id under which a Client keeps its own permits of PerClient limiters, as
 // Redisson does for each instance. Clients with the same id share them. The default is a random UUID.
 // It must not be the id of a Redisson instance: without a KeepAlive time the permits' keys expire an
@@ -92,6 +111,23 @@ func WithObserver(observer limit.Observer) Option { return sharedOption(limit.Wi
 
 // WithLogger sets the log for rare events: see [limit.EventKind].
 func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(log)) }
+
+// WithFailure sets what answers calls that ask for permits while Redis does not decide, in place of
+// ErrUnavailable: [limit.FailOpen] grants, [limit.FailLocal] asks a limiter in this process, and
+// [limit.FailClosed] leaves the error. For TryAcquireAll the Client's option counts.
+//
+// After three undecided calls in a row no more calls are sent to that server: the policy answers at
+// once, while one probe at a time checks whether the server is back. A caller's deadline that ends before
+// Redis has answered counts as undecided, and the caller gets its own error. Such grants are not charged
+// in Redis: see [RateLimiter.Release]. A waiting caller that the local limiter refuses asks again when the
+// local limiter has permits or Redis is back.
+func WithFailure(f limit.Failure) SharedOption { return sharedOption(limit.WithFailure(f)) }
+
+// WithShadow makes limiters decide, charge and report, but refuse no call and let none wait, to see what a
+// limit would do. What a limiter would have refused, or could not decide, is granted and not charged: see
+// [RateLimiter.Release]. Calls with mistakes, and calls whose context ends, still return errors. For
+// TryAcquireAll the Client's option counts.
+func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }
 
 // WithReplicas makes grants durable: a grant counts once n replicas have it, so no failover to one
 // of these grants its permits again. If fewer than n confirm within wait, the call fails with

@@ -167,8 +167,8 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 // limiter has no rate and no WithDefault, Reset returns ErrNotInitialized. If its answer is lost, Reset
 // is not repeated, since it would free permits taken in between, and returns ErrUnknownOutcome.
 func (l *RateLimiter) Reset(ctx context.Context) error {
-	_, err := l.change(ctx, lua.Reset, script.Constant{flag(l.facts.Fallback != "")})
-	return l.fail("Reset", err)
+	_, err := l.change(ctx, "Reset", lua.Reset, script.Constant{flag(l.facts.Fallback != "")})
+	return err
 }
 
 // AvailablePermits returns how many permits are free now.

@@ -146,9 +146,11 @@ func (l *RateLimiter) Name() string { return l.facts.Name }
 // bad, and nil otherwise. It does no I/O.
 func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.facts.Err) }
 
-// change runs a script that changes the limiter, once.
-func (l *RateLimiter) change(ctx context.Context, s *lua.Script, args script.Arguments) (any, error) {
-	return l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
+// change runs a script that changes the limiter, once, and reports whether it changed anything.
+func (l *RateLimiter) change(ctx context.Context, op string, s *lua.Script, args script.Arguments) (bool, error) {
+	reply, err := l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
+	n, _ := reply.(int64)
+	return n > 0, l.fail(op, err)
 }
 
 // fail adds to an error which limiter and which call it is of.
