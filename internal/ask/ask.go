@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -17,38 +18,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// keyedOf returns what to ask about a limiter's keys. window returns the limit's window; nil if that is
-// not known.
-func keyedOf(limiter limit.Limiter, window func() time.Duration) outage.Keyed {
-	if k := outage.KeyedOf(limiter); k != nil {
-		return k
-	}
-	return &foreign{limiter: limiter, window: window, guard: outage.NewGuard()}
-}
-
-// foreign is a limiter that is not one of this module, in the role of outage.Keyed.
-type foreign struct {
-	limiter limit.Limiter
-	window  func() time.Duration
-	guard   *outage.Guard
-	breaker outage.Breaker
-	rates   outage.Rates
-}
-
-func (f *foreign) Policy() outage.Policy { return outage.Policy{Guard: f.guard} }
-
-func (f *foreign) Asker(string) outage.Asker { return &asker{foreign: f} }
-
-// asker is one question to a limiter, in the role of outage.Asker.
+// asker is one question to a limiter that is not one of this module, in the role of outage.Asker.
 type asker struct {
-	*foreign
+	*Limit
 
-	last *attempt // that a probe may make; nil if there is none
+	probe *attempt // nil if there is none
 }
 
 // attempt is one call of a limiter.
 type attempt struct {
-	of       *foreign
+	of       *Limit
 	state    atomic.Int32
 	over     chan struct{} // closed when the limiter has answered; then what follows is set
 	answer   outage.Answer
@@ -63,6 +42,8 @@ const (
 	answered
 	done // the caller has the answer, or wants none
 )
+
+func (l *Limit) attempt() *attempt { return &attempt{of: l, over: make(chan struct{})} }
 
 // begin asks the limiter in a goroutine of its own. It returns false if the caller has gone.
 func (a *attempt) begin(ctx context.Context, q outage.Ask) bool {
@@ -125,22 +106,22 @@ func leavesOpen(err error) bool {
 	}
 }
 
-// leave ends a question. What a probe is granted for it, if that is not the answer, is given back.
-func (a *asker) leave(ctx context.Context, within time.Duration) {
-	if a.last != nil && a.last.state.Swap(done) == answered {
-		go a.last.giveBack(ctx, within)
-	}
-}
-
 // giveBack gives back what no caller waits for.
 func (a *attempt) giveBack(ctx context.Context, timeout time.Duration) {
 	if a.answer.Undo == nil {
 		return
 	}
-	giving, cancel := Afterwards(ctx, timeout)
+	giving, cancel := afterwards(ctx, timeout)
 	defer cancel()
 	// No caller is left for an error. It only leaves the limit tighter.
-	_ = Safely(giving, a.answer.Undo)
+	_ = safely(giving, a.answer.Undo)
+}
+
+// leave ends a question. What a probe is granted for it, if that is not the answer, is given back.
+func (a *asker) leave(ctx context.Context, within time.Duration) {
+	if a.probe != nil && a.probe.state.Swap(done) == answered {
+		go a.probe.giveBack(ctx, within)
+	}
 }
 
 // FromMemory implements outage.Asker, as do the following methods. It knows nothing.
@@ -148,12 +129,10 @@ func (a *asker) FromMemory(context.Context, outage.Ask) (outage.Answer, bool, er
 	return outage.Answer{}, false, nil
 }
 
-func (f *foreign) attempt() *attempt { return &attempt{of: f, over: make(chan struct{})} }
-
 // Ask asks the limiter, unless a probe has.
 func (a *asker) Ask(ctx context.Context, q outage.Ask) (answer outage.Answer, err error) {
-	t := a.last
-	if a.last = nil; t == nil { // no one has asked for the Server
+	t := a.probe
+	if a.probe = nil; t == nil {
 		t = a.attempt()
 	}
 	most := q.Within
@@ -197,9 +176,9 @@ func (a *asker) Fail(_ outage.Ask, err error) error { return err }
 func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func() bool) {
 	a.leave(ctx, q.Within)
 	t := a.attempt()
-	a.last = t
+	a.probe = t
 	return &a.breaker, func() bool {
-		asking, cancel := Afterwards(ctx, q.Within)
+		asking, cancel := afterwards(ctx, q.Within)
 		defer cancel()
 		if !t.begin(asking, q) {
 			return false
@@ -215,13 +194,13 @@ func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func
 
 // Limiters returns the limiter with the limit that it reported last, for the key or else for any key.
 func (a *asker) Limiters(q outage.Ask) []outage.Limiter {
-	l := outage.Limiter{Asker: a, Name: q.Key, Permits: q.Permits}
+	l := outage.Limiter{Asker: a, Name: q.Key, Permits: q.Permits, Most: math.MaxInt64}
 	most, known, last := a.rates.Of(q.Key)
 	if !known {
 		most = last
 	}
-	if a.window != nil && (known || last > 0) {
-		l.Rule = local.Rule{Permits: most, Window: a.window()}
+	if a.windowed() && (known || last > 0) {
+		l.Rule = local.Rule{Permits: most, Window: a.Window()}
 	}
 	return []outage.Limiter{l}
 }
@@ -233,22 +212,18 @@ func (a *asker) Learn(q outage.Ask, answer outage.Answer) {
 	}
 }
 
-// afterwards bounds work that has no other bound.
-const afterwards = time.Second
-
-// Afterwards returns a context for work that must happen even if the request's context has ended. It
+// afterwards returns a context for work that must happen even if the request's context has ended. It
 // lasts for timeout, or for a second if that is 0.
-func Afterwards(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(timeout, afterwards))
+func afterwards(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(timeout, time.Second))
 }
 
-// Safely turns a panic of giveBack into an error: on a goroutine without a caller it would end the
-// process.
-func Safely(ctx context.Context, giveBack func(context.Context) error) (err error) {
+// safely turns a panic of f into an error: on a goroutine without a caller it would end the process.
+func safely(ctx context.Context, f func(context.Context) error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return giveBack(ctx)
+	return f(ctx)
 }

@@ -19,30 +19,27 @@ type Limit struct {
 	own      limit.Limiter // its own fallback; nil: none
 	length   time.Duration // of the limiter's window; 0: what the limiter says
 	prefix   string        // of its keys
+	settled  bool          // grants are settled later
 	plans    plans
 	limiter  limit.Limiter
 	fallback limit.Limiter // nil: none
-	keyed    outage.Keyed  // of the limiter
+	keyed    outage.Keyed  // of the limiter; nil if it is not one of this module
 	policy   outage.Policy
-	settled  bool // grants are settled later
+
+	// Of a limiter that is not one of this module.
+	breaker outage.Breaker
+	rates   outage.Rates
 }
 
 // Limit returns the Limit of that name, whose keys begin with prefix. Its own fallback, if it has one, takes
 // precedence over the options. window is the length of its window; 0: what the limiter says, if it is a
 // limit.Windowed.
 func (o *Options) Limit(name, prefix string, limiter, own limit.Limiter, window time.Duration) (*Limit, error) {
-	l := &Limit{
-		Name: name, options: o, own: own, length: window, prefix: prefix, limiter: limiter, fallback: own, settled: o.Settled,
-	}
-	var known func() time.Duration
-	if _, windowed := limiter.(limit.Windowed); windowed || window > 0 {
-		known = l.Window
-	}
-	l.keyed = keyedOf(limiter, known)
+	l := &Limit{Name: name, options: o, own: own, length: window, prefix: prefix, settled: o.Settled, fallback: own}
+	l.setLimiter(limiter)
 	if l.fallback == nil {
 		l.fallback = o.Fallback
 	}
-	l.policy = l.keyed.Policy()
 	l.policy.Outer = outage.Watcher{Observer: o.observer, Limiter: name}
 	if l.policy.Failure == nil { // the limiter's own comes before the middleware's
 		l.policy.Failure = o.Failure
@@ -50,11 +47,32 @@ func (o *Options) Limit(name, prefix string, limiter, own limit.Limiter, window 
 			l.policy.Fallback = fallback(l.fallback)
 		}
 	}
-	if _, needsRate := l.policy.Local(); needsRate && known == nil && outage.KeyedOf(limiter) == nil {
+	if _, needsRate := l.policy.Local(); needsRate && !l.windowed() && l.keyed == nil {
 		return nil, errors.New("WithFailure: FailLocal needs a limiter that knows its window, a limit.Windowed")
 	}
-	o.begin(limiter, prefix)
+	if k, ok := l.keyed.(interface{ Begins(prefix string) }); ok {
+		if o.Tagged {
+			prefix += "{" // the brace of a hash tag ends a prefix
+		}
+		k.Begins(prefix)
+	}
 	return l, nil
+}
+
+// setLimiter sets the limiter, with its own policy.
+func (l *Limit) setLimiter(limiter limit.Limiter) {
+	l.limiter, l.keyed = limiter, outage.KeyedOf(limiter)
+	if l.keyed != nil {
+		l.policy = l.keyed.Policy()
+	} else {
+		l.policy.Guard = outage.NewGuard()
+	}
+}
+
+// windowed reports whether the length of the limit's window is known.
+func (l *Limit) windowed() bool {
+	_, windowed := l.limiter.(limit.Windowed)
+	return windowed || l.length > 0
 }
 
 // Window returns the length of the limit's window; 0 if it is not known.
@@ -67,8 +85,8 @@ func (l *Limit) Window() time.Duration {
 
 // fallback returns what asks a limiter in place of another.
 func fallback(limiter limit.Limiter) func(context.Context, outage.Ask) (outage.Answer, error) {
-	l := &Limit{limiter: limiter, keyed: keyedOf(limiter, nil)}
-	l.policy = l.keyed.Policy()
+	l := &Limit{}
+	l.setLimiter(limiter)
 	return func(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 		q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && l.reserves() // Settle must not fail because of an outage
 		q.Undo = !q.Reserve
@@ -83,7 +101,13 @@ func (l *Limit) part(q outage.Ask) outage.Part {
 	if s, ok := l.limiter.(limit.Suffixed); ok {
 		q.Key = keypart.EscapeSuffix(q.Key, s.KeySuffix())
 	}
-	return outage.Part{Policy: &l.policy, Asker: l.keyed.Asker(q.Key), Ask: q}
+	p := outage.Part{Policy: &l.policy, Ask: q}
+	if l.keyed != nil {
+		p.Asker = l.keyed.Asker(q.Key)
+	} else {
+		p.Asker = &asker{Limit: l}
+	}
+	return p
 }
 
 // leave ends a part: of a probe, no one waits for the answer any more.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -89,16 +88,6 @@ func (o *Options) SetObserver(to limit.Observer) error {
 	}
 	o.observer = observe.New(to, nil)
 	return nil
-}
-
-// begin tells a limiter the prefix of its keys. The brace of a hash tag ends a prefix.
-func (o *Options) begin(limiter limit.Limiter, prefix string) {
-	if o.Tagged {
-		prefix += "{"
-	}
-	if k, ok := outage.KeyedOf(limiter).(interface{ Begins(prefix string) }); ok {
-		k.Begins(prefix)
-	}
 }
 
 // CheckTag returns an error if keys of that prefix must have a hash tag and can't.

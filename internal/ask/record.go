@@ -70,7 +70,7 @@ func Settle(ctx context.Context, actual int64) error {
 	errs := make([]error, len(charges))
 	outage.AtOnce(len(charges), func(i int) {
 		q := &charges[i]
-		err := Safely(ctx, func(ctx context.Context) error { return q.settle(ctx, actual) })
+		err := safely(ctx, func(ctx context.Context) error { return q.settle(ctx, actual) })
 		if err != nil {
 			errs[i] = fmt.Errorf("limit %q: %w", q.Limit.Name, err)
 		}

@@ -124,31 +124,30 @@ func (o *Options) GiveBack(ctx context.Context, questions []Question) error {
 	if !slices.ContainsFunc(questions, func(q Question) bool { return q.GiveBack != nil }) {
 		return nil
 	}
-	giving, cancel := Afterwards(ctx, o.Timeout)
+	giving, cancel := afterwards(ctx, o.Timeout)
 	defer cancel()
-	given := make([]chan error, len(questions))
-	for i := range questions {
-		if back := questions[i].GiveBack; back != nil {
-			questions[i].GiveBack, given[i] = nil, make(chan error, 1) // once
-			go func() { given[i] <- Safely(giving, back) }()
+	failures := make([]error, len(questions))
+	outage.AtOnce(len(questions), func(i int) {
+		q := &questions[i]
+		back := q.GiveBack
+		if back == nil {
+			return
 		}
-	}
-	var failures []error
-	for i := range questions {
-		if q := &questions[i]; given[i] != nil {
-			var err error
-			select {
-			case err = <-given[i]:
-			case <-giving.Done():
-				err = giving.Err()
-			}
-			if err != nil {
-				failures = append(failures, fmt.Errorf("%s: policy %q: giving back: %w", o.Middleware, q.Limit.Name, err))
-				continue
-			}
-			q.returned()
+		q.GiveBack = nil // once
+		given := make(chan error, 1)
+		go func() { given <- safely(giving, back) }()
+		var err error
+		select {
+		case err = <-given:
+		case <-giving.Done(): // the limiter may ignore that
+			err = giving.Err()
 		}
-	}
+		if err != nil {
+			failures[i] = fmt.Errorf("%s: policy %q: giving back: %w", o.Middleware, q.Limit.Name, err)
+			return
+		}
+		q.returned()
+	})
 	return errors.Join(failures...)
 }
 
