@@ -22,15 +22,14 @@ type Reservation struct {
 
 	mu       sync.Mutex
 	actual   []int64 // permits, of the first Settle; nil before
-	underWay int     // how many parts are being settled
+	left     []int   // the parts that are not settled
+	underWay int     // how many are being settled
 }
 
 // reserved is what one limiter has granted.
 type reserved struct {
 	Limiter
-
-	granted Answer
-	settled bool
+	Answer
 }
 
 // Init makes r what settles an answer to an ask.
@@ -41,7 +40,7 @@ func (r *Reservation) Init(p *Policy, of Asker, q Ask, a Answer) {
 		if len(a.Each) > 0 {
 			one = a.Each[i]
 		}
-		r.parts = append(r.parts, reserved{Limiter: l, granted: one})
+		r.parts, r.left = append(r.parts, reserved{l, one}), append(r.left, i)
 	}
 }
 
@@ -67,18 +66,23 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 	if !r.granted {
 		return nil
 	}
-	if err := r.begin(actual); err != nil {
+	left, err := r.begin(actual)
+	if err != nil {
 		return r.fail(0, op, err)
 	}
-	return r.settle(ctx, op)
+	return r.settle(ctx, op, left)
 }
 
 // Cancel settles with 0, and does nothing once Settle was called with other numbers.
 func (r *Reservation) Cancel(ctx context.Context) error {
-	if !r.granted || r.begin(make([]int64, len(r.parts))) != nil {
-		return nil // it is settled, which is no fault of a deferred call
+	if !r.granted {
+		return nil
 	}
-	return r.settle(ctx, "Cancel")
+	left, err := r.begin(make([]int64, len(r.parts)))
+	if err != nil {
+		return nil //nolint:nilerr // it is settled, which is no fault of a deferred call
+	}
+	return r.settle(ctx, "Cancel", left)
 }
 
 // fail adds the call and the limiter to an error.
@@ -86,28 +90,22 @@ func (r *Reservation) fail(part int, op string, err error) error {
 	return r.parts[part].Asker.Fail(Ask{Call: op, Key: r.key}, err)
 }
 
-// begin returns an error if the reservation can't be settled with these numbers.
-func (r *Reservation) begin(actual []int64) error {
+// begin returns the parts to settle, or an error if they can't be settled with these numbers.
+func (r *Reservation) begin(actual []int64) (left []int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := 0
-	for i := range r.parts {
-		if !r.parts[i].settled {
-			left++
-		}
-	}
 	switch {
 	case r.underWay > 0:
-		return fmt.Errorf("%w: with %s, just now", limit.ErrSettled, permits(r.actual))
-	case left == 0:
-		return fmt.Errorf("%w: with %s, before", limit.ErrSettled, permits(r.actual))
+		return nil, fmt.Errorf("%w: with %s, just now", limit.ErrSettled, permits(r.actual))
+	case len(r.left) == 0:
+		return nil, fmt.Errorf("%w: with %s, before", limit.ErrSettled, permits(r.actual))
 	case r.actual == nil:
 		r.actual = slices.Clone(actual)
 	case !slices.Equal(r.actual, actual):
-		return fmt.Errorf("%w: the first call, for %s, failed; repeat it with the same", limit.ErrSettled, permits(r.actual))
+		return nil, fmt.Errorf("%w: the first call, for %s, failed; repeat it with the same", limit.ErrSettled, permits(r.actual))
 	}
-	r.underWay = left
-	return nil
+	left, r.left, r.underWay = r.left, nil, len(r.left)
+	return left, nil
 }
 
 // permits is how errors name numbers of permits.
@@ -119,14 +117,10 @@ func permits(each []int64) string {
 	return strings.Join(all, " and ")
 }
 
-// settle does what begin has admitted, with all limiters at once.
-func (r *Reservation) settle(ctx context.Context, op string) error {
-	errs := make([]error, len(r.parts))
-	AtOnce(len(r.parts), func(i int) {
-		if !r.parts[i].settled {
-			errs[i] = r.fail(i, op, r.settlePart(ctx, i))
-		}
-	})
+// settle settles parts, all at once.
+func (r *Reservation) settle(ctx context.Context, op string, left []int) error {
+	errs := make([]error, len(left))
+	AtOnce(len(left), func(i int) { errs[i] = r.fail(left[i], op, r.settlePart(ctx, left[i])) })
 	if len(errs) == 1 {
 		return errs[0]
 	}
@@ -135,26 +129,27 @@ func (r *Reservation) settle(ctx context.Context, op string) error {
 
 func (r *Reservation) settlePart(ctx context.Context, i int) (err error) {
 	p, actual := &r.parts[i], r.actual[i]
-	end := func(err error) { r.end(i, err) }
-	switch charged := p.granted.Settle != nil; {
-	case charged && (actual != p.Permits || p.granted.Held):
-		return p.granted.Settle(ctx, actual, end)
-	case !charged && actual == 0 && p.granted.Undo != nil:
-		err = p.granted.Undo(ctx)
+	end := func(err error) { r.end(i, actual, err) }
+	switch charged := p.Settle != nil; {
+	case charged && (actual != p.Permits || p.Held):
+		return p.Settle(ctx, actual, end)
+	case !charged && actual == 0 && p.Undo != nil:
+		err = p.Undo(ctx)
 	}
 	end(err)
 	return err
 }
 
-// end records how settling one part ended.
-func (r *Reservation) end(i int, err error) {
+// end records how settling a part ended.
+func (r *Reservation) end(i int, actual int64, err error) {
 	p := &r.parts[i]
 	r.mu.Lock()
 	r.underWay--
-	p.settled = err == nil || p.Once && errors.Is(err, limit.ErrUnknownOutcome)
-	actual := r.actual[i]
+	if err != nil && !(p.Once && errors.Is(err, limit.ErrUnknownOutcome)) {
+		r.left = append(r.left, i)
+	}
 	r.mu.Unlock()
 	r.observer.Settled(limit.Settled{
-		Limiter: p.Observed, Reserved: p.Permits, Actual: actual, Charged: p.granted.Settle != nil, Err: r.fail(i, "Settle", err),
+		Limiter: p.Observed, Reserved: p.Permits, Actual: actual, Charged: p.Settle != nil, Err: r.fail(i, "Settle", err),
 	})
 }
