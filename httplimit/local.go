@@ -65,7 +65,7 @@ func (l *local) take(ctx context.Context, key string, n int64) (d limit.Decision
 	case ctx.Err() != nil:
 		return d, nil, ctx.Err()
 	default:
-		d, giveBack = l.keys.Take(key, n, l.rule)
+		d, _, giveBack = l.keys.Take(key, n, n, l.rule)
 		return d, giveBack, nil
 	}
 	return d, nil, fmt.Errorf("httplimit: Local: %w", err)

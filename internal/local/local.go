@@ -62,16 +62,9 @@ func New() *Limiter {
 	return &Limiter{start: time.Now(), keys: map[any]*list.Element{}}
 }
 
-// Take takes n permits of key, 1 or more. If it grants them, giveBack undoes that.
-func (l *Limiter) Take(key any, n int64, rule Rule) (d limit.Decision, giveBack func()) {
-	d, _, giveBack = l.TakeUpTo(key, n, n, rule)
-	return d, giveBack
-}
-
-// TakeUpTo takes as many permits of key as are free, at most n, and none if these are fewer
-// than least, which is 1 or more. If the rule never has as many, the Decision has the limit
-// only.
-func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision, taken int64, giveBack func()) {
+// Take takes as many permits of key as are free, at most n, and none if these are fewer than least, which is 1 or
+// more. If it takes any, giveBack undoes that. If the rule never has as many, the Decision has the limit only.
+func (l *Limiter) Take(key any, least, n int64, rule Rule) (d limit.Decision, taken int64, giveBack func()) {
 	if least > rule.Permits {
 		return limit.Decision{Limit: rule.Permits}, 0, nil
 	}
@@ -81,11 +74,12 @@ func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision
 	l.sweep(now)
 	w := l.of(key)
 	w.length = rule.Window
-	until := rule.until(now)
-	if until > 0 {
-		w.expire(until - rule.Window - 1)
-	} else {
+	end := time.Duration(math.MaxInt64) // of the current window, if that has an end of its own
+	if rule.Until.IsZero() {
 		w.expire(now - rule.Window)
+	} else {
+		end = now + max(1, time.Until(rule.Until))
+		w.expire(end - rule.Window - 1)
 	}
 	free := rule.Permits - w.used
 	d = limit.Decision{Limit: rule.Permits, Granted: least <= free}
@@ -94,24 +88,13 @@ func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision
 		w.add(now, taken, rule.Window/exact)
 		giveBack = func() { l.giveBack(key, now, now, taken) } // grants of the same moment are as good as one
 	} else {
-		d.RetryAfter = w.freed(min(w.used, least-free)) + rule.Window - now
+		d.RetryAfter = min(w.freed(min(w.used, least-free))+rule.Window, end) - now
 	}
 	d.Remaining = max(0, free-taken)
 	if last := len(w.grants) - 1; last >= 0 {
-		d.ResetAfter = w.grants[last].last + rule.Window - now
-	}
-	if until > 0 {
-		d.RetryAfter, d.ResetAfter = min(d.RetryAfter, until-now), min(d.ResetAfter, until-now)
+		d.ResetAfter = min(w.grants[last].last+rule.Window, end) - now
 	}
 	return d, taken, giveBack
-}
-
-// until returns when the window that has an end of its own ends; 0 if it has none.
-func (r Rule) until(now time.Duration) time.Duration {
-	if r.Until.IsZero() {
-		return 0
-	}
-	return now + max(1, time.Until(r.Until))
 }
 
 // sweep forgets the least recently asked keys that hold nothing any more, a few

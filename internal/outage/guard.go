@@ -87,7 +87,7 @@ func (p *Policy) Allow(l Limiter, permits int64) (undo func(context.Context) err
 	if p.Guard == nil || permits == 0 {
 		return func(context.Context) error { return nil }
 	}
-	p.Guard.uncharged.Take(p.account(l.Name), permits, local.Rule{Permits: math.MaxInt64, Window: cmp.Or(l.Rule.Window, time.Hour)})
+	p.Guard.uncharged.Take(p.account(l.Name), permits, permits, local.Rule{Permits: math.MaxInt64, Window: cmp.Or(l.Rule.Window, time.Hour)})
 	return func(context.Context) error {
 		p.Released(l.Name, permits)
 		return nil

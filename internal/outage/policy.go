@@ -256,7 +256,7 @@ func (p *Policy) decideLocally(l Limiter, upTo bool, cause error) (Answer, error
 	}
 	a := Answer{By: limit.FromLocal, Cause: cause, Window: rule.Window}
 	var giveBack func()
-	a.Decision, a.Taken, giveBack = p.Guard.locals.TakeUpTo(l.Name, least, l.Permits, rule)
+	a.Decision, a.Taken, giveBack = p.Guard.locals.Take(l.Name, least, l.Permits, rule)
 	switch {
 	case a.Granted:
 		undo := p.Allow(l, a.Taken)
