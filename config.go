@@ -156,10 +156,9 @@ func (l *RateLimiter) setRate(ctx context.Context, op string, cfg Config, what a
 
 // Config returns the limiter's rate, or ErrNotInitialized if it has none.
 func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
-	const op = "Config"
 	found, err := l.client.engine.Rate(ctx, &l.facts)
 	if err != nil {
-		return Config{}, l.fail(op, err)
+		return Config{}, l.fail("Config", err)
 	}
 	cfg := Config{Rate: found.Permits, Interval: found.Interval, KeepAlive: found.KeepAlive}
 	if found.PerClient {

@@ -24,17 +24,15 @@ import (
 // ErrClosed, and ErrUnavailable if Redis did not decide in time. If it may have taken permits, which come
 // back after an interval, that error is ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
-	const op = "TryAcquire"
 	var a outage.Answer
-	err := l.decide(ctx, &outage.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout}, &a)
+	err := l.decide(ctx, &outage.Ask{Call: "TryAcquire", Permits: permits, Waits: timeout > 0, Timeout: timeout}, &a)
 	return a.Granted, err
 }
 
 // Acquire takes permits, and waits for them until ctx ends: it is TryAcquire without a timeout. It does
 // not wait longer than [WithCallTimeout] for a Redis that does not answer.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
-	const op = "Acquire"
-	return l.decide(ctx, &outage.Ask{Call: op, Permits: permits, Waits: true}, &outage.Answer{})
+	return l.decide(ctx, &outage.Ask{Call: "Acquire", Permits: permits, Waits: true}, &outage.Answer{})
 }
 
 // Wait is Acquire of one permit that gives up as soon as Redis answers that no permit is free before the deadline

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
@@ -87,14 +86,6 @@ func (o *Options) SetObserver(to limit.Observer) error {
 		return errors.New("WithObserver: the observer is nil")
 	}
 	o.observer = observe.New(to, nil)
-	return nil
-}
-
-// CheckTag returns an error if keys of that prefix must have a hash tag and can't.
-func (o *Options) CheckTag(prefix string) error {
-	if o.Tagged && strings.ContainsAny(prefix, "{}") {
-		return fmt.Errorf("WithHashTag: the prefix %q has braces: choose one without", prefix)
-	}
 	return nil
 }
 

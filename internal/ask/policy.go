@@ -3,6 +3,7 @@ package ask
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,12 +46,11 @@ func (p *Policies[R]) SetPolicies(policies []Policy[R]) error {
 		}
 	}
 	for _, one := range policies {
-		switch {
-		case one.Prefix != "":
-		case alike > 1:
-			one.Prefix = p.Prefix + keypart.Escape(one.Name) + ":"
-		default:
+		if one.Prefix == "" {
 			one.Prefix = p.Prefix
+			if alike > 1 {
+				one.Prefix += keypart.Escape(one.Name) + ":"
+			}
 		}
 		if err := p.add(&one); err != nil {
 			return err
@@ -67,9 +67,8 @@ func (p *Policies[R]) add(one *Policy[R]) (err error) {
 		return fmt.Errorf("policy %q: the window %v is below 0", one.Name, one.Window)
 	case AnyNil(one.Keys):
 		return fmt.Errorf("policy %q: a key function is nil", one.Name)
-	}
-	if err := p.CheckTag(one.Prefix); err != nil {
-		return err
+	case p.Tagged && strings.ContainsAny(one.Prefix, "{}"):
+		return fmt.Errorf("WithHashTag: the prefix %q has braces: choose one without", one.Prefix)
 	}
 	for _, other := range p.all {
 		if other.Name == one.Name {
@@ -101,12 +100,7 @@ func (p *Policies[R]) checkPrefixes(a, b *Policy[R]) error {
 
 // Settles reports whether handlers settle what a policy charges.
 func (p *Policies[R]) Settles() bool {
-	for _, one := range p.all {
-		if one.limit.settled {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.all, func(one *Policy[R]) bool { return one.limit.settled })
 }
 
 // Err returns the errors of the policies' limiters.

@@ -89,24 +89,8 @@ func (q *Question) ask(ctx context.Context, asked outage.Ask) {
 
 // complete records an answer, and how to undo or settle a grant.
 func (q *Question) complete(p *outage.Part) {
-	a := p.Answer
+	a, err := p.Answer, p.Err
 	q.Permits = p.Ask.Permits // an estimate may have been lowered
-	q.record(a, p.Err)
-	q.GiveBack, q.settle = a.Undo, nil
-	switch _, isForeign := p.Asker.(*asker); {
-	case p.Uncharged():
-		q.GiveBack, q.Returned = nil, true
-	case p.Err != nil || !a.Granted || !p.Ask.Reserve || isForeign && a.Settle == nil:
-	default:
-		settle := p.Policy.Settler(p.Asker, p.Ask, a)
-		if isForeign {
-			settle = func(ctx context.Context, actual int64) error { return a.Settle(ctx, actual, func(error) {}) }
-		}
-		q.settle, q.GiveBack = settle, func(ctx context.Context) error { return settle(ctx, 0) }
-	}
-}
-
-func (q *Question) record(a outage.Answer, err error) {
 	q.by, q.Failure, q.known, q.Window = limit.FromLimiter, a.Cause, a.Known, a.Window
 	switch a.By {
 	case limit.FromOpen, limit.FromLocal:
@@ -116,9 +100,10 @@ func (q *Question) record(a outage.Answer, err error) {
 		if w, ok := q.Limit.fallback.(limit.Windowed); ok {
 			q.Window = w.Window()
 		}
-	}
-	if errors.Is(err, outage.ErrNotSent) && a.By == "" {
-		q.by = ""
+	case "":
+		if errors.Is(err, outage.ErrNotSent) {
+			q.by = ""
+		}
 	}
 	switch {
 	case err == nil && a.Granted && a.Limit == 0:
@@ -136,6 +121,17 @@ func (q *Question) record(a outage.Answer, err error) {
 		if kind := limit.KindOf(err); q.Limit.policy.Open() && (kind == limit.KindDeadline || kind == limit.KindCanceled) {
 			q.State, q.by = Open, limit.FromOpen // the request's time was over first
 		}
+	}
+	q.GiveBack, q.settle = a.Undo, nil
+	switch _, isForeign := p.Asker.(*asker); {
+	case p.Uncharged():
+		q.GiveBack, q.Returned = nil, true
+	case err == nil && a.Granted && p.Ask.Reserve && (!isForeign || a.Settle != nil):
+		settle := p.Policy.Settler(p.Asker, p.Ask, a)
+		if isForeign {
+			settle = func(ctx context.Context, actual int64) error { return a.Settle(ctx, actual, func(error) {}) }
+		}
+		q.settle, q.GiveBack = settle, func(ctx context.Context) error { return settle(ctx, 0) }
 	}
 }
 
@@ -173,11 +169,9 @@ func (q *Question) Wait() time.Duration {
 
 // Hopeless reports whether no waiting turns the refusal into a grant.
 func (q *Question) Hopeless() bool {
-	return q.State == TooCostly || q.State == Refused && Never(q.Decision)
+	d := q.Decision
+	return q.State == TooCostly || q.State == Refused && (d.Limit <= 0 || d.RetryAfter == math.MaxInt64)
 }
-
-// Never reports whether no waiting turns a refusal into a grant.
-func Never(d limit.Decision) bool { return d.Limit <= 0 || d.RetryAfter == math.MaxInt64 }
 
 // Report reports the outcome of the question to the observer.
 func (q *Question) Report(ctx context.Context) {

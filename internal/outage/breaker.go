@@ -93,12 +93,12 @@ func (t *Trips) Shortest() time.Duration {
 }
 
 // Allows reports whether a call may be sent. While none may, probe is run in the background from time to
-// time, one at a time; it reports whether the server decides. The watchers learn of it if they don't know.
-func (b *Breaker) Allows(probe func() bool, watchers func() []Watcher) bool {
+// time, one at a time; it reports whether the server decides. Who watches learns of it.
+func (b *Breaker) Allows(probe func() bool, by ...*Policy) bool {
 	if !b.open.Load() {
 		return true
 	}
-	if b.turn(watchers) {
+	if b.turn(by) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -113,13 +113,13 @@ func (b *Breaker) Allows(probe func() bool, watchers func() []Watcher) bool {
 }
 
 // turn reports whether the caller is to probe.
-func (b *Breaker) turn(watchers func() []Watcher) bool {
+func (b *Breaker) turn(by []*Policy) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.open.Load() {
 		return false
 	}
-	b.tell(watchers(), nil)
+	b.tell(by, nil)
 	if b.probing || time.Now().Before(b.next) {
 		return false
 	}
@@ -127,12 +127,14 @@ func (b *Breaker) turn(watchers func() []Watcher) bool {
 	return true
 }
 
-// tell tells those who don't know it that no calls are sent. b.mu is held.
-func (b *Breaker) tell(watchers []Watcher, why error) {
-	for _, w := range watchers {
-		if !slices.Contains(b.told, w) {
-			b.told = append(b.told, w)
-			w.happened(limit.AskedNoMore, why)
+// tell tells those who watch and don't know it that no calls are sent. b.mu is held.
+func (b *Breaker) tell(by []*Policy, why error) {
+	for _, p := range by {
+		for _, w := range [...]Watcher{{Observer: p.Observer}, p.Outer} {
+			if w.Observer != nil && !slices.Contains(b.told, w) {
+				b.told = append(b.told, w)
+				w.happened(limit.AskedNoMore, why)
+			}
 		}
 	}
 }
@@ -187,7 +189,7 @@ func (b *Breaker) Decided() {
 // Failed notes that Redis left a call undecided which began at start, and why. It reports whether that was
 // known: no more calls are sent, or the call is older than a return. After a return, the first call that
 // fails is enough to send no more.
-func (b *Breaker) Failed(start time.Time, why error, watchers func() []Watcher) (known bool) {
+func (b *Breaker) Failed(start time.Time, why error, by ...*Policy) (known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open.Load() || start.Before(b.returned) {
@@ -200,6 +202,6 @@ func (b *Breaker) Failed(start time.Time, why error, watchers func() []Watcher) 
 	b.next = time.Now().Add(max(firstPace, b.pause))
 	b.pause = min(max(lastPace, 2*b.pause), longestPause)
 	b.open.Store(true)
-	b.tell(watchers(), why)
+	b.tell(by, why)
 	return false
 }

@@ -88,10 +88,9 @@ func TestBreaker(t *testing.T) {
 		var b outage.Breaker
 		answers, probes := false, 0
 		told := &limitertest.Recorder{}
-		watcher := outage.Watcher{Observer: observe.New(told, nil), Limiter: "orders"}
-		watchers := func() []outage.Watcher { return []outage.Watcher{watcher} }
-		allows := func() bool { return b.Allows(func() bool { probes++; return answers }, watchers) }
-		fails := func() bool { return !b.Failed(time.Now(), errDown, watchers) }
+		p := &outage.Policy{Outer: outage.Watcher{Observer: observe.New(told, nil), Limiter: "orders"}}
+		allows := func() bool { return b.Allows(func() bool { probes++; return answers }, p) }
+		fails := func() bool { return !b.Failed(time.Now(), errDown, p) }
 		for range 5 { // two in a row, each time
 			assert.True(t, fails())
 			assert.True(t, fails())

@@ -22,14 +22,6 @@ type Policy struct {
 	Outer    Watcher                                    // the middleware that callers come through, if it has an observer
 }
 
-// watchers returns who learns when a server is asked no more.
-func (p *Policy) watchers() []Watcher {
-	if p.Outer.Observer == nil {
-		return []Watcher{{Observer: p.Observer}}
-	}
-	return []Watcher{{Observer: p.Observer}, p.Outer}
-}
-
 // Open reports whether all calls are granted that Redis does not decide.
 func (p *Policy) Open() bool { return p.Fallback == nil && p.Failure != nil && p.Failure.Open() }
 
@@ -149,7 +141,7 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Ask, left undecided, s
 	timeout := q.Timeout
 	for {
 		if left.why == nil {
-			if a, left, err = p.ask(ctx, of, q, p.watchers); left.why == nil {
+			if a, left, err = p.ask(ctx, of, q, p); left.why == nil {
 				return a, err
 			}
 		}
@@ -168,7 +160,7 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Ask, left undecided, s
 				return a, nil
 			}
 		}
-		if err = p.Guard.wait(ctx, wait); err != nil {
+		if err := p.Guard.wait(ctx, wait); err != nil {
 			return a, err
 		}
 		if timeout > 0 {
@@ -178,15 +170,15 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Ask, left undecided, s
 	}
 }
 
-// ask asks Redis, if its server is not known to leave calls undecided, and says if it left this one so.
-func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Watcher) (a Answer, left undecided, err error) {
+// ask asks Redis, by these policies, if its server is not known to leave calls undecided. It says if it left this one so.
+func (p *Policy) ask(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, left undecided, err error) {
 	select {
 	case <-p.Guard.closed:
 		return a, left, limit.ErrClosed
 	default:
 	}
 	b, decides := of.Server(ctx, q)
-	if !b.Allows(decides, watchers) {
+	if !b.Allows(decides, by...) {
 		return a, undecided{why: ErrNotSent, known: true}, nil
 	}
 	start := time.Now()
@@ -194,9 +186,9 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Ask, watchers func() []Wat
 	ended := errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case a.Undecided || errors.Is(err, limit.ErrUnavailable):
-		left = undecided{err, b.Failed(start, err, watchers)}
+		left = undecided{err, b.Failed(start, err, by...)}
 	case ended && a.Unanswered && b.CallerGaveUp(start): // the caller has gone, but the server is silent
-		a.Known = b.Failed(start, err, watchers)
+		a.Known = b.Failed(start, err, by...)
 	case ended, errors.Is(err, context.Canceled):
 	default:
 		b.Decided()

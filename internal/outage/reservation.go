@@ -145,7 +145,7 @@ func (r *Reservation) end(i int, actual int64, err error) {
 	p := &r.parts[i]
 	r.mu.Lock()
 	r.underWay--
-	if err != nil && !(p.Once && errors.Is(err, limit.ErrUnknownOutcome)) {
+	if err != nil && (!p.Once || !errors.Is(err, limit.ErrUnknownOutcome)) {
 		r.left = append(r.left, i)
 	}
 	r.mu.Unlock()

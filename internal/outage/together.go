@@ -130,14 +130,12 @@ func DecideTogether(ctx context.Context, parts []Part) bool {
 // askTogether asks the limiters of the parts by one call.
 func askTogether(ctx context.Context, of Asker, q Ask, parts []Part) (left undecided, err error) {
 	var a Answer
-	if slices.ContainsFunc(parts, func(p Part) bool { return p.Policy.guards() }) {
-		all := &Policy{Guard: parts[0].Policy.Guard}
-		a, left, err = all.ask(ctx, of, q, func() (watchers []Watcher) {
-			for i := range parts {
-				watchers = append(watchers, parts[i].Policy.watchers()...)
-			}
-			return watchers
-		})
+	by, guards := make([]*Policy, len(parts)), false
+	for i, p := range parts {
+		by[i], guards = p.Policy, guards || p.Policy.guards()
+	}
+	if guards {
+		a, left, err = (&Policy{Guard: by[0].Guard}).ask(ctx, of, q, by...)
 	} else {
 		a, err = of.Ask(ctx, q)
 	}
