@@ -41,7 +41,7 @@ func (l *asker) Limiters(q outage.Ask) []outage.Limiter {
 
 func (l *asker) limiter(permits int64) outage.Limiter {
 	return outage.Limiter{
-		Asker: l, Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: permits, Most: MaxPermits,
+		Of: l, Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: permits, Most: MaxPermits,
 	}
 }
 
@@ -154,16 +154,6 @@ func (j *jointAsker) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, er
 		facts[i], permits[i] = &claim.limiter.facts, claim.permits
 	}
 	return j.engine.AcquireAll(ctx, facts, permits, q)
-}
-
-func (j *jointAsker) Learn(q outage.Ask, a outage.Answer) {
-	for i, claim := range j.claims {
-		one := a
-		if len(a.Each) > 0 {
-			one = a.Each[i]
-		}
-		(*asker)(claim.limiter).Learn(q, one)
-	}
 }
 
 // Fail adds to an error of the call which limiter caused it, if one did.

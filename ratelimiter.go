@@ -37,7 +37,6 @@ type Client struct {
 	err          error // of the options
 
 	observer *observe.Observer
-	guard    *outage.Guard
 	policy   *outage.Policy
 
 	ids      *redisson.Identities
@@ -72,8 +71,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
 	c.began = dateOf(time.Now())
-	c.guard = outage.NewGuard()
-	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow}
+	c.policy = &outage.Policy{Guard: outage.NewGuard(), Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow}
 	if c.name != "" {
 		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})
 	}
@@ -110,7 +108,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 // that are being given back arrive. Close returns when all that is done, or with ctx.Err() before. Later
 // calls fail with ErrClosed. The Redis client stays open.
 func (c *Client) Close(ctx context.Context) error {
-	c.guard.Close()
+	c.policy.Guard.Close()
 	return c.engine.Close(ctx)
 }
 

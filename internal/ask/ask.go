@@ -194,7 +194,7 @@ func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func
 
 // Limiters returns the limiter with the limit that it reported last, for the key or else for any key.
 func (a *asker) Limiters(q outage.Ask) []outage.Limiter {
-	l := outage.Limiter{Asker: a, Name: q.Key, Permits: q.Permits, Most: math.MaxInt64}
+	l := outage.Limiter{Of: a, Name: q.Key, Permits: q.Permits, Most: math.MaxInt64}
 	most, known, last := a.rates.Of(q.Key)
 	if !known {
 		most = last

@@ -46,9 +46,23 @@ type Answer struct {
 	Window time.Duration // of a local limiter that answered
 }
 
+// of returns the answer of one of the limiters.
+func (a *Answer) of(i int) Answer {
+	if len(a.Each) == 0 {
+		return *a
+	}
+	return a.Each[i]
+}
+
 // Limiter is a limiter that is asked for permits.
 type Limiter struct {
-	Asker    Asker      // of this limiter only
+	Of interface {
+		// Learn notes what an answer shows of the limiter's rate, which a local limiter will need.
+		Learn(q Ask, a Answer)
+		// Fail returns err with the call and the limiter.
+		Fail(q Ask, err error) error
+	}
+
 	Observed string     // its name, for observers
 	Name     string     // its own, by which this program counts what Redis was not charged for
 	Rule     local.Rule // zero if it is not known
@@ -67,8 +81,6 @@ type Asker interface {
 	// Server returns the server's breaker, and what asks the server whether it decides.
 	Server(ctx context.Context, q Ask) (*Breaker, func() bool)
 	Limiters(q Ask) []Limiter
-	// Learn notes what an answer shows of the limiters' rates, which a local limiter will need.
-	Learn(q Ask, a Answer)
 }
 
 // ErrNotSent says why a call was not sent.

@@ -94,10 +94,8 @@ func (p *Policy) complete(ctx context.Context, of Asker, q Ask, a Answer, err er
 	case inShadow(ctx, a.Granted, err):
 		each := make([]Answer, len(all))
 		for i, l := range all {
-			if len(a.Each) > 0 {
-				d := a.Each[i].Decision
-				each[i].Limit, each[i].Remaining, each[i].ResetAfter = d.Limit, d.Remaining, d.ResetAfter
-			}
+			d := a.of(i).Decision
+			each[i].Limit, each[i].Remaining, each[i].ResetAfter = d.Limit, d.Remaining, d.ResetAfter
 			each[i].Granted, each[i].Taken, each[i].Undo = true, l.Permits, p.Allow(l, l.Permits)
 		}
 		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
@@ -192,11 +190,19 @@ func (p *Policy) ask(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Ans
 	case ended, errors.Is(err, context.Canceled):
 	default:
 		b.Decided()
-		if _, isLocal := p.Local(); isLocal && err == nil {
-			of.Learn(q, a)
-		}
+		p.learn(of, q, a, err)
 	}
 	return a, left, err
+}
+
+// learn notes what an answer of Redis shows of the limiters' rates, if a local limiter may need them.
+func (p *Policy) learn(of Asker, q Ask, a Answer, err error) {
+	if _, isLocal := p.Local(); !isLocal || err != nil {
+		return
+	}
+	for i, l := range of.Limiters(q) {
+		l.Of.Learn(q, a.of(i))
+	}
 }
 
 // instead answers in place of Redis. What Failure grants is not charged: it goes to the accounts. Of

@@ -36,11 +36,7 @@ type reserved struct {
 func (r *Reservation) Init(p *Policy, of Asker, q Ask, a Answer) {
 	r.key, r.observer, r.granted = q.Key, p.Observer, a.Granted
 	for i, l := range of.Limiters(q) {
-		one := a
-		if len(a.Each) > 0 {
-			one = a.Each[i]
-		}
-		r.parts, r.left = append(r.parts, reserved{l, one}), append(r.left, i)
+		r.parts, r.left = append(r.parts, reserved{l, a.of(i)}), append(r.left, i)
 	}
 }
 
@@ -87,7 +83,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 
 // fail adds the call and the limiter to an error.
 func (r *Reservation) fail(part int, op string, err error) error {
-	return r.parts[part].Asker.Fail(Ask{Call: op, Key: r.key}, err)
+	return r.parts[part].Of.Fail(Ask{Call: op, Key: r.key}, err)
 }
 
 // begin returns the parts to settle, or an error if they can't be settled with these numbers.

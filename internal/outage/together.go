@@ -150,9 +150,7 @@ func askTogether(ctx context.Context, of Asker, q Ask, parts []Part) (left undec
 
 // end completes the answer that Redis gave to one of several parts.
 func (p *Part) end(ctx context.Context, start time.Time) {
-	if _, isLocal := p.Policy.Local(); isLocal && p.Err == nil {
-		p.Asker.Learn(p.Ask, p.Answer)
-	}
+	p.Policy.learn(p.Asker, p.Ask, p.Answer, p.Err)
 	if settle := p.Answer.Settle; settle != nil && !p.Ask.Reserve {
 		p.Answer.Settle, p.Answer.Undo = nil, func(ctx context.Context) error { return settle(ctx, 0, func(error) {}) }
 	}
