@@ -53,7 +53,7 @@ func (g *Queues) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, fun
 // Limiters returns the one of the key.
 func (g *Queues) Limiters(q outage.Ask) []outage.Limiter {
 	l := outage.Limiter{
-		Asker: g, Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: g.rule.Local(), Most: g.rule.Most, Once: true,
+		Of: g, Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: g.rule.Local(), Most: g.rule.Most, Once: true,
 	}
 	most, known, _ := g.rates.Of(q.Key)
 	switch {
