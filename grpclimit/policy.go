@@ -62,8 +62,8 @@ func (s *settings) setPolicies(policies []Policy) error {
 		}
 		keys = append(keys, p.Key...)
 		all[i] = ask.Policy[request]{
-			Name: p.Name, Limiter: p.Limiter, Plan: of(p.Plan), Keys: functions(p.Key), Prefix: p.Prefix,
-			Fallback: p.Fallback, Cost: failing(p.Cost), Settle: p.Settle,
+			Terms: ask.Terms{Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle},
+			Plan:  of(p.Plan), Keys: functions(p.Key), Cost: failing(p.Cost),
 		}
 	}
 	for _, key := range keys {

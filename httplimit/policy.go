@@ -70,8 +70,10 @@ func (m *middleware) setPolicies(policies []Policy, keys []KeyFunc) error {
 		m.texts[i].item = itemOf(p.Name)
 		keys = append(slices.Clip(keys), p.Key...)
 		all[i] = ask.Policy[*http.Request]{
-			Name: p.Name, Limiter: p.Limiter, Plan: p.Plan, Keys: functions(p.Key), Prefix: p.Prefix, Window: p.Window,
-			Fallback: p.Fallback, Cost: p.Cost, Settle: p.Settle,
+			Terms: ask.Terms{
+				Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Length: p.Window, Fallback: p.Fallback, Settle: p.Settle,
+			},
+			Plan: p.Plan, Keys: functions(p.Key), Cost: p.Cost,
 		}
 	}
 	for _, key := range keys {

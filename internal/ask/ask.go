@@ -67,7 +67,7 @@ func (a *attempt) begin(ctx context.Context, q outage.Ask) bool {
 
 func (a *attempt) take(ctx context.Context, q outage.Ask) {
 	defer func() { a.panicked = recover() }()
-	answer, limiter := &a.answer, a.of.limiter
+	answer, limiter := &a.answer, a.of.Limiter
 	if reserver, ok := limiter.(limit.Reserver); ok && q.Reserve {
 		var settle func(context.Context, int64) error
 		answer.Decision, settle, a.err = reserver.TakeReserved(ctx, q.Key, q.Permits)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
@@ -11,17 +13,22 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
+// Terms are what a limit is made of.
+type Terms struct {
+	Name     string
+	Limiter  limit.Limiter
+	Prefix   string        // of its keys
+	Length   time.Duration // of the limiter's window; 0: what the limiter says, if it is a limit.Windowed
+	Fallback limit.Limiter // its own, in place of that of the options; nil: none
+	Settle   bool          // grants are settled later
+}
+
 // Limit is one limit that requests must pass: its limiter, and what answers while that does not decide.
 type Limit struct {
-	Name string
+	Terms
 
 	options  *Options
-	own      limit.Limiter // its own fallback; nil: none
-	length   time.Duration // of the limiter's window; 0: what the limiter says
-	prefix   string        // of its keys
-	settled  bool          // grants are settled later
 	plans    plans
-	limiter  limit.Limiter
 	fallback limit.Limiter // nil: none
 	keyed    outage.Keyed  // of the limiter; nil if it is not one of this module
 	policy   outage.Policy
@@ -31,20 +38,18 @@ type Limit struct {
 	rates   outage.Rates
 }
 
-// Limit returns the Limit of that name, whose keys begin with prefix. Its own fallback, if it has one, takes
-// precedence over the options. window is the length of its window; 0: what the limiter says, if it is a
-// limit.Windowed.
-func (o *Options) Limit(name, prefix string, limiter, own limit.Limiter, window time.Duration) (*Limit, error) {
-	l := &Limit{Name: name, options: o, own: own, length: window, prefix: prefix, settled: o.Settled, fallback: own}
-	l.setLimiter(limiter)
+// Limit returns the Limit of some terms.
+func (o *Options) Limit(t Terms) (*Limit, error) {
+	l := newLimit(t)
+	l.options, l.fallback = o, t.Fallback
 	if l.fallback == nil {
 		l.fallback = o.Fallback
 	}
-	l.policy.Outer = outage.Watcher{Observer: o.observer, Limiter: name}
+	l.policy.Outer = outage.Watcher{Observer: o.observer, Limiter: t.Name}
 	if l.policy.Failure == nil { // the limiter's own comes before the middleware's
 		l.policy.Failure = o.Failure
 		if l.fallback != nil {
-			l.policy.Fallback = fallback(l.fallback)
+			l.policy.Fallback = newLimit(Terms{Limiter: l.fallback}).instead
 		}
 	}
 	if _, needsRate := l.policy.Local(); needsRate && !l.windowed() && l.keyed == nil {
@@ -52,53 +57,48 @@ func (o *Options) Limit(name, prefix string, limiter, own limit.Limiter, window 
 	}
 	if k, ok := l.keyed.(interface{ Begins(prefix string) }); ok {
 		if o.Tagged {
-			prefix += "{" // the brace of a hash tag ends a prefix
+			t.Prefix += "{" // the brace of a hash tag ends a prefix
 		}
-		k.Begins(prefix)
+		k.Begins(t.Prefix)
 	}
 	return l, nil
 }
 
-// setLimiter sets the limiter, with its own policy.
-func (l *Limit) setLimiter(limiter limit.Limiter) {
-	l.limiter, l.keyed = limiter, outage.KeyedOf(limiter)
+// newLimit returns the Limit with the limiter's own policy.
+func newLimit(t Terms) *Limit {
+	l := &Limit{Terms: t, keyed: outage.KeyedOf(t.Limiter), policy: outage.Policy{Guard: outage.NewGuard()}}
 	if l.keyed != nil {
 		l.policy = l.keyed.Policy()
-	} else {
-		l.policy.Guard = outage.NewGuard()
 	}
+	return l
 }
 
 // windowed reports whether the length of the limit's window is known.
 func (l *Limit) windowed() bool {
-	_, windowed := l.limiter.(limit.Windowed)
-	return windowed || l.length > 0
+	_, windowed := l.Limiter.(limit.Windowed)
+	return windowed || l.Length > 0
 }
 
 // Window returns the length of the limit's window; 0 if it is not known.
 func (l *Limit) Window() time.Duration {
-	if w, ok := l.limiter.(limit.Windowed); ok && l.length == 0 {
+	if w, ok := l.Limiter.(limit.Windowed); ok && l.Length == 0 {
 		return w.Window()
 	}
-	return l.length
+	return l.Length
 }
 
-// fallback returns what asks a limiter in place of another.
-func fallback(limiter limit.Limiter) func(context.Context, outage.Ask) (outage.Answer, error) {
-	l := &Limit{}
-	l.setLimiter(limiter)
-	return func(ctx context.Context, q outage.Ask) (outage.Answer, error) {
-		q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && l.reserves() // Settle must not fail because of an outage
-		q.Undo = !q.Reserve
-		p := l.part(q)
-		defer leave(ctx, &p)
-		return p.Policy.Decide(ctx, p.Asker, p.Ask)
-	}
+// instead asks the limiter in place of another.
+func (l *Limit) instead(ctx context.Context, q outage.Ask) (outage.Answer, error) {
+	q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && l.reserves() // Settle must not fail because of an outage
+	q.Undo = !q.Reserve
+	p := l.part(q)
+	defer leave(ctx, &p)
+	return p.Policy.Decide(ctx, p.Asker, p.Ask)
 }
 
 // part returns an ask as it is put to the limiter.
 func (l *Limit) part(q outage.Ask) outage.Part {
-	if s, ok := l.limiter.(limit.Suffixed); ok {
+	if s, ok := l.Limiter.(limit.Suffixed); ok {
 		q.Key = keypart.EscapeSuffix(q.Key, s.KeySuffix())
 	}
 	p := outage.Part{Policy: &l.policy, Ask: q}
@@ -121,10 +121,10 @@ func leave(ctx context.Context, p *outage.Part) {
 // can't be.
 func (l *Limit) Err() error {
 	var faults []error
-	if l.settled && !l.reserves() {
+	if l.Settle && !l.reserves() {
 		faults = append(faults, fmt.Errorf("%q can't be settled: %w", l.Name, errNoReserver))
 	}
-	for _, limiter := range []limit.Limiter{l.limiter, l.fallback} {
+	for _, limiter := range []limit.Limiter{l.Limiter, l.fallback} {
 		if checked, ok := limiter.(interface{ Err() error }); ok {
 			faults = append(faults, checked.Err())
 		}
@@ -136,7 +136,7 @@ var errNoReserver = fmt.Errorf("%w: the limiter is not a limit.Reserver; those o
 
 // reserves reports whether the limiter's grants can be settled.
 func (l *Limit) reserves() bool {
-	_, ok := l.limiter.(limit.Reserver)
+	_, ok := l.Limiter.(limit.Reserver)
 	return ok
 }
 
@@ -149,11 +149,63 @@ type waiter interface {
 
 // Waits reports whether the limiter waits for permits itself.
 func (l *Limit) Waits() bool {
-	_, ok := l.limiter.(waiter)
+	_, ok := l.Limiter.(waiter)
 	return ok
 }
 
 // Question returns the question for the Limit about so many permits of a key.
 func (l *Limit) Question(key string, permits int64) Question {
 	return Question{Limit: l, Key: key, Permits: permits, Start: time.Now()}
+}
+
+// plans are the Limits of the limiters that requests have chosen.
+type plans struct {
+	mu       sync.Mutex
+	now, old map[limit.Limiter]*Limit // unused ones in old are forgotten
+}
+
+// maxPlans is how many of them are remembered at least, if there are more.
+const maxPlans = 1000
+
+// For returns the Limit of the limiter that a request has chosen, which has all but the limiter in common with l;
+// l itself if that is nil.
+func (l *Limit) For(limiter limit.Limiter) (*Limit, error) {
+	v := reflect.ValueOf(limiter)
+	switch {
+	case limiter == nil || v.Kind() == reflect.Pointer && v.IsNil():
+		return l, nil
+	case !v.Comparable():
+		return l.with(limiter)
+	case limiter == l.Limiter:
+		return l, nil
+	}
+	p := &l.plans
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if chosen := p.now[limiter]; chosen != nil {
+		return chosen, nil
+	}
+	chosen := p.old[limiter]
+	if chosen == nil {
+		var err error
+		if chosen, err = l.with(limiter); err != nil {
+			return nil, err
+		}
+	}
+	if p.now == nil || len(p.now) >= maxPlans {
+		p.old, p.now = p.now, make(map[limit.Limiter]*Limit)
+	}
+	p.now[limiter] = chosen
+	return chosen, nil
+}
+
+// with returns the Limit with another limiter.
+func (l *Limit) with(limiter limit.Limiter) (*Limit, error) {
+	t := l.Terms
+	t.Limiter = limiter
+	chosen, err := l.options.Limit(t)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the limiter of a plan: %w", limit.ErrInvalidConfig, err)
+	}
+	return chosen, nil
 }

@@ -78,7 +78,7 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 		o := &ask.Options{Middleware: "test", Timeout: time.Second}
 		require.NoError(t, o.SetFailure(f))
 		require.NoError(t, o.SetObserver(recorder))
-		l, err := o.Limit("test", "", s, nil, time.Minute)
+		l, err := o.Limit(ask.Terms{Name: "test", Limiter: s, Length: time.Minute})
 		require.NoError(t, err)
 		test(t, func(ctx context.Context, key string, n int64) (ask.Question, time.Duration) {
 			start := time.Now()
@@ -289,7 +289,7 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 		w, refusing := &waiting{}, &server{refuses: true}
 		o := &ask.Options{Middleware: "test", Timeout: time.Second}
 		require.NoError(t, o.SetFallback(refusing))
-		l, err := o.Limit("test", "", w, nil, 0)
+		l, err := o.Limit(ask.Terms{Name: "test", Limiter: w})
 		require.NoError(t, err)
 		require.True(t, l.Waits())
 		q := l.Question("k", 1)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -13,15 +12,11 @@ import (
 
 // Policy is one of several limits that requests R must pass.
 type Policy[R any] struct {
-	Name     string
-	Limiter  limit.Limiter
-	Plan     func(R) limit.Limiter // chooses another limiter; nil: none
-	Keys     []func(R) (string, error)
-	Prefix   string // of its keys; "": as the options say
-	Window   time.Duration
-	Fallback limit.Limiter
-	Cost     func(R) (int64, error)
-	Settle   bool
+	Terms
+
+	Plan func(R) limit.Limiter // chooses another limiter; nil: none
+	Keys []func(R) (string, error)
+	Cost func(R) (int64, error)
 
 	limit *Limit // of Limiter
 }
@@ -63,8 +58,8 @@ func (p *Policies[R]) add(one *Policy[R]) (err error) {
 	switch {
 	case one.Limiter == nil:
 		return fmt.Errorf("policy %q: the limiter is nil", one.Name)
-	case one.Window < 0:
-		return fmt.Errorf("policy %q: the window %v is below 0", one.Name, one.Window)
+	case one.Length < 0:
+		return fmt.Errorf("policy %q: the window %v is below 0", one.Name, one.Length)
 	case AnyNil(one.Keys):
 		return fmt.Errorf("policy %q: a key function is nil", one.Name)
 	case p.Tagged && strings.ContainsAny(one.Prefix, "{}"):
@@ -78,10 +73,10 @@ func (p *Policies[R]) add(one *Policy[R]) (err error) {
 			return err
 		}
 	}
-	if one.limit, err = p.Limit(one.Name, one.Prefix, one.Limiter, one.Fallback, one.Window); err != nil {
+	one.Settle = one.Settle || p.Settled && one.Cost == nil
+	if one.limit, err = p.Limit(one.Terms); err != nil {
 		return fmt.Errorf("policy %q: %w", one.Name, err)
 	}
-	one.limit.settled = one.Settle || p.Settled && one.Cost == nil
 	p.all = append(p.all, one)
 	return nil
 }
@@ -100,7 +95,7 @@ func (p *Policies[R]) checkPrefixes(a, b *Policy[R]) error {
 
 // Settles reports whether handlers settle what a policy charges.
 func (p *Policies[R]) Settles() bool {
-	return slices.ContainsFunc(p.all, func(one *Policy[R]) bool { return one.limit.settled })
+	return slices.ContainsFunc(p.all, func(one *Policy[R]) bool { return one.Settle })
 }
 
 // Err returns the errors of the policies' limiters.

@@ -54,7 +54,7 @@ func (q *Question) asked(reserve bool) outage.Ask {
 // Ask asks for the permits.
 func (q *Question) Ask(ctx context.Context) {
 	l, cannot := q.Limit, errNoReserver
-	reserves := l.settled && l.reserves()
+	reserves := l.Settle && l.reserves()
 	q.ask(ctx, q.asked(reserves))
 	if reserves {
 		if cannot = q.Failure; q.State != Closed || !errors.Is(cannot, limit.ErrUnsupported) {
@@ -62,7 +62,7 @@ func (q *Question) Ask(ctx context.Context) {
 		}
 		q.ask(ctx, q.asked(false)) // it is limited nevertheless
 	}
-	if l.settled && q.by == limit.FromLimiter && (q.State == Granted || q.State == Open) {
+	if l.Settle && q.by == limit.FromLimiter && (q.State == Granted || q.State == Open) {
 		q.settle = func(context.Context, int64) error { return cannot }
 	}
 }
@@ -141,7 +141,7 @@ func (q *Question) Again() Question {
 }
 
 // Subject is the key without its prefix.
-func (q *Question) Subject() string { return strings.TrimPrefix(q.Key, q.Limit.prefix) }
+func (q *Question) Subject() string { return strings.TrimPrefix(q.Key, q.Limit.Prefix) }
 
 // Refused reports whether the limit refused the request.
 func (q *Question) Refused() bool { return q.State == Refused || q.State == TooCostly }

@@ -81,7 +81,7 @@ type round struct {
 func rounds(ctx context.Context, questions []Question) (all []*round) {
 	for i := range questions {
 		q := &questions[i]
-		part := q.Limit.part(q.asked(q.Limit.settled))
+		part := q.Limit.part(q.asked(q.Limit.Settle))
 		if part.FromMemory(ctx) {
 			q.complete(&part)
 			continue
