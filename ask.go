@@ -18,7 +18,7 @@ import (
 type asker RateLimiter
 
 func (l *asker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
-	if err = (*RateLimiter)(l).check(ctx, &q); err == nil {
+	if err = (*RateLimiter)(l).check(ctx, q.Call, q.Permits, 1, MaxPermits, q.Reserve); err == nil {
 		known = l.client.engine.FromMemory(ctx, &l.facts, &q, &a)
 	}
 	return a, known, err

@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -76,7 +77,7 @@ func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit
 // those of Take, never ErrUnknownOutcome.
 func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Peek"
-	if err := l.checkPermits(ctx, 0, permits); err != nil {
+	if err := l.check(ctx, op, permits, 0, MaxPermits, false); err != nil {
 		return limit.Decision{}, l.fail(op, err)
 	}
 	d, err := l.client.engine.Peek(ctx, &l.facts, permits)
@@ -90,7 +91,7 @@ func (l *RateLimiter) decide(ctx context.Context, q *outage.Ask, a *outage.Answe
 		*a, err = l.policy.Decide(ctx, (*asker)(l), *q)
 		return err
 	}
-	if err = l.check(ctx, q); err != nil {
+	if err = l.check(ctx, q.Call, q.Permits, 1, MaxPermits, q.Reserve); err != nil {
 		return l.fail(q.Call, err)
 	}
 	if l.client.engine.FromMemory(ctx, &l.facts, q, a) {
@@ -99,25 +100,20 @@ func (l *RateLimiter) decide(ctx context.Context, q *outage.Ask, a *outage.Answe
 	return l.fail(q.Call, l.client.engine.Acquire(ctx, &l.facts, q, a))
 }
 
-// check returns an error if asking Redis makes no sense.
-func (l *RateLimiter) check(ctx context.Context, q *outage.Ask) error {
-	err := l.checkPermits(ctx, 1, q.Permits)
-	if err == nil && q.Reserve && l.client.rules.KeepsNoMembers() {
-		err = l.client.rules.Unsupported(q.Call)
-	}
-	return err
-}
-
-// checkPermits returns an error if asking Redis for that many permits, which are to be least or more, makes no
-// sense.
-func (l *RateLimiter) checkPermits(ctx context.Context, least, permits int64) error {
+// check returns an error if asking Redis about so many permits makes no sense. Some calls need members, which old
+// Redissons don't keep.
+func (l *RateLimiter) check(ctx context.Context, op string, permits, least, most int64, needsMembers bool) error {
 	switch {
 	case l.facts.Err != nil:
 		return l.facts.Err
-	case permits < least || permits > MaxPermits:
-		return fmt.Errorf("%w: %d is not between %d and %d", ErrInvalidPermits, permits, least, int64(MaxPermits))
+	case permits < least || permits > most:
+		return fmt.Errorf("%w: %d is not between %d and %d", ErrInvalidPermits, permits, least, most)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case needsMembers && l.client.rules.KeepsNoMembers():
+		return l.client.rules.Unsupported(op)
 	}
-	return ctx.Err()
+	return nil
 }
 
 // Release gives permits back before their interval is over: first those that this Client took last, even if
@@ -132,19 +128,7 @@ func (l *RateLimiter) checkPermits(ctx context.Context, least, permits int64) er
 // of any other handle does not see them.
 func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	const op = "Release"
-	if l.facts.Err != nil {
-		return l.fail(op, l.facts.Err)
-	}
-	if permits < 0 || permits > MaxRate {
-		return l.fail(op, fmt.Errorf("%w: %d is not between 0 and %d", ErrInvalidPermits, permits, int64(MaxRate)))
-	}
-	if err := ctx.Err(); err != nil {
-		return l.fail(op, err)
-	}
-	if l.client.rules.KeepsNoMembers() {
-		return l.fail(op, l.client.rules.Unsupported("Release"))
-	}
-	if err := l.client.engine.Closed(); err != nil {
+	if err := cmp.Or(l.check(ctx, op, permits, 0, MaxRate, true), l.client.engine.Closed()); err != nil {
 		return l.fail(op, err)
 	}
 	uncharged := l.policy.Released(l.facts.Config, permits)
@@ -152,8 +136,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 		return nil
 	}
 	err := l.client.engine.Release(ctx, &l.facts, permits-uncharged)
-	if err != nil {
-		// The caller still has all the permits.
+	if err != nil { // the caller still has all the permits
 		l.policy.Allow((*asker)(l).limiter(uncharged), uncharged)
 	}
 	return l.fail(op, err)
