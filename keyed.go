@@ -209,7 +209,10 @@ func (k *KeyedLimiter) current(l *RateLimiter, cfg Config) bool {
 func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
 	byDefault := WithDefault(cfg)
 	if k.config != nil {
-		byDefault = withLearnt(cfg)
+		byDefault = limiterOption(func(l *RateLimiter) error {
+			l.facts.Learnt = time.Now()
+			return l.setDefault(cfg, dateOf(l.facts.Learnt))
+		})
 	}
 	l := k.client.RateLimiter(k.prefix+key, append([]LimiterOption{byDefault}, k.opts...)...)
 	l.facts.Observed, l.ofKey = k.name, true

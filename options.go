@@ -180,24 +180,20 @@ func WithRedissonVersion(version string) Option {
 // [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.
 func WithDefault(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
-		if err := cfg.validate(); err != nil {
+		if err := l.setDefault(cfg, l.client.began); err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
-		l.facts.Fallback, l.facts.Rate = cfg.text()+" "+l.client.began, cfg.rate()
 		return nil
 	})
 }
 
-// withLearnt is WithDefault of a rate that the Client learns now.
-func withLearnt(cfg Config) LimiterOption {
-	return limiterOption(func(l *RateLimiter) error {
-		if err := cfg.validate(); err != nil {
-			return err
-		}
-		l.facts.Learnt = time.Now()
-		l.facts.Fallback, l.facts.Rate = cfg.text()+" "+dateOf(l.facts.Learnt), cfg.rate()
-		return nil
-	})
+// setDefault is WithDefault of a rate that is of that time, as dateOf has it.
+func (l *RateLimiter) setDefault(cfg Config, since string) error {
+	err := cfg.validate()
+	if err == nil {
+		l.facts.Fallback, l.facts.Rate = cfg.text()+" "+since, cfg.rate()
+	}
+	return err
 }
 
 // WithName sets the limiter's name for observers, and so in metrics: the limiters of all keys of [Client.Keyed] have

@@ -63,10 +63,6 @@ type Watcher struct {
 	Limiter  string // its name for the limiter; "" if it watches a server
 }
 
-func (w Watcher) happened(kind limit.EventKind, err error) {
-	w.Observer.Happened(limit.Event{Kind: kind, Limiter: w.Limiter, Err: err})
-}
-
 // Trips keeps the shortest round trip of the last second or two: a busy server does not
 // make that longer, since some of its answers are small.
 type Trips struct {
@@ -95,10 +91,7 @@ func (t *Trips) Shortest() time.Duration {
 // Allows reports whether a call may be sent. While none may, probe is run in the background from time to
 // time, one at a time; it reports whether the server decides. Who watches learns of it.
 func (b *Breaker) Allows(probe func() bool, by ...*Policy) bool {
-	if !b.open.Load() {
-		return true
-	}
-	if b.turn(by) {
+	if b.open.Load() && b.turn(by) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -133,7 +126,7 @@ func (b *Breaker) tell(by []*Policy, why error) {
 		for _, w := range [...]Watcher{{Observer: p.Observer}, p.Outer} {
 			if w.Observer != nil && !slices.Contains(b.told, w) {
 				b.told = append(b.told, w)
-				w.happened(limit.AskedNoMore, why)
+				w.Observer.Happened(limit.Event{Kind: limit.AskedNoMore, Limiter: w.Limiter, Err: why})
 			}
 		}
 	}
@@ -152,7 +145,7 @@ func (b *Breaker) probed(decides bool) {
 	b.failed, b.returned = 0, time.Now()
 	b.open.Store(false)
 	for _, w := range b.told {
-		w.happened(limit.AskedAgain, nil)
+		w.Observer.Happened(limit.Event{Kind: limit.AskedAgain, Limiter: w.Limiter})
 	}
 	b.told = nil
 }
