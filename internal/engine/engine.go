@@ -36,7 +36,7 @@ type Engine struct {
 	book     *clients.Book // nil if the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
-	mu           sync.Mutex                // of what follows, and of all queues and their requests
+	mu           *sync.Mutex               // of the lanes, what follows, and all queues and their requests
 	queues       map[string]*queue         // by config key, while in use or while a lease lives
 	last         *queue                    // the last that was removed: a lone caller comes again and again
 	lastReported map[limit.Event]time.Time // of events that are not reported again and again
@@ -77,8 +77,9 @@ func (e *Engine) inBackground(ctx context.Context, c *script.Call, done func(err
 // nil, receives all events except decisions, of which the caller knows more.
 func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities, observer *observe.Observer) *Engine {
 	conn := script.NewConn(rdb, timeout)
+	lanes := lane.New(conn, observer)
 	return &Engine{
-		conn: conn, lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: time.Now(),
+		conn: conn, lanes: lanes, mu: &lanes.Mu, observer: observer, rules: rules, ids: ids, made: time.Now(),
 		queues: make(map[string]*queue), lastReported: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
 	}
 }
@@ -94,8 +95,9 @@ func (e *Engine) Close(ctx context.Context) error {
 			q.close()
 			q.tidy()
 		}
+		e.checkOver()
 	}
-	e.unlock()
+	e.mu.Unlock()
 	defer e.lanes.Close()
 	select {
 	case <-e.idle:
@@ -124,17 +126,17 @@ func (e *Engine) begin() error {
 // end ends what begin began.
 func (e *Engine) end() {
 	e.mu.Lock()
-	defer e.unlock()
+	defer e.mu.Unlock()
 	e.active--
+	e.checkOver()
 }
 
-// unlock gives up the lock after calls or queues may have ended.
-func (e *Engine) unlock() {
+// checkOver looks whether a call or queue that has ended was the last of a closed Engine.
+func (e *Engine) checkOver() {
 	if e.closed && !e.over && e.active+len(e.queues) == 0 {
 		e.over = true
 		close(e.idle)
 	}
-	e.mu.Unlock()
 }
 
 // Closed returns limit.ErrClosed once the Engine is closed.

@@ -26,14 +26,13 @@ func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 			if err != nil {
 				q.engine.givenUp(q, one.permits, err)
 			}
-			q.engine.mu.Lock()
-			defer q.unlock()
 			if left--; left > 0 {
 				return
 			}
 			q.beside--
 			close(done)
 			q.permitsFreed()
+			q.tidy()
 		})
 	}
 	return done
@@ -63,8 +62,9 @@ func (q *queue) undo(one grant) func(context.Context) error {
 		}
 		e.active++
 		q.returnGrant(ctx, one, func(err error) {
-			defer e.end()
 			e.freed(q.config)
+			e.active--
+			e.checkOver()
 			if err = script.Outage(err); errors.Is(err, limit.ErrUnknownOutcome) || err != nil && ctx.Err() != nil {
 				e.givenUp(q, one.permits, err)
 			}
@@ -108,12 +108,10 @@ func (q *queue) sendNext(ctx context.Context, h *sharedMember) {
 		one.permits += r.permits
 	}
 	q.sendBack(ctx, one, func(back int64, err error) {
-		q.engine.mu.Lock()
 		h.remaining -= back
 		if h.busy = len(h.waiting) > 0; h.busy {
 			q.sendNext(context.Background(), h)
 		}
-		q.engine.mu.Unlock()
 		for _, r := range all {
 			r.then(err)
 		}

@@ -145,8 +145,6 @@ func (q *queue) startJob(now time.Time) bool {
 
 // begin records that the first call of a job is being sent, unless all its callers have gone.
 func (t *job) begin() bool {
-	t.queue.engine.mu.Lock()
-	defer t.queue.engine.mu.Unlock()
 	t.sent = t.callers > 0
 	return t.sent
 }
@@ -159,7 +157,7 @@ func (q *queue) jobsAhead() bool { return len(q.jobs.waiting) > 0 || q.jobs.runn
 // waits for another that waits for it. The error is that of ctx, or lane.ErrLate at the time late.
 func (e *Engine) enter(ctx context.Context, queues []*queue, late time.Time) error {
 	e.mu.Lock()
-	defer e.unlock()
+	defer e.mu.Unlock()
 	for i, q := range queues {
 		if !q.jobsAhead() {
 			q.beside++

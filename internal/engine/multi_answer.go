@@ -32,7 +32,7 @@ func (m *multiRequest) finish(reply any, err error) {
 	}
 	short := m.call.Unreplicated()
 	m.engine.mu.Lock()
-	defer m.engine.unlock()
+	defer m.engine.mu.Unlock()
 	if err != nil || a.Granted {
 		for i, q := range m.queues {
 			took := lane.Outcome{}

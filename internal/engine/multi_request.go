@@ -132,7 +132,7 @@ func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (outage.Answ
 // locked calls f with each of the queues, under the lock.
 func (m *multiRequest) locked(f func(q *queue)) {
 	m.engine.mu.Lock()
-	defer m.engine.unlock()
+	defer m.engine.mu.Unlock()
 	for _, q := range m.queues {
 		f(q)
 	}
@@ -146,7 +146,7 @@ func (m *multiRequest) locked(f func(q *queue)) {
 func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer, error) {
 	e := m.engine
 	end := e.answerBy(start.Add(e.conn.Timeout()), m.deadline)
-	m.Pending, m.ctx = lane.Pending{Mu: &e.mu, Asked: start, Batch: &lane.Batch{Mu: &e.mu}}, ctx
+	m.Pending, m.ctx = lane.Pending{Mu: e.mu, Asked: start, Batch: &lane.Batch{Mu: e.mu}}, ctx
 	if !m.deadline.IsZero() {
 		m.Last = m.deadline.Add(e.grace)
 	} else if m.within > 0 {
@@ -186,7 +186,7 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 // withdraw ends a try whose caller has gone while it was to be sent.
 func (m *multiRequest) withdraw() {
 	m.engine.mu.Lock()
-	defer m.engine.unlock()
+	defer m.engine.mu.Unlock()
 	if m.queued {
 		m.queued = false
 		m.end()
@@ -200,8 +200,6 @@ func (m *multiRequest) Progressed() { m.Batch.Progressed() }
 
 // NextCall returns the try's call, unless its caller has gone.
 func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {
-	m.engine.mu.Lock()
-	defer m.engine.unlock()
 	if !m.queued || m.State == lane.Gone {
 		return nil, false
 	}

@@ -45,8 +45,7 @@ type queue struct {
 
 // lock locks the Engine and returns the limiter's queue, which unlock removes unless it has users by then.
 func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
-	to := e.lanes.Of(ctx, l.Config)
-	e.mu.Lock()
+	to := e.lanes.Lock(ctx, l.Config)
 	if e.closed {
 		e.mu.Unlock()
 		return nil, limit.ErrClosed
@@ -68,7 +67,7 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 
 func (q *queue) unlock() {
 	q.tidy()
-	q.engine.unlock()
+	q.engine.mu.Unlock()
 }
 
 // tidy removes the queue if no one uses it.
@@ -76,13 +75,14 @@ func (q *queue) tidy() {
 	if q.users+q.beside == 0 && q.engine.queues[q.config] == q {
 		delete(q.engine.queues, q.config)
 		q.engine.last = q
+		q.engine.checkOver()
 	}
 }
 
 // withQueue calls f with the limiter's queue, under the lock, if there is one.
 func (e *Engine) withQueue(key string, f func(q *queue)) {
 	e.mu.Lock()
-	defer e.unlock()
+	defer e.mu.Unlock()
 	if q := e.queues[key]; q != nil {
 		f(q)
 		q.tidy()
@@ -142,8 +142,11 @@ func (q *queue) permitsFreed() {
 
 // freed says that permits of the limiter may have become free.
 func (e *Engine) freed(key string) {
+	if q := e.queues[key]; q != nil {
+		q.permitsFreed()
+		return
+	}
 	e.refusals.Changed(key)
-	e.withQueue(key, (*queue).permitsFreed)
 }
 
 // close fails all requests that are not under way, and gives leases back.

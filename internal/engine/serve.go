@@ -44,7 +44,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *ou
 
 // submit adds a request. It returns the call that the caller must send itself, if there is one.
 func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
-	r.queue, r.Mu = q, &q.engine.mu
+	r.queue, r.Mu = q, q.engine.mu
 	q.users++
 	switch {
 	case q.serveFromLease(r):
@@ -71,8 +71,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 
 // NextCall makes a call for a flight.
 func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
-	q.engine.mu.Lock()
-	defer q.unlock()
+	defer q.tidy()
 	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
 	if q.blocked() || q.calls >= maxCalls {
 		return nil, false

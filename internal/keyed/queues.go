@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -54,8 +53,7 @@ type Queues struct {
 	policy outage.Policy
 	rates  outage.Rates // of keys that have their own
 
-	mu   sync.Mutex
-	keys map[string]*keyQueue // for which requests have gathered
+	keys map[string]*keyQueue // for which requests have gathered; the lock of lanes guards them
 }
 
 // Err returns the error that every call returns because of the configuration.
@@ -100,31 +98,27 @@ func NewQueues(lanes *lane.Lanes, rule Rule) *Queues {
 // send sends a request and waits for its answer, within that time if it is not 0.
 func (g *Queues) send(ctx context.Context, key string, r *request, within time.Duration) (outage.Answer, error) {
 	asked := time.Now()
-	r.ctx, r.Mu, r.Asked = ctx, &g.mu, asked
+	r.ctx, r.Mu, r.Asked = ctx, &g.lanes.Mu, asked
 	if within > 0 {
 		r.Last = asked.Add(within)
 	}
-	l := g.lanes.Of(ctx, key)
-	g.mu.Lock()
+	l := g.lanes.Lock(ctx, key)
 	k := g.keys[key]
 	if k == nil && l.TryReserve() {
 		b := g.newBatch()
 		b.add(r)
-		g.mu.Unlock()
+		g.lanes.Mu.Unlock()
 		l.SendOne(ctx, b.call(key), within > 0)
 	} else {
-		ready := k == nil
-		if ready {
+		if k == nil {
 			k = &keyQueue{queues: g, key: key}
 			g.keys[key] = k
+			l.Ready(k)
 		}
 		r.queue = k
 		k.waiting = append(k.waiting, r)
 		r.Wait()
-		g.mu.Unlock()
-		if ready {
-			l.Ready(k)
-		}
+		g.lanes.Mu.Unlock()
 	}
 	return g.await(ctx, r, asked)
 }
@@ -157,8 +151,8 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 // cancel forgets requests whose callers have gone before a flight took them, when half of a key's are such
 // requests: no flight leaves while a server hangs.
 func (g *Queues) cancel(r *request) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.lanes.Mu.Lock()
+	defer g.lanes.Mu.Unlock()
 	k := r.queue
 	if k == nil || r.Batch != nil {
 		return
@@ -172,7 +166,6 @@ func (g *Queues) cancel(r *request) {
 // NextCall makes a call of the waiting requests.
 func (g *keyQueue) NextCall(time.Time) (c *lane.Call, more bool) {
 	t := g.queues
-	t.mu.Lock()
 	b, taken := t.newBatch(), 0
 	for _, r := range g.waiting {
 		if r.State == lane.Gathered && !b.add(r) {
@@ -185,7 +178,6 @@ func (g *keyQueue) NextCall(time.Time) (c *lane.Call, more bool) {
 	if !more {
 		delete(t.keys, g.key)
 	}
-	t.mu.Unlock()
 	if len(b.requests) == 0 {
 		return nil, more
 	}
@@ -201,7 +193,9 @@ type sentBatch struct {
 	requests []*request
 }
 
-func (g *Queues) newBatch() *sentBatch { return &sentBatch{Batch: lane.Batch{Mu: &g.mu}, queues: g} }
+func (g *Queues) newBatch() *sentBatch {
+	return &sentBatch{Batch: lane.Batch{Mu: &g.lanes.Mu}, queues: g}
+}
 
 // add adds a request, or returns false if there is no room. The lock is held.
 func (b *sentBatch) add(r *request) bool {
@@ -242,7 +236,7 @@ func (b *sentBatch) tell(o lane.Outcome, err error) {
 		answers = b.Answers(answers[:0], o)
 	}
 	var unwanted, doubtful int64
-	g.mu.Lock()
+	g.lanes.Mu.Lock()
 	for i, r := range b.requests {
 		if r.State != lane.Sent {
 			unwanted += answers[i].Taken
@@ -254,7 +248,7 @@ func (b *sentBatch) tell(o lane.Outcome, err error) {
 		r.answer, r.outcome, r.err = answers[i], &o, err
 		r.MarkAnswered(nil)
 	}
-	g.mu.Unlock()
+	g.lanes.Mu.Unlock()
 	if doubtful > 0 {
 		g.givenUp(doubtful, err)
 	}

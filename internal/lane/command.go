@@ -14,12 +14,12 @@ import (
 
 // command is a request whose script is ready: one that reads, changes or gives back. It decides nothing.
 type command struct {
-	Pending // the lock of the lane in which it began guards its State
+	Pending
 
-	lane    *Lane
+	lane    *Lane // the first
 	call    Call
 	timer   *time.Timer                // ends it if no answer comes in time
-	then    func(reply any, err error) // nil if a caller waits
+	then    func(reply any, err error) // nil if a caller waits; the lock is held
 	since   time.Time                  // when its time began
 	reply   any
 	err     error
@@ -51,7 +51,8 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	r := l.Of(ctx, c.Keys.Names()[0]).begin(ctx, c, time.Now(), nil)
+	r := l.Lock(ctx, c.Keys.Names()[0]).begin(ctx, c, nil)
+	l.Mu.Unlock()
 	if ended := Wait(ctx, r.wave.done, time.Time{}); ended != nil {
 		r.leave(func(sent bool) error {
 			if sent {
@@ -64,23 +65,21 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 }
 
 // Start makes a call in the background, even if ctx ends; ctx is for the Redis client's hooks. It then
-// calls then with the result. then must not wait.
+// calls then with the result. The lock is held, as in then, which must not wait.
 func (l *Lane) Start(ctx context.Context, c *script.Call, then func(reply any, err error)) {
-	l.begin(ctx, c, time.Now(), then)
+	l.begin(ctx, c, then)
 }
 
-func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then func(reply any, err error)) *command {
+func (l *Lane) begin(ctx context.Context, c *script.Call, then func(reply any, err error)) *command {
 	r := &command{lane: l, call: Call{Call: *c, ctx: ctx}, then: then}
 	r.call.Owner = r
 	if r.call.Since.IsZero() {
-		r.call.Since = since
+		r.call.Since = time.Now()
 	}
 	r.since = r.call.Since
 	r.Wait()
-	l.mu.Lock()
 	r.timer = time.AfterFunc(time.Until(r.since.Add(l.conn.Timeout())), r.expire)
-	l.mu.Unlock()
-	l.resend(&r.call)
+	l.send(&r.call)
 	return r
 }
 
@@ -88,31 +87,20 @@ func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then 
 func (r *command) leave(why func(sent bool) error) {
 	l := r.lane
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if r.State == Answered {
-		l.mu.Unlock()
 		return
 	}
 	sent := r.State == Sent
 	r.end(nil, why(sent))
 	if !sent {
-		l.countEnded()
-	}
-	l.mu.Unlock()
-	if r.then != nil {
-		r.then(nil, r.err)
+		l.Ended()
 	}
 }
 
-// Ended says that the caller of something to be sent has gone, for the lane to forget it: a silent server's queue is
-// not emptied otherwise.
+// Ended says that the caller of something to be sent has gone. The lane forgets such things when they are about half
+// of what is to be sent: a silent server's queue is not emptied otherwise. The lock is held.
 func (l *Lane) Ended() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.countEnded()
-}
-
-// countEnded is Ended if l.mu is held. It cleans the queue when about half of it has ended.
-func (l *Lane) countEnded() {
 	if l.ended++; 2*l.ended <= l.waits() {
 		return
 	}
@@ -125,11 +113,14 @@ func (l *Lane) countEnded() {
 	l.ended = 0
 }
 
-// end ends the command. The lane's lock is held.
+// end ends the command.
 func (r *command) end(reply any, err error) {
 	r.reply, r.err = reply, err
 	r.timer.Stop()
 	r.MarkAnswered(nil)
+	if r.then != nil {
+		r.then(reply, err)
+	}
 }
 
 // expire ends a command that has waited too long for its answer.
@@ -152,11 +143,8 @@ func (r *command) OnReply(c *Call) (again bool) {
 		r.end(c.Outcome())
 	}
 	l.mu.Unlock()
-	switch {
-	case over && c.Late != nil:
+	if over && c.Late != nil {
 		c.Late()
-	case !over && r.then != nil:
-		r.then(r.reply, r.err)
 	}
 	return false
 }
@@ -179,8 +167,6 @@ func (r *command) Progressed() {
 
 // unsent records that no attempt of the call is in doubt, and that it will be sent again, perhaps by another lane.
 func (r *command) unsent() {
-	r.lane.mu.Lock()
-	defer r.lane.mu.Unlock()
 	if r.State == Sent && r.call.Doubts() == 0 {
 		r.State = Gathered
 	}
@@ -188,16 +174,14 @@ func (r *command) unsent() {
 
 // claim reports whether to make an attempt of the call: not if the command is over or no longer wanted.
 func (r *command) claim() bool {
-	if wanted := r.call.Wanted; wanted != nil && !r.claimed && !wanted() {
-		r.leave(func(bool) error { return script.ErrUnwanted })
-	}
-	r.claimed = true
-	r.lane.mu.Lock()
-	defer r.lane.mu.Unlock()
 	if r.State == Answered {
 		return false
 	}
-	r.State = Sent
+	if wanted := r.call.Wanted; wanted != nil && !r.claimed && !wanted() {
+		r.end(nil, script.ErrUnwanted)
+		return false
+	}
+	r.claimed, r.State = true, Sent
 	return true
 }
 

@@ -36,7 +36,7 @@ func TestCommandsGoTogether(t *testing.T) {
 		const commands = 3000
 		for i := range commands {
 			r.Add(1)
-			r.lane.Start(t.Context(), commandOf(i), func(_ any, err error) {
+			r.command(t.Context(), commandOf(i), func(_ any, err error) {
 				assert.NoError(t, err)
 				r.Done()
 			})
@@ -66,7 +66,7 @@ func TestCommands_OfTwoKindsGoInOwnFlights(t *testing.T) {
 			r.Add(1)
 			c := commandOf(i)
 			c.Repeat = i%2 == 0
-			r.lane.Start(t.Context(), c, func(_ any, err error) {
+			r.command(t.Context(), c, func(_ any, err error) {
 				assert.NoError(t, err)
 				r.Done()
 			})
@@ -90,7 +90,7 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 		}
 		r.start(1, ask) // and while it is under way
 		for i := range 10 {
-			r.lane.Start(t.Context(), commandOf(100+i), func(any, error) {})
+			r.command(t.Context(), commandOf(100+i), func(any, error) {})
 			r.start(1, func(int) { ask(1 + i) })
 		}
 		r.stuck.Store(true)
@@ -111,7 +111,7 @@ func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest 
 		told := 0
 		const commands = 5000
 		for i := range commands {
-			r.lane.Start(t.Context(), commandOf(i), func(_ any, err error) {
+			r.command(t.Context(), commandOf(i), func(_ any, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				told++
@@ -139,7 +139,7 @@ func TestCommandsThatAreOverAreForgotten(t *testing.T) {
 			for j := range 100 {
 				c := commandOf(100*i + j)
 				kept = append(kept, weak.Make(c.Keys))
-				r.lane.Start(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
+				r.command(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
 			}
 			time.Sleep(script.DefaultTimeout)
 		}

@@ -29,7 +29,7 @@ type flight struct {
 	wait  script.Command // for replicas, the last of cmds; no Cmd if no one waits for them
 	end   time.Time      // when it is given up
 	over  atomic.Bool    // its calls have their results
-	late  bool           // another may have its place; the lane's lock guards it
+	late  bool           // another may have its place; the lock guards it
 
 	wave  *Wave // ends when its calls have their results; may be nil
 	alone bool  // it is a call that a caller sends by itself
@@ -106,50 +106,47 @@ func (l *Lane) makeCommands(ctx context.Context, f *flight) {
 // end. From now on its callers, and those behind it, check their own time.
 func (l *Lane) late(f *flight) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if f.over.Load() {
-		l.mu.Unlock()
 		return
 	}
 	f.wave.End()
 	l.wave.End()
-	start := l.spare() && time.Since(f.sent) > 2*l.trips.Shortest() && l.yieldSlot(f)
-	l.mu.Unlock()
-	time.AfterFunc(time.Until(f.end), func() { l.giveUp(f) })
-	if start {
-		l.dispatch(task{})
+	if l.spare() && time.Since(f.sent) > 2*l.trips.Shortest() {
+		l.yieldSlot(f)
 	}
+	time.AfterFunc(time.Until(f.end), func() { l.giveUp(f) })
 }
 
-// yieldSlot frees the place of a flight for others, and reports whether one can leave. l.mu is held.
-func (l *Lane) yieldSlot(f *flight) (start bool) {
+// yieldSlot frees the place of a flight for others.
+func (l *Lane) yieldSlot(f *flight) {
 	f.late = true
 	l.setSilent(!l.lastAnswer.After(f.sent))
 	l.stuck++
 	l.watch()
 	l.flights--
-	return l.start()
+	l.start()
 }
 
 // giveUp ends a flight that is not answered in time, while go-redis still waits for it.
 func (l *Lane) giveUp(f *flight) {
 	l.mu.Lock()
-	if !f.over.CompareAndSwap(false, true) {
-		l.mu.Unlock()
+	first := f.over.CompareAndSwap(false, true)
+	if first && !f.late {
+		l.yieldSlot(f)
+	}
+	l.mu.Unlock()
+	if !first {
 		return
 	}
-	start := !f.late && l.yieldSlot(f)
-	l.mu.Unlock()
 	l.observe(f, script.ErrSilent)
 	for _, c := range f.calls {
 		l.finish(c, nil, script.ErrSilent)
 	}
 	f.wave.End()
-	if start {
-		l.dispatch(task{})
-	}
 }
 
-// setSilent records whether the server is silent. l.mu is held.
+// setSilent records whether the server is silent.
 func (l *Lane) setSilent(silent bool) {
 	if l.silent == silent {
 		return
@@ -227,11 +224,10 @@ func (l *Lane) landed(f *flight) {
 	case !f.late:
 		l.setSilent(!l.lastAnswer.After(f.sent))
 	}
-	start := false
 	switch {
 	case f.late:
 		l.stuck--
-		start = l.start()
+		l.start()
 	case f.alone:
 		if f.more = l.waiting(); !f.more {
 			l.flights--
@@ -240,9 +236,6 @@ func (l *Lane) landed(f *flight) {
 	l.mu.Unlock()
 	if answered {
 		l.Breaker.Heard(now.Sub(f.sent))
-	}
-	if start {
-		l.dispatch(task{})
 	}
 }
 

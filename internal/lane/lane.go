@@ -20,7 +20,7 @@ import (
 // Source is where the requests for one key gather.
 type Source interface {
 	// NextCall returns the next call of what has gathered, nil if there is nothing to send now. If
-	// more is true, NextCall is called again.
+	// more is true, NextCall is called again. The lock of the Lanes is held.
 	NextCall(now time.Time) (c *Call, more bool)
 }
 
@@ -75,7 +75,7 @@ type Lanes struct {
 	observer *observe.Observer
 	replicas Replicas
 
-	mu  sync.Mutex
+	Mu  sync.Mutex // guards the lanes, and all that gathers for them
 	all map[script.Master]*Lane
 
 	apart atomic.Bool                // the server refuses keys of several limiters in one call
@@ -102,20 +102,26 @@ func (l *Lanes) Conn() *script.Conn { return l.conn }
 // Observer receives what happens to flights.
 func (l *Lanes) Observer() *observe.Observer { return l.observer }
 
-// Of returns the lane to the master of a key.
-func (l *Lanes) Of(ctx context.Context, key string) *Lane { return l.to(l.conn.Master(ctx, key)) }
+// Lock locks Mu, and returns the lane to the master of a key. It may wait to find out which master that is.
+func (l *Lanes) Lock(ctx context.Context, key string) *Lane {
+	master := l.conn.Master(ctx, key)
+	l.Mu.Lock()
+	return l.to(master)
+}
 
 // Breaker returns the breaker of a key's master, without waiting to find out which master that is.
 func (l *Lanes) Breaker(ctx context.Context, key string) *outage.Breaker {
-	return &l.to(l.conn.KnownMaster(ctx, key)).Breaker
+	master := l.conn.KnownMaster(ctx, key)
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
+	return &l.to(master).Breaker
 }
 
+// to returns the lane to a master. The lock is held.
 func (l *Lanes) to(master script.Master) *Lane {
 	if master == nil {
 		return l.only
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	lane := l.all[master]
 	if lane == nil {
 		for gone, old := range l.all {
@@ -129,18 +135,18 @@ func (l *Lanes) to(master script.Master) *Lane {
 	return lane
 }
 
-// Lane sends everything for one master.
+// Lane sends everything for one master. The lock of its Lanes guards what may change.
 type Lane struct {
 	Breaker outage.Breaker // for callers who have a policy for outages
 
 	lanes    *Lanes
+	mu       *sync.Mutex // of lanes
 	conn     *script.Conn
 	master   script.Master // nil if there is only one server
 	pool     int           // its connections
 	most     int           // flights, however long the round trip
 	replicas Replicas
 
-	mu         sync.Mutex
 	flights    int
 	ready      []Source  // have something to send
 	wave       *Wave     // of the flight that takes them; nil while no one waits on it
@@ -166,26 +172,23 @@ func newLane(s *Lanes, master script.Master) *Lane {
 		pool = unknownPool
 	}
 	l := &Lane{
-		lanes: s, conn: s.conn, master: master, pool: pool, most: max(1, min(maxFlights, pool/2)), replicas: s.replicas, parked: make(chan task),
+		lanes: s, mu: &s.Mu, conn: s.conn, master: master, pool: pool, most: max(1, min(maxFlights, pool/2)), replicas: s.replicas, parked: make(chan task),
 	}
 	l.Breaker.Slack = s.replicas.Wait
 	return l
 }
 
 func (l *Lane) idle() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	return l.flights+l.stuck+l.waits()+l.delayed == 0
 }
 
-// Fresh is how old an answer of the server may be that a new caller can rely on: a few round trips.
+// Fresh is how old an answer of the server may be that a new caller can rely on: a few round trips. The lock is
+// held.
 func (l *Lane) Fresh() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	return max(4*l.trips.Shortest(), 5*time.Millisecond)
 }
 
-// waits returns how many calls and sources wait to be sent. l.mu is held.
+// waits returns how many calls and sources wait to be sent.
 func (l *Lane) waits() int { return len(l.ready) + len(l.calls) + len(l.once) }
 
 // limit returns how many flights may be under way.
@@ -204,9 +207,8 @@ func (l *Lane) limit() int {
 func (l *Lane) spare() bool { return l.stuck < max(min(1, l.pool-1), 2*l.most-max(3, l.most/2)) }
 
 // Ready makes a flight ask the source for its calls. Callers whose requests go with it may wait on its
-// Wave, which is nil if the flight is not the next.
+// Wave, which is nil if the flight is not the next. The lock is held.
 func (l *Lane) Ready(s Source) *Wave {
-	l.mu.Lock()
 	l.ready = append(l.ready, s)
 	var wave *Wave
 	if !l.silent && len(l.ready) <= maxTogether {
@@ -215,18 +217,12 @@ func (l *Lane) Ready(s Source) *Wave {
 		}
 		wave = l.wave
 	}
-	start := l.start()
-	l.mu.Unlock()
-	if start {
-		l.dispatch(task{})
-	}
+	l.start()
 	return wave
 }
 
-// TryReserve reports whether a lone caller may send its call by SendOne right now.
+// TryReserve reports whether a lone caller may send its call by SendOne right now. The lock is held.
 func (l *Lane) TryReserve() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.flights > 0 || l.limit() == 0 || l.waits() > 0 {
 		return false
 	}
@@ -261,13 +257,12 @@ func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 	return panicked
 }
 
-// start reports whether one more flight may leave, and counts it. l.mu is held.
-func (l *Lane) start() bool {
-	if l.flights >= l.limit() || l.waits() == 0 {
-		return false
+// start lets one more flight leave, if it may and has something to take.
+func (l *Lane) start() {
+	if l.flights < l.limit() && l.waits() > 0 {
+		l.flights++
+		l.dispatch(task{})
 	}
-	l.flights++
-	return true
 }
 
 // waiting reports whether the next flight may leave and has something to take.

@@ -80,10 +80,10 @@ func TestFlight_HookPanics(t *testing.T) {
 				}
 				a := newAsk(keyOf(i), call)
 				if inline && i == 0 { // finds the way free
-					assert.PanicsWithValue(t, "a hook", func() { _, _ = a.by(r.lane) })
+					assert.PanicsWithValue(t, "a hook", func() { _, _ = a.by(r) })
 					<-a.done
 				} else {
-					_, _ = a.by(r.lane)
+					_, _ = a.by(r)
 				}
 				assert.ErrorIs(t, a.err, script.ErrLost)
 				assert.ErrorContains(t, a.err, "panicked: a hook")
@@ -209,10 +209,7 @@ func TestLane_SilentServerIsProbed(t *testing.T) {
 }
 
 // held is a caller's request whose source has nothing to send after all.
-type held struct {
-	lane.Pending
-	sync.Mutex
-}
+type held struct{ lane.Pending }
 
 func (h *held) NextCall(time.Time) (c *lane.Call, more bool) { return nil, false }
 
@@ -223,9 +220,11 @@ func TestWave_EndsIfFlightIsEmpty(t *testing.T) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
 		start := time.Now()
 		h := &held{}
-		h.Mu, h.Asked = &h.Mutex, start
+		h.Mu, h.Asked = &r.lanes.Mu, start
 		r.Go(func() {
+			r.lanes.Mu.Lock()
 			h.WaitOn(r.lane.Ready(h))
+			r.lanes.Mu.Unlock()
 			answered, err := h.Await(t.Context(), r.lanes, h, start.Add(script.DefaultTimeout), false)
 			assert.False(t, answered)
 			assert.ErrorIs(t, err, limit.ErrUnavailable)
@@ -355,7 +354,7 @@ func TestFlight_JointAndOtherCallsGetOwnAnswers(t *testing.T) {
 					want = int64(100 + i)
 				}
 			}
-			reply, err := newAsk(keyOf(i), call).by(r.lane)
+			reply, err := newAsk(keyOf(i), call).by(r)
 			assert.NoError(t, err)
 			assert.Equal(t, want, reply, i)
 		})
@@ -469,7 +468,8 @@ func newRig(t *testing.T, f *flights, pool int) *rig {
 	rdb.AddHook(redistest.Hook(f.send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 	t.Cleanup(lanes.Close)
-	return &rig{flights: f, lanes: lanes, lane: lanes.Of(t.Context(), "key"), direct: direct}
+	defer lanes.Mu.Unlock()
+	return &rig{flights: f, lanes: lanes, lane: lanes.Lock(t.Context(), "key"), direct: direct}
 }
 
 // onRig runs test in a bubble, with a pool of that size.
@@ -489,8 +489,15 @@ func (r *rig) start(callers int, call func(i int)) {
 	}
 }
 
+// command starts a command.
+func (r *rig) command(ctx context.Context, c *script.Call, then func(reply any, err error)) {
+	r.lanes.Mu.Lock()
+	defer r.lanes.Mu.Unlock()
+	r.lane.Start(ctx, c, then)
+}
+
 // ask makes the call of a key.
-func (r *rig) ask(i int, call script.Call) (any, error) { return newAsk(keyOf(i), call).by(r.lane) }
+func (r *rig) ask(i int, call script.Call) (any, error) { return newAsk(keyOf(i), call).by(r) }
 
 // mustAsk makes a call of incr, of a key, which must be answered.
 func (r *rig) mustAsk(t *testing.T, i int) {
@@ -531,11 +538,15 @@ func (a *ask) Progressed() {}
 func (a *ask) NextCall(time.Time) (c *lane.Call, more bool) { return a.call, false }
 
 // by sends the call as a request is sent, and returns the result.
-func (a *ask) by(l *lane.Lane) (any, error) {
-	if l.TryReserve() {
-		l.SendOne(context.Background(), a.call, false)
-	} else {
-		l.Ready(a)
+func (a *ask) by(r *rig) (any, error) {
+	r.lanes.Mu.Lock()
+	alone := r.lane.TryReserve()
+	if !alone {
+		r.lane.Ready(a)
+	}
+	r.lanes.Mu.Unlock()
+	if alone {
+		r.lane.SendOne(context.Background(), a.call, false)
 	}
 	<-a.done
 	return a.reply, a.err

@@ -26,7 +26,7 @@ const (
 
 // Pending is a caller's request that waits for its answer.
 type Pending struct {
-	Mu   *sync.Mutex // its source's, which guards what follows
+	Mu   *sync.Mutex // of the Lanes, which guards what follows
 	Last time.Time   // the end of the caller's own time, whatever is under way; zero: none
 
 	State State

@@ -105,5 +105,7 @@ func (l *Lane) next(c *Call, err error) *Lane {
 	if redis.HasErrorPrefix(err, "MOVED") || errors.Is(err, script.ErrNoMaster) {
 		l.conn.Reload(context.Background())
 	}
-	return l.lanes.Of(context.Background(), c.Keys.Names()[0])
+	to := l.lanes.Lock(context.Background(), c.Keys.Names()[0])
+	l.mu.Unlock()
+	return to
 }

@@ -34,6 +34,7 @@ func (l *Lane) work() {
 // take appends the calls that a flight takes. If it takes nothing, there is no flight.
 func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Source) {
 	for {
+		var over []*Call
 		l.mu.Lock()
 		if !l.waiting() {
 			l.flights--
@@ -53,15 +54,18 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		if n > 0 {
 			f.wave, l.wave = l.wave, nil
 		}
-		start := l.start() // for what this one has no room for
-		l.mu.Unlock()
-		if start {
-			l.dispatch(task{})
-		}
-
 		now := time.Now()
-		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) || c.command() != nil && !c.command().claim() })
+		calls = slices.DeleteFunc(calls, func(c *Call) bool {
+			if c.Overdue(now) {
+				over = append(over, c)
+				return true
+			}
+			return c.command() != nil && !c.command().claim()
+		})
 		calls = l.takeFrom(sources, f.wave, calls, room, now)
+		l.start() // for what this one has no room for
+		l.mu.Unlock()
+		l.expire(over)
 		if len(calls) > 0 {
 			return calls, sources
 		}
@@ -71,7 +75,6 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 
 // takeReady appends ready-made calls of one kind. A call that is not repeated may use all its time in one attempt,
 // and the calls of its flight would have none for another. So these go by themselves, in turn with all others.
-// l.mu is held.
 func (l *Lane) takeReady(calls []*Call, room int) []*Call {
 	l.onceLast = len(l.once) > 0 && (!l.onceLast || len(l.calls)+len(l.ready) == 0)
 	from := &l.calls
@@ -89,13 +92,7 @@ func (l *Lane) takeReady(calls []*Call, room int) []*Call {
 func (l *Lane) takeFrom(sources []Source, wave *Wave, calls []*Call, room int, now time.Time) []*Call {
 	for all := sources; len(all) > 0; {
 		if len(calls) >= room {
-			l.mu.Lock()
 			l.ready = append(l.ready, all...)
-			start := l.start()
-			l.mu.Unlock()
-			if start {
-				l.dispatch(task{})
-			}
 			return calls
 		}
 		left := 0
@@ -124,14 +121,12 @@ func dropped[T any](all []T, n int) []T {
 	return all[n:]
 }
 
-// overdue ends a call whose time is over.
-func (l *Lane) overdue(c *Call, now time.Time) bool {
-	if !c.Overdue(now) {
-		return false
+// expire ends calls whose time is over.
+func (l *Lane) expire(over []*Call) {
+	for _, c := range over {
+		c.Expire()
+		l.done(c)
 	}
-	c.Expire()
-	l.done(c)
-	return true
 }
 
 // done passes the result to the owner of a call.
@@ -141,27 +136,29 @@ func (l *Lane) done(c *Call) {
 	}
 }
 
-// resend makes a flight take the call.
+// resend makes a flight take the call again.
 func (l *Lane) resend(c *Call) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.send(c)
+}
+
+// send makes a flight take the call. The lock is held.
+func (l *Lane) send(c *Call) {
 	if c.Repeat {
 		l.calls = append(l.calls, c)
 	} else {
 		l.once = append(l.once, c)
 	}
 	l.watch()
-	start := l.start()
-	l.mu.Unlock()
-	if start {
-		l.dispatch(task{})
-	}
+	l.start()
 }
 
 // stuckPause is how often calls are looked at while no flight can leave, which would find out that their time is
 // over.
 const stuckPause = 100 * time.Millisecond
 
-// watch looks after the calls to be sent if no flight can leave. l.mu is held.
+// watch looks after the calls to be sent if no flight can leave.
 func (l *Lane) watch() {
 	if !l.watched && l.limit() == 0 && len(l.calls)+len(l.once) > 0 {
 		l.watched = true
@@ -183,29 +180,31 @@ func (l *Lane) endOverdue() {
 	l.calls, l.once, l.watched = slices.DeleteFunc(l.calls, take), slices.DeleteFunc(l.once, take), false
 	l.watch()
 	l.mu.Unlock()
-	for _, c := range over {
-		l.overdue(c, now)
-	}
+	l.expire(over)
 }
 
 // retry is resend after a while.
 func (l *Lane) retry(c *Call, backoff time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if r := c.command(); r != nil {
 		r.unsent()
 	}
 	if backoff == 0 {
-		l.resend(c)
+		l.send(c)
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.delayed++
 	time.AfterFunc(backoff, func() {
 		l.mu.Lock()
 		l.delayed--
+		over := c.Overdue(time.Now())
+		if !over {
+			l.send(c)
+		}
 		l.mu.Unlock()
-		if !l.overdue(c, time.Now()) {
-			l.resend(c)
+		if over {
+			l.expire([]*Call{c})
 		}
 	})
 }
