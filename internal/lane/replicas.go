@@ -99,7 +99,7 @@ func (l *Lane) keepUp(short error) {
 // next returns the lane by which a call goes on. Flights that wait for replicas go past a cluster's
 // client, so only this finds out that a key has moved.
 func (l *Lane) next(c *Call, err error) *Lane {
-	if l.replicas.Count == 0 || err == nil || l.conn.Single() {
+	if l.replicas.Count == 0 || err == nil {
 		return l
 	}
 	if redis.HasErrorPrefix(err, "MOVED") || errors.Is(err, script.ErrNoMaster) {

@@ -240,7 +240,7 @@ var ErrNoMaster = errors.New("the client knows no master for the keys")
 // one server only.
 func (c *Conn) SendTo(ctx context.Context, master Master, cmds ...Command) {
 	switch {
-	case c.Single():
+	case c.master == nil:
 		c.Send(ctx, cmds...)
 	case master == nil:
 		for _, cmd := range cmds {
@@ -250,9 +250,6 @@ func (c *Conn) SendTo(ctx context.Context, master Master, cmds ...Command) {
 		c.exec(ctx, master.Pipeline(), cmds)
 	}
 }
-
-// Single reports whether there is one server only.
-func (c *Conn) Single() bool { return c.master == nil }
 
 // errUnanswered is for a command of a pipeline without an answer or an error.
 var errUnanswered = errors.New("the pipeline gave the command no answer")
