@@ -62,7 +62,7 @@ func newBatch(q *queue) *batch {
 	if !ok {
 		b = &batch{}
 	}
-	b.queue, b.rules, b.Mu = q, q.engine.rules, q.engine.mu
+	b.queue, b.rules = q, q.engine.rules
 	return b
 }
 

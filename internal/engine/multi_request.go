@@ -146,7 +146,7 @@ func (m *multiRequest) locked(f func(q *queue)) {
 func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer, error) {
 	e := m.engine
 	end := e.answerBy(start.Add(e.conn.Timeout()), m.deadline)
-	m.Pending, m.ctx = lane.Pending{Mu: e.mu, Asked: start, Batch: &lane.Batch{Mu: e.mu}}, ctx
+	m.Pending, m.ctx = lane.Pending{Asked: start, Batch: &lane.Batch{}}, ctx
 	if !m.deadline.IsZero() {
 		m.Last = m.deadline.Add(e.grace)
 	} else if m.within > 0 {

@@ -99,14 +99,11 @@ func (r *request) await(ctx context.Context) (answered bool) {
 
 // Leave takes back a request whose caller goes away. What it is granted later goes back.
 func (r *request) Leave() bool {
-	q := r.queue
-	q.engine.mu.Lock()
-	defer q.unlock()
 	if r.State == lane.Answered {
 		return false
 	}
 	r.answer = outage.Answer{Unanswered: !r.refused && !r.inLine}
-	q.withdraw(r)
+	r.queue.withdraw(r)
 	return true
 }
 
@@ -114,8 +111,6 @@ func (r *request) Leave() bool {
 // time for an answer.
 func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
 	q := r.queue
-	q.engine.mu.Lock()
-	defer q.unlock()
 	if r.State == lane.Answered {
 		return time.Time{}, false, nil
 	}
@@ -156,6 +151,7 @@ func (q *queue) withdraw(r *request) {
 	if sent {
 		return
 	}
+	defer q.tidy()
 	q.users--
 	if r.inLine {
 		q.line.remove(r)

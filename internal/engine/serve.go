@@ -44,7 +44,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *ou
 
 // submit adds a request. It returns the call that the caller must send itself, if there is one.
 func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
-	r.queue, r.Mu = q, q.engine.mu
+	r.queue = q
 	q.users++
 	switch {
 	case q.serveFromLease(r):

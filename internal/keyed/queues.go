@@ -98,7 +98,7 @@ func NewQueues(lanes *lane.Lanes, rule Rule) *Queues {
 // send sends a request and waits for its answer, within that time if it is not 0.
 func (g *Queues) send(ctx context.Context, key string, r *request, within time.Duration) (outage.Answer, error) {
 	asked := time.Now()
-	r.ctx, r.Mu, r.Asked = ctx, &g.lanes.Mu, asked
+	r.ctx, r.Asked = ctx, asked
 	if within > 0 {
 		r.Last = asked.Add(within)
 	}
@@ -194,7 +194,7 @@ type sentBatch struct {
 }
 
 func (g *Queues) newBatch() *sentBatch {
-	return &sentBatch{Batch: lane.Batch{Mu: &g.lanes.Mu}, queues: g}
+	return &sentBatch{queues: g}
 }
 
 // add adds a request, or returns false if there is no room. The lock is held.

@@ -2,7 +2,6 @@ package lane
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -21,8 +20,6 @@ type Batch struct {
 	Count int   // of requests
 	Line  int   // how many of the first stand in line
 
-	Mu *sync.Mutex // of the requests' Pendings
-
 	runs       []Run
 	peeks      bool      // it has one request, which takes nothing
 	answeredAt time.Time // when the server last answered, but not in full; zero: it did not
@@ -30,8 +27,6 @@ type Batch struct {
 
 // Progressed lets the callers of a batch with several calls wait on: the server answers.
 func (b *Batch) Progressed() {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
 	b.answeredAt = time.Now()
 }
 

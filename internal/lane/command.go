@@ -152,13 +152,10 @@ func (r *command) OnReply(c *Call) (again bool) {
 // Progressed gives a command of several steps the time of a call once more: the server answers. Only one
 // whose steps each do a part of the work has more than that.
 func (r *command) Progressed() {
-	l := r.lane
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if r.State == Answered {
 		return
 	}
-	left := l.conn.Timeout()
+	left := r.lane.conn.Timeout()
 	if r.call.Continued == nil {
 		left = min(left, time.Until(r.since.Add(2*left)))
 	}

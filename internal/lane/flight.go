@@ -246,10 +246,7 @@ func (l *Lane) finish(c *Call, reply any, err error) {
 		l.done(c)
 		return
 	}
-	if err == nil {
-		c.Owner.Progressed()
-	}
-	l.next(c, err).retry(c, backoff)
+	l.next(c, err).retry(c, backoff, err == nil)
 }
 
 // jointCall is several calls merged into one.

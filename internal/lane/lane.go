@@ -42,7 +42,7 @@ type Owner interface {
 	// sent again.
 	OnReply(c *Call) (again bool)
 
-	// Progressed is called when a call of several steps was answered and goes on.
+	// Progressed is called when a call of several steps was answered and goes on. The lock is held.
 	Progressed()
 }
 

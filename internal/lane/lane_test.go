@@ -220,7 +220,7 @@ func TestWave_EndsIfFlightIsEmpty(t *testing.T) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
 		start := time.Now()
 		h := &held{}
-		h.Mu, h.Asked = &r.lanes.Mu, start
+		h.Asked = start
 		r.Go(func() {
 			r.lanes.Mu.Lock()
 			h.WaitOn(r.lane.Ready(h))

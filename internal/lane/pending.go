@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,10 +23,9 @@ const (
 	Answered
 )
 
-// Pending is a caller's request that waits for its answer.
+// Pending is a caller's request that waits for its answer. The lock of the Lanes guards it.
 type Pending struct {
-	Mu   *sync.Mutex // of the Lanes, which guards what follows
-	Last time.Time   // the end of the caller's own time, whatever is under way; zero: none
+	Last time.Time // the end of the caller's own time, whatever is under way; zero: none
 
 	State State
 	Asked time.Time // when the try under way began
@@ -52,7 +50,7 @@ func (w *Wave) End() {
 	}
 }
 
-// Wait makes MarkAnswered wake the caller. The source's lock is held.
+// Wait makes MarkAnswered wake the caller.
 func (p *Pending) Wait() { p.WaitOn(nil) }
 
 // WaitOn is Wait for a caller who waits beside others, on that Wave if it is not nil.
@@ -66,7 +64,7 @@ func (p *Pending) WaitOn(w *Wave) {
 }
 
 // MarkAnswered records that the answer is there, and wakes the caller. One who waits on flight, which may be nil,
-// sleeps on until that ends, together with all others on it. The source's lock is held.
+// sleeps on until that ends, together with all others on it.
 func (p *Pending) MarkAnswered(flight *Wave) {
 	wave := p.wave // after that the caller may reuse p
 	p.State = Answered
@@ -79,7 +77,7 @@ func (p *Pending) MarkAnswered(flight *Wave) {
 // Answered reports whether MarkAnswered has been called.
 func (p *Pending) Answered() bool { return p.answered.Load() }
 
-// Waiter is a request for whose answer a caller waits. A Pending is one.
+// Waiter is a request for whose answer a caller waits. A Pending is one. The lock is held.
 type Waiter interface {
 	// Leave takes the request back if its caller goes away. It returns false if the answer is
 	// already there.
@@ -95,7 +93,7 @@ type Waiter interface {
 // first waits for the end of the Wave that it shares, which soon comes if the server hangs.
 func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
-		p.waitAlone()
+		p.waitAlone(l)
 	}
 	var expired <-chan time.Time
 	var timer *time.Timer
@@ -108,7 +106,7 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 	for !p.answered.Load() {
 		if !hurry && p.wave != &p.own && ctx.Done() == nil {
 			<-p.wave.done // a plain receive costs a third of a select
-			p.waitAlone()
+			p.waitAlone(l)
 			continue
 		}
 		if timer == nil && (hurry || p.wave == &p.own) {
@@ -117,13 +115,18 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 		}
 		select {
 		case <-p.wave.done:
-			p.waitAlone() // if only others' answers came
+			p.waitAlone(l) // if only others' answers came
 		case <-ctx.Done():
-			if w.Leave() {
+			l.Mu.Lock()
+			left := w.Leave()
+			l.Mu.Unlock()
+			if left {
 				return false, ctx.Err()
 			}
 		case <-expired:
+			l.Mu.Lock()
 			look, left, err := w.TimeUp(l.conn.Timeout())
+			l.Mu.Unlock()
 			if left {
 				return false, err
 			}
@@ -190,12 +193,6 @@ func (l *Lanes) timerFor(d time.Duration) *time.Timer {
 
 // Leave implements [Waiter], as does TimeUp.
 func (p *Pending) Leave() (left bool) {
-	p.Mu.Lock()
-	defer p.Mu.Unlock()
-	return p.leave()
-}
-
-func (p *Pending) leave() (left bool) {
 	if p.State == Answered {
 		return false
 	}
@@ -205,8 +202,6 @@ func (p *Pending) leave() (left bool) {
 
 // TimeUp ends a request that has waited too long for its answer.
 func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
-	p.Mu.Lock()
-	defer p.Mu.Unlock()
 	now, since, sent := time.Now(), p.Since(timeout), p.State == Sent
 	end := since.Add(timeout)
 	if !p.Last.IsZero() && p.Last.Before(end) {
@@ -215,11 +210,11 @@ func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 	if now.Before(end) {
 		return end, false, nil
 	}
-	return end, p.leave(), NoAnswer(now.Sub(since), sent)
+	return end, p.Leave(), NoAnswer(now.Sub(since), sent)
 }
 
 // Since returns when the time for the answer, timeout, began: when the request was made, or when the server
-// answered one of several calls. In all that is twice the timeout at most. The source's lock is held.
+// answered one of several calls. In all that is twice the timeout at most.
 func (p *Pending) Since(timeout time.Duration) time.Time {
 	if p.State == Sent && p.Batch != nil && !p.Batch.answeredAt.IsZero() {
 		if last := p.Asked.Add(timeout); last.Before(p.Batch.answeredAt) {
@@ -231,12 +226,12 @@ func (p *Pending) Since(timeout time.Duration) time.Time {
 }
 
 // waitAlone is Wait, unless the answer is there.
-func (p *Pending) waitAlone() {
+func (p *Pending) waitAlone(l *Lanes) {
 	if p.answered.Load() {
 		return
 	}
-	p.Mu.Lock()
-	defer p.Mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	if p.State != Answered {
 		p.Wait()
 	}

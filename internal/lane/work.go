@@ -183,10 +183,13 @@ func (l *Lane) endOverdue() {
 	l.expire(over)
 }
 
-// retry is resend after a while.
-func (l *Lane) retry(c *Call, backoff time.Duration) {
+// retry is resend after a while. The call goes on if it was answered.
+func (l *Lane) retry(c *Call, backoff time.Duration, answered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if answered {
+		c.Owner.Progressed()
+	}
 	if r := c.command(); r != nil {
 		r.unsent()
 	}
