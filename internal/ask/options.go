@@ -26,40 +26,34 @@ type Options struct {
 	observer *observe.Observer
 }
 
+// set sets the value of an option, unless it is bad.
+func set[T any](to *T, value T, bad bool, format string, args ...any) error {
+	if bad {
+		return fmt.Errorf(format, args...)
+	}
+	*to = value
+	return nil
+}
+
 // SetPrefix implements WithPrefix.
 func (o *Options) SetPrefix(prefix string) error {
-	if prefix == "" {
-		return errors.New("WithPrefix: the prefix is empty")
-	}
-	o.Prefix = prefix
-	return nil
+	return set(&o.Prefix, prefix, prefix == "", "WithPrefix: the prefix is empty")
 }
 
 // SetTimeout implements WithTimeout.
 func (o *Options) SetTimeout(d time.Duration) error {
-	if d < 0 {
-		return fmt.Errorf("WithTimeout: %v is below 0", d)
-	}
-	o.Timeout = d
-	return nil
+	return set(&o.Timeout, d, d < 0, "WithTimeout: %v is below 0", d)
 }
 
 // SetFailure implements WithFailure.
 func (o *Options) SetFailure(f limit.Failure) error {
-	o.Failure = &f
-	if err := f.Check(); err != nil {
-		return fmt.Errorf("WithFailure: %w", err)
-	}
-	return nil
+	err := f.Check()
+	return set(&o.Failure, &f, err != nil, "WithFailure: %w", err)
 }
 
 // SetFallback implements WithFallback.
 func (o *Options) SetFallback(limiter limit.Limiter) error {
-	if limiter == nil {
-		return errors.New("WithFallback: the limiter is nil")
-	}
-	o.Fallback = limiter
-	return nil
+	return set(&o.Fallback, limiter, limiter == nil, "WithFallback: the limiter is nil")
 }
 
 // SetTagged implements WithHashTag.
@@ -91,24 +85,14 @@ func (o *Options) SetObserver(to limit.Observer) error {
 
 // SetKey implements WithKey.
 func SetKey[F any](key *[]F, parts []F) error {
-	switch {
-	case len(parts) == 0:
+	if len(parts) == 0 {
 		return errors.New("WithKey: there is no key function")
-	case AnyNil(parts):
-		return errors.New("WithKey: a key function is nil")
 	}
-	*key = parts
-	return nil
+	return set(key, parts, AnyNil(parts), "WithKey: a key function is nil")
 }
 
 // SetFunc sets a function given by an option; name is its name in errors.
-func SetFunc[F any](to *F, f F, name string) error {
-	if isNil(f) {
-		return errors.New(name + " is nil")
-	}
-	*to = f
-	return nil
-}
+func SetFunc[F any](to *F, f F, name string) error { return set(to, f, isNil(f), "%s is nil", name) }
 
 // AnyNil reports whether one of the functions is nil.
 func AnyNil[F any](funcs []F) bool { return slices.ContainsFunc(funcs, isNil[F]) }
