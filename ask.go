@@ -133,22 +133,13 @@ func (j *jointAsker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Ans
 	case err != nil:
 	case j.rules.KeepsNoMembers():
 		err = j.rules.Unsupported(q.Call)
-	case len(j.claims) == 1:
-		a, known, err = (*asker)(j.claims[0].limiter).FromMemory(ctx, q)
-		a.Each = []outage.Answer{a}
 	default:
 		err = ctx.Err()
 	}
-	return a, known, err
+	return a, false, err
 }
 
-func (j *jointAsker) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err error) {
-	if len(j.claims) == 1 {
-		l := j.claims[0].limiter
-		err = j.engine.Acquire(ctx, &l.facts, &q, &a)
-		a.Each = []outage.Answer{a}
-		return a, l.blame(err)
-	}
+func (j *jointAsker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	facts, permits := make([]*engine.Limiter, len(j.claims)), make([]int64, len(j.claims))
 	for i, claim := range j.claims {
 		facts[i], permits[i] = &claim.limiter.facts, claim.permits

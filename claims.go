@@ -66,12 +66,18 @@ func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims .
 	return r, nil
 }
 
-// decideAll asks for permits of several limiters.
+// decideAll asks for permits of several limiters. A single one is asked as by itself.
 func (c *Client) decideAll(ctx context.Context, claims []Claim, q outage.Ask) (outage.Answer, error) {
+	joint := &jointAsker{c, claims}
 	if len(claims) == 1 {
-		q.Permits = claims[0].permits
+		if _, _, err := joint.FromMemory(ctx, q); err == nil {
+			q.Permits = claims[0].permits
+			a, err := c.policy.Decide(ctx, (*asker)(claims[0].limiter), q)
+			a.Each = []outage.Answer{a}
+			return a, err
+		}
 	}
-	return c.policy.Decide(ctx, &jointAsker{c, claims}, q)
+	return c.policy.Decide(ctx, joint, q)
 }
 
 // decisions returns a Decision for each claim.
