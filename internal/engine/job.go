@@ -17,7 +17,7 @@ type jobs struct {
 	waiting      []*job
 	running      bool            // one is running
 	requestsNext bool            // no requests followed the last one yet
-	entering     []chan struct{} // of callers that wait in enter, closed once they are counted in
+	entering     []chan struct{} // of callers that wait for their turn
 }
 
 // job is work that runs alone. It uses its queue until it is done.
@@ -152,48 +152,48 @@ func (t *job) begin() bool {
 // jobsAhead reports whether what comes now waits for a job.
 func (q *queue) jobsAhead() bool { return len(q.jobs.waiting) > 0 || q.jobs.running }
 
-// enter counts the caller in at each of the queues, beside what is under way there, once the jobs that came
-// before are done. exit counts it out. The queues must have users, and be in the order of their keys: so no caller
-// waits for another that waits for it. The error is that of ctx, or lane.ErrLate at the time late.
-func (e *Engine) enter(ctx context.Context, queues []*queue, late time.Time) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i, q := range queues {
-		if !q.jobsAhead() {
-			q.beside++
-			continue
-		}
-		turn := make(chan struct{})
-		q.jobs.entering = append(q.jobs.entering, turn)
-		e.mu.Unlock()
-		err := lane.Wait(ctx, turn, late)
-		e.mu.Lock()
-		if err == nil {
-			continue
-		}
-		entered := queues[:i+1]
-		if at := slices.Index(q.jobs.entering, turn); at >= 0 {
-			q.jobs.entering = slices.Delete(q.jobs.entering, at, at+1)
-			entered = queues[:i]
-		}
-		for _, q := range entered {
-			q.exit()
-		}
-		return err
+// turn counts the caller in beside what is under way at the limiter, once the jobs that came before are done: at once,
+// or when what it returns is closed. exit counts the caller out. The queue must have users.
+func (q *queue) turn() (counted chan struct{}) {
+	if !q.jobsAhead() {
+		q.beside++
+		return nil
 	}
-	return nil
+	counted = make(chan struct{})
+	q.jobs.entering = append(q.jobs.entering, counted)
+	return counted
 }
 
-// admit counts in those who wait in enter.
+// awaitTurn returns when the caller is counted in. Otherwise it returns ctx's error, or lane.ErrLate at the time late.
+// The lock is not held.
+func (q *queue) awaitTurn(ctx context.Context, counted chan struct{}, late time.Time) error {
+	if counted == nil {
+		return nil
+	}
+	err := lane.Wait(ctx, counted, late)
+	if err == nil {
+		return nil
+	}
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
+	if at := slices.Index(q.jobs.entering, counted); at >= 0 {
+		q.jobs.entering = slices.Delete(q.jobs.entering, at, at+1)
+	} else {
+		q.exit()
+	}
+	return err
+}
+
+// admit counts in those who wait for their turn.
 func (q *queue) admit() {
-	for _, turn := range q.jobs.entering {
+	for _, counted := range q.jobs.entering {
 		q.beside++
-		close(turn)
+		close(counted)
 	}
 	q.jobs.entering = nil
 }
 
-// exit ends what enter began.
+// exit counts out who was counted in.
 func (q *queue) exit() {
 	q.beside--
 	q.next(time.Now())

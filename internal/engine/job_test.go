@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
+// startJob starts a job that does what run does.
+func startJob(t *testing.T, e *Engine, l *Limiter, run func(j *job)) {
+	t.Helper()
+	go func() {
+		assert.NoError(t, e.runJob(t.Context(), l, &job{since: time.Now(), run: func(_ context.Context, j *job) error {
+			e.mu.Lock()
+			j.begin()
+			e.mu.Unlock()
+			run(j)
+			return nil
+		}}))
+	}()
+	synctest.Wait()
+}
+
 // Of those that wait for a job one may have gone. The next job does not run beside the others.
 func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 	t.Parallel()
@@ -20,18 +36,8 @@ func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 		_, m := redistest.Mini(t)
 		e := newTestEngine(redistest.MiniClient(t, m, &redistest.Options{PoolSize: 10}))
 		a, b := testLimiter("{x}a", "10 60000 0 0"), testLimiter("{x}b", "10 60000 0 0")
-		start := func(run func(j *job)) {
-			go func() {
-				assert.NoError(t, e.runJob(t.Context(), a, &job{since: time.Now(), run: func(_ context.Context, j *job) error {
-					j.begin()
-					run(j)
-					return nil
-				}}))
-			}()
-			synctest.Wait()
-		}
 		end := make(chan struct{})
-		start(func(*job) { <-end })
+		startJob(t, e, a, func(*job) { <-end })
 		ctx, leave := context.WithCancel(t.Context())
 		for _, ctx := range []context.Context{ctx, t.Context()} {
 			go func() { _, _ = e.AcquireAll(ctx, []*Limiter{a, b}, []int64{1, 1}, outage.Ask{}) }()
@@ -39,13 +45,43 @@ func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 		}
 		leave()
 		synctest.Wait()
-		start(func(j *job) {
+		startJob(t, e, a, func(j *job) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			assert.Zero(t, j.queue.beside)
 		})
 		close(end)
 		synctest.Wait()
+		require.NoError(t, e.Close(t.Context()))
+	})
+}
+
+// Who waits for permits that a settlement frees while a job is under way comes before the next job.
+func TestSettle_FreedPermitsGoToTheLineBeforeTheNextJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		e := newTestEngine(redistest.MiniClient(t, m, &redistest.Options{PoolSize: 10}))
+		l := testLimiter("a", "5 60000 0 0")
+		reserved, err := acquire(t.Context(), e, l, outage.Ask{Permits: 5, Reserve: true})
+		require.NoError(t, err)
+		var served atomic.Bool
+		go func() {
+			a, err := acquire(t.Context(), e, l, outage.Ask{Permits: 5, Waits: true})
+			assert.NoError(t, err)
+			served.Store(a.Granted)
+		}()
+		time.Sleep(time.Second)
+		end := make(chan struct{})
+		startJob(t, e, l, func(*job) { <-end })
+		go func() { assert.NoError(t, reserved.Settle(t.Context(), 0, func(error) {})) }()
+		synctest.Wait()
+		startJob(t, e, l, func(*job) {
+			time.Sleep(time.Second)
+			assert.True(t, served.Load())
+		})
+		close(end)
+		time.Sleep(10 * time.Second)
 		require.NoError(t, e.Close(t.Context()))
 	})
 }

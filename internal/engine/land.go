@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -13,10 +14,14 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	if err != nil || o.Taken > 0 {
 		q.engine.Granted(q.config)
 	}
+	whole := err == nil && o.Taken == b.Sum && b.ahead.limiter == nil && !b.figures && !b.settled && !b.pass && b.call.Unreplicated() == nil
+	if !whole {
+		b.record(o, err)
+	}
 	q.engine.mu.Lock()
 	defer q.unlock()
 	now := time.Now()
-	if err != nil || !b.grantAll(o) {
+	if !whole || !b.grantAll(o) {
 		q.completeEach(b, o, err, now)
 	}
 	q.calls--
@@ -27,13 +32,10 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 
 // grantAll answers the batch in the usual case: all its requests are granted, with nothing else to say about them.
 func (b *batch) grantAll(o lane.Outcome) bool {
-	if o.Taken != b.Sum || b.figures || b.settled || b.pass || b.queue.leases.used || b.call.Unreplicated() != nil {
+	other := func(r *request) bool { return r.State != lane.Sent || r.Undo }
+	if b.queue.leases.used || slices.ContainsFunc(b.requests, other) {
+		b.record(o, nil)
 		return false
-	}
-	for _, r := range b.requests {
-		if r.State != lane.Sent || r.Undo {
-			return false
-		}
 	}
 	b.queue.updateFiguresBy(b, o, nil)
 	for _, r := range b.requests {
@@ -44,7 +46,6 @@ func (b *batch) grantAll(o lane.Outcome) bool {
 
 // completeEach sets the answers of a batch, and gives back what nobody wants any more.
 func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time) {
-	b.record(o, err)
 	short := b.call.Unreplicated()
 	var unwanted []share
 	b.recordForPlanner(o, err, now)

@@ -153,7 +153,7 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 		m.Last = start.Add(m.within)
 		end = sooner(end, m.Last)
 	}
-	if err := e.enter(ctx, m.ordered, end); err != nil {
+	if err := m.enter(ctx, end); err != nil {
 		if errors.Is(err, lane.ErrLate) {
 			err = lane.NoAnswer(time.Since(start), false)
 		}
@@ -181,6 +181,30 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 	m.left = true
 	m.withdraw()
 	return outage.Answer{}, err
+}
+
+// enter counts a try in at all limiters. It waits for its turns in the order of the keys, so that no try waits for
+// another that waits for it.
+func (m *multiRequest) enter(ctx context.Context, late time.Time) error {
+	e := m.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, q := range m.ordered {
+		turn := q.turn()
+		if turn == nil {
+			continue
+		}
+		e.mu.Unlock()
+		err := q.awaitTurn(ctx, turn, late)
+		e.mu.Lock()
+		if err != nil {
+			for _, entered := range m.ordered[:i] {
+				entered.exit()
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // withdraw ends a try whose caller has gone while it was to be sent.

@@ -37,70 +37,90 @@ func (e *Engine) Settler(l *Limiter, member []byte, permits int64, hold Hold, se
 }
 
 // settle settles the grant and then calls then with the result. It goes on in the background if ctx
-// ends first.
+// ends first. While it does, no Release runs, which might take the charge of a call that must be repeated.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
-	start := time.Now()
+	e, start := s.engine, time.Now()
+	q, err := e.lock(ctx, s.limiter)
+	if err != nil {
+		then(err)
+		return err
+	}
+	q.users++
+	turn := q.turn()
+	var sent *settleCall
+	if turn == nil { // it goes before what the caller asks next
+		sent = s.send(ctx, q, used, start)
+	}
+	q.unlock()
 	return lane.Detached(ctx, func(ctx context.Context) error {
-		err := s.settleBeside(ctx, used, start)
+		timeout := e.conn.Timeout()
+		err := lane.NoAnswer(timeout, false)
+		entered := q.awaitTurn(ctx, turn, start.Add(timeout)) == nil
+		charged := int64(0)
+		if entered {
+			charged, err = s.finish(ctx, q, sent, used, start)
+		}
+		e.mu.Lock()
+		q.users--
+		if entered {
+			q.settled(charged, used < s.permits)
+		}
+		q.unlock()
 		then(err)
 		return err
 	})
 }
 
-// settleBeside settles the grant for a caller who came at start. While it does, no Release runs, which might take
-// the charge of a call that must be repeated.
-func (s *settlement) settleBeside(ctx context.Context, used int64, start time.Time) error {
-	e := s.engine
-	q, err := e.lock(ctx, s.limiter)
-	if err != nil {
-		return err
-	}
-	q.users++
-	q.unlock()
-	timeout := e.conn.Timeout()
-	entered := e.enter(ctx, []*queue{q}, start.Add(timeout)) == nil
-	charged := int64(0)
-	if err = lane.NoAnswer(timeout, false); entered {
-		charged, err = s.call(ctx, used, start)
-	}
-	e.mu.Lock()
-	defer q.unlock()
-	q.users--
-	if !entered {
-		return err
-	}
+// settled counts a settlement out, which has charged so many permits, or freed some.
+func (q *queue) settled(charged int64, freed bool) {
 	if charged > 0 {
 		q.updateFigures(lane.Outcome{Taken: charged}, 0, tally{})
 	}
-	q.exit()
-	if used < s.permits {
-		q.permitsFreed()
+	if !freed {
+		q.exit()
+		return
 	}
-	return err
+	q.beside--
+	q.permitsFreed() // before the next job can start
 }
 
-// call makes the script's call until no other member has the charge's id. It returns how many permits were charged
-// beside the reservation.
-func (s *settlement) call(ctx context.Context, used int64, start time.Time) (charged int64, err error) {
+// settleCall is a call of a settlement under way.
+type settleCall struct {
+	await func() (reply any, err error)
+	sent  time.Time
+}
+
+// send sends a call. The lock is held.
+func (s *settlement) send(ctx context.Context, q *queue, used int64, start time.Time) *settleCall {
+	if s.charge == nil {
+		s.charge = s.engine.ids.Next(nil, 1)
+	}
+	return &settleCall{sent: time.Now(), await: q.lane.Load().Begin(context.WithoutCancel(ctx), &script.Call{
+		Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(used), Since: start,
+	})}
+}
+
+// finish waits for the answer to the call, which may not be sent yet, and makes others until no other member has the
+// charge's id. It returns how many permits were charged beside the reservation.
+func (s *settlement) finish(ctx context.Context, q *queue, c *settleCall, used int64, start time.Time) (charged int64, err error) {
 	e := s.engine
 	most := max(0, used-s.permits) // permits that may be charged
 	if s.hold.Early > 0 {
 		most = used // the hold may be over
 	}
 	for redraws := 0; ; redraws++ {
-		if s.charge == nil {
-			s.charge = e.ids.Next(nil, 1)
+		if c == nil {
+			e.mu.Lock()
+			c = s.send(ctx, q, used, start)
+			e.mu.Unlock()
 		}
-		sent := time.Now()
-		reply, err := e.lanes.Run(ctx, &script.Call{
-			Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(used), Since: start,
-		})
+		reply, err := c.await()
 		if most > 0 {
 			e.Granted(s.limiter.Config)
 		}
 		switch {
 		case isWord(reply, "taken") && redraws < maxRedraws:
-			s.charge = nil
+			s.charge, c = nil, nil
 			e.ids.Skip()
 			continue
 		case isWord(reply, "taken"):
@@ -114,7 +134,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 		}
 		err = e.explain(s.limiter.Keys.Names(), err)
 		if s.doubt.IsZero() && errors.Is(err, limit.ErrUnknownOutcome) {
-			s.doubt = sent
+			s.doubt = c.sent
 		}
 		return 0, err
 	}
