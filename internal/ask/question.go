@@ -124,7 +124,7 @@ func (q *Question) complete(p *outage.Part) {
 	}
 	q.GiveBack, q.settle = a.Undo, nil
 	switch _, isForeign := p.Asker.(*asker); {
-	case p.Uncharged():
+	case err == nil && a.By == limit.FromRedis && a.Granted && a.Taken == 0: // another part refused, and none was charged
 		q.GiveBack, q.Returned = nil, true
 	case err == nil && a.Granted && p.Ask.Reserve && (!isForeign || a.Settle != nil):
 		settle := p.Policy.Settler(p.Asker, p.Ask, a)

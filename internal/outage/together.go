@@ -82,11 +82,6 @@ func TooCostly(err error) bool {
 	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
 }
 
-// Uncharged reports whether Redis charged nothing because another part was refused.
-func (p *Part) Uncharged() bool {
-	return p.Err == nil && p.Answer.By == limit.FromRedis && p.Answer.Granted && p.Answer.Taken == 0
-}
-
 // DecideTogether answers parts of a group, none in shadow, by one call. While Redis does not decide, the policy of each
 // answers. If an estimate is above its limit, another call asks for the whole limit. If any other part asks for more
 // than its limit, its answer is limit.ErrPermitsExceedRate, and the others are left unasked.
