@@ -47,10 +47,6 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 	}
 	q.users++
 	turn := q.turn()
-	var sent *settleCall
-	if turn == nil { // it goes before what the caller asks next
-		sent = s.send(ctx, q, used, start)
-	}
 	q.unlock()
 	return lane.Detached(ctx, func(ctx context.Context) error {
 		timeout := e.conn.Timeout()
@@ -58,7 +54,7 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 		entered := q.awaitTurn(ctx, turn, start.Add(timeout)) == nil
 		charged := int64(0)
 		if entered {
-			charged, err = s.finish(ctx, q, sent, used, start)
+			charged, err = s.call(ctx, used, start)
 		}
 		e.mu.Lock()
 		q.users--
@@ -84,43 +80,28 @@ func (q *queue) settled(charged int64, freed bool) {
 	q.permitsFreed() // before the next job can start
 }
 
-// settleCall is a call of a settlement under way.
-type settleCall struct {
-	await func() (reply any, err error)
-	sent  time.Time
-}
-
-// send sends a call. The lock is held.
-func (s *settlement) send(ctx context.Context, q *queue, used int64, start time.Time) *settleCall {
-	if s.charge == nil {
-		s.charge = s.engine.ids.Next(nil, 1)
-	}
-	return &settleCall{sent: time.Now(), await: q.lane.Load().Begin(context.WithoutCancel(ctx), &script.Call{
-		Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(used), Since: start,
-	})}
-}
-
-// finish waits for the answer to the call, which may not be sent yet, and makes others until no other member has the
-// charge's id. It returns how many permits were charged beside the reservation.
-func (s *settlement) finish(ctx context.Context, q *queue, c *settleCall, used int64, start time.Time) (charged int64, err error) {
+// call makes the script's call, until no other member has the charge's id. It returns how many permits were charged
+// beside the reservation.
+func (s *settlement) call(ctx context.Context, used int64, start time.Time) (charged int64, err error) {
 	e := s.engine
 	most := max(0, used-s.permits) // permits that may be charged
 	if s.hold.Early > 0 {
 		most = used // the hold may be over
 	}
 	for redraws := 0; ; redraws++ {
-		if c == nil {
-			e.mu.Lock()
-			c = s.send(ctx, q, used, start)
-			e.mu.Unlock()
+		if s.charge == nil {
+			s.charge = e.ids.Next(nil, 1)
 		}
-		reply, err := c.await()
+		sent := time.Now()
+		reply, err := e.lanes.Run(ctx, &script.Call{
+			Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(used), Since: start,
+		})
 		if most > 0 {
 			e.Granted(s.limiter.Config)
 		}
 		switch {
 		case isWord(reply, "taken") && redraws < maxRedraws:
-			s.charge, c = nil, nil
+			s.charge = nil
 			e.ids.Skip()
 			continue
 		case isWord(reply, "taken"):
@@ -134,7 +115,7 @@ func (s *settlement) finish(ctx context.Context, q *queue, c *settleCall, used i
 		}
 		err = e.explain(s.limiter.Keys.Names(), err)
 		if s.doubt.IsZero() && errors.Is(err, limit.ErrUnknownOutcome) {
-			s.doubt = c.sent
+			s.doubt = sent
 		}
 		return 0, err
 	}

@@ -51,25 +51,17 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	await := l.Lock(ctx, c.Keys.Names()[0]).Begin(ctx, c)
+	r := l.Lock(ctx, c.Keys.Names()[0]).begin(ctx, c, nil)
 	l.Mu.Unlock()
-	return await()
-}
-
-// Begin begins Run. It returns the function that waits for the answer, or the end of ctx. The lock is held.
-func (l *Lane) Begin(ctx context.Context, c *script.Call) (await func() (reply any, err error)) {
-	r := l.begin(ctx, c, nil)
-	return func() (any, error) {
-		if ended := Wait(ctx, r.wave.done, time.Time{}); ended != nil {
-			r.leave(func(sent bool) error {
-				if sent {
-					return c.Lost(ended)
-				}
-				return ended
-			})
-		}
-		return r.reply, r.err
+	if ended := Wait(ctx, r.wave.done, time.Time{}); ended != nil {
+		r.leave(func(sent bool) error {
+			if sent {
+				return c.Lost(ended)
+			}
+			return ended
+		})
 	}
+	return r.reply, r.err
 }
 
 // Start makes a call in the background, even if ctx ends; ctx is for the Redis client's hooks. It then

@@ -442,8 +442,7 @@ func TestSettleAndRelease_WaitForEachOther(t *testing.T) {
 	})
 }
 
-// A settlement whose caller has gone counts from the call on: Close waits for it, and what the Client asks next comes
-// after it.
+// A settlement whose caller has gone counts from the call on: Close waits for it, and a Release comes after it.
 func TestSettle_OfGoneCallerComesBeforeWhatFollows(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter) (free int64){
@@ -454,10 +453,6 @@ func TestSettle_OfGoneCallerComesBeforeWhatFollows(t *testing.T) {
 		"Release": func(t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) int64 {
 			assert.NoError(t, l.Release(t.Context(), 6))
 			return 96
-		},
-		"TryAcquire": func(t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) int64 {
-			limitertest.MustAcquire(t, l, 90)
-			return 0
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
