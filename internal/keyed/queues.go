@@ -68,6 +68,7 @@ func (g *Queues) Err() error {
 type keyQueue struct {
 	queues    *Queues
 	key       string
+	wave      *lane.Wave // of the flight that will take them; nil if callers can't wait on it
 	waiting   []*request
 	cancelled int // how many of them have no caller any more
 }
@@ -113,11 +114,11 @@ func (g *Queues) send(ctx context.Context, key string, r *request, within time.D
 		if k == nil {
 			k = &keyQueue{queues: g, key: key}
 			g.keys[key] = k
-			l.Ready(k)
+			k.wave = l.Ready(k)
 		}
 		r.queue = k
 		k.waiting = append(k.waiting, r)
-		r.Wait()
+		r.WaitOn(k.wave)
 		g.lanes.Mu.Unlock()
 	}
 	return g.await(ctx, r, asked)
@@ -128,7 +129,7 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 	if !r.Last.IsZero() && r.Last.Before(look) {
 		look = r.Last
 	}
-	if answered, err := r.Await(ctx, g.lanes, r, look, true); !answered {
+	if answered, err := r.Await(ctx, g.lanes, r, look, !r.Last.IsZero()); !answered {
 		g.cancel(r)
 		return outage.Answer{}, err
 	}
@@ -173,7 +174,7 @@ func (g *keyQueue) NextCall(time.Time) (c *lane.Call, more bool) {
 		}
 		taken++
 	}
-	g.waiting, g.cancelled = slices.Delete(g.waiting, 0, taken), 0
+	g.waiting, g.cancelled, g.wave = slices.Delete(g.waiting, 0, taken), 0, nil
 	more = len(g.waiting) > 0
 	if !more {
 		delete(t.keys, g.key)
@@ -224,12 +225,12 @@ func (b *sentBatch) OnReply(c *lane.Call) (again bool) {
 		b.try, c.Call = next, next.Call.Call
 		return true
 	}
-	b.tell(o, err)
+	b.tell(c, o, err)
 	return false
 }
 
 // tell gives each request its answer, and gives back permits granted to callers who have gone.
-func (b *sentBatch) tell(o lane.Outcome, err error) {
+func (b *sentBatch) tell(c *lane.Call, o lane.Outcome, err error) {
 	g := b.queues
 	answers := make([]lane.Answer, len(b.requests))
 	if err == nil {
@@ -246,7 +247,7 @@ func (b *sentBatch) tell(o lane.Outcome, err error) {
 			continue
 		}
 		r.answer, r.outcome, r.err = answers[i], &o, err
-		r.MarkAnswered(nil)
+		r.MarkAnswered(c.Wave())
 	}
 	g.lanes.Mu.Unlock()
 	if doubtful > 0 {
