@@ -80,7 +80,7 @@ type Call struct {
 	// on: otherwise it is done with that answer, or fails with the error.
 	Continued func(token string, rest []any) (more bool, err error)
 
-	// Since is when the time until the first answer began, which is the Conn's timeout. Zero means
+	// Since is when the time until the next answer began, which is the Conn's timeout. Zero means
 	// the first attempt. Each answer restarts that time, but a call in doubt ends within twice the timeout.
 	Since time.Time
 
@@ -127,15 +127,20 @@ const (
 func (c *Call) Begin(to *Conn) time.Time {
 	c.sent = time.Now()
 	c.attempts++
-	// A caller whose own time is no shorter gets the error of the last attempt.
-	until := cmp.Or(c.Since, c.sent).Add(to.Timeout() - to.Timeout()/32)
-	if c.until.IsZero() || until.Before(c.until) {
-		c.until = until
-	}
+	c.limit(cmp.Or(c.Since, c.sent), to)
 	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
 		return end
 	}
 	return c.until // without a repeat, nothing is gained by giving up sooner
+}
+
+// limit makes the call overdue before the time for an answer is over that began at since: so a caller whose own time is
+// no shorter gets the error of the last attempt.
+func (c *Call) limit(since time.Time, to *Conn) {
+	until := since.Add(to.Timeout() - to.Timeout()/32)
+	if c.until.IsZero() || until.Before(c.until) {
+		c.until = until
+	}
 }
 
 // Overdue reports whether to give up the call.
@@ -174,7 +179,7 @@ func (c *Call) Ended(to *Conn, reply any, err error) (done bool, backoff time.Du
 	}
 	c.eval, c.last = false, err
 	if err == nil {
-		return c.answered(reply), 0
+		return c.answered(to, reply), 0
 	}
 	if backoff, again := c.failed(to, err); again {
 		return false, backoff
@@ -191,7 +196,7 @@ func (c *Call) UnknownJoint() {
 }
 
 // answered reports whether the call is done with that answer.
-func (c *Call) answered(reply any) bool {
+func (c *Call) answered(to *Conn, reply any) bool {
 	token, rest, more := continuation(reply)
 	if more && c.Continued != nil {
 		more, c.err = c.Continued(token, rest)
@@ -200,7 +205,8 @@ func (c *Call) answered(reply any) bool {
 		c.reply = reply
 		return true
 	}
-	c.step, c.Since, c.until = step{token: token}, time.Time{}, c.end
+	c.step, c.Since, c.until = step{token: token}, time.Now(), c.end
+	c.limit(c.Since, to)
 	return false
 }
 

@@ -113,6 +113,24 @@ return {'again', 'token' .. n, n}`)
 	})
 }
 
+// A step's time begins with the answer before it: it may have to wait until it is sent.
+func TestCall_ContinuedIsOverdueThoughNotSent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		conn := script.NewConn(rdb, script.DefaultTimeout)
+		call := script.Call{Repeat: true}
+		call.Begin(conn)
+		time.Sleep(time.Second)
+		done, _ := call.Ended(conn, []any{"again", "token"}, nil)
+		assert.False(t, done)
+		time.Sleep(script.DefaultTimeout / 2)
+		assert.False(t, call.Overdue(time.Now()))
+		time.Sleep(script.DefaultTimeout / 2)
+		assert.True(t, call.Overdue(time.Now()))
+	})
+}
+
 func TestCall_ReportsRepeatedToken(t *testing.T) {
 	t.Parallel()
 	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
