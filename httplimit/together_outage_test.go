@@ -111,7 +111,9 @@ func TestPolicies_EstimateAboveTheLocalLimit(t *testing.T) {
 				time.Sleep(time.Minute)
 				down.Store(true)
 				s.handle = func(ctx context.Context) { assert.NoError(t, httplimit.Settle(ctx, 10)) }
+				s.seen.Decisions()
 				w := s.ask(t.Context(), 800)
+				assert.Len(t, s.seen.Decisions(), len(quotas()), "each limiter answers the request once")
 				assert.Equal(t, http.StatusOK, w.Code, name)
 				assert.Contains(t, w.Header().Get("RateLimit"), `"tokens-minute";r=0;t=60`, name)
 				assert.Equal(t, http.StatusTooManyRequests, s.ask(t.Context(), 800).Code, name)

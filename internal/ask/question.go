@@ -1,6 +1,7 @@
 package ask
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -91,7 +92,8 @@ func (q *Question) ask(ctx context.Context, asked outage.Ask) {
 func (q *Question) complete(p *outage.Part) {
 	a, err := p.Answer, p.Err
 	q.Permits = p.Ask.Permits // an estimate may have been lowered
-	q.by, q.Failure, q.known, q.Window = limit.FromLimiter, a.Cause, a.Known, a.Window
+	q.by, q.Failure, q.Window = limit.FromLimiter, a.Cause, a.Window
+	q.known = a.Known || errors.Is(cmp.Or(err, a.Cause), outage.ErrNotSent) // a limiter may wrap one of this module
 	switch a.By {
 	case limit.FromOpen, limit.FromLocal:
 		q.by = a.By
@@ -117,7 +119,7 @@ func (q *Question) complete(p *outage.Part) {
 		q.State, q.costly = TooCostly, err
 		q.Decision.Limit = a.Limit // the rest may be unknown
 	default:
-		q.Failure, q.State, q.known = err, Closed, a.Known && a.By != limit.FromFallback
+		q.Failure, q.State, q.known = err, Closed, q.known && a.By != limit.FromFallback
 		if kind := limit.KindOf(err); q.Limit.policy.Open() && (kind == limit.KindDeadline || kind == limit.KindCanceled) {
 			q.State, q.by = Open, limit.FromOpen // the request's time was over first
 		}

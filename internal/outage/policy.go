@@ -41,7 +41,25 @@ func (p *Policy) Plain() bool { return !p.guards() && !p.Shadow && !p.Observer.W
 
 // Decide answers an ask and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
-	return p.decide(ctx, of, q, undecided{}, time.Now())
+	start := time.Now()
+	a, err := p.answer(ctx, of, q, undecided{}, start)
+	return p.complete(ctx, of, q, a, err, start)
+}
+
+// answer answers an ask for a caller that came at start.
+func (p *Policy) answer(ctx context.Context, of Asker, q Ask, left undecided, start time.Time) (Answer, error) {
+	if p.Shadow {
+		q.Waits, q.Timeout = false, 0
+	}
+	if left.why == nil {
+		if a, known, err := of.FromMemory(ctx, q); known || err != nil {
+			return a, err
+		}
+	}
+	if p.guards() || left.why != nil {
+		return p.guarded(ctx, of, q, left, start)
+	}
+	return of.Ask(ctx, q)
 }
 
 // undecided says why Redis left an ask undecided, and whether others have met that before. The zero one says that
@@ -49,25 +67,6 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
 type undecided struct {
 	why   error
 	known bool
-}
-
-// decide is Decide for a caller that came at start.
-func (p *Policy) decide(ctx context.Context, of Asker, q Ask, left undecided, start time.Time) (a Answer, err error) {
-	if p.Shadow {
-		q.Waits, q.Timeout = false, 0
-	}
-	known := false
-	if left.why == nil {
-		a, known, err = of.FromMemory(ctx, q)
-	}
-	switch {
-	case known || err != nil:
-	case p.guards() || left.why != nil:
-		a, err = p.guarded(ctx, of, q, left, start)
-	default:
-		a, err = of.Ask(ctx, q)
-	}
-	return p.complete(ctx, of, q, a, err, start)
 }
 
 // complete reports an answer, with errors that name the call and the limiter. A limiter that only watches grants

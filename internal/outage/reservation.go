@@ -63,10 +63,14 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 		return nil
 	}
 	left, err := r.begin(actual)
-	if err != nil {
+	switch {
+	case err == nil:
+		return r.settle(ctx, op, left)
+	case len(r.parts) > 1:
+		return fmt.Errorf("rratelimiter: %s: %w", op, err)
+	default:
 		return r.fail(0, op, err)
 	}
-	return r.settle(ctx, op, left)
 }
 
 // Cancel settles with 0, and does nothing once Settle was called with other numbers.
@@ -98,7 +102,7 @@ func (r *Reservation) begin(actual []int64) (left []int, err error) {
 	case r.actual == nil:
 		r.actual = slices.Clone(actual)
 	case !slices.Equal(r.actual, actual):
-		return nil, fmt.Errorf("%w: the first call, for %s, failed; repeat it with the same", limit.ErrSettled, permits(r.actual))
+		return nil, fmt.Errorf("%w: the first call, for %s, failed; repeat that one", limit.ErrSettled, permits(r.actual))
 	}
 	left, r.left, r.underWay = r.left, nil, len(r.left)
 	return left, nil

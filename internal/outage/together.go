@@ -55,11 +55,12 @@ func (p *Part) Decide(ctx context.Context) { p.decide(ctx, undecided{}, time.Now
 
 func (p *Part) decide(ctx context.Context, left undecided, start time.Time) {
 	for tries := 1; ; tries++ {
-		p.Answer, p.Err = p.Policy.decide(ctx, p.Asker, p.Ask, left, start)
-		if tries == maxTries || !p.lower() {
-			return
+		p.Answer, p.Err = p.Policy.answer(ctx, p.Asker, p.Ask, left, start)
+		if tries == maxTries || p.Policy.Shadow || !p.lower() {
+			break
 		}
 	}
+	p.Answer, p.Err = p.Policy.complete(ctx, p.Asker, p.Ask, p.Answer, p.Err, start)
 }
 
 // lower lowers an estimate to the limit of the answer, and reports whether it was above that: such a request would

@@ -226,6 +226,9 @@ func (c *Conn) exec(ctx context.Context, pipe redis.Pipeliner, cmds []Command) {
 	if _, err := pipe.Exec(ctx); err != nil {
 		for _, cmd := range cmds {
 			if cmd.Err() == nil && cmd.Val() == nil {
+				if IsAnswer(err) { // to another command
+					err = errors.New(err.Error())
+				}
 				cmd.SetErr(errors.Join(errUnanswered, err))
 			}
 		}

@@ -66,7 +66,7 @@ var texts = []struct {
 	*regexp.Regexp
 	meaning
 }{
-	{regexp.MustCompile(`^ERR max number of clients reached`), refused},
+	{regexp.MustCompile(`^ERR max number of clients `), refused},
 
 	// What servers before Redis 6 say of passwords, and Redis to a long command without one.
 	{regexp.MustCompile(`^ERR (?:invalid password|AUTH |Client sent AUTH|Protocol error: unauthenticated)`), lockedOut},

@@ -235,6 +235,7 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 		answered("NOREPLICAS Not enough good replicas to write."),
 		answered("BUSY Redis is busy running a script."),
 		answered("ERR max number of clients reached"),
+		answered("ERR max number of clients + cluster connections reached"),
 		dial, fmt.Errorf("wrapped: %w", dial), redis.ErrPoolTimeout, redis.ErrPoolExhausted,
 	} {
 		t.Run(refusal.Error(), func(t *testing.T) {

@@ -64,6 +64,7 @@ var outages = map[bool][]error{
 		answered("no upstream host"),                   // Envoy
 		answered("ERR no server connection avaliable"), //nolint:misspell // as Predixy writes it
 		answered("ERR max number of clients reached"),
+		answered("ERR max number of clients + cluster connections reached"),
 		redis.ErrPoolTimeout,
 		redis.ErrPoolExhausted,
 		&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},

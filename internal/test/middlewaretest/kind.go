@@ -117,6 +117,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"RedisDown":       k.testRedisDown,
 		"RedisHangs":      k.testRedisHangs,
 		"Outages":         k.testOutages,
+		"WrappedOutage":   k.testWrappedOutage,
 		"Settle":          k.testSettle,
 		"SettleLate":      k.testSettleLate,
 		"SettleAbove":     k.testSettleAboveTheLimit,

@@ -192,3 +192,19 @@ func (k Kind[O, K]) testOutages(t *testing.T) {
 		})
 	}
 }
+
+// The error handler receives the requests that met an outage, not later ones, also if the limiter wraps one that has a
+// policy itself.
+func (k Kind[O, K]) testWrappedOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error { return refused(cmds) }))
+		c := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailClosed()))
+		var told redistest.List[error]
+		handle := k.Wrap(t, Windowed{c.Keyed("rate:", rratelimiter.PerHour(hourly)), time.Hour}, k.WithErrorHandler(told.Add))
+		for range 10 {
+			assert.NotEqual(t, Passed, handle(t.Context(), "").Verdict)
+		}
+		assert.Len(t, told.All(), 3)
+	})
+}

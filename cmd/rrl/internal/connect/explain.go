@@ -147,7 +147,7 @@ func (a about) rights(err error) string {
 
 // isBusy reports whether an error is of a server that answers no one for now.
 func isBusy(err error) bool {
-	return redis.HasErrorPrefix(err, "LOADING") || redis.HasErrorPrefix(err, "BUSY") || strings.Contains(err.Error(), "max number of clients reached")
+	return redis.HasErrorPrefix(err, "LOADING") || redis.HasErrorPrefix(err, "BUSY") || strings.Contains(err.Error(), "max number of clients ")
 }
 
 // state explains what keeps a server from answering.
