@@ -40,30 +40,39 @@ func TestFlight_TakesGatheredCalls(t *testing.T) {
 	})
 }
 
+// answered is an error that Redis answered.
+type answered string
+
+func (a answered) Error() string { return string(a) }
+
+func (answered) RedisError() {}
+
 // A pipeline that fails before it is sent, for example by a hook, leaves no
-// command without an error.
+// command without an error. What a server answered to another command is no answer to it.
 func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 	t.Parallel()
-	fails := func(scripts int) error {
-		if scripts == 1 {
-			return nil
-		}
-		return errors.New("not today")
-	}
-	onRig(t, &flights{held: true, fails: fails}, 1024, func(t *testing.T, r *rig) {
-		r.start(10, func(i int) {
-			_, err := r.ask(i, script.Call{})
-			if i < 2 {
-				assert.NoError(t, err)
-				return
+	for _, failure := range []error{errors.New("not today"), answered("READONLY not today"), answered("NOSCRIPT not today")} {
+		fails := func(scripts int) error {
+			if scripts == 1 {
+				return nil
 			}
-			assert.ErrorIs(t, err, script.ErrLost)
-			assert.ErrorContains(t, err, "not today")
+			return failure
+		}
+		onRig(t, &flights{held: true, fails: fails}, 1024, func(t *testing.T, r *rig) {
+			r.start(10, func(i int) {
+				_, err := r.ask(i, script.Call{})
+				if i < 2 {
+					assert.NoError(t, err)
+					return
+				}
+				assert.ErrorIs(t, err, script.ErrLost)
+				assert.ErrorContains(t, err, "not today")
+			})
+			close(r.hold)
+			r.Wait()
+			assert.Equal(t, []int{1, 1, 8}, r.sizes())
 		})
-		close(r.hold)
-		r.Wait()
-		assert.Equal(t, []int{1, 1, 8}, r.sizes())
-	})
+	}
 }
 
 // A hook that panics does so for the caller on whose goroutine it runs. The callers of that
