@@ -53,8 +53,7 @@ type returning struct {
 	then func(error)
 }
 
-// handleLease is the lease of one handle. The lock of the limiter's queue guards everything except
-// the current lease.
+// handleLease is the lease of one handle. The Engine's lock guards everything except the current lease.
 type handleLease struct {
 	current atomic.Pointer[leased]
 	asking  bool        // a batch that takes permits ahead is under way

@@ -129,7 +129,7 @@ func (g *Queues) await(ctx context.Context, r *request, asked time.Time) (outage
 	if !r.Last.IsZero() && r.Last.Before(look) {
 		look = r.Last
 	}
-	if answered, err := r.Await(ctx, g.lanes, r, look, !r.Last.IsZero()); !answered {
+	if answered, err := r.Await(ctx, g.lanes, r, look, !r.Last.IsZero() || g.lanes.Conn().Inline()); !answered {
 		g.cancel(r)
 		return outage.Answer{}, err
 	}

@@ -51,9 +51,7 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		}
 		sources = append(sources[:0], l.ready[:n]...)
 		l.ready = dropped(l.ready, n)
-		if n > 0 {
-			f.wave, l.wave = l.wave, nil
-		}
+		f.wave, l.wave = l.wave, nil
 		now := time.Now()
 		calls = slices.DeleteFunc(calls, func(c *Call) bool {
 			if c.Overdue(now) {
