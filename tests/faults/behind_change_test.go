@@ -35,7 +35,9 @@ func TestHung_CallerBehindAChangeEndsInTime(t *testing.T) {
 			"RateLimiter": func(t *testing.T, rdb redistest.Client) calls {
 				t.Helper()
 				c := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(callTime))
-				of := func(key string) *rratelimiter.RateLimiter { return limitertest.ByDefault(c, key, limitertest.Hourly(100)) }
+				of := func(key string) *rratelimiter.RateLimiter {
+					return limitertest.ByDefault(c, key, limitertest.Hourly(100))
+				}
 				return calls{
 					take:  func(key string) error { return limitertest.Second(of(key).TryAcquire(context.Background(), 1, 0)) },
 					reset: func(key string) error { return of(key).Reset(context.Background()) },
