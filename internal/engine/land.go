@@ -44,7 +44,7 @@ func (b *batch) grantAll(o lane.Outcome) bool {
 	return true
 }
 
-// completeEach sets the answers of a batch, and gives back what nobody wants any more.
+// completeEach sets the answers of a batch, and gives back what is not wanted any more.
 func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time) {
 	short := b.call.Unreplicated()
 	var unwanted []share
