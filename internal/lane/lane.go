@@ -32,8 +32,9 @@ type Call struct {
 
 	ctx   context.Context // of the caller that sent it alone
 	self  [1]*Call
-	short error // why the grant of the last attempt does not count
-	wave  *Wave // of its first flight, on which callers may wait
+	due   time.Time // when it is sent again
+	short error     // why the grant of the last attempt does not count
+	wave  *Wave     // of its first flight, on which callers may wait
 }
 
 // Owner waits for a call.
@@ -154,7 +155,9 @@ type Lane struct {
 	once       []*Call   // those of them that are not repeated
 	onceLast   bool      // the last flight was of these
 	ended      int       // about how many calls and sources to be sent have no caller any more
-	delayed    int       // calls that are to be sent again later
+	delayed    []*Call   // to be sent again later
+	dueAt      time.Time // when the first of them is due
+	wake       *time.Timer
 	silent     bool      // the server has not answered lately: one call at a time shows whether it does
 	lastAnswer time.Time // of the server
 	stuck      int       // flights that are late or were given up, for which go-redis still waits
@@ -179,7 +182,7 @@ func newLane(s *Lanes, master script.Master) *Lane {
 }
 
 func (l *Lane) idle() bool {
-	return l.flights+l.stuck+l.waits()+l.delayed == 0
+	return l.flights+l.stuck+l.waits()+len(l.delayed) == 0
 }
 
 // Fresh is how old an answer of the server may be that a new caller can rely on: a few round trips. The lock is

@@ -195,19 +195,47 @@ func (l *Lane) retry(c *Call, backoff time.Duration, answered bool) {
 		l.send(c)
 		return
 	}
-	l.delayed++
-	time.AfterFunc(backoff, func() {
-		l.mu.Lock()
-		l.delayed--
-		over := c.Overdue(time.Now())
-		if !over {
+	c.due = time.Now().Add(backoff)
+	l.delayed = append(l.delayed, c)
+	if len(l.delayed) == 1 || c.due.Before(l.dueAt) {
+		l.wakeAt(c.due)
+	}
+}
+
+// wakeAt makes delayed calls be sent at that time. One timer for all keeps those of a silent server from holding a
+// goroutine each.
+func (l *Lane) wakeAt(due time.Time) {
+	if l.wake != nil {
+		l.wake.Stop()
+	}
+	l.dueAt, l.wake = due, time.AfterFunc(time.Until(due), l.sendDelayed)
+}
+
+// sendDelayed sends the delayed calls that are due.
+func (l *Lane) sendDelayed() {
+	var over []*Call
+	var next time.Time
+	now := time.Now()
+	l.mu.Lock()
+	l.delayed = slices.DeleteFunc(l.delayed, func(c *Call) bool {
+		switch {
+		case c.due.After(now):
+			if next.IsZero() || c.due.Before(next) {
+				next = c.due
+			}
+			return false
+		case c.Overdue(now):
+			over = append(over, c)
+		default:
 			l.send(c)
 		}
-		l.mu.Unlock()
-		if over {
-			l.expire([]*Call{c})
-		}
+		return true
 	})
+	if l.wake = nil; len(l.delayed) > 0 {
+		l.wakeAt(next)
+	}
+	l.mu.Unlock()
+	l.expire(over)
 }
 
 // task is work for a goroutine that sends flights: one call alone, or all that gathers.
