@@ -70,14 +70,7 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 	}
 	values, _ := reply.([]any)
 	if len(values) == 3 && values[0] == "exceeds" {
-		numbers, err := script.Integers(values[1:], 2)
-		if err != nil {
-			return a, err
-		}
-		place := min(max(numbers[0], 1), int64(all)) - 1
-		a.Each = make([]outage.Answer, all)
-		a.Each[place].Limit = numbers[1]
-		return a, m.blame(numbers[0], errExceeds(m.permits[place], numbers[1]))
+		return m.parseExceeds(values[1:])
 	}
 	size := 1 // of what is said about each limiter
 	if m.figures {
@@ -126,6 +119,18 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 		}
 	}
 	return a, nil
+}
+
+// parseExceeds reads which limiter has a lower rate than is asked for, and that rate.
+func (m *multiRequest) parseExceeds(words []any) (a outage.Answer, err error) {
+	numbers, err := script.Integers(words, 2)
+	if err != nil {
+		return a, err
+	}
+	place := min(max(numbers[0], 1), int64(len(m.limiters))) - 1
+	a.Each = make([]outage.Answer, len(m.limiters))
+	a.Each[place].Limit = numbers[1]
+	return a, m.blame(numbers[0], errExceeds(m.permits[place], numbers[1]))
 }
 
 // one returns the limiter of that number, from 1, or nil if there is none.
