@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -50,7 +51,7 @@ func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, writes
 	case ended == nil:
 		return nil, e.explain(keys.Names(), err)
 	case writes && errors.Is(err, script.ErrLost):
-		return nil, underWay(ended)
+		return nil, lane.UnderWay(ended)
 	}
 	return nil, ended
 }

@@ -86,8 +86,3 @@ func (e *Engine) explainType(keys []string, err error) (number int64, _ error) {
 func errExceeds(permits, rate int64) error {
 	return fmt.Errorf("%w: %d permits of %d an interval; ask for fewer or raise the rate", limit.ErrPermitsExceedRate, permits, rate)
 }
-
-// underWay is the error for a caller whose ctx ends while its call may be done.
-func underWay(err error) error {
-	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
-}

@@ -78,7 +78,7 @@ func (q *queue) undo(one grant) func(context.Context) error {
 		case errors.Is(err, lane.ErrLate):
 			return lane.NoAnswer(e.conn.Timeout(), true)
 		default:
-			return underWay(err)
+			return lane.UnderWay(err)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 	case <-t.done:
 		return t.err
 	default:
-		return underWay(err)
+		return lane.UnderWay(err)
 	}
 }
 

@@ -138,7 +138,7 @@ func Ended(ctx context.Context, err error) error {
 	case err == nil || ended == nil:
 		return nil
 	case errors.Is(err, script.ErrLost):
-		return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, ended)
+		return lane.UnderWay(ended)
 	default:
 		return ended
 	}

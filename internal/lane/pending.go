@@ -175,9 +175,14 @@ func Detached(ctx context.Context, f func(ctx context.Context) error) error {
 		failed = f(context.WithoutCancel(ctx))
 	}()
 	if ended := Wait(ctx, done, time.Time{}); ended != nil {
-		return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, ended)
+		return UnderWay(ended)
 	}
 	return failed
+}
+
+// UnderWay is the error for a caller whose ctx ended with err while its call may be done.
+func UnderWay(err error) error {
+	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
 }
 
 // timerFor returns a timer: one that a caller has finished with, or a new one, which costs three
