@@ -327,7 +327,7 @@ func (l *Lane) tell(g jointCall, err error) {
 	switch {
 	case err != nil && !script.IsAnswer(err):
 	case err == nil && len(answers) != len(g.calls):
-		err = fmt.Errorf("unexpected answer of a script: %v", g.cmd.Val())
+		err = script.Unexpected(g.cmd.Val())
 	case err == nil:
 	default:
 		undecided = script.NotRun(err)
