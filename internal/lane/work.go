@@ -214,15 +214,11 @@ func (l *Lane) wakeAt(due time.Time) {
 // sendDelayed sends the delayed calls that are due.
 func (l *Lane) sendDelayed() {
 	var over []*Call
-	var next time.Time
 	now := time.Now()
 	l.mu.Lock()
 	l.delayed = slices.DeleteFunc(l.delayed, func(c *Call) bool {
 		switch {
 		case c.due.After(now):
-			if next.IsZero() || c.due.Before(next) {
-				next = c.due
-			}
 			return false
 		case c.Overdue(now):
 			over = append(over, c)
@@ -232,7 +228,7 @@ func (l *Lane) sendDelayed() {
 		return true
 	})
 	if l.wake = nil; len(l.delayed) > 0 {
-		l.wakeAt(next)
+		l.wakeAt(slices.MinFunc(l.delayed, func(a, b *Call) int { return a.due.Compare(b.due) }).due)
 	}
 	l.mu.Unlock()
 	l.expire(over)
