@@ -103,7 +103,7 @@ func (l *Lane) next(c *Call, err error) *Lane {
 		return l
 	}
 	if redis.HasErrorPrefix(err, "MOVED") || errors.Is(err, script.ErrNoMaster) {
-		l.conn.Reload(context.Background())
+		l.conn.Reload()
 	}
 	to := l.lanes.Lock(context.Background(), c.Keys.Names()[0])
 	l.mu.Unlock()

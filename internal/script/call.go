@@ -233,7 +233,7 @@ func (c *Call) failed(to *Conn, err error) (backoff time.Duration, again bool) {
 	switch {
 	case m&notRun != 0:
 		if isDial(err) {
-			to.Reload(context.Background())
+			to.Reload()
 		}
 	case m&maybeRun == 0:
 		return 0, false

@@ -224,11 +224,11 @@ func (c *Conn) exec(ctx context.Context, pipe redis.Pipeliner, cmds []Command) {
 		_ = pipe.Process(ctx, cmd)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
+		if IsAnswer(err) { // it is one to another command than those without an answer
+			err = errors.New(err.Error())
+		}
 		for _, cmd := range cmds {
 			if cmd.Err() == nil && cmd.Val() == nil {
-				if IsAnswer(err) { // to another command
-					err = errors.New(err.Error())
-				}
 				cmd.SetErr(errors.Join(errUnanswered, err))
 			}
 		}
@@ -265,9 +265,9 @@ func Panicked(value any) error { return fmt.Errorf("%w: %v", errPanicked, value)
 
 // Reload makes a cluster client find out again which master has which slot: by itself it would take
 // up to a minute to notice that a master is gone.
-func (c *Conn) Reload(ctx context.Context) {
+func (c *Conn) Reload() {
 	if cluster, ok := c.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
-		cluster.ReloadState(ctx)
+		cluster.ReloadState(context.Background())
 	}
 }
 
