@@ -29,6 +29,7 @@ type batch struct {
 	queue         *queue
 	rules         redisson.Rules
 	requests      []*request
+	own           bool          // each request gets a member of its own
 	reserved      int           // how many runs are kept free for other requests now
 	filling       bool          // from the line, whose order counts
 	mixed         bool          // requests in line have other defaults than the first: none is used
@@ -63,6 +64,7 @@ func newBatch(q *queue) *batch {
 		b = &batch{}
 	}
 	b.queue, b.rules = q, q.engine.rules
+	b.own = !b.rules.Merge && !b.rules.KeepsNoMembers()
 	return b
 }
 
@@ -78,18 +80,6 @@ func (b *batch) free() {
 	batches.Put(b)
 }
 
-// maxRequests is how many requests one script call may decide. own says that each gets a member of its
-// own.
-func maxRequests(own bool) int {
-	if own {
-		return maxMembers
-	}
-	return lane.MaxRequests
-}
-
-// ownMembers reports whether each request gets a member of its own.
-func ownMembers(r redisson.Rules) bool { return !r.Merge && !r.KeepsNoMembers() }
-
 // add appends a request; it returns false if the request must wait for another batch.
 func (b *batch) add(r *request, inLine bool) bool {
 	mixed := b.mixed
@@ -103,9 +93,9 @@ func (b *batch) add(r *request, inLine bool) bool {
 	case !b.accepts(r):
 		return false
 	}
-	own := ownMembers(b.rules) || r.Reserve && !b.rules.KeepsNoMembers()
+	own := b.own || r.Reserve
 	switch {
-	case mixed && b.queue.line.unmixed, len(b.requests) >= maxRequests(own), b.Sum+r.Permits > maxPermits:
+	case mixed && b.queue.line.unmixed, own && len(b.requests) >= maxMembers, b.Sum+r.Permits > maxPermits:
 		return false
 	case r.UpTo:
 		if !b.AddUpTo(r.Permits) {
@@ -118,7 +108,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 		b.fallback = ""
 	}
 	if r.Reserve {
-		b.settled, b.rules.Merge = true, false
+		b.settled, b.own = true, true
 	}
 	b.upToAlone = r.UpTo && own
 	b.requests = append(b.requests, r)
@@ -130,7 +120,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 // for the limiter. Reservations have members of their own, so others share a call with them only in a
 // line, whose order counts. A request for what is free that has a member of its own goes alone.
 func (b *batch) accepts(r *request) bool {
-	if b.mixed || b.upToAlone || r.UpTo && ownMembers(b.rules) {
+	if b.mixed || b.upToAlone || r.UpTo && b.own {
 		return false
 	}
 	return b.fallback == r.limiter.Fallback && b.settled == r.Reserve && b.hold == r.Hold
@@ -148,10 +138,10 @@ func (b *batch) prepare() {
 	switch {
 	case b.rules.KeepsNoMembers():
 		b.member = nil // none is kept
-	case b.rules.Merge:
-		b.member = ids.Next(make([]byte, 0, 21), 1)
-	default:
+	case b.own:
 		b.member = ids.Next(make([]byte, 0, 21), len(b.requests))
+	default:
+		b.member = ids.Next(make([]byte, 0, 21), 1)
 	}
 	if b.member != nil {
 		redisson.SetPermits(b.member, b.Sum)
@@ -207,7 +197,11 @@ func (b *batch) flags() string {
 	if b.upToAlone {
 		flags += "u"
 	}
-	flags += b.rules.Flags()
+	if b.own {
+		flags += "s"
+	} else {
+		flags += b.rules.Flags()
+	}
 	if b.hold > 0 {
 		flags += "h" + strconv.FormatInt(b.hold.Milliseconds(), 10)
 	}
@@ -277,30 +271,21 @@ type prefetch struct {
 	before  refusal.Moment // when it was asked for
 }
 
-// grants returns what some requests of a batch were granted, and permits that were taken ahead.
-func (b *batch) grants(shares []share, ahead int64, o lane.Outcome) []grant {
-	all := grant{permits: ahead, sent: b.sent, windowEnd: o.WindowEnd}
+// grant returns permits that the request at that place was granted, or that were taken ahead.
+func (b *batch) grant(place int, permits int64, o lane.Outcome) grant {
+	g := grant{permits: permits, sent: b.sent, windowEnd: o.WindowEnd}
 	if b.hold > 0 {
-		all.hold = Hold{max(0, o.Interval-b.hold), o.GrantedAt}
+		g.hold = Hold{max(0, o.Interval-b.hold), o.GrantedAt}
 	}
-	var each []grant
-	for _, s := range shares {
-		one := all
-		one.permits = s.permits
-		all.permits += one.permits
-		if b.member != nil && !b.rules.Merge {
-			one.member = redisson.WithPermits(redisson.Later(b.member, s.place), one.permits)
-			each = append(each, one)
-		}
-	}
-	if each != nil || all.permits == 0 {
-		return each
-	}
-	if b.member != nil {
+	switch {
+	case b.member == nil:
+	case b.own:
+		g.member = redisson.WithPermits(redisson.Later(b.member, place), permits)
+	default:
 		if b.shared == nil {
 			b.shared = &sharedMember{remaining: o.Taken}
 		}
-		all.member, all.shared = b.member, b.shared
+		g.member, g.shared = b.member, b.shared
 	}
-	return []grant{all}
+	return g
 }

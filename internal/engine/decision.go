@@ -22,6 +22,10 @@ type decision interface {
 // callers.
 func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
+	if _, short := reply.(int64); short && r.replaces == nil {
+		d.finish(reply, err)
+		return false
+	}
 	if r.replaces != nil {
 		if err == nil {
 			e.gaveDefault(r.replaces, r.older, reply)
@@ -103,7 +107,9 @@ func (b *batch) finish(reply any, err error) {
 		}
 		var found findings
 		o, found, err = b.parse(reply)
-		b.queue.engine.found(l, found)
+		if found != 0 {
+			b.queue.engine.found(l, found)
+		}
 		if err == nil && b.checksDefault {
 			l.defaultChecked(b.sent)
 			if found&newerDefault != 0 {

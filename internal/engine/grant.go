@@ -33,12 +33,6 @@ func (h Hold) words() (early, at string) {
 	return strconv.FormatInt(h.Early.Milliseconds(), 10), strconv.FormatInt(h.At, 10)
 }
 
-// share is what one request, named by its place in the batch, was granted.
-type share struct {
-	place   int
-	permits int64
-}
-
 // sharedMember is a member of several grants. Its permits go back in one call at a time, so that a repeated
 // call can tell by the permits that are left whether it has run. The Engine's lock guards it.
 type sharedMember struct {

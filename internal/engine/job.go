@@ -119,11 +119,11 @@ func (q *queue) leaveJob(t *job, permits int64) bool {
 // startJob starts the next job if nothing is under way.
 func (q *queue) startJob(now time.Time) bool {
 	s := &q.jobs
-	if s.running || len(s.waiting) == 0 || q.calls+q.beside > 0 || s.requestsNext && q.hasWork(now) {
+	if s.running || q.calls+q.beside > 0 || s.requestsNext && q.hasWork(now) {
 		return s.running
 	}
 	// A lease may have come while the job waited: a Release must not take its rest.
-	if q.endLeases(); q.returnUnused() {
+	if q.endLeases(); q.leases != nil && q.returnUnused() {
 		return true
 	}
 	t := s.waiting[0]

@@ -33,11 +33,10 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 // grantAll answers the batch in the usual case: all its requests are granted, with nothing else to say about them.
 func (b *batch) grantAll(o lane.Outcome) bool {
 	other := func(r *request) bool { return r.State != lane.Sent || r.Undo }
-	if b.queue.leases.used || slices.ContainsFunc(b.requests, other) {
+	if b.queue.leases != nil || slices.ContainsFunc(b.requests, other) {
 		b.record(o, nil)
 		return false
 	}
-	b.queue.updateFiguresBy(b, o, nil)
 	for _, r := range b.requests {
 		r.answer.Granted, r.answer.Taken, r.State = true, r.Permits, lane.Answered
 	}
@@ -47,7 +46,8 @@ func (b *batch) grantAll(o lane.Outcome) bool {
 // completeEach sets the answers of a batch, and gives back what is not wanted any more.
 func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time) {
 	short := b.call.Unreplicated()
-	var unwanted []share
+	var unwanted []grant
+	merged := int64(0) // permits of unwanted grants that share a member
 	b.recordForPlanner(o, err, now)
 	q.updateFiguresBy(b, o, err)
 	granted, doubtful, lined := int64(0), int64(0), false
@@ -62,8 +62,12 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 		}
 		if a.Decision.Granted {
 			granted += a.Taken
-			if r.State != lane.Sent || short != nil {
-				unwanted = append(unwanted, share{i, a.Taken})
+			switch {
+			case r.State == lane.Sent && short == nil:
+			case b.own:
+				unwanted = append(unwanted, b.grant(i, a.Taken, o))
+			default:
+				merged += a.Taken
 			}
 		}
 		switch {
@@ -96,9 +100,14 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 	if doubtful > 0 {
 		q.engine.givenUp(q, doubtful, err)
 	}
-	back := q.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
-	for _, one := range b.grants(unwanted, back, o) {
+	if merged > 0 {
+		unwanted = append(unwanted, b.grant(0, merged, o))
+	}
+	for _, one := range unwanted {
 		q.giveBack(one)
+	}
+	if b.ahead.limiter != nil {
+		q.keepLease(b, o, granted, short != nil)
 	}
 }
 
@@ -144,9 +153,9 @@ func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, er
 	case !a.Granted:
 		a.RetryAfter = b.delayRetry(r, a.RetryAfter)
 	case r.Undo:
-		a.Undo = q.undo(b.grants([]share{{place, a.Taken}}, 0, o)[0])
+		a.Undo = q.undo(b.grant(place, a.Taken, o))
 	case r.Reserve:
-		reserved := b.grants([]share{{place, a.Taken}}, 0, o)[0]
+		reserved := b.grant(place, a.Taken, o)
 		a.Settle = q.engine.Settler(r.limiter, reserved.member, a.Taken, reserved.hold, b.sent, time.Now())
 		a.Held = reserved.hold.Early > 0
 	}

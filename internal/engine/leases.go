@@ -14,7 +14,6 @@ import (
 
 // leases are a queue's data about its handles' leases.
 type leases struct {
-	used     bool // a handle with leases has been here
 	holders  []*Limiter
 	unused   []grant         // the rests of leases, to be given back
 	returned <-chan struct{} // closed once they are given back; requests wait for that
@@ -31,7 +30,11 @@ type tally struct {
 	returned int64 // permits of leases that ended
 }
 
-func (s *leases) returning() bool {
+// returning reports whether permits are to go back before all requests.
+func (s *leases) returning() bool { return s != nil && (len(s.unused) > 0 || s.underWay()) }
+
+// underWay reports whether permits are going back.
+func (s *leases) underWay() bool {
 	select {
 	case <-s.returned:
 		return false
@@ -54,7 +57,7 @@ func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (
 		// The lease ended in between, and these were not given back with its rest.
 		if q, err := e.lock(ctx, l); err == nil {
 			q.leases.ended(from, permits)
-			q.leases.goBack(permits, from.part(permits))
+			q.leases.goBack(from.part(permits))
 			q.next(time.Now())
 			q.unlock()
 		}
@@ -97,8 +100,11 @@ func (s *leases) sent(b *batch) {
 // updateFiguresBy is updateFigures for a batch, and makes its grants say what those of leases say: permits that were
 // taken ahead are left to the Client.
 func (q *queue) updateFiguresBy(b *batch, o lane.Outcome, err error) {
+	if q.leases == nil {
+		return
+	}
 	q.leases.pending -= b.asked
-	if err != nil || !q.leases.used {
+	if err != nil {
 		q.leases.tally.taken += o.Taken
 		return
 	}
@@ -128,12 +134,12 @@ func (q *queue) updateFiguresBy(b *batch, o lane.Outcome, err error) {
 // took is known, so the figures follow these as long as Redis' answer allows for it: of the calls
 // answered meanwhile some may have come after it, and of those under way some before.
 func (q *queue) updateFigures(o lane.Outcome, ahead int64, before tally) {
-	s := &q.leases
-	meanwhile, back := s.tally.taken-before.taken, s.tally.returned-before.returned
-	s.tally.taken += max(0, o.Taken)
-	if !s.used {
+	s := q.leases
+	if s == nil {
 		return
 	}
+	meanwhile, back := s.tally.taken-before.taken, s.tally.returned-before.returned
+	s.tally.taken += max(0, o.Taken)
 	f := *cmp.Or(s.figures.Load(), &figures{})
 	f.free -= o.Taken - ahead
 	if o.Reset != 0 { // the answer has figures
@@ -166,21 +172,19 @@ func (s *leases) ended(a *leased, left int64) {
 	s.figures.Store(&f)
 }
 
-// goBack records permits on their way back, which count as free already, and the grants of them that
-// are to be given back.
-func (s *leases) goBack(permits int64, grants ...grant) {
-	s.unused = append(s.unused, grants...)
-	s.tally.returned += permits
+// goBack makes a grant be given back before other requests. Its permits count as free already.
+func (s *leases) goBack(one grant) {
+	s.unused = append(s.unused, one)
+	s.tally.returned += one.permits
 }
 
 // serveFromLease serves a request from its handle's lease. If that has too little left, it ends, so that its
 // rest is free before the request is decided.
 func (q *queue) serveFromLease(r *request) bool {
 	l := r.limiter
-	if l.Lease == nil || r.Reserve {
+	if r.Reserve {
 		return false
 	}
-	q.leases.used = true
 	a := l.prefetched.current.Load()
 	if a == nil || a.Left() == 0 {
 		return false
@@ -206,7 +210,7 @@ func (q *queue) endLease(l *Limiter) {
 	left := a.End()
 	q.leases.ended(a, left)
 	if left > 0 {
-		q.leases.goBack(left, a.part(left))
+		q.leases.goBack(a.part(left))
 		l.Lease.Unused(left)
 	}
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})
@@ -246,6 +250,9 @@ func (q *queue) expire(l *Limiter) {
 
 // endLeases ends all leases of the limiter, and keeps batches under way from making one.
 func (q *queue) endLeases() {
+	if q.leases == nil {
+		return
+	}
 	q.leases.ends++
 	for _, l := range q.leases.holders {
 		q.dropLease(l)
@@ -255,7 +262,7 @@ func (q *queue) endLeases() {
 // returnUnused gives back the rests of leases that have ended, before all requests. It reports
 // whether that is under way.
 func (q *queue) returnUnused() bool {
-	if q.leases.returning() {
+	if q.leases.underWay() {
 		return true
 	}
 	all := q.leases.unused
@@ -273,7 +280,7 @@ func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
 	e.withQueue(l.Config, func(q *queue) {
 		q.users++
 		q.endLeases()
-		for late := error(nil); late == nil && q.returnUnused(); {
+		for late := error(nil); late == nil && q.leases != nil && q.returnUnused(); {
 			returned := q.leases.returned
 			e.mu.Unlock()
 			late = lane.Wait(ctx, returned, since.Add(e.conn.Timeout()))

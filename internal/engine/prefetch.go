@@ -13,7 +13,7 @@ import (
 // prefetch makes a batch take permits ahead if one of its callers may. Callers in line come first:
 // nothing is taken ahead while there is a line.
 func (q *queue) prefetch(b *batch, now time.Time) prefetch {
-	if !q.leases.used || q.engine.closed || q.line.count != b.Line {
+	if q.engine.closed || q.line.count != b.Line {
 		return prefetch{}
 	}
 	var l *Limiter
@@ -30,7 +30,7 @@ func (q *queue) prefetch(b *batch, now time.Time) prefetch {
 	}
 	permits, figures := l.Lease.Ask(b.Sum, now)
 	permits = min(permits, maxPermits-b.Sum)
-	if permits > 0 && (len(b.requests) == maxRequests(ownMembers(b.rules)) || !b.AddUpTo(permits)) {
+	if permits > 0 && !b.AddUpTo(permits) {
 		permits = 0
 	}
 	b.figures = b.figures || figures || permits > 0 // for the next lease's size
@@ -72,34 +72,23 @@ func (b *batch) delayRetry(r *request, wait time.Duration) time.Duration {
 	return max(wait, l.Lease.Back().Sub(b.sent))
 }
 
-// keepLease handles what a batch took ahead: it becomes a lease, or goes back. If callers have gone,
-// it goes back together with their grants, and keepLease returns it: two calls that shrink one member
-// at a time could not tell their repeats apart. granted is what the callers got; their requests may be
-// in use by others by now.
-func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, gone bool) (back int64) {
+// keepLease makes a lease of what a batch took ahead, or gives it back, as it must if nothing counts that the batch
+// was granted. granted is what the callers got; their requests may be in use by others by now.
+func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, void bool) {
 	l, now := b.ahead.limiter, time.Now()
-	if l == nil {
-		return 0
-	}
 	l.prefetched.asking = false
 	taken, life := o.Taken-granted, l.Lease.Life()
 	left := life - now.Sub(b.sent)
-	lives := !gone && !q.engine.closed && b.ahead.ends == q.leases.ends && left > 0
-	if taken > 0 && !lives {
-		l.Lease.Unused(taken)
+	if taken == 0 {
+		return
 	}
-	switch {
-	case taken == 0:
-		return 0
-	case gone:
-		q.leases.goBack(taken)
-		return taken
-	case !lives:
-		q.leases.goBack(taken, b.grants(nil, taken, o)...)
-		return 0
+	if void || q.engine.closed || b.ahead.ends != q.leases.ends || left <= 0 {
+		l.Lease.Unused(taken)
+		q.leases.goBack(b.grant(0, taken, o))
+		return
 	}
 	q.endLease(l)
-	a := &leased{Lease: lease.New(taken, b.sent, life), rest: b.grants(nil, taken, o)[0], figures: &q.leases.figures}
+	a := &leased{Lease: lease.New(taken, b.sent, life), rest: b.grant(0, taken, o), figures: &q.leases.figures}
 	q.leases.begins(a)
 	l.prefetched.current.Store(a)
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
@@ -114,7 +103,6 @@ func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, gone bool) (b
 		l.prefetched.timer = time.AfterFunc(left, func() { q.expire(l) })
 	}
 	q.serveWaiters(l)
-	return 0
 }
 
 // serveWaiters gives permits of a new lease to requests of its handle that came meanwhile, as long

@@ -39,7 +39,7 @@ type queue struct {
 	freed        int         // how often permits have been freed
 	timer        *time.Timer // begins the line's next pass
 	jobs         jobs
-	leases       leases
+	leases       *leases // nil until a handle with leases comes
 	jointWaiters map[jointWaiter]struct{} // callers that wait for the limiter together with others
 }
 
@@ -58,6 +58,9 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 			q.gathered = q.room[:0]
 		}
 		e.queues[l.Config] = q
+	}
+	if l.Lease != nil && q.leases == nil {
+		q.leases = &leases{}
 	}
 	if q.lane.Load() != to {
 		q.lane.Store(to)
@@ -91,12 +94,12 @@ func (e *Engine) withQueue(key string, f func(q *queue)) {
 
 // blocked reports whether requests must wait for an exclusive job or a give-back.
 func (q *queue) blocked() bool {
-	return q.leases.returning() || len(q.leases.unused) > 0 || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
+	return q.leases.returning() || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
 }
 
 // next starts what can be done now.
 func (q *queue) next(now time.Time) {
-	if q.returnUnused() || q.startJob(now) {
+	if q.leases != nil && q.returnUnused() || q.jobsAhead() && q.startJob(now) {
 		return
 	}
 	if !q.listed && q.hasWork(now) && !q.blocked() && q.calls < maxCalls {

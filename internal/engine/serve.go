@@ -47,7 +47,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	r.queue = q
 	q.users++
 	switch {
-	case q.serveFromLease(r):
+	case r.limiter.Lease != nil && q.serveFromLease(r):
 		r.finish(r.answer, nil)
 	case r.Waits && q.line.count > 0:
 		q.line.join(r, to.Fresh())
@@ -61,7 +61,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 			}
 			return q.makeBatch(r.since)
 		}
-		if !q.listed || len(q.leases.unused) > 0 {
+		if !q.listed || q.leases.returning() {
 			q.next(r.since)
 		}
 		r.WaitOn(q.wave)
@@ -120,8 +120,10 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 		r.State, r.Batch = lane.Sent, &b.Batch
 	}
 	b.audit, b.freed = b.limiter().auditDue(now), q.freed
-	b.ahead = q.prefetch(b, now)
-	q.leases.sent(b)
+	if q.leases != nil {
+		b.ahead = q.prefetch(b, now)
+		q.leases.sent(b)
+	}
 	q.calls++
 	q.jobs.requestsNext = false
 	b.prepare()
