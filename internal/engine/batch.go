@@ -208,10 +208,10 @@ func (b *batch) flags() string {
 	return flags
 }
 
-// redo is why the call of a decision was made again.
+// redo is why the call of a batch was made again.
 type redo struct {
 	redraws  int        // how often the identity was taken
-	replaces *Limiter   // the limiter whose default the call replaces, or nil
+	replaces bool       // the call replaces the limiter's default
 	older    limit.Rate // that default
 }
 

@@ -27,9 +27,13 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 	c.Keys = cmp.Or(c.Keys, l.Keys)
 	return e.call(ctx, l, l.Keys, true, func() (any, error) {
 		defer e.changed(l.Config)
-		c.Since, c.Late = time.Now(), func() { e.changed(l.Config) }
+		c.Since = time.Now()
 		e.recall(ctx, l, c.Since)
-		return e.lanes.Run(ctx, &c)
+		call := &lane.Call{Call: c, Late: func(*lane.Call) { e.changed(l.Config) }}
+		if done, err := e.lanes.Do(ctx, call); !done {
+			return nil, err
+		}
+		return call.Outcome()
 	})
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -11,50 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// decision is what one call decides: a batch, or a try to take permits of several limiters.
-type decision interface {
-	prepare()                    // makes the call, with a new identity
-	one(number int64) *Limiter   // the limiter with that number in an answer; nil if there is none
-	finish(reply any, err error) // passes the result to the callers
-}
-
-// complete makes a decision's call again if that is due; otherwise it passes the result to the
-// callers.
-func (e *Engine) complete(d decision, r *redo, c *lane.Call) (again bool) {
-	reply, err := c.Outcome()
-	if _, short := reply.(int64); short && r.replaces == nil {
-		d.finish(reply, err)
-		return false
-	}
-	if r.replaces != nil {
-		if err == nil {
-			e.gaveDefault(r.replaces, r.older, reply)
-			r.replaces = nil
-			d.prepare()
-			return true
-		}
-	} else if older, number, ok := olderDefault(reply); ok && d.one(number) != nil {
-		l := d.one(number)
-		r.replaces, r.older = l, older
-		// It keeps permits in use, and has the same effect however often it runs.
-		args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), e.fallback(l, time.Now())))
-		*c = lane.Call{Call: script.Call{Script: lua.SetRate, Keys: l.Keys, Args: args, Repeat: true}, Owner: c.Owner, Requests: c.Requests}
-		return true
-	}
-	switch {
-	case isTaken(reply, err) && r.redraws < maxRedraws:
-		r.redraws++
-		e.ids.Skip()
-		d.prepare()
-		return true
-	case isWrongType(err):
-		go d.finish(reply, err)
-	default:
-		d.finish(reply, err)
-	}
-	return false
-}
-
 // isTaken reports whether the script found the call's identity at another member: those of old
 // layouts are short. No answer says so if it is in doubt whether an attempt has run.
 func isTaken(reply any, err error) bool {
@@ -62,6 +19,29 @@ func isTaken(reply any, err error) bool {
 		return !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
 	}
 	return isWord(reply, "taken")
+}
+
+// defaultCall replaces the limiter's default by the handle's, keeps permits in use, and has the same effect however
+// often it runs.
+func (e *Engine) defaultCall(l *Limiter) script.Call {
+	args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), e.fallback(l, time.Now())))
+	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: args, Repeat: true}
+}
+
+// giveDefault makes that call, for a caller who asked at that time.
+func (e *Engine) giveDefault(ctx context.Context, l *Limiter, older limit.Rate, since time.Time) error {
+	c := e.defaultCall(l)
+	c.Since = since
+	reply, err := e.lanes.Run(ctx, &c)
+	switch {
+	case err == nil:
+		e.gaveDefault(l, older, reply)
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	default:
+		return &Error{Name: l.Name, Err: e.gaveNoDefault(l, err)}
+	}
 }
 
 // gaveDefault records that the limiter's default was replaced, or another program was faster.
@@ -79,25 +59,50 @@ func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
 	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
 }
 
-// OnReply passes the result to the callers. If another client's member has the same short id, or the
-// limiter turned out not to be of type Overall, the batch is sent again, with a new identity.
+// OnReply passes the result to the callers, unless the call must be made again: with a new identity if another
+// client's member has the same short id; with all keys if the limiter turned out not to be of type Overall; or after
+// one that replaces an older default.
 func (b *batch) OnReply(c *lane.Call) (again bool) {
-	if reply, _ := c.Outcome(); isWord(reply, "keys") && b.call.Keys != b.queue.keys {
-		b.limiter().overall.Store(nil)
+	reply, err := c.Outcome()
+	e, l, r := b.queue.engine, b.limiter(), &b.redo
+	if _, short := reply.(int64); short && !r.replaces {
+		b.finish(reply, err)
+		return false
+	}
+	older, _, isOlder := olderDefault(reply)
+	switch {
+	case r.replaces && err == nil:
+		e.gaveDefault(l, r.older, reply)
+		r.replaces = false
+		b.prepare()
+		return true
+	case isWrongType(err): // explaining it makes calls
+		go b.finish(reply, err)
+		return false
+	case r.replaces:
+	case isOlder:
+		r.replaces, r.older = true, older
+		*c = lane.Call{Call: e.defaultCall(l), Owner: b, Requests: c.Requests}
+		return true
+	case isWord(reply, "keys") && b.call.Keys != b.queue.keys:
+		l.overall.Store(nil)
+		b.prepare()
+		return true
+	case isTaken(reply, err) && r.redraws < maxRedraws:
+		r.redraws++
+		e.ids.Skip()
 		b.prepare()
 		return true
 	}
-	return b.queue.engine.complete(b, &b.redo, c)
+	b.finish(reply, err)
+	return false
 }
-
-// one returns the only limiter, whatever number the answer has.
-func (b *batch) one(int64) *Limiter { return b.limiter() }
 
 func (b *batch) finish(reply any, err error) {
 	l := b.limiter()
 	var o lane.Outcome
 	switch {
-	case b.redo.replaces != nil:
+	case b.redo.replaces:
 		err = b.queue.engine.gaveNoDefault(l, err)
 	case err != nil:
 		err = b.queue.engine.explain(b.queue.keys.Names(), err)

@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -14,27 +16,27 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// giveBack returns unwanted grants, beside the limiter's other calls but before jobs: a Release would
-// count them among its own. If it fails, the permits come back an interval after they were granted.
-// back is closed when all is done.
+// giveBack returns unwanted grants, beside the limiter's other calls but before jobs: a Release would count them among
+// its own. If it fails, the permits come back an interval after they were granted. back is closed when all is done.
 func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 	done := make(chan struct{})
 	q.beside++
-	left := len(grants)
-	for _, one := range grants {
-		q.returnGrant(context.Background(), one, func(err error) {
-			if err != nil {
-				q.engine.givenUp(q, one.permits, err)
-			}
-			if left--; left > 0 {
-				return
-			}
-			q.beside--
-			close(done)
-			q.permitsFreed()
-			q.tidy()
-		})
-	}
+	go func() {
+		var all sync.WaitGroup
+		for _, one := range grants {
+			all.Go(func() {
+				if err := q.returnGrant(context.Background(), one); err != nil {
+					q.engine.givenUp(q, one.permits, err)
+				}
+			})
+		}
+		all.Wait()
+		q.engine.mu.Lock()
+		defer q.unlock()
+		q.beside--
+		close(done)
+		q.permitsFreed()
+	}()
 	return done
 }
 
@@ -46,92 +48,81 @@ func (e *Engine) givenUp(q *queue, permits int64, err error) {
 // undo returns the function that gives back a caller's grant. It goes on in the background if ctx
 // ends first.
 func (q *queue) undo(one grant) func(context.Context) error {
-	return func(ctx context.Context) error {
+	return func(caller context.Context) error {
 		e := q.engine
-		if err := ctx.Err(); err != nil {
+		if err := cmp.Or(caller.Err(), e.begin()); err != nil {
 			return err
 		}
-		// A give-back of the same member may be under way, and this call's time begins after it.
-		late := time.Now().Add(e.conn.Timeout() + time.Millisecond)
-		done := make(chan struct{})
-		var failed error
-		e.mu.Lock()
-		if e.closed {
-			e.mu.Unlock()
-			return limit.ErrClosed
-		}
-		e.active++
-		q.returnGrant(ctx, one, func(err error) {
-			e.freed(q.config)
-			e.active--
-			e.checkOver()
-			if err = script.Outage(err); errors.Is(err, limit.ErrUnknownOutcome) || err != nil && ctx.Err() != nil {
+		// A give-back of the same member may be under way, and the time of this call begins after it.
+		return lane.Detached(caller, e.conn.Timeout(), func(ctx context.Context) error {
+			defer e.end()
+			err := script.Outage(q.returnGrant(ctx, one))
+			if errors.Is(err, limit.ErrUnknownOutcome) || err != nil && caller.Err() != nil {
 				e.givenUp(q, one.permits, err)
 			}
-			failed = err
-			close(done)
+			e.mu.Lock()
+			e.freed(q.config)
+			e.mu.Unlock()
+			return e.explain(q.keys.Names(), err)
 		})
-		e.mu.Unlock()
-		switch err := lane.Wait(ctx, done, late); {
-		case err == nil:
-			return e.explain(q.keys.Names(), failed)
-		case errors.Is(err, lane.ErrLate):
-			return lane.NoAnswer(e.conn.Timeout(), true)
-		default:
-			return lane.UnderWay(err)
-		}
 	}
 }
 
-// returnGrant gives a grant back and then calls then with the result, on a goroutine that must not
-// wait. The Redis client's hooks see ctx.
-func (q *queue) returnGrant(ctx context.Context, one grant, then func(error)) {
+// returnGrant gives a grant back. The Redis client's hooks see ctx.
+func (q *queue) returnGrant(ctx context.Context, one grant) error {
 	h := one.shared
 	if h == nil {
-		q.sendBack(ctx, one, func(_ int64, err error) { then(err) })
-		return
+		_, err := q.sendBack(ctx, one)
+		return err
 	}
-	h.waiting = append(h.waiting, returning{one, then})
+	mine := &returning{permits: one.permits, done: make(chan struct{})}
+	q.engine.mu.Lock()
+	h.waiting = append(h.waiting, mine)
 	if !h.busy {
 		h.busy = true
-		q.sendNext(ctx, h)
+		go q.returnWaiting(ctx, one, h)
 	}
+	q.engine.mu.Unlock()
+	<-mine.done
+	return mine.err
 }
 
-// sendNext gives back all waiting grants of a member in one call.
-func (q *queue) sendNext(ctx context.Context, h *sharedMember) {
-	all := h.waiting
-	h.waiting = nil
-	one := all[0].grant
-	one.member, one.permits = redisson.WithPermits(one.member, h.remaining), 0
-	for _, r := range all {
-		one.permits += r.permits
-	}
-	q.sendBack(ctx, one, func(back int64, err error) {
-		h.remaining -= back
-		if h.busy = len(h.waiting) > 0; h.busy {
-			q.sendNext(context.Background(), h)
+// returnWaiting gives back all waiting grants of a member in one call, until there are none.
+func (q *queue) returnWaiting(ctx context.Context, one grant, h *sharedMember) {
+	for {
+		q.engine.mu.Lock()
+		all := h.waiting
+		h.waiting, h.busy = nil, len(all) > 0
+		q.engine.mu.Unlock()
+		if len(all) == 0 {
+			return
 		}
+		one.member, one.permits = redisson.WithPermits(one.member, h.remaining), 0
 		for _, r := range all {
-			r.then(err)
+			one.permits += r.permits
 		}
-	})
+		back, err := q.sendBack(ctx, one)
+		h.remaining -= back
+		for _, r := range all {
+			r.err = err
+			close(r.done)
+		}
+		ctx = context.Background()
+	}
 }
 
 // sendBack makes the call, and returns how many permits it gave back.
-func (q *queue) sendBack(ctx context.Context, one grant, then func(back int64, err error)) {
-	q.lane.Load().Start(ctx, q.returnCall(one), func(reply any, err error) {
-		if err != nil {
-			then(0, err)
-			return
-		}
-		back, err := script.Integer(reply)
-		if back < 0 {
-			back, err = 0, fmt.Errorf("%w: an answer was lost, and %s may still be in use for an interval",
-				limit.ErrUnknownOutcome, words.Plural(one.permits, "permit"))
-		}
-		then(back, err)
-	})
+func (q *queue) sendBack(ctx context.Context, one grant) (back int64, err error) {
+	reply, err := q.engine.lanes.Run(ctx, q.returnCall(one))
+	if err != nil {
+		return 0, err
+	}
+	back, err = script.Integer(reply)
+	if back < 0 {
+		return 0, fmt.Errorf("%w: an answer was lost, and %s may still be in use for an interval",
+			limit.ErrUnknownOutcome, words.Plural(one.permits, "permit"))
+	}
+	return back, err
 }
 
 func (q *queue) returnCall(one grant) *script.Call {

@@ -38,13 +38,14 @@ func (h Hold) words() (early, at string) {
 type sharedMember struct {
 	remaining int64 // permits of the member, when last seen
 	busy      bool  // a call is under way
-	waiting   []returning
+	waiting   []*returning
 }
 
 // returning is a grant that waits for the next call of its member.
 type returning struct {
-	grant
-	then func(error)
+	permits int64
+	done    chan struct{}
+	err     error
 }
 
 // handleLease is the lease of one handle. The Engine's lock guards everything except the current lease.

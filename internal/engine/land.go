@@ -107,7 +107,7 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 		q.giveBack(one)
 	}
 	if b.ahead.limiter != nil {
-		q.keepLease(b, o, granted, short != nil)
+		q.keepLease(b, o, granted, merged > 0 || short != nil)
 	}
 }
 

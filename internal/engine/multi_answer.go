@@ -7,58 +7,50 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// OnReply passes the result to the caller. If the caller has gone, grants go back.
-func (m *multiRequest) OnReply(c *lane.Call) (again bool) {
-	return m.engine.complete(m, &m.redo, c)
-}
-
-func (m *multiRequest) finish(reply any, err error) {
-	var a outage.Answer
+// over returns the answer of a try that is over, and counts it out. If the caller has gone, grants go back.
+func (m *multiRequest) over(c *lane.Call, gone bool) (a outage.Answer, err error) {
+	e := m.engine
+	reply, err := c.Outcome()
 	switch {
-	case m.redo.replaces != nil:
-		err = &Error{Name: m.redo.replaces.Name, Err: m.engine.gaveNoDefault(m.redo.replaces, err)}
-	case err != nil:
-		number, explained := m.engine.explainPart(m.keys.Names(), err)
-		err = m.blame(number, explained)
-	default:
+	case err == nil:
 		a, err = m.parse(reply)
 		for _, l := range m.limiters {
 			l.defaultChecked(m.sent)
 		}
+	case gone:
+		err = script.Outage(err)
+	default:
+		number, explained := e.explainPart(m.keys.Names(), err)
+		err = m.blame(number, explained)
 	}
-	short := m.call.Unreplicated()
-	m.engine.mu.Lock()
-	defer m.engine.mu.Unlock()
-	if err != nil || a.Granted {
-		for i, q := range m.queues {
-			took := lane.Outcome{}
-			if a.Granted {
-				took.Taken = m.permits[i]
-			}
-			m.engine.Granted(q.config)
-			q.updateFigures(took, 0, tally{})
-		}
-	}
-	gone := m.State == lane.Gone
-	unwanted := a.Granted && (gone || short != nil)
-	if a.Granted && short != nil {
+	taken := a.Granted
+	if short := c.Unreplicated(); taken && short != nil {
 		a, err = outage.Answer{}, short
 	}
-	m.answer, m.err = a, err
-	for i, q := range m.queues {
+	m.locked(func(q *queue) {
+		permits := m.permits[slices.Index(m.queues, q)]
+		if err != nil || taken {
+			took := lane.Outcome{}
+			if taken {
+				took.Taken = permits
+			}
+			e.Granted(q.config)
+			q.updateFigures(took, 0, tally{})
+		}
 		if gone && errors.Is(err, limit.ErrUnknownOutcome) {
-			m.engine.givenUp(q, m.permits[i], err)
+			e.givenUp(q, permits, err)
 		}
-		if unwanted {
-			q.giveBack(grant{member: m.memberOf(i), permits: m.permits[i], sent: m.sent})
+		if taken && (gone || err != nil) {
+			q.giveBack(grant{member: redisson.WithPermits(m.member, permits), permits: permits, sent: m.sent})
 		}
-	}
-	m.end()
-	m.MarkAnswered(nil)
+		q.exit()
+	})
+	return a, err
 }
 
 // parse reads the script's answer.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -31,18 +32,10 @@ type multiRequest struct {
 	deadline time.Time     // zero: one try
 	waiter   jointWaiter
 
-	// The try under way. If its caller leaves, there is no other.
-	lane.Pending
-	ctx    context.Context
-	queued bool       // a flight will take it
-	left   bool       // the caller went away before it was answered
-	to     *lane.Lane // it goes by
-	call   lane.Call
+	// The last try.
 	member []byte // of the first limiter; those of the others differ in their permits
-	redo   redo
 	sent   time.Time
-	answer outage.Answer
-	err    error
+	left   bool      // the caller left before it was answered
 	alive  time.Time // when to ask again to keep all limiters alive; zero if that needs no requests
 }
 
@@ -141,46 +134,45 @@ func (m *multiRequest) locked(f func(q *queue)) {
 	}
 }
 
-// try asks once. It returns early when ctx ends; a later grant goes back. start is when the
-// caller asked.
+// try asks once. It returns early when ctx ends; a later grant goes back. start is when the caller asked.
 func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer, error) {
 	e := m.engine
-	end := e.answerBy(start.Add(e.conn.Timeout()), m.deadline)
-	m.Pending, m.ctx = lane.Pending{Asked: start, Batch: &lane.Batch{}}, ctx
-	if !m.deadline.IsZero() {
-		m.Last = m.deadline.Add(e.grace)
-	} else if m.within > 0 {
-		m.Last = start.Add(m.within)
-		end = sooner(end, m.Last)
+	var last time.Time // the end of the caller's time
+	switch {
+	case !m.deadline.IsZero():
+		last = m.deadline.Add(e.grace)
+	case m.within > 0:
+		last = start.Add(m.within)
 	}
-	if err := m.enter(ctx, end); err != nil {
-		if errors.Is(err, lane.ErrLate) {
-			err = lane.NoAnswer(time.Since(start), false)
+	for redraws := 0; ; {
+		switch err := m.enter(ctx, sooner(start.Add(e.conn.Timeout()), last)); {
+		case errors.Is(err, lane.ErrLate):
+			return outage.Answer{}, lane.NoAnswer(time.Since(start), false)
+		case err != nil:
+			return outage.Answer{}, err
 		}
-		return outage.Answer{}, err
+		c := m.call(start)
+		c.Last = last
+		if done, err := e.lanes.Do(ctx, c); !done {
+			m.left = true
+			return outage.Answer{}, cmp.Or(ctx.Err(), err)
+		}
+		reply, err := c.Outcome()
+		older, number, isOlder := olderDefault(reply)
+		switch l := m.one(number); {
+		case isOlder && l != nil:
+			m.exit()
+			if err := e.giveDefault(ctx, l, older, start); err != nil {
+				return outage.Answer{}, err
+			}
+		case isTaken(reply, err) && redraws < maxRedraws:
+			m.exit()
+			redraws++
+			e.ids.Skip()
+		default:
+			return m.over(c, false)
+		}
 	}
-	m.prepare()
-	e.mu.Lock()
-	m.Wait()
-	m.to = m.queues[0].lane.Load()
-	alone := m.to.TryReserve()
-	if alone {
-		m.State = lane.Sent
-	} else {
-		m.queued = true
-		m.to.Ready(m)
-	}
-	e.mu.Unlock()
-	if alone {
-		m.to.SendOne(ctx, &m.call, !m.deadline.IsZero() || m.within > 0)
-	}
-	answered, err := m.Await(ctx, e.lanes, m, end, true)
-	if answered {
-		return m.answer, m.err
-	}
-	m.left = true
-	m.withdraw()
-	return outage.Answer{}, err
 }
 
 // enter counts a try in at all limiters. It waits for its turns in the order of the keys, so that no try waits for
@@ -207,38 +199,19 @@ func (m *multiRequest) enter(ctx context.Context, late time.Time) error {
 	return nil
 }
 
-// withdraw ends a try whose caller has gone while it was to be sent.
-func (m *multiRequest) withdraw() {
-	m.engine.mu.Lock()
-	defer m.engine.mu.Unlock()
-	if m.queued {
-		m.queued = false
-		m.end()
-		m.MarkAnswered(nil)
-		m.to.Ended()
-	}
-}
+// exit counts out a try that is over.
+func (m *multiRequest) exit() { m.locked((*queue).exit) }
 
-// Progressed lets the caller of a try with several calls wait on: the server answers.
-func (m *multiRequest) Progressed() { m.Batch.Progressed() }
-
-// NextCall returns the try's call, unless its caller has gone.
-func (m *multiRequest) NextCall(time.Time) (c *lane.Call, more bool) {
-	if !m.queued || m.State == lane.Gone {
-		return nil, false
-	}
-	m.queued = false
-	m.State = lane.Sent
-	return &m.call, false
-}
-
-// prepare makes the call of a new try.
-func (m *multiRequest) prepare() {
+// call returns the call of a new try.
+func (m *multiRequest) call(start time.Time) *lane.Call {
 	m.member = m.engine.ids.Next(nil, 1)
 	redisson.SetPermits(m.member, m.permits[0])
 	m.sent = time.Now()
-	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Since: m.Asked}, Owner: m}
-	m.call.By(m.ctx)
+	return &lane.Call{
+		Call:     script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Since: start},
+		Requests: 1,
+		Late:     func(c *lane.Call) { _, _ = m.over(c, true) },
+	}
 }
 
 // Append appends the arguments of the script.
@@ -278,16 +251,6 @@ func (m *multiRequest) numbers() any {
 // memberOf returns the member of the limiter at that place.
 func (m *multiRequest) memberOf(place int) []byte {
 	return redisson.WithPermits(m.member, m.permits[place])
-}
-
-// end counts out a try that is finished, or was not sent.
-func (m *multiRequest) end() {
-	for _, q := range m.queues {
-		q.exit()
-	}
-	for _, q := range m.queues {
-		q.tidy()
-	}
 }
 
 // wait returns when it is time to ask again: soon, as a line does, when the limiters that refused should have

@@ -72,9 +72,9 @@ func (b *batch) delayRetry(r *request, wait time.Duration) time.Duration {
 	return max(wait, l.Lease.Back().Sub(b.sent))
 }
 
-// keepLease makes a lease of what a batch took ahead, or gives it back, as it must if nothing counts that the batch
-// was granted. granted is what the callers got; their requests may be in use by others by now.
-func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, void bool) {
+// keepLease makes a lease of what a batch took ahead, or gives it back, as it does if grants of its callers go back
+// too. granted is what the callers got; their requests may be in use by others by now.
+func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, unwanted bool) {
 	l, now := b.ahead.limiter, time.Now()
 	l.prefetched.asking = false
 	taken, life := o.Taken-granted, l.Lease.Life()
@@ -82,7 +82,7 @@ func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, void bool) {
 	if taken == 0 {
 		return
 	}
-	if void || q.engine.closed || b.ahead.ends != q.leases.ends || left <= 0 {
+	if unwanted || q.engine.closed || b.ahead.ends != q.leases.ends || left <= 0 {
 		l.Lease.Unused(taken)
 		q.leases.goBack(b.grant(0, taken, o))
 		return

@@ -39,7 +39,7 @@ type queue struct {
 	freed        int         // how often permits have been freed
 	timer        *time.Timer // begins the line's next pass
 	jobs         jobs
-	leases       *leases // nil until a handle with leases comes
+	leases       *leases                  // nil until a handle with leases comes
 	jointWaiters map[jointWaiter]struct{} // callers that wait for the limiter together with others
 }
 

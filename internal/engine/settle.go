@@ -48,7 +48,7 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 	q.users++
 	turn := q.turn()
 	q.unlock()
-	return lane.Detached(ctx, func(ctx context.Context) error {
+	return lane.Detached(ctx, 0, func(ctx context.Context) error {
 		timeout := e.conn.Timeout()
 		err := lane.NoAnswer(timeout, false)
 		entered := q.awaitTurn(ctx, turn, start.Add(timeout)) == nil

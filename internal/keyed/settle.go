@@ -19,7 +19,7 @@ func settle(o *lane.Outcome, taken int64) func(ctx context.Context, used int64, 
 		return nil
 	}
 	return func(ctx context.Context, used int64, then func(error)) error {
-		return lane.Detached(ctx, func(ctx context.Context) error {
+		return lane.Detached(ctx, 0, func(ctx context.Context) error {
 			err := o.Charge(ctx, used-taken)
 			then(err)
 			return err

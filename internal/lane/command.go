@@ -12,18 +12,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// command is a request whose script is ready: one that reads, changes or gives back. It decides nothing.
+// command is the request of a caller whose call is ready-made.
 type command struct {
 	Pending
 
-	lane    *Lane // the first
-	call    Call
-	timer   *time.Timer                // ends it if no answer comes in time
-	then    func(reply any, err error) // nil if a caller waits; the lock is held
-	since   time.Time                  // when its time began
-	reply   any
-	err     error
-	claimed bool // whether it is wanted was asked
+	lane      *Lane // the first
+	call      *Call
+	claimed   bool // whether it is wanted was asked
+	abandoned bool // its caller left while it was under way
 }
 
 // Once runs a script. It is not repeated once it may have run: the error is then script.ErrLost, with its
@@ -44,107 +40,98 @@ func (l *Lanes) Answers(keys *script.Keys, write string) bool {
 	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
 }
 
-// Run makes a call, with all its attempts, and returns the script's answer. It returns early if ctx
-// ends or the time for an answer is over: a call that was not sent never is. The lane keeps one that was sent,
-// but makes no more attempts, and the error says that it may have run.
+// Run is Do for a call of a script.
 func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
-	if err := ctx.Err(); err != nil {
+	call := &Call{Call: *c}
+	if done, err := l.Do(ctx, call); !done {
 		return nil, err
 	}
-	r := l.Lock(ctx, c.Keys.Names()[0]).begin(ctx, c, nil)
-	l.Mu.Unlock()
-	if ended := Wait(ctx, r.wave.done, time.Time{}); ended != nil {
-		r.leave(func(sent bool) error {
-			if sent {
-				return c.Lost(ended)
-			}
-			return ended
-		})
-	}
-	return r.reply, r.err
+	return call.Outcome()
 }
 
-// Start makes a call in the background, even if ctx ends; ctx is for the Redis client's hooks. It then
-// calls then with the result. The lock is held, as in then, which must not wait.
-func (l *Lane) Start(ctx context.Context, c *script.Call, then func(reply any, err error)) {
-	l.begin(ctx, c, then)
+// Do makes a call, with all its attempts, and returns true once that is done. If ctx ends before, or the time for an
+// answer or the caller's own, Do returns false with an error. A call that was not sent by then never is. The lane
+// keeps one that was sent: the error says that it may have run.
+func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
+	r := &command{call: c}
+	c.Owner, c.ctx = r, ctx
+	if c.Since.IsZero() {
+		c.Since = time.Now()
+	}
+	r.Asked, r.Last, r.Batch = c.Since, c.Last, &Batch{}
+	if err = ctx.Err(); err == nil {
+		look := c.Since.Add(l.conn.Timeout())
+		if !c.Last.IsZero() && c.Last.Before(look) {
+			look = c.Last
+		}
+		r.lane = l.Lock(ctx, c.Keys.Names()[0])
+		r.Wait()
+		if c.Wanted == nil && r.lane.TryReserve() {
+			r.State = Sent
+			r.lane.dispatch(task{ctx: context.WithoutCancel(ctx), call: c})
+		} else {
+			r.lane.send(c)
+		}
+		l.Mu.Unlock()
+		done, err = r.Await(ctx, l, r, look, true)
+	}
+	switch {
+	case done:
+	case !r.abandoned:
+		if c.Late != nil {
+			c.Late(c)
+		}
+	case errors.Is(err, ctx.Err()):
+		err = c.Lost(err)
+	}
+	return done, err
 }
 
-func (l *Lane) begin(ctx context.Context, c *script.Call, then func(reply any, err error)) *command {
-	r := &command{lane: l, call: Call{Call: *c, ctx: ctx}, then: then}
-	r.call.Owner = r
-	if r.call.Since.IsZero() {
-		r.call.Since = time.Now()
+// Leave ends a command whose caller goes away.
+func (r *command) Leave() (left bool) {
+	r.abandoned = r.State == Sent
+	if left = r.Pending.Leave(); left && !r.abandoned {
+		r.lane.forget()
 	}
-	r.since = r.call.Since
-	r.Wait()
-	r.timer = time.AfterFunc(time.Until(r.since.Add(l.conn.Timeout())), r.expire)
-	l.send(&r.call)
-	return r
+	return left
 }
 
-// leave ends a command without an answer, with the error that why returns.
-func (r *command) leave(why func(sent bool) error) {
-	l := r.lane
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r.State == Answered {
-		return
-	}
+// TimeUp ends a command that has waited too long for its answer.
+func (r *command) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
 	sent := r.State == Sent
-	r.end(nil, why(sent))
-	if !sent {
-		l.Ended()
+	look, left, err = r.Pending.TimeUp(timeout)
+	if !left {
+		return look, false, nil
 	}
+	if r.abandoned = sent; !sent {
+		r.lane.forget()
+	} else if r.call.Reads {
+		err = fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, timeout)
+	}
+	return look, true, err
 }
 
-// Ended says that the caller of something to be sent has gone. The lane forgets such things when they are about half
-// of what is to be sent: a silent server's queue is not emptied otherwise. The lock is held.
-func (l *Lane) Ended() {
+// forget drops commands whose callers have gone when they are about half of what is to be sent: a silent server's
+// queue is not emptied otherwise.
+func (l *Lane) forget() {
 	if l.ended++; 2*l.ended <= l.waits() {
 		return
 	}
-	over := func(c *Call) bool { return c.command() != nil && c.command().Answered() }
+	over := func(c *Call) bool { return c.command() != nil && c.command().forgotten() }
 	l.calls, l.once = slices.DeleteFunc(l.calls, over), slices.DeleteFunc(l.once, over)
-	l.ready = slices.DeleteFunc(l.ready, func(s Source) bool {
-		r, ok := s.(interface{ Answered() bool })
-		return ok && r.Answered()
-	})
 	l.ended = 0
-}
-
-// end ends the command.
-func (r *command) end(reply any, err error) {
-	r.reply, r.err = reply, err
-	r.timer.Stop()
-	r.MarkAnswered(nil)
-	if r.then != nil {
-		r.then(reply, err)
-	}
-}
-
-// expire ends a command that has waited too long for its answer.
-func (r *command) expire() {
-	timeout := r.lane.conn.Timeout()
-	r.leave(func(sent bool) error {
-		if sent && r.call.Reads {
-			return fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, timeout)
-		}
-		return NoAnswer(timeout, sent)
-	})
 }
 
 // OnReply ends a command whose call is done.
 func (r *command) OnReply(c *Call) (again bool) {
-	l := r.lane
-	l.mu.Lock()
-	over := r.State == Answered
-	if !over {
-		r.end(c.Outcome())
+	r.lane.mu.Lock()
+	if r.State != Gone {
+		r.MarkAnswered(nil)
 	}
-	l.mu.Unlock()
-	if over && c.Late != nil {
-		c.Late()
+	late := r.abandoned && c.Late != nil
+	r.lane.mu.Unlock()
+	if late {
+		c.Late(c)
 	}
 	return false
 }
@@ -152,14 +139,11 @@ func (r *command) OnReply(c *Call) (again bool) {
 // Progressed gives a command of several steps the time of a call once more: the server answers. Only one
 // whose steps each do a part of the work has more than that.
 func (r *command) Progressed() {
-	if r.State == Answered {
+	if r.call.Continued != nil {
+		r.Asked = time.Now()
 		return
 	}
-	left := r.lane.conn.Timeout()
-	if r.call.Continued == nil {
-		left = min(left, time.Until(r.since.Add(2*left)))
-	}
-	r.timer.Reset(left)
+	r.Batch.Progressed()
 }
 
 // unsent records that no attempt of the call is in doubt, and that it will be sent again, perhaps by another lane.
@@ -169,13 +153,17 @@ func (r *command) unsent() {
 	}
 }
 
-// claim reports whether to make an attempt of the call: not if the command is over or no longer wanted.
+// forgotten reports whether it does not matter what becomes of the call.
+func (r *command) forgotten() bool { return r.State == Gone && (!r.abandoned || r.call.Late == nil) }
+
+// claim reports whether to make an attempt of the call: not if it is no longer wanted, or its caller has gone. But a
+// call under way that can be repeated goes on, if Late is to know what has become of it.
 func (r *command) claim() bool {
-	if r.State == Answered {
-		return false
+	if r.State == Gone {
+		return !r.forgotten() && r.call.Repeat
 	}
 	if wanted := r.call.Wanted; wanted != nil && !r.claimed && !wanted() {
-		r.end(nil, script.ErrUnwanted)
+		r.call.Unwanted()
 		return false
 	}
 	r.claimed, r.State = true, Sent

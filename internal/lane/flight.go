@@ -180,11 +180,11 @@ func (l *Lane) observe(f *flight, err error) {
 	}
 	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: err}
 	for _, c := range f.calls {
-		if c.command() != nil {
+		if c.Requests == 0 { // it decides nothing
 			continue
 		}
 		told.Calls++
-		told.Requests += max(1, c.Requests)
+		told.Requests += c.Requests
 		if c.Attempts() > 1 {
 			told.Repeats++
 		}

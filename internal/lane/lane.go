@@ -28,7 +28,11 @@ type Source interface {
 type Call struct {
 	script.Call
 	Owner    Owner
-	Requests int // how many requests it decides
+	Requests int       // how many requests it decides
+	Last     time.Time // the end of its caller's own time; zero: none
+
+	// Late, if not nil, is called once the call is over if Do has returned false, perhaps before it does.
+	Late func(c *Call)
 
 	ctx   context.Context // of the caller that sent it alone
 	self  [1]*Call
@@ -154,7 +158,7 @@ type Lane struct {
 	calls      []*Call   // ready-made calls to be sent: commands, and what is made again
 	once       []*Call   // those of them that are not repeated
 	onceLast   bool      // the last flight was of these
-	ended      int       // about how many calls and sources to be sent have no caller any more
+	ended      int       // about how many calls to be sent have no caller any more
 	delayed    []*Call   // to be sent again later
 	dueAt      time.Time // when the first of them is due
 	wake       *time.Timer

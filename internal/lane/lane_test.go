@@ -500,9 +500,7 @@ func (r *rig) start(callers int, call func(i int)) {
 
 // command starts a command.
 func (r *rig) command(ctx context.Context, c *script.Call, then func(reply any, err error)) {
-	r.lanes.Mu.Lock()
-	defer r.lanes.Mu.Unlock()
-	r.lane.Start(ctx, c, then)
+	go func() { then(r.lanes.Run(ctx, c)) }()
 }
 
 // ask makes the call of a key.

@@ -166,18 +166,27 @@ func Wait(ctx context.Context, done <-chan struct{}, late time.Time) error {
 	}
 }
 
-// Detached runs f, which goes on in the background if ctx ends. The error then says so.
-func Detached(ctx context.Context, f func(ctx context.Context) error) error {
+// Detached runs f, which goes on in the background if ctx ends or the time within, 0 for none, is over. The error
+// then says so.
+func Detached(ctx context.Context, within time.Duration, f func(ctx context.Context) error) error {
 	done := make(chan struct{})
 	var failed error
 	go func() {
 		defer close(done)
 		failed = f(context.WithoutCancel(ctx))
 	}()
-	if ended := Wait(ctx, done, time.Time{}); ended != nil {
-		return UnderWay(ended)
+	var late time.Time
+	if within > 0 {
+		late = time.Now().Add(within + time.Millisecond) // f may end by then with an error of its own
 	}
-	return failed
+	switch err := Wait(ctx, done, late); {
+	case err == nil:
+		return failed
+	case errors.Is(err, ErrLate):
+		return NoAnswer(within, true)
+	default:
+		return UnderWay(err)
+	}
 }
 
 // UnderWay is the error for a caller whose ctx ended with err while its call may be done.

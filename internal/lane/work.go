@@ -54,11 +54,11 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		f.wave, l.wave = l.wave, nil
 		now := time.Now()
 		calls = slices.DeleteFunc(calls, func(c *Call) bool {
-			if c.Overdue(now) {
-				over = append(over, c)
-				return true
+			if !c.Overdue(now) && (c.command() == nil || c.command().claim()) {
+				return false
 			}
-			return c.command() != nil && !c.command().claim()
+			over = append(over, c)
+			return true
 		})
 		calls = l.takeFrom(sources, f.wave, calls, room, now)
 		l.start() // for what this one has no room for

@@ -88,9 +88,6 @@ type Call struct {
 	// sent and ends with ErrUnwanted.
 	Wanted func() bool
 
-	// Late, if not nil, is called when the call is done after its caller has left.
-	Late func()
-
 	step
 
 	eval   bool      // the server does not know the script
@@ -218,6 +215,9 @@ func (c *Call) Doubts() int { return c.doubts }
 
 // Outcome returns the answer of a call that is done.
 func (c *Call) Outcome() (any, error) { return c.reply, c.err }
+
+// Unwanted says that the call is not made, since Wanted says so.
+func (c *Call) Unwanted() { c.last = ErrUnwanted }
 
 // Expire ends a call whose time is over, with the error of its last attempt.
 func (c *Call) Expire() {
