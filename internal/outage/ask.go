@@ -39,7 +39,7 @@ type Answer struct {
 	Held   bool // a grant counts for less than an interval unless it is settled
 	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
 	Unanswered bool
-	Undecided  bool // the error leaves the decision open, though it is no limit.ErrUnavailable
+	Undecided  bool // the error leaves the decision open, even if it is no limit.ErrUnavailable
 
 	Cause  error         // why Redis did not decide, if something else answered
 	Known  bool          // Cause, or the error, says of an outage only what others have met before

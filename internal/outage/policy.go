@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -42,42 +43,181 @@ func (p *Policy) Plain() bool { return !p.guards() && !p.Shadow && !p.Observer.W
 // Decide answers an ask and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
 	start := time.Now()
-	a, err := p.answer(ctx, of, q, undecided{}, start)
+	a, err := p.answer(ctx, of, q, start)
 	return p.complete(ctx, of, q, a, err, start)
 }
 
-// answer answers an ask for a caller that came at start.
-func (p *Policy) answer(ctx context.Context, of Asker, q Ask, left undecided, start time.Time) (Answer, error) {
+// answer answers an ask for a caller that came at start, and goes on until the caller need not wait any more.
+func (p *Policy) answer(ctx context.Context, of Asker, q Ask, start time.Time) (Answer, error) {
 	if p.Shadow {
 		q.Waits, q.Timeout = false, 0
 	}
-	if left.why == nil {
-		if a, known, err := of.FromMemory(ctx, q); known || err != nil {
+	if a, known, err := of.FromMemory(ctx, q); known || err != nil {
+		return a, err
+	}
+	for timeout := q.Timeout; ; {
+		a, err := send(ctx, of, q, p)
+		if !a.Undecided {
+			p.learn(of, q, a, err)
 			return a, err
 		}
+		a, err = p.instead(ctx, of, q, a.Known, err)
+		if err != nil || a.Granted || !q.Waits {
+			return a, err
+		}
+		wait := longestWait
+		if a.RetryAfter > 0 {
+			wait = min(wait, a.RetryAfter)
+		}
+		if timeout > 0 {
+			wait = min(wait, timeout-time.Since(start))
+		}
+		if wait <= 0 {
+			return a, nil
+		}
+		if err := p.Guard.wait(ctx, wait); err != nil {
+			return a, err
+		}
+		if timeout > 0 {
+			q.Timeout = max(0, timeout-time.Since(start))
+			q.Waits = q.Timeout > 0
+		}
 	}
-	if p.guards() || left.why != nil {
-		return p.guarded(ctx, of, q, left, start)
-	}
-	return of.Ask(ctx, q)
 }
 
-// undecided says why Redis left an ask undecided, and whether others have met that before. The zero one says that
-// it did not, or was not asked yet.
-type undecided struct {
-	why   error
-	known bool
+// longestWait is how long a caller that waits lets pass before it looks whether Redis is back.
+const longestWait = 500 * time.Millisecond
+
+// send asks Redis for callers with these policies. If one of them answers while Redis does not decide, no server is
+// asked that is known to leave calls undecided, and the answer says if the policies are to answer.
+func send(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, err error) {
+	if !slices.ContainsFunc(by, (*Policy).guards) {
+		a, err = of.Ask(ctx, q)
+		a.Undecided = false
+		return a, err
+	}
+	select {
+	case <-by[0].Guard.closed:
+		return a, limit.ErrClosed
+	default:
+	}
+	b, decides := of.Server(ctx, q)
+	if !b.Allows(decides, by...) {
+		return Answer{Undecided: true, Known: true}, ErrNotSent
+	}
+	start := time.Now()
+	a, err = of.Ask(ctx, q)
+	ended := errors.Is(err, context.DeadlineExceeded)
+	switch {
+	case a.Undecided || errors.Is(err, limit.ErrUnavailable):
+		a.Undecided, a.Known = true, b.Failed(start, err, by...)
+	case ended && a.Unanswered && b.CallerGaveUp(start): // the caller has gone, but the server is silent
+		a.Known = b.Failed(start, err, by...)
+	case ended, errors.Is(err, context.Canceled):
+	default:
+		b.Decided()
+	}
+	return a, err
+}
+
+// learn notes what an answer of Redis shows of the limiters' rates, if a local limiter may need them.
+func (p *Policy) learn(of Asker, q Ask, a Answer, err error) {
+	if _, isLocal := p.Local(); !isLocal || err != nil {
+		return
+	}
+	for i, l := range of.Limiters(q) {
+		l.Of.Learn(q, a.of(i))
+	}
+}
+
+// instead answers in place of Redis, which has left an ask undecided because of cause; known says that others have
+// met that before.
+func (p *Policy) instead(ctx context.Context, of Asker, q Ask, known bool, cause error) (a Answer, err error) {
+	switch {
+	case p.Fallback == nil:
+		a, err = p.failure(ctx, of.Limiters(q), q.UpTo, cause)
+	case ctx.Err() != nil:
+		err = cause
+	default:
+		if a, err = p.Fallback(ctx, q); err != nil {
+			err = errors.Join(cause, fmt.Errorf("fallback: %w", err))
+		}
+		a.By, a.Cause = limit.FromFallback, cause
+	}
+	a.Known = known
+	return a, err
+}
+
+// failure answers as Failure says. What it grants is not charged: it goes to the accounts. Of several limiters all
+// grant, or none does.
+func (p *Policy) failure(ctx context.Context, all []Limiter, upTo bool, cause error) (a Answer, err error) {
+	each := make([]Answer, len(all))
+	for i, l := range all {
+		if a, err = p.failureOf(l, upTo, cause); !a.Granted {
+			_ = undoOf(each[:i])(ctx)
+			for j := range all[i+1:] { // not asked
+				each[i+1+j].Granted = true
+			}
+			each[i], a.Each = a, each
+			return a, err
+		}
+		each[i] = a
+	}
+	a.Each, a.Undo = each, undoOf(each)
+	return a, nil
+}
+
+// failureOf is failure for one limiter.
+func (p *Policy) failureOf(l Limiter, upTo bool, cause error) (Answer, error) {
+	share, isLocal := p.Local()
+	switch {
+	case p.Open():
+		return Answer{
+			Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: l.Permits, Cause: cause, Undo: p.Allow(l, l.Permits),
+		}, nil
+	case !isLocal:
+		return Answer{}, cause
+	case l.Rule.Window <= 0:
+		return Answer{}, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
+	}
+	least, rule := l.Permits, Share(l.Rule, share)
+	if upTo {
+		least = 1
+	}
+	a := Answer{By: limit.FromLocal, Cause: cause, Window: rule.Window}
+	var giveBack func()
+	a.Decision, a.Taken, giveBack = p.Guard.locals.Take(l.Name, least, l.Permits, rule)
+	switch {
+	case a.Granted:
+		undo := p.Allow(l, a.Taken)
+		a.Undo = func(ctx context.Context) error {
+			giveBack()
+			return undo(ctx)
+		}
+	case least > rule.Permits:
+		a.RetryAfter = lastPace // Redis may be back by then, and has more
+	}
+	return a, nil
+}
+
+// Share returns a part of a rule: fewer permits, and if that would be less than one, one
+// in a longer window.
+func Share(rule local.Rule, share float64) local.Rule {
+	part := float64(rule.Permits) * share
+	if part >= 1 || part == 0 {
+		rule.Permits = int64(part)
+		return rule
+	}
+	window := float64(rule.Window) / part
+	return local.Rule{Permits: 1, Window: time.Duration(min(window, float64(math.MaxInt64/2)))}
 }
 
 // complete reports an answer, with errors that name the call and the limiter. A limiter that only watches grants
 // what it has refused.
 func (p *Policy) complete(ctx context.Context, of Asker, q Ask, a Answer, err error, start time.Time) (Answer, error) {
-	err = of.Fail(q, err)
+	err, a.Cause = of.Fail(q, err), of.Fail(q, a.Cause)
 	if undo := a.Undo; q.Undo && undo != nil {
 		a.Undo = func(ctx context.Context) error { return of.Fail(q, undo(ctx)) }
-	}
-	if a.Cause != nil {
-		a.Cause = of.Fail(q, a.Cause)
 	}
 	if !p.Shadow && !p.Observer.Watches() {
 		return a, err
@@ -128,153 +268,4 @@ func undoOf(each []Answer) func(context.Context) error {
 		}
 		return nil
 	}
-}
-
-// longestWait is how long a caller that waits lets pass before it looks whether Redis is back.
-const longestWait = 500 * time.Millisecond
-
-// guarded asks Redis, or what answers instead, until the caller need not wait any more.
-func (p *Policy) guarded(ctx context.Context, of Asker, q Ask, left undecided, start time.Time) (a Answer, err error) {
-	timeout := q.Timeout
-	for {
-		if left.why == nil {
-			if a, left, err = p.ask(ctx, of, q, p); left.why == nil {
-				return a, err
-			}
-		}
-		a, err = p.instead(ctx, of, q, left.why)
-		a.Known = left.known
-		if err != nil || a.Granted || !q.Waits {
-			return a, err
-		}
-		left = undecided{}
-		wait := a.RetryAfter
-		if wait <= 0 || wait > longestWait {
-			wait = longestWait
-		}
-		if timeout > 0 {
-			if wait = min(wait, timeout-time.Since(start)); wait <= 0 {
-				return a, nil
-			}
-		}
-		if err := p.Guard.wait(ctx, wait); err != nil {
-			return a, err
-		}
-		if timeout > 0 {
-			q.Timeout = max(0, timeout-time.Since(start))
-			q.Waits = q.Timeout > 0
-		}
-	}
-}
-
-// ask asks Redis, by these policies, if its server is not known to leave calls undecided. It says if it left this one so.
-func (p *Policy) ask(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, left undecided, err error) {
-	select {
-	case <-p.Guard.closed:
-		return a, left, limit.ErrClosed
-	default:
-	}
-	b, decides := of.Server(ctx, q)
-	if !b.Allows(decides, by...) {
-		return a, undecided{why: ErrNotSent, known: true}, nil
-	}
-	start := time.Now()
-	a, err = of.Ask(ctx, q)
-	ended := errors.Is(err, context.DeadlineExceeded)
-	switch {
-	case a.Undecided || errors.Is(err, limit.ErrUnavailable):
-		left = undecided{err, b.Failed(start, err, by...)}
-	case ended && a.Unanswered && b.CallerGaveUp(start): // the caller has gone, but the server is silent
-		a.Known = b.Failed(start, err, by...)
-	case ended, errors.Is(err, context.Canceled):
-	default:
-		b.Decided()
-		p.learn(of, q, a, err)
-	}
-	return a, left, err
-}
-
-// learn notes what an answer of Redis shows of the limiters' rates, if a local limiter may need them.
-func (p *Policy) learn(of Asker, q Ask, a Answer, err error) {
-	if _, isLocal := p.Local(); !isLocal || err != nil {
-		return
-	}
-	for i, l := range of.Limiters(q) {
-		l.Of.Learn(q, a.of(i))
-	}
-}
-
-// instead answers in place of Redis. What Failure grants is not charged: it goes to the accounts. Of
-// several limiters all grant, or none does.
-func (p *Policy) instead(ctx context.Context, of Asker, q Ask, cause error) (a Answer, err error) {
-	if p.Fallback != nil {
-		if ctx.Err() != nil {
-			return a, cause
-		}
-		if a, err = p.Fallback(ctx, q); err != nil {
-			err = errors.Join(cause, fmt.Errorf("fallback: %w", err))
-		}
-		a.By, a.Cause = limit.FromFallback, cause
-		return a, err
-	}
-	all := of.Limiters(q)
-	each := make([]Answer, len(all))
-	for i, l := range all {
-		if a, err = p.decideLocally(l, q.UpTo, cause); !a.Granted {
-			_ = undoOf(each[:i])(ctx)
-			for j := range all[i+1:] { // not asked
-				each[i+1+j].Granted = true
-			}
-			each[i], a.Each = a, each
-			return a, err
-		}
-		each[i] = a
-	}
-	a.Each, a.Undo = each, undoOf(each)
-	return a, nil
-}
-
-// decideLocally is instead for one limiter.
-func (p *Policy) decideLocally(l Limiter, upTo bool, cause error) (Answer, error) {
-	share, isLocal := p.Local()
-	switch {
-	case p.Open():
-		return Answer{
-			Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: l.Permits, Cause: cause, Undo: p.Allow(l, l.Permits),
-		}, nil
-	case !isLocal:
-		return Answer{}, cause
-	case l.Rule.Window <= 0:
-		return Answer{}, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
-	}
-	least, rule := l.Permits, Share(l.Rule, share)
-	if upTo {
-		least = 1
-	}
-	a := Answer{By: limit.FromLocal, Cause: cause, Window: rule.Window}
-	var giveBack func()
-	a.Decision, a.Taken, giveBack = p.Guard.locals.Take(l.Name, least, l.Permits, rule)
-	switch {
-	case a.Granted:
-		undo := p.Allow(l, a.Taken)
-		a.Undo = func(ctx context.Context) error {
-			giveBack()
-			return undo(ctx)
-		}
-	case least > rule.Permits:
-		a.RetryAfter = lastPace // Redis may be back by then, and has more
-	}
-	return a, nil
-}
-
-// Share returns a part of a rule: fewer permits, and if that would be less than one, one
-// in a longer window.
-func Share(rule local.Rule, share float64) local.Rule {
-	part := float64(rule.Permits) * share
-	if part >= 1 || part == 0 {
-		rule.Permits = int64(part)
-		return rule
-	}
-	window := float64(rule.Window) / part
-	return local.Rule{Permits: 1, Window: time.Duration(min(window, float64(math.MaxInt64/2)))}
 }

@@ -51,11 +51,14 @@ func (p *Part) FromMemory(ctx context.Context) (known bool) {
 const maxTries = 3
 
 // Decide answers a part alone. If an estimate is above the limit, it asks for the whole limit.
-func (p *Part) Decide(ctx context.Context) { p.decide(ctx, undecided{}, time.Now()) }
+func (p *Part) Decide(ctx context.Context) {
+	start := time.Now()
+	p.decide(ctx, start, func() (Answer, error) { return p.Policy.answer(ctx, p.Asker, p.Ask, start) })
+}
 
-func (p *Part) decide(ctx context.Context, left undecided, start time.Time) {
+func (p *Part) decide(ctx context.Context, start time.Time, answer func() (Answer, error)) {
 	for tries := 1; ; tries++ {
-		p.Answer, p.Err = p.Policy.answer(ctx, p.Asker, p.Ask, left, start)
+		p.Answer, p.Err = answer()
 		if tries == maxTries || p.Policy.Shadow || !p.lower() {
 			break
 		}
@@ -97,11 +100,14 @@ func DecideTogether(ctx context.Context, parts []Part) bool {
 		if _, _, err := of.FromMemory(ctx, q); err != nil {
 			return false
 		}
-		left, err := askTogether(ctx, of, q, parts)
+		a, err := askTogether(ctx, of, q, parts)
 		costly := slices.IndexFunc(parts, func(p Part) bool { return limit.KindOf(err) == limit.KindExceeds && p.Answer.Limit > 0 })
 		switch {
-		case left.why != nil: // the fallback of each has its time
-			AtOnce(len(parts), func(i int) { parts[i].decide(ctx, left, start) })
+		case a.Undecided: // the fallback of each has its time
+			AtOnce(len(parts), func(i int) {
+				p := &parts[i]
+				p.decide(ctx, start, func() (Answer, error) { return p.Policy.instead(ctx, p.Asker, p.Ask, a.Known, err) })
+			})
 			return true
 		case !isMistake(err):
 			for i := range parts {
@@ -124,24 +130,19 @@ func DecideTogether(ctx context.Context, parts []Part) bool {
 }
 
 // askTogether asks the limiters of the parts by one call.
-func askTogether(ctx context.Context, of Asker, q Ask, parts []Part) (left undecided, err error) {
-	var a Answer
-	by, guards := make([]*Policy, len(parts)), false
+func askTogether(ctx context.Context, of Asker, q Ask, parts []Part) (Answer, error) {
+	by := make([]*Policy, len(parts))
 	for i, p := range parts {
-		by[i], guards = p.Policy, guards || p.Policy.guards()
+		by[i] = p.Policy
 	}
-	if guards {
-		a, left, err = (&Policy{Guard: by[0].Guard}).ask(ctx, of, q, by...)
-	} else {
-		a, err = of.Ask(ctx, q)
-	}
+	a, err := send(ctx, of, q, by...)
 	for i := range parts {
 		parts[i].Answer, parts[i].Err = Answer{By: a.By, Known: a.Known}, err
 		if len(a.Each) > 0 {
 			parts[i].Answer = a.Each[i]
 		}
 	}
-	return left, err
+	return a, err
 }
 
 // end completes the answer that Redis gave to one of several parts.
