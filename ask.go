@@ -111,11 +111,11 @@ func (l *asker) Group(q outage.Ask) any {
 	return group{l.client, script.HashTag(l.facts.Config)}
 }
 
-func (l *asker) Together(parts []outage.Part) outage.Asker {
-	claims := make([]Claim, len(parts))
-	for i, p := range parts {
-		one, _ := p.Asker.(*asker)
-		claims[i] = (*RateLimiter)(one).Claim(p.Ask.Permits)
+func (l *asker) Together(all []outage.Asker, permits []int64) outage.Asker {
+	claims := make([]Claim, len(all))
+	for i, of := range all {
+		one, _ := of.(*asker)
+		claims[i] = (*RateLimiter)(one).Claim(permits[i])
 	}
 	return &jointAsker{l.client, claims}
 }

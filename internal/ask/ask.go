@@ -199,7 +199,7 @@ func (a *asker) Limiters(q outage.Ask) []outage.Limiter {
 	if !known {
 		most = last
 	}
-	if a.windowed() && (known || last > 0) {
+	if known || last > 0 {
 		l.Rule = local.Rule{Permits: most, Window: a.Window()}
 	}
 	return []outage.Limiter{l}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -19,7 +18,7 @@ type Terms struct {
 	Limiter  limit.Limiter
 	Prefix   string        // of its keys
 	Length   time.Duration // of the limiter's window; 0: what the limiter says, if it is a limit.Windowed
-	Fallback limit.Limiter // its own, in place of that of the options; nil: none
+	Fallback limit.Limiter // nil: that of the options
 	Settle   bool          // grants are settled later
 }
 
@@ -27,11 +26,10 @@ type Terms struct {
 type Limit struct {
 	Terms
 
-	options  *Options
-	plans    plans
-	fallback limit.Limiter // nil: none
-	keyed    outage.Keyed  // of the limiter; nil if it is not one of this module
-	policy   outage.Policy
+	options *Options
+	plans   plans
+	keyed   outage.Keyed // of the limiter; nil if it is not one of this module
+	policy  outage.Policy
 
 	// Of a limiter that is not one of this module.
 	breaker outage.Breaker
@@ -40,19 +38,21 @@ type Limit struct {
 
 // Limit returns the Limit of some terms.
 func (o *Options) Limit(t Terms) (*Limit, error) {
-	l := newLimit(t)
-	l.options, l.fallback = o, t.Fallback
-	if l.fallback == nil {
-		l.fallback = o.Fallback
+	if t.Fallback == nil {
+		t.Fallback = o.Fallback
 	}
+	l := newLimit(t)
+	l.options = o
 	l.policy.Outer = outage.Watcher{Observer: o.observer, Limiter: t.Name}
 	if l.policy.Failure == nil { // the limiter's own comes before the middleware's
 		l.policy.Failure = o.Failure
-		if l.fallback != nil {
-			l.policy.Fallback = newLimit(Terms{Limiter: l.fallback}).instead
+		if t.Fallback != nil {
+			l.policy.Fallback = newLimit(Terms{Limiter: t.Fallback}).instead
 		}
 	}
-	if _, needsRate := l.policy.Local(); needsRate && !l.windowed() && l.keyed == nil {
+	_, needsRate := l.policy.Local()
+	_, isWindowed := t.Limiter.(limit.Windowed)
+	if needsRate && !isWindowed && t.Length == 0 && l.keyed == nil {
 		return nil, errors.New("WithFailure: FailLocal needs a limiter that knows its window, a limit.Windowed")
 	}
 	if k, ok := l.keyed.(interface{ Begins(prefix string) }); ok {
@@ -73,12 +73,6 @@ func newLimit(t Terms) *Limit {
 	return l
 }
 
-// windowed reports whether the length of the limit's window is known.
-func (l *Limit) windowed() bool {
-	_, windowed := l.Limiter.(limit.Windowed)
-	return windowed || l.Length > 0
-}
-
 // Window returns the length of the limit's window; 0 if it is not known.
 func (l *Limit) Window() time.Duration {
 	if w, ok := l.Limiter.(limit.Windowed); ok && l.Length == 0 {
@@ -91,30 +85,9 @@ func (l *Limit) Window() time.Duration {
 func (l *Limit) instead(ctx context.Context, q outage.Ask) (outage.Answer, error) {
 	q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && l.reserves() // Settle must not fail because of an outage
 	q.Undo = !q.Reserve
-	p := l.part(q)
-	defer leave(ctx, &p)
-	return p.Policy.Decide(ctx, p.Asker, p.Ask)
-}
-
-// part returns an ask as it is put to the limiter.
-func (l *Limit) part(q outage.Ask) outage.Part {
-	if s, ok := l.Limiter.(limit.Suffixed); ok {
-		q.Key = keypart.EscapeSuffix(q.Key, s.KeySuffix())
-	}
-	p := outage.Part{Policy: &l.policy, Ask: q}
-	if l.keyed != nil {
-		p.Asker = l.keyed.Asker(q.Key)
-	} else {
-		p.Asker = &asker{Limit: l}
-	}
-	return p
-}
-
-// leave ends a part: of a probe, no one waits for the answer any more.
-func leave(ctx context.Context, p *outage.Part) {
-	if a, isForeign := p.Asker.(*asker); isForeign {
-		a.leave(ctx, p.Ask.Within)
-	}
+	p := l.part(nil, q)
+	defer p.leave(ctx)
+	return p.policy.Decide(ctx, p.of, p.ask)
 }
 
 // Err returns the limiters' own errors, as far as they have the method, and one if grants are to be settled and
@@ -124,7 +97,7 @@ func (l *Limit) Err() error {
 	if l.Settle && !l.reserves() {
 		faults = append(faults, fmt.Errorf("%q can't be settled: %w", l.Name, errNoReserver))
 	}
-	for _, limiter := range []limit.Limiter{l.Limiter, l.fallback} {
+	for _, limiter := range []limit.Limiter{l.Limiter, l.Fallback} {
 		if checked, ok := limiter.(interface{ Err() error }); ok {
 			faults = append(faults, checked.Err())
 		}

@@ -82,30 +82,24 @@ func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
 
 // ask puts a question and records the answer.
 func (q *Question) ask(ctx context.Context, asked outage.Ask) {
-	p := q.Limit.part(asked)
-	defer leave(ctx, &p)
-	p.Decide(ctx)
-	q.complete(&p)
+	p := q.Limit.part(q, asked)
+	defer p.leave(ctx)
+	start := time.Now()
+	p.decide(ctx, start, func() (outage.Answer, error) { return p.policy.Answer(ctx, p.of, p.ask, start) })
 }
 
-// complete records an answer, and how to undo or settle a grant.
-func (q *Question) complete(p *outage.Part) {
-	a, err := p.Answer, p.Err
-	q.Permits = p.Ask.Permits // an estimate may have been lowered
-	q.by, q.Failure, q.Window = limit.FromLimiter, a.Cause, a.Window
-	q.known = a.Known || errors.Is(cmp.Or(err, a.Cause), outage.ErrNotSent) // a limiter may wrap one of this module
-	switch a.By {
-	case limit.FromOpen, limit.FromLocal:
-		q.by = a.By
-	case limit.FromFallback:
-		q.by = a.By
-		if w, ok := q.Limit.fallback.(limit.Windowed); ok {
-			q.Window = w.Window()
-		}
-	case "":
-		if errors.Is(err, outage.ErrNotSent) {
-			q.by = ""
-		}
+// record records the answer of a part, and how to undo or settle a grant.
+func (q *Question) record(p *part) {
+	a, err := p.answer, p.err
+	q.Permits = p.ask.Permits // an estimate may have been lowered
+	q.by, q.Failure, q.Window = a.By, a.Cause, a.Window
+	notSent := errors.Is(cmp.Or(err, a.Cause), outage.ErrNotSent) // a limiter may wrap one of this module
+	q.known = a.Known || notSent
+	if a.By == limit.FromRedis || a.By == limit.FromMemory || a.By == "" && !notSent {
+		q.by = limit.FromLimiter
+	}
+	if w, ok := q.Limit.Fallback.(limit.Windowed); ok && a.By == limit.FromFallback {
+		q.Window = w.Window()
 	}
 	switch {
 	case err == nil && a.Granted && a.Limit == 0:
@@ -115,7 +109,7 @@ func (q *Question) complete(p *outage.Part) {
 		if a.Granted {
 			q.State = Granted
 		}
-	case outage.TooCostly(err):
+	case tooCostly(err):
 		q.State, q.costly = TooCostly, err
 		q.Decision.Limit = a.Limit // the rest may be unknown
 	default:
@@ -125,11 +119,11 @@ func (q *Question) complete(p *outage.Part) {
 		}
 	}
 	q.GiveBack, q.settle = a.Undo, nil
-	switch _, isForeign := p.Asker.(*asker); {
+	switch isForeign := q.Limit.keyed == nil; {
 	case err == nil && a.By == limit.FromRedis && a.Granted && a.Taken == 0: // another part refused, and none was charged
 		q.GiveBack, q.Returned = nil, true
-	case err == nil && a.Granted && p.Ask.Reserve && (!isForeign || a.Settle != nil):
-		settle := p.Policy.Settler(p.Asker, p.Ask, a)
+	case err == nil && a.Granted && p.ask.Reserve && (!isForeign || a.Settle != nil):
+		settle := p.policy.Settler(p.of, p.ask, a)
 		if isForeign {
 			settle = func(ctx context.Context, actual int64) error { return a.Settle(ctx, actual, func(error) {}) }
 		}

@@ -70,55 +70,6 @@ func (o *Options) ask(ctx context.Context, questions []Question) {
 	outage.AtOnce(len(all), func(i int) { all[i].ask(ctx) })
 }
 
-// round is the questions that one call asks.
-type round struct {
-	group     any // of all of them; nil if it is one that goes alone
-	questions []*Question
-	parts     []outage.Part
-}
-
-// rounds returns the questions to which no answer is at hand.
-func rounds(ctx context.Context, questions []Question) (all []*round) {
-	for i := range questions {
-		q := &questions[i]
-		part := q.Limit.part(q.asked(q.Limit.Settle))
-		if part.FromMemory(ctx) {
-			q.complete(&part)
-			continue
-		}
-		var group any
-		if joint, ok := part.Asker.(outage.Joint); ok {
-			group = joint.Group(part.Ask)
-		}
-		at := slices.IndexFunc(all, func(r *round) bool { return group != nil && r.group == group })
-		if at < 0 {
-			at, all = len(all), append(all, &round{group: group})
-		}
-		all[at].questions, all[at].parts = append(all[at].questions, q), append(all[at].parts, part)
-	}
-	return all
-}
-
-func (r *round) ask(ctx context.Context) {
-	if len(r.questions) == 1 || !r.together(ctx) {
-		outage.AtOnce(len(r.questions), func(i int) { r.questions[i].Ask(ctx) })
-	}
-}
-
-// together asks the questions by one call, and reports whether that answered them.
-func (r *round) together(ctx context.Context) (answered bool) {
-	answered = true // also if a fallback panics, so that what others granted is given back
-	defer func() {
-		for i, q := range r.questions {
-			if answered && !r.parts[i].Unasked {
-				q.complete(&r.parts[i])
-			}
-		}
-	}()
-	answered = outage.DecideTogether(ctx, r.parts)
-	return answered
-}
-
 // GiveBack undoes the grants among the questions, all at the same time, and brings their figures up to date.
 func (o *Options) GiveBack(ctx context.Context, questions []Question) error {
 	if !slices.ContainsFunc(questions, func(q Question) bool { return q.GiveBack != nil }) {

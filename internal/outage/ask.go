@@ -83,6 +83,16 @@ type Asker interface {
 	Limiters(q Ask) []Limiter
 }
 
+// Joint is an Asker whose limiter Redis can ask together with others, in one call that charges all or none.
+type Joint interface {
+	Asker
+
+	// Group returns what limiters that go together have in common; nil if this one is to be asked alone.
+	Group(q Ask) any
+	// Together returns what asks all of a group, for so many permits of each.
+	Together(all []Asker, permits []int64) Asker
+}
+
 // ErrNotSent says why a call was not sent.
 var ErrNotSent = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
 

@@ -43,12 +43,12 @@ func (p *Policy) Plain() bool { return !p.guards() && !p.Shadow && !p.Observer.W
 // Decide answers an ask and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
 	start := time.Now()
-	a, err := p.answer(ctx, of, q, start)
-	return p.complete(ctx, of, q, a, err, start)
+	a, err := p.Answer(ctx, of, q, start)
+	return p.Complete(ctx, of, q, a, err, start)
 }
 
-// answer answers an ask for a caller that came at start, and goes on until the caller need not wait any more.
-func (p *Policy) answer(ctx context.Context, of Asker, q Ask, start time.Time) (Answer, error) {
+// Answer answers an ask for a caller that came at start, and goes on until the caller need not wait any more.
+func (p *Policy) Answer(ctx context.Context, of Asker, q Ask, start time.Time) (Answer, error) {
 	if p.Shadow {
 		q.Waits, q.Timeout = false, 0
 	}
@@ -56,12 +56,12 @@ func (p *Policy) answer(ctx context.Context, of Asker, q Ask, start time.Time) (
 		return a, err
 	}
 	for timeout := q.Timeout; ; {
-		a, err := send(ctx, of, q, p)
+		a, err := Send(ctx, of, q, p)
 		if !a.Undecided {
-			p.learn(of, q, a, err)
+			p.Learn(of, q, a, err)
 			return a, err
 		}
-		a, err = p.instead(ctx, of, q, a.Known, err)
+		a, err = p.Instead(ctx, of, q, a.Known, err)
 		if err != nil || a.Granted || !q.Waits {
 			return a, err
 		}
@@ -88,9 +88,9 @@ func (p *Policy) answer(ctx context.Context, of Asker, q Ask, start time.Time) (
 // longestWait is how long a caller that waits lets pass before it looks whether Redis is back.
 const longestWait = 500 * time.Millisecond
 
-// send asks Redis for callers with these policies. If one of them answers while Redis does not decide, no server is
+// Send asks Redis for callers with these policies. If one of them answers while Redis does not decide, no server is
 // asked that is known to leave calls undecided, and the answer says if the policies are to answer.
-func send(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, err error) {
+func Send(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, err error) {
 	if !slices.ContainsFunc(by, (*Policy).guards) {
 		a, err = of.Ask(ctx, q)
 		a.Undecided = false
@@ -120,8 +120,8 @@ func send(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, err er
 	return a, err
 }
 
-// learn notes what an answer of Redis shows of the limiters' rates, if a local limiter may need them.
-func (p *Policy) learn(of Asker, q Ask, a Answer, err error) {
+// Learn notes what an answer of Redis shows of the limiters' rates, if a local limiter may need them.
+func (p *Policy) Learn(of Asker, q Ask, a Answer, err error) {
 	if _, isLocal := p.Local(); !isLocal || err != nil {
 		return
 	}
@@ -130,9 +130,9 @@ func (p *Policy) learn(of Asker, q Ask, a Answer, err error) {
 	}
 }
 
-// instead answers in place of Redis, which has left an ask undecided because of cause; known says that others have
+// Instead answers in place of Redis, which has left an ask undecided because of cause; known says that others have
 // met that before.
-func (p *Policy) instead(ctx context.Context, of Asker, q Ask, known bool, cause error) (a Answer, err error) {
+func (p *Policy) Instead(ctx context.Context, of Asker, q Ask, known bool, cause error) (a Answer, err error) {
 	switch {
 	case p.Fallback == nil:
 		a, err = p.failure(ctx, of.Limiters(q), q.UpTo, cause)
@@ -212,9 +212,9 @@ func Share(rule local.Rule, share float64) local.Rule {
 	return local.Rule{Permits: 1, Window: time.Duration(min(window, float64(math.MaxInt64/2)))}
 }
 
-// complete reports an answer, with errors that name the call and the limiter. A limiter that only watches grants
+// Complete reports an answer, with errors that name the call and the limiter. A limiter that only watches grants
 // what it has refused.
-func (p *Policy) complete(ctx context.Context, of Asker, q Ask, a Answer, err error, start time.Time) (Answer, error) {
+func (p *Policy) Complete(ctx context.Context, of Asker, q Ask, a Answer, err error, start time.Time) (Answer, error) {
 	err, a.Cause = of.Fail(q, err), of.Fail(q, a.Cause)
 	if undo := a.Undo; q.Undo && undo != nil {
 		a.Undo = func(ctx context.Context) error { return of.Fail(q, undo(ctx)) }

@@ -153,3 +153,25 @@ func (r *Reservation) end(i int, actual int64, err error) {
 		Limiter: p.Observed, Reserved: p.Permits, Actual: actual, Charged: p.Settle != nil, Err: r.fail(i, "Settle", err),
 	})
 }
+
+// AtOnce calls f with each number below n at the same time, and panics as the first that did.
+func AtOnce(n int, f func(i int)) {
+	if n == 1 {
+		f(0)
+		return
+	}
+	var calls sync.WaitGroup
+	panicked := make([]any, n)
+	for i := range n {
+		calls.Go(func() {
+			defer func() { panicked[i] = recover() }()
+			f(i)
+		})
+	}
+	calls.Wait()
+	for _, v := range panicked {
+		if v != nil {
+			panic(v)
+		}
+	}
+}
