@@ -59,30 +59,37 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 			return r.fail(i, op, fmt.Errorf("%w: %d is not between 0 and %d", limit.ErrInvalidPermits, n, most))
 		}
 	}
+	return r.settle(ctx, op, actual)
+}
+
+// Cancel settles with 0, and does nothing once Settle was called with other numbers.
+func (r *Reservation) Cancel(ctx context.Context) error {
+	err := r.settle(ctx, "Cancel", make([]int64, len(r.parts)))
+	if errors.Is(err, limit.ErrSettled) {
+		return nil // which is no fault of a deferred call
+	}
+	return err
+}
+
+// settle settles with these numbers what is not settled, all parts at once.
+func (r *Reservation) settle(ctx context.Context, op string, actual []int64) error {
 	if !r.granted {
 		return nil
 	}
 	left, err := r.begin(actual)
 	switch {
 	case err == nil:
-		return r.settle(ctx, op, left)
 	case len(r.parts) > 1:
 		return fmt.Errorf("rratelimiter: %s: %w", op, err)
 	default:
 		return r.fail(0, op, err)
 	}
-}
-
-// Cancel settles with 0, and does nothing once Settle was called with other numbers.
-func (r *Reservation) Cancel(ctx context.Context) error {
-	if !r.granted {
-		return nil
+	errs := make([]error, len(left))
+	AtOnce(len(left), func(i int) { errs[i] = r.fail(left[i], op, r.settlePart(ctx, left[i])) })
+	if len(errs) == 1 {
+		return errs[0]
 	}
-	left, err := r.begin(make([]int64, len(r.parts)))
-	if err != nil {
-		return nil //nolint:nilerr // it is settled, which is no fault of a deferred call
-	}
-	return r.settle(ctx, "Cancel", left)
+	return errors.Join(errs...)
 }
 
 // fail adds the call and the limiter to an error.
@@ -115,16 +122,6 @@ func permits(each []int64) string {
 		all[i] = words.Plural(n, "permit")
 	}
 	return strings.Join(all, " and ")
-}
-
-// settle settles parts, all at once.
-func (r *Reservation) settle(ctx context.Context, op string, left []int) error {
-	errs := make([]error, len(left))
-	AtOnce(len(left), func(i int) { errs[i] = r.fail(left[i], op, r.settlePart(ctx, left[i])) })
-	if len(errs) == 1 {
-		return errs[0]
-	}
-	return errors.Join(errs...)
 }
 
 func (r *Reservation) settlePart(ctx context.Context, i int) (err error) {
