@@ -76,11 +76,7 @@ func (o *Options) SetSettled() error {
 
 // SetObserver implements WithObserver.
 func (o *Options) SetObserver(to limit.Observer) error {
-	if to == nil {
-		return errors.New("WithObserver: the observer is nil")
-	}
-	o.observer = observe.New(to, nil)
-	return nil
+	return set(&o.observer, observe.New(to, nil), to == nil, "WithObserver: the observer is nil")
 }
 
 // SetKey implements WithKey.

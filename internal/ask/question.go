@@ -29,7 +29,7 @@ type Question struct {
 	known  bool                               // the Failure only says of an outage what earlier requests have met
 	settle func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
 	by     limit.Source                       // who answered
-	costly error                              // the error if too costly
+	err    error                              // why it is too costly, or there is no answer
 }
 
 // State is the answer of a limit.
@@ -94,7 +94,7 @@ func (q *Question) record(p *part) {
 	q.Permits = p.ask.Permits // an estimate may have been lowered
 	q.by, q.Failure, q.Window = a.By, a.Cause, a.Window
 	notSent := errors.Is(cmp.Or(err, a.Cause), outage.ErrNotSent) // a limiter may wrap one of this module
-	q.known = a.Known || notSent
+	q.known, q.err = a.Known || notSent, nil
 	if a.By == limit.FromRedis || a.By == limit.FromMemory || a.By == "" && !notSent {
 		q.by = limit.FromLimiter
 	}
@@ -110,12 +110,12 @@ func (q *Question) record(p *part) {
 			q.State = Granted
 		}
 	case tooCostly(err):
-		q.State, q.costly = TooCostly, err
+		q.State, q.err = TooCostly, err
 		q.Decision.Limit = a.Limit // the rest may be unknown
 	default:
-		q.Failure, q.State, q.known = err, Closed, q.known && a.By != limit.FromFallback
+		q.State, q.err, q.Failure, q.known = Closed, err, err, q.known && a.By != limit.FromFallback
 		if kind := limit.KindOf(err); q.Limit.policy.Open() && (kind == limit.KindDeadline || kind == limit.KindCanceled) {
-			q.State, q.by = Open, limit.FromOpen // the request's time was over first
+			q.State, q.err, q.by = Open, nil, limit.FromOpen // the request's time was over first
 		}
 	}
 	q.GiveBack, q.settle = a.Undo, nil
@@ -175,11 +175,7 @@ func (q *Question) Report(ctx context.Context) {
 	if q.State == Unsettled || !of.observer.Watches() {
 		return
 	}
-	err := q.costly
-	if q.State == Closed {
-		err = q.Failure
-	}
 	of.observer.Decided(ctx, limit.Decided{
 		Limiter: q.Limit.Name, Call: of.Middleware, Permits: q.Permits, Source: q.by, Shadow: of.Shadow, Start: q.Start,
-	}, q.State == Granted || q.State == Open, err)
+	}, q.State == Granted || q.State == Open, q.err)
 }
