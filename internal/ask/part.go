@@ -134,11 +134,11 @@ func (r *round) together(ctx context.Context) bool {
 			return false
 		}
 		costly := slices.IndexFunc(r.parts, func(p part) bool { return p.answer.Limit > 0 }) // of an error
-		switch {
+		switch known := a.Known; {
 		case a.Undecided:
 			outage.AtOnce(len(r.parts), func(i int) { // the fallback of each has its time
 				p := &r.parts[i]
-				p.decide(ctx, start, func() (outage.Answer, error) { return p.policy.Instead(ctx, p.of, p.ask, a.Known, err) })
+				p.decide(ctx, start, func() (outage.Answer, error) { return p.policy.Instead(ctx, p.of, p.ask, known, err) })
 			})
 			return true
 		case !slices.Contains(mistakes, limit.KindOf(err)):

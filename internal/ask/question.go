@@ -124,8 +124,8 @@ func (q *Question) record(p *part) {
 		q.GiveBack, q.Returned = nil, true
 	case err == nil && a.Granted && p.ask.Reserve && (!isForeign || a.Settle != nil):
 		settle := p.policy.Settler(p.of, p.ask, a)
-		if isForeign {
-			settle = func(ctx context.Context, actual int64) error { return a.Settle(ctx, actual, func(error) {}) }
+		if charge := a.Settle; isForeign {
+			settle = func(ctx context.Context, actual int64) error { return charge(ctx, actual, func(error) {}) }
 		}
 		q.settle, q.GiveBack = settle, func(ctx context.Context) error { return settle(ctx, 0) }
 	}
