@@ -133,27 +133,38 @@ func (p *Policy) Learn(of Asker, q Ask, a Answer, err error) {
 // Instead answers in place of Redis, which has left an ask undecided because of cause; known says that others have
 // met that before.
 func (p *Policy) Instead(ctx context.Context, of Asker, q Ask, known bool, cause error) (a Answer, err error) {
-	switch {
-	case p.Fallback == nil:
-		a, err = p.failure(ctx, of.Limiters(q), q.UpTo, cause)
-	case ctx.Err() != nil:
-		err = cause
-	default:
+	switch share, isLocal := p.Local(); {
+	case p.Fallback != nil && ctx.Err() == nil:
 		if a, err = p.Fallback(ctx, q); err != nil {
 			err = errors.Join(cause, fmt.Errorf("fallback: %w", err))
 		}
 		a.By, a.Cause = limit.FromFallback, cause
+	case p.Open():
+		a = p.allowAll(of.Limiters(q))
+		a.By, a.Cause = limit.FromOpen, cause
+	case isLocal:
+		a, err = p.locally(ctx, of.Limiters(q), share, q.UpTo, cause)
+	default:
+		err = cause
 	}
 	a.Known = known
 	return a, err
 }
 
-// failure answers as Failure says. What it grants is not charged: it goes to the accounts. Of several limiters all
-// grant, or none does.
-func (p *Policy) failure(ctx context.Context, all []Limiter, upTo bool, cause error) (a Answer, err error) {
+// allowAll grants what is asked of each limiter, and charges it to the accounts.
+func (p *Policy) allowAll(all []Limiter) Answer {
 	each := make([]Answer, len(all))
 	for i, l := range all {
-		if a, err = p.failureOf(l, upTo, cause); !a.Granted {
+		each[i].Granted, each[i].Taken, each[i].Undo = true, l.Permits, p.Allow(l, l.Permits)
+	}
+	return Answer{Decision: limit.Decision{Granted: true}, Taken: all[0].Permits, Each: each, Undo: undoOf(each)}
+}
+
+// locally lets local limiters answer. Of several all grant, or none does.
+func (p *Policy) locally(ctx context.Context, all []Limiter, share float64, upTo bool, cause error) (a Answer, err error) {
+	each := make([]Answer, len(all))
+	for i, l := range all {
+		if a, err = p.takeLocally(l, share, upTo, cause); !a.Granted {
 			_ = undoOf(each[:i])(ctx)
 			for j := range all[i+1:] { // not asked
 				each[i+1+j].Granted = true
@@ -167,17 +178,9 @@ func (p *Policy) failure(ctx context.Context, all []Limiter, upTo bool, cause er
 	return a, nil
 }
 
-// failureOf is failure for one limiter.
-func (p *Policy) failureOf(l Limiter, upTo bool, cause error) (Answer, error) {
-	share, isLocal := p.Local()
-	switch {
-	case p.Open():
-		return Answer{
-			Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: l.Permits, Cause: cause, Undo: p.Allow(l, l.Permits),
-		}, nil
-	case !isLocal:
-		return Answer{}, cause
-	case l.Rule.Window <= 0:
+// takeLocally is locally for one limiter.
+func (p *Policy) takeLocally(l Limiter, share float64, upTo bool, cause error) (Answer, error) {
+	if l.Rule.Window <= 0 {
 		return Answer{}, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
 	}
 	least, rule := l.Permits, Share(l.Rule, share)
@@ -231,14 +234,14 @@ func (p *Policy) Complete(ctx context.Context, of Asker, q Ask, a Answer, err er
 	switch {
 	case !p.Shadow:
 	case inShadow(ctx, a.Granted, err):
-		each := make([]Answer, len(all))
-		for i, l := range all {
+		allowed := p.allowAll(all)
+		for i := range allowed.Each {
 			d := a.of(i).Decision
-			each[i].Limit, each[i].Remaining, each[i].ResetAfter = d.Limit, d.Remaining, d.ResetAfter
-			each[i].Granted, each[i].Taken, each[i].Undo = true, l.Permits, p.Allow(l, l.Permits)
+			d.Granted, d.RetryAfter = true, 0
+			allowed.Each[i].Decision = d
 		}
 		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
-		a.Each, a.Undo = each, undoOf(each)
+		a.Each, a.Undo = allowed.Each, allowed.Undo
 	case err == nil && q.UpTo:
 		p.Allow(all[0], q.Permits-a.Taken)
 		a.Taken = q.Permits
