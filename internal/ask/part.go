@@ -24,7 +24,7 @@ type part struct {
 	err    error
 }
 
-// part returns a question for the limiter; it may be nil if no one needs its answer.
+// part returns a question as the limiter is asked it. q is nil if no question learns the answer.
 func (l *Limit) part(q *Question, ask outage.Ask) part {
 	if s, ok := l.Limiter.(limit.Suffixed); ok {
 		ask.Key = keypart.EscapeSuffix(ask.Key, s.KeySuffix())

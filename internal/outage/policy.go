@@ -47,7 +47,8 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
 	return p.Complete(ctx, of, q, a, err, start)
 }
 
-// Answer answers an ask for a caller that came at start, and goes on until the caller need not wait any more.
+// Answer answers an ask for a caller that came at start: from memory, by Redis, or while that does not decide by what
+// the policy has instead. A caller that waits goes back to Redis from time to time.
 func (p *Policy) Answer(ctx context.Context, of Asker, q Ask, start time.Time) (Answer, error) {
 	if p.Shadow {
 		q.Waits, q.Timeout = false, 0
@@ -55,7 +56,8 @@ func (p *Policy) Answer(ctx context.Context, of Asker, q Ask, start time.Time) (
 	if a, known, err := of.FromMemory(ctx, q); known || err != nil {
 		return a, err
 	}
-	for timeout := q.Timeout; ; {
+	timeout := q.Timeout
+	for {
 		a, err := Send(ctx, of, q, p)
 		if !a.Undecided {
 			p.Learn(of, q, a, err)
@@ -88,8 +90,8 @@ func (p *Policy) Answer(ctx context.Context, of Asker, q Ask, start time.Time) (
 // longestWait is how long a caller that waits lets pass before it looks whether Redis is back.
 const longestWait = 500 * time.Millisecond
 
-// Send asks Redis for callers with these policies. If one of them answers while Redis does not decide, no server is
-// asked that is known to leave calls undecided, and the answer says if the policies are to answer.
+// Send asks Redis for callers with these policies. If one of them has something that answers instead, a server that is
+// known to leave calls undecided is not asked, and the answer says whether the policies are to answer.
 func Send(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, err error) {
 	if !slices.ContainsFunc(by, (*Policy).guards) {
 		a, err = of.Ask(ctx, q)
