@@ -119,14 +119,11 @@ func (q *Question) record(p *part) {
 		}
 	}
 	q.GiveBack, q.settle = a.Undo, nil
-	switch isForeign := q.Limit.keyed == nil; {
+	switch {
 	case err == nil && a.By == limit.FromRedis && a.Granted && a.Taken == 0: // another part refused, and none was charged
 		q.GiveBack, q.Returned = nil, true
-	case err == nil && a.Granted && p.ask.Reserve && (!isForeign || a.Settle != nil):
+	case err == nil && a.Granted && p.ask.Reserve:
 		settle := p.policy.Settler(p.of, p.ask, a)
-		if charge := a.Settle; isForeign {
-			settle = func(ctx context.Context, actual int64) error { return charge(ctx, actual, func(error) {}) }
-		}
 		q.settle, q.GiveBack = settle, func(ctx context.Context) error { return settle(ctx, 0) }
 	}
 }

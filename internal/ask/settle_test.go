@@ -1,0 +1,65 @@
+package ask_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// careless is a limiter whose grants can be settled any number of times.
+type careless struct {
+	server
+
+	settled []int64
+	err     error // of settling
+}
+
+func (c *careless) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	d, err := c.Take(ctx, key, n)
+	return d, func(_ context.Context, actual int64) error {
+		c.settled = append(c.settled, actual)
+		return c.err
+	}, err
+}
+
+// reserved asks for 3 permits and returns the context of the handler.
+func reserved(t *testing.T, c *careless) context.Context {
+	t.Helper()
+	o := &ask.Options{Middleware: "test"}
+	l, err := o.Limit(ask.Terms{Name: "test", Limiter: c, Settle: true})
+	require.NoError(t, err)
+	questions := []ask.Question{l.Question("k", 3)}
+	v := o.AskAll(t.Context(), questions)
+	require.False(t, v.Refused || v.Closed)
+	ctx, record := ask.WithRecord(t.Context(), true)
+	record.Set(questions)
+	return ctx
+}
+
+// A limiter of another module is told once what was used, even if that is the estimate.
+func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
+	t.Parallel()
+	for _, used := range []int64{0, 3, 20} {
+		c := &careless{}
+		ctx := reserved(t, c)
+		require.NoError(t, ask.Settle(ctx, used))
+		require.ErrorIs(t, ask.Settle(ctx, used), limit.ErrSettled)
+		assert.Equal(t, []int64{used}, c.settled)
+	}
+}
+
+func TestSettle_IsRepeatedWithTheSameNumber(t *testing.T) {
+	t.Parallel()
+	c := &careless{err: limit.ErrUnavailable}
+	ctx := reserved(t, c)
+	require.ErrorIs(t, ask.Settle(ctx, 2), limit.ErrUnavailable)
+	require.ErrorIs(t, ask.Settle(ctx, 4), limit.ErrSettled)
+	c.err = nil
+	require.NoError(t, ask.Settle(ctx, 2))
+	assert.Equal(t, []int64{2, 2}, c.settled)
+}
