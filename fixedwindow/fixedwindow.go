@@ -13,6 +13,7 @@
 package fixedwindow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,19 +53,11 @@ func (c Config) validate() error {
 	switch {
 	case c.Limit < 1 || c.Limit > MaxLimit:
 		return fmt.Errorf("%w: limit %d is not between 1 and %d", limit.ErrInvalidConfig, c.Limit, int64(MaxLimit))
-	case c.Calendar != Calendar{}:
-		return c.validateCalendar()
-	case c.Window < time.Millisecond || c.Window%time.Millisecond != 0:
+	case c.Calendar == Calendar{} && (c.Window < time.Millisecond || c.Window%time.Millisecond != 0):
 		return fmt.Errorf("%w: window %v is not a whole number of milliseconds, at least 1", limit.ErrInvalidConfig, c.Window)
-	}
-	return nil
-}
-
-func (c Config) validateCalendar() error {
-	switch {
-	case c.Window != 0:
+	case c.Calendar != Calendar{} && c.Window != 0:
 		return fmt.Errorf("%w: window %v and a calendar are given: choose one", limit.ErrInvalidConfig, c.Window)
-	case c.Calendar.loc == nil:
+	case c.Calendar != Calendar{} && c.Calendar.loc == nil:
 		return fmt.Errorf("%w: the calendar's time zone is nil", limit.ErrInvalidConfig)
 	}
 	return nil
@@ -210,10 +203,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, e
 			return nil
 		}
 		_, err := l.lanes.Once(ctx, lua.FixedWindowSettle, keys, permits, end, window)
-		if ended := keyed.Ended(ctx, err); ended != nil {
-			return ended
-		}
-		return explain(err, keys)
+		return cmp.Or(keyed.Ended(ctx, err), explain(err, keys))
 	}
 	v.Charge = func(ctx context.Context, more int64) error { return v.GiveBack(ctx, -more) }
 	return v, err

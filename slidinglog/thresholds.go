@@ -1,6 +1,7 @@
 package slidinglog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,28 +20,24 @@ import (
 // limit.ErrUnknownOutcome. Without a hash of thresholds it returns limit.ErrInvalidConfig, as do the
 // other calls about thresholds.
 func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64) error {
-	const op = "SetThreshold"
+	var err error
 	if threshold < 0 || threshold > MaxLimit {
-		return keyed.Fail("slidinglog", op, key, fmt.Errorf("%w: threshold %d is not between 0 and %d",
-			limit.ErrInvalidConfig, threshold, int64(MaxLimit)))
+		err = fmt.Errorf("%w: threshold %d is not between 0 and %d", limit.ErrInvalidConfig, threshold, int64(MaxLimit))
+	} else {
+		_, err = l.do(ctx, key, false, "HSET", key, threshold)
 	}
-	_, err := l.do(ctx, key, false, "HSET", key, threshold)
-	return keyed.Fail("slidinglog", op, key, err)
+	return keyed.Fail("slidinglog", "SetThreshold", key, err)
 }
 
 // Threshold returns the limit of key: its threshold if it has one, otherwise Config.Limit. If
 // the threshold is not a number of 0 or more, the error is limit.ErrCorrupt.
 func (l *Limiter) Threshold(ctx context.Context, key string) (int64, error) {
-	threshold, err := l.threshold(ctx, key)
-	return threshold, keyed.Fail("slidinglog", "Threshold", key, err)
-}
-
-func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
+	threshold := int64(0)
 	reply, err := l.do(ctx, key, true, "HGET", key)
-	if err != nil {
-		return 0, err
+	if err == nil {
+		threshold, err = l.parse(key, reply, nil)
 	}
-	return l.parse(key, reply, nil)
+	return threshold, keyed.Fail("slidinglog", "Threshold", key, err)
 }
 
 // ResetThreshold removes what SetThreshold set, so that key has Config.Limit again. If its
@@ -87,8 +84,7 @@ func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) 
 		return nil, l.err
 	case l.cfg.Thresholds == "":
 		return nil, fmt.Errorf("%w: Config.Thresholds names no hash", limit.ErrInvalidConfig)
-	}
-	if key == "" {
+	case key == "":
 		return nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
 	}
 	c := &script.Call{Script: lua.Command, Keys: script.KeysOf(l.cfg.Thresholds), Args: script.Constant(words), Repeat: reads, Reads: reads}
@@ -96,10 +92,7 @@ func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) 
 	if err == nil || errors.Is(err, redis.Nil) {
 		return reply, nil
 	}
-	if ended := keyed.Ended(ctx, err); ended != nil {
-		return nil, ended
-	}
-	return nil, l.explainHash(err)
+	return nil, cmp.Or(keyed.Ended(ctx, err), l.explainHash(err))
 }
 
 // parse returns the limit of a key from the value read from the hash: nil or redis.Nil if the key has

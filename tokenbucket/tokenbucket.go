@@ -12,6 +12,7 @@
 package tokenbucket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -208,10 +209,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, e
 		_, err := l.lanes.Once(ctx, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
 			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
-		if ended := keyed.Ended(ctx, err); ended != nil {
-			return ended
-		}
-		return explain(err, keys.Names())
+		return cmp.Or(keyed.Ended(ctx, err), explain(err, keys.Names()))
 	}
 	return v, err
 }
