@@ -44,7 +44,12 @@ func (c *Client) KeyedFunc(prefix string, config func(key string) Config, opts .
 func (c *Client) keyed(k *KeyedLimiter, opts []LimiterOption) *KeyedLimiter {
 	k.client, k.mapped, k.handles = c, c.mapper(k.prefix), make(map[string]*RateLimiter)
 	k.ofModule = outage.NewOfModule(k, (*ofKeys)(k))
-	if k.err = k.check(opts); k.err == nil {
+	l := &RateLimiter{client: c, policy: c.policy} // tries the options
+	err := l.apply(opts)
+	rated := invalid(l.facts.Fallback != "", "WithDefault is not for Keyed, whose Config says what the rate is")
+	l.facts.Rate = k.cfg.rate()
+	k.policy, k.name = l.policy, cmp.Or(l.facts.Observed, k.prefix)
+	if k.err = k.fail(errors.Join(err, rated, l.checkLease())); k.err == nil {
 		k.opts = opts
 	}
 	return k
@@ -85,19 +90,12 @@ type KeyedLimiter struct {
 	made         int                     // how many of handles are not from old
 }
 
-// check tries options on a handle that is not used.
-func (k *KeyedLimiter) check(opts []LimiterOption) error {
-	l := &RateLimiter{client: k.client, policy: k.client.policy}
-	err := l.apply(opts)
-	if l.facts.Fallback != "" {
-		err = errors.Join(err, fmt.Errorf("%w: WithDefault is not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
+// fail adds to an error which Keyed it is of.
+func (k *KeyedLimiter) fail(err error) error {
+	if err == nil {
+		return nil
 	}
-	k.policy, k.name = l.policy, cmp.Or(l.facts.Observed, k.prefix)
-	l.facts.Rate = k.cfg.rate()
-	if err = errors.Join(err, l.checkLease()); err != nil {
-		err = fmt.Errorf("Keyed %q: %w", k.prefix, err)
-	}
-	return err
+	return fmt.Errorf("Keyed %q: %w", k.prefix, err)
 }
 
 // Window returns the interval of Keyed's Config, whatever the current rate of a key is, and 0 for KeyedFunc.
@@ -107,8 +105,8 @@ func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 // bad, and nil otherwise. It does no I/O.
 func (k *KeyedLimiter) Err() error {
 	err := errors.Join(k.client.err, k.err)
-	if bad := k.cfg.validate(); bad != nil && k.config == nil {
-		err = errors.Join(err, fmt.Errorf("Keyed %q: %w", k.prefix, bad))
+	if k.config == nil {
+		err = errors.Join(err, k.fail(k.cfg.validate()))
 	}
 	return err
 }
@@ -175,35 +173,30 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := k.handles[key]
-	if l != nil && k.current(l, cfg) {
+	l, used := k.handles[key]
+	if !used {
+		l = k.old[key]
+	}
+	current := l != nil && (k.config == nil || l.facts.Rate == cfg.rate())
+	if used && current {
 		return l
 	}
 	if !k.begun {
 		k.noteLocked("")
 	}
-	old := k.old[key]
-	known := l == nil && old != nil && k.current(old, cfg)
-	if l = old; !known {
+	if !current {
 		l = k.newHandle(key, cfg)
 		if l.facts.Err != nil {
 			return l
 		}
+		k.made++
 	}
 	// Handles that are not used while newHandles are made, or maxHandles/2 used, are forgotten.
 	if k.made >= newHandles || len(k.handles) >= maxHandles/2 {
 		k.old, k.handles, k.made = k.handles, make(map[string]*RateLimiter), 0
 	}
-	if !known {
-		k.made++
-	}
 	k.handles[key] = l
 	return l
-}
-
-// current reports whether a handle has the rate that its key has now.
-func (k *KeyedLimiter) current(l *RateLimiter, cfg Config) bool {
-	return k.config == nil || l.facts.Rate == cfg.rate()
 }
 
 func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
@@ -216,9 +209,7 @@ func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
 	}
 	l := k.client.RateLimiter(k.prefix+key, append([]LimiterOption{byDefault}, k.opts...)...)
 	l.facts.Observed, l.ofKey = k.name, true
-	if err := cmp.Or(k.err, k.checkKey(key, l.facts.Config)); err != nil {
-		l.facts.Err = errors.Join(err, l.facts.Err)
-	}
+	l.facts.Err = errors.Join(cmp.Or(k.err, k.fail(k.checkKey(key, l.facts.Config))), l.facts.Err)
 	return l
 }
 
@@ -238,19 +229,19 @@ func (k *ofKeys) Begins(prefix string) {
 
 func (k *KeyedLimiter) noteLocked(prefix string) {
 	k.begun = true
-	k.client.prefixes.Note(k.client.observer, k.prefix+prefix, k.cfg.rate())
+	k.client.prefixes.Note(k.client.policy.Observer, k.prefix+prefix, k.cfg.rate())
 }
 
 // checkKey returns an error if a key, whose limiter has that name in Redis, can't be used
 // beside the others.
 func (k *KeyedLimiter) checkKey(key, name string) error {
-	if key == "" {
-		return fmt.Errorf("Keyed %q: %w: the key is empty", k.prefix, ErrInvalidConfig)
-	}
 	other := redisson.Other(k.mapped, name)
-	if other == "" {
-		return nil
+	switch {
+	case key == "":
+		return fmt.Errorf("%w: the key is empty", ErrInvalidConfig)
+	case other != "":
+		return fmt.Errorf("%w: the key %q: the limiter %q would share Redis keys with %q; "+
+			"escape braces and colons in keys that others choose, as url.QueryEscape does", ErrInvalidConfig, key, name, other)
 	}
-	return fmt.Errorf("Keyed %q: %w: the key %q: the limiter %q would share Redis keys with %q; "+
-		"escape braces and colons in keys that others choose, as url.QueryEscape does", k.prefix, ErrInvalidConfig, key, name, other)
+	return nil
 }

@@ -36,10 +36,7 @@ type Client struct {
 	replicasWait time.Duration
 	err          error // of the options
 
-	observer *observe.Observer
 	policy   *outage.Policy
-
-	ids      *redisson.Identities
 	engine   *engine.Engine
 	prefixes observe.Prefixes
 }
@@ -63,18 +60,17 @@ func New(rdb Redis, opts ...Option) *Client {
 		c.err = errors.Join(c.err, fmt.Errorf("%w: WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout",
 			ErrInvalidConfig, c.replicasWait, c.options.CallTimeout))
 	}
-	c.ids = redisson.NewIdentities(c.rules.Layout)
-	c.observer = observe.New(c.options.Observer, c.options.Logger)
+	observer, ids := observe.New(c.options.Observer, c.options.Logger), redisson.NewIdentities(c.rules.Layout)
 	if untested := c.rules.Untested(); untested != nil {
-		c.observer.Happened(limit.Event{Kind: limit.RedissonUntested, Err: untested})
+		observer.Happened(limit.Event{Kind: limit.RedissonUntested, Err: untested})
 	}
-	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
+	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, ids, observer)
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
-	c.began = dateOf(time.Now())
-	c.policy = &outage.Policy{Guard: outage.NewGuard(), Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow}
 	if c.name != "" {
-		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})
+		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(ids.Mark()), ID: c.id})
 	}
+	c.began = dateOf(time.Now())
+	c.policy = &outage.Policy{Guard: outage.NewGuard(), Observer: observer, Failure: c.options.Failure, Shadow: c.options.Shadow}
 	return c
 }
 
@@ -94,13 +90,11 @@ func dateOf(now time.Time) string { return strconv.FormatInt(now.UnixMicro()+beg
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	l := &RateLimiter{client: c, policy: c.policy}
 	l.handle = c.engine.NewHandle(&l.facts)
-	l.facts.Name, l.facts.Observed, l.facts.Err = name, name, c.err
 	mapped := c.mapper(name)
-	if name == "" || mapped == "" {
-		l.facts.Err = errors.Join(l.facts.Err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
-	}
-	l.facts.Config, l.facts.Keys = mapped, script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
-	l.facts.Err = errors.Join(l.facts.Err, l.apply(opts), l.checkLease())
+	l.facts.Name, l.facts.Observed, l.facts.Config = name, name, mapped
+	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
+	nameless := invalid(name == "" || mapped == "", "the limiter's name is empty")
+	l.facts.Err = errors.Join(c.err, nameless, l.apply(opts), l.checkLease())
 	return l
 }
 
