@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,14 +130,10 @@ type jointAsker struct {
 
 func (j *jointAsker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
 	err = j.checkAll(j.claims)
-	switch {
-	case err != nil:
-	case j.rules.KeepsNoMembers():
+	if err == nil && j.rules.KeepsNoMembers() {
 		err = j.rules.Unsupported(q.Call)
-	default:
-		err = ctx.Err()
 	}
-	return a, false, err
+	return a, false, cmp.Or(err, ctx.Err())
 }
 
 func (j *jointAsker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {

@@ -101,16 +101,10 @@ func KeepState() RateOption {
 	return func(o *rateOptions) { o.keepState = true }
 }
 
-// text is the rate as the acquire script reads it for a limiter that has none.
-func (c Config) text() string { return fmt.Sprintf("%d %d %d %d", c.args()...) }
-
 // rate is the rate as observers receive it.
 func (c Config) rate() limit.Rate {
 	return limit.Rate{Permits: c.Rate, Interval: c.Interval, KeepAlive: c.KeepAlive, PerClient: c.Type == PerClient}
 }
-
-// args are the first arguments of the scripts that set a rate.
-func (c Config) args() []any { return engine.RateWords(c.rate()) }
 
 // TrySetRate gives the limiter a rate unless it has one, and reports whether it did. If only its
 // configuration was lost, permits in use stay counted. If its answer is lost, TrySetRate is not
@@ -134,13 +128,8 @@ func (l *RateLimiter) UpdateRate(ctx context.Context, cfg Config, opts ...RateOp
 
 // setRate sets a rate: with "new" that of a limiter that has none, with 1 that of one that has.
 func (l *RateLimiter) setRate(ctx context.Context, op string, cfg Config, what any, opts []RateOption) (bool, error) {
-	var o rateOptions
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
-		}
-	}
-	var keep any = flag(o.keepState)
+	o := chosen(opts)
+	var keep any = o.keepState
 	if what == "new" {
 		keep = l.client.rules.Keep()
 	}
@@ -148,28 +137,15 @@ func (l *RateLimiter) setRate(ctx context.Context, op string, cfg Config, what a
 	if err == nil && o.keepState && l.facts.Err == nil && l.client.rules.KeepsNoMembers() {
 		err = l.client.rules.Unsupported("KeepState")
 	}
-	if err != nil {
-		return false, l.fail(op, err)
-	}
-	return l.change(ctx, op, lua.SetRate, script.Paged(append(cfg.args(), keep, what)))
+	return l.change(ctx, op, err, lua.SetRate, script.Paged(append(engine.RateWords(cfg.rate()), keep, what)))
 }
 
 // Config returns the limiter's rate, or ErrNotInitialized if it has none.
 func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	found, err := l.client.engine.Rate(ctx, &l.facts)
-	if err != nil {
-		return Config{}, l.fail("Config", err)
-	}
 	cfg := Config{Rate: found.Permits, Interval: found.Interval, KeepAlive: found.KeepAlive}
 	if found.PerClient {
 		cfg.Type = PerClient
 	}
-	return cfg, nil
-}
-
-func flag(set bool) int {
-	if set {
-		return 1
-	}
-	return 0
+	return cfg, l.fail("Config", err)
 }

@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -19,31 +20,25 @@ import (
 // KeepAlive time goes back to that at its next request. If its answer is lost, Expire is not repeated
 // and returns ErrUnknownOutcome, as do ExpireAt, ClearExpire, Delete and Rename.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
-	const op = "Expire"
-	if ttl < time.Millisecond {
-		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
-	}
+	err := invalid(ttl < time.Millisecond, "time to live %v is below 1ms", ttl)
 	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)
-	return l.change(ctx, op, lua.Expire, script.Constant{"PEXPIRE", int64(ms), l.client.rules.Flags()})
+	return l.change(ctx, "Expire", err, lua.Expire, script.Constant{"PEXPIRE", int64(ms), l.client.rules.Flags()})
 }
 
 // ExpireAt is Expire at a moment, by the server's clock. A moment that has passed deletes the limiter at
 // once. For a moment more than 292 years away, which no time.Duration can hold, it returns ErrInvalidConfig.
 func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) {
-	const op = "ExpireAt"
-	if at.Before(time.UnixMilli(1)) {
-		return false, l.fail(op, fmt.Errorf("%w: moment %v is before 1970", ErrInvalidConfig, at))
-	}
-	if time.Until(at) == math.MaxInt64 {
-		return false, l.fail(op, fmt.Errorf("%w: moment %v is more than 292 years away; ClearExpire lets a limiter live for ever", ErrInvalidConfig, at))
-	}
-	return l.change(ctx, op, lua.Expire, script.Constant{"PEXPIREAT", at.UnixMilli(), l.client.rules.Flags()})
+	err := cmp.Or(
+		invalid(at.Before(time.UnixMilli(1)), "moment %v is before 1970", at),
+		invalid(time.Until(at) == math.MaxInt64, "moment %v is more than 292 years away; ClearExpire lets a limiter live for ever", at),
+	)
+	return l.change(ctx, "ExpireAt", err, lua.Expire, script.Constant{"PEXPIREAT", at.UnixMilli(), l.client.rules.Flags()})
 }
 
 // ClearExpire makes the limiter live forever, and reports whether it had a time to live. A KeepAlive time
 // comes back at the next request. What a Client keeps of a PerClient limiter still expires when unused.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
-	return l.change(ctx, "ClearExpire", lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Flags()})
+	return l.change(ctx, "ClearExpire", nil, lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Flags()})
 }
 
 // TTL reports whether the limiter expires, and in what time; ttl is 0 if it does not expire. The
@@ -75,7 +70,7 @@ func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
 // it removed anything. Callers of this Client that wait for its permits get ErrNotInitialized. What
 // other clients keep of a PerClient limiter stays until it expires.
 func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
-	return l.change(ctx, "Delete", lua.Delete, script.Constant{})
+	return l.change(ctx, "Delete", nil, lua.Delete, script.Constant{})
 }
 
 // Rename moves the limiter, permits in use included, to newName, and replaces whatever was there. The handle
@@ -83,25 +78,25 @@ func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
 // "{shop}sales", or Rename returns ErrUnsupported. What other clients keep of a PerClient limiter does not move.
 // A lease that is taken while Rename is under way is in use for an interval.
 func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
-	const op = "Rename"
 	mapped := l.client.mapper(newName)
-	if newName == "" || mapped == "" {
-		return l.fail(op, fmt.Errorf("%w: the new name is empty", ErrInvalidConfig))
-	}
-	if l.facts.Err != nil {
-		return l.fail(op, l.facts.Err)
-	}
 	target := redisson.KeysOf(mapped, l.client.id)
+	isOwn := func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }
+	var err error
 	switch {
+	case newName == "" || mapped == "":
+		err = fmt.Errorf("%w: the new name is empty", ErrInvalidConfig)
+	case l.facts.Err != nil:
+		err = l.facts.Err
 	case target.Config == l.facts.Config:
-		_, err := l.client.engine.Rate(ctx, &l.facts)
-		return l.fail(op, err)
-	case slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }):
-		return l.fail(op, fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName))
+		_, err = l.client.engine.Rate(ctx, &l.facts)
+	case slices.ContainsFunc(target.List(), isOwn):
+		err = fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName)
 	case script.IsRing(l.client.rdb) && script.HashTag(target.Config) != script.HashTag(l.facts.Config):
-		return l.fail(op, fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported))
+		err = fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported)
+	default:
+		err = l.client.engine.Rename(ctx, &l.facts, target)
 	}
-	return l.fail(op, l.client.engine.Rename(ctx, &l.facts, target))
+	return l.fail("Rename", err)
 }
 
 const (
@@ -125,25 +120,20 @@ const (
 // names a release that can't read what it would write.
 func (c *Client) Migrate(ctx context.Context, name string) (members int64, err error) {
 	l := c.RateLimiter(name)
-	const op = "Migrate"
-	if l.facts.Err != nil {
-		return 0, l.fail(op, l.facts.Err)
-	}
-	if c.rules.Layout < codec.LayoutD1 {
-		return 0, l.fail(op, fmt.Errorf("%w: Redisson %s, which WithRedissonVersion names, can't read the newest layout: upgrade it first, and name 3.17.0 or newer",
-			ErrUnsupported, c.rules.Version))
-	}
-	if err := ctx.Err(); err != nil {
-		return 0, l.fail(op, err)
+	switch {
+	case l.facts.Err != nil:
+		err = l.facts.Err
+	case c.rules.Layout < codec.LayoutD1:
+		err = fmt.Errorf("%w: Redisson %s, which WithRedissonVersion names, can't read the newest layout: upgrade it first, and name 3.17.0 or newer",
+			ErrUnsupported, c.rules.Version)
+	default:
+		err = ctx.Err()
 	}
 	// Members may change places while they are rewritten, so only a pass that found nothing
 	// shows that nothing is left.
-	for range maxPasses {
-		written, err := c.engine.Migrate(ctx, &l.facts, migratePage)
+	for pass, written := 0, int64(1); err == nil && written > 0 && pass < maxPasses; pass++ {
+		written, err = c.engine.Migrate(ctx, &l.facts, migratePage)
 		members += written
-		if err != nil || written == 0 {
-			return members, l.fail(op, err)
-		}
 	}
-	return members, nil
+	return members, l.fail("Migrate", err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -49,6 +50,16 @@ func invalid(bad bool, format string, args ...any) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrInvalidConfig, fmt.Sprintf(format, args...))
+}
+
+// chosen returns what options of a call choose.
+func chosen[T any, F ~func(*T)](opts []F) (o T) {
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
 }
 
 type limiterOption func(*RateLimiter) error
@@ -191,7 +202,8 @@ func WithDefault(cfg Config) LimiterOption {
 func (l *RateLimiter) setDefault(cfg Config, since string) error {
 	err := cfg.validate()
 	if err == nil {
-		l.facts.Fallback, l.facts.Rate = cfg.text()+" "+since, cfg.rate()
+		l.facts.Rate = cfg.rate()
+		l.facts.Fallback = fmt.Sprintf("%d %d %d %d %s", append(engine.RateWords(l.facts.Rate), since)...)
 	}
 	return err
 }

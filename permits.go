@@ -77,10 +77,10 @@ func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit
 // those of Take, never ErrUnknownOutcome.
 func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Peek"
-	if err := l.check(ctx, op, permits, 0, MaxPermits, false); err != nil {
-		return limit.Decision{}, l.fail(op, err)
+	d, err := limit.Decision{}, l.check(ctx, op, permits, 0, MaxPermits, false)
+	if err == nil {
+		d, err = l.client.engine.Peek(ctx, &l.facts, permits)
 	}
-	d, err := l.client.engine.Peek(ctx, &l.facts, permits)
 	return d, l.fail(op, err)
 }
 
@@ -91,13 +91,11 @@ func (l *RateLimiter) decide(ctx context.Context, q *outage.Ask, a *outage.Answe
 		*a, err = l.policy.Decide(ctx, (*asker)(l), *q)
 		return err
 	}
-	if err = l.check(ctx, q.Call, q.Permits, 1, MaxPermits, q.Reserve); err != nil {
-		return l.fail(q.Call, err)
+	err = l.check(ctx, q.Call, q.Permits, 1, MaxPermits, q.Reserve)
+	if err == nil && !l.client.engine.FromMemory(ctx, &l.facts, q, a) {
+		err = l.client.engine.Acquire(ctx, &l.facts, q, a)
 	}
-	if l.client.engine.FromMemory(ctx, &l.facts, q, a) {
-		return nil
-	}
-	return l.fail(q.Call, l.client.engine.Acquire(ctx, &l.facts, q, a))
+	return l.fail(q.Call, err)
 }
 
 // check returns an error if asking Redis about so many permits makes no sense. Some calls need members, which old
@@ -148,7 +146,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 // limiter has no rate and no WithDefault, Reset returns ErrNotInitialized. If its answer is lost, Reset
 // is not repeated, since it would free permits taken in between, and returns ErrUnknownOutcome.
 func (l *RateLimiter) Reset(ctx context.Context) error {
-	_, err := l.change(ctx, "Reset", lua.Reset, script.Constant{flag(l.facts.Fallback != "")})
+	_, err := l.change(ctx, "Reset", nil, lua.Reset, script.Constant{l.facts.Fallback != ""})
 	return err
 }
 

@@ -138,9 +138,13 @@ func (l *RateLimiter) Name() string { return l.facts.Name }
 // bad, and nil otherwise. It does no I/O.
 func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.facts.Err) }
 
-// change runs a script that changes the limiter, once, and reports whether it changed anything.
-func (l *RateLimiter) change(ctx context.Context, op string, s *lua.Script, args script.Arguments) (bool, error) {
-	reply, err := l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
+// change runs a script that changes the limiter, once, and reports whether it changed anything. If err says what is wrong
+// with the call, it only returns that.
+func (l *RateLimiter) change(ctx context.Context, op string, err error, s *lua.Script, args script.Arguments) (bool, error) {
+	var reply any
+	if err == nil {
+		reply, err = l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
+	}
 	n, _ := reply.(int64)
 	return n > 0, l.fail(op, err)
 }

@@ -21,12 +21,7 @@ import (
 // returns ErrUnsupported.
 func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration, opts ...ReserveOption) (*Reservation, error) {
 	const op = "Reserve"
-	var o reserveOptions
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
-		}
-	}
+	o := chosen(opts)
 	if o.err != nil {
 		return nil, l.fail(op, o.err)
 	}
