@@ -45,11 +45,11 @@ func (c *Client) keyed(k *KeyedLimiter, opts []LimiterOption) *KeyedLimiter {
 	k.client, k.mapped, k.handles = c, c.mapper(k.prefix), make(map[string]*RateLimiter)
 	k.ofModule = outage.NewOfModule(k, (*ofKeys)(k))
 	l := &RateLimiter{client: c, policy: c.policy} // tries the options
+	l.facts.Rate = k.cfg.rate()
 	err := l.apply(opts)
 	rated := invalid(l.facts.Fallback != "", "WithDefault is not for Keyed, whose Config says what the rate is")
-	l.facts.Rate = k.cfg.rate()
 	k.policy, k.name = l.policy, cmp.Or(l.facts.Observed, k.prefix)
-	if k.err = k.fail(errors.Join(err, rated, l.checkLease())); k.err == nil {
+	if k.err = k.fail(errors.Join(err, rated)); k.err == nil {
 		k.opts = opts
 	}
 	return k

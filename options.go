@@ -30,18 +30,17 @@ type Option interface{ client(c *Client) error }
 // LimiterOption configures a RateLimiter handle.
 type LimiterOption interface{ limiter(l *RateLimiter) error }
 
-type clientOption func(*Client) error
+// clientOption sets values of a Client, unless bad says what is wrong with them.
+type clientOption struct {
+	bad error
+	set func(*Client)
+}
 
-func (o clientOption) client(c *Client) error { return o(c) }
-
-// setting sets values of a Client, unless err says why they are bad.
-func setting(err error, set func(*Client)) Option {
-	return clientOption(func(c *Client) error {
-		if err == nil {
-			set(c)
-		}
-		return err
-	})
+func (o clientOption) client(c *Client) error {
+	if o.bad == nil {
+		o.set(c)
+	}
+	return o.bad
 }
 
 // invalid returns ErrInvalidConfig if a value is bad.
@@ -90,7 +89,7 @@ func (o sharedOption) limiter(l *RateLimiter) error {
 // It must not be the id of a Redisson instance: without a KeepAlive time the permits' keys expire an
 // interval after this Client last used them, and what that instance has taken since would be lost.
 func WithClientID(id string) Option {
-	return setting(invalid(id == "", "WithClientID: the id is empty"), func(c *Client) { c.id = id })
+	return clientOption{invalid(id == "", "WithClientID: the id is empty"), func(c *Client) { c.id = id }}
 }
 
 // WithClientName sets the name, such as "orders-7f9c", under which rrl show and package
@@ -102,13 +101,13 @@ func WithClientID(id string) Option {
 // permits and once an hour of use; it is known for two days after that. This happens in the
 // background and never fails a call: [limit.NameNotNoted] reports errors. An ACL must allow that key.
 func WithClientName(name string) Option {
-	return setting(clients.CheckName(name), func(c *Client) { c.name = name })
+	return clientOption{clients.CheckName(name), func(c *Client) { c.name = name }}
 }
 
 // WithNameMapper sets how a limiter's name becomes its name in Redis, for example by a prefix, as
 // Redisson's NameMapper does. The same name must always become the same.
 func WithNameMapper(mapper func(name string) string) Option {
-	return setting(invalid(mapper == nil, "WithNameMapper: the mapper is nil"), func(c *Client) { c.mapper = mapper })
+	return clientOption{invalid(mapper == nil, "WithNameMapper: the mapper is nil"), func(c *Client) { c.mapper = mapper }}
 }
 
 // WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time
@@ -153,9 +152,9 @@ func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }
 // Ring, round trips use the clients of its nodes, so hooks of the whole do not see them. An ACL must
 // allow the command wait.
 func WithReplicas(n int, wait time.Duration) Option {
-	err := invalid(n < 1 || wait < time.Millisecond || wait%time.Millisecond != 0,
+	bad := invalid(n < 1 || wait < time.Millisecond || wait%time.Millisecond != 0,
 		"WithReplicas: %d replicas within %v: at least 1, and a whole number of milliseconds, at least 1", n, wait)
-	return setting(err, func(c *Client) { c.replicas, c.replicasWait = n, wait })
+	return clientOption{bad, func(c *Client) { c.replicas, c.replicasWait = n, wait }}
 }
 
 // WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that shares the Client's
@@ -174,8 +173,8 @@ func WithReplicas(n int, wait time.Duration) Option {
 //
 // docs/compatibility.md has a table of versions that can share a limiter with each other.
 func WithRedissonVersion(version string) Option {
-	rules, err := redisson.RulesFor(version)
-	return setting(err, func(c *Client) { c.rules = rules })
+	rules, bad := redisson.RulesFor(version)
+	return clientOption{bad, func(c *Client) { c.rules = rules }}
 }
 
 // WithDefault sets the rate of a limiter that has none, in the round trip of the first request for
@@ -258,14 +257,6 @@ func WithLease(lease Lease) LimiterOption {
 		l.facts.Lease = &sizes.Planner{Most: cmp.Or(lease.Permits, MaxPermits), Want: lease.Life}
 		return nil
 	})
-}
-
-// checkLease checks what depends on several options.
-func (l *RateLimiter) checkLease() error {
-	if interval := l.facts.Rate.Interval; l.facts.Lease != nil && interval > 0 && l.facts.Lease.Want >= interval {
-		return fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, l.facts.Lease.Want, interval)
-	}
-	return nil
 }
 
 // WithRefusalCache remembers refusals: the handle asks an exhausted limiter again at the time that the

@@ -94,7 +94,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	l.facts.Name, l.facts.Observed, l.facts.Config = name, name, mapped
 	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
 	nameless := invalid(name == "" || mapped == "", "the limiter's name is empty")
-	l.facts.Err = errors.Join(c.err, nameless, l.apply(opts), l.checkLease())
+	l.facts.Err = errors.Join(c.err, nameless, l.apply(opts))
 	return l
 }
 
@@ -127,6 +127,9 @@ func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
 		if opt != nil {
 			err = errors.Join(err, opt.limiter(l))
 		}
+	}
+	if lease, interval := l.facts.Lease, l.facts.Rate.Interval; lease != nil && interval > 0 && lease.Want >= interval {
+		err = errors.Join(err, fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, lease.Want, interval))
 	}
 	return err
 }
