@@ -69,17 +69,14 @@ func (l *asker) rule() local.Rule {
 // Learn makes the handle read the limiter's rate. The figures of a decision, if there are any, show
 // whether the rate is another than before.
 func (l *asker) Learn(q outage.Ask, a outage.Answer) {
-	now := time.Now().UnixNano()
-	if known := l.rule(); known.Permits != 0 {
-		heard := l.known.heard.Load()
-		switch {
-		case q.Figures && (a.Limit != known.Permits || a.ResetAfter > known.Window):
-		case heard == 0 || q.Figures && a.Granted && a.ResetAfter == known.Window:
-			l.known.heard.Store(now)
-			return
-		case now-heard < int64(learnAgain):
-			return
-		}
+	now, heard, rule := time.Now().UnixNano(), l.known.heard.Load(), l.rule()
+	switch {
+	case rule.Permits == 0, q.Figures && (a.Limit != rule.Permits || a.ResetAfter > rule.Window):
+	case heard == 0 || q.Figures && a.Granted && a.ResetAfter == rule.Window:
+		l.known.heard.Store(now)
+		return
+	case now-heard < int64(learnAgain):
+		return
 	}
 	if l.known.asking.Swap(true) {
 		return

@@ -3,6 +3,7 @@ package rratelimiter
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -125,29 +126,25 @@ func (c *Client) checkAll(claims []Claim) error {
 	return checkTags(claims)
 }
 
-// checkTags returns an error if a cluster could keep the limiters of claims apart.
+// checkTags returns an error if a cluster could keep the limiters of claims apart. Of a single one the server reports it.
 func checkTags(claims []Claim) error {
-	if len(claims) == 1 {
-		return nil // the server reports it
-	}
 	first := claims[0].limiter
+	isApart := func(key string) bool { return script.HashTag(key) != script.HashTag(first.facts.Config) }
 	for _, claim := range claims {
 		l := claim.limiter
-		for _, key := range l.facts.Keys.Names() {
-			if script.HashTag(key) == script.HashTag(first.facts.Config) {
-				continue
-			}
-			what := fmt.Sprintf("%q and %q have no hash tag in common, so that a cluster would keep them apart", first.facts.Config, l.facts.Config)
-			advice := `begin the names of all with the same word in braces, as in "{shop}:second" and "{shop}:hour"`
-			switch {
-			case l.ofKey:
-				advice = `give Keyed the key in braces, as in Claim("{ann}", 1)`
-			case l == first:
-				what = fmt.Sprintf("the keys %q fall in different slots of a cluster", l.facts.Keys.Names())
-				advice = `name the limiter with one hash tag, as in "{shop}:hour"`
-			}
-			return l.blame(fmt.Errorf("%w: %s: %s", ErrUnsupported, what, advice))
+		if len(claims) == 1 || !slices.ContainsFunc(l.facts.Keys.Names(), isApart) {
+			continue
 		}
+		what := fmt.Sprintf("%q and %q have no hash tag in common, so that a cluster would keep them apart", first.facts.Config, l.facts.Config)
+		advice := `begin the names of all with the same word in braces, as in "{shop}:second" and "{shop}:hour"`
+		switch {
+		case l.ofKey:
+			advice = `give Keyed the key in braces, as in Claim("{ann}", 1)`
+		case l == first:
+			what = fmt.Sprintf("the keys %q fall in different slots of a cluster", l.facts.Keys.Names())
+			advice = `name the limiter with one hash tag, as in "{shop}:hour"`
+		}
+		return l.blame(fmt.Errorf("%w: %s: %s", ErrUnsupported, what, advice))
 	}
 	return nil
 }

@@ -56,10 +56,8 @@ func New(rdb Redis, opts ...Option) *Client {
 			c.err = errors.Join(c.err, opt.client(c))
 		}
 	}
-	if most := c.options.CallTimeout / 3; c.replicasWait > most {
-		c.err = errors.Join(c.err, fmt.Errorf("%w: WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout",
-			ErrInvalidConfig, c.replicasWait, c.options.CallTimeout))
-	}
+	c.err = errors.Join(c.err, invalid(c.replicasWait > c.options.CallTimeout/3,
+		"WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout", c.replicasWait, c.options.CallTimeout))
 	observer, ids := observe.New(c.options.Observer, c.options.Logger), redisson.NewIdentities(c.rules.Layout)
 	if untested := c.rules.Untested(); untested != nil {
 		observer.Happened(limit.Event{Kind: limit.RedissonUntested, Err: untested})
