@@ -42,7 +42,7 @@ func (c *Client) KeyedFunc(prefix string, config func(key string) Config, opts .
 }
 
 func (c *Client) keyed(k *KeyedLimiter, opts []LimiterOption) *KeyedLimiter {
-	k.client, k.mapped, k.handles = c, c.mapper(k.prefix), make(map[string]*RateLimiter)
+	k.client, k.handles = c, make(map[string]*RateLimiter)
 	k.ofModule = outage.NewOfModule(k, (*ofKeys)(k))
 	l := &RateLimiter{client: c, policy: c.policy} // tries the options
 	l.facts.Rate = k.cfg.rate()
@@ -76,7 +76,6 @@ type KeyedLimiter struct {
 
 	client *Client
 	prefix string
-	mapped string // prefix, as the mapper maps it
 	cfg    Config
 	config func(key string) Config // in place of cfg; may be nil
 	opts   []LimiterOption         // of the limiter of every key
@@ -235,7 +234,7 @@ func (k *KeyedLimiter) noteLocked(prefix string) {
 // checkKey returns an error if a key, whose limiter has that name in Redis, can't be used
 // beside the others.
 func (k *KeyedLimiter) checkKey(key, name string) error {
-	other := redisson.Other(k.mapped, name)
+	other := redisson.Other(k.client.mapper(k.prefix), name)
 	switch {
 	case key == "":
 		return fmt.Errorf("%w: the key is empty", ErrInvalidConfig)
