@@ -42,8 +42,7 @@ const MaxRate = 1<<53 - 1
 // a grant's permits in 32 bits.
 const MaxPermits = 1<<32 - 1
 
-// Config is the rate of a limiter: in any span of Interval at most Rate permits are granted. A permit
-// comes back one Interval after it was granted (a sliding log), not at the edge of a window.
+// Config is the rate of a limiter: in any span of Interval at most Rate permits are granted.
 type Config struct {
 	// Type says who shares the permits. The zero value is Overall.
 	Type RateType
@@ -107,15 +106,13 @@ func (c Config) rate() limit.Rate {
 }
 
 // TrySetRate gives the limiter a rate unless it has one, and reports whether it did. If only its
-// configuration was lost, permits in use stay counted. If its answer is lost, TrySetRate is not
-// repeated and returns ErrUnknownOutcome.
+// configuration was lost, permits in use stay counted.
 func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) {
 	return l.setRate(ctx, "TrySetRate", cfg, "new", nil)
 }
 
 // SetRate sets the limiter's rate, whether or not it had one. The limiter starts full, unless KeepState keeps
-// the permits in use counted. cfg.KeepAlive replaces a time to live that the limiter had. Waiting callers of
-// this Client ask again at once. If its answer is lost, SetRate is not repeated and returns ErrUnknownOutcome.
+// the permits in use counted. cfg.KeepAlive replaces a time to live that the limiter had.
 func (l *RateLimiter) SetRate(ctx context.Context, cfg Config, opts ...RateOption) error {
 	_, err := l.setRate(ctx, "SetRate", cfg, 0, opts)
 	return err

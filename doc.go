@@ -17,8 +17,9 @@
 //
 // Callers of one [Client] that ask at the same time share round trips, and callers of
 // one limiter share a script call: while requests are under way others gather, and the
-// next flight carries them all. Callers that were refused and wait are served in order,
-// first come first served.
+// next flight carries them all. Callers that were refused and wait are served first come
+// first served. They ask again at once when this Client releases permits of the limiter or
+// changes it.
 //
 // # Guarantees
 //
@@ -36,7 +37,8 @@
 // A refusal is not an error: false, or a Decision that is not Granted, always comes from
 // Redis or from the local limiter of [WithFailure]. If Redis does not decide in time, the
 // error is [ErrUnavailable]. If permits may have been taken, it is [ErrUnknownOutcome] too.
-// Test errors with [errors.Is].
+// A change, such as SetRate, Release or Delete, is not repeated if its answer is lost, and
+// returns ErrUnknownOutcome. Test errors with [errors.Is].
 //
 // # Further reading
 //

@@ -17,8 +17,7 @@ import (
 // Expire deletes the limiter, configuration included, after ttl, which is at least a millisecond and
 // rounded up to whole ones. It reports whether there was one. What a Client keeps of a PerClient limiter
 // expires an interval, or the KeepAlive time, after its last use, as without Expire. A limiter with a
-// KeepAlive time goes back to that at its next request. If its answer is lost, Expire is not repeated
-// and returns ErrUnknownOutcome, as do ExpireAt, ClearExpire, Delete and Rename.
+// KeepAlive time goes back to that at its next request.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
 	err := invalid(ttl < time.Millisecond, "time to live %v is below 1ms", ttl)
 	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)

@@ -110,9 +110,7 @@ func WithNameMapper(mapper func(name string) string) Option {
 	return clientOption{invalid(mapper == nil, "WithNameMapper: the mapper is nil"), func(c *Client) { c.mapper = mapper }}
 }
 
-// WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time
-// before it is sent included. After that the call returns [ErrUnavailable]. The default is 3 seconds,
-// the least 3 milliseconds.
+// WithCallTimeout is [limit.WithCallTimeout]. The default is 3 seconds, the least 3 milliseconds.
 func WithCallTimeout(d time.Duration) Option { return sharedOption(limit.WithCallTimeout(d)) }
 
 // WithObserver sets the [limit.Observer] that receives what the Client's limiters do: decisions,
@@ -122,21 +120,12 @@ func WithObserver(observer limit.Observer) Option { return sharedOption(limit.Wi
 // WithLogger sets the log for rare events: see [limit.EventKind].
 func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(log)) }
 
-// WithFailure sets what answers calls that ask for permits while Redis does not decide, in place of
-// ErrUnavailable: [limit.FailOpen] grants, [limit.FailLocal] asks a limiter in this process, and
-// [limit.FailClosed] leaves the error. For TryAcquireAll the Client's option counts.
-//
-// After three undecided calls in a row no more calls are sent to that server: the policy answers at
-// once, while one probe at a time checks whether the server is back. A caller's deadline that ends before
-// Redis has answered counts as undecided, and the caller gets its own error. Such grants are not charged
-// in Redis: see [RateLimiter.Release]. A waiting caller that the local limiter refuses asks again when the
-// local limiter has permits or Redis is back.
+// WithFailure is [limit.WithFailure] for calls that ask for permits; for what it grants see [RateLimiter.Release]. A
+// caller's deadline that ends before Redis has answered counts as undecided, and the caller gets its own error. A
+// waiting caller that the local limiter refuses asks again when that has permits or Redis is back.
 func WithFailure(f limit.Failure) SharedOption { return sharedOption(limit.WithFailure(f)) }
 
-// WithShadow makes limiters decide, charge and report, but refuse no call and let none wait, to see what a
-// limit would do. What a limiter would have refused, or could not decide, is granted and not charged: see
-// [RateLimiter.Release]. Calls with mistakes, and calls whose context ends, still return errors. For
-// TryAcquireAll the Client's option counts.
+// WithShadow is [limit.WithShadow], and lets no call wait; for what it grants see [RateLimiter.Release].
 func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }
 
 // WithReplicas makes grants durable: a grant counts once n replicas have it, so no failover to one
@@ -241,8 +230,7 @@ type Lease struct {
 // ends. A limiter with a KeepAlive time may be deleted earlier by up to the lease's life. Keep the
 // handle: a lease belongs to it.
 //
-// With bad values, such as a Life not below the interval of WithDefault, calls
-// return ErrInvalidConfig. Beside Redissons before 3.35 they return ErrUnsupported.
+// Beside Redissons before 3.35 calls return ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		switch {

@@ -16,8 +16,7 @@ import (
 // With a timeout of 0 or less it asks once. Otherwise a refused call waits in line: callers of one
 // Client are served first come first served, but one that has waited an interval without success no
 // longer holds up those behind it. If a request is under way when the timeout ends, TryAcquire waits up to
-// 100 ms longer for the answer, or with WithReplicas twice its wait. false without an error always comes
-// from Redis or from the local limiter of WithFailure.
+// 100 ms longer for the answer, or with WithReplicas twice its wait.
 //
 // When ctx ends, TryAcquire returns ctx.Err() at once, and any later grant is given back. The exception: if
 // the Redis client has ContextTimeoutEnabled, a call that shares no round trip notices a cancelled ctx only
@@ -62,8 +61,7 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 
 // TakeUpTo takes as many permits as are free now, at most permits, and returns how many. If none is
 // free it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. permits may
-// exceed the rate. A request whose answer was lost is repeated and takes its permits once. The errors are
-// those of TryAcquire except ErrPermitsExceedRate.
+// exceed the rate. The errors are those of TryAcquire except ErrPermitsExceedRate.
 func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit.Decision, error) {
 	var a outage.Answer
 	err := l.decide(ctx, &outage.Ask{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true}, &a)
@@ -116,9 +114,8 @@ func (l *RateLimiter) check(ctx context.Context, op string, permits, least, most
 
 // Release gives permits back before their interval is over: first those that this Client took last, even if
 // others have taken permits since, then those that others took last. It gives back only permits in use. With 0
-// permits it does nothing, with fewer it returns ErrInvalidPermits. Waiting callers of this Client ask again at
-// once. If its answer is lost, Release is not repeated and returns ErrUnknownOutcome. Beside Redissons before
-// 3.17.0 grants have no mark of their Client, and the newest go back; before 3.13.3 it returns ErrUnsupported.
+// permits it does nothing, with fewer it returns ErrInvalidPermits. Beside Redissons before 3.17.0 grants have
+// no mark of their Client, and the newest go back; before 3.13.3 it returns ErrUnsupported.
 //
 // What WithShadow or WithFailure let through is not charged in Redis, so releasing it frees nothing.
 // Release counts such permits first. They belong to the handle that let them through and to other handles
@@ -141,10 +138,9 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 }
 
 // Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive and the time
-// to live stay. Waiting callers of this Client ask again at once, and its leases end. Callers that hold
-// permits are not informed. Of a PerClient limiter it frees only what this Client has taken. If the
-// limiter has no rate and no WithDefault, Reset returns ErrNotInitialized. If its answer is lost, Reset
-// is not repeated, since it would free permits taken in between, and returns ErrUnknownOutcome.
+// to live stay. This Client's leases end. Callers that hold permits are not informed. Of a PerClient limiter
+// it frees only what this Client has taken. If the limiter has no rate and no WithDefault, Reset returns
+// ErrNotInitialized.
 func (l *RateLimiter) Reset(ctx context.Context) error {
 	_, err := l.change(ctx, "Reset", nil, lua.Reset, script.Constant{l.facts.Fallback != ""})
 	return err

@@ -104,9 +104,8 @@ func (c *Client) Close(ctx context.Context) error {
 	return c.engine.Close(ctx)
 }
 
-// RateLimiter is a handle of a limiter in Redis. The limiter grants at most as many permits in any span of
-// its interval as its rate says, to all programs that share it together, including Redisson's. Make a
-// handle with [Client.RateLimiter]. It is safe for concurrent use and needs no closing.
+// RateLimiter is a handle of a limiter in Redis, which other programs may share. Make one with
+// [Client.RateLimiter]. It is safe for concurrent use and needs no closing.
 type RateLimiter struct {
 	handle
 
