@@ -27,10 +27,9 @@ func (l *RateLimiter) Claim(permits int64) Claim { return Claim{l, permits} }
 // braces, as "{ann}": they are the hash tag that their names share.
 func (k *KeyedLimiter) Claim(key string, permits int64) Claim { return k.Limiter(key).Claim(permits) }
 
-// TakeAll takes the permits of every claim at once, or none: for example 1 of the requests a minute and 800
-// of the tokens a day. One script decides. The Decisions are in the order of the claims. If all are Granted,
-// the permits are taken. Otherwise those that are not Granted refused, each with its RetryAfter, and no
-// limiter was charged.
+// TakeAll takes the permits of every claim at once, or none: for example 1 of the requests a minute and 800 of the
+// tokens a day. One script decides. The Decisions are in the order of the claims. If all are Granted, the permits
+// are taken. Otherwise those that are not Granted refused, each with its RetryAfter, and no limiter was charged.
 //
 // The limiters must be handles of this Client, up to MaxLimiters, each once. Their names must share a hash
 // tag, as in "{shop}:second" and "{shop}:hour", so that a cluster keeps them on one server. Otherwise TakeAll

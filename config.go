@@ -17,9 +17,8 @@ type RateType int
 const (
 	// Overall: all clients together. Redisson's RateType.OVERALL.
 	Overall RateType = iota
-	// PerClient: each client has the whole rate for itself. Redisson's
-	// RateType.PER_CLIENT. A client is a Redisson instance in Java, and a Client here
-	// (see WithClientID).
+	// PerClient: each client has the whole rate for itself. Redisson's RateType.PER_CLIENT.
+	// A client is a Redisson instance in Java, and a Client here (see WithClientID).
 	PerClient
 )
 
@@ -34,12 +33,10 @@ func (t RateType) String() string {
 	return fmt.Sprintf("RateType(%d)", int(t))
 }
 
-// MaxRate is the highest rate a limiter can count exactly: Lua numbers are
-// doubles.
+// MaxRate is the highest rate a limiter can count exactly: Lua numbers are doubles.
 const MaxRate = 1<<53 - 1
 
-// MaxPermits is the most permits that one request can ask for: Redisson packs
-// a grant's permits in 32 bits.
+// MaxPermits is the most permits that one request can ask for: Redisson packs a grant's permits in 32 bits.
 const MaxPermits = 1<<32 - 1
 
 // Config is the rate of a limiter: in any span of Interval at most Rate permits are granted.
@@ -50,8 +47,7 @@ type Config struct {
 	// Rate is how many permits an interval has: 1 to MaxRate.
 	Rate int64
 
-	// Interval is the length of the sliding window, a whole number of
-	// milliseconds, at least 1.
+	// Interval is the length of the sliding window, a whole number of milliseconds, at least 1.
 	Interval time.Duration
 
 	// KeepAlive deletes the limiter, configuration included, if it got no request for

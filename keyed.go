@@ -231,8 +231,7 @@ func (k *KeyedLimiter) noteLocked(prefix string) {
 	k.client.prefixes.Note(k.client.policy.Observer, k.prefix+prefix, k.cfg.rate())
 }
 
-// checkKey returns an error if a key, whose limiter has that name in Redis, can't be used
-// beside the others.
+// checkKey returns an error if a key, whose limiter has that name in Redis, can't be used beside the others.
 func (k *KeyedLimiter) checkKey(key, name string) error {
 	other := redisson.Other(k.client.mapper(k.prefix), name)
 	switch {

@@ -106,13 +106,12 @@ const (
 	maxPasses = 100
 )
 
-// Migrate rewrites the permits that older Redissons have written in the layout of 3.21 and newer, and
-// returns how many members it wrote: 0 if nothing was left to do. No permit is lost and none is free
-// early; Redissons and this Client can use the limiter meanwhile. Use it after an upgrade, when neither a
-// Redisson before 3.17 nor a Client that names one by WithRedissonVersion shares the limiter any more:
-// without it, newer Redissons fail on older members, most releases forever. A Client that still names
-// 3.17 to 3.20.1 and repeats a call whose answer was lost may take its permits again, if Migrate has
-// rewritten them in between; they come back after the interval.
+// Migrate rewrites the permits that older Redissons have written in the layout of 3.21 and newer, and returns how
+// many members it wrote: 0 if nothing was left to do. No permit is lost and none is free early; Redissons and this
+// Client can use the limiter meanwhile. Use it after an upgrade, when neither a Redisson before 3.17 nor a Client
+// that names one by WithRedissonVersion shares the limiter any more: without it, newer Redissons fail on older
+// members, most releases forever. A Client that still names 3.17 to 3.20.1 and repeats a call whose answer was
+// lost may take its permits again, if Migrate has rewritten them in between; they come back after the interval.
 //
 // Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does so for all clients.
 // Migrate may be repeated, also after an error. It returns ErrUnsupported if WithRedissonVersion

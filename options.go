@@ -92,10 +92,9 @@ func WithClientID(id string) Option {
 	return clientOption{invalid(id == "", "WithClientID: the id is empty"), func(c *Client) { c.id = id }}
 }
 
-// WithClientName sets the name, such as "orders-7f9c", under which rrl show and package
-// httplimit/admin list this Client's permits. Several Clients may share a name. It has 1 to 128
-// bytes of printable UTF-8. Beside Redissons before 3.17.0 grants have no mark of their Client,
-// so the name has no effect.
+// WithClientName sets the name, such as "orders-7f9c", under which rrl show and package httplimit/admin
+// list this Client's permits. Several Clients may share a name. It has 1 to 128 bytes of printable
+// UTF-8. Beside Redissons before 3.17.0 grants have no mark of their Client, so the name has no effect.
 //
 // The Client writes the name to the sorted set "rratelimiter:clients", when it first asks for
 // permits and once an hour of use; it is known for two days after that. This happens in the
@@ -136,10 +135,9 @@ func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }
 // wait too, and so does a change, such as SetRate or Release; neither fails. A lease counts as a grant.
 // ErrNotReplicated is no outage: WithFailure leaves it to the caller; with WithShadow the call passes.
 //
-// wait is a whole number of milliseconds, at least 1, at most a third of the call timeout, and below
-// the ReadTimeout of the Redis client. A Redis without replicas fails each grant. On a cluster or a
-// Ring, round trips use the clients of its nodes, so hooks of the whole do not see them. An ACL must
-// allow the command wait.
+// wait is a whole number of milliseconds, at least 1, at most a third of the call timeout, and below the
+// ReadTimeout of the Redis client. A Redis without replicas fails each grant. On a cluster or a Ring, round
+// trips use the clients of its nodes, so hooks of the whole do not see them. An ACL must allow the command wait.
 func WithReplicas(n int, wait time.Duration) Option {
 	bad := invalid(n < 1 || wait < time.Millisecond || wait%time.Millisecond != 0,
 		"WithReplicas: %d replicas within %v: at least 1, and a whole number of milliseconds, at least 1", n, wait)
@@ -213,10 +211,9 @@ type Lease struct {
 	// a 16th of the free permits or, if that is more, what the handle took lately in that time.
 	Permits int64
 
-	// Life is how long a lease lives, from when it was asked for. It must be shorter than
-	// the limiter's interval, and is cut to half of it. 0 means a twentieth of the interval
-	// (50ms of a second), up to three twentieths if many programs share the limiter, and up
-	// to half if answers are slow.
+	// Life is how long a lease lives, from when it was asked for. It must be shorter than the limiter's
+	// interval, and is cut to half of it. 0 means a twentieth of the interval (50ms of a second), up to
+	// three twentieths if many programs share the limiter, and up to half if answers are slow.
 	Life time.Duration
 }
 
@@ -225,10 +222,9 @@ type Lease struct {
 // obey the limit exactly. Use obeys the rate in each span of the interval minus the lease's life.
 // docs/reference.md says how much is taken, when it goes back, and what Take returns.
 //
-// It serves TryAcquire, Acquire, Take and TakeUpTo, and middleware through [Client.Keyed]. Other calls
-// count the permits of a lease as in use. The handle notices changes by other programs when the lease
-// ends. A limiter with a KeepAlive time may be deleted earlier by up to the lease's life. Keep the
-// handle: a lease belongs to it.
+// It serves TryAcquire, Acquire, Take and TakeUpTo, and middleware through [Client.Keyed]. Other calls count the
+// permits of a lease as in use. The handle notices changes by other programs when the lease ends. A limiter with
+// a KeepAlive time may be deleted earlier by up to the lease's life. Keep the handle: a lease belongs to it.
 //
 // Beside Redissons before 3.35 calls return ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
@@ -252,10 +248,9 @@ func WithLease(lease Lease) LimiterOption {
 // drawn. It applies to Take, TakeUpTo and TryAcquire with a timeout of 0 or less,
 // if they ask for at least as many permits as were refused. Handles do not share what they remember.
 //
-// A refusal ends early if this Client gives back permits or changes the limiter, and when half of a
-// KeepAlive time is over. With [WithLease] a refusal lasts up to 0.15 of the interval longer, so
-// that programs that share a limiter come back one after another. docs/reference.md says what Take returns
-// meanwhile.
+// A refusal ends early if this Client gives back permits or changes the limiter, and when half of a KeepAlive
+// time is over. With [WithLease] a refusal lasts up to 0.15 of the interval longer, so that programs that
+// share a limiter come back one after another. docs/reference.md says what Take returns meanwhile.
 func WithRefusalCache() LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		l.facts.Refusals = l.client.engine.NewRefusals(l.facts.Config)

@@ -50,9 +50,8 @@ func (l *RateLimiter) Wait(ctx context.Context) error {
 	return err
 }
 
-// Take takes permits if they are free now, and returns the figures that clients may want to see.
-// RetryAfter is a lower bound if more than 256 grants must come back first. The errors are those of
-// TryAcquire.
+// Take takes permits if they are free now, and returns the figures that clients may want to see. RetryAfter
+// is a lower bound if more than 256 grants must come back first. The errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
 	var a outage.Answer
 	err := l.decide(ctx, &outage.Ask{Call: "Take", Permits: permits, Figures: true}, &a)
@@ -137,10 +136,9 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	return l.fail(op, err)
 }
 
-// Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive and the time
-// to live stay. This Client's leases end. Callers that hold permits are not informed. Of a PerClient limiter
-// it frees only what this Client has taken. If the limiter has no rate and no WithDefault, Reset returns
-// ErrNotInitialized.
+// Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive and the time to live
+// stay. This Client's leases end. Callers that hold permits are not informed. Of a PerClient limiter it frees only
+// what this Client has taken. If the limiter has no rate and no WithDefault, Reset returns ErrNotInitialized.
 func (l *RateLimiter) Reset(ctx context.Context) error {
 	_, err := l.change(ctx, "Reset", nil, lua.Reset, script.Constant{l.facts.Fallback != ""})
 	return err

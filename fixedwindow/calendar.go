@@ -29,8 +29,7 @@ func Daily(loc *time.Location) Calendar { return Calendar{day, loc} }
 // Monthly makes windows end at midnight before the first of the month, in a time zone.
 func Monthly(loc *time.Location) Calendar { return Calendar{month, loc} }
 
-// around returns the moments at which the window before that of t begins, that of t, the next, and the one
-// after.
+// around returns the moments at which the window before that of t begins, that of t, the next, and the one after.
 func (c Calendar) around(t time.Time) []time.Time {
 	y, m, d := t.In(c.loc).Date()
 	var starts []time.Time

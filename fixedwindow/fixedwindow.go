@@ -1,9 +1,8 @@
 // Package fixedwindow limits by a count that is reset when its window ends.
 //
-// The state of a key is one string in Redis: how many permits the window has granted. It expires
-// when the window ends, and the next grant begins another window. The fixed windows and counters that
-// many services keep in Redis with a script of a few lines work the same way; both can share the key
-// with this package while they run.
+// The state of a key is one string in Redis: how many permits the window has granted. It expires when the window
+// ends, and the next grant begins another window. The fixed windows and counters that many services keep in
+// Redis with a script of a few lines work the same way; both can share the key with this package while they run.
 //
 // A window lasts for a time, or with a [Calendar] for a day or a month.
 //
@@ -31,8 +30,7 @@ import (
 // Redis is the part of a go-redis client that a Limiter uses. Every go-redis client implements it.
 type Redis = script.Redis
 
-// MaxLimit is the highest limit that can be counted exactly: Lua numbers are
-// doubles.
+// MaxLimit is the highest limit that can be counted exactly: Lua numbers are doubles.
 const MaxLimit = 1<<53 - 1
 
 // Config configures a Limiter.
@@ -117,11 +115,10 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // configured one; RetryAfter and ResetAfter are the time until the window ends.
 //
 // When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. Errors:
-// limit.ErrInvalidConfig for an empty key, limit.ErrInvalidPermits for n below 1,
-// limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt if the key holds something else,
-// and limit.ErrUnavailable if Redis did not decide in time. If the answer was lost, the error is
-// limit.ErrUnknownOutcome too: a count can't show whether the permits were taken, so Take does not
-// ask again.
+// limit.ErrInvalidConfig for an empty key, limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate
+// for n above the limit, limit.ErrCorrupt if the key holds something else, and limit.ErrUnavailable if Redis
+// did not decide in time. If the answer was lost, the error is limit.ErrUnknownOutcome too: a count can't
+// show whether the permits were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
@@ -148,8 +145,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.table.Reset(ctx, "Reset", key)
 }
 
-// TakeReturnable is Take with a grant that can be undone while its window lasts: see
-// [limit.Returner].
+// TakeReturnable is Take with a grant that can be undone while its window lasts: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
 	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err

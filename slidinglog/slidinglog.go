@@ -1,11 +1,9 @@
-// Package slidinglog limits by a log of grants: in any span of the window's length it grants at
-// most the limit.
+// Package slidinglog limits by a log of grants: in any span of the window's length it grants at most the limit.
 //
 // The state of a key is one sorted set in Redis, with a member for each permit granted, scored by the
 // server's time in epoch milliseconds. Many services keep such logs with a script of a few lines; they
-// can share the keys with this package while they run. Limits of single keys may be kept in Redis too,
-// in a hash of thresholds. It is read for every decision, so a change by any program takes effect at
-// once.
+// can share the keys with this package while they run. Limits of single keys may be kept in Redis too, in
+// a hash of thresholds. It is read for every decision, so a change by any program takes effect at once.
 //
 // A log needs memory for each permit. If a limit is high, use package tokenbucket, or the module's
 // RateLimiter, which keeps permits granted together in one member.
@@ -54,9 +52,8 @@ type Config struct {
 	// Window is the span's length, a whole number of milliseconds, at least 1.
 	Window time.Duration
 
-	// Thresholds names the hash that holds limits of single keys, such as "rate:limit:config";
-	// its fields are the keys, and it can't be one of them. Without it, Limit is the limit of
-	// every key.
+	// Thresholds names the hash that holds limits of single keys, such as "rate:limit:config"; its
+	// fields are the keys, and it can't be one of them. Without it, Limit is the limit of every key.
 	Thresholds string
 }
 

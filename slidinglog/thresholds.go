@@ -95,8 +95,7 @@ func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) 
 	return nil, cmp.Or(keyed.Ended(ctx, err), l.explainHash(err))
 }
 
-// parse returns the limit of a key from the value read from the hash: nil or redis.Nil if the key has
-// none there.
+// parse returns the limit of a key from the value read from the hash: nil or redis.Nil if the key has none there.
 func (l *Limiter) parse(key string, reply any, err error) (int64, error) {
 	switch {
 	case errors.Is(err, redis.Nil) || err == nil && reply == nil:

@@ -33,28 +33,24 @@ import (
 // Redis is the part of a go-redis client that a Limiter uses. Every go-redis client implements it.
 type Redis = script.Redis
 
-// MaxTokens is the most tokens that can be counted exactly: Lua numbers are
-// doubles.
+// MaxTokens is the most tokens that can be counted exactly: Lua numbers are doubles.
 const MaxTokens = 1<<53 - 1
 
 // Config configures a Limiter.
 type Config struct {
-	// Capacity is how many tokens a full bucket has: 1 to MaxTokens. A bucket
-	// starts full.
+	// Capacity is how many tokens a full bucket has: 1 to MaxTokens. A bucket starts full.
 	Capacity int64
 
-	// Refill is how many tokens are added each Interval, up to the Capacity: 1 to
-	// MaxTokens.
+	// Refill is how many tokens are added each Interval, up to the Capacity: 1 to MaxTokens.
 	Refill int64
 
 	// Interval is the time between two refills, a whole number of seconds, at least 1: the scripts
 	// that share the bucket keep the time of the last refill in seconds.
 	Interval time.Duration
 
-	// Borrow is how many tokens may be taken beyond those in the bucket; refills pay them back first.
-	// 0, the default, allows none. Capacity and Borrow together are at most MaxTokens. All programs that
-	// share a bucket should allow the same: for a program that allows less, the bucket is empty until it
-	// has been paid back.
+	// Borrow is how many tokens may be taken beyond those in the bucket; refills pay them back first. 0, the
+	// default, allows none. Capacity and Borrow together are at most MaxTokens. All programs that share a bucket
+	// should allow the same: for a program that allows less, the bucket is empty until it has been paid back.
 	Borrow int64
 }
 
@@ -129,12 +125,11 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // enough has been refilled, and ResetAfter the time until the bucket is full.
 //
 // When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. Errors:
-// limit.ErrInvalidConfig for an empty key or one that is another key's second, limit.ErrInvalidPermits
-// for n below 1, limit.ErrPermitsExceedRate for n above Capacity and Borrow together, limit.ErrCorrupt
-// if the keys hold something else, limit.ErrUnsupported if a cluster has them in different slots, and
+// limit.ErrInvalidConfig for an empty key or one that is another key's second, limit.ErrInvalidPermits for n
+// below 1, limit.ErrPermitsExceedRate for n above Capacity and Borrow together, limit.ErrCorrupt if the keys
+// hold something else, limit.ErrUnsupported if a cluster has them in different slots, and
 // limit.ErrUnavailable if Redis did not decide in time. If the answer was lost, the error is
-// limit.ErrUnknownOutcome too: a bucket can't show whether the tokens were taken, so Take does not ask
-// again.
+// limit.ErrUnknownOutcome too: a bucket can't show whether the tokens were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
