@@ -77,9 +77,9 @@ func (o sharedOption) client(c *Client) error { return o(&c.options) }
 
 func (o sharedOption) limiter(l *RateLimiter) error {
 	own := *l.policy
-	chosen := limit.Options{Failure: own.Failure, Shadow: own.Shadow}
-	err := o(&chosen)
-	own.Failure, own.Shadow = chosen.Failure, chosen.Shadow
+	values := limit.Options{Failure: own.Failure, Shadow: own.Shadow}
+	err := o(&values)
+	own.Failure, own.Shadow = values.Failure, values.Shadow
 	l.policy = &own
 	return err
 }
