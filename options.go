@@ -96,9 +96,8 @@ func WithClientID(id string) Option {
 // list this Client's permits. Several Clients may share a name. It has 1 to 128 bytes of printable
 // UTF-8. Beside Redissons before 3.17.0 grants have no mark of their Client, so the name has no effect.
 //
-// The Client writes the name to the sorted set "rratelimiter:clients", when it first asks for
-// permits and once an hour of use; it is known for two days after that. This happens in the
-// background and never fails a call: [limit.NameNotNoted] reports errors. An ACL must allow that key.
+// The Client notes the name in the sorted set "rratelimiter:clients", once an hour of use. This happens in
+// the background and never fails a call: [limit.NameNotNoted] reports errors. An ACL must allow that key.
 func WithClientName(name string) Option {
 	return clientOption{clients.CheckName(name), func(c *Client) { c.name = name }}
 }
@@ -149,16 +148,10 @@ func WithReplicas(n int, wait time.Duration) Option {
 // is 3.35.0: if a program that shares a limiter uses an older Redisson, pass the oldest in use. A
 // version above 4.7.0 counts as that; the observer and the log receive [limit.RedissonUntested].
 //
-//	versions         what stands for a grant
-//	3.12.0-3.13.2    nothing: the value counts a fixed window, and an interval around its edge can
-//	                 see twice the rate. Release and KeepState are ErrUnsupported, and a request
-//	                 whose answer was lost is not repeated: ErrUnknownOutcome
-//	3.13.3-3.16.3    a member of 8 bytes
-//	3.16.4-3.16.8    a member of 20 bytes
-//	3.17.0-3.20.1    a member of 13 bytes
-//	from 3.21.0      a member of 21 bytes; from 3.35.0 one for all requests that go together
-//
-// docs/compatibility.md has a table of versions that can share a limiter with each other.
+// From 3.12.0 to 3.13.2 nothing stands for a grant: the value counts a fixed window, and an interval around its
+// edge can see twice the rate. Release and KeepState are ErrUnsupported, and a request whose answer was lost is
+// not repeated: ErrUnknownOutcome. docs/how-it-works.md says what is written for the others, and
+// docs/compatibility.md which versions can share a limiter with each other.
 func WithRedissonVersion(version string) Option {
 	rules, bad := redisson.RulesFor(version)
 	return clientOption{bad, func(c *Client) { c.rules = rules }}
