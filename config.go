@@ -108,7 +108,8 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 }
 
 // SetRate sets the limiter's rate, whether or not it had one. The limiter starts full, unless KeepState keeps
-// the permits in use counted. cfg.KeepAlive replaces a time to live that the limiter had.
+// the permits in use counted. cfg.KeepAlive replaces a time to live that the limiter had. If its answer is
+// lost, SetRate is not repeated and returns ErrUnknownOutcome, as all changes do.
 func (l *RateLimiter) SetRate(ctx context.Context, cfg Config, opts ...RateOption) error {
 	_, err := l.setRate(ctx, "SetRate", cfg, 0, opts)
 	return err

@@ -114,7 +114,8 @@ func (l *RateLimiter) check(ctx context.Context, op string, permits, least, most
 // Release gives permits back before their interval is over: first those that this Client took last, even if
 // others have taken permits since, then those that others took last. It gives back only permits in use. With 0
 // permits it does nothing, with fewer it returns ErrInvalidPermits. Beside Redissons before 3.17.0 grants have
-// no mark of their Client, and the newest go back; before 3.13.3 it returns ErrUnsupported.
+// no mark of their Client, and the newest go back; before 3.13.3 it returns ErrUnsupported. If its answer is
+// lost, Release is not repeated and returns ErrUnknownOutcome.
 //
 // What WithShadow or WithFailure let through is not charged in Redis, so releasing it frees nothing.
 // Release counts such permits first. They belong to the handle that let them through and to other handles
