@@ -80,7 +80,7 @@ type Call struct {
 	// on: otherwise it is done with that answer, or fails with the error.
 	Continued func(token string, rest []any) (more bool, err error)
 
-	// Since is when the time until the next answer began, which is the Conn's timeout. Zero means
+	// Since is when the time until the first answer began, which is the Conn's timeout. Zero means
 	// the first attempt. Each answer restarts that time, but a call in doubt ends within twice the timeout.
 	Since time.Time
 
@@ -92,10 +92,9 @@ type Call struct {
 
 	eval   bool      // the server does not know the script
 	sent   time.Time // the last attempt
-	until  time.Time // when the call is overdue; zero if it is not yet known
+	until  time.Time // when the call is overdue; zero before the first attempt
 	doubt  time.Time // the first attempt that may have run
 	doubts int       // attempts that may have run
-	end    time.Time // by then a call in doubt is over
 
 	reply any
 	err   error
@@ -124,20 +123,13 @@ const (
 func (c *Call) Begin(to *Conn) time.Time {
 	c.sent = time.Now()
 	c.attempts++
-	c.limit(cmp.Or(c.Since, c.sent), to)
+	if c.until.IsZero() {
+		c.until = cmp.Or(c.Since, c.sent).Add(to.callTime())
+	}
 	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
 		return end
 	}
 	return c.until // without a repeat, nothing is gained by giving up sooner
-}
-
-// limit makes the call overdue before the time for an answer is over that began at since: so a caller whose own time is
-// no shorter gets the error of the last attempt.
-func (c *Call) limit(since time.Time, to *Conn) {
-	until := since.Add(to.Timeout() - to.Timeout()/32)
-	if c.until.IsZero() || until.Before(c.until) {
-		c.until = until
-	}
 }
 
 // Overdue reports whether to give up the call.
@@ -202,8 +194,10 @@ func (c *Call) answered(to *Conn, reply any) bool {
 		c.reply = reply
 		return true
 	}
-	c.step, c.Since, c.until = step{token: token}, time.Now(), c.end
-	c.limit(c.Since, to)
+	c.step, c.until = step{token: token}, time.Now().Add(to.callTime())
+	if end := c.doubt.Add(to.timeout + to.callTime()); c.doubts > 0 && end.Before(c.until) {
+		c.until = end
+	}
 	return false
 }
 
@@ -242,7 +236,6 @@ func (c *Call) failed(to *Conn, err error) (backoff time.Duration, again bool) {
 		c.doubts++
 		if c.doubts == 1 {
 			c.doubt = c.sent
-			c.end = c.sent.Add(2*to.Timeout() - to.Timeout()/32)
 		}
 	}
 	longest := maxBackoff

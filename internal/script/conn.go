@@ -101,6 +101,10 @@ func IsRing(rdb Redis) bool {
 // Timeout returns how long a call may go unanswered.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
 
+// callTime is after how long a call is overdue: before its Timeout is over, so that a caller whose own time is no shorter
+// gets the error of the last attempt.
+func (c *Conn) callTime() time.Duration { return c.timeout - c.timeout/32 }
+
 // AttemptTimeout is the time of an attempt that can be repeated: two more fit in a call's time.
 func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
 
@@ -200,20 +204,20 @@ func HashTag(key string) string {
 // Send sends commands, several as one pipeline, and returns when each has its answer or an error. If
 // the Conn is [Conn.Inline], that is before ctx's deadline.
 func (c *Conn) Send(ctx context.Context, cmds ...Command) {
-	if len(cmds) == 1 {
-		_ = c.rdb.Process(ctx, cmds[0])
+	if len(cmds) > 1 {
+		c.exec(ctx, c.rdb.Pipeline(), cmds)
+	} else if c.rdb.Process(ctx, cmds[0]) != nil {
 		c.refuseMoved(cmds)
-		return
 	}
-	c.exec(ctx, c.rdb.Pipeline(), cmds)
 }
 
-// refuseMoved replaces answers that send the client to another node, if it does not follow them.
+// refuseMoved replaces answers that send the client to another node of a cluster, if it does not follow them.
 func (c *Conn) refuseMoved(cmds []Command) {
 	for _, cmd := range cmds {
 		err := cmd.Err()
 		if c.stays && err != nil && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")) {
-			cmd.SetErr(errMoved(err))
+			cmd.SetErr(fmt.Errorf("%w: the server is a node of a cluster and does not have the keys, and the client knows only this node: "+
+				"make the client by redis.NewClusterClient: %w", limit.ErrUnsupported, err))
 		}
 	}
 }

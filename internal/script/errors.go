@@ -90,7 +90,7 @@ func meaningOf(err error) meaning {
 	answer, answered := errors.AsType[redis.Error](err)
 	_, isNet := errors.AsType[net.Error](err)
 	switch {
-	case errors.Is(err, limit.ErrUnsupported): // errMoved
+	case errors.Is(err, limit.ErrUnsupported): // of refuseMoved
 		return barred
 	case answered:
 		if m, known := codes[Code(err)]; known {
@@ -114,12 +114,6 @@ func meaningOf(err error) meaning {
 	return maybeRun
 }
 
-// errMoved is for an answer that sends a client to another node of a cluster.
-func errMoved(answer error) error {
-	return fmt.Errorf("%w: the server is a node of a cluster and does not have the keys, and the client knows only this node: "+
-		"make the client by redis.NewClusterClient: %w", limit.ErrUnsupported, answer)
-}
-
 func isDial(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
@@ -137,11 +131,8 @@ var ErrSilent = fmt.Errorf("the server is silent: %w", os.ErrDeadlineExceeded)
 
 // Silent reports whether an error says that the server gave no answer in time.
 func Silent(err error) bool {
-	if err == nil || IsAnswer(err) {
-		return false
-	}
 	timeout, ok := errors.AsType[net.Error](err)
-	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
+	return !IsAnswer(err) && (ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded))
 }
 
 // AllSilent reports whether none of the commands shows that the server answers.

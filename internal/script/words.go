@@ -40,16 +40,14 @@ func LongAge(age time.Duration) string {
 // Integers checks that a script answered only integers, and enough of them.
 func Integers(reply any, least int) ([]int64, error) {
 	values, _ := reply.([]any)
-	if len(values) < least {
-		return nil, Unexpected(reply)
-	}
-	numbers := make([]int64, len(values))
-	for i, value := range values {
-		number, ok := value.(int64)
-		if !ok {
-			return nil, Unexpected(reply)
+	numbers := make([]int64, 0, len(values))
+	for _, value := range values {
+		if number, ok := value.(int64); ok {
+			numbers = append(numbers, number)
 		}
-		numbers[i] = number
+	}
+	if len(numbers) < max(least, len(values)) {
+		return nil, Unexpected(reply)
 	}
 	return numbers, nil
 }
