@@ -83,14 +83,11 @@ func (l *asker) Learn(q outage.Ask, a outage.Answer) {
 	}
 	go func() {
 		defer l.known.asking.Store(false)
-		_ = script.RecoverPanic(func() error { // a hook of the Redis client's may panic
-			r, err := l.client.engine.Rate(context.Background(), &l.facts)
-			if err == nil {
-				l.known.last.Store(&r)
-				l.known.heard.Store(now)
-			}
-			return err
-		})
+		defer func() { _ = recover() }() // a hook of the Redis client's may panic
+		if r, err := l.client.engine.Rate(context.Background(), &l.facts); err == nil {
+			l.known.last.Store(&r)
+			l.known.heard.Store(now)
+		}
 	}()
 }
 

@@ -19,28 +19,20 @@ type Attempt struct {
 	Repeated bool          // an attempt with this token may have run already
 }
 
-// Words describe the earlier attempts to a script.
+// Words describe the earlier attempts to a script. After a lost answer, a step that changes nothing goes on
+// where it is; what another has left behind is searched for: see lua/include/search.lua.
 func (a Attempt) Words() (age, token string) {
 	if a.Age >= 0 {
 		age = LongAge(a.Age)
 	}
-	if a.Repeated {
-		return age, afterLoss(a.Token)
+	if !a.Repeated || strings.HasPrefix(a.Token, "find:") || strings.HasPrefix(a.Token, "found:") {
+		return age, a.Token
 	}
-	return age, a.Token
-}
-
-// afterLoss returns the token of the step that follows on a lost answer. A step that changes nothing goes
-// on where it is; what another has left behind is searched for: see lua/include/search.lua.
-func afterLoss(token string) string {
-	if strings.HasPrefix(token, "find:") || strings.HasPrefix(token, "found:") {
-		return token
-	}
-	if searched, found := strings.CutPrefix(token, "searched:"); found {
+	if searched, found := strings.CutPrefix(a.Token, "searched:"); found {
 		began, _, _ := strings.Cut(searched, ";")
-		return "since:" + began
+		return age, "since:" + began
 	}
-	return ""
+	return age, ""
 }
 
 // Arguments makes the arguments for the attempts of a call.

@@ -157,15 +157,15 @@ func (c *Conn) learn(ctx context.Context, key string) {
 		learning, c.learning = wait.Done(), wait.Done()
 		go func() {
 			defer end()
-			err := RecoverPanic(func() error {
-				_, err := c.master(context.WithoutCancel(ctx), key)
-				return err
-			})
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.known.Store(err == nil)
-			c.failed = err != nil
-			c.learning = nil
+			err := errPanicked
+			defer func() {
+				_ = recover() // a hook of the Redis client's may panic
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.known.Store(err == nil)
+				c.failed, c.learning = err != nil, nil
+			}()
+			_, err = c.master(context.WithoutCancel(ctx), key)
 		}()
 	}
 	c.mu.Unlock()
@@ -273,15 +273,4 @@ func (c *Conn) Reload() {
 	if cluster, ok := c.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
 		cluster.ReloadState(context.Background())
 	}
-}
-
-// RecoverPanic runs f and turns a panic, in a hook of the Redis client's, into the error of a call that
-// may have run.
-func RecoverPanic(f func() error) (err error) {
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			err = fmt.Errorf("%w: %w", ErrLost, Panicked(panicked))
-		}
-	}()
-	return f()
 }
