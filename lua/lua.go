@@ -14,7 +14,6 @@ import (
 	"crypto/sha1" // Redis names scripts by their SHA-1.
 	"embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -108,7 +107,15 @@ func compose(fsys fs.FS, file string, seen map[string]bool) (string, error) {
 			return "", fmt.Errorf("%s:%d: an include has no name", file, number+1)
 		}
 		for _, quoted := range names {
-			included, err := composeInclude(fsys, quoted, seen)
+			name := strings.Trim(quoted, `"`)
+			if name == "" || quoted != `"`+name+`"` {
+				return "", fmt.Errorf("%s:%d: an include is written --- @include \"name\"", file, number+1)
+			}
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
+			included, err := compose(fsys, path.Join("include", name+".lua"), seen)
 			if err != nil {
 				return "", fmt.Errorf("%s:%d: %w", file, number+1, err)
 			}
@@ -116,17 +123,4 @@ func compose(fsys fs.FS, file string, seen map[string]bool) (string, error) {
 		}
 	}
 	return out.String(), nil
-}
-
-// composeInclude returns the text of an include, or none if it is in seen.
-func composeInclude(fsys fs.FS, quoted string, seen map[string]bool) (string, error) {
-	name := strings.Trim(quoted, `"`)
-	if name == "" || quoted != `"`+name+`"` {
-		return "", errors.New("an include is written --- @include \"name\"")
-	}
-	if seen[name] {
-		return "", nil
-	}
-	seen[name] = true
-	return compose(fsys, path.Join("include", name+".lua"), seen)
 }
