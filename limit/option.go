@@ -74,13 +74,11 @@ func WithLogger(log *slog.Logger) Option {
 // undecided calls in a row no more calls are sent to that server: the policy answers at once, while one
 // probe at a time checks whether the server is back. Such grants are not charged.
 func WithFailure(f Failure) Option {
-	return func(o *Options) error {
-		o.Failure = &f
-		if err := f.Check(); err != nil {
-			return fmt.Errorf("WithFailure: %w", err)
-		}
-		return nil
+	err := f.Check()
+	if err != nil {
+		err = fmt.Errorf("WithFailure: %w", err)
 	}
+	return option(err, func(o *Options) { o.Failure = &f })
 }
 
 // WithShadow makes the limiter decide, charge and report, but refuse no call, to see what a limit would
