@@ -67,15 +67,10 @@ func (c *Cache) since(s *slot, before Moment) bool {
 	return before.changes == now.changes && (s == &c.tries || before.grants == now.grants)
 }
 
-// valid reports whether the refusal still holds.
-func (c *Cache) valid(s *slot, a *refusal) bool {
-	return a != nil && c.since(s, a.before) && time.Since(a.sent) < a.lasts
-}
-
 // find returns the refusal that answers a request, nil if there is none.
 func (c *Cache) find(s *slot, permits int64) *refusal {
 	a := s.Load()
-	if a == nil || permits < a.permits || permits > a.most || !c.valid(s, a) {
+	if a == nil || permits < a.permits || permits > a.most || !c.since(s, a.before) || time.Since(a.sent) >= a.lasts {
 		return nil
 	}
 	return a
@@ -124,7 +119,7 @@ func (c *Cache) put(s *slot, a *refusal) {
 		old, kept := s.Load(), a
 		if old != nil && c.since(s, old.before) && (old.most > a.most || old.permits < a.permits) {
 			both := *a
-			if old.permits < a.permits && c.valid(s, old) {
+			if old.permits < a.permits && time.Since(old.sent) < old.lasts {
 				both = *old
 			}
 			both.most = max(old.most, a.most)
