@@ -82,7 +82,6 @@ type Call struct {
 
 	step
 
-	eval   bool      // the server does not know the script
 	sent   time.Time // the last attempt
 	until  time.Time // when the call is overdue; zero before the first attempt
 	doubt  time.Time // the first attempt that may have run
@@ -95,6 +94,7 @@ type Call struct {
 // step is what a call was through since its last answer.
 type step struct {
 	token    string
+	eval     bool // the server does not know the script
 	repeated bool // an attempt with this token may have run
 	attempts int
 	counted  int   // those not refused because servers change places
@@ -154,14 +154,14 @@ func (c *Call) Next(ctx context.Context) Command {
 // Ended records how the attempt ended: with the script's answer or an error. If the call is not done, it must
 // be repeated after backoff.
 func (c *Call) Ended(to *Conn, reply any, err error) (done bool, backoff time.Duration) {
+	if err == nil {
+		return c.answered(to, reply), 0
+	}
 	if Code(err) == "NOSCRIPT" && !c.eval {
 		c.eval = true
 		return false, 0
 	}
 	c.eval, c.last = false, err
-	if err == nil {
-		return c.answered(to, reply), 0
-	}
 	if backoff, again := c.failed(to, err); again {
 		return false, backoff
 	}
