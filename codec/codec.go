@@ -87,23 +87,19 @@ func Append(dst []byte, layout Layout, id []byte, permits uint32) ([]byte, error
 	if layout < LayoutB || layout > LayoutD {
 		return dst, fmt.Errorf("%w: %v", ErrUnknownLayout, layout)
 	}
-	if !layout.holds(len(id)) {
-		return dst, fmt.Errorf("%w: %d bytes in layout %v", ErrInvalidID, len(id), layout)
+	n := len(id)
+	fits := n == formats[layout].idLen
+	if layout == LayoutD { // with an id of 3, the member would read as one of layout B
+		fits = n <= 255 && n != 3 && n != formats[LayoutD1].idLen && n != formats[LayoutD2].idLen
+	}
+	if !fits {
+		return dst, fmt.Errorf("%w: %d bytes in layout %v", ErrInvalidID, n, layout)
 	}
 	if layout == LayoutD {
-		dst = append(dst, byte(len(id)))
+		dst = append(dst, byte(n))
 	}
 	dst = append(append(dst, formats[layout].head...), id...)
 	return binary.LittleEndian.AppendUint32(dst, permits), nil
-}
-
-// holds reports whether an id of n bytes belongs in the layout. With one of 3, a member of
-// layout D would read as one of layout B.
-func (l Layout) holds(n int) bool {
-	if l != LayoutD {
-		return n == formats[l].idLen
-	}
-	return n <= 255 && n != 3 && n != formats[LayoutD1].idLen && n != formats[LayoutD2].idLen
 }
 
 // Parse reads a member as Redis holds it. Its length shows the layout: 8 bytes
