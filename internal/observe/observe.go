@@ -54,20 +54,13 @@ func (o *Observer) Decided(ctx context.Context, d limit.Decided, granted bool, e
 	o.safely(func() { o.to.Decided(ctx, d) })
 }
 
-// Landed reports a flight, whose callers wait for what it brings. The caller may
-// hold locks.
-func (o *Observer) Landed(f limit.Flight) {
-	if o.Watches() {
-		o.later(func() { o.to.Landed(f) })
-	}
-}
+// Landed reports a flight, whose callers wait for what it brings, to an Observer that Watches. The caller
+// may hold locks.
+func (o *Observer) Landed(f limit.Flight) { o.later(func() { o.to.Landed(f) }) }
 
-// Waits counts callers that wait for permits of the limiter, or no longer do. The
+// Waits counts callers that wait for permits of the limiter, or no longer do, for an Observer that Watches. The
 // caller may hold locks.
 func (o *Observer) Waits(limiter string, change int) {
-	if !o.Watches() {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.waiting[limiter] += change; o.waiting[limiter] == 0 {
