@@ -193,7 +193,7 @@ func (c *Call) answered(to *Conn, reply any) bool {
 	return false
 }
 
-// Attempts returns how often the call was sent since it was last prepared.
+// Attempts returns how often the call was sent since its last answer.
 func (c *Call) Attempts() int { return c.attempts }
 
 // Doubts returns how many attempts may have run without an answer.
@@ -217,18 +217,15 @@ func (c *Call) Expire() {
 func (c *Call) failed(to *Conn, err error) (backoff time.Duration, again bool) {
 	m := meaningOf(err)
 	switch {
-	case m&notRun != 0:
-		if isDial(err) {
-			to.Reload()
-		}
-	case m&maybeRun == 0:
-		return 0, false
-	default:
+	case m&maybeRun != 0:
 		c.repeated = true
-		c.doubts++
-		if c.doubts == 1 {
+		if c.doubts++; c.doubts == 1 {
 			c.doubt = c.sent
 		}
+	case m&notRun == 0:
+		return 0, false
+	case isDial(err):
+		to.Reload()
 	}
 	longest := maxBackoff
 	if m&moving != 0 {
