@@ -224,7 +224,7 @@ func (l *Limiter) outcome(b *lane.Batch, reply any, err error, keys *script.Keys
 	if v.Limit == 0 {
 		v.Waits = slices.Repeat([]int64{l.cfg.Window.Milliseconds()}, len(b.Runs()))
 	}
-	log := keys.Pick(0)
+	log := script.KeysOf(keys.Names()[0])
 	var mu sync.Mutex
 	left := v.Taken
 	v.GiveBack = func(ctx context.Context, permits int64) error {

@@ -84,7 +84,7 @@ func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error
 // TTL returns how many milliseconds the limiter lives: -1 if it lives forever, -2 if there is no
 // limiter.
 func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Command, Keys: l.Keys.Pick(0), Args: script.Constant{"PTTL"}})
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Command, Keys: script.KeysOf(l.Config), Args: script.Constant{"PTTL"}})
 	if err != nil {
 		return 0, err
 	}

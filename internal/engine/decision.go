@@ -108,7 +108,8 @@ func (b *batch) finish(reply any, err error) {
 		err = b.queue.engine.explain(b.queue.keys.Names(), err)
 	default:
 		if _, short := reply.(int64); short && l.overall.Load() == nil {
-			l.overall.Store(l.Keys.Pick(0, 1, 3))
+			keys := l.Keys.Names()
+			l.overall.Store(script.KeysOf(keys[0], keys[1], keys[3]))
 		}
 		var found findings
 		o, found, err = b.parse(reply)

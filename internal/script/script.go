@@ -28,15 +28,6 @@ func KeysOf(names ...string) *Keys {
 	return k
 }
 
-// Pick returns the Keys at these places, in that order.
-func (k *Keys) Pick(places ...int) *Keys {
-	var few []string
-	for _, place := range places {
-		few = append(few, k.names[place])
-	}
-	return KeysOf(few...)
-}
-
 // Names returns the keys.
 func (k *Keys) Names() []string { return k.names }
 
