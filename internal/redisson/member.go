@@ -42,16 +42,7 @@ func NewIdentities(layout codec.Layout) *Identities {
 
 // Skip leaves out a random number of ids, if one turned out to be another
 // client's too.
-func (i *Identities) Skip() { i.calls.Add(mathrand.Uint64N(1 << numberBits(i.layout))) }
-
-// numberBits is how many low bits of the counter stand in the id's last three
-// bytes, the lowest first.
-func numberBits(layout codec.Layout) int {
-	if layout == codec.LayoutB {
-		return 22 // a float below 2, as none of Redisson's is
-	}
-	return 24
-}
+func (i *Identities) Skip() { i.calls.Add(mathrand.Uint64N(1 << 24)) }
 
 // Next appends to dst the first of n members for a new call, with no permits
 // on it yet.
@@ -59,7 +50,10 @@ func (i *Identities) Next(dst []byte, n int) []byte { return i.NextIn(dst, i.lay
 
 // NextIn is Next in a layout that need not be the client's own.
 func (i *Identities) NextIn(dst []byte, layout codec.Layout, n int) []byte {
-	bits := numberBits(layout)
+	bits := 24 // of the counter, in the id's last three bytes, the lowest first
+	if layout == codec.LayoutB {
+		bits = 22 // which make a float below 2, as none of Redisson's is
+	}
 	var first uint64
 	for {
 		last := i.calls.Add(uint64(n))
