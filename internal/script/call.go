@@ -116,7 +116,7 @@ func (c *Call) Begin(to *Conn) time.Time {
 	c.sent = time.Now()
 	c.attempts++
 	if c.until.IsZero() {
-		c.until = cmp.Or(c.Since, c.sent).Add(to.callTime())
+		c.until = cmp.Or(c.Since, c.sent).Add(to.callTime)
 	}
 	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
 		return end
@@ -176,18 +176,23 @@ func (c *Call) UnknownJoint() {
 	c.Joint.Eval = true
 }
 
-// answered reports whether the call is done with that answer.
+// answered reports whether the call is done with that answer. {"again"} and {"again", token, ...} ask for another
+// call of the script.
 func (c *Call) answered(to *Conn, reply any) bool {
-	token, rest, more := continuation(reply)
-	if more && c.Continued != nil {
-		more, c.err = c.Continued(token, rest)
+	values, _ := reply.([]any)
+	more, token := len(values) > 0 && values[0] == "again", ""
+	if more && len(values) > 1 {
+		token, more = values[1].(string)
+		if more && c.Continued != nil {
+			more, c.err = c.Continued(token, values[2:])
+		}
 	}
 	if !more || c.err != nil {
 		c.reply = reply
 		return true
 	}
-	c.step, c.until = step{token: token}, time.Now().Add(to.callTime())
-	if end := c.doubt.Add(to.timeout + to.callTime()); c.doubts > 0 && end.Before(c.until) {
+	c.step, c.until = step{token: token}, time.Now().Add(to.callTime)
+	if end := c.doubt.Add(to.timeout + to.callTime); c.doubts > 0 && end.Before(c.until) {
 		c.until = end
 	}
 	return false
@@ -251,20 +256,6 @@ func (c *Call) Lost(err error) error {
 		return fmt.Errorf("%w: %w", errUnread, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
-}
-
-// continuation parses the answer {"again"} or {"again", token, ...} of a script that must be called
-// once more.
-func continuation(reply any) (token string, rest []any, ok bool) {
-	values, _ := reply.([]any)
-	switch {
-	case len(values) == 0 || values[0] != "again":
-		return "", nil, false
-	case len(values) == 1:
-		return "", nil, true
-	}
-	token, ok = values[1].(string)
-	return token, values[2:], ok
 }
 
 // Joint says how a call of a script can be merged with such calls for other keys into one call of

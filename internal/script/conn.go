@@ -45,6 +45,10 @@ type Conn struct {
 	stays   bool                                                  // the client does not follow keys to other servers
 	timeout time.Duration
 
+	// callTime is after how long a call is overdue: before timeout, so that a caller whose own time is no
+	// shorter gets the error of the last attempt.
+	callTime time.Duration
+
 	known    atomic.Bool     // the client knows which master has which slot
 	mu       sync.Mutex      // guards what follows
 	learning <-chan struct{} // closed when callers need not wait for that; nil if it is not being asked
@@ -53,7 +57,7 @@ type Conn struct {
 
 // NewConn returns a Conn on rdb whose calls are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
-	c := &Conn{rdb: rdb, timeout: timeout}
+	c := &Conn{rdb: rdb, timeout: timeout, callTime: timeout - timeout/32}
 	if CheckClient(rdb) != nil {
 		return c // it sends nothing
 	}
@@ -100,10 +104,6 @@ func IsRing(rdb Redis) bool {
 
 // Timeout returns how long a call may go unanswered.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
-
-// callTime is after how long a call is overdue: before its Timeout is over, so that a caller whose own time is no shorter
-// gets the error of the last attempt.
-func (c *Conn) callTime() time.Duration { return c.timeout - c.timeout/32 }
 
 // AttemptTimeout is the time of an attempt that can be repeated: two more fit in a call's time.
 func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
