@@ -52,7 +52,7 @@ func Escape(part string) string {
 }
 
 // Join returns the parts that follow a key's prefix: the text of each, escaped,
-// with ':' between, as a hash tag if they must be one.
+// with ':' between; if tagged, as a hash tag, so that all keys which begin with it are in one slot of a cluster.
 func Join[P any](parts []P, tagged bool, text func(P) (string, error)) (string, error) {
 	var joined strings.Builder
 	for i, part := range parts {
@@ -69,10 +69,13 @@ func Join[P any](parts []P, tagged bool, text func(P) (string, error)) (string, 
 		}
 		joined.WriteString(s)
 	}
-	if tagged {
-		return tag(joined.String()), nil
+	switch {
+	case !tagged:
+		return joined.String(), nil
+	case joined.Len() == 0:
+		return "{%}", nil // servers ignore an empty tag, and no part is a lone percent sign
 	}
-	return joined.String(), nil
+	return "{" + joined.String() + "}", nil
 }
 
 // Address writes an IP address as the part that its clients are counted by: this many bits of
@@ -93,16 +96,6 @@ func EscapeSuffix(key, suffix string) string {
 		return key
 	}
 	return key + "%"
-}
-
-// tag makes escaped parts a hash tag, so that all keys which begin with it are in
-// one slot of a cluster.
-func tag(parts string) string {
-	if parts == "" {
-		// Servers ignore an empty tag. No part is a lone percent sign.
-		return "{%}"
-	}
-	return "{" + parts + "}"
 }
 
 func plain(part string) bool {
