@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -182,13 +181,13 @@ func (c *Conn) Cluster() bool { return c.master != nil && !c.sharded }
 // rejects keys of another.
 func (c *Conn) Sharded() bool { return c.sharded }
 
-// Together reports whether keys are surely on one server, so that one script may take them all.
-func (c *Conn) Together(keys ...string) bool {
+// Together reports whether two keys are surely on one server, so that one script may take both.
+func (c *Conn) Together(a, b string) bool {
 	if !c.sharded {
-		return c.master == nil || !slices.ContainsFunc(keys, func(key string) bool { return HashTag(key) != HashTag(keys[0]) })
+		return c.master == nil || HashTag(a) == HashTag(b)
 	}
-	first := c.KnownMaster(context.Background(), keys[0])
-	return first != nil && !slices.ContainsFunc(keys, func(key string) bool { return c.KnownMaster(context.Background(), key) != first })
+	master := c.KnownMaster(context.Background(), a)
+	return master != nil && master == c.KnownMaster(context.Background(), b)
 }
 
 // HashTag returns the part of a key that decides where a cluster keeps it.
