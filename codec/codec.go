@@ -1,9 +1,8 @@
 // Package codec packs and parses the members of a limiter's set of permits in
 // use, in the layout of every Redisson release that keeps such a set.
 //
-// A member is what one grant wrote: a random id that makes it unlike all
-// others, and the number of permits granted. Its score in the sorted set, the
-// time of the grant in milliseconds, is not part of it. All numbers are little
+// A member is what one grant wrote: a random id that makes it unlike all others, and the number of permits granted.
+// Its score in the sorted set, the time of the grant in milliseconds, is not part of it. All numbers are little
 // endian:
 //
 //	layout  releases        bytes
@@ -12,9 +11,8 @@
 //	D1      3.17.0-3.20.1   13    length 8 (1), id (8), permits (4)
 //	D2      from 3.21.0     21    length 16 (1), id (16), permits (4)
 //
-// Layouts D1 and D2 are one format, and its readers take an id of any length
-// up to 255; [LayoutD] stands for the other lengths. Releases before
-// 3.13.3 keep no set.
+// Layouts D1 and D2 are one format, and its readers take an id of any length up to 255; [LayoutD] stands for the
+// other lengths. Releases before 3.13.3 keep no set.
 package codec
 
 import (
@@ -102,9 +100,8 @@ func Append(dst []byte, layout Layout, id []byte, permits uint32) ([]byte, error
 	return binary.LittleEndian.AppendUint32(dst, permits), nil
 }
 
-// Parse reads a member as Redis holds it. Its length shows the layout: 8 bytes
-// are always B. The error wraps [ErrUnknownLayout]. What Parse accepts,
-// [Append] packs into the same bytes again.
+// Parse reads a member as Redis holds it. Its length shows the layout: 8 bytes are always B. The error wraps
+// [ErrUnknownLayout]. What Parse accepts, [Append] packs into the same bytes again.
 func Parse(member string) (Member, error) {
 	n := len(member) - lenPermits
 	for layout := LayoutB; layout <= LayoutD && n > 0; layout++ {

@@ -28,12 +28,10 @@ var (
 	// error. If permits may have been taken, the error is ErrUnknownOutcome too.
 	ErrUnavailable = errors.New("no decision from Redis")
 
-	// ErrUnsupported: the server, or the placement of the keys in a cluster, does not allow
-	// the call.
+	// ErrUnsupported: the server, or the placement of the keys in a cluster, does not allow the call.
 	ErrUnsupported = errors.New("unsupported")
 
-	// ErrNotInitialized: the limiter has no rate. Limiters whose rate is set in the program
-	// never return it.
+	// ErrNotInitialized: the limiter has no rate. Limiters whose rate is set in the program never return it.
 	ErrNotInitialized = errors.New("limiter has no rate")
 
 	// ErrNotReplicated: too few replicas confirmed the grant in time, so a failover could have

@@ -10,8 +10,7 @@ type Failure struct {
 	share       float64 // if local
 }
 
-// FailClosed makes calls fail with ErrUnavailable. Middleware answers 503, or
-// codes.Unavailable.
+// FailClosed makes calls fail with ErrUnavailable. Middleware answers 503, or codes.Unavailable.
 func FailClosed() Failure { return Failure{} }
 
 // FailOpen grants all calls: nothing is limited while Redis does not decide.

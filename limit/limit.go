@@ -1,6 +1,5 @@
-// Package limit holds what all limiters of this module have in common: the
-// [Decision], the one-method interface [Limiter] that middleware takes, errors,
-// options, policies for outages ([Failure]) and the [Observer].
+// Package limit holds what all limiters of this module have in common: the [Decision], the one-method interface
+// [Limiter] that middleware takes, errors, options, policies for outages ([Failure]) and the [Observer].
 package limit
 
 import (
@@ -14,16 +13,14 @@ type Decision struct {
 	// because WithFailure or WithShadow let it through.
 	Granted bool
 
-	// Limit is the most permits that one window can grant; 0 if unknown, for example
-	// for a grant by [FailOpen].
+	// Limit is the most permits that one window can grant; 0 if unknown, for example for a grant by [FailOpen].
 	Limit int64
 
 	// Remaining is how many permits are free after this decision, never below 0.
 	Remaining int64
 
-	// RetryAfter is how long it takes until the same request could pass, if other
-	// requests take no permits meanwhile. 0 when Granted. The longest Duration stands for
-	// never, as InfDuration does in golang.org/x/time/rate.
+	// RetryAfter is how long it takes until the same request could pass, if other requests take no permits meanwhile.
+	// 0 when Granted. The longest Duration stands for never, as InfDuration does in golang.org/x/time/rate.
 	RetryAfter time.Duration
 
 	// ResetAfter is how long it takes until the limiter is full again, if no permits are
@@ -57,9 +54,8 @@ type Reserver interface {
 	TakeReserved(ctx context.Context, key string, n int64) (d Decision, settle func(ctx context.Context, actual int64) error, err error)
 }
 
-// Windowed is a Limiter that knows the length of its window: the interval of a
-// KeyedLimiter, the window of a fixed window or a sliding log, the time in which an empty
-// token bucket fills.
+// Windowed is a Limiter that knows the length of its window: the interval of a KeyedLimiter, the window of a fixed
+// window or a sliding log, the time in which an empty token bucket fills.
 type Windowed interface {
 	Limiter
 
@@ -67,9 +63,8 @@ type Windowed interface {
 	Window() time.Duration
 }
 
-// Suffixed is a Limiter that keeps a second Redis key for each of its keys: the key followed by
-// KeySuffix. If clients choose the keys, make sure that no key ends in the suffix: it would be
-// another key's second one.
+// Suffixed is a Limiter that keeps a second Redis key for each of its keys: the key followed by KeySuffix. If clients
+// choose the keys, make sure that no key ends in the suffix: it would be another key's second one.
 type Suffixed interface {
 	Limiter
 

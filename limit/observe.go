@@ -191,8 +191,7 @@ type Event struct {
 	Permits int64  // 0 if it concerns none
 	Err     error  // the reason, if there is one
 
-	// Found and Want are the rate in Redis and the rate that the handle should have, if
-	// the event is about rates.
+	// Found and Want are the rate in Redis and the rate that the handle should have, if the event is about rates.
 	Found, Want Rate
 }
 
@@ -226,8 +225,7 @@ const (
 	// AskedAgain: it decides again.
 	AskedAgain EventKind = "asked again"
 
-	// ReplicasBehind: too few replicas of a master confirmed its grants in time, so WithReplicas
-	// makes calls fail.
+	// ReplicasBehind: too few replicas of a master confirmed its grants in time, so WithReplicas makes calls fail.
 	ReplicasBehind EventKind = "replicas behind"
 
 	// ReplicasKeepUp: they have confirmed all grants for a second.

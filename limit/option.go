@@ -18,8 +18,7 @@ type Options struct {
 	// Name is the limiter's name for observers.
 	Name string
 
-	// Failure says what answers while Redis does not decide; nil: calls return
-	// ErrUnavailable, and each call is sent.
+	// Failure says what answers while Redis does not decide; nil: calls return ErrUnavailable, and each call is sent.
 	Failure *Failure
 
 	// Shadow makes the limiter refuse no call.
@@ -48,9 +47,8 @@ func invalid(bad bool, format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalidConfig, fmt.Sprintf(format, args...))
 }
 
-// WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time
-// before it is sent included. After that the call returns [ErrUnavailable]. The default is 3 seconds, the
-// least 3 milliseconds.
+// WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time before it is sent
+// included. After that the call returns [ErrUnavailable]. The default is 3 seconds, the least 3 milliseconds.
 func WithCallTimeout(d time.Duration) Option {
 	return option(invalid(d < 3*time.Millisecond, "WithCallTimeout: %v is below 3ms", d), func(o *Options) { o.CallTimeout = d })
 }

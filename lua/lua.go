@@ -32,8 +32,7 @@ type Script struct {
 	Word   any    // the SHA, boxed once rather than for each call
 }
 
-// The scripts, in the order of their names. The head of each file says what the script takes
-// and returns.
+// The scripts, in the order of their names. The head of each file says what the script takes and returns.
 var (
 	Acquire             = mustLoad("acquire")
 	AcquireAll          = mustLoad("acquire_all")
@@ -88,8 +87,7 @@ func load(fsys fs.FS, name string) (*Script, error) {
 	return &Script{Name: name, Source: source, SHA: sha, Word: sha}, nil
 }
 
-// compose returns the text of a file, with the includes that are not in seen
-// put in place of their lines.
+// compose returns the text of a file, with the includes that are not in seen put in place of their lines.
 func compose(fsys fs.FS, file string, seen map[string]bool) (string, error) {
 	text, err := fs.ReadFile(fsys, file)
 	if err != nil {

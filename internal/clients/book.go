@@ -54,8 +54,7 @@ func (b *Book) Used(at time.Time) {
 	b.note(b.ctx, &script.Call{Script: lua.NoteClient, Keys: script.KeysOf(Key), Args: args, Repeat: true}, b.noted)
 }
 
-// Stop ends the attempt under way after a moment: a program that ends at once should
-// be known too.
+// Stop ends the attempt under way after a moment: a program that ends at once should be known too.
 func (b *Book) Stop() {
 	if b != nil {
 		time.AfterFunc(grace, b.stop)

@@ -1,11 +1,9 @@
-// Package lease says how many permits to take ahead of demand, for how long, and
-// counts what is left of them.
+// Package lease says how many permits to take ahead of demand, for how long, and counts what is left of them.
 //
-// A [Planner] makes a lease as large as its program needs for two thirds of its life. It takes
-// at most a 16th of the free permits or, if that is more, what the program has lately used;
-// while permits are short, four times what calls find free on average. A lease lives for a
-// twentieth of the interval, longer in a large fleet or if answers are slow. A program that
-// found nothing free asks again in its turn, at a random moment. A turn grows with the root of
+// A [Planner] makes a lease as large as its program needs for two thirds of its life. It takes at most a 16th of the
+// free permits or, if that is more, what the program has lately used; while permits are short, four times what calls
+// find free on average. A lease lives for a twentieth of the interval, longer in a large fleet or if answers are
+// slow. A program that found nothing free asks again in its turn, at a random moment. A turn grows with the root of
 // the number of programs, as answers show it.
 package lease
 
@@ -29,13 +27,11 @@ func New(permits int64, sent time.Time, life time.Duration) *Lease {
 	return a
 }
 
-// Take takes permits from the lease, if it has as many and lives, and returns what it
-// leaves; below 0 if it takes nothing. late says that they were taken after its end, and
-// are to be put back by Add.
+// Take takes permits from the lease, if it has as many and lives, and returns what it leaves; below 0 if it takes
+// nothing. late says that they were taken after its end, and are to be put back by Add.
 func (l *Lease) Take(permits int64) (left int64, late bool) {
 	left = l.Add(-permits)
-	// In this order permits are used before the lease's end, however long the caller was held
-	// up in between.
+	// In this order permits are used before the lease's end, however long the caller was held up in between.
 	if left < 0 || time.Since(l.Sent) < l.Life {
 		return left, false
 	}

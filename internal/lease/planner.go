@@ -145,8 +145,7 @@ func (p *Planner) Answered(a Answer) {
 	}
 }
 
-// spread returns when to come back for what is free after wait, so that not all programs
-// come at once.
+// spread returns when to come back for what is free after wait, so that not all programs come at once.
 func (p *Planner) spread(wait, reset time.Duration) time.Duration {
 	random := p.Random
 	if random == nil {

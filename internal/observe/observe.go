@@ -1,6 +1,5 @@
-// Package observe reports to an observer and a log what limiters do: at once if a
-// caller is at hand, otherwise from a goroutine of its own, so that no lock is held while
-// they run; and what they panic with ends nothing.
+// Package observe reports to an observer and a log what limiters do: at once if a caller is at hand, otherwise from a
+// goroutine of its own, so that no lock is held while they run; and what they panic with ends nothing.
 package observe
 
 import (
@@ -36,8 +35,7 @@ func New(to limit.Observer, log *slog.Logger) *Observer {
 // Watches reports whether more than rare events are observed.
 func (o *Observer) Watches() bool { return o != nil && o.to != nil }
 
-// Decided reports a call that began at d.Start and ended now. Its outcome follows
-// from granted and err.
+// Decided reports a call that began at d.Start and ended now. Its outcome follows from granted and err.
 func (o *Observer) Decided(ctx context.Context, d limit.Decided, granted bool, err error) {
 	if !o.Watches() {
 		return

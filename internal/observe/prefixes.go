@@ -12,16 +12,14 @@ import (
 // maxPrefixes is how many prefixes are known: more are not checked.
 const maxPrefixes = 1000
 
-// Prefixes are how the names of a Client's limiters of keys begin, with the first rate
-// of each.
+// Prefixes are how the names of a Client's limiters of keys begin, with the first rate of each.
 type Prefixes struct {
 	mu    sync.Mutex
 	rates map[string]limit.Rate
 	told  map[string]bool // reported for two rates
 }
 
-// Note records a prefix, and reports if its keys may be those of another one, or
-// have another rate.
+// Note records a prefix, and reports if its keys may be those of another one, or have another rate.
 func (p *Prefixes) Note(o *Observer, prefix string, rate limit.Rate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,9 +16,8 @@ const (
 	permitsSuffix = ":permits"
 )
 
-// KeysOf returns the keys of the limiter called name, for the client called
-// clientID. A name that has a brace anywhere is taken to bring its own hash
-// tag, so it is not wrapped in one; that is Redisson's rule, and it puts the
+// KeysOf returns the keys of the limiter called name, for the client called clientID. A name that has a brace
+// anywhere is taken to bring its own hash tag, so it is not wrapped in one; that is Redisson's rule, and it puts the
 // keys of names like "a{b" in different slots of a cluster.
 func KeysOf(name, clientID string) Keys {
 	tagged := tag(name)
@@ -39,10 +38,9 @@ func tag(name string) string {
 	return "{" + name + "}"
 }
 
-// Other returns the name of another limiter because of which there can be none called
-// name: both would share a key, whatever the ids of clients are. It looks at names that
-// are longer than prefix and begin with it, and returns "" if name may be had: of two
-// that share a key, one may. So no two that may be had share a key. A mapper may have left
+// Other returns the name of another limiter because of which there can be none called name: both would share a key,
+// whatever the ids of clients are. It looks at names that are longer than prefix and begin with it, and returns "" if
+// name may be had: of two that share a key, one may. So no two that may be had share a key. A mapper may have left
 // only the beginning of prefix before name; then that is the prefix.
 func Other(prefix, name string) string {
 	for !strings.HasPrefix(name, prefix) {
@@ -70,8 +68,7 @@ func Other(prefix, name string) string {
 	return ""
 }
 
-// suffixed reports whether text is what follows the tag in keys of a limiter, or,
-// if it need not be all, begins so.
+// suffixed reports whether text is what follows the tag in keys of a limiter, or, if it need not be all, begins so.
 func suffixed(text string, all bool) bool {
 	if all {
 		text += ":"

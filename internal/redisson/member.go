@@ -10,9 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 )
 
-// Every call for permits has an identity that no other has: the ids of the members that it
-// writes. Ids are as long as the layout has room for, and end in a number, which distinguishes
-// the requests of a call:
+// Every call for permits has an identity that no other has: the ids of the members that it writes. Ids are as long as
+// the layout has room for, and end in a number, which distinguishes the requests of a call:
 //
 //	layout  id
 //	D2      8 bytes of the client's, 8 of a counter
@@ -40,12 +39,10 @@ func NewIdentities(layout codec.Layout) *Identities {
 	return i
 }
 
-// Skip leaves out a random number of ids, if one turned out to be another
-// client's too.
+// Skip leaves out a random number of ids, if one turned out to be another client's too.
 func (i *Identities) Skip() { i.calls.Add(mathrand.Uint64N(1 << 24)) }
 
-// Next appends to dst the first of n members for a new call, with no permits
-// on it yet.
+// Next appends to dst the first of n members for a new call, with no permits on it yet.
 func (i *Identities) Next(dst []byte, n int) []byte { return i.NextIn(dst, i.layout, n) }
 
 // NextIn is Next in a layout that need not be the client's own.
@@ -82,8 +79,7 @@ func (i *Identities) NextIn(dst []byte, layout codec.Layout, n int) []byte {
 	return member
 }
 
-// Mark returns how the ids of the client's members begin; nothing if the
-// layout has no room for it.
+// Mark returns how the ids of the client's members begin; nothing if the layout has no room for it.
 func (i *Identities) Mark() []byte {
 	switch i.layout {
 	case codec.LayoutB, codec.LayoutC:
@@ -118,11 +114,10 @@ func Later(member []byte, places int) []byte {
 	return member
 }
 
-// MarkOf returns what a member's id says about the client that wrote it: its mark, if
-// one of ours did. Redisson's ids are random all over, and those of layout D2 that
-// end in a count as ours do are one in sixteen million; of the shorter ones nothing
-// distinguishes them from ours, so that these have a mark that may mean nothing. Layouts B
-// and C have no room for one: it is nil.
+// MarkOf returns what a member's id says about the client that wrote it: its mark, if one of ours did. Redisson's ids
+// are random all over, and those of layout D2 that end in a count as ours do are one in sixteen million; of the
+// shorter ones nothing distinguishes them from ours, so that these have a mark that may mean nothing. Layouts B and C
+// have no room for one: it is nil.
 func MarkOf(m codec.Member) (mark []byte, ours bool) {
 	switch {
 	case m.Layout == codec.LayoutD2 && m.ID[8]|m.ID[9]|m.ID[10] == 0: // fewer than 2^40 calls

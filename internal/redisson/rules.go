@@ -1,6 +1,5 @@
-// Package redisson holds what its versions require of programs that share limiters with
-// them: the names of the keys, the members of the permits set, and what may be
-// written.
+// Package redisson holds what its versions require of programs that share limiters with them: the names of the keys,
+// the members of the permits set, and what may be written.
 package redisson
 
 import (
@@ -14,14 +13,12 @@ import (
 // Versions of Redisson that a limiter can be shared with. Newer ones count as the newest.
 var oldest, newest = version{3, 12, 0}, version{4, 7, 0}
 
-// Rules are what the oldest Redisson that shares a limiter requires of a program that
-// writes beside it.
+// Rules are what the oldest Redisson that shares a limiter requires of a program that writes beside it.
 type Rules struct {
 	Version string       // Redisson's, for messages
 	Layout  codec.Layout // of members; 0 if none are kept, and the value alone counts a fixed window
 
-	// Merge allows one member for several requests. Redisson counts members
-	// instead of permits in 3.16.2 to 3.34.
+	// Merge allows one member for several requests. Redisson counts members instead of permits in 3.16.2 to 3.34.
 	Merge bool
 }
 
@@ -56,8 +53,7 @@ func (r Rules) Unsupported(what string) error {
 		limit.ErrUnsupported, what, r.Version)
 }
 
-// Untested returns what to say of a version newer than the newest known, and nil for
-// those known.
+// Untested returns what to say of a version newer than the newest known, and nil for those known.
 func (r Rules) Untested() error {
 	if v, _ := parseVersion(r.Version); !newest.before(v) {
 		return nil
@@ -78,8 +74,7 @@ func parseVersion(name string) (v version, ok bool) {
 	return v, err == nil && name == v.String()
 }
 
-// lastPatches holds the newest patch of each minor version, from 3.12 and
-// from 4.0 on.
+// lastPatches holds the newest patch of each minor version, from 3.12 and from 4.0 on.
 var lastPatches = map[uint16][]uint16{
 	3: {
 		12: 5, 13: 6, 14: 1, 15: 6, 16: 8, 17: 7, 18: 1, 19: 3, 20: 1, 21: 3, 22: 1, 23: 5, 24: 3, 25: 2, 26: 1,

@@ -7,8 +7,7 @@ import (
 	"weak"
 )
 
-// Counts is how often limiters, by their keys, were changed and granted permits,
-// as far as one Client knows.
+// Counts is how often limiters, by their keys, were changed and granted permits, as far as one Client knows.
 type Counts struct {
 	remembering atomic.Bool // there was a Cache
 
@@ -16,9 +15,8 @@ type Counts struct {
 	all map[string]weak.Pointer[counts]
 }
 
-// counts is how often permits of a limiter may have become free, and were taken. They are
-// kept for as long as a Cache of the limiter is. Were they smaller, they might share a block
-// of memory with their key, which their cleanup holds.
+// counts is how often permits of a limiter may have become free, and were taken. They are kept for as long as a Cache
+// of the limiter is. Were they smaller, they might share a block of memory with their key, which their cleanup holds.
 type counts struct{ changes, grants atomic.Uint64 }
 
 // NewCache returns a Cache for a handle of the limiter.

@@ -1,5 +1,4 @@
-// Package refusal remembers that permits of a limiter were refused, as long as
-// nothing can have changed that.
+// Package refusal remembers that permits of a limiter were refused, as long as nothing can have changed that.
 package refusal
 
 import (
@@ -45,8 +44,7 @@ type refusal struct {
 	decision limit.Decision
 }
 
-// Moment is how often a limiter was changed, and permits of it granted, as far as
-// is known.
+// Moment is how often a limiter was changed, and permits of it granted, as far as is known.
 type Moment struct{ changes, grants uint64 }
 
 // Now returns the moment to Note a request with that is about to be made.
@@ -60,8 +58,7 @@ func (c *Cache) Now() Moment {
 // Granted returns that moment, and after what has been granted by now.
 func (c *Cache) Granted(m Moment) Moment { return Moment{m.changes, c.Now().grants} }
 
-// since reports whether an answer of that moment still holds: a grant makes a
-// refusal no less true, but its figures.
+// since reports whether an answer of that moment still holds: a grant makes a refusal no less true, but its figures.
 func (c *Cache) since(s *slot, before Moment) bool {
 	now := c.Now()
 	return before.changes == now.changes && (s == &c.tries || before.grants == now.grants)
@@ -94,9 +91,8 @@ func (c *Cache) Decision(permits int64) (d limit.Decision, ok bool) {
 	return d, true
 }
 
-// Note remembers a refusal that was asked for at that moment; without ResetAfter
-// its figures are not all known. alive is when a caller must ask again to keep the
-// limiter alive; zero if that needs no requests.
+// Note remembers a refusal that was asked for at that moment; without ResetAfter its figures are not all known. alive
+// is when a caller must ask again to keep the limiter alive; zero if that needs no requests.
 func (c *Cache) Note(permits int64, sent time.Time, before Moment, d limit.Decision, alive time.Time) {
 	if c == nil || d.RetryAfter <= 0 || !c.since(&c.tries, before) {
 		return

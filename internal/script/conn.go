@@ -21,8 +21,7 @@ type Redis interface {
 	Pipeline() redis.Pipeliner
 }
 
-// Master is the part of a client of one server that this package uses. Two are equal if they are
-// the same client.
+// Master is the part of a client of one server that this package uses. Two are equal if they are the same client.
 //
 // With go-redis v9.23 the compiler makes 1,500 functions in each package that names *redis.Client,
 // be it through the fields and methods of types that it uses. So types here name interfaces.
@@ -107,8 +106,7 @@ func (c *Conn) Timeout() time.Duration { return c.timeout }
 // AttemptTimeout is the time of an attempt that can be repeated: two more fit in a call's time.
 func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
 
-// ProbePace is how long a server may owe an answer before another command tests whether it answers
-// at all.
+// ProbePace is how long a server may owe an answer before another command tests whether it answers at all.
 func (c *Conn) ProbePace() time.Duration { return c.AttemptTimeout() / 3 }
 
 // Inline reports whether a command ends in time on its caller's goroutine: only if go-redis passes
@@ -118,9 +116,8 @@ func (c *Conn) Inline() bool { return c.inline }
 // PoolSize returns the most connections to one server, 0 if unknown.
 func (c *Conn) PoolSize() int { return c.pool }
 
-// Master returns the client of the master that has a key; nil if there is one server only, or if it is
-// unknown. A new cluster client has to find out which master has which slot; the first callers wait
-// for that, up to maxLearn.
+// Master returns the client of the master that has a key; nil if there is one server only, or if it is unknown. A new
+// cluster client has to find out which master has which slot; the first callers wait for that, up to maxLearn.
 func (c *Conn) Master(ctx context.Context, key string) Master {
 	if c.master != nil && !c.known.Load() {
 		c.learn(ctx, key)
@@ -242,8 +239,7 @@ func (c *Conn) exec(ctx context.Context, pipe redis.Pipeliner, cmds []Command) {
 // ErrNoMaster is for a command to one master if that master is unknown.
 var ErrNoMaster = errors.New("the client knows no master for the keys")
 
-// SendTo is Send by one connection to that master of a cluster or shard of a Ring; nil if there is
-// one server only.
+// SendTo is Send by one connection to that master of a cluster or shard of a Ring; nil if there is one server only.
 func (c *Conn) SendTo(ctx context.Context, master Master, cmds ...Command) {
 	switch {
 	case c.master == nil:

@@ -160,9 +160,8 @@ func Outage(err error) error {
 // NameAdvice is what to do about the name of a limiter whose keys are in several slots, for Explain.
 const NameAdvice = `name the limiter without braces or with one hash tag, as in "{shop}orders"`
 
-// Explain turns an error of a script or of go-redis into one that callers can test for and act on.
-// keys are the script's; kind says what they should hold, and advice how to name keys that must be
-// together.
+// Explain turns an error of a script or of go-redis into one that callers can test for and act on. keys are the
+// script's; kind says what they should hold, and advice how to name keys that must be together.
 func Explain(err error, keys []string, kind, advice string) error {
 	if key, field, why, ok := Corrupt(err, keys); ok {
 		return fmt.Errorf("%w: key %q: %s %s; set it right or remove the key", limit.ErrCorrupt, key, field, why)

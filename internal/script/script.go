@@ -1,9 +1,8 @@
 // Package script runs scripts on Redis so that none runs twice unnoticed.
 //
-// go-redis itself repeats a command whose answer was lost, and would run the script again. The
-// commands made here forbid that. Instead a [Call] is repeated here, and only if that is harmless:
-// always if the first attempt never reached Redis or was refused without running, and after a lost
-// answer only if the call allows it.
+// go-redis itself repeats a command whose answer was lost, and would run the script again. The commands made here
+// forbid that. Instead a [Call] is repeated here, and only if that is harmless: always if the first attempt never
+// reached Redis or was refused without running, and after a lost answer only if the call allows it.
 package script
 
 import (
