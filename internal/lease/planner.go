@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -87,10 +88,7 @@ func (p *Planner) turn() time.Duration {
 
 // Life returns how long a lease lives, 0 while that is not known.
 func (p *Planner) Life() time.Duration {
-	if p.Want > 0 {
-		return min(p.Want, p.interval/2)
-	}
-	return min(max(p.interval/20, p.turn()*3/2), p.interval/2)
+	return min(cmp.Or(p.Want, max(p.interval/20, p.turn()*3/2)), p.interval/2)
 }
 
 // Back returns when to ask again if the last answer left nothing free, otherwise the zero time.
