@@ -23,17 +23,17 @@ type counts struct{ changes, grants atomic.Uint64 }
 func (c *Counts) NewCache(key string) *Cache {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known := c.all[key].Value(); known != nil {
-		return &Cache{counts: known}
+	known := c.all[key].Value()
+	if known == nil {
+		known = &counts{}
+		if c.all == nil {
+			c.all = make(map[string]weak.Pointer[counts])
+		}
+		c.all[key] = weak.Make(known)
+		c.remembering.Store(true)
+		runtime.AddCleanup(known, c.forget, key)
 	}
-	made := &counts{}
-	if c.all == nil {
-		c.all = make(map[string]weak.Pointer[counts])
-	}
-	c.all[key] = weak.Make(made)
-	c.remembering.Store(true)
-	runtime.AddCleanup(made, c.forget, key)
-	return &Cache{counts: made}
+	return &Cache{counts: known}
 }
 
 // forget drops the limiter's counts, unless others have replaced them.
