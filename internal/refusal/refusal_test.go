@@ -71,6 +71,9 @@ func TestCache_KeepsRefusalOfFewerPermits(t *testing.T) {
 		assert.True(t, c.Refuses(20), "the rate is known to be higher")
 		note(c, 4, d)
 		assert.True(t, c.Refuses(4))
+		time.Sleep(refused.RetryAfter)
+		note(c, 7, d)
+		assert.True(t, c.Refuses(7), "that of fewer has run out")
 	})
 }
 

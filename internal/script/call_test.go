@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -131,6 +132,60 @@ func TestCall_ContinuedIsOverdueThoughNotSent(t *testing.T) {
 	})
 }
 
+// Steps that are answered restart a call's time, but a caller whose permits may be taken gets to know in time.
+func TestCall_InDoubtEndsWithinTwiceItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		conn := script.NewConn(rdb, script.DefaultTimeout)
+		call := script.Call{Repeat: true}
+		call.Begin(conn)
+		done, _ := call.Ended(conn, nil, io.EOF)
+		assert.False(t, done)
+		for range 5 {
+			assert.False(t, call.Overdue(time.Now()))
+			call.Begin(conn)
+			time.Sleep(script.DefaultTimeout / 3)
+			done, _ = call.Ended(conn, []any{"again", "token"}, nil)
+			assert.False(t, done)
+		}
+		time.Sleep(script.DefaultTimeout / 3)
+		assert.True(t, call.Overdue(time.Now()))
+	})
+}
+
+// reloads counts how often it is asked to find out again which master has which slot.
+type reloads struct {
+	script.Redis
+	count int
+}
+
+func (r *reloads) ReloadState(context.Context) { r.count++ }
+
+func TestCall_ReloadsClusterOfAServerThatIsGone(t *testing.T) {
+	t.Parallel()
+	for op, want := range map[string]int{"dial": 1, "read": 0} {
+		rdb := &reloads{}
+		conn := script.NewConn(rdb, script.DefaultTimeout)
+		call := script.Call{Repeat: true}
+		call.Begin(conn)
+		done, _ := call.Ended(conn, nil, &net.OpError{Op: op, Err: io.EOF})
+		assert.False(t, done)
+		assert.Equal(t, want, rdb.count, op)
+	}
+}
+
+func TestIntegers_AreAllAndEnough(t *testing.T) {
+	t.Parallel()
+	numbers, err := script.Integers([]any{int64(1), int64(2)}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, []int64{1, 2}, numbers)
+	for _, reply := range []any{nil, int64(1), "1", []any{}, []any{int64(1)}, []any{int64(1), "2"}, []any{int64(1), int64(2), "3"}} {
+		_, err := script.Integers(reply, 2)
+		require.ErrorContains(t, err, "unexpected answer", reply)
+	}
+}
+
 func TestCall_ReportsRepeatedToken(t *testing.T) {
 	t.Parallel()
 	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
@@ -172,7 +227,14 @@ func TestTogether(t *testing.T) {
 		assert.True(t, single.Together(tc.a, tc.b))
 		assert.Equal(t, tc.tag, cluster.Together(tc.a, tc.b), "%s %s", tc.a, tc.b)
 	}
+	down := script.NewConn(downRing{}, script.DefaultTimeout)
+	assert.False(t, down.Together("a", "a"), "no shard is known to have them")
 }
+
+// downRing has no shard that is up.
+type downRing struct{ script.Redis }
+
+func (downRing) GetShardClientForKey(string) (*redis.Client, error) { return nil, redis.ErrClosed }
 
 // slow holds commands of a name back, and may lose their answers.
 type slow struct {
