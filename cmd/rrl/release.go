@@ -96,12 +96,8 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 	}
 	lanes := lane.New(script.NewConn(conn.Client, a.connect.CallTimeout()), nil)
 	defer lanes.Close()
-	reply, err := lanes.Run(ctx, &call)
+	notFreed, err := script.Integer(lanes.Run(ctx, &call))
 	if err == nil {
-		notFreed, err := script.Integer(reply)
-		if err != nil {
-			return 0, err
-		}
 		return permits - notFreed, nil
 	}
 	err = fmt.Errorf("%s: %w", words.Printable(name), a.explainRelease(ctx, conn, name, keys, err))

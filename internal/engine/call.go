@@ -84,29 +84,19 @@ func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error
 // TTL returns how many milliseconds the limiter lives: -1 if it lives forever, -2 if there is no
 // limiter.
 func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Command, Keys: script.KeysOf(l.Config), Args: script.Constant{"PTTL"}})
-	if err != nil {
-		return 0, err
-	}
-	return script.Integer(reply)
+	return script.Integer(e.Read(ctx, l, script.Call{Script: lua.Command, Keys: script.KeysOf(l.Config), Args: script.Constant{"PTTL"}}))
 }
 
 // Available returns how many permits are free; below 0 while more are in use than a lowered rate has.
 func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	args := func(all []any, a script.Attempt) []any { return append(all, a.Token, e.rules.Flags()) }
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Available, Args: script.ArgumentsFunc(args)})
-	if err != nil {
-		return 0, err
-	}
-	if text, mended := reply.(string); mended {
-		free, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return 0, script.Unexpected(reply)
-		}
-		e.found(l, repaired)
+	text, _ := reply.(string)
+	if free, failed := strconv.ParseInt(text, 10, 64); failed == nil {
+		e.found(l, repaired) // that is why it is text
 		return free, nil
 	}
-	return script.Integer(reply)
+	return script.Integer(reply, err)
 }
 
 // Rate reads a limiter's rate.

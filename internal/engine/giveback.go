@@ -113,11 +113,7 @@ func (q *queue) returnWaiting(ctx context.Context, one grant, h *sharedMember) {
 
 // sendBack makes the call, and returns how many permits it gave back.
 func (q *queue) sendBack(ctx context.Context, one grant) (back int64, err error) {
-	reply, err := q.engine.lanes.Run(ctx, q.returnCall(one))
-	if err != nil {
-		return 0, err
-	}
-	back, err = script.Integer(reply)
+	back, err = script.Integer(q.engine.lanes.Run(ctx, q.returnCall(one)))
 	if back < 0 {
 		return 0, fmt.Errorf("%w: an answer was lost, and %s may still be in use for an interval",
 			limit.ErrUnknownOutcome, words.Plural(one.permits, "permit"))

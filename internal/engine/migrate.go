@@ -42,12 +42,9 @@ func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token st
 		return false, nil
 	}
 	reply, err := e.lanes.Run(ctx, &c)
-	if err != nil {
-		return 0, "", err
-	}
-	if next != "" {
+	if err == nil && next != "" {
 		return 0, next, nil
 	}
-	written, err = script.Integer(reply)
+	written, err = script.Integer(reply, err)
 	return written, "", err
 }

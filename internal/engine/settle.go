@@ -110,7 +110,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 			err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",
 				limit.ErrUnknownOutcome, words.Plural(most, "permit"))
 		case err == nil:
-			back, err := script.Integer(reply)
+			back, err := script.Integer(reply, nil)
 			return max(0, -back), err
 		}
 		err = e.explain(s.limiter.Keys.Names(), err)

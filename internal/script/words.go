@@ -52,13 +52,13 @@ func Integers(reply any, least int) ([]int64, error) {
 	return numbers, nil
 }
 
-// Integer checks that a script answered an integer.
-func Integer(reply any) (int64, error) {
+// Integer checks that a script, if it did not fail, answered an integer.
+func Integer(reply any, err error) (int64, error) {
 	number, ok := reply.(int64)
-	if !ok {
-		return 0, Unexpected(reply)
+	if err == nil && !ok {
+		err = Unexpected(reply)
 	}
-	return number, nil
+	return number, err
 }
 
 // Unexpected is the error for an answer that the script never gives.
