@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -34,10 +35,48 @@ func (g *Queues) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer,
 }
 
 // Ask sends a request and waits for its answer.
-func (g *Queues) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
-	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo, settled: q.Reserve}, q.Within)
+func (g *Queues) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err error) {
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
-	return a, err
+	timed, timeout := q.Within > 0, g.lanes.Conn().Timeout()
+	r := &request{ctx: ctx, permits: q.Permits, upTo: q.UpTo}
+	r.Asked = time.Now()
+	look := r.Asked.Add(timeout)
+	if timed {
+		r.Last = r.Asked.Add(q.Within)
+		look = r.Asked.Add(min(q.Within, timeout))
+	}
+	g.send(q.Key, r, timed)
+	if answered, err := r.Await(ctx, g.lanes, r, look, timed || g.lanes.Conn().Inline()); !answered {
+		g.cancel(r)
+		return a, err
+	}
+	giveBack, charge, taken := r.batch.outcome.GiveBack, r.batch.outcome.Charge, r.answer.Taken
+	a.Decision = r.answer.Decision
+	switch {
+	case r.batch.err != nil:
+		return a, r.batch.err
+	case r.answer.Exceeds:
+		return a, exceeds(r.permits, a.Limit)
+	case !a.Granted:
+		return a, nil
+	}
+	a.Taken = taken
+	a.Undo = func(ctx context.Context) error { return giveBack(ctx, taken) }
+	if q.Reserve && charge != nil {
+		a.Settle = func(ctx context.Context, used int64, then func(error)) error {
+			return lane.Detached(ctx, 0, func(ctx context.Context) error {
+				err := charge(ctx, used-taken)
+				then(err)
+				return err
+			})
+		}
+	}
+	return a, nil
+}
+
+// Settler returns what settles a grant, for which Reserve was asked.
+func (g *Queues) Settler(q outage.Ask, a outage.Answer) func(context.Context, int64) error {
+	return g.policy.Settler(g, q, a)
 }
 
 // Fail adds the package and the call to an error.
@@ -93,41 +132,28 @@ func (g *Queues) givenUp(permits int64, err error) {
 }
 
 // Peek returns what Take would return, and takes nothing. With 0 permits it returns the figures of what is free.
-func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (limit.Decision, error) {
-	d, err := g.peek(ctx, key, permits)
-	return d, Fail(g.rule.Package, op, key, err)
-}
-
-func (g *Queues) peek(ctx context.Context, key string, permits int64) (limit.Decision, error) {
-	if d, err := g.check(ctx, key, 0, permits); err != nil {
+func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (d limit.Decision, err error) {
+	defer func() { err = Fail(g.rule.Package, op, key, err) }()
+	if d, err = g.check(ctx, key, 0, permits); err != nil {
 		return d, err
 	}
 	b := lane.NewPeek(permits)
-	o, err := g.look(ctx, g.rule.Ask(key, b))
-	if err != nil {
-		return limit.Decision{}, err
+	var o lane.Outcome
+	for q := g.rule.Ask(key, b); q != nil; q = q.Next {
+		q.Repeat, q.Reads = true, true // it changes nothing
+		reply, err := g.lanes.Run(ctx, &q.Call.Call)
+		if ended := Ended(ctx, err); ended != nil {
+			return d, ended
+		}
+		if o, err = q.Read(reply, err); err != nil && q.Next == nil {
+			return d, err
+		}
 	}
 	a := b.Answers(nil, o)[0]
 	if a.Exceeds {
 		err = exceeds(permits, a.Decision.Limit)
 	}
 	return a.Decision, err
-}
-
-// look makes the calls of a try, one after another. They change nothing.
-func (g *Queues) look(ctx context.Context, q *Try) (lane.Outcome, error) {
-	for {
-		q.Repeat, q.Reads = true, true
-		reply, err := g.lanes.Run(ctx, &q.Call.Call)
-		if ended := Ended(ctx, err); ended != nil {
-			return lane.Outcome{}, ended
-		}
-		o, err := q.Read(reply, err)
-		if q.Next == nil {
-			return o, err
-		}
-		q = q.Next
-	}
 }
 
 // Ended returns the error of a call that failed and whose caller's ctx has ended; nil if that is not so. It is no
@@ -144,48 +170,37 @@ func Ended(ctx context.Context, err error) error {
 	}
 }
 
-// check returns an error if asking Redis for so many permits, which are to be least or more, makes no sense.
-func (g *Queues) check(ctx context.Context, key string, least, permits int64) (limit.Decision, error) {
+// check returns an error if asking Redis about a key makes no sense, or for so many permits, which are to be least
+// or more.
+func (g *Queues) check(ctx context.Context, key string, least, permits int64) (d limit.Decision, err error) {
 	switch most := g.rule.Limit; {
-	case g.rule.Err != nil || key == "":
-		return limit.Decision{}, g.checkKey(ctx, key)
-	case permits < least || permits > g.rule.Most:
-		return limit.Decision{}, fmt.Errorf("%w: %d is not between %d and %d", limit.ErrInvalidPermits, permits, least, g.rule.Most)
-	case most > 0 && permits > most:
-		return limit.Decision{Limit: most}, exceeds(permits, most)
-	}
-	return limit.Decision{}, g.checkKey(ctx, key)
-}
-
-// checkKey returns an error if asking Redis about a key makes no sense.
-func (g *Queues) checkKey(ctx context.Context, key string) error {
-	switch {
 	case g.rule.Err != nil:
-		return g.rule.Err
+		err = g.rule.Err
 	case key == "":
-		return fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
+		err = fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
+	case permits < least || permits > g.rule.Most:
+		err = fmt.Errorf("%w: %d is not between %d and %d", limit.ErrInvalidPermits, permits, least, g.rule.Most)
+	case most > 0 && permits > most:
+		d.Limit, err = most, exceeds(permits, most)
 	case ctx.Err() != nil:
-		return ctx.Err()
+		err = ctx.Err()
 	case g.rule.Check != nil:
-		return g.rule.Check(key)
+		err = g.rule.Check(key)
 	}
-	return nil
+	return d, err
 }
 
 // Reset removes what Redis keeps of a key.
-func (g *Queues) Reset(ctx context.Context, op, key string) error {
-	return Fail(g.rule.Package, op, key, g.reset(ctx, key))
-}
-
-func (g *Queues) reset(ctx context.Context, key string) error {
-	if err := g.checkKey(ctx, key); err != nil {
+func (g *Queues) Reset(ctx context.Context, op, key string) (err error) {
+	defer func() { err = Fail(g.rule.Package, op, key, err) }()
+	if _, err := g.check(ctx, key, 0, 0); err != nil {
 		return err
 	}
 	keys := []string{key}
 	if second := g.rule.Second; second != "" {
 		keys = append(keys, key+second)
 	}
-	_, err := g.lanes.Once(ctx, lua.Delete, script.KeysOf(keys...))
+	_, err = g.lanes.Once(ctx, lua.Delete, script.KeysOf(keys...))
 	if ended := Ended(ctx, err); ended != nil {
 		return ended
 	}

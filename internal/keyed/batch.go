@@ -1,0 +1,164 @@
+package keyed
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// batch is requests for one key, which gather until a flight takes them, and then wait for the answer.
+type batch struct {
+	lane.Batch
+
+	queues    *Queues
+	key       string
+	wave      *lane.Wave // of the flight that will take them; nil if callers can't wait on it
+	requests  []*request
+	cancelled int // how many of them have no caller any more
+
+	try     *Try
+	outcome lane.Outcome
+	err     error
+}
+
+type request struct {
+	lane.Pending
+
+	ctx     context.Context // for the Redis client's hooks, if the request goes by itself
+	batch   *batch
+	permits int64
+	upTo    bool // as many as are free, at most permits
+	answer  lane.Answer
+}
+
+// send adds a request to those that gather, or sends it, within its time if that is timed, if nothing is under way.
+func (g *Queues) send(key string, r *request, timed bool) {
+	l := g.lanes.Lock(r.ctx, key)
+	b, gathers := g.gathering[key]
+	if !gathers {
+		b = &batch{queues: g, key: key}
+	}
+	r.batch, b.requests = b, append(b.requests, r)
+	var alone *lane.Call
+	switch {
+	case gathers:
+	case l.TryReserve():
+		alone, _ = b.NextCall(r.Asked)
+	default:
+		g.gathering[key] = b
+		b.wave = l.Ready(b)
+	}
+	if alone == nil {
+		r.WaitOn(b.wave)
+	}
+	g.lanes.Mu.Unlock()
+	if alone != nil {
+		l.SendOne(r.ctx, alone, timed)
+	}
+}
+
+// cancel forgets requests whose callers have gone before a flight took them, when half of a key's are such
+// requests: no flight leaves while a server hangs.
+func (g *Queues) cancel(r *request) {
+	g.lanes.Mu.Lock()
+	defer g.lanes.Mu.Unlock()
+	b := r.batch
+	if g.gathering[b.key] != b {
+		return
+	}
+	if b.cancelled++; 2*b.cancelled > len(b.requests) {
+		b.dropGone()
+	}
+}
+
+// dropGone removes the requests without a caller.
+func (b *batch) dropGone() {
+	b.requests = slices.DeleteFunc(b.requests, func(r *request) bool { return r.State != lane.Gathered })
+	b.cancelled = 0
+}
+
+// NextCall makes a call of the requests. Those for which it has no room gather on.
+func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
+	g := b.queues
+	b.dropGone()
+	fit := 0
+	for fit < len(b.requests) && b.add(b.requests[fit]) {
+		fit++
+	}
+	sent := b
+	if more = fit < len(b.requests); more {
+		sent = &batch{Batch: b.Batch, queues: g, requests: b.requests[:fit:fit]}
+		b.Batch, b.wave, b.requests = lane.Batch{}, nil, b.requests[fit:]
+	} else {
+		delete(g.gathering, b.key)
+	}
+	if fit == 0 {
+		return nil, more
+	}
+	for _, r := range sent.requests {
+		r.State, r.batch, r.Batch = lane.Sent, sent, &sent.Batch
+	}
+	sent.try = g.rule.Ask(b.key, &sent.Batch)
+	c = &sent.try.Call
+	c.Owner, c.Requests = sent, fit
+	if fit == 1 {
+		c.By(sent.requests[0].ctx)
+	}
+	return c, more
+}
+
+// add adds a request to the call, or returns false if there is no room.
+func (b *batch) add(r *request) bool {
+	switch {
+	case b.Count > 0 && r.permits > b.queues.rule.Most-b.Sum:
+		return false
+	case r.upTo:
+		return b.AddUpTo(r.permits)
+	default:
+		return b.Add(r.permits, false, 0)
+	}
+}
+
+// OnReply passes the result to the callers, unless another call must be made, and gives back permits granted to those
+// who have gone.
+func (b *batch) OnReply(c *lane.Call) (again bool) {
+	g := b.queues
+	b.outcome, b.err = b.try.Read(c.Outcome())
+	if next := b.try.Next; next != nil {
+		b.try, c.Call = next, next.Call.Call
+		return true
+	}
+	answers := make([]lane.Answer, len(b.requests))
+	if b.err == nil {
+		answers = b.Answers(answers[:0], b.outcome)
+	}
+	var unwanted, doubtful int64
+	g.lanes.Mu.Lock()
+	for i, r := range b.requests {
+		switch {
+		case r.State == lane.Sent:
+			r.answer = answers[i]
+			r.MarkAnswered(c.Wave())
+		case errors.Is(b.err, limit.ErrUnknownOutcome) && !r.upTo:
+			doubtful += r.permits
+		default:
+			unwanted += answers[i].Taken
+		}
+	}
+	g.lanes.Mu.Unlock()
+	if doubtful > 0 {
+		g.givenUp(doubtful, b.err)
+	}
+	if unwanted > 0 {
+		go func() {
+			if err := b.outcome.GiveBack(context.Background(), unwanted); err != nil {
+				g.givenUp(unwanted, err)
+			}
+		}()
+	}
+	return false
+}
