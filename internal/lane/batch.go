@@ -26,9 +26,7 @@ type Batch struct {
 }
 
 // Progressed lets the callers of a batch with several calls wait on: the server answers.
-func (b *Batch) Progressed() {
-	b.answeredAt = time.Now()
-}
+func (b *Batch) Progressed() { b.answeredAt = time.Now() }
 
 // Run is a number of consecutive requests for the same number of permits.
 type Run struct {
@@ -146,8 +144,11 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	blocked := false
 	for _, r := range b.runs {
 		var wait time.Duration
-		asked := false
-		for range r.requests() {
+		asked, requests := false, r.Count
+		if r.UpTo {
+			requests = 1
+		}
+		for range requests {
 			a := Answer{Decision: limit.Decision{Limit: o.Limit, ResetAfter: o.Reset}}
 			refused := false
 			switch {
@@ -180,12 +181,4 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 		}
 	}
 	return all
-}
-
-// requests returns how many callers the run is for.
-func (r Run) requests() int64 {
-	if r.UpTo {
-		return 1
-	}
-	return r.Count
 }

@@ -110,7 +110,11 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 			continue
 		}
 		if timer == nil && (hurry || p.wave == &p.own) {
-			timer = l.timerFor(time.Until(look))
+			if timer = l.timer.Swap(nil); timer == nil { // a new one costs three allocations
+				timer = time.NewTimer(time.Until(look))
+			} else {
+				timer.Reset(time.Until(look))
+			}
 			expired = timer.C
 		}
 		select {
@@ -192,17 +196,6 @@ func Detached(ctx context.Context, within time.Duration, f func(ctx context.Cont
 // UnderWay is the error for a caller whose ctx ended with err while its call may be done.
 func UnderWay(err error) error {
 	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
-}
-
-// timerFor returns a timer: one that a caller has finished with, or a new one, which costs three
-// allocations.
-func (l *Lanes) timerFor(d time.Duration) *time.Timer {
-	timer := l.timer.Swap(nil)
-	if timer == nil {
-		return time.NewTimer(d)
-	}
-	timer.Reset(d)
-	return timer
 }
 
 // Leave implements [Waiter], as does TimeUp.
