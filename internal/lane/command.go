@@ -68,7 +68,7 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 		r.Wait()
 		if c.Wanted == nil && r.lane.TryReserve() {
 			r.State = Sent
-			r.lane.dispatch(task{ctx: context.WithoutCancel(ctx), call: c})
+			r.lane.SendOne(ctx, c, true)
 		} else {
 			r.lane.send(c)
 		}

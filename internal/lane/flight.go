@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,168 +16,232 @@ import (
 // maxJoint is how many calls are merged into one, so that no script runs for long.
 const maxJoint = 64
 
-// flight is the calls under way in one pipeline. It has one of the lane's slots from take, which fills it, until it
-// has landed, or until late: then another may have the slot, and go-redis still waits for the answer. giveUp ends
-// the calls of a flight whose answer is overdue. Each call gets its result once, by landing or by giveUp.
+// flight is calls that go in one pipeline: take fills it under the lock, sendFlight sends it without, and land gives
+// its calls their results, with which they are done or sent again. It has one of the lane's places until it has landed
+// or sweep finds it late: then another may have the place, and go-redis still waits for the answer. If that is overdue,
+// sweep ends the calls. Each call gets its result once.
 type flight struct {
-	sent  time.Time
 	calls []*Call
-	apart []*Call // those that are not merged
-	joint []jointCall
-	cmds  []script.Command
-	wait  script.Command // for replicas, the last of cmds; no Cmd if no one waits for them
-	end   time.Time      // when it is given up
-	over  atomic.Bool    // its calls have their results
-	late  bool           // another may have its place; the lock guards it
-
-	wave  *Wave // ends when its calls have their results; may be nil
+	joint int              // how many of them, the first, are merged
+	cmds  []script.Command // one for each maxJoint of these, one for each other call, and WAIT if replicas count
+	room  [1]script.Command
+	wave  *Wave // ends when the calls have their results; may be nil
 	alone bool  // it is a call that a caller sends by itself
-	more  bool  // its place is for what has gathered meanwhile
 
-	cmd [1]script.Command // room for one
+	sent time.Time
+	end  time.Time // when it is given up
+
+	// The lock guards these.
+	due      time.Time // when sweep looks at it; zero: no more
+	hasPlace bool
+	over     bool // its calls have their results
 }
 
-// sendFlight sends calls in one pipeline, and gives each its result. If a hook of the Redis client's
-// panics, every call still gets a result, and sendFlight returns the value of the panic.
-func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
-	start := time.Now()
-	var end time.Time
-	for _, c := range f.calls {
-		if until := c.Begin(l.conn); until.After(end) {
-			end = until
+// take returns a flight with what has gathered. If there is nothing, it returns nil, and the place is free.
+func (l *Lane) take() *flight {
+	var over []*Call
+	l.mu.Lock()
+	f := &flight{hasPlace: true}
+	for len(f.calls) == 0 && l.waiting() {
+		f.wave.End() // nothing was sent: those who wait on it check their own time
+		f.wave, l.wave = l.wave, nil
+		over = append(over, l.fill(f)...)
+	}
+	if len(f.calls) == 0 {
+		f.wave.End()
+		f = nil
+		l.flights--
+	}
+	l.start() // for what this one has no room for
+	l.mu.Unlock()
+	l.expire(over)
+	return f
+}
+
+// fill adds calls to an empty flight, ready-made ones first, and returns those whose time is over. A call that is not
+// repeated may use all its time in one attempt, and the calls of its flight would have none for another. So these go
+// by themselves, in turn with all others.
+func (l *Lane) fill(f *flight) (over []*Call) {
+	room, now := maxTogether, time.Now()
+	if l.silent {
+		room = 1
+	}
+	l.onceLast = len(l.once) > 0 && (!l.onceLast || len(l.calls)+len(l.ready) == 0)
+	from := &l.calls
+	if l.onceLast {
+		from = &l.once
+	}
+	n := min(room, maxReady, len(*from))
+	f.calls = append(make([]*Call, 0, min(room, l.waits())), (*from)[:n]...)
+	*from = dropped(*from, n)
+	f.calls = slices.DeleteFunc(f.calls, func(c *Call) bool {
+		if !c.Overdue(now) && (c.command() == nil || c.command().claim()) {
+			return false
+		}
+		over = append(over, c)
+		return true
+	})
+	if !l.onceLast {
+		l.ask(f, room, now)
+	}
+	return over
+}
+
+// ask adds a call of each source, and further ones of those that have more while there is room.
+func (l *Lane) ask(f *flight, room int, now time.Time) {
+	n := min(room-len(f.calls), len(l.ready))
+	l.taken = append(l.taken[:0], l.ready[:n]...)
+	l.ready = dropped(l.ready, n)
+	asked := 0
+	for ; asked < len(l.taken) && len(f.calls) < room; asked++ {
+		c, more := l.taken[asked].NextCall(now)
+		if c != nil {
+			c.wave = f.wave
+			f.calls = append(f.calls, c)
+		}
+		if more {
+			l.taken = append(l.taken, l.taken[asked])
 		}
 	}
-	wait := l.replicas.Wait
-	end = end.Add(wait)
+	l.ready = append(l.ready, l.taken[asked:]...)
+	clear(l.taken)
+}
+
+// dropped returns a slice without its first n, at a cost that does not grow with the rest.
+func dropped[T any](all []T, n int) []T {
+	clear(all[:n])
+	if n == len(all) {
+		return all[:0]
+	}
+	return all[n:]
+}
+
+// sendFlight sends a flight and lands it. If a hook of the Redis client's panics, every call still gets a result,
+// and sendFlight returns the value of the panic.
+func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
+	f.sent = time.Now()
+	for _, c := range f.calls {
+		if until := c.Begin(l.conn); until.After(f.end) {
+			f.end = until
+		}
+	}
+	f.end = f.end.Add(l.replicas.Wait)
 	if l.conn.Inline() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, end)
+		ctx, cancel = context.WithDeadline(ctx, f.end)
 		defer cancel()
 	}
-	l.makeCommands(ctx, f)
-	f.sent, f.end = start, end
-	if !l.conn.Inline() {
-		defer time.AfterFunc(min(l.conn.ProbePace()+wait, end.Sub(start)), func() { l.late(f) }).Stop()
-	} else if f.wave != nil {
-		defer time.AfterFunc(l.conn.ProbePace()+wait, f.wave.End).Stop()
+	if len(f.calls) > 1 && !l.lanes.apart.Load() {
+		f.joint = join(f.calls)
 	}
+	f.cmds = slices.Grow(f.room[:0], (f.joint+maxJoint-1)/maxJoint+len(f.calls)-f.joint)
+	for from := 0; from < f.joint; from += maxJoint {
+		f.cmds = append(f.cmds, merge(ctx, f.calls[from:min(from+maxJoint, f.joint)]))
+	}
+	for _, c := range f.calls[f.joint:] {
+		f.cmds = append(f.cmds, c.Next(ctx))
+	}
+	if r := l.replicas; r.Count > 0 { // it waits until they have what the connection has written
+		f.cmds = append(f.cmds, script.NewCommand(ctx, []any{"wait", r.Count, r.Wait.Milliseconds()}, 0))
+	}
+	l.mu.Lock()
+	if f.due = f.sent.Add(l.conn.ProbePace() + l.replicas.Wait); f.end.Before(f.due) {
+		f.due = f.end
+	}
+	l.underWay = append(l.underWay, f)
+	l.sweepBy(f.due)
+	l.mu.Unlock()
 	panicked = l.exchange(ctx, f)
-	told := !f.over.CompareAndSwap(false, true)
-	if l.landed(f); told {
-		return panicked
-	}
-	defer f.wave.End()
-	l.observe(f, f.failure(panicked))
-	l.confirm(f)
-	var failed error
-	if panicked != nil {
-		failed = script.Panicked(panicked)
-	}
-	for _, g := range f.joint {
-		l.tell(g, cmp.Or(failed, g.cmd.Err()))
-	}
-	for i, c := range f.apart {
-		cmd := f.cmds[len(f.joint)+i]
-		l.finish(c, cmd.Val(), cmp.Or(failed, cmd.Err()))
-	}
+	l.land(f, panicked)
 	return panicked
 }
 
-// makeCommands makes the commands of a flight's calls.
-func (l *Lane) makeCommands(ctx context.Context, f *flight) {
-	if f.apart = f.calls; len(f.calls) > 1 && !l.lanes.apart.Load() {
-		f.apart, f.joint = join(f.calls)
-	}
-	f.cmds = slices.Grow(f.cmd[:0], len(f.apart)+len(f.joint))
-	for i := range f.joint {
-		f.joint[i].cmd = f.joint[i].command(ctx)
-		f.cmds = append(f.cmds, f.joint[i].cmd)
-	}
-	for _, c := range f.apart {
-		f.cmds = append(f.cmds, c.Next(ctx))
-	}
-	if f.wait = l.replicas.await(ctx); f.wait.Cmd != nil {
-		f.cmds = append(f.cmds, f.wait)
-	}
-}
-
-// late lets others take the place of a flight that is late, if there is room, and gives it up at its
-// end. From now on its callers, and those behind it, check their own time.
-func (l *Lane) late(f *flight) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if f.over.Load() {
-		return
-	}
-	f.wave.End()
-	l.wave.End()
-	if l.spare() && time.Since(f.sent) > 2*l.trips.Shortest() {
-		l.yieldSlot(f)
-	}
-	time.AfterFunc(time.Until(f.end), func() { l.giveUp(f) })
-}
-
-// yieldSlot frees the place of a flight for others.
-func (l *Lane) yieldSlot(f *flight) {
-	f.late = true
-	l.setSilent(!l.lastAnswer.After(f.sent))
-	l.stuck++
-	l.watch()
-	l.flights--
-	l.start()
-}
-
-// giveUp ends a flight that is not answered in time, while go-redis still waits for it.
-func (l *Lane) giveUp(f *flight) {
-	l.mu.Lock()
-	first := f.over.CompareAndSwap(false, true)
-	if first && !f.late {
-		l.yieldSlot(f)
-	}
-	l.mu.Unlock()
-	if !first {
-		return
-	}
-	l.observe(f, script.ErrSilent)
-	for _, c := range f.calls {
-		l.finish(c, nil, script.ErrSilent)
-	}
-	f.wave.End()
-}
-
-// setSilent records whether the server is silent.
-func (l *Lane) setSilent(silent bool) {
-	if l.silent == silent {
-		return
-	}
-	if l.silent = silent; silent {
-		l.wave.End()
-		l.watch()
-	}
-	kind := limit.ServerAnswers
-	if silent {
-		kind = limit.ServerSilent
-	}
-	l.lanes.observer.Happened(limit.Event{Kind: kind})
-}
-
-// failure is why a flight brought no answer at all; nil if it brought one.
-func (f *flight) failure(panicked any) error {
-	switch {
-	case panicked != nil:
-		return script.Panicked(panicked)
-	case script.AllSilent(f.cmds):
-		return f.cmds[0].Err()
+// exchange sends the commands of a flight. If it waits for replicas, they go to the lane's master by one
+// connection, past a cluster's client, which would send a command without a key to any node.
+func (l *Lane) exchange(ctx context.Context, f *flight) (panicked any) {
+	defer func() { panicked = recover() }()
+	if l.replicas.Count > 0 {
+		l.conn.SendTo(ctx, l.master, f.cmds...)
+	} else {
+		l.conn.Send(ctx, f.cmds...)
 	}
 	return nil
 }
 
+// land records how a flight ended, once go-redis has returned, and gives its calls their results, if sweep has not.
+// Others then have its place, if it was late, or if it is a single call and nothing has gathered meanwhile.
+func (l *Lane) land(f *flight, panicked any) {
+	now := time.Now()
+	silent := script.AllSilent(f.cmds)
+	l.mu.Lock()
+	switch {
+	case !silent:
+		l.lastAnswer = now
+		l.setSilent(false)
+		if now.Before(f.end) {
+			l.trips.Add(now.Sub(f.sent), now)
+			trip := l.trips.Shortest()
+			l.near.Store(trip > 0 && trip < nearTrip)
+		}
+	case f.hasPlace:
+		l.setSilent(!l.lastAnswer.After(f.sent))
+	}
+	switch {
+	case !f.hasPlace:
+		l.stuck--
+		l.start()
+	case f.alone:
+		if f.hasPlace = l.waiting(); !f.hasPlace {
+			l.flights--
+		}
+	}
+	if i := slices.Index(l.underWay, f); i >= 0 {
+		l.underWay = slices.Delete(l.underWay, i, i+1)
+	}
+	over := f.over
+	l.mu.Unlock()
+	if !silent {
+		l.Breaker.Heard(now.Sub(f.sent))
+	}
+	var failed error
+	if panicked != nil {
+		failed = script.Panicked(panicked)
+	}
+	if !over {
+		l.deliver(f, failed)
+	}
+}
+
+// deliver gives the calls of a flight their results: those of its commands, or failed if that is not nil.
+func (l *Lane) deliver(f *flight, failed error) {
+	defer f.wave.End()
+	l.observe(f, failed)
+	if failed != nil {
+		for _, c := range f.calls {
+			l.finish(c, nil, failed)
+		}
+		return
+	}
+	l.confirm(f)
+	cmds := f.cmds
+	for from := 0; from < f.joint; from += maxJoint {
+		l.split(f.calls[from:min(from+maxJoint, f.joint)], cmds[0])
+		cmds = cmds[1:]
+	}
+	for i, c := range f.calls[f.joint:] {
+		l.finish(c, cmds[i].Val(), cmds[i].Err())
+	}
+}
+
 // observe reports a flight, before its calls go on.
-func (l *Lane) observe(f *flight, err error) {
+func (l *Lane) observe(f *flight, failed error) {
 	if !l.lanes.observer.Watches() {
 		return
 	}
-	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: err}
+	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: failed}
+	if failed == nil && script.AllSilent(f.cmds) {
+		told.Err = f.cmds[0].Err()
+	}
 	for _, c := range f.calls {
 		if c.Requests == 0 { // it decides nothing
 			continue
@@ -194,142 +257,97 @@ func (l *Lane) observe(f *flight, err error) {
 	}
 }
 
-// exchange sends the commands of a flight. If it waits for replicas, they go to the lane's master by one
-// connection, past a cluster's client, which would send a command without a key to any node.
-func (l *Lane) exchange(ctx context.Context, f *flight) (panicked any) {
-	defer func() { panicked = recover() }()
-	if l.replicas.Count > 0 {
-		l.conn.SendTo(ctx, l.master, f.cmds...)
-	} else {
-		l.conn.Send(ctx, f.cmds...)
-	}
-	return nil
-}
-
-// landed records the flight's result, once go-redis has returned. Others then have its place, if it is
-// late, or if it is a single call and nothing has gathered meanwhile.
-func (l *Lane) landed(f *flight) {
-	now := time.Now()
-	answered := !script.AllSilent(f.cmds)
-	l.mu.Lock()
-	switch {
-	case answered:
-		l.lastAnswer = now
-		l.setSilent(false)
-		if now.Before(f.end) {
-			l.trips.Add(now.Sub(f.sent), now)
-			trip := l.trips.Shortest()
-			l.near.Store(trip > 0 && trip < nearTrip)
-		}
-	case !f.late:
-		l.setSilent(!l.lastAnswer.After(f.sent))
-	}
-	switch {
-	case f.late:
-		l.stuck--
-		l.start()
-	case f.alone:
-		if f.more = l.waiting(); !f.more {
-			l.flights--
-		}
-	}
-	l.mu.Unlock()
-	if answered {
-		l.Breaker.Heard(now.Sub(f.sent))
-	}
-}
-
-// finish gives a call the result of its attempt.
+// finish gives a call the result of its attempt. A call that is not done is sent again; it goes on if it was answered.
 func (l *Lane) finish(c *Call, reply any, err error) {
 	done, backoff := c.Ended(l.conn, reply, err)
 	if done {
 		l.done(c)
 		return
 	}
-	l.next(c, err).retry(c, backoff, err == nil)
+	to := l.lockNext(c, err)
+	defer to.mu.Unlock()
+	if err == nil {
+		c.Owner.Progressed()
+	}
+	if r := c.command(); r != nil {
+		r.unsent()
+	}
+	if backoff == 0 {
+		to.send(c)
+		return
+	}
+	c.due = time.Now().Add(backoff)
+	to.delayed = append(to.delayed, c)
+	to.sweepBy(c.due)
 }
 
-// jointCall is several calls merged into one.
-type jointCall struct {
-	calls []*Call
-	cmd   script.Command
-}
-
-// join chooses which calls are merged.
-func join(all []*Call) (apart []*Call, joint []jointCall) {
-	count := 0
-	for _, c := range all {
+// join puts those calls first that are merged, the early ones before others, and returns how many they are.
+func join(calls []*Call) (joint int) {
+	for _, c := range calls {
 		if c.Joinable() != nil {
-			count++
+			joint++
 		}
 	}
-	if count < 2 {
-		return all, nil
+	if joint < 2 {
+		return 0
 	}
-	together := make([]*Call, 0, count)
-	for _, c := range all {
-		if c.Joinable() != nil {
-			together = append(together, c)
-		} else {
-			apart = append(apart, c)
-		}
-	}
-	slices.SortStableFunc(together, func(a, b *Call) int { return cmp.Compare(place(a), place(b)) })
-	for chunk := range slices.Chunk(together, maxJoint) {
-		joint = append(joint, jointCall{calls: chunk})
-	}
-	return apart, joint
+	slices.SortStableFunc(calls, func(a, b *Call) int { return cmp.Compare(place(a), place(b)) })
+	return joint
 }
 
 func place(c *Call) int {
-	if c.Joint.Early {
+	switch j := c.Joinable(); {
+	case j == nil:
+		return 2
+	case j.Early:
 		return 0
 	}
 	return 1
 }
 
-// command makes the merged call.
-func (g jointCall) command(ctx context.Context) script.Command {
-	early, count, eval := 0, 0, false
-	for _, c := range g.calls {
+// merge makes one command of calls.
+func merge(ctx context.Context, calls []*Call) script.Command {
+	early, keys, eval := 0, 0, false
+	for _, c := range calls {
+		if c.Joint.Early {
+			early++
+		}
+		keys += len(c.Keys.Names())
 		eval = eval || c.Joint.Eval
-		early += 1 - place(c)
-		count += len(c.Keys.Names())
 	}
-	words := make([]any, 0, 4+count+2*len(g.calls))
+	words := make([]any, 0, 4+keys+2*len(calls))
 	if eval {
-		words = append(words, "eval", g.calls[0].Joint.Script.Source, count)
+		words = append(words, "eval", calls[0].Joint.Script.Source, keys)
 	} else {
-		words = append(words, "evalsha", g.calls[0].Joint.Script.Word, count)
+		words = append(words, "evalsha", calls[0].Joint.Script.Word, keys)
 	}
-	for _, c := range g.calls {
+	for _, c := range calls {
 		words = append(words, c.Keys.Words()...)
 	}
 	words = append(words, early)
-	for _, c := range g.calls {
+	for _, c := range calls {
 		words = append(words, c.Joint.Args[:]...)
 	}
 	return script.NewCommand(ctx, words, 3)
 }
 
-// tell gives each call its part of the answer. An error of the merged call is no answer to any
+// split gives each of the merged calls its part of the answer. An error of their command is no answer to any
 // of them: it is then in doubt whether each has run.
-func (l *Lane) tell(g jointCall, err error) {
-	if redis.HasErrorPrefix(err, "NOSCRIPT") && g.cmd.Name() == "evalsha" {
-		for _, c := range g.calls {
+func (l *Lane) split(calls []*Call, cmd script.Command) {
+	err := cmd.Err()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") && cmd.Name() == "evalsha" {
+		for _, c := range calls {
 			c.UnknownJoint()
 			l.resend(c)
 		}
 		return
 	}
-	answers, _ := g.cmd.Val().([]any)
+	answers, _ := cmd.Val().([]any)
 	undecided := false
 	switch {
-	case err != nil && !script.IsAnswer(err):
-	case err == nil && len(answers) != len(g.calls):
-		err = script.Unexpected(g.cmd.Val())
-	case err == nil:
-	default:
+	case err == nil && len(answers) != len(calls):
+		err = script.Unexpected(cmd.Val())
+	case err != nil && script.IsAnswer(err):
 		undecided = script.NotRun(err)
 		l.lanes.apart.Store(l.lanes.apart.Load() || !undecided)
 		switch script.Code(err) {
@@ -338,7 +356,7 @@ func (l *Lane) tell(g jointCall, err error) {
 		}
 		err = fmt.Errorf("several limiters in one call: %v", err) //nolint:errorlint // see above
 	}
-	for i, c := range g.calls {
+	for i, c := range calls {
 		switch {
 		case undecided || err == nil && answers[i] == int64(0):
 			c.Joint = nil

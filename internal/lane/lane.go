@@ -15,6 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Source is where the requests for one key gather.
@@ -130,7 +131,7 @@ func (l *Lanes) to(master script.Master) *Lane {
 	lane := l.all[master]
 	if lane == nil {
 		for gone, old := range l.all {
-			if old.idle() {
+			if old.flights+old.stuck+old.waits()+len(old.delayed) == 0 {
 				delete(l.all, gone)
 			}
 		}
@@ -148,29 +149,35 @@ type Lane struct {
 	mu       *sync.Mutex // of lanes
 	conn     *script.Conn
 	master   script.Master // nil if there is only one server
-	pool     int           // its connections
 	most     int           // flights, however long the round trip
 	replicas Replicas
 
-	flights    int
-	ready      []Source  // have something to send
-	wave       *Wave     // of the flight that takes them; nil while no one waits on it
-	calls      []*Call   // ready-made calls to be sent: commands, and what is made again
-	once       []*Call   // those of them that are not repeated
-	onceLast   bool      // the last flight was of these
-	ended      int       // about how many calls to be sent have no caller any more
-	delayed    []*Call   // to be sent again later
-	dueAt      time.Time // when the first of them is due
-	wake       *time.Timer
+	// The next flight may leave beside a late one if fewer than this are stuck. Some of the pool's connections
+	// are kept for flights given up, at the pace of attempts, so that a long silence does not use up all.
+	spare int
+
+	ready    []Source // have something to send
+	taken    []Source // those of them that take asks
+	wave     *Wave    // of the next flight; nil while no one waits on it
+	calls    []*Call  // ready-made calls to be sent: commands, and what is made again
+	once     []*Call  // those of them that are not repeated
+	onceLast bool     // the last flight was of these
+	ended    int      // about how many calls to be sent have no caller any more
+	delayed  []*Call  // to be sent again later
+
+	flights    int       // how many of the places for flights are taken
+	underWay   []*flight // sent and neither landed nor given up
+	stuck      int       // flights that are late or were given up, for which go-redis still waits
 	silent     bool      // the server has not answered lately: one call at a time shows whether it does
 	lastAnswer time.Time // of the server
-	stuck      int       // flights that are late or were given up, for which go-redis still waits
-	watched    bool      // endOverdue will look at the calls to be sent
 	trips      outage.Trips
 	near       atomic.Bool // they are short
 	behind     time.Time   // when replicas last did not confirm in time; zero: they keep up
 
-	parked chan task // to goroutines that have just sent flights
+	sweeper *time.Timer // runs sweep
+	sweepAt time.Time   // when; zero: no more
+
+	parked chan *flight // to goroutines that have just sent flights
 }
 
 func newLane(s *Lanes, master script.Master) *Lane {
@@ -178,22 +185,18 @@ func newLane(s *Lanes, master script.Master) *Lane {
 	if pool == 0 {
 		pool = unknownPool
 	}
+	most := max(1, min(maxFlights, pool/2))
 	l := &Lane{
-		lanes: s, mu: &s.Mu, conn: s.conn, master: master, pool: pool, most: max(1, min(maxFlights, pool/2)), replicas: s.replicas, parked: make(chan task),
+		lanes: s, mu: &s.Mu, conn: s.conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight),
+		spare: max(min(1, pool-1), 2*most-max(3, most/2)),
 	}
 	l.Breaker.Slack = s.replicas.Wait
 	return l
 }
 
-func (l *Lane) idle() bool {
-	return l.flights+l.stuck+l.waits()+len(l.delayed) == 0
-}
-
 // Fresh is how old an answer of the server may be that a new caller can rely on: a few round trips. The lock is
 // held.
-func (l *Lane) Fresh() time.Duration {
-	return max(4*l.trips.Shortest(), 5*time.Millisecond)
-}
+func (l *Lane) Fresh() time.Duration { return max(4*l.trips.Shortest(), 5*time.Millisecond) }
 
 // waits returns how many calls and sources wait to be sent.
 func (l *Lane) waits() int { return len(l.ready) + len(l.calls) + len(l.once) }
@@ -208,10 +211,6 @@ func (l *Lane) limit() int {
 	}
 	return min(l.most, max(minFlights, 1+int(l.trips.Shortest()/tripShare)))
 }
-
-// spare reports whether the next flight may leave beside a late one. Some of the pool's connections
-// are kept for flights given up, at the pace of attempts, so that a long silence does not use up all.
-func (l *Lane) spare() bool { return l.stuck < max(min(1, l.pool-1), 2*l.most-max(3, l.most/2)) }
 
 // Ready makes a flight ask the source for its calls. Callers whose requests go with it may wait on its
 // Wave, which is nil if the flight is not the next. The lock is held.
@@ -244,35 +243,43 @@ func (c *Call) Wave() *Wave { return c.wave }
 // reads in time, and the caller has no deadline of its own, SendOne sends it on the caller's goroutine, and
 // returns when the call is done or others go on with it. Otherwise it returns at once.
 func (l *Lane) SendOne(ctx context.Context, c *Call, timed bool) {
-	c.ctx = ctx
+	c.ctx, c.self[0] = ctx, c
+	f := &flight{calls: c.self[:], alone: true, hasPlace: true}
 	if timed || !l.conn.Inline() {
-		l.dispatch(task{ctx: context.WithoutCancel(ctx), call: c})
+		l.dispatch(f)
 		return
 	}
-	if panicked := l.alone(ctx, c); panicked != nil {
+	panicked := l.sendFlight(ctx, f)
+	if f.hasPlace {
+		l.dispatch(nil)
+	}
+	if panicked != nil {
 		panic(panicked)
 	}
-}
-
-func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
-	c.self[0] = c
-	f := &flight{calls: c.self[:], alone: true}
-	panicked = l.sendFlight(ctx, f)
-	if f.more {
-		l.dispatch(task{})
-	}
-	return panicked
 }
 
 // start lets one more flight leave, if it may and has something to take.
 func (l *Lane) start() {
 	if l.flights < l.limit() && l.waits() > 0 {
 		l.flights++
-		l.dispatch(task{})
+		l.dispatch(nil)
 	}
 }
 
-// waiting reports whether the next flight may leave and has something to take.
-func (l *Lane) waiting() bool {
-	return l.flights <= l.limit() && l.waits() > 0
+// setSilent records whether the server is silent.
+func (l *Lane) setSilent(silent bool) {
+	if l.silent == silent {
+		return
+	}
+	l.silent = silent
+	kind := limit.ServerAnswers
+	if silent {
+		kind = limit.ServerSilent
+		l.wave.End()
+		l.watch()
+	}
+	l.lanes.observer.Happened(limit.Event{Kind: kind})
 }
+
+// waiting reports whether the next flight may leave and has something to take.
+func (l *Lane) waiting() bool { return l.flights <= l.limit() && l.waits() > 0 }

@@ -25,26 +25,6 @@ func (l *Lanes) AwaitReplicas(r Replicas) {
 	l.only = newLane(l, nil)
 }
 
-// await returns the command that ends a flight: it waits until the replicas have what the connection
-// has written. It has no Cmd if no one waits for replicas.
-func (r Replicas) await(ctx context.Context) script.Command {
-	if r.Count == 0 {
-		return script.Command{}
-	}
-	return script.NewCommand(ctx, []any{"wait", r.Count, r.Wait.Milliseconds()}, 0)
-}
-
-// confirmed returns why it is uncertain that the replicas have the grants; nil if they have.
-func (r Replicas) confirmed(wait script.Command) error {
-	if err := wait.Err(); err != nil {
-		return fmt.Errorf("%w: WAIT failed: %v", errNotReplicated, err) //nolint:errorlint // it must not pass for an answer to the call
-	}
-	if have, isCount := wait.Val().(int64); !isCount || have < int64(r.Count) {
-		return fmt.Errorf("%w: %v of the %d replicas that WithReplicas asks for confirmed within %v", errNotReplicated, wait.Val(), r.Count, r.Wait)
-	}
-	return nil
-}
-
 var (
 	errNotReplicated = fmt.Errorf("%w: nothing was taken, and the permits that were go back; ask again, and see that replicas are connected",
 		limit.ErrNotReplicated)
@@ -57,13 +37,23 @@ var (
 // Unreplicated returns why the call's grant does not count; nil if it does.
 func (c *Call) Unreplicated() error { return c.short }
 
-// confirm records in the calls of a flight whether replicas have their grants.
+// confirm records in the calls of a flight whether replicas have their grants: its last command asks for that.
 func (l *Lane) confirm(f *flight) {
-	if f.wait.Cmd == nil {
+	r := l.replicas
+	if r.Count == 0 {
 		return
 	}
-	short := l.replicas.confirmed(f.wait)
-	if err := f.wait.Err(); err == nil || script.IsAnswer(err) {
+	var short error
+	wait := f.cmds[len(f.cmds)-1]
+	err := wait.Err()
+	have, isCount := wait.Val().(int64)
+	switch {
+	case err != nil:
+		short = fmt.Errorf("%w: WAIT failed: %v", errNotReplicated, err) //nolint:errorlint // it must not pass for an answer to the call
+	case !isCount || have < int64(r.Count):
+		short = fmt.Errorf("%w: %v of the %d replicas that WithReplicas asks for confirmed within %v", errNotReplicated, wait.Val(), r.Count, r.Wait)
+	}
+	if err == nil || script.IsAnswer(err) {
 		l.keepUp(short)
 	}
 	for _, c := range f.calls {
@@ -96,16 +86,15 @@ func (l *Lane) keepUp(short error) {
 	l.lanes.observer.Happened(e)
 }
 
-// next returns the lane by which a call goes on. Flights that wait for replicas go past a cluster's
+// lockNext locks and returns the lane by which a call goes on. Flights that wait for replicas go past a cluster's
 // client, so only this finds out that a key has moved.
-func (l *Lane) next(c *Call, err error) *Lane {
+func (l *Lane) lockNext(c *Call, err error) *Lane {
 	if l.replicas.Count == 0 || err == nil {
+		l.mu.Lock()
 		return l
 	}
 	if redis.HasErrorPrefix(err, "MOVED") || errors.Is(err, script.ErrNoMaster) {
 		l.conn.Reload()
 	}
-	to := l.lanes.Lock(context.Background(), c.Keys.Names()[0])
-	l.mu.Unlock()
-	return to
+	return l.lanes.Lock(context.Background(), c.Keys.Names()[0])
 }

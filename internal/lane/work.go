@@ -5,118 +5,59 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// work sends flight after flight until nothing is left.
-func (l *Lane) work() {
-	var calls []*Call
-	var sources []Source
+const (
+	// nearTrip is the longest round trip for which a new goroutine, whose stack must grow, is worth
+	// avoiding.
+	nearTrip = 100 * time.Microsecond
+
+	// parkTime is how long a goroutine waits for the next flight.
+	parkTime = 20 * time.Millisecond
+)
+
+// dispatch gives a flight, or what has gathered if f is nil, to a goroutine: one that waits, or a new one.
+func (l *Lane) dispatch(f *flight) {
+	select {
+	case l.parked <- f:
+	default:
+		go l.work(f)
+	}
+}
+
+// work sends f, if that is not nil, and then what has gathered, flight after flight while it has a place for them.
+func (l *Lane) work(f *flight) {
+	timer := time.NewTimer(parkTime)
+	defer timer.Stop()
 	for {
-		runtime.Gosched() // callers that just got answers may ask again
-		f := &flight{}
-		calls, sources = l.take(f, calls[:0], sources[:0])
-		if len(calls) == 0 {
+		if f == nil {
+			runtime.Gosched() // callers that just got answers may ask again
+			f = l.take()
+		}
+		if f != nil {
+			ctx := context.Background()
+			if len(f.calls) == 1 && f.calls[0].ctx != nil {
+				ctx = context.WithoutCancel(f.calls[0].ctx) // for the client's hooks
+			}
+			if l.sendFlight(ctx, f); f.hasPlace {
+				f = nil
+				continue
+			}
+		}
+		if !l.near.Load() {
 			return
 		}
-		f.calls = calls
-		ctx := context.Background()
-		if len(calls) == 1 && calls[0].ctx != nil {
-			ctx = context.WithoutCancel(calls[0].ctx) // for the client's hooks
-		}
-		if l.sendFlight(ctx, f); f.late {
+		timer.Reset(parkTime)
+		select {
+		case f = <-l.parked:
+		case <-timer.C:
+			return
+		case <-l.lanes.closed:
 			return
 		}
-		clear(calls)
-		clear(sources)
 	}
-}
-
-// take appends the calls that a flight takes. If it takes nothing, there is no flight.
-func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Source) {
-	for {
-		var over []*Call
-		l.mu.Lock()
-		if !l.waiting() {
-			l.flights--
-			l.mu.Unlock()
-			return nil, sources
-		}
-		room := maxTogether
-		if l.silent {
-			room = 1
-		}
-		n := 0
-		if calls = l.takeReady(calls, min(room, maxReady)); !l.onceLast {
-			n = min(room-len(calls), len(l.ready))
-		}
-		sources = append(sources[:0], l.ready[:n]...)
-		l.ready = dropped(l.ready, n)
-		f.wave, l.wave = l.wave, nil
-		now := time.Now()
-		calls = slices.DeleteFunc(calls, func(c *Call) bool {
-			if !c.Overdue(now) && (c.command() == nil || c.command().claim()) {
-				return false
-			}
-			over = append(over, c)
-			return true
-		})
-		calls = l.takeFrom(sources, f.wave, calls, room, now)
-		l.start() // for what this one has no room for
-		l.mu.Unlock()
-		l.expire(over)
-		if len(calls) > 0 {
-			return calls, sources
-		}
-		f.wave.End() // nothing is sent: those who wait on it check their own time
-	}
-}
-
-// takeReady appends ready-made calls of one kind. A call that is not repeated may use all its time in one attempt,
-// and the calls of its flight would have none for another. So these go by themselves, in turn with all others.
-func (l *Lane) takeReady(calls []*Call, room int) []*Call {
-	l.onceLast = len(l.once) > 0 && (!l.onceLast || len(l.calls)+len(l.ready) == 0)
-	from := &l.calls
-	if l.onceLast {
-		from = &l.once
-	}
-	n := min(room, len(*from))
-	calls = append(calls, (*from)[:n]...)
-	*from = dropped(*from, n)
-	return calls
-}
-
-// takeFrom appends a call of each source, and further ones of those that have more while there is
-// room.
-func (l *Lane) takeFrom(sources []Source, wave *Wave, calls []*Call, room int, now time.Time) []*Call {
-	for all := sources; len(all) > 0; {
-		if len(calls) >= room {
-			l.ready = append(l.ready, all...)
-			return calls
-		}
-		left := 0
-		for _, s := range all {
-			c, more := s.NextCall(now)
-			if c != nil {
-				c.wave = wave
-				calls = append(calls, c)
-			}
-			if more {
-				all[left] = s
-				left++
-			}
-		}
-		all = all[:left]
-	}
-	return calls
-}
-
-// dropped returns a slice without its first n, at a cost that does not grow with the rest.
-func dropped[T any](all []T, n int) []T {
-	clear(all[:n])
-	if n == len(all) {
-		return all[:0]
-	}
-	return all[n:]
 }
 
 // expire ends calls whose time is over.
@@ -152,22 +93,36 @@ func (l *Lane) send(c *Call) {
 	l.start()
 }
 
-// stuckPause is how often calls are looked at while no flight can leave, which would find out that their time is
-// over.
+// stuckPause is how often the calls to be sent are looked at while no flight can leave.
 const stuckPause = 100 * time.Millisecond
 
-// watch looks after the calls to be sent if no flight can leave.
+// watch makes sweep look at the calls to be sent if no flight can leave.
 func (l *Lane) watch() {
-	if !l.watched && l.limit() == 0 && len(l.calls)+len(l.once) > 0 {
-		l.watched = true
-		time.AfterFunc(stuckPause, l.endOverdue)
+	if l.limit() == 0 && len(l.calls)+len(l.once) > 0 {
+		l.sweepBy(time.Now().Add(stuckPause))
 	}
 }
 
-func (l *Lane) endOverdue() {
+// sweepBy makes sweep run at that time at the latest. One timer for all keeps the calls of a silent server from
+// holding a goroutine each.
+func (l *Lane) sweepBy(due time.Time) {
+	if !l.sweepAt.IsZero() && !due.Before(l.sweepAt) {
+		return
+	}
+	l.sweepAt = due
+	if l.sweeper == nil {
+		l.sweeper = time.AfterFunc(time.Until(due), l.sweep)
+		return
+	}
+	l.sweeper.Reset(time.Until(due))
+}
+
+// sweep ends what has waited too long, be it sent or not, and sends the delayed calls that are due.
+func (l *Lane) sweep() {
 	var over []*Call
+	var givenUp []*flight
 	now := time.Now()
-	take := func(c *Call) bool {
+	overdue := func(c *Call) bool {
 		if !c.Overdue(now) {
 			return false
 		}
@@ -175,108 +130,58 @@ func (l *Lane) endOverdue() {
 		return true
 	}
 	l.mu.Lock()
-	l.calls, l.once, l.watched = slices.DeleteFunc(l.calls, take), slices.DeleteFunc(l.once, take), false
-	l.watch()
-	l.mu.Unlock()
-	l.expire(over)
-}
-
-// retry is resend after a while. The call goes on if it was answered.
-func (l *Lane) retry(c *Call, backoff time.Duration, answered bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if answered {
-		c.Owner.Progressed()
-	}
-	if r := c.command(); r != nil {
-		r.unsent()
-	}
-	if backoff == 0 {
-		l.send(c)
-		return
-	}
-	c.due = time.Now().Add(backoff)
-	l.delayed = append(l.delayed, c)
-	if len(l.delayed) == 1 || c.due.Before(l.dueAt) {
-		l.wakeAt(c.due)
-	}
-}
-
-// wakeAt makes delayed calls be sent at that time. One timer for all keeps those of a silent server from holding a
-// goroutine each.
-func (l *Lane) wakeAt(due time.Time) {
-	if l.wake != nil {
-		l.wake.Stop()
-	}
-	l.dueAt, l.wake = due, time.AfterFunc(time.Until(due), l.sendDelayed)
-}
-
-// sendDelayed sends the delayed calls that are due.
-func (l *Lane) sendDelayed() {
-	var over []*Call
-	now := time.Now()
-	l.mu.Lock()
+	l.underWay = slices.DeleteFunc(l.underWay, func(f *flight) bool {
+		if !f.due.IsZero() && !now.Before(f.due) {
+			l.late(f, now)
+		}
+		if f.over {
+			givenUp = append(givenUp, f)
+		}
+		return f.over
+	})
 	l.delayed = slices.DeleteFunc(l.delayed, func(c *Call) bool {
-		switch {
-		case c.due.After(now):
-			return false
-		case c.Overdue(now):
-			over = append(over, c)
-		default:
+		due := !c.due.After(now)
+		if due && !overdue(c) {
 			l.send(c)
 		}
-		return true
+		return due
 	})
-	if l.wake = nil; len(l.delayed) > 0 {
-		l.wakeAt(slices.MinFunc(l.delayed, func(a, b *Call) int { return a.due.Compare(b.due) }).due)
+	if l.limit() == 0 { // no flight takes them, which would find out
+		l.calls, l.once = slices.DeleteFunc(l.calls, overdue), slices.DeleteFunc(l.once, overdue)
 	}
+	l.sweepAt = time.Time{}
+	for _, f := range l.underWay {
+		if !f.due.IsZero() {
+			l.sweepBy(f.due)
+		}
+	}
+	for _, c := range l.delayed {
+		l.sweepBy(c.due)
+	}
+	l.watch()
 	l.mu.Unlock()
+	for _, f := range givenUp {
+		l.deliver(f, script.ErrSilent)
+	}
 	l.expire(over)
 }
 
-// task is work for a goroutine that sends flights: one call alone, or all that gathers.
-type task struct {
-	ctx  context.Context
-	call *Call // nil: what has gathered
-}
-
-const (
-	// nearTrip is the longest round trip for which a new goroutine, whose stack must grow, is worth
-	// avoiding.
-	nearTrip = 100 * time.Microsecond
-
-	// parkTime is how long a goroutine waits for the next task.
-	parkTime = 20 * time.Millisecond
-)
-
-// dispatch gives the task to a goroutine: one that waits, or a new one.
-func (l *Lane) dispatch(t task) {
-	select {
-	case l.parked <- t:
-	default:
-		go l.do(t)
+// late lets others take the place of a flight that is late, if there is room, and gives it up at its end, while go-redis
+// still waits for it. From now on its callers, and those behind it, check their own time.
+func (l *Lane) late(f *flight, now time.Time) {
+	f.wave.End()
+	if l.conn.Inline() { // go-redis returns in time
+		f.due = time.Time{}
+		return
 	}
-}
-
-func (l *Lane) do(t task) {
-	timer := time.NewTimer(parkTime)
-	defer timer.Stop()
-	for {
-		if t.call != nil {
-			l.alone(t.ctx, t.call)
-		} else {
-			l.work()
-		}
-		if !l.near.Load() {
-			return
-		}
-		timer.Reset(parkTime)
-		select {
-		case t = <-l.parked:
-		case <-timer.C:
-			return
-		case <-l.lanes.closed:
-			return
-		}
+	l.wave.End()
+	f.due, f.over = f.end, !now.Before(f.end)
+	if f.hasPlace && (f.over || l.stuck < l.spare && now.Sub(f.sent) > 2*l.trips.Shortest()) {
+		f.hasPlace = false
+		l.setSilent(!l.lastAnswer.After(f.sent))
+		l.stuck++
+		l.flights--
+		l.watch()
+		l.start()
 	}
 }
