@@ -25,8 +25,9 @@ type flight struct {
 	joint int              // how many of them, the first, are merged
 	cmds  []script.Command // one for each maxJoint of these, one for each other call, and WAIT if replicas count
 	room  [1]script.Command
-	wave  *Wave // ends when the calls have their results; may be nil
-	alone bool  // it is a call that a caller sends by itself
+	wave  *Wave        // ends when the calls have their results; may be nil
+	alone bool         // it is a call that a caller sends by itself
+	told  limit.Flight // to the observer
 
 	sent time.Time
 	end  time.Time // when it is given up
@@ -124,6 +125,14 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 		if until := c.Begin(l.conn); until.After(f.end) {
 			f.end = until
 		}
+		if c.Requests == 0 { // it decides nothing
+			continue
+		}
+		f.told.Calls++
+		f.told.Requests += c.Requests
+		if c.Attempts() > 1 {
+			f.told.Repeats++
+		}
 	}
 	f.end = f.end.Add(l.replicas.Wait)
 	if l.conn.Inline() {
@@ -148,7 +157,7 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	if f.due = f.sent.Add(l.conn.ProbePace() + l.replicas.Wait); f.end.Before(f.due) {
 		f.due = f.end
 	}
-	l.underWay = append(l.underWay, f)
+	l.underWay = append(l.underWay, f) // not before, since sweep may end calls whose commands are made only
 	l.sweepBy(f.due)
 	l.mu.Unlock()
 	panicked = l.exchange(ctx, f)
@@ -212,10 +221,16 @@ func (l *Lane) land(f *flight, panicked any) {
 	}
 }
 
-// deliver gives the calls of a flight their results: those of its commands, or failed if that is not nil.
+// deliver reports a flight, and gives its calls their results: those of its commands, or failed if that is not nil.
 func (l *Lane) deliver(f *flight, failed error) {
 	defer f.wave.End()
-	l.observe(f, failed)
+	if f.told.Calls > 0 && l.lanes.observer.Watches() {
+		f.told.RoundTrip, f.told.Err = time.Since(f.sent), failed
+		if failed == nil && script.AllSilent(f.cmds) {
+			f.told.Err = f.cmds[0].Err()
+		}
+		l.lanes.observer.Landed(f.told)
+	}
 	if failed != nil {
 		for _, c := range f.calls {
 			l.finish(c, nil, failed)
@@ -230,30 +245,6 @@ func (l *Lane) deliver(f *flight, failed error) {
 	}
 	for i, c := range f.calls[f.joint:] {
 		l.finish(c, cmds[i].Val(), cmds[i].Err())
-	}
-}
-
-// observe reports a flight, before its calls go on.
-func (l *Lane) observe(f *flight, failed error) {
-	if !l.lanes.observer.Watches() {
-		return
-	}
-	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: failed}
-	if failed == nil && script.AllSilent(f.cmds) {
-		told.Err = f.cmds[0].Err()
-	}
-	for _, c := range f.calls {
-		if c.Requests == 0 { // it decides nothing
-			continue
-		}
-		told.Calls++
-		told.Requests += c.Requests
-		if c.Attempts() > 1 {
-			told.Repeats++
-		}
-	}
-	if told.Calls > 0 {
-		l.lanes.observer.Landed(told)
 	}
 }
 

@@ -181,7 +181,6 @@ func (l *Lane) late(f *flight, now time.Time) {
 		l.setSilent(!l.lastAnswer.After(f.sent))
 		l.stuck++
 		l.flights--
-		l.watch()
 		l.start()
 	}
 }
