@@ -106,6 +106,19 @@ func TestFlight_HookPanics(t *testing.T) {
 	}
 }
 
+// What gathers behind the only flight that may be under way leaves once that has landed, also if a caller sends it.
+func TestFlight_ByCallerHandsItsPlaceOn(t *testing.T) {
+	t.Parallel()
+	for _, inline := range []bool{false, true} {
+		onRig(t, &flights{held: true, inline: inline}, 2, func(t *testing.T, r *rig) {
+			r.start(3, func(i int) { r.mustAsk(t, i) })
+			close(r.hold)
+			r.Wait()
+			assert.Equal(t, []int{1, 2}, r.sizes())
+		})
+	}
+}
+
 // As many flights are under way as the wire is long, and never more than half of
 // the pool's connections.
 func TestHowManyFlightsAreUnderWay(t *testing.T) {
