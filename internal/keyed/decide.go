@@ -28,6 +28,11 @@ func (g *Queues) Take(ctx context.Context, q outage.Ask) (outage.Answer, error) 
 	return a, err
 }
 
+// Settler returns what settles a grant, for which Reserve was asked.
+func (g *Queues) Settler(q outage.Ask, a outage.Answer) func(context.Context, int64) error {
+	return g.policy.Settler(g, q, a)
+}
+
 // FromMemory implements [outage.Asker], as do the following methods. It knows only errors.
 func (g *Queues) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
 	a.Decision, err = g.check(ctx, q.Key, 1, q.Permits)
@@ -72,11 +77,6 @@ func (g *Queues) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err er
 		}
 	}
 	return a, nil
-}
-
-// Settler returns what settles a grant, for which Reserve was asked.
-func (g *Queues) Settler(q outage.Ask, a outage.Answer) func(context.Context, int64) error {
-	return g.policy.Settler(g, q, a)
 }
 
 // Fail adds the package and the call to an error.
