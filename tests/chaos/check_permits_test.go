@@ -54,13 +54,14 @@ func (r *round) checkCount(p *pool, s *state) {
 			maybe += c.Permits
 		}
 	}
-	low, high := sure-back-maybeBack-r.lost(p.limiter), sure+maybe-back+r.strandedLeases(p.limiter)
+	lost := r.lost(p.limiter, charged)
+	low, high := sure-back-maybeBack-lost, sure+maybe-back+r.strandedLeases(p.limiter)
 	if s.inUse < low {
 		r.violatePool(p, check, "%d permits are in use, of at least %d: some can be granted twice\n"+
 			"granted %d, maybe %d more; given back %d, maybe %d more; lost by Redis %d\n%v",
-			s.inUse, low, sure, maybe, back, maybeBack, r.lost(p.limiter), s)
+			s.inUse, low, sure, maybe, back, maybeBack, lost, s)
 	}
-	if most := r.highest(p.limiter) + r.lost(p.limiter) + r.minted(p) + charged; sure-back-maybeBack > most {
+	if most := r.highest(p.limiter) + lost + r.minted(p) + charged; sure-back-maybeBack > most {
 		r.violatePool(p, check, "callers hold %d permits, of %d at most", sure-back-maybeBack, most)
 	}
 	if r.damaged(p.limiter) || p.lease > 0 && !exact {

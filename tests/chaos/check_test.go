@@ -119,11 +119,12 @@ func (r *round) lostCalls(l *limiter) bool {
 	})
 }
 
-// lost is what Redis may have forgotten of the limiter's permits in use, at most.
-func (r *round) lost(l *limiter) int64 {
+// lost is what Redis may have forgotten of the limiter's permits in use, at most: all that the rate allows, and what
+// settlements charged, free or not.
+func (r *round) lost(l *limiter, charged int64) int64 {
 	sum := int64(0)
 	for _, e := range r.events {
-		sum += e.lost[l.name] + int64(e.forgot)*r.highest(l)
+		sum += e.lost[l.name] + int64(e.forgot)*(r.highest(l)+charged)
 	}
 	return sum
 }
