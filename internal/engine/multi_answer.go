@@ -86,7 +86,7 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 			m.engine.found(m.limiters[i], repaired)
 			keep = -1 - keep
 		}
-		m.alive = sooner(m.alive, aliveBy(m.sent, script.Millis(keep)))
+		m.alive = lane.Sooner(m.alive, aliveBy(m.sent, script.Millis(keep)))
 		if m.figures {
 			free := said[2]
 			if a.Granted {

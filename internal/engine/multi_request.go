@@ -145,7 +145,7 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 		last = start.Add(m.within)
 	}
 	for redraws := 0; ; {
-		switch err := m.enter(ctx, sooner(start.Add(e.conn.Timeout()), last)); {
+		switch err := m.enter(ctx, lane.Sooner(start.Add(e.conn.Timeout()), last)); {
 		case errors.Is(err, lane.ErrLate):
 			return outage.Answer{}, lane.NoAnswer(time.Since(start), false)
 		case err != nil:
@@ -256,7 +256,7 @@ func (m *multiRequest) memberOf(place int) []byte {
 // wait returns when it is time to ask again: soon, as a line does, when the limiters that refused should have
 // permits, or before a keep-alive time runs out; false if the deadline is sooner.
 func (m *multiRequest) wait(ctx context.Context, retryAfter time.Duration) (bool, error) {
-	at := sooner(time.Now().Add(refusal.AskAgain(retryAfter)), m.alive)
+	at := lane.Sooner(time.Now().Add(refusal.AskAgain(retryAfter)), m.alive)
 	more := !m.deadline.Before(at)
 	if !more {
 		at = m.deadline

@@ -34,15 +34,19 @@ type request struct {
 // The pool holds no channels: they must not outlive a bubble of testing/synctest.
 var requests sync.Pool
 
-func newRequest(ctx context.Context, l *Limiter, q *outage.Ask) *request {
+func (e *Engine) newRequest(ctx context.Context, l *Limiter, q *outage.Ask) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
 	}
 	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, *q, time.Now()
 	r.since = r.Asked
-	if q.Waits && q.Timeout > 0 {
+	switch {
+	case q.Waits && q.Timeout > 0:
 		r.deadline = r.since.Add(q.Timeout)
+		r.Last = r.deadline.Add(e.grace)
+	case q.Within > 0:
+		r.Last = r.since.Add(q.Within)
 	}
 	return r
 }
@@ -52,14 +56,6 @@ func (r *request) finish(a outage.Answer, err error) {
 	r.answer, r.err = a, err
 	r.queue.users--
 	r.MarkAnswered(nil)
-}
-
-// patience returns how long the caller waits for an answer, if a call may take timeout.
-func (r *request) patience(timeout time.Duration) time.Duration {
-	if r.Within > 0 {
-		return min(r.Within, timeout)
-	}
-	return timeout
 }
 
 // overdue reports whether the caller's time is over.
@@ -87,9 +83,9 @@ const keepAliveShare = 2
 // await waits for the answer, the end of the caller's patience, or ctx.
 func (r *request) await(ctx context.Context) (answered bool) {
 	e := r.queue.engine
-	look := sooner(r.since.Add(r.patience(e.conn.Timeout())), r.deadline) // passes change Asked meanwhile
+	look := lane.Sooner(lane.Sooner(r.since.Add(e.conn.Timeout()), r.Last), r.deadline) // passes change Asked meanwhile
 	// A flight with a call that is not repeated is not ended before its time.
-	hurry := !r.deadline.IsZero() || r.Within > 0 || e.rules.KeepsNoMembers()
+	hurry := !r.Last.IsZero() || e.rules.KeepsNoMembers()
 	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
 	if !answered {
 		r.err = err
@@ -107,41 +103,28 @@ func (r *request) Leave() bool {
 	return true
 }
 
-// TimeUp checks whether the caller's time is over: the timeout of one that waits for permits, or the
-// time for an answer.
-func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
-	q := r.queue
-	if r.State == lane.Answered {
-		return time.Time{}, false, nil
-	}
-	timeout = r.patience(timeout)
-	now, since := time.Now(), r.Since(timeout)
-	end := since.Add(timeout)
-	over := r.overdue(now)
+// TimeUp tells of the timeout of one that waits for permits, or of the time for an answer.
+func (r *request) TimeUp(now time.Time, timeout time.Duration) (end time.Time, err error) {
+	q, over := r.queue, r.overdue(now)
+	end, err = r.Pending.TimeUp(now, timeout)
 	switch {
 	case r.State == lane.Sent || !r.inLine:
-		end = q.engine.answerBy(end, r.deadline)
 	case over && q.sendFinalTry(r, now):
-		return r.deadline.Add(q.engine.grace), false, nil
+		return r.Last, nil
 	case over:
-		q.withdraw(r)
-		return now, true, nil
+		return now, nil
 	case q.dueSince.IsZero(): // no request is under way
-		return sooner(now.Add(timeout), r.deadline), false, nil
+		return lane.Sooner(now.Add(timeout), r.deadline), nil
 	default:
-		if end.Before(q.dueSince.Add(timeout)) {
-			end = q.dueSince.Add(timeout)
+		if due := q.dueSince.Add(timeout); end.Before(due) {
+			end = due
 		}
-		end = sooner(end, r.deadline)
+		end = lane.Sooner(end, r.deadline)
 	}
-	if now.Before(end) {
-		return end, false, nil
+	if r.refused && over {
+		err = nil
 	}
-	if !r.refused || !over {
-		err = lane.NoAnswer(now.Sub(since), r.State == lane.Sent)
-	}
-	q.withdraw(r)
-	return now, true, err
+	return end, err
 }
 
 // withdraw is Leave for a request that has no answer. The batch of one that was sent counts it out.
@@ -165,26 +148,9 @@ func (q *queue) withdraw(r *request) {
 // sendFinalTry reports whether a request in line whose caller's patience has just ended is sent a last
 // time: the line asks at this moment.
 func (q *queue) sendFinalTry(r *request, now time.Time) bool {
-	if q.passing || !q.line.stillAsks(r) || !now.Before(r.deadline.Add(q.engine.grace)) {
+	if q.passing || !q.line.stillAsks(r) || !now.Before(r.Last) {
 		return false
 	}
 	q.next(now)
 	return true
-}
-
-// sooner returns the earlier of two times, of which zero is never.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// answerBy is how long a caller with a deadline (zero: none) waits for an answer that must come by
-// end.
-func (e *Engine) answerBy(end, deadline time.Time) time.Time {
-	if last := deadline.Add(e.grace); !deadline.IsZero() && last.Before(end) {
-		return last
-	}
-	return end
 }

@@ -14,7 +14,7 @@ import (
 func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *outage.Answer) error {
 	a.By = limit.FromRedis
 	before := l.Refusals.Now()
-	r := newRequest(ctx, l, ask)
+	r := e.newRequest(ctx, l, ask)
 	e.book.Used(r.Asked)
 	q, err := e.lock(ctx, l)
 	if err != nil {
@@ -27,7 +27,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *ou
 		outage.Entered(ctx)
 	}
 	if alone != nil {
-		to.SendOne(ctx, alone, !r.deadline.IsZero() || r.Within > 0)
+		to.SendOne(ctx, alone, !r.Last.IsZero())
 	}
 	answered := r.await(ctx)
 	*a, err = r.answer, r.err

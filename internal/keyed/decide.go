@@ -45,11 +45,10 @@ func (g *Queues) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err er
 	timed, timeout := q.Within > 0, g.lanes.Conn().Timeout()
 	r := &request{ctx: ctx, permits: q.Permits, upTo: q.UpTo}
 	r.Asked = time.Now()
-	look := r.Asked.Add(timeout)
 	if timed {
 		r.Last = r.Asked.Add(q.Within)
-		look = r.Asked.Add(min(q.Within, timeout))
 	}
+	look := lane.Sooner(r.Asked.Add(timeout), r.Last)
 	g.send(q.Key, r, timed)
 	if answered, err := r.Await(ctx, g.lanes, r, look, timed || g.lanes.Conn().Inline()); !answered {
 		g.cancel(r)

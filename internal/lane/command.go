@@ -60,10 +60,7 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 	}
 	r.Asked, r.Last, r.Batch = c.Since, c.Last, &Batch{}
 	if err = ctx.Err(); err == nil {
-		look := c.Since.Add(l.conn.Timeout())
-		if !c.Last.IsZero() && c.Last.Before(look) {
-			look = c.Last
-		}
+		look := Sooner(c.Since.Add(l.conn.Timeout()), c.Last)
 		r.lane = l.Lock(ctx, c.Keys.Names()[0])
 		r.Wait()
 		if c.Wanted == nil && r.lane.TryReserve() {
@@ -96,19 +93,13 @@ func (r *command) Leave() (left bool) {
 	return left
 }
 
-// TimeUp ends a command that has waited too long for its answer.
-func (r *command) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
-	sent := r.State == Sent
-	look, left, err = r.Pending.TimeUp(timeout)
-	if !left {
-		return look, false, nil
-	}
-	if r.abandoned = sent; !sent {
-		r.lane.forget()
-	} else if r.call.Reads {
+// TimeUp is as for any request. Nothing is in doubt about a call that only reads.
+func (r *command) TimeUp(now time.Time, timeout time.Duration) (end time.Time, err error) {
+	end, err = r.Pending.TimeUp(now, timeout)
+	if r.State == Sent && r.call.Reads {
 		err = fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, timeout)
 	}
-	return look, true, err
+	return end, err
 }
 
 // forget drops commands whose callers have gone when they are about half of what is to be sent: a silent server's

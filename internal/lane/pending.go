@@ -83,13 +83,13 @@ type Waiter interface {
 	// already there.
 	Leave() bool
 
-	// TimeUp checks whether the caller's time is over; timeout is the time for an answer. If it
-	// is over, TimeUp takes the request back; otherwise look is when to check again.
-	TimeUp(timeout time.Duration) (look time.Time, left bool, err error)
+	// TimeUp returns when the caller's time is over if nothing happens, and what the caller then gets; timeout is
+	// the time for an answer.
+	TimeUp(now time.Time, timeout time.Duration) (end time.Time, err error)
 }
 
 // Await returns when the answer is there, or the caller has left: with the error of ctx if that has
-// ended, or with the error of TimeUp. The caller starts to check its time at look; without hurry it
+// ended, or with what TimeUp says. The caller starts to check its time at look; without hurry it
 // first waits for the end of the Wave that it shares, which soon comes if the server hangs.
 func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
@@ -129,12 +129,14 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 			}
 		case <-expired:
 			l.Mu.Lock()
-			look, left, err := w.TimeUp(l.conn.Timeout())
+			now := time.Now()
+			end, err := w.TimeUp(now, l.conn.Timeout())
+			left := !now.Before(end) && w.Leave()
 			l.Mu.Unlock()
 			if left {
 				return false, err
 			}
-			timer.Reset(time.Until(look))
+			timer.Reset(time.Until(end))
 		}
 	}
 	if p.wave == &p.own {
@@ -207,29 +209,22 @@ func (p *Pending) Leave() (left bool) {
 	return true
 }
 
-// TimeUp ends a request that has waited too long for its answer.
-func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
-	now, since, sent := time.Now(), p.Since(timeout), p.State == Sent
-	end := since.Add(timeout)
-	if !p.Last.IsZero() && p.Last.Before(end) {
-		end = p.Last
+// TimeUp is about the time for the answer. It began when the request was made, or when the server answered one of
+// several calls, but in all it is twice the timeout at most.
+func (p *Pending) TimeUp(now time.Time, timeout time.Duration) (end time.Time, err error) {
+	since := p.Asked
+	if p.State == Sent && p.Batch != nil && !p.Batch.answeredAt.IsZero() {
+		since = Sooner(p.Batch.answeredAt, since.Add(timeout))
 	}
-	if now.Before(end) {
-		return end, false, nil
-	}
-	return end, p.Leave(), NoAnswer(now.Sub(since), sent)
+	return Sooner(since.Add(timeout), p.Last), NoAnswer(now.Sub(since), p.State == Sent)
 }
 
-// Since returns when the time for the answer, timeout, began: when the request was made, or when the server
-// answered one of several calls. In all that is twice the timeout at most.
-func (p *Pending) Since(timeout time.Duration) time.Time {
-	if p.State == Sent && p.Batch != nil && !p.Batch.answeredAt.IsZero() {
-		if last := p.Asked.Add(timeout); last.Before(p.Batch.answeredAt) {
-			return last
-		}
-		return p.Batch.answeredAt
+// Sooner returns the earlier of two times, of which zero is never.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-	return p.Asked
+	return a
 }
 
 // waitAlone is Wait, unless the answer is there.
