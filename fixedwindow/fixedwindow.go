@@ -12,7 +12,6 @@
 package fixedwindow
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,7 +198,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, e
 			return nil
 		}
 		_, err := l.lanes.Once(ctx, lua.FixedWindowSettle, keys, permits, end, window)
-		return cmp.Or(keyed.Ended(ctx, err), explain(err, keys))
+		return explain(err, keys)
 	}
 	v.Charge = func(ctx context.Context, more int64) error { return v.GiveBack(ctx, -more) }
 	return v, err

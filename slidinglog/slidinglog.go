@@ -10,7 +10,6 @@
 package slidinglog
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -235,7 +234,7 @@ func (l *Limiter) outcome(b *lane.Batch, reply any, err error, keys *script.Keys
 		c := script.Call{Script: lua.SlidingLogGiveBack, Keys: log, Repeat: true}
 		c.Args = script.Constant{id, first, permits, l.cfg.Window.Milliseconds()}
 		_, err := l.lanes.Run(ctx, &c)
-		return cmp.Or(keyed.Ended(ctx, err), l.explain(err, log.Names()))
+		return l.explain(err, log.Names())
 	}
 	return v, err
 }

@@ -1,7 +1,6 @@
 package slidinglog
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +91,7 @@ func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) 
 	if err == nil || errors.Is(err, redis.Nil) {
 		return reply, nil
 	}
-	return nil, cmp.Or(keyed.Ended(ctx, err), l.explainHash(err))
+	return nil, l.explainHash(err)
 }
 
 // parse returns the limit of a key from the value read from the hash: nil or redis.Nil if the key has none there.

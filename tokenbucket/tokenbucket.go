@@ -12,7 +12,6 @@
 package tokenbucket
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -204,7 +203,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, e
 		_, err := l.lanes.Once(ctx, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
 			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
-		return cmp.Or(keyed.Ended(ctx, err), explain(err, keys.Names()))
+		return explain(err, keys.Names())
 	}
 	return v, err
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -18,14 +17,14 @@ import (
 // Read makes a call that may run any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys, c.Repeat, c.Reads = cmp.Or(c.Keys, l.Keys), true, true
-	return e.call(ctx, l, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
+	return e.call(ctx, l, c.Keys, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
 // Change makes a call, once, that changes the limiter. Before it leases end, and after it waiting
 // callers ask again.
 func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys = cmp.Or(c.Keys, l.Keys)
-	return e.call(ctx, l, l.Keys, true, func() (any, error) {
+	return e.call(ctx, l, l.Keys, func() (any, error) {
 		defer e.changed(l.Config)
 		c.Since = time.Now()
 		e.recall(ctx, l, c.Since)
@@ -37,8 +36,8 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 	})
 }
 
-// call runs f, which ends when ctx does. If f writes, the error then says that it was under way.
-func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
+// call runs f, which ends when ctx does.
+func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, f func() (any, error)) (any, error) {
 	if err := cmp.Or(l.Err, ctx.Err()); err != nil {
 		return nil, err
 	}
@@ -47,17 +46,10 @@ func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, writes
 	}
 	defer e.end()
 	reply, err := f()
-	if err == nil {
-		return reply, nil
-	}
-	ended := ctx.Err()
-	switch {
-	case ended == nil:
+	if err != nil {
 		return nil, e.explain(keys.Names(), err)
-	case writes && errors.Is(err, script.ErrLost):
-		return nil, lane.UnderWay(ended)
 	}
-	return nil, ended
+	return reply, nil
 }
 
 // changed says that the limiter of that config key was changed. Waiting callers ask at once, and its

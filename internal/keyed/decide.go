@@ -141,9 +141,6 @@ func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (d lim
 	for q := g.rule.Ask(key, b); q != nil; q = q.Next {
 		q.Repeat, q.Reads = true, true // it changes nothing
 		reply, err := g.lanes.Run(ctx, &q.Call.Call)
-		if ended := Ended(ctx, err); ended != nil {
-			return d, ended
-		}
 		if o, err = q.Read(reply, err); err != nil && q.Next == nil {
 			return d, err
 		}
@@ -155,7 +152,6 @@ func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (d lim
 	return a.Decision, err
 }
 
-// Ended returns the error of a call that failed and whose caller's ctx has ended; nil if that is not so. It is no
 // outage, though the end of a deadline is a net.Error.
 func Ended(ctx context.Context, err error) error {
 	ended := ctx.Err()
@@ -200,8 +196,5 @@ func (g *Queues) Reset(ctx context.Context, op, key string) (err error) {
 		keys = append(keys, key+second)
 	}
 	_, err = g.lanes.Once(ctx, lua.Delete, script.KeysOf(keys...))
-	if ended := Ended(ctx, err); ended != nil {
-		return ended
-	}
 	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))
 }

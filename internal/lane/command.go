@@ -50,8 +50,8 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 }
 
 // Do makes a call, with all its attempts, and returns true once that is done. If ctx ends before, or the time for an
-// answer or the caller's own, Do returns false with an error. A call that was not sent by then never is. The lane
-// keeps one that was sent: the error says that it may have run.
+// answer or the caller's own, Do returns false with an error, in the first case a script.Left. A call that was not sent
+// by then never is. The lane keeps one that was sent: the error says that it may have run.
 func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 	r := &command{call: c}
 	c.Owner, c.ctx = r, ctx
@@ -72,16 +72,19 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 		l.Mu.Unlock()
 		done, err = r.Await(ctx, l, r, look, true)
 	}
-	switch {
+	switch ended := ctx.Err(); {
 	case done:
-	case !r.abandoned:
-		if c.Late != nil {
-			c.Late(c)
-		}
-	case errors.Is(err, ctx.Err()):
-		err = c.Lost(err)
+		return true, nil
+	case !errors.Is(err, ended):
+	case r.abandoned && !c.Reads:
+		err = &script.Left{Err: UnderWay(ended)}
+	default:
+		err = &script.Left{Err: ended}
 	}
-	return done, err
+	if c.Late != nil && !r.abandoned {
+		c.Late(c)
+	}
+	return false, err
 }
 
 // Leave ends a command whose caller goes away.

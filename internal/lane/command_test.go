@@ -162,7 +162,7 @@ func TestCommands_CancelledBeforeSendingAreNotSent(t *testing.T) {
 		r.start(2, func(i int) {
 			_, err := r.lanes.Run(ctx, commandOf(i))
 			assert.ErrorIs(t, err, context.Canceled)
-			assert.Equal(t, i < 1, errors.Is(err, script.ErrLost), "one flight was under way")
+			assert.Equal(t, i < 1, errors.Is(err, limit.ErrUnknownOutcome), "one flight was under way")
 		})
 		cancel()
 		r.Wait()

@@ -26,6 +26,14 @@ var errUnread = errors.New("no answer to a read")
 // ErrUnwanted is the error of a call that was not sent because it was no longer wanted.
 var ErrUnwanted = errors.New("the call is wanted no more")
 
+// Left is the error of a caller who went away before the answer came. It is that of the caller's ctx, and says nothing
+// about the server, though the end of a deadline is a net.Error.
+type Left struct{ Err error }
+
+func (l *Left) Error() string { return l.Err.Error() }
+
+func (l *Left) Unwrap() error { return l.Err }
+
 // IsAnswer reports whether Redis answered, with an error.
 func IsAnswer(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
@@ -146,8 +154,9 @@ func AllSilent(cmds []Command) bool {
 // Outage adds to an error whether Redis decided, limit.ErrUnavailable, and whether it may have done
 // what it was asked, limit.ErrUnknownOutcome. It returns other errors unchanged.
 func Outage(err error) error {
+	_, left := errors.AsType[*Left](err)
 	switch {
-	case err == nil, errors.Is(err, limit.ErrUnsupported):
+	case err == nil, left, errors.Is(err, limit.ErrUnsupported):
 		return err
 	case errors.Is(err, ErrLost):
 		return fmt.Errorf("%w: %w: %w", limit.ErrUnknownOutcome, limit.ErrUnavailable, err)

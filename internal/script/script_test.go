@@ -407,7 +407,7 @@ func TestContextEndsTheRepeating(t *testing.T) {
 			start := time.Now()
 			_, err := calls["repeat"](ctx, newConn(s.rdb))
 			require.ErrorIs(t, err, context.Canceled)
-			assert.Equal(t, errors.Is(fault, io.EOF), errors.Is(err, script.ErrLost))
+			assert.Equal(t, errors.Is(fault, io.EOF), errors.Is(err, limit.ErrUnknownOutcome))
 			assert.Len(t, s.sent(), 1)
 			assert.Equal(t, time.Millisecond, time.Since(start))
 		})
