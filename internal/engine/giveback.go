@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +49,10 @@ func (e *Engine) givenUp(q *queue, permits int64, err error) {
 func (q *queue) undo(one grant) func(context.Context) error {
 	return func(caller context.Context) error {
 		e := q.engine
-		if err := cmp.Or(caller.Err(), e.begin()); err != nil {
+		if err := caller.Err(); err != nil {
+			return err
+		}
+		if err := e.begin(); err != nil {
 			return err
 		}
 		// A give-back of the same member may be under way, and the time of this call begins after it.
