@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -59,6 +61,30 @@ func onSlow(t *testing.T, o *observe.Observer, test func(t *testing.T, e *Engine
 	})
 }
 
+// newerDefaults returns two limiters, the first of which has an older default in Redis.
+func newerDefaults(t *testing.T, e *Engine) []*Limiter {
+	t.Helper()
+	since := time.Now()
+	old := testLimiter("{x}a", fmt.Sprintf("10 60000 0 0 %d", since.Add(-time.Minute).UnixMicro()))
+	old.Learnt = since.Add(-time.Minute)
+	_, err := acquire(t.Context(), e, old, outage.Ask{Permits: 1})
+	require.NoError(t, err)
+	var both []*Limiter
+	for _, name := range []string{"{x}a", "{x}b"} {
+		l := testLimiter(name, fmt.Sprintf("20 60000 0 0 %d", since.UnixMicro()))
+		l.Rate = limit.Rate{Permits: 20, Interval: time.Minute}
+		both = append(both, l)
+	}
+	return both
+}
+
+func assertRate(t *testing.T, e *Engine, l *Limiter, permits int64) {
+	t.Helper()
+	rate, err := e.Rate(t.Context(), l)
+	require.NoError(t, err)
+	assert.Equal(t, permits, rate.Permits)
+}
+
 func TestUndo_WithAnEndedContextKeepsNoCloseWaiting(t *testing.T) {
 	t.Parallel()
 	onSlow(t, nil, func(t *testing.T, e *Engine, _ *slow, _ redistest.Client) {
@@ -68,4 +94,33 @@ func TestUndo_WithAnEndedContextKeepsNoCloseWaiting(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, a.Undo(ctx), context.Canceled)
 	})
+}
+
+// A try whose caller has gone replaces no older default, and leaves that to the next.
+func TestAcquireAll_NextCallerReplacesTheDefaultThatOneWhoLeftFound(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]*lua.Script{
+		"the try was under way": lua.AcquireAll,
+		"the try waited":        lua.Acquire,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onSlow(t, nil, func(t *testing.T, e *Engine, s *slow, _ redistest.Client) {
+				both := newerDefaults(t, e)
+				s.answers(late, 100*time.Millisecond)
+				for i := range 4 { // more than the flights that leave at once
+					go func() { _, _ = acquire(t.Context(), e, testLimiter(fmt.Sprint("{x}", i), hourly), outage.Ask{Permits: 1}) }()
+					synctest.Wait()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				_, err := e.AcquireAll(ctx, both, []int64{1, 1}, outage.Ask{})
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				time.Sleep(time.Second)
+				_, err = e.AcquireAll(t.Context(), both, []int64{1, 1}, outage.Ask{})
+				require.NoError(t, err)
+				assertRate(t, e, both[0], 20)
+			})
+		})
+	}
 }

@@ -19,8 +19,10 @@ func (m *multiRequest) over(c *lane.Call, gone bool) (a outage.Answer, err error
 	switch {
 	case err == nil:
 		a, err = m.parse(reply)
-		for _, l := range m.limiters {
-			l.defaultChecked(m.sent)
+		if _, _, isOlder := olderDefault(reply); !isOlder {
+			for _, l := range m.limiters {
+				l.defaultChecked(m.sent)
+			}
 		}
 	case gone:
 		err = script.Outage(err)

@@ -210,7 +210,13 @@ func (m *multiRequest) call(start time.Time) *lane.Call {
 	return &lane.Call{
 		Call:     script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Since: start},
 		Requests: 1,
-		Late:     func(c *lane.Call) { _, _ = m.over(c, true) },
+		Late: func(c *lane.Call) {
+			if c == nil {
+				m.exit()
+				return
+			}
+			_, _ = m.over(c, true)
+		},
 	}
 }
 

@@ -82,7 +82,7 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 		err = &script.Left{Err: ended}
 	}
 	if c.Late != nil && !r.abandoned {
-		c.Late(c)
+		c.Late(nil) // the lane may still look at the call
 	}
 	return false, err
 }

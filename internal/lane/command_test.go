@@ -334,3 +334,37 @@ func TestLane_UnsentCallFailsInTime(t *testing.T) {
 		d.mustTake(t, "a", 1)
 	})
 }
+
+// Late gets a call that was under way when its caller left, once that is over, and no other: the lane may still look at
+// that.
+func TestDo_LateIsToldOnceWhetherTheCallWasUnderWay(t *testing.T) {
+	t.Parallel()
+	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
+		ctx, leave := context.WithCancel(t.Context())
+		var late [6]redistest.List[*lane.Call]
+		r.start(len(late), func(i int) {
+			done, err := r.lanes.Do(ctx, &lane.Call{Call: *commandOf(i), Late: func(c *lane.Call) { late[i].Add(c) }})
+			assert.False(t, done)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+		leave()
+		r.Wait()
+		close(r.hold)
+		time.Sleep(time.Minute)
+		underWay := 0
+		for i := range late {
+			told := late[i].All()
+			require.Len(t, told, 1, i)
+			if told[0] == nil {
+				assert.Empty(t, r.direct.Get(t.Context(), keyOf(i)).Val())
+				continue
+			}
+			underWay++
+			reply, err := told[0].Outcome()
+			require.NoError(t, err)
+			assert.Equal(t, int64(1), reply)
+		}
+		assert.Positive(t, underWay)
+		assert.Less(t, underWay, len(late))
+	})
+}

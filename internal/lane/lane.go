@@ -32,7 +32,8 @@ type Call struct {
 	Requests int       // how many requests it decides
 	Last     time.Time // the end of its caller's own time; zero: none
 
-	// Late, if not nil, is called once the call is over if Do has returned false, perhaps before it does.
+	// Late, if not nil, is called once the call is over if Do has returned false, perhaps before it does: with the
+	// call, or with nil if that was not under way when its caller left.
 	Late func(c *Call)
 
 	ctx   context.Context // of the caller that sent it alone
