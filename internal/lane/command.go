@@ -18,8 +18,9 @@ type command struct {
 
 	lane      *Lane // the first
 	call      *Call
-	claimed   bool // whether it is wanted was asked
-	abandoned bool // its caller left while it was under way
+	began     time.Time // when its time began
+	claimed   bool      // whether it is wanted was asked
+	abandoned bool      // its caller left while it was under way
 }
 
 // Once runs a script. It is not repeated once it may have run: the error is then script.ErrLost, with its
@@ -53,12 +54,12 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 // answer or the caller's own, Do returns false with an error, in the first case a script.Left. A call that was not sent
 // by then never is. The lane keeps one that was sent: the error says that it may have run.
 func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
-	r := &command{call: c}
-	c.Owner, c.ctx = r, ctx
 	if c.Since.IsZero() {
 		c.Since = time.Now()
 	}
-	r.Asked, r.Last, r.Batch = c.Since, c.Last, &Batch{}
+	r := &command{call: c, began: c.Since}
+	c.Owner, c.ctx = r, ctx
+	r.Asked, r.Last = c.Since, c.Last
 	if err = ctx.Err(); err == nil {
 		look := Sooner(c.Since.Add(l.conn.Timeout()), c.Last)
 		r.lane = l.Lock(ctx, c.Keys.Names()[0])
@@ -133,11 +134,11 @@ func (r *command) OnReply(c *Call) (again bool) {
 // Progressed gives a command of several steps the time of a call once more: the server answers. Only one
 // whose steps each do a part of the work has more than that.
 func (r *command) Progressed() {
-	if r.call.Continued != nil {
-		r.Asked = time.Now()
-		return
+	now := time.Now()
+	if last := r.began.Add(r.lane.conn.Timeout()); r.call.Continued == nil && last.Before(now) {
+		now = last
 	}
-	r.Batch.Progressed()
+	r.Asked = now
 }
 
 // unsent records that no attempt of the call is in doubt, and that it will be sent again, perhaps by another lane.

@@ -368,3 +368,33 @@ func TestDo_LateIsToldOnceWhetherTheCallWasUnderWay(t *testing.T) {
 		assert.Less(t, underWay, len(late))
 	})
 }
+
+// A call of several steps has the time of a call once more when a step is answered, also while the next is refused.
+func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
+	t.Parallel()
+	steps := newScript("if ARGV[1] == '' then return {'again', 'next'} end return 7")
+	f := &flights{}
+	attempts := redistest.List[time.Time]{}
+	f.fails = func(int) error {
+		attempts.Add(time.Now())
+		switch first := attempts.All()[0]; {
+		case time.Now().Equal(first):
+			time.Sleep(800 * time.Millisecond)
+		case time.Since(first) < script.DefaultTimeout+500*time.Millisecond:
+			return loading{}
+		}
+		return nil
+	}
+	onRig(t, f, 20, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), steps.Source).Err())
+		reply, err := r.lanes.Run(t.Context(), &script.Call{Script: steps, Keys: script.KeysOf("key"), Args: script.Paged{}, Repeat: true})
+		require.NoError(t, err)
+		assert.Equal(t, int64(7), reply)
+	})
+}
+
+// loading is the answer of a server that starts.
+type loading struct{}
+
+func (loading) Error() string { return "LOADING Redis is loading the dataset in memory" }
+func (loading) RedisError()   {}
