@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -26,22 +25,6 @@ func isTaken(reply any, err error) bool {
 func (e *Engine) defaultCall(l *Limiter) script.Call {
 	args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), e.fallback(l, time.Now())))
 	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: args, Repeat: true}
-}
-
-// giveDefault makes that call, for a caller who asked at that time.
-func (e *Engine) giveDefault(ctx context.Context, l *Limiter, older limit.Rate, since time.Time) error {
-	c := e.defaultCall(l)
-	c.Since = since
-	reply, err := e.lanes.Run(ctx, &c)
-	switch {
-	case err == nil:
-		e.gaveDefault(l, older, reply)
-		return nil
-	case ctx.Err() != nil:
-		return ctx.Err()
-	default:
-		return &Error{Name: l.Name, Err: e.gaveNoDefault(l, err)}
-	}
 }
 
 // gaveDefault records that the limiter's default was replaced, or another program was faster.

@@ -109,7 +109,9 @@ func TestAcquireAll_NextCallerReplacesTheDefaultThatOneWhoLeftFound(t *testing.T
 				both := newerDefaults(t, e)
 				s.answers(late, 100*time.Millisecond)
 				for i := range 4 { // more than the flights that leave at once
-					go func() { _, _ = acquire(t.Context(), e, testLimiter(fmt.Sprint("{x}", i), hourly), outage.Ask{Permits: 1}) }()
+					go func() {
+						_, _ = acquire(t.Context(), e, testLimiter(fmt.Sprint("{x}", i), hourly), outage.Ask{Permits: 1})
+					}()
 					synctest.Wait()
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -120,6 +122,47 @@ func TestAcquireAll_NextCallerReplacesTheDefaultThatOneWhoLeftFound(t *testing.T
 				_, err = e.AcquireAll(t.Context(), both, []int64{1, 1}, outage.Ask{})
 				require.NoError(t, err)
 				assertRate(t, e, both[0], 20)
+			})
+		})
+	}
+}
+
+// recorder keeps the kinds of events.
+type recorder struct {
+	limit.NoObserver
+
+	kinds redistest.List[limit.EventKind]
+}
+
+func (r *recorder) Happened(e limit.Event) { r.kinds.Add(e.Kind) }
+
+// The call that replaces an older default takes none of its caller's time beyond the end of that, and goes on then.
+func TestAcquireAll_CallerLeavesWhileTheDefaultIsReplaced(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]outage.Ask{
+		"context":  {},
+		"deadline": {Waits: true, Timeout: 100 * time.Millisecond},
+		"within":   {Within: 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := &recorder{}
+			onSlow(t, observe.New(r, nil), func(t *testing.T, e *Engine, s *slow, _ redistest.Client) {
+				both := newerDefaults(t, e)
+				s.answers(lua.SetRate, 300*time.Millisecond)
+				ctx := t.Context()
+				if name == "context" {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+					defer cancel()
+				}
+				start := time.Now()
+				_, err := e.AcquireAll(ctx, both, []int64{1, 1}, ask)
+				require.Error(t, err)
+				assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
+				time.Sleep(time.Second)
+				assertRate(t, e, both[0], 20)
+				assert.Equal(t, []limit.EventKind{limit.RateReplaced}, r.kinds.All())
 			})
 		})
 	}

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -11,6 +13,33 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
+
+// giveDefault replaces the limiter's default for a caller who asked at that time. The call goes on if the caller leaves.
+func (m *multiRequest) giveDefault(ctx context.Context, l *Limiter, older limit.Rate, since, last time.Time) error {
+	e := m.engine
+	c := &lane.Call{Call: e.defaultCall(l), Last: last}
+	c.Since = since
+	c.Late = func(c *lane.Call) {
+		if c == nil {
+			return
+		}
+		if reply, err := c.Outcome(); err == nil {
+			e.gaveDefault(l, older, reply)
+		} else {
+			e.changed(l.Config)
+		}
+	}
+	if done, err := e.lanes.Do(ctx, c); !done {
+		m.left = true
+		return cmp.Or(ctx.Err(), err)
+	}
+	reply, err := c.Outcome()
+	if err != nil {
+		return &Error{Name: l.Name, Err: e.gaveNoDefault(l, err)}
+	}
+	e.gaveDefault(l, older, reply)
+	return nil
+}
 
 // over returns the answer of a try that is over, and counts it out. If the caller has gone, grants go back.
 func (m *multiRequest) over(c *lane.Call, gone bool) (a outage.Answer, err error) {

@@ -162,7 +162,7 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 		switch l := m.one(number); {
 		case isOlder && l != nil:
 			m.exit()
-			if err := e.giveDefault(ctx, l, older, start); err != nil {
+			if err := m.giveDefault(ctx, l, older, start, last); err != nil {
 				return outage.Answer{}, err
 			}
 		case isTaken(reply, err) && redraws < maxRedraws:
