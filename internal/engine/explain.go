@@ -27,13 +27,13 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // explain turns an error of a script or of go-redis into one that callers can test for and act on.
 func (e *Engine) explain(keys []string, err error) error {
-	_, err = e.explainPart(keys, err)
+	_, err = e.explainPart(context.Background(), keys, err)
 	return err
 }
 
 // explainPart is explain for a call for several limiters, whose keys follow each other. It also
-// returns the number of the limiter that caused the error, from 1, or 0.
-func (e *Engine) explainPart(keys []string, err error) (number int64, _ error) {
+// returns the number of the limiter that caused the error, from 1, or 0. It asks Redis about keys no longer than ctx lasts.
+func (e *Engine) explainPart(ctx context.Context, keys []string, err error) (number int64, _ error) {
 	if err == nil || errors.Is(err, limit.ErrUnavailable) {
 		return 0, err
 	}
@@ -51,7 +51,7 @@ func (e *Engine) explainPart(keys []string, err error) (number int64, _ error) {
 				return number, fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
 			}
 		case "WRONGTYPE":
-			return e.explainType(keys, err)
+			return e.explainType(ctx, keys, err)
 		}
 	}
 	return 0, script.Explain(err, keys, "", script.NameAdvice)
@@ -65,13 +65,13 @@ const keysEach = 5
 func isWrongType(err error) bool { return script.Code(err) == "WRONGTYPE" }
 
 // explainType finds the key of the wrong type.
-func (e *Engine) explainType(keys []string, err error) (number int64, _ error) {
+func (e *Engine) explainType(ctx context.Context, keys []string, err error) (number int64, _ error) {
 	want := [keysEach]string{"hash", "string", "string", "zset", "zset"}
 	fields := [keysEach]string{"config", "value", "value", "permits", "permits"}
 	if len(keys) < keysEach { // not the keys of a limiter
 		return 0, fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.conn.AttemptTimeout())
 	defer cancel()
 	for i, key := range keys {
 		part := i % keysEach

@@ -58,6 +58,7 @@ func onSlow(t *testing.T, o *observe.Observer, test func(t *testing.T, e *Engine
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		assert.NoError(t, e.Close(ctx))
+		time.Sleep(time.Minute) // calls under way end
 	})
 }
 
@@ -163,6 +164,34 @@ func TestAcquireAll_CallerLeavesWhileTheDefaultIsReplaced(t *testing.T) {
 				time.Sleep(time.Second)
 				assertRate(t, e, both[0], 20)
 				assert.Equal(t, []limit.EventKind{limit.RateReplaced}, r.kinds.All())
+			})
+		})
+	}
+}
+
+func TestAcquireAll_CallerLeavesWhileAnErrorIsExplained(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]outage.Ask{
+		"context":  {},
+		"deadline": {Waits: true, Timeout: 100 * time.Millisecond},
+		"within":   {Within: 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onSlow(t, nil, func(t *testing.T, e *Engine, s *slow, rdb redistest.Client) {
+				both := []*Limiter{testLimiter("{x}a", hourly), testLimiter("{x}b", hourly)}
+				require.NoError(t, rdb.Set(t.Context(), both[0].Config, "", 0).Err())
+				s.answers(lua.Command, 10*time.Second) // with which types are asked for
+				ctx := t.Context()
+				if name == "context" {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+					defer cancel()
+				}
+				start := time.Now()
+				_, err := e.AcquireAll(ctx, both, []int64{1, 1}, ask)
+				require.ErrorIs(t, err, limit.ErrCorrupt)
+				assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
 			})
 		})
 	}

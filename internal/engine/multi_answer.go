@@ -42,7 +42,7 @@ func (m *multiRequest) giveDefault(ctx context.Context, l *Limiter, older limit.
 }
 
 // over returns the answer of a try that is over, and counts it out. If the caller has gone, grants go back.
-func (m *multiRequest) over(c *lane.Call, gone bool) (a outage.Answer, err error) {
+func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a outage.Answer, err error) {
 	e := m.engine
 	reply, err := c.Outcome()
 	switch {
@@ -56,7 +56,9 @@ func (m *multiRequest) over(c *lane.Call, gone bool) (a outage.Answer, err error
 	case gone:
 		err = script.Outage(err)
 	default:
-		number, explained := e.explainPart(m.keys.Names(), err)
+		ctx, cancel := context.WithDeadline(ctx, lane.Sooner(time.Now().Add(e.conn.AttemptTimeout()), c.Last))
+		defer cancel()
+		number, explained := e.explainPart(ctx, m.keys.Names(), err)
 		err = m.blame(number, explained)
 	}
 	taken := a.Granted

@@ -170,7 +170,7 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 			redraws++
 			e.ids.Skip()
 		default:
-			return m.over(c, false)
+			return m.over(ctx, c, false)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (m *multiRequest) call(start time.Time) *lane.Call {
 				m.exit()
 				return
 			}
-			_, _ = m.over(c, true)
+			_, _ = m.over(context.Background(), c, true)
 		},
 	}
 }
