@@ -14,12 +14,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// giveDefault replaces the limiter's default for a caller who asked at that time. The call goes on if the caller leaves.
+// giveDefault replaces the limiter's default for a caller who asked at that time, and then counts the try out. The call
+// goes on if the caller leaves.
 func (m *multiRequest) giveDefault(ctx context.Context, l *Limiter, older limit.Rate, since, last time.Time) error {
 	e := m.engine
 	c := &lane.Call{Call: e.defaultCall(l), Last: last}
 	c.Since = since
 	c.Late = func(c *lane.Call) {
+		defer m.exit()
 		if c == nil {
 			return
 		}
@@ -33,6 +35,7 @@ func (m *multiRequest) giveDefault(ctx context.Context, l *Limiter, older limit.
 		m.left = true
 		return cmp.Or(ctx.Err(), err)
 	}
+	defer m.exit()
 	reply, err := c.Outcome()
 	if err != nil {
 		return &Error{Name: l.Name, Err: e.gaveNoDefault(l, err)}

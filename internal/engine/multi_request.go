@@ -161,7 +161,6 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 		older, number, isOlder := olderDefault(reply)
 		switch l := m.one(number); {
 		case isOlder && l != nil:
-			m.exit()
 			if err := m.giveDefault(ctx, l, older, start, last); err != nil {
 				return outage.Answer{}, err
 			}
