@@ -89,7 +89,10 @@ func (l *RateLimiter) decide(ctx context.Context, q *outage.Ask, a *outage.Answe
 		return err
 	}
 	err = l.check(ctx, q.Call, q.Permits, 1, MaxPermits, q.Reserve)
-	if err == nil && !l.client.engine.FromMemory(ctx, &l.facts, q, a) {
+	if err == nil {
+		if l.client.engine.FromMemory(ctx, &l.facts, q, a) {
+			return nil
+		}
 		err = l.client.engine.Acquire(ctx, &l.facts, q, a)
 	}
 	return l.fail(q.Call, err)
