@@ -28,6 +28,7 @@ type batch struct {
 
 	queue         *queue
 	rules         redisson.Rules
+	limiter       *Limiter // of the handle whose request comes first
 	requests      []*request
 	own           bool          // each request gets a member of its own
 	reserved      int           // how many runs are kept free for other requests now
@@ -85,7 +86,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	mixed := b.mixed
 	switch {
 	case len(b.requests) == 0:
-		b.fallback, b.hold = r.limiter.Fallback, r.Hold
+		b.limiter, b.fallback, b.hold = r.limiter, r.limiter.Fallback, r.Hold
 	case b.hold != r.Hold:
 		return false
 	case b.filling:
@@ -126,9 +127,6 @@ func (b *batch) accepts(r *request) bool {
 	return b.fallback == r.limiter.Fallback && b.settled == r.Reserve && b.hold == r.Hold
 }
 
-// limiter is the limiter of the handle whose request comes first.
-func (b *batch) limiter() *Limiter { return b.requests[0].limiter }
-
 // bySum reports whether the script decides the batch as one request for the sum.
 func (b *batch) bySum() bool { return b.Count == 1 && (b.upToAlone || b.Runs()[0].Count == 1) }
 
@@ -148,7 +146,7 @@ func (b *batch) prepare() {
 	}
 	b.word = b.member
 	b.sent = time.Now()
-	l, keys := b.limiter(), b.queue.keys
+	l, keys := b.limiter, b.queue.keys
 	if b.fallback != "" {
 		b.fallback, b.checksDefault = b.queue.engine.fallback(l, b.sent), l.defaultCheckDue(b.sent)
 	}
@@ -226,7 +224,7 @@ func (b *batch) parse(reply any) (o lane.Outcome, found findings, err error) {
 		if short != b.Sum && short >= 0 || short == math.MinInt64 {
 			return lane.Outcome{}, 0, script.Unexpected(reply)
 		}
-		o.Taken, o.Interval = max(0, short), time.Duration(b.limiter().interval.Load())
+		o.Taken, o.Interval = max(0, short), time.Duration(b.limiter.interval.Load())
 		blocked := false // as in the script, requests in line behind another have no wait
 		for _, r := range b.Runs() {
 			if short < 0 && (!r.InLine || !blocked) {

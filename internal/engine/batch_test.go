@@ -197,10 +197,7 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 
 		b := batchOf(t, requests)
 		b.queue = &queue{engine: e, keys: l.Keys}
-		for _, r := range b.requests {
-			r.limiter = l
-		}
-		b.fallback = l.Fallback
+		b.limiter, b.fallback = l, l.Fallback
 		b.figures = rapid.Bool().Draw(t, "figures")
 		b.audit = rapid.Bool().Draw(t, "audit")
 		b.prepare()

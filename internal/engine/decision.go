@@ -47,7 +47,7 @@ func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
 // one that replaces an older default.
 func (b *batch) OnReply(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
-	e, l, r := b.queue.engine, b.limiter(), &b.redo
+	e, l, r := b.queue.engine, b.limiter, &b.redo
 	if _, short := reply.(int64); short && !r.replaces {
 		b.finish(reply, err)
 		return false
@@ -82,7 +82,7 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 }
 
 func (b *batch) finish(reply any, err error) {
-	l := b.limiter()
+	l := b.limiter
 	var o lane.Outcome
 	switch {
 	case b.redo.replaces:

@@ -14,7 +14,7 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	if err != nil || o.Taken > 0 {
 		q.engine.Granted(q.config)
 	}
-	whole := err == nil && o.Taken == b.Sum && b.ahead.limiter == nil && !b.figures && !b.settled && !b.pass && b.call.Unreplicated() == nil
+	whole := err == nil && o.Taken == b.Sum && b.ahead.limiter == nil && !b.figures && !b.settled && !b.pass && b.call.Short == nil
 	if !whole {
 		b.record(o, err)
 	}
@@ -45,7 +45,7 @@ func (b *batch) grantAll(o lane.Outcome) bool {
 
 // completeEach sets the answers of a batch, and gives back what is not wanted any more.
 func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time) {
-	short := b.call.Unreplicated()
+	short := b.call.Short
 	var unwanted []grant
 	merged := int64(0) // permits of unwanted grants that share a member
 	b.recordForPlanner(o, err, now)
@@ -121,7 +121,7 @@ func (b *batch) record(o lane.Outcome, err error) {
 	}
 	b.answers = b.Answers(b.answers[:0], o)
 	if b.audit && (len(o.Waits) > 0 || b.upToAlone && o.Taken < b.Sum) {
-		b.limiter().auditDone(time.Now(), o.Interval)
+		b.limiter.auditDone(time.Now(), o.Interval)
 	}
 }
 
@@ -170,7 +170,7 @@ func (q *queue) wakeAll(b *batch) {
 		switch {
 		case r.State == lane.Answered && !r.Answered():
 			q.users--
-			r.MarkAnswered(b.call.Wave())
+			r.MarkAnswered(b.call.Wave)
 		case r.State == lane.Gone:
 			q.users--
 		}

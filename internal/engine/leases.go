@@ -31,7 +31,7 @@ type tally struct {
 }
 
 // returning reports whether permits are to go back before all requests.
-func (s *leases) returning() bool { return s != nil && (len(s.unused) > 0 || s.underWay()) }
+func (s *leases) returning() bool { return len(s.unused) > 0 || s.underWay() }
 
 // underWay reports whether permits are going back.
 func (s *leases) underWay() bool {

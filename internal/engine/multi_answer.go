@@ -65,7 +65,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a out
 		err = m.blame(number, explained)
 	}
 	taken := a.Granted
-	if short := c.Unreplicated(); taken && short != nil {
+	if short := c.Short; taken && short != nil {
 		a, err = outage.Answer{}, short
 	}
 	m.locked(func(q *queue) {

@@ -94,7 +94,7 @@ func (e *Engine) withQueue(key string, f func(q *queue)) {
 
 // blocked reports whether requests must wait for an exclusive job or a give-back.
 func (q *queue) blocked() bool {
-	return q.leases.returning() || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
+	return q.leases != nil && q.leases.returning() || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
 }
 
 // next starts what can be done now.

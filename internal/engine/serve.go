@@ -51,17 +51,17 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 		r.finish(r.answer, nil)
 	case r.Waits && q.line.count > 0:
 		q.line.join(r, to.Fresh())
-		r.Wait()
+		r.WaitOn(nil)
 		q.next(r.since)
 	default:
 		q.gathered = append(q.gathered, r)
 		if len(q.gathered) == 1 && !q.listed && !q.blocked() && q.calls < maxCalls && to.TryReserve() {
 			if !q.engine.conn.Inline() || !r.deadline.IsZero() {
-				r.Wait() // another goroutine makes the call
+				r.WaitOn(nil) // another goroutine makes the call
 			}
 			return q.makeBatch(r.since)
 		}
-		if !q.listed || q.leases.returning() {
+		if !q.listed || q.leases != nil && q.leases.returning() {
 			q.next(r.since)
 		}
 		r.WaitOn(q.wave)
@@ -119,7 +119,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	for _, r := range b.requests {
 		r.State, r.Batch = lane.Sent, &b.Batch
 	}
-	b.audit, b.freed = b.limiter().auditDue(now), q.freed
+	b.audit, b.freed = b.limiter.auditDue(now), q.freed
 	if q.leases != nil {
 		b.ahead = q.prefetch(b, now)
 		q.leases.sent(b)

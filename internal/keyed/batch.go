@@ -142,7 +142,7 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		switch {
 		case r.State == lane.Sent:
 			r.answer = answers[i]
-			r.MarkAnswered(c.Wave())
+			r.MarkAnswered(c.Wave)
 		case errors.Is(b.err, limit.ErrUnknownOutcome) && !r.upTo:
 			doubtful += r.permits
 		default:

@@ -63,7 +63,7 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 	if err = ctx.Err(); err == nil {
 		look := Sooner(c.Since.Add(l.conn.Timeout()), c.Last)
 		r.lane = l.Lock(ctx, c.Keys.Names()[0])
-		r.Wait()
+		r.WaitOn(nil)
 		if c.Wanted == nil && r.lane.TryReserve() {
 			r.State = Sent
 			r.lane.SendOne(ctx, c, true)

@@ -97,7 +97,7 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 	for ; asked < len(l.taken) && len(f.calls) < room; asked++ {
 		c, more := l.taken[asked].NextCall(now)
 		if c != nil {
-			c.wave = f.wave
+			c.Wave = f.wave
 			f.calls = append(f.calls, c)
 		}
 		if more {
@@ -237,7 +237,9 @@ func (l *Lane) deliver(f *flight, failed error) {
 		}
 		return
 	}
-	l.confirm(f)
+	if l.replicas.Count > 0 {
+		l.confirm(f)
+	}
 	cmds := f.cmds
 	for from := 0; from < f.joint; from += maxJoint {
 		l.split(f.calls[from:min(from+maxJoint, f.joint)], cmds[0])

@@ -31,16 +31,16 @@ type Call struct {
 	Owner    Owner
 	Requests int       // how many requests it decides
 	Last     time.Time // the end of its caller's own time; zero: none
+	Wave     *Wave     // of its first flight, on which callers may wait; it ends when all owners have answered theirs
+	Short    error     // why the grant of the last attempt does not count
 
 	// Late, if not nil, is called once the call is over if Do has returned false, perhaps before it does: with the
 	// call, or with nil if that was not under way when its caller left.
 	Late func(c *Call)
 
-	ctx   context.Context // of the caller that sent it alone
-	self  [1]*Call
-	due   time.Time // when it is sent again
-	short error     // why the grant of the last attempt does not count
-	wave  *Wave     // of its first flight, on which callers may wait
+	ctx  context.Context // of the caller that sent it alone
+	self [1]*Call
+	due  time.Time // when it is sent again
 }
 
 // Owner waits for a call.
@@ -236,9 +236,6 @@ func (l *Lane) TryReserve() bool {
 	l.flights++
 	return true
 }
-
-// Wave returns the Wave that ends when all owners of its calls have answered their callers.
-func (c *Call) Wave() *Wave { return c.wave }
 
 // SendOne sends a call by itself, after TryReserve; the Redis client's hooks see ctx. If the connection ends
 // reads in time, and the caller has no deadline of its own, SendOne sends it on the caller's goroutine, and

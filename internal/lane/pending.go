@@ -50,10 +50,7 @@ func (w *Wave) End() {
 	}
 }
 
-// Wait makes MarkAnswered wake the caller.
-func (p *Pending) Wait() { p.WaitOn(nil) }
-
-// WaitOn is Wait for a caller who waits beside others, on that Wave if it is not nil.
+// WaitOn makes MarkAnswered wake the caller, who waits beside others on that Wave if it is not nil.
 func (p *Pending) WaitOn(w *Wave) {
 	if w == nil {
 		w = &p.own
@@ -227,7 +224,7 @@ func Sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// waitAlone is Wait, unless the answer is there.
+// waitAlone makes the caller wait by itself, unless the answer is there.
 func (p *Pending) waitAlone(l *Lanes) {
 	if p.answered.Load() {
 		return
@@ -235,7 +232,7 @@ func (p *Pending) waitAlone(l *Lanes) {
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	if p.State != Answered {
-		p.Wait()
+		p.WaitOn(nil)
 	}
 }
 

@@ -34,15 +34,9 @@ var (
 	errRepeated = fmt.Errorf("%w: answers were lost too often to know", errNotReplicated)
 )
 
-// Unreplicated returns why the call's grant does not count; nil if it does.
-func (c *Call) Unreplicated() error { return c.short }
-
 // confirm records in the calls of a flight whether replicas have their grants: its last command asks for that.
 func (l *Lane) confirm(f *flight) {
 	r := l.replicas
-	if r.Count == 0 {
-		return
-	}
 	var short error
 	wait := f.cmds[len(f.cmds)-1]
 	err := wait.Err()
@@ -57,8 +51,8 @@ func (l *Lane) confirm(f *flight) {
 		l.keepUp(short)
 	}
 	for _, c := range f.calls {
-		if c.short = short; short == nil && c.Doubts() > 1 {
-			c.short = errRepeated
+		if c.Short = short; short == nil && c.Doubts() > 1 {
+			c.Short = errRepeated
 		}
 	}
 }
