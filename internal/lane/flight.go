@@ -27,7 +27,7 @@ type flight struct {
 	room  [1]script.Command
 	wave  *Wave        // ends when the calls have their results; may be nil
 	alone bool         // it is a call that a caller sends by itself
-	told  limit.Flight // to the observer
+	told  limit.Flight // of the calls that decide, to the observer if it watches
 
 	sent time.Time
 	end  time.Time // when it is given up
@@ -125,7 +125,7 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 		if until := c.Begin(l.conn); until.After(f.end) {
 			f.end = until
 		}
-		if c.Requests == 0 { // it decides nothing
+		if c.Requests == 0 || !l.lanes.observer.Watches() {
 			continue
 		}
 		f.told.Calls++
@@ -224,7 +224,7 @@ func (l *Lane) land(f *flight, panicked any) {
 // deliver reports a flight, and gives its calls their results: those of its commands, or failed if that is not nil.
 func (l *Lane) deliver(f *flight, failed error) {
 	defer f.wave.End()
-	if f.told.Calls > 0 && l.lanes.observer.Watches() {
+	if f.told.Calls > 0 {
 		f.told.RoundTrip, f.told.Err = time.Since(f.sent), failed
 		if failed == nil && script.AllSilent(f.cmds) {
 			f.told.Err = f.cmds[0].Err()
