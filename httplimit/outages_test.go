@@ -3,7 +3,9 @@ package httplimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,5 +94,46 @@ func TestMiddleware_ShorterTimeoutCounts(t *testing.T) {
 			assert.Equal(t, limit.FromLocal, d.Source)
 		}
 		time.Sleep(time.Minute)
+	})
+}
+
+// WithTimeout bounds each try of a request that waits for permits, and not how long it waits.
+func TestTransport_TimeoutIsThatOfEachTry(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var takes atomic.Int64
+		takes.Store(int64(20 * ms))
+		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, send func() error) error {
+			time.Sleep(time.Duration(takes.Load()))
+			return send()
+		}))
+		keyed := limitertest.NewClient(t, rdb).Keyed("", limitertest.Every(1, time.Second))
+		transport := func(opts ...httplimit.Option) http.RoundTripper {
+			return httplimit.NewTransport(answers(http.StatusNoContent), keyed, append(opts, quiet)...)
+		}
+		for later := range 10 { // some are under way a second after they began to wait
+			url := fmt.Sprintf("http://api%d.example.org", later)
+			_, err := send(t.Context(), t, transport(), url)
+			require.NoError(t, err)
+			time.Sleep(time.Duration(later) * 5 * ms)
+			_, err = send(t.Context(), t, transport(), url)
+			require.NoError(t, err, "%d", later)
+		}
+
+		for url, opts := range map[string][]httplimit.Option{
+			"http://a.example.org": nil, "http://b.example.org": {httplimit.WithWait(10 * time.Second)},
+		} {
+			_, err := send(t.Context(), t, transport(), url)
+			require.NoError(t, err)
+			silent := time.AfterFunc(500*ms, func() { takes.Store(int64(5 * time.Second)) })
+			took, err := send(t.Context(), t, transport(opts...), url)
+			require.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.False(t, silent.Stop())
+			assert.Less(t, took, 2500*ms, "it waits for a second, and then for an answer")
+			takes.Store(int64(20 * ms))
+			time.Sleep(time.Minute)
+		}
 	})
 }

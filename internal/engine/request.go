@@ -45,10 +45,21 @@ func (e *Engine) newRequest(ctx context.Context, l *Limiter, q *outage.Ask) *req
 	case q.Waits && q.Timeout > 0:
 		r.deadline = r.since.Add(q.Timeout)
 		r.Last = r.deadline.Add(e.grace)
-	case q.Within > 0:
+	case q.Within > 0 && !q.Waits: // one that waits has that time for each try
 		r.Last = r.since.Add(q.Within)
 	}
 	return r
+}
+
+// timed reports whether the caller's time may be shorter than that of a call.
+func (r *request) timed() bool { return !r.Last.IsZero() || r.Within > 0 }
+
+// patience is how long the caller waits for an answer to a try, if a call may take timeout.
+func (r *request) patience(timeout time.Duration) time.Duration {
+	if r.Waits && r.Within > 0 {
+		return min(r.Within, timeout)
+	}
+	return timeout
 }
 
 // finish gives the caller an answer that is not its batch's, and counts it out.
@@ -83,9 +94,9 @@ const keepAliveShare = 2
 // await waits for the answer, the end of the caller's patience, or ctx.
 func (r *request) await(ctx context.Context) (answered bool) {
 	e := r.queue.engine
-	look := lane.Sooner(lane.Sooner(r.since.Add(e.conn.Timeout()), r.Last), r.deadline) // passes change Asked meanwhile
+	look := lane.Sooner(lane.Sooner(r.since.Add(r.patience(e.conn.Timeout())), r.Last), r.deadline) // passes change Asked meanwhile
 	// A flight with a call that is not repeated is not ended before its time.
-	hurry := !r.Last.IsZero() || e.rules.KeepsNoMembers()
+	hurry := r.timed() || e.rules.KeepsNoMembers()
 	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
 	if !answered {
 		r.err = err
@@ -105,6 +116,7 @@ func (r *request) Leave() bool {
 
 // TimeUp tells of the timeout of one that waits for permits, or of the time for an answer.
 func (r *request) TimeUp(now time.Time, timeout time.Duration) (end time.Time, err error) {
+	timeout = r.patience(timeout)
 	q, over := r.queue, r.overdue(now)
 	end, err = r.Pending.TimeUp(now, timeout)
 	switch {

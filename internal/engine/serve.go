@@ -27,7 +27,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *ou
 		outage.Entered(ctx)
 	}
 	if alone != nil {
-		to.SendOne(ctx, alone, !r.Last.IsZero())
+		to.SendOne(ctx, alone, r.timed())
 	}
 	answered := r.await(ctx)
 	*a, err = r.answer, r.err
