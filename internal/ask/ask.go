@@ -76,7 +76,7 @@ func (a *attempt) take(ctx context.Context, q outage.Ask) {
 		}
 		answer.Held = true // perhaps: it is told what was used, even if that is the estimate
 		answer.Settle = func(ctx context.Context, used int64, then func(error)) error {
-			err := settle(ctx, used)
+			err := safely(ctx, func(ctx context.Context) error { return settle(ctx, used) }) // so that it can be repeated
 			then(err)
 			return err
 		}

@@ -17,12 +17,16 @@ type careless struct {
 
 	settled []int64
 	err     error // of settling
+	panics  bool
 }
 
 func (c *careless) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
 	d, err := c.Take(ctx, key, n)
 	return d, func(_ context.Context, actual int64) error {
 		c.settled = append(c.settled, actual)
+		if c.panics {
+			panic("settling")
+		}
 		return c.err
 	}, err
 }
@@ -55,11 +59,14 @@ func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
 
 func TestSettle_IsRepeatedWithTheSameNumber(t *testing.T) {
 	t.Parallel()
-	c := &careless{err: limit.ErrUnavailable}
-	ctx := reserved(t, c)
-	require.ErrorIs(t, ask.Settle(ctx, 2), limit.ErrUnavailable)
-	require.ErrorIs(t, ask.Settle(ctx, 4), limit.ErrSettled)
-	c.err = nil
-	require.NoError(t, ask.Settle(ctx, 2))
-	assert.Equal(t, []int64{2, 2}, c.settled)
+	for _, c := range []*careless{{err: limit.ErrUnavailable}, {panics: true}} {
+		ctx := reserved(t, c)
+		err := ask.Settle(ctx, 2)
+		require.Error(t, err)
+		require.NotErrorIs(t, err, limit.ErrSettled)
+		require.ErrorIs(t, ask.Settle(ctx, 4), limit.ErrSettled)
+		c.err, c.panics = nil, false
+		require.NoError(t, ask.Settle(ctx, 2))
+		assert.Equal(t, []int64{2, 2}, c.settled)
+	}
 }
