@@ -87,7 +87,17 @@ func (l *Limit) instead(ctx context.Context, q outage.Ask) (outage.Answer, error
 	q.Undo = !q.Reserve
 	p := l.part(nil, q)
 	defer p.leave(ctx)
-	return p.policy.Decide(ctx, p.of, p.ask)
+	a, err := p.policy.Decide(ctx, p.of, p.ask)
+	if a.Settle != nil { // this limiter says whether it may be repeated
+		settle := p.policy.Settler(p.of, p.ask, a)
+		a.Held = true
+		a.Settle = func(ctx context.Context, used int64, then func(error)) error {
+			err := settle(ctx, used)
+			then(err)
+			return err
+		}
+	}
+	return a, err
 }
 
 // Err returns the limiters' own errors, as far as they have the method, and one if grants are to be settled and

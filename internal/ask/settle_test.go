@@ -2,12 +2,19 @@ package ask_test
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -31,11 +38,11 @@ func (c *careless) TakeReserved(ctx context.Context, key string, n int64) (limit
 	}, err
 }
 
-// reserved asks for 3 permits and returns the context of the handler.
-func reserved(t *testing.T, c *careless) context.Context {
+// reserved asks for 3 permits and returns the context of the handler. The fallback may be nil.
+func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
 	t.Helper()
 	o := &ask.Options{Middleware: "test"}
-	l, err := o.Limit(ask.Terms{Name: "test", Limiter: c, Settle: true})
+	l, err := o.Limit(ask.Terms{Name: "test", Limiter: limiter, Fallback: fallback, Settle: true})
 	require.NoError(t, err)
 	questions := []ask.Question{l.Question("k", 3)}
 	v := o.AskAll(t.Context(), questions)
@@ -50,7 +57,7 @@ func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
 	t.Parallel()
 	for _, used := range []int64{0, 3, 20} {
 		c := &careless{}
-		ctx := reserved(t, c)
+		ctx := reserved(t, c, nil)
 		require.NoError(t, ask.Settle(ctx, used))
 		require.ErrorIs(t, ask.Settle(ctx, used), limit.ErrSettled)
 		assert.Equal(t, []int64{used}, c.settled)
@@ -60,7 +67,7 @@ func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
 func TestSettle_IsRepeatedWithTheSameNumber(t *testing.T) {
 	t.Parallel()
 	for _, c := range []*careless{{err: limit.ErrUnavailable}, {panics: true}} {
-		ctx := reserved(t, c)
+		ctx := reserved(t, c, nil)
 		err := ask.Settle(ctx, 2)
 		require.Error(t, err)
 		require.NotErrorIs(t, err, limit.ErrSettled)
@@ -69,4 +76,31 @@ func TestSettle_IsRepeatedWithTheSameNumber(t *testing.T) {
 		require.NoError(t, ask.Settle(ctx, 2))
 		assert.Equal(t, []int64{2, 2}, c.settled)
 	}
+}
+
+// What a fallback has granted is settled as often as its own grants are, whatever it stands in for.
+func TestSettle_OfAFallback(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var lost atomic.Bool
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+			if err := send(); !lost.Load() {
+				return err
+			}
+			return redistest.Fail(cmds, errors.New("the answer is lost"))
+		}))
+		fallback := fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Hour})
+		down := &careless{server: server{err: limit.ErrUnavailable}}
+		require.NoError(t, ask.Settle(reserved(t, down, fallback), 13), "the server knows the scripts from here on")
+
+		ctx := reserved(t, down, fallback)
+		lost.Store(true)
+		require.ErrorIs(t, ask.Settle(ctx, 13), limit.ErrUnknownOutcome)
+		lost.Store(false)
+		require.ErrorIs(t, ask.Settle(ctx, 13), limit.ErrSettled, "a count can't show whether that was charged")
+		d, err := fallback.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.EqualValues(t, 100-13-13-1, d.Remaining)
+	})
 }
