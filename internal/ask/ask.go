@@ -1,7 +1,6 @@
-// Package ask is what HTTP and gRPC middleware have in common: their options, and how they ask limiters
-// for requests. Limiters of this module decide by themselves when to stop waiting for Redis and what
-// answers then. Any other limiter is asked for a bounded time even if it ignores its context, and what it
-// grants too late is given back.
+// Package ask is what HTTP and gRPC middleware have in common: their options, and how they ask limiters for requests.
+// Limiters of this module decide by themselves when to stop waiting for Redis and what answers then. Any other
+// limiter is asked for a bounded time even if it ignores its context, and what it grants too late is given back.
 package ask
 
 import (

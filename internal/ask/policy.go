@@ -81,9 +81,8 @@ func (p *Policies[R]) add(one *Policy[R]) (err error) {
 	return nil
 }
 
-// checkPrefixes returns an error if two policies' keys could be the same: a client called
-// "ip" could make one of "api:ip:" with those of "api:". The brace of a hash tag ends a
-// prefix.
+// checkPrefixes returns an error if two policies' keys could be the same: a client called "ip" could make one of
+// "api:ip:" with those of "api:". The brace of a hash tag ends a prefix.
 func (p *Policies[R]) checkPrefixes(a, b *Policy[R]) error {
 	if a.Prefix != b.Prefix && (p.Tagged || !strings.HasPrefix(a.Prefix, b.Prefix) && !strings.HasPrefix(b.Prefix, a.Prefix)) {
 		return nil

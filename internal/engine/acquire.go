@@ -42,8 +42,7 @@ func leastOf(q *outage.Ask) int64 {
 	return q.Permits
 }
 
-// Server returns the breaker of the limiter's server, and a function that reports whether the
-// server decides.
+// Server returns the breaker of the limiter's server, and a function that reports whether the server decides.
 func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func() bool) {
 	return e.lanes.Breaker(ctx, l.Config), func() bool {
 		if e.begin() != nil {
@@ -54,8 +53,7 @@ func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func(
 	}
 }
 
-// Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is
-// free.
+// Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is free.
 func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
 	b := &batch{rules: e.rules}
 	b.Add(permits, false, 0)

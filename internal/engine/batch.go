@@ -154,8 +154,7 @@ func (b *batch) prepare() {
 	if overall != nil {
 		keys = overall
 	}
-	// If nothing in Redis would show that a window's batch was decided, the call is not
-	// repeated after a lost answer.
+	// If nothing in Redis would show that a window's batch was decided, the call is not repeated after a lost answer.
 	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests)}
 	if flags := b.flags(); overall != nil && b.bySum() && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}

@@ -20,8 +20,7 @@ func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, erro
 	return e.call(ctx, l, c.Keys, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
-// Change makes a call, once, that changes the limiter. Before it leases end, and after it waiting
-// callers ask again.
+// Change makes a call, once, that changes the limiter. Before it leases end, and after it waiting callers ask again.
 func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys = cmp.Or(c.Keys, l.Keys)
 	return e.call(ctx, l, l.Keys, func() (any, error) {
@@ -52,8 +51,7 @@ func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, f func
 	return reply, nil
 }
 
-// changed says that the limiter of that config key was changed. Waiting callers ask at once, and its
-// leases end.
+// changed says that the limiter of that config key was changed. Waiting callers ask at once, and its leases end.
 func (e *Engine) changed(key string) {
 	e.refusals.Changed(key)
 	e.withQueue(key, func(q *queue) {
@@ -73,8 +71,7 @@ func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error
 	return err
 }
 
-// TTL returns how many milliseconds the limiter lives: -1 if it lives forever, -2 if there is no
-// limiter.
+// TTL returns how many milliseconds the limiter lives: -1 if it lives forever, -2 if there is no limiter.
 func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
 	return script.Integer(e.Read(ctx, l, script.Call{Script: lua.Command, Keys: script.KeysOf(l.Config), Args: script.Constant{"PTTL"}}))
 }

@@ -46,9 +46,8 @@ type Engine struct {
 	idle         chan struct{} // closed when it is over
 }
 
-// AwaitReplicas makes grants count only once replicas have them. An answer may then come later by
-// twice the wait: a flight before may wait for replicas without success, and so may its own. Callers
-// wait that much longer.
+// AwaitReplicas makes grants count only once replicas have them. An answer may then come later by twice the wait: a
+// flight before may wait for replicas without success, and so may its own. Callers wait that much longer.
 func (e *Engine) AwaitReplicas(count int, wait time.Duration) {
 	e.lanes.AwaitReplicas(lane.Replicas{Count: count, Wait: wait})
 	e.grace = grace + 2*wait
@@ -152,9 +151,8 @@ func (e *Engine) Closed() error {
 // NewRefusals returns a cache of refusals for a handle of the limiter.
 func (e *Engine) NewRefusals(key string) *refusal.Cache { return e.refusals.NewCache(key) }
 
-// grantTimes holds when each limiter's client was last granted permits, or may have been: in
-// nanoseconds since the Engine was made, 0 for never. Limiters may share an entry; a Release then
-// looks at some members without success.
+// grantTimes holds when each limiter's client was last granted permits, or may have been: in nanoseconds since the
+// Engine was made, 0 for never. Limiters may share an entry; a Release then looks at some members without success.
 type grantTimes [1024]atomic.Int64
 
 var grantTimesSeed = maphash.MakeSeed()

@@ -41,8 +41,7 @@ const (
 	maxReported = 1000
 )
 
-// happened reports an event that many handles and keys may find, unless the same was reported less
-// than a pause ago.
+// happened reports an event that many handles and keys may find, unless the same was reported less than a pause ago.
 func (e *Engine) happened(event limit.Event, pause time.Duration) {
 	now := time.Now()
 	e.mu.Lock()
@@ -65,8 +64,7 @@ func isWord(reply any, word string) bool {
 	return len(words) == 1 && words[0] == word
 }
 
-// maxRedraws is how many identities are tried. That all of them are taken is next to
-// impossible.
+// maxRedraws is how many identities are tried. That all of them are taken is next to impossible.
 const maxRedraws = 16
 
 // rateOf reads a rate in the form scripts use.
@@ -97,8 +95,7 @@ func (e *Engine) differs(l *Limiter, permits int64, interval time.Duration) {
 // another program may have set up the limiter since.
 const comparePause = time.Minute
 
-// defaultCheckDue reports whether it is time to compare the handle's default with the one that set up the
-// limiter.
+// defaultCheckDue reports whether it is time to compare the handle's default with the one that set up the limiter.
 func (l *Limiter) defaultCheckDue(now time.Time) bool {
 	return l.Fallback != "" && now.UnixNano() >= l.compared.Load()
 }
@@ -139,9 +136,8 @@ func (l *Limiter) defaultChecked(sent time.Time) {
 	}
 }
 
-// olderDefault reads the answer of a script that found the default of a program that began
-// before. The words in front of it are the answer's name and, for several limiters, the limiter's
-// number.
+// olderDefault reads the answer of a script that found the default of a program that began before. The words in front
+// of it are the answer's name and, for several limiters, the limiter's number.
 func olderDefault(reply any) (older limit.Rate, number int64, ok bool) {
 	words, _ := reply.([]any)
 	if len(words) != 5 && len(words) != 6 || words[0] != "default" {

@@ -44,8 +44,7 @@ func (e *Engine) givenUp(q *queue, permits int64, err error) {
 	e.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: q.observed, Permits: permits, Err: err})
 }
 
-// undo returns the function that gives back a caller's grant. It goes on in the background if ctx
-// ends first.
+// undo returns the function that gives back a caller's grant. It goes on in the background if ctx ends first.
 func (q *queue) undo(one grant) func(context.Context) error {
 	return func(caller context.Context) error {
 		e := q.engine

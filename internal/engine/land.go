@@ -163,8 +163,7 @@ func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, er
 	r.sent, r.alive = b.sent, aliveBy(b.sent, o.Keep)
 }
 
-// wakeAll wakes the callers of a finished batch, and counts out those that it has answered and those who
-// have gone.
+// wakeAll wakes the callers of a finished batch, and counts out those that it has answered and those who have gone.
 func (q *queue) wakeAll(b *batch) {
 	for _, r := range b.requests {
 		switch {

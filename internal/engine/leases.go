@@ -43,8 +43,7 @@ func (s *leases) underWay() bool {
 	}
 }
 
-// takeFromLease takes permits from the handle's lease, and returns how many are left there; nil if it
-// has too few.
+// takeFromLease takes permits from the handle's lease, and returns how many are left there; nil if it has too few.
 func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (from *leased, left int64) {
 	if from = l.prefetched.current.Load(); from == nil {
 		return nil, 0
@@ -224,8 +223,7 @@ func (q *queue) dropLease(l *Limiter) {
 	}
 }
 
-// expire is called by the timer of a handleLease. The handle stays one of the queue's holders until
-// it has no lease.
+// expire is called by the timer of a handleLease. The handle stays one of the queue's holders until it has no lease.
 func (q *queue) expire(l *Limiter) {
 	q.engine.mu.Lock()
 	defer q.unlock()

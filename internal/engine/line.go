@@ -202,8 +202,7 @@ func (l *line) stillAsks(r *request) bool {
 	return l.asking && r.pass != l.pass || !l.dueAt.After(r.deadline)
 }
 
-// remove takes out a request whose caller went away. The next pass sees what the first left to the
-// others.
+// remove takes out a request whose caller went away. The next pass sees what the first left to the others.
 func (l *line) remove(r *request) {
 	first := l.first == r
 	l.drop(r)

@@ -133,8 +133,7 @@ func (q *queue) hasWork(now time.Time) bool {
 	return len(q.gathered) > 0 || !q.passing && q.line.due(now)
 }
 
-// permitsFreed says that permits may have become free: all who wait ask at once, and remembered refusals
-// end.
+// permitsFreed says that permits may have become free: all who wait ask at once, and remembered refusals end.
 func (q *queue) permitsFreed() {
 	q.engine.refusals.Changed(q.config)
 	q.wakeJoint()

@@ -14,8 +14,7 @@ import (
 
 // What a Limiter keeps at most.
 const (
-	// maxKeys is how many keys. Beyond that the one not asked for the longest
-	// time is forgotten.
+	// maxKeys is how many keys. Beyond that the one not asked for the longest time is forgotten.
 	maxKeys = 1 << 15
 
 	// exact is how many grants of a key are kept apart. Those after that
@@ -33,8 +32,7 @@ type Rule struct {
 	Until time.Time
 }
 
-// Limiter keeps the windows of many keys. No span of a window's length ever has more
-// than the rule's permits.
+// Limiter keeps the windows of many keys. No span of a window's length ever has more than the rule's permits.
 type Limiter struct {
 	start time.Time // times below are durations since
 
@@ -97,8 +95,7 @@ func (l *Limiter) Take(key any, least, n int64, rule Rule) (d limit.Decision, ta
 	return d, taken, giveBack
 }
 
-// sweep forgets the least recently asked keys that hold nothing any more, a few
-// at a time.
+// sweep forgets the least recently asked keys that hold nothing any more, a few at a time.
 func (l *Limiter) sweep(now time.Duration) {
 	for range 2 {
 		oldest := l.asked.Front()
@@ -134,8 +131,7 @@ func (l *Limiter) of(key any) *window {
 	return windowIn(e)
 }
 
-// GiveBack undoes the newest grants of a key, up to n permits that have not run out, and
-// returns how many these were.
+// GiveBack undoes the newest grants of a key, up to n permits that have not run out, and returns how many these were.
 func (l *Limiter) GiveBack(key any, n int64) (back int64) {
 	return l.giveBack(key, 0, math.MaxInt64, n)
 }
@@ -177,8 +173,7 @@ func (w *window) expire(then time.Duration) {
 	w.grants = slices.Delete(w.grants, 0, gone)
 }
 
-// add notes a grant. Beyond exact of them it goes to the newest if that
-// began less than grain ago.
+// add notes a grant. Beyond exact of them it goes to the newest if that began less than grain ago.
 func (w *window) add(now time.Duration, n int64, grain time.Duration) {
 	w.used += n
 	if last := len(w.grants) - 1; last+1 >= exact && now-w.grants[last].first < grain {

@@ -14,20 +14,17 @@ import (
 )
 
 const (
-	// failures is how many calls in a row Redis must leave undecided before others
-	// are not sent any more.
+	// failures is how many calls in a row Redis must leave undecided before others are not sent any more.
 	failures = 3
 
 	// firstPace is the pause before the first probe, lastPace the longest between probes.
 	firstPace, lastPace = 100 * time.Millisecond, time.Second
-	// longestPause is the longest pause after a return that failed: the server answered a
-	// probe and decided nothing.
+	// longestPause is the longest pause after a return that failed: the server answered a probe and decided nothing.
 	longestPause = 30 * time.Second
 
-	// leastSilence is how long a server must have been silent at least for the end of a
-	// caller's own time to count: callers choose their deadlines, and short ones must not
-	// end the calls to a server that works. One that is far away is silent for longer:
-	// tripsOfSilence of its shortest round trips, and those of unknownTrip until one was
+	// leastSilence is how long a server must have been silent at least for the end of a caller's own time to count:
+	// callers choose their deadlines, and short ones must not end the calls to a server that works. One that is far
+	// away is silent for longer: tripsOfSilence of its shortest round trips, and those of unknownTrip until one was
 	// measured, which takes a few if the connection is new.
 	leastSilence   = 50 * time.Millisecond
 	tripsOfSilence = 3

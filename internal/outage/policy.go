@@ -205,8 +205,7 @@ func (p *Policy) takeLocally(l Limiter, share float64, upTo bool, cause error) (
 	return a, nil
 }
 
-// Share returns a part of a rule: fewer permits, and if that would be less than one, one
-// in a longer window.
+// Share returns a part of a rule: fewer permits, and if that would be less than one, one in a longer window.
 func Share(rule local.Rule, share float64) local.Rule {
 	part := float64(rule.Permits) * share
 	if part >= 1 || part == 0 {
