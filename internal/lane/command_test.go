@@ -398,3 +398,31 @@ type loading struct{}
 
 func (loading) Error() string { return "LOADING Redis is loading the dataset in memory" }
 func (loading) RedisError()   {}
+
+// Calls that have waited for a silent server until they have hardly any time left go to it one at a time too, at the
+// pace of others.
+func TestCommandsWithLittleTimeLeftProbeASilentServerAtItsPace(t *testing.T) {
+	t.Parallel()
+	for _, repeat := range []bool{false, true} {
+		for _, every := range []time.Duration{0, 10 * time.Millisecond} {
+			onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
+				r.stuck.Store(true)
+				command := func(i int) {
+					c := commandOf(i)
+					c.Repeat = repeat
+					r.command(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
+				}
+				command(0)
+				time.Sleep(script.DefaultTimeout / 8) // it is silent
+				r.forget()
+				start := time.Now()
+				for i := range 300 {
+					command(i)
+					time.Sleep(every)
+				}
+				time.Sleep(2*script.DefaultTimeout - time.Since(start))
+				assert.LessOrEqual(t, len(r.sizes()), 3+2*9, "one each ninth of a call's time")
+			})
+		}
+	}
+}

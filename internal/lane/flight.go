@@ -31,6 +31,7 @@ type flight struct {
 
 	sent time.Time
 	end  time.Time // when it is given up
+	late time.Time // when others may have its place, perhaps after that
 
 	// The lock guards these.
 	due      time.Time // when sweep looks at it; zero: no more
@@ -153,10 +154,9 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	if r := l.replicas; r.Count > 0 { // it waits until they have what the connection has written
 		f.cmds = append(f.cmds, script.NewCommand(ctx, []any{"wait", r.Count, r.Wait.Milliseconds()}, 0))
 	}
+	f.late = f.sent.Add(l.conn.ProbePace() + l.replicas.Wait)
 	l.mu.Lock()
-	if f.due = f.sent.Add(l.conn.ProbePace() + l.replicas.Wait); f.end.Before(f.due) {
-		f.due = f.end
-	}
+	f.due = Sooner(f.late, f.end)
 	l.underWay = append(l.underWay, f) // not before, since sweep may end calls whose commands are made only
 	l.sweepBy(f.due)
 	l.mu.Unlock()

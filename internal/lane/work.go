@@ -122,7 +122,7 @@ func (l *Lane) sweep() {
 	var over []*Call
 	var givenUp []*flight
 	now := time.Now()
-	overdue := func(c *Call) bool {
+	ends := func(c *Call) bool {
 		if !c.Overdue(now) {
 			return false
 		}
@@ -131,23 +131,20 @@ func (l *Lane) sweep() {
 	}
 	l.mu.Lock()
 	l.underWay = slices.DeleteFunc(l.underWay, func(f *flight) bool {
-		if !f.due.IsZero() && !now.Before(f.due) {
-			l.late(f, now)
-		}
-		if f.over {
+		if !f.due.IsZero() && !now.Before(f.due) && l.overdue(f, now) {
 			givenUp = append(givenUp, f)
 		}
-		return f.over
+		return f.over && !f.hasPlace
 	})
 	l.delayed = slices.DeleteFunc(l.delayed, func(c *Call) bool {
 		due := !c.due.After(now)
-		if due && !overdue(c) {
+		if due && !ends(c) {
 			l.send(c)
 		}
 		return due
 	})
 	if l.limit() == 0 { // no flight takes them, which would find out
-		l.calls, l.once = slices.DeleteFunc(l.calls, overdue), slices.DeleteFunc(l.once, overdue)
+		l.calls, l.once = slices.DeleteFunc(l.calls, ends), slices.DeleteFunc(l.once, ends)
 	}
 	l.sweepAt = time.Time{}
 	for _, f := range l.underWay {
@@ -166,21 +163,28 @@ func (l *Lane) sweep() {
 	l.expire(over)
 }
 
-// late lets others take the place of a flight that is late, if there is room, and gives it up at its end, while go-redis
-// still waits for it. From now on its callers, and those behind it, check their own time.
-func (l *Lane) late(f *flight, now time.Time) {
+// overdue reports whether a flight is given up now, and lets others take the place of one that is late, if there is
+// room, while go-redis still waits for it. From now on its callers, and those behind it, check their own time. One that
+// is given up keeps its place until it is late: otherwise calls that have little time left would all go to a silent
+// server, one right after the other.
+func (l *Lane) overdue(f *flight, now time.Time) (givenUp bool) {
 	f.wave.End()
 	if l.conn.Inline() { // go-redis returns in time
 		f.due = time.Time{}
-		return
+		return false
 	}
 	l.wave.End()
-	f.due, f.over = f.end, !now.Before(f.end)
-	if f.hasPlace && (f.over || l.stuck < l.spare && now.Sub(f.sent) > 2*l.trips.Shortest()) {
+	givenUp = !f.over && !now.Before(f.end)
+	f.over = f.over || givenUp
+	if f.hasPlace && !now.Before(f.late) && (f.over || l.stuck < l.spare && now.Sub(f.sent) > 2*l.trips.Shortest()) {
 		f.hasPlace = false
 		l.setSilent(!l.lastAnswer.After(f.sent))
 		l.stuck++
 		l.flights--
 		l.start()
 	}
+	if f.due = f.end; f.over {
+		f.due = f.late
+	}
+	return givenUp
 }
