@@ -64,7 +64,7 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 		look := Sooner(c.Since.Add(l.conn.Timeout()), c.Last)
 		r.lane = l.Lock(ctx, c.Keys.Names()[0])
 		r.WaitOn(nil)
-		if c.Wanted == nil && r.lane.TryReserve() {
+		if c.Wanted == nil && !c.Overdue(l.conn, time.Now()) && r.lane.TryReserve() {
 			r.State = Sent
 			r.lane.SendOne(ctx, c, true)
 		} else {

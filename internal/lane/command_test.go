@@ -172,6 +172,24 @@ func TestCommands_CancelledBeforeSendingAreNotSent(t *testing.T) {
 	})
 }
 
+// A call that has waited for all its time when a flight could take it is not sent: the attempt would be given up at once,
+// and its outcome unknown.
+func TestCommandsWhoseTimeIsOverAreNotSent(t *testing.T) {
+	t.Parallel()
+	onRig(t, &flights{}, 2, func(t *testing.T, r *rig) {
+		time.Sleep(script.DefaultTimeout)
+		for i, wanted := range []func() bool{nil, func() bool { return true }} {
+			c := commandOf(i)
+			c.Wanted, c.Since = wanted, time.Now().Add(time.Millisecond-script.DefaultTimeout)
+			_, err := r.lanes.Run(t.Context(), c)
+			assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable)
+			assert.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
+			assert.Empty(t, r.sizes())
+		}
+		r.mustAsk(t, 0)
+	})
+}
+
 func TestUnwantedCommands(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{}, 2, func(t *testing.T, r *rig) {

@@ -77,7 +77,7 @@ func (l *Lane) fill(f *flight) (over []*Call) {
 	f.calls = append(make([]*Call, 0, min(room, l.waits())), (*from)[:n]...)
 	*from = dropped(*from, n)
 	f.calls = slices.DeleteFunc(f.calls, func(c *Call) bool {
-		if !c.Overdue(now) && (c.command() == nil || c.command().claim()) {
+		if !c.Overdue(l.conn, now) && (c.command() == nil || c.command().claim()) {
 			return false
 		}
 		over = append(over, c)

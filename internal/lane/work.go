@@ -123,7 +123,7 @@ func (l *Lane) sweep() {
 	var givenUp []*flight
 	now := time.Now()
 	ends := func(c *Call) bool {
-		if !c.Overdue(now) {
+		if !c.Overdue(l.conn, now) {
 			return false
 		}
 		over = append(over, c)

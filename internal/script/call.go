@@ -124,8 +124,14 @@ func (c *Call) Begin(to *Conn) time.Time {
 	return c.until // without a repeat, nothing is gained by giving up sooner
 }
 
-// Overdue reports whether to give up the call.
-func (c *Call) Overdue(now time.Time) bool { return !c.until.IsZero() && !now.Before(c.until) }
+// Overdue reports whether to give up the call, be it before its first attempt.
+func (c *Call) Overdue(to *Conn, now time.Time) bool {
+	until := c.until
+	if until.IsZero() && !c.Since.IsZero() {
+		until = c.Since.Add(to.callTime)
+	}
+	return !until.IsZero() && !now.Before(until)
+}
 
 // Joinable returns how the attempt can be merged with others; nil if it can't.
 func (c *Call) Joinable() *Joint {
@@ -212,7 +218,7 @@ func (c *Call) Unwanted() { c.last = ErrUnwanted }
 
 // Expire ends a call whose time is over, with the error of its last attempt.
 func (c *Call) Expire() {
-	c.err = cmp.Or(c.last, context.DeadlineExceeded)
+	c.err = cmp.Or(c.last, errUnsent)
 	if c.doubts > 0 {
 		c.err = c.Lost(c.err)
 	}
@@ -247,7 +253,7 @@ func (c *Call) failed(to *Conn, err error) (backoff time.Duration, again bool) {
 	if Silent(err) {
 		need += to.AttemptTimeout() / 4 // a server that was silent so long needs at least that
 	}
-	return backoff, !c.Overdue(time.Now().Add(need))
+	return backoff, !c.Overdue(to, time.Now().Add(need))
 }
 
 // Lost returns the error of a call that may have run, with its cause.

@@ -127,9 +127,9 @@ func TestCall_ContinuedIsOverdueThoughNotSent(t *testing.T) {
 		done, _ := call.Ended(conn, []any{"again", "token"}, nil)
 		assert.False(t, done)
 		time.Sleep(script.DefaultTimeout / 2)
-		assert.False(t, call.Overdue(time.Now()))
+		assert.False(t, call.Overdue(conn, time.Now()))
 		time.Sleep(script.DefaultTimeout / 2)
-		assert.True(t, call.Overdue(time.Now()))
+		assert.True(t, call.Overdue(conn, time.Now()))
 	})
 }
 
@@ -144,14 +144,14 @@ func TestCall_InDoubtEndsWithinTwiceItsTime(t *testing.T) {
 		done, _ := call.Ended(conn, nil, io.EOF)
 		assert.False(t, done)
 		for range 5 {
-			assert.False(t, call.Overdue(time.Now()))
+			assert.False(t, call.Overdue(conn, time.Now()))
 			call.Begin(conn)
 			time.Sleep(script.DefaultTimeout / 3)
 			done, _ = call.Ended(conn, []any{"again", "token"}, nil)
 			assert.False(t, done)
 		}
 		time.Sleep(script.DefaultTimeout / 3)
-		assert.True(t, call.Overdue(time.Now()))
+		assert.True(t, call.Overdue(conn, time.Now()))
 	})
 }
 

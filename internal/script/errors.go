@@ -137,6 +137,9 @@ func poolExhausted(err error) bool {
 // ErrSilent is for an attempt that was given up because no answer came in time.
 var ErrSilent = fmt.Errorf("the server is silent: %w", os.ErrDeadlineExceeded)
 
+// errUnsent is for a call for which no attempt could be made in time.
+var errUnsent = fmt.Errorf("the call could not be sent: %w", context.DeadlineExceeded)
+
 // Silent reports whether an error says that the server gave no answer in time.
 func Silent(err error) bool {
 	timeout, ok := errors.AsType[net.Error](err)
