@@ -3,7 +3,6 @@ package keyed
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -150,19 +149,6 @@ func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (d lim
 		err = exceeds(permits, a.Decision.Limit)
 	}
 	return a.Decision, err
-}
-
-// outage, though the end of a deadline is a net.Error.
-func Ended(ctx context.Context, err error) error {
-	ended := ctx.Err()
-	switch {
-	case err == nil || ended == nil:
-		return nil
-	case errors.Is(err, script.ErrLost):
-		return lane.UnderWay(ended)
-	default:
-		return ended
-	}
 }
 
 // check returns an error if asking Redis about a key makes no sense, or for so many permits, which are to be least
