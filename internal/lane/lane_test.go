@@ -18,7 +18,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -227,34 +226,6 @@ func TestLane_SilentServerIsProbed(t *testing.T) {
 		r.start(100, func(i int) { r.mustAsk(t, i) })
 		r.Wait()
 		assert.Greater(t, r.most(), 2)
-	})
-}
-
-// held is a caller's request whose source has nothing to send after all.
-type held struct{ lane.Pending }
-
-func (h *held) NextCall(time.Time) (c *lane.Call, more bool) { return nil, false }
-
-// Who waits beside others ends in time too, also if the flight has nothing to take.
-func TestWave_EndsIfFlightIsEmpty(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
-		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
-		start := time.Now()
-		h := &held{}
-		h.Asked = start
-		r.Go(func() {
-			r.lanes.Mu.Lock()
-			h.WaitOn(r.lane.Ready(h))
-			r.lanes.Mu.Unlock()
-			answered, err := h.Await(t.Context(), r.lanes, h, start.Add(script.DefaultTimeout), false)
-			assert.False(t, answered)
-			assert.ErrorIs(t, err, limit.ErrUnavailable)
-			assert.Equal(t, script.DefaultTimeout, time.Since(start))
-		})
-		synctest.Wait()
-		close(r.hold)
-		r.Wait()
 	})
 }
 

@@ -87,11 +87,13 @@ type Waiter interface {
 
 // Await returns when the answer is there, or the caller has left: with the error of ctx if that has
 // ended, or with what TimeUp says. The caller starts to check its time at look; without hurry it
-// first waits for the end of the Wave that it shares, which soon comes if the server hangs.
+// first waits for the end of the Wave that it shares, which soon comes if the server hangs, unless flights wait for
+// replicas.
 func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
 		p.waitAlone(l)
 	}
+	hurry = hurry || l.replicas.Count > 0
 	var expired <-chan time.Time
 	var timer *time.Timer
 	defer func() { // in the loop it would be on the heap

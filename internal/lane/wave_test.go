@@ -1,0 +1,73 @@
+package lane_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// held is a caller's request whose source has nothing to send after all.
+type held struct{ lane.Pending }
+
+func (h *held) NextCall(time.Time) (c *lane.Call, more bool) { return nil, false }
+
+// Who waits beside others ends in time too, also if the flight has nothing to take.
+func TestWave_EndsIfFlightIsEmpty(t *testing.T) {
+	t.Parallel()
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
+		start := time.Now()
+		h := &held{}
+		h.Asked = start
+		r.Go(func() {
+			r.lanes.Mu.Lock()
+			h.WaitOn(r.lane.Ready(h))
+			r.lanes.Mu.Unlock()
+			answered, err := h.Await(t.Context(), r.lanes, h, start.Add(script.DefaultTimeout), false)
+			assert.False(t, answered)
+			assert.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.Equal(t, script.DefaultTimeout, time.Since(start))
+		})
+		synctest.Wait()
+		close(r.hold)
+		r.Wait()
+	})
+}
+
+// taken is a caller's request whose call a flight takes.
+type taken struct {
+	held
+	*ask
+}
+
+func (w *taken) NextCall(now time.Time) (c *lane.Call, more bool) { return w.ask.NextCall(now) }
+
+// Flights that wait for replicas are late later, and with them the waves that callers share.
+func TestWave_EndsInTimeThoughFlightsWaitForReplicas(t *testing.T) {
+	t.Parallel()
+	const wait = script.DefaultTimeout / 3
+	onRig(t, &flights{trip: script.DefaultTimeout + wait/2}, 1, func(t *testing.T, r *rig) {
+		r.lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: wait})
+		r.lane = r.lanes.Lock(t.Context(), "key")
+		r.lanes.Mu.Unlock()
+		r.start(1, func(i int) { _, _ = r.ask(i, script.Call{}) })
+		time.Sleep(wait + script.DefaultTimeout/8) // it is late
+		start := time.Now()
+		w := &taken{ask: newAsk("key", script.Call{})}
+		w.Asked = start
+		r.lanes.Mu.Lock()
+		w.WaitOn(r.lane.Ready(w))
+		r.lanes.Mu.Unlock()
+		answered, err := w.Await(t.Context(), r.lanes, w, start.Add(script.DefaultTimeout), false)
+		assert.False(t, answered)
+		assert.ErrorIs(t, err, limit.ErrUnavailable)
+		assert.Equal(t, script.DefaultTimeout, time.Since(start))
+		r.Wait()
+	})
+}
