@@ -28,7 +28,7 @@ var ErrUnwanted = errors.New("the call is wanted no more")
 
 // Left is the error of a caller who went away before the answer came. It is that of the caller's ctx, and says nothing
 // about the server, though the end of a deadline is a net.Error.
-type Left struct{ Err error }
+type Left struct{ Err error } //nolint:errname // it says what the caller did
 
 func (l *Left) Error() string { return l.Err.Error() }
 
