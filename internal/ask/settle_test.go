@@ -52,7 +52,7 @@ func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
 	return ctx
 }
 
-// A limiter of another module is told once what was used, even if that is the estimate.
+// A limiter of another module learns once what was used, even if that is the estimate.
 func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
 	t.Parallel()
 	for _, used := range []int64{0, 3, 20} {

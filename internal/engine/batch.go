@@ -109,7 +109,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 		b.fallback = ""
 	}
 	if r.Reserve {
-		b.settled, b.own = true, true
+		b.settled, b.own, b.rules.Merge = true, true, false
 	}
 	b.upToAlone = r.UpTo && own
 	b.requests = append(b.requests, r)
@@ -194,11 +194,7 @@ func (b *batch) flags() string {
 	if b.upToAlone {
 		flags += "u"
 	}
-	if b.own {
-		flags += "s"
-	} else {
-		flags += b.rules.Flags()
-	}
+	flags += b.rules.Flags()
 	if b.hold > 0 {
 		flags += "h" + strconv.FormatInt(b.hold.Milliseconds(), 10)
 	}

@@ -123,7 +123,7 @@ func (q *queue) startJob(now time.Time) bool {
 		return s.running
 	}
 	// A lease may have come while the job waited: a Release must not take its rest.
-	if q.endLeases(); q.leases != nil && q.returnUnused() {
+	if q.endLeases(); q.returnUnused() {
 		return true
 	}
 	t := s.waiting[0]

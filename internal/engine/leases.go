@@ -31,7 +31,7 @@ type tally struct {
 }
 
 // returning reports whether permits are to go back before all requests.
-func (s *leases) returning() bool { return len(s.unused) > 0 || s.underWay() }
+func (s *leases) returning() bool { return s != nil && (len(s.unused) > 0 || s.underWay()) }
 
 // underWay reports whether permits are going back.
 func (s *leases) underWay() bool {
@@ -260,13 +260,13 @@ func (q *queue) endLeases() {
 // returnUnused gives back the rests of leases that have ended, before all requests. It reports
 // whether that is under way.
 func (q *queue) returnUnused() bool {
+	if !q.leases.returning() {
+		return false
+	}
 	if q.leases.underWay() {
 		return true
 	}
 	all := q.leases.unused
-	if len(all) == 0 {
-		return false
-	}
 	q.leases.unused = nil
 	q.leases.returned = q.giveBack(all...)
 	return true
@@ -278,7 +278,7 @@ func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
 	e.withQueue(l.Config, func(q *queue) {
 		q.users++
 		q.endLeases()
-		for late := error(nil); late == nil && q.leases != nil && q.returnUnused(); {
+		for late := error(nil); late == nil && q.returnUnused(); {
 			returned := q.leases.returned
 			e.mu.Unlock()
 			late = lane.Wait(ctx, returned, since.Add(e.conn.Timeout()))

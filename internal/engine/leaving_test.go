@@ -137,62 +137,69 @@ type recorder struct {
 
 func (r *recorder) Happened(e limit.Event) { r.kinds.Add(e.Kind) }
 
-// The call that replaces an older default takes none of its caller's time beyond the end of that, and goes on then.
-func TestAcquireAll_CallerLeavesWhileTheDefaultIsReplaced(t *testing.T) {
-	t.Parallel()
-	for name, ask := range map[string]outage.Ask{
-		"context":  {},
-		"deadline": {Waits: true, Timeout: 100 * time.Millisecond},
-		"within":   {Within: 100 * time.Millisecond},
+// leaver is a caller of two limiters whose context, deadline or time for an answer ends after 100 ms.
+type leaver struct {
+	engine *Engine
+	redis  redistest.Client
+	slow   *slow
+	events *recorder
+
+	ends bool // the context does
+	ask  outage.Ask
+}
+
+// leave asks, and returns the error with which the caller leaves in time.
+func (l *leaver) leave(t *testing.T, both []*Limiter) error {
+	t.Helper()
+	ctx := t.Context()
+	if l.ends {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+	}
+	start := time.Now()
+	_, err := l.engine.AcquireAll(ctx, both, []int64{1, 1}, l.ask)
+	assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
+	return err
+}
+
+func eachLeaver(t *testing.T, test func(t *testing.T, l *leaver)) {
+	t.Helper()
+	for name, l := range map[string]*leaver{
+		"context":  {ends: true},
+		"deadline": {ask: outage.Ask{Waits: true, Timeout: 100 * time.Millisecond}},
+		"within":   {ask: outage.Ask{Within: 100 * time.Millisecond}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := &recorder{}
-			onSlow(t, observe.New(r, nil), func(t *testing.T, e *Engine, s *slow, _ redistest.Client) {
-				both := newerDefaults(t, e)
-				s.answers(lua.SetRate, 300*time.Millisecond)
-				ctx := t.Context()
-				if name == "context" {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
-					defer cancel()
-				}
-				start := time.Now()
-				_, err := e.AcquireAll(ctx, both, []int64{1, 1}, ask)
-				require.Error(t, err)
-				assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
-				require.NoError(t, e.Close(t.Context()))
-				synctest.Wait()
-				assert.Equal(t, []limit.EventKind{limit.RateReplaced}, r.kinds.All())
+			l.events = &recorder{}
+			onSlow(t, observe.New(l.events, nil), func(t *testing.T, e *Engine, s *slow, rdb redistest.Client) {
+				l.engine, l.slow, l.redis = e, s, rdb
+				test(t, l)
 			})
 		})
 	}
 }
 
+// The call that replaces an older default takes none of its caller's time beyond the end of that, and goes on then.
+func TestAcquireAll_CallerLeavesWhileTheDefaultIsReplaced(t *testing.T) {
+	t.Parallel()
+	eachLeaver(t, func(t *testing.T, l *leaver) {
+		both := newerDefaults(t, l.engine)
+		l.slow.answers(lua.SetRate, 300*time.Millisecond)
+		require.Error(t, l.leave(t, both))
+		require.NoError(t, l.engine.Close(t.Context()))
+		synctest.Wait()
+		assert.Equal(t, []limit.EventKind{limit.RateReplaced}, l.events.kinds.All())
+	})
+}
+
 func TestAcquireAll_CallerLeavesWhileAnErrorIsExplained(t *testing.T) {
 	t.Parallel()
-	for name, ask := range map[string]outage.Ask{
-		"context":  {},
-		"deadline": {Waits: true, Timeout: 100 * time.Millisecond},
-		"within":   {Within: 100 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onSlow(t, nil, func(t *testing.T, e *Engine, s *slow, rdb redistest.Client) {
-				both := []*Limiter{testLimiter("{x}a", hourly), testLimiter("{x}b", hourly)}
-				require.NoError(t, rdb.Set(t.Context(), both[0].Config, "", 0).Err())
-				s.answers(lua.Command, 10*time.Second) // with which types are asked for
-				ctx := t.Context()
-				if name == "context" {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
-					defer cancel()
-				}
-				start := time.Now()
-				_, err := e.AcquireAll(ctx, both, []int64{1, 1}, ask)
-				require.ErrorIs(t, err, limit.ErrCorrupt)
-				assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
-			})
-		})
-	}
+	eachLeaver(t, func(t *testing.T, l *leaver) {
+		both := []*Limiter{testLimiter("{x}a", hourly), testLimiter("{x}b", hourly)}
+		require.NoError(t, l.redis.Set(t.Context(), both[0].Config, "", 0).Err())
+		l.slow.answers(lua.Command, 10*time.Second) // with which types are asked for
+		require.ErrorIs(t, l.leave(t, both), limit.ErrCorrupt)
+	})
 }

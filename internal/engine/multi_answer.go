@@ -9,7 +9,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -65,11 +64,12 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a out
 		err = m.blame(number, explained)
 	}
 	taken := a.Granted
-	if short := c.Short; taken && short != nil {
-		a, err = outage.Answer{}, short
+	if taken && c.Short != nil {
+		a, err = outage.Answer{}, c.Short
 	}
 	m.locked(func(q *queue) {
-		permits := m.permits[slices.Index(m.queues, q)]
+		place := slices.Index(m.queues, q)
+		permits := m.permits[place]
 		if err != nil || taken {
 			took := lane.Outcome{}
 			if taken {
@@ -82,7 +82,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a out
 			e.givenUp(q, permits, err)
 		}
 		if taken && (gone || err != nil) {
-			q.giveBack(grant{member: redisson.WithPermits(m.member, permits), permits: permits, sent: m.sent})
+			q.giveBack(grant{member: m.memberOf(place), permits: permits, sent: m.sent})
 		}
 		q.exit()
 	})

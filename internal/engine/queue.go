@@ -94,12 +94,12 @@ func (e *Engine) withQueue(key string, f func(q *queue)) {
 
 // blocked reports whether requests must wait for an exclusive job or a give-back.
 func (q *queue) blocked() bool {
-	return q.leases != nil && q.leases.returning() || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
+	return q.leases.returning() || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
 }
 
 // next starts what can be done now.
 func (q *queue) next(now time.Time) {
-	if q.leases != nil && q.returnUnused() || q.jobsAhead() && q.startJob(now) {
+	if q.returnUnused() || q.jobsAhead() && q.startJob(now) {
 		return
 	}
 	if !q.listed && q.hasWork(now) && !q.blocked() && q.calls < maxCalls {

@@ -61,7 +61,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 			}
 			return q.makeBatch(r.since)
 		}
-		if !q.listed || q.leases != nil && q.leases.returning() {
+		if !q.listed || q.leases.returning() {
 			q.next(r.since)
 		}
 		r.WaitOn(q.wave)

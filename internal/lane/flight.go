@@ -122,11 +122,12 @@ func dropped[T any](all []T, n int) []T {
 // and sendFlight returns the value of the panic.
 func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	f.sent = time.Now()
+	watched := l.lanes.observer.Watches()
 	for _, c := range f.calls {
 		if until := c.Begin(l.conn); until.After(f.end) {
 			f.end = until
 		}
-		if c.Requests == 0 || !l.lanes.observer.Watches() {
+		if c.Requests == 0 || !watched {
 			continue
 		}
 		f.told.Calls++

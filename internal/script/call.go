@@ -20,7 +20,7 @@ type Attempt struct {
 }
 
 // Words describe the earlier attempts to a script. After a lost answer, a step that changes nothing goes on
-// where it is; what another has left behind is searched for: see lua/include/search.lua.
+// from its place. For what another step has left behind the script searches: see lua/include/search.lua.
 func (a Attempt) Words() (age, token string) {
 	if a.Age >= 0 {
 		age = LongAge(a.Age)
