@@ -16,7 +16,7 @@
 --   'again', now   nothing was done: the server's clock, in epoch ms, is in no window of ARGV 2
 --   CORRUPT <key's number> <field> <why>
 
---- @include "calendar" "clock" "corrupt" "digits" "integer" "decide_requests"
+--- @include "calendar" "corrupt" "digits" "expiry" "integer" "decide_requests"
 
 local limit, window, peeks = tonumber(ARGV[1]), tonumber(ARGV[2]), not ARGV[4]
 local ends
@@ -28,7 +28,7 @@ if not window then
   end
   window = ends - now
 end
-local text = redis.call('GET', KEYS[1])
+local text, expires = redis.call('GET', KEYS[1]), nil
 local count, left, endless = 0, 0, false
 if text then
   count = integer(text)
@@ -36,15 +36,13 @@ if text then
     return corrupt(1, 'count', 'is no number of permits: ' .. text)
   end
   -- In its last millisecond, which Redis counts to 0, a window has ended.
-  left = redis.call('PTTL', KEYS[1])
+  expires, left = expiry(KEYS[1])
   if left == 0 then
     count, text = 0, nil
   elseif left < 0 or left > window then
     -- Without a time to live nothing would end the window: a program crashed before it set one, or the key was written
     -- by hand. With too long a one the clock went back, or a program that knows no calendar began a calendar's window.
     left, endless = window, true
-  elseif ends and window - left < 5 then
-    left = window -- TIME and PTTL may be a few ms apart
   end
 end
 
@@ -52,23 +50,16 @@ end
 local free = math.max(0, limit - count)
 local taken, refused = decide_requests(free, limit, 3)
 left = taken > 0 and not text and window or left
-if taken > 0 and not peeks then
-  if text then
-    redis.call('INCRBY', KEYS[1], digits(taken))
-  elseif ends then
-    redis.call('SET', KEYS[1], digits(taken), 'PXAT', digits(ends))
-  else
-    redis.call('SET', KEYS[1], digits(taken), 'PX', ARGV[2])
-  end
+if taken > 0 and text and not peeks then
+  redis.call('INCRBY', KEYS[1], digits(taken))
+elseif taken > 0 and not peeks then
+  redis.call('SET', KEYS[1], digits(taken), ends and 'PXAT' or 'PX', ends and digits(ends) or ARGV[2])
 end
 if endless and not peeks then
-  if ends then
-    redis.call('PEXPIREAT', KEYS[1], digits(ends))
-  else
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  end
+  redis.call(ends and 'PEXPIREAT' or 'PEXPIRE', KEYS[1], ends and digits(ends) or ARGV[2])
 end
-local answer = {limit, free, taken, left == window and ends or tonumber(clock()) + left, count + taken > 0 and left or 0}
+expires = not peeks and (endless or not text) and expiry(KEYS[1]) or left < window and expires or ends or clock() + left
+local answer = {limit, free, taken, expires, count + taken > 0 and left or 0}
 for i = 1, #refused do
   answer[5 + i] = left
 end

@@ -8,16 +8,16 @@
 -- Returns
 --   1 if the window has not ended, otherwise 0, and nothing was done
 
---- @include "clock" "digits" "integer"
+--- @include "digits" "expiry" "integer"
 
-local count, left, window = integer(redis.call('GET', KEYS[1])), redis.call('PTTL', KEYS[1]), tonumber(ARGV[3])
--- A later window ends at least a window later, or a day if a calendar makes it. TIME and PTTL may be a few ms apart.
-if not count or left < 1 or math.abs(clock() + left - ARGV[2]) > math.min((window or 10) / 2, 5) then
+local count, ends, window = integer(redis.call('GET', KEYS[1])), expiry(KEYS[1]), tonumber(ARGV[3])
+-- A later window ends at least a window later, or a day if a calendar makes it.
+if not count or not ends or math.abs(ends - ARGV[2]) > math.min((window or 10) / 2, 5) then
   return 0
 end
 -- By a clock that was set back the window would end later; otherwise its end stays, by which all its grants are known.
 -- Either write comes first, the RENAME without an effect: if memory is full, Redis refuses what begins with DECRBY.
-if window and left > window then
+if window and ends > clock() + window then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 else
   redis.call('RENAME', KEYS[1], KEYS[1])

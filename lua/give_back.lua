@@ -14,7 +14,7 @@
 --   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
---- @include "config" "clock" "find" "take_off" "window" "answered" "keep_ttl"
+--- @include "config" "expiry" "find" "take_off" "window" "answered" "keep_ttl"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local config, problem = parse_config(fields)
@@ -34,8 +34,7 @@ end
 local now = tonumber(clock())
 if ARGV[1] == '' then
   -- A later window ends at least an interval later.
-  local ends = now + redis.call('PTTL', value_key)
-  if not value or math.abs(ends - tonumber(ARGV[4])) > math.min(config.interval / 2, 5) then
+  if not value or math.abs((expiry(value_key) or 0) - tonumber(ARGV[4])) > math.min(config.interval / 2, 5) then
     return 0
   end
   first_write(permits_key, true)

@@ -11,7 +11,7 @@
 --   'again', token   the call must be repeated, with another member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "bring_up_to_date" "limiter"
+--- @include "bring_up_to_date" "expiry" "limiter"
 
 local text = redis.call('GET', value_key)
 local value = integer(text)
@@ -19,7 +19,7 @@ local value = integer(text)
 -- A client's own value that ends is one, if it has no set beside it.
 local window = is_window(config) or config.per_client and redis.call('PTTL', value_key) >= 0
 if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and window then
-  local began = now + redis.call('PTTL', value_key) - config.interval
+  local began = expiry(value_key) - config.interval
   local in_use, written = config.rate - value, 0
   if in_use > 256 * 4294967295 then
     return corrupt(config.value_place, 'value', 'counts more permits in use than members can')

@@ -78,10 +78,8 @@ if (looks or permits > free) and in_use and not windowed then
   free = rest.free
 end
 
-local ends = (windowed or window) and redis.call('PTTL', value_key) or nil
-if ends and (ends < 0 or ends > interval) then
-  ends = interval
-end
+local ttl = (windowed or window) and redis.call('PTTL', value_key)
+local ends = ttl and (ttl >= 0 and ttl <= interval and ttl or interval) or nil
 local taken = permits <= free and permits or 0
 local seen = {free = free, newest = newest and math.min(newest, now)}
 local answer, left = figures_of(config, seen, taken, nil, ends, now)

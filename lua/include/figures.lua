@@ -1,3 +1,5 @@
+--- @include "expiry"
+
 -- Returns acquire's answer as far as its waits, and the permits that are free now. taken are the permits granted; found
 -- is nil or those that an earlier run was granted; ends is nil or the ms until a window ends.
 local function figures_of(config, state, taken, found, ends, now)
@@ -15,7 +17,7 @@ local function figures_of(config, state, taken, found, ends, now)
   end
   local answer = {config.rate, before, taken, config.interval, reset, math.max(0, config.keep)}
   if config.windowed then
-    answer[7] = now + ends
+    answer[7] = expiry(config.value_key) or now + ends
   end
   return answer, left
 end
