@@ -319,7 +319,6 @@ func ExampleWithFailure() {
 	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 4, Window: time.Minute}),
 		httplimit.WithFailure(limit.FailLocal(0.5)),
 		httplimit.WithErrorHandler(func(*http.Request, error) {}), // for an alert
-		httplimit.WithTimeout(10*time.Millisecond),
 	)(http.NotFoundHandler())
 
 	get(handler, "192.0.2.1", "/")

@@ -23,7 +23,7 @@ func ConnectExample() (rdb redistest.Client, stop func()) {
 	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
 	var stopped atomic.Bool
 	rdb = redistest.NewClient(server.Addr(), &redistest.Options{
-		ReadTimeout: time.Minute,
+		ReadTimeout: time.Minute, DialerRetries: 1, MaxRetries: -1,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if stopped.Load() { // another server may have its port by now
 				return nil, syscall.ECONNREFUSED
