@@ -239,6 +239,14 @@ var doubtfulHistories = map[string]judgedHistory{
 		doubtful(recorded(1, 6, 0, try(4), granted)), recorded(2, 3, 1, try(1), granted), recorded(4, 5, 1, give(1), granted),
 		recorded(7, 8, 1, look, free(2)),
 	}},
+	"a repeat that finds a part, as much as another of its call wanted": {true, []Record{
+		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(5), granted)), recorded(2, 3, 1, look, free(4)),
+		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(5)),
+	}},
+	"a repeat that loses a part": {false, []Record{
+		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(4), granted)), recorded(2, 3, 1, look, free(4)),
+		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(6)),
+	}},
 	"Reset that comes late": {true, []Record{
 		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, nobodyKnows), recorded(5, 6, 0, look, free(0)), recorded(7, 8, 0, look, free(10)),
 	}},

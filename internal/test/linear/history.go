@@ -71,9 +71,29 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 	return e, loose, r.Outcome != Cancelled // which a call is that was never sent
 }
 
+// mates returns what may have been granted, together, to others whose requests shared script calls with a call, if
+// answers to them were lost.
+func (h *History) mates(r *Record) (list string) {
+	if !h.Phantom || r.Doubts == 0 {
+		return ""
+	}
+	var sums []int64
+	for _, o := range h.Records {
+		if o.Number == r.Number || o.Client != r.Client || o.Doubts == 0 || o.Ended < r.Began || r.Ended < o.Began ||
+			callScripts[o.Name] != lua.Acquire || len(sums) > 100 {
+			continue
+		}
+		for _, sum := range append(slices.Clone(sums), 0) {
+			sums = append(sums, sum+o.Permits)
+			list += fmt.Sprintf("%d ", sum+o.Permits)
+		}
+	}
+	return list
+}
+
 // acquireEffectOf is effectOf of a call that asks for permits.
 func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, isLoose, some bool) {
-	e.kind = acquireEffect
+	e.kind, e.mates = acquireEffect, h.mates(r)
 	if r.Name == Reserve && slices.ContainsFunc(h.Records, func(o Record) bool { return o.Name == Settle && o.Reservation == r.Reservation }) {
 		e.reservation = r.Reservation // else it is as any other grant
 	}
@@ -257,7 +277,7 @@ func (h *History) events(guess guess) (events []porcupine.Event, loose []effect)
 			bit := announce(e, 2*r.Began)
 			if guess.soon > 0 && !r.open {
 				last := 2 * (r.Ended + guess.soon)
-				add(effect{kind: withdrawEffect, call: r.Number, loose: e.loose.with(bit)}, last, last)
+				add(effect{kind: withdrawEffect, call: r.Number, mates: e.mates, loose: e.loose.with(bit)}, last, last)
 			}
 		} else {
 			add(e, 2*r.Began, 2*r.Ended)

@@ -34,6 +34,9 @@ type effect struct {
 	ok      bool
 	anyhow  bool // refused, whether permits were free or not
 	doubted bool // a request that may have carried the call got no answer
+
+	// mates are what others of its script call may have got in place of it, together: a list, with a space after each.
+	mates   string
 	figures bool // free and limit are known
 	free    int64
 	limit   int64
@@ -130,11 +133,21 @@ func (s State) byDefault(e effect) State {
 
 // withdrawn returns the states in which loose effects of a call no longer come,
 // and nothing is left of those that came: whatever an earlier attempt took and
-// no repeat found again has been taken off by others.
+// no repeat found again has been taken off by others. If that was a part of it, the repeat
+// may have taken the rest for what others of the same script call were granted.
 func (s State) withdrawn(e effect) []State {
 	mine := func(k stake) bool { return k.call == e.call }
-	if slices.ContainsFunc(s.stakes, func(k stake) bool { return mine(k) && (!k.phantom || k.released < k.permits) }) {
-		return nil
+	for _, k := range s.stakes {
+		rest := k.permits - k.released
+		switch {
+		case !mine(k) || k.phantom && rest == 0:
+		case k.phantom && k.released > 0 && strings.Contains(" "+e.mates, fmt.Sprintf(" %d ", rest)):
+			if at := slices.IndexFunc(s.uses, k.of); at >= 0 && s.uses[at].Permits >= rest {
+				s = s.lessened(s.uses[at], rest)
+			}
+		default:
+			return nil
+		}
 	}
 	s.loose = s.loose.without(e.loose)
 	s.stakes = without(s.stakes, mine)
