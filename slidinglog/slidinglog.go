@@ -168,7 +168,7 @@ func (l *Limiter) ask(key string, b *lane.Batch) *keyed.Try {
 	switch {
 	case l.cfg.Thresholds == "":
 		return l.question(script.KeysOf(key), key, l.cfg.Limit, b)
-	case l.apart.Load() || !l.lanes.Conn().Together(key, l.cfg.Thresholds):
+	case l.apart.Load() || !l.lanes.Conn.Together(key, l.cfg.Thresholds):
 		return l.askApart(key, b)
 	}
 	q := l.question(script.KeysOf(key, l.cfg.Thresholds), key, l.cfg.Limit, b)
@@ -221,7 +221,7 @@ func (l *Limiter) outcome(b *lane.Batch, reply any, err error, keys *script.Keys
 	}
 	v, _, err := keyed.Parse(reply)
 	if v.Limit == 0 {
-		v.Waits = slices.Repeat([]int64{l.cfg.Window.Milliseconds()}, len(b.Runs()))
+		v.Waits = slices.Repeat([]int64{l.cfg.Window.Milliseconds()}, len(b.Runs))
 	}
 	log := script.KeysOf(keys.Names()[0])
 	var mu sync.Mutex

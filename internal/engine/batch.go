@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"math"
 	"strconv"
 	"sync"
@@ -128,7 +129,7 @@ func (b *batch) accepts(r *request) bool {
 }
 
 // bySum reports whether the script decides the batch as one request for the sum.
-func (b *batch) bySum() bool { return b.Count == 1 && (b.upToAlone || b.Runs()[0].Count == 1) }
+func (b *batch) bySum() bool { return b.Count == 1 && (b.upToAlone || b.Runs[0].Count == 1) }
 
 // prepare makes the call that decides the batch, with a new identity.
 func (b *batch) prepare() {
@@ -154,8 +155,12 @@ func (b *batch) prepare() {
 	if overall != nil {
 		keys = overall
 	}
+	var ctx context.Context
+	if b.Count == 1 {
+		ctx = b.requests[0].ctx
+	}
 	// If nothing in Redis would show that a window's batch was decided, the call is not repeated after a lost answer.
-	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests)}
+	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests), Ctx: ctx}
 	if flags := b.flags(); overall != nil && b.bySum() && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}
 		b.call.Joint = &b.joint
@@ -221,7 +226,7 @@ func (b *batch) parse(reply any) (o lane.Outcome, found findings, err error) {
 		}
 		o.Taken, o.Interval = max(0, short), time.Duration(b.limiter.interval.Load())
 		blocked := false // as in the script, requests in line behind another have no wait
-		for _, r := range b.Runs() {
+		for _, r := range b.Runs {
 			if short < 0 && (!r.InLine || !blocked) {
 				o.Waits = append(o.Waits, -short)
 			}

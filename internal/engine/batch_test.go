@@ -212,7 +212,7 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 		want, taken := serveOneByOne(requests, rate, rate-inUse)
 		refusedRuns := map[int]bool{}
 		place, possible := 0, false
-		for i, r := range b.Runs() {
+		for i, r := range b.Runs {
 			for range r.Count {
 				a := want[place]
 				if !a.granted && !a.exceeds && !a.unasked {
@@ -288,7 +288,7 @@ func TestBatchLimits(t *testing.T) {
 					}
 				}
 			}
-			assert.Equal(t, tt.runs, b.Runs())
+			assert.Equal(t, tt.runs, b.Runs)
 			assert.Len(t, b.requests, requests)
 			assert.Equal(t, line, b.Line)
 			assert.Equal(t, sum, b.Sum)
@@ -304,7 +304,7 @@ func TestRunsOfABatch(t *testing.T) {
 	}
 	assert.False(t, b.add(newTestRequest(1), false), "a run too many")
 	assert.True(t, b.add(newTestRequest(2), false), "one more of the last run")
-	assert.Len(t, b.Runs(), lane.MaxRuns)
+	assert.Len(t, b.Runs, lane.MaxRuns)
 	assert.Len(t, b.requests, lane.MaxRuns+1)
 	assert.LessOrEqual(t, len(b.Append(nil, script.Attempt{Age: -1})), 7+2*lane.MaxRuns)
 }

@@ -98,17 +98,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	defer e.lanes.Close()
-	select {
-	case <-e.idle:
-		return nil
-	default:
-	}
-	select {
-	case <-e.idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return lane.Wait(ctx, e.idle, time.Time{})
 }
 
 // begin counts a call in; end counts it out.

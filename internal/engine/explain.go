@@ -71,7 +71,7 @@ func (e *Engine) explainType(ctx context.Context, keys []string, err error) (num
 	if len(keys) < keysEach { // not the keys of a limiter
 		return 0, fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.conn.AttemptTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.conn.AttemptTimeout)
 	defer cancel()
 	for i, key := range keys {
 		part := i % keysEach

@@ -55,7 +55,7 @@ func (q *queue) undo(one grant) func(context.Context) error {
 			return err
 		}
 		// A give-back of the same member may be under way, and the time of this call begins after it.
-		return lane.Detached(caller, e.conn.Timeout(), func(ctx context.Context) error {
+		return lane.Detached(caller, e.conn.Timeout, func(ctx context.Context) error {
 			defer e.end()
 			err := script.Outage(q.returnGrant(ctx, one))
 			if errors.Is(err, limit.ErrUnknownOutcome) || err != nil && caller.Err() != nil {

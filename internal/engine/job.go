@@ -48,7 +48,7 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 	q.next(time.Now())
 	q.unlock()
 
-	timeout := e.conn.Timeout()
+	timeout := e.conn.Timeout
 	err = lane.Wait(ctx, t.done, since.Add(timeout))
 	switch late := errors.Is(err, lane.ErrLate); {
 	case err == nil:

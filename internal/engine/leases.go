@@ -281,7 +281,7 @@ func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
 		for late := error(nil); late == nil && q.returnUnused(); {
 			returned := q.leases.returned
 			e.mu.Unlock()
-			late = lane.Wait(ctx, returned, since.Add(e.conn.Timeout()))
+			late = lane.Wait(ctx, returned, since.Add(e.conn.Timeout))
 			e.mu.Lock()
 		}
 		q.users--

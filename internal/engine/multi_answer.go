@@ -58,7 +58,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a out
 	case gone:
 		err = script.Outage(err)
 	default:
-		ctx, cancel := context.WithDeadline(ctx, lane.Sooner(time.Now().Add(e.conn.AttemptTimeout()), c.Last))
+		ctx, cancel := context.WithDeadline(ctx, lane.Sooner(time.Now().Add(e.conn.AttemptTimeout), c.Last))
 		defer cancel()
 		number, explained := e.explainPart(ctx, m.keys.Names(), err)
 		err = m.blame(number, explained)

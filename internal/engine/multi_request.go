@@ -145,7 +145,7 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 		last = start.Add(m.within)
 	}
 	for redraws := 0; ; {
-		switch err := m.enter(ctx, lane.Sooner(start.Add(e.conn.Timeout()), last)); {
+		switch err := m.enter(ctx, lane.Sooner(start.Add(e.conn.Timeout), last)); {
 		case errors.Is(err, lane.ErrLate):
 			return outage.Answer{}, lane.NoAnswer(time.Since(start), false)
 		case err != nil:

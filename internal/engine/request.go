@@ -18,8 +18,10 @@ type request struct {
 	ctx      context.Context // for the Redis client's hooks, if the request goes by itself
 	limiter  *Limiter
 	queue    *queue
-	since    time.Time // when the caller asked
-	deadline time.Time // when it gives up; zero: never
+	since    time.Time     // when the caller asked
+	deadline time.Time     // when it gives up; zero: never
+	tryTime  time.Duration // how long it waits for an answer to a try
+	timed    bool          // its time may be shorter than that of a call
 
 	prev, next *request // in the line
 	inLine     bool
@@ -40,26 +42,19 @@ func (e *Engine) newRequest(ctx context.Context, l *Limiter, q *outage.Ask) *req
 		r = &request{}
 	}
 	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, *q, time.Now()
-	r.since = r.Asked
+	r.since, r.tryTime = r.Asked, e.conn.Timeout
+	if q.Waits && q.Within > 0 {
+		r.tryTime = min(q.Within, r.tryTime)
+	}
 	switch {
 	case q.Waits && q.Timeout > 0:
 		r.deadline = r.since.Add(q.Timeout)
 		r.Last = r.deadline.Add(e.grace)
-	case q.Within > 0 && !q.Waits: // one that waits has that time for each try
+	case q.Within > 0 && !q.Waits:
 		r.Last = r.since.Add(q.Within)
 	}
+	r.timed = q.Within > 0 || !r.Last.IsZero()
 	return r
-}
-
-// timed reports whether the caller's time may be shorter than that of a call.
-func (r *request) timed() bool { return !r.Last.IsZero() || r.Within > 0 }
-
-// patience is how long the caller waits for an answer to a try, if a call may take timeout.
-func (r *request) patience(timeout time.Duration) time.Duration {
-	if r.Waits && r.Within > 0 {
-		return min(r.Within, timeout)
-	}
-	return timeout
 }
 
 // finish gives the caller an answer that is not its batch's, and counts it out.
@@ -94,9 +89,9 @@ const keepAliveShare = 2
 // await waits for the answer, the end of the caller's patience, or ctx.
 func (r *request) await(ctx context.Context) (answered bool) {
 	e := r.queue.engine
-	look := lane.Sooner(lane.Sooner(r.since.Add(r.patience(e.conn.Timeout())), r.Last), r.deadline) // passes change Asked meanwhile
+	look := lane.Sooner(lane.Sooner(r.since.Add(r.tryTime), r.Last), r.deadline) // passes change Asked meanwhile
 	// A flight with a call that is not repeated is not ended before its time.
-	hurry := r.timed() || e.rules.KeepsNoMembers()
+	hurry := r.timed || e.rules.KeepsNoMembers()
 	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
 	if !answered {
 		r.err = err
@@ -115,10 +110,9 @@ func (r *request) Leave() bool {
 }
 
 // TimeUp tells of the timeout of one that waits for permits, or of the time for an answer.
-func (r *request) TimeUp(now time.Time, timeout time.Duration) (end time.Time, err error) {
-	timeout = r.patience(timeout)
+func (r *request) TimeUp(now time.Time, _ time.Duration) (end time.Time, err error) {
 	q, over := r.queue, r.overdue(now)
-	end, err = r.Pending.TimeUp(now, timeout)
+	end, err = r.Pending.TimeUp(now, r.tryTime)
 	switch {
 	case r.State == lane.Sent || !r.inLine:
 	case over && q.sendFinalTry(r, now):
@@ -126,9 +120,9 @@ func (r *request) TimeUp(now time.Time, timeout time.Duration) (end time.Time, e
 	case over:
 		return now, nil
 	case q.dueSince.IsZero(): // no request is under way
-		return lane.Sooner(now.Add(timeout), r.deadline), nil
+		return lane.Sooner(now.Add(r.tryTime), r.deadline), nil
 	default:
-		if due := q.dueSince.Add(timeout); end.Before(due) {
+		if due := q.dueSince.Add(r.tryTime); end.Before(due) {
 			end = due
 		}
 		end = lane.Sooner(end, r.deadline)

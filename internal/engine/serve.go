@@ -27,7 +27,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *ou
 		outage.Entered(ctx)
 	}
 	if alone != nil {
-		to.SendOne(ctx, alone, r.timed())
+		to.SendOne(ctx, alone, r.timed)
 	}
 	answered := r.await(ctx)
 	*a, err = r.answer, r.err
@@ -56,7 +56,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	default:
 		q.gathered = append(q.gathered, r)
 		if len(q.gathered) == 1 && !q.listed && !q.blocked() && q.calls < maxCalls && to.TryReserve() {
-			if !q.engine.conn.Inline() || !r.deadline.IsZero() {
+			if !q.engine.conn.Inline || !r.deadline.IsZero() {
 				r.WaitOn(nil) // another goroutine makes the call
 			}
 			return q.makeBatch(r.since)
@@ -95,7 +95,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 		b.filling = true
 		q.line.fill(now, b.add)
 		b.reserved, b.filling = 0, false
-		q.line.cost += time.Duration(len(b.requests))*costOfRequest + time.Duration(len(b.Runs()))*costOfRun
+		q.line.cost += time.Duration(len(b.requests))*costOfRequest + time.Duration(len(b.Runs))*costOfRun
 		b.pass = len(b.requests) > 0
 		if !b.pass {
 			q.line.answeredBatch(now) // the requests left to ask for have gone
@@ -127,9 +127,6 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	q.calls++
 	q.jobs.requestsNext = false
 	b.prepare()
-	if b.Count == 1 {
-		b.call.By(b.requests[0].ctx)
-	}
 	if b.pass {
 		q.passing = true
 	}

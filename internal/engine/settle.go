@@ -49,7 +49,7 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 	turn := q.turn()
 	q.unlock()
 	return lane.Detached(ctx, 0, func(ctx context.Context) error {
-		timeout := e.conn.Timeout()
+		timeout := e.conn.Timeout
 		err := lane.NoAnswer(timeout, false)
 		entered := q.awaitTurn(ctx, turn, start.Add(timeout)) == nil
 		charged := int64(0)

@@ -106,7 +106,7 @@ func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
 	c = &sent.try.Call
 	c.Owner, c.Requests = sent, fit
 	if fit == 1 {
-		c.By(sent.requests[0].ctx)
+		c.Ctx = sent.requests[0].ctx
 	}
 	return c, more
 }

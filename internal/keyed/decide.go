@@ -41,7 +41,7 @@ func (g *Queues) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer,
 // Ask sends a request and waits for its answer.
 func (g *Queues) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err error) {
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
-	timed, timeout := q.Within > 0, g.lanes.Conn().Timeout()
+	timed, timeout := q.Within > 0, g.lanes.Conn.Timeout
 	r := &request{ctx: ctx, permits: q.Permits, upTo: q.UpTo}
 	r.Asked = time.Now()
 	if timed {
@@ -49,7 +49,7 @@ func (g *Queues) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err er
 	}
 	look := lane.Sooner(r.Asked.Add(timeout), r.Last)
 	g.send(q.Key, r, timed)
-	if answered, err := r.Await(ctx, g.lanes, r, look, timed || g.lanes.Conn().Inline()); !answered {
+	if answered, err := r.Await(ctx, g.lanes, r, look, timed || g.lanes.Conn.Inline); !answered {
 		g.cancel(r)
 		return a, err
 	}
@@ -126,7 +126,7 @@ func (g *Queues) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Packa
 
 // givenUp reports permits that, if they were taken, come back only by themselves.
 func (g *Queues) givenUp(permits int64, err error) {
-	g.lanes.Observer().Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
+	g.lanes.Observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
 }
 
 // Peek returns what Take would return, and takes nothing. With 0 permits it returns the figures of what is free.

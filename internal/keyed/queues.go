@@ -64,7 +64,7 @@ func (g *Queues) Err() error {
 // NewQueues returns the Queues of a rule.
 func NewQueues(lanes *lane.Lanes, rule Rule) *Queues {
 	t := &Queues{rule: rule, lanes: lanes, gathering: make(map[string]*batch)}
-	t.policy = outage.Policy{Observer: lanes.Observer(), Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
+	t.policy = outage.Policy{Observer: lanes.Observer, Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
 	if rule.Options.Failure != nil {
 		t.policy.Guard = outage.NewGuard()
 	}

@@ -19,8 +19,8 @@ type Batch struct {
 	Sum   int64 // of the permits of all
 	Count int   // of requests
 	Line  int   // how many of the first stand in line
+	Runs  []Run
 
-	runs       []Run
 	peeks      bool      // it has one request, which takes nothing
 	answeredAt time.Time // when the server last answered, but not in full; zero: it did not
 }
@@ -36,23 +36,20 @@ type Run struct {
 	UpTo    bool // one request, for as many permits as are free, up to Count
 }
 
-// Runs returns the requests.
-func (b *Batch) Runs() []Run { return b.runs }
-
 // Add appends a request. It returns false if the batch has no room: it has MaxRequests, or would
 // have more runs than MaxRuns minus reserved.
 func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
 	if b.Count >= MaxRequests {
 		return false
 	}
-	last := len(b.runs) - 1
-	if last >= 0 && b.runs[last].Permits == permits && b.runs[last].InLine == inLine && !b.runs[last].UpTo {
-		b.runs[last].Count++
+	last := len(b.Runs) - 1
+	if last >= 0 && b.Runs[last].Permits == permits && b.Runs[last].InLine == inLine && !b.Runs[last].UpTo {
+		b.Runs[last].Count++
 	} else {
-		if len(b.runs) >= MaxRuns-reserved {
+		if len(b.Runs) >= MaxRuns-reserved {
 			return false
 		}
-		b.runs = append(b.runs, Run{Permits: permits, Count: 1, InLine: inLine})
+		b.Runs = append(b.Runs, Run{Permits: permits, Count: 1, InLine: inLine})
 	}
 	if inLine {
 		b.Line++
@@ -65,10 +62,10 @@ func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
 // AddUpTo appends a request for as many permits as are free, up to a bound. To a script that is as many
 // requests for one permit. It returns false if the batch has no room.
 func (b *Batch) AddUpTo(permits int64) bool {
-	if b.Count >= MaxRequests || len(b.runs) >= MaxRuns {
+	if b.Count >= MaxRequests || len(b.Runs) >= MaxRuns {
 		return false
 	}
-	b.runs = append(b.runs, Run{Permits: 1, Count: permits, UpTo: true})
+	b.Runs = append(b.Runs, Run{Permits: 1, Count: permits, UpTo: true})
 	b.Count++
 	b.Sum += permits
 	return true
@@ -76,14 +73,14 @@ func (b *Batch) AddUpTo(permits int64) bool {
 
 // DropLast removes the request that AddUpTo has just added.
 func (b *Batch) DropLast() {
-	last := len(b.runs) - 1
-	b.Sum -= b.runs[last].Count
-	b.runs = b.runs[:last]
+	last := len(b.Runs) - 1
+	b.Sum -= b.Runs[last].Count
+	b.Runs = b.Runs[:last]
 	b.Count--
 }
 
 // Reset empties the batch and keeps its capacity.
-func (b *Batch) Reset() { *b = Batch{runs: b.runs[:0]} }
+func (b *Batch) Reset() { *b = Batch{Runs: b.Runs[:0]} }
 
 // Args appends the requests as scripts read them, run-length coded: permits, count, permits, count...
 // A script that must change nothing gets the permits alone.
@@ -91,7 +88,7 @@ func (b *Batch) Args(all []any) []any {
 	if b.peeks {
 		return append(all, script.Number(b.Sum))
 	}
-	for _, r := range b.runs {
+	for _, r := range b.Runs {
 		all = append(all, script.Number(r.Permits), script.Number(r.Count))
 	}
 	return all
@@ -142,7 +139,7 @@ type Answer struct {
 func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	left, free, waits := o.Taken, o.Free, o.Waits
 	blocked := false
-	for _, r := range b.runs {
+	for _, r := range b.Runs {
 		var wait time.Duration
 		asked, requests := false, r.Count
 		if r.UpTo {

@@ -58,13 +58,13 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 		c.Since = time.Now()
 	}
 	r := &command{call: c, began: c.Since}
-	c.Owner, c.ctx = r, ctx
+	c.Owner, c.Ctx = r, ctx
 	r.Asked, r.Last = c.Since, c.Last
 	if err = ctx.Err(); err == nil {
-		look := Sooner(c.Since.Add(l.conn.Timeout()), c.Last)
+		look := Sooner(c.Since.Add(l.Conn.Timeout), c.Last)
 		r.lane = l.Lock(ctx, c.Keys.Names()[0])
 		r.WaitOn(nil)
-		if c.Wanted == nil && !c.Overdue(l.conn, time.Now()) && r.lane.TryReserve() {
+		if c.Wanted == nil && !c.Overdue(l.Conn, time.Now()) && r.lane.TryReserve() {
 			r.State = Sent
 			r.lane.SendOne(ctx, c, true)
 		} else {
@@ -135,7 +135,7 @@ func (r *command) OnReply(c *Call) (again bool) {
 // whose steps each do a part of the work has more than that.
 func (r *command) Progressed() {
 	now := time.Now()
-	if last := r.began.Add(r.lane.conn.Timeout()); r.call.Continued == nil && last.Before(now) {
+	if last := r.began.Add(r.lane.conn.Timeout); r.call.Continued == nil && last.Before(now) {
 		now = last
 	}
 	r.Asked = now

@@ -122,7 +122,7 @@ func dropped[T any](all []T, n int) []T {
 // and sendFlight returns the value of the panic.
 func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	f.sent = time.Now()
-	watched := l.lanes.observer.Watches()
+	watched := l.lanes.Observer.Watches()
 	for _, c := range f.calls {
 		if until := c.Begin(l.conn); until.After(f.end) {
 			f.end = until
@@ -137,7 +137,7 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 		}
 	}
 	f.end = f.end.Add(l.replicas.Wait)
-	if l.conn.Inline() {
+	if l.conn.Inline {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, f.end)
 		defer cancel()
@@ -155,7 +155,7 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	if r := l.replicas; r.Count > 0 { // it waits until they have what the connection has written
 		f.cmds = append(f.cmds, script.NewCommand(ctx, []any{"wait", r.Count, r.Wait.Milliseconds()}, 0))
 	}
-	f.late = f.sent.Add(l.conn.ProbePace() + l.replicas.Wait)
+	f.late = f.sent.Add(l.conn.ProbePace + l.replicas.Wait)
 	l.mu.Lock()
 	f.due = Sooner(f.late, f.end)
 	l.underWay = append(l.underWay, f) // not before, since sweep may end calls whose commands are made only
@@ -230,7 +230,7 @@ func (l *Lane) deliver(f *flight, failed error) {
 		if failed == nil && script.AllSilent(f.cmds) {
 			f.told.Err = f.cmds[0].Err()
 		}
-		l.lanes.observer.Landed(f.told)
+		l.lanes.Observer.Landed(f.told)
 	}
 	if failed != nil {
 		for _, c := range f.calls {

@@ -31,14 +31,17 @@ type Call struct {
 	Owner    Owner
 	Requests int       // how many requests it decides
 	Last     time.Time // the end of its caller's own time; zero: none
-	Wave     *Wave     // of its first flight, on which callers may wait; it ends when all owners have answered theirs
-	Short    error     // why the grant of the last attempt does not count
+
+	// Ctx is the context of the one caller whose request the call decides, for the Redis client's hooks; otherwise nil.
+	Ctx context.Context
+
+	Wave  *Wave // of its first flight, on which callers may wait; it ends when all owners have answered theirs
+	Short error // why the grant of the last attempt does not count
 
 	// Late, if not nil, is called once the call is over if Do has returned false, perhaps before it does: with the
 	// call, or with nil if that was not under way when its caller left.
 	Late func(c *Call)
 
-	ctx  context.Context // of the caller that sent it alone
 	self [1]*Call
 	due  time.Time // when it is sent again
 }
@@ -52,9 +55,6 @@ type Owner interface {
 	// Progressed is called when a call of several steps was answered and goes on. The lock is held.
 	Progressed()
 }
-
-// By sets the context of the one caller whose request the call decides, for the Redis client's hooks.
-func (c *Call) By(ctx context.Context) { c.ctx = ctx }
 
 const (
 	minFlights, maxFlights = 2, 64
@@ -77,9 +77,10 @@ const (
 
 // Lanes are the lanes to one Redis.
 type Lanes struct {
-	conn     *script.Conn
+	Conn     *script.Conn
+	Observer *observe.Observer // receives what happens to flights
+
 	only     *Lane // if there is one master
-	observer *observe.Observer
 	replicas Replicas
 
 	Mu  sync.Mutex // guards the lanes, and all that gathers for them
@@ -92,9 +93,9 @@ type Lanes struct {
 	close  sync.Once
 }
 
-// New returns the Lanes to conn. The observer receives flights.
+// New returns the Lanes to conn.
 func New(conn *script.Conn, observer *observe.Observer) *Lanes {
-	s := &Lanes{conn: conn, observer: observer, all: make(map[script.Master]*Lane), closed: make(chan struct{})}
+	s := &Lanes{Conn: conn, Observer: observer, all: make(map[script.Master]*Lane), closed: make(chan struct{})}
 	s.only = newLane(s, nil)
 	s.apart.Store(conn.Cluster())
 	return s
@@ -103,22 +104,16 @@ func New(conn *script.Conn, observer *observe.Observer) *Lanes {
 // Close lets idle goroutines end. Calls under way go on.
 func (l *Lanes) Close() { l.close.Do(func() { close(l.closed) }) }
 
-// Conn returns the connection of the lanes.
-func (l *Lanes) Conn() *script.Conn { return l.conn }
-
-// Observer receives what happens to flights.
-func (l *Lanes) Observer() *observe.Observer { return l.observer }
-
 // Lock locks Mu, and returns the lane to the master of a key. It may wait to find out which master that is.
 func (l *Lanes) Lock(ctx context.Context, key string) *Lane {
-	master := l.conn.Master(ctx, key)
+	master := l.Conn.Master(ctx, key)
 	l.Mu.Lock()
 	return l.to(master)
 }
 
 // Breaker returns the breaker of a key's master, without waiting to find out which master that is.
 func (l *Lanes) Breaker(ctx context.Context, key string) *outage.Breaker {
-	master := l.conn.KnownMaster(ctx, key)
+	master := l.Conn.KnownMaster(ctx, key)
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	return &l.to(master).Breaker
@@ -182,13 +177,13 @@ type Lane struct {
 }
 
 func newLane(s *Lanes, master script.Master) *Lane {
-	pool := s.conn.PoolSize()
+	pool := s.Conn.PoolSize
 	if pool == 0 {
 		pool = unknownPool
 	}
 	most := max(1, min(maxFlights, pool/2))
 	l := &Lane{
-		lanes: s, mu: &s.Mu, conn: s.conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight),
+		lanes: s, mu: &s.Mu, conn: s.Conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight),
 		spare: max(min(1, pool-1), 2*most-max(3, most/2)),
 	}
 	l.Breaker.Slack = s.replicas.Wait
@@ -241,9 +236,9 @@ func (l *Lane) TryReserve() bool {
 // reads in time, and the caller has no deadline of its own, SendOne sends it on the caller's goroutine, and
 // returns when the call is done or others go on with it. Otherwise it returns at once.
 func (l *Lane) SendOne(ctx context.Context, c *Call, timed bool) {
-	c.ctx, c.self[0] = ctx, c
+	c.Ctx, c.self[0] = ctx, c
 	f := &flight{calls: c.self[:], alone: true, hasPlace: true}
-	if timed || !l.conn.Inline() {
+	if timed || !l.conn.Inline {
 		l.dispatch(f)
 		return
 	}
@@ -276,7 +271,7 @@ func (l *Lane) setSilent(silent bool) {
 		l.wave.End()
 		l.watch()
 	}
-	l.lanes.observer.Happened(limit.Event{Kind: kind})
+	l.lanes.Observer.Happened(limit.Event{Kind: kind})
 }
 
 // waiting reports whether the next flight may leave and has something to take.

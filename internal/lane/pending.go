@@ -129,7 +129,7 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 		case <-expired:
 			l.Mu.Lock()
 			now := time.Now()
-			end, err := w.TimeUp(now, l.conn.Timeout())
+			end, err := w.TimeUp(now, l.Conn.Timeout)
 			left := !now.Before(end) && w.Leave()
 			l.Mu.Unlock()
 			if left {

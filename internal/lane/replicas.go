@@ -77,7 +77,7 @@ func (l *Lane) keepUp(short error) {
 		l.behind = time.Time{}
 		e.Kind = limit.ReplicasKeepUp
 	}
-	l.lanes.observer.Happened(e)
+	l.lanes.Observer.Happened(e)
 }
 
 // lockNext locks and returns the lane by which a call goes on. Flights that wait for replicas go past a cluster's

@@ -38,8 +38,8 @@ func (l *Lane) work(f *flight) {
 		}
 		if f != nil {
 			ctx := context.Background()
-			if len(f.calls) == 1 && f.calls[0].ctx != nil {
-				ctx = context.WithoutCancel(f.calls[0].ctx) // for the client's hooks
+			if len(f.calls) == 1 && f.calls[0].Ctx != nil {
+				ctx = context.WithoutCancel(f.calls[0].Ctx) // for the client's hooks
 			}
 			if l.sendFlight(ctx, f); f.hasPlace {
 				f = nil
@@ -169,7 +169,7 @@ func (l *Lane) sweep() {
 // server, one right after the other.
 func (l *Lane) overdue(f *flight, now time.Time) (givenUp bool) {
 	f.wave.End()
-	if l.conn.Inline() { // go-redis returns in time
+	if l.conn.Inline { // go-redis returns in time
 		f.due = time.Time{}
 		return false
 	}

@@ -118,7 +118,7 @@ func (c *Call) Begin(to *Conn) time.Time {
 	if c.until.IsZero() {
 		c.until = cmp.Or(c.Since, c.sent).Add(to.callTime)
 	}
-	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
+	if end := c.sent.Add(to.AttemptTimeout); c.Repeat && end.Before(c.until) {
 		return end
 	}
 	return c.until // without a repeat, nothing is gained by giving up sooner
@@ -198,7 +198,7 @@ func (c *Call) answered(to *Conn, reply any) bool {
 		return true
 	}
 	c.step, c.until = step{token: token}, time.Now().Add(to.callTime)
-	if end := c.doubt.Add(to.timeout + to.callTime); c.doubts > 0 && end.Before(c.until) {
+	if end := c.doubt.Add(to.Timeout + to.callTime); c.doubts > 0 && end.Before(c.until) {
 		c.until = end
 	}
 	return false
@@ -251,7 +251,7 @@ func (c *Call) failed(to *Conn, err error) (backoff time.Duration, again bool) {
 	backoff = backoff/2 + rand.N(backoff/2)
 	need := backoff
 	if Silent(err) {
-		need += to.AttemptTimeout() / 4 // a server that was silent so long needs at least that
+		need += to.AttemptTimeout / 4 // a server that was silent so long needs at least that
 	}
 	return backoff, !c.Overdue(to, time.Now().Add(need))
 }

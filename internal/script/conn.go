@@ -35,15 +35,18 @@ const DefaultTimeout = 3 * time.Second
 
 // Conn sends commands to Redis, each within bounded time.
 type Conn struct {
+	Timeout        time.Duration // how long a call may go unanswered
+	AttemptTimeout time.Duration // of an attempt that can be repeated: two more fit in a call's time
+	ProbePace      time.Duration // how long a server may owe an answer before another command tests whether it answers at all
+	PoolSize       int           // most connections to one server, 0 if unknown
+	Inline         bool          // commands end in time on their caller's goroutine: go-redis passes deadlines on to the connection
+
 	rdb     Redis
-	pool    int                                                   // most connections to one server, 0 if unknown
-	inline  bool                                                  // a deadline of ctx ends reads and writes
 	master  func(ctx context.Context, key string) (Master, error) // nil if there is only one server
 	sharded bool                                                  // by a Ring
 	stays   bool                                                  // the client does not follow keys to other servers
-	timeout time.Duration
 
-	// callTime is after how long a call is overdue: before timeout, so that a caller whose own time is no
+	// callTime is after how long a call is overdue: before Timeout, so that a caller whose own time is no
 	// shorter gets the error of the last attempt.
 	callTime time.Duration
 
@@ -55,19 +58,19 @@ type Conn struct {
 
 // NewConn returns a Conn on rdb whose calls are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
-	c := &Conn{rdb: rdb, timeout: timeout, callTime: timeout - timeout/32}
+	c := &Conn{rdb: rdb, Timeout: timeout, AttemptTimeout: timeout / 3, ProbePace: timeout / 9, callTime: timeout - timeout/32}
 	if CheckClient(rdb) != nil {
 		return c // it sends nothing
 	}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		opt := rdb.Options()
-		c.pool, c.stays = opt.PoolSize, true
-		c.inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
+		c.PoolSize, c.stays = opt.PoolSize, true
+		c.Inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
 	case *redis.ClusterClient:
-		c.pool = rdb.Options().PoolSize
+		c.PoolSize = rdb.Options().PoolSize
 	case *redis.Ring:
-		c.pool, c.stays = rdb.Options().PoolSize, true
+		c.PoolSize, c.stays = rdb.Options().PoolSize, true
 	}
 	switch rdb := rdb.(type) {
 	case interface {
@@ -100,26 +103,13 @@ func IsRing(rdb Redis) bool {
 	return is
 }
 
-// Timeout returns how long a call may go unanswered.
-func (c *Conn) Timeout() time.Duration { return c.timeout }
-
-// AttemptTimeout is the time of an attempt that can be repeated: two more fit in a call's time.
-func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
-
-// ProbePace is how long a server may owe an answer before another command tests whether it answers at all.
-func (c *Conn) ProbePace() time.Duration { return c.AttemptTimeout() / 3 }
-
-// Inline reports whether a command ends in time on its caller's goroutine: only if go-redis passes
-// deadlines on to the connection.
-func (c *Conn) Inline() bool { return c.inline }
-
-// PoolSize returns the most connections to one server, 0 if unknown.
-func (c *Conn) PoolSize() int { return c.pool }
-
 // Master returns the client of the master that has a key; nil if there is one server only, or if it is unknown. A new
 // cluster client has to find out which master has which slot; the first callers wait for that, up to maxLearn.
 func (c *Conn) Master(ctx context.Context, key string) Master {
-	if c.master != nil && !c.known.Load() {
+	if c.master == nil {
+		return nil
+	}
+	if !c.known.Load() {
 		c.learn(ctx, key)
 	}
 	return c.KnownMaster(ctx, key)
@@ -198,7 +188,7 @@ func HashTag(key string) string {
 }
 
 // Send sends commands, several as one pipeline, and returns when each has its answer or an error. If
-// the Conn is [Conn.Inline], that is before ctx's deadline.
+// the Conn is Inline, that is before ctx's deadline.
 func (c *Conn) Send(ctx context.Context, cmds ...Command) {
 	if len(cmds) > 1 {
 		c.exec(ctx, c.rdb.Pipeline(), cmds)
