@@ -19,7 +19,16 @@
 --- @include "calendar" "corrupt" "digits" "expiry" "integer" "decide_requests"
 
 local limit, window, peeks = tonumber(ARGV[1]), tonumber(ARGV[2]), not ARGV[4]
-local ends
+local text = redis.call('GET', KEYS[1])
+local count, expires, left, endless, ends = 0, nil, 0, false, nil
+if text then
+  count = integer(text)
+  if not count or count < 0 then
+    return corrupt(1, 'count', 'is no number of permits: ' .. text)
+  end
+  expires, left = expiry(KEYS[1])
+end
+-- A calendar's window is looked for after that: if it ends meanwhile, what is granted counts for the next.
 if not window then
   local now = clock()
   ends = end_of_window(ARGV[2], tonumber(now))
@@ -28,22 +37,13 @@ if not window then
   end
   window = ends - now
 end
-local text, expires = redis.call('GET', KEYS[1]), nil
-local count, left, endless = 0, 0, false
-if text then
-  count = integer(text)
-  if not count or count < 0 then
-    return corrupt(1, 'count', 'is no number of permits: ' .. text)
-  end
-  -- In its last millisecond, which Redis counts to 0, a window has ended.
-  expires, left = expiry(KEYS[1])
-  if left == 0 then
-    count, text = 0, nil
-  elseif left < 0 or left > window then
-    -- Without a time to live nothing would end the window: a program crashed before it set one, or the key was written
-    -- by hand. With too long a one the clock went back, or a program that knows no calendar began a calendar's window.
-    left, endless = window, true
-  end
+-- In its last millisecond, which Redis counts to 0, a window has ended.
+if left == 0 then
+  count, text = 0, nil
+elseif left < 0 or left > window then
+  -- Without a time to live nothing would end the window: a program crashed before it set one, or the key was written by
+  -- hand. With too long a one the clock went back, or a program that knows no calendar began a calendar's window.
+  left, endless = window, true
 end
 
 -- A counter that counts refusals too may have gone beyond the limit.
@@ -58,7 +58,7 @@ end
 if endless and not peeks then
   redis.call(ends and 'PEXPIREAT' or 'PEXPIRE', KEYS[1], ends and digits(ends) or ARGV[2])
 end
-expires = not peeks and (endless or not text) and expiry(KEYS[1]) or left < window and expires or ends or clock() + left
+expires = not peeks and (endless or not text) and expiry(KEYS[1]) or text and not endless and expires or ends or clock() + left
 local answer = {limit, free, taken, expires, count + taken > 0 and left or 0}
 for i = 1, #refused do
   answer[5 + i] = left

@@ -10,9 +10,9 @@
 
 --- @include "digits" "expiry" "integer"
 
-local count, ends, window = integer(redis.call('GET', KEYS[1])), expiry(KEYS[1]), tonumber(ARGV[3])
+local count, window, ends, left = integer(redis.call('GET', KEYS[1])), tonumber(ARGV[3]), expiry(KEYS[1])
 -- A later window ends at least a window later, or a day if a calendar makes it.
-if not count or not ends or math.abs(ends - ARGV[2]) > math.min((window or 10) / 2, 5) then
+if not count or left < 1 or math.abs(ends - ARGV[2]) > math.min((window or 10) / 2, 5) then
   return 0
 end
 -- By a clock that was set back the window would end later; otherwise its end stays, by which all its grants are known.
