@@ -243,6 +243,14 @@ var doubtfulHistories = map[string]judgedHistory{
 		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(5), granted)), recorded(2, 3, 1, look, free(4)),
 		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(5)),
 	}},
+	"a repeat that finds a part, which is granted to nobody": {false, []Record{
+		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(5), refused)), recorded(2, 3, 1, look, free(4)),
+		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(10)),
+	}},
+	"a repeat that finds a part, after the other of its call was answered": {false, []Record{
+		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 2, 0, try(2), granted)), recorded(3, 4, 1, look, free(2)),
+		recorded(5, 6, 1, give(4), granted), recorded(7, 8, 1, look, free(6)), recorded(10, 11, 1, look, free(8)),
+	}},
 	"a repeat that loses a part": {false, []Record{
 		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(4), granted)), recorded(2, 3, 1, look, free(4)),
 		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(6)),

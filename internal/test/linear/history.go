@@ -72,20 +72,25 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 }
 
 // mates returns what may have been granted, together, to others whose requests shared script calls with a call, if
-// answers to them were lost.
+// answers to them were lost and others released permits before they were answered.
 func (h *History) mates(r *Record) (list string) {
 	if !h.Phantom || r.Doubts == 0 {
 		return ""
 	}
 	var sums []int64
 	for _, o := range h.Records {
-		if o.Number == r.Number || o.Client != r.Client || o.Doubts == 0 || o.Ended < r.Began || r.Ended < o.Began ||
-			callScripts[o.Name] != lua.Acquire || len(sums) > 100 {
+		released := func(x Record) bool { return x.Name == Release && x.Began < o.Ended && r.Began < x.Ended }
+		if o.Number == r.Number || o.Client != r.Client || o.Doubts == 0 || o.Outcome == Done && !o.OK || o.Ended < r.Began || r.Ended < o.Began ||
+			callScripts[o.Name] != lua.Acquire || len(sums) > 100 || !slices.ContainsFunc(h.Records, released) {
 			continue
 		}
+		took := o.Permits
+		if o.Name == UpTo && o.Outcome == Done {
+			took = o.Taken
+		}
 		for _, sum := range append(slices.Clone(sums), 0) {
-			sums = append(sums, sum+o.Permits)
-			list += fmt.Sprintf("%d ", sum+o.Permits)
+			sums = append(sums, sum+took)
+			list += fmt.Sprintf("%d ", sum+took)
 		}
 	}
 	return list
