@@ -63,9 +63,9 @@ if not write then
   write = left < 0 or left > life or left ~= redis.call('PTTL', KEYS[2]) or (left < reset and not ahead)
 end
 if write then
-  left = life
+  left = ahead and left >= 0 and math.max(1, math.min(left, life)) or life
   if not peeks then
-    store(tokens, last, life)
+    store(tokens, last, left)
   end
 end
 if ahead then

@@ -433,3 +433,16 @@ func TestDebtWithoutEnd(t *testing.T) {
 		}
 	})
 }
+
+// A refusal does not put off the end of a bucket that no refill may reach, though the server's clock ticked between its keys.
+func TestFaultAheadOutlivesNoRefusal(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		l, ctx := threeInTenSeconds(rdb), t.Context()
+		require.NoError(t, rdb.Set(ctx, "key", 5, 30*time.Second).Err())
+		require.NoError(t, rdb.Set(ctx, "key_time", time.Now().Add(time.Hour).Unix(), 30*time.Second+time.Millisecond).Err())
+		assert.Equal(t, 30*time.Second+time.Millisecond, limittest.Take(t, l, "key", 9).RetryAfter)
+		time.Sleep(30*time.Second + time.Millisecond)
+		assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+	})
+}
