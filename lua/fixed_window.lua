@@ -28,7 +28,7 @@ if text then
   end
   expires, left = expiry(KEYS[1])
 end
--- A calendar's window is looked for after that: if it ends meanwhile, what is granted counts for the next.
+-- A calendar's window is looked up after that: if it ends meanwhile, the grant counts in the next.
 if not window then
   local now = clock()
   ends = end_of_window(ARGV[2], tonumber(now))
