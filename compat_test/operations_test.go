@@ -153,7 +153,7 @@ func (d drawer) reserved(who *actor, s *model.State) *model.Row {
 		p = s.Pairs[who.ID]
 	}
 	own := slices.DeleteFunc(slices.Clone(p.Rows), func(r model.Row) bool {
-		// In layout B a row may be another's: one of none, as Redisson's tryAcquire(0) leaves, is no reservation.
+		// In layout B a row may be another's. One of no permits, as Redisson's tryAcquire(0) leaves, is no reservation.
 		return r.By != who.Number || r.Permits == 0 || r.Layout != who.Layout || r.Layout == codec.LayoutC && !r.Member.Twice()
 	})
 	if len(own) > 0 && d.IntN(6) > 0 {

@@ -53,10 +53,10 @@ left = taken > 0 and not text and window or left
 if taken > 0 and text and not peeks then
   redis.call('INCRBY', KEYS[1], digits(taken))
 elseif taken > 0 and not peeks then
-  redis.call('SET', KEYS[1], digits(taken), ends and 'PXAT' or 'PX', ends and digits(ends) or ARGV[2])
+  redis.call('SET', KEYS[1], digits(taken), ends and 'PXAT' or 'PX', digits(ends or window))
 end
 if endless and not peeks then
-  redis.call(ends and 'PEXPIREAT' or 'PEXPIRE', KEYS[1], ends and digits(ends) or ARGV[2])
+  redis.call(ends and 'PEXPIREAT' or 'PEXPIRE', KEYS[1], digits(ends or window))
 end
 expires = not peeks and (endless or not text) and expiry(KEYS[1]) or text and not endless and expires or ends or clock() + left
 local answer = {limit, free, taken, expires, count + taken > 0 and left or 0}

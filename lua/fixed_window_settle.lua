@@ -17,7 +17,7 @@ if not count or left < 1 or math.abs(ends - ARGV[2]) > math.min((window or 10) /
 end
 -- By a clock that was set back the window would end later; otherwise its end stays, by which all its grants are known.
 -- Either write comes first, the RENAME without an effect: if memory is full, Redis refuses what begins with DECRBY.
-if window and ends > clock() + window then
+if window and left > window then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 else
   redis.call('RENAME', KEYS[1], KEYS[1])

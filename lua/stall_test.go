@@ -59,6 +59,7 @@ func TestFixedWindow_SettlesOnStalledMachine(t *testing.T) {
 					assert.Equal(t, 1, done, "%v", window)
 				}
 			}
+			assert.Equal(t, "6", rdb.Get(t.Context(), key[0]).Val())
 			require.NoError(t, rdb.Del(t.Context(), key...).Err())
 		}
 	}

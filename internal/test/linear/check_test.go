@@ -243,7 +243,7 @@ var doubtfulHistories = map[string]judgedHistory{
 		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(5), granted)), recorded(2, 3, 1, look, free(4)),
 		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(5)),
 	}},
-	"a repeat that finds a part, which is granted to nobody": {false, []Record{
+	"a repeat that finds a part and grants it to no one": {false, []Record{
 		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(5), refused)), recorded(2, 3, 1, look, free(4)),
 		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(10)),
 	}},

@@ -32,12 +32,10 @@ type effect struct {
 
 	outcome Outcome
 	ok      bool
-	anyhow  bool // refused, whether permits were free or not
-	doubted bool // a request that may have carried the call got no answer
-
-	// mates are what others of its script call may have got in place of it, together: a list, with a space after each.
-	mates   string
-	figures bool // free and limit are known
+	anyhow  bool   // refused, whether permits were free or not
+	doubted bool   // a request that may have carried the call got no answer
+	mates   string // what others of its script call may have got in its place, together: numbers, a space after each
+	figures bool   // free and limit are known
 	free    int64
 	limit   int64
 	times   bool // wait and reset are known, by a known clock
