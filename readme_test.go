@@ -114,20 +114,28 @@ func TestReadmeProgramRuns(t *testing.T) {
 	assert.Equal(t, want, string(out))
 }
 
+// pageWords is how many words a page may have, if that is not wordsOfPage. CONTRIBUTING names the rule.
+var pageWords = map[string]int{
+	"README.md": 899, "docs/reference.md": 3100, "docs/how-it-works.md": 3000, "docs/http.md": 2400, "docs/servers.md": 2100,
+	"docs/rrl.md": 2050, "docs/differences.md": 1900, "docs/development.md": 1900, "docs/production.md": 1700,
+	"docs/dashboard.md": 1600,
+}
+
+const wordsOfPage = 1500
+
 // A long page repeats itself, or says things where no one looks for them.
 func TestPagesAndCommentsAreShort(t *testing.T) {
 	t.Parallel()
-	assert.Less(t, len(strings.Fields(readText(t, "README.md"))), 900, "words of README.md")
-	words := map[string]int{}
-	total := 0
 	for path, text := range pages(t) {
-		if strings.HasSuffix(path, ".zh-CN.md") {
-			continue // Chinese has no spaces to count by
+		if strings.HasSuffix(path, ".zh-CN.md") || path == "CHANGELOG.md" {
+			continue // Chinese has no spaces to count by, and changes add up
 		}
-		words[path] = len(strings.Fields(text)) // as wc -w counts
-		total += words[path]
+		most, listed := pageWords[path]
+		if !listed {
+			most = wordsOfPage
+		}
+		assert.LessOrEqual(t, len(strings.Fields(text)), most, "words of %s, as wc -w counts", path)
 	}
-	assert.LessOrEqual(t, total, 39_500, "words of all pages: %v", words)
 
 	const lines = 15
 	long := regexp.MustCompile(fmt.Sprintf(`(?m)(?:^\s*//.*\n){%d,}\s*(?:(?:func|type|const|var) (?:\(.*?\) )?)?[A-Z]\w*`, lines+1))
