@@ -11,7 +11,7 @@ set -m
 trap 'kill -- $(cat "$work"/*.group 2>/dev/null) 2>/dev/null || true; rm -rf "$work"' EXIT
 
 lint() {
-	if scripts/install-lint.sh; then
+	if scripts/install-lint.sh >/dev/null 2>&1; then
 		scripts/lint.sh -c
 	else
 		scripts/modules.sh -c go vet && [ "${RRL_NO_SKIP:-}" != 1 ]
@@ -46,6 +46,8 @@ end() {
 	rm "$work/$1.group"
 }
 
+# Before the output of the steps, which wait for each other: the first run is silent for minutes otherwise.
+scripts/install-lint.sh || true
 begin tests
 begin lint
 begin others

@@ -9,7 +9,7 @@ bin=$PWD/.cache/bin
 PATH=$bin:$PATH
 
 [ "$(golangci-lint version --short 2>/dev/null)" = "$version" ] && exit 0
-echo "installing golangci-lint v$version"
+echo "installing golangci-lint v$version: building it takes some minutes, once"
 # Modules that are there need no network, and the standard library is compiled once, as for
 # the tests.
 proxy=file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)

@@ -5,8 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOGC=${GOGC:-400} GOMEMLIMIT=${GOMEMLIMIT:-3GiB}
-if git grep -niE -e '\b(tells whether|in vain|whomever)\b| lest ' -e '(//|--) .*\b(nobody|somebody|whoever|takes note of)\b' -- '*.go' '*.lua' '*.md' ||
-	git grep -niE '\b((is|are) told|whoever)\b' -- '*.go' '*.lua' '*.md' ':!*_test.go'; then
+if git grep --untracked -niE -e '\b(tells whether|in vain|whomever)\b| lest ' -e '(//|--) .*\b(nobody|somebody|whoever|takes note of)\b' -- '*.go' '*.lua' '*.md' ||
+	git grep --untracked -niE '\b((is|are) told|whoever)\b' -- '*.go' '*.lua' '*.md' ':!*_test.go'; then
 	echo "write: reports whether, without success, the one that, so that ... not, receives, a caller who, if someone" >&2
 	exit 1
 fi
