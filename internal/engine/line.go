@@ -13,14 +13,16 @@ import (
 
 // line is where requests wait for permits, first come first served. It asks in passes: at the time that
 // the server named, now and then before, and when a caller joins. Each pass asks for the first in line
-// and, once that is granted, for those behind it. While the first has asked for less than an interval, a
-// refusal ends the pass. After that each pass asks for all in line, so that a request that can't be served
-// does not hold up the rest. A pass may take several batches, one after another.
+// and, once that is granted, for those behind it. Until a request has been the first for an interval, a
+// refusal ends the pass: by then all that others were granted before has come back. After that each pass asks
+// for all in line, so that a request that can't be served does not hold up the rest. A pass may take several
+// batches, one after another.
 //
 // The Engine's lock guards it.
 type line struct {
-	first, last *request // in the order in which they came
-	placed      *request // the one last put before others; nil if it has left
+	first, last *request  // in the order in which they came
+	firstSince  time.Time // when that request became the first; zero: a moment ago
+	placed      *request  // the one last put before others; nil if it has left
 	count       int
 	interval    time.Duration // the limiter's; 0 before the first refusal
 	dueAt       time.Time     // when the next pass begins; zero: at once
@@ -74,7 +76,7 @@ func (l *line) insert(r *request) {
 	r.inLine = true
 	r.prev = after
 	if after == nil {
-		r.next, l.first = l.first, r
+		r.next, l.first, l.firstSince = l.first, r, time.Time{}
 	} else {
 		r.next, after.next = after.next, r
 	}
@@ -90,7 +92,7 @@ func (l *line) insert(r *request) {
 // drop takes a request out.
 func (l *line) drop(r *request) {
 	if r.prev == nil {
-		l.first = r.next
+		l.first, l.firstSince = r.next, time.Time{}
 	} else {
 		r.prev.next = r.next
 	}
@@ -128,7 +130,7 @@ func (l *line) join(r *request, fresh time.Duration) {
 	case due.Before(l.dueAt):
 		l.dueAt = due
 	}
-	l.dueToAskAll()
+	l.dueToAskAll(r.since)
 }
 
 // The cost of a pass, so that callers who join a long line make it ask the more seldom: a program and its
@@ -159,7 +161,7 @@ func (l *line) enter(r *request, a lane.Answer, interval time.Duration, alive, n
 		}
 	}
 	l.dueToLive()
-	l.dueToAskAll()
+	l.dueToAskAll(now)
 }
 
 // dueToLive makes the next pass begin in time to keep the limiter alive.
@@ -169,18 +171,21 @@ func (l *line) dueToLive() {
 	}
 }
 
-// asksForAll reports whether the first in line has asked for an interval.
-func (l *line) asksForAll(now time.Time) bool {
-	return l.interval > 0 && !now.Before(l.first.since.Add(l.interval))
+// yields returns when the first in line will have been the first for an interval.
+func (l *line) yields(now time.Time) time.Time {
+	if l.firstSince.IsZero() {
+		l.firstSince = now
+	}
+	return l.firstSince.Add(l.interval)
 }
 
-// dueToAskAll makes a pass begin when the first will have asked for an interval: then it asks for
+// asksForAll reports whether the first in line has been the first for an interval.
+func (l *line) asksForAll(now time.Time) bool { return !now.Before(l.yields(now)) && l.interval > 0 }
+
+// dueToAskAll makes a pass begin when the first yields: then it asks for
 // all in line, if there are others.
-func (l *line) dueToAskAll() {
-	if l.count < 2 || !l.strict || l.interval == 0 {
-		return
-	}
-	if at := l.first.since.Add(l.interval); at.Before(l.dueAt) {
+func (l *line) dueToAskAll(now time.Time) {
+	if at := l.yields(now); l.count > 1 && l.strict && l.interval > 0 && at.Before(l.dueAt) {
 		l.dueAt = at
 	}
 }
@@ -283,6 +288,6 @@ func (l *line) answeredBatch(now time.Time) {
 		l.dueAt = time.Time{}
 	}
 	if l.count > 0 {
-		l.dueToAskAll()
+		l.dueToAskAll(now)
 	}
 }

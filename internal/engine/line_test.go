@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -190,6 +191,52 @@ func TestLine_KeepsOrderOfArrival(t *testing.T) {
 		slices.SortStableFunc(in, func(a, b *request) int { return a.since.Compare(b.since) })
 		require.Equal(t, since(in), since(slices.Collect(l.all())), "seed %d", seed)
 		require.Equal(t, len(in), l.count)
+	}
+}
+
+// The first in line is the only one that is asked for until it has been that for an interval, whatever came before it.
+func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
+	t.Parallel()
+	const interval = time.Second
+	start := time.Now()
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	for name, changes := range map[string]func(l *line, a, b *request){
+		"none":                 func(*line, *request, *request) {},
+		"one joins":            func(l *line, _, _ *request) { l.join(&request{since: at(2000)}, 0) },
+		"one behind leaves":    func(l *line, _, b *request) { l.remove(b) },
+		"the first is granted": func(l *line, a, _ *request) { l.drop(a) },
+		"the first leaves":     func(l *line, a, _ *request) { l.remove(a) },
+		"an older one is refused late": func(l *line, _, _ *request) {
+			l.enter(&request{since: at(-1)}, lane.Answer{}, interval, time.Time{}, at(2000))
+		},
+		"all leave and one is refused": func(l *line, a, b *request) {
+			l.remove(a)
+			l.remove(b)
+			l.enter(&request{since: at(1000)}, lane.Answer{}, interval, time.Time{}, at(2000))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var l line
+			a, b := &request{since: at(0)}, &request{since: at(1)}
+			l.enter(a, lane.Answer{}, interval, time.Time{}, at(500))
+			l.join(b, 0)
+			assert.False(t, l.asksForAll(at(1499)))
+			before := l.first
+			changes(&l, a, b)
+			from := 500
+			if l.first != before {
+				from = 2000
+			}
+			l.dueToAskAll(at(2000))
+			assert.False(t, l.asksForAll(at(from+999)))
+			assert.True(t, l.asksForAll(at(from+1000)))
+			if l.count > 1 {
+				l.dueAt = at(9999)
+				l.dueToAskAll(at(2000))
+				assert.Equal(t, at(from+1000), l.dueAt)
+			}
+		})
 	}
 }
 

@@ -353,7 +353,7 @@ func TestLine_ThousandWaitersShareCalls(t *testing.T) {
 		end := time.Duration(row.waiters/row.rate) * time.Second
 		s.Until(end - ms)
 		assert.Len(t, served, row.waiters-row.rate)
-		s.Until(end)
+		s.Until(end + ms) // passes come at parts of a millisecond, in which servers don't count
 		assert.Len(t, served, row.waiters, "as fast as the rate allows")
 		assert.LessOrEqual(t, s.Sent.Scripts(), row.calls)
 	})
