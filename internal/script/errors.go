@@ -67,31 +67,33 @@ var codes = map[string]meaning{
 	"NOREPLICAS": refused, "BUSY": refused, "NOSCRIPT": notRun,
 	"NOAUTH": lockedOut, "WRONGPASS": lockedOut, "DENIED": lockedOut,
 	"MISCONF": undecided, "OOM": undecided,
+	"NOTINIT": 0, "CORRUPT": 0, "LATE": 0, // our scripts' own
+	"WRONGTYPE": 0, "CROSSSLOT": 0,
 }
 
-// texts are what other answers mean: the first that matches counts.
+// texts are what other answers mean: the first that matches counts. If none does, a server or a proxy has said in words
+// of its own that it does not decide, and the script may have run.
 var texts = []struct {
 	*regexp.Regexp
 	meaning
 }{
-	{regexp.MustCompile(`^ERR max number of clients `), refused},
+	{regexp.MustCompile(`Script killed by user`), refused}, // which Redis does not do once it has written
+	// The server ended the script in the middle, since it had removed a key of a slot that moves.
+	{regexp.MustCompile(`attempted to access a non local key`), lost},
 
 	// What servers before Redis 6 say of passwords, and Redis to a long command without one.
 	{regexp.MustCompile(`^ERR (?:invalid password|AUTH |Client sent AUTH|Protocol error: unauthenticated)`), lockedOut},
 
-	// A missing right to a key concerns few limiters, and is a mistake.
-	{regexp.MustCompile(`^(?:ERR Error .*: ?-?)?NOPERM.*(?: to run |can't run )`), lockedOut},
+	// Mistakes: faults of a script, commands that a server does not have or take, and missing rights to a key, which
+	// concern few limiters. "redis: " is go-redis itself.
+	{regexp.MustCompile(`^ERR Error (?:running|compiling) script|user_script:|bad lua script|^redis: |^NOPERM .*\bkeys?\b`), 0},
+	{regexp.MustCompile(`(?i)\b(?:unknown|unsupported) (?:redis |sub)?command|command '[^']*' (?:is )?not (?:allowed|support)` +
+		`|^(?:ERR )?(?:wrong number of |value is not |number of keys |syntax error|.*\bsame slot|.*\bDB index|protocol error: )`), 0},
 
-	// What proxies in front of Redis say of a server that they don't reach. Redis' own answers begin with a code
-	// in capitals, and no "ERR" of Redis' speaks of connections.
-	{regexp.MustCompile(`(?i)^(?:ERR )?(?:connection refused|host is down|no route to host|network is unreachable|no (?:upstream|backend|server))`), refused},
-	{regexp.MustCompile(`(?i)^ERR (?:connection |server (?:closed|connection|failure)|(?:operation |request )?timed out|` +
-		`broken pipe|upstream|backend|proxy|cluster node disconnected|handle re(?:quest|sponse),)`), lost},
-	{regexp.MustCompile(`^redis: `), 0}, // go-redis itself
-	{regexp.MustCompile(`^[^ ]*\p{Ll}`), lost},
-
-	// The server ended the script in the middle, since it had removed a key of a slot that moves.
-	{regexp.MustCompile(`attempted to access a non local key`), maybeRun},
+	{regexp.MustCompile(`^NOPERM`), lockedOut},
+	{regexp.MustCompile(`(?i)\bread[- ]?only (?:replica|slave)`), refused | moving},
+	{regexp.MustCompile(`(?i)^(?:ERR )?(?:max number of clients|connection refused|host is down|no route to host|` +
+		`network is unreachable|no (?:upstream|backend|server))`), refused},
 }
 
 func meaningOf(err error) meaning {
@@ -109,7 +111,7 @@ func meaningOf(err error) meaning {
 				return t.meaning
 			}
 		}
-		return 0
+		return lost
 	case errors.Is(err, ErrNoMaster):
 		return refused | moving
 	case isDial(err), poolExhausted(err), noServer.MatchString(err.Error()):
@@ -224,8 +226,8 @@ func Corrupt(err error, keys []string) (key, field, why string, ok bool) {
 	return keys[n-1], field, why, true
 }
 
-// Code returns the code of an error that Redis answered: its first word. If a command inside a script
-// failed, some servers put it in the middle of the text. It returns "" for other errors.
+// Code returns the code of an error that Redis answered: its first word, or that behind an "ERR" of a proxy's. If a
+// command inside a script failed, some servers put it in the middle of the text. It returns "" for other errors.
 func Code(err error) string {
 	answer, ok := errors.AsType[redis.Error](err)
 	if !ok {
@@ -238,6 +240,6 @@ func Code(err error) string {
 	return code
 }
 
-// codeInside finds the code that Redis 6 (": -CODE text" or ": CODE text" after the line's number) and
-// miniredis put behind words of their own.
-var codeInside = regexp.MustCompile(`^ERR Error (?:running|compiling) script.*?: ?-?([A-Z]{3,}) `)
+// codeInside finds the code that proxies and Kvrocks put behind an "ERR", Redis 6 (": -CODE text" or ": CODE text"
+// after the line's number) and miniredis behind words of their own.
+var codeInside = regexp.MustCompile(`^ERR (?:Error (?:running|compiling) script.*?: ?-?)?([A-Z]{3,}) `)

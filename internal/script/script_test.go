@@ -319,7 +319,7 @@ func TestFaults(t *testing.T) {
 		want, never errs // what the error is and is not; without want the script is answered
 		least, most int  // attempts
 	}
-	refused, noPermission := answered("READONLY You can't write against a read only replica."), answered("NOPERM no permissions")
+	refused, noPermission := answered("READONLY You can't write against a read only replica."), answered("NOPERM No permissions to access a key")
 	rows := map[string]row{
 		"once, EVAL is lost": {"once", errs{nil, io.EOF}, errs{script.ErrLost, io.EOF}, nil, 2, 2},
 		// Once an attempt may have run, a refusal of the next says nothing of it.
@@ -432,8 +432,10 @@ func TestCode(t *testing.T) {
 		wrong + behind + ", on @user_script:1.": "WRONGTYPE",
 		full + behind + ", on @user_script:1.":  "OOM",
 		"ERR user_script:1: Script attempted to access nonexistent global variable 'x'" + behind: "ERR",
-		running + wrong:      "WRONGTYPE",
-		running + "-" + full: "OOM",
+		"ERR READONLY You can't write against a read only replica.":                              "READONLY", // a proxy
+		"ERR this is READONLY now": "ERR",
+		running + wrong:            "WRONGTYPE",
+		running + "-" + full:       "OOM",
 		running + "-READONLY You can't write against a read only replica.":                  "READONLY",
 		running + "@user_script: 1: -CLUSTERDOWN Hash slot not served":                      "CLUSTERDOWN",
 		running + "user_script:1: attempt to perform arithmetic on a nil value (local 'x')": "ERR",

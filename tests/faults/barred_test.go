@@ -24,6 +24,7 @@ func TestFailOpen_ServerRefusesEveryCall(t *testing.T) {
 		"rights":   "NOPERM this user has no permissions to run the 'evalsha' command",
 		"proxy":    "ERR Connection refused",
 		"upstream": "upstream failure",
+		"unknown":  "UNAVAILABLE upstream is not available",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

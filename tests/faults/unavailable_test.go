@@ -65,6 +65,13 @@ var outages = map[bool][]error{
 		answered("ERR no server connection avaliable"), //nolint:misspell // as Predixy writes it
 		answered("ERR max number of clients reached"),
 		answered("ERR max number of clients + cluster connections reached"),
+		answered("ERR READONLY You can't write against a read only replica."), // a proxy, and Kvrocks
+		answered("ERR upstream said: You can't write against a read-only replica."),
+		answered("ERR LOADING Redis is loading the dataset in memory"),
+		answered("ERR TRYAGAIN Multiple keys request during rehashing of slot"),
+		answered("NOPERM the user has no rights any more"),
+		answered("ERR Error running script (call to f_1): @user_script:1: Script killed by user with SCRIPT KILL..."),
+		answered("ERR Script killed by user with SCRIPT KILL. script: 5f, on @user_script:1."),
 		redis.ErrPoolTimeout,
 		redis.ErrPoolExhausted,
 		&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
@@ -87,6 +94,15 @@ var outages = map[bool][]error{
 		answered("ERR server connection close"),                   // Predixy
 		answered("ERR handle response, backend conn reset"),       // Codis
 		answered("ERR Cluster node disconnected: 127.0.0.1:7001"), // redis-cluster-proxy
+		answered("ERR proxy upstream not available"),              // Camellia
+		answered("UNAVAILABLE upstream is not available"),
+		answered("ERR internal error"),
+		answered("ERR bad gateway"),
+		answered("ERR Service temporarily unavailable"),
+		answered("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"),
+		answered("NOTREADY the instance is being switched"),
+		answered("Can't write to slot being migrated which is in write forbidden phase"), // Kvrocks
+		answered(""),
 	},
 }
 
@@ -98,6 +114,19 @@ var mistakes = []error{
 	answered("NOPERM No permissions to access a key"),
 	answered("NOPERM The user executing the script can't access at least one of the keys mentioned in the command arguments"),
 	answered("ERR unknown command 'evalsha'"),
+	answered("ERR unknown command `evalsha`, with args beginning with: `5f`, `1`, `UNAVAILABLE`"),
+	answered("unsupported command 'evalsha'"),                        // Envoy
+	answered("ERR handle request, command 'EVALSHA' is not allowed"), // Codis
+	answered("ERR command 'evalsha' not support for normal user"),    // Alibaba Cloud's proxy
+	answered("ERR eval/evalsha command keys must be in same slot"),   // the same
+	answered("ERR wrong number of arguments for 'evalsha' command"),
+	answered("ERR Number of keys can't be greater than number of args"),
+	answered("ERR value is not an integer or out of range"),
+	answered("ERR DB index is out of range"),
+	answered("ERR Protocol error: invalid bulk length"),
+	answered("ERR value is not an integer or out of range script: 5f, on @user_script:1."),
+	answered("ERR user_script:1: Script attempted to access nonexistent global variable 'x' script: 5f, on @user_script:1."),
+	answered("ERR Error compiling script (new function): user_script:1: '=' expected near 'x'"),
 	answered("ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value"),
 	answered("WRONGTYPE Operation against a key holding the wrong kind of value"),
 	answered("CROSSSLOT Keys in request don't hash to the same slot"),
