@@ -50,6 +50,7 @@ type Conn struct {
 	// shorter gets the error of the last attempt.
 	callTime time.Duration
 
+	proxied  atomic.Bool     // single commands go as pipelines too: see Command.SetErr
 	known    atomic.Bool     // the client knows which master has which slot
 	mu       sync.Mutex      // guards what follows
 	learning <-chan struct{} // closed when callers need not wait for that; nil if it is not being asked
@@ -190,10 +191,13 @@ func HashTag(key string) string {
 // Send sends commands, several as one pipeline, and returns when each has its answer or an error. If
 // the Conn is Inline, that is before ctx's deadline.
 func (c *Conn) Send(ctx context.Context, cmds ...Command) {
-	if len(cmds) > 1 {
+	if len(cmds) > 1 || c.proxied.Load() {
 		c.exec(ctx, c.rdb.Pipeline(), cmds)
 	} else if c.rdb.Process(ctx, cmds[0]) != nil {
 		c.refuseMoved(cmds)
+		if _, proxied := errors.AsType[readOnly](cmds[0].Err()); proxied {
+			c.proxied.Store(true)
+		}
 	}
 }
 

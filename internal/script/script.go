@@ -7,6 +7,8 @@ package script
 
 import (
 	"context"
+	"errors"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -38,6 +40,24 @@ type Command struct{ *redis.Cmd }
 
 // NoRetry tells go-redis not to repeat the command, nor a pipeline with it.
 func (Command) NoRetry() bool { return true }
+
+// SetErr sets the error. At a READONLY in Redis' words go-redis closes the connection, which may lead elsewhere once it
+// is made again. So a proxy's words become Redis'; go-redis hears them only if this is the first command of a pipeline.
+func (c Command) SetErr(err error) {
+	if answer, ok := errors.AsType[redis.Error](err); ok && strings.HasPrefix(answer.Error(), "ERR READONLY ") {
+		err = readOnly{answer}
+	}
+	c.Cmd.SetErr(err)
+}
+
+// readOnly is what a proxy said, in Redis' words.
+type readOnly struct{ said redis.Error } //nolint:errname // it is the server's
+
+func (r readOnly) Error() string { return strings.TrimPrefix(r.said.Error(), "ERR ") }
+
+func (r readOnly) Unwrap() error { return r.said }
+
+func (r readOnly) RedisError() {}
 
 // NewCommand makes a command whose first key is the word at that place.
 func NewCommand(ctx context.Context, words []any, key int8) Command {

@@ -2,6 +2,9 @@ package faults_test
 
 import (
 	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,4 +104,45 @@ func TestFailOpen_ProxyThatChecksScriptsIsNoOutage(t *testing.T) {
 			require.ErrorContains(t, err, "script_check_enable to 0")
 		}
 	})
+}
+
+// A proxy in front of servers that have changed places may keep a connection to the one that became a replica, and
+// says so in its own words. go-redis gives up a connection only at Redis' words.
+func TestReadOnly_InWordsOfAProxyIsMetOnceByAConnection(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				_, m := redistest.Mini(t)
+				proxy := redistest.MiniProxy(t, m)
+				l := limitertest.NewLimiter(t, proxy.Client(t, &opt), limitertest.Every(1000, time.Hour))
+				var last, old, met atomic.Int64 // connections, and what those before the failover were answered
+				proxy.OnCommand(func(c redistest.Command) redistest.Action {
+					last.Store(max(last.Load(), int64(c.Conn)))
+					if int64(c.Conn) > old.Load() || !strings.HasPrefix(c.Name(), "eval") {
+						return redistest.Pass
+					}
+					met.Add(1)
+					return redistest.Instead("eval", `return redis.error_reply("ERR READONLY You can't write against a read only replica.")`, "0")
+				})
+				together := func() {
+					var callers sync.WaitGroup
+					for range 20 {
+						callers.Go(func() { limitertest.MustAcquire(t, l, 1) })
+					}
+					callers.Wait()
+				}
+				for _, each := range []func(){func() { limitertest.MustAcquire(t, l, 1) }, together} {
+					each()
+					old.Store(last.Load())
+					start := time.Now()
+					each()
+					assert.Less(t, time.Since(start), time.Second)
+				}
+				assert.Positive(t, met.Load())
+				assert.LessOrEqual(t, met.Load(), 2*last.Load(), "a connection is left at its second such answer at the latest")
+			})
+		})
+	}
 }
