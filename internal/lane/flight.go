@@ -3,6 +3,7 @@ package lane
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -343,9 +344,11 @@ func (l *Lane) split(calls []*Call, cmd script.Command) {
 		err = script.Unexpected(cmd.Val())
 	case err != nil && script.IsAnswer(err):
 		undecided = script.NotRun(err)
-		l.lanes.apart.Store(l.lanes.apart.Load() || !undecided)
+		if !undecided && !errors.Is(script.Outage(err), limit.ErrUnavailable) {
+			l.lanes.apart.Store(true)
+		}
 		switch script.Code(err) {
-		case "CROSSSLOT", "MOVED", "ASK", "NOPERM":
+		case "CROSSSLOT", "NOPERM":
 			undecided = true
 		}
 		err = fmt.Errorf("several limiters in one call: %v", err) //nolint:errorlint // see above

@@ -317,6 +317,28 @@ func TestJointCalls(t *testing.T) {
 	}
 }
 
+// Calls stay apart once a server has shown that it does not take them together, and only then.
+func TestJointCalls_GoTogetherAgainAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]int{"OOM": 1, "LOADING": 1, "UNAVAILABLE": 1, "CROSSSLOT": 8} {
+		calls := make([]*script.Joint, 10)
+		for i := range calls {
+			calls[i] = &script.Joint{Script: many, Args: [2]any{code, "fail"}, Early: true}
+		}
+		joined(t, calls, []*lua.Script{many}, func(_ []any, r *rig) {
+			r.forget()
+			r.hold = make(chan struct{})
+			r.start(10, func(i int) {
+				_, err := r.ask(i, script.Call{Script: echo, Args: script.Constant{""}, Joint: &script.Joint{Script: many, Args: [2]any{"", 100}}})
+				assert.NoError(t, err)
+			})
+			close(r.hold)
+			r.Wait()
+			assert.Equal(t, []int{1, 1, want}, r.sizes(), code)
+		})
+	}
+}
+
 func TestEarlyJointCallsComeFirst(t *testing.T) {
 	t.Parallel()
 	order := newScript(`local all = {}
