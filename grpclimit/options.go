@@ -187,8 +187,7 @@ func WithName(name string) Option {
 
 // WithObserver sets an observer that receives the answer to each call and message that
 // takes permits (Decided), and each start and end of the breaker (Happened). The limit has
-// its own name there ([WithName]), and the Call is "grpclimit". A call that costs more than
-// the limit counts as failed. Observers of the limiter itself receive it too.
+// its own name there ([WithName]), and the Call is "grpclimit". Observers of the limiter itself receive it too.
 func WithObserver(observer limit.Observer) Option {
 	return func(s *settings) error { return s.SetObserver(observer) }
 }

@@ -3,15 +3,24 @@ package httplimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // A cost that is read from the body fails as the body does, which is the client's fault and no error of the server's.
@@ -65,3 +74,26 @@ func TestWithCost_ClientLeaves(t *testing.T) {
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
+
+// A payload above the limit is refused for its size, and no observer counts it as an error: a client chooses it.
+func TestWithCost_PayloadAboveTheLimitIsNoError(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var own, told limitertest.Recorder
+		client := rratelimiter.New(rdb, rratelimiter.WithObserver(&own))
+		perMinute := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute}, limit.WithObserver(&own))
+		for _, limiter := range []limit.Limiter{client.Keyed("", rratelimiter.PerMinute(10)), perMinute, middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits)} {
+			for _, cost := range []int64{11, 1 << 60} {
+				handler := httplimit.New(limiter, httplimit.WithPrefix(fmt.Sprintf("%T:", limiter)), httplimit.WithObserver(&told),
+					httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil }))(refuseAll(t))
+				assert.Equal(t, http.StatusTooManyRequests, serve(handler, newRequest(t)).Code)
+				for _, d := range append(told.Decisions(), own.Decisions()...) {
+					assert.Equal(t, limit.TooCostly, d.Outcome, "%T", limiter)
+					require.NoError(t, d.Err)
+					assert.Empty(t, d.Kind)
+				}
+			}
+		}
+	})
+}

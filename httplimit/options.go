@@ -211,8 +211,7 @@ func WithShadow() Option {
 
 // WithObserver sets an observer that receives each policy's answer to each request
 // (Decided), and each start and end of a policy's breaker (Happened). Policies have their
-// own names there, and the Call is "httplimit". A request that costs more than the limit
-// counts as failed. Observers of the limiters themselves receive it too.
+// own names there, and the Call is "httplimit". Observers of the limiters themselves receive it too.
 func WithObserver(observer limit.Observer) Option {
 	return func(s *settings) error { return s.SetObserver(observer) }
 }

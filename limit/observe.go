@@ -88,7 +88,12 @@ type Outcome string
 const (
 	Granted Outcome = "granted"
 	Refused Outcome = "refused"
-	Failed  Outcome = "failed"
+
+	// TooCostly: refused because of its size, as no waiting helps a request for more permits than the limit. The
+	// caller's error is ErrPermitsExceedRate, or ErrInvalidPermits for more permits than any limiter has.
+	TooCostly Outcome = "too_costly"
+
+	Failed Outcome = "failed"
 )
 
 // Source says what decided a call.

@@ -53,7 +53,7 @@
 // # Attributes
 //
 //	ratelimiter.name     the limiter, or the prefix of its keys
-//	ratelimiter.outcome  granted, refused or failed
+//	ratelimiter.outcome  granted, refused, too_costly or failed
 //	ratelimiter.source   who decided: redis, memory, open or local; not there if none did
 //	ratelimiter.shadow   true if the limiter only watches; otherwise not there
 //	ratelimiter.event    the kind of a limit.Event with _ for each space: server_silent

@@ -341,10 +341,10 @@ func TestObserver_RealClient(t *testing.T) {
 	waiting("0")
 	points := c.points(t)
 	for attributes, value := range map[string]string{
-		"ratelimiter.name=api,ratelimiter.outcome=granted,ratelimiter.source=redis":                               "2",
-		"ratelimiter.name=api,ratelimiter.outcome=refused,ratelimiter.source=redis":                               "3",
-		"error.type=permits_exceed_rate,ratelimiter.name=api,ratelimiter.outcome=failed,ratelimiter.source=redis": "1",
-		"error.type=canceled,ratelimiter.name=api,ratelimiter.outcome=failed,ratelimiter.source=redis":            "1",
+		"ratelimiter.name=api,ratelimiter.outcome=granted,ratelimiter.source=redis":                    "2",
+		"ratelimiter.name=api,ratelimiter.outcome=refused,ratelimiter.source=redis":                    "3",
+		"ratelimiter.name=api,ratelimiter.outcome=too_costly,ratelimiter.source=redis":                 "1",
+		"error.type=canceled,ratelimiter.name=api,ratelimiter.outcome=failed,ratelimiter.source=redis": "1",
 	} {
 		assert.Equal(t, value, points["ratelimiter.decisions{"+attributes+"}"], "%s in %v", attributes, points)
 	}

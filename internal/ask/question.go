@@ -110,8 +110,8 @@ func (q *Question) record(p *part) {
 			q.State = Granted
 		}
 	case tooCostly(err):
-		q.State, q.err = TooCostly, err
-		q.Decision.Limit = a.Limit // the rest may be unknown
+		q.State, q.err = TooCostly, limit.ErrPermitsExceedRate // whatever the limiter calls it
+		q.Decision.Limit = a.Limit                             // the rest may be unknown
 	default:
 		q.State, q.err, q.Failure, q.known = Closed, err, err, q.known && a.By != limit.FromFallback
 		if kind := limit.KindOf(err); q.Limit.policy.Open() && (kind == limit.KindDeadline || kind == limit.KindCanceled) {

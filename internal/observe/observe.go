@@ -4,8 +4,10 @@ package observe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -40,16 +42,25 @@ func (o *Observer) Decided(ctx context.Context, d limit.Decided, granted bool, e
 	if !o.Watches() {
 		return
 	}
-	d.Waited, d.Err, d.Kind = time.Since(d.Start), err, limit.KindOf(err)
+	d.Waited = time.Since(d.Start)
 	switch {
+	case tooCostly(d.Permits, err):
+		d.Outcome = limit.TooCostly
 	case err != nil:
-		d.Outcome = limit.Failed
+		d.Outcome, d.Err, d.Kind = limit.Failed, err, limit.KindOf(err)
 	case granted:
 		d.Outcome = limit.Granted
 	default:
 		d.Outcome = limit.Refused
 	}
 	o.safely(func() { o.to.Decided(ctx, d) })
+}
+
+// tooCostly reports whether a request for so many permits was refused because of its size, which a client of the program
+// may have chosen: that is no mistake in the program.
+func tooCostly(permits int64, err error) bool {
+	kind := limit.KindOf(err)
+	return kind == limit.KindExceeds || kind == limit.KindInvalid && permits > math.MaxInt32 && errors.Is(err, limit.ErrInvalidPermits)
 }
 
 // Landed reports a flight, whose callers wait for what it brings, to an Observer that Watches. The caller

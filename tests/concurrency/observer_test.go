@@ -59,6 +59,7 @@ var observerTests = map[string]observerTest{
 		_ = l.Acquire(ctx, 3)
 		_, _ = l.TryAcquire(ctx, 3, time.Second)
 		_, _ = l.Take(ctx, 4)
+		_, _ = l.Take(ctx, 1<<40)
 		_, _ = l.Take(ctx, 0)
 		_ = l.Acquire(limitertest.EndedContext(t), 1)
 		_, _ = client.RateLimiter("none").Take(ctx, 1)
@@ -75,7 +76,8 @@ var observerTests = map[string]observerTest{
 			{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0},
 			{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute},
 			{"orders", "TryAcquire", 3, limit.Refused, "", limit.FromRedis, time.Second},
-			{"orders", "Take", 4, limit.Failed, limit.KindExceeds, limit.FromRedis, 0},
+			{"orders", "Take", 4, limit.TooCostly, "", limit.FromRedis, 0},
+			{"orders", "Take", 1 << 40, limit.TooCostly, "", "", 0},
 			{"orders", "Take", 0, limit.Failed, limit.KindInvalid, "", 0},
 			{"orders", "Acquire", 1, limit.Failed, limit.KindCanceled, "", 0},
 			{"none", "Take", 1, limit.Failed, limit.KindNotInitialized, limit.FromRedis, 0},
@@ -176,7 +178,7 @@ var observerTests = map[string]observerTest{
 			assert.True(t, d.Shadow)
 			outcomes = append(outcomes, d.Outcome)
 		}
-		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused, limit.Refused, limit.Failed, limit.Refused}, outcomes)
+		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused, limit.Refused, limit.TooCostly, limit.Refused}, outcomes)
 
 		plain := client.RateLimiter("orders")
 		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was granted is charged")

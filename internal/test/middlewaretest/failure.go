@@ -70,8 +70,11 @@ func (k Kind[O, K]) testFailures(t *testing.T) {
 			assert.Equal(t, f.figures, got.Figures)
 			assert.NotContains(t, got.Text, "secret")
 			want := map[Verdict]limit.Outcome{Passed: limit.Granted, Refused: limit.Refused}[f.want]
-			if want == "" || f.want == Refused && name == "too costly for it" {
+			switch {
+			case want == "":
 				want = limit.Failed
+			case name == "too costly for it":
+				want = limit.TooCostly
 			}
 			assert.Equal(t, []limit.Outcome{want}, r.outcomes(k.Name, "default", false))
 

@@ -57,7 +57,7 @@ func (k Kind[O, K]) testAnswers(t *testing.T) {
 			outcome := limit.Granted
 			switch {
 			case c.err != nil:
-				outcome = limit.Failed
+				outcome = limit.TooCostly
 			case !c.decision.Granted:
 				outcome = limit.Refused
 			}
