@@ -102,8 +102,13 @@ elseif age ~= '' then
     return {'again', more}
   end
   token = string.match(token, '^searched:%d+;(.*)$') or ''
-  -- A repeat that was answered without a trace was refused, or its permits have been given back since.
-  found = found or answered and 0 or nil
+  -- A repeat that was answered without a trace was refused, or its permits have been given back or have run out since. If
+  -- they must have run out, it is decided anew.
+  if not found and answered and now - answered < interval - early then
+    found = 0
+  elseif not found then
+    answered = nil
+  end
 end
 if answered and not found then
   return redis.error_reply('LATE the attempt has been answered')

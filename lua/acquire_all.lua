@@ -45,7 +45,7 @@ number = tonumber(number or '0')
 local prefix = age ~= '' and 'searched:' .. began .. ';' or ''
 
 -- All limiters are read before any is changed. One's error is returned once it is known that the call has not run.
-local limiters, problem, answered, missing = {}, nil, false, false
+local limiters, problem, answered, missing, longest = {}, nil, 0, false, 0
 for i = 1, #ARGV - 5 do
   local at = 5 * (i - 1)
   local fields = redis.call('HMGET', KEYS[at + 1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
@@ -58,12 +58,12 @@ for i = 1, #ARGV - 5 do
     l.text = numbers[i] or numbers[1]
     local permits = tonumber(l.text)
     l.permits, l.member = permits, l.text == numbers[1] and ARGV[1] or with_permits(ARGV[1], permits)
-    l.new, l.list, l.audit = new, fields[5], audit == 'a'
+    l.new, l.list, l.audit, longest = new, fields[5], audit == 'a', math.max(longest, l.interval)
     wrong = permits > l.rate and {'exceeds', i, l.rate} or wrong
   end
   limiters[i] = l or false
   problem, missing = problem or wrong, missing or new
-  answered = answered or was_answered(fields[5], identity)
+  answered = math.max(answered, was_answered(fields[5], identity) or 0)
 end
 
 -- A call looks at about so many rows, and at all that one limiter needs.
@@ -93,7 +93,7 @@ if age ~= '' then
       end
       if found then
         for _, other in ipairs(limiters) do
-          if other and not other.new and not answered then
+          if other and not other.new and answered == 0 then
             mark_answered(KEYS[other.at + 1], other.list, identity, now)
           end
         end
@@ -108,7 +108,7 @@ if age ~= '' then
   if first and not granted then
     return {'again', prefix}
   end
-elseif answered then
+elseif answered > 0 then
   return redis.error_reply('LATE the attempt has been answered')
 end
 if problem and not granted then
@@ -217,6 +217,8 @@ for i, l in ipairs(limiters) do
   end
 end
 
+-- As in acquire, an answer from before all intervals does not count.
+answered = answered > now - longest
 if answered and not refused[1] then
   -- It was refused before, or its permits have been given back since.
   refused = {1, 1, limiters[1].interval}

@@ -3,9 +3,10 @@
 -- The config's field "answered" lists the calls that a repeat decided, so that a copy that comes late changes
 -- nothing: "ms:identity;" each, the newest first, the identity in hex. It holds the 31 newest of layout D2, for a minute.
 
--- Reports whether a call is in the list.
+-- Returns when a call was put on the list, in epoch ms; nil or false if it is not there.
 local function was_answered(list, identity)
-  return list and string.find(list, ':' .. hex(identity) .. ';', 1, true)
+  local at = list and string.find(list, ':' .. hex(identity) .. ';', 1, true)
+  return at and tonumber(string.match(string.sub(list, math.max(1, at - 16), at - 1), '%d+$'))
 end
 
 -- Puts a call on the list.
