@@ -15,8 +15,8 @@ import (
 //
 // No span of a window's length ever gets more than permits. Up to 32 grants in a window
 // come back after exactly a window. If there are more, some come back up to a 32nd of a
-// window later. Local keeps 32,768 keys; with more, the key that was not asked for the
-// longest time loses its counts.
+// window later. 32,768 keys that hold permits are limited each by itself. A key that comes
+// beyond that shares one limit with others, so no key gets more than permits.
 //
 // It is also a [limit.Returner] and a [limit.Windowed].
 func Local(permits int64, window time.Duration) limit.Limiter {

@@ -186,27 +186,61 @@ func runLocal(ctx context.Context, most int64, steps []localStep) string {
 	return ""
 }
 
-// Keys that hold nothing are forgotten, and if there are too many, those that
-// were not asked for the longest time.
-func TestLocalKeysAreBounded(t *testing.T) {
+// fill asks a limiter for permits of so many new keys, as many as it tracks each by itself, or more.
+func fill(t *testing.T, l limit.Limiter, keys int) (granted int) {
+	t.Helper()
+	for i := range keys {
+		d, err := l.Take(t.Context(), fmt.Sprint("invented ", i), 1)
+		require.NoError(t, err)
+		if d.Granted {
+			granted++
+		}
+	}
+	return granted
+}
+
+func TestLocal_InventedKeysTakeNoKeysCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := httplimit.Local(1, time.Minute)
-		granted := func(key string) bool {
+		l := httplimit.Local(3, time.Minute)
+		take := func(key string) bool {
 			d, err := l.Take(t.Context(), key, 1)
 			require.NoError(t, err)
 			return d.Granted
 		}
-		require.True(t, granted("first"))
-		require.True(t, granted("second"))
-		for i := range 1<<15 - 2 {
-			require.True(t, granted(fmt.Sprint(i)))
+		for range 3 {
+			require.True(t, take("known"))
 		}
-		require.False(t, granted("first"), "all are kept")
-		require.True(t, granted("one more"))
-		assert.False(t, granted("first"), "it was asked lately")
-		assert.True(t, granted("second"), "it was the oldest")
-		time.Sleep(time.Hour)
-		require.True(t, granted("first"))
+		fill(t, l, 3<<15)
+		assert.False(t, take("known"), "it has had all")
+		for i := range 4 {
+			assert.False(t, take("late") && i == 3, "three of a minute, also if it comes late")
+		}
+		time.Sleep(time.Minute)
+		for range 3 {
+			assert.True(t, take("known"), "no other key took its permits")
+		}
+	})
+}
+
+// A key that came too late for a window of its own shares one, and still does when others have run out, so that it
+// gets no second share.
+func TestLocal_SharingEndsOnceAllIsFreeAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := httplimit.Local(1, time.Minute)
+		take := func() limit.Decision {
+			d, err := l.Take(t.Context(), "late", 1)
+			require.NoError(t, err)
+			return d
+		}
+		require.Equal(t, 1<<15, fill(t, l, 1<<15))
+		time.Sleep(40 * time.Second)
+		require.True(t, take().Granted)
+		time.Sleep(20 * time.Second)
+		require.Equal(t, 1000, fill(t, l, 1000), "they are free again")
+		assert.Equal(t, limit.Decision{Limit: 1, RetryAfter: 40 * time.Second, ResetAfter: 40 * time.Second}, take())
+		time.Sleep(40 * time.Second)
+		assert.True(t, take().Granted)
 	})
 }

@@ -24,6 +24,9 @@ func FailOpen() Failure { return Failure{open: true} }
 // a sliding log the threshold that Redis reported last for the key; other limiters of this module the rate of
 // their Config. For any other limiter, middleware takes the limit that it reported last. If none is known yet,
 // calls fail as with FailClosed.
+//
+// A Client, or another limiter, limits 32,768 keys or names that hold permits each by itself. Those that come beyond
+// that share such limits with others until their permits are free again: none gets more than its own.
 func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
 
 // Open reports whether calls are granted.

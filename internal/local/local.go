@@ -3,7 +3,8 @@
 package local
 
 import (
-	"container/list"
+	"container/heap"
+	"hash/maphash"
 	"math"
 	"slices"
 	"sync"
@@ -14,7 +15,7 @@ import (
 
 // What a Limiter keeps at most.
 const (
-	// maxKeys is how many keys. Beyond that the one not asked for the longest time is forgotten.
+	// maxKeys is how many keys have a window of their own. Each key beyond that shares one of as many others.
 	maxKeys = 1 << 15
 
 	// exact is how many grants of a key are kept apart. Those after that
@@ -35,19 +36,26 @@ type Rule struct {
 // Limiter keeps the windows of many keys. No span of a window's length ever has more than the rule's permits.
 type Limiter struct {
 	start time.Time // times below are durations since
+	seed  maphash.Seed
 
-	mu    sync.Mutex
-	keys  map[any]*list.Element // in asked
-	asked list.List             // windows, that of the key asked last at the end
+	mu     sync.Mutex
+	keys   map[any]*window
+	ending ending
 }
 
-// window is the grants of one key, oldest first.
+// window is the grants of one key, oldest first, or of the keys that share it.
 type window struct {
 	key    any
 	length time.Duration // by the rule that was given last
 	used   int64         // the sum of grants
 	grants []grant
+	ends   time.Duration // when all is free again
+	due    time.Duration // when to look whether that is so; not after ends
+	index  int           // in ending
 }
+
+// share is the key of a window that several keys share.
+type share uint64
 
 // grant is permits taken from first to last. They run out together.
 type grant struct {
@@ -57,7 +65,7 @@ type grant struct {
 
 // New returns a Limiter that has granted nothing.
 func New() *Limiter {
-	return &Limiter{start: time.Now(), keys: map[any]*list.Element{}}
+	return &Limiter{start: time.Now(), seed: maphash.MakeSeed(), keys: map[any]*window{}}
 }
 
 // Take takes as many permits of key as are free, at most n, and none if these are fewer than least, which is 1 or
@@ -71,6 +79,9 @@ func (l *Limiter) Take(key any, least, n int64, rule Rule) (d limit.Decision, ta
 	now := time.Since(l.start)
 	l.sweep(now)
 	w := l.of(key)
+	if _, shared := w.key.(share); shared { // what a key with another rule has taken counts for as long as by that
+		rule.Window, rule.Until = max(rule.Window, w.length), time.Time{}
+	}
 	w.length = rule.Window
 	end := time.Duration(math.MaxInt64) // of the current window, if that has an end of its own
 	if rule.Until.IsZero() {
@@ -84,69 +95,81 @@ func (l *Limiter) Take(key any, least, n int64, rule Rule) (d limit.Decision, ta
 	if d.Granted {
 		taken = min(n, free)
 		w.add(now, taken, rule.Window/exact)
-		giveBack = func() { l.giveBack(key, now, now, taken) } // grants of the same moment are as good as one
+		giveBack = func() { l.giveBack(w, now, now, taken) } // grants of the same moment are as good as one
 	} else {
 		d.RetryAfter = min(w.freed(min(w.used, least-free))+rule.Window, end) - now
 	}
 	d.Remaining = max(0, free-taken)
-	if last := len(w.grants) - 1; last >= 0 {
-		d.ResetAfter = min(w.grants[last].last+rule.Window, end) - now
-	}
+	l.endAt(w, min(w.grants[len(w.grants)-1].last+rule.Window, end)) // there is one: least is at most rule.Permits
+	d.ResetAfter = w.ends - now
 	return d, taken, giveBack
 }
 
-// sweep forgets the least recently asked keys that hold nothing any more, a few at a time.
+// sweep forgets keys that hold nothing any more, a few at a time.
 func (l *Limiter) sweep(now time.Duration) {
 	for range 2 {
-		oldest := l.asked.Front()
-		if oldest == nil {
+		if len(l.ending) == 0 || l.ending[0].due > now {
 			return
 		}
-		w := windowIn(oldest)
-		if w.expire(now - w.length); w.used > 0 {
-			return
+		w := l.ending[0]
+		if w.due = w.ends; w.due > now {
+			heap.Fix(&l.ending, 0)
+			continue
 		}
-		l.forget(oldest)
+		heap.Pop(&l.ending)
+		delete(l.keys, w.key)
 	}
 }
 
-func windowIn(e *list.Element) *window { return e.Value.(*window) } //nolint:forcetypeassert // l.asked has nothing else
-
-func (l *Limiter) forget(e *list.Element) {
-	l.asked.Remove(e)
-	delete(l.keys, windowIn(e).key)
+// endAt notes when all of w is free again.
+func (l *Limiter) endAt(w *window, at time.Duration) {
+	if w.ends = at; at < w.due {
+		w.due = at
+		heap.Fix(&l.ending, w.index)
+	}
 }
 
-// of returns the window of key, which is now the one asked last.
+// of returns the window of key. If there are too many, that is one that key shares with others, for as long as it may
+// hold what key has taken.
 func (l *Limiter) of(key any) *window {
-	e, ok := l.keys[key]
-	if !ok {
+	w, shared := l.find(key)
+	if w == nil {
+		w = &window{key: key, due: math.MaxInt64}
 		if len(l.keys) >= maxKeys {
-			l.forget(l.asked.Front())
+			w.key = shared
 		}
-		e = l.asked.PushBack(&window{key: key})
-		l.keys[key] = e
+		l.keys[w.key] = w
+		heap.Push(&l.ending, w)
 	}
-	l.asked.MoveToBack(e)
-	return windowIn(e)
+	return w
+}
+
+// find returns the window that counts key, nil if there is none, and the one that key may share.
+func (l *Limiter) find(key any) (*window, share) {
+	if w, ok := l.keys[key]; ok {
+		return w, 0
+	}
+	shared := share(maphash.Comparable(l.seed, key) % maxKeys)
+	return l.keys[shared], shared
 }
 
 // GiveBack undoes the newest grants of a key, up to n permits that have not run out, and returns how many these were.
+// They may be another key's if it shares its window.
 func (l *Limiter) GiveBack(key any, n int64) (back int64) {
-	return l.giveBack(key, 0, math.MaxInt64, n)
+	l.mu.Lock()
+	w, _ := l.find(key)
+	l.mu.Unlock()
+	if w == nil {
+		return 0
+	}
+	return l.giveBack(w, 0, math.MaxInt64, n)
 }
 
 // giveBack is GiveBack for grants made from first to last.
-func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back int64) {
+func (l *Limiter) giveBack(w *window, first, last time.Duration, n int64) (back int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Since(l.start)
-	l.sweep(now)
-	e, ok := l.keys[key]
-	if !ok {
-		return 0
-	}
-	w := windowIn(e)
 	w.expire(now - w.length)
 	for i := len(w.grants) - 1; i >= 0 && back < n; i-- {
 		g := &w.grants[i]
@@ -159,6 +182,9 @@ func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back in
 		if g.n -= part; g.n == 0 {
 			w.grants = slices.Delete(w.grants, i, i+1)
 		}
+	}
+	if w.used == 0 && l.keys[w.key] == w {
+		l.endAt(w, now)
 	}
 	return back
 }
@@ -191,4 +217,30 @@ func (w *window) freed(n int64) (at time.Duration) {
 		at = w.grants[i].last
 	}
 	return at
+}
+
+// ending is a heap of windows: that to look at first is its first.
+type ending []*window
+
+func (e *ending) Len() int { return len(*e) }
+
+func (e *ending) Less(i, j int) bool { return (*e)[i].due < (*e)[j].due }
+
+func (e *ending) Swap(i, j int) {
+	all := *e
+	all[i], all[j] = all[j], all[i]
+	all[i].index, all[j].index = i, j
+}
+
+func (e *ending) Push(w any) {
+	w.(*window).index = len(*e)  //nolint:forcetypeassert // Limiter.of pushes nothing else
+	*e = append(*e, w.(*window)) //nolint:forcetypeassert // likewise
+}
+
+func (e *ending) Pop() any {
+	last := len(*e) - 1
+	w := (*e)[last]
+	(*e)[last] = nil
+	*e = (*e)[:last]
+	return w
 }

@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"math"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,6 +183,21 @@ func TestFailLocalKnowsTheRate(t *testing.T) {
 		}
 		limitertest.MustAcquire(t, told, 7)
 		limitertest.MustRefuse(t, told, 1)
+	})
+}
+
+func TestFailLocal_InventedKeysTakeNoKeysCount(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+		users := s.client.Keyed("users:", limitertest.Every(3, time.Hour))
+		s.fail(t, users.Limiter("ann"))
+		for range 3 { // it has had what fail asked for
+			limitertest.Try(t, users.Limiter("ann"), 1)
+		}
+		for i := range 33_000 {
+			limitertest.Try(t, users.Limiter(strconv.Itoa(i)), 1)
+		}
+		limitertest.MustRefuse(t, users.Limiter("ann"), 1)
 	})
 }
 
