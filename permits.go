@@ -148,7 +148,8 @@ func (l *RateLimiter) Reset(ctx context.Context) error {
 	return err
 }
 
-// AvailablePermits returns how many permits are free now.
+// AvailablePermits returns how many permits are free now. With WithDefault, or through Keyed, a limiter that has no rate
+// has all of its default's free, unless permits of it are still in use.
 func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 	free, err := l.client.engine.Available(ctx, &l.facts)
 	return max(0, free), l.fail("AvailablePermits", err)

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -76,7 +77,8 @@ func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
 	return script.Integer(e.Read(ctx, l, script.Call{Script: lua.Command, Keys: script.KeysOf(l.Config), Args: script.Constant{"PTTL"}}))
 }
 
-// Available returns how many permits are free; below 0 while more are in use than a lowered rate has.
+// Available returns how many permits are free, of a limiter that its default will make as many as Peek says; below 0
+// while more are in use than a lowered rate has.
 func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	args := func(all []any, a script.Attempt) []any { return append(all, a.Token, e.rules.Flags()) }
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Available, Args: script.ArgumentsFunc(args)})
@@ -84,6 +86,10 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	if free, failed := strconv.ParseInt(text, 10, 64); failed == nil {
 		e.found(l, repaired) // that is why it is text
 		return free, nil
+	}
+	if l.Fallback != "" && errors.Is(err, limit.ErrNotInitialized) {
+		d, err := e.Peek(ctx, l, 0)
+		return d.Remaining, err
 	}
 	return script.Integer(reply, err)
 }
