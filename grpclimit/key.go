@@ -33,8 +33,9 @@ func Target() KeyFunc {
 
 // Peer counts by the IP address from which a server is called. IPv6 addresses with the same
 // first 64 bits count as one, since hosts choose the rest freely; IPv4 addresses written as
-// IPv6 count as IPv4; ports and zones are ignored. On a Unix socket it is the socket's address.
-// In a client, which knows no peer yet, it returns an error.
+// IPv6, those of NAT64 (64:ff9b::/96) and 6to4 (2002::/16) too, count as IPv4; ports and zones
+// are ignored. On a Unix socket it is the socket's address. In a client, which knows no peer yet,
+// it returns an error.
 //
 // Behind a proxy the peer is the proxy. In that case use [ClientIP].
 func Peer() KeyFunc {
@@ -77,9 +78,13 @@ type ClientIPConfig struct {
 }
 
 // ClientIP counts by the address of the client of a server, also behind proxies. IPv4 addresses
-// written as IPv6 count as IPv4; ports and zones are ignored. The part is empty if no address is
-// known, as for a peer on a Unix socket that is not trusted. In a client, which knows no peer yet,
-// it returns an error. A config that is not valid ends each call as bad options do.
+// written as IPv6, those of NAT64 (64:ff9b::/96) and 6to4 (2002::/16) too, count as IPv4; ports
+// and zones are ignored. The part is empty if no address is known, as for a peer on a Unix socket
+// that is not trusted. In a client, which knows no peer yet, it returns an error. A config that is
+// not valid ends each call as bad options do.
+//
+// Where a prefix of the network's own (64:ff9b:1::/48 of RFC 8215 or another) holds the IPv4 address
+// can't be known. If all IPv6 clients come through such a translator, set IPv6Bits to 128.
 func ClientIP(cfg ClientIPConfig) KeyFunc {
 	proxies, err := keypart.Proxies(cfg).Check()
 	if err != nil {

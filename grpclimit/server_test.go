@@ -327,6 +327,8 @@ func TestPeer(t *testing.T) {
 		&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2:3:4:5:6"), Port: 1}:  "2001%3Adb8%3A1%3A2%3A%3A/64",
 		&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2::1"), Port: 1}:       "2001%3Adb8%3A1%3A2%3A%3A/64",
 		&net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 1, Zone: "eth0"}: "fe80%3A%3A/64",
+		&net.TCPAddr{IP: net.ParseIP("64:ff9b::192.0.2.7"), Port: 1}:    "192.0.2.7",
+		&net.TCPAddr{IP: net.ParseIP("2002:c000:207::1"), Port: 1}:      "192.0.2.7",
 		&net.TCPAddr{IP: net.ParseIP("::1")}:                            "%3A%3A/64",
 		namedAddr("192.0.2.7:1234"):                                     "192.0.2.7",
 		namedAddr("[2001:db8:1:2::1]:1"):                                "2001%3Adb8%3A1%3A2%3A%3A/64",

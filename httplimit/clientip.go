@@ -34,9 +34,12 @@ type ClientIPConfig struct {
 	IPv6Bits int
 }
 
-// ClientIP counts by the address of the client. IPv4 addresses written as IPv6 count as IPv4;
-// ports and zones are ignored. The part is empty if no address is known, as for a peer on a Unix
-// socket that is not trusted.
+// ClientIP counts by the address of the client. IPv4 addresses written as IPv6 count as IPv4, those of NAT64
+// (64:ff9b::/96) and 6to4 (2002::/16) too; ports and zones are ignored. The part is empty if no address is
+// known, as for a peer on a Unix socket that is not trusted.
+//
+// Where a prefix of the network's own (64:ff9b:1::/48 of RFC 8215 or another) holds the IPv4 address
+// can't be known. If all IPv6 clients come through such a translator, set IPv6Bits to 128.
 func ClientIP(cfg ClientIPConfig) KeyFunc {
 	proxies, err := keypart.Proxies(cfg).Check()
 	if err != nil {

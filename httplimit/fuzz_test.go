@@ -175,6 +175,13 @@ func TestClientIP(t *testing.T) {
 		"IPv6, other bits": {cfg: httplimit.ClientIPConfig{IPv6Bits: 48}, peer: "[2001:db8:1:2:3:4:5:6]:80", want: "2001:db8:1::/48"},
 		"IPv6, all bits":   {cfg: httplimit.ClientIPConfig{IPv6Bits: 128}, peer: "[2001:db8::6]:80", want: "2001:db8::6"},
 		"mapped":           {peer: "[::ffff:192.0.2.1]:80", want: "192.0.2.1"},
+		"NAT64":            {peer: "[64:ff9b::192.0.2.1]:80", want: "192.0.2.1"},
+		"NAT64, all bits":  {cfg: httplimit.ClientIPConfig{IPv6Bits: 128}, peer: "[64:ff9b::c000:202]:80", want: "192.0.2.2"},
+		"NAT64, its own":   {peer: "[64:ff9b:1::192.0.2.1]:80", want: "64:ff9b:1::/64"}, // where the address is depends on the network
+		"6to4":             {peer: "[2002:c000:201:2:3:4:5:6]:80", want: "192.0.2.1"},
+		"6to4, another":    {peer: "[2002:c000:202:2:3:4:5:6]:80", want: "192.0.2.2"},
+		"6to4 of a proxy":  {cfg: behind, peer: "[2002:a00:1::1]:80", header: sent(xff, "192.0.2.9"), want: "10.0.0.1"}, // not trusted
+		"NAT64, forwarded": {cfg: behind, peer: proxy, header: sent(xff, "64:ff9b::192.0.2.9"), want: "192.0.2.9"},
 		"zone":             {peer: "[fe80::1%eth0]:80", want: "fe80::/64"},
 		"no port":          {peer: "192.0.2.1", want: "192.0.2.1"},
 		"unix socket":      {peer: "@", want: ""},

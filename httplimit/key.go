@@ -30,7 +30,8 @@ func Header(name string) KeyFunc {
 }
 
 // User counts by the name that user returns for the request. Requests for which it returns ""
-// share one limit.
+// share one limit. Names that are spelled differently are different keys: if your application takes
+// "Ann" and "ann " for one account, return an ID or one form for both.
 func User(user func(*http.Request) string) KeyFunc {
 	if user == nil {
 		return badKey(errors.New("User: the function is nil"))
