@@ -170,6 +170,17 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	if k.config != nil {
 		cfg = kept(k.config(key))
 	}
+	l := k.handle(key, cfg, nil)
+	if l == nil {
+		if l = k.newHandle(key, cfg); l.facts.Err == nil { // without the lock: it calls the program's NameMapper
+			l = k.handle(key, cfg, l)
+		}
+	}
+	return l
+}
+
+// handle returns the handle of a key if there is one with that rate; if not, it keeps and returns made, which may be nil.
+func (k *KeyedLimiter) handle(key string, cfg Config, made *RateLimiter) *RateLimiter {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l, used := k.handles[key]
@@ -184,9 +195,8 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 		k.noteLocked("")
 	}
 	if !current {
-		l = k.newHandle(key, cfg)
-		if l.facts.Err != nil {
-			return l
+		if l = made; l == nil {
+			return nil
 		}
 		k.made++
 	}

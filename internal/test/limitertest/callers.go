@@ -5,6 +5,9 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // KindsOfContext are two, since calls have code of their own for contexts that can't end.
@@ -36,4 +39,24 @@ func Granted(ok bool, err error) error {
 		return errors.New("refused")
 	}
 	return err
+}
+
+// Go calls f in a goroutine, and returns a channel that is closed once it has returned.
+func Go(f func()) <-chan struct{} {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		f()
+	}()
+	return over
+}
+
+// Soon fails the test if something hangs.
+func Soon(t testing.TB, over <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-over:
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "it hangs", what)
+	}
 }

@@ -1,0 +1,202 @@
+package concurrency_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// A program hands all the functions in that a Client and the limiters of keys take. The first call of the one
+// called only does something.
+type program struct {
+	only string
+	do   func()
+	done atomic.Bool
+
+	waits chan struct{} // receives when a caller waits
+
+	client   *rratelimiter.Client
+	keyed    *rratelimiter.KeyedLimiter
+	byFunc   *rratelimiter.KeyedLimiter
+	limiters []limittest.Limiter
+}
+
+func (p *program) called(name string) {
+	if name == p.only && !p.done.Swap(true) {
+		p.do()
+	}
+}
+
+// newProgram returns a program on a server of its own, whose Client is not closed.
+func newProgram(t *testing.T, only string) *program {
+	rdb, _ := redistest.Mini(t)
+	p := &program{only: only, waits: make(chan struct{}, 1)}
+	rdb.AddHook(programHook{p})
+	observer, log := programObserver{p}, slog.New(programLog{p})
+	p.client = rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithObserver(observer), rratelimiter.WithLogger(log),
+		rratelimiter.WithNameMapper(func(name string) string {
+			p.called("NameMapper")
+			return name
+		}))
+	p.keyed = p.client.Keyed("keyed:", rratelimiter.PerHour(10))
+	p.byFunc = p.client.KeyedFunc("func:", func(string) rratelimiter.Config {
+		p.called("KeyedFunc")
+		return rratelimiter.PerHour(10)
+	})
+	opts := []limit.Option{redistest.Patient, limit.WithObserver(observer), limit.WithLogger(log)}
+	p.limiters = []limittest.Limiter{
+		p.keyed, p.byFunc, fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, opts...),
+		slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour}, opts...),
+		tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, opts...),
+	}
+	return p
+}
+
+// work makes the limiters call every function.
+func (p *program) work(ctx context.Context) {
+	p.take(ctx, "work")
+	_, _ = p.client.Keyed("keyed:keyed:", rratelimiter.PerHour(10)).Take(ctx, "work", 1) // the prefixes meet
+	leased := p.client.RateLimiter("leased", rratelimiter.WithDefault(rratelimiter.PerHour(100_000)), rratelimiter.WithLease(rratelimiter.Lease{}))
+	for range 50 {
+		_, _ = leased.TryAcquire(ctx, 1, 0)
+	}
+	l := p.client.RateLimiter("one", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
+	r, err := l.Reserve(ctx, 1, 0)
+	if err != nil {
+		return
+	}
+	acquired := limitertest.Go(func() { _ = l.Acquire(ctx, 1) })
+	select {
+	case <-p.waits:
+	case <-acquired: // the Client is closed
+	}
+	_ = r.Settle(ctx, 0)
+	<-acquired
+}
+
+// take asks each limiter for a permit of a key.
+func (p *program) take(ctx context.Context, key string) (errs []error) {
+	for i, l := range p.limiters {
+		_, err := l.Take(ctx, strconv.Itoa(i)+key, 1)
+		errs = append(errs, err)
+	}
+	_, err := p.client.RateLimiter(key, rratelimiter.WithDefault(rratelimiter.PerHour(10))).Take(ctx, 1)
+	_, all := p.client.TryAcquireAll(ctx, 0, p.keyed.Claim("{all}"+key, 1), p.byFunc.Claim("{all}"+key, 1))
+	return append(errs, err, all)
+}
+
+// useAndClose does what a program may do at any time.
+func (p *program) useAndClose(ctx context.Context, t *testing.T) {
+	for _, err := range p.take(ctx, "other") {
+		assert.NoError(t, err)
+	}
+	_ = p.client.Close(limitertest.EndedContext(t))
+}
+
+// functions are all that program hands in.
+var functions = []string{"NameMapper", "KeyedFunc", "Decided", "Landed", "Waiting", "Leased", "Settled", "Happened", "Logger", "DialHook", "ProcessHook"}
+
+// While a function blocks, only the call that it is part of waits: all functions are called without a lock.
+func TestFunctionOfTheProgram_BlocksOnlyItsCall(t *testing.T) {
+	t.Parallel()
+	for _, name := range functions {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, called, free := newProgram(t, name), make(chan struct{}), make(chan struct{})
+			p.do = func() {
+				close(called)
+				<-free
+			}
+			working := limitertest.Go(func() { p.work(t.Context()) })
+			defer func() {
+				close(free)
+				limitertest.Soon(t, working, "the calls go on")
+				limitertest.Soon(t, limitertest.Go(func() { assert.NoError(t, p.client.Close(context.Background())) }), "Close ends")
+			}()
+			limitertest.Soon(t, called, "it is called")
+			limitertest.Soon(t, limitertest.Go(func() { p.useAndClose(t.Context(), t) }), "another call waits for it")
+		})
+	}
+}
+
+// A function may use the limiters that call it, and close the Client.
+func TestFunctionOfTheProgram_MayCallTheClient(t *testing.T) {
+	t.Parallel()
+	for _, name := range functions {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, returned := newProgram(t, name), make(chan struct{})
+			p.do = func() {
+				p.useAndClose(context.WithoutCancel(t.Context()), t)
+				close(returned)
+			}
+			working := limitertest.Go(func() { p.work(t.Context()) })
+			limitertest.Soon(t, returned, "it can't use the Client")
+			limitertest.Soon(t, working, "the calls go on")
+			limitertest.Soon(t, limitertest.Go(func() { assert.NoError(t, p.client.Close(context.Background())) }), "Close ends")
+		})
+	}
+}
+
+type programObserver struct{ *program }
+
+func (p programObserver) Decided(context.Context, limit.Decided) { p.called("Decided") }
+func (p programObserver) Landed(limit.Flight)                    { p.called("Landed") }
+func (p programObserver) Leased(limit.Lease)                     { p.called("Leased") }
+func (p programObserver) Settled(limit.Settled)                  { p.called("Settled") }
+func (p programObserver) Happened(limit.Event)                   { p.called("Happened") }
+
+func (p programObserver) Waiting(string, int) {
+	select {
+	case p.waits <- struct{}{}:
+	default:
+	}
+	p.called("Waiting")
+}
+
+type programLog struct{ *program }
+
+func (p programLog) Enabled(context.Context, slog.Level) bool { return true }
+func (p programLog) WithAttrs([]slog.Attr) slog.Handler       { return p }
+func (p programLog) WithGroup(string) slog.Handler            { return p }
+
+func (p programLog) Handle(context.Context, slog.Record) error {
+	p.called("Logger")
+	return nil
+}
+
+type programHook struct{ p *program }
+
+func (h programHook) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		h.p.called("DialHook")
+		return next(ctx, network, addr)
+	}
+}
+
+func (h programHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.p.called("ProcessHook")
+		return next(ctx, cmd)
+	}
+}
+
+func (h programHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
