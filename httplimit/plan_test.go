@@ -110,3 +110,36 @@ func TestWithPlan_BadLimiter(t *testing.T) {
 	assert.Equal(t, http.StatusInternalServerError, w.Code, w.Body.String())
 	errs.Check(t, limit.ErrInvalidConfig)
 }
+
+// KeyedFunc's function may be a look-up: it is asked once for each request, however often the limiters are.
+func TestKeyedFunc_IsAskedOnceForEachRequest(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]httplimit.Option{"one call each": nil, "one call for both": {httplimit.WithHashTag()}, "settled": {httplimit.WithSettle()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+				client := limitertest.NewClient(t, rdb)
+				asked := map[string]int{}
+				counting := func(prefix string) limit.Limiter {
+					return client.KeyedFunc(prefix, func(string) rratelimiter.Config {
+						asked[prefix]++
+						return rratelimiter.PerSecond(2)
+					})
+				}
+				opts := append(opts, httplimit.WithKey(httplimit.Header("User")), httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: counting("b:")}))
+				handler := httplimit.New(counting("a:"), opts...)(hello)
+				for i := range 4 {
+					serve(handler, newRequest(t))
+					assert.Equal(t, map[string]int{"a:": i + 1, "b:": i + 1}, asked)
+				}
+
+				clear(asked)
+				transport := httplimit.NewTransport(answers(http.StatusNoContent), counting("c:"), httplimit.WithPolicy(httplimit.Policy{Name: "d", Limiter: counting("d:")}))
+				for i := range 4 {
+					require.NoError(t, limitertest.Second(send(t.Context(), t, transport, api)), "it waits for its permits")
+					assert.Equal(t, map[string]int{"c:": i + 1, "d:": i + 1}, asked)
+				}
+			})
+		})
+	}
+}

@@ -30,10 +30,16 @@ func (l *Limit) part(q *Question, ask outage.Ask) part {
 		ask.Key = keypart.EscapeSuffix(ask.Key, s.KeySuffix())
 	}
 	p := part{question: q, policy: &l.policy, ask: ask}
-	if l.keyed != nil {
-		p.of = l.keyed.Asker(ask.Key)
-	} else {
+	switch {
+	case l.keyed == nil:
 		p.of = &asker{Limit: l}
+	case q == nil:
+		p.of = l.keyed.Asker(ask.Key)
+	default:
+		if q.of == nil { // a KeyedFunc asks the program for the key's rate: once for each request
+			q.of = l.keyed.Asker(ask.Key)
+		}
+		p.of = q.of
 	}
 	return p
 }

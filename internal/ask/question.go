@@ -26,6 +26,7 @@ type Question struct {
 	Window   time.Duration               // of what answered in the limiter's place; 0 if nothing did, or it is not known
 	Start    time.Time
 
+	of     outage.Asker                       // that answers for the Key; nil until it is asked, or if the limiter is not one of this module
 	known  bool                               // the Failure only says of an outage what earlier requests have met
 	settle func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
 	by     limit.Source                       // who answered
@@ -130,7 +131,7 @@ func (q *Question) record(p *part) {
 
 // Again returns the question to ask it once more. An estimate that was lowered stays so.
 func (q *Question) Again() Question {
-	return Question{Limit: q.Limit, Place: q.Place, Key: q.Key, Permits: q.Permits, Start: q.Start}
+	return Question{Limit: q.Limit, Place: q.Place, Key: q.Key, Permits: q.Permits, Start: q.Start, of: q.of}
 }
 
 // Subject is the key without its prefix.
