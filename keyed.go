@@ -36,7 +36,7 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 // it. If config returns a bad Config, calls for that key return ErrInvalidConfig.
 //
 // Behind middleware key is the whole key with its parts escaped, such as "http:google%3Abob", and of a part above
-// 128 bytes it has only a hash. There config is asked several times for each request.
+// 128 bytes it has only a hash. There config is asked once for each request.
 func (c *Client) KeyedFunc(prefix string, config func(key string) Config, opts ...LimiterOption) *KeyedLimiter {
 	return c.keyed(&KeyedLimiter{prefix: prefix, config: config}, opts)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // pages returns the documentation: each file's path and text.
@@ -237,6 +238,42 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 			assert.True(t, slices.Contains(exist, test), "%s names %s, which does not exist", path, test)
 		}
 	}
+}
+
+func TestDocsNamePathsThatExist(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile("`((?:internal|lua|tests|cmd|docs|compat_test|scripts|examples|benchmarks|codec|limit|httplimit|fixedwindow|dashboard)/[\\w./-]*\\w)/?[`:]")
+	found := 0
+	for path, text := range pages(t) {
+		for _, match := range named.FindAllStringSubmatch(text, -1) {
+			if match[1] == "lua/name.lua" || strings.HasPrefix(match[1], "cmd/rrl/v") { // any script, a tag
+				continue
+			}
+			found++
+			_, err := os.Stat(match[1])
+			assert.NoError(t, err, "%s names %s", path, match[1])
+		}
+	}
+	assert.Greater(t, found, 100)
+}
+
+// A user who has the rights that docs/servers.md lists may run every script.
+func TestServersPageListsTheScriptsCommands(t *testing.T) {
+	t.Parallel()
+	_, list, _ := strings.Cut(readText(t, "docs/servers.md"), "\n## The least rights\n")
+	_, list, _ = strings.Cut(list, "```text\n")
+	list, _, _ = strings.Cut(list, "```")
+	want := []string{"+eval", "+evalsha"}
+	for _, s := range lua.All() {
+		if s == lua.Command {
+			continue // its command is an argument
+		}
+		for _, match := range regexp.MustCompile(`redis\.p?call\('(\w+)'`).FindAllStringSubmatch(s.Source, -1) {
+			want = append(want, "+"+strings.ToLower(match[1]))
+		}
+	}
+	assert.Subset(t, strings.Fields(list), want)
+	assert.Equal(t, strings.Fields(redistest.LeastCommands), strings.Fields(list))
 }
 
 // The options and errors of the package and those that docs/reference.md lists are
