@@ -16,8 +16,10 @@ import (
 
 // Expire deletes the limiter, configuration included, after ttl, which is at least a millisecond and
 // rounded up to whole ones. It reports whether there was one. What a Client keeps of a PerClient limiter
-// expires an interval, or the KeepAlive time, after its last use, as without Expire. A limiter with a
-// KeepAlive time goes back to that at its next request.
+// expires an interval, or the KeepAlive time, after its last use, as without Expire.
+//
+// A limiter with a KeepAlive time, such as one of [Client.Keyed], goes back to that at its next request, as with
+// Redisson: one in use does not expire. To end such a limiter's rate, set it with KeepAlive 0 before Expire.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
 	err := invalid(ttl < time.Millisecond, "time to live %v is below 1ms", ttl)
 	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)

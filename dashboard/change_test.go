@@ -94,14 +94,14 @@ func TestTheOriginOfARate(t *testing.T) {
 	assert.Equal(t, []string{"default", "override"}, []string{facts(preview["before"])[factOrigin], facts(preview["after"])[factOrigin]})
 	has(t, m{"origin": "override"}, s.show("orders"))
 	preview, answer = s.change(m{"action": "undo", "entry": entryOf(answer)["entry"]})
-	assert.Equal(t, "default", facts(preview["after"])[factOrigin])
-	has(t, m{"origin": "default", "rate": 10.0, "in_use": 1.0}, s.show("orders"))
+	assert.Equal(t, "taken back", facts(preview["after"])[factOrigin])
+	has(t, m{"origin": "taken back", "rate": 10.0, "in_use": 1.0}, s.show("orders"))
 	s.change(m{"action": "undo", "entry": entryOf(answer)["entry"]})
 	has(t, m{"origin": "override", "rate": 50.0}, s.show("orders"))
 
 	preview, _ = s.change(toDefault)
 	assert.Equal(t, "50/1h, until a program has another default", facts(preview["after"])[factRate])
-	has(t, m{"origin": "default", "rate": 50.0}, s.show("orders"))
+	has(t, m{"origin": "taken back", "rate": 50.0}, s.show("orders"))
 	s.client(take)
 	has(t, m{"origin": "default", "rate": 10.0, "in_use": 2.0}, s.show("orders"))
 
@@ -156,6 +156,11 @@ func TestChange_ExpireKeepReleaseDelete(t *testing.T) {
 	assert.InDelta(t, 3_600_000, s.show("orders")["ttl_ms"], 60_000)
 	s.change(m{"action": "keep", "id": id})
 	has(t, m{"ttl_ms": nil}, s.show("orders"))
+	kept := rratelimiter.PerHour(10)
+	kept.KeepAlive = time.Hour
+	s.limiter("kept", kept, 1)
+	s.refuses(http.StatusConflict, m{"action": "expire", "id": idOf("kept"), "ttl_ms": 72_000_000}) // its next request would set it back
+	s.refuses(http.StatusConflict, m{"action": "keep", "id": idOf("kept")})
 	preview, _ = s.change(m{"action": "release", "id": id, "permits": 2})
 	assert.Equal(t, []string{"5", "about 3"}, []string{facts(preview["before"])[factInUse], facts(preview["after"])[factInUse]})
 	has(t, m{"in_use": 3.0}, s.show("orders"))

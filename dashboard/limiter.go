@@ -115,7 +115,7 @@ type state struct {
 	ValueTTLMS *int64   `json:"value_ttl_ms"`
 	Debt       int64    `json:"debt,omitempty"`           // permits in use beyond the rate
 	NextMS     *int64   `json:"next_permit_ms,omitempty"` // if none is free
-	UsedUpMS   *int64   `json:"used_up_ms,omitempty"`     // since the last was granted
+	UsedUpMS   *int64   `json:"used_up_ms,omitempty"`     // since the last was granted, or less
 	Holders    []holder `json:"holders"`
 	// Returns are the permits that come back in each part of the coming interval.
 	Returns []int64  `json:"returns"`
@@ -127,13 +127,12 @@ type holder struct {
 	Who     string       `json:"who"`
 	Mark    string       `json:"mark,omitempty"`
 	Permits int64        `json:"permits"`
-	Oldest  int64        `json:"oldest_ms"` // ago, when the oldest of them was granted
+	BackIn  *int64       `json:"back_in_ms"` // the first of them
 }
 
 type permit struct {
 	Permits  uint32 `json:"permits"`
 	Layout   string `json:"layout"`
-	AgeMS    int64  `json:"age_ms"`
 	BackInMS *int64 `json:"back_in_ms"`
 }
 
@@ -156,6 +155,7 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 	if f.Rate != nil {
 		l.TTLMS = f.TTLMS
 	}
+	l.Exists = f.Exists && (!f.Foreign || f.Broken != "") // the page says what else it is
 	l.Name = whole(name)
 	if f.NamesError != "" {
 		l.NamesError = cut(f.NamesError, maxTold)
@@ -187,7 +187,7 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 		l.Refused, l.Refusing = &total, &pace
 	}
 	l.freshen(h, i, s)
-	if l.State = f.State; f.Exists {
+	if l.State = f.State; l.Exists {
 		refusing := l.Refusing != nil && *l.Refusing > 0
 		if broken := l.Broken != ""; broken || refusing && l.State == look.Fine {
 			l.State = look.HealthOf(broken, l.Free, refusing)
@@ -251,7 +251,7 @@ var (
 // textOf returns what an anomaly says, without what keys hold that are no limiter's.
 func textOf(a look.Anomaly, p look.Problem, f *look.Inspection) string {
 	switch {
-	case a.Kind == "other_hash":
+	case a.Kind == "not_ours":
 		return "this key holds something else, not a limiter"
 	case a.Kind == "bad_config":
 		return "rate, interval or type in the hash is missing, or no whole number that may be there"
@@ -279,11 +279,11 @@ func stateOf(s *look.State, f *look.Inspection) state {
 		st.Client, st.ClientName = &id, cut(s.ClientName, maxTold)
 	}
 	for _, share := range s.Shares[:min(len(s.Shares), maxHolders)] {
-		st.Holders = append(st.Holders, holder{share.Kind, cut(share.Name, maxTold), share.Mark, share.Permits, share.OldestMS})
+		st.Holders = append(st.Holders, holder{share.Kind, cut(share.Name, maxTold), share.Mark, share.Permits, share.BackInMS})
 	}
 	for i := range s.Permits {
 		if p := &s.Permits[i]; p.Known() && !p.RanOut() && len(st.Permits) < maxPermits {
-			st.Permits = append(st.Permits, permit{p.Permits, p.Layout, p.AgeMS, p.BackInMS})
+			st.Permits = append(st.Permits, permit{p.Permits, p.Layout, p.BackInMS})
 		}
 	}
 	st.Returns = returnsOf(s, *f.Rate, *f.IntervalMS)

@@ -129,15 +129,15 @@ func (c *call) planExpire(ctx context.Context, r *request) (*plan, error) {
 		return nil, answer.BadRequest("a time to live has at least 1 ms")
 	}
 	f, err := c.found(ctx, r, "")
+	if err == nil {
+		err = refuseKept(f)
+	}
 	if err != nil {
 		return nil, err
 	}
 	p := &plan{
 		name: r.name, state: stateText(f), before: []fact{{factExpires, ttlText(f.TTLMS)}},
 		after: []fact{{factExpires, words.Millis(r.TTLMS)}},
-	}
-	if f.KeepAliveMS != nil && *f.KeepAliveMS > 0 {
-		p.warnings = append(p.warnings, "The next request sets its time to live back to "+words.Millis(*f.KeepAliveMS)+".")
 	}
 	p.do = func(ctx context.Context) error {
 		return c.with(ctx, r.name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
@@ -147,8 +147,20 @@ func (c *call) planExpire(ctx context.Context, r *request) (*plan, error) {
 	return p, nil
 }
 
+// refuseKept returns an error for a limiter whose next request would set its time to live itself.
+func refuseKept(f *look.Inspection) error {
+	if f.KeepAliveMS == nil || *f.KeepAliveMS == 0 {
+		return nil
+	}
+	return answer.Refuse(http.StatusConflict, "the limiter is deleted when unused for %s, and its next request would set its time to live "+
+		"back to that: first set its rate without that time", words.Millis(*f.KeepAliveMS))
+}
+
 func (c *call) planKeep(ctx context.Context, r *request) (*plan, error) {
 	f, err := c.found(ctx, r, "")
+	if err == nil {
+		err = refuseKept(f)
+	}
 	if err != nil {
 		return nil, err
 	}

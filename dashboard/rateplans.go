@@ -93,7 +93,7 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	p.undoes = r.Entry
-	if how.origin == look.Default {
+	if how.origin == look.Default || how.origin == look.TakenBack {
 		c.backToDefault(p)
 	}
 	if how.expired {
@@ -109,7 +109,7 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 func (c *call) backToDefault(p *plan) {
 	for i := range p.after {
 		if p.after[i][0] == factOrigin {
-			p.after[i][1] = string(look.Default)
+			p.after[i][1] = string(look.TakenBack)
 		}
 	}
 	set := p.do
@@ -131,14 +131,14 @@ func (c *call) planDefault(ctx context.Context, r *request) (*plan, error) {
 	switch {
 	case !readable:
 		return nil, answer.Refuse(http.StatusConflict, "the rate can't be read: give the limiter one")
-	case f.Origin == look.Default:
+	case f.Origin == look.Default, f.Origin == look.TakenBack:
 		return nil, answer.Refuse(http.StatusConflict, "the rate is a default already")
 	}
 	rate := words.ShortRate(now.Rate, now.Interval.Milliseconds())
 	return &plan{
 		name: r.name, state: stateText(f) + string(f.Origin),
 		before: []fact{{factRate, rate}, {factOrigin, string(look.Override)}},
-		after:  []fact{{factRate, rate + ", until a program has another default"}, {factOrigin, string(look.Default)}},
+		after:  []fact{{factRate, rate + ", until a program has another default"}, {factOrigin, string(look.TakenBack)}},
 		do: func(ctx context.Context) error {
 			_, err := rates.UseDefault(ctx, c.cfg.Redis, r.name, script.DefaultTimeout)
 			return err

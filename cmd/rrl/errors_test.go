@@ -409,6 +409,8 @@ migrate NAME                            => NAME: 0 members rewritten
 set-rate NAME 2/1m --type per-client --keep-alive 1h => NAME: 7/1h -> 2/1m for each client, deleted when unused for 1h
 acquire NAME --permits 2 --client-id a  => granted 2 permits, 0 left
 acquire NAME --permits 2 --client-id b  => granted 2 permits, 0 left
+expire NAME 90s                         !> NAME has a keep-alive time of 1h
+set-rate NAME 2/1m --keep-alive 0       => NAME: ...
 expire NAME 90s                         => NAME expires in 1m30s
 expire NAME 1d                          => NAME expires in 24h
 expire NAME --clear                     => NAME no longer expires

@@ -21,7 +21,9 @@ func newExpire(a *app) *cobra.Command {
 		Use:   "expire NAME TTL",
 		Short: "Let a limiter expire, or keep it for good",
 		Long: `Let a limiter expire, its rate included, after the time TTL. With --clear in
-place of TTL, it no longer expires. A key that holds something else is left alone.
+place of TTL, it no longer expires. A key that holds something else is left alone,
+and so is a limiter with a keep-alive time, which its next request would set again:
+take that off first, by rrl set-rate --keep-alive 0.
 
 Exits 1 if nothing changed: there is no such limiter, or nothing to clear.`,
 		Example: `  rrl expire orders 10m
@@ -44,7 +46,7 @@ Exits 1 if nothing changed: there is no such limiter, or nothing to clear.`,
 					return err
 				}
 			}
-			return a.withLimiter(cmd.Context(), name, refuseForeign(look.Foreign), func(l *rratelimiter.RateLimiter) error {
+			return a.withLimiter(cmd.Context(), name, refuseKept, func(l *rratelimiter.RateLimiter) error {
 				var changed bool
 				var err error
 				text := words.Printable(name) + " no longer expires"
@@ -73,6 +75,20 @@ Exits 1 if nothing changed: there is no such limiter, or nothing to clear.`,
 	}
 	cmd.Flags().BoolVar(&forget, "clear", false, "keep the limiter for good")
 	return cmd
+}
+
+// refuseKept is the check that fails for a limiter whose next request would set its time to live itself.
+func refuseKept(ctx context.Context, rdb redis.UniversalClient, name string) error {
+	if err := refuseForeign(look.Foreign)(ctx, rdb, name); err != nil || name == "" {
+		return err
+	}
+	found, err := look.ReadHashes(ctx, rdb, []string{name})
+	if err != nil || found[0] == nil || found[0].KeepAliveMS == 0 {
+		return err
+	}
+	rate, life := words.ShortRate(found[0].Rate, found[0].IntervalMS), words.Millis(found[0].KeepAliveMS)
+	return fmt.Errorf("%s has a keep-alive time of %s, and its next request would set its time to live back to that: nothing changed; "+
+		"first take that off: rrl set-rate %s %s --keep-alive 0", words.Printable(name), life, words.Printable(name), rate)
 }
 
 func parseTTL(s string) (time.Duration, error) {
@@ -175,7 +191,7 @@ func refuseForeign(foreign func(kind string, fields []any) bool) check {
 			}
 		}
 		if foreign(kind, fields) {
-			return fmt.Errorf("%s is a %s, not a limiter: nothing changed; rrl delete --force removes it", words.Printable(name), what)
+			return fmt.Errorf("%s is a %s, not a limiter: nothing changed", words.Printable(name), what)
 		}
 		return nil
 	}

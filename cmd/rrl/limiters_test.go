@@ -405,9 +405,9 @@ func TestOtherKeysAreLeftAlone(t *testing.T) {
 	const other = "hash of something else"
 	for name, is := range map[string]string{"text": "string", "user": other, "car": other, "job": other} {
 		s.play(`
-delete NAME          !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
-expire NAME 1m       !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
-expire NAME --clear  !> NAME is a WHAT, not a limiter: nothing changed; rrl delete --force removes it
+delete NAME          !> NAME is a WHAT, not a limiter: nothing changed
+expire NAME 1m       !> NAME is a WHAT, not a limiter: nothing changed
+expire NAME --clear  !> NAME is a WHAT, not a limiter: nothing changed
 `, "NAME", name, "WHAT", is)
 		assert.True(t, s.Exists(name), name)
 	}

@@ -50,8 +50,8 @@ a rate, and two of rate, interval and type are as Redisson writes them. If each
 client has permits of its own, the state is not shown: rrl show NAME shows it.
 
 The origin of a rate is default if a program's WithDefault gave it, and the next
-program with another default replaces it; otherwise override, which stays until
-rrl use-default takes it back.`,
+program with another default replaces it; override if it was set otherwise, until
+rrl use-default takes it back; then taken back, until a program has another default.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json`,
 		Args: named("[PATTERN]"),

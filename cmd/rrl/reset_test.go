@@ -70,8 +70,9 @@ set-rate orders 50/1h     => ...
 use-default orders        => orders follows programs' defaults again; 50/1h stays until a program has another one
 acquire orders            => granted 1 permit, 47 left
 `)
-	assert.Equal(t, look.Default, s.list("orders")[0].Origin)
+	assert.Equal(t, look.TakenBack, s.list("orders")[0].Origin, "50/1h counts yet")
 	assert.EqualValues(t, 10, limit())
+	assert.Equal(t, look.Default, s.show("orders").Origin)
 	assert.EqualValues(t, 4, s.show("orders").States[0].InUse)
 
 	s.HSet("bad", "rate", "x", "interval", "1", "type", "0")
@@ -83,4 +84,31 @@ use-default bad           !> bad: corrupt state: key "bad": rate is no integer: 
 use-default hash          !> hash is a hash of something else, not a limiter: nothing changed
 use-default               !> NAME is missing; usage: rrl use-default NAME
 `)
+}
+
+// A limiter with a keep-alive time would set that at its next request, so rrl does not say that it expires. Without one
+// an override ends in time, and the program's rate counts again.
+func TestExpire_RefusesKeepAliveTimes(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	keyed := limitertest.NewClient(t, s.rdb).Keyed("user:", rratelimiter.PerMinute(10))
+	limit := func() int64 {
+		d, err := keyed.Take(t.Context(), "ann", 1)
+		require.NoError(t, err)
+		return d.Limit
+	}
+	limit()
+	const refused = `user:ann has a keep-alive time of 1m, and its next request would set its time to live back to that: nothing changed; ` +
+		`first take that off: rrl set-rate user:ann 100/1m --keep-alive 0`
+	s.play(`
+set-rate user:ann 100/1m                   => ...
+expire user:ann 20h                        !> REFUSED
+expire user:ann --clear                    !> REFUSED
+set-rate user:ann 100/1m --keep-alive 0    => ...
+expire user:ann 20h                        => user:ann expires in 20h
+`, "REFUSED", refused)
+	assert.EqualValues(t, 100, limit())
+	assert.InDelta(t, 20*time.Hour, s.TTL("user:ann"), float64(time.Minute), "a request leaves it")
+	s.FastForward(21 * time.Hour)
+	assert.EqualValues(t, 10, limit())
 }

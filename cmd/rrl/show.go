@@ -23,14 +23,14 @@ func newShow(a *app) *cobra.Command {
 		SuggestFor: []string{"get", "info", "inspect", "describe", "status"},
 		Short:      "Show a limiter: rate, free permits, permits in use",
 		Long: `Show a limiter: its rate, times to live, free permits and the permits in use,
-oldest first, who has them, and problems. It only reads.
+those that come back first first, who has them, and problems. It only reads.
 Clients are known by the names that WithClientName gives them.
 
 If each client has permits of its own, all clients are looked for by walking
 the keys of the database, unless --client-id names one.
 
-Exits 1 if there is no such limiter, or it is broken: its calls fail, or grant
-too many permits, until you repair it.`,
+Exits 1 if there is no such limiter, no RateLimiter has the key, or it is broken:
+its calls fail, or grant too many permits, until you repair it.`,
 		Example: `  rrl show orders
   rrl show orders --limit 100 --json`,
 		Args: named("NAME"),
@@ -58,7 +58,7 @@ too many permits, until you repair it.`,
 				} else {
 					err = a.printShown(found)
 				}
-				return yesOrNo(found.Exists && found.Broken == "", err)
+				return yesOrNo(found.Rate != nil && found.Broken == "", err)
 			})
 		},
 	}
@@ -72,6 +72,10 @@ func (a *app) printShown(s *look.Inspection) error {
 	name := a.out.Paint(output.Bold, words.Printable(s.Name))
 	if !s.Exists {
 		line("%s: no such limiter", name)
+		return w.Flush()
+	}
+	if s.Foreign && s.Broken == "" {
+		line("%s", s.Anomalies[0].Text)
 		return w.Flush()
 	}
 	line("%s", name)
@@ -146,6 +150,17 @@ func user(s holders.Share) string {
 	return "clients that leave no mark"
 }
 
+// backText says in what time permits come back.
+func backText(ms *int64, in string) string {
+	switch {
+	case ms == nil:
+		return "unknown"
+	case *ms <= 0:
+		return "now"
+	}
+	return in + words.Soon(*ms)
+}
+
 func printState(line func(format string, args ...any), st *look.State, rate *int64) {
 	line("")
 	if st.ClientID != nil {
@@ -178,8 +193,9 @@ func printState(line func(format string, args ...any), st *look.State, rate *int
 		line("  used up\t%s", more)
 	}
 	line("  in use\t%d", st.InUse)
-	for _, s := range st.Shares {
-		line("  - by %s\t%d, the oldest for %s", user(s.Share), s.Permits, words.Ago(s.OldestMS))
+	for i := range st.Shares {
+		s := &st.Shares[i]
+		line("  - by %s\t%d, the first back %s", user(s.Share), s.Permits, backText(s.BackInMS, "in "))
 	}
 	line("  run out\t%d, to be reclaimed by coming requests", st.RunOut)
 	line("  value\t%s, expires in %s", value, formatTTL(st.ValueTTLMS))
@@ -187,16 +203,9 @@ func printState(line func(format string, args ...any), st *look.State, rate *int
 	if len(st.Permits) == 0 {
 		return
 	}
-	line("\n  AGE\tBACK IN\tPERMITS\tLAYOUT\tID")
+	line("\n  BACK IN\tPERMITS\tLAYOUT\tID")
 	for _, p := range st.Permits {
-		back := "unknown"
-		if p.BackInMS != nil {
-			back = "now"
-			if *p.BackInMS > 0 {
-				back = words.Soon(*p.BackInMS)
-			}
-		}
-		line("  %s\t%s\t%d\t%s\t%s", words.Ago(p.AgeMS), back, p.Permits, p.Layout, p.ID)
+		line("  %s\t%d\t%s\t%s", backText(p.BackInMS, ""), p.Permits, p.Layout, p.ID)
 	}
 	if more := st.Members - int64(len(st.Permits)); more > 0 {
 		line("  and %d more", more)

@@ -308,10 +308,10 @@ func TestShowTellsWhoHasThePermits(t *testing.T) {
 		{Kind: holders.Unnamed, Mark: "b2b2b2b2b2b2b2b2", Permits: 2},
 		{Kind: holders.Unmarked, Permits: 1},
 	}, sharesOf(s.show("orders")))
-	assert.Positive(t, s.show("orders").States[0].Shares[0].OldestMS)
+	assert.Positive(t, *s.show("orders").States[0].Shares[0].BackInMS)
 	text := s.rrl("show orders").stdout
 	for _, line := range []string{
-		`in use +11\n`, `- by orders-7f9c +5, the oldest for `, `- by Redisson +3, `, `- by a client without a name, b2b2b2b2b2b2b2b2 +2, `,
+		`in use +11\n`, `- by orders-7f9c +5, the first back in `, `- by Redisson +3, `, `- by a client without a name, b2b2b2b2b2b2b2b2 +2, `,
 		`- by clients that leave no mark +1, `,
 	} {
 		assert.Regexp(t, line, text)
@@ -332,4 +332,47 @@ func TestShowTellsWhoHasThePermits(t *testing.T) {
 	assert.Len(t, found.States[0].Shares, 4)
 	assert.Contains(t, s.rrl("show orders").stdout, "the names of clients are not known: key "+clients.Key)
 	require.Equal(t, exitNo, s.rrl("show nothing").code)
+}
+
+// The keys of other limiters are named for what they look like. Nothing calls them broken, or would have them deleted.
+func TestShow_NamesKeysOfOtherLimiters(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+take fixed-window win --limit 10/1h                   => ...
+take sliding-log log --limit 10/1h --thresholds hash  => ...
+take token-bucket bucket --limit 10+1/1h              => ...
+threshold log 5 --thresholds hash                     => ...
+`)
+	require.NoError(t, s.Set("text", "x"))
+	for name, like := range map[string]string{
+		"win": "a string that expires in 1h, as of a fixed window or a token bucket", "log": "a sorted set that expires in 1h, as of a sliding log",
+		"bucket": "a string that expires in ", "hash": "a hash, which may be the thresholds of sliding logs", "text": "a string\n",
+	} {
+		shown := s.rrl("show %s", name)
+		assert.Equal(t, exitNo, shown.code, name)
+		assert.Contains(t, shown.stdout, "key "+name+" is no RateLimiter's. It is "+like)
+		found := object(t, s.rrl("show %s --json", name).stdout)
+		assert.NotContains(t, found, "broken", name)
+		assert.NotContains(t, found, "state", name)
+		for _, command := range []string{"show", "delete", "reset", "expire --clear", "release", "watch --count 1"} {
+			got := s.rrl("%s %s", command, name)
+			assert.NotContains(t, got.stdout+got.stderr, "--force", command)
+			assert.NotContains(t, got.stdout+got.stderr, "broken", command)
+		}
+		assert.True(t, s.Exists(name), name)
+	}
+}
+
+// A hold's member is dated as if it had lasted an interval: when it comes back is known, how old it is is not.
+func TestShow_SaysWhenHoldsComeBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	l := limitertest.NewClient(t, s.rdb).RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerDay(2)))
+	limitertest.Reserve(t, l, 2, rratelimiter.Hold(time.Minute))
+	shown := s.rrl("show orders").stdout
+	assert.Regexp(t, `\n  - by a client without a name, \w+ +2, the first back in (1m|59)`, shown)
+	assert.Regexp(t, `\n  BACK IN +PERMITS +LAYOUT +ID\n  (1m|59)`, shown)
+	assert.Regexp(t, `next permit in (1m|59).*, none granted for up to 23h59m`, shown)
+	assert.NotContains(t, shown, "oldest")
 }

@@ -61,7 +61,7 @@ function lead(limiter) {
   const since = soonest(limiter.states.map((state) => state.used_up_ms));
   const parts = [];
   if (limiter.state === "used up" && next !== null) parts.push("next permit in " + duration(next));
-  if (limiter.state === "used up" && since !== null) parts.push("none granted for " + duration(since));
+  if (limiter.state === "used up" && since !== null) parts.push("none granted for up to " + duration(since));
   const cure = limiter.anomalies.find((item) => item.level === "error");
   if (limiter.broken && cure) parts.push("What to do: " + cure.advice + ".");
   const debt = limiter.states.reduce((sum, state) => sum + (state.debt ?? 0), 0);
@@ -69,7 +69,7 @@ function lead(limiter) {
   say($("lead-next"), parts.join(", "));
 }
 
-const soonest = (all) => all.reduce((least, one) => (one === undefined || (least !== null && least <= one) ? least : one), null);
+const soonest = (all) => all.reduce((least, one) => ((one ?? null) === null || (least !== null && least <= one) ? least : one), null);
 
 function update(limiter) {
   const first = last === null;
@@ -83,6 +83,8 @@ function update(limiter) {
     $("limiter-whole").querySelector("p").replaceChildren(nameNode(limiter.name));
     document.title = (long ? short.slice(0, 40).join("") + "…" : limiter.name) + " – rate limiter";
   }
+  const other = limiter.anomalies.find((item) => item.kind === "not_ours");
+  say($("limiter-gone"), other ? "T" + other.text.slice(1) + "." : "There is no such limiter now.");
   show($("limiter-gone"), !limiter.exists);
   show($("limiter-body"), limiter.exists);
   show($("actions"), write && limiter.exists);
@@ -143,14 +145,14 @@ function updateReturns(limiter) {
 function holdersOf(limiter) {
   const sums = new Map();
   for (const state of limiter.states) {
-    const all = state.client === null ? state.holders : [{ kind: "client", who: state.client_name || state.client.name, permits: state.in_use, oldest_ms: Math.max(0, ...state.permits.map((one) => one.age_ms)) }];
+    const all = state.client === null ? state.holders : [{ kind: "client", who: state.client_name || state.client.name, permits: state.in_use, back_in_ms: soonest(state.permits.map((one) => one.back_in_ms)) }];
     for (const holder of all) {
       const who = {
         named: holder.who, client: holder.who, redisson: "Redisson", unmarked: "clients that leave no mark",
         unnamed: "a client without a name, " + (holder.mark ?? "").slice(0, 8),
       }[holder.kind];
-      const sum = sums.get(who) ?? { who, permits: 0, oldest: 0 };
-      if (holder.permits > 0) sums.set(who, { who, permits: sum.permits + holder.permits, oldest: Math.max(sum.oldest, holder.oldest_ms) });
+      const sum = sums.get(who) ?? { who, permits: 0, back: null };
+      if (holder.permits > 0) sums.set(who, { who, permits: sum.permits + holder.permits, back: soonest([sum.back, holder.back_in_ms]) });
     }
   }
   return [...sums.values()].sort((a, b) => b.permits - a.permits || (a.who < b.who ? -1 : 1));
@@ -162,7 +164,7 @@ function updateHolders(limiter) {
   keyed($("holders").tBodies[0], all, (one) => one.who, (one) => el("tr", {}, el("th", { scope: "row" }, nameNode(one.who)), ...[1, 2, 3].map(() => el("td", { class: "n" }))), (row, one) => {
     say(row.children[1], exact(one.permits));
     say(row.children[2], percent(one.permits / sum));
-    say(row.children[3], duration(one.oldest));
+    say(row.children[3], one.back === null ? "not known" : duration(one.back));
   });
   show($("holders"), all.length > 0);
   show($("holders-none"), all.length === 0 && !limiter.broken);

@@ -39,9 +39,30 @@ func (f *Findings) checkConfig(s *snapshot, err error) {
 		if _, why, found := Judge(s.fields); found {
 			f.add("bad_config", "%s", why)
 		} else {
-			f.add("other_hash", "key %s is a hash of something else", words.Printable(s.config.name))
+			f.add("wrong_type", "key %s is a hash of something else", words.Printable(s.config.name))
 		}
 	}
+}
+
+// notOurs says what a key looks like that is no limiter's: only its type and its time to live are read, since what it holds may
+// be a secret.
+func (f *Findings) notOurs(k keyState) {
+	what, like := "a "+k.kind, ""
+	switch {
+	case k.kind == "hash":
+		like = "which may be the thresholds of sliding logs: rrl threshold"
+	case k.kind == "zset":
+		what, like = "a sorted set", "as of a sliding log: rrl take sliding-log --peek"
+	case k.kind == "string" && k.ttl >= 0:
+		like = "as of a fixed window or a token bucket: rrl take fixed-window --peek, rrl take token-bucket --peek"
+	}
+	if k.ttl >= 0 {
+		what += " that expires in " + words.Soon(k.ttl.Milliseconds())
+	}
+	if like != "" {
+		what += ", " + like
+	}
+	f.add("not_ours", "key %s is no RateLimiter's. It is %s", words.Printable(k.name), what)
 }
 
 // checkState looks at one pair of value and set.

@@ -25,6 +25,9 @@ type Origin string
 const (
 	Default  Origin = "default"  // of a program's WithDefault, and the next one's if that is another
 	Override Origin = "override" // set on purpose: programs' defaults leave it alone
+
+	// TakenBack is an override that no longer is one: the rate counts until a program has another default.
+	TakenBack Origin = "taken back"
 )
 
 // FieldNames are the fields' names in Redis, in the order of ParseFields.
@@ -73,6 +76,9 @@ func ParseFields(answer []any) (Fields, error) {
 func (f Fields) originBy(field any) Origin {
 	text, _ := field.(string)
 	if began := strings.LastIndexByte(text, ' '); began >= 0 && text[:began] == fmt.Sprint(f.Rate, f.IntervalMS, f.Type, f.KeepAliveMS) {
+		if text[began+1:] == "0" {
+			return TakenBack
+		}
 		return Default
 	}
 	return Override

@@ -69,8 +69,8 @@ func (l *Limiter) HealthWhile(refusing bool) Health {
 
 // health is the state of everything that was read: the state of the client with the fewest permits.
 func (f *Inspection) health() Health {
-	if f.Broken != "" || !f.Exists {
-		return HealthOf(f.Exists, nil, false)
+	if f.Broken != "" || !f.Exists || f.Foreign {
+		return HealthOf(f.Broken != "", nil, false)
 	}
 	all := Fine
 	for i := range f.States {
@@ -93,7 +93,7 @@ func (st *State) health() Health {
 }
 
 // tellUsedUp adds, if no permit is free, the debt, when the next one is free and since when
-// none is: nothing was granted since the newest member.
+// none is: nothing was granted since the newest member, unless it was a hold.
 func (st *State) tellUsedUp(s *snapshot, rate int64) {
 	if st.health() != UsedUp || st.Unreadable {
 		return
@@ -133,7 +133,7 @@ func (st *State) UsedUpText() string {
 		if text != "" {
 			text += ", "
 		}
-		text += "none granted for " + words.Ago(*st.UsedUpMS)
+		text += "none granted for up to " + words.Ago(*st.UsedUpMS)
 	}
 	return text
 }

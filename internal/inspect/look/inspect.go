@@ -73,7 +73,10 @@ func inspect(ctx context.Context, rdb nodes.Client, name string, find Finder) (*
 	if !found.Exists {
 		return found, nil
 	}
-	found.Foreign = Foreign(shared.config.kind, shared.fields)
+	if found.Foreign = Foreign(shared.config.kind, shared.fields); found.Foreign && !sharedState {
+		found.Anomalies.notOurs(shared.config)
+		return found, nil
+	}
 	var cfg *Fields
 	parsed, err := ParseFields(shared.fields)
 	if err == nil {

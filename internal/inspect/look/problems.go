@@ -28,9 +28,9 @@ func ProblemOf(kind string) Problem {
 
 // problems has the kinds that need more than the default warning.
 var problems = map[string]Problem{
-	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete --force removes it, then set the rate again"},
+	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key: it or the limiter needs another name"},
 	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate --reset rewrites it"},
-	"other_hash": {Error, "no limiter can have this name", "choose another name; rrl delete --force removes what is there"},
+	"not_ours":   {Note, "no RateLimiter can have this name", "to make one, choose another name"},
 	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate --reset starts it full"},
 	"no_config":  {Error, "calls fail because it has no rate; the keys that are left are useless", "rrl set-rate, or rrl delete"},
 	"unknown_layout": {

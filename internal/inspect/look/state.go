@@ -42,10 +42,10 @@ type State struct {
 type Share struct {
 	holders.Share
 
-	OldestMS int64 `json:"oldest_ms"` // ago, when the oldest of them was granted
+	BackInMS *int64 `json:"back_in_ms"` // when the first of them come back
 }
 
-// Permit is one member of a set.
+// Permit is one member of a set. A hold's is dated before it was granted, as if it had lasted an interval.
 type Permit struct {
 	ID         string `json:"id"`
 	Layout     string `json:"layout"`
@@ -112,7 +112,7 @@ func (st *State) tell(names holders.Names) {
 		return
 	}
 	tally := holders.NewTally(names)
-	oldest := map[holders.Share]int64{}
+	first := map[holders.Share]*int64{} // in the order of the set
 	for i := range st.Permits {
 		p := &st.Permits[i]
 		if !p.Known() || p.RanOut() {
@@ -123,12 +123,14 @@ func (st *State) tell(names holders.Names) {
 		alone.Add(p.member)
 		whose := alone.Shares()[0]
 		whose.Permits = 0
-		oldest[whose] = max(oldest[whose], p.AgeMS)
+		if first[whose] == nil {
+			first[whose] = p.BackInMS
+		}
 	}
 	for _, share := range tally.Shares() {
 		whose := share
 		whose.Permits = 0
-		st.Shares = append(st.Shares, Share{share, oldest[whose]})
+		st.Shares = append(st.Shares, Share{share, first[whose]})
 	}
 }
 

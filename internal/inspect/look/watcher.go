@@ -72,11 +72,7 @@ func (w *Watcher) Sample(ctx context.Context) (Point, error) {
 	}
 	n.ahead = clock.Val().Sub(start.Add(time.Since(start) / 2))
 	p := Point{At: time.Now(), Limiter: Limiter{Name: w.Name, Callers: []Caller{}}}
-	if ofWrongType(config) {
-		var found Findings
-		found.wrongType(w.Name, "", "hash")
-		e.spoil(found.Broken())
-	} else if p.Gone = !e.set(config.Val()); p.Gone {
+	if p.Gone = ofWrongType(config) || !e.set(config.Val()); p.Gone {
 		return p, nil
 	}
 	if err := w.findClients(ctx, n); err != nil {
