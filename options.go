@@ -164,7 +164,8 @@ func WithRedissonVersion(version string) Option {
 // Redisson stays, as does one of unknown origin, such as an earlier version's. If the rate in the code
 // must win over those too, call SetRate with [KeepState] at the program's start.
 //
-// The handle's first request compares, and then one a minute, in the same script call. If programs
+// The handle's first request compares, then one a minute, and one after an answer that shows another
+// rate, in the same script call. If programs
 // disagree, the default of the Client made last holds, and within one Client the default of the
 // handle that set up the limiter. The observer and the log receive [limit.RateReplaced] and
 // [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,7 @@ type Client struct {
 	rdb     Redis
 	id      string
 	name    string // "" if it is not written to Redis
-	began   string // in epoch microseconds, to order the defaults of programs
+	began   string // the date of its defaults: see dateOf
 	rules   redisson.Rules
 	mapper  func(string) string
 	options limit.Options
@@ -76,12 +77,16 @@ func New(rdb Redis, opts ...Option) *Client {
 // otherwise. It does no I/O; call it when a program starts.
 func (c *Client) Err() error { return c.err }
 
-// begun counts defaults. Each counts as made one microsecond after the one before, so that those of one
-// moment keep their order.
-var begun atomic.Int64
+// program is this process, and begun counts its defaults: their order is known whatever clocks say.
+var (
+	program = strconv.FormatUint(uint64(rand.Uint32()), 36)
+	begun   atomic.Int64
+)
 
-// dateOf is when a default was made, as scripts compare it.
-func dateOf(now time.Time) string { return strconv.FormatInt(now.UnixMicro()+begun.Add(1), 10) }
+// dateOf is when a default was made, and which of the program's it is, as scripts compare it.
+func dateOf(now time.Time) string {
+	return strconv.FormatInt(now.UnixMicro(), 10) + " " + program + "." + strconv.FormatInt(begun.Add(1), 10)
+}
 
 // RateLimiter returns a handle of the limiter called name. It does no I/O; handles of one name share one
 // line of waiting callers.

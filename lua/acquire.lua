@@ -7,7 +7,8 @@
 --   1  member of the permits set for the sum of all requests; without its permits it is the call's identity. '' with w
 --   2  the sum of all requests; 1 if it is left out
 --   3  '' or the configuration for a limiter that has none: 'rate interval type keepAliveTime', and for a default that
---      the limiter must remember ' began age': when the program began, in epoch us by its clock, and how many ms ago
+--      the limiter must remember ' began program.number age': when the program began, in epoch us by its clock, its name,
+--      which of its defaults this is, and how many ms ago it began
 --   4  flags, or '': f, the figures are wanted, so that all that has run out is reclaimed even if no request needs it;
 --      a, a refusal looks for permits that leaked; s, each granted request gets a member of its own, the first ARGV[1]'s
 --      id and the others those that come after it, and no member that has run out stays; w, no members are kept: the

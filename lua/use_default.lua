@@ -16,7 +16,7 @@ if problem then
   return problem
 end
 local rate = fields[1] .. ' ' .. fields[2] .. ' ' .. fields[3] .. ' ' .. (fields[4] or '0')
-if fields[5] and string.match(fields[5], '^(.*) %d+$') == rate then
+if string.find(fields[5] or '', rate .. ' ', 1, true) == 1 then
   return 0
 end
 redis.call('HSET', KEYS[1], 'default', rate .. ' 0')

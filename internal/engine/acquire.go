@@ -69,6 +69,7 @@ func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Dec
 	if err != nil {
 		return limit.Decision{}, err
 	}
+	l.showed(o.Limit, o.Interval, false)
 	a := b.Answers(nil, o)[0]
 	if a.Exceeds {
 		return a.Decision, errExceeds(permits, a.Decision.Limit)

@@ -105,6 +105,9 @@ func (b *batch) finish(reply any, err error) {
 				b.queue.engine.differs(l, o.Limit, o.Interval)
 			}
 		}
+		if err == nil && b.fallback != "" {
+			l.showed(o.Limit, o.Interval, b.checksDefault)
+		}
 	}
 	b.queue.complete(b, o, err)
 }

@@ -129,10 +129,26 @@ func (e *Engine) fallback(l *Limiter, now time.Time) string {
 	return last.text
 }
 
-// defaultChecked records that a call sent then was answered, which compared them if that was due.
-func (l *Limiter) defaultChecked(sent time.Time) {
-	if l.defaultCheckDue(sent) {
+// defaultChecked records that a call sent then was answered, and reports whether it compared them: if that was due.
+func (l *Limiter) defaultChecked(sent time.Time) (compared bool) {
+	if compared = l.defaultCheckDue(sent); compared {
 		l.compared.Store(sent.Add(comparePause).UnixNano())
+	}
+	return compared
+}
+
+// showed records the rate that an answer shows, of a call that compared the default or did not. If it is neither the
+// handle's nor what a comparison has left, another program has made the limiter since: the next request compares.
+func (l *Limiter) showed(permits int64, interval time.Duration, comparing bool) {
+	rate, accepted := limit.Rate{Permits: permits, Interval: interval}, l.accepted.Load()
+	switch {
+	case l.Fallback == "" || permits == 0 || accepted != nil && *accepted == rate:
+	case permits == l.Rate.Permits && interval == l.Rate.Interval:
+		l.accepted.Store(nil)
+	case comparing:
+		l.accepted.Store(&rate)
+	default:
+		l.compared.Store(0)
 	}
 }
 

@@ -27,6 +27,7 @@ type Limiter struct {
 	audit          atomic.Int64                // when leaked permits are next looked for, Unix µs: an interval may last for centuries
 	aged           atomic.Pointer[aged]        // Fallback, as it was sent last
 	compared       atomic.Int64                // when the default is next compared with the limiter's, Unix ns
+	accepted       atomic.Pointer[limit.Rate]  // what a comparison left in place of Rate; nil if it was none
 	interval       atomic.Int64                // as the last audit found it, ns
 	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members
 	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while the type is unknown

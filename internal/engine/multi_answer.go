@@ -51,8 +51,11 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a out
 	case err == nil:
 		a, err = m.parse(reply)
 		if _, _, isOlder := olderDefault(reply); !isOlder {
-			for _, l := range m.limiters {
-				l.defaultChecked(m.sent)
+			for i, l := range m.limiters {
+				compared := l.defaultChecked(m.sent)
+				if len(a.Each) > 0 {
+					l.showed(a.Each[i].Limit, l.Rate.Interval, compared)
+				}
 			}
 		}
 	case gone:

@@ -6,8 +6,8 @@ local function set_config(config, new, now, window, replaces)
   local key = KEYS[config.at + 1]
   local default = {}
   if new[5] then
-    local rate, began = dated(new[5], now)
-    default = {'default', rate .. ' ' .. digits(began)}
+    local rate, began, _, place = dated(new[5], now)
+    default = {'default', rate .. ' ' .. digits(began) .. place}
   end
   redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3], unpack(default))
   if replaces and not new[5] then

@@ -71,12 +71,12 @@ func ParseFields(answer []any) (Fields, error) {
 	return f, nil
 }
 
-// originBy returns the origin, given the field "default": the rate that it names, and when its program
-// began. Redisson's setRate leaves the field as it was, with another rate.
+// originBy returns the origin, given the field "default": the rate that it names, and which program's it is. Redisson's
+// setRate leaves the field as it was, with another rate.
 func (f Fields) originBy(field any) Origin {
 	text, _ := field.(string)
-	if began := strings.LastIndexByte(text, ' '); began >= 0 && text[:began] == fmt.Sprint(f.Rate, f.IntervalMS, f.Type, f.KeepAliveMS) {
-		if text[began+1:] == "0" {
+	if of, found := strings.CutPrefix(text, fmt.Sprint(f.Rate, f.IntervalMS, f.Type, f.KeepAliveMS)+" "); found {
+		if of == "0" {
 			return TakenBack
 		}
 		return Default
