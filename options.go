@@ -165,10 +165,9 @@ func WithRedissonVersion(version string) Option {
 // must win over those too, call SetRate with [KeepState] at the program's start.
 //
 // The handle's first request compares, then one a minute, and one after an answer that shows another
-// rate, in the same script call. If programs
-// disagree, the default of the Client made last holds, and within one Client the default of the
-// handle that set up the limiter. The observer and the log receive [limit.RateReplaced] and
-// [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.
+// rate, in the same script call. If programs disagree, the default of the Client made last holds, and
+// within one Client the default of the handle that set up the limiter. The observer and the log receive
+// [limit.RateReplaced] and [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.
 func WithDefault(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		if err := l.setDefault(cfg, l.client.began); err != nil {

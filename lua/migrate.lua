@@ -68,6 +68,7 @@ end
 if old[1] then
   redis.call('ZADD', permits_key, unpack(new))
   redis.call('ZREM', permits_key, unpack(old))
+  redis.call('HSET', KEYS[1], 'lapsed', digits(now)) -- a held reservation is not found by its member any more
 end
 written = written + #old
 if looked < #rows or #rows == 256 then

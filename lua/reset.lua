@@ -16,4 +16,5 @@ if ARGV[1] ~= '1' or redis.call('EXISTS', KEYS[1]) == 1 then
     return problem
   end
 end
+redis.call('HDEL', KEYS[1], 'lapsed')
 return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])

@@ -39,6 +39,7 @@ if keeps then
 end
 if not keeps or (old and old.per_client ~= config.per_client) then
   set_config(config, new, now, false, true)
+  redis.call('HDEL', KEYS[1], 'lapsed')
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
   return 1
 end
@@ -90,4 +91,8 @@ if few or not value then
   end
 end
 set_config(config, new, now, is_window(config), true)
+-- Holds may have run out by that: see settle_reservation.
+if config.interval < old.interval then
+  redis.call('HSET', KEYS[1], 'lapsed', digits(now))
+end
 return 1

@@ -22,7 +22,7 @@
 
 --- @include "clock" "config_or_new" "answered" "search" "bring_up_to_date" "make_config" "own" "take_off"
 
-local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
+local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered', 'lapsed')
 local member, used, charge, age, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[6], ARGV[7]
 local most, least, early = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9] or '')
 local granted = tonumber(ARGV[10] or '')
@@ -78,9 +78,11 @@ if reserved and (early or more < 0) and tonumber(reserved) <= now - config.inter
   reserved = false
 end
 
--- What is charged from now on. A held reservation that is gone may have been released, but only during the hold.
+-- What is charged from now on. A held reservation that is gone may have been released, but only during the hold, and
+-- if the config's field "lapsed" is no date since: then the interval became shorter, or the member was rewritten.
 local extra = more
-if early and not reserved and used > 0 and math.max(most, now - latest) >= config.interval - early then
+if early and not reserved and used > 0 and
+    (math.max(most, now - latest) >= config.interval - early or (tonumber(fields[6] or '') or -1) >= earliest) then
   extra = used
 end
 if new and extra <= 0 then

@@ -41,6 +41,8 @@ func updates(interval time.Duration) between {
 	}
 }
 
+func resets(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Reset(t.Context())) }
+
 func releases(permits int64) between {
 	return func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), permits)) }
 }
@@ -98,6 +100,26 @@ var holdCases = map[string]holdCase{
 		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
 		back:    map[int64]time.Duration{1: 50 * time.Second, 6: 50 * time.Second},
 	},
+	"a shorter interval, and back": { // it had run out
+		between: []between{updates(30 * time.Second), updates(time.Minute)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1, 30: -20},
+		back:    lateBack(0),
+	},
+	"a shorter interval by less than the hold, and back": {
+		between: []between{updates(50 * time.Second), updates(time.Minute)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1},
+		back:    lateBack(0),
+	},
+	"run out by a shorter interval, still there, and back": {
+		between: []between{updates(45 * time.Second), sleeps(6 * time.Second), updates(time.Minute), sleeps(time.Second)},
+		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1},
+		back:    map[int64]time.Duration{1: time.Minute, 6: time.Minute, 9: time.Minute + 7*time.Second},
+	},
+	"a shorter interval, and back, and Reset": {between: []between{updates(30 * time.Second), updates(time.Minute), resets}, free: map[int64]int64{6: 10, 9: 7}},
+	"a shorter interval, and back, and another rate": {
+		between: []between{updates(30 * time.Second), updates(time.Minute), setsRate(20, 0)},
+		free:    map[int64]int64{6: 20, 9: 17},
+	},
 	"an interval shorter by more than the hold": {
 		between: []between{updates(30 * time.Second)},
 		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
@@ -137,6 +159,32 @@ func TestHold_SettleChargesWhatWasUsed(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Migrate gives members of older layouts other ids. Such a reservation is held until its hold is over, and what was used
+// is charged beside it.
+func TestHold_SettleChargesWhatWasUsedAfterMigrate(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"3.15.5", "3.16.8", "3.20.1"} {
+		for used, free := range map[int64]int64{0: 4, 1: 3, 6: -2, 9: -5} {
+			t.Run(fmt.Sprint(version, ", used ", used), func(t *testing.T) {
+				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+					l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)).RateLimiter("limiter")
+					limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Minute))
+					stored := books{rdb, redisson.KeysOf("limiter", "id")}
+					r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
+					require.NoError(t, limitertest.Second(limitertest.NewClient(t, rdb).Migrate(t.Context(), "limiter")))
+					require.NoError(t, r.Settle(t.Context(), used))
+					got, _ := stored.free(t, "settled")
+					assert.Equal(t, free, got)
+					time.Sleep(held)
+					assert.Equal(t, 10-used, limitertest.Available(t, l), "the hold is over")
+					time.Sleep(time.Minute)
+					assert.EqualValues(t, 10, limitertest.Available(t, l))
+				})
+			})
+		}
+	}
 }
 
 // A reservation that is not settled comes back when its hold is over, and not before; the figures say when.

@@ -104,12 +104,12 @@ func (k Key) end(now int64) int64 {
 }
 
 // fields returns those of a configuration that models know. The others are "answered", of
-// a repeat that was long in coming, "released", of the last Releases, and "default", which tells when a
-// Client was made.
+// a repeat that was long in coming, "released", of the last Releases, "lapsed", of what ended holds, and
+// "default", which tells when a Client was made.
 func (k Key) fields() map[string]string {
 	var fields map[string]string
 	for i := 0; i+1 < len(k.Content); i += 2 {
-		if field := k.Content[i]; field != "answered" && field != "released" && field != "default" {
+		if field := k.Content[i]; field != "answered" && field != "released" && field != "lapsed" && field != "default" {
 			if fields == nil {
 				fields = make(map[string]string)
 			}
