@@ -105,11 +105,8 @@ elseif age ~= '' then
   token = string.match(token, '^searched:%d+;(.*)$') or ''
   -- A repeat that was answered without a trace was refused, or its permits have been given back or have run out since. If
   -- they must have run out, it is decided anew.
-  if not found and answered and now - answered < interval - early then
-    found = 0
-  elseif not found then
-    answered = nil
-  end
+  answered = (found or answered and now - answered < interval - early) and answered
+  found = found or answered and 0 or nil
 end
 if answered and not found then
   return redis.error_reply('LATE the attempt has been answered')

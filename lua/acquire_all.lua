@@ -156,8 +156,7 @@ end
 local function renew(count, answer)
   for i = 1, count do
     local l = limiters[i]
-    local state = l.state or {window = is_window(l)}
-    keep_ttl(l, true, state.window)
+    keep_ttl(l, true, (l.state or {window = is_window(l)}).window)
   end
   return answer
 end
@@ -217,10 +216,9 @@ for i, l in ipairs(limiters) do
   end
 end
 
--- As in acquire, an answer from before all intervals does not count.
+-- It was refused before, or its permits have been given back since, unless they must have run out.
 answered = answered > now - longest
 if answered and not refused[1] then
-  -- It was refused before, or its permits have been given back since.
   refused = {1, 1, limiters[1].interval}
 end
 for _, l in ipairs(limiters) do

@@ -31,5 +31,4 @@ if state.oldest and not windowed then
   end
 end
 keep_ttl(config, false, windowed or state.window)
-local free, repaired = state.free, state.repaired
-return repaired and digits(free) or free
+return state.repaired and digits(state.free) or state.free

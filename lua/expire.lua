@@ -11,12 +11,8 @@
 --- @include "config" "clock" "window" "idle_time"
 
 local config = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
-local persist, windowed, ttl = ARGV[1] == 'PERSIST', ARGV[3] == 'w', tonumber(ARGV[2])
-if persist then
-  ttl = math.huge
-elseif ARGV[1] == 'PEXPIREAT' then
-  ttl = ttl - tonumber(clock())
-end
+local persist, windowed = ARGV[1] == 'PERSIST', ARGV[3] == 'w'
+local ttl = persist and math.huge or tonumber(ARGV[2]) - (ARGV[1] == 'PEXPIREAT' and tonumber(clock()) or 0)
 
 -- Expires a key. If the limiter is of type Overall or lost, a client's own are not in use and live no longer than they
 -- would have. A moment that has passed would make Redis free a key at once, however large it is.

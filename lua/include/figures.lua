@@ -7,14 +7,8 @@ local function figures_of(config, state, taken, found, ends, now)
   if found then
     before, left = state.free + found, state.free
   end
-  local reset = 0
-  if ends and left < config.rate then
-    reset = ends
-  elseif taken > 0 then
-    reset = config.interval
-  elseif state.newest then
-    reset = state.newest + config.interval - now
-  end
+  local reset = ends and left < config.rate and ends or taken > 0 and config.interval or
+    state.newest and state.newest + config.interval - now or 0
   local answer = {config.rate, before, taken, config.interval, reset, math.max(0, config.keep)}
   if config.windowed then
     answer[7] = expiry(config.value_key) or now + ends

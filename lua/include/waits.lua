@@ -23,14 +23,8 @@ local function append_waits(config, answer, refused, rows, left, now, ends)
         low = middle + 1
       end
     end
-    local wait = math.max(1, ends or config.interval)
     local row = rows[low] or rows[257]
-    if row then
-      wait = math.max(1, tonumber(redis.call('ZSCORE', config.permits_key, row)) + config.interval - now)
-    end
-    if life >= 0 and wait > life then
-      wait = math.max(1, life)
-    end
-    answer[#answer + 1] = wait
+    local wait = row and redis.call('ZSCORE', config.permits_key, row) + config.interval - now or ends or config.interval
+    answer[#answer + 1] = math.max(1, life >= 0 and math.min(wait, life) or wait)
   end
 end
