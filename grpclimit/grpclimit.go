@@ -122,7 +122,7 @@ func (g *gate) askOn(ctx context.Context, call Call, questions []ask.Question) a
 		if failure := errors.Join(v.News, v.Kept); failure != nil && ctx.Err() == nil { // otherwise no limiter is to blame
 			g.onError(ctx, call, failure)
 		}
-		if !g.wait || g.Shadow || !v.Refused || !pause(ctx, retryAfter(questions)) {
+		if !g.wait || g.Shadow || !v.Refused || !pause(ctx, ask.RetryAfter(questions)) {
 			return v
 		}
 		for i := range questions {

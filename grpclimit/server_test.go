@@ -419,7 +419,6 @@ func TestWithWait_RefusesIfWaitingCannotHelp(t *testing.T) {
 	t.Parallel()
 	for name, limiter := range map[string]limit.Limiter{
 		"a limit of 0": middlewaretest.Budget(0, time.Minute),
-		"no time":      middlewaretest.Says(limit.Decision{Limit: 1}, nil),
 		"never":        middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: math.MaxInt64}, nil),
 		"too costly":   middlewaretest.Says(limit.Decision{}, limit.ErrPermitsExceedRate),
 	} {

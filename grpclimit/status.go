@@ -75,22 +75,9 @@ func (r *refusal) trailer() metadata.MD {
 // never tells clients not to retry.
 const never = "-1"
 
-// retryAfter returns how long it takes until a refused call could pass, 0 if no waiting helps.
-func retryAfter(questions []ask.Question) (longest time.Duration) {
-	for i := range questions {
-		switch q := &questions[i]; {
-		case q.Refused() && (q.Hopeless() || q.Decision.RetryAfter <= 0):
-			return 0
-		case q.Blocks():
-			longest = max(longest, q.Wait())
-		}
-	}
-	return longest
-}
-
 // exhausted is the answer to a call that limiters refused.
 func exhausted(questions []ask.Question) *refusal {
-	failure, wait := &errdetails.QuotaFailure{}, retryAfter(questions)
+	failure, wait := &errdetails.QuotaFailure{}, ask.RetryAfter(questions)
 	var worst *ask.Question
 	for i := range questions {
 		q := &questions[i]
@@ -98,7 +85,7 @@ func exhausted(questions []ask.Question) *refusal {
 			continue
 		}
 		failure.Violations = append(failure.Violations, violation(q, fmt.Sprintf("the limit is %d", q.Decision.Limit)))
-		if worst == nil || q.Hopeless() || q.Decision.RetryAfter > worst.Decision.RetryAfter {
+		if worst == nil || q.Hopeless() || !worst.Hopeless() && q.Wait() > worst.Wait() {
 			worst = q
 		}
 	}

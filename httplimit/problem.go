@@ -37,24 +37,16 @@ type Decided struct {
 }
 
 func newRefusal(questions []ask.Question) Refusal {
-	var refusal Refusal
-	hopeless := false
+	refusal := Refusal{RetryAfter: ask.RetryAfter(questions)}
 	for i := range questions {
 		q := &questions[i]
 		if !q.Decided() && !q.Refused() {
 			continue
 		}
 		refusal.Policies = append(refusal.Policies, Decided{q.Limit.Name, q.Decision})
-		if q.Blocks() {
-			refusal.RetryAfter = max(refusal.RetryAfter, q.Wait())
-		}
 		if q.Refused() {
 			refusal.Violated = append(refusal.Violated, q.Limit.Name)
-			hopeless = hopeless || q.Hopeless()
 		}
-	}
-	if hopeless {
-		refusal.RetryAfter = 0
 	}
 	return refusal
 }

@@ -243,6 +243,21 @@ func TestTransportWaits(t *testing.T) {
 	}
 }
 
+// A transport asks a limiter that names no time a few times a second.
+func TestTransport_RefusalWithoutATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		limiter := &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+			return limit.Decision{Granted: time.Since(start) >= time.Second, Limit: 1}, nil
+		}}
+		_, err := send(t.Context(), t, httplimit.NewTransport(answers(http.StatusNoContent), limiter), api)
+		require.NoError(t, err)
+		assert.Equal(t, time.Second, time.Since(start))
+		assert.Len(t, limiter.Asked(), 11, "and not each millisecond")
+	})
+}
+
 // What an upstream says in Retry-After stops requests of its key, and of no other, for that long.
 func TestTransportHeedsRetryAfter(t *testing.T) {
 	t.Parallel()

@@ -58,7 +58,7 @@ func (a *attempt) begin(ctx context.Context, q outage.Ask) bool {
 		wanted := a.state.CompareAndSwap(underWay, answered)
 		close(a.over)
 		if !wanted {
-			a.giveBack(ctx, q.Within)
+			a.giveBack(ctx)
 		}
 	}()
 	return true
@@ -107,20 +107,20 @@ func leavesOpen(err error) bool {
 }
 
 // giveBack gives back what no caller waits for.
-func (a *attempt) giveBack(ctx context.Context, timeout time.Duration) {
+func (a *attempt) giveBack(ctx context.Context) {
 	if a.answer.Undo == nil {
 		return
 	}
-	giving, cancel := afterwards(ctx, timeout)
+	giving, cancel := afterwards(ctx, a.of.options.Timeout)
 	defer cancel()
 	// No caller is left for an error. It only leaves the limit tighter.
 	_ = safely(giving, a.answer.Undo)
 }
 
 // leave ends a question. What a probe is granted for it, if that is not the answer, is given back.
-func (a *asker) leave(ctx context.Context, within time.Duration) {
+func (a *asker) leave(ctx context.Context) {
 	if a.probe != nil && a.probe.state.Swap(done) == answered {
-		go a.probe.giveBack(ctx, within)
+		go a.probe.giveBack(ctx)
 	}
 }
 
@@ -174,11 +174,11 @@ func (a *asker) Fail(_ outage.Ask, err error) error { return err }
 // Server returns the limiter's breaker. The probe is the attempt itself, with its full time: its caller
 // does not wait for long, and may be gone when the answer comes.
 func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func() bool) {
-	a.leave(ctx, q.Within)
+	a.leave(ctx)
 	t := a.attempt()
 	a.probe = t
 	return &a.breaker, func() bool {
-		asking, cancel := afterwards(ctx, q.Within)
+		asking, cancel := afterwards(ctx, a.options.Timeout)
 		defer cancel()
 		if !t.begin(asking, q) {
 			return false

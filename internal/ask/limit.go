@@ -47,7 +47,9 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 	if l.policy.Failure == nil { // the limiter's own comes before the middleware's
 		l.policy.Failure = o.Failure
 		if t.Fallback != nil {
-			l.policy.Fallback = newLimit(Terms{Limiter: t.Fallback}).instead
+			fallback := newLimit(Terms{Limiter: t.Fallback})
+			fallback.options = o
+			l.policy.Fallback = fallback.instead
 		}
 	}
 	_, needsRate := l.policy.Local()
@@ -83,7 +85,8 @@ func (l *Limit) Window() time.Duration {
 
 // instead asks the limiter in place of another.
 func (l *Limit) instead(ctx context.Context, q outage.Ask) (outage.Answer, error) {
-	q.Waits, q.Timeout, q.Reserve = false, 0, q.Reserve && l.reserves() // Settle must not fail because of an outage
+	q.Waits, q.Timeout, q.Within = false, 0, l.options.Timeout
+	q.Reserve = q.Reserve && l.reserves() // Settle must not fail because of an outage
 	q.Undo = !q.Reserve
 	p := l.part(nil, q)
 	defer p.leave(ctx)

@@ -47,7 +47,7 @@ func (l *Limit) part(q *Question, ask outage.Ask) part {
 // leave ends a part: of a probe, no one waits for the answer any more.
 func (p *part) leave(ctx context.Context) {
 	if a, isForeign := p.of.(*asker); isForeign {
-		a.leave(ctx, p.ask.Within)
+		a.leave(ctx)
 	}
 }
 
@@ -61,6 +61,7 @@ func (p *part) decide(ctx context.Context, start time.Time, ask func() (outage.A
 		if tries == maxTries || p.policy.Shadow || !p.lower() {
 			break
 		}
+		p.ask.Within = p.question.left()
 	}
 	p.end(ctx, start)
 }
@@ -158,9 +159,8 @@ func (r *round) together(ctx context.Context) bool {
 			r.parts[costly].err = errors.Unwrap(err) // without the limiter's name, which end adds
 			r.parts[costly].end(ctx, start)
 			return true
-		case ask.Within > 0:
-			ask.Within = max(1, r.parts[0].ask.Within-time.Since(start))
 		}
+		ask.Within = r.parts[costly].question.left()
 	}
 }
 

@@ -27,6 +27,7 @@ type Question struct {
 	Start    time.Time
 
 	of     outage.Asker                       // that answers for the Key; nil until it is asked, or if the limiter is not one of this module
+	began  time.Time                          // when the limits were asked, which have the timeout together; zero: they have it now
 	known  bool                               // the Failure only says of an outage what earlier requests have met
 	settle func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
 	by     limit.Source                       // who answered
@@ -49,8 +50,17 @@ const (
 // asked is the question as limiters get it, and name it in errors. It may reserve the permits.
 func (q *Question) asked(reserve bool) outage.Ask {
 	return outage.Ask{
-		Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: !reserve, Reserve: reserve, Within: q.Limit.options.Timeout,
+		Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: !reserve, Reserve: reserve, Within: q.left(),
 	}
+}
+
+// left is how much of the middleware's timeout is left, 0 if there is none.
+func (q *Question) left() time.Duration {
+	timeout := q.Limit.options.Timeout
+	if timeout == 0 || q.began.IsZero() {
+		return timeout
+	}
+	return max(1, timeout-time.Since(q.began))
 }
 
 // Ask asks for the permits.
@@ -157,8 +167,26 @@ func (q *Question) Wait() time.Duration {
 	case q.Hopeless():
 		return 0
 	}
-	// A refusal without a time: soon, but not at once.
-	return max(1, q.Decision.RetryAfter)
+	if q.Decision.RetryAfter <= 0 {
+		return unnamedWait
+	}
+	return q.Decision.RetryAfter
+}
+
+// unnamedWait is how long to wait after a refusal by a limiter that does not say so: soon, but not at once.
+const unnamedWait = 100 * time.Millisecond
+
+// RetryAfter is how long it takes until a refused request could pass all limits, 0 if waiting does not help.
+func RetryAfter(questions []Question) (longest time.Duration) {
+	for i := range questions {
+		switch q := &questions[i]; {
+		case q.Hopeless():
+			return 0
+		case q.Blocks():
+			longest = max(longest, q.Wait())
+		}
+	}
+	return longest
 }
 
 // Hopeless reports whether no waiting turns the refusal into a grant.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
@@ -54,6 +55,9 @@ func (o *Options) Judge(questions []Question) (v Verdict) {
 }
 
 func (o *Options) ask(ctx context.Context, questions []Question) {
+	for i, now := 0, time.Now(); i < len(questions); i++ {
+		questions[i].began = now
+	}
 	if len(questions) == 1 {
 		questions[0].Ask(ctx)
 		return

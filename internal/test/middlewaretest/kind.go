@@ -121,6 +121,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"Settle":          k.testSettle,
 		"SettleLate":      k.testSettleLate,
 		"SettleAbove":     k.testSettleAboveTheLimit,
+		"SettleInTime":    k.testSettleInTime,
 		"SettleInRedis":   k.testSettleInRedis,
 		"SettleByPlan":    k.testSettleByPlan,
 		"SettleIsChecked": k.testSettleIsChecked,

@@ -37,7 +37,9 @@ func (k Kind[O, K]) testAnswers(t *testing.T) {
 			limit.Decision{Limit: 10, Remaining: 2, RetryAfter: 2100 * time.Millisecond, ResetAfter: time.Minute},
 			nil, Answer{Refused, 2100 * time.Millisecond, k.figures(10, 2), ""},
 		},
-		"for a moment": {limit.Decision{Limit: 1, RetryAfter: 1}, nil, Answer{Refused, 1, k.figures(1, 0), ""}},
+		"names no time": {limit.Decision{Limit: 10}, nil, Answer{Refused, 100 * time.Millisecond, k.figures(10, 0), ""}},
+		"below 0":       {limit.Decision{Limit: 10, RetryAfter: -1}, nil, Answer{Refused, 100 * time.Millisecond, k.figures(10, 0), ""}},
+		"for a moment":  {limit.Decision{Limit: 1, RetryAfter: 1}, nil, Answer{Refused, 1, k.figures(1, 0), ""}},
 		"for long": {
 			limit.Decision{Limit: 1, RetryAfter: (math.MaxInt32 + 1) * time.Millisecond},
 			nil, Answer{Refused, (math.MaxInt32 + 1) * time.Millisecond, k.figures(1, 0), ""},

@@ -183,6 +183,46 @@ func (k Kind[O, K]) testSettleAboveTheLimit(t *testing.T) {
 	k.rig(t, &Reserver{Fake: Says(limit.Decision{Limit: 5}, limit.ErrPermitsExceedRate)}, k.WithCost(6, nil)).ask(Refused)
 }
 
+// An estimate that a slow limiter is asked for again, since it was too high or can't be reserved, has the timeout once.
+// The fallback has it again, and what comes too late is given back.
+func (k Kind[O, K]) testSettleInTime(t *testing.T) {
+	for name, first := range map[string]error{"too high": limit.ErrPermitsExceedRate, "not reserved": limit.ErrUnsupported} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := func(took time.Duration) *Reserver {
+					err := first
+					return &Reserver{Fake: &Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+						time.Sleep(took)
+						said := err
+						err = nil
+						return limit.Decision{Granted: said == nil, Limit: 10}, said
+					}}}
+				}
+				for _, c := range []struct {
+					took, want time.Duration
+					verdict    Verdict
+					opts       []O
+				}{
+					{400 * time.Millisecond, 800 * time.Millisecond, Passed, nil},
+					{900 * time.Millisecond, time.Second, Unavailable, nil},
+					{900 * time.Millisecond, 1900 * time.Millisecond, Passed, []O{k.WithFallback(Deaf(900 * time.Millisecond))}},
+				} {
+					limiter := slow(c.took)
+					r := k.rig(t, limiter, append(c.opts, k.WithSettle(), k.WithCost(25, nil))...)
+					start := time.Now()
+					assert.Equal(t, c.verdict, r.handle(t.Context(), "").Verdict)
+					assert.Equal(t, c.want, time.Since(start))
+					time.Sleep(time.Minute)
+					assert.Len(t, limiter.Asked(), 2)
+					if first == limit.ErrPermitsExceedRate && c.took+c.took > time.Second {
+						assert.Equal(t, []int64{0}, limiter.Settled, "what came too late is given back")
+					}
+				}
+			})
+		})
+	}
+}
+
 // A limiter in Redis is charged what requests have cost, and otherwise answers like Take.
 func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
 	for name, limiter := range map[string]func(*testing.T, redistest.Client) limit.Limiter{
