@@ -117,17 +117,31 @@ func (g *gate) decide(ctx context.Context, call Call) ([]ask.Question, *refusal)
 
 // askOn asks until there is an answer to act on: a client that waits asks again.
 func (g *gate) askOn(ctx context.Context, call Call, questions []ask.Question) ask.Verdict {
-	for {
+	if !g.wait || g.Shadow {
 		v := g.AskAll(ctx, questions)
-		if failure := errors.Join(v.News, v.Kept); failure != nil && ctx.Err() == nil { // otherwise no limiter is to blame
-			g.onError(ctx, call, failure)
+		g.tell(ctx, call, v)
+		return v
+	}
+	turn := g.Turn(questions)
+	defer turn.Leave()
+	for {
+		v := turn.Ask(ctx)
+		wait := ask.RetryAfter(questions)
+		over := !v.Refused || !pause(ctx, wait)
+		if over && v.Refused {
+			v.Kept = errors.Join(v.Kept, g.GiveBack(ctx, questions))
 		}
-		if !g.wait || g.Shadow || !v.Refused || !pause(ctx, ask.RetryAfter(questions)) {
+		g.tell(ctx, call, v)
+		if over {
 			return v
 		}
-		for i := range questions {
-			questions[i] = questions[i].Again()
-		}
+	}
+}
+
+// tell tells the error handler what failed.
+func (g *gate) tell(ctx context.Context, call Call, v ask.Verdict) {
+	if failure := errors.Join(v.News, v.Kept); failure != nil && ctx.Err() == nil { // otherwise no limiter is to blame
+		g.onError(ctx, call, failure)
 	}
 }
 

@@ -3,7 +3,10 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -156,4 +160,28 @@ func TestWithPolicy_BadPolicies(t *testing.T) {
 	err := grpclimit.CheckClient(ok, grpclimit.WithPolicy(grpclimit.Policy{Name: "a", Limiter: ok, Settle: true}))
 	require.ErrorContains(t, err, "only handlers settle")
 	require.ErrorIs(t, err, limit.ErrInvalidConfig)
+}
+
+// Of calls that wait for several policies none takes what another lacks: what the scarcest allows is sent.
+func TestWithWait_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		conn, _ := serve(t, nil, unaryClient(httplimit.Local(30, time.Second), grpclimit.WithWait(),
+			grpclimit.WithPolicy(grpclimit.Policy{Name: "b", Limiter: httplimit.Local(20, time.Second)}),
+			grpclimit.WithPolicy(grpclimit.Policy{Name: "c", Limiter: httplimit.Local(10, time.Second)})))
+		ctx, cancel := context.WithTimeout(t.Context(), 4950*time.Millisecond)
+		defer cancel()
+		var sent atomic.Int64
+		var callers sync.WaitGroup
+		for range 20 {
+			callers.Go(func() {
+				for check(ctx, conn) == nil {
+					sent.Add(1)
+				}
+			})
+		}
+		callers.Wait()
+		assert.LessOrEqual(t, sent.Load(), int64(50))
+		assert.GreaterOrEqual(t, sent.Load(), int64(48))
+	})
 }

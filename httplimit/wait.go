@@ -25,6 +25,7 @@ type wait struct {
 	cancel context.CancelCauseFunc
 	place  int // in pause.asking
 
+	turn      *ask.Turn
 	questions []ask.Question // with the answers of the last time that the limiters were asked
 	verdict   ask.Verdict
 	more      time.Duration // how much longer it would have to wait, if the limiter that waits itself has refused it
@@ -33,11 +34,18 @@ type wait struct {
 
 // obtain returns nil once the request has its permits and no upstream pauses it, or the reason why it
 // is not sent.
-func (w *wait) obtain() error {
+func (w *wait) obtain() (err error) {
 	first := &w.questions[0]
 	key := first.Key
 	w.pause = w.pauses.enter(key, w)
 	defer w.pause.leave(w)
+	w.turn = w.Turn(w.questions)
+	defer w.turn.Leave()
+	defer func() {
+		if err != nil {
+			w.undo()
+		}
+	}()
 	for {
 		if more, err := w.awaitTurn(); err != nil {
 			return w.notSent(first, more, true, err)
@@ -84,6 +92,7 @@ func (w *wait) awaitTurn() (more time.Duration, err error) {
 		}
 		switch {
 		case left > 0:
+			w.undo()
 			more, err = w.sleep(left)
 		case !mayAsk:
 			err = w.awaitOthers()
@@ -119,15 +128,10 @@ func (w *wait) awaitOthers() error {
 // ask asks the limiters, or calls the one limiter that waits itself. The error says that it waited as long as
 // it may or would have to wait longer, or is errPaused if a pause ended that.
 func (w *wait) ask() error {
-	if w.asked {
-		for i := range w.questions {
-			w.questions[i] = w.questions[i].Again()
-		}
-	}
 	kept := w.verdict.Kept
 	w.asked = true
 	if !w.waits {
-		w.verdict = w.AskAll(w.ctx, w.questions)
+		w.verdict = w.turn.Ask(w.ctx)
 	} else if err := w.askAndWait(); err != nil {
 		w.verdict.Kept = errors.Join(kept, w.verdict.Kept)
 		return err
@@ -158,6 +162,7 @@ func (w *wait) askAndWait() error {
 	}
 	w.pause.asks(w)
 	defer w.pause.answered(w)
+	w.questions[0] = w.questions[0].Again()
 	w.questions[0].AskAndWait(asking, most)
 	if errors.Is(context.Cause(ctx), errPaused) {
 		w.verdict = ask.Verdict{}

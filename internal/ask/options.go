@@ -24,6 +24,7 @@ type Options struct {
 	Settled  bool // handlers settle what requests cost
 
 	observer *observe.Observer
+	crowd    crowd // requests that wait
 }
 
 // set sets the value of an option, unless it is bad.

@@ -98,10 +98,13 @@ type round struct {
 	parts []part
 }
 
-// rounds returns the questions to which no answer is at hand.
+// rounds returns the questions to which no answer is at hand, without those whose grant is kept.
 func rounds(ctx context.Context, questions []Question) (all []*round) {
 	for i := range questions {
 		q, start := &questions[i], time.Now()
+		if q.kept {
+			continue
+		}
 		p := q.Limit.part(q, q.asked(q.Limit.Settle))
 		var known bool
 		if p.answer, known, _ = p.of.FromMemory(ctx, p.ask); known {

@@ -26,12 +26,14 @@ type Question struct {
 	Window   time.Duration               // of what answered in the limiter's place; 0 if nothing did, or it is not known
 	Start    time.Time
 
-	of     outage.Asker                       // that answers for the Key; nil until it is asked, or if the limiter is not one of this module
-	began  time.Time                          // when the limits were asked, which have the timeout together; zero: they have it now
-	known  bool                               // the Failure only says of an outage what earlier requests have met
-	settle func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
-	by     limit.Source                       // who answered
-	err    error                              // why it is too costly, or there is no answer
+	of       outage.Asker                       // that answers for the Key; nil until it is asked, or if the limiter is not one of this module
+	began    time.Time                          // when the limits were asked, which have the timeout together; zero: they have it now
+	answered time.Time                          // when a grant came
+	kept     bool                               // a grant waits for those of other limits
+	known    bool                               // the Failure only says of an outage what earlier requests have met
+	settle   func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
+	by       limit.Source                       // who answered
+	err      error                              // why it is too costly, or there is no answer
 }
 
 // State is the answer of a limit.
@@ -102,6 +104,7 @@ func (q *Question) ask(ctx context.Context, asked outage.Ask) {
 // record records the answer of a part, and how to undo or settle a grant.
 func (q *Question) record(p *part) {
 	a, err := p.answer, p.err
+	q.answered = time.Now()
 	q.Permits = p.ask.Permits // an estimate may have been lowered
 	q.by, q.Failure, q.Window = a.By, a.Cause, a.Window
 	notSent := errors.Is(cmp.Or(err, a.Cause), outage.ErrNotSent) // a limiter may wrap one of this module
@@ -156,7 +159,7 @@ func (q *Question) Decided() bool { return q.State == Granted || q.State == Refu
 // Blocks reports whether the same request would have to wait for the limit: because it refused, or because what
 // it granted to a refused request stays taken and leaves too few.
 func (q *Question) Blocks() bool {
-	return q.Refused() || q.Decided() && !q.Returned && q.Decision.Remaining < q.Permits
+	return q.Refused() || q.Decided() && !q.Returned && !q.kept && q.Decision.Remaining < q.Permits
 }
 
 // Wait is how long it takes until the limit has more to give, 0 if it has all or never will.

@@ -23,11 +23,26 @@ type Verdict struct {
 // AskAll asks all questions about a request at the same time, so the longest of their waits counts. Limiters
 // that Redis can ask together are one call. What some granted is given back if the request does not pass.
 func (o *Options) AskAll(ctx context.Context, questions []Question) Verdict {
+	o.asking(questions)
 	o.ask(ctx, questions)
+	return o.conclude(ctx, questions, false)
+}
+
+// asking begins the time that the limits have to answer.
+func (o *Options) asking(questions []Question) {
+	now := time.Now()
+	for i := range questions {
+		questions[i].began = now
+	}
+}
+
+// conclude sums up the answers. If the request does not pass, grants are given back, unless it keeps them to ask again.
+func (o *Options) conclude(ctx context.Context, questions []Question, keeps bool) Verdict {
 	v := o.Judge(questions)
 	v.Gone = v.Failure != nil && errors.Is(ctx.Err(), context.Canceled)
 	if v.Refused || v.Closed || v.Gone {
-		v.Kept = o.GiveBack(ctx, questions)
+		keep(questions, keeps && !v.Closed && !v.Gone)
+		v.Kept = o.giveBack(ctx, questions)
 		for i := range questions {
 			questions[i].settle = nil
 		}
@@ -55,28 +70,34 @@ func (o *Options) Judge(questions []Question) (v Verdict) {
 }
 
 func (o *Options) ask(ctx context.Context, questions []Question) {
-	for i, now := 0, time.Now(); i < len(questions); i++ {
-		questions[i].began = now
-	}
 	if len(questions) == 1 {
 		questions[0].Ask(ctx)
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			// The panic goes on, in the goroutine that serves the request. What fails here only leaves the
-			// limits tighter.
-			_ = o.GiveBack(ctx, questions)
-			panic(v)
-		}
-	}()
+	defer o.giveBackPanicking(ctx, questions)
 	all := rounds(ctx, questions)
 	outage.AtOnce(len(all), func(i int) { all[i].ask(ctx) })
 }
 
+// giveBackPanicking undoes the grants if a limiter panics. The panic goes on, in the goroutine that serves the request.
+func (o *Options) giveBackPanicking(ctx context.Context, questions []Question) {
+	if v := recover(); v != nil {
+		_ = o.GiveBack(ctx, questions) // what fails only leaves the limits tighter
+		panic(v)
+	}
+}
+
 // GiveBack undoes the grants among the questions, all at the same time, and brings their figures up to date.
 func (o *Options) GiveBack(ctx context.Context, questions []Question) error {
-	if !slices.ContainsFunc(questions, func(q Question) bool { return q.GiveBack != nil }) {
+	for i := range questions {
+		questions[i].kept = false
+	}
+	return o.giveBack(ctx, questions)
+}
+
+// giveBack is GiveBack without the grants that are kept.
+func (o *Options) giveBack(ctx context.Context, questions []Question) error {
+	if !slices.ContainsFunc(questions, func(q Question) bool { return q.GiveBack != nil && !q.kept }) {
 		return nil
 	}
 	giving, cancel := afterwards(ctx, o.Timeout)
@@ -85,7 +106,7 @@ func (o *Options) GiveBack(ctx context.Context, questions []Question) error {
 	outage.AtOnce(len(questions), func(i int) {
 		q := &questions[i]
 		back := q.GiveBack
-		if back == nil {
+		if back == nil || q.kept {
 			return
 		}
 		q.GiveBack = nil // once

@@ -1,0 +1,170 @@
+package ask
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Turn is a request that waits for the permits of its limits, beside others of the same middleware. Requests that meet
+// ask one limit after the other, so that none takes what another lacks: the scarcest first. What is granted is kept while
+// others are waited for, if they grant soon.
+type Turn struct {
+	options   *Options
+	questions []Question
+	inOrder   bool   // asks one limit after the other
+	awaited   string // the key that it waits for; "" if it waits for none
+}
+
+// Turn counts in a request with these questions, whose answers Ask sets.
+func (o *Options) Turn(questions []Question) *Turn {
+	t := &Turn{options: o, questions: questions}
+	for i := range questions {
+		if o.crowd.enter(questions[i].Key) {
+			t.inOrder = len(questions) > 1
+		}
+	}
+	return t
+}
+
+// Leave counts the request out.
+func (t *Turn) Leave() {
+	for i := range t.questions {
+		t.options.crowd.leave(t.questions[i].Key)
+	}
+}
+
+// Ask asks the limits that have granted nothing which is kept. If some refuse, it is to be called again after RetryAfter;
+// until then GiveBack returns what is kept.
+func (t *Turn) Ask(ctx context.Context) Verdict {
+	for i := range t.questions {
+		if q := &t.questions[i]; !q.kept {
+			*q = q.Again()
+		}
+	}
+	if !t.inOrder {
+		t.inOrder = len(t.questions) > 1
+		v := t.options.AskAll(ctx, t.questions)
+		t.await()
+		return v
+	}
+	t.options.asking(t.questions)
+	defer t.options.giveBackPanicking(ctx, t.questions)
+	all := rounds(ctx, t.questions)
+	t.options.crowd.sort(all, t.awaited)
+	for _, r := range all {
+		if slices.ContainsFunc(t.questions, func(q Question) bool { return q.Refused() || q.State == Closed }) {
+			break
+		}
+		r.ask(ctx)
+	}
+	t.await()
+	return t.options.conclude(ctx, t.questions, true)
+}
+
+// await records for which key a refused request waits.
+func (t *Turn) await() {
+	t.awaited = ""
+	longest := time.Duration(-1)
+	for i := range t.questions {
+		if q := &t.questions[i]; q.Refused() && q.Wait() > longest {
+			t.awaited, longest = q.Key, q.Wait()
+		}
+	}
+	if t.awaited != "" {
+		t.options.crowd.refused(t.awaited, time.Now().Add(longest))
+	}
+}
+
+// keepable is the part of the time until a limit is full again for which its grant may wait for others: what leaves much
+// later than it was granted would be more than the limit then.
+const keepable = 8
+
+// keep decides which grants are kept until a refused request asks again, if it does.
+func keep(questions []Question, asksAgain bool) {
+	for i := range questions {
+		q := &questions[i]
+		q.kept = asksAgain && q.State == Granted && !q.Returned
+	}
+	wait := RetryAfter(questions)
+	for i := range questions {
+		q := &questions[i]
+		late := time.Since(q.answered) + wait // when the request leaves
+		q.kept = q.kept && wait > 0 && late <= cmp.Or(q.Decision.ResetAfter, q.Limit.Window())/keepable
+	}
+}
+
+// crowd knows of the requests that ask limits or wait for them, by key.
+type crowd struct {
+	mu   sync.Mutex
+	keys map[string]*demand
+}
+
+// demand is what requests want of a key.
+type demand struct {
+	requests int
+	until    time.Time // when the last of them that was refused could pass; zero: none was
+}
+
+// enter counts in a request, and reports whether others ask about the key.
+func (c *crowd) enter(key string) (others bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.keys == nil {
+		c.keys = make(map[string]*demand)
+	}
+	d := c.keys[key]
+	if d == nil {
+		d = &demand{}
+		c.keys[key] = d
+	}
+	d.requests++
+	return d.requests > 1
+}
+
+// leave counts a request out.
+func (c *crowd) leave(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d := c.keys[key]; d.requests > 1 {
+		d.requests--
+	} else {
+		delete(c.keys, key)
+	}
+}
+
+// refused notes when a request that was refused could pass.
+func (c *crowd) refused(key string, until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keys[key].until = until
+}
+
+// sort puts first what the request itself waits for, and then what has refused requests for the longest.
+func (c *crowd) sort(all []*round, awaited string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	until := make(map[*round]time.Time, len(all))
+	own := func(r *round) bool {
+		return slices.ContainsFunc(r.parts, func(p part) bool { return p.question.Key == awaited })
+	}
+	for _, r := range all {
+		for _, p := range r.parts {
+			if at := c.keys[p.question.Key].until; at.After(until[r]) {
+				until[r] = at
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *round) int {
+		switch {
+		case own(a) == own(b):
+			return until[b].Compare(until[a])
+		case own(a):
+			return -1
+		default:
+			return 1
+		}
+	})
+}
