@@ -8,18 +8,26 @@ REDISSON ?=
 ROUNDS   ?= 5
 MINUTES  ?= 10
 RESULTS  ?= .cache/results
+PART     ?= 1/1
+FOR      ?= 24h
+MUTATED  ?= ./internal/lane ./internal/engine ./internal/ask ./lua
 
 COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
+
+# Whose tests are to notice what is changed in MUTATED, the quickest first.
+NOTICING := ./internal/lane ./internal/engine ./internal/ask ./lua ./tests/waiting ./tests/defaults ./tests/memory \
+	./tests/concurrency ./fixedwindow ./slidinglog ./tokenbucket . ./httplimit ./grpclimit ./tests/redisson \
+	./tests/bounded ./tests/damage ./tests/faults
 
 # The build cache serves all clones of the repository, not this folder only. Compiling takes
 # two thirds of the time without tables for debuggers and, but for the standard library and
 # the interpreter of scripts, without inlining: with go-redis v9.23.0 the compiler makes 1,500
 # functions of generic types in each package that names a client. And the example of gin does
 # without the format whose package takes 30 s to compile.
-check lint test test-all: export GOFLAGS := -trimpath -tags=nomsgpack \
+check lint test test-all mutants: export GOFLAGS := -trimpath -tags=nomsgpack \
 	'-gcflags=all=-dwarf=false -l' -gcflags=std=-dwarf=false -gcflags=github.com/yuin/gopher-lua/...=-dwarf=false $(GOFLAGS)
 
-.PHONY: help test test-all test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short pictures dist release clean
+.PHONY: help test test-all test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability mutants soak bench bench-short pictures dist release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -77,6 +85,12 @@ chaos: ## limiters of every kind under many faults at once: MINUTES=10 SEED=0 (0
 
 reliability: ## chaos on each kind of servers for MINUTES=10, and faults of our own; writes the tables of docs/reliability.md
 	@scripts/reliability.sh $(RESULTS)/chaos $(MINUTES) $(SEED)
+
+mutants: ## each statement of MUTATED changed once: what no test notices, and how many in docs/reliability.md; FOR=30m of PART=1/20
+	@scripts/install-redis.sh || true
+	@go build -o .cache/bin/mutants ./internal/test/mutants
+	@.cache/bin/mutants -part $(PART) -for $(FOR) -tests "$(NOTICING)" $(MUTATED)
+	@go run ./internal/docs/reliability .cache/mutants/results
 
 soak: ## that use leaves nothing behind: calls of all kinds for MINUTES=10, a million keys used once
 	@scripts/install-redis.sh || true

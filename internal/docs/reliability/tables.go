@@ -20,8 +20,9 @@ type table struct {
 }
 
 var tables = map[string]table{
-	"rounds":   {"chaos-rounds", rounds},
-	"redisson": {"chaos-redisson", redisson},
+	"rounds":     {"chaos-rounds", rounds},
+	"redisson":   {"chaos-redisson", redisson},
+	"statements": {"statements", statements},
 }
 
 // files are tables of their own, by their paths.
@@ -201,6 +202,22 @@ func mutants(rows [][]string) string {
 	}
 	slices.SortFunc(lines, slices.Compare)
 	return csvText([]string{"fault of ours", "rounds until it was found", "time", "by the check of"}, lines)
+}
+
+// statements: package, mutants, killed, harmless, survivors, those that no test comes by, those not asked for to the end.
+func statements(rows [][]string) string {
+	columns := []string{"changes", "noticed", "harmless", "survive", "no test comes by", "not tried on all tests"}
+	c := counts{}
+	for _, row := range rows {
+		for i, column := range columns {
+			c.add(row[0], column, count(row[1+i]))
+		}
+	}
+	lines := c.lines(columns)
+	for i := range lines {
+		lines[i] = lines[i][:len(lines[i])-1] // the changes twice
+	}
+	return markdown(append([]string{"package"}, columns...), lines)
 }
 
 func count(text string) int64 {
