@@ -5,9 +5,9 @@
 //
 // All changes of Go code are in one build of the tests, and an environment variable says which is active. Before, each
 // test shows by itself which it comes by. Then the suites are asked one after another, each for all changes that those
-// before it have not noticed, its short tests first. Records in a directory let the next run go on where this one ended;
-// they begin anew if the packages have changed, and tests that have changed are run again for what has survived. Run it
-// in the repository's root.
+// before it have not noticed, the short tests of all before the long ones. Records in a directory let the next run go
+// on from where this one ended; they begin anew if the packages have changed, and tests that have changed are run again
+// for what has survived. Run it in the repository's root.
 package main
 
 import (
@@ -32,6 +32,7 @@ type run struct {
 	text    bytes.Buffer // of all packages, with the mutants
 	mutants []mutant
 	suites  []*suite
+	partly  bool // some suites have not been built in time
 	records records
 }
 
@@ -67,7 +68,15 @@ func (r *run) survey(dir string, packages, tests []string) error {
 		return err
 	}
 	fmt.Printf("%d mutants\n", len(r.mutants))
+	text := fmt.Sprintf("%x", sha256.Sum256(r.text.Bytes()))[:12]
+	if err := r.records.open(filepath.Join(dir, text+".tsv")); err != nil {
+		return err
+	}
+	defer func() { _ = r.records.file.Close() }()
 	for _, path := range tests {
+		if r.partly = time.Now().After(r.until); r.partly {
+			break
+		}
 		s, err := r.build(path)
 		if err == nil {
 			err = r.measure(s)
@@ -76,14 +85,10 @@ func (r *run) survey(dir string, packages, tests []string) error {
 			return err
 		}
 		r.suites = append(r.suites, s)
+		r.ask(step{s, false})
 	}
-	text := fmt.Sprintf("%x", sha256.Sum256(r.text.Bytes()))[:12]
-	if err := r.records.open(filepath.Join(dir, text+".tsv")); err != nil {
-		return err
-	}
-	defer func() { _ = r.records.file.Close() }()
-	for _, st := range r.steps() {
-		r.ask(st)
+	for _, s := range r.suites {
+		r.ask(step{s, true})
 	}
 	return r.report(filepath.Join(dir, "results"))
 }

@@ -122,20 +122,23 @@ func readHarmless(text string) map[string]bool {
 
 // fate returns what has become of a mutant: if a step is left that may kill it, it was not asked for to the end.
 func (r *run) fate(m mutant) string {
-	if r.records.killer(m) != "" {
-		return killed
+	fate := unreached
+	if r.partly {
+		fate = unasked
 	}
-	reached := false
-	for _, st := range r.steps() {
-		if len(st.testsOf(m)) > 0 {
-			reached = true
-			if !r.records.passed(m, st) {
-				return unasked
+	for _, s := range r.suites {
+		for _, long := range []bool{false, true} {
+			switch st := (step{s, long}); {
+			case len(st.testsOf(m)) == 0:
+			case !r.records.passed(m, st):
+				fate = unasked
+			case fate == unreached:
+				fate = survives
 			}
 		}
 	}
-	if !reached {
-		return unreached
+	if r.records.killer(m) != "" {
+		return killed
 	}
-	return survives
+	return fate
 }

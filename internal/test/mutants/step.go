@@ -20,16 +20,6 @@ type step struct {
 
 const isLong = 500 * time.Millisecond
 
-// steps returns the short tests of all suites, then the long ones.
-func (r *run) steps() (all []step) {
-	for _, long := range []bool{false, true} {
-		for _, s := range r.suites {
-			all = append(all, step{s, long})
-		}
-	}
-	return all
-}
-
 func (st step) String() string {
 	if st.long {
 		return st.suite.path + " (long)"
