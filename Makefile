@@ -8,6 +8,7 @@ REDISSON ?=
 ROUNDS   ?= 5
 MINUTES  ?= 10
 RESULTS  ?= .cache/results
+ONLY     ?=
 PART     ?= 1/1
 FOR      ?= 24h
 MUTATED  ?= ./internal/lane ./internal/engine ./internal/ask ./lua
@@ -89,7 +90,7 @@ reliability: ## chaos on each kind of servers for MINUTES=10, and faults of our 
 mutants: ## each statement of MUTATED changed once: what no test notices, and how many in docs/reliability.md; FOR=30m of PART=1/20
 	@scripts/install-redis.sh || true
 	@go build -o .cache/bin/mutants ./internal/test/mutants
-	@.cache/bin/mutants -part $(PART) -for $(FOR) -tests "$(NOTICING)" $(MUTATED)
+	@.cache/bin/mutants -only "$(ONLY)" -part $(PART) -for $(FOR) -tests "$(NOTICING)" $(MUTATED)
 	@go run ./internal/docs/reliability .cache/mutants/results
 
 soak: ## that use leaves nothing behind: calls of all kinds for MINUTES=10, a million keys used once

@@ -26,6 +26,7 @@ import (
 type run struct {
 	dir         string
 	jobs        int
+	only        string
 	part, parts int
 	until       time.Time
 
@@ -39,11 +40,12 @@ type run struct {
 func main() {
 	dir := flag.String("dir", ".cache/mutants", "where the records are")
 	part := flag.String("part", "1/1", "which part of the mutants: k/n")
+	only := flag.String("only", "", "the mutants of this file or folder: internal/lane/work.go")
 	lasts := flag.Duration("for", 24*time.Hour, "begin nothing after that time")
 	jobs := flag.Int("j", 2, "how many tests run at a time")
 	tests := flag.String("tests", "", "the packages whose tests are run, the quickest first, separated by spaces")
 	flag.Parse()
-	r := &run{jobs: *jobs, until: time.Now().Add(*lasts)}
+	r := &run{jobs: *jobs, only: *only, until: time.Now().Add(*lasts)}
 	_, err := fmt.Sscanf(*part, "%d/%d", &r.part, &r.parts)
 	if err != nil || flag.NArg() == 0 || *tests == "" || r.part < 1 || r.part > r.parts {
 		flag.Usage()
@@ -53,6 +55,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
+}
+
+// mine reports whether this run asks for a mutant.
+func (r *run) mine(m mutant) bool {
+	return m.number%r.parts == r.part-1 && strings.HasPrefix(m.where, r.only)
 }
 
 func (r *run) survey(dir string, packages, tests []string) error {

@@ -77,7 +77,7 @@ func (r *run) report(dir string) error {
 			fate = harmless
 		}
 		all[of][fate]++
-		if fate == survives || fate == unreached {
+		if r.mine(m) && (fate == survives || fate == unreached) {
 			fmt.Printf("%s: %v\n", fate, m)
 		}
 		delete(excused, m.key())

@@ -45,7 +45,7 @@ func (st step) testsOf(m mutant) (names []string) {
 func (r *run) ask(st step) {
 	began, asked, killed := time.Now(), 0, 0
 	left := slices.DeleteFunc(slices.Clone(r.mutants), func(m mutant) bool {
-		return m.number%r.parts != r.part-1 || r.records.killer(m) != "" || r.records.passed(m, st) || len(st.testsOf(m)) == 0
+		return !r.mine(m) || r.records.killer(m) != "" || r.records.passed(m, st) || len(st.testsOf(m)) == 0
 	})
 	var lock sync.Mutex
 	each(r.jobs, len(left), func(i int) {
