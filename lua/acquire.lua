@@ -7,8 +7,7 @@
 --   1  member of the permits set for the sum of all requests; without its permits it is the call's identity. '' with w
 --   2  the sum of all requests; 1 if it is left out
 --   3  '' or the configuration for a limiter that has none: 'rate interval type keepAliveTime', and for a default that
---      the limiter must remember ' began program.number age': when the program began, in epoch us by its clock, its name,
---      which of its defaults this is, and how many ms ago it began
+--      the limiter must remember ' began program.number age': see dated
 --   4  flags, or '': f, the figures are wanted, so that all that has run out is reclaimed even if no request needs it;
 --      a, a refusal looks for permits that leaked; s, each granted request gets a member of its own, the first ARGV[1]'s
 --      id and the others those that come after it, and no member that has run out stays; w, no members are kept: the
@@ -105,8 +104,10 @@ elseif age ~= '' then
   token = string.match(token, '^searched:%d+;(.*)$') or ''
   -- A repeat that was answered without a trace was refused, or its permits have been given back or have run out since. If
   -- they must have run out, it is decided anew.
-  answered = (found or answered and now - answered < interval - early) and answered
-  found = found or answered and 0 or nil
+  if answered and not found then
+    answered = now - answered < interval - early
+    found = answered and 0 or nil
+  end
 end
 if answered and not found then
   return redis.error_reply('LATE the attempt has been answered')

@@ -155,8 +155,7 @@ end
 -- memory is full, Redis lets a script through that begins with it.
 local function renew(count, answer)
   for i = 1, count do
-    local l = limiters[i]
-    keep_ttl(l, true, (l.state or {window = is_window(l)}).window)
+    keep_ttl(limiters[i], true, (limiters[i].state or {window = is_window(limiters[i])}).window)
   end
   return answer
 end

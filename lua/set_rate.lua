@@ -91,8 +91,7 @@ if few or not value then
   end
 end
 set_config(config, new, now, is_window(config), true)
--- Holds may have run out by that: see settle_reservation.
-if config.interval < old.interval then
+if config.interval < old.interval then -- holds may have run out by that: see settle_reservation
   redis.call('HSET', KEYS[1], 'lapsed', digits(now))
 end
 return 1

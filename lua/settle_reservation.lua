@@ -74,7 +74,9 @@ if early or more < 0 then
   row = with_permits(member, found or permits_of(member))
 end
 local reserved = redis.call('ZSCORE', permits_key, row)
-reserved = reserved and (more >= 0 and not early or tonumber(reserved) > now - config.interval) and reserved
+if reserved and (early or more < 0) and tonumber(reserved) <= now - config.interval then
+  reserved = false
+end
 
 -- What is charged from now on. A held reservation that is gone may have been released, but only during the hold, and
 -- if the config's field "lapsed" is no date since: then the interval became shorter, or the member was rewritten.

@@ -1,7 +1,7 @@
 -- Reads a default, acquire's ARGV 3: returns its rate, and when its program began, in epoch us. That is what the
--- program's clock said, if its age and the server's clock agree within two seconds, which calls may take. Otherwise
--- these two say it, and the third value is how far they may be off. The fourth is its place among the program's own
--- defaults, as it stands there, or ''. Returns nil for a rate that is not remembered.
+-- program's clock said, if its age in ms and the server's clock agree within two seconds, which calls may take. Otherwise
+-- these two say it, and the third value is how far they may be off. The fourth is ' program.number', the program's name
+-- and which of its own defaults this is, or ''. Returns nil for a rate that is not remembered.
 local function dated(default, now)
   local rate, began, place, age = string.match(default, '^(%d+ %d+ %d %d+) (%d+)(.-) ?(%d*)$')
   if not rate then
