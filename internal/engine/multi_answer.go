@@ -95,7 +95,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a out
 // parse reads the script's answer.
 func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 	all := len(m.limiters)
-	if granted, ok := reply.(int64); ok && granted == m.permits[0] && !m.figures {
+	if granted, ok := reply.(int64); ok && granted == m.permits[0] && !m.told {
 		a.Granted = true
 		return a, nil
 	}
@@ -104,8 +104,9 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 		return m.parseExceeds(values[1:])
 	}
 	size := 1 // of what is said about each limiter
-	if m.figures {
+	if m.told {
 		size = 4
+		m.said.free = make([]int64, all)
 	}
 	numbers, err := script.Integers(reply, all*size)
 	if err != nil {
@@ -114,7 +115,8 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 	if (len(numbers)-all*size)%3 != 0 {
 		return a, script.Unexpected(reply)
 	}
-	a.Granted, m.alive = len(numbers) == all*size, time.Time{}
+	a.Granted = len(numbers) == all*size
+	m.said.keep, m.said.refusals = make([]time.Duration, all), numbers[all*size:]
 	if m.figures {
 		a.Each = make([]outage.Answer, all)
 	}
@@ -125,18 +127,22 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 			m.engine.found(m.limiters[i], repaired)
 			keep = -1 - keep
 		}
-		m.alive = lane.Sooner(m.alive, aliveBy(m.sent, script.Millis(keep)))
+		m.said.keep[i] = script.Millis(keep)
+		if !m.told {
+			continue
+		}
+		free := said[2]
+		if a.Granted {
+			free -= m.permits[i]
+		}
+		m.said.free[i] = max(0, free)
 		if m.figures {
-			free := said[2]
-			if a.Granted {
-				free -= m.permits[i]
-			}
 			a.Each[i].Decision = limit.Decision{
 				Granted: true, Limit: said[1], Remaining: max(0, free), ResetAfter: script.Millis(max(0, said[3])),
 			}
 		}
 	}
-	for refusal := range slices.Chunk(numbers[all*size:], 3) {
+	for refusal := range slices.Chunk(m.said.refusals, 3) {
 		wait := script.Millis(refusal[1])
 		a.RetryAfter = max(a.RetryAfter, wait)
 		if l := m.one(refusal[0]); l != nil {

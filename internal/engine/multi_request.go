@@ -12,7 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -35,27 +34,21 @@ type multiRequest struct {
 	// The last try.
 	member []byte // of the first limiter; those of the others differ in their permits
 	sent   time.Time
-	left   bool      // the caller left before it was answered
-	alive  time.Time // when to ask again to keep all limiters alive; zero if that needs no requests
+	told   bool // the figures are in the answer: the caller wants them, or the line
+	left   bool // the caller left before it was answered
+	said   said
 }
 
-// jointWaiter wakes a caller that waits for several limiters: it holds one if permits may have become free
-// since the caller asked.
-type jointWaiter chan struct{}
-
-// wakeJoint makes those ask again who wait for the limiter together with others.
-func (q *queue) wakeJoint() {
-	for w := range q.jointWaiters {
-		select {
-		case w <- struct{}{}:
-		default:
-		}
-	}
+// said is what an answer says beside the caller's.
+type said struct {
+	free     []int64         // permits that each limiter has left; nil if that is not known
+	keep     []time.Duration // the keep-alive time of each; 0: none
+	refusals []int64         // of each limiter that refused: its number from 1, wait and interval in ms
 }
 
 // AcquireAll takes so many permits of each of the limiters, or none of any.
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q outage.Ask) (a outage.Answer, err error) {
-	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, within: q.Within, waiter: make(jointWaiter, 1)}
+	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, told: q.Figures, within: q.Within}
 	a, err = m.acquire(ctx, q)
 	a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
 	for i := range a.Each {
@@ -72,7 +65,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []
 }
 
 // acquire tries until the permits are granted or the timeout is over.
-func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (outage.Answer, error) {
+func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (a outage.Answer, err error) {
 	e := m.engine
 	start := time.Now()
 	e.book.Used(start)
@@ -94,29 +87,19 @@ func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (outage.Answ
 		return m.try(ctx, start)
 	}
 	m.deadline = start.Add(ask.Timeout)
-	m.locked(func(q *queue) {
-		if q.jointWaiters == nil {
-			q.jointWaiters = make(map[jointWaiter]struct{})
+	m.join()
+	defer func() { m.leave(err) }()
+	for {
+		last := a // a refusal
+		if turn, err := m.awaitTurn(ctx); !turn {
+			return last, err
 		}
-		q.jointWaiters[m.waiter] = struct{}{}
-	})
-	defer m.locked(func(q *queue) { delete(q.jointWaiters, m.waiter) })
-	var last outage.Answer // a refusal
-	for refused := false; ; refused, start = true, time.Now() {
-		select {
-		case <-m.waiter:
-		default:
-		}
-		a, err := m.try(ctx, start)
+		a, err = m.try(ctx, time.Now())
 		doubtful := !m.left && errors.Is(err, limit.ErrUnknownOutcome) // what a caller who left may have got goes back
-		if refused && !doubtful && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
+		if m.waiter.refused && !doubtful && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
 			return last, nil
 		}
-		if err != nil || a.Granted {
-			return a, err
-		}
-		last = a
-		if more, err := m.wait(ctx, a.RetryAfter); !more || err != nil {
+		if err != nil || !m.waitsOn(a) {
 			return a, err
 		}
 	}
@@ -203,7 +186,7 @@ func (m *multiRequest) exit() { m.locked((*queue).exit) }
 
 // call returns the call of a new try.
 func (m *multiRequest) call(start time.Time) *lane.Call {
-	m.member = m.engine.ids.Next(nil, 1)
+	m.member, m.said = m.engine.ids.Next(nil, 1), said{}
 	redisson.SetPermits(m.member, m.permits[0])
 	m.sent = time.Now()
 	return &lane.Call{
@@ -223,7 +206,7 @@ func (m *multiRequest) call(start time.Time) *lane.Call {
 func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 	age, token := at.Words()
 	flags := m.engine.rules.Flags()
-	if m.figures {
+	if m.told {
 		flags += "f"
 	}
 	words = append(words, m.member, m.numbers(), flags, age, token)
@@ -256,22 +239,4 @@ func (m *multiRequest) numbers() any {
 // memberOf returns the member of the limiter at that place.
 func (m *multiRequest) memberOf(place int) []byte {
 	return redisson.WithPermits(m.member, m.permits[place])
-}
-
-// wait returns when it is time to ask again: soon, as a line does, when the limiters that refused should have
-// permits, or before a keep-alive time runs out; false if the deadline is sooner.
-func (m *multiRequest) wait(ctx context.Context, retryAfter time.Duration) (bool, error) {
-	at := lane.Sooner(time.Now().Add(refusal.AskAgain(retryAfter)), m.alive)
-	more := !m.deadline.Before(at)
-	if !more {
-		at = m.deadline
-	}
-	switch err := lane.Wait(ctx, m.waiter, at); {
-	case err == nil:
-		return time.Now().Before(m.deadline), m.engine.Closed()
-	case errors.Is(err, lane.ErrLate):
-		return more, m.engine.Closed()
-	default:
-		return false, err
-	}
 }

@@ -26,21 +26,21 @@ type queue struct {
 	lane     atomic.Pointer[lane.Lane] // the lane to the master that last had the limiter
 	users    int                       // callers and background work; the queue goes with the last
 
-	listed       bool       // a flight will ask for what has gathered
-	wave         *lane.Wave // of that flight; nil if callers can't wait on it
-	gathered     []*request // for the next flight
-	room         [2]*request
-	cancelled    int // how many of them have no caller any more
-	calls        int // batches under way
-	beside       int // other calls that hold up jobs: give-backs, settlements, and tries of several limiters
-	line         line
-	passing      bool        // a pass of the line is under way
-	dueSince     time.Time   // since when a due pass waits for a flight; zero: none does
-	freed        int         // how often permits have been freed
-	timer        *time.Timer // begins the line's next pass
-	jobs         jobs
-	leases       *leases                  // nil until a handle with leases comes
-	jointWaiters map[jointWaiter]struct{} // callers that wait for the limiter together with others
+	listed    bool       // a flight will ask for what has gathered
+	wave      *lane.Wave // of that flight; nil if callers can't wait on it
+	gathered  []*request // for the next flight
+	room      [2]*request
+	cancelled int // how many of them have no caller any more
+	calls     int // batches under way
+	beside    int // other calls that hold up jobs: give-backs, settlements, and tries of several limiters
+	line      line
+	passing   bool        // a pass of the line is under way
+	dueSince  time.Time   // since when a due pass waits for a flight; zero: none does
+	freed     int         // how often permits have been freed
+	timer     *time.Timer // begins the line's next pass
+	jobs      jobs
+	leases    *leases    // nil until a handle with leases comes
+	joint     *jointLine // of callers that want permits of others too; nil until one may wait
 }
 
 // lock locks the Engine and returns the limiter's queue, which unlock removes unless it has users by then.
@@ -136,10 +136,11 @@ func (q *queue) hasWork(now time.Time) bool {
 // permitsFreed says that permits may have become free: all who wait ask at once, and remembered refusals end.
 func (q *queue) permitsFreed() {
 	q.engine.refusals.Changed(q.config)
-	q.wakeJoint()
 	q.freed++
 	q.line.permitsFreed()
-	q.next(time.Now())
+	now := time.Now()
+	q.next(now)
+	q.joint.permitsFreed(now)
 }
 
 // freed says that permits of the limiter may have become free.
@@ -153,7 +154,7 @@ func (e *Engine) freed(key string) {
 
 // close fails all requests that are not under way, and gives leases back.
 func (q *queue) close() {
-	q.wakeJoint()
+	q.joint.close()
 	for r := range q.line.all() {
 		if r.State == lane.Gathered {
 			q.line.drop(r)

@@ -1,0 +1,236 @@
+package engine
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// jointWaiter is what a caller who waits needs in a jointLine.
+type jointWaiter struct {
+	line    *jointLine // nil: it is in none
+	place   *list.Element
+	since   time.Time     // when the caller came
+	turn    chan struct{} // holds one if there is news for the caller
+	asking  bool          // it is its turn
+	pass    int           // the line's pass in which it last was, 0 for none
+	changes int           // how often the limiters' permits had been freed by then
+	refused bool
+	counted bool  // the observer has heard of it
+	err     error // why it is not in line any more
+}
+
+// join puts the request in a line: behind those who wait for one of its limiters. If none do, it is its turn, and so it
+// is if no one has asked for one of them yet, which may have to be kept alive.
+func (m *multiRequest) join() {
+	e, w := m.engine, &m.waiter
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w.since, w.turn = time.Now(), make(chan struct{}, 1)
+	for _, q := range m.queues {
+		if q.joint == nil {
+			q.joint = newJointLine(q)
+		}
+	}
+	l := m.ordered[0].joint
+	if at := slices.IndexFunc(m.ordered, func(q *queue) bool { return q.joint.idle() > 0 }); at >= 0 {
+		l = m.ordered[at].joint
+	}
+	known := !slices.ContainsFunc(m.queues, func(q *queue) bool { return q.joint.pause < 0 })
+	waits := l.idle() > 0 || l.asking >= maxAsking
+	l.insert(m)
+	if !waits || !known {
+		l.ask(m, w.since)
+		return
+	}
+	m.count(true)
+	if fresh := l.answered.Add(l.queue.lane.Load().Fresh()); l.asking == 0 && fresh.Before(l.dueAt) {
+		l.dueAt = fresh
+	}
+	l.next(w.since)
+}
+
+// awaitTurn reports whether it is the request's turn to ask. Otherwise its wait is over.
+func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
+	e, w, last := m.engine, &m.waiter, m.deadline
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for {
+		now := time.Now()
+		l := w.line
+		switch {
+		case l == nil:
+			return false, w.err
+		case e.closed:
+			return false, limit.ErrClosed
+		case w.asking:
+			return true, nil
+		case err != nil:
+			return false, err
+		case now.Before(last):
+		case m.mayStillAsk(now) && last.Equal(m.deadline):
+			last = last.Add(e.grace)
+			continue
+		case w.refused || requestAt(l.first).waiter.refused:
+			return false, nil
+		default:
+			return false, lane.NoAnswer(now.Sub(w.since), false)
+		}
+		if alive := m.alive(); !alive.IsZero() && !alive.After(now) {
+			l.ask(m, now)
+			continue
+		}
+		e.mu.Unlock()
+		err = lane.Wait(ctx, w.turn, lane.Sooner(last, m.alive()))
+		e.mu.Lock()
+		if errors.Is(err, lane.ErrLate) {
+			err = nil
+		}
+	}
+}
+
+// mayStillAsk reports whether a request whose caller's patience has just ended waits for the end of a pass that is
+// under way, or due.
+func (m *multiRequest) mayStillAsk(now time.Time) bool {
+	l := m.waiter.line
+	l.next(now)
+	l.overdue = l.overdue || l.asking > 0
+	return m.waiter.asking || l.asking > 0 && m.waiter.pass != l.pass
+}
+
+// alive returns when to ask again to keep all limiters alive; zero if that needs no requests.
+func (m *multiRequest) alive() (at time.Time) {
+	for _, q := range m.queues {
+		at = lane.Sooner(at, q.joint.alive)
+	}
+	return at
+}
+
+// waitsOn reports whether the caller waits on after an answer: in the line of the limiter that refuses longest.
+func (m *multiRequest) waitsOn(a outage.Answer) bool {
+	e, w := m.engine, &m.waiter
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now, from := time.Now(), w.line
+	from.asked(m)
+	from.answered, from.unanswered = now, time.Time{}
+	if from.asking > 0 {
+		from.unanswered = now
+	}
+	for i, keep := range m.said.keep {
+		one := m.queues[i].joint
+		one.pause, one.alive = keep/keepAliveShare, aliveBy(m.sent, keep)
+	}
+	to, longest := from, time.Duration(0)
+	var interval time.Duration
+	for refusal := range slices.Chunk(m.said.refusals, 3) {
+		if m.one(refusal[0]) == nil {
+			continue
+		}
+		one, wait, each := m.queues[refusal[0]-1].joint, script.Millis(refusal[1]), script.Millis(refusal[2])
+		if one == from {
+			from.note(m, wait, each, now)
+		}
+		if wait > longest {
+			to, longest, interval = one, wait, each
+		}
+	}
+	waits := !a.Granted && now.Before(m.deadline)
+	if !waits || to != from {
+		from.remove(m)
+	}
+	if waits {
+		w.refused = true
+		m.count(true)
+		if to != from {
+			to.insert(m)
+			to.note(m, longest, interval, now)
+			w.pass = to.pass
+		}
+		to.freed = to.freed || m.countChanges() != w.changes
+	}
+	from.goOn(m.free(from.queue), now)
+	from.next(now)
+	if to != from {
+		to.next(now)
+	}
+	return waits
+}
+
+// leave takes the request out of its line, and lets others ask.
+func (m *multiRequest) leave(err error) {
+	e, w := m.engine, &m.waiter
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m.count(false)
+	l, now := w.line, time.Now()
+	if l == nil {
+		return
+	}
+	asked, first := w.asking, w.place == l.first
+	if asked {
+		l.asked(m)
+	}
+	l.remove(m)
+	switch {
+	case asked && err != nil && !m.left && !errors.Is(err, limit.ErrUnavailable):
+		l.unanswered = now
+		for range min(2, l.idle()) { // the limiter may have gone, which all will learn
+			l.begin(now)
+		}
+	case asked:
+		l.goOn(m.free(l.queue), now)
+	case first:
+		l.freed = true
+	}
+	l.next(now)
+}
+
+// wake makes the caller look whether it is its turn.
+func (m *multiRequest) wake() {
+	select {
+	case m.waiter.turn <- struct{}{}:
+	default:
+	}
+}
+
+// count tells the observer whether the caller waits.
+func (m *multiRequest) count(waits bool) {
+	if m.waiter.counted == waits || !m.engine.observer.Watches() {
+		return
+	}
+	m.waiter.counted = waits
+	for _, l := range m.limiters {
+		if waits {
+			m.engine.observer.Waits(l.Observed, 1)
+		} else {
+			m.engine.observer.Waits(l.Observed, -1)
+		}
+	}
+}
+
+// permitsOf returns how many permits of that limiter are wanted.
+func (m *multiRequest) permitsOf(q *queue) int64 { return m.permits[slices.Index(m.queues, q)] }
+
+// free returns how many permits the last answer says that the limiter has left, -1 if it does not.
+func (m *multiRequest) free(q *queue) int64 {
+	if m.said.free == nil {
+		return -1
+	}
+	return m.said.free[slices.Index(m.queues, q)]
+}
+
+// countChanges returns how often permits of the limiters have been freed.
+func (m *multiRequest) countChanges() (n int) {
+	for _, q := range m.queues {
+		n += q.freed
+	}
+	return n
+}
