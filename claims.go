@@ -45,9 +45,8 @@ func (c *Client) TakeAll(ctx context.Context, claims ...Claim) ([]limit.Decision
 }
 
 // TryAcquireAll takes the permits of every claim or none, as [Client.TakeAll] does, and reports whether it
-// did. With a timeout of 0 or less it asks once. Otherwise it asks again once all that refused should have
-// permits, early enough to keep limiters with a KeepAlive time alive, and at once if this Client releases
-// permits of one of the limiters or changes it. It does not wait in their lines.
+// did. With a timeout of 0 or less it asks once. Otherwise it waits as [RateLimiter.TryAcquire] does: with one claim in
+// the limiter's line, with several in a line of such callers beside it, which the limiter that refuses longest has.
 func (c *Client) TryAcquireAll(ctx context.Context, timeout time.Duration, claims ...Claim) (bool, error) {
 	a, err := c.decideAll(ctx, claims, outage.Ask{Call: "TryAcquireAll", Waits: timeout > 0, Timeout: timeout})
 	return a.Granted, err

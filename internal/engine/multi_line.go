@@ -11,8 +11,8 @@ import (
 
 // jointLine is where callers wait who want permits of a limiter together with those of others: callers whom this
 // limiter refused last, and those who came after them. It asks in passes, as a line does: for the first, and then for
-// those behind it for whom the answers say that there is room. While the first has been so for less than an interval, a
-// pass ends with it if there is not enough for it. Each caller asks for itself, when it is its turn.
+// those for whom the limiter has enough left by the last answer. A pass ends with one for whom it has not, until the
+// first has been first for an interval: then those behind it are asked for too. Each caller asks for itself, in its turn.
 //
 // The Engine's lock guards it.
 type jointLine struct {

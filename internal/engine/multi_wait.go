@@ -87,8 +87,9 @@ func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
 			l.ask(m, now)
 			continue
 		}
+		until := lane.Sooner(last, m.alive())
 		e.mu.Unlock()
-		err = lane.Wait(ctx, w.turn, lane.Sooner(last, m.alive()))
+		err = lane.Wait(ctx, w.turn, until)
 		e.mu.Lock()
 		if errors.Is(err, lane.ErrLate) {
 			err = nil
@@ -185,8 +186,8 @@ func (m *multiRequest) leave(err error) {
 		for range min(2, l.idle()) { // the limiter may have gone, which all will learn
 			l.begin(now)
 		}
-	case asked:
-		l.goOn(m.free(l.queue), now)
+	case asked: // a late answer may come yet
+		l.goOn(-1, now)
 	case first:
 		l.freed = true
 	}

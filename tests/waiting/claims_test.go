@@ -3,6 +3,7 @@ package waiting_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -85,7 +87,7 @@ func TestTryAcquireAll_WaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
-// Nobody waits for a limiter that only another caller needs.
+// One that waits for a limiter of its own holds up no others.
 func TestTryAcquireAll_WaiterForAnotherLimiterHoldsUpNoOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,5 +231,42 @@ func TestTryAcquireAll_WaitersOfDifferentLimitersKeepThemAlive(t *testing.T) {
 			require.NoError(t, err)
 			assert.Positive(t, ttl)
 		}
+	})
+}
+
+// waiters keeps how many callers an observer has last heard of.
+type waiters struct {
+	limit.NoObserver
+	sync.Map
+}
+
+func (w *waiters) Waiting(limiter string, callers int) { w.Store(limiter, callers) }
+
+func TestTryAcquireAll_ObserverSeesWaiters(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(3, time.Hour), limitertest.Every(9, time.Hour))
+		seen := &waiters{}
+		f = f.SeenBy(limitertest.NewClient(t, s.Redis, rratelimiter.WithObserver(seen)))
+		require.True(t, f.Try(t, 3))
+		check := func(want int) {
+			synctest.Wait()
+			for _, l := range f.Limiters {
+				callers, _ := seen.Load(l.Name())
+				assert.Equal(t, want, callers)
+			}
+		}
+		s.TryAll(t.Context(), f, 1, time.Second)
+		s.TryAll(t.Context(), f, 1, time.Minute)
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) {
+			return f.Client.TryAcquireAll(ctx, forever, limitertest.Claims(1, f.Limiters...)...)
+		})
+		check(3)
+		s.Until(2 * time.Second)
+		check(2)
+		leave()
+		check(1)
+		require.NoError(t, f.Limiters[0].Release(t.Context(), 1))
+		check(0)
 	})
 }
