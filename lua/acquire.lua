@@ -12,8 +12,8 @@
 --      a, a refusal looks for permits that leaked; s, each granted request gets a member of its own, the first ARGV[1]'s
 --      id and the others those that come after it, and no member that has run out stays; w, no members are kept: the
 --      value alone counts, for a fixed window; u, there is one request, which takes as many permits as are free, at most
---      the sum; d, ARGV[3] is compared with the default that the limiter has; last h and a number of ms, with s: so long
---      after now the members run out, if the interval is longer
+--      the sum; d, ARGV[3] is compared with the default that the limiter has; last h, with s, and for each request the ms
+--      after which its member runs out, if the interval is longer, or 0, with commas between; the last counts for the rest
 --   5  '' or, when the call may have run already, its age in ms  6  '' or the token of the 'again' answer
 --   7  how many of the first requests stand in line: if one of them does not fit, those behind it in the line are refused
 --   8, 9, ...  permits, count: that many requests for so many permits each; left out for one request for the sum
@@ -68,11 +68,8 @@ local config, new, problem = config_or_new(fields, ARGV[3] or '')
 if problem then
   return problem
 end
-local rate, interval = config.rate, config.interval
+local rate, interval, holds = config.rate, config.interval, string.match(flags, 'h([%d,]+)$')
 config.windowed = windowed
--- A hold's members are dated before now.
-local hold = string.match(flags, 'h(%d+)$')
-local early = hold and math.max(0, interval - hold) or 0
 if config.per_client and not KEYS[5] then
   return {'keys'}
 end
@@ -89,7 +86,7 @@ if config.per_client or not value_text then
   value_text = redis.call('GET', value_key)
 end
 
-local requests = read_requests(sum_text, single, up_to, rate)
+local requests = read_requests(sum_text, single, up_to, rate, holds, interval, now_text)
 local answered = not windowed and was_answered(list, identity)
 local found, token, more, prefix = nil, ARGV[6] or '', nil, ''
 local known, rest = string.match(token, '^found:(%d+);(.*)$')
@@ -97,7 +94,7 @@ if known then
   found, token = tonumber(known), rest
 elseif age ~= '' then
 --- @include "search"
-  found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, early)
+  found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, requests.early)
   if more then
     return {'again', more}
   end
@@ -105,6 +102,7 @@ elseif age ~= '' then
   -- A repeat that was answered without a trace was refused, or its permits have been given back or have run out since. If
   -- they must have run out, it is decided anew.
   if answered and not found then
+    local early = requests.early and math.min(unpack(requests.early.spans)) or 0
     answered = now - answered < interval - early
     found = answered and 0 or nil
   end
@@ -152,12 +150,12 @@ if not found and (refused[1] or each and each[2] or up_to and taken < sum_text +
   -- If the request came twice, the first has taken what is missing. A request's own member is known by
   -- its name, one for all by its id: it is one of the newest.
   local seen = each or redis.call('ZSCORE', permits_key, ARGV[1]) and {ARGV[1]} or redis.call('ZRANGE', permits_key, '-8', '-1')
-  for _, row in ipairs(seen) do
+  for i, row in ipairs(seen) do
     local known = each and redis.call('ZSCORE', permits_key, row)
     if not each then
       known = #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1]
     end
-    if known and is_own(permits_key, row, now - early) then
+    if known and is_own(permits_key, row, each and requests.dates[i] or now) then
       found = (found or 0) + permits_of(row)
     end
   end
@@ -179,18 +177,13 @@ end
 
 if not found and taken > 0 then
   local whole = single or windowed or digits(taken) == sum_text
-  local added = {now_text, whole and ARGV[1] or with_permits(ARGV[1], taken)}
-  if single then
-    added = {}
-    local dated = early > 0 and digits(now - early) or now_text
-    for _, row in ipairs(own) do
-      if not is_own(permits_key, row, now - early) then
-        keep_ttl(config, true, windowed or state.window)
-        return {'taken'}
-      end
-      added[#added + 1] = dated
-      added[#added + 1] = row
+  local added = single and own or {now_text, whole and ARGV[1] or with_permits(ARGV[1], taken)}
+  for i = 2, single and #own or 0, 2 do
+    if not is_own(permits_key, own[i], own[i - 1]) then
+      keep_ttl(config, true, windowed or state.window)
+      return {'taken'}
     end
+    state.newest = math.max(state.newest or 0, own[i - 1] + 0)
   end
   if state.unset then
     make_value(config, state.free)
@@ -204,10 +197,10 @@ local ends = (windowed or state.window) and end_window(config) or nil
 keep_ttl(config, true, ends ~= nil)
 
 local answer, left = figures_of(config, state, taken, found, ends, now)
-if hold then
+if holds then
   answer[7] = now
   if taken > 0 and not ends then
-    answer[5] = math.max(state.newest or 0, now - early) + interval - now
+    answer[5] = (state.newest or now - interval) + interval - now
   end
 end
 local first, length = state.oldest and state.oldest[1], #ARGV[1]

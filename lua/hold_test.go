@@ -124,3 +124,80 @@ func permits(t *testing.T, text string) int64 {
 	require.NoError(t, err)
 	return int64(m.Permits)
 }
+
+// Each request of a call has its own hold. A repeat finds what the first attempt left, as written or with fewer permits,
+// among many grants of those times; if it left nothing, the repeat decides. All in as few steps as these need.
+func TestAcquire_RepeatFindsMembersOfSeveralHolds(t *testing.T) {
+	t.Parallel()
+	const interval, requests, age = int64(3600_000), 60, int64(60_000)
+	holds := func(i int) int64 { return []int64{0, 600_000, 1800_000, 2 * interval, 900_000 + int64(i)}[i%5] }
+	early := func(i int) int64 { return map[bool]int64{false: max(0, interval-holds(i))}[holds(i) == 0] }
+	for layout, id := range map[codec.Layout]string{
+		codec.LayoutB: "\x80", codec.LayoutC: "\x80\x80\x80\x80\x80", codec.LayoutD1: "\x80\x80\x80\x80\x80",
+		codec.LayoutD2: "\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80",
+	} {
+		for what, c := range map[string]struct {
+			whole int // so many of the first members are as they were written, others have lost permits; below 0: none is there
+			calls int
+		}{
+			"all are there": {requests, 1}, "some have fewer permits": {30, 1}, "one is as written": {1, 1},
+			"all have fewer permits": {0, 12}, "it never ran": {-1, 60},
+		} {
+			t.Run(fmt.Sprint(layout, ", ", what), func(t *testing.T) {
+				t.Parallel()
+				rdb := redistest.Redis(t)
+				keys := redisson.KeysOf(redistest.Name(t), "id").List()
+				require.NoError(t, rdb.HSet(t.Context(), keys[0], "rate", 100_000, "interval", interval, "type", 0).Err())
+				first, err := codec.Append(nil, layout, []byte(id+"\x00\x00\x00"), 1)
+				require.NoError(t, err)
+				redisson.SetPermits(first, 3*requests)
+				flags := "sh" + fmt.Sprint(holds(0))
+				for i := 1; i < requests; i++ {
+					flags += fmt.Sprint(",", holds(i))
+				}
+				acquire := func(age, token any) []any {
+					answer, err := rdb.Eval(t.Context(), Acquire.Source, keys, first, 3*requests, "", flags, age, token, 0, 3, requests).Slice()
+					require.NoError(t, err)
+					return answer
+				}
+				now := rdb.Time(t.Context()).Val().UnixMilli()
+				var rows []redis.Z
+				for i := range 4000 {
+					at := now - early(i%5) - int64(i)*age/4000
+					rows = append(rows, redis.Z{Score: float64(at), Member: memberOf(t, layout, i)})
+				}
+				require.NoError(t, rdb.ZAdd(t.Context(), keys[3], rows...).Err())
+				require.NoError(t, rdb.Set(t.Context(), keys[1], 96_000, 0).Err())
+				if c.whole >= 0 {
+					require.EqualValues(t, 3*requests, acquire("", "")[2])
+				}
+				for i := max(0, c.whole); i < requests && c.whole >= 0; i++ {
+					m := redisson.WithPermits(redisson.Later(first, i), 3)
+					at := rdb.ZScore(t.Context(), keys[3], string(m)).Val()
+					require.EqualValues(t, 1, rdb.ZRem(t.Context(), keys[3], m).Val())
+					require.NoError(t, rdb.ZAdd(t.Context(), keys[3], redis.Z{Score: at, Member: redisson.WithPermits(m, 1)}).Err())
+					require.NoError(t, rdb.IncrBy(t.Context(), keys[1], 2).Err())
+				}
+				answer, calls := acquire(age, ""), 1
+				for ; answer[0] == "again"; calls++ {
+					answer = acquire(age, answer[1])
+				}
+				assert.EqualValues(t, 3*requests, answer[2])
+				assert.LessOrEqual(t, calls, c.calls)
+				left, ran := int64(0), map[int64]bool{}
+				for i := range requests {
+					for _, permits := range []int64{1, 3} {
+						m := redisson.WithPermits(redisson.Later(first, i), permits)
+						if at, err := rdb.ZScore(t.Context(), keys[3], string(m)).Result(); err == nil {
+							left += permits
+							ran[int64(at)+early(i)] = true
+						}
+					}
+				}
+				assert.Len(t, ran, 1, "each is dated by its hold")
+				assert.Equal(t, map[bool]int64{true: 3 * requests, false: 3*int64(c.whole) + requests - int64(c.whole)}[c.whole < 0], left)
+				assert.Equal(t, 100_000-4000-left, rdb.IncrBy(t.Context(), keys[1], 0).Val())
+			})
+		}
+	}
+}

@@ -73,9 +73,7 @@ end
 
 local rest = redis.call('ZCARD', permits_key)
 local free = state.free + (tonumber(ARGV[1]) - left)
-if free > config.rate or rest == 0 and not state.window then
-  free = config.rate
-end
+free = (free > config.rate or rest == 0 and not state.window) and config.rate or free
 set_number(value_key, state.free, free)
 word = left > 0 and rest > out and (own and #emptied < 128 and 'search' or 'again') or ''
 redis.call('HSET', KEYS[1], 'released', name .. '=' .. word .. digits(left) .. ';')

@@ -12,10 +12,7 @@
 --   'again'   the call must be repeated; nothing was granted
 --   CORRUPT <key's number> <field> <why>
 
-local limit_text = ARGV[1]
-if KEYS[2] then
-  limit_text = redis.call('HGET', KEYS[2], ARGV[3]) or limit_text
-end
+local limit_text = KEYS[2] and redis.call('HGET', KEYS[2], ARGV[3]) or ARGV[1]
 local time = redis.call('TIME')
 local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
 local rows = redis.call('ZCARD', KEYS[1])

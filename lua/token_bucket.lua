@@ -68,9 +68,7 @@ if write then
     store(tokens, last, left)
   end
 end
-if ahead then
-  reset = math.min(reset, left + 1)
-end
+reset = ahead and math.min(reset, left + 1) or reset
 
 local answer = {capacity + borrow, free, taken, last, reset}
 for i, permits in ipairs(refused) do

@@ -31,17 +31,17 @@ type batch struct {
 	rules         redisson.Rules
 	limiter       *Limiter // of the handle whose request comes first
 	requests      []*request
-	own           bool          // each request gets a member of its own
-	reserved      int           // how many runs are kept free for other requests now
-	filling       bool          // from the line, whose order counts
-	mixed         bool          // requests in line have other defaults than the first: none is used
-	pass          bool          // of the line
-	settled       bool          // there are reservations in it
-	hold          time.Duration // of all requests; 0 for none
-	upToAlone     bool          // it is one request for as many permits as are free, whose member is its own
-	freed         int           // how often permits had been freed before
-	tally         tally         // before
-	asked         int64         // permits, those ahead too
+	own           bool  // each request gets a member of its own
+	reserved      int   // how many runs are kept free for other requests now
+	filling       bool  // from the line, whose order counts
+	mixed         bool  // requests in line have other defaults than the first: none is used
+	pass          bool  // of the line
+	settled       bool  // there are reservations in it
+	held          bool  // one of them has a hold
+	upToAlone     bool  // it is one request for as many permits as are free, whose member is its own
+	freed         int   // how often permits had been freed before
+	tally         tally // before
+	asked         int64 // permits, those ahead too
 	figures       bool
 	audit         bool
 	checksDefault bool // the fallback with the default that the limiter has
@@ -87,9 +87,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	mixed := b.mixed
 	switch {
 	case len(b.requests) == 0:
-		b.limiter, b.fallback, b.hold = r.limiter, r.limiter.Fallback, r.Hold
-	case b.hold != r.Hold:
-		return false
+		b.limiter, b.fallback = r.limiter, r.limiter.Fallback
 	case b.filling:
 		mixed = mixed || b.fallback != r.limiter.Fallback
 	case !b.accepts(r):
@@ -112,6 +110,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	if r.Reserve {
 		b.settled, b.own, b.rules.Merge = true, true, false
 	}
+	b.held = b.held || r.Hold > 0
 	b.upToAlone = r.UpTo && own
 	b.requests = append(b.requests, r)
 	b.figures = b.figures || r.Figures
@@ -125,7 +124,7 @@ func (b *batch) accepts(r *request) bool {
 	if b.mixed || b.upToAlone || r.UpTo && b.own {
 		return false
 	}
-	return b.fallback == r.limiter.Fallback && b.settled == r.Reserve && b.hold == r.Hold
+	return b.fallback == r.limiter.Fallback && b.settled == r.Reserve
 }
 
 // bySum reports whether the script decides the batch as one request for the sum.
@@ -200,10 +199,25 @@ func (b *batch) flags() string {
 		flags += "u"
 	}
 	flags += b.rules.Flags()
-	if b.hold > 0 {
-		flags += "h" + strconv.FormatInt(b.hold.Milliseconds(), 10)
+	if b.held {
+		flags += b.holds()
 	}
 	return flags
+}
+
+// holds returns the letter of holds and those of the requests, up to the last that differs from the one before.
+func (b *batch) holds() string {
+	text, length := []byte("h"), 0
+	for i, r := range b.requests {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, r.Hold.Milliseconds(), 10)
+		if i == 0 || r.Hold != b.requests[i-1].Hold {
+			length = len(text)
+		}
+	}
+	return string(text[:length])
 }
 
 // redo is why the call of a batch was made again.
@@ -255,7 +269,7 @@ func (b *batch) parseFigures(reply any) (o lane.Outcome, found findings, err err
 	if b.rules.KeepsNoMembers() && len(o.Waits) > 0 {
 		o.WindowEnd, o.Waits = o.Waits[0], o.Waits[1:]
 	}
-	if b.hold > 0 && len(o.Waits) > 0 {
+	if b.held && len(o.Waits) > 0 {
 		o.GrantedAt, o.Waits = o.Waits[0], o.Waits[1:]
 	}
 	return o, found, nil
@@ -272,8 +286,8 @@ type prefetch struct {
 // grant returns permits that the request at that place was granted, or that were taken ahead.
 func (b *batch) grant(place int, permits int64, o lane.Outcome) grant {
 	g := grant{permits: permits, sent: b.sent, windowEnd: o.WindowEnd}
-	if b.hold > 0 {
-		g.hold = Hold{max(0, o.Interval-b.hold), o.GrantedAt}
+	if hold := b.requests[place].Hold; hold > 0 {
+		g.hold = Hold{max(0, o.Interval-hold), o.GrantedAt}
 	}
 	switch {
 	case b.member == nil:

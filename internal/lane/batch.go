@@ -122,7 +122,7 @@ type Outcome struct {
 	Interval  time.Duration
 	Keep      time.Duration // the keep-alive time, which the attempt restarted; 0 for none
 	WindowEnd int64         // epoch ms, if the value counts a fixed window
-	GrantedAt int64         // epoch ms by the server's clock, of a batch with a hold
+	GrantedAt int64         // epoch ms by the server's clock, of a batch with holds
 }
 
 // Answer is the answer to one request.

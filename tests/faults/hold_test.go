@@ -14,8 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// hold is that of reservations in limiters of an hour.
-var hold = rratelimiter.Hold(30 * time.Minute)
+// hold is that of reservations in limiters of an hour, shorter another.
+var hold, shorter = rratelimiter.Hold(30 * time.Minute), rratelimiter.Hold(10 * time.Minute)
 
 // holdCase is a held reservation of 6 permits, and what it costs.
 type holdCase struct {

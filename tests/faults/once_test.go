@@ -53,6 +53,11 @@ var onceCases = map[string]onceCase{
 		requests: []limitertest.Request{limitertest.ReserveFor(3), limitertest.ReserveFor(1), limitertest.ReserveFor(5), limitertest.ReserveFor(2)},
 		want:     []int64{3, 1, 0, 2},
 	},
+	"Reserve, each with its hold": {
+		inUse:    1,
+		requests: []limitertest.Request{limitertest.ReserveFor(3, hold), limitertest.ReserveFor(5), limitertest.ReserveFor(2, shorter)},
+		want:     []int64{3, 5, 0},
+	},
 	"Reserve, held": {inUse: 2, requests: []limitertest.Request{limitertest.ReserveFor(3, hold)}, want: []int64{3}},
 	"batch of Reserve, held": {
 		inUse:    4,

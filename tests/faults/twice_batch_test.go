@@ -18,6 +18,7 @@ func TestBatch_DuplicateCountsOnce(t *testing.T) {
 	for name, requests := range map[string][]limitertest.Request{
 		"Reserve":                             {limitertest.ReserveFor(3), limitertest.ReserveFor(3), limitertest.ReserveFor(3)},
 		"Reserve behind one that fits not":    {limitertest.ReserveFor(9), limitertest.ReserveFor(3), limitertest.ReserveFor(3)},
+		"Reserve with holds":                  {limitertest.ReserveFor(3, hold), limitertest.ReserveFor(3), limitertest.ReserveFor(3, shorter)},
 		"TryAcquire":                          try(3, 3, 3),
 		"TryAcquire behind one that fits not": try(9, 3, 3),
 		"TryAcquire and TakeUpTo":             {limitertest.TryFor(3), limitertest.UpToFor(20), limitertest.TryFor(1)},

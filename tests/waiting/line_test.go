@@ -458,6 +458,16 @@ func TestLine_OfSeveralKindsIsServedTogether(t *testing.T) {
 				return limitertest.Granted(err == nil && r.Granted, err)
 			},
 		},
+		"Reserve, each with a hold of its own": {
+			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
+				r, err := l.Reserve(t.Context(), 1, forever, rratelimiter.Hold(time.Duration(1+time.Now().UnixMilli()%500)*ms))
+				return limitertest.Granted(err == nil && r.Granted, err)
+			},
+			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
+				r, err := l.Reserve(t.Context(), 1, forever)
+				return limitertest.Granted(err == nil && r.Granted, err)
+			},
+		},
 		"handles with and without a default": {
 			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
 				return limitertest.Granted(l.TryAcquire(t.Context(), 1, forever))
