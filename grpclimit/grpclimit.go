@@ -83,8 +83,8 @@ func (g *gate) admit(ctx context.Context, call Call, record *ask.Record) (decisi
 	if no == nil {
 		record.Set(questions)
 	}
-	for i := range questions {
-		if q := &questions[i]; !g.Shadow && q.Decided() && q.Decision.Limit > 0 {
+	for _, q := range ask.Live(questions) {
+		if !g.Shadow && q.Decided() && q.Decision.Limit > 0 {
 			decisions = append(decisions, q.Decision)
 		}
 	}
@@ -106,9 +106,7 @@ func (g *gate) decide(ctx context.Context, call Call) ([]ask.Question, *refusal)
 		return nil, nil
 	}
 	v := g.askOn(ctx, call, questions)
-	for i := range questions {
-		questions[i].Report(ctx)
-	}
+	v.Report(ctx, questions)
 	if g.Shadow {
 		return questions, nil
 	}
@@ -126,7 +124,7 @@ func (g *gate) askOn(ctx context.Context, call Call, questions []ask.Question) a
 	defer turn.Leave()
 	for {
 		v := turn.Ask(ctx)
-		wait := ask.RetryAfter(questions)
+		wait := ask.RetryAfter(ask.Live(questions))
 		over := !v.Refused || !pause(ctx, wait)
 		if over && v.Refused {
 			v.Kept = errors.Join(v.Kept, g.GiveBack(ctx, questions))
@@ -147,15 +145,17 @@ func (g *gate) tell(ctx context.Context, call Call, v ask.Verdict) {
 
 // verdict returns how a call ends, nil if it may go on.
 func (g *gate) verdict(ctx context.Context, v ask.Verdict, questions []ask.Question) *refusal {
+	all := questions
+	questions = ask.Live(all)
 	undecided := func(q ask.Question) bool { return q.State != ask.Granted }
 	costly := slices.IndexFunc(questions, func(q ask.Question) bool { return q.State == ask.TooCostly })
 	switch {
-	case !slices.ContainsFunc(questions, undecided):
+	case !v.Gone && !slices.ContainsFunc(questions, undecided):
 		return nil
 	case costly >= 0:
 		return tooCostly(&questions[costly])
 	case ctx.Err() != nil:
-		_ = g.GiveBack(ctx, questions) // the call is over: what fails only leaves the limits tighter
+		_ = g.GiveBack(ctx, all) // the call is over: what fails only leaves the limits tighter
 		return &refusal{status: status.FromContextError(ctx.Err())}
 	case v.Refused:
 		return exhausted(questions)

@@ -39,6 +39,11 @@ type Policy struct {
 	// without a Cost of their own.
 	Settle bool
 
+	// Shadow makes the policy only watch: it decides, and charges what it grants, but lets each call pass, and no
+	// trailer shows it. Observers receive its answers, with Shadow set, to calls that all other policies let pass.
+	// A Limiter of this module with WithShadow is such a policy too.
+	Shadow bool
+
 	// Fallback answers while Limiter fails, in place of WithFallback and WithFailure. nil:
 	// these options hold for this policy too. The limiter's or its Client's own WithFailure
 	// comes before all of them.
@@ -62,7 +67,7 @@ func (s *settings) setPolicies(policies []Policy) error {
 		}
 		keys = append(keys, p.Key...)
 		all[i] = ask.Policy[request]{
-			Terms: ask.Terms{Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle},
+			Terms: ask.Terms{Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle, Shadow: p.Shadow},
 			Plan:  of(p.Plan), Keys: functions(p.Key), Cost: failing(p.Cost),
 		}
 	}

@@ -185,3 +185,25 @@ func TestWithWait_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
 		assert.GreaterOrEqual(t, sent.Load(), int64(48))
 	})
 }
+
+// A policy in shadow refuses no call and shows in no trailer.
+func TestPolicyShadow(t *testing.T) {
+	t.Parallel()
+	for _, refuses := range []limit.Limiter{
+		middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Minute}, nil),
+		middlewaretest.Says(limit.Decision{Limit: 1}, limit.ErrPermitsExceedRate),
+	} {
+		recorder := &limitertest.Recorder{}
+		shadow := grpclimit.WithPolicy(grpclimit.Policy{Name: "watches", Limiter: refuses, Shadow: true})
+		conn, _ := serve(t, []grpc.ServerOption{grpc.UnaryInterceptor(
+			grpclimit.UnaryServerInterceptor(middlewaretest.Budget(1, time.Minute), shadow, grpclimit.WithObserver(recorder)))},
+			unaryClient(middlewaretest.Grants(), shadow, grpclimit.WithWait()))
+		require.NoError(t, check(t.Context(), conn))
+		_, violations := refusalDetails(t, check(t.Context(), conn))
+		assert.NotNil(t, violations)
+		decisions := recorder.Decisions()
+		require.Len(t, decisions, 3, "only a call that the other let pass")
+		assert.True(t, decisions[1].Shadow)
+		assert.NotEqual(t, limit.Granted, decisions[1].Outcome)
+	}
+}

@@ -116,14 +116,15 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
+	live := ask.Live(questions)
 	switch {
 	case v.Refused:
-		m.writeHeaders(w.Header(), questions, (*ask.Question).Blocks)
-		m.answerRefused(w, r, newRefusal(questions))
+		m.writeHeaders(w.Header(), live, (*ask.Question).Blocks)
+		m.answerRefused(w, r, newRefusal(live))
 	case v.Closed:
 		writeError(w, r, v.Failure)
 	default:
-		m.writeHeaders(w.Header(), questions, func(*ask.Question) bool { return true })
+		m.writeHeaders(w.Header(), live, func(*ask.Question) bool { return true })
 		m.pass(w, r, next, questions)
 	}
 }
@@ -137,9 +138,7 @@ func (m *middleware) pass(w http.ResponseWriter, r *http.Request, next http.Hand
 
 // report tells the observer the result of a request, and the error handler what failed.
 func (m *middleware) report(r *http.Request, questions []ask.Question, v ask.Verdict) {
-	for i := range questions {
-		questions[i].Report(r.Context())
-	}
+	v.Report(r.Context(), questions)
 	if failure := errors.Join(v.News, v.Kept); failure != nil && !v.Gone {
 		m.onError(r, failure)
 	}

@@ -51,6 +51,11 @@ type Policy struct {
 	// without a Cost of their own.
 	Settle bool
 
+	// Shadow makes the policy only watch: it decides, and charges what it grants, but lets each request pass, and no
+	// header shows it. Observers receive its answers, with Shadow set, to requests that all other policies let pass.
+	// A Limiter of this module with WithShadow is such a policy too.
+	Shadow bool
+
 	// Fallback answers while Limiter fails, in place of WithFallback and WithFailure. nil:
 	// these options hold for this policy too. The limiter's or its Client's own WithFailure
 	// comes before all of them. If Fallback is a limit.Windowed, its window is reported with
@@ -72,6 +77,7 @@ func (m *middleware) setPolicies(policies []Policy, keys []KeyFunc) error {
 		all[i] = ask.Policy[*http.Request]{
 			Terms: ask.Terms{
 				Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Length: p.Window, Fallback: p.Fallback, Settle: p.Settle,
+				Shadow: p.Shadow,
 			},
 			Plan: p.Plan, Keys: functions(p.Key), Cost: p.Cost,
 		}

@@ -186,11 +186,11 @@ func (w *wait) undo() {
 func (w *wait) refusal() (of *ask.Question, d time.Duration) {
 	longest := time.Duration(-1)
 	for i := range w.questions {
-		if q := &w.questions[i]; q.Refused() && q.Wait() > longest {
+		if q := &w.questions[i]; q.Refused() && !q.Limit.Shadow && q.Wait() > longest {
 			of, longest = q, q.Wait()
 		}
 	}
-	return of, newRefusal(w.questions).RetryAfter
+	return of, ask.RetryAfter(ask.Live(w.questions))
 }
 
 // sleep waits for d. If the request's time ends before that, it returns an error, at once if it

@@ -20,6 +20,7 @@ type Terms struct {
 	Length   time.Duration // of the limiter's window; 0: what the limiter says, if it is a limit.Windowed
 	Fallback limit.Limiter // nil: that of the options
 	Settle   bool          // grants are settled later
+	Shadow   bool          // it refuses no request
 }
 
 // Limit is one limit that requests must pass: its limiter, and what answers while that does not decide.
@@ -42,7 +43,7 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 		t.Fallback = o.Fallback
 	}
 	l := newLimit(t)
-	l.options = o
+	l.options, l.Shadow = o, t.Shadow || l.policy.Shadow
 	l.policy.Outer = outage.Watcher{Observer: o.observer, Limiter: t.Name}
 	if l.policy.Failure == nil { // the limiter's own comes before the middleware's
 		l.policy.Failure = o.Failure
@@ -133,10 +134,10 @@ type waiter interface {
 	Release(ctx context.Context, key string, n int64) error
 }
 
-// Waits reports whether the limiter waits for permits itself.
+// Waits reports whether the limiter waits for permits itself. In shadow none does.
 func (l *Limit) Waits() bool {
 	_, ok := l.Limiter.(waiter)
-	return ok
+	return ok && !l.Shadow
 }
 
 // Question returns the question for the Limit about so many permits of a key.

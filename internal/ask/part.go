@@ -58,7 +58,7 @@ const maxTries = 3
 func (p *part) decide(ctx context.Context, start time.Time, ask func() (outage.Answer, error)) {
 	for tries := 1; ; tries++ {
 		p.answer, p.err = ask()
-		if tries == maxTries || p.policy.Shadow || !p.lower() {
+		if tries == maxTries || !p.lower() {
 			break
 		}
 		p.ask.Within = p.question.left()
@@ -112,7 +112,7 @@ func rounds(ctx context.Context, questions []Question) (all []*round) {
 			continue
 		}
 		var group any
-		if joint, ok := p.of.(outage.Joint); ok {
+		if joint, ok := p.of.(outage.Joint); ok && !q.Limit.Shadow {
 			group = joint.Group(p.ask)
 		}
 		at := slices.IndexFunc(all, func(r *round) bool { return group != nil && r.group == group })

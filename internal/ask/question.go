@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,7 @@ type Question struct {
 	known    bool                               // the Failure only says of an outage what earlier requests have met
 	settle   func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
 	by       limit.Source                       // who answered
+	report   func()                             // reports the answer of a limit in shadow to the limiter\'s observer; may be nil
 	err      error                              // why it is too costly, or there is no answer
 }
 
@@ -53,6 +55,7 @@ const (
 func (q *Question) asked(reserve bool) outage.Ask {
 	return outage.Ask{
 		Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: !reserve, Reserve: reserve, Within: q.left(),
+		Watched: q.Limit.Shadow,
 	}
 }
 
@@ -104,7 +107,7 @@ func (q *Question) ask(ctx context.Context, asked outage.Ask) {
 // record records the answer of a part, and how to undo or settle a grant.
 func (q *Question) record(p *part) {
 	a, err := p.answer, p.err
-	q.answered = time.Now()
+	q.answered, q.report = time.Now(), a.Report
 	q.Permits = p.ask.Permits // an estimate may have been lowered
 	q.by, q.Failure, q.Window = a.By, a.Cause, a.Window
 	notSent := errors.Is(cmp.Or(err, a.Cause), outage.ErrNotSent) // a limiter may wrap one of this module
@@ -198,13 +201,35 @@ func (q *Question) Hopeless() bool {
 	return q.State == TooCostly || q.State == Refused && (d.Limit <= 0 || d.RetryAfter == math.MaxInt64)
 }
 
-// Report reports the outcome of the question to the observer.
+// Live returns the questions to limits that are not in shadow.
+func Live(questions []Question) []Question {
+	shadow := func(q Question) bool { return q.Limit.Shadow }
+	if !slices.ContainsFunc(questions, shadow) {
+		return questions
+	}
+	return slices.DeleteFunc(slices.Clone(questions), shadow)
+}
+
+// Report reports the answers to the observer: those of limits in shadow only if all others let the request pass.
+func (v Verdict) Report(ctx context.Context, questions []Question) {
+	for i := range questions {
+		if q := &questions[i]; !q.Limit.Shadow || !v.Refused && !v.Closed && !v.Gone {
+			q.Report(ctx)
+		}
+	}
+}
+
+// Report reports the outcome of the question.
 func (q *Question) Report(ctx context.Context) {
 	of := q.Limit.options
+	if q.report != nil {
+		q.report()
+	}
 	if q.State == Unsettled || !of.observer.Watches() {
 		return
 	}
 	of.observer.Decided(ctx, limit.Decided{
-		Limiter: q.Limit.Name, Call: of.Middleware, Permits: q.Permits, Source: q.by, Shadow: of.Shadow, Start: q.Start,
+		Limiter: q.Limit.Name, Call: of.Middleware, Permits: q.Permits, Source: q.by,
+		Shadow: of.Shadow || q.Limit.Shadow, Start: q.Start,
 	}, q.State == Granted || q.State == Open, q.err)
 }

@@ -55,7 +55,7 @@ func (t *Turn) Ask(ctx context.Context) Verdict {
 	all := rounds(ctx, t.questions)
 	t.options.crowd.sort(all, t.awaited)
 	for _, r := range all {
-		if slices.ContainsFunc(t.questions, func(q Question) bool { return q.Refused() || q.State == Closed }) {
+		if v := t.options.Judge(t.questions); v.Refused || v.Closed {
 			break
 		}
 		r.ask(ctx)
@@ -69,7 +69,7 @@ func (t *Turn) await() {
 	t.awaited = ""
 	longest := time.Duration(-1)
 	for i := range t.questions {
-		if q := &t.questions[i]; q.Refused() && q.Wait() > longest {
+		if q := &t.questions[i]; q.Refused() && !q.Limit.Shadow && q.Wait() > longest {
 			t.awaited, longest = q.Key, q.Wait()
 		}
 	}
@@ -88,7 +88,7 @@ func keep(questions []Question, asksAgain bool) {
 		q := &questions[i]
 		q.kept = asksAgain && q.State == Granted && !q.Returned
 	}
-	wait := RetryAfter(questions)
+	wait := RetryAfter(Live(questions))
 	for i := range questions {
 		q := &questions[i]
 		late := time.Since(q.answered) + wait // when the request leaves

@@ -39,7 +39,7 @@ func (o *Options) asking(questions []Question) {
 // conclude sums up the answers. If the request does not pass, grants are given back, unless it keeps them to ask again.
 func (o *Options) conclude(ctx context.Context, questions []Question, keeps bool) Verdict {
 	v := o.Judge(questions)
-	v.Gone = v.Failure != nil && errors.Is(ctx.Err(), context.Canceled)
+	v.Gone = (v.Failure != nil || v.News != nil) && errors.Is(ctx.Err(), context.Canceled)
 	if v.Refused || v.Closed || v.Gone {
 		keep(questions, keeps && !v.Closed && !v.Gone)
 		v.Kept = o.giveBack(ctx, questions)
@@ -55,11 +55,14 @@ func (o *Options) Judge(questions []Question) (v Verdict) {
 	var failures, news []error
 	for i := range questions {
 		q := &questions[i]
-		v.Refused = v.Refused || q.Refused()
-		v.Closed = v.Closed || q.State == Closed
+		live := !q.Limit.Shadow
+		v.Refused = v.Refused || live && q.Refused()
+		v.Closed = v.Closed || live && q.State == Closed
 		if q.Failure != nil {
 			failure := fmt.Errorf("%s: policy %q: %w", o.Middleware, q.Limit.Name, q.Failure)
-			failures = append(failures, failure)
+			if live {
+				failures = append(failures, failure)
+			}
 			if !q.known {
 				news = append(news, failure)
 			}

@@ -22,6 +22,7 @@ type Ask struct {
 	Undo    bool          // a grant is to be undone, perhaps
 	Reserve bool          // a grant is settled later, so it needs a member of its own
 	Hold    time.Duration // with Reserve: how long it counts unless it is settled; 0: an interval
+	Watched bool          // the caller lets all pass: the answer is what it would be in earnest, and Report reports it
 	Within  time.Duration // how long Redis may take to answer, if that is less than a call may; 0: no matter
 }
 
@@ -41,6 +42,7 @@ type Answer struct {
 	Unanswered bool
 	Undecided  bool // the error leaves the decision open, even if it is no limit.ErrUnavailable
 
+	Report func()        // to the limiter's observer, if Watched
 	Cause  error         // why Redis did not decide, if something else answered
 	Known  bool          // Cause, or the error, says of an outage only what others have met before
 	Window time.Duration // of a local limiter that answered

@@ -50,7 +50,7 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
 // Answer answers an ask for a caller that came at start: from memory, by Redis, or while that does not decide by what
 // the policy has instead. A caller that waits goes back to Redis from time to time.
 func (p *Policy) Answer(ctx context.Context, of Asker, q Ask, start time.Time) (Answer, error) {
-	if p.Shadow {
+	if p.Shadow || q.Watched {
 		q.Waits, q.Timeout = false, 0
 	}
 	if a, known, err := of.FromMemory(ctx, q); known || err != nil {
@@ -226,12 +226,19 @@ func (p *Policy) Complete(ctx context.Context, of Asker, q Ask, a Answer, err er
 	if !p.Shadow && !p.Observer.Watches() {
 		return a, err
 	}
-	all := of.Limiters(q)
-	for _, l := range all {
-		p.Observer.Decided(ctx, limit.Decided{
-			Limiter: l.Observed, Call: q.Call, Permits: l.Permits, Source: a.By, Start: start, Shadow: p.Shadow,
-		}, a.Granted, err)
+	all, granted, failure := of.Limiters(q), a.Granted, err
+	report := func() {
+		for _, l := range all {
+			p.Observer.Decided(ctx, limit.Decided{
+				Limiter: l.Observed, Call: q.Call, Permits: l.Permits, Source: a.By, Start: start, Shadow: p.Shadow || q.Watched,
+			}, granted, failure)
+		}
 	}
+	if q.Watched {
+		a.Report = report
+		return a, err
+	}
+	report()
 	switch {
 	case !p.Shadow:
 	case inShadow(ctx, a.Granted, err):
