@@ -20,7 +20,8 @@ const maxJoint = 64
 // flight is calls that go in one pipeline: take fills it under the lock, sendFlight sends it without, and land gives
 // its calls their results, with which they are done or sent again. It has one of the lane's places until it has landed
 // or sweep finds it late: then another may have the place, and go-redis still waits for the answer. If that is overdue,
-// sweep ends the calls. Each call gets its result once.
+// sweep gives the flight up, and its calls are repeated; an answer that comes before the repeat is sent still counts.
+// Each call gets its result once.
 type flight struct {
 	calls []*Call
 	joint int              // how many of them, the first, are merged
@@ -28,14 +29,18 @@ type flight struct {
 	room  [1]script.Command
 	wave  *Wave        // ends when the calls have their results; may be nil
 	alone bool         // it is a call that a caller sends by itself
+	byOne bool         // on that caller's goroutine
 	told  limit.Flight // of the calls that decide, to the observer if it watches
 
 	sent time.Time
-	end  time.Time // when it is given up
+	end  time.Time // when it is given up, unless the server answers others
+	last time.Time // when it is given up in any case
 	late time.Time // when others may have its place, perhaps after that
 
 	// The lock guards these.
-	due      time.Time // when sweep looks at it; zero: no more
+	before   int       // how many calls the lane had landed when it was sent
+	since    time.Time // when the last of these had, or work for the server began
+	due      time.Time // when sweep looks at it
 	hasPlace bool
 	over     bool // its calls have their results
 }
@@ -50,6 +55,7 @@ func (l *Lane) take() *flight {
 		f.wave, l.wave = l.wave, nil
 		over = append(over, l.fill(f)...)
 	}
+	l.load += len(f.calls)
 	if len(f.calls) == 0 {
 		f.wave.End()
 		f = nil
@@ -65,20 +71,28 @@ func (l *Lane) take() *flight {
 // repeated may use all its time in one attempt, and the calls of its flight would have none for another. So these go
 // by themselves, in turn with all others.
 func (l *Lane) fill(f *flight) (over []*Call) {
-	room, now := maxTogether, time.Now()
-	if l.silent {
-		room = 1
+	room, now := min(maxTogether, max(minRoom, l.window-l.load)), time.Now()
+	ready := min(maxReady, room)
+	switch {
+	case l.silent:
+		room, ready = 1, 1
+	case len(l.ready) > 0:
+		ready = min(ready, room/2)
+	}
+	late := now
+	if len(l.underWay) > 0 { // if none is, this flight shows how long one takes
+		late = now.Add(max(l.trips.Shortest(), l.ahead()*time.Duration(l.load+room)/time.Duration(l.window)))
 	}
 	l.onceLast = len(l.once) > 0 && (!l.onceLast || len(l.calls)+len(l.ready) == 0)
 	from := &l.calls
 	if l.onceLast {
 		from = &l.once
 	}
-	n := min(room, maxReady, len(*from))
+	n := min(ready, len(*from))
 	f.calls = append(make([]*Call, 0, min(room, l.waits())), (*from)[:n]...)
 	*from = dropped(*from, n)
 	f.calls = slices.DeleteFunc(f.calls, func(c *Call) bool {
-		if !c.Overdue(l.conn, now) && (c.command() == nil || c.command().claim()) {
+		if !c.Overdue(l.conn, late) && (c.command() == nil || c.command().claim()) {
 			return false
 		}
 		over = append(over, c)
@@ -125,8 +139,12 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	f.sent = time.Now()
 	watched := l.lanes.Observer.Watches()
 	for _, c := range f.calls {
-		if until := c.Begin(l.conn); until.After(f.end) {
-			f.end = until
+		end, last := c.Begin(l.conn)
+		if end.After(f.end) {
+			f.end = end
+		}
+		if last.After(f.last) {
+			f.last = last
 		}
 		if c.Requests == 0 || !watched {
 			continue
@@ -137,10 +155,13 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 			f.told.Repeats++
 		}
 	}
-	f.end = f.end.Add(l.replicas.Wait)
+	f.end, f.last = f.end.Add(l.replicas.Wait), f.last.Add(l.replicas.Wait)
+	if f.byOne {
+		f.last = f.end // the caller can't leave
+	}
 	if l.conn.Inline {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, f.end)
+		ctx, cancel = context.WithDeadline(ctx, f.last)
 		defer cancel()
 	}
 	if len(f.calls) > 1 && !l.lanes.apart.Load() {
@@ -158,7 +179,16 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	}
 	f.late = f.sent.Add(l.conn.ProbePace + l.replicas.Wait)
 	l.mu.Lock()
-	f.due = Sooner(f.late, f.end)
+	f.due, f.before, f.since = Sooner(f.late, f.end), l.landed, f.sent
+	if len(l.underWay) > 0 {
+		f.since = l.underWay[0].sent
+		if l.lastAnswer.After(f.since) {
+			f.since = l.lastAnswer
+		}
+	}
+	for _, c := range f.calls {
+		c.flight = f
+	}
 	l.underWay = append(l.underWay, f) // not before, since sweep may end calls whose commands are made only
 	l.sweepBy(f.due)
 	l.mu.Unlock()
@@ -185,15 +215,12 @@ func (l *Lane) land(f *flight, panicked any) {
 	now := time.Now()
 	silent := script.AllSilent(f.cmds)
 	l.mu.Lock()
+	if f.hasPlace {
+		l.load -= len(f.calls)
+	}
 	switch {
 	case !silent:
-		l.lastAnswer = now
-		l.setSilent(false)
-		if now.Before(f.end) {
-			l.trips.Add(now.Sub(f.sent), now)
-			trip := l.trips.Shortest()
-			l.near.Store(trip > 0 && trip < nearTrip)
-		}
+		l.answered(f, now)
 	case f.hasPlace:
 		l.setSilent(!l.lastAnswer.After(f.sent))
 	}
@@ -209,7 +236,9 @@ func (l *Lane) land(f *flight, panicked any) {
 	if i := slices.Index(l.underWay, f); i >= 0 {
 		l.underWay = slices.Delete(l.underWay, i, i+1)
 	}
-	over := f.over
+	if f.over {
+		l.keepUnsent(f, silent || panicked != nil)
+	}
 	l.mu.Unlock()
 	if !silent {
 		l.Breaker.Heard(now.Sub(f.sent))
@@ -218,9 +247,53 @@ func (l *Lane) land(f *flight, panicked any) {
 	if panicked != nil {
 		failed = script.Panicked(panicked)
 	}
-	if !over {
-		l.deliver(f, failed)
+	l.deliver(f, failed)
+}
+
+// answered records that the server has answered a flight. The window follows how many calls it answered meanwhile,
+// its own included.
+func (l *Lane) answered(f *flight, now time.Time) {
+	trip := now.Sub(f.sent)
+	if l.lastAnswer = now; f.sent.After(l.newest) {
+		l.newest = f.sent
 	}
+	l.setSilent(false)
+	if now.Before(f.last) {
+		l.trips.Add(trip, now)
+		shortest := l.trips.Shortest()
+		l.near.Store(shortest > 0 && shortest < nearTrip)
+	}
+	l.landed += len(f.calls)
+	l.window = max(1, int(time.Duration(l.landed-f.before)*l.ahead()/max(1, now.Sub(f.since))))
+	if trip < max(f.late.Sub(f.sent), 2*l.trips.Shortest()) {
+		l.window = max(l.window, minWindow)
+	}
+}
+
+// ahead is how much of the server's work may be under way, in time: two round trips, so that the window can grow.
+func (l *Lane) ahead() time.Duration {
+	return min(max(2*l.trips.Shortest(), l.conn.ProbePace/2), l.conn.AttemptTimeout/2)
+}
+
+// keepUnsent leaves to a flight that was given up, and has landed now, its calls whose repeat was not sent yet; none if
+// it brings no answers.
+func (l *Lane) keepUnsent(f *flight, empty bool) {
+	mine := make(map[*Call]bool)
+	take := func(c *Call) bool {
+		if empty || c.flight != f {
+			return false
+		}
+		mine[c] = true
+		return true
+	}
+	l.calls, l.once, l.delayed = slices.DeleteFunc(l.calls, take), slices.DeleteFunc(l.once, take), slices.DeleteFunc(l.delayed, take)
+	calls := make([]*Call, len(f.calls)) // others are of the calls' owners, who may use them again
+	for i, c := range f.calls {
+		if mine[c] {
+			calls[i] = c
+		}
+	}
+	f.calls, f.told = calls, limit.Flight{} // which was told
 }
 
 // deliver reports a flight, and gives its calls their results: those of its commands, or failed if that is not nil.
@@ -254,6 +327,9 @@ func (l *Lane) deliver(f *flight, failed error) {
 
 // finish gives a call the result of its attempt. A call that is not done is sent again; it goes on if it was answered.
 func (l *Lane) finish(c *Call, reply any, err error) {
+	if c == nil {
+		return // it has its result
+	}
 	done, backoff := c.Ended(l.conn, reply, err)
 	if done {
 		l.done(c)
@@ -332,8 +408,10 @@ func (l *Lane) split(calls []*Call, cmd script.Command) {
 	err := cmd.Err()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") && cmd.Name() == "evalsha" {
 		for _, c := range calls {
-			c.UnknownJoint()
-			l.resend(c)
+			if c != nil {
+				c.UnknownJoint()
+				l.resend(c)
+			}
 		}
 		return
 	}
@@ -355,6 +433,7 @@ func (l *Lane) split(calls []*Call, cmd script.Command) {
 	}
 	for i, c := range calls {
 		switch {
+		case c == nil:
 		case undecided || err == nil && answers[i] == int64(0):
 			c.Joint = nil
 			l.resend(c)

@@ -42,8 +42,9 @@ type Call struct {
 	// call, or with nil if that was not under way when its caller left.
 	Late func(c *Call)
 
-	self [1]*Call
-	due  time.Time // when it is sent again
+	self   [1]*Call
+	flight *flight   // the last that it was sent with
+	due    time.Time // when it is sent again
 }
 
 // Owner waits for a call.
@@ -62,6 +63,13 @@ const (
 	// tripShare is the part of a round trip that one flight is worth: what a
 	// server and this process need for a small one.
 	tripShare = 50 * time.Microsecond
+
+	// minWindow is how many calls may be under way at least while the server answers in time: what it has answered
+	// lately says little while little is asked.
+	minWindow = 256
+
+	// minRoom is how many calls a flight takes at least, if the server answers.
+	minRoom = 16
 
 	// maxTogether is how many calls one flight takes, so that the first answer
 	// does not wait for too many others.
@@ -162,10 +170,14 @@ type Lane struct {
 	delayed  []*Call  // to be sent again later
 
 	flights    int       // how many of the places for flights are taken
+	load       int       // calls of the flights in them
+	window     int       // how many of these more may join: what the server answers in a fraction of a call's time
+	landed     int       // calls, since the lane was made
 	underWay   []*flight // sent and neither landed nor given up
 	stuck      int       // flights that are late or were given up, for which go-redis still waits
 	silent     bool      // the server has not answered lately: one call at a time shows whether it does
 	lastAnswer time.Time // of the server
+	newest     time.Time // when the last flight was sent that it has answered
 	trips      outage.Trips
 	near       atomic.Bool // they are short
 	behind     time.Time   // when replicas last did not confirm in time; zero: they keep up
@@ -183,7 +195,7 @@ func newLane(s *Lanes, master script.Master) *Lane {
 	}
 	most := max(1, min(maxFlights, pool/2))
 	l := &Lane{
-		lanes: s, mu: &s.Mu, conn: s.Conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight),
+		lanes: s, mu: &s.Mu, conn: s.Conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight), window: minWindow,
 		spare: max(min(1, pool-1), 2*most-max(3, most/2)),
 	}
 	l.Breaker.Slack = s.replicas.Wait
@@ -229,6 +241,7 @@ func (l *Lane) TryReserve() bool {
 		return false
 	}
 	l.flights++
+	l.load++
 	return true
 }
 
@@ -242,6 +255,7 @@ func (l *Lane) SendOne(ctx context.Context, c *Call, timed bool) {
 		l.dispatch(f)
 		return
 	}
+	f.byOne = true
 	panicked := l.sendFlight(ctx, f)
 	if f.hasPlace {
 		l.dispatch(nil)
@@ -253,7 +267,7 @@ func (l *Lane) SendOne(ctx context.Context, c *Call, timed bool) {
 
 // start lets one more flight leave, if it may and has something to take.
 func (l *Lane) start() {
-	if l.flights < l.limit() && l.waits() > 0 {
+	if l.flights < l.limit() && l.waits() > 0 && l.load < l.window {
 		l.flights++
 		l.dispatch(nil)
 	}
@@ -275,4 +289,4 @@ func (l *Lane) setSilent(silent bool) {
 }
 
 // waiting reports whether the next flight may leave and has something to take.
-func (l *Lane) waiting() bool { return l.flights <= l.limit() && l.waits() > 0 }
+func (l *Lane) waiting() bool { return l.flights <= l.limit() && l.waits() > 0 && l.load < l.window }

@@ -51,6 +51,9 @@ func (l *Lane) confirm(f *flight) {
 		l.keepUp(short)
 	}
 	for _, c := range f.calls {
+		if c == nil {
+			continue
+		}
 		if c.Short = short; short == nil && c.Doubts() > 1 {
 			c.Short = errRepeated
 		}

@@ -131,7 +131,7 @@ func (l *Lane) sweep() {
 	}
 	l.mu.Lock()
 	l.underWay = slices.DeleteFunc(l.underWay, func(f *flight) bool {
-		if !f.due.IsZero() && !now.Before(f.due) && l.overdue(f, now) {
+		if !now.Before(f.due) && l.overdue(f, now) {
 			givenUp = append(givenUp, f)
 		}
 		return f.over && !f.hasPlace
@@ -148,9 +148,7 @@ func (l *Lane) sweep() {
 	}
 	l.sweepAt = time.Time{}
 	for _, f := range l.underWay {
-		if !f.due.IsZero() {
-			l.sweepBy(f.due)
-		}
+		l.sweepBy(f.due)
 	}
 	for _, c := range l.delayed {
 		l.sweepBy(c.due)
@@ -163,28 +161,36 @@ func (l *Lane) sweep() {
 	l.expire(over)
 }
 
-// overdue reports whether a flight is given up now, and lets others take the place of one that is late, if there is
-// room, while go-redis still waits for it. From now on its callers, and those behind it, check their own time. One that
-// is given up keeps its place until it is late: otherwise calls that have little time left would all go to a silent
-// server, one right after the other.
+// overdue reports whether a flight is given up now: if the server has been silent for an attempt's time, or has answered
+// what was sent when the flight was late already. Behind others on a server that answers it is slow, not lost. Likewise
+// others get the place of one that is late, if there is room, while go-redis still waits for it. From now on its
+// callers, and those behind it, check their own time. One that is given up keeps its place until it is late: otherwise
+// calls that have little time left would all go to a silent server, one right after the other.
 func (l *Lane) overdue(f *flight, now time.Time) (givenUp bool) {
 	f.wave.End()
-	if l.conn.Inline { // go-redis returns in time
-		f.due = time.Time{}
-		return false
-	}
 	l.wave.End()
-	givenUp = !f.over && !now.Before(f.end)
+	heard := f.sent
+	if l.lastAnswer.After(heard) {
+		heard = l.lastAnswer
+	}
+	overtaken := !l.newest.Before(f.late)
+	silent := heard.Add(max(f.late.Sub(f.sent), 2*l.trips.Shortest()))
+	lost := heard.Add(l.conn.AttemptTimeout + l.replicas.Wait)
+	givenUp = !f.over && !f.byOne && !now.Before(f.end) && (overtaken || !now.Before(Sooner(lost, f.last)))
 	f.over = f.over || givenUp
-	if f.hasPlace && !now.Before(f.late) && (f.over || l.stuck < l.spare && now.Sub(f.sent) > 2*l.trips.Shortest()) {
+	if f.hasPlace && !now.Before(f.late) && (f.over || l.stuck < l.spare && (overtaken || !now.Before(silent))) {
 		f.hasPlace = false
-		l.setSilent(!l.lastAnswer.After(f.sent))
+		l.setSilent(l.silent || !now.Before(silent))
 		l.stuck++
 		l.flights--
+		l.load -= len(f.calls)
 		l.start()
 	}
-	if f.due = f.end; f.over {
-		f.due = f.late
+	f.due = now.Add(l.conn.ProbePace)
+	for _, at := range [...]time.Time{f.late, f.end, f.last, silent, lost} {
+		if at.After(now) && at.Before(f.due) {
+			f.due = at
+		}
 	}
 	return givenUp
 }

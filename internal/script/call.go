@@ -111,17 +111,18 @@ const (
 	patientBackoff = 128 * time.Millisecond
 )
 
-// Begin says that an attempt is made now, and returns when it must have ended.
-func (c *Call) Begin(to *Conn) time.Time {
+// Begin says that an attempt is made now, and returns when it must have ended: at end if the server is silent, at last
+// if it answers others.
+func (c *Call) Begin(to *Conn) (end, last time.Time) {
 	c.sent = time.Now()
 	c.attempts++
 	if c.until.IsZero() {
 		c.until = cmp.Or(c.Since, c.sent).Add(to.callTime)
 	}
-	if end := c.sent.Add(to.AttemptTimeout); c.Repeat && end.Before(c.until) {
-		return end
+	if end = c.sent.Add(to.AttemptTimeout); c.Repeat && end.Before(c.until) {
+		return end, c.until
 	}
-	return c.until // without a repeat, nothing is gained by giving up sooner
+	return c.until, c.until // without a repeat, nothing is gained by giving up sooner
 }
 
 // Overdue reports whether to give up the call, be it before its first attempt.
