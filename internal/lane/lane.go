@@ -246,12 +246,13 @@ func (l *Lane) TryReserve() bool {
 }
 
 // SendOne sends a call by itself, after TryReserve; the Redis client's hooks see ctx. If the connection ends
-// reads in time, and the caller has no deadline of its own, SendOne sends it on the caller's goroutine, and
-// returns when the call is done or others go on with it. Otherwise it returns at once.
+// reads in time, and the caller does not leave before, SendOne sends it on the caller's goroutine, and returns when the
+// call is done or others go on with it. Otherwise it returns at once: go-redis would close the connection of a caller
+// who leaves.
 func (l *Lane) SendOne(ctx context.Context, c *Call, timed bool) {
 	c.Ctx, c.self[0] = ctx, c
 	f := &flight{calls: c.self[:], alone: true, hasPlace: true}
-	if timed || !l.conn.Inline {
+	if timed || !l.conn.Inline || l.leaves(ctx, c) {
 		l.dispatch(f)
 		return
 	}
@@ -263,6 +264,16 @@ func (l *Lane) SendOne(ctx context.Context, c *Call, timed bool) {
 	if panicked != nil {
 		panic(panicked)
 	}
+}
+
+// leaves reports whether a call's caller may leave before an attempt is over.
+func (l *Lane) leaves(ctx context.Context, c *Call) bool {
+	deadline, has := ctx.Deadline()
+	attempt := l.conn.Timeout
+	if c.Repeat {
+		attempt = l.conn.AttemptTimeout
+	}
+	return has && time.Until(deadline) < attempt
 }
 
 // start lets one more flight leave, if it may and has something to take.
