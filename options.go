@@ -130,8 +130,8 @@ func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }
 // of these grants its permits again. If fewer than n confirm within wait, the call fails with
 // [ErrNotReplicated] and its permits go back. Callers that share a round trip share its WAIT.
 //
-// A refusal that shares a round trip or a connection with a grant that is not confirmed takes up to
-// wait too, and so does a change, such as SetRate or Release; neither fails. A lease counts as a grant.
+// A refusal that shares a round trip or a connection with a grant that is not confirmed takes up to wait too,
+// and does not fail. What takes no permits, such as Settle, Release or SetRate, does not wait. A lease counts as a grant.
 // ErrNotReplicated is no outage: WithFailure leaves it to the caller; with WithShadow the call passes.
 //
 // wait is a whole number of milliseconds, at least 1, at most a third of the call timeout, and below the

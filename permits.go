@@ -16,7 +16,7 @@ import (
 // With a timeout of 0 or less it asks once. Otherwise a refused call waits in line: callers of one
 // Client are served first come first served, but one that has waited an interval without success no
 // longer holds up those behind it. If a request is under way when the timeout ends, TryAcquire waits up to
-// 100 ms longer for the answer, or with WithReplicas twice its wait.
+// 100 ms longer for the answer, and with WithReplicas twice its wait beside that.
 //
 // When ctx ends, TryAcquire returns ctx.Err() at once, and any later grant is given back. The exception: if
 // the Redis client has ContextTimeoutEnabled, a call that shares no round trip notices a cancelled ctx only

@@ -25,11 +25,12 @@ const maxJoint = 64
 type flight struct {
 	calls []*Call
 	joint int              // how many of them, the first, are merged
-	cmds  []script.Command // one for each maxJoint of these, one for each other call, and WAIT if replicas count
+	cmds  []script.Command // one for each maxJoint of these, one for each other call, and WAIT if it waits for replicas
 	room  [1]script.Command
 	wave  *Wave        // ends when the calls have their results; may be nil
 	alone bool         // it is a call that a caller sends by itself
 	byOne bool         // on that caller's goroutine
+	waits bool         // for replicas
 	told  limit.Flight // of the calls that decide, to the observer if it watches
 
 	sent time.Time
@@ -67,9 +68,9 @@ func (l *Lane) take() *flight {
 	return f
 }
 
-// fill adds calls to an empty flight, ready-made ones first, and returns those whose time is over. A call that is not
-// repeated may use all its time in one attempt, and the calls of its flight would have none for another. So these go
-// by themselves, in turn with all others.
+// fill adds calls to an empty flight, ready-made ones first, and returns those whose time is over. Those of once go by
+// themselves, in turn with all others: calls that are not repeated, since the calls of their flight would have no time for
+// another attempt, and what need not wait for replicas, if others do.
 func (l *Lane) fill(f *flight) (over []*Call) {
 	room, now := min(maxTogether, max(minRoom, l.window-l.load)), time.Now()
 	ready := min(maxReady, room)
@@ -89,6 +90,9 @@ func (l *Lane) fill(f *flight) (over []*Call) {
 		from = &l.once
 	}
 	n := min(ready, len(*from))
+	if end := slices.IndexFunc((*from)[:n], func(c *Call) bool { return c.Repeat != (*from)[0].Repeat }); end > 0 {
+		n = end // a call that is not repeated may use all its time in one attempt
+	}
 	f.calls = append(make([]*Call, 0, min(room, l.waits())), (*from)[:n]...)
 	*from = dropped(*from, n)
 	f.calls = slices.DeleteFunc(f.calls, func(c *Call) bool {
@@ -174,7 +178,8 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	for _, c := range f.calls[f.joint:] {
 		f.cmds = append(f.cmds, c.Next(ctx))
 	}
-	if r := l.replicas; r.Count > 0 { // it waits until they have what the connection has written
+	f.waits = l.replicas.Count > 0 && slices.ContainsFunc(f.calls, func(c *Call) bool { return c.Requests > 0 })
+	if r := l.replicas; f.waits { // until they have what the connection has written
 		f.cmds = append(f.cmds, script.NewCommand(ctx, []any{"wait", r.Count, r.Wait.Milliseconds()}, 0))
 	}
 	f.late = f.sent.Add(l.conn.ProbePace + l.replicas.Wait)
@@ -312,7 +317,7 @@ func (l *Lane) deliver(f *flight, failed error) {
 		}
 		return
 	}
-	if l.replicas.Count > 0 {
+	if f.waits {
 		l.confirm(f)
 	}
 	cmds := f.cmds

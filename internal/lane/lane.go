@@ -164,7 +164,7 @@ type Lane struct {
 	taken    []Source // those of them that take asks
 	wave     *Wave    // of the next flight; nil while no one waits on it
 	calls    []*Call  // ready-made calls to be sent: commands, and what is made again
-	once     []*Call  // those of them that are not repeated
+	once     []*Call  // those of them that go by themselves
 	onceLast bool     // the last flight was of these
 	ended    int      // about how many calls to be sent have no caller any more
 	delayed  []*Call  // to be sent again later

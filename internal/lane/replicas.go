@@ -19,7 +19,7 @@ type Replicas struct {
 	Wait  time.Duration
 }
 
-// AwaitReplicas makes each flight wait for replicas. It is called before the first one.
+// AwaitReplicas makes each flight that decides wait for replicas. It is called before the first one.
 func (l *Lanes) AwaitReplicas(r Replicas) {
 	l.replicas = r
 	l.only = newLane(l, nil)

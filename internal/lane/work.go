@@ -84,7 +84,7 @@ func (l *Lane) resend(c *Call) {
 
 // send makes a flight take the call. The lock is held.
 func (l *Lane) send(c *Call) {
-	if c.Repeat {
+	if c.Repeat && (c.Requests > 0 || l.replicas.Count == 0) {
 		l.calls = append(l.calls, c)
 	} else {
 		l.once = append(l.once, c)
