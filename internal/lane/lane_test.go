@@ -387,11 +387,12 @@ var incr = newScript("return redis.call('INCR', KEYS[1])")
 
 // flights counts the scripts of each round trip, and does to it what the fields say.
 type flights struct {
-	trip   time.Duration
-	held   bool // each waits until hold is closed
-	hold   chan struct{}
-	fails  func(scripts int) error // instead of the round trip, or panics; nil for never
-	inline bool                    // callers who find the way free send by themselves
+	trip    time.Duration
+	held    bool // each waits until hold is closed
+	hold    chan struct{}
+	fails   func(scripts int) error  // instead of the round trip, or panics; nil for never
+	inline  bool                     // callers who find the way free send by themselves
+	answers func(cmds []redis.Cmder) // changes the answers of flights; nil for no change
 
 	stuck atomic.Bool // no answer comes
 
@@ -436,7 +437,12 @@ func (f *flights) send(_ context.Context, cmds []redis.Cmder, next func() error)
 			return err
 		}
 	}
-	return next()
+	err := next()
+	if f.answers != nil {
+		f.answers(cmds)
+		err = nil
+	}
+	return err
 }
 
 // forget starts the count again.

@@ -1,0 +1,101 @@
+package lane_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+func TestBatch_RunsOfEqualRequestsAreSentOnce(t *testing.T) {
+	t.Parallel()
+	var b lane.Batch
+	for range 3 {
+		assert.True(t, b.Add(2, true, 0))
+	}
+	assert.True(t, b.Add(2, false, 0), "does not stand in line")
+	assert.True(t, b.Add(1, false, 0))
+	assert.True(t, b.AddUpTo(5))
+	assert.True(t, b.Add(1, false, 0), "no part of the one before")
+	assert.Equal(t, lane.Batch{Sum: 15, Count: 7, Line: 3, Runs: []lane.Run{
+		{Permits: 2, Count: 3, InLine: true}, {Permits: 2, Count: 1}, {Permits: 1, Count: 1}, {Permits: 1, Count: 5, UpTo: true}, {Permits: 1, Count: 1},
+	}}, b)
+	assert.Equal(t, []any{"2", "3", "2", "1", "1", "1", "1", "5", "1", "1"}, b.Args(nil))
+	b.Reset()
+	assert.Empty(t, b.Args(nil))
+	assert.Equal(t, []any{"7"}, lane.NewPeek(7).Args(nil), "the permits alone")
+}
+
+func TestBatch_LastRequestForAllItCanHaveGoesAgain(t *testing.T) {
+	t.Parallel()
+	var b lane.Batch
+	b.Add(2, false, 0)
+	want := lane.Batch{Sum: b.Sum, Count: b.Count, Runs: b.Runs}
+	b.AddUpTo(5)
+	b.DropLast()
+	assert.Equal(t, want, b)
+}
+
+func TestBatch_HasRoomForSoManyRequestsAndRuns(t *testing.T) {
+	t.Parallel()
+	var b, runs lane.Batch
+	for range lane.MaxRequests {
+		assert.True(t, b.Add(1, false, 0))
+	}
+	assert.False(t, b.Add(1, false, 0))
+	assert.False(t, b.AddUpTo(1))
+	for i := range lane.MaxRuns - 2 {
+		assert.True(t, runs.Add(int64(i), false, 2))
+	}
+	assert.False(t, runs.Add(1, false, 2), "what is reserved")
+	assert.True(t, runs.AddUpTo(1))
+	assert.True(t, runs.Add(1, false, 0))
+	assert.False(t, runs.Add(2, false, 0))
+	assert.False(t, runs.AddUpTo(1))
+	assert.True(t, runs.Add(1, false, 0), "one more of the last")
+}
+
+// Each caller learns what the script decided for its request, in order.
+func TestBatch_AnswersWalkTheRequests(t *testing.T) {
+	t.Parallel()
+	const wait, more = 30 * time.Millisecond, 70 * time.Millisecond
+	answer := func(taken, remaining int64, retry time.Duration) lane.Answer {
+		return lane.Answer{Taken: taken, Decision: limit.Decision{
+			Granted: taken > 0, Limit: 10, Remaining: remaining, RetryAfter: retry, ResetAfter: time.Second,
+		}}
+	}
+	exceeds, nothing, unasked := answer(0, 3, 0), answer(0, 3, 0), answer(0, 3, 0)
+	exceeds.Exceeds, nothing.Decision.Granted, unasked.Unasked = true, true, true
+	for name, tt := range map[string]struct {
+		add   func(b *lane.Batch)
+		taken int64
+		want  []lane.Answer
+	}{
+		"in line, the first that is refused holds up the rest": {
+			func(b *lane.Batch) { b.Add(5, true, 0); b.Add(5, true, 0); b.Add(1, true, 0); b.Add(1, false, 0) }, 1,
+			[]lane.Answer{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0)},
+		},
+		"more than the limit, and nothing": {
+			func(b *lane.Batch) { b.Add(11, false, 0); b.Add(0, false, 0) }, 0, []lane.Answer{exceeds, nothing},
+		},
+		"up to": {
+			func(b *lane.Batch) { b.AddUpTo(2); b.AddUpTo(4); b.AddUpTo(3) }, 3,
+			[]lane.Answer{answer(2, 1, 0), answer(1, 0, 0), answer(0, 0, more)},
+		},
+		"each run has its wait": {
+			func(b *lane.Batch) { b.Add(4, false, 0); b.Add(4, false, 0); b.Add(5, false, 0); b.Add(3, false, 0) }, 3,
+			[]lane.Answer{answer(0, 3, wait), answer(0, 3, wait), answer(0, 3, more), answer(3, 0, 0)},
+		},
+	} {
+		var b lane.Batch
+		tt.add(&b)
+		waits := []int64{wait.Milliseconds(), more.Milliseconds()}
+		assert.Equal(t, tt.want, b.Answers(nil, lane.Outcome{Limit: 10, Free: 3, Taken: tt.taken, Reset: time.Second, Waits: waits}), name)
+	}
+	var b lane.Batch
+	b.Add(1, false, 0)
+	assert.False(t, b.Answers(nil, lane.Outcome{})[0].Exceeds, "a limit of 0 refuses all")
+}
