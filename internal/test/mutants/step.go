@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// A step is some of a suite's tests: those that take long are apart, for later.
+// A step is some of a suite's tests: those that compute long are apart, for later.
 type step struct {
 	suite *suite
 	long  bool
 }
 
-const isLong = 500 * time.Millisecond
+const isLong = 300 * time.Millisecond
 
 func (st step) String() string {
 	if st.long {
@@ -34,7 +34,7 @@ func (st step) key() string { return fmt.Sprintf("%s-%t", st.suite.hash, st.long
 func (st step) testsOf(m mutant) (names []string) {
 	for name, t := range st.suite.tests {
 		_, reached := slices.BinarySearch(t.Reached, m.number)
-		if !t.Failed && st.long == (t.Took > isLong) && (reached || m.file != "") {
+		if !t.Failed && st.long == (t.Busy > isLong) && (reached || m.file != "") {
 			names = append(names, name)
 		}
 	}
@@ -86,7 +86,7 @@ func (st step) inOrder(m mutant) (first, others []string) {
 	names, worth := st.testsOf(m), map[string]float64{}
 	for _, name := range names {
 		t := st.suite.tests[name]
-		worth[name] = float64(1+t.kills) / t.Took.Seconds()
+		worth[name] = float64(1+t.kills) / (t.Busy + t.Took/16).Seconds()
 	}
 	slices.SortFunc(names, func(a, b string) int {
 		return cmp.Or(cmp.Compare(worth[b], worth[a]), cmp.Compare(a, b))
@@ -107,7 +107,7 @@ func (r *run) kills(st step, m mutant, names []string) (by string, err error) {
 	if err != nil {
 		return "", err
 	}
-	said, err := st.suite.run(names, limit, env)
+	said, _, err := st.suite.run(names, limit, env)
 	failed := failure.FindSubmatch(said)
 	switch {
 	case err == nil:

@@ -27,6 +27,7 @@ type suite struct {
 // A test is one of a suite's, by itself and without an active mutant.
 type test struct {
 	Took    time.Duration
+	Busy    time.Duration // of which the processor was busy, however many other programs run
 	Failed  bool
 	Reached []int // the mutants of Go code that it comes by
 	kills   int
@@ -73,8 +74,8 @@ func (r *run) measureTest(s *suite, name string) (*test, error) {
 	defer func() { _ = os.Remove(reached.Name()) }()
 	defer func() { _ = reached.Close() }()
 	began := time.Now()
-	_, err = s.run([]string{name}, 2*time.Minute, "MUTANTS_REACHED="+reached.Name())
-	t := &test{Took: time.Since(began), Failed: err != nil}
+	_, busy, err := s.run([]string{name}, 2*time.Minute, "MUTANTS_REACHED="+reached.Name())
+	t := &test{Took: time.Since(began), Busy: busy, Failed: err != nil}
 	for lines := bufio.NewScanner(reached); lines.Scan(); {
 		if n, err := strconv.Atoi(lines.Text()); err == nil {
 			t.Reached = append(t.Reached, n)
@@ -86,7 +87,7 @@ func (r *run) measureTest(s *suite, name string) (*test, error) {
 }
 
 // run runs tests, until the first that fails, and ends them after so long.
-func (s *suite) run(names []string, limit time.Duration, env ...string) (said []byte, err error) {
+func (s *suite) run(names []string, limit time.Duration, env ...string) (said []byte, busy time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit+10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.binary, "-test.short", "-test.failfast", "-test.parallel=8",
@@ -94,5 +95,9 @@ func (s *suite) run(names []string, limit time.Duration, env ...string) (said []
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), env...)
 	cmd.WaitDelay = time.Second
-	return cmd.CombinedOutput()
+	said, err = cmd.CombinedOutput()
+	if state := cmd.ProcessState; state != nil {
+		busy = state.UserTime() + state.SystemTime()
+	}
+	return said, busy, err
 }
