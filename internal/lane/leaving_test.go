@@ -83,11 +83,11 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 		f := &flights{held: true, fails: func(int) error { return answered("LOADING not yet") }}
 		onRig(t, f, 2, func(t *testing.T, r *rig) {
 			ctx, cancel := context.WithCancel(t.Context())
-			told := 0
+			var told atomic.Int32
 			c := &lane.Call{Call: *commandOf(0)}
 			c.Repeat = tt.repeat
 			if tt.late {
-				c.Late = func(*lane.Call) { told++ }
+				c.Late = func(*lane.Call) { told.Add(1) }
 			}
 			r.start(1, func(int) {
 				done, err := r.lanes.Do(ctx, c)
@@ -101,7 +101,7 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 			time.Sleep(script.DefaultTimeout / 4)
 			assert.Len(t, r.sizes(), tt.sent)
 			time.Sleep(2 * script.DefaultTimeout)
-			assert.Equal(t, tt.late, told == 1)
+			assert.Equal(t, tt.late, told.Load() == 1)
 		})
 	}
 }
