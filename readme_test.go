@@ -117,7 +117,7 @@ func TestReadmeProgramRuns(t *testing.T) {
 
 // pageWords is how many words a page may have, if that is not wordsOfPage. CONTRIBUTING names the rule.
 var pageWords = map[string]int{
-	"README.md": 899, "docs/reference.md": 3100, "docs/how-it-works.md": 3000, "docs/http.md": 2400, "docs/servers.md": 2100,
+	"README.md": 899, "docs/reference.md": 3100, "docs/how-it-works.md": 3100, "docs/http.md": 2400, "docs/servers.md": 2100,
 	"docs/rrl.md": 2050, "docs/differences.md": 1900, "docs/development.md": 1900, "docs/production.md": 1700,
 	"docs/dashboard.md": 1600,
 }
