@@ -169,7 +169,7 @@ func (l *Limiter) check(key string) error {
 		return fmt.Errorf("%w: the bucket of the key %q keeps its time here: give keys that others choose a hash tag, as in %q",
 			limit.ErrInvalidConfig, other, "{"+key+"}")
 	}
-	if second := key + timeSuffix; l.lanes.Conn.Sharded() && !l.lanes.Conn.Together(key, second) {
+	if second := key + timeSuffix; l.lanes.Conn.Apart(key, second) {
 		return fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, []string{key, second}, advice(key))
 	}
 	return nil

@@ -228,8 +228,16 @@ func TestTogether(t *testing.T) {
 		assert.True(t, single.Together(tc.a, tc.b))
 		assert.Equal(t, tc.tag, cluster.Together(tc.a, tc.b), "%s %s", tc.a, tc.b)
 	}
+}
+
+func TestApart_KeysOfARingWhoseShardsDiffer(t *testing.T) {
+	t.Parallel()
 	down := script.NewConn(downRing{}, script.DefaultTimeout)
-	assert.False(t, down.Together("a", "a"), "no shard is known to have them")
+	assert.False(t, down.Together("a", "b"))
+	assert.True(t, down.Apart("a", "b"), "no shard is known to have them")
+	assert.False(t, down.Apart("{a}", "{a}b"), "whichever shard has them")
+	cluster := script.NewConn(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}}), script.DefaultTimeout)
+	assert.False(t, cluster.Apart("a", "b"), "the cluster rejects them")
 }
 
 // downRing has no shard that is up.

@@ -165,17 +165,17 @@ func (c *Conn) learn(ctx context.Context, key string) {
 // Cluster reports whether the servers are a cluster, which allows only keys of one slot in a script.
 func (c *Conn) Cluster() bool { return c.master != nil && !c.sharded }
 
-// Sharded reports whether keys are spread over servers that know nothing of each other, so that none
-// rejects keys of another.
-func (c *Conn) Sharded() bool { return c.sharded }
-
 // Together reports whether two keys are surely on one server, so that one script may take both.
-func (c *Conn) Together(a, b string) bool {
-	if !c.sharded {
-		return c.master == nil || HashTag(a) == HashTag(b)
+func (c *Conn) Together(a, b string) bool { return c.master == nil || HashTag(a) == HashTag(b) }
+
+// Apart reports whether two keys are not known to be on one shard of a Ring: its shards know nothing of each other, so
+// that none rejects keys of another. It calls the program's hash function.
+func (c *Conn) Apart(a, b string) bool {
+	if !c.sharded || c.Together(a, b) {
+		return false
 	}
 	master := c.KnownMaster(context.Background(), a)
-	return master != nil && master == c.KnownMaster(context.Background(), b)
+	return master == nil || master != c.KnownMaster(context.Background(), b)
 }
 
 // HashTag returns the part of a key that decides where a cluster keeps it.

@@ -5,10 +5,12 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 
@@ -45,9 +47,10 @@ func (p *program) called(name string) {
 
 // newProgram returns a program on a server of its own, whose Client is not closed.
 func newProgram(t *testing.T, only string) *program {
-	rdb, _ := redistest.Mini(t)
+	rdb, m := redistest.Mini(t)
 	p := &program{only: only, waits: make(chan struct{}, 1)}
 	rdb.AddHook(programHook{p})
+	ring := p.newRing(t, m)
 	observer, log := programObserver{p}, slog.New(programLog{p})
 	p.client = rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithObserver(observer), rratelimiter.WithLogger(log),
 		rratelimiter.WithNameMapper(func(name string) string {
@@ -64,8 +67,30 @@ func newProgram(t *testing.T, only string) *program {
 		p.keyed, p.byFunc, fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, opts...),
 		slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour}, opts...),
 		tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, opts...),
+		slidinglog.New(ring, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}, opts...),
+		tokenbucket.New(ring, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, opts...),
 	}
 	return p
+}
+
+// newRing returns a Ring of one server, with a hash function of the program's.
+func (p *program) newRing(t *testing.T, m *miniredis.Miniredis) *redis.Ring {
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"one": "memory"}, NewConsistentHash: func([]string) redis.ConsistentHash { return programHash{p} },
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+	})
+	t.Cleanup(func() { assert.NoError(t, ring.Close()) })
+	return ring
+}
+
+type programHash struct{ *program }
+
+// Get is of interest for keys beside the first one, which no lane belongs to.
+func (p programHash) Get(key string) string {
+	if key == "thresholds" || strings.HasSuffix(key, "_time") {
+		p.called("NewConsistentHash")
+	}
+	return "one"
 }
 
 // work makes the limiters call every function.
@@ -110,7 +135,10 @@ func (p *program) useAndClose(ctx context.Context, t *testing.T) {
 }
 
 // functions are all that program hands in.
-var functions = []string{"NameMapper", "KeyedFunc", "Decided", "Landed", "Waiting", "Leased", "Settled", "Happened", "Logger", "DialHook", "ProcessHook"}
+var functions = []string{
+	"NameMapper", "KeyedFunc", "Decided", "Landed", "Waiting", "Leased", "Settled", "Happened", "Logger", "DialHook", "ProcessHook",
+	"NewConsistentHash",
+}
 
 // While a function blocks, only the call that it is part of waits: all functions are called without a lock.
 func TestFunctionOfTheProgram_BlocksOnlyItsCall(t *testing.T) {
