@@ -364,7 +364,7 @@ threshold log 5 --thresholds hash                     => ...
 	}
 }
 
-// A hold's member is dated as if it had lasted an interval: when it comes back is known, how old it is is not.
+// A hold's member is dated as if it had lasted an interval: it shows when the permits come back, not how old they are.
 func TestShow_SaysWhenHoldsComeBack(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -76,7 +76,7 @@ var frees = map[string]func(ctx context.Context, s *meanwhileScene) error{
 	},
 }
 
-// A refusal may be older than permits that were freed while it was on its way: whoever got it asks again at once.
+// A refusal may be older than permits that were freed while it was on its way: the caller who got it asks again at once.
 func TestRefusal_OlderThanPermitsFreedMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T, s *meanwhileScene) (letGo func(), waiting *limitertest.Caller){
