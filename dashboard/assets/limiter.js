@@ -84,7 +84,7 @@ function update(limiter) {
     document.title = (long ? short.slice(0, 40).join("") + "…" : limiter.name) + " – rate limiter";
   }
   const other = limiter.anomalies.find((item) => item.kind === "not_ours");
-  say($("limiter-gone"), other ? "T" + other.text.slice(1) + "." : "There is no such limiter now.");
+  say($("limiter-gone"), other ? other.text[0].toUpperCase() + other.text.slice(1) + "." : "There is no such limiter now.");
   show($("limiter-gone"), !limiter.exists);
   show($("limiter-body"), limiter.exists);
   show($("actions"), write && limiter.exists);

@@ -318,6 +318,19 @@ func TestDialogs(t *testing.T) {
 	p.click("#change-cancel")
 	p.until(closed)
 
+	// A request would set a limiter's time to live back to its keep-alive time.
+	kept := rratelimiter.PerDay(1000)
+	kept.KeepAlive = 48 * time.Hour
+	s.limiter("kept", kept, 1)
+	p.goTo("#/limiter/" + id("kept"))
+	p.until(one("#limiter-name") + ".innerText.includes('kept')")
+	p.change("expire")
+	p.click("#change-review")
+	p.until(seen("#change-error"))
+	assert.Contains(t, p.text("#change-error"), "first set its rate without that time")
+	p.click("#change-cancel")
+	p.until(closed)
+
 	// The limiter may be used while a user looks at what a change would do.
 	p.changeRate("orders", "80")
 	p.goTo("#/changes")

@@ -216,7 +216,7 @@ func TestLimiter_Page(t *testing.T) {
 	assert.Contains(t, p.text("#limiter-name"), "shop:orders")
 	fact := func(name string) string { return p.text(fmt.Sprintf(`[data-fact=%q]`, name)) }
 	assert.Equal(t, []string{"35 of 100 free", "65", "100/1m", "override"}, []string{fact("free"), fact("in-use"), fact("rate"), fact("origin")})
-	assert.Regexp(t, `checkout\s+40\s+61%[^\n]*\n.*mobile app\s+25\s+38%`, p.text("#holders"))
+	assert.Regexp(t, `First back in\s+checkout\s+40\s+61%\s+\S+\s+mobile app\s+25\s+38%\s+\S+$`, p.text("#holders"))
 	assert.Regexp(t, `(?s)^35 of 100.*Who holds.*In use.*Since this page.*When permits come back.*Settings`, p.text("#limiter-body"))
 	assert.Regexp(t, `^Above.*\s+100 free\s+0\s+[\d.]+/s\s+0\s+1m.* ago\s+now\sup to \d+ permits at a time\s+now\s+in 1m$`, p.text("#history")+"\n"+p.text("#returns"))
 	p.until(apart)
@@ -229,7 +229,7 @@ func TestLimiter_Page(t *testing.T) {
 	p.until(one("#lead-next") + `.innerText.endsWith(', debt 12')`)
 	assert.Equal(t, "0 of 100 free", fact("free"))
 	assert.Equal(t, "■ used up", p.text("#lead-state"))
-	assert.Regexp(t, "^next permit in .*, none granted for ", p.text("#lead-next"))
+	assert.Regexp(t, "^next permit in .*, none granted for up to ", p.text("#lead-next"))
 	mark := one("#history .line-mark") + ".getAttribute('d')"
 	assert.Empty(t, get[string](p, mark))
 	require.NoError(t, s.client.RateLimiter("shop:orders").SetRate(t.Context(), rratelimiter.PerMinute(60)))
@@ -242,6 +242,10 @@ func TestLimiter_Page(t *testing.T) {
 	openLive(t, s.url+"#/nowhere", look{}).until(seen("#view-limiters"))
 	p.goTo("#/limiter/" + id("never was"))
 	p.until(seen("#limiter-gone"))
+	assert.Equal(t, "There is no such limiter now.", p.text("#limiter-gone"))
+	require.NoError(t, s.rdb.Set(t.Context(), "a session", "secret", 0).Err())
+	p.goTo("#/limiter/" + id("a session"))
+	p.until(one("#limiter-gone") + `.innerText === 'This key holds something else, not a limiter.'`)
 	p.provokes("status of 4")
 	p.goTo("#/limiter/%%%")
 	p.update(0)
