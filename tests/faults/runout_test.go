@@ -97,7 +97,7 @@ func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 					want = 10
 				}
 				assert.Equal(t, want, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-				assert.EqualValues(t, 10-want, limitertest.Available(t, other))
+				assert.Equal(t, 10-want, limitertest.Available(t, other))
 			})
 		})
 	}

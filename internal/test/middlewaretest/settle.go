@@ -2,6 +2,7 @@ package middlewaretest
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,7 +215,7 @@ func (k Kind[O, K]) testSettleInTime(t *testing.T) {
 					assert.Equal(t, c.want, time.Since(start))
 					time.Sleep(time.Minute)
 					assert.Len(t, limiter.Asked(), 2)
-					if first == limit.ErrPermitsExceedRate && c.took+c.took > time.Second {
+					if errors.Is(first, limit.ErrPermitsExceedRate) && c.took+c.took > time.Second {
 						assert.Equal(t, []int64{0}, limiter.Settled, "what came too late is given back")
 					}
 				}
