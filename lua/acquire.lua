@@ -112,10 +112,12 @@ if answered and not found then
 end
 local noted, need = age ~= '' and not answered, requests.sum
 if found and found > 0 then
-  -- Others may have released some of it: it is the least that the requests can get.
+  -- Others may have released some of it, or a shorter hold is over: it is the least that the requests can get, and those
+  -- whose members were found.
   for _ = 1, 1000 do
-    local taken, _, lacks = walk_requests(requests, rate, found, true)
-    if taken == found then
+    local taken, _, lacks, own = walk_requests(requests, rate, found, true)
+    local last = own[1] and requests.members[requests.members.last or 0]
+    if lacks == math.huge or taken == found and not (last and number_of(own[#own]) < number_of(last)) then
       break
     end
     found = found + lacks

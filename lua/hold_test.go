@@ -2,6 +2,7 @@ package lua
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -199,5 +200,63 @@ func TestAcquire_RepeatFindsMembersOfSeveralHolds(t *testing.T) {
 				assert.Equal(t, 100_000-4000-left, rdb.IncrBy(t.Context(), keys[1], 0).Val())
 			})
 		}
+	}
+}
+
+// repeated returns a limiter's keys, and a function that asks it for requests of as many permits each, or asks again.
+func repeated(t *testing.T, rdb redistest.Client, id, flags string, permits byte, requests int) ([]string, func(age any) int64) {
+	t.Helper()
+	keys := redisson.KeysOf(redistest.Name(t), "id").List()
+	require.NoError(t, rdb.HSet(t.Context(), keys[0], "rate", 1000, "interval", 3600_000, "type", 0).Err())
+	sum := permits * byte(requests)
+	return keys, func(age any) int64 {
+		answer := []any{"again", ""}
+		for answer[0] == "again" {
+			args := []any{id + string([]byte{sum, 0, 0, 0}), sum, "", flags, age, answer[1], 0, permits, requests}
+			var err error
+			answer, err = rdb.Eval(t.Context(), Acquire.Source, keys, args...).Slice()
+			require.NoError(t, err)
+		}
+		return answer[2].(int64)
+	}
+}
+
+// The first attempt's answer was lost, and one request's hold is over: a repeat grants it with the others, which still hold
+// their permits, rather than in the place of the last.
+func TestAcquire_RepeatGrantsEachRequestThatHolds(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	keys, ask := repeated(t, rdb, "\x10"+strings.Repeat("i", 16), "sh1,3000000", 1, 3)
+	require.EqualValues(t, 3, ask(""))
+	require.EqualValues(t, 1, rdb.ZRemRangeByRank(t.Context(), keys[3], 0, 0).Val(), "its hold is over")
+	require.NoError(t, rdb.IncrBy(t.Context(), keys[1], 1).Err())
+
+	assert.EqualValues(t, 3, ask(5000))
+	assert.EqualValues(t, 3, ask(5000), "however often it is repeated")
+	assert.Equal(t, "998", rdb.Get(t.Context(), keys[1]).Val(), "it takes nothing again")
+}
+
+// A repeat finds what the first attempt left, though others have taken permits off it, among many grants of the same ms.
+func TestAcquire_RepeatFindsMemberAmongManyOfItsTime(t *testing.T) {
+	t.Parallel()
+	for what, flags := range map[string]string{"merged": "f", "own": "s", "held": "sh60000"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Redis(t)
+			id := "\x10" + strings.Repeat("\xff", 13) + "\x00\x00\x00"
+			keys, ask := repeated(t, rdb, id, flags, 4, 1)
+			require.EqualValues(t, 4, ask(""))
+			at := rdb.ZRangeWithScores(t.Context(), keys[3], 0, 0).Val()[0].Score
+			rows := []redis.Z{{Score: at, Member: id + "\x01\x00\x00\x00"}}
+			for i := range 300 {
+				rows = append(rows, redis.Z{Score: at, Member: memberOf(t, codec.LayoutD2, i)})
+			}
+			require.NoError(t, rdb.ZRem(t.Context(), keys[3], id+"\x04\x00\x00\x00").Err())
+			require.NoError(t, rdb.ZAdd(t.Context(), keys[3], rows...).Err())
+			require.NoError(t, rdb.Set(t.Context(), keys[1], 699, 0).Err())
+
+			assert.EqualValues(t, 4, ask(5000))
+			assert.Equal(t, "699", rdb.Get(t.Context(), keys[1]).Val(), "it takes nothing again")
+		})
 	}
 }
