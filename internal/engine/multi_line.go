@@ -69,7 +69,7 @@ func (l *jointLine) remove(m *multiRequest) {
 	l.requests.Remove(m.waiter.place)
 	m.waiter.line = nil
 	if l.requests.Len() == 0 {
-		l.unanswered, l.dueAt, l.freed = time.Time{}, time.Time{}, false
+		l.dueAt, l.freed = time.Time{}, false
 		l.strict, l.refused, l.smallest = true, false, math.MaxInt64
 	}
 }
@@ -155,9 +155,9 @@ func (l *jointLine) note(m *multiRequest, wait, interval time.Duration, now time
 	l.refused, l.interval, l.smallest = true, interval, min(l.smallest, m.permitsOf(l.queue))
 }
 
-// permitsFreed makes a pass begin, unless one is under way: its refusals see that they may be too old.
+// permitsFreed makes a pass begin, unless one is under way that has refused none: its refusals see that they may be too old.
 func (l *jointLine) permitsFreed(now time.Time) {
-	if l != nil && l.asking == 0 {
+	if l != nil && (l.asking == 0 || l.refused) {
 		l.freed = true
 		l.next(now)
 	}
@@ -175,6 +175,9 @@ func (l *jointLine) close() {
 
 // next starts what can be done now.
 func (l *jointLine) next(now time.Time) {
+	if l.asking == 0 {
+		l.unanswered = time.Time{}
+	}
 	if first := l.requests.Front(); first != l.first {
 		l.first, l.firstFrom = first, now
 	}

@@ -121,10 +121,7 @@ func (m *multiRequest) waitsOn(a outage.Answer) bool {
 	defer e.mu.Unlock()
 	now, from := time.Now(), w.line
 	from.asked(m)
-	from.answered, from.unanswered = now, time.Time{}
-	if from.asking > 0 {
-		from.unanswered = now
-	}
+	from.answered, from.unanswered = now, now
 	for i, keep := range m.said.keep {
 		one := m.queues[i].joint
 		one.pause, one.alive = keep/keepAliveShare, aliveBy(m.sent, keep)
@@ -155,7 +152,9 @@ func (m *multiRequest) waitsOn(a outage.Answer) bool {
 			to.note(m, longest, interval, now)
 			w.pass = to.pass
 		}
-		to.freed = to.freed || m.countChanges() != w.changes
+	}
+	if m.countChanges() != w.changes { // what has been refused may be free now
+		from.freed, to.freed = from.freed || from.refused, to.freed || to.refused
 	}
 	from.goOn(m.free(from.queue), now)
 	from.next(now)

@@ -270,3 +270,53 @@ func TestTryAcquireAll_ObserverSeesWaiters(t *testing.T) {
 		check(0)
 	})
 }
+
+// A caller asks at once, because of another limiter, and leaves: no question is under way in the time until those who
+// wait ask again, so nothing has gone unanswered then.
+func TestTryAcquireAll_WaitersOutliveOneWhoLeftUnanswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		nine := limitertest.Every(9, time.Hour)
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(1, time.Hour), nine, nine)
+		limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
+		var all []*limitertest.Caller
+		for range 3 {
+			all = append(all, s.Go(func() (bool, error) {
+				return f.Client.TryAcquireAll(t.Context(), 10*time.Minute, limitertest.Claims(1, f.Limiters[:2]...)...)
+			}))
+		}
+		s.Until(time.Second)
+		letGo := s.Hold(t, lua.AcquireAll, 1)
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) {
+			return f.Client.TryAcquireAll(ctx, forever, limitertest.Claims(1, f.Limiters[0], f.Limiters[2])...)
+		})
+		leave()
+		letGo()
+		s.Until(11 * time.Minute)
+		limitertest.CheckOutcome(t, "false at 10m0s", all...)
+	})
+}
+
+// A caller asks beside one who has been refused, and permits come back meanwhile: its grant lets the other ask.
+func TestTryAcquireAll_GrantBesideARefusalWakesWhoWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		nine := limitertest.Every(9, time.Hour)
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(6, time.Hour), nine, nine)
+		held := limitertest.Reserve(t, f.Limiters[0], 5)
+		waits := s.Go(func() (bool, error) {
+			return f.Client.TryAcquireAll(t.Context(), forever, limitertest.Claims(5, f.Limiters[:2]...)...)
+		})
+		s.Until(time.Second)
+		letGo := s.Hold(t, lua.AcquireAll, 1)
+		beside := s.Go(func() (bool, error) {
+			return f.Client.TryAcquireAll(t.Context(), forever, limitertest.Claims(1, f.Limiters[0], f.Limiters[2])...)
+		})
+		s.Until(1100 * ms)
+		require.NoError(t, held.Settle(t.Context(), 0))
+		s.Until(1200 * ms)
+		letGo()
+		s.Until(5 * time.Second)
+		limitertest.CheckOutcome(t, "true at 1.2s", beside, waits)
+	})
+}
