@@ -78,7 +78,7 @@ func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
 		case m.mayStillAsk(now) && last.Equal(m.deadline):
 			last = last.Add(e.grace)
 			continue
-		case w.refused || requestAt(l.first).waiter.refused:
+		case w.refused || requestAt(l.first).waiter.refused || l.answered.After(w.since):
 			return false, nil
 		default:
 			return false, lane.NoAnswer(now.Sub(w.since), false)

@@ -320,3 +320,24 @@ func TestTryAcquireAll_GrantBesideARefusalWakesWhoWaits(t *testing.T) {
 		limitertest.CheckOutcome(t, "true at 1.2s", beside, waits)
 	})
 }
+
+// The next in line is refused after its time: those behind it have not been asked for, but the server has answered.
+func TestTryAcquireAll_WaiterBehindALateRefusalIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(1, time.Hour), limitertest.Every(9, time.Hour))
+		limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
+		first := s.TryAll(t.Context(), f, 1, 10*time.Second)
+		s.Until(time.Millisecond)
+		second := s.TryAll(t.Context(), f, 1, 10*time.Second)
+		third := s.TryAll(t.Context(), f, 1, 12*time.Second)
+		s.Until(9900 * ms)
+		letGo := s.Hold(t, lua.AcquireAll, 1)
+		s.Until(10005 * ms)
+		letGo()
+		s.Until(13 * time.Second)
+		limitertest.CheckOutcome(t, "false at 10s", first)
+		limitertest.CheckOutcome(t, "false at 10.005s", second)
+		limitertest.CheckOutcome(t, "false at 12.001s", third)
+	})
+}
