@@ -81,8 +81,9 @@ func (l *Lane) fill(f *flight) (over []*Call) {
 		ready = min(ready, room/2)
 	}
 	late := now
-	if len(l.underWay) > 0 { // if none is, this flight shows how long one takes
-		late = now.Add(max(l.trips.Shortest(), l.ahead()*time.Duration(l.load+room)/time.Duration(l.window)))
+	if l.load > 0 { // otherwise this flight shows how long one takes: what is late has no place, and may tell of a pause
+		ahead := l.ahead()
+		late = now.Add(max(min(l.trips.Shortest(), ahead), ahead*time.Duration(min(l.load+room, l.window))/time.Duration(l.window)))
 	}
 	l.onceLast = len(l.once) > 0 && (!l.onceLast || len(l.calls)+len(l.ready) == 0)
 	from := &l.calls

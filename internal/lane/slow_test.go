@@ -155,6 +155,22 @@ func TestSlowServer_IsNotAskedWhatItCantAnswerInTime(t *testing.T) {
 	})
 }
 
+// A pause says nothing about how fast the server is after it: what it can do in the rest of the calls' time is sent.
+func TestSlowServer_AnswersBurstAfterPause(t *testing.T) {
+	t.Parallel()
+	for _, wire := range []time.Duration{20 * time.Microsecond, 10 * time.Millisecond, 100 * time.Millisecond} {
+		t.Run(wire.String(), func(t *testing.T) {
+			t.Parallel()
+			s := &slow{wire: wire, cost: 20 * time.Microsecond}
+			onSlow(t, s, false, func(t *testing.T, lanes *lane.Lanes) {
+				s.free = time.Now().Add(1900 * time.Millisecond)
+				failed, _ := burst(t, lanes, 5000)
+				assert.Zero(t, failed)
+			})
+		})
+	}
+}
+
 // Answers that come when the calls were given up, but not yet repeated, count.
 func TestSlowServer_LateAnswersCount(t *testing.T) {
 	t.Parallel()
