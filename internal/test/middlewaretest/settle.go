@@ -214,6 +214,7 @@ func (k Kind[O, K]) testSettleInTime(t *testing.T) {
 					assert.Equal(t, c.verdict, r.handle(t.Context(), "").Verdict)
 					assert.Equal(t, c.want, time.Since(start))
 					time.Sleep(time.Minute)
+					synctest.Wait()
 					assert.Len(t, limiter.Asked(), 2)
 					if errors.Is(first, limit.ErrPermitsExceedRate) && c.took+c.took > time.Second {
 						assert.Equal(t, []int64{0}, limiter.Settled, "what came too late is given back")
