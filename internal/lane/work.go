@@ -132,7 +132,9 @@ func (l *Lane) sweep() {
 	l.mu.Lock()
 	l.underWay = slices.DeleteFunc(l.underWay, func(f *flight) bool {
 		if !now.Before(f.due) && l.overdue(f, now) {
-			givenUp = append(givenUp, f)
+			f.calls = slices.Clone(f.calls) // of a lone call they are in the call, which its owner may use again
+			given := *f                     // it may land meanwhile
+			givenUp = append(givenUp, &given)
 		}
 		return f.over && !f.hasPlace
 	})
