@@ -141,7 +141,8 @@ func TestSlowServer_AnswersBurstOfACallsTime(t *testing.T) {
 	}
 }
 
-// What the server can't do within the calls' time is not sent, so none of it is in doubt. The rest is answered.
+// What the server can't do within the calls' time is not sent, and nothing is sent twice. How long a flight takes is an
+// estimate, so that the last one may be in doubt. The rest is answered.
 func TestSlowServer_IsNotAskedWhatItCantAnswerInTime(t *testing.T) {
 	t.Parallel()
 	s := &slow{wire: time.Millisecond, cost: 400 * time.Microsecond}
@@ -150,8 +151,8 @@ func TestSlowServer_IsNotAskedWhatItCantAnswerInTime(t *testing.T) {
 		failed, inDoubt := burst(t, lanes, 10_000)
 		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
 		assert.Less(t, failed, 10_000-6000, "in 3 s it can do 7,500")
-		assert.Zero(t, inDoubt)
-		assert.Equal(t, 10_000, s.ran+failed)
+		assert.LessOrEqual(t, inDoubt, 512, "a flight")
+		assert.Equal(t, 10_000-failed+inDoubt, s.ran)
 	})
 }
 

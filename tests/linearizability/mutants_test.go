@@ -52,7 +52,7 @@ var mutants = []mutant{
 	{"what is swept does not come back", virtualKind, nil, `store(math.min(rate, value + sum))`, `store(value)`},
 	{
 		"a repeat finds nothing", lostKind, lua.Acquire,
-		`found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, early)`, ``,
+		`found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, requests.early)`, ``,
 	},
 	{"a late request is served again", lateKind, lua.Acquire, `return redis.error_reply('LATE the attempt has been answered')`, ``},
 	{"given back twice", backKind, lua.GiveBack, `set_number(config.value_key, value, free)`, `set_number(config.value_key, value, free + permits)`},
@@ -105,8 +105,8 @@ end
 local more, identity, prefix =`,
 	},
 	{"a settlement makes no limiter by default", reservingKind, lua.SettleReservation, "(more < 0 and not early or ARGV[8] == '')", "true"},
-	{"a hold ends with the interval", reservingKind, lua.Acquire, "early > 0 and digits(now - early) or now_text", "now_text"},
-	{"a hold ends a millisecond early", reservingKind, lua.Acquire, "digits(now - early) or", "digits(now - early - 1) or"},
+	{"a hold ends with the interval", reservingKind, lua.Acquire, "digits(now_text - span)", "now_text"},
+	{"a hold ends a millisecond early", reservingKind, lua.Acquire, "digits(now_text - span)", "digits(now_text - span - 1)"},
 	{
 		"settled in time, a reservation counts no longer than its hold", reservingKind, lua.SettleReservation,
 		"math.min(now, score + (early or 0))", "score + 0",
