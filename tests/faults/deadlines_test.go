@@ -53,6 +53,8 @@ func TestShortDeadlines_EndNoConnection(t *testing.T) {
 					assert.Equal(t, 50*time.Millisecond, time.Since(start))
 					time.Sleep(time.Second)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				assert.GreaterOrEqual(t, shortest, 900*time.Millisecond, "a third of a call's time")
 			})
 		})
