@@ -57,6 +57,9 @@ func TestViews(t *testing.T) {
 	for _, view := range slices.Concat(views, dialogs) {
 		t.Run(view.name, func(t *testing.T) {
 			p := p.in(t)
+			if view.hash == views[1].hash { // what was taken first comes back after a minute
+				s.take(s.client.RateLimiter("shop:orders"), 1)
+			}
 			p.goTo(view.hash)
 			p.until(view.shown)
 			if view.act != nil {
@@ -427,7 +430,7 @@ func TestFiftyThousandLimiters(t *testing.T) {
 		t.Helper()
 		p.until(`document.querySelector('#limiters tbody tr [data-col="name"]').innerText.trim() === ` + quote(name))
 	}
-	p.until(`document.querySelector('#summary').innerText.replace(/\D/g, '').includes('50000')`)
+	p.within(2*time.Minute, `document.querySelector('#summary').innerText.replace(/\D/g, '').includes('50000')`)
 	p.choose("#sort", "name")
 	first("crowd:000000")
 	p.click("#reverse")
