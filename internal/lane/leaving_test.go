@@ -73,7 +73,7 @@ func TestCommands_AreWantedOnceTheyWere(t *testing.T) {
 	})
 }
 
-// A change under way whose caller has gone is repeated only if somebody is to learn what has become of it.
+// A change under way whose caller has gone is repeated only if Late is to learn what has become of it.
 func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
