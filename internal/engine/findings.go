@@ -146,7 +146,8 @@ func (l *Limiter) showed(permits int64, interval time.Duration, comparing bool) 
 	case permits == l.Rate.Permits && interval == l.Rate.Interval:
 		l.accepted.Store(nil)
 	case comparing:
-		l.accepted.Store(&rate)
+		left := rate // rate itself would be on the heap at each call
+		l.accepted.Store(&left)
 	default:
 		l.compared.Store(0)
 	}
