@@ -11,12 +11,12 @@ RESULTS  ?= .cache/results
 ONLY     ?=
 PART     ?= 1/1
 FOR      ?= 24h
-MUTATED  ?= ./internal/lane ./internal/engine ./internal/ask ./lua
+MUTATED  ?= ./internal/lane ./internal/engine ./internal/middleware ./lua
 
 COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 
 # Whose tests are to notice what is changed in MUTATED, the quickest first.
-NOTICING := ./internal/lane ./internal/engine ./internal/ask ./lua ./tests/waiting ./tests/defaults ./tests/memory \
+NOTICING := ./internal/lane ./internal/engine ./internal/middleware ./lua ./tests/waiting ./tests/defaults ./tests/memory \
 	./tests/concurrency ./fixedwindow ./slidinglog ./tokenbucket . ./httplimit ./grpclimit ./tests/redisson \
 	./tests/bounded ./tests/damage ./tests/faults
 

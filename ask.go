@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -18,30 +19,30 @@ import (
 // asker is a RateLimiter in the role of outage.Joint.
 type asker RateLimiter
 
-func (l *asker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
+func (l *asker) FromMemory(ctx context.Context, q decide.Ask) (a decide.Answer, known bool, err error) {
 	if err = (*RateLimiter)(l).check(ctx, q.Call, q.Permits, 1, MaxPermits, q.Reserve); err == nil {
 		known = l.client.engine.FromMemory(ctx, &l.facts, &q, &a)
 	}
 	return a, known, err
 }
 
-func (l *asker) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err error) {
+func (l *asker) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err error) {
 	err = l.client.engine.Acquire(ctx, &l.facts, &q, &a)
 	return a, err
 }
 
-func (l *asker) Fail(q outage.Ask, err error) error { return (*RateLimiter)(l).fail(q.Call, err) }
+func (l *asker) Fail(q decide.Ask, err error) error { return (*RateLimiter)(l).fail(q.Call, err) }
 
-func (l *asker) Server(ctx context.Context, _ outage.Ask) (*outage.Breaker, func() bool) {
+func (l *asker) Server(ctx context.Context, _ decide.Ask) (*outage.Breaker, func() bool) {
 	return l.client.engine.Server(ctx, &l.facts)
 }
 
-func (l *asker) Limiters(q outage.Ask) []outage.Limiter {
-	return []outage.Limiter{l.limiter(q.Permits)}
+func (l *asker) Limiters(q decide.Ask) []decide.Limiter {
+	return []decide.Limiter{l.limiter(q.Permits)}
 }
 
-func (l *asker) limiter(permits int64) outage.Limiter {
-	return outage.Limiter{
+func (l *asker) limiter(permits int64) decide.Limiter {
+	return decide.Limiter{
 		Of: l, Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: permits, Most: MaxPermits,
 	}
 }
@@ -68,7 +69,7 @@ func (l *asker) rule() local.Rule {
 
 // Learn makes the handle read the limiter's rate. The figures of a decision, if there are any, show
 // whether the rate is another than before.
-func (l *asker) Learn(q outage.Ask, a outage.Answer) {
+func (l *asker) Learn(q decide.Ask, a decide.Answer) {
 	now, heard, rule := time.Now().UnixNano(), l.known.heard.Load(), l.rule()
 	switch {
 	case rule.Permits == 0, q.Figures && (a.Limit != rule.Permits || a.ResetAfter > rule.Window):
@@ -99,7 +100,7 @@ type group struct {
 
 // Group returns nil for a limiter that only watches, which must not refuse for others, and for one that answers
 // from memory, which learns only from its own answers.
-func (l *asker) Group(q outage.Ask) any {
+func (l *asker) Group(q decide.Ask) any {
 	if l.policy.Shadow || !q.Reserve && (l.facts.Lease != nil || l.facts.Refusals != nil) {
 		return nil
 	}
@@ -122,7 +123,7 @@ type jointAsker struct {
 	claims []Claim
 }
 
-func (j *jointAsker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
+func (j *jointAsker) FromMemory(ctx context.Context, q decide.Ask) (a decide.Answer, known bool, err error) {
 	err = j.checkAll(j.claims)
 	if err == nil && j.rules.KeepsNoMembers() {
 		err = j.rules.Unsupported(q.Call)
@@ -130,7 +131,7 @@ func (j *jointAsker) FromMemory(ctx context.Context, q outage.Ask) (a outage.Ans
 	return a, false, cmp.Or(err, ctx.Err())
 }
 
-func (j *jointAsker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, error) {
+func (j *jointAsker) Ask(ctx context.Context, q decide.Ask) (decide.Answer, error) {
 	facts, permits := make([]*engine.Limiter, len(j.claims)), make([]int64, len(j.claims))
 	for i, claim := range j.claims {
 		facts[i], permits[i] = &claim.limiter.facts, claim.permits
@@ -139,7 +140,7 @@ func (j *jointAsker) Ask(ctx context.Context, q outage.Ask) (outage.Answer, erro
 }
 
 // Fail adds to an error of the call which limiter caused it, if one did.
-func (j *jointAsker) Fail(q outage.Ask, err error) error {
+func (j *jointAsker) Fail(q decide.Ask, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -149,11 +150,11 @@ func (j *jointAsker) Fail(q outage.Ask, err error) error {
 	return fmt.Errorf("rratelimiter: %s: %w", q.Call, err)
 }
 
-func (j *jointAsker) Server(ctx context.Context, _ outage.Ask) (*outage.Breaker, func() bool) {
+func (j *jointAsker) Server(ctx context.Context, _ decide.Ask) (*outage.Breaker, func() bool) {
 	return j.engine.Server(ctx, &j.claims[0].limiter.facts)
 }
 
-func (j *jointAsker) Limiters(outage.Ask) (all []outage.Limiter) {
+func (j *jointAsker) Limiters(decide.Ask) (all []decide.Limiter) {
 	for _, claim := range j.claims {
 		if claim.limiter != nil {
 			all = append(all, (*asker)(claim.limiter).limiter(claim.permits))

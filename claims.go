@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -37,7 +37,7 @@ func (k *KeyedLimiter) Claim(key string, permits int64) Claim { return k.Limiter
 // Client's [WithFailure] and [WithShadow] count, not those of the handles. Otherwise it behaves like
 // [RateLimiter.Take]. An error names the limiter that caused it, and nothing is taken.
 func (c *Client) TakeAll(ctx context.Context, claims ...Claim) ([]limit.Decision, error) {
-	a, err := c.decideAll(ctx, claims, outage.Ask{Call: "TakeAll", Figures: true})
+	a, err := c.decideAll(ctx, claims, decide.Ask{Call: "TakeAll", Figures: true})
 	if err != nil {
 		return nil, err
 	}
@@ -48,31 +48,31 @@ func (c *Client) TakeAll(ctx context.Context, claims ...Claim) ([]limit.Decision
 // did. With a timeout of 0 or less it asks once. Otherwise it waits as [RateLimiter.TryAcquire] does: with one claim in
 // the limiter's line, with several in a line of such callers beside it, which the limiter that refuses longest has.
 func (c *Client) TryAcquireAll(ctx context.Context, timeout time.Duration, claims ...Claim) (bool, error) {
-	a, err := c.decideAll(ctx, claims, outage.Ask{Call: "TryAcquireAll", Waits: timeout > 0, Timeout: timeout})
+	a, err := c.decideAll(ctx, claims, decide.Ask{Call: "TryAcquireAll", Waits: timeout > 0, Timeout: timeout})
 	return a.Granted, err
 }
 
 // ReserveAll is [RateLimiter.Reserve] for several limiters: it takes the permits of every claim or none, and
 // waits as [Client.TryAcquireAll] does. [Reservation.Settle] then takes a number for each claim.
 func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims ...Claim) (*Reservation, error) {
-	q := outage.Ask{Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true}
+	q := decide.Ask{Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true}
 	a, err := c.decideAll(ctx, claims, q)
 	if err != nil {
 		return nil, err
 	}
 	r := &Reservation{Decision: limit.Decision{Granted: a.Granted, RetryAfter: a.RetryAfter}, Decisions: decisions(a)}
-	r.of.Init(c.policy, &jointAsker{c, claims}, q, a)
+	r.of.Init(c.policy.Observer, (&jointAsker{c, claims}).Limiters(q), q, a)
 	return r, nil
 }
 
 // decideAll asks for permits of several limiters. A single one is asked as by itself.
-func (c *Client) decideAll(ctx context.Context, claims []Claim, q outage.Ask) (outage.Answer, error) {
+func (c *Client) decideAll(ctx context.Context, claims []Claim, q decide.Ask) (decide.Answer, error) {
 	joint := &jointAsker{c, claims}
 	if len(claims) == 1 {
 		if _, _, err := joint.FromMemory(ctx, q); err == nil {
 			q.Permits = claims[0].permits
 			a, err := c.policy.Decide(ctx, (*asker)(claims[0].limiter), q)
-			a.Each = []outage.Answer{a}
+			a.Each = []decide.Answer{a}
 			return a, err
 		}
 	}
@@ -80,7 +80,7 @@ func (c *Client) decideAll(ctx context.Context, claims []Claim, q outage.Ask) (o
 }
 
 // decisions returns a Decision for each claim.
-func decisions(a outage.Answer) []limit.Decision {
+func decisions(a decide.Answer) []limit.Decision {
 	all := make([]limit.Decision, len(a.Each))
 	for i, one := range a.Each {
 		all[i] = one.Decision

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -127,8 +128,8 @@ func (k *KeyedLimiter) TakeUpTo(ctx context.Context, key string, permits int64) 
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (k *KeyedLimiter) TakeReturnable(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	var a outage.Answer
-	err := k.Limiter(key).decide(ctx, &outage.Ask{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true}, &a)
+	var a decide.Answer
+	err := k.Limiter(key).decide(ctx, &decide.Ask{Call: "TakeReturnable", Permits: permits, Figures: true, Undo: true}, &a)
 	return a.Decision, a.Undo, err
 }
 
@@ -149,8 +150,8 @@ func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, t
 
 // TakeReserved is Reserve without waiting: see [limit.Reserver].
 func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	l, q := k.Limiter(key), outage.Ask{Call: "TakeReserved", Permits: n, Figures: true, Reserve: true}
-	var a outage.Answer
+	l, q := k.Limiter(key), decide.Ask{Call: "TakeReserved", Permits: n, Figures: true, Reserve: true}
+	var a decide.Answer
 	err := l.decide(ctx, &q, &a)
 	return a.Decision, l.policy.Settler((*asker)(l), q, a), err
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -24,15 +24,15 @@ import (
 // ErrClosed, and ErrUnavailable if Redis did not decide in time. If it may have taken permits, which come
 // back after an interval, that error is ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
-	var a outage.Answer
-	err := l.decide(ctx, &outage.Ask{Call: "TryAcquire", Permits: permits, Waits: timeout > 0, Timeout: timeout}, &a)
+	var a decide.Answer
+	err := l.decide(ctx, &decide.Ask{Call: "TryAcquire", Permits: permits, Waits: timeout > 0, Timeout: timeout}, &a)
 	return a.Granted, err
 }
 
 // Acquire takes permits, and waits for them until ctx ends: it is TryAcquire without a timeout. It does
 // not wait longer than [WithCallTimeout] for a Redis that does not answer.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
-	return l.decide(ctx, &outage.Ask{Call: "Acquire", Permits: permits, Waits: true}, &outage.Answer{})
+	return l.decide(ctx, &decide.Ask{Call: "Acquire", Permits: permits, Waits: true}, &decide.Answer{})
 }
 
 // Wait is Acquire of one permit that gives up as soon as Redis answers that no permit is free before the deadline
@@ -40,9 +40,9 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // permit is free.
 func (l *RateLimiter) Wait(ctx context.Context) error {
 	const op = "Wait"
-	q := outage.Ask{Call: op, Permits: 1, Waits: true}
+	q := decide.Ask{Call: op, Permits: 1, Waits: true}
 	q.Until, _ = ctx.Deadline()
-	var a outage.Answer
+	var a decide.Answer
 	err := l.decide(ctx, &q, &a)
 	if err == nil && !a.Granted {
 		err = l.fail(op, fmt.Errorf("no permit is free before the deadline, the next one is in %v: %w", a.RetryAfter, context.DeadlineExceeded))
@@ -53,8 +53,8 @@ func (l *RateLimiter) Wait(ctx context.Context) error {
 // Take takes permits if they are free now, and returns the figures that clients may want to see. RetryAfter
 // is a lower bound if more than 256 grants must come back first. The errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
-	var a outage.Answer
-	err := l.decide(ctx, &outage.Ask{Call: "Take", Permits: permits, Figures: true}, &a)
+	var a decide.Answer
+	err := l.decide(ctx, &decide.Ask{Call: "Take", Permits: permits, Figures: true}, &a)
 	return a.Decision, err
 }
 
@@ -62,8 +62,8 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 // free it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. permits may
 // exceed the rate. The errors are those of TryAcquire except ErrPermitsExceedRate.
 func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit.Decision, error) {
-	var a outage.Answer
-	err := l.decide(ctx, &outage.Ask{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true}, &a)
+	var a decide.Answer
+	err := l.decide(ctx, &decide.Ask{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true}, &a)
 	return a.Taken, a.Decision, err
 }
 
@@ -83,7 +83,7 @@ func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, 
 
 // decide asks for permits, and reports the answer to the observer. Without options that need a policy it asks
 // memory, if there is any, and then Redis.
-func (l *RateLimiter) decide(ctx context.Context, q *outage.Ask, a *outage.Answer) (err error) {
+func (l *RateLimiter) decide(ctx context.Context, q *decide.Ask, a *decide.Answer) (err error) {
 	if q.Undo || !l.policy.Plain() {
 		*a, err = l.policy.Decide(ctx, (*asker)(l), *q)
 		return err

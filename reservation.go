@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -25,13 +25,13 @@ func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.D
 	if o.err != nil {
 		return nil, l.fail(op, o.err)
 	}
-	q := outage.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true, Hold: o.hold}
-	var a outage.Answer
+	q := decide.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true, Hold: o.hold}
+	var a decide.Answer
 	if err := l.decide(ctx, &q, &a); err != nil {
 		return nil, err
 	}
 	r := &Reservation{Decision: a.Decision}
-	r.of.Init(l.policy, (*asker)(l), q, a)
+	r.of.Init(l.policy.Observer, (*asker)(l).Limiters(q), q, a)
 	return r, nil
 }
 
@@ -68,7 +68,7 @@ type Reservation struct {
 
 	Decisions []limit.Decision // of ReserveAll, one for each claim: see TakeAll
 
-	of outage.Reservation
+	of decide.Reservation
 }
 
 // Settle sets what the reservation costs to actual permits, from 0 to MaxPermits, one number for each limiter in

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
 //go:embed assets
@@ -67,7 +67,7 @@ func (c *call) asset() error {
 	}
 	a := all[c.r.URL.Path]
 	if a == nil {
-		return answer.Refuse(http.StatusNotFound, "there is no such page")
+		return httpjson.Refuse(http.StatusNotFound, "there is no such page")
 	}
 	h := c.w.Header()
 	h.Set("Content-Type", a.kind)

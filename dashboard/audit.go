@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 )
 
@@ -100,7 +100,7 @@ func (a *audit) undoable(number int64) (name string, how *undo, err error) {
 			return e.name, e.undo, nil
 		}
 	}
-	return "", nil, answer.Refuse(http.StatusConflict, "this change can't be undone: it was already, another came after it, or it is none of a rate")
+	return "", nil, httpjson.Refuse(http.StatusConflict, "this change can't be undone: it was already, another came after it, or it is none of a rate")
 }
 
 func (c *call) listAudit() error {

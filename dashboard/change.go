@@ -10,7 +10,7 @@ import (
 	"net/http"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -84,7 +84,7 @@ func (c *call) change() error {
 	case err != nil:
 		p = &plan{name: r.name}
 	case r.Expect != p.expect(r):
-		err = answer.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
+		err = httpjson.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
 	default:
 		err, tried = p.do(ctx), true
 	}
@@ -153,7 +153,7 @@ func (c *call) logChange(e *entry, err error) {
 func (c *call) plan(ctx context.Context, r *request) (*plan, error) {
 	plan, found := planners[r.Action]
 	if !found {
-		return nil, answer.BadRequest("there is no such action")
+		return nil, httpjson.BadRequest("there is no such action")
 	}
 	return plan(c, ctx, r)
 }

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
 // handler is what Handler returns.
@@ -116,7 +116,7 @@ func (c *call) serve() error {
 	}
 	if c.r.Method != e.method && (c.r.Method != http.MethodHead || e.method != http.MethodGet) {
 		c.w.Header().Set("Allow", e.method)
-		return answer.Refuse(http.StatusMethodNotAllowed, "allowed is %s", e.method)
+		return httpjson.Refuse(http.StatusMethodNotAllowed, "allowed is %s", e.method)
 	}
 	return e.run(c)
 }
@@ -131,7 +131,7 @@ func (c *call) checkOrigin(asks bool) error {
 	judged.Method = http.MethodPost // of GET it has no opinion
 	if err := sameOrigin.Check(&judged); err != nil {
 		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
-		return answer.Refuse(http.StatusForbidden, "the request comes from another site")
+		return httpjson.Refuse(http.StatusForbidden, "the request comes from another site")
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func (c *call) authorize(action Action) error {
 		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
 		if errors.Is(err, errGuessing) {
 			c.w.Header().Set("Retry-After", retryGuesses)
-			return answer.Refuse(http.StatusTooManyRequests, "too many wrong tokens come from this address")
+			return httpjson.Refuse(http.StatusTooManyRequests, "too many wrong tokens come from this address")
 		}
 		if errors.Is(err, ErrUnauthenticated) {
 			challenge := "Bearer"
@@ -151,12 +151,12 @@ func (c *call) authorize(action Action) error {
 				challenge = `Basic realm="rate limiters: the token is the password", charset="UTF-8"`
 			}
 			c.w.Header().Set("WWW-Authenticate", challenge)
-			return answer.Refuse(http.StatusUnauthorized, "the token or login is missing or wrong")
+			return httpjson.Refuse(http.StatusUnauthorized, "the token or login is missing or wrong")
 		}
-		return answer.Refuse(http.StatusForbidden, "")
+		return httpjson.Refuse(http.StatusForbidden, "")
 	}
 	if action == Change && !c.cfg.Write {
-		return answer.Refuse(http.StatusForbidden, "nothing can be changed here")
+		return httpjson.Refuse(http.StatusForbidden, "nothing can be changed here")
 	}
 	return nil
 }

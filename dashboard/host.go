@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
 // anyHost in Config.Hosts lets all names through.
@@ -27,7 +27,7 @@ func (c *call) checkHost() error {
 		}
 	}
 	c.log(slog.LevelWarn, "dashboard request refused: it came by another name", slog.String("host", c.r.Host))
-	return answer.Refuse(http.StatusMisdirectedRequest,
+	return httpjson.Refuse(http.StatusMisdirectedRequest,
 		"this page is not served by that name: rrl dashboard --host or Hosts of dashboard.Config adds it")
 }
 

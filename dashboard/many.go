@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
@@ -100,13 +100,13 @@ func (c *call) previewMany(r *request) error {
 	})
 	switch {
 	case plan.Found == 0:
-		return answer.Refuse(http.StatusNotFound, "no limiter has this in its name")
+		return httpjson.Refuse(http.StatusNotFound, "no limiter has this in its name")
 	case plan.Planned() == 0 && plan.Failed > 0:
-		return answer.Refuse(http.StatusConflict, "%s", failsText(plan))
+		return httpjson.Refuse(http.StatusConflict, "%s", failsText(plan))
 	case plan.Planned() == 0:
-		return answer.Refuse(http.StatusConflict, "all of them have that rate already")
+		return httpjson.Refuse(http.StatusConflict, "all of them have that rate already")
 	case plan.Planned() > maxMany:
-		return answer.Refuse(http.StatusConflict, "more than %d limiters: search for fewer", maxMany)
+		return httpjson.Refuse(http.StatusConflict, "more than %d limiters: search for fewer", maxMany)
 	}
 	r.Expect = rand.Text()
 	c.reviews.keep(&review{request: *r, plan: plan})
@@ -202,7 +202,7 @@ func (c *call) search(ctx context.Context, part string) ([]*look.Short, error) {
 func (c *call) changeMany(ctx context.Context, r *request) error {
 	found := c.reviews.of(r)
 	if found == nil {
-		return answer.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
+		return httpjson.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
 	}
 	plan := found.plan
 	var err error

@@ -4,7 +4,7 @@ import (
 	"encoding/base64"
 	"unicode/utf8"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -66,7 +66,7 @@ func cut(text string, most int) string {
 func nameFrom(id string) (string, error) {
 	name, err := base64.RawURLEncoding.DecodeString(id)
 	if err != nil || len(name) == 0 || len(name) > maxName {
-		return "", answer.BadRequest("the id names nothing")
+		return "", httpjson.BadRequest("the id names nothing")
 	}
 	return string(name), nil
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
 // maxShare is how many of maxViewers may come from one address.
@@ -19,11 +19,11 @@ func (c *call) join(v *viewer) (leave func(), err error) {
 }
 
 // errLostPlace ends the wait of a viewer that lost its place to another.
-var errLostPlace = answer.Refuse(http.StatusServiceUnavailable, "others need the places: too many pages are open from this address")
+var errLostPlace = httpjson.Refuse(http.StatusServiceUnavailable, "others need the places: too many pages are open from this address")
 
 // busy tells a refused viewer when to come back.
 func (c *call) busy(err error) error {
-	if r, ok := errors.AsType[*answer.Error](err); ok && r.Status == http.StatusServiceUnavailable {
+	if r, ok := errors.AsType[*httpjson.Error](err); ok && r.Status == http.StatusServiceUnavailable {
 		c.w.Header().Set("Retry-After", "10")
 	}
 	return err
@@ -63,11 +63,11 @@ func (p *poller) makeRoom(from string) error {
 	}
 	switch {
 	case held[from] >= maxShare:
-		return answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already from this address, no more are served", maxShare)
+		return httpjson.Refuse(http.StatusServiceUnavailable, "%d pages are open already from this address, no more are served", maxShare)
 	case len(p.viewers) < maxViewers:
 		return nil
 	case held[most] <= held[from]+1:
-		return answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
+		return httpjson.Refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
 	}
 	close(newest[most].ended)
 	delete(p.viewers, newest[most])

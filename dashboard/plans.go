@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
@@ -31,7 +31,7 @@ func (c *call) found(ctx context.Context, r *request, client string) (*look.Insp
 	case !f.Exists:
 		return nil, rratelimiter.ErrNotInitialized
 	case f.Foreign:
-		return nil, answer.Refuse(http.StatusConflict, "this key holds something else, not a limiter: it is not changed here")
+		return nil, httpjson.Refuse(http.StatusConflict, "this key holds something else, not a limiter: it is not changed here")
 	}
 	return f, nil
 }
@@ -119,14 +119,14 @@ func inUseNow(f *look.Inspection) (n int64) {
 // gone is the error of a change that found no limiter.
 func gone(there bool, err error) error {
 	if err == nil && !there {
-		return answer.Refuse(http.StatusConflict, "the limiter was deleted meanwhile")
+		return httpjson.Refuse(http.StatusConflict, "the limiter was deleted meanwhile")
 	}
 	return err
 }
 
 func (c *call) planExpire(ctx context.Context, r *request) (*plan, error) {
 	if r.TTLMS < 1 || r.TTLMS > maxMillis {
-		return nil, answer.BadRequest("a time to live has at least 1 ms")
+		return nil, httpjson.BadRequest("a time to live has at least 1 ms")
 	}
 	f, err := c.found(ctx, r, "")
 	if err == nil {
@@ -152,7 +152,7 @@ func refuseKept(f *look.Inspection) error {
 	if f.KeepAliveMS == nil || *f.KeepAliveMS == 0 {
 		return nil
 	}
-	return answer.Refuse(http.StatusConflict, "the limiter is deleted when unused for %s, and its next request would set its time to live "+
+	return httpjson.Refuse(http.StatusConflict, "the limiter is deleted when unused for %s, and its next request would set its time to live "+
 		"back to that: first set its rate without that time", words.Millis(*f.KeepAliveMS))
 }
 
@@ -165,7 +165,7 @@ func (c *call) planKeep(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if f.TTLMS == nil {
-		return nil, answer.Refuse(http.StatusConflict, "the limiter has no time to live: nothing to clear")
+		return nil, httpjson.Refuse(http.StatusConflict, "the limiter has no time to live: nothing to clear")
 	}
 	return &plan{
 		name: r.name, state: stateText(f), before: []fact{{factExpires, ttlText(f.TTLMS)}}, after: []fact{{factExpires, never}},
@@ -203,7 +203,7 @@ func (c *call) planDelete(ctx context.Context, r *request) (*plan, error) {
 
 func (c *call) planRelease(ctx context.Context, r *request) (*plan, error) {
 	if r.Permits < 1 || r.Permits > rratelimiter.MaxRate {
-		return nil, answer.BadRequest("permits are 1 to %d", int64(rratelimiter.MaxRate))
+		return nil, httpjson.BadRequest("permits are 1 to %d", int64(rratelimiter.MaxRate))
 	}
 	id := ""
 	if r.Client != "" {
@@ -217,7 +217,7 @@ func (c *call) planRelease(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if len(f.States) == 0 {
-		return nil, answer.BadRequest("each client has permits of its own: choose the client whose permits to release")
+		return nil, httpjson.BadRequest("each client has permits of its own: choose the client whose permits to release")
 	}
 	used := f.States[0].InUse
 	p := &plan{

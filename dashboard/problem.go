@@ -7,39 +7,39 @@ import (
 	"net/http"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // badlyAsked reports whether an error is the request's own.
 func badlyAsked(err error) bool {
-	r, ok := errors.AsType[*answer.Error](err)
+	r, ok := errors.AsType[*httpjson.Error](err)
 	return ok && r.Status == http.StatusBadRequest
 }
 
 // problemOf returns how an error is answered. What Redis or the network said is for the
 // log, which loud asks for.
-func problemOf(err error) (r *answer.Error, loud bool) {
-	if r, ok := errors.AsType[*answer.Error](err); ok {
+func problemOf(err error) (r *httpjson.Error, loud bool) {
+	if r, ok := errors.AsType[*httpjson.Error](err); ok {
 		return r, false
 	}
 	switch {
 	case errors.Is(err, limit.ErrUnknownOutcome):
-		return &answer.Error{Status: http.StatusBadGateway, Detail: "Redis did not answer: whether this is changed is not known"}, true
+		return &httpjson.Error{Status: http.StatusBadGateway, Detail: "Redis did not answer: whether this is changed is not known"}, true
 	case errors.Is(err, limit.ErrInvalidConfig), errors.Is(err, limit.ErrInvalidPermits):
-		return &answer.Error{Status: http.StatusBadRequest, Detail: unquoted(err).Error()}, false
+		return &httpjson.Error{Status: http.StatusBadRequest, Detail: unquoted(err).Error()}, false
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
-		return &answer.Error{Status: http.StatusNotFound, Detail: "there is no such limiter"}, false
+		return &httpjson.Error{Status: http.StatusNotFound, Detail: "there is no such limiter"}, false
 	case errors.Is(err, limit.ErrCorrupt), errors.Is(err, limit.ErrUnsupported):
-		return &answer.Error{Status: http.StatusConflict, Detail: unquoted(err).Error()}, false
+		return &httpjson.Error{Status: http.StatusConflict, Detail: unquoted(err).Error()}, false
 	}
-	return &answer.Error{Status: http.StatusServiceUnavailable, Detail: "Redis can't be asked: the log has why"}, !errors.Is(err, context.Canceled)
+	return &httpjson.Error{Status: http.StatusServiceUnavailable, Detail: "Redis can't be asked: the log has why"}, !errors.Is(err, context.Canceled)
 }
 
 func (c *call) fail(err error) {
 	r, loud := problemOf(err)
 	if c.err != nil {
-		r, loud = &answer.Error{Status: http.StatusInternalServerError, Detail: "the Config of this dashboard is not valid: see the log"}, true
+		r, loud = &httpjson.Error{Status: http.StatusInternalServerError, Detail: "the Config of this dashboard is not valid: see the log"}, true
 	}
 	if loud {
 		c.log(slog.LevelError, "dashboard request failed", slog.Int("status", r.Status), slog.Any("error", unquoted(err)))
@@ -48,7 +48,7 @@ func (c *call) fail(err error) {
 }
 
 func (c *call) ok(body any) error {
-	answer.OK(c.w, body)
+	httpjson.OK(c.w, body)
 	return nil
 }
 

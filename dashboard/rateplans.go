@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -86,7 +86,7 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if now, ok := configOf(f); !ok || now != how.after {
-		return nil, answer.Refuse(http.StatusConflict, "the rate was changed again since: there is nothing to undo")
+		return nil, httpjson.Refuse(http.StatusConflict, "the rate was changed again since: there is nothing to undo")
 	}
 	p, err := c.rateTo(name, f, how.before, how.keepState)
 	if err != nil {
@@ -130,9 +130,9 @@ func (c *call) planDefault(ctx context.Context, r *request) (*plan, error) {
 	now, readable := configOf(f)
 	switch {
 	case !readable:
-		return nil, answer.Refuse(http.StatusConflict, "the rate can't be read: give the limiter one")
+		return nil, httpjson.Refuse(http.StatusConflict, "the rate can't be read: give the limiter one")
 	case f.Origin == look.Default, f.Origin == look.TakenBack:
-		return nil, answer.Refuse(http.StatusConflict, "the rate is a default already")
+		return nil, httpjson.Refuse(http.StatusConflict, "the rate is a default already")
 	}
 	rate := words.ShortRate(now.Rate, now.Interval.Milliseconds())
 	return &plan{

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
 // maxBody is the most bytes of a request's body: an id of the longest name, twice.
@@ -39,7 +39,7 @@ type request struct {
 
 // request reads the body.
 func (c *call) request() (*request, error) {
-	text, err := answer.Body(c.w, c.r, maxBody)
+	text, err := httpjson.Body(c.w, c.r, maxBody)
 	if err != nil {
 		return nil, err
 	}
@@ -47,10 +47,10 @@ func (c *call) request() (*request, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
-		return nil, answer.BadRequest("the body is not the JSON object that is expected: %v", err)
+		return nil, httpjson.BadRequest("the body is not the JSON object that is expected: %v", err)
 	}
 	if d.More() {
-		return nil, answer.BadRequest("something follows the body's object")
+		return nil, httpjson.BadRequest("something follows the body's object")
 	}
 	if r.Action != "undo" && r.Action != many {
 		if r.name, err = nameFrom(r.ID); err != nil {
@@ -71,15 +71,15 @@ func (r *request) config() (rratelimiter.Config, error) {
 	kind, ok := typeOf(r.Type)
 	switch {
 	case !ok:
-		return rratelimiter.Config{}, answer.BadRequest("type must be %q or %q", rratelimiter.Overall, rratelimiter.PerClient)
+		return rratelimiter.Config{}, httpjson.BadRequest("type must be %q or %q", rratelimiter.Overall, rratelimiter.PerClient)
 	case r.Rate < 1 || r.Rate > rratelimiter.MaxRate:
-		return rratelimiter.Config{}, answer.BadRequest("a rate has 1 to %d permits", int64(rratelimiter.MaxRate))
+		return rratelimiter.Config{}, httpjson.BadRequest("a rate has 1 to %d permits", int64(rratelimiter.MaxRate))
 	case r.IntervalMS < 1 || r.IntervalMS > maxMillis:
-		return rratelimiter.Config{}, answer.BadRequest("an interval has at least 1 ms")
+		return rratelimiter.Config{}, httpjson.BadRequest("an interval has at least 1 ms")
 	case r.KeepAliveMS < 0 || r.KeepAliveMS > maxMillis:
-		return rratelimiter.Config{}, answer.BadRequest("a keep-alive time has at least 0 ms")
+		return rratelimiter.Config{}, httpjson.BadRequest("a keep-alive time has at least 0 ms")
 	case r.KeepAliveMS != 0 && r.KeepAliveMS < r.IntervalMS:
-		return rratelimiter.Config{}, answer.BadRequest("the keep-alive time is shorter than the interval")
+		return rratelimiter.Config{}, httpjson.BadRequest("the keep-alive time is shorter than the interval")
 	}
 	return rratelimiter.Config{
 		Type: kind, Rate: r.Rate, Interval: time.Duration(r.IntervalMS) * time.Millisecond,

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -16,7 +16,7 @@ import (
 // looked at, so that answers don't even say whether it is there.
 
 // errOutside answers requests about names that the page does not show.
-var errOutside = answer.Refuse(http.StatusForbidden, "this page shows no such name: it is outside of the pattern that the dashboard was started with")
+var errOutside = httpjson.Refuse(http.StatusForbidden, "this page shows no such name: it is outside of the pattern that the dashboard was started with")
 
 // within refuses names of limiters that Config.Pattern leaves out.
 func (h *handler) within(name string) error {
@@ -49,7 +49,7 @@ func (h *handler) thresholdsHash(id string) (string, error) {
 		return "", err
 	}
 	if !h.hasThresholds(hash) {
-		return "", answer.Refuse(http.StatusForbidden,
+		return "", httpjson.Refuse(http.StatusForbidden,
 			"this page shows no such hash: it is none of the thresholds that rrl dashboard --keys or Config.Others names")
 	}
 	return hash, nil
@@ -62,7 +62,7 @@ func (h *handler) scope(r *request) error {
 		return nil
 	case many: // within the pattern
 		if r.Search == "" || len(r.Search) > maxSearch {
-			return answer.BadRequest("search has 1 to %d bytes", maxSearch)
+			return httpjson.BadRequest("search has 1 to %d bytes", maxSearch)
 		}
 		return nil
 	case "threshold", "unthreshold":

@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 )
 
@@ -40,7 +40,7 @@ const (
 func (c *call) viewer() (*viewer, error) {
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
-		return nil, answer.BadRequest("the query can't be read")
+		return nil, httpjson.BadRequest("the query can't be read")
 	}
 	switch strings.TrimSuffix(c.r.URL.Path, "/stream") {
 	case "/api/limiter":
@@ -69,7 +69,7 @@ func (c *call) view(query url.Values, sort string) (v look.View, err error) {
 		return v, err
 	}
 	if len(v.Filter) > maxSearch {
-		return v, answer.BadRequest("search has more than %d bytes", maxSearch)
+		return v, httpjson.BadRequest("search has more than %d bytes", maxSearch)
 	}
 	switch given := query.Get("sort"); {
 	case given == "refusals":
@@ -77,7 +77,7 @@ func (c *call) view(query url.Values, sort string) (v look.View, err error) {
 	case slices.Contains(look.Sorts(), given):
 		v.Sort = given
 	case given != "":
-		return v, answer.BadRequest("sort is one of refusals, %s", strings.Join(look.Sorts(), ", "))
+		return v, httpjson.BadRequest("sort is one of refusals, %s", strings.Join(look.Sorts(), ", "))
 	}
 	return v, nil
 }
@@ -89,7 +89,7 @@ func number(query url.Values, name string, low, high, otherwise int) (int, error
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < low || n > high {
-		return 0, answer.BadRequest("%s is a whole number from %d to %d", name, low, high)
+		return 0, httpjson.BadRequest("%s is a whole number from %d to %d", name, low, high)
 	}
 	return n, nil
 }
@@ -105,7 +105,7 @@ func (c *call) once() error {
 		return err
 	}
 	if e.kind == faultEvent {
-		return answer.Refuse(http.StatusServiceUnavailable, "Redis can't be read: the log has why")
+		return httpjson.Refuse(http.StatusServiceUnavailable, "Redis can't be read: the log has why")
 	}
 	c.w.Header().Set("Content-Type", "application/json")
 	_, _ = c.w.Write(append(e.data, '\n'))
@@ -128,7 +128,7 @@ func (c *call) next(v *viewer) (event, error) {
 	case <-v.ended:
 		return event{}, c.busy(errLostPlace)
 	case <-ctx.Done():
-		return event{}, answer.Refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
+		return event{}, httpjson.Refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -58,7 +58,7 @@ func (c *call) listThresholds() error {
 		}
 		page, next, err := c.cfg.Redis.HScan(ctx, hash, cursor, "", thresholdPage).Result()
 		if redis.HasErrorPrefix(err, "WRONGTYPE") {
-			return answer.Refuse(http.StatusConflict, "this key is no hash")
+			return httpjson.Refuse(http.StatusConflict, "this key is no hash")
 		}
 		if err != nil {
 			return err
@@ -92,7 +92,7 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 		return nil, nil, err
 	}
 	if is, _, err := c.isLimiter(ctx, hash); err == nil && is {
-		return nil, nil, answer.Refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
+		return nil, nil, httpjson.Refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
 	}
 	text, err := c.cfg.Redis.HGet(ctx, hash, r.name).Result()
 	before, number := thresholdOf(text)
@@ -101,11 +101,11 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 	case errors.Is(err, redis.Nil):
 		before, state = noThreshold, ""
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return nil, nil, answer.Refuse(http.StatusConflict, "this key is no hash")
+		return nil, nil, httpjson.Refuse(http.StatusConflict, "this key is no hash")
 	case err != nil:
 		return nil, nil, err
 	case number == nil && !c.ownField(hash, r.name):
-		return nil, nil, answer.Refuse(http.StatusConflict, "this field is none of a sliding log's key, and holds no threshold")
+		return nil, nil, httpjson.Refuse(http.StatusConflict, "this field is none of a sliding log's key, and holds no threshold")
 	}
 	p = &plan{name: r.name, before: []fact{{factThreshold, before}, {"Hash", shown(hash)}}, state: state}
 	l = slidinglog.New(c.cfg.Redis, slidinglog.Config{Limit: 1, Window: time.Second, Thresholds: hash})
@@ -118,7 +118,7 @@ func (c *call) planThreshold(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if r.Threshold < 0 || r.Threshold > slidinglog.MaxLimit {
-		return nil, answer.BadRequest("a threshold is 0 to %d", int64(slidinglog.MaxLimit))
+		return nil, httpjson.BadRequest("a threshold is 0 to %d", int64(slidinglog.MaxLimit))
 	}
 	p.after = []fact{{factThreshold, strconv.FormatInt(r.Threshold, 10)}, p.before[1]}
 	if r.Threshold == 0 {
@@ -134,7 +134,7 @@ func (c *call) planUnthreshold(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if p.state == "" {
-		return nil, answer.Refuse(http.StatusConflict, "this key has no threshold")
+		return nil, httpjson.Refuse(http.StatusConflict, "this key has no threshold")
 	}
 	p.after = []fact{{factThreshold, noThreshold}, p.before[1]}
 	p.do = func(ctx context.Context) error { return l.ResetThreshold(ctx, r.name) }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
 // turns spreads over time what single requests ask of Redis, beside the poller: as
@@ -26,7 +26,7 @@ func (t *turns) wait(ctx context.Context, commands, perSecond int) error {
 	wait := t.next.Sub(now)
 	if wait > timeout {
 		t.mu.Unlock()
-		return answer.Refuse(http.StatusServiceUnavailable, "too much is asked at once: try again later")
+		return httpjson.Refuse(http.StatusServiceUnavailable, "too much is asked at once: try again later")
 	}
 	t.next = t.next.Add(time.Duration(commands) * time.Second / time.Duration(perSecond))
 	t.mu.Unlock()

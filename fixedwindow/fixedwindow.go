@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -119,7 +120,7 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // did not decide in time. If the answer was lost, the error is limit.ErrUnknownOutcome too: a count can't
 // show whether the permits were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: n})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
@@ -134,7 +135,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision
 // it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. Errors are those
 // of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
@@ -146,7 +147,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 
 // TakeReturnable is Take with a grant that can be undone while its window lasts: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err
 }
 
@@ -158,7 +159,7 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 // limit.ErrUnavailable call it again with the same number, unless the error is limit.ErrUnknownOutcome too: a
 // count can't show whether it was settled, so it is not settled again.
 func (l *Limiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	q := outage.Ask{Call: "TakeReserved", Key: key, Permits: n, Reserve: true}
+	q := decide.Ask{Call: "TakeReserved", Key: key, Permits: n, Reserve: true}
 	a, err := l.table.Take(ctx, q)
 	return a.Decision, l.table.Settler(q, a), err
 }

@@ -46,7 +46,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -78,12 +78,12 @@ type gate struct {
 // admit asks for the permits that call costs. It returns the figures of the limiters that
 // decided, and how the call ends: nil if it may go on. It then notes what was decided in the
 // record, unless that is nil.
-func (g *gate) admit(ctx context.Context, call Call, record *ask.Record) (decisions []limit.Decision, no *refusal) {
+func (g *gate) admit(ctx context.Context, call Call, record *middleware.Record) (decisions []limit.Decision, no *refusal) {
 	questions, no := g.decide(ctx, call)
 	if no == nil {
 		record.Set(questions)
 	}
-	for _, q := range ask.Live(questions) {
+	for _, q := range middleware.Live(questions) {
 		if !g.Shadow && q.Decided() && q.Decision.Limit > 0 {
 			decisions = append(decisions, q.Decision)
 		}
@@ -92,7 +92,7 @@ func (g *gate) admit(ctx context.Context, call Call, record *ask.Record) (decisi
 }
 
 // decide is admit that returns the questions with their answers, none if nothing is asked.
-func (g *gate) decide(ctx context.Context, call Call) ([]ask.Question, *refusal) {
+func (g *gate) decide(ctx context.Context, call Call) ([]middleware.Question, *refusal) {
 	call.client = g.client
 	if g.invalid != nil {
 		g.onError(ctx, call, g.invalid)
@@ -114,7 +114,7 @@ func (g *gate) decide(ctx context.Context, call Call) ([]ask.Question, *refusal)
 }
 
 // askOn asks until there is an answer to act on: a client that waits asks again.
-func (g *gate) askOn(ctx context.Context, call Call, questions []ask.Question) ask.Verdict {
+func (g *gate) askOn(ctx context.Context, call Call, questions []middleware.Question) middleware.Verdict {
 	if !g.wait || g.Shadow {
 		v := g.AskAll(ctx, questions)
 		g.tell(ctx, call, v)
@@ -124,7 +124,7 @@ func (g *gate) askOn(ctx context.Context, call Call, questions []ask.Question) a
 	defer turn.Leave()
 	for {
 		v := turn.Ask(ctx)
-		wait := ask.RetryAfter(ask.Live(questions))
+		wait := middleware.RetryAfter(middleware.Live(questions))
 		over := !v.Refused || !pause(ctx, wait)
 		if over && v.Refused {
 			v.Kept = errors.Join(v.Kept, g.GiveBack(ctx, questions))
@@ -137,18 +137,18 @@ func (g *gate) askOn(ctx context.Context, call Call, questions []ask.Question) a
 }
 
 // tell tells the error handler what failed.
-func (g *gate) tell(ctx context.Context, call Call, v ask.Verdict) {
+func (g *gate) tell(ctx context.Context, call Call, v middleware.Verdict) {
 	if failure := errors.Join(v.News, v.Kept); failure != nil && ctx.Err() == nil { // otherwise no limiter is to blame
 		g.onError(ctx, call, failure)
 	}
 }
 
 // verdict returns how a call ends, nil if it may go on.
-func (g *gate) verdict(ctx context.Context, v ask.Verdict, questions []ask.Question) *refusal {
+func (g *gate) verdict(ctx context.Context, v middleware.Verdict, questions []middleware.Question) *refusal {
 	all := questions
-	questions = ask.Live(all)
-	undecided := func(q ask.Question) bool { return q.State != ask.Granted }
-	costly := slices.IndexFunc(questions, func(q ask.Question) bool { return q.State == ask.TooCostly })
+	questions = middleware.Live(all)
+	undecided := func(q middleware.Question) bool { return q.State != middleware.Granted }
+	costly := slices.IndexFunc(questions, func(q middleware.Question) bool { return q.State == middleware.TooCostly })
 	switch {
 	case !v.Gone && !slices.ContainsFunc(questions, undecided):
 		return nil
@@ -173,7 +173,7 @@ func (g *gate) verdict(ctx context.Context, v ask.Verdict, questions []ask.Quest
 // make a function fail must not pass.
 func (g *gate) failed(ctx context.Context, call Call, err error) *refusal {
 	as, cause := unavailable, err
-	if of, ok := errors.AsType[*ask.FuncError](err); ok {
+	if of, ok := errors.AsType[*middleware.FuncError](err); ok {
 		cause = of.Err
 		if of.What == "cost" {
 			as = badCost

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
-	"github.com/rratelimiter/rratelimiter/internal/keypart"
+	"github.com/rratelimiter/rratelimiter/internal/clientip"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 )
 
 // KeyFunc returns one part of the key under which a call is counted: any text, which
@@ -48,7 +48,7 @@ func Peer() KeyFunc {
 		if !ip.IsValid() {
 			return addr.String(), nil
 		}
-		return keypart.Address(ip, 64), nil
+		return clientip.Address(ip, 64), nil
 	}
 }
 
@@ -86,7 +86,7 @@ type ClientIPConfig struct {
 // Where a prefix of the network's own (64:ff9b:1::/48 of RFC 8215 or another) holds the IPv4 address
 // can't be known. If all IPv6 clients come through such a translator, set IPv6Bits to 128.
 func ClientIP(cfg ClientIPConfig) KeyFunc {
-	proxies, err := keypart.Proxies(cfg).Check()
+	proxies, err := clientip.Proxies(cfg).Check()
 	if err != nil {
 		return badKey(err)
 	}
@@ -106,7 +106,7 @@ func ClientIP(cfg ClientIPConfig) KeyFunc {
 //
 //go:noinline
 func badKey(err error) KeyFunc {
-	return func(context.Context, Call) (string, error) { return "", ask.Fault(err) }
+	return func(context.Context, Call) (string, error) { return "", middleware.Fault(err) }
 }
 
 var badKeyFunc = reflect.ValueOf(badKey(nil)).Pointer()
@@ -135,7 +135,7 @@ func address(addr net.Addr) netip.Addr {
 	if a, ok := addr.(interface{ AddrPort() netip.AddrPort }); ok {
 		return a.AddrPort().Addr().Unmap().WithZone("")
 	}
-	ip, _ := keypart.ParseAddr(addr.String())
+	ip, _ := clientip.ParseAddr(addr.String())
 	return ip
 }
 

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -15,7 +15,7 @@ type Option func(*settings) error
 
 // settings collects what the options say.
 type settings struct {
-	ask.Policies[request]
+	middleware.Policies[request]
 
 	name       string
 	keys       []KeyFunc
@@ -37,7 +37,7 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	if client {
 		g.keys = []KeyFunc{Method(), Target()}
 	}
-	faults := []error{ask.Apply(&g.settings, opts)}
+	faults := []error{middleware.Apply(&g.settings, opts)}
 	faults = append(faults, g.setPolicies(append([]Policy{{Name: g.name, Limiter: limiter, Plan: g.plan}}, g.added...)))
 	if g.wait && !client {
 		faults = append(faults, errors.New("WithWait: servers refuse, only clients wait"))
@@ -45,7 +45,7 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	if (g.Settled || g.Settles()) && client {
 		faults = append(faults, errors.New("WithSettle: only handlers settle"))
 	}
-	g.invalid = ask.Invalid("grpclimit", faults...)
+	g.invalid = middleware.Invalid("grpclimit", faults...)
 	return g
 }
 
@@ -77,7 +77,7 @@ func WithPrefix(prefix string) Option {
 // An empty part, such as missing metadata, stays empty: the calls without it share
 // one limit.
 func WithKey(parts ...KeyFunc) Option {
-	return func(s *settings) error { return ask.SetKey(&s.keys, parts) }
+	return func(s *settings) error { return middleware.SetKey(&s.keys, parts) }
 }
 
 // WithHashTag makes the parts of a key its hash tag: "grpc:{192.0.2.1}", for
@@ -92,7 +92,7 @@ func WithHashTag() Option {
 // RetryInfo. With an error the call ends with its status, or else with codes.InvalidArgument, and the
 // limiter is not asked. As the client's fault it does not go to [WithErrorHandler], except in shadow.
 func WithCost(cost func(context.Context, Call) (int64, error)) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.Cost, failing(cost), "WithCost: the function") }
+	return func(s *settings) error { return middleware.SetFunc(&s.Cost, failing(cost), "WithCost: the function") }
 }
 
 // WithPlan chooses the limiter by the call, for example by the user's plan. If plan returns nil, the
@@ -100,7 +100,7 @@ func WithCost(cost func(context.Context, Call) (int64, error)) Option {
 // options. Limiters of Client.Keyed need different prefixes there; fixed windows of all plans may count
 // at the same keys.
 func WithPlan(plan func(context.Context, Call) limit.Limiter) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.plan, plan, "WithPlan: the function") }
+	return func(s *settings) error { return middleware.SetFunc(&s.plan, plan, "WithPlan: the function") }
 }
 
 // WithPolicy adds a limit that calls must pass too. All policies are asked at the same time, and a call is
@@ -130,7 +130,7 @@ func WithSettle() Option {
 // WithSkip lets calls for which skip returns true pass without asking the limiter: health
 // checks, for example.
 func WithSkip(skip func(context.Context, Call) bool) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.Skip, of(skip), "WithSkip: the function") }
+	return func(s *settings) error { return middleware.SetFunc(&s.Skip, of(skip), "WithSkip: the function") }
 }
 
 // WithTimeout bounds how long a call waits for the limiter, by default [DefaultTimeout]; a shorter
@@ -198,7 +198,7 @@ func WithObserver(observer limit.Observer) Option {
 // first calls of an outage are reported, and no later ones. By default slog's default logger logs
 // the errors.
 func WithErrorHandler(hook func(ctx context.Context, call Call, err error)) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
+	return func(s *settings) error { return middleware.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }
 
 // WithPerMessage makes streams take permits for each message from the client, besides

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -59,15 +59,15 @@ type request struct {
 // setPolicies checks the policies.
 func (s *settings) setPolicies(policies []Policy) error {
 	var faults []error
-	all := make([]ask.Policy[request], len(policies))
+	all := make([]middleware.Policy[request], len(policies))
 	keys := slices.Clip(s.keys)
 	for i, p := range policies {
 		if p.Name == "" {
 			return errors.New("WithPolicy: the name is empty")
 		}
 		keys = append(keys, p.Key...)
-		all[i] = ask.Policy[request]{
-			Terms: ask.Terms{Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle, Shadow: p.Shadow},
+		all[i] = middleware.Policy[request]{
+			Terms: middleware.Terms{Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle, Shadow: p.Shadow},
 			Plan:  of(p.Plan), Keys: functions(p.Key), Cost: failing(p.Cost),
 		}
 	}
@@ -112,6 +112,6 @@ type Decided struct {
 // [WithPerMessage] that is what was decided about the last message that passed. Policies that did not decide are left out. With
 // [WithShadow] some may not be Granted.
 func Decisions(ctx context.Context) (all []Decided) {
-	ask.Decisions(ctx, func(name string, d limit.Decision) { all = append(all, Decided{name, d}) })
+	middleware.Decisions(ctx, func(name string, d limit.Decision) { all = append(all, Decided{name, d}) })
 	return all
 }

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -64,7 +64,7 @@ type serverStream struct {
 	grpc.ServerStream
 	gate    *gate
 	call    Call
-	record  *ask.Record                      // of the last message
+	record  *middleware.Record               // of the last message
 	last    atomic.Pointer[[]limit.Decision] // with figures: trailers of one name add up, so they are set at the end
 	refused error                            // once and for all
 }

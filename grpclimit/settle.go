@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 )
 
 // Settle sets what a call costs to actual permits. The handler calls it once that is known, with its
@@ -24,15 +24,15 @@ import (
 // call it again with the same number. If ctx ends, Settle returns and finishes in the background.
 // docs/http.md has more about calls that are not settled or not charged.
 func Settle(ctx context.Context, actual int64) error {
-	if err := ask.Settle(ctx, actual); err != nil {
+	if err := middleware.Settle(ctx, actual); err != nil {
 		return fmt.Errorf("grpclimit: Settle: %w", err)
 	}
 	return nil
 }
 
 // handled returns the context that a handler gets, and what middleware notes there.
-func (g *gate) handled(ctx context.Context) (context.Context, *ask.Record) {
-	return ask.WithRecord(ctx, g.Settles())
+func (g *gate) handled(ctx context.Context) (context.Context, *middleware.Record) {
+	return middleware.WithRecord(ctx, g.Settles())
 }
 
 // handledStream is a stream with that context.

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -76,9 +76,9 @@ func (r *refusal) trailer() metadata.MD {
 const never = "-1"
 
 // exhausted is the answer to a call that limiters refused.
-func exhausted(questions []ask.Question) *refusal {
-	failure, wait := &errdetails.QuotaFailure{}, ask.RetryAfter(questions)
-	var worst *ask.Question
+func exhausted(questions []middleware.Question) *refusal {
+	failure, wait := &errdetails.QuotaFailure{}, middleware.RetryAfter(questions)
+	var worst *middleware.Question
 	for i := range questions {
 		q := &questions[i]
 		if !q.Refused() {
@@ -103,18 +103,18 @@ func exhausted(questions []ask.Question) *refusal {
 }
 
 // tooCostly is the answer to a call that can never pass.
-func tooCostly(q *ask.Question) *refusal {
+func tooCostly(q *middleware.Question) *refusal {
 	failure := &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{
 		violation(q, fmt.Sprintf("a call of cost %d never passes", q.Permits)),
 	}}
 	return &refusal{detailed("the call costs more than its rate limit", failure, info(ReasonTooCostly, q)), never}
 }
 
-func violation(q *ask.Question, description string) *errdetails.QuotaFailure_Violation {
+func violation(q *middleware.Question, description string) *errdetails.QuotaFailure_Violation {
 	return &errdetails.QuotaFailure_Violation{Subject: q.Subject(), Description: description, QuotaValue: q.Decision.Limit}
 }
 
-func info(reason string, q *ask.Question) *errdetails.ErrorInfo {
+func info(reason string, q *middleware.Question) *errdetails.ErrorInfo {
 	about := map[string]string{"limiter": q.Limit.Name}
 	if q.Decision.Limit > 0 || reason == ReasonExceeded {
 		about["limit"] = strconv.FormatInt(max(0, q.Decision.Limit), 10)

@@ -11,15 +11,15 @@ import (
 // starts. It includes the limiter's own error if that has a method Err() error, as all limiters of
 // this module do. It asks no limiter.
 func Check(limiter limit.Limiter, opts ...Option) error {
-	return newMiddleware(limiter, false, opts).check()
+	return newGate(limiter, false, opts).check()
 }
 
 // CheckTransport is Check for [NewTransport].
 func CheckTransport(limiter limit.Limiter, opts ...Option) error {
-	return newMiddleware(limiter, true, opts).check()
+	return newGate(limiter, true, opts).check()
 }
 
-func (m *middleware) check() error {
+func (m *gate) check() error {
 	if m.err != nil {
 		return m.err
 	}

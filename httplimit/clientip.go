@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 
-	"github.com/rratelimiter/rratelimiter/internal/keypart"
+	"github.com/rratelimiter/rratelimiter/internal/clientip"
 )
 
 // ClientIPConfig says how [ClientIP] finds a client's address. The zero value uses the
@@ -41,12 +41,12 @@ type ClientIPConfig struct {
 // Where a prefix of the network's own (64:ff9b:1::/48 of RFC 8215 or another) holds the IPv4 address
 // can't be known. If all IPv6 clients come through such a translator, set IPv6Bits to 128.
 func ClientIP(cfg ClientIPConfig) KeyFunc {
-	proxies, err := keypart.Proxies(cfg).Check()
+	proxies, err := clientip.Proxies(cfg).Check()
 	if err != nil {
 		return badKey(err)
 	}
 	return func(r *http.Request) (string, error) {
-		peer, _ := keypart.ParseAddr(r.RemoteAddr)
+		peer, _ := clientip.ParseAddr(r.RemoteAddr)
 		return proxies.Client(peer, func() bool { return onUnixSocket(r) }, func() []string { return r.Header[proxies.Header] }), nil
 	}
 }

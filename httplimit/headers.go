@@ -9,7 +9,7 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 )
 
 // Headers chooses the headers that describe limits to clients. Retry-After is always sent.
@@ -63,7 +63,7 @@ func (p *policyText) member(limit int64, window time.Duration) string {
 }
 
 // state is the policy's member of RateLimit.
-func (p *policyText) state(q *ask.Question, timed bool) string {
+func (p *policyText) state(q *middleware.Question, timed bool) string {
 	text := parameter(append(make([]byte, 0, 64), p.item...), ";r=", q.Decision.Remaining)
 	if wait := q.Wait(); wait > 0 && timed {
 		text = parameter(text, ";t=", seconds(wait))
@@ -86,7 +86,7 @@ func itemOf(name string) string {
 // writeHeaders adds the policies that have answered to the lists; another middleware around
 // this one may have written there too. timed holds the policies for which clients learn when
 // there is more.
-func (m *middleware) writeHeaders(h http.Header, questions []ask.Question, timed func(*ask.Question) bool) {
+func (m *gate) writeHeaders(h http.Header, questions []middleware.Question, timed func(*middleware.Question) bool) {
 	if m.headers == Draft11 {
 		m.writeDraft(h, questions, timed)
 	}
@@ -95,7 +95,7 @@ func (m *middleware) writeHeaders(h http.Header, questions []ask.Question, timed
 	}
 }
 
-func (m *middleware) writeDraft(h http.Header, questions []ask.Question, timed func(*ask.Question) bool) {
+func (m *gate) writeDraft(h http.Header, questions []middleware.Question, timed func(*middleware.Question) bool) {
 	var few [2][4]string
 	policies, limits := few[0][:0], few[1][:0]
 	for i := range questions {
@@ -117,8 +117,8 @@ func (m *middleware) writeDraft(h http.Header, questions []ask.Question, timed f
 	}
 }
 
-func writeLegacy(h http.Header, questions []ask.Question) {
-	var tightest *ask.Question
+func writeLegacy(h http.Header, questions []middleware.Question) {
+	var tightest *middleware.Question
 	for i := range questions {
 		if q := &questions[i]; q.Decided() && (tightest == nil || tighter(q, tightest)) {
 			tightest = q
@@ -137,7 +137,7 @@ func writeLegacy(h http.Header, questions []ask.Question) {
 }
 
 // window is the window of the limiter that answered.
-func window(q *ask.Question) time.Duration {
+func window(q *middleware.Question) time.Duration {
 	if q.Window > 0 {
 		return q.Window
 	}
@@ -145,7 +145,7 @@ func window(q *ask.Question) time.Duration {
 }
 
 // tighter reports whether q says more about what a client can do than other.
-func tighter(q, other *ask.Question) bool {
+func tighter(q, other *middleware.Question) bool {
 	if q.Refused() != other.Refused() {
 		return q.Refused()
 	}

@@ -34,7 +34,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -45,7 +45,7 @@ import (
 //
 // The returned function can wrap several handlers; they share the limits.
 func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler {
-	m := newMiddleware(limiter, false, opts)
+	m := newGate(limiter, false, opts)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			m.serve(w, r, next)
@@ -53,9 +53,9 @@ func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler 
 	}
 }
 
-// middleware holds what New's options set. It does not change any more.
-type middleware struct {
-	ask.Policies[*http.Request]
+// gate holds what New's options set. It does not change any more.
+type gate struct {
+	middleware.Policies[*http.Request]
 
 	err      error        // what is wrong with the options
 	texts    []policyText // of each policy
@@ -67,7 +67,7 @@ type middleware struct {
 	maxWait  time.Duration // below 0: none
 }
 
-func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+func (m *gate) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if m.err != nil {
 		m.onError(r, m.err)
 		writeError(w, r, m.err)
@@ -88,7 +88,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 
 // questions returns what to ask about a request, nothing if it passes without asking. It tells the error
 // handler what failed, unless that is the client's fault.
-func (m *middleware) questions(r *http.Request) ([]ask.Question, error) {
+func (m *gate) questions(r *http.Request) ([]middleware.Question, error) {
 	questions, err := m.Questions(r)
 	if err == nil {
 		return questions, nil
@@ -103,7 +103,7 @@ func (m *middleware) questions(r *http.Request) ([]ask.Question, error) {
 // isGone reports whether the client left: no one reads the answer.
 func isGone(r *http.Request) bool { return errors.Is(r.Context().Err(), context.Canceled) }
 
-func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, questions []ask.Question) {
+func (m *gate) decide(w http.ResponseWriter, r *http.Request, next http.Handler, questions []middleware.Question) {
 	v := m.AskAll(r.Context(), questions)
 	m.report(r, questions, v)
 	if m.Shadow {
@@ -116,28 +116,28 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	live := ask.Live(questions)
+	live := middleware.Live(questions)
 	switch {
 	case v.Refused:
-		m.writeHeaders(w.Header(), live, (*ask.Question).Blocks)
+		m.writeHeaders(w.Header(), live, (*middleware.Question).Blocks)
 		m.answerRefused(w, r, newRefusal(live))
 	case v.Closed:
 		writeError(w, r, v.Failure)
 	default:
-		m.writeHeaders(w.Header(), live, func(*ask.Question) bool { return true })
+		m.writeHeaders(w.Header(), live, func(*middleware.Question) bool { return true })
 		m.pass(w, r, next, questions)
 	}
 }
 
 // pass calls the handler, which may see the answers and settle what the request was charged.
-func (m *middleware) pass(w http.ResponseWriter, r *http.Request, next http.Handler, questions []ask.Question) {
-	ctx, record := ask.WithRecord(r.Context(), m.Settles())
+func (m *gate) pass(w http.ResponseWriter, r *http.Request, next http.Handler, questions []middleware.Question) {
+	ctx, record := middleware.WithRecord(r.Context(), m.Settles())
 	record.Set(questions)
 	next.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // report tells the observer the result of a request, and the error handler what failed.
-func (m *middleware) report(r *http.Request, questions []ask.Question, v ask.Verdict) {
+func (m *gate) report(r *http.Request, questions []middleware.Question, v middleware.Verdict) {
 	v.Report(r.Context(), questions)
 	if failure := errors.Join(v.News, v.Kept); failure != nil && !v.Gone {
 		m.onError(r, failure)

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 )
 
 // KeyFunc returns one part of the key under which a request is counted: any text, which
@@ -77,7 +77,7 @@ func Host() KeyFunc {
 //
 //go:noinline
 func badKey(err error) KeyFunc {
-	return func(*http.Request) (string, error) { return "", ask.Fault(err) }
+	return func(*http.Request) (string, error) { return "", middleware.Fault(err) }
 }
 
 var badKeyFunc = reflect.ValueOf(badKey(nil)).Pointer()

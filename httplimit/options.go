@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -16,7 +16,7 @@ type Option func(*settings) error
 
 // settings collects what the options say.
 type settings struct {
-	middleware
+	gate
 
 	name  string
 	keys  []KeyFunc
@@ -31,7 +31,7 @@ type settings struct {
 // another bound.
 const DefaultTimeout = time.Second
 
-func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middleware {
+func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	s := settings{name: "default"}
 	s.Middleware, s.Prefix, s.keys = "httplimit", "http:", []KeyFunc{ClientIP(ClientIPConfig{})}
 	if client {
@@ -39,20 +39,20 @@ func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middlewar
 	}
 	s.Timeout, s.maxPause, s.maxWait = DefaultTimeout, DefaultPause, -1
 	s.onError = logError
-	faults := ask.Apply(&s, opts)
+	faults := middleware.Apply(&s, opts)
 	switch {
 	case client && s.serverOnly != "":
 		faults = errors.Join(faults, errors.New(s.serverOnly+": a transport has no handler"))
 	case !client && s.clientOnly != "":
 		faults = errors.Join(faults, errors.New(s.clientOnly+": only a transport waits"))
 	}
-	m := &s.middleware
+	m := &s.gate
 	m.Keys = functions(s.keys)
 	faults = errors.Join(faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter, Plan: s.plan}}, s.added...), s.keys))
 	if client && m.Settles() {
 		faults = errors.Join(faults, errors.New("Policy.Settle: a transport has no handler"))
 	}
-	m.err = ask.Invalid("httplimit", faults)
+	m.err = middleware.Invalid("httplimit", faults)
 	return m
 }
 
@@ -86,7 +86,7 @@ func WithPrefix(prefix string) Option {
 // An empty part, such as a missing header, stays empty: the requests without it
 // share one limit.
 func WithKey(parts ...KeyFunc) Option {
-	return func(s *settings) error { return ask.SetKey(&s.keys, parts) }
+	return func(s *settings) error { return middleware.SetKey(&s.keys, parts) }
 }
 
 // WithHashTag makes the parts of a key its hash tag: "http:{192.0.2.1}", for
@@ -104,7 +104,7 @@ func WithHashTag() Option {
 // [http.MaxBytesError], and no limiter is asked. As the client's fault it does not go to
 // [WithErrorHandler], except in shadow.
 func WithCost(cost func(*http.Request) (int64, error)) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.Cost, cost, "WithCost: the function") }
+	return func(s *settings) error { return middleware.SetFunc(&s.Cost, cost, "WithCost: the function") }
 }
 
 // WithSettle makes the permits of [WithCost] an estimate that the handler corrects with
@@ -124,7 +124,7 @@ func WithSettle() Option {
 // WithSkip lets requests for which skip returns true pass without asking a limiter, such as
 // [IsPreflight].
 func WithSkip(skip func(*http.Request) bool) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.Skip, skip, "WithSkip: the function") }
+	return func(s *settings) error { return middleware.SetFunc(&s.Skip, skip, "WithSkip: the function") }
 }
 
 // WithName names the policy of New's limiter, by default "default". See
@@ -145,7 +145,7 @@ func WithName(name string) Option {
 // policy's name, keys and options. Limiters of Client.Keyed need different prefixes there; fixed
 // windows of all plans may count at the same keys.
 func WithPlan(plan func(*http.Request) limit.Limiter) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.plan, plan, "WithPlan: the function") }
+	return func(s *settings) error { return middleware.SetFunc(&s.plan, plan, "WithPlan: the function") }
 }
 
 // WithPolicy adds a limit that requests must pass too. All policies are asked at the
@@ -222,7 +222,7 @@ func WithObserver(observer limit.Observer) Option {
 // With [WithFailure] or [WithFallback] the first requests of an outage are reported, and no later
 // ones. By default slog's default logger logs the errors.
 func WithErrorHandler(hook func(*http.Request, error)) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
+	return func(s *settings) error { return middleware.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }
 
 // WithRefusal sets the function that answers a refused request, in place of the problem
@@ -231,7 +231,7 @@ func WithErrorHandler(hook func(*http.Request, error)) Option {
 func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Option {
 	return func(s *settings) error {
 		s.serverOnly = "WithRefusal"
-		return ask.SetFunc(&s.refuse, refuse, "WithRefusal: the function")
+		return middleware.SetFunc(&s.refuse, refuse, "WithRefusal: the function")
 	}
 }
 

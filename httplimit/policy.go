@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -64,9 +64,9 @@ type Policy struct {
 }
 
 // setPolicies checks the policies.
-func (m *middleware) setPolicies(policies []Policy, keys []KeyFunc) error {
+func (m *gate) setPolicies(policies []Policy, keys []KeyFunc) error {
 	var faults []error
-	all := make([]ask.Policy[*http.Request], len(policies))
+	all := make([]middleware.Policy[*http.Request], len(policies))
 	m.texts = make([]policyText, len(policies))
 	for i, p := range policies {
 		if !printable(p.Name) {
@@ -74,8 +74,8 @@ func (m *middleware) setPolicies(policies []Policy, keys []KeyFunc) error {
 		}
 		m.texts[i].item = itemOf(p.Name)
 		keys = append(slices.Clip(keys), p.Key...)
-		all[i] = ask.Policy[*http.Request]{
-			Terms: ask.Terms{
+		all[i] = middleware.Policy[*http.Request]{
+			Terms: middleware.Terms{
 				Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Length: p.Window, Fallback: p.Fallback, Settle: p.Settle,
 				Shadow: p.Shadow,
 			},

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -36,8 +36,8 @@ type Decided struct {
 	limit.Decision
 }
 
-func newRefusal(questions []ask.Question) Refusal {
-	refusal := Refusal{RetryAfter: ask.RetryAfter(questions)}
+func newRefusal(questions []middleware.Question) Refusal {
+	refusal := Refusal{RetryAfter: middleware.RetryAfter(questions)}
 	for i := range questions {
 		q := &questions[i]
 		if !q.Decided() && !q.Refused() {
@@ -51,7 +51,7 @@ func newRefusal(questions []ask.Question) Refusal {
 	return refusal
 }
 
-func (m *middleware) answerRefused(w http.ResponseWriter, r *http.Request, refusal Refusal) {
+func (m *gate) answerRefused(w http.ResponseWriter, r *http.Request, refusal Refusal) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	if refusal.RetryAfter > 0 {
@@ -94,7 +94,7 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 
 // isBadCost reports whether the cost of the request can't be found out, which is the client's fault.
 func isBadCost(err error) bool {
-	of, ok := errors.AsType[*ask.FuncError](err)
+	of, ok := errors.AsType[*middleware.FuncError](err)
 	return ok && of.What == "cost" && !errors.Is(err, limit.ErrInvalidConfig)
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -24,7 +24,7 @@ import (
 // call it again with the same number. If ctx ends, Settle returns and finishes in the background.
 // docs/http.md has more about requests that are not settled or not charged.
 func Settle(ctx context.Context, actual int64) error {
-	if err := ask.Settle(ctx, actual); err != nil {
+	if err := middleware.Settle(ctx, actual); err != nil {
 		return fmt.Errorf("httplimit: Settle: %w", err)
 	}
 	return nil
@@ -34,6 +34,6 @@ func Settle(ctx context.Context, actual int64) error {
 // outermost first, from the context of the request: for example how many tokens remain. Policies that
 // did not decide are left out. With [WithShadow] some may not be Granted.
 func Decisions(ctx context.Context) (all []Decided) {
-	ask.Decisions(ctx, func(name string, d limit.Decision) { all = append(all, Decided{name, d}) })
+	middleware.Decisions(ctx, func(name string, d limit.Decision) { all = append(all, Decided{name, d}) })
 	return all
 }

@@ -28,7 +28,7 @@ func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option)
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	return &transport{middleware: newMiddleware(limiter, true, opts), base: base}
+	return &transport{gate: newGate(limiter, true, opts), base: base}
 }
 
 // NotSentError says why a transport of [NewTransport] did not send a request. Nothing was sent, so
@@ -81,7 +81,7 @@ var (
 
 // transport is a RoundTripper that waits for permits.
 type transport struct {
-	*middleware
+	*gate
 
 	base   http.RoundTripper
 	pauses pauses

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 )
 
 // wait is a request of a transport that waits for its permits.
@@ -25,9 +25,9 @@ type wait struct {
 	cancel context.CancelCauseFunc
 	place  int // in pause.asking
 
-	turn      *ask.Turn
-	questions []ask.Question // with the answers of the last time that the limiters were asked
-	verdict   ask.Verdict
+	turn      *middleware.Turn
+	questions []middleware.Question // with the answers of the last time that the limiters were asked
+	verdict   middleware.Verdict
 	more      time.Duration // how much longer it would have to wait, if the limiter that waits itself has refused it
 	asked     bool          // at all
 }
@@ -158,18 +158,18 @@ func (w *wait) askAndWait() error {
 	w.cancel = cancel
 	asking := ctx
 	if w.leads {
-		asking = outage.WithEntered(ctx, func() { w.pause.asked(w) })
+		asking = decide.WithEntered(ctx, func() { w.pause.asked(w) })
 	}
 	w.pause.asks(w)
 	defer w.pause.answered(w)
 	w.questions[0] = w.questions[0].Again()
 	w.questions[0].AskAndWait(asking, most)
 	if errors.Is(context.Cause(ctx), errPaused) {
-		w.verdict = ask.Verdict{}
+		w.verdict = middleware.Verdict{}
 		w.undo()
 		return errPaused
 	}
-	if w.verdict = w.Judge(w.questions); w.verdict.Refused && w.questions[0].State == ask.Refused {
+	if w.verdict = w.Judge(w.questions); w.verdict.Refused && w.questions[0].State == middleware.Refused {
 		w.more = w.questions[0].Decision.RetryAfter
 		return cmp.Or(w.tooLong(w.more), errMaxWait)
 	}
@@ -183,14 +183,14 @@ func (w *wait) undo() {
 
 // refusal returns the question for which the request has to wait the longest, and how long: 0 if no
 // waiting helps.
-func (w *wait) refusal() (of *ask.Question, d time.Duration) {
+func (w *wait) refusal() (of *middleware.Question, d time.Duration) {
 	longest := time.Duration(-1)
 	for i := range w.questions {
 		if q := &w.questions[i]; q.Refused() && !q.Limit.Shadow && q.Wait() > longest {
 			of, longest = q, q.Wait()
 		}
 	}
-	return of, ask.RetryAfter(ask.Live(w.questions))
+	return of, middleware.RetryAfter(middleware.Live(w.questions))
 }
 
 // sleep waits for d. If the request's time ends before that, it returns an error, at once if it
@@ -226,7 +226,7 @@ func (w *wait) tooLong(d time.Duration) error {
 	return nil
 }
 
-func (w *wait) notSent(of *ask.Question, more time.Duration, paused bool, err error) error {
+func (w *wait) notSent(of *middleware.Question, more time.Duration, paused bool, err error) error {
 	return &NotSentError{
 		Key: of.Key, Permits: of.Permits, Waited: time.Since(w.start), RetryAfter: more, Paused: paused, Err: err,
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/memory"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
 
 // Env is a server in memory and a Client on it.
@@ -52,12 +52,12 @@ func New(t testing.TB, opts ...rratelimiter.Option) *Env {
 	}
 	e.server.ClockTTL(true)
 	t.Cleanup(e.server.Close)
-	rdb, end := memory.NewClient(redis.Options{}, func() (net.Conn, error) {
+	rdb, end := netpipe.NewClient(redis.Options{}, func() (net.Conn, error) {
 		conn, err := e.link.dial(e.server.Dial)
 		if err != nil {
 			return nil, err
 		}
-		return memory.Buffer(conn), nil
+		return netpipe.Buffer(conn), nil
 	})
 	e.Redis = rdb
 	t.Cleanup(func() {

@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -121,7 +122,7 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // the threshold is not a number of 0 or more, and limit.ErrUnavailable if Redis did not decide in time.
 // If permits may have been taken, the error is limit.ErrUnknownOutcome too.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: n})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
@@ -136,7 +137,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision
 // it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. Errors are those
 // of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
@@ -148,7 +149,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err
 }
 

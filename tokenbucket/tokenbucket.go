@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -130,7 +131,7 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // limit.ErrUnavailable if Redis did not decide in time. If the answer was lost, the error is
 // limit.ErrUnknownOutcome too: a bucket can't show whether the tokens were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: n})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
@@ -145,7 +146,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision
 // it returns 0 and a Decision that is not Granted, with the RetryAfter of one token. Errors are those
 // of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
@@ -158,7 +159,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner]. Tokens for which the
 // bucket has no room are not added.
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	a, err := l.table.Take(ctx, outage.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
+	a, err := l.table.Take(ctx, decide.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err
 }
 

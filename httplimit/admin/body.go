@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -28,13 +28,13 @@ type fields map[string]json.RawMessage
 // given twice, and names in other letters than ours are unknown: a change is no
 // place for guesses.
 func (c *call) body() (fields, error) {
-	text, err := answer.Body(c.w, c.r, maxBody)
+	text, err := httpjson.Body(c.w, c.r, maxBody)
 	if err != nil {
 		return nil, err
 	}
 	f, err := parseObject(text)
 	if err != nil {
-		return nil, answer.BadRequest("the body is not the JSON object that is expected: %v", err)
+		return nil, httpjson.BadRequest("the body is not the JSON object that is expected: %v", err)
 	}
 	return f, nil
 }
@@ -83,7 +83,7 @@ func (f fields) end() error {
 	if len(f) == 0 {
 		return nil
 	}
-	return answer.BadRequest("the body has %q, which means nothing here", slices.Sorted(maps.Keys(f))[0])
+	return httpjson.BadRequest("the body has %q, which means nothing here", slices.Sorted(maps.Keys(f))[0])
 }
 
 // integer reads a whole number between low and high into v, and reports whether
@@ -95,7 +95,7 @@ func (f fields) integer(name string, low, high int64, v *int64) (bool, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < low || n > high {
-		return true, answer.BadRequest("%s must be a whole number from %d to %d", name, low, high)
+		return true, httpjson.BadRequest("%s must be a whole number from %d to %d", name, low, high)
 	}
 	*v = n
 	return true, nil
@@ -110,7 +110,7 @@ func (f fields) duration(name string, low time.Duration, v *time.Duration) (bool
 	}
 	d, err := parseDuration(text)
 	if err != nil || d < low || d%time.Millisecond != 0 {
-		return true, answer.BadRequest(`%s must be a whole number of milliseconds, or text such as "1m30s" that is one; at least %d ms`, name, low.Milliseconds())
+		return true, httpjson.BadRequest(`%s must be a whole number of milliseconds, or text such as "1m30s" that is one; at least %d ms`, name, low.Milliseconds())
 	}
 	*v = d
 	return true, nil
@@ -134,7 +134,7 @@ func (f fields) boolean(name string, v *bool) error {
 		return nil
 	}
 	if text != "true" && text != "false" {
-		return answer.BadRequest("%s must be true or false", name)
+		return httpjson.BadRequest("%s must be true or false", name)
 	}
 	*v = text == "true"
 	return nil
@@ -151,5 +151,5 @@ func (f fields) rateType(name string, v *rratelimiter.RateType) error {
 			return nil
 		}
 	}
-	return answer.BadRequest("%s must be %q or %q", name, rratelimiter.Overall, rratelimiter.PerClient)
+	return httpjson.BadRequest("%s must be %q or %q", name, rratelimiter.Overall, rratelimiter.PerClient)
 }

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -32,7 +32,7 @@ func (c *call) changed(before, after slog.Attr, err error, more ...slog.Attr) er
 	r, _ := c.problemOf(err)
 	message := "limit not changed"
 	if errors.Is(err, limit.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
-		r = &answer.Error{Status: http.StatusBadGateway, Detail: "Redis did not answer: whether the limit is changed is not known"}
+		r = &httpjson.Error{Status: http.StatusBadGateway, Detail: "Redis did not answer: whether the limit is changed is not known"}
 		message = "limit perhaps changed"
 	}
 	c.log(slog.LevelError, message, append(attrs, slog.Int("status", r.Status), slog.Any("error", err))...)

@@ -11,28 +11,28 @@ import (
 	"unicode/utf8"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // problemOf returns how an error is answered, and whether to log it: what
 // Redis or the network said is for the log alone.
-func (c *call) problemOf(err error) (r *answer.Error, loud bool) {
-	if r, ok := errors.AsType[*answer.Error](err); ok {
+func (c *call) problemOf(err error) (r *httpjson.Error, loud bool) {
+	if r, ok := errors.AsType[*httpjson.Error](err); ok {
 		return r, false
 	}
 	switch {
 	case c.err != nil:
-		return &answer.Error{Status: http.StatusInternalServerError, Detail: "the Config of this handler is not valid: see the log"}, true
+		return &httpjson.Error{Status: http.StatusInternalServerError, Detail: "the Config of this handler is not valid: see the log"}, true
 	case errors.Is(err, limit.ErrInvalidConfig), errors.Is(err, limit.ErrInvalidPermits):
-		return &answer.Error{Status: http.StatusBadRequest, Detail: err.Error()}, true
+		return &httpjson.Error{Status: http.StatusBadRequest, Detail: err.Error()}, true
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
-		return &answer.Error{Status: http.StatusNotFound, Detail: "this limiter has no rate: PUT gives it one"}, false
+		return &httpjson.Error{Status: http.StatusNotFound, Detail: "this limiter has no rate: PUT gives it one"}, false
 	case errors.Is(err, limit.ErrCorrupt), errors.Is(err, limit.ErrUnsupported):
-		return &answer.Error{Status: http.StatusConflict, Detail: err.Error()}, true
+		return &httpjson.Error{Status: http.StatusConflict, Detail: err.Error()}, true
 	}
 	byClient := errors.Is(err, context.Canceled)
-	return &answer.Error{Status: http.StatusServiceUnavailable, Detail: "Redis can't be asked"}, !byClient
+	return &httpjson.Error{Status: http.StatusServiceUnavailable, Detail: "Redis can't be asked"}, !byClient
 }
 
 func (c *call) fail(err error) {
@@ -45,7 +45,7 @@ func (c *call) fail(err error) {
 }
 
 func (c *call) ok(body any) error {
-	answer.OK(c.w, body)
+	httpjson.OK(c.w, body)
 	return nil
 }
 
@@ -55,14 +55,14 @@ func (e endpoint) checkQuery(query url.Values) error {
 	for _, name := range e.params {
 		switch values := query[name]; {
 		case len(values) != 1 || values[0] == "":
-			return answer.BadRequest("the query must have one %s", name)
+			return httpjson.BadRequest("the query must have one %s", name)
 		case !utf8.ValidString(values[0]):
-			return answer.BadRequest("the %s in the query is not UTF-8", name)
+			return httpjson.BadRequest("the %s in the query is not UTF-8", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(e.params, name) {
-			return answer.BadRequest("the query has %q, which means nothing here", name)
+			return httpjson.BadRequest("the query has %q, which means nothing here", name)
 		}
 	}
 	return nil

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -36,12 +36,12 @@ func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 			continue
 		}
 		if other := redisson.Other(c.mapped(prefix), c.mapped(name)); other != "" {
-			return nil, answer.BadRequest("the RateLimiter would share Redis keys with %q", other)
+			return nil, httpjson.BadRequest("the RateLimiter would share Redis keys with %q", other)
 		}
 		ours = true
 	}
 	if !ours {
-		return nil, answer.Refuse(http.StatusNotFound, "no RateLimiter of this name is offered here")
+		return nil, httpjson.Refuse(http.StatusNotFound, "no RateLimiter of this name is offered here")
 	}
 	return c.cfg.Client.RateLimiter(name), nil
 }
@@ -101,7 +101,7 @@ func (c *call) putRate(l *rratelimiter.RateLimiter) error {
 		return err
 	}
 	if !change.hasRate || !change.hasInterval {
-		return answer.BadRequest("a rate to PUT has rate and interval; PATCH takes less")
+		return httpjson.BadRequest("a rate to PUT has rate and interval; PATCH takes less")
 	}
 	var cfg rratelimiter.Config
 	if err := change.apply(&cfg); err != nil {
@@ -197,7 +197,7 @@ func (c *call) readRate() (rateChange, error) {
 		return change, err
 	}
 	if !change.hasType && !change.hasRate && !change.hasInterval && !change.hasKeepAlive {
-		return change, answer.BadRequest("the body changes nothing")
+		return change, httpjson.BadRequest("the body changes nothing")
 	}
 	return change, nil
 }
@@ -220,7 +220,7 @@ func (r *rateChange) apply(cfg *rratelimiter.Config) error {
 		cfg.KeepAlive = r.KeepAlive
 	}
 	if cfg.KeepAlive != 0 && cfg.KeepAlive < cfg.Interval {
-		return answer.BadRequest("keepAlive %v is shorter than interval %v", cfg.KeepAlive, cfg.Interval)
+		return httpjson.BadRequest("keepAlive %v is shorter than interval %v", cfg.KeepAlive, cfg.Interval)
 	}
 	return nil
 }

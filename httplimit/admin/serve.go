@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
 // call is a request on its way.
@@ -101,12 +101,12 @@ func (c *call) serve() error {
 	run := e.methods[method]
 	switch {
 	case !found:
-		return answer.Refuse(http.StatusNotFound, "there is no such path: see openapi.json")
+		return httpjson.Refuse(http.StatusNotFound, "there is no such path: see openapi.json")
 	case run == nil:
 		c.w.Header().Set("Allow", e.allowed())
-		return answer.Refuse(http.StatusMethodNotAllowed, "allowed are %s", e.allowed())
+		return httpjson.Refuse(http.StatusMethodNotAllowed, "allowed are %s", e.allowed())
 	case err != nil:
-		return answer.BadRequest("the query can't be read: %v", err)
+		return httpjson.BadRequest("the query can't be read: %v", err)
 	}
 	if err := e.checkQuery(query); err != nil {
 		return err
@@ -134,9 +134,9 @@ func (c *call) authorize() error {
 	c.log(slog.LevelWarn, "admin request refused", slog.String("method", c.r.Method), slog.String("path", c.r.URL.Path), slog.Any("error", err))
 	if errors.Is(err, ErrUnauthenticated) {
 		c.w.Header().Set("WWW-Authenticate", c.cfg.Challenge)
-		return answer.Refuse(http.StatusUnauthorized, "")
+		return httpjson.Refuse(http.StatusUnauthorized, "")
 	}
-	return answer.Refuse(http.StatusForbidden, "")
+	return httpjson.Refuse(http.StatusForbidden, "")
 }
 
 // log tells the Logger, by what the request asks and who does.

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -25,7 +25,7 @@ type keyThreshold struct {
 func (c *call) slidingLog() (SlidingLog, error) {
 	log, ok := c.cfg.SlidingLogs[c.asked.Limiter]
 	if !ok {
-		return nil, answer.Refuse(http.StatusNotFound, "no sliding log of this name is offered here")
+		return nil, httpjson.Refuse(http.StatusNotFound, "no sliding log of this name is offered here")
 	}
 	return log, nil
 }
@@ -69,7 +69,7 @@ func (c *call) putThreshold(log SlidingLog) error {
 		return err
 	}
 	if !given {
-		return answer.BadRequest("the body has no threshold")
+		return httpjson.BadRequest("the body has no threshold")
 	}
 	if err := f.end(); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -12,7 +13,7 @@ import (
 
 // FromMemory answers without a round trip, if it can: from permits that the handle has taken ahead, or from a
 // refusal that it remembers. It serves no reservation, which needs a member of its own.
-func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *outage.Ask, a *outage.Answer) (known bool) {
+func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *decide.Ask, a *decide.Answer) (known bool) {
 	if l.Lease == nil && l.Refusals == nil || q.Reserve {
 		return false
 	}
@@ -35,7 +36,7 @@ func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *outage.Ask, a *o
 }
 
 // leastOf returns how many permits are refused if the ask is.
-func leastOf(q *outage.Ask) int64 {
+func leastOf(q *decide.Ask) int64 {
 	if q.UpTo {
 		return 1
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -27,7 +27,7 @@ func testLimiter(name, fallback string) *Limiter {
 	return &Limiter{Name: name, Config: name, Keys: script.KeysOf(redisson.KeysOf(name, "id").List()...), Fallback: fallback}
 }
 
-func acquire(ctx context.Context, e *Engine, l *Limiter, q outage.Ask) (a outage.Answer, err error) {
+func acquire(ctx context.Context, e *Engine, l *Limiter, q decide.Ask) (a decide.Answer, err error) {
 	err = e.Acquire(ctx, l, &q, &a)
 	return a, err
 }
@@ -35,7 +35,7 @@ func acquire(ctx context.Context, e *Engine, l *Limiter, q outage.Ask) (a outage
 func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
 
 func newTestRequest(permits int64) *request {
-	return &request{Ask: outage.Ask{Permits: permits}, limiter: &Limiter{}}
+	return &request{Ask: decide.Ask{Permits: permits}, limiter: &Limiter{}}
 }
 
 // drawn is one request of a drawn batch.
@@ -190,7 +190,7 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 		requests := drawRequests(t)
 		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
 		if inUse > 0 {
-			if a, err := acquire(ctx, e, l, outage.Ask{Permits: inUse}); err != nil || !a.Granted {
+			if a, err := acquire(ctx, e, l, decide.Ask{Permits: inUse}); err != nil || !a.Granted {
 				t.Fatal(a, err)
 			}
 		}

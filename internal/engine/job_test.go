@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -40,7 +40,7 @@ func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 		startJob(t, e, a, func(*job) { <-end })
 		ctx, leave := context.WithCancel(t.Context())
 		for _, ctx := range []context.Context{ctx, t.Context()} {
-			go func() { _, _ = e.AcquireAll(ctx, []*Limiter{a, b}, []int64{1, 1}, outage.Ask{}) }()
+			go func() { _, _ = e.AcquireAll(ctx, []*Limiter{a, b}, []int64{1, 1}, decide.Ask{}) }()
 			synctest.Wait()
 		}
 		leave()
@@ -63,11 +63,11 @@ func TestSettle_FreedPermitsGoToTheLineBeforeTheNextJob(t *testing.T) {
 		_, m := redistest.Mini(t)
 		e := newTestEngine(redistest.MiniClient(t, m, &redistest.Options{PoolSize: 10}))
 		l := testLimiter("a", "5 60000 0 0")
-		reserved, err := acquire(t.Context(), e, l, outage.Ask{Permits: 5, Reserve: true})
+		reserved, err := acquire(t.Context(), e, l, decide.Ask{Permits: 5, Reserve: true})
 		require.NoError(t, err)
 		var served atomic.Bool
 		go func() {
-			a, err := acquire(t.Context(), e, l, outage.Ask{Permits: 5, Waits: true})
+			a, err := acquire(t.Context(), e, l, decide.Ask{Permits: 5, Waits: true})
 			assert.NoError(t, err)
 			served.Store(a.Granted)
 		}()

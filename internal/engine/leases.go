@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -65,7 +65,7 @@ func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (
 }
 
 // leaseAnswer answers a request from a lease in which so much is left.
-func (e *Engine) leaseAnswer(l *Limiter, from *leased, q *outage.Ask, left int64, a *outage.Answer) {
+func (e *Engine) leaseAnswer(l *Limiter, from *leased, q *decide.Ask, left int64, a *decide.Answer) {
 	a.Granted, a.By, a.Taken = true, limit.FromMemory, q.Permits
 	if q.Figures {
 		f := from.figures.Load()

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -68,7 +68,7 @@ func newerDefaults(t *testing.T, e *Engine) []*Limiter {
 	since := time.Now()
 	old := testLimiter("{x}a", fmt.Sprintf("10 60000 0 0 %d", since.Add(-time.Minute).UnixMicro()))
 	old.Learnt = since.Add(-time.Minute)
-	_, err := acquire(t.Context(), e, old, outage.Ask{Permits: 1})
+	_, err := acquire(t.Context(), e, old, decide.Ask{Permits: 1})
 	require.NoError(t, err)
 	var both []*Limiter
 	for _, name := range []string{"{x}a", "{x}b"} {
@@ -89,7 +89,7 @@ func assertRate(t *testing.T, e *Engine, l *Limiter, permits int64) {
 func TestUndo_WithAnEndedContextKeepsNoCloseWaiting(t *testing.T) {
 	t.Parallel()
 	onSlow(t, nil, func(t *testing.T, e *Engine, _ *slow, _ redistest.Client) {
-		a, err := acquire(t.Context(), e, testLimiter("a", hourly), outage.Ask{Permits: 1, Undo: true})
+		a, err := acquire(t.Context(), e, testLimiter("a", hourly), decide.Ask{Permits: 1, Undo: true})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -111,16 +111,16 @@ func TestAcquireAll_NextCallerReplacesTheDefaultThatOneWhoLeftFound(t *testing.T
 				s.answers(late, 100*time.Millisecond)
 				for i := range 4 { // more than the flights that leave at once
 					go func() {
-						_, _ = acquire(t.Context(), e, testLimiter(fmt.Sprint("{x}", i), hourly), outage.Ask{Permits: 1})
+						_, _ = acquire(t.Context(), e, testLimiter(fmt.Sprint("{x}", i), hourly), decide.Ask{Permits: 1})
 					}()
 					synctest.Wait()
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				_, err := e.AcquireAll(ctx, both, []int64{1, 1}, outage.Ask{})
+				_, err := e.AcquireAll(ctx, both, []int64{1, 1}, decide.Ask{})
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				time.Sleep(time.Second)
-				_, err = e.AcquireAll(t.Context(), both, []int64{1, 1}, outage.Ask{})
+				_, err = e.AcquireAll(t.Context(), both, []int64{1, 1}, decide.Ask{})
 				require.NoError(t, err)
 				assertRate(t, e, both[0], 20)
 			})
@@ -145,7 +145,7 @@ type leaver struct {
 	events *recorder
 
 	ends bool // the context does
-	ask  outage.Ask
+	ask  decide.Ask
 }
 
 // leave asks, and returns the error with which the caller leaves in time.
@@ -167,8 +167,8 @@ func eachLeaver(t *testing.T, test func(t *testing.T, l *leaver)) {
 	t.Helper()
 	for name, l := range map[string]*leaver{
 		"context":  {ends: true},
-		"deadline": {ask: outage.Ask{Waits: true, Timeout: 100 * time.Millisecond}},
-		"within":   {ask: outage.Ask{Within: 100 * time.Millisecond}},
+		"deadline": {ask: decide.Ask{Waits: true, Timeout: 100 * time.Millisecond}},
+		"within":   {ask: decide.Ask{Within: 100 * time.Millisecond}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,9 +5,9 @@ import (
 	"math"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 )
 
@@ -276,7 +276,7 @@ func (l *line) answeredBatch(now time.Time) {
 	for r := range l.all() {
 		if r.overdue(now) {
 			l.drop(r)
-			r.finish(outage.Answer{}, nil)
+			r.finish(decide.Answer{}, nil)
 		}
 	}
 	l.dueAt = now.Add(refusal.AskAgain(l.wait))

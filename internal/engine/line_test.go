@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -105,7 +105,7 @@ func (e *far) takes(trip time.Duration) {
 
 func (e *far) take(t *testing.T, l *Limiter, permits int64) {
 	t.Helper()
-	a, err := acquire(t.Context(), e.Engine, l, outage.Ask{Permits: permits})
+	a, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: permits})
 	assert.NoError(t, err)
 	assert.True(t, a.Granted, l.Name)
 }
@@ -145,7 +145,7 @@ func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
 						e.take(t, l, 5)
 						return
 					}
-					_, err := acquire(gone, e.Engine, l, outage.Ask{Permits: 5})
+					_, err := acquire(gone, e.Engine, l, decide.Ask{Permits: 5})
 					assert.ErrorIs(t, err, context.Canceled)
 				})
 			}
@@ -153,7 +153,7 @@ func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
 			cancel()
 			e.Wait()
 			assert.Equal(t, trips, e.trips)
-			a, err := acquire(t.Context(), e.Engine, l, outage.Ask{Permits: 1, Figures: true})
+			a, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, Figures: true})
 			require.NoError(t, err)
 			assert.EqualValues(t, 99-5*(3-leaving), a.Remaining)
 		})
@@ -269,14 +269,14 @@ func TestLine_PassEndsIfSecondBatchHasGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		e.Go(func() {
-			a, err := acquire(t.Context(), e.Engine, first, outage.Ask{Permits: 2, Waits: true})
+			a, err := acquire(t.Context(), e.Engine, first, decide.Ask{Permits: 2, Waits: true})
 			assert.NoError(t, err)
 			assert.True(t, a.Granted)
 			assert.Less(t, time.Since(start), 16*time.Second)
 		})
 		synctest.Wait()
 		e.Go(func() { // in a batch of its own, for its default
-			_, err := acquire(ctx, e.Engine, second, outage.Ask{Permits: 2, Waits: true})
+			_, err := acquire(ctx, e.Engine, second, decide.Ask{Permits: 2, Waits: true})
 			assert.ErrorIs(t, err, context.Canceled)
 		})
 		time.Sleep(5 * time.Second)
@@ -298,7 +298,7 @@ func TestLine_PassEndsIfSecondBatchHasGone(t *testing.T) {
 // meanwhile, and goes back.
 func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	t.Parallel()
-	impatient := outage.Ask{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
+	impatient := decide.Ask{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
 	a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
 	for name, ask := range map[string]func(ctx context.Context, e *far) error{
 		"one": func(ctx context.Context, e *far) error {
@@ -337,7 +337,7 @@ func TestLinesOnASilentServerEndInTime(t *testing.T) {
 			e.take(t, l, 1)
 			for range 3 {
 				e.Go(func() {
-					_, err := acquire(t.Context(), e.Engine, l, outage.Ask{Permits: 1, Waits: true})
+					_, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, Waits: true})
 					assert.ErrorIs(t, err, limit.ErrUnavailable)
 					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
 				})

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -44,7 +44,7 @@ func (m *multiRequest) giveDefault(ctx context.Context, l *Limiter, older limit.
 }
 
 // over returns the answer of a try that is over, and counts it out. If the caller has gone, grants go back.
-func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a outage.Answer, err error) {
+func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a decide.Answer, err error) {
 	e := m.engine
 	reply, err := c.Outcome()
 	switch {
@@ -68,7 +68,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a out
 	}
 	taken := a.Granted
 	if taken && c.Short != nil {
-		a, err = outage.Answer{}, c.Short
+		a, err = decide.Answer{}, c.Short
 	}
 	m.locked(func(q *queue) {
 		place := slices.Index(m.queues, q)
@@ -93,7 +93,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a out
 }
 
 // parse reads the script's answer.
-func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
+func (m *multiRequest) parse(reply any) (a decide.Answer, err error) {
 	all := len(m.limiters)
 	if granted, ok := reply.(int64); ok && granted == m.permits[0] && !m.told {
 		a.Granted = true
@@ -118,7 +118,7 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 	a.Granted = len(numbers) == all*size
 	m.said.keep, m.said.refusals = make([]time.Duration, all), numbers[all*size:]
 	if m.figures {
-		a.Each = make([]outage.Answer, all)
+		a.Each = make([]decide.Answer, all)
 	}
 	for i := range all {
 		said := numbers[i*size : (i+1)*size]
@@ -159,13 +159,13 @@ func (m *multiRequest) parse(reply any) (a outage.Answer, err error) {
 }
 
 // parseExceeds reads which limiter has a lower rate than is asked for, and that rate.
-func (m *multiRequest) parseExceeds(words []any) (a outage.Answer, err error) {
+func (m *multiRequest) parseExceeds(words []any) (a decide.Answer, err error) {
 	numbers, err := script.Integers(words, 2)
 	if err != nil {
 		return a, err
 	}
 	place := min(max(numbers[0], 1), int64(len(m.limiters))) - 1
-	a.Each = make([]outage.Answer, len(m.limiters))
+	a.Each = make([]decide.Answer, len(m.limiters))
 	a.Each[place].Limit = numbers[1]
 	return a, m.blame(numbers[0], errExceeds(m.permits[place], numbers[1]))
 }

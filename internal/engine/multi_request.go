@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -47,7 +47,7 @@ type said struct {
 }
 
 // AcquireAll takes so many permits of each of the limiters, or none of any.
-func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q outage.Ask) (a outage.Answer, err error) {
+func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q decide.Ask) (a decide.Answer, err error) {
 	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, told: q.Figures, within: q.Within}
 	a, err = m.acquire(ctx, q)
 	a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
@@ -65,7 +65,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []
 }
 
 // acquire tries until the permits are granted or the timeout is over.
-func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (a outage.Answer, err error) {
+func (m *multiRequest) acquire(ctx context.Context, ask decide.Ask) (a decide.Answer, err error) {
 	e := m.engine
 	start := time.Now()
 	e.book.Used(start)
@@ -75,7 +75,7 @@ func (m *multiRequest) acquire(ctx context.Context, ask outage.Ask) (a outage.An
 		names = append(names, l.Keys.Names()...)
 		q, err := e.lock(ctx, l)
 		if err != nil {
-			return outage.Answer{}, err
+			return decide.Answer{}, err
 		}
 		q.users++
 		m.queues = append(m.queues, q)
@@ -118,7 +118,7 @@ func (m *multiRequest) locked(f func(q *queue)) {
 }
 
 // try asks once. It returns early when ctx ends; a later grant goes back. start is when the caller asked.
-func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer, error) {
+func (m *multiRequest) try(ctx context.Context, start time.Time) (decide.Answer, error) {
 	e := m.engine
 	var last time.Time // the end of the caller's time
 	switch {
@@ -130,22 +130,22 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (outage.Answer,
 	for redraws := 0; ; {
 		switch err := m.enter(ctx, lane.Sooner(start.Add(e.conn.Timeout), last)); {
 		case errors.Is(err, lane.ErrLate):
-			return outage.Answer{}, lane.NoAnswer(time.Since(start), false)
+			return decide.Answer{}, lane.NoAnswer(time.Since(start), false)
 		case err != nil:
-			return outage.Answer{}, err
+			return decide.Answer{}, err
 		}
 		c := m.call(start)
 		c.Last = last
 		if done, err := e.lanes.Do(ctx, c); !done {
 			m.left = true
-			return outage.Answer{}, cmp.Or(ctx.Err(), err)
+			return decide.Answer{}, cmp.Or(ctx.Err(), err)
 		}
 		reply, err := c.Outcome()
 		older, number, isOlder := olderDefault(reply)
 		switch l := m.one(number); {
 		case isOlder && l != nil:
 			if err := m.giveDefault(ctx, l, older, start, last); err != nil {
-				return outage.Answer{}, err
+				return decide.Answer{}, err
 			}
 		case isTaken(reply, err) && redraws < maxRedraws:
 			m.exit()

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -115,7 +115,7 @@ func (m *multiRequest) alive() (at time.Time) {
 }
 
 // waitsOn reports whether the caller waits on after an answer: in the line of the limiter that refuses longest.
-func (m *multiRequest) waitsOn(a outage.Answer) bool {
+func (m *multiRequest) waitsOn(a decide.Answer) bool {
 	e, w := m.engine, &m.waiter
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -158,12 +158,12 @@ func (q *queue) close() {
 	for r := range q.line.all() {
 		if r.State == lane.Gathered {
 			q.line.drop(r)
-			r.finish(outage.Answer{}, limit.ErrClosed)
+			r.finish(decide.Answer{}, limit.ErrClosed)
 		}
 	}
 	for _, r := range q.gathered {
 		if r.State == lane.Gathered {
-			r.finish(outage.Answer{}, limit.ErrClosed)
+			r.finish(decide.Answer{}, limit.ErrClosed)
 		}
 	}
 	q.gathered = nil

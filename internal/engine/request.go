@@ -6,14 +6,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
 
 // request is one caller's ask, until it is answered.
 type request struct {
 	lane.Pending
-	outage.Ask
+	decide.Ask
 
 	ctx      context.Context // for the Redis client's hooks, if the request goes by itself
 	limiter  *Limiter
@@ -27,7 +27,7 @@ type request struct {
 	inLine     bool
 	pass       int  // the line's pass in which it was last sent
 	refused    bool // it was refused, and waits
-	answer     outage.Answer
+	answer     decide.Answer
 	err        error
 	sent       time.Time // when the batch that brought the answer was sent
 	alive      time.Time // when to ask again after that, to keep the limiter alive; zero if that needs no requests
@@ -36,7 +36,7 @@ type request struct {
 // The pool holds no channels: they must not outlive a bubble of testing/synctest.
 var requests sync.Pool
 
-func (e *Engine) newRequest(ctx context.Context, l *Limiter, q *outage.Ask) *request {
+func (e *Engine) newRequest(ctx context.Context, l *Limiter, q *decide.Ask) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
@@ -58,7 +58,7 @@ func (e *Engine) newRequest(ctx context.Context, l *Limiter, q *outage.Ask) *req
 }
 
 // finish gives the caller an answer that is not its batch's, and counts it out.
-func (r *request) finish(a outage.Answer, err error) {
+func (r *request) finish(a decide.Answer, err error) {
 	r.answer, r.err = a, err
 	r.queue.users--
 	r.MarkAnswered(nil)
@@ -104,7 +104,7 @@ func (r *request) Leave() bool {
 	if r.State == lane.Answered {
 		return false
 	}
-	r.answer = outage.Answer{Unanswered: !r.refused && !r.inLine}
+	r.answer = decide.Answer{Unanswered: !r.refused && !r.inLine}
 	r.queue.withdraw(r)
 	return true
 }

@@ -5,13 +5,13 @@ import (
 	"context"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Acquire asks Redis for permits, and waits for them if the ask says so. It fills the Answer, which is a zero one.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *outage.Answer) error {
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *decide.Ask, a *decide.Answer) error {
 	a.By = limit.FromRedis
 	before := l.Refusals.Now()
 	r := e.newRequest(ctx, l, ask)
@@ -24,7 +24,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *outage.Ask, a *ou
 	alone := q.submit(r, to)
 	q.unlock()
 	if ask.Waits {
-		outage.Entered(ctx)
+		decide.Entered(ctx)
 	}
 	if alone != nil {
 		to.SendOne(ctx, alone, r.timed)

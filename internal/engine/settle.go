@@ -29,7 +29,7 @@ type settlement struct {
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
 
-// Settler returns the [outage.Answer.Settle] of a grant with a member of its own, asked for at sent and answered
+// Settler returns the [decide.Answer.Settle] of a grant with a member of its own, asked for at sent and answered
 // at granted.
 func (e *Engine) Settler(l *Limiter, member []byte, permits int64, hold Hold, sent, granted time.Time) func(context.Context, int64, func(error)) error {
 	s := &settlement{engine: e, limiter: l, member: member, permits: permits, hold: hold, sent: sent, granted: granted}

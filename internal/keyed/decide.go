@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -16,7 +17,7 @@ import (
 
 // Take asks for permits of q.Key: for q.Permits, or with q.UpTo for as many as are free. If ctx ends
 // while the request waits for others, Take returns ctx.Err() at once; a later grant is given back.
-func (g *Queues) Take(ctx context.Context, q outage.Ask) (outage.Answer, error) {
+func (g *Queues) Take(ctx context.Context, q decide.Ask) (decide.Answer, error) {
 	if most := g.rule.Limit; q.UpTo && most > 0 {
 		q.Permits = min(q.Permits, most)
 	}
@@ -28,18 +29,18 @@ func (g *Queues) Take(ctx context.Context, q outage.Ask) (outage.Answer, error) 
 }
 
 // Settler returns what settles a grant, for which Reserve was asked.
-func (g *Queues) Settler(q outage.Ask, a outage.Answer) func(context.Context, int64) error {
+func (g *Queues) Settler(q decide.Ask, a decide.Answer) func(context.Context, int64) error {
 	return g.policy.Settler(g, q, a)
 }
 
 // FromMemory implements [outage.Asker], as do the following methods. It knows only errors.
-func (g *Queues) FromMemory(ctx context.Context, q outage.Ask) (a outage.Answer, known bool, err error) {
+func (g *Queues) FromMemory(ctx context.Context, q decide.Ask) (a decide.Answer, known bool, err error) {
 	a.Decision, err = g.check(ctx, q.Key, 1, q.Permits)
 	return a, false, err
 }
 
 // Ask sends a request and waits for its answer.
-func (g *Queues) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err error) {
+func (g *Queues) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err error) {
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
 	timed, timeout := q.Within > 0, g.lanes.Conn.Timeout
 	r := &request{ctx: ctx, permits: q.Permits, upTo: q.UpTo}
@@ -78,18 +79,18 @@ func (g *Queues) Ask(ctx context.Context, q outage.Ask) (a outage.Answer, err er
 }
 
 // Fail adds the package and the call to an error.
-func (g *Queues) Fail(q outage.Ask, err error) error {
+func (g *Queues) Fail(q decide.Ask, err error) error {
 	return Fail(g.rule.Package, q.Call, q.Key, err)
 }
 
 // Server returns the breaker of the key's server.
-func (g *Queues) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func() bool) {
+func (g *Queues) Server(ctx context.Context, q decide.Ask) (*outage.Breaker, func() bool) {
 	return g.lanes.Breaker(ctx, q.Key), func() bool { return g.lanes.Answers(script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
 }
 
 // Limiters returns the one of the key.
-func (g *Queues) Limiters(q outage.Ask) []outage.Limiter {
-	l := outage.Limiter{
+func (g *Queues) Limiters(q decide.Ask) []decide.Limiter {
+	l := decide.Limiter{
 		Of: g, Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: g.rule.Local(), Most: g.rule.Most, Once: true,
 	}
 	most, known, _ := g.rates.Of(q.Key)
@@ -99,11 +100,11 @@ func (g *Queues) Limiters(q outage.Ask) []outage.Limiter {
 	case l.Rule.Permits == 0:
 		l.Rule = local.Rule{} // only Redis knows it
 	}
-	return []outage.Limiter{l}
+	return []decide.Limiter{l}
 }
 
 // Learn notes the limit of a key that may differ from others'.
-func (g *Queues) Learn(q outage.Ask, a outage.Answer) {
+func (g *Queues) Learn(q decide.Ask, a decide.Answer) {
 	if g.rule.Limit == 0 {
 		g.rates.Learn(q.Key, a.Limit)
 	}

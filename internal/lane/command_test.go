@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -215,8 +215,8 @@ func TestCommands_NeedNoReplicas(t *testing.T) {
 	assert.EqualValues(t, 1, reply)
 }
 
-// decide grants of ten permits a key, each batch as its requests one by one.
-var decide = newScript(`local free = tonumber(redis.call('GET', KEYS[1]) or '10')
+// tenEach grants of ten permits a key, each batch as its requests one by one.
+var tenEach = newScript(`local free = tonumber(redis.call('GET', KEYS[1]) or '10')
 local before, taken = free, 0
 for i = 1, #ARGV, 2 do
 	local permits = tonumber(ARGV[i])
@@ -242,7 +242,7 @@ type desk struct {
 func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	t.Helper()
 	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
-		require.NoError(t, r.direct.ScriptLoad(t.Context(), decide.Source).Err())
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), tenEach.Source).Err())
 		d := &desk{rig: r}
 		d.Queues = keyed.NewQueues(r.lanes, keyed.Rule{Most: 100, Ask: d.question})
 		test(t, d)
@@ -258,12 +258,12 @@ func (d *desk) question(key string, b *lane.Batch) *keyed.Try {
 		v, _, err := keyed.Parse(reply)
 		return v, err
 	}}
-	q.Script, q.Keys, q.Args = decide, script.KeysOf(key), script.Constant(b.Args(nil))
+	q.Script, q.Keys, q.Args = tenEach, script.KeysOf(key), script.Constant(b.Args(nil))
 	return q
 }
 
 func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
-	a, err := d.Take(ctx, outage.Ask{Call: "Take", Key: key, Permits: permits})
+	a, err := d.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: permits})
 	return a.Decision, err
 }
 
@@ -322,7 +322,7 @@ func TestBatch_ErrorReachesAllCallers(t *testing.T) {
 			atDesk(t, 1, func(t *testing.T, d *desk) {
 				tt.set(d, true)
 				d.start(5, func(int) {
-					a, err := d.Take(context.Background(), outage.Ask{Call: "Take", Key: "a", Permits: 1})
+					a, err := d.Take(context.Background(), decide.Ask{Call: "Take", Key: "a", Permits: 1})
 					assert.ErrorIs(t, err, tt.want)
 					assert.ErrorContains(t, err, tt.text)
 					assert.Nil(t, a.Undo)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -83,7 +84,7 @@ func (p *Policy) account(limiter string) account {
 // Allow notes permits of a limiter that a caller has and Redis was not charged for, and returns what undoes that. What
 // callers release of them must not be others' permits. They are none any more after the limiter's interval; if
 // that is unknown, after an hour.
-func (p *Policy) Allow(l Limiter, permits int64) (undo func(context.Context) error) {
+func (p *Policy) Allow(l decide.Limiter, permits int64) (undo func(context.Context) error) {
 	if p.Guard == nil || permits == 0 {
 		return func(context.Context) error { return nil }
 	}

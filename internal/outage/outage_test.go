@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -37,8 +38,8 @@ func TestShare(t *testing.T) {
 }
 
 // forAMinute is a limiter of a rate a minute.
-func forAMinute(name string) outage.Limiter {
-	return outage.Limiter{Name: name, Rule: local.Rule{Window: time.Minute}}
+func forAMinute(name string) decide.Limiter {
+	return decide.Limiter{Name: name, Rule: local.Rule{Window: time.Minute}}
 }
 
 func TestPolicy_ReleasesWhatItAllowed(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -17,10 +18,10 @@ import (
 type Policy struct {
 	Guard    *Guard // nil if there is no Failure, and nothing counts what is not charged
 	Observer *observe.Observer
-	Failure  *limit.Failure                             // nil: errors stay errors
-	Fallback func(context.Context, Ask) (Answer, error) // takes the place of Failure; nil: none
-	Shadow   bool                                       // limiters only watch
-	Outer    Watcher                                    // the middleware that callers come through, if it has an observer
+	Failure  *limit.Failure                                           // nil: errors stay errors
+	Fallback func(context.Context, decide.Ask) (decide.Answer, error) // takes the place of Failure; nil: none
+	Shadow   bool                                                     // limiters only watch
+	Outer    Watcher                                                  // the middleware that callers come through, if it has an observer
 }
 
 // Open reports whether all calls are granted that Redis does not decide.
@@ -41,15 +42,22 @@ func (p *Policy) guards() bool { return p.Failure != nil || p.Fallback != nil }
 func (p *Policy) Plain() bool { return !p.guards() && !p.Shadow && !p.Observer.Watches() }
 
 // Decide answers an ask and reports the answer to the observer.
-func (p *Policy) Decide(ctx context.Context, of Asker, q Ask) (Answer, error) {
+func (p *Policy) Decide(ctx context.Context, of Asker, q decide.Ask) (decide.Answer, error) {
 	start := time.Now()
 	a, err := p.Answer(ctx, of, q, start)
 	return p.Complete(ctx, of, q, a, err, start)
 }
 
+// Settler returns what settles an answer of one limiter.
+func (p *Policy) Settler(of Asker, q decide.Ask, a decide.Answer) func(ctx context.Context, actual int64) error {
+	r := &decide.Reservation{}
+	r.Init(p.Observer, of.Limiters(q), q, a)
+	return func(ctx context.Context, actual int64) error { return r.Settle(ctx, actual) }
+}
+
 // Answer answers an ask for a caller that came at start: from memory, by Redis, or while that does not decide by what
 // the policy has instead. A caller that waits goes back to Redis from time to time.
-func (p *Policy) Answer(ctx context.Context, of Asker, q Ask, start time.Time) (Answer, error) {
+func (p *Policy) Answer(ctx context.Context, of Asker, q decide.Ask, start time.Time) (decide.Answer, error) {
 	if p.Shadow || q.Watched {
 		q.Waits, q.Timeout = false, 0
 	}
@@ -92,7 +100,7 @@ const longestWait = 500 * time.Millisecond
 
 // Send asks Redis for callers with these policies. If one of them has something that answers instead, a server that is
 // known to leave calls undecided is not asked, and the answer says whether the policies are to answer.
-func Send(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, err error) {
+func Send(ctx context.Context, of Asker, q decide.Ask, by ...*Policy) (a decide.Answer, err error) {
 	if !slices.ContainsFunc(by, (*Policy).guards) {
 		a, err = of.Ask(ctx, q)
 		a.Undecided = false
@@ -105,7 +113,7 @@ func Send(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, err er
 	}
 	b, decides := of.Server(ctx, q)
 	if !b.Allows(decides, by...) {
-		return Answer{Undecided: true, Known: true}, ErrNotSent
+		return decide.Answer{Undecided: true, Known: true}, ErrNotSent
 	}
 	start := time.Now()
 	a, err = of.Ask(ctx, q)
@@ -123,18 +131,18 @@ func Send(ctx context.Context, of Asker, q Ask, by ...*Policy) (a Answer, err er
 }
 
 // Learn notes what an answer of Redis shows of the limiters' rates, if a local limiter may need them.
-func (p *Policy) Learn(of Asker, q Ask, a Answer, err error) {
+func (p *Policy) Learn(of Asker, q decide.Ask, a decide.Answer, err error) {
 	if _, isLocal := p.Local(); !isLocal || err != nil {
 		return
 	}
 	for i, l := range of.Limiters(q) {
-		l.Of.Learn(q, a.of(i))
+		l.Of.Learn(q, a.Part(i))
 	}
 }
 
 // Instead answers in place of Redis, which has left an ask undecided because of cause; known says that others have
 // met that before.
-func (p *Policy) Instead(ctx context.Context, of Asker, q Ask, known bool, cause error) (a Answer, err error) {
+func (p *Policy) Instead(ctx context.Context, of Asker, q decide.Ask, known bool, cause error) (a decide.Answer, err error) {
 	switch share, isLocal := p.Local(); {
 	case p.Fallback != nil && ctx.Err() == nil:
 		if a, err = p.Fallback(ctx, q); err != nil {
@@ -154,17 +162,17 @@ func (p *Policy) Instead(ctx context.Context, of Asker, q Ask, known bool, cause
 }
 
 // allowAll grants what is asked of each limiter, and charges it to the accounts.
-func (p *Policy) allowAll(all []Limiter) Answer {
-	each := make([]Answer, len(all))
+func (p *Policy) allowAll(all []decide.Limiter) decide.Answer {
+	each := make([]decide.Answer, len(all))
 	for i, l := range all {
 		each[i].Granted, each[i].Taken, each[i].Undo = true, l.Permits, p.Allow(l, l.Permits)
 	}
-	return Answer{Decision: limit.Decision{Granted: true}, Taken: all[0].Permits, Each: each, Undo: undoOf(each)}
+	return decide.Answer{Decision: limit.Decision{Granted: true}, Taken: all[0].Permits, Each: each, Undo: undoOf(each)}
 }
 
 // locally lets local limiters answer. Of several all grant, or none does.
-func (p *Policy) locally(ctx context.Context, all []Limiter, share float64, upTo bool, cause error) (a Answer, err error) {
-	each := make([]Answer, len(all))
+func (p *Policy) locally(ctx context.Context, all []decide.Limiter, share float64, upTo bool, cause error) (a decide.Answer, err error) {
+	each := make([]decide.Answer, len(all))
 	for i, l := range all {
 		if a, err = p.takeLocally(l, share, upTo, cause); !a.Granted {
 			_ = undoOf(each[:i])(ctx)
@@ -181,15 +189,15 @@ func (p *Policy) locally(ctx context.Context, all []Limiter, share float64, upTo
 }
 
 // takeLocally is locally for one limiter.
-func (p *Policy) takeLocally(l Limiter, share float64, upTo bool, cause error) (Answer, error) {
+func (p *Policy) takeLocally(l decide.Limiter, share float64, upTo bool, cause error) (decide.Answer, error) {
 	if l.Rule.Window <= 0 {
-		return Answer{}, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
+		return decide.Answer{}, fmt.Errorf("%w: FailLocal: the limiter has not told its rate yet", cause)
 	}
 	least, rule := l.Permits, Share(l.Rule, share)
 	if upTo {
 		least = 1
 	}
-	a := Answer{By: limit.FromLocal, Cause: cause, Window: rule.Window}
+	a := decide.Answer{By: limit.FromLocal, Cause: cause, Window: rule.Window}
 	var giveBack func()
 	a.Decision, a.Taken, giveBack = p.Guard.locals.Take(l.Name, least, l.Permits, rule)
 	switch {
@@ -218,7 +226,7 @@ func Share(rule local.Rule, share float64) local.Rule {
 
 // Complete reports an answer, with errors that name the call and the limiter. A limiter that only watches grants
 // what it has refused.
-func (p *Policy) Complete(ctx context.Context, of Asker, q Ask, a Answer, err error, start time.Time) (Answer, error) {
+func (p *Policy) Complete(ctx context.Context, of Asker, q decide.Ask, a decide.Answer, err error, start time.Time) (decide.Answer, error) {
 	err, a.Cause = of.Fail(q, err), of.Fail(q, a.Cause)
 	if undo := a.Undo; q.Undo && undo != nil {
 		a.Undo = func(ctx context.Context) error { return of.Fail(q, undo(ctx)) }
@@ -244,7 +252,7 @@ func (p *Policy) Complete(ctx context.Context, of Asker, q Ask, a Answer, err er
 	case inShadow(ctx, a.Granted, err):
 		allowed := p.allowAll(all)
 		for i := range allowed.Each {
-			d := a.of(i).Decision
+			d := a.Part(i).Decision
 			d.Granted, d.RetryAfter = true, 0
 			allowed.Each[i].Decision = d
 		}
@@ -272,7 +280,7 @@ func inShadow(ctx context.Context, granted bool, err error) bool {
 }
 
 // undoOf returns what undoes each of some grants that Redis was not charged for, which does not fail.
-func undoOf(each []Answer) func(context.Context) error {
+func undoOf(each []decide.Answer) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, one := range each {
 			_ = one.Undo(ctx)

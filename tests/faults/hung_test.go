@@ -18,7 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
-	"github.com/rratelimiter/rratelimiter/internal/memory"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -385,12 +385,12 @@ func miniRing(t *testing.T, prepare func(shard string, rdb redistest.Client)) *r
 		NewClient: func(opt *redis.Options) *redis.Client {
 			_, m := redistest.Mini(t)
 			shard := opt.Addr
-			rdb, end := memory.NewClient(*opt, func() (net.Conn, error) {
+			rdb, end := netpipe.NewClient(*opt, func() (net.Conn, error) {
 				conn, err := m.Dial()
 				if err != nil {
 					return nil, err
 				}
-				return memory.Buffer(conn), nil
+				return netpipe.Buffer(conn), nil
 			})
 			t.Cleanup(func() { assert.NoError(t, end()) })
 			rdb.Options().Addr = shard

@@ -431,6 +431,7 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 			w := newWireInUse(t, 10, 0, version)
 			w.OnScript(func(s *lua.Script, n int) redistest.Action {
 				if s == lua.Acquire && n == 2 {
+					w.AwaitCharge(t)
 					w.Rate = tt.rate
 					assert.NoError(t, tt.change(t, w))
 				}
@@ -516,7 +517,10 @@ func TestTryAcquireAllHappensOnceThoughOthersInterfere(t *testing.T) {
 				case s == lua.AcquireAll && n == 1:
 					return redistest.DropAnswer
 				case s == lua.AcquireAll:
-					changed.Do(func() { tt.change(t, w) })
+					changed.Do(func() {
+						w.AwaitCharge(t)
+						tt.change(t, w)
+					})
 				}
 				return redistest.Pass
 			})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/rratelimiter/rratelimiter/internal/memory"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
 
 const settleTimeout = time.Minute
@@ -79,7 +79,7 @@ func MiniProxy(t testing.TB, m *miniredis.Miniredis) *Proxy {
 		if err != nil {
 			return nil, err
 		}
-		return memory.Buffer(conn), nil
+		return netpipe.Buffer(conn), nil
 	})
 	t.Cleanup(p.close)
 	return p
@@ -104,7 +104,7 @@ func (p *Proxy) Client(t testing.TB, opt *Options) Client {
 	return memoryClient(t, opt, func() (net.Conn, error) {
 		conn, peer := net.Pipe()
 		p.serve(peer)
-		return memory.Buffer(conn), nil
+		return netpipe.Buffer(conn), nil
 	})
 }
 

@@ -20,7 +20,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/rratelimiter/rratelimiter/internal/memory"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -71,7 +71,7 @@ func steppingMini(t *testing.T) (Client, func(by time.Duration)) {
 		if err != nil {
 			return nil, err
 		}
-		return steppedConn{memory.Buffer(conn), set}, nil
+		return steppedConn{netpipe.Buffer(conn), set}, nil
 	})
 	return rdb, func(by time.Duration) {
 		left := make(map[string]time.Duration)
@@ -292,7 +292,7 @@ func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *Options) Client {
 		if err != nil {
 			return nil, err
 		}
-		return memory.Buffer(conn), nil
+		return netpipe.Buffer(conn), nil
 	})
 }
 
@@ -322,7 +322,7 @@ func memoryClient(t testing.TB, opt *Options, dial func() (net.Conn, error)) Cli
 	if !InBubble() {
 		patient(&o.ReadTimeout, &o.WriteTimeout)
 	}
-	rdb, end := memory.NewClient(*o, dial)
+	rdb, end := netpipe.NewClient(*o, dial)
 	t.Cleanup(func() {
 		if err := end(); err != nil {
 			t.Errorf("closing the client: %v", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/rratelimiter/rratelimiter/internal/memory"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
 
 // embedded returns a client of a server inside this process, which needs no
@@ -30,7 +30,7 @@ func embedded(clients int) (*redis.Client, *miniredis.Miniredis) {
 			}
 			// Without room for it, an answer would have to wait for the rest of a
 			// long request, and that for the answer.
-			return memory.Buffer(conn), nil
+			return netpipe.Buffer(conn), nil
 		},
 		PoolSize:                 10 + 2*clients,
 		DisableIdentity:          true,

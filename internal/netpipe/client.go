@@ -1,6 +1,6 @@
-// Package memory connects go-redis to a server in the same process, so that all of it
+// Package netpipe connects go-redis to a server in the same process, so that all of it
 // can be in a bubble of testing/synctest.
-package memory
+package netpipe
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package ask_test
+package middleware_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -41,13 +41,13 @@ func (c *careless) TakeReserved(ctx context.Context, key string, n int64) (limit
 // reserved asks for 3 permits and returns the context of the handler. The fallback may be nil.
 func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
 	t.Helper()
-	o := &ask.Options{Middleware: "test"}
-	l, err := o.Limit(ask.Terms{Name: "test", Limiter: limiter, Fallback: fallback, Settle: true})
+	o := &middleware.Options{Middleware: "test"}
+	l, err := o.Limit(middleware.Terms{Name: "test", Limiter: limiter, Fallback: fallback, Settle: true})
 	require.NoError(t, err)
-	questions := []ask.Question{l.Question("k", 3)}
+	questions := []middleware.Question{l.Question("k", 3)}
 	v := o.AskAll(t.Context(), questions)
 	require.False(t, v.Refused || v.Closed)
-	ctx, record := ask.WithRecord(t.Context(), true)
+	ctx, record := middleware.WithRecord(t.Context(), true)
 	record.Set(questions)
 	return ctx
 }
@@ -58,8 +58,8 @@ func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
 	for _, used := range []int64{0, 3, 20} {
 		c := &careless{}
 		ctx := reserved(t, c, nil)
-		require.NoError(t, ask.Settle(ctx, used))
-		require.ErrorIs(t, ask.Settle(ctx, used), limit.ErrSettled)
+		require.NoError(t, middleware.Settle(ctx, used))
+		require.ErrorIs(t, middleware.Settle(ctx, used), limit.ErrSettled)
 		assert.Equal(t, []int64{used}, c.settled)
 	}
 }
@@ -68,12 +68,12 @@ func TestSettle_IsRepeatedWithTheSameNumber(t *testing.T) {
 	t.Parallel()
 	for _, c := range []*careless{{err: limit.ErrUnavailable}, {panics: true}} {
 		ctx := reserved(t, c, nil)
-		err := ask.Settle(ctx, 2)
+		err := middleware.Settle(ctx, 2)
 		require.Error(t, err)
 		require.NotErrorIs(t, err, limit.ErrSettled)
-		require.ErrorIs(t, ask.Settle(ctx, 4), limit.ErrSettled)
+		require.ErrorIs(t, middleware.Settle(ctx, 4), limit.ErrSettled)
 		c.err, c.panics = nil, false
-		require.NoError(t, ask.Settle(ctx, 2))
+		require.NoError(t, middleware.Settle(ctx, 2))
 		assert.Equal(t, []int64{2, 2}, c.settled)
 	}
 }
@@ -92,13 +92,13 @@ func TestSettle_OfAFallback(t *testing.T) {
 		}))
 		fallback := fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Hour})
 		down := &careless{server: server{err: limit.ErrUnavailable}}
-		require.NoError(t, ask.Settle(reserved(t, down, fallback), 13), "the server knows the scripts from here on")
+		require.NoError(t, middleware.Settle(reserved(t, down, fallback), 13), "the server knows the scripts from here on")
 
 		ctx := reserved(t, down, fallback)
 		lost.Store(true)
-		require.ErrorIs(t, ask.Settle(ctx, 13), limit.ErrUnknownOutcome)
+		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrUnknownOutcome)
 		lost.Store(false)
-		require.ErrorIs(t, ask.Settle(ctx, 13), limit.ErrSettled, "a count can't show whether that was charged")
+		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrSettled, "a count can't show whether that was charged")
 		d, err := fallback.Take(t.Context(), "k", 1)
 		require.NoError(t, err)
 		assert.EqualValues(t, 100-13-13-1, d.Remaining)

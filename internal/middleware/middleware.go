@@ -1,7 +1,7 @@
-// Package ask is what HTTP and gRPC middleware have in common: their options, and how they ask limiters for requests.
+// Package middleware is what HTTP and gRPC middleware have in common: their options, and how they ask limiters for requests.
 // Limiters of this module decide by themselves when to stop waiting for Redis and what answers then. Any other
 // limiter is asked for a bounded time even if it ignores its context, and what it grants too late is given back.
-package ask
+package middleware
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -29,7 +30,7 @@ type attempt struct {
 	of       *Limit
 	state    atomic.Int32
 	over     chan struct{} // closed when the limiter has answered; then what follows is set
-	answer   outage.Answer
+	answer   decide.Answer
 	err      error
 	panicked any
 }
@@ -45,7 +46,7 @@ const (
 func (l *Limit) attempt() *attempt { return &attempt{of: l, over: make(chan struct{})} }
 
 // begin asks the limiter in a goroutine of its own. It returns false if the caller has gone.
-func (a *attempt) begin(ctx context.Context, q outage.Ask) bool {
+func (a *attempt) begin(ctx context.Context, q decide.Ask) bool {
 	if !a.state.CompareAndSwap(fresh, underWay) {
 		return false
 	}
@@ -64,7 +65,7 @@ func (a *attempt) begin(ctx context.Context, q outage.Ask) bool {
 	return true
 }
 
-func (a *attempt) take(ctx context.Context, q outage.Ask) {
+func (a *attempt) take(ctx context.Context, q decide.Ask) {
 	defer func() { a.panicked = recover() }()
 	answer, limiter := &a.answer, a.of.Limiter
 	if reserver, ok := limiter.(limit.Reserver); ok && q.Reserve {
@@ -125,12 +126,12 @@ func (a *asker) leave(ctx context.Context) {
 }
 
 // FromMemory implements outage.Asker, as do the following methods. It knows nothing.
-func (a *asker) FromMemory(context.Context, outage.Ask) (outage.Answer, bool, error) {
-	return outage.Answer{}, false, nil
+func (a *asker) FromMemory(context.Context, decide.Ask) (decide.Answer, bool, error) {
+	return decide.Answer{}, false, nil
 }
 
 // Ask asks the limiter, unless a probe has.
-func (a *asker) Ask(ctx context.Context, q outage.Ask) (answer outage.Answer, err error) {
+func (a *asker) Ask(ctx context.Context, q decide.Ask) (answer decide.Answer, err error) {
 	t := a.probe
 	if a.probe = nil; t == nil {
 		t = a.attempt()
@@ -161,19 +162,19 @@ func (a *asker) Ask(ctx context.Context, q outage.Ask) (answer outage.Answer, er
 	case err == nil || !leavesOpen(err):
 		return answer, err
 	case ctx.Err() != nil: // whatever the limiter made of that
-		return outage.Answer{Unanswered: true}, fmt.Errorf("no decision in time: %w", ctx.Err())
+		return decide.Answer{Unanswered: true}, fmt.Errorf("no decision in time: %w", ctx.Err())
 	case q.Waits && bounded.Err() != nil:
-		return outage.Answer{}, nil // it has waited for so long
+		return decide.Answer{}, nil // it has waited for so long
 	}
-	return outage.Answer{Undecided: true}, err
+	return decide.Answer{Undecided: true}, err
 }
 
 // Fail returns the error, which names the limiter if it wants to.
-func (a *asker) Fail(_ outage.Ask, err error) error { return err }
+func (a *asker) Fail(_ decide.Ask, err error) error { return err }
 
 // Server returns the limiter's breaker. The probe is the attempt itself, with its full time: its caller
 // does not wait for long, and may be gone when the answer comes.
-func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func() bool) {
+func (a *asker) Server(ctx context.Context, q decide.Ask) (*outage.Breaker, func() bool) {
 	a.leave(ctx)
 	t := a.attempt()
 	a.probe = t
@@ -193,8 +194,8 @@ func (a *asker) Server(ctx context.Context, q outage.Ask) (*outage.Breaker, func
 }
 
 // Limiters returns the limiter with the limit that it reported last, for the key or else for any key.
-func (a *asker) Limiters(q outage.Ask) []outage.Limiter {
-	l := outage.Limiter{Of: a, Name: q.Key, Permits: q.Permits, Most: math.MaxInt64}
+func (a *asker) Limiters(q decide.Ask) []decide.Limiter {
+	l := decide.Limiter{Of: a, Name: q.Key, Permits: q.Permits, Most: math.MaxInt64}
 	most, known, last := a.rates.Of(q.Key)
 	if !known {
 		most = last
@@ -202,11 +203,11 @@ func (a *asker) Limiters(q outage.Ask) []outage.Limiter {
 	if known || last > 0 {
 		l.Rule = local.Rule{Permits: most, Window: a.Window()}
 	}
-	return []outage.Limiter{l}
+	return []decide.Limiter{l}
 }
 
 // Learn notes the limit of the key, unless the limiter's own policy has let the request pass.
-func (a *asker) Learn(q outage.Ask, answer outage.Answer) {
+func (a *asker) Learn(q decide.Ask, answer decide.Answer) {
 	if answer.Limit > 0 || !answer.Granted {
 		a.rates.Learn(q.Key, answer.Limit)
 	}

@@ -1,4 +1,4 @@
-package ask
+package middleware
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -52,8 +53,8 @@ const (
 )
 
 // asked is the question as limiters get it, and name it in errors. It may reserve the permits.
-func (q *Question) asked(reserve bool) outage.Ask {
-	return outage.Ask{
+func (q *Question) asked(reserve bool) decide.Ask {
+	return decide.Ask{
 		Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: !reserve, Reserve: reserve, Within: q.left(),
 		Watched: q.Limit.Shadow,
 	}
@@ -97,11 +98,11 @@ func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
 }
 
 // ask puts a question and records the answer.
-func (q *Question) ask(ctx context.Context, asked outage.Ask) {
+func (q *Question) ask(ctx context.Context, asked decide.Ask) {
 	p := q.Limit.part(q, asked)
 	defer p.leave(ctx)
 	start := time.Now()
-	p.decide(ctx, start, func() (outage.Answer, error) { return p.policy.Answer(ctx, p.of, p.ask, start) })
+	p.decide(ctx, start, func() (decide.Answer, error) { return p.policy.Answer(ctx, p.of, p.ask, start) })
 }
 
 // record records the answer of a part, and how to undo or settle a grant.

@@ -1,4 +1,4 @@
-package memory_test
+package netpipe_test
 
 import (
 	"net"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/memory"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
 
 // What a server reads late arrives nevertheless, as through a socket.
@@ -17,7 +17,7 @@ func TestBuffer_LateReaderReceivesAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
-		conn := memory.Buffer(client)
+		conn := netpipe.Buffer(client)
 		require.NoError(t, conn.SetWriteDeadline(time.Now().Add(time.Second)))
 		_, err := conn.Write([]byte("PING"))
 		require.NoError(t, err)

@@ -1,4 +1,4 @@
-package ask_test
+package middleware_test
 
 import (
 	"context"
@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // decide asks one permit of a key, as middleware does.
-func decide(ctx context.Context, l *ask.Limit, key string, n int64) ask.Question {
+func decide(ctx context.Context, l *middleware.Limit, key string, n int64) middleware.Question {
 	q := l.Question(key, n)
 	q.Ask(ctx)
 	q.Report(ctx)
@@ -75,12 +75,12 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		recorder := &limitertest.Recorder{}
-		o := &ask.Options{Middleware: "test", Timeout: time.Second}
+		o := &middleware.Options{Middleware: "test", Timeout: time.Second}
 		require.NoError(t, o.SetFailure(f))
 		require.NoError(t, o.SetObserver(recorder))
-		l, err := o.Limit(ask.Terms{Name: "test", Limiter: s, Length: time.Minute})
+		l, err := o.Limit(middleware.Terms{Name: "test", Limiter: s, Length: time.Minute})
 		require.NoError(t, err)
-		test(t, func(ctx context.Context, key string, n int64) (ask.Question, time.Duration) {
+		test(t, func(ctx context.Context, key string, n int64) (middleware.Question, time.Duration) {
 			start := time.Now()
 			q := decide(ctx, l, key, n)
 			return q, time.Since(start)
@@ -90,7 +90,7 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 	})
 }
 
-type asking = func(ctx context.Context, key string, n int64) (ask.Question, time.Duration)
+type asking = func(ctx context.Context, key string, n int64) (middleware.Question, time.Duration)
 
 // A limiter that hangs costs three requests the timeout, and others next to nothing;
 // it is asked by one at a time until it answers.
@@ -100,17 +100,17 @@ func TestBreaker(t *testing.T) {
 		s := &server{heeds: heeds}
 		escaped(t, limit.FailOpen(), s, func(t *testing.T, say asking, recorder *limitertest.Recorder) {
 			q, _ := say(t.Context(), "k", 1)
-			assert.Equal(t, ask.Granted, q.State)
+			assert.Equal(t, middleware.Granted, q.State)
 			s.hangs.Store(true)
 			for range 3 {
 				q, took := say(t.Context(), "k", 1)
-				assert.Equal(t, ask.Open, q.State)
+				assert.Equal(t, middleware.Open, q.State)
 				assert.Equal(t, time.Second, took)
 			}
 			before := s.asked.Load()
 			for range 1000 {
 				q, took := say(t.Context(), "k", 1)
-				assert.Equal(t, ask.Open, q.State)
+				assert.Equal(t, middleware.Open, q.State)
 				require.ErrorIs(t, q.Failure, limit.ErrUnavailable)
 				assert.LessOrEqual(t, took, 5*time.Millisecond)
 				if heeds {
@@ -122,7 +122,7 @@ func TestBreaker(t *testing.T) {
 			s.hangs.Store(false)
 			time.Sleep(2 * time.Second)
 			q, took := say(t.Context(), "k", 1)
-			assert.Equal(t, ask.Granted, q.State)
+			assert.Equal(t, middleware.Granted, q.State)
 			assert.Zero(t, took, "a probe that is answered at once is an answer")
 			synctest.Wait()
 			assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds(recorder))
@@ -153,12 +153,12 @@ func TestSlowProbe(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		q, took := say(ctx, "k", 4)
 		cancel() // the request is over before its probe
-		assert.Equal(t, ask.Open, q.State)
+		assert.Equal(t, middleware.Open, q.State)
 		assert.Equal(t, 5*time.Millisecond, took)
 		time.Sleep(time.Second)
 		assert.EqualValues(t, 4, s.returned.Load())
 		q, took = say(t.Context(), "k", 4)
-		assert.Equal(t, ask.Granted, q.State)
+		assert.Equal(t, middleware.Granted, q.State)
 		assert.Equal(t, 30*time.Millisecond, took)
 	})
 }
@@ -225,7 +225,7 @@ func TestFailLocal(t *testing.T) {
 	escaped(t, limit.FailLocal(0.5), s, func(t *testing.T, say asking, recorder *limitertest.Recorder) {
 		s.hangs.Store(true)
 		q, _ := say(t.Context(), "large", 1)
-		assert.Equal(t, ask.Closed, q.State, "nothing is known")
+		assert.Equal(t, middleware.Closed, q.State, "nothing is known")
 		s.hangs.Store(false)
 		for _, key := range []string{"large", "none", "one", "small"} {
 			_, _ = say(t.Context(), key, 1)
@@ -237,23 +237,23 @@ func TestFailLocal(t *testing.T) {
 		for key, want := range map[string]int{"large": 50, "small": 5, "other": 5, "one": 1, "none": 0} {
 			granted := 0
 			for range 60 {
-				if q, _ := say(t.Context(), key, 1); q.State == ask.Granted {
+				if q, _ := say(t.Context(), key, 1); q.State == middleware.Granted {
 					granted++
 				} else {
-					assert.Equal(t, ask.Refused, q.State)
+					assert.Equal(t, middleware.Refused, q.State)
 				}
 			}
 			assert.Equal(t, want, granted, key)
 		}
 		q, _ = say(t.Context(), "more", 6)
-		assert.Equal(t, ask.Refused, q.State)
+		assert.Equal(t, middleware.Refused, q.State)
 		assert.Equal(t, limit.Decision{Limit: 5, RetryAfter: time.Second}, q.Decision, "the limiter may have them")
 		time.Sleep(time.Minute)
 		q, _ = say(t.Context(), "small", 1)
-		assert.Equal(t, ask.Granted, q.State)
+		assert.Equal(t, middleware.Granted, q.State)
 		require.NoError(t, q.GiveBack(t.Context()))
 		q, _ = say(t.Context(), "one", 1)
-		assert.Equal(t, ask.Refused, q.State, "one permit in two minutes")
+		assert.Equal(t, middleware.Refused, q.State, "one permit in two minutes")
 		all := recorder.Decisions()
 		assert.Equal(t, limit.FromLocal, all[len(all)-1].Source)
 		assert.Equal(t, limit.Refused, all[len(all)-1].Outcome)
@@ -288,21 +288,21 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, refusing := &waiting{}, &server{refuses: true}
-		o := &ask.Options{Middleware: "test", Timeout: time.Second}
+		o := &middleware.Options{Middleware: "test", Timeout: time.Second}
 		require.NoError(t, o.SetFallback(refusing))
-		l, err := o.Limit(ask.Terms{Name: "test", Limiter: w})
+		l, err := o.Limit(middleware.Terms{Name: "test", Limiter: w})
 		require.NoError(t, err)
 		require.True(t, l.Waits())
 		q := l.Question("k", 1)
 		q.AskAndWait(t.Context(), 2*time.Second)
-		assert.Equal(t, ask.Refused, q.State, "by the fallback, all the time")
+		assert.Equal(t, middleware.Refused, q.State, "by the fallback, all the time")
 		assert.Greater(t, refusing.asked.Load(), int64(2))
 
 		time.AfterFunc(time.Second, func() { w.up.Store(true) })
 		start := time.Now()
 		q = l.Question("k", 1)
 		q.AskAndWait(t.Context(), 0)
-		require.Equal(t, ask.Open, q.State, "it has permits, and no figures")
+		require.Equal(t, middleware.Open, q.State, "it has permits, and no figures")
 		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
 		synctest.Wait()
 		before := w.released.Load() // what its probe got

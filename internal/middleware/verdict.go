@@ -1,4 +1,4 @@
-package ask
+package middleware
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 )
 
 // Verdict sums up the answers to the questions about one request.
@@ -79,7 +79,7 @@ func (o *Options) ask(ctx context.Context, questions []Question) {
 	}
 	defer o.giveBackPanicking(ctx, questions)
 	all := rounds(ctx, questions)
-	outage.AtOnce(len(all), func(i int) { all[i].ask(ctx) })
+	decide.AtOnce(len(all), func(i int) { all[i].ask(ctx) })
 }
 
 // giveBackPanicking undoes the grants if a limiter panics. The panic goes on, in the goroutine that serves the request.
@@ -106,7 +106,7 @@ func (o *Options) giveBack(ctx context.Context, questions []Question) error {
 	giving, cancel := afterwards(ctx, o.Timeout)
 	defer cancel()
 	failures := make([]error, len(questions))
-	outage.AtOnce(len(questions), func(i int) {
+	decide.AtOnce(len(questions), func(i int) {
 		q := &questions[i]
 		back := q.GiveBack
 		if back == nil || q.kept {

@@ -1,6 +1,6 @@
-// Package answer reads the JSON that HTTP requests bring, and writes what they are
+// Package httpjson reads the JSON that HTTP requests bring, and writes what they are
 // answered: JSON, and errors as RFC 9457 has them.
-package answer
+package httpjson
 
 import (
 	"encoding/json"

@@ -1,4 +1,5 @@
-package keypart
+// Package clientip finds the address of the client of a request, behind the proxies that are trusted.
+package clientip
 
 import (
 	"errors"

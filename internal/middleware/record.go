@@ -1,4 +1,4 @@
-package ask
+package middleware
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -68,7 +68,7 @@ func Settle(ctx context.Context, actual int64) error {
 		return fmt.Errorf("%w: it was settled before, and nothing was charged", limit.ErrSettled)
 	}
 	errs := make([]error, len(charges))
-	outage.AtOnce(len(charges), func(i int) {
+	decide.AtOnce(len(charges), func(i int) {
 		q := &charges[i]
 		err := safely(ctx, func(ctx context.Context) error { return q.settle(ctx, actual) })
 		if err != nil {

@@ -1,4 +1,4 @@
-package answer_test
+package httpjson_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
 func TestBody(t *testing.T) {
@@ -42,13 +42,13 @@ func TestBody(t *testing.T) {
 			for _, value := range tt.types {
 				r.Header.Add("Content-Type", value)
 			}
-			text, err := answer.Body(httptest.NewRecorder(), r, 10)
+			text, err := httpjson.Body(httptest.NewRecorder(), r, 10)
 			if tt.status == 0 {
 				require.NoError(t, err)
 				assert.Equal(t, tt.body, string(text))
 				return
 			}
-			var refusal *answer.Error
+			var refusal *httpjson.Error
 			require.ErrorAs(t, err, &refusal)
 			assert.Equal(t, tt.status, refusal.Status)
 		})
@@ -59,24 +59,24 @@ func TestBody_ReadError(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", iotest.ErrReader(io.ErrUnexpectedEOF))
 	r.Header.Set("Content-Type", "application/json")
-	_, err := answer.Body(httptest.NewRecorder(), r, 10)
-	var refusal *answer.Error
+	_, err := httpjson.Body(httptest.NewRecorder(), r, 10)
+	var refusal *httpjson.Error
 	require.ErrorAs(t, err, &refusal)
 	assert.Equal(t, http.StatusBadRequest, refusal.Status)
 }
 
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	var refusal *answer.Error
-	require.ErrorAs(t, fmt.Errorf("wrapped: %w", answer.BadRequest("%d is too many", 3)), &refusal)
+	var refusal *httpjson.Error
+	require.ErrorAs(t, fmt.Errorf("wrapped: %w", httpjson.BadRequest("%d is too many", 3)), &refusal)
 	for _, tt := range []struct {
 		write      func(w http.ResponseWriter)
 		status     int
 		kind, body string
 	}{
 		{refusal.Write, 400, "application/problem+json", `{"title":"Bad Request","status":400,"detail":"3 is too many"}` + "\n"},
-		{func(w http.ResponseWriter) { answer.OK(w, []int{1}) }, 200, "application/json", "[1]\n"},
-		{func(w http.ResponseWriter) { answer.OK(w, func() {}) }, 500, "application/json", "\n"},
+		{func(w http.ResponseWriter) { httpjson.OK(w, []int{1}) }, 200, "application/json", "[1]\n"},
+		{func(w http.ResponseWriter) { httpjson.OK(w, func() {}) }, 500, "application/json", "\n"},
 	} {
 		w := httptest.NewRecorder()
 		tt.write(w)

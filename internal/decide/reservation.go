@@ -1,4 +1,4 @@
-package outage
+package decide
 
 import (
 	"context"
@@ -32,19 +32,12 @@ type reserved struct {
 	Answer
 }
 
-// Init makes r what settles an answer to an ask.
-func (r *Reservation) Init(p *Policy, of Asker, q Ask, a Answer) {
-	r.key, r.observer, r.granted = q.Key, p.Observer, a.Granted
-	for i, l := range of.Limiters(q) {
-		r.parts, r.left = append(r.parts, reserved{l, a.of(i)}), append(r.left, i)
+// Init makes r what settles an answer to an ask of those limiters.
+func (r *Reservation) Init(observer *observe.Observer, of []Limiter, q Ask, a Answer) {
+	r.key, r.observer, r.granted = q.Key, observer, a.Granted
+	for i, l := range of {
+		r.parts, r.left = append(r.parts, reserved{l, a.Part(i)}), append(r.left, i)
 	}
-}
-
-// Settler returns what settles an answer of one limiter.
-func (p *Policy) Settler(of Asker, q Ask, a Answer) func(ctx context.Context, actual int64) error {
-	r := &Reservation{}
-	r.Init(p, of, q, a)
-	return func(ctx context.Context, actual int64) error { return r.Settle(ctx, actual) }
 }
 
 // Limiters returns how many limiters were asked.

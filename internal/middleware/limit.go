@@ -1,4 +1,4 @@
-package ask
+package middleware
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -85,7 +86,7 @@ func (l *Limit) Window() time.Duration {
 }
 
 // instead asks the limiter in place of another.
-func (l *Limit) instead(ctx context.Context, q outage.Ask) (outage.Answer, error) {
+func (l *Limit) instead(ctx context.Context, q decide.Ask) (decide.Answer, error) {
 	q.Waits, q.Timeout, q.Within = false, 0, l.options.Timeout
 	q.Reserve = q.Reserve && l.reserves() // Settle must not fail because of an outage
 	q.Undo = !q.Reserve

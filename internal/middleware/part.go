@@ -1,4 +1,4 @@
-package ask
+package middleware
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -18,14 +19,14 @@ type part struct {
 	question *Question
 	policy   *outage.Policy
 	of       outage.Asker
-	ask      outage.Ask
+	ask      decide.Ask
 
-	answer outage.Answer
+	answer decide.Answer
 	err    error
 }
 
 // part returns a question as the limiter is asked it. q is nil if no question learns the answer.
-func (l *Limit) part(q *Question, ask outage.Ask) part {
+func (l *Limit) part(q *Question, ask decide.Ask) part {
 	if s, ok := l.Limiter.(limit.Suffixed); ok {
 		ask.Key = keypart.EscapeSuffix(ask.Key, s.KeySuffix())
 	}
@@ -55,7 +56,7 @@ func (p *part) leave(ctx context.Context) {
 const maxTries = 3
 
 // decide lets ask answer a part. If an estimate is above the limit, the whole limit is asked for.
-func (p *part) decide(ctx context.Context, start time.Time, ask func() (outage.Answer, error)) {
+func (p *part) decide(ctx context.Context, start time.Time, ask func() (decide.Answer, error)) {
 	for tries := 1; ; tries++ {
 		p.answer, p.err = ask()
 		if tries == maxTries || !p.lower() {
@@ -126,7 +127,7 @@ func rounds(ctx context.Context, questions []Question) (all []*round) {
 
 func (r *round) ask(ctx context.Context) {
 	if len(r.parts) == 1 || !r.together(ctx) {
-		outage.AtOnce(len(r.parts), func(i int) { r.parts[i].question.Ask(ctx) })
+		decide.AtOnce(len(r.parts), func(i int) { r.parts[i].question.Ask(ctx) })
 	}
 }
 
@@ -146,9 +147,9 @@ func (r *round) together(ctx context.Context) bool {
 		costly := slices.IndexFunc(r.parts, func(p part) bool { return p.answer.Limit > 0 }) // of an error
 		switch known := a.Known; {
 		case a.Undecided:
-			outage.AtOnce(len(r.parts), func(i int) { // the fallback of each has its time
+			decide.AtOnce(len(r.parts), func(i int) { // the fallback of each has its time
 				p := &r.parts[i]
-				p.decide(ctx, start, func() (outage.Answer, error) { return p.policy.Instead(ctx, p.of, p.ask, known, err) })
+				p.decide(ctx, start, func() (decide.Answer, error) { return p.policy.Instead(ctx, p.of, p.ask, known, err) })
 			})
 			return true
 		case !slices.Contains(mistakes, limit.KindOf(err)):
@@ -168,7 +169,7 @@ func (r *round) together(ctx context.Context) bool {
 }
 
 // send asks the limiters of the parts by one call, unless one of them can't be asked.
-func (r *round) send(ctx context.Context, ask outage.Ask) (a outage.Answer, sent bool, err error) {
+func (r *round) send(ctx context.Context, ask decide.Ask) (a decide.Answer, sent bool, err error) {
 	all, permits, by := make([]outage.Asker, len(r.parts)), make([]int64, len(r.parts)), make([]*outage.Policy, len(r.parts))
 	for i, p := range r.parts {
 		all[i], permits[i], by[i] = p.of, p.ask.Permits, p.policy
@@ -180,7 +181,7 @@ func (r *round) send(ctx context.Context, ask outage.Ask) (a outage.Answer, sent
 	a, err = outage.Send(ctx, of, ask, by...)
 	for i := range r.parts {
 		p := &r.parts[i]
-		p.answer, p.err = outage.Answer{By: a.By, Known: a.Known}, err
+		p.answer, p.err = decide.Answer{By: a.By, Known: a.Known}, err
 		if len(a.Each) > 0 {
 			p.answer = a.Each[i]
 		}

@@ -1,0 +1,63 @@
+package outage
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Asker asks Redis, for permits of one limiter or of several that grant together.
+type Asker interface {
+	// FromMemory returns the answer if it is known without asking, an error for what can't be asked.
+	FromMemory(ctx context.Context, q decide.Ask) (a decide.Answer, known bool, err error)
+	Ask(ctx context.Context, q decide.Ask) (decide.Answer, error)
+	// Fail returns err with the call and the limiter that it speaks of.
+	Fail(q decide.Ask, err error) error
+	// Server returns the server's breaker, and what asks the server whether it decides.
+	Server(ctx context.Context, q decide.Ask) (*Breaker, func() bool)
+	Limiters(q decide.Ask) []decide.Limiter
+}
+
+// Joint is an Asker whose limiter Redis can ask together with others, in one call that charges all or none.
+type Joint interface {
+	Asker
+
+	// Group returns what limiters that go together have in common; nil if this one is to be asked alone.
+	Group(q decide.Ask) any
+	// Together returns what asks all of a group, for so many permits of each.
+	Together(all []Asker, permits []int64) Asker
+}
+
+// ErrNotSent says why a call was not sent.
+var ErrNotSent = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
+
+// Keyed is a limiter of keys, as middleware asks it.
+type Keyed interface {
+	// Policy returns its own.
+	Policy() Policy
+	// Asker returns what to ask about a key.
+	Asker(key string) Asker
+}
+
+// OfModule is embedded by limiters of keys of this module, for middleware to find their Keyed: a method that
+// applications see would be none of theirs.
+type OfModule struct {
+	limiter limit.Limiter
+	keyed   Keyed
+}
+
+// NewOfModule returns what that limiter embeds.
+func NewOfModule(limiter limit.Limiter, keyed Keyed) OfModule { return OfModule{limiter, keyed} }
+
+func (o OfModule) ofModule() OfModule { return o }
+
+// KeyedOf returns the Keyed of a limiter of this module, nil for any other limiter. One that embeds a limiter
+// of this module is another: its methods may do more.
+func KeyedOf(limiter limit.Limiter) Keyed {
+	if l, ok := limiter.(interface{ ofModule() OfModule }); ok && l.ofModule().limiter == limiter {
+		return l.ofModule().keyed
+	}
+	return nil
+}
