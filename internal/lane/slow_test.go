@@ -1,6 +1,7 @@
 package lane_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 type slow struct {
 	wire time.Duration // there and back
 	cost time.Duration // of a script
+	pool int           // connections to it; 0: many
 
 	died atomic.Bool // one connection
 
@@ -80,7 +82,7 @@ func onSlow(t *testing.T, s *slow, inline bool, test func(t *testing.T, lanes *l
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)
-		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 256, ContextTimeoutEnabled: inline})
+		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: cmp.Or(s.pool, 256), ContextTimeoutEnabled: inline})
 		rdb.AddHook(redistest.Hook(s.send))
 		lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 		t.Cleanup(lanes.Close)
@@ -119,18 +121,19 @@ func burst(t *testing.T, lanes *lane.Lanes, calls int) (failed, inDoubt int) {
 func TestSlowServer_AnswersBurstOfACallsTime(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		wire, cost time.Duration
-		calls      int
+		wire, cost  time.Duration
+		calls, pool int
 	}{
-		"near":           {20 * time.Microsecond, 400 * time.Microsecond, 5000},
-		"10 ms away":     {10 * time.Millisecond, 400 * time.Microsecond, 5000},
-		"100 ms away":    {100 * time.Millisecond, 400 * time.Microsecond, 3500},
-		"fast, far away": {100 * time.Millisecond, 40 * time.Microsecond, 10_000},
+		"near":                            {20 * time.Microsecond, 400 * time.Microsecond, 5000, 0},
+		"10 ms away":                      {10 * time.Millisecond, 400 * time.Microsecond, 5000, 0},
+		"100 ms away":                     {100 * time.Millisecond, 400 * time.Microsecond, 3500, 0},
+		"fast, far away":                  {100 * time.Millisecond, 40 * time.Microsecond, 10_000, 0},
+		"fast, far away, few connections": {100 * time.Millisecond, 40 * time.Microsecond, 20_000, 20},
 	} {
 		for _, inline := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %v", name, inline), func(t *testing.T) {
 				t.Parallel()
-				s := &slow{wire: tc.wire, cost: tc.cost}
+				s := &slow{wire: tc.wire, cost: tc.cost, pool: tc.pool}
 				onSlow(t, s, inline, func(t *testing.T, lanes *lane.Lanes) {
 					failed, _ := burst(t, lanes, tc.calls)
 					assert.Zero(t, failed)
