@@ -75,7 +75,7 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 			if errors.Is(err, limit.ErrUnknownOutcome) && !r.UpTo {
 				doubtful += r.Permits
 			}
-			if r.inLine {
+			if r.inLine() {
 				q.line.remove(r)
 			}
 		case b.mixed && errors.Is(err, limit.ErrNotInitialized):
@@ -128,13 +128,13 @@ func (b *batch) record(o lane.Outcome, err error) {
 // enqueueWaiter puts a refused request in line.
 func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Answer, o lane.Outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
-	if r.inLine {
+	if r.inLine() {
 		q.line.refused(r, a, o.Interval, aliveBy(b.sent, o.Keep))
 		return
 	}
 	q.line.enter(r, a, o.Interval, aliveBy(b.sent, o.Keep), now)
 	if q.freed != b.freed {
-		q.line.permitsFreed() // the refusal may be older than that
+		q.line.again = true // the refusal may be older than that
 	}
 }
 
@@ -143,7 +143,7 @@ func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, er
 	r := b.requests[place]
 	a := &r.answer
 	a.Decision, a.Taken = told.Decision, told.Taken
-	if r.inLine {
+	if r.inLine() {
 		q.line.drop(r)
 	}
 	if q.engine.closed && r.Waits && err == nil && !a.Granted {

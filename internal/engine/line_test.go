@@ -160,6 +160,9 @@ func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
 	}
 }
 
+// cameAt returns a request that came at that time.
+func cameAt(at time.Time) *request { return &request{place: place{since: at}} }
+
 // since returns when requests came, in their order.
 func since(requests []*request) (all []time.Time) {
 	for _, r := range requests {
@@ -184,13 +187,13 @@ func TestLine_KeepsOrderOfArrival(t *testing.T) {
 				in = slices.Delete(in, i, i+1)
 				continue
 			}
-			r := &request{since: start.Add(time.Duration(random.IntN(100)))}
+			r := cameAt(start.Add(time.Duration(random.IntN(100))))
 			l.insert(r)
 			in = append(in, r)
 		}
 		slices.SortStableFunc(in, func(a, b *request) int { return a.since.Compare(b.since) })
 		require.Equal(t, since(in), since(slices.Collect(l.all())), "seed %d", seed)
-		require.Equal(t, len(in), l.count)
+		require.Equal(t, len(in), l.list.Len())
 	}
 }
 
@@ -202,39 +205,38 @@ func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	for name, changes := range map[string]func(l *line, a, b *request){
 		"none":                 func(*line, *request, *request) {},
-		"one joins":            func(l *line, _, _ *request) { l.join(&request{since: at(2000)}, 0) },
+		"one joins":            func(l *line, _, _ *request) { l.join(cameAt(at(2000)), 0) },
 		"one behind leaves":    func(l *line, _, b *request) { l.remove(b) },
 		"the first is granted": func(l *line, a, _ *request) { l.drop(a) },
 		"the first leaves":     func(l *line, a, _ *request) { l.remove(a) },
 		"an older one is refused late": func(l *line, _, _ *request) {
-			l.enter(&request{since: at(-1)}, lane.Answer{}, interval, time.Time{}, at(2000))
+			l.enter(cameAt(at(-1)), lane.Answer{}, interval, time.Time{}, at(2000))
 		},
 		"all leave and one is refused": func(l *line, a, b *request) {
 			l.remove(a)
 			l.remove(b)
-			l.enter(&request{since: at(1000)}, lane.Answer{}, interval, time.Time{}, at(2000))
+			l.enter(cameAt(at(1000)), lane.Answer{}, interval, time.Time{}, at(2000))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var l line
-			a, b := &request{since: at(0)}, &request{since: at(1)}
+			a, b := cameAt(at(0)), cameAt(at(1))
 			l.enter(a, lane.Answer{}, interval, time.Time{}, at(500))
 			l.join(b, 0)
 			assert.False(t, l.asksForAll(at(1499)))
-			before := l.first
+			before := l.first()
 			changes(&l, a, b)
 			from := 500
-			if l.first != before {
+			if l.first() != before {
 				from = 2000
 			}
-			l.dueToAskAll(at(2000))
+			l.nextAt(at(2000))
 			assert.False(t, l.asksForAll(at(from+999)))
 			assert.True(t, l.asksForAll(at(from+1000)))
-			if l.count > 1 {
-				l.dueAt = at(9999)
-				l.dueToAskAll(at(2000))
-				assert.Equal(t, at(from+1000), l.dueAt)
+			if l.list.Len() > 1 {
+				l.dueAt, l.again = at(9999), false
+				assert.Equal(t, at(from+1000), l.nextAt(at(2000)))
 			}
 		})
 	}
@@ -244,14 +246,14 @@ func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
 // past these for each of its requests: that would take several minutes.
 func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 	t.Parallel()
-	const jointWaiters = 300_000
+	const waiters = 300_000
 	start := time.Now()
 	var l line
-	for i := range jointWaiters {
-		l.insert(&request{since: start.Add(time.Hour + time.Duration(i))})
+	for i := range waiters {
+		l.insert(cameAt(start.Add(time.Hour + time.Duration(i))))
 	}
-	for i := range jointWaiters {
-		l.insert(&request{since: start.Add(time.Duration(i))})
+	for i := range waiters {
+		l.insert(cameAt(start.Add(time.Duration(i))))
 		if i%1000 == 0 {
 			require.Less(t, time.Since(start), time.Minute)
 		}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/list"
 	"math"
 	"time"
 
@@ -12,30 +11,21 @@ import (
 // jointLine is where callers wait who want permits of a limiter together with those of others: callers whom this
 // limiter refused last, and those who came after them. It asks in passes, as a line does: for the first, and then for
 // those for whom the limiter has enough left by the last answer. A pass ends with one for whom it has not, until the
-// first has been first for an interval: then those behind it are asked for too. Each caller asks for itself, in its turn.
-//
-// The Engine's lock guards it.
+// first yields: then those behind it are asked for too. Each caller asks for itself, in its turn.
 type jointLine struct {
+	order[*multiRequest]
+
 	queue      *queue
-	requests   list.List // of *multiRequest, in the order in which they came
-	asking     int       // how many of them are asked for now
-	underWay   int64     // the permits that these want
-	lateAt     time.Time // when their answers are late: another is asked for
-	answered   time.Time // when the last answer came
-	unanswered time.Time // since when requests have been asked for without any answer; zero: none have
+	asking     int         // how many of them are asked for now
+	underWay   int64       // the permits that these want
+	lateAt     time.Time   // when their answers are late: another is asked for
+	answered   time.Time   // when the last answer came
+	unanswered time.Time   // since when requests have been asked for without any answer; zero: none have
+	timer      *time.Timer // runs next
 
-	dueAt     time.Time // when the next pass begins
-	freed     bool      // it begins as soon as nothing is asked for
-	timer     *time.Timer
-	first     *list.Element
-	firstFrom time.Time     // when it became the first
-	interval  time.Duration // the limiter's; 0 before the first refusal
-
-	pass     int
-	strict   bool  // it ends with a request for which there is not enough
-	refused  bool  // the limiter refused one in it
-	smallest int64 // the fewest permits that it refused in it
-	overdue  bool  // callers whose time is over wait for its end
+	// Of those whom the pass has passed over.
+	least  *multiRequest // who wants the fewest permits; nil once it is asked for
+	fewest int64         // how many these are
 
 	pause time.Duration // half of the limiter's keep-alive time; 0: none; -1: no one has asked yet
 	alive time.Time     // when to ask again to keep it alive; zero: no matter
@@ -45,32 +35,31 @@ type jointLine struct {
 const maxAsking = 128
 
 func newJointLine(q *queue) *jointLine {
-	return &jointLine{queue: q, pass: 1, strict: true, smallest: math.MaxInt64, pause: -1}
+	l := &jointLine{queue: q, pause: -1}
+	l.begin(time.Time{})
+	return l
 }
 
 // idle returns how many requests wait for their turn.
-func (l *jointLine) idle() int { return l.requests.Len() - l.asking }
+func (l *jointLine) idle() int { return l.list.Len() - l.asking }
 
-// insert puts a request in its place, mostly the end.
+// refused reports whether the limiter has refused one in this pass.
+func (l *jointLine) refused() bool { return l.smallest < math.MaxInt64 }
+
+// insert puts a request in its place.
 func (l *jointLine) insert(m *multiRequest) {
-	after := l.requests.Back()
-	for after != nil && m.waiter.since.Before(requestAt(after).waiter.since) {
-		after = after.Prev()
-	}
-	if m.waiter.line = l; after == nil {
-		m.waiter.place = l.requests.PushFront(m)
-	} else {
-		m.waiter.place = l.requests.InsertAfter(m, after)
-	}
+	l.order.insert(m)
+	m.waiter.line = l
 }
 
 // remove takes a request out.
 func (l *jointLine) remove(m *multiRequest) {
-	l.requests.Remove(m.waiter.place)
-	m.waiter.line = nil
-	if l.requests.Len() == 0 {
-		l.dueAt, l.freed = time.Time{}, false
-		l.strict, l.refused, l.smallest = true, false, math.MaxInt64
+	l.drop(m)
+	if m.waiter.line = nil; l.least == m {
+		l.least = nil
+	}
+	if l.list.Len() == 0 {
+		l.dueAt, l.again, l.strict, l.smallest = time.Time{}, false, true, math.MaxInt64
 	}
 }
 
@@ -101,13 +90,12 @@ func (l *jointLine) asked(m *multiRequest) {
 	l.underWay -= m.permitsOf(l.queue)
 }
 
-// begin begins a pass.
-func (l *jointLine) begin(now time.Time) {
-	l.pass++
-	l.strict = l.interval == 0 || now.Before(l.firstFrom.Add(l.interval))
-	l.freed, l.refused, l.smallest = false, false, math.MaxInt64
-	for at := l.requests.Front(); at != nil; at = at.Next() {
-		if m := requestAt(at); !m.waiter.asking {
+// start begins a pass.
+func (l *jointLine) start(now time.Time) {
+	l.begin(now)
+	l.least, l.fewest = nil, math.MaxInt64
+	for m := range l.all() {
+		if !m.waiter.asking {
 			l.ask(m, now)
 			return
 		}
@@ -115,12 +103,15 @@ func (l *jointLine) begin(now time.Time) {
 }
 
 // goOn asks for more in a pass, now that the limiter has that many permits left, below 0 if that is not known. If
-// nothing is under way, it asks for one for which there is not enough, to learn when there will be.
+// nothing is under way, it asks for one for which there is not enough, to learn when there will be. It goes on where the
+// pass has come to, unless there may be enough for one that it has passed over.
 func (l *jointLine) goOn(free int64, now time.Time) {
 	free -= l.underWay
-	var next *multiRequest
-	for at := l.requests.Front(); at != nil && l.asking < maxAsking; at = at.Next() {
-		m := requestAt(at)
+	if l.strict || free >= l.fewest {
+		l.rest, l.least, l.fewest = l.list.Front(), nil, math.MaxInt64
+	}
+	for ; l.rest != nil && l.asking < maxAsking; l.rest = l.rest.Next() {
+		m := l.of(l.rest)
 		need := m.permitsOf(l.queue)
 		switch {
 		case m.waiter.asking:
@@ -130,36 +121,32 @@ func (l *jointLine) goOn(free int64, now time.Time) {
 			free -= need
 			l.ask(m, now)
 			continue
-		case need < l.smallest && (next == nil || need < next.permitsOf(l.queue)):
-			next = m
+		case need < l.fewest:
+			l.least, l.fewest = m, need
 		}
 		if l.strict {
 			break
 		}
 	}
-	if l.asking == 0 && next != nil {
-		l.ask(next, now)
+	if m := l.least; l.asking == 0 && m != nil && l.fewest < l.smallest {
+		l.least = nil
+		l.ask(m, now)
 	}
-}
-
-func requestAt(place *list.Element) *multiRequest {
-	m, _ := place.Value.(*multiRequest)
-	return m
 }
 
 // note records that the limiter refused a request, with that wait and interval.
 func (l *jointLine) note(m *multiRequest, wait, interval time.Duration, now time.Time) {
-	if due := now.Add(refusal.AskAgain(wait)); !l.refused || m.waiter.place == l.requests.Front() || due.Before(l.dueAt) {
+	if due := now.Add(refusal.AskAgain(wait)); !l.refused() || m == l.first() || due.Before(l.dueAt) {
 		l.dueAt = due
 	}
-	l.refused, l.interval, l.smallest = true, interval, min(l.smallest, m.permitsOf(l.queue))
+	l.interval, l.smallest = interval, min(l.smallest, m.permitsOf(l.queue))
 }
 
 // permitsFreed makes a pass begin, unless one is under way that has refused none: its refusals see that they may be too old.
 func (l *jointLine) permitsFreed(now time.Time) {
-	if l != nil && (l.asking == 0 || l.refused) {
-		l.freed = true
-		l.next(now)
+	if l != nil && (l.asking == 0 || l.refused()) {
+		l.again = true
+		l.run(now)
 	}
 }
 
@@ -168,73 +155,60 @@ func (l *jointLine) close() {
 	if l == nil {
 		return
 	}
-	for at := l.requests.Front(); at != nil; at = at.Next() {
-		requestAt(at).wake()
+	for m := range l.all() {
+		m.wake()
 	}
 }
 
-// next starts what can be done now.
-func (l *jointLine) next(now time.Time) {
+// run starts what can be done now.
+func (l *jointLine) run(now time.Time) {
 	if l.asking == 0 {
 		l.unanswered = time.Time{}
+		for _, m := range l.overdue {
+			l.end(m, nil)
+		}
+		l.overdue = nil
 	}
-	if first := l.requests.Front(); first != l.first {
-		l.first, l.firstFrom = first, now
+	l.yields(now)
+	if timeout := l.queue.engine.conn.Timeout; l.asking > 0 && !now.Before(l.unanswered.Add(timeout)) {
+		for m := range l.all() {
+			l.end(m, lane.NoAnswer(timeout, false))
+		}
 	}
-	timeout := l.queue.engine.conn.Timeout
-	if l.asking > 0 && !now.Before(l.unanswered.Add(timeout)) {
-		l.end(func(m *multiRequest) bool {
-			m.waiter.err = lane.NoAnswer(timeout, false)
-			return true
-		})
-	}
-	if l.overdue && l.asking == 0 {
-		l.overdue = false
-		l.end(func(m *multiRequest) bool { return !now.Before(m.deadline) })
-	}
-	if l.idle() > 0 && !l.nextAt().After(now) {
-		l.begin(now)
+	if l.idle() > 0 && !l.runAt(now).After(now) {
+		l.start(now)
 	}
 	switch {
 	case l.idle() == 0 && l.timer != nil:
 		l.timer.Stop()
 	case l.idle() == 0:
 	case l.timer == nil:
-		l.timer = time.AfterFunc(l.nextAt().Sub(now), l.poll)
+		l.timer = time.AfterFunc(l.runAt(now).Sub(now), l.poll)
 	default:
-		l.timer.Reset(l.nextAt().Sub(now))
+		l.timer.Reset(l.runAt(now).Sub(now))
 	}
 }
 
-// nextAt returns when there is something to do.
-func (l *jointLine) nextAt() time.Time {
-	switch {
-	case l.asking > 0:
+// runAt returns when there is something to do.
+func (l *jointLine) runAt(now time.Time) time.Time {
+	if l.asking > 0 {
 		return lane.Sooner(l.lateAt, l.unanswered.Add(l.queue.engine.conn.Timeout))
-	case l.freed:
-		return time.Time{}
-	case l.strict && l.interval > 0 && l.idle() > 1 && !l.dueAt.IsZero():
-		return lane.Sooner(l.dueAt, l.firstFrom.Add(l.interval))
-	default:
-		return l.dueAt
 	}
+	return l.nextAt(now)
 }
 
 func (l *jointLine) poll() {
 	e := l.queue.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l.next(time.Now())
+	l.run(time.Now())
 }
 
-// end takes out those idle requests for which over returns true.
-func (l *jointLine) end(over func(m *multiRequest) bool) {
-	var next *list.Element
-	for at := l.requests.Front(); at != nil; at = next {
-		next = at.Next()
-		if m := requestAt(at); !m.waiter.asking && over(m) {
-			l.remove(m)
-			m.wake()
-		}
+// end ends the wait of a request that is still in line and not asked for.
+func (l *jointLine) end(m *multiRequest, err error) {
+	if w := &m.waiter; w.line == l && !w.asking {
+		l.remove(m)
+		w.err = err
+		m.wake()
 	}
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"slices"
@@ -15,17 +14,18 @@ import (
 
 // jointWaiter is what a caller who waits needs in a jointLine.
 type jointWaiter struct {
-	line    *jointLine // nil: it is in none
-	place   *list.Element
-	since   time.Time     // when the caller came
+	place
+
+	line    *jointLine    // nil: it is in none
 	turn    chan struct{} // holds one if there is news for the caller
 	asking  bool          // it is its turn
-	pass    int           // the line's pass in which it last was, 0 for none
 	changes int           // how often the limiters' permits had been freed by then
 	refused bool
 	counted bool  // the observer has heard of it
 	err     error // why it is not in line any more
 }
+
+func (m *multiRequest) at() *place { return &m.waiter.place }
 
 // join puts the request in a line: behind those who wait for one of its limiters. If none do, it is its turn, and so it
 // is if no one has asked for one of them yet, which may have to be kept alive.
@@ -51,10 +51,10 @@ func (m *multiRequest) join() {
 		return
 	}
 	m.count(true)
-	if fresh := l.answered.Add(l.queue.lane.Load().Fresh()); l.asking == 0 && fresh.Before(l.dueAt) {
-		l.dueAt = fresh
+	if l.asking == 0 {
+		l.dueBy(l.answered.Add(l.queue.lane.Load().Fresh()))
 	}
-	l.next(w.since)
+	l.run(w.since)
 }
 
 // awaitTurn reports whether it is the request's turn to ask. Otherwise its wait is over.
@@ -78,7 +78,7 @@ func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
 		case m.mayStillAsk(now) && last.Equal(m.deadline):
 			last = last.Add(e.grace)
 			continue
-		case w.refused || requestAt(l.first).waiter.refused || l.answered.After(w.since):
+		case w.refused || l.first().waiter.refused || l.answered.After(w.since):
 			return false, nil
 		default:
 			return false, lane.NoAnswer(now.Sub(w.since), false)
@@ -101,8 +101,10 @@ func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
 // under way, or due.
 func (m *multiRequest) mayStillAsk(now time.Time) bool {
 	l := m.waiter.line
-	l.next(now)
-	l.overdue = l.overdue || l.asking > 0
+	l.run(now)
+	if l.asking > 0 {
+		l.overdue = append(l.overdue, m)
+	}
 	return m.waiter.asking || l.asking > 0 && m.waiter.pass != l.pass
 }
 
@@ -154,12 +156,12 @@ func (m *multiRequest) waitsOn(a decide.Answer) bool {
 		}
 	}
 	if m.countChanges() != w.changes { // what has been refused may be free now
-		from.freed, to.freed = from.freed || from.refused, to.freed || to.refused
+		from.again, to.again = from.again || from.refused(), to.again || to.refused()
 	}
 	from.goOn(m.free(from.queue), now)
-	from.next(now)
+	from.run(now)
 	if to != from {
-		to.next(now)
+		to.run(now)
 	}
 	return waits
 }
@@ -174,7 +176,7 @@ func (m *multiRequest) leave(err error) {
 	if l == nil {
 		return
 	}
-	asked, first := w.asking, w.place == l.first
+	asked, first := w.asking, m == l.first()
 	if asked {
 		l.asked(m)
 	}
@@ -183,14 +185,14 @@ func (m *multiRequest) leave(err error) {
 	case asked && err != nil && !m.left && !errors.Is(err, limit.ErrUnavailable):
 		l.unanswered = now
 		for range min(2, l.idle()) { // the limiter may have gone, which all will learn
-			l.begin(now)
+			l.start(now)
 		}
 	case asked: // a late answer may come yet
 		l.goOn(-1, now)
 	case first:
-		l.freed = true
+		l.again = true
 	}
-	l.next(now)
+	l.run(now)
 }
 
 // wake makes the caller look whether it is its turn.

@@ -13,7 +13,7 @@ import (
 // prefetch makes a batch take permits ahead if one of its callers may. Callers in line come first:
 // nothing is taken ahead while there is a line.
 func (q *queue) prefetch(b *batch, now time.Time) prefetch {
-	if q.engine.closed || q.line.count != b.Line {
+	if q.engine.closed || q.line.list.Len() != b.Line {
 		return prefetch{}
 	}
 	var l *Limiter

@@ -106,16 +106,19 @@ func (q *queue) next(now time.Time) {
 		q.listed = true
 		q.wave = q.lane.Load().Ready(q)
 	}
-	switch wait := q.line.dueAt.Sub(now); {
-	case q.line.count > 0 && !q.passing && wait > 0:
-		if q.timer == nil {
+	if q.line.list.Len() > 0 && !q.passing {
+		wait := q.line.nextAt(now).Sub(now)
+		switch {
+		case wait <= 0 && q.listed && q.dueSince.IsZero():
+			q.dueSince = time.Now()
+		case wait <= 0:
+		case q.timer == nil:
 			q.timer = time.AfterFunc(wait, q.poll)
-		} else {
+			return
+		default:
 			q.timer.Reset(wait)
+			return
 		}
-		return
-	case q.line.count > 0 && !q.passing && q.listed && q.dueSince.IsZero():
-		q.dueSince = time.Now()
 	}
 	if q.timer != nil {
 		q.timer.Stop()
@@ -137,7 +140,7 @@ func (q *queue) hasWork(now time.Time) bool {
 func (q *queue) permitsFreed() {
 	q.engine.refusals.Changed(q.config)
 	q.freed++
-	q.line.permitsFreed()
+	q.line.again = true
 	now := time.Now()
 	q.next(now)
 	q.joint.permitsFreed(now)

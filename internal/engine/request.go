@@ -14,23 +14,20 @@ import (
 type request struct {
 	lane.Pending
 	decide.Ask
+	place // in the line
 
 	ctx      context.Context // for the Redis client's hooks, if the request goes by itself
 	limiter  *Limiter
 	queue    *queue
-	since    time.Time     // when the caller asked
 	deadline time.Time     // when it gives up; zero: never
 	tryTime  time.Duration // how long it waits for an answer to a try
 	timed    bool          // its time may be shorter than that of a call
 
-	prev, next *request // in the line
-	inLine     bool
-	pass       int  // the line's pass in which it was last sent
-	refused    bool // it was refused, and waits
-	answer     decide.Answer
-	err        error
-	sent       time.Time // when the batch that brought the answer was sent
-	alive      time.Time // when to ask again after that, to keep the limiter alive; zero if that needs no requests
+	refused bool // it was refused, and waits
+	answer  decide.Answer
+	err     error
+	sent    time.Time // when the batch that brought the answer was sent
+	alive   time.Time // when to ask again after that, to keep the limiter alive; zero if that needs no requests
 }
 
 // The pool holds no channels: they must not outlive a bubble of testing/synctest.
@@ -104,7 +101,7 @@ func (r *request) Leave() bool {
 	if r.State == lane.Answered {
 		return false
 	}
-	r.answer = decide.Answer{Unanswered: !r.refused && !r.inLine}
+	r.answer = decide.Answer{Unanswered: !r.refused && !r.inLine()}
 	r.queue.withdraw(r)
 	return true
 }
@@ -114,7 +111,7 @@ func (r *request) TimeUp(now time.Time, _ time.Duration) (end time.Time, err err
 	q, over := r.queue, r.overdue(now)
 	end, err = r.Pending.TimeUp(now, r.tryTime)
 	switch {
-	case r.State == lane.Sent || !r.inLine:
+	case r.State == lane.Sent || !r.inLine():
 	case over && q.sendFinalTry(r, now):
 		return r.Last, nil
 	case over:
@@ -142,7 +139,7 @@ func (q *queue) withdraw(r *request) {
 	}
 	defer q.tidy()
 	q.users--
-	if r.inLine {
+	if r.inLine() {
 		q.line.remove(r)
 		q.next(time.Now())
 	} else if q.cancelled++; q.cancelled > len(q.gathered)/2 {
@@ -154,9 +151,10 @@ func (q *queue) withdraw(r *request) {
 // sendFinalTry reports whether a request in line whose caller's patience has just ended is sent a last
 // time: the line asks at this moment.
 func (q *queue) sendFinalTry(r *request, now time.Time) bool {
-	if q.passing || !q.line.stillAsks(r) || !now.Before(r.Last) {
+	if q.passing || !q.line.stillAsks(r, now) || !now.Before(r.Last) {
 		return false
 	}
+	q.line.overdue = append(q.line.overdue, r)
 	q.next(now)
 	return true
 }

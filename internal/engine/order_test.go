@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// newTestJointLine returns the line of a limiter with an interval of a second, in which requests for so many permits
+// wait, the first of which has just been refused.
+func newTestJointLine(t *testing.T, now time.Time, permits ...int64) (l *jointLine, all []*multiRequest) {
+	t.Helper()
+	rdb, _ := redistest.Mini(t)
+	e := newTestEngine(rdb)
+	e.mu.Lock()
+	q := &queue{engine: e}
+	l = newJointLine(q)
+	q.joint = l
+	t.Cleanup(func() {
+		l.timer.Stop()
+		e.mu.Unlock()
+	})
+	for i, n := range permits {
+		m := &multiRequest{engine: e, queues: []*queue{q}, permits: []int64{n}}
+		m.waiter.since, m.waiter.turn = now.Add(time.Duration(i)), make(chan struct{}, 1)
+		l.insert(m)
+		all = append(all, m)
+	}
+	l.note(all[0], time.Hour, time.Second, now)
+	l.run(now)
+	return l, all
+}
+
+// asking returns which of the requests it is the turn of.
+func asking(all []*multiRequest) (turns []int) {
+	for i, m := range all {
+		if m.waiter.asking {
+			turns = append(turns, i)
+		}
+	}
+	return turns
+}
+
+// One that becomes the first as the time of the one before is over has an interval of its own.
+func TestJointLine_NextOfOneWhoseTimeIsOverYieldsAfterAnInterval(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := newTestJointLine(t, now, 5, 5, 1)
+	l.overdue, l.again = all[:1], true
+	l.run(now.Add(5 * time.Second))
+	assert.Nil(t, all[0].waiter.line)
+	l.goOn(1, now.Add(5*time.Second))
+	assert.True(t, l.strict)
+	assert.Equal(t, []int{1}, asking(all))
+}
+
+// Once the first has yielded, all are asked for for whom there is enough, in their order; otherwise the one that wants
+// the fewest.
+func TestJointLine_PassForAllReturnsToThoseForWhomThereIsEnoughNow(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := newTestJointLine(t, now, 9, 5, 6, 2)
+	now = now.Add(time.Second)
+	l.run(now)
+	assert.False(t, l.strict)
+	assert.Equal(t, []int{0}, asking(all))
+	refused := func(i int, free int64) {
+		l.asked(all[i])
+		l.note(all[i], time.Hour, time.Second, now)
+		l.goOn(free, now)
+	}
+	refused(0, 3)
+	assert.Equal(t, []int{3}, asking(all))
+	refused(3, 8)
+	assert.Equal(t, []int{1}, asking(all), "both were passed over with 3")
+	refused(1, 7)
+	assert.Equal(t, []int{2}, asking(all))
+	refused(2, math.MaxInt64)
+	assert.Empty(t, asking(all), "each is asked for once")
+
+	l.again = true
+	l.run(now)
+	refused(0, 1)
+	assert.Equal(t, []int{3}, asking(all), "to learn when to go on")
+	refused(3, 1)
+	assert.Empty(t, asking(all), "all others want more than it")
+}
