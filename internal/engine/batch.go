@@ -39,7 +39,7 @@ type batch struct {
 	settled       bool  // there are reservations in it
 	held          bool  // one of them has a hold
 	upToAlone     bool  // it is one request for as many permits as are free, whose member is its own
-	freed         int   // how often permits had been freed before
+	changes       int   // of the limiter before: see queue.changes
 	tally         tally // before
 	asked         int64 // permits, those ahead too
 	figures       bool

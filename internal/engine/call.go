@@ -57,7 +57,7 @@ func (e *Engine) changed(key string) {
 	e.refusals.Changed(key)
 	e.withQueue(key, func(q *queue) {
 		q.endLeases()
-		q.permitsFreed()
+		q.changed()
 	})
 }
 

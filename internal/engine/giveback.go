@@ -34,7 +34,7 @@ func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 		defer q.unlock()
 		q.beside--
 		close(done)
-		q.permitsFreed()
+		q.changed()
 	}()
 	return done
 }
@@ -61,9 +61,8 @@ func (q *queue) undo(one grant) func(context.Context) error {
 			if errors.Is(err, limit.ErrUnknownOutcome) || err != nil && caller.Err() != nil {
 				e.givenUp(q, one.permits, err)
 			}
-			e.mu.Lock()
-			e.freed(q.config)
-			e.mu.Unlock()
+			e.refusals.Changed(q.config)
+			e.withQueue(q.config, (*queue).changed)
 			return e.explain(q.keys.Names(), err)
 		})
 	}

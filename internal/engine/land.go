@@ -133,8 +133,8 @@ func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Answer, o lane.Outcom
 		return
 	}
 	q.line.enter(r, a, o.Interval, aliveBy(b.sent, o.Keep), now)
-	if q.freed != b.freed {
-		q.line.again = true // the refusal may be older than that
+	if q.changes != b.changes { // the refusal is too old
+		q.line.again = true
 	}
 }
 

@@ -142,8 +142,8 @@ func (l *jointLine) note(m *multiRequest, wait, interval time.Duration, now time
 	l.interval, l.smallest = interval, min(l.smallest, m.permitsOf(l.queue))
 }
 
-// permitsFreed makes a pass begin, unless one is under way that has refused none: its refusals see that they may be too old.
-func (l *jointLine) permitsFreed(now time.Time) {
+// changed makes a pass begin, unless one is under way that has refused none: its refusals see that they may be too old.
+func (l *jointLine) changed(now time.Time) {
 	if l != nil && (l.asking == 0 || l.refused()) {
 		l.again = true
 		l.run(now)

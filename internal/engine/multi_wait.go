@@ -19,7 +19,7 @@ type jointWaiter struct {
 	line    *jointLine    // nil: it is in none
 	turn    chan struct{} // holds one if there is news for the caller
 	asking  bool          // it is its turn
-	changes int           // how often the limiters' permits had been freed by then
+	changes int           // of the limiters before it asked
 	refused bool
 	counted bool  // the observer has heard of it
 	err     error // why it is not in line any more
@@ -229,10 +229,10 @@ func (m *multiRequest) free(q *queue) int64 {
 	return m.said.free[slices.Index(m.queues, q)]
 }
 
-// countChanges returns how often permits of the limiters have been freed.
+// countChanges returns how often permits of the limiters may have become free.
 func (m *multiRequest) countChanges() (n int) {
 	for _, q := range m.queues {
-		n += q.freed
+		n += q.changes
 	}
 	return n
 }

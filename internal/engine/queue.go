@@ -36,7 +36,7 @@ type queue struct {
 	line      line
 	passing   bool        // a pass of the line is under way
 	dueSince  time.Time   // since when a due pass waits for a flight; zero: none does
-	freed     int         // how often permits have been freed
+	changes   int         // how often permits may have become free: a refusal with fewer before it is too old
 	timer     *time.Timer // begins the line's next pass
 	jobs      jobs
 	leases    *leases    // nil until a handle with leases comes
@@ -136,23 +136,15 @@ func (q *queue) hasWork(now time.Time) bool {
 	return len(q.gathered) > 0 || !q.passing && q.line.due(now)
 }
 
-// permitsFreed says that permits may have become free: all who wait ask at once, and remembered refusals end.
-func (q *queue) permitsFreed() {
+// changed says that permits may have become free: all who wait ask at once, and refusals from before are too old, those
+// under way and those remembered.
+func (q *queue) changed() {
 	q.engine.refusals.Changed(q.config)
-	q.freed++
+	q.changes++
 	q.line.again = true
 	now := time.Now()
 	q.next(now)
-	q.joint.permitsFreed(now)
-}
-
-// freed says that permits of the limiter may have become free.
-func (e *Engine) freed(key string) {
-	if q := e.queues[key]; q != nil {
-		q.permitsFreed()
-		return
-	}
-	e.refusals.Changed(key)
+	q.joint.changed(now)
 }
 
 // close fails all requests that are not under way, and gives leases back.

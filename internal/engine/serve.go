@@ -119,7 +119,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	for _, r := range b.requests {
 		r.State, r.Batch = lane.Sent, &b.Batch
 	}
-	b.audit, b.freed = b.limiter.auditDue(now), q.freed
+	b.audit, b.changes = b.limiter.auditDue(now), q.changes
 	if q.leases != nil {
 		b.ahead = q.prefetch(b, now)
 		q.leases.sent(b)

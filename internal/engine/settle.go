@@ -77,7 +77,7 @@ func (q *queue) settled(charged int64, freed bool) {
 		return
 	}
 	q.beside--
-	q.permitsFreed() // before the next job can start
+	q.changed() // before the next job can start
 }
 
 // call makes the script's call, until no other member has the charge's id. It returns how many permits were charged
