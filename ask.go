@@ -43,7 +43,7 @@ func (l *asker) Limiters(q decide.Ask) []decide.Limiter {
 
 func (l *asker) limiter(permits int64) decide.Limiter {
 	return decide.Limiter{
-		Of: l, Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: permits, Most: MaxPermits,
+		Of: l, Observed: l.facts.Observed, Name: l.facts.Config, Rule: l.rule(), Permits: permits, Most: MaxPermits, Releases: true,
 	}
 }
 

@@ -244,9 +244,10 @@ func Example_otherLimiters() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { _ = rdb.Close() }()
 
-	window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Minute})
-	log := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "rate:limit:config"})
-	bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+	client := rratelimiter.New(rdb)
+	window := fixedwindow.New(client, fixedwindow.Config{Limit: 100, Window: time.Minute})
+	log := slidinglog.New(client, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "rate:limit:config"})
+	bucket := tokenbucket.New(client, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
 
 	for key, limiter := range map[string]limit.Limiter{"api:limit:ann": window, "limit:ann:/orders": log, "{tokens:ann}": bucket} {
 		if d, err := limiter.Take(ctx, key, 2); err != nil || !d.Granted || d.Remaining != d.Limit-2 {
@@ -429,7 +430,7 @@ func Example_comingFrom() {
 		return nil
 	}
 	pay := func() {
-		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 5, Refill: 1, Interval: 6 * time.Second})
+		bucket := tokenbucket.New(client, tokenbucket.Config{Capacity: 5, Refill: 1, Interval: 6 * time.Second})
 		decision, err := bucket.Take(ctx, "{users:ann}", 1)
 		fmt.Println(decision.Remaining, err)
 	}

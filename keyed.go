@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -44,7 +45,7 @@ func (c *Client) KeyedFunc(prefix string, config func(key string) Config, opts .
 
 func (c *Client) keyed(k *KeyedLimiter, opts []LimiterOption) *KeyedLimiter {
 	k.client, k.handles = c, make(map[string]*RateLimiter)
-	k.ofModule = outage.NewOfModule(k, (*ofKeys)(k))
+	k.ofModule = door.New[outage.Keyed](k, (*ofKeys)(k))
 	l := &RateLimiter{client: c, policy: c.policy} // tries the options
 	l.facts.Rate = k.cfg.rate()
 	err := l.apply(opts)
@@ -68,7 +69,7 @@ func kept(cfg Config) Config {
 // at most maxHandles, of keys that are used again and again, and twice newHandles of those used once.
 const maxHandles, newHandles = 25_000, 5_000
 
-type ofModule = outage.OfModule // an alias, so that the field has no exported name
+type ofModule = door.Door[outage.Keyed] // an alias, so that the field has no exported name
 
 // KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. It is a [limit.Limiter], a
 // [limit.Returner], a [limit.Reserver] and a [limit.Windowed], safe for concurrent use.
@@ -227,6 +228,8 @@ func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
 type ofKeys KeyedLimiter
 
 func (k *ofKeys) Policy() outage.Policy { return *k.policy }
+
+func (k *ofKeys) Suffix() string { return "" }
 
 func (k *ofKeys) Asker(key string) outage.Asker { return (*asker)((*KeyedLimiter)(k).Limiter(key)) }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -27,7 +28,7 @@ type Redis interface {
 // Client's limiters reports it, as ErrInvalidConfig, before Redis is touched.
 type Option interface{ client(c *Client) error }
 
-// LimiterOption configures a RateLimiter handle.
+// LimiterOption configures a RateLimiter handle, or the limiters of many keys.
 type LimiterOption interface{ limiter(l *RateLimiter) error }
 
 // clientOption sets values of a Client, unless bad says what is wrong with them.
@@ -71,17 +72,26 @@ type SharedOption interface {
 	LimiterOption
 }
 
-type sharedOption limit.Option
+// sharedOption sets values of a policy, unless bad says what is wrong with them.
+type sharedOption struct {
+	bad error
+	set func(*outage.Policy)
+}
 
-func (o sharedOption) client(c *Client) error { return o(&c.options) }
+func (o sharedOption) client(c *Client) error {
+	if o.bad == nil {
+		o.set(c.policy)
+	}
+	return o.bad
+}
 
 func (o sharedOption) limiter(l *RateLimiter) error {
-	own := *l.policy
-	values := limit.Options{Failure: own.Failure, Shadow: own.Shadow}
-	err := o(&values)
-	own.Failure, own.Shadow = values.Failure, values.Shadow
-	l.policy = &own
-	return err
+	if o.bad == nil {
+		own := *l.policy
+		o.set(&own)
+		l.policy = &own
+	}
+	return o.bad
 }
 
 // WithClientID sets the id under which a Client keeps its own permits of PerClient limiters, as
@@ -102,29 +112,49 @@ func WithClientName(name string) Option {
 	return clientOption{clients.CheckName(name), func(c *Client) { c.name = name }}
 }
 
-// WithNameMapper sets how a limiter's name becomes its name in Redis, for example by a prefix, as
-// Redisson's NameMapper does. The same name must always become the same.
+// WithNameMapper sets how a RateLimiter's name becomes its name in Redis, for example by a prefix, as Redisson's NameMapper
+// does. The same name must always become the same. Keys of fixed windows, sliding logs and token buckets are not mapped.
 func WithNameMapper(mapper func(name string) string) Option {
 	return clientOption{invalid(mapper == nil, "WithNameMapper: the mapper is nil"), func(c *Client) { c.mapper = mapper }}
 }
 
-// WithCallTimeout is [limit.WithCallTimeout]. The default is 3 seconds, the least 3 milliseconds.
-func WithCallTimeout(d time.Duration) Option { return sharedOption(limit.WithCallTimeout(d)) }
+// WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time before it is sent
+// included. After that the call returns [ErrUnavailable]. The default is 3 seconds, the least 3 milliseconds.
+func WithCallTimeout(d time.Duration) Option {
+	return clientOption{invalid(d < 3*time.Millisecond, "WithCallTimeout: %v is below 3ms", d), func(c *Client) { c.timeout = d }}
+}
 
 // WithObserver sets the [limit.Observer] that receives what the Client's limiters do: decisions,
 // round trips, callers that wait, leases, and rare events.
-func WithObserver(observer limit.Observer) Option { return sharedOption(limit.WithObserver(observer)) }
+func WithObserver(observer limit.Observer) Option {
+	return clientOption{invalid(observer == nil, "WithObserver: the observer is nil"), func(c *Client) { c.observer = observer }}
+}
 
 // WithLogger sets the log for rare events: see [limit.EventKind].
-func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(log)) }
+func WithLogger(log *slog.Logger) Option {
+	return clientOption{invalid(log == nil, "WithLogger: the logger is nil"), func(c *Client) { c.log = log }}
+}
 
-// WithFailure is [limit.WithFailure] for calls that ask for permits; for what it grants see [RateLimiter.Release]. A
-// caller's deadline that ends before Redis has answered counts as undecided, and the caller gets its own error. A
+// WithFailure sets what answers calls that ask for permits while Redis does not decide, in place of [ErrUnavailable]. After
+// three undecided calls in a row no more calls are sent to that server: the policy answers at once, while one probe at a
+// time checks whether the server is back. Such grants are not charged; see [RateLimiter.Release].
+//
+// A caller's deadline that ends before Redis has answered counts as undecided, and the caller gets its own error. A
 // waiting caller that the local limiter refuses asks again when that has permits or Redis is back.
-func WithFailure(f limit.Failure) SharedOption { return sharedOption(limit.WithFailure(f)) }
+func WithFailure(f limit.Failure) SharedOption {
+	err := f.Check()
+	if err != nil {
+		err = fmt.Errorf("WithFailure: %w", err)
+	}
+	return sharedOption{err, func(p *outage.Policy) { p.Failure = &f }}
+}
 
-// WithShadow is [limit.WithShadow], and lets no call wait; for what it grants see [RateLimiter.Release].
-func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }
+// WithShadow makes limiters decide, charge and report, but refuse no call and let none wait, to see what a limit would do.
+// What they would have refused, or could not decide, is granted and not charged; see [RateLimiter.Release]. Calls with
+// mistakes, and calls whose context ends, still return errors.
+func WithShadow() SharedOption {
+	return sharedOption{nil, func(p *outage.Policy) { p.Shadow = true }}
+}
 
 // WithReplicas makes grants durable: a grant counts once n replicas have it, so no failover to one
 // of these grants its permits again. If fewer than n confirm within wait, the call fails with
@@ -188,7 +218,7 @@ func (l *RateLimiter) setDefault(cfg Config, since string) error {
 }
 
 // WithName sets the limiter's name for observers, and so in metrics: the limiters of all keys of [Client.Keyed] have
-// this one in place of its prefix, which may be empty.
+// this one in place of its prefix, which may be empty, those of package fixedwindow in place of "fixedwindow", and so on.
 func WithName(name string) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		l.facts.Observed = name

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -22,16 +24,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Client makes limiters whose state is in one Redis. It is safe for concurrent use. Create one for each
-// Redis and share it: callers of one Client share round trips and wait in one line.
+// Client makes limiters whose state is in one Redis, as fixedwindow.New, slidinglog.New and tokenbucket.New do on it. It is
+// safe for concurrent use. Create one for each Redis and share it: callers of one Client share round trips and wait in one
+// line.
 type Client struct {
-	rdb     Redis
-	id      string
-	name    string // "" if it is not written to Redis
-	began   string // the date of its defaults: see dateOf
-	rules   redisson.Rules
-	mapper  func(string) string
-	options limit.Options
+	rdb      Redis
+	id       string
+	name     string // "" if it is not written to Redis
+	began    string // the date of its defaults: see dateOf
+	rules    redisson.Rules
+	mapper   func(string) string
+	timeout  time.Duration
+	observer limit.Observer
+	log      *slog.Logger
 
 	replicas     int // that a grant waits for
 	replicasWait time.Duration
@@ -49,7 +54,8 @@ func New(rdb Redis, opts ...Option) *Client {
 		id:      uuid.NewString(),
 		rules:   redisson.NewestRules,
 		mapper:  func(name string) string { return name },
-		options: limit.Options{CallTimeout: script.DefaultTimeout},
+		timeout: script.DefaultTimeout,
+		policy:  &outage.Policy{Guard: outage.NewGuard()},
 	}
 	c.err = script.CheckClient(rdb)
 	for _, opt := range opts {
@@ -57,19 +63,19 @@ func New(rdb Redis, opts ...Option) *Client {
 			c.err = errors.Join(c.err, opt.client(c))
 		}
 	}
-	c.err = errors.Join(c.err, invalid(c.replicasWait > c.options.CallTimeout/3,
-		"WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout", c.replicasWait, c.options.CallTimeout))
-	observer, ids := observe.New(c.options.Observer, c.options.Logger), redisson.NewIdentities(c.rules.Layout)
+	c.err = errors.Join(c.err, invalid(c.replicasWait > c.timeout/3,
+		"WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout", c.replicasWait, c.timeout))
+	observer, ids := observe.New(c.observer, c.log), redisson.NewIdentities(c.rules.Layout)
 	if untested := c.rules.Untested(); untested != nil {
 		observer.Happened(limit.Event{Kind: limit.RedissonUntested, Err: untested})
 	}
-	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, ids, observer)
+	c.engine = engine.New(rdb, c.timeout, c.rules, ids, observer)
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
 	if c.name != "" {
 		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(ids.Mark()), ID: c.id})
 	}
 	c.began = dateOf(time.Now())
-	c.policy = &outage.Policy{Guard: outage.NewGuard(), Observer: observer, Failure: c.options.Failure, Shadow: c.options.Shadow}
+	c.policy.Observer = observer
 	return c
 }
 
@@ -92,17 +98,17 @@ func dateOf(now time.Time) string {
 // line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	l := &RateLimiter{client: c, policy: c.policy}
-	l.handle = c.engine.NewHandle(&l.facts)
 	mapped := c.mapper(name)
 	l.facts.Name, l.facts.Observed, l.facts.Config = name, name, mapped
 	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
 	nameless := invalid(name == "" || mapped == "", "the limiter's name is empty")
 	l.facts.Err = errors.Join(c.err, nameless, l.apply(opts))
+	l.behind = door.New(l, engine.Behind{Engine: c.engine, Limiter: &l.facts, Policy: l.policy})
 	return l
 }
 
-// Close ends the Client. Waiting callers get ErrClosed. Requests under way get their answer, and permits
-// that are being given back arrive. Close returns when all that is done, or with ctx.Err() before. Later
+// Close ends the Client and all limiters made on it. Waiting callers get ErrClosed. Requests under way get their answer, and
+// permits that are being given back or settled arrive. Close returns when all that is done, or with ctx.Err() before. Later
 // calls fail with ErrClosed. The Redis client stays open.
 func (c *Client) Close(ctx context.Context) error {
 	c.policy.Guard.Close()
@@ -112,7 +118,7 @@ func (c *Client) Close(ctx context.Context) error {
 // RateLimiter is a handle of a limiter in Redis, which other programs may share. Make one with
 // [Client.RateLimiter]. It is safe for concurrent use and needs no closing.
 type RateLimiter struct {
-	handle
+	behind
 
 	client *Client
 	facts  engine.Limiter
@@ -122,7 +128,7 @@ type RateLimiter struct {
 	ofKey  bool // of a KeyedLimiter
 }
 
-type handle = engine.Handle // an alias, so that the field has no exported name
+type behind = door.Door[engine.Behind] // an alias, so that the field has no exported name
 
 func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
 	for _, opt := range opts {

@@ -25,7 +25,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 func (s *site) code(method, path string, change func(*http.Request)) int {
@@ -498,7 +498,7 @@ func askForSecrets(t *testing.T, pattern, given string) {
 	t.Helper()
 	s := newSite(t, withLogs("limits"), func(c *Config) {
 		c.Pattern = pattern
-		windows := fixedwindow.New(c.Redis, fixedwindow.Config{Limit: 9, Window: time.Hour}, redistest.Patient)
+		windows := fixedwindow.New(limitertest.OpenClient(c.Redis), fixedwindow.Config{Limit: 9, Window: time.Hour})
 		c.Others = append(c.Others, Other{Name: "windows", Prefix: "win:", Limiter: windows})
 	})
 	asked := map[string]bool{}

@@ -197,7 +197,7 @@ func TestThresholds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, withLogs("rate:limit:config", "text", "orders"))
 	hash, key := idOf("rate:limit:config"), idOf("ann")
-	log := slidinglog.New(s.rdb, slidinglog.Config{Limit: 5, Window: time.Minute, Thresholds: "rate:limit:config"}, redistest.Patient)
+	log := slidinglog.New(limitertest.OpenClient(s.rdb), slidinglog.Config{Limit: 5, Window: time.Minute, Thresholds: "rate:limit:config"})
 	set := func() int64 {
 		n, err := log.Threshold(t.Context(), "ann")
 		require.NoError(t, err)

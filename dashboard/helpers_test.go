@@ -56,7 +56,7 @@ func withLogs(hashes ...string) func(*Config) {
 		for _, hash := range hashes {
 			c.Others = append(c.Others, Other{
 				Name: "logs", Prefix: "log:", Thresholds: hash,
-				Limiter: slidinglog.New(c.Redis, slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: hash}, redistest.Patient),
+				Limiter: slidinglog.New(limitertest.OpenClient(c.Redis), slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: hash}),
 			})
 		}
 	}

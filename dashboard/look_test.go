@@ -187,9 +187,9 @@ func TestOldRefusalsNoLongerCount(t *testing.T) {
 func TestOtherKeys(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	windows := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient)
-	logs := slidinglog.New(rdb, slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: "log:thresholds"}, redistest.Patient)
-	buckets := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 40, Refill: 1, Interval: time.Hour}, redistest.Patient)
+	windows := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Hour})
+	logs := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: "log:thresholds"})
+	buckets := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 40, Refill: 1, Interval: time.Hour})
 	for key, l := range map[string]limit.Limiter{"window:ann": windows, "log:ann": logs, "bucket:ann": buckets} {
 		require.NoError(t, limitertest.Second(l.Take(t.Context(), key, 5)))
 	}

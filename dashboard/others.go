@@ -10,8 +10,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -109,8 +111,8 @@ func (o *othersReader) page(ctx context.Context, spend *look.Reader) error {
 		return err
 	}
 	suffix := ""
-	if s, ok := other.Limiter.(interface{ KeySuffix() string }); ok {
-		suffix = s.KeySuffix()
+	if keyed, _ := door.Behind[outage.Keyed](other.Limiter); keyed != nil {
+		suffix = keyed.Suffix()
 	}
 	var found []*otherKey
 	for _, name := range names {

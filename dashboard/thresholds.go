@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -108,7 +109,7 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 		return nil, nil, httpjson.Refuse(http.StatusConflict, "this field is none of a sliding log's key, and holds no threshold")
 	}
 	p = &plan{name: r.name, before: []fact{{factThreshold, before}, {"Hash", shown(hash)}}, state: state}
-	l = slidinglog.New(c.cfg.Redis, slidinglog.Config{Limit: 1, Window: time.Second, Thresholds: hash})
+	l = slidinglog.New(rratelimiter.New(c.cfg.Redis), slidinglog.Config{Limit: 1, Window: time.Second, Thresholds: hash})
 	return p, l, nil
 }
 

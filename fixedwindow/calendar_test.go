@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -30,7 +32,7 @@ func zone(t testing.TB, name string) *time.Location {
 // tenADay returns a limiter of 10 permits each day of Berlin.
 func tenADay(t testing.TB, rdb redistest.Client) *fixedwindow.Limiter {
 	t.Helper()
-	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))}, redistest.Patient)
+	return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))})
 }
 
 // Days and months are as long as they are in the zone, whatever its clocks do around midnight.
@@ -67,7 +69,7 @@ func TestCalendar_WindowEndsWithTheDayOrMonth(t *testing.T) {
 			m.SetTime(now)
 			loc := zone(t, tc.zone)
 			for ends, calendar := range map[string]fixedwindow.Calendar{tc.day: fixedwindow.Daily(loc), "m" + tc.month: fixedwindow.Monthly(loc)} {
-				l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Calendar: calendar}, redistest.Patient)
+				l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: calendar})
 				end, err := time.Parse(time.RFC3339, ends[len(ends)-len("2026-11-27T00:00:00Z"):])
 				require.NoError(t, err)
 				want := limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: end.Sub(now)}
@@ -217,8 +219,8 @@ func TestCalendar_LocalLimiterKeepsToIt(t *testing.T) {
 			}
 			return next()
 		}))
-		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))},
-			limit.WithFailure(limit.FailLocal(0.5)))
+		l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))},
+			rratelimiter.WithFailure(limit.FailLocal(0.5)))
 		time.Sleep(20 * time.Hour) // it is 21 o'clock in Berlin
 		down.Store(true)
 		assert.Equal(t, 5, limittest.Grants(t, l, "key", 7))
@@ -244,7 +246,7 @@ func TestCalendar_Window(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		berlin := zone(t, "Europe/Berlin")
 		window := func(c fixedwindow.Calendar) time.Duration {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Calendar: c}, redistest.Patient).Window()
+			return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1, Calendar: c}).Window()
 		}
 		for _, tc := range []struct {
 			date       string
@@ -278,7 +280,7 @@ func TestCalendar_Input(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := fixedwindow.New(limittest.Unreachable(t), tc.cfg, redistest.Patient)
+			l := fixedwindow.New(limitertest.OpenClient(limittest.Unreachable(t)), tc.cfg)
 			limittest.RequireRefused(t, l, "key", 1, limit.ErrInvalidConfig, tc.text)
 			require.ErrorIs(t, l.Err(), limit.ErrInvalidConfig)
 			assert.NotPanics(t, func() { l.Window() })

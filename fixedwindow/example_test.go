@@ -6,6 +6,7 @@ import (
 	"time"
 	_ "time/tzdata" // a machine may have no time zones
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 )
@@ -17,7 +18,8 @@ func ExampleLimiter() {
 	defer stop()
 	ctx := context.Background()
 
-	limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 3, Window: time.Minute})
+	client := rratelimiter.New(rdb)
+	limiter := fixedwindow.New(client, fixedwindow.Config{Limit: 3, Window: time.Minute})
 	d, err := limiter.Peek(ctx, "ann", 2)
 	fmt.Println(d.Granted, d.Remaining, err)
 	taken, d, err := limiter.TakeUpTo(ctx, "ann", 10)
@@ -45,7 +47,8 @@ func ExampleDaily() {
 		fmt.Println(err)
 		return
 	}
-	limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10_000, Calendar: fixedwindow.Daily(berlin)})
+	client := rratelimiter.New(rdb)
+	limiter := fixedwindow.New(client, fixedwindow.Config{Limit: 10_000, Calendar: fixedwindow.Daily(berlin)})
 	d, err := limiter.Take(context.Background(), "ann", 1)
 	fmt.Println(d.Granted, d.Remaining, d.ResetAfter, err)
 	// Output:
@@ -58,7 +61,8 @@ func ExampleLimiter_TakeReserved() {
 	defer stop()
 	ctx := context.Background()
 
-	limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Calendar: fixedwindow.Daily(time.UTC)})
+	client := rratelimiter.New(rdb)
+	limiter := fixedwindow.New(client, fixedwindow.Config{Limit: 1000, Calendar: fixedwindow.Daily(time.UTC)})
 	d, settle, err := limiter.TakeReserved(ctx, "ann", 600)
 	fmt.Println(d.Granted, d.Remaining, err)
 	if err := settle(ctx, 150); err != nil {

@@ -13,11 +13,12 @@ package fixedwindow
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -26,9 +27,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
-
-// Redis is the part of a go-redis client that a Limiter uses. Every go-redis client implements it.
-type Redis = script.Redis
 
 // MaxLimit is the highest limit that can be counted exactly: Lua numbers are doubles.
 const MaxLimit = 1<<53 - 1
@@ -61,7 +59,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-type ofModule = outage.OfModule // an alias, so that the field has no exported name
+type ofModule = door.Door[outage.Keyed] // an alias, so that the field has no exported name
 
 // Limiter limits any number of keys by one rule. It is a [limit.Returner], a [limit.Reserver] and a
 // [limit.Windowed], safe for concurrent use; callers that ask for one key at the same time share a call.
@@ -70,19 +68,19 @@ type Limiter struct {
 
 	cfg   Config
 	clock clock // of the Calendar
-	lanes *lane.Lanes
 	table *keyed.Queues
 }
 
-// New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
-func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, o, err := keyed.Open(rdb, opts)
-	l := &Limiter{cfg: cfg, clock: clock{calendar: cfg.Calendar}, lanes: lanes}
-	l.table = keyed.NewQueues(lanes, keyed.Rule{
-		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
+// New returns a Limiter on a Client, which has the observer, the policy for outages and so on, and whose Close ends it. It
+// does no I/O. The options WithName, WithFailure and WithShadow of the Client's package apply to it. If cfg or an option is
+// bad, each call returns the error.
+func New(client *rratelimiter.Client, cfg Config, opts ...rratelimiter.LimiterOption) *Limiter {
+	l := &Limiter{cfg: cfg, clock: clock{calendar: cfg.Calendar}}
+	l.table = keyed.New(client, keyed.Rule{
+		Package: "fixedwindow", Err: cfg.validate(), Most: MaxLimit, Limit: cfg.Limit,
 		Local: l.local, Ask: l.ask,
-	})
-	l.ofModule = outage.NewOfModule(l, l.table)
+	}, opts)
+	l.ofModule = door.New[outage.Keyed](l, l.table)
 	return l
 }
 
@@ -198,7 +196,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, e
 			// If the server's clock has gone back, a later window can have the same end.
 			return nil
 		}
-		_, err := l.lanes.Once(ctx, lua.FixedWindowSettle, keys, permits, end, window)
+		_, err := l.table.Lanes.Once(ctx, lua.FixedWindowSettle, keys, permits, end, window)
 		return explain(err, keys)
 	}
 	v.Charge = func(ctx context.Context, more int64) error { return v.GiveBack(ctx, -more) }

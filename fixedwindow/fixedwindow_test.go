@@ -11,6 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -20,7 +21,7 @@ func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window}, redistest.Patient)
+			return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: permits, Window: window})
 		},
 		Keys:     func(key string) []string { return []string{key} },
 		Type:     "string",
@@ -97,7 +98,7 @@ func (w *window) counter(now time.Duration) int64 {
 // articles' fixed window and one with their counter.
 func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	w := &window{limit: 1 + h.Draw.Int64N(12), length: h.Span(10)}
-	l := fixedwindow.New(h.Redis, fixedwindow.Config{Limit: w.limit, Window: w.length}, redistest.Patient)
+	l := fixedwindow.New(limitertest.OpenClient(h.Redis), fixedwindow.Config{Limit: w.limit, Window: w.length})
 	seconds := int64(w.length / time.Second)
 	fixed := articles.FixedWindow{Redis: h.Redis, Key: h.Key, Limit: w.limit, Seconds: seconds}
 	counter := articles.Counter{Redis: h.Redis, Key: h.Key, Limit: w.limit, Seconds: seconds}
@@ -128,7 +129,7 @@ func TestTurnsWithTheArticles(t *testing.T) {
 // scripts do wrong.
 
 func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
-	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute}, redistest.Patient)
+	return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Minute})
 }
 
 // A value written by hand, or whose writer crashed before EXPIRE, such as

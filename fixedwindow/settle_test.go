@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -43,7 +44,9 @@ func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *f
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, fixedwindow.New(rdb, cfg, redistest.Patient)) })
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+				test(t, rdb, fixedwindow.New(limitertest.OpenClient(rdb), cfg))
+			})
 		})
 	}
 }
@@ -134,8 +137,8 @@ func newScene(t *testing.T) scene {
 	t.Helper()
 	rdb, m := redistest.Mini(t)
 	s := scene{proxy: redistest.MiniProxy(t, m), rdb: rdb, told: &limitertest.Recorder{}}
-	s.Limiter = fixedwindow.New(s.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2}),
-		fixedwindow.Config{Limit: 100, Window: time.Hour}, limit.WithObserver(s.told))
+	client := rratelimiter.New(s.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2}), rratelimiter.WithObserver(s.told))
+	s.Limiter = fixedwindow.New(client, fixedwindow.Config{Limit: 100, Window: time.Hour})
 	require.NoError(t, reserve(t, s.Limiter, "warm", 2)(t.Context(), 1)) // the server knows the scripts by then
 	return s
 }
@@ -191,7 +194,7 @@ func TestTakeReserved_SettleThatFailedIsRepeated(t *testing.T) {
 			}
 			return next()
 		}))
-		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient)
+		l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Hour})
 		settle := reserve(t, l, "key", 4)
 		down = true
 		err := settle(t.Context(), 6)
@@ -240,7 +243,7 @@ func TestTakeReserved_ManyCallers(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, rdb redistest.Client) {
 		t.Helper()
-		l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Window: time.Hour}, redistest.Patient), limittest.Key(t)
+		l, key := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1000, Window: time.Hour}), limittest.Key(t)
 		var wg sync.WaitGroup
 		for i := range int64(60) {
 			wg.Go(func() {
@@ -269,7 +272,7 @@ func TestTakeReserved_ManyCallers(t *testing.T) {
 func TestTakeReserved_MemoryIsThatOfOneCount(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.CurrentClient(t)
-	l, key := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Daily(time.UTC)}, redistest.Patient), limittest.Key(t)
+	l, key := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Daily(time.UTC)}), limittest.Key(t)
 	require.NoError(t, reserve(t, l, key, 100)(t.Context(), 100))
 	one := rdb.MemoryUsage(t.Context(), key).Val()
 	var wg sync.WaitGroup
@@ -296,7 +299,7 @@ func TestTakeReserved_Uncharged(t *testing.T) {
 			}
 			return next()
 		}))
-		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient, limit.WithFailure(limit.FailLocal(1)), limit.WithObserver(told))
+		l := fixedwindow.New(limitertest.OpenClient(rdb, rratelimiter.WithObserver(told)), fixedwindow.Config{Limit: 10, Window: time.Hour}, rratelimiter.WithFailure(limit.FailLocal(1)))
 		charged := reserve(t, l, "key", 4)
 		require.NoError(t, charged(t.Context(), 5))
 		down = true

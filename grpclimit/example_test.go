@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/grpclimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -25,7 +26,8 @@ import (
 // so that the examples print the same figures each time.
 func limitTo(n int64) (limiter limit.Limiter, stop func()) {
 	rdb, stop := limittest.ConnectExample()
-	return slidinglog.New(rdb, slidinglog.Config{Limit: n, Window: time.Minute}), stop
+	client := rratelimiter.New(rdb)
+	return slidinglog.New(client, slidinglog.Config{Limit: n, Window: time.Minute}), stop
 }
 
 // start starts a server of health checks, and returns a client of it.

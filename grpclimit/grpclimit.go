@@ -1,7 +1,7 @@
 // Package grpclimit limits gRPC calls: unary and stream interceptors, for servers
 // and for clients, over any [limit.Limiter].
 //
-//	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Minute})
+//	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 100, Window: time.Minute})
 //	server := grpc.NewServer(
 //		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(perMinute)),
 //		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(perMinute)))

@@ -71,8 +71,8 @@ func WithPrefix(prefix string) Option {
 // Different parts make different keys, and no client can choose a whole key or its
 // slot in a cluster: within a part ':', '{', '}', '%', spaces, unprintable characters
 // and invalid UTF-8 are written %XX, and a part longer than 128 bytes becomes its
-// beginning and its SHA-256. If the limiter is a limit.Suffixed, such as those of
-// package tokenbucket, a key that ends in the suffix gets a '%' at its end.
+// beginning and its SHA-256. A key of package tokenbucket that ends in "_time" gets
+// a '%' at its end.
 //
 // An empty part, such as missing metadata, stays empty: the calls without it share
 // one limit.

@@ -82,7 +82,7 @@ func TestWithCost_PayloadAboveTheLimitIsNoError(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		var own, told limitertest.Recorder
 		client := rratelimiter.New(rdb, rratelimiter.WithObserver(&own))
-		perMinute := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute}, limit.WithObserver(&own))
+		perMinute := fixedwindow.New(limitertest.OpenClient(rdb, rratelimiter.WithObserver(&own)), fixedwindow.Config{Limit: 10, Window: time.Minute})
 		for _, limiter := range []limit.Limiter{client.Keyed("", rratelimiter.PerMinute(10)), perMinute, middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits)} {
 			for _, cost := range []int64{11, 1 << 60} {
 				handler := httplimit.New(limiter, httplimit.WithPrefix(fmt.Sprintf("%T:", limiter)), httplimit.WithObserver(&told),

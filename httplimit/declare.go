@@ -25,7 +25,7 @@ type Rate struct {
 // beside the route:
 //
 //	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-//		return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
+//		return slidinglog.New(client, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
 //	}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(userOf), httplimit.Path()))
 //	mux.Handle("GET /hello", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(hello))
 //

@@ -38,7 +38,8 @@ func ExampleNew() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
-	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+	client := rratelimiter.New(rdb)
+	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 	handler := httplimit.New(perMinute)(http.NotFoundHandler())
 
 	for range 3 {
@@ -59,8 +60,9 @@ func ExampleWithPolicy() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
-	burst := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
-	hour := slidinglog.New(rdb, slidinglog.Config{Limit: 1000, Window: time.Hour})
+	client := rratelimiter.New(rdb)
+	burst := tokenbucket.New(client, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+	hour := slidinglog.New(client, slidinglog.Config{Limit: 1000, Window: time.Hour})
 	handler := httplimit.New(burst, httplimit.WithName("burst"), httplimit.WithHashTag(),
 		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: hour}),
 		httplimit.WithCost(func(r *http.Request) (int64, error) {
@@ -88,8 +90,9 @@ func ExamplePolicy() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
-	perUser := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
-	perAddress := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
+	client := rratelimiter.New(rdb)
+	perUser := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
+	perAddress := slidinglog.New(client, slidinglog.Config{Limit: 3, Window: time.Minute})
 	userOf := func(r *http.Request) string { return r.URL.Query().Get("user") }
 	handler := httplimit.New(perUser, httplimit.WithName("user"), httplimit.WithPrefix("user:"), httplimit.WithKey(httplimit.User(userOf)),
 		httplimit.WithPolicy(httplimit.Policy{
@@ -119,8 +122,9 @@ func ExampleDeclare() {
 	defer stop()
 
 	userOf := func(r *http.Request) string { return r.Header.Get("X-User") }
+	client := rratelimiter.New(rdb)
 	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-		return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"})
+		return slidinglog.New(client, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"})
 	}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(userOf), httplimit.Path()))
 
 	mux := http.NewServeMux()
@@ -291,7 +295,8 @@ func ExampleWithFallback() {
 	rdb, stop := limittest.ConnectExample()
 	stop()
 
-	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}),
+	client := rratelimiter.New(rdb)
+	handler := httplimit.New(slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute}),
 		httplimit.WithFallback(httplimit.Local(2, time.Minute)),
 		httplimit.WithErrorHandler(func(_ *http.Request, err error) {
 			fmt.Println("alert:", errors.Is(err, limit.ErrUnavailable))
@@ -316,7 +321,8 @@ func ExampleWithFallback() {
 func ExampleWithFailure() {
 	rdb, stop := limittest.ConnectExample()
 
-	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 4, Window: time.Minute}),
+	client := rratelimiter.New(rdb)
+	handler := httplimit.New(slidinglog.New(client, slidinglog.Config{Limit: 4, Window: time.Minute}),
 		httplimit.WithFailure(limit.FailLocal(0.5)),
 		httplimit.WithErrorHandler(func(*http.Request, error) {}), // for an alert
 	)(http.NotFoundHandler())
@@ -348,7 +354,8 @@ func ExampleWithShadow() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
-	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+	client := rratelimiter.New(rdb)
+	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 	handler := httplimit.New(perMinute, httplimit.WithName("minute"),
 		httplimit.WithShadow(), httplimit.WithObserver(refusals{}))(http.NotFoundHandler())
 

@@ -1,7 +1,7 @@
 // Package httplimit limits the requests that an HTTP handler gets, and with [NewTransport]
 // those that a client sends. It is net/http middleware over any [limit.Limiter]:
 //
-//	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Minute})
+//	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 100, Window: time.Minute})
 //	http.ListenAndServe(addr, httplimit.New(perMinute)(handler))
 //
 // A request goes through these steps:

@@ -189,8 +189,8 @@ func TestShadow(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		recorder := &limitertest.Recorder{}
-		minute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}, redistest.Patient)
-		hour := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Hour}, redistest.Patient)
+		minute := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 2, Window: time.Minute})
+		hour := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 100, Window: time.Hour})
 		handler := httplimit.New(minute, httplimit.WithName("minute"), httplimit.WithShadow(), httplimit.WithObserver(recorder),
 			httplimit.WithLegacyHeaders(), policy("hour", hour))(hello)
 		for range 5 {
@@ -251,7 +251,7 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"}, redistest.Patient)
+			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"})
 		}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path()))
 		mux := http.NewServeMux()
 		mux.Handle("GET /items/1", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(hello))
@@ -282,7 +282,7 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 func TestTokenBucket_KeysOfPoliciesStayApart(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour}, redistest.Patient)
+		bucket := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
 		handler := httplimit.New(grants(), httplimit.WithKey(httplimit.Header("X-User")),
 			policy("b", bucket))(hello)
 		for _, user := range []string{"ann", "ann_time"} {
@@ -324,13 +324,13 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 			case 0:
 				return client.Keyed(name, rratelimiter.Config{Rate: most, Interval: window})
 			case 1:
-				return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window}, redistest.Patient)
+				return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: most, Window: window})
 			case 2:
-				return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window}, redistest.Patient)
+				return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: most, Window: window})
 			case 3:
 				return httplimit.Local(most, window)
 			}
-			return tokenbucket.New(rdb, tokenbucket.Config{
+			return tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{
 				Capacity: most, Refill: upTo(most), Interval: time.Duration(upTo(5)) * time.Second, Borrow: random.Int64N(4),
 			})
 		}

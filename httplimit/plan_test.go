@@ -27,8 +27,8 @@ func ExampleWithPlan() {
 	defer stop()
 
 	day := fixedwindow.Daily(time.UTC)
-	free := fixedwindow.New(rdb, fixedwindow.Config{Limit: 2, Calendar: day}, redistest.Patient)
-	paid := map[string]limit.Limiter{"paid": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Calendar: day}, redistest.Patient)}
+	free := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 2, Calendar: day})
+	paid := map[string]limit.Limiter{"paid": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 5, Calendar: day})}
 	handler := httplimit.New(free, httplimit.WithKey(httplimit.Header("User")),
 		httplimit.WithPlan(func(r *http.Request) limit.Limiter { return paid[r.Header.Get("Plan")] }))(http.NotFoundHandler())
 
@@ -78,7 +78,7 @@ func TestWithPlan_TransportWaits(t *testing.T) {
 		defer func() { assert.NoError(t, client.Close(t.Context())) }()
 		keyed := client.Keyed("paid:", rratelimiter.PerSecond(1))
 		transport := httplimit.NewTransport(answers(http.StatusNoContent),
-			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: 3 * time.Second}, redistest.Patient),
+			fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1, Window: 3 * time.Second}),
 			httplimit.WithPlan(func(r *http.Request) limit.Limiter {
 				if r.Context().Value(planKey{}) != nil {
 					return keyed
@@ -103,7 +103,7 @@ type planKey struct{}
 func TestWithPlan_BadLimiter(t *testing.T) {
 	t.Parallel()
 	var errs middlewaretest.Errors
-	bad := fixedwindow.New(nil, fixedwindow.Config{Limit: 1, Window: time.Second}, redistest.Patient)
+	bad := fixedwindow.New(limitertest.OpenClient(nil), fixedwindow.Config{Limit: 1, Window: time.Second})
 	handler := httplimit.New(grants(), hearing(&errs), httplimit.WithPlan(func(*http.Request) limit.Limiter { return bad }))(hello)
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, newRequest(t))

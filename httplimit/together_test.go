@@ -448,8 +448,8 @@ func TestPolicies_OfSeveralKindsAndClients(t *testing.T) {
 		}
 		s := newSite(t, rdb, quotas(),
 			extra("other", other.Keyed("", rratelimiter.PerMinute(900))),
-			extra("log", slidinglog.New(rdb, slidinglog.Config{Limit: 800, Window: time.Minute}, redistest.Patient)),
-			extra("window", fixedwindow.New(rdb, fixedwindow.Config{Limit: 700, Window: time.Minute}, redistest.Patient)),
+			extra("log", slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 800, Window: time.Minute})),
+			extra("window", fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 700, Window: time.Minute})),
 			httplimit.WithPolicy(httplimit.Policy{Name: "address", Limiter: grants(), Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})}}),
 		)
 		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 500).Code)

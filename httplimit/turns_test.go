@@ -62,7 +62,7 @@ func TestTransport_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
 			return limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerSecond(rate))
 		},
 		"slidinglog": func(_ *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: time.Second})
+			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: rate, Window: time.Second})
 		},
 		"foreign": func(_ *testing.T, _ redistest.Client, rate int64) limit.Limiter {
 			return httplimit.Local(rate, time.Second)

@@ -2,9 +2,8 @@ package limit
 
 import "fmt"
 
-// Failure says what answers a call while Redis does not decide: see WithFailure of a
-// Client or of a handle, [WithFailure] for the other limiters, and WithFailure of
-// packages httplimit and grpclimit. The zero Failure is [FailClosed].
+// Failure says what answers a call while Redis does not decide: see WithFailure of a Client or of one limiter, and
+// WithFailure of packages httplimit and grpclimit. The zero Failure is [FailClosed].
 type Failure struct {
 	open, local bool
 	share       float64 // if local
@@ -25,8 +24,7 @@ func FailOpen() Failure { return Failure{open: true} }
 // their Config. For any other limiter, middleware takes the limit that it reported last. If none is known yet,
 // calls fail as with FailClosed.
 //
-// A Client, or another limiter, limits 32,768 keys or names that hold permits each by itself. Those that come beyond
-// that share such limits with others until their permits are free again: none gets more than its own.
+// A Client limits 32,768 keys or names that hold permits each by itself. Those that come beyond that share such limits with others until their permits are free again: none gets more than its own.
 func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
 
 // Open reports whether calls are granted.

@@ -1,5 +1,5 @@
 // Package limit holds what all limiters of this module have in common: the [Decision], the one-method interface
-// [Limiter] that middleware takes, errors, options, policies for outages ([Failure]) and the [Observer].
+// [Limiter] that middleware takes, errors, policies for outages ([Failure]) and the [Observer].
 package limit
 
 import (
@@ -61,13 +61,4 @@ type Windowed interface {
 
 	// Window returns that length, as configured.
 	Window() time.Duration
-}
-
-// Suffixed is a Limiter that keeps a second Redis key for each of its keys: the key followed by KeySuffix. If clients
-// choose the keys, make sure that no key ends in the suffix: it would be another key's second one.
-type Suffixed interface {
-	Limiter
-
-	// KeySuffix returns the suffix, which is not empty.
-	KeySuffix() string
 }

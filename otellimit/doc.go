@@ -2,11 +2,9 @@
 // [WithTracerProvider], as spans.
 //
 //	client := rratelimiter.New(rdb, rratelimiter.WithObserver(otellimit.New()))
-//	logins := slidinglog.New(rdb, config,
-//		limit.WithName("logins"), limit.WithObserver(otellimit.New()))
+//	logins := slidinglog.New(client, config, rratelimiter.WithName("logins"))
 //
-// Give each Client, and each limiter of keys, an observer of its own, so that their counts of
-// waiting callers add up.
+// Give each Client an observer of its own, so that their counts of waiting callers add up.
 //
 // # Metrics
 //

@@ -12,7 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
@@ -66,11 +65,10 @@ func TestAdvance_PermitsComeBack(t *testing.T) {
 func TestAdvance_MovesLimitersOfKeys(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {
-		patient := limit.WithCallTimeout(time.Minute)
 		for name, l := range map[string]limit.Limiter{
-			"window": fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}, redistest.Patient, patient),
-			"log":    slidinglog.New(env.Redis, slidinglog.Config{Limit: 1, Window: time.Minute}, redistest.Patient, patient),
-			"bucket": tokenbucket.New(env.Redis, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, redistest.Patient, patient),
+			"window": fixedwindow.New(env.Client, fixedwindow.Config{Limit: 1, Window: time.Minute}),
+			"log":    slidinglog.New(env.Client, slidinglog.Config{Limit: 1, Window: time.Minute}),
+			"bucket": tokenbucket.New(env.Client, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}),
 			"keyed":  env.Client.Keyed("keyed:", rratelimiter.PerMinute(1)),
 		} {
 			for range 3 {

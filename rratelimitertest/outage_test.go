@@ -11,7 +11,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
@@ -36,7 +35,7 @@ func during(t *testing.T, test func(t *testing.T, env *rratelimitertest.Env, fai
 func unavailable(t *testing.T, env *rratelimitertest.Env, fail func()) {
 	t.Helper()
 	l := exhausted(t, env, rratelimiter.PerMinute(2))
-	window := fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}, redistest.Patient)
+	window := fixedwindow.New(limitertest.OpenClient(env.Redis), fixedwindow.Config{Limit: 1, Window: time.Minute})
 	fail()
 	for range 3 {
 		_, err := l.TryAcquire(t.Context(), 1, 0)

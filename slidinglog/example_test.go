@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -16,7 +17,8 @@ func ExampleLimiter() {
 	defer stop()
 	ctx := context.Background()
 
-	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
+	client := rratelimiter.New(rdb)
+	limiter := slidinglog.New(client, slidinglog.Config{Limit: 3, Window: time.Minute})
 	d, err := limiter.Peek(ctx, "ann", 2)
 	fmt.Println(d.Granted, d.Remaining, err)
 	taken, d, err := limiter.TakeUpTo(ctx, "ann", 10)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -24,7 +25,7 @@ import (
 // scripts do wrong.
 
 func threeAMinute(rdb redistest.Client) *slidinglog.Limiter {
-	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute}, redistest.Patient)
+	return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 3, Window: time.Minute})
 }
 
 // A log that one variant of the script writes stays for ever.
@@ -122,7 +123,7 @@ func TestTake_ClockStepsBackGrantNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		const limit, window = 10, 6 * time.Second
-		l, draw := slidinglog.New(rdb, slidinglog.Config{Limit: limit, Window: window}, redistest.Patient), rand.New(rand.NewPCG(6, 8))
+		l, draw := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: limit, Window: window}), rand.New(rand.NewPCG(6, 8))
 		var granted []time.Time
 		var stepped time.Time
 		refused := 0
@@ -163,7 +164,7 @@ func TestTake_SetsManyFutureRowsRight(t *testing.T) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			ctx := t.Context()
 			rowsAhead(t, rdb, "key", count)
-			l := slidinglog.New(rdb, slidinglog.Config{Limit: 4000, Window: time.Minute}, redistest.Patient)
+			l := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 4000, Window: time.Minute})
 			d := limittest.Take(t, l, "key", 3)
 			assert.True(t, d.Granted)
 			assert.EqualValues(t, 4000-count-3, d.Remaining)
@@ -204,7 +205,7 @@ func TestTake_LostAnswerWhileRowsAreSetRight(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			direct, m := redistest.Mini(t)
 			proxy := redistest.MiniProxy(t, m)
-			l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 2000, Window: time.Minute}, redistest.Patient)
+			l := slidinglog.New(limitertest.OpenClient(proxy.Client(t, nil)), slidinglog.Config{Limit: 2000, Window: time.Minute})
 			limittest.Take(t, l, "warm", 1)
 			rowsAhead(t, direct, "key", 1000)
 			proxy.OnCommand(redistest.Nth(1+lost, "evalsha", redistest.DropAnswer))
@@ -236,7 +237,7 @@ func TestDecision_OfManyCallsGoesOnAfterTimeout(t *testing.T) {
 			}
 			return redistest.Pass.After(900 * time.Millisecond)
 		})
-		l := slidinglog.New(proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}), slidinglog.Config{Limit: 10_000, Window: time.Hour}, redistest.Patient)
+		l := slidinglog.New(limitertest.OpenClient(proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute})), slidinglog.Config{Limit: 10_000, Window: time.Hour})
 		start := time.Now()
 		_, err := l.Take(t.Context(), "log", 1)
 		require.ErrorIs(t, err, limit.ErrUnavailable)
@@ -318,7 +319,7 @@ func TestBoundedWork(t *testing.T) {
 				fill(t, rdb, log, time.Now().Add(-age), count)
 			}
 			watch := redistest.BoundScripts(t, server.Addr(), 100, 1300, 1000)
-			tc.use(t, crowded{slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}, redistest.Patient), rdb, log})
+			tc.use(t, crowded{slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: crowd, Window: hour}), rdb, log})
 			watch(t)
 		})
 	}
@@ -353,7 +354,7 @@ func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window}, redistest.Patient)
+			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: permits, Window: window})
 		},
 		Keys:     func(key string) []string { return []string{key} },
 		Type:     "zset",
@@ -422,7 +423,7 @@ func play(withHash bool) func(*testing.T, limittest.History) func() string {
 			hash = redistest.Name(t)
 		}
 		m := &log{threshold: usual, length: h.Span(10)}
-		l := slidinglog.New(h.Redis, slidinglog.Config{Limit: usual, Window: m.length, Thresholds: hash}, redistest.Patient)
+		l := slidinglog.New(limitertest.OpenClient(h.Redis), slidinglog.Config{Limit: usual, Window: m.length, Thresholds: hash})
 		article := articles.SlidingLog{
 			Redis: h.Redis, Key: h.Key, Threshold: usual, Seconds: int64(m.length / time.Second), Thresholds: hash, Now: h.Now,
 		}

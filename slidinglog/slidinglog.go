@@ -21,7 +21,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -30,9 +32,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
-
-// Redis is the part of a go-redis client that a Limiter uses. Every go-redis client implements it.
-type Redis = script.Redis
 
 const (
 	// MaxLimit is the highest limit and threshold.
@@ -67,7 +66,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-type ofModule = outage.OfModule // an alias, so that the field has no exported name
+type ofModule = door.Door[outage.Keyed] // an alias, so that the field has no exported name
 
 // Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
 // one key at the same time share a call.
@@ -75,9 +74,7 @@ type Limiter struct {
 	ofModule
 
 	cfg   Config
-	lanes *lane.Lanes
 	table *keyed.Queues
-	err   error // of the configuration
 
 	origin   string        // the beginning of the members' names
 	attempts atomic.Uint64 // makes the names differ
@@ -85,10 +82,11 @@ type Limiter struct {
 	apart atomic.Bool // the server refuses a log and the thresholds in one call
 }
 
-// New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
-func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, o, err := keyed.Open(rdb, opts)
-	l := &Limiter{cfg: cfg, lanes: lanes, err: errors.Join(cfg.validate(), err)}
+// New returns a Limiter on a Client, which has the observer, the policy for outages and so on, and whose Close ends it. It
+// does no I/O. The options WithName, WithFailure and WithShadow of the Client's package apply to it. If cfg or an option is
+// bad, each call returns the error.
+func New(client *rratelimiter.Client, cfg Config, opts ...rratelimiter.LimiterOption) *Limiter {
+	l := &Limiter{cfg: cfg}
 	var origin [8]byte
 	_, _ = rand.Read(origin[:]) // never fails
 	l.origin = hex.EncodeToString(origin[:])
@@ -96,11 +94,11 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	if cfg.Thresholds != "" {
 		most = 0
 	}
-	l.table = keyed.NewQueues(lanes, keyed.Rule{
-		Package: "slidinglog", Options: o, Err: l.err, Most: MaxPermits, Limit: most,
+	l.table = keyed.New(client, keyed.Rule{
+		Package: "slidinglog", Err: cfg.validate(), Most: MaxPermits, Limit: most,
 		Local: func() local.Rule { return local.Rule{Permits: cfg.Limit, Window: cfg.Window} }, Write: "ZADD", Check: l.check, Ask: l.ask,
-	})
-	l.ofModule = outage.NewOfModule(l, l.table)
+	}, opts)
+	l.ofModule = door.New[outage.Keyed](l, l.table)
 	return l
 }
 
@@ -169,7 +167,7 @@ func (l *Limiter) ask(key string, b *lane.Batch) *keyed.Try {
 	switch {
 	case l.cfg.Thresholds == "":
 		return l.question(script.KeysOf(key), key, l.cfg.Limit, b)
-	case l.apart.Load() || !l.lanes.Conn.Together(key, l.cfg.Thresholds):
+	case l.apart.Load() || !l.table.Lanes.Conn.Together(key, l.cfg.Thresholds):
 		return l.askApart(key, b)
 	}
 	q := l.question(script.KeysOf(key, l.cfg.Thresholds), key, l.cfg.Limit, b)
@@ -234,7 +232,7 @@ func (l *Limiter) outcome(b *lane.Batch, reply any, err error, keys *script.Keys
 		mu.Unlock()
 		c := script.Call{Script: lua.SlidingLogGiveBack, Keys: log, Repeat: true}
 		c.Args = script.Constant{id, first, permits, l.cfg.Window.Milliseconds()}
-		_, err := l.lanes.Run(ctx, &c)
+		_, err := l.table.Lanes.Run(ctx, &c)
 		return l.explain(err, log.Names())
 	}
 	return v, err

@@ -79,15 +79,13 @@ func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 // do makes a command about a key's threshold. It may be repeated if it only reads.
 func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) (any, error) {
 	switch {
-	case l.err != nil:
-		return nil, l.err
 	case l.cfg.Thresholds == "":
 		return nil, fmt.Errorf("%w: Config.Thresholds names no hash", limit.ErrInvalidConfig)
 	case key == "":
 		return nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
 	}
 	c := &script.Call{Script: lua.Command, Keys: script.KeysOf(l.cfg.Thresholds), Args: script.Constant(words), Repeat: reads, Reads: reads}
-	reply, err := l.lanes.Run(ctx, c)
+	reply, err := l.table.Run(ctx, c)
 	if err == nil || errors.Is(err, redis.Nil) {
 		return reply, nil
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -35,7 +37,7 @@ func thresholds(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *s
 				if kind == "together" {
 					hash = limittest.Key(t)
 				}
-				test(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}, redistest.Patient), hash)
+				test(t, rdb, slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}), hash)
 			})
 		}
 	})
@@ -125,7 +127,7 @@ func TestThreshold_FallsToZeroBeforeRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		direct, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
-		l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "hash"}, redistest.Patient)
+		l := slidinglog.New(limitertest.OpenClient(proxy.Client(t, nil)), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "hash"})
 		limittest.Take(t, l, "another", 1)
 		calls := 0
 		proxy.OnCommand(func(c redistest.Command) redistest.Action {
@@ -188,12 +190,12 @@ func TestCorruptThresholdConsumesNothing(t *testing.T) {
 func TestTake_RefusesKeyOfThresholds(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"}, redistest.Patient)
+		l := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"})
 		limittest.RequireRefused(t, l, "rate:limit:config", 1, limit.ErrInvalidConfig, `"rate:limit:config"`, "Config.Thresholds")
 		assert.Equal(t, 2, limittest.Grants(t, l, "rate:limit:ann", 3))
 		require.NoError(t, l.SetThreshold(t.Context(), "rate:limit:ann", 3))
 		assert.Equal(t, 1, limittest.Grants(t, l, "rate:limit:ann", 2))
-		plain := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}, redistest.Patient)
+		plain := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 2, Window: time.Minute})
 		assert.Equal(t, 2, limittest.Grants(t, plain, "rate:limit:other", 3))
 	})
 }
@@ -254,7 +256,7 @@ func TestThresholds(t *testing.T) {
 func TestThresholdInput(t *testing.T) {
 	t.Parallel()
 	rdb := limittest.Unreachable(t)
-	l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"}, redistest.Patient)
+	l := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"})
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, threshold := range []int64{-1, slidinglog.MaxLimit + 1} {
 		err := l.SetThreshold(ctx, "orders", threshold)
@@ -265,8 +267,8 @@ func TestThresholdInput(t *testing.T) {
 	for _, err := range []error{l.SetThreshold(ctx, "", 1), l.ResetThreshold(ctx, ""), second(l.Threshold(ctx, ""))} {
 		assert.ErrorIs(t, err, limit.ErrInvalidConfig)
 	}
-	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute}, redistest.Patient)
-	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"}, redistest.Patient)
+	none := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 3, Window: time.Minute})
+	broken := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"})
 	for _, l := range []*slidinglog.Limiter{none, broken} {
 		for _, err := range callAll(ctx, l, "orders") {
 			assert.ErrorIs(t, err, limit.ErrInvalidConfig)
@@ -370,7 +372,7 @@ func TestThresholdChangesUnderLoad(t *testing.T) {
 
 func threeAMinuteOr(rdb redistest.Client, hash string) *slidinglog.Limiter {
 	cfg := slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}
-	return slidinglog.New(rdb, cfg, limit.WithCallTimeout(time.Minute))
+	return slidinglog.New(rratelimiter.New(rdb, rratelimiter.WithCallTimeout(time.Minute)), cfg)
 }
 
 // Whatever servers have the log and its threshold, a change of the one counts for the other's

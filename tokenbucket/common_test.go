@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -27,7 +28,7 @@ func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
-			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: permits, Refill: permits, Interval: window}, redistest.Patient)
+			return tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: permits, Refill: permits, Interval: window})
 		},
 		Keys:     keysOf,
 		Type:     "string",
@@ -54,7 +55,7 @@ func TestLimiter(t *testing.T) {
 func TestTake_RefusesSecondKeyOfAnother(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 2, Refill: 1, Interval: time.Minute}, redistest.Patient)
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 2, Refill: 1, Interval: time.Minute})
 		for key, other := range map[string]string{"ann_time": "ann", "{bob}_time": "{bob}", "_time_time": "_time"} {
 			limittest.RequireRefused(t, l, key, 1, limit.ErrInvalidConfig, strconv.Quote(key), strconv.Quote(other), "hash tag")
 			assert.Equal(t, 2, limittest.Grants(t, l, other, 3))
@@ -123,7 +124,7 @@ func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	b := &bucket{refill: 1 + h.Draw.Int64N(4), interval: h.Span(4)}
 	b.capacity = b.refill * (1 + h.Draw.Int64N(5))
 	b.tokens = b.capacity
-	l := tokenbucket.New(h.Redis, tokenbucket.Config{Capacity: b.capacity, Refill: b.refill, Interval: b.interval}, redistest.Patient)
+	l := tokenbucket.New(limitertest.OpenClient(h.Redis), tokenbucket.Config{Capacity: b.capacity, Refill: b.refill, Interval: b.interval})
 	article := articles.TokenBucket{
 		Redis: h.Redis, Key: h.Key, Capacity: b.capacity, Refill: b.refill, Seconds: int64(b.interval / time.Second), Now: h.Now,
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
@@ -16,7 +17,8 @@ func ExampleLimiter() {
 	defer stop()
 	ctx := context.Background()
 
-	limiter := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 3, Refill: 1, Interval: time.Minute})
+	client := rratelimiter.New(rdb)
+	limiter := tokenbucket.New(client, tokenbucket.Config{Capacity: 3, Refill: 1, Interval: time.Minute})
 	d, err := limiter.Peek(ctx, "ann", 2)
 	fmt.Println(d.Granted, d.Remaining, err)
 	taken, d, err := limiter.TakeUpTo(ctx, "ann", 10)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -21,7 +22,7 @@ import (
 
 // threeInTenSeconds is a bucket of 10 tokens, no multiple of its refill.
 func threeInTenSeconds(rdb redistest.Client) *tokenbucket.Limiter {
-	return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second}, redistest.Patient)
+	return tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second})
 }
 
 // requireTTLs checks that both keys expire together, and not before the bucket is full.
@@ -233,7 +234,7 @@ func TestBorrowing(t *testing.T) {
 // drained returns a limiter that lends that many tokens, and has none left.
 func drained(t *testing.T, rdb redistest.Client, borrow int64) *tokenbucket.Limiter {
 	t.Helper()
-	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow}, redistest.Patient)
+	l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow})
 	require.True(t, limittest.Take(t, l, "key", 10).Granted)
 	return l
 }
@@ -242,7 +243,7 @@ func drained(t *testing.T, rdb redistest.Client, borrow int64) *tokenbucket.Limi
 func TestBorrowingRetryAfter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5}, redistest.Patient)
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5})
 		refused := 0
 		for i := range int64(80) {
 			n := 1 + i*7%15
@@ -291,7 +292,7 @@ func TestInvalidConfig(t *testing.T) {
 		"borrowing of 90071992": {Capacity: 2, Refill: 1, Interval: time.Second, Borrow: tokenbucket.MaxTokens - 1},
 		"to fill":               {Capacity: tokenbucket.MaxTokens, Refill: 1, Interval: time.Hour},
 	} {
-		l := tokenbucket.New(limittest.Unreachable(t), cfg, redistest.Patient)
+		l := tokenbucket.New(limitertest.OpenClient(limittest.Unreachable(t)), cfg)
 		limittest.RequireRefused(t, l, "orders", 1, limit.ErrInvalidConfig, text, `"orders"`)
 		assert.GreaterOrEqual(t, l.Window(), time.Duration(0))
 	}
@@ -301,8 +302,8 @@ func TestWindow(t *testing.T) {
 	t.Parallel()
 	rdb := limittest.Unreachable(t)
 	assert.Equal(t, 40*time.Second, threeInTenSeconds(rdb).Window())
-	assert.Equal(t, 50*time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5}, redistest.Patient).Window())
-	assert.Equal(t, time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: math.MaxInt32, Interval: time.Second}, redistest.Patient).Window())
+	assert.Equal(t, 50*time.Second, tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5}).Window())
+	assert.Equal(t, time.Second, tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: math.MaxInt32, Interval: time.Second}).Window())
 }
 
 // No time to live is beyond what Redis takes.
@@ -310,7 +311,7 @@ func TestLongestTimeToFill(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		const year = 365 * 24 * time.Hour
-		l, key := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: year}, redistest.Patient), limittest.Key(t)
+		l, key := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 290, Refill: 1, Interval: year}), limittest.Key(t)
 		d := limittest.Take(t, l, key, 290)
 		assert.True(t, d.Granted)
 		assert.Equal(t, 290*year, d.ResetAfter.Round(time.Minute))
@@ -322,7 +323,7 @@ func TestLongestTimeToFill(t *testing.T) {
 func TestGivingBackToAnotherBucket(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, redistest.Patient)
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
 		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
 		require.NoError(t, err)
 		require.NoError(t, rdb.FlushAll(t.Context()).Err())
@@ -397,7 +398,7 @@ func TestGiveBack_IsReducedByRefills(t *testing.T) {
 			t.Run(name+" "+back.String(), func(t *testing.T) {
 				t.Parallel()
 				redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-					l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second}, redistest.Patient)
+					l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
 					_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
 					require.NoError(t, err)
 					time.Sleep(5 * time.Second)
@@ -424,7 +425,7 @@ func TestDebtWithoutEnd(t *testing.T) {
 		key, ctx := limittest.Key(t), t.Context()
 		require.NoError(t, rdb.Set(ctx, key, -int64(tokenbucket.MaxTokens), time.Hour).Err())
 		require.NoError(t, rdb.Set(ctx, key+"_time", time.Now().Unix(), time.Hour).Err())
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: 24 * time.Hour}, redistest.Patient)
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 1, Refill: 1, Interval: 24 * time.Hour})
 		for range 2 {
 			d := limittest.Take(t, l, key, 1)
 			assert.False(t, d.Granted)

@@ -13,14 +13,15 @@ package tokenbucket
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -29,9 +30,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
-
-// Redis is the part of a go-redis client that a Limiter uses. Every go-redis client implements it.
-type Redis = script.Redis
 
 // MaxTokens is the most tokens that can be counted exactly: Lua numbers are doubles.
 const MaxTokens = 1<<53 - 1
@@ -79,7 +77,7 @@ func (c Config) refills() int64 { return (c.Capacity+c.Borrow-1)/c.Refill + 1 }
 // fill returns how long it takes to fill an empty bucket.
 func (c Config) fill() time.Duration { return time.Duration(c.refills()) * c.Interval }
 
-type ofModule = outage.OfModule // an alias, so that the field has no exported name
+type ofModule = door.Door[outage.Keyed] // an alias, so that the field has no exported name
 
 // Limiter limits any number of keys by one rule. It is safe for concurrent use; callers that ask for
 // one key at the same time share a call.
@@ -87,19 +85,19 @@ type Limiter struct {
 	ofModule
 
 	cfg   Config
-	lanes *lane.Lanes
 	table *keyed.Queues
 }
 
-// New returns a Limiter. It does no I/O. If cfg is bad, each call returns the error.
-func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, o, err := keyed.Open(rdb, opts)
-	l := &Limiter{cfg: cfg, lanes: lanes}
-	l.table = keyed.NewQueues(lanes, keyed.Rule{
-		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
+// New returns a Limiter on a Client, which has the observer, the policy for outages and so on, and whose Close ends it. It
+// does no I/O. The options WithName, WithFailure and WithShadow of the Client's package apply to it. If cfg or an option is
+// bad, each call returns the error.
+func New(client *rratelimiter.Client, cfg Config, opts ...rratelimiter.LimiterOption) *Limiter {
+	l := &Limiter{cfg: cfg}
+	l.table = keyed.New(client, keyed.Rule{
+		Package: "tokenbucket", Err: cfg.validate(), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
 		Local: func() local.Rule { return local.Rule{Permits: cfg.Capacity, Window: l.Window()} }, Check: l.check, Second: timeSuffix, Ask: l.ask,
-	})
-	l.ofModule = outage.NewOfModule(l, l.table)
+	}, opts)
+	l.ofModule = door.New[outage.Keyed](l, l.table)
 	return l
 }
 
@@ -112,9 +110,6 @@ func (l *Limiter) Window() time.Duration {
 }
 
 const timeSuffix = "_time"
-
-// KeySuffix returns "_time": see [limit.Suffixed].
-func (l *Limiter) KeySuffix() string { return timeSuffix }
 
 // Err returns the error that every call returns if the Config or an option is bad, and nil otherwise.
 // It does no I/O.
@@ -170,7 +165,7 @@ func (l *Limiter) check(key string) error {
 		return fmt.Errorf("%w: the bucket of the key %q keeps its time here: give keys that others choose a hash tag, as in %q",
 			limit.ErrInvalidConfig, other, "{"+key+"}")
 	}
-	if second := key + timeSuffix; l.lanes.Conn.Apart(key, second) {
+	if second := key + timeSuffix; l.table.Lanes.Conn.Apart(key, second) {
 		return fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, []string{key, second}, advice(key))
 	}
 	return nil
@@ -201,7 +196,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, e
 		before := left
 		left += permits
 		mu.Unlock()
-		_, err := l.lanes.Once(ctx, lua.TokenBucketGiveBack, keys,
+		_, err := l.table.Lanes.Once(ctx, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
 			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
 		return explain(err, keys.Names())

@@ -5,6 +5,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -15,13 +16,13 @@ import (
 // The module's other limiters, which share their keys with the articles' scripts.
 var others = []Kind{
 	other("fixedwindow", "one Limiter: `Take(ctx, key, 1)`", false, func(rdb *redis.Client, rule Rule) limit.Limiter {
-		return fixedwindow.New(rdb, fixedwindow.Config{Limit: rule.Limit, Window: rule.Interval})
+		return fixedwindow.New(rratelimiter.New(rdb), fixedwindow.Config{Limit: rule.Limit, Window: rule.Interval})
 	}),
 	other("slidinglog", "one Limiter: `Take(ctx, key, 1)`", true, func(rdb *redis.Client, rule Rule) limit.Limiter {
-		return slidinglog.New(rdb, slidinglog.Config{Limit: rule.Limit, Window: rule.Interval})
+		return slidinglog.New(rratelimiter.New(rdb), slidinglog.Config{Limit: rule.Limit, Window: rule.Interval})
 	}),
 	other("tokenbucket", "one Limiter, refilled as a whole: `Take(ctx, key, 1)`", false, func(rdb *redis.Client, rule Rule) limit.Limiter {
-		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: rule.Limit, Refill: rule.Limit, Interval: rule.Interval})
+		return tokenbucket.New(rratelimiter.New(rdb), tokenbucket.Config{Capacity: rule.Limit, Refill: rule.Limit, Interval: rule.Interval})
 	}),
 }
 

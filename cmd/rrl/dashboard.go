@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 	"github.com/rratelimiter/rratelimiter/dashboard"
@@ -120,8 +121,9 @@ func (b *board) run(cmd *cobra.Command, a *app, pattern string) error {
 	err = a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 		reached = true
 		cfg.Redis, cfg.Server = conn.Client, conn.Description()
+		client := rratelimiter.New(conn.Client)
 		for _, keys := range others {
-			cfg.Others = append(cfg.Others, keys(conn.Client))
+			cfg.Others = append(cfg.Others, keys(client))
 		}
 		return b.serve(cmd.Context(), a, cfg, tokens)
 	})

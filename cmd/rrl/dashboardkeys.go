@@ -6,8 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/dashboard"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -15,7 +14,7 @@ import (
 )
 
 // keys are what a value of --keys names, on a server that is known later.
-type keys func(rdb redis.UniversalClient) dashboard.Other
+type keys func(client *rratelimiter.Client) dashboard.Other
 
 // parseKeys reads the values of --keys.
 func parseKeys(texts []string) ([]keys, error) {
@@ -40,8 +39,8 @@ func parseKey(text string) (keys, error) {
 	switch kind {
 	case "fixed-window":
 		cfg, err := parseWindow(rate)
-		return func(rdb redis.UniversalClient) dashboard.Other {
-			o.Limiter = fixedwindow.New(rdb, cfg)
+		return func(client *rratelimiter.Client) dashboard.Other {
+			o.Limiter = fixedwindow.New(client, cfg)
 			return o
 		}, err
 	case "sliding-log":
@@ -50,14 +49,14 @@ func parseKey(text string) (keys, error) {
 			return nil, errors.New("no hash of thresholds follows the comma")
 		}
 		permits, window, err := parseRate(rate)
-		return func(rdb redis.UniversalClient) dashboard.Other {
-			o.Limiter = slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: o.Thresholds})
+		return func(client *rratelimiter.Client) dashboard.Other {
+			o.Limiter = slidinglog.New(client, slidinglog.Config{Limit: permits, Window: window, Thresholds: o.Thresholds})
 			return o
 		}, err
 	case "token-bucket":
 		cfg, err := parseBucket(rate)
-		return func(rdb redis.UniversalClient) dashboard.Other {
-			o.Limiter = tokenbucket.New(rdb, cfg)
+		return func(client *rratelimiter.Client) dashboard.Other {
+			o.Limiter = tokenbucket.New(client, cfg)
 			return o
 		}, err
 	}

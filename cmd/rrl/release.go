@@ -95,7 +95,7 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 		},
 	}
 	lanes := lane.New(script.NewConn(conn.Client, a.connect.CallTimeout()), nil)
-	defer lanes.Close()
+	defer lanes.Close(ctx, nil) //nolint:errcheck // nothing is under way then
 	notFreed, err := script.Integer(lanes.Run(ctx, &call))
 	if err == nil {
 		return permits - notFreed, nil

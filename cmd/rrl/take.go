@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
@@ -29,8 +29,8 @@ type kind struct {
 	rule                 func() (newLimiter, error)
 }
 
-// newLimiter returns a limiter of a rule, which waits for answers as an option says.
-type newLimiter func(redis.UniversalClient, limit.Option) peeker
+// newLimiter returns a limiter of a rule.
+type newLimiter func(*rratelimiter.Client) peeker
 
 // peeker is what each of them can do.
 type peeker interface {
@@ -102,7 +102,7 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 				return err
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				l := limiterOn(conn.Client, limit.WithCallTimeout(a.connect.CallTimeout()))
+				l := limiterOn(rratelimiter.New(conn.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout())))
 				ask := l.Take
 				if peek {
 					ask = l.Peek
@@ -131,7 +131,7 @@ func windowKind(name, short, example string) kind {
 		},
 		rule: func() (newLimiter, error) {
 			cfg, err := parseWindow(rate)
-			return func(rdb redis.UniversalClient, wait limit.Option) peeker { return fixedwindow.New(rdb, cfg, wait) }, err
+			return func(client *rratelimiter.Client) peeker { return fixedwindow.New(client, cfg) }, err
 		},
 	}
 }
@@ -147,8 +147,8 @@ func logKind() kind {
 		},
 		rule: func() (newLimiter, error) {
 			permits, window, err := parseRate(rate)
-			return func(rdb redis.UniversalClient, wait limit.Option) peeker {
-				return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: thresholds}, wait)
+			return func(client *rratelimiter.Client) peeker {
+				return slidinglog.New(client, slidinglog.Config{Limit: permits, Window: window, Thresholds: thresholds})
 			}, err
 		},
 	}
@@ -177,7 +177,7 @@ func bucketKind() kind {
 			} else {
 				cfg.Refill, cfg.Interval, err = parseRate(refill)
 			}
-			return func(rdb redis.UniversalClient, wait limit.Option) peeker { return tokenbucket.New(rdb, cfg, wait) }, err
+			return func(client *rratelimiter.Client) peeker { return tokenbucket.New(client, cfg) }, err
 		},
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/words"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -53,7 +53,7 @@ Exits 1 if there is no threshold to show.`,
 				t := thresholds{rdb: conn.Client, hash: hash, key: args[0]}
 				// The rule plays no part here, but a log must have one.
 				cfg := slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash}
-				t.log = slidinglog.New(conn.Client, cfg, limit.WithCallTimeout(a.connect.CallTimeout()))
+				t.log = slidinglog.New(rratelimiter.New(conn.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout())), cfg)
 				var answer threshold
 				var err error
 				switch {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/dashboard"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 func (p *tab) change(action string) {
@@ -229,7 +230,7 @@ func TestThresholds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable, withOthers)
 	s.visitors()
-	sessions, _, _ := others(s.rdb)
+	sessions, _, _ := others(limitertest.OpenClient(s.rdb))
 	p := s.unlocked("#/others")
 	p.click("#hashes a")
 	p.until(seen("#thresholds tbody tr"))

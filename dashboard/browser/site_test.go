@@ -64,7 +64,7 @@ func writable(cfg *dashboard.Config) {
 // withOthers configures a site with limiters of keys: sessions, a sliding log whose keys may
 // have thresholds of their own; visits, a fixed window; and uploads, token buckets.
 func withOthers(cfg *dashboard.Config) {
-	sessions, visits, uploads := others(cfg.Redis)
+	sessions, visits, uploads := others(limitertest.OpenClient(cfg.Redis))
 	cfg.Others = []dashboard.Other{
 		{Name: "Sessions", Prefix: "session:", Limiter: sessions, Thresholds: "session-limits"},
 		{Name: "Visits", Prefix: "visit:", Limiter: visits},
@@ -72,17 +72,17 @@ func withOthers(cfg *dashboard.Config) {
 	}
 }
 
-func others(rdb fixedwindow.Redis) (*slidinglog.Limiter, *fixedwindow.Limiter, *tokenbucket.Limiter) {
-	return slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "session-limits"}, redistest.Patient),
-		fixedwindow.New(rdb, fixedwindow.Config{Limit: 20, Window: time.Hour}, redistest.Patient),
-		tokenbucket.New(rdb, tokenbucket.Config{Capacity: 30, Refill: 1, Interval: time.Hour}, redistest.Patient)
+func others(client *rratelimiter.Client) (*slidinglog.Limiter, *fixedwindow.Limiter, *tokenbucket.Limiter) {
+	return slidinglog.New(client, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "session-limits"}),
+		fixedwindow.New(client, fixedwindow.Config{Limit: 20, Window: time.Hour}),
+		tokenbucket.New(client, tokenbucket.Config{Capacity: 30, Refill: 1, Interval: time.Hour})
 }
 
 // visitors uses the limiters of withOthers.
 func (s *site) visitors() {
 	s.t.Helper()
 	ctx := s.t.Context()
-	sessions, visits, uploads := others(s.rdb)
+	sessions, visits, uploads := others(limitertest.OpenClient(s.rdb))
 	require.NoError(s.t, sessions.SetThreshold(ctx, "session:carol", 4))
 	for i, who := range []string{"alice", "bob", "carol"} {
 		_, err := sessions.Take(ctx, "session:"+who, int64(i+2))

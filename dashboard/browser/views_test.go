@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/dashboard"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -365,7 +366,7 @@ func TestFocus_Stays(t *testing.T) {
 	s := newSite(t, writable, withOthers)
 	s.shop()
 	s.visitors()
-	sessions, _, _ := others(s.rdb)
+	sessions, _, _ := others(limitertest.OpenClient(s.rdb))
 	p := s.unlocked("")
 	p.changeRate("shop:mail", "7")
 	other := s.unlocked("")

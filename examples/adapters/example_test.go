@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/examples/adapters"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -52,7 +53,8 @@ func visit(handler http.Handler, paths ...string) {
 func Example_chi() {
 	rdb, stop := startRedis()
 	defer stop()
-	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+	client := rratelimiter.New(rdb)
+	limiter := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	router := chi.NewRouter()
 	router.Use(httplimit.New(limiter))
@@ -68,7 +70,8 @@ func Example_chi() {
 func ExampleGin() {
 	rdb, stop := startRedis()
 	defer stop()
-	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+	client := rratelimiter.New(rdb)
+	limiter := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	gin.SetMode(gin.ReleaseMode)
 	router := gin.New()
@@ -85,7 +88,8 @@ func ExampleGin() {
 func Example_echo() {
 	rdb, stop := startRedis()
 	defer stop()
-	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+	client := rratelimiter.New(rdb)
+	limiter := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	router := echo.New()
 	router.Use(echo.WrapMiddleware(httplimit.New(limiter)))
@@ -102,8 +106,9 @@ func Example_echo() {
 func Example_declared() {
 	rdb, stop := startRedis()
 	defer stop()
+	client := rratelimiter.New(rdb)
 	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-		return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
+		return slidinglog.New(client, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
 	}, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{}), httplimit.Path()))
 
 	hello := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }

@@ -12,7 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/otellimit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -70,8 +69,8 @@ func serveBusy(t *testing.T, redisURL string, shopRate int64, failure limit.Fail
 func (b *busy) limited(name string, rate httplimit.Rate) func(http.Handler) http.Handler {
 	return httplimit.Declare(
 		func(r httplimit.Rate) limit.Limiter {
-			return slidinglog.New(b.rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"},
-				limit.WithName(name), limit.WithFailure(b.failure), limit.WithObserver(otellimit.New(otellimit.WithMeterProvider(b.meters))))
+			return slidinglog.New(b.client, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"},
+				rratelimiter.WithName(name))
 		},
 		httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(user), httplimit.Path()), httplimit.WithTimeout(b.timeout),
 	)(rate)

@@ -181,7 +181,7 @@ func rateBody(rate int64, interval string) string {
 
 // newWeb returns a sliding log of 3 a minute.
 func newWeb(rdb redistest.Client) *slidinglog.Limiter {
-	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: configKey}, redistest.Patient)
+	return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: configKey})
 }
 
 type object = map[string]any

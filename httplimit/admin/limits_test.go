@@ -265,7 +265,7 @@ func TestThresholdsInOneHash(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	ofLimit := func(n int64) admin.SlidingLog {
-		return slidinglog.New(rdb, slidinglog.Config{Limit: n, Window: time.Minute, Thresholds: configKey}, redistest.Patient)
+		return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: n, Window: time.Minute, Thresholds: configKey})
 	}
 	r := newRig(t, rdb, func(cfg *admin.Config) {
 		cfg.SlidingLogs = map[string]admin.SlidingLog{"web": ofLimit(2), "api": ofLimit(3)}
@@ -307,7 +307,7 @@ func TestThresholdCountsFromTheNextRequestOn(t *testing.T) {
 		key, hash := prefix+":log", prefix+":config"
 		t.Cleanup(func() { rdb.Unlink(context.Background(), key, hash) })
 		newLog := func() *slidinglog.Limiter {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Hour, Thresholds: hash}, redistest.Patient)
+			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1, Window: time.Hour, Thresholds: hash})
 		}
 		r := newRig(t, rdb, func(cfg *admin.Config) { cfg.SlidingLogs = map[string]admin.SlidingLog{"web": newLog()} })
 		log := newLog() // as in another process

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -48,8 +49,8 @@ func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 
 // mapped returns what the Client's name mapper makes of a name.
 func (c *call) mapped(name string) string {
-	_, about := engine.OfHandle(c.cfg.Client.RateLimiter(name))
-	return about.Config
+	behind, _ := door.Behind[engine.Behind](c.cfg.Client.RateLimiter(name))
+	return behind.Limiter.Config
 }
 
 type listedRate struct {

@@ -72,6 +72,7 @@ type Limiter struct {
 	Permits  int64      // that are asked of it
 	Most     int64      // permits that a grant can be settled with
 	Once     bool       // settling is not repeated if its outcome is unknown
+	Releases bool       // callers may release permits that they have
 }
 
 type enteredKey struct{}

@@ -45,13 +45,7 @@ func leastOf(q *decide.Ask) int64 {
 
 // Server returns the breaker of the limiter's server, and a function that reports whether the server decides.
 func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func() bool) {
-	return e.lanes.Breaker(ctx, l.Config), func() bool {
-		if e.begin() != nil {
-			return true // closed: no one asks any more
-		}
-		defer e.end()
-		return e.lanes.Answers(l.Keys, "SET")
-	}
+	return e.lanes.Breaker(ctx, l.Config), func() bool { return e.lanes.Answers(l.Keys, "SET") }
 }
 
 // Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is free.

@@ -41,10 +41,10 @@ func (e *Engine) call(ctx context.Context, l *Limiter, keys *script.Keys, f func
 	if err := cmp.Or(l.Err, ctx.Err()); err != nil {
 		return nil, err
 	}
-	if err := e.begin(); err != nil {
+	if err := e.lanes.Begin(); err != nil {
 		return nil, err
 	}
-	defer e.end()
+	defer e.lanes.End()
 	reply, err := f()
 	if err != nil {
 		return nil, e.explain(keys.Names(), err)

@@ -40,11 +40,10 @@ type Engine struct {
 	queues       map[string]*queue         // by config key, while in use or while a lease lives
 	last         *queue                    // the last that was removed: a lone caller comes again and again
 	lastReported map[limit.Event]time.Time // of events that are not reported again and again
-	active       int                       // calls and background work that no queue counts
-	closed       bool
-	over         bool          // closed, and nothing is under way
-	idle         chan struct{} // closed when it is over
 }
+
+// Lanes returns what the Engine's calls go by.
+func (e *Engine) Lanes() *lane.Lanes { return e.lanes }
 
 // AwaitReplicas makes grants count only once replicas have them. An answer may then come later by twice the wait: a
 // flight before may wait for replicas without success, and so may its own. Callers wait that much longer.
@@ -62,11 +61,11 @@ func (e *Engine) NoteName(c clients.Client) {
 
 // inBackground makes a call for which no caller waits, and then calls done, unless the Engine is closed.
 func (e *Engine) inBackground(ctx context.Context, c *script.Call, done func(error)) {
-	if e.begin() != nil {
+	if e.lanes.Begin() != nil {
 		return
 	}
 	go func() {
-		defer e.end()
+		defer e.lanes.End()
 		_, err := e.lanes.Run(ctx, c)
 		done(err)
 	}()
@@ -79,7 +78,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	lanes := lane.New(conn, observer)
 	return &Engine{
 		conn: conn, lanes: lanes, mu: &lanes.Mu, observer: observer, rules: rules, ids: ids, made: time.Now(),
-		queues: make(map[string]*queue), lastReported: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
+		queues: make(map[string]*queue), lastReported: make(map[limit.Event]time.Time), grace: grace,
 	}
 }
 
@@ -87,52 +86,19 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 func (e *Engine) Close(ctx context.Context) error {
 	e.book.Stop()
 	defer e.refusals.Forget()
-	e.mu.Lock()
-	if !e.closed {
-		e.closed = true
+	return e.lanes.Close(ctx, func() {
 		for _, q := range e.queues {
 			q.close()
 			q.tidy()
 		}
-		e.checkOver()
-	}
-	e.mu.Unlock()
-	defer e.lanes.Close()
-	return lane.Wait(ctx, e.idle, time.Time{})
-}
-
-// begin counts a call in; end counts it out.
-func (e *Engine) begin() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return limit.ErrClosed
-	}
-	e.active++
-	return nil
-}
-
-// end ends what begin began.
-func (e *Engine) end() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.active--
-	e.checkOver()
-}
-
-// checkOver looks whether a call or queue that has ended was the last of a closed Engine.
-func (e *Engine) checkOver() {
-	if e.closed && !e.over && e.active+len(e.queues) == 0 {
-		e.over = true
-		close(e.idle)
-	}
+	})
 }
 
 // Closed returns limit.ErrClosed once the Engine is closed.
 func (e *Engine) Closed() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
+	if e.lanes.Closed {
 		return limit.ErrClosed
 	}
 	return nil

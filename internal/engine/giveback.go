@@ -51,12 +51,12 @@ func (q *queue) undo(one grant) func(context.Context) error {
 		if err := caller.Err(); err != nil {
 			return err
 		}
-		if err := e.begin(); err != nil {
+		if err := e.lanes.Begin(); err != nil {
 			return err
 		}
 		// A give-back of the same member may be under way, and the time of this call begins after it.
 		return lane.Detached(caller, e.conn.Timeout, func(ctx context.Context) error {
-			defer e.end()
+			defer e.lanes.End()
 			err := script.Outage(q.returnGrant(ctx, one))
 			if errors.Is(err, limit.ErrUnknownOutcome) || err != nil && caller.Err() != nil {
 				e.givenUp(q, one.permits, err)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -33,22 +34,11 @@ type Limiter struct {
 	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while the type is unknown
 }
 
-// Handle is embedded by RateLimiters, for [OfHandle] to find what is behind them: a method that applications
-// see would be none of theirs.
-type Handle struct {
-	engine  *Engine
-	limiter *Limiter
-}
-
-// NewHandle returns what the RateLimiter of l embeds.
-func (e *Engine) NewHandle(l *Limiter) Handle { return Handle{e, l} }
-
-func (h Handle) handle() Handle { return h }
-
-// OfHandle returns a RateLimiter's Engine and Limiter, for packages that inspect limiters.
-func OfHandle(limiter interface{ handle() Handle }) (*Engine, *Limiter) {
-	h := limiter.handle()
-	return h.engine, h.limiter
+// Behind is what is behind a RateLimiter.
+type Behind struct {
+	Engine  *Engine
+	Limiter *Limiter
+	Policy  *outage.Policy
 }
 
 // auditDue reports whether it is time to look for leaked permits. That costs the server more than

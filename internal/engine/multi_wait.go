@@ -68,7 +68,7 @@ func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
 		switch {
 		case l == nil:
 			return false, w.err
-		case e.closed:
+		case e.lanes.Closed:
 			return false, limit.ErrClosed
 		case w.asking:
 			return true, nil

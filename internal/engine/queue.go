@@ -46,7 +46,7 @@ type queue struct {
 // lock locks the Engine and returns the limiter's queue, which unlock removes unless it has users by then.
 func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 	to := e.lanes.Lock(ctx, l.Config)
-	if e.closed {
+	if e.lanes.Closed {
 		e.mu.Unlock()
 		return nil, limit.ErrClosed
 	}
@@ -58,6 +58,7 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 			q.gathered = q.room[:0]
 		}
 		e.queues[l.Config] = q
+		e.lanes.Count(1)
 	}
 	if l.Lease != nil && q.leases == nil {
 		q.leases = &leases{}
@@ -78,7 +79,7 @@ func (q *queue) tidy() {
 	if q.users+q.beside == 0 && q.engine.queues[q.config] == q {
 		delete(q.engine.queues, q.config)
 		q.engine.last = q
-		q.engine.checkOver()
+		q.engine.lanes.Count(-1)
 	}
 }
 

@@ -22,6 +22,7 @@ type batch struct {
 
 	try     *Try
 	outcome lane.Outcome
+	short   error // why grants do not count
 	err     error
 }
 
@@ -36,8 +37,12 @@ type request struct {
 }
 
 // send adds a request to those that gather, or sends it, within its time if that is timed, if nothing is under way.
-func (g *Queues) send(key string, r *request, timed bool) {
-	l := g.lanes.Lock(r.ctx, key)
+func (g *Queues) send(key string, r *request, timed bool) error {
+	l := g.Lanes.Lock(r.ctx, key)
+	if g.Lanes.Closed {
+		g.Lanes.Mu.Unlock()
+		return limit.ErrClosed
+	}
 	b, gathers := g.gathering[key]
 	if !gathers {
 		b = &batch{queues: g, key: key}
@@ -55,17 +60,30 @@ func (g *Queues) send(key string, r *request, timed bool) {
 	if alone == nil {
 		r.WaitOn(b.wave)
 	}
-	g.lanes.Mu.Unlock()
+	g.Lanes.Mu.Unlock()
 	if alone != nil {
 		l.SendOne(r.ctx, alone, timed)
 	}
+	return nil
+}
+
+// Close fails the requests that no flight has taken.
+func (b *batch) Close() {
+	b.err = limit.ErrClosed
+	for _, r := range b.requests {
+		if r.State == lane.Gathered {
+			r.MarkAnswered(nil)
+		}
+	}
+	b.requests = nil
+	delete(b.queues.gathering, b.key)
 }
 
 // cancel forgets requests whose callers have gone before a flight took them, when half of a key's are such
 // requests: no flight leaves while a server hangs.
 func (g *Queues) cancel(r *request) {
-	g.lanes.Mu.Lock()
-	defer g.lanes.Mu.Unlock()
+	g.Lanes.Mu.Lock()
+	defer g.Lanes.Mu.Unlock()
 	b := r.batch
 	if g.gathering[b.key] != b {
 		return
@@ -99,6 +117,7 @@ func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
 	if fit == 0 {
 		return nil, more
 	}
+	g.Lanes.Count(1)
 	for _, r := range sent.requests {
 		r.State, r.batch, r.Batch = lane.Sent, sent, &sent.Batch
 	}
@@ -127,6 +146,7 @@ func (b *batch) add(r *request) bool {
 // who have gone.
 func (b *batch) OnReply(c *lane.Call) (again bool) {
 	g := b.queues
+	b.short = c.Short
 	b.outcome, b.err = b.try.Read(c.Outcome())
 	if next := b.try.Next; next != nil {
 		b.try, c.Call = next, next.Call.Call
@@ -137,11 +157,14 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		answers = b.Answers(answers[:0], b.outcome)
 	}
 	var unwanted, doubtful int64
-	g.lanes.Mu.Lock()
+	g.Lanes.Mu.Lock()
 	for i, r := range b.requests {
 		switch {
 		case r.State == lane.Sent:
 			r.answer = answers[i]
+			if b.short != nil {
+				unwanted += r.answer.Taken
+			}
 			r.MarkAnswered(c.Wave)
 		case errors.Is(b.err, limit.ErrUnknownOutcome) && !r.upTo:
 			doubtful += r.permits
@@ -149,12 +172,16 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 			unwanted += answers[i].Taken
 		}
 	}
-	g.lanes.Mu.Unlock()
+	if unwanted == 0 {
+		g.Lanes.Count(-1)
+	}
+	g.Lanes.Mu.Unlock()
 	if doubtful > 0 {
 		g.givenUp(doubtful, b.err)
 	}
 	if unwanted > 0 {
 		go func() {
+			defer g.Lanes.End()
 			if err := b.outcome.GiveBack(context.Background(), unwanted); err != nil {
 				g.givenUp(unwanted, err)
 			}

@@ -42,15 +42,17 @@ func (g *Queues) FromMemory(ctx context.Context, q decide.Ask) (a decide.Answer,
 // Ask sends a request and waits for its answer.
 func (g *Queues) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err error) {
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal makes no caller wait here
-	timed, timeout := q.Within > 0, g.lanes.Conn.Timeout
+	timed, timeout := q.Within > 0, g.Lanes.Conn.Timeout
 	r := &request{ctx: ctx, permits: q.Permits, upTo: q.UpTo}
 	r.Asked = time.Now()
 	if timed {
 		r.Last = r.Asked.Add(q.Within)
 	}
 	look := lane.Sooner(r.Asked.Add(timeout), r.Last)
-	g.send(q.Key, r, timed)
-	if answered, err := r.Await(ctx, g.lanes, r, look, timed || g.lanes.Conn.Inline); !answered {
+	if err := g.send(q.Key, r, timed); err != nil {
+		return a, err
+	}
+	if answered, err := r.Await(ctx, g.Lanes, r, look, timed || g.Lanes.Conn.Inline); !answered {
 		g.cancel(r)
 		return a, err
 	}
@@ -63,19 +65,37 @@ func (g *Queues) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err er
 		return a, exceeds(r.permits, a.Limit)
 	case !a.Granted:
 		return a, nil
+	case r.batch.short != nil:
+		return decide.Answer{By: a.By}, r.batch.short
 	}
 	a.Taken = taken
-	a.Undo = func(ctx context.Context) error { return giveBack(ctx, taken) }
+	a.Undo = func(ctx context.Context) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return g.detached(ctx, func(ctx context.Context) error { return giveBack(ctx, taken) }, func(error) {})
+	}
 	if q.Reserve && charge != nil {
 		a.Settle = func(ctx context.Context, used int64, then func(error)) error {
-			return lane.Detached(ctx, 0, func(ctx context.Context) error {
-				err := charge(ctx, used-taken)
-				then(err)
-				return err
-			})
+			return g.detached(ctx, func(ctx context.Context) error { return charge(ctx, used-taken) }, then)
 		}
 	}
 	return a, nil
+}
+
+// detached runs f, unless the Client is closed, and then calls then with the error. It goes on in the background if ctx
+// ends.
+func (g *Queues) detached(ctx context.Context, f func(context.Context) error, then func(error)) error {
+	if err := g.Lanes.Begin(); err != nil {
+		then(err)
+		return err
+	}
+	return lane.Detached(ctx, 0, func(ctx context.Context) error {
+		defer g.Lanes.End()
+		err := f(ctx)
+		then(err)
+		return err
+	})
 }
 
 // Fail adds the package and the call to an error.
@@ -85,13 +105,13 @@ func (g *Queues) Fail(q decide.Ask, err error) error {
 
 // Server returns the breaker of the key's server.
 func (g *Queues) Server(ctx context.Context, q decide.Ask) (*outage.Breaker, func() bool) {
-	return g.lanes.Breaker(ctx, q.Key), func() bool { return g.lanes.Answers(script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
+	return g.Lanes.Breaker(ctx, q.Key), func() bool { return g.Lanes.Answers(script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
 }
 
 // Limiters returns the one of the key.
 func (g *Queues) Limiters(q decide.Ask) []decide.Limiter {
 	l := decide.Limiter{
-		Of: g, Observed: g.name(), Name: q.Key, Permits: q.Permits, Rule: g.rule.Local(), Most: g.rule.Most, Once: true,
+		Of: g, Observed: g.name, Name: q.Key, Permits: q.Permits, Rule: g.rule.Local(), Most: g.rule.Most, Once: true,
 	}
 	most, known, _ := g.rates.Of(q.Key)
 	switch {
@@ -111,23 +131,17 @@ func (g *Queues) Learn(q decide.Ask, a decide.Answer) {
 }
 
 // Policy implements [outage.Keyed], as do the following methods.
-func (g *Queues) Policy() outage.Policy {
-	p := g.policy
-	if p.Guard == nil {
-		p.Guard = outage.NewGuard()
-	}
-	return p
-}
+func (g *Queues) Policy() outage.Policy { return *g.policy }
+
+// Suffix returns the rule's.
+func (g *Queues) Suffix() string { return g.rule.Second }
 
 // Asker returns the Queues, which read the key from the ask.
 func (g *Queues) Asker(string) outage.Asker { return g }
 
-// name is the limiter's name for observers.
-func (g *Queues) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Package) }
-
 // givenUp reports permits that, if they were taken, come back only by themselves.
 func (g *Queues) givenUp(permits int64, err error) {
-	g.lanes.Observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
+	g.Lanes.Observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name, Permits: permits, Err: err})
 }
 
 // Peek returns what Take would return, and takes nothing. With 0 permits it returns the figures of what is free.
@@ -140,7 +154,7 @@ func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (d lim
 	var o lane.Outcome
 	for q := g.rule.Ask(key, b); q != nil; q = q.Next {
 		q.Repeat, q.Reads = true, true // it changes nothing
-		reply, err := g.lanes.Run(ctx, &q.Call.Call)
+		reply, err := g.Run(ctx, &q.Call.Call)
 		if o, err = q.Read(reply, err); err != nil && q.Next == nil {
 			return d, err
 		}
@@ -182,6 +196,6 @@ func (g *Queues) Reset(ctx context.Context, op, key string) (err error) {
 	if second := g.rule.Second; second != "" {
 		keys = append(keys, key+second)
 	}
-	_, err = g.lanes.Once(ctx, lua.Delete, script.KeysOf(keys...))
+	_, err = g.Run(ctx, &script.Call{Script: lua.Delete, Keys: script.KeysOf(keys...), Args: script.Constant{}})
 	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))
 }

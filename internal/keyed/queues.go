@@ -3,12 +3,16 @@
 package keyed
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/door"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
-	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -16,8 +20,7 @@ import (
 
 // Rule describes how one kind of limiter decides.
 type Rule struct {
-	Package string // its name in errors, and for observers if Options have none
-	Options limit.Options
+	Package string // its name in errors, and for observers if no option says another
 	Err     error  // in the configuration; nothing is asked then
 	Most    int64  // permits that one call may decide about
 	Limit   int64  // the most permits that there can ever be at once, 0 if only Redis knows it
@@ -45,9 +48,11 @@ type Try struct {
 
 // Queues are the queues of a limiter of keys, one for each key.
 type Queues struct {
+	Lanes *lane.Lanes // the Client's
+
 	rule   Rule
-	lanes  *lane.Lanes
-	policy outage.Policy
+	name   string // for observers
+	policy *outage.Policy
 	rates  outage.Rates // of keys that have their own
 
 	gathering map[string]*batch // by key; the lock of lanes guards it
@@ -61,14 +66,31 @@ func (g *Queues) Err() error {
 	return fmt.Errorf("%s: %w", g.rule.Package, g.rule.Err)
 }
 
-// NewQueues returns the Queues of a rule.
-func NewQueues(lanes *lane.Lanes, rule Rule) *Queues {
-	t := &Queues{rule: rule, lanes: lanes, gathering: make(map[string]*batch)}
-	t.policy = outage.Policy{Observer: lanes.Observer, Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
-	if rule.Options.Failure != nil {
-		t.policy.Guard = outage.NewGuard()
+// New returns the Queues of a rule for limiters of a Client, with options as a RateLimiter of it has them.
+func New(client *rratelimiter.Client, rule Rule, opts []rratelimiter.LimiterOption) *Queues {
+	var missing error
+	if client == nil {
+		client, missing = rratelimiter.New(nil), fmt.Errorf("%w: New: the Client is nil", limit.ErrInvalidConfig)
 	}
-	return t
+	b, _ := door.Behind[engine.Behind](client.RateLimiter(rule.Package, opts...))
+	l := b.Limiter
+	rule.Err = errors.Join(rule.Err, cmp.Or(missing, l.Err))
+	if l.Fallback != "" || l.Lease != nil || l.Refusals != nil {
+		rule.Err = errors.Join(rule.Err, fmt.Errorf("%w: WithDefault, WithLease and WithRefusalCache are for RateLimiters", limit.ErrInvalidConfig))
+	}
+	return &Queues{Lanes: b.Engine.Lanes(), rule: rule, name: l.Observed, policy: b.Policy, gathering: make(map[string]*batch)}
+}
+
+// Run makes a call for a caller, unless the configuration is bad or the Client closed.
+func (g *Queues) Run(ctx context.Context, c *script.Call) (any, error) {
+	if g.rule.Err != nil {
+		return nil, g.rule.Err
+	}
+	if err := g.Lanes.Begin(); err != nil {
+		return nil, err
+	}
+	defer g.Lanes.End()
+	return g.Lanes.Run(ctx, c)
 }
 
 // Fail adds the limiter's package and the call to an error.
@@ -97,17 +119,4 @@ func Parse(reply any) (o lane.Outcome, extra int64, err error) {
 		Reset: script.Millis(max(0, numbers[4])),
 		Waits: numbers[5:],
 	}, numbers[3], nil
-}
-
-// Open returns the Lanes to rdb for a limiter of keys, and its options for a Rule. The error is about
-// the client or the options.
-func Open(rdb script.Redis, opts []limit.Option) (*lane.Lanes, limit.Options, error) {
-	err := script.CheckClient(rdb)
-	o := limit.Options{CallTimeout: script.DefaultTimeout}
-	for _, opt := range opts {
-		if opt != nil {
-			err = errors.Join(err, opt(&o))
-		}
-	}
-	return lane.New(script.NewConn(rdb, o.CallTimeout), observe.New(o.Observer, o.Logger)), o, err
 }

@@ -37,6 +37,10 @@ func (l *Lanes) Read(ctx context.Context, s *lua.Script, keys *script.Keys, args
 // Answers reports whether the server of a limiter's keys decides at all. write is the command by
 // which decisions write, SET or ZADD: a server may answer reads and refuse that command.
 func (l *Lanes) Answers(keys *script.Keys, write string) bool {
+	if l.Begin() != nil {
+		return true // closed: no one asks any more
+	}
+	defer l.End()
 	_, err := l.Read(context.Background(), lua.Probe, keys, write)
 	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -244,7 +245,7 @@ func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
 		require.NoError(t, r.direct.ScriptLoad(t.Context(), tenEach.Source).Err())
 		d := &desk{rig: r}
-		d.Queues = keyed.NewQueues(r.lanes, keyed.Rule{Most: 100, Ask: d.question})
+		d.Queues = keyed.New(rratelimiter.New(r.rdb), keyed.Rule{Package: "desk", Most: 100, Ask: d.question}, nil)
 		test(t, d)
 	})
 }

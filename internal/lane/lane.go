@@ -91,26 +91,24 @@ type Lanes struct {
 	only     *Lane // if there is one master
 	replicas Replicas
 
-	Mu  sync.Mutex // guards the lanes, and all that gathers for them
+	Mu  sync.Mutex // guards the lanes, all that gathers for them, and what follows
 	all map[script.Master]*Lane
+
+	Closed bool          // calls of callers fail
+	Work   int           // how much is under way that Close waits for
+	over   chan struct{} // closed when nothing is any more
 
 	apart atomic.Bool                // the server refuses keys of several limiters in one call
 	timer atomic.Pointer[time.Timer] // for the next caller that waits by itself
-
-	closed chan struct{}
-	close  sync.Once
 }
 
 // New returns the Lanes to conn.
 func New(conn *script.Conn, observer *observe.Observer) *Lanes {
-	s := &Lanes{Conn: conn, Observer: observer, all: make(map[script.Master]*Lane), closed: make(chan struct{})}
+	s := &Lanes{Conn: conn, Observer: observer, all: make(map[script.Master]*Lane), over: make(chan struct{})}
 	s.only = newLane(s, nil)
 	s.apart.Store(conn.Cluster())
 	return s
 }
-
-// Close lets idle goroutines end. Calls under way go on.
-func (l *Lanes) Close() { l.close.Do(func() { close(l.closed) }) }
 
 // Lock locks Mu, and returns the lane to the master of a key. It may wait to find out which master that is.
 func (l *Lanes) Lock(ctx context.Context, key string) *Lane {

@@ -476,6 +476,7 @@ type rig struct {
 
 	lanes  *lane.Lanes
 	lane   *lane.Lane
+	rdb    redistest.Client // of the lanes
 	direct redistest.Client
 }
 
@@ -488,9 +489,9 @@ func newRig(t *testing.T, f *flights, pool int) *rig {
 	rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: pool, MaxConcurrentDials: 1, ContextTimeoutEnabled: f.inline})
 	rdb.AddHook(redistest.Hook(f.send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
-	t.Cleanup(lanes.Close)
+	t.Cleanup(func() { assert.NoError(t, lanes.Close(context.Background(), nil)) })
 	defer lanes.Mu.Unlock()
-	return &rig{flights: f, lanes: lanes, lane: lanes.Lock(t.Context(), "key"), direct: direct}
+	return &rig{flights: f, lanes: lanes, lane: lanes.Lock(t.Context(), "key"), rdb: rdb, direct: direct}
 }
 
 // onRig runs test in a bubble, with a pool of that size.

@@ -34,7 +34,7 @@ func TestReplicas_OnlyDecisionsWait(t *testing.T) {
 		}))
 		lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 		lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: wait})
-		t.Cleanup(lanes.Close)
+		t.Cleanup(func() { assert.NoError(t, lanes.Close(context.Background(), nil)) })
 		var all sync.WaitGroup
 		do := func(requests int, check func(took time.Duration, call *lane.Call)) {
 			call := &lane.Call{Call: *commandOf(requests), Requests: requests}

@@ -85,7 +85,7 @@ func onSlow(t *testing.T, s *slow, inline bool, test func(t *testing.T, lanes *l
 		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: cmp.Or(s.pool, 256), ContextTimeoutEnabled: inline})
 		rdb.AddHook(redistest.Hook(s.send))
 		lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
-		t.Cleanup(lanes.Close)
+		t.Cleanup(func() { assert.NoError(t, lanes.Close(context.Background(), nil)) })
 		test(t, lanes)
 		time.Sleep(time.Minute)
 	})

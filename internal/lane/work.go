@@ -54,7 +54,7 @@ func (l *Lane) work(f *flight) {
 		case f = <-l.parked:
 		case <-timer.C:
 			return
-		case <-l.lanes.closed:
+		case <-l.lanes.over:
 			return
 		}
 	}

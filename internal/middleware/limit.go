@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -31,6 +32,7 @@ type Limit struct {
 	options *Options
 	plans   plans
 	keyed   outage.Keyed // of the limiter; nil if it is not one of this module
+	suffix  string       // of a key's second one; "": there is none
 	policy  outage.Policy
 
 	// Of a limiter that is not one of this module.
@@ -70,9 +72,11 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 
 // newLimit returns the Limit with the limiter's own policy.
 func newLimit(t Terms) *Limit {
-	l := &Limit{Terms: t, keyed: outage.KeyedOf(t.Limiter), policy: outage.Policy{Guard: outage.NewGuard()}}
-	if l.keyed != nil {
-		l.policy = l.keyed.Policy()
+	l := &Limit{Terms: t, policy: outage.Policy{Guard: outage.NewGuard()}}
+	if keyed, own := door.Behind[outage.Keyed](t.Limiter); keyed != nil {
+		if l.suffix = keyed.Suffix(); own {
+			l.keyed, l.policy = keyed, keyed.Policy()
+		}
 	}
 	return l
 }

@@ -27,8 +27,8 @@ type part struct {
 
 // part returns a question as the limiter is asked it. q is nil if no question learns the answer.
 func (l *Limit) part(q *Question, ask decide.Ask) part {
-	if s, ok := l.Limiter.(limit.Suffixed); ok {
-		ask.Key = keypart.EscapeSuffix(ask.Key, s.KeySuffix())
+	if l.suffix != "" {
+		ask.Key = keypart.EscapeSuffix(ask.Key, l.suffix)
 	}
 	p := part{question: q, policy: &l.policy, ask: ask}
 	switch {

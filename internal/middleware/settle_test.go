@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -90,7 +91,7 @@ func TestSettle_OfAFallback(t *testing.T) {
 			}
 			return redistest.Fail(cmds, errors.New("the answer is lost"))
 		}))
-		fallback := fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Hour})
+		fallback := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 100, Window: time.Hour})
 		down := &careless{server: server{err: limit.ErrUnavailable}}
 		require.NoError(t, middleware.Settle(reserved(t, down, fallback), 13), "the server knows the scripts from here on")
 

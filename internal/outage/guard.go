@@ -85,7 +85,7 @@ func (p *Policy) account(limiter string) account {
 // callers release of them must not be others' permits. They are none any more after the limiter's interval; if
 // that is unknown, after an hour.
 func (p *Policy) Allow(l decide.Limiter, permits int64) (undo func(context.Context) error) {
-	if p.Guard == nil || permits == 0 {
+	if !l.Releases || permits == 0 {
 		return func(context.Context) error { return nil }
 	}
 	p.Guard.uncharged.Take(p.account(l.Name), permits, permits, local.Rule{Permits: math.MaxInt64, Window: cmp.Or(l.Rule.Window, time.Hour)})

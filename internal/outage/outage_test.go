@@ -39,7 +39,7 @@ func TestShare(t *testing.T) {
 
 // forAMinute is a limiter of a rate a minute.
 func forAMinute(name string) decide.Limiter {
-	return decide.Limiter{Name: name, Rule: local.Rule{Window: time.Minute}}
+	return decide.Limiter{Name: name, Releases: true, Rule: local.Rule{Window: time.Minute}}
 }
 
 func TestPolicy_ReleasesWhatItAllowed(t *testing.T) {

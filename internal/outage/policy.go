@@ -16,7 +16,7 @@ import (
 
 // Policy is what answers callers: Redis, and while it does not decide Fallback or what Failure says.
 type Policy struct {
-	Guard    *Guard // nil if there is no Failure, and nothing counts what is not charged
+	Guard    *Guard
 	Observer *observe.Observer
 	Failure  *limit.Failure                                           // nil: errors stay errors
 	Fallback func(context.Context, decide.Ask) (decide.Answer, error) // takes the place of Failure; nil: none

@@ -206,7 +206,7 @@ func (w *goCrew) next() *party {
 	}
 	p.client = rratelimiter.New(w.rdb, opts...)
 	for _, l := range w.plan.limiters {
-		p.handles[l.name] = l.handle(p.client, w.rdb, w.callTimeout)
+		p.handles[l.name] = l.handle(p.client)
 	}
 	w.journal.born(p.id)
 	return w.party.Swap(p)

@@ -11,7 +11,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -136,10 +135,9 @@ func (k oneKey) TakeUpTo(ctx context.Context, _ string, n int64) (int64, limit.D
 
 func (k oneKey) Reset(ctx context.Context, _ string) error { return k.RateLimiter.Reset(ctx) }
 
-// handle returns the limiter in the hands of the Client, which uses rdb.
-func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, callTimeout time.Duration) *handle {
+// handle returns the limiter in the hands of the Client.
+func (l *limiter) handle(client *rratelimiter.Client) *handle {
 	h := &handle{limiter: l, key: l.name}
-	timeout := limit.WithCallTimeout(callTimeout)
 	var opts []rratelimiter.LimiterOption
 	if l.lease > 0 {
 		opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: l.leased(), Life: l.lease}))
@@ -159,14 +157,14 @@ func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, ca
 		h.keysLimiter, h.key = all, l.name[len(l.prefix):]
 		h.rate = all.Limiter(h.key)
 	case window:
-		h.keysLimiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval}, redistest.Patient, timeout)
+		h.keysLimiter = fixedwindow.New(client, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval})
 	case log:
-		h.log = slidinglog.New(rdb, slidinglog.Config{Limit: l.config.Rate, Window: l.config.Interval, Thresholds: l.threshold}, redistest.Patient, timeout)
+		h.log = slidinglog.New(client, slidinglog.Config{Limit: l.config.Rate, Window: l.config.Interval, Thresholds: l.threshold})
 		h.keysLimiter = h.log
 	case bucket:
-		h.keysLimiter = tokenbucket.New(rdb, tokenbucket.Config{
+		h.keysLimiter = tokenbucket.New(client, tokenbucket.Config{
 			Capacity: l.config.Rate, Refill: l.refill, Interval: l.config.Interval, Borrow: l.borrow,
-		}, timeout)
+		})
 	}
 	return h
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -403,7 +402,7 @@ func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 		"as many limiters":                limiters("3.35.0", callers),
 		"one limiter beside old releases": limiters("3.15.5", 1),
 		"keys of a sliding log": func(_ *testing.T, far, near redistest.Client) (inUse int64) {
-			l := slidinglog.New(far, slidinglog.Config{Limit: 10, Window: time.Hour}, limit.WithCallTimeout(callTime))
+			l := slidinglog.New(rratelimiter.New(far, rratelimiter.WithCallTimeout(callTime)), slidinglog.Config{Limit: 10, Window: time.Hour})
 			cancelled(func(ctx context.Context, i int) { _, _ = l.Take(ctx, fmt.Sprint("log", i), 1) })
 			time.Sleep(callTime)
 			for i := range callers {

@@ -64,14 +64,14 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 			}
 		},
 		"a sliding log": func(_ *rratelimiter.Client, rdb redistest.Client) []call {
-			l := slidinglog.New(rdb, slidinglog.Config{Limit: 100_000, Window: time.Hour}, redistest.Patient)
+			l := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 100_000, Window: time.Hour})
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
 				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
 			}
 		},
 		"a token bucket": func(_ *rratelimiter.Client, rdb redistest.Client) []call {
-			l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second}, redistest.Patient)
+			l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second})
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
 				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },

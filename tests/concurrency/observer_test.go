@@ -244,16 +244,15 @@ func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 func TestObserverOptions(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewClient("127.0.0.1:0", nil)
-	names := []string{"WithObserver", "WithLogger", "WithName"}
-	for i, opt := range []limit.Option{limit.WithObserver(nil), limit.WithLogger(nil), limit.WithName("")} {
-		_, err := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, redistest.Patient, opt).Take(t.Context(), "a", 1)
-		require.ErrorIs(t, err, limit.ErrInvalidConfig)
-		assert.ErrorContains(t, err, names[i])
-	}
-	for i, opt := range []rratelimiter.Option{rratelimiter.WithObserver(nil), rratelimiter.WithLogger(nil)} {
-		_, err := rratelimiter.New(rdb, limitertest.Patient(), opt).RateLimiter("a").Take(t.Context(), 1)
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-		assert.ErrorContains(t, err, names[i])
+	for name, opt := range map[string]rratelimiter.Option{"WithObserver": rratelimiter.WithObserver(nil), "WithLogger": rratelimiter.WithLogger(nil)} {
+		client := limitertest.OpenClient(rdb, opt)
+		for _, l := range []limit.Limiter{
+			client.Keyed("", rratelimiter.PerSecond(1)), fixedwindow.New(client, fixedwindow.Config{Limit: 1, Window: time.Second}),
+		} {
+			_, err := l.Take(t.Context(), "a", 1)
+			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+			assert.ErrorContains(t, err, name)
+		}
 	}
 }
 
@@ -285,7 +284,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 	"shadow of a limiter of keys": func(t *testing.T, rdb redistest.Client) {
 		r := &limitertest.Recorder{}
 		cfg := fixedwindow.Config{Limit: 2, Window: time.Hour}
-		l := fixedwindow.New(rdb, cfg, redistest.Patient, limit.WithShadow(), limit.WithObserver(r))
+		l := fixedwindow.New(limitertest.OpenClient(rdb, rratelimiter.WithObserver(r)), cfg, rratelimiter.WithShadow())
 		for range 5 {
 			d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
 			require.NoError(t, err)
@@ -301,7 +300,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 			}
 		}
 		assert.Equal(t, 6, refused, "two a round, once two are taken")
-		assert.False(t, limittest.Take(t, fixedwindow.New(rdb, cfg, redistest.Patient), "ann", 1).Granted)
+		assert.False(t, limittest.Take(t, fixedwindow.New(limitertest.OpenClient(rdb), cfg), "ann", 1).Granted)
 	},
 	// Undone grants that were let through do not count against later releases.
 	"shadow undone": func(t *testing.T, rdb redistest.Client) {
@@ -318,7 +317,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 	"shadow takes all": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		l := limitertest.ByDefault(client, "orders", limitertest.Every(5, time.Hour))
-		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, redistest.Patient, limit.WithShadow())
+		keys := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 5, Window: time.Hour}, rratelimiter.WithShadow())
 		for range 3 {
 			n, _, err := l.TakeUpTo(t.Context(), 4)
 			require.NoError(t, err)
@@ -336,11 +335,11 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 	},
 	"observer of limiters of keys": func(t *testing.T, rdb redistest.Client) {
 		r := &limitertest.Recorder{}
-		observer := limit.WithObserver(r)
+		client := limitertest.OpenClient(rdb, rratelimiter.WithObserver(r))
 		for _, l := range []limit.Limiter{
-			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Minute}, redistest.Patient, observer),
-			slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute}, redistest.Patient, observer, limit.WithName("logins")),
-			tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, redistest.Patient, observer),
+			fixedwindow.New(client, fixedwindow.Config{Limit: 1, Window: time.Minute}),
+			slidinglog.New(client, slidinglog.Config{Limit: 1, Window: time.Minute}, rratelimiter.WithName("logins")),
+			tokenbucket.New(client, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}),
 		} {
 			key := redistest.Name(t)
 			for range 2 {
@@ -400,7 +399,7 @@ func TestShadowWhileRedisHangs(t *testing.T) {
 		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
 		rdb := p.Client(t, &redistest.Options{ContextTimeoutEnabled: inline})
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow(), rratelimiter.WithCallTimeout(200*ms))
-		window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow(), limit.WithCallTimeout(200*ms))
+		window := fixedwindow.New(rratelimiter.New(rdb, rratelimiter.WithCallTimeout(200*ms)), fixedwindow.Config{Limit: 5, Window: time.Hour}, rratelimiter.WithShadow())
 		p.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
 		name := redistest.Name(t)
 		plain := limitertest.ByDefault(client, name, rratelimiter.PerHour(5))

@@ -62,13 +62,13 @@ func newProgram(t *testing.T, only string) *program {
 		p.called("KeyedFunc")
 		return rratelimiter.PerHour(10)
 	})
-	opts := []limit.Option{redistest.Patient, limit.WithObserver(observer), limit.WithLogger(log)}
+	ofRing := limitertest.OpenClient(ring, rratelimiter.WithObserver(observer), rratelimiter.WithLogger(log))
 	p.limiters = []limittest.Limiter{
-		p.keyed, p.byFunc, fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, opts...),
-		slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour}, opts...),
-		tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, opts...),
-		slidinglog.New(ring, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}, opts...),
-		tokenbucket.New(ring, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, opts...),
+		p.keyed, p.byFunc, fixedwindow.New(p.client, fixedwindow.Config{Limit: 10, Window: time.Hour}),
+		slidinglog.New(p.client, slidinglog.Config{Limit: 10, Window: time.Hour}),
+		tokenbucket.New(p.client, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
+		slidinglog.New(ofRing, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}),
+		tokenbucket.New(ofRing, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
 	}
 	return p
 }

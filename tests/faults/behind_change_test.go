@@ -45,7 +45,7 @@ func TestHung_CallerBehindAChangeEndsInTime(t *testing.T) {
 				}
 			},
 			"fixedwindow": func(_ *testing.T, rdb redistest.Client) calls {
-				l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Hour}, limit.WithCallTimeout(callTime))
+				l := fixedwindow.New(rratelimiter.New(rdb, rratelimiter.WithCallTimeout(callTime)), fixedwindow.Config{Limit: 100, Window: time.Hour})
 				return calls{
 					take:  func(key string) error { return limitertest.Second(l.Take(context.Background(), key, 1)) },
 					reset: func(key string) error { return l.Reset(context.Background(), key) },

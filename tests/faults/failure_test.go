@@ -323,18 +323,18 @@ func TestTryAcquireAll_OfOneFollowsClientsPolicy(t *testing.T) {
 }
 
 // limitersOfKeys are limiters of that many permits an hour for each key.
-var limitersOfKeys = map[string]func(s *outageScene, rate int64, how limit.Option) limit.Returner{
-	"Keyed": func(s *outageScene, rate int64, _ limit.Option) limit.Returner {
+var limitersOfKeys = map[string]func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner{
+	"Keyed": func(s *outageScene, rate int64, _ rratelimiter.LimiterOption) limit.Returner {
 		return s.client.Keyed("k:", rratelimiter.PerHour(rate))
 	},
-	"fixedwindow": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
-		return fixedwindow.New(s.rdb, fixedwindow.Config{Limit: rate, Window: time.Hour}, redistest.Patient, how)
+	"fixedwindow": func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner {
+		return fixedwindow.New(limitertest.OpenClient(s.rdb), fixedwindow.Config{Limit: rate, Window: time.Hour}, how)
 	},
-	"slidinglog": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
-		return slidinglog.New(s.rdb, slidinglog.Config{Limit: rate, Window: time.Hour}, redistest.Patient, how)
+	"slidinglog": func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner {
+		return slidinglog.New(limitertest.OpenClient(s.rdb), slidinglog.Config{Limit: rate, Window: time.Hour}, how)
 	},
-	"tokenbucket": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
-		return tokenbucket.New(s.rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: time.Hour}, redistest.Patient, how)
+	"tokenbucket": func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner {
+		return tokenbucket.New(limitertest.OpenClient(s.rdb), tokenbucket.Config{Capacity: rate, Refill: rate, Interval: time.Hour}, how)
 	},
 }
 
@@ -344,7 +344,7 @@ func eachOfKeys(t *testing.T, rate int64, how limit.Failure, test func(t *testin
 	for name, open := range limitersOfKeys {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			duringOutages(t, how, func(t *testing.T, s *outageScene) { test(t, s, open(s, rate, limit.WithFailure(how))) })
+			duringOutages(t, how, func(t *testing.T, s *outageScene) { test(t, s, open(s, rate, rratelimiter.WithFailure(how))) })
 		})
 	}
 }
@@ -395,7 +395,7 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 			t.Parallel()
 			duringOutages(t, test.how, func(t *testing.T, s *outageScene) {
 				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(8, time.Hour)))
-				keys := fixedwindow.New(s.rdb, fixedwindow.Config{Limit: 8, Window: time.Hour}, redistest.Patient, limit.WithFailure(test.how))
+				keys := fixedwindow.New(limitertest.OpenClient(s.rdb), fixedwindow.Config{Limit: 8, Window: time.Hour}, rratelimiter.WithFailure(test.how))
 				s.hook.hang(true)
 				for i, want := range test.want {
 					n, d, err := l.TakeUpTo(t.Context(), 3)
@@ -438,7 +438,7 @@ func TestFailureOptions(t *testing.T) {
 		how := limit.FailLocal(share)
 		_, ofClient := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithFailure(how)).RateLimiter("a").Take(t.Context(), 1)
 		_, ofHandle := rratelimiter.New(rdb, limitertest.Patient()).RateLimiter("a", rratelimiter.WithFailure(how)).Take(t.Context(), 1)
-		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, redistest.Patient, limit.WithFailure(how))
+		keys := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1, Window: time.Second}, rratelimiter.WithFailure(how))
 		_, ofKeys := keys.Take(t.Context(), "a", 1)
 		for _, err := range []error{ofClient, ofHandle, ofKeys} {
 			require.ErrorIs(t, err, limit.ErrInvalidConfig, "share %v", share)

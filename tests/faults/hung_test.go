@@ -88,14 +88,14 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 		return limitertest.Second(c.TryAcquireAll(ctx, 0, c.RateLimiter(key+"1", byDefault).Claim(1), c.RateLimiter(key+"2", byDefault).Claim(1)))
 	}
 	all["Migrate"] = func(ctx context.Context, key string) error { return limitertest.Second(c.Migrate(ctx, key)) }
-	log := slidinglog.New(rdb, slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds}, redistest.Patient)
+	log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds})
 	all["slidinglog, SetThreshold"] = func(ctx context.Context, key string) error { return log.SetThreshold(ctx, key, 5) }
 	all["slidinglog, Threshold"] = func(ctx context.Context, key string) error { return limitertest.Second(log.Threshold(ctx, key)) }
 	for name, l := range map[string]limit.Limiter{
 		"Keyed":       c.Keyed("k:", limitertest.Every(1000, time.Hour)),
-		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 1000, Window: time.Hour}, redistest.Patient),
+		"fixedwindow": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1000, Window: time.Hour}),
 		"slidinglog":  log,
-		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1000, Refill: 1, Interval: time.Second}, redistest.Patient),
+		"tokenbucket": tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 1000, Refill: 1, Interval: time.Second}),
 	} {
 		all[name] = func(ctx context.Context, key string) error { return limitertest.Second(l.Take(ctx, key+name, 1)) }
 	}

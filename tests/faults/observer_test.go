@@ -292,8 +292,7 @@ func TestObserverReceivesPermitsInDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			watched(t, func(t *testing.T, s *watchedScene) {
-				window := fixedwindow.New(s.rdb, fixedwindow.Config{Limit: 100, Window: time.Hour},
-					limit.WithObserver(s.told), limit.WithName("keys"))
+				window := fixedwindow.New(s.client, fixedwindow.Config{Limit: 100, Window: time.Hour}, rratelimiter.WithName("keys"))
 				hook := newHanging(s.rdb)
 				hook.hang(true)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)

@@ -14,7 +14,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -210,8 +209,8 @@ func TestSlidingLog_DuplicateCountsOnce(t *testing.T) {
 					}
 					return redistest.Pass
 				})
-				l := slidinglog.New(proxy.FairClient(t, &redistest.Options{}), slidinglog.Config{Limit: 10, Window: time.Hour},
-					limit.WithCallTimeout(time.Minute))
+				client := rratelimiter.New(proxy.FairClient(t, &redistest.Options{}), rratelimiter.WithCallTimeout(time.Minute))
+				l := slidinglog.New(client, slidinglog.Config{Limit: 10, Window: time.Hour})
 				key := redistest.Name(t)
 				held := ask(t, l, key)
 				proxy.Settle(t)

@@ -124,11 +124,11 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 		t: t, client: client, one: client.RateLimiter("{a}one", rratelimiter.WithDefault(limitertest.Every(10, time.Hour))),
 		other:  client.RateLimiter("{a}other"),
 		leased: client.RateLimiter("{a}leased", rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: time.Second})),
-		log:    slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}, redistest.Patient),
+		log:    slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}),
 	}
 	c.keyed = []limittest.Limiter{
-		client.Keyed("{a}keyed:", limitertest.Every(10, time.Hour)), fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient),
-		c.log, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}, redistest.Patient),
+		client.Keyed("{a}keyed:", limitertest.Every(10, time.Hour)), fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Hour}),
+		c.log, tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
 	}
 	granted := int64(0)
 	for range 1 + d.N(4) {

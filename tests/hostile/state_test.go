@@ -407,7 +407,7 @@ func TestRows_ScoreOfMinusInfinityHasRunOut(t *testing.T) {
 		}
 		assert.Equal(t, int64(10), limitertest.Available(t, l))
 	}
-	log := slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Hour}, redistest.Patient)
+	log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1, Window: time.Hour})
 	rdb.ZAdd(t.Context(), l.Name()+":log", redis.Z{Score: math.Inf(-1), Member: "a"})
 	assert.True(t, limittest.Take(t, log, l.Name()+":log", 1).Granted)
 }
@@ -483,7 +483,7 @@ func tryFixedWindow(p *place, key string) {
 	if p.d.N(2) == 1 {
 		cfg = fixedwindow.Config{Limit: most, Calendar: fixedwindow.Daily(time.UTC)}
 	}
-	p.takeAll(fixedwindow.New(p.rdb, cfg, redistest.Patient), key, most)
+	p.takeAll(fixedwindow.New(limitertest.OpenClient(p.rdb), cfg), key, most)
 }
 
 func trySlidingLog(p *place, key string) {
@@ -501,7 +501,7 @@ func trySlidingLog(p *place, key string) {
 			p.fill(hash, "hash")
 		}
 	}
-	l := slidinglog.New(p.rdb, cfg, redistest.Patient)
+	l := slidinglog.New(limitertest.OpenClient(p.rdb), cfg)
 	most := cfg.Limit
 	if threshold, err := l.Threshold(p.ctx, key); err == nil && cfg.Thresholds != "" {
 		most = threshold
@@ -522,5 +522,5 @@ func tryTokenBucket(p *place, key string) {
 	case 1:
 		p.do("SET", time1, p.now.Unix()-int64(p.d.N(256))*3600)
 	}
-	p.takeAll(tokenbucket.New(p.rdb, cfg, redistest.Patient), key, cfg.Capacity+cfg.Borrow)
+	p.takeAll(tokenbucket.New(limitertest.OpenClient(p.rdb), cfg), key, cfg.Capacity+cfg.Borrow)
 }

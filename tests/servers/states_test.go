@@ -258,9 +258,9 @@ func newFilling(t *testing.T, rdb redistest.Client) *filling {
 	f := &filling{client: limitertest.NewClient(t, rdb), limiters: map[string]*rratelimiter.RateLimiter{}}
 	f.keyed = map[string]limit.Returner{
 		"keyed":  f.client.Keyed("keyed:", rate),
-		"window": fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Hour}, redistest.Patient),
-		"log":    slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Hour}, redistest.Patient),
-		"bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 100, Refill: 1, Interval: time.Hour}, redistest.Patient),
+		"window": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 100, Window: time.Hour}),
+		"log":    slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 100, Window: time.Hour}),
+		"bucket": tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 100, Refill: 1, Interval: time.Hour}),
 	}
 	for name, cfg := range map[string]rratelimiter.Config{"plain": rate, "kept": kept, "own": own} {
 		f.limiters[name] = f.client.RateLimiter("{shop}:"+name, rratelimiter.WithDefault(cfg))

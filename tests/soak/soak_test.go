@@ -39,9 +39,9 @@ func limiters(client *rratelimiter.Client, rdb redistest.Client, name string, ra
 	return map[string]limit.Limiter{
 		"keyed":        client.Keyed(name+":keyed:", rratelimiter.Config{Rate: rate, Interval: interval, KeepAlive: 6 * interval}),
 		"leased":       client.Keyed(name+":leased:", rratelimiter.Config{Rate: 100 * rate, Interval: interval}, ahead...),
-		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}, redistest.Patient),
-		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}, redistest.Patient),
-		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}, redistest.Patient),
+		"fixed window": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: rate, Window: interval}),
+		"sliding log":  slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: rate, Window: interval}),
+		"token bucket": tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}),
 	}
 }
 

@@ -36,16 +36,16 @@ var candidates = []candidate{
 		return rratelimiter.New(rdb).Keyed("", rratelimiter.PerMinute(most))
 	}},
 	{"sliding log", "60 a minute", func(rdb nodes.Client, most, _ int64) limit.Limiter {
-		return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window})
+		return slidinglog.New(rratelimiter.New(rdb), slidinglog.Config{Limit: most, Window: window})
 	}},
 	{"fixed window, counter", "60 a minute", func(rdb nodes.Client, most, _ int64) limit.Limiter {
-		return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window})
+		return fixedwindow.New(rratelimiter.New(rdb), fixedwindow.Config{Limit: most, Window: window})
 	}},
 	{"token bucket", "20 tokens, 1 more a second", func(rdb nodes.Client, _, tokens int64) limit.Limiter {
-		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second})
+		return tokenbucket.New(rratelimiter.New(rdb), tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second})
 	}},
 	{"token bucket that lends", "the same, 10 tokens to borrow", func(rdb nodes.Client, _, tokens int64) limit.Limiter {
-		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second, Borrow: borrow})
+		return tokenbucket.New(rratelimiter.New(rdb), tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second, Borrow: borrow})
 	}},
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -33,7 +34,8 @@ func Of(ctx context.Context, limiter *rratelimiter.RateLimiter) (Holders, error)
 	if err != nil {
 		return Holders{}, err
 	}
-	e, l := engine.OfHandle(limiter)
+	behind, _ := door.Behind[engine.Behind](limiter)
+	e, l := behind.Engine, behind.Limiter
 	names, err := known(ctx, e)
 	if err != nil {
 		return Holders{}, err

@@ -20,7 +20,7 @@ import (
 // once it may have run; each has this long for an answer.
 func UseDefault(ctx context.Context, rdb nodes.Client, name string, timeout time.Duration) (bool, error) {
 	lanes := lane.New(script.NewConn(rdb, timeout), nil)
-	defer lanes.Close()
+	defer lanes.Close(ctx, nil) //nolint:errcheck // nothing is under way then
 	keys := script.KeysOf(redisson.KeysOf(name, "").List()...)
 	reply, err := lanes.Once(ctx, lua.UseDefault, keys)
 	if answer, ok := errors.AsType[redis.Error](err); ok && script.Code(answer) == "NOTINIT" {

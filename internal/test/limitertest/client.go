@@ -29,12 +29,17 @@ import (
 // redistest.Patience, unless an option says how long.
 func NewClient(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
 	t.Helper()
-	client := rratelimiter.New(rdb, append([]rratelimiter.Option{Patient()}, opts...)...)
+	client := OpenClient(rdb, opts...)
 	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
 	return client
 }
 
-// Patient is redistest.Patient for a Client.
+// OpenClient is NewClient for a Client that no test closes.
+func OpenClient(rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
+	return rratelimiter.New(rdb, append([]rratelimiter.Option{Patient()}, opts...)...)
+}
+
+// Patient is the option of a Client that waits for its calls with redistest.Patience.
 func Patient() rratelimiter.Option {
 	return rratelimiter.WithCallTimeout(redistest.Patience(script.DefaultTimeout))
 }

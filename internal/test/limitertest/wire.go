@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -268,8 +269,8 @@ func (w *Wire) Ask(t testing.TB, requests ...Request) []int64 {
 
 // waiting returns how many requests for the limiter have gathered or are in line.
 func (w *Wire) waiting() int {
-	e, facts := engine.OfHandle(w.RateLimiter)
-	return e.Waiting(facts.Config)
+	behind, _ := door.Behind[engine.Behind](w.RateLimiter)
+	return behind.Engine.Waiting(behind.Limiter.Config)
 }
 
 // Sum returns the sum of permits.

@@ -256,9 +256,9 @@ func Limiters(t *testing.T, rdb redistest.Client) map[string]limit.Limiter {
 	t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
 	return map[string]limit.Limiter{
 		"keyed":       client.Keyed("rate:", rratelimiter.Config{Rate: 5, Interval: 10 * time.Second}),
-		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: 10 * time.Second}, redistest.Patient),
-		"slidinglog":  slidinglog.New(rdb, slidinglog.Config{Limit: 5, Window: 10 * time.Second}, redistest.Patient),
-		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}, redistest.Patient),
+		"fixedwindow": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 5, Window: 10 * time.Second}),
+		"slidinglog":  slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 5, Window: 10 * time.Second}),
+		"tokenbucket": tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}),
 	}
 }
 
@@ -309,7 +309,7 @@ func (k Kind[O, K]) testErrorsNameTake(t *testing.T) {
 // keys of another user.
 func (k Kind[O, K]) testBuckets(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour}, redistest.Patient)
+		bucket := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
 		users := []string{"ann", "ann_time", "ann_time_time", "ann_time%", "time", "_time", ""}
 		for name, c := range map[string]struct {
 			limiter limit.Limiter
@@ -341,7 +341,7 @@ func (k Kind[O, K]) testBuckets(t *testing.T) {
 
 func (k Kind[O, K]) testManyCallers(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
-	r := k.rig(t, slidinglog.New(rdb, slidinglog.Config{Limit: 50, Window: time.Hour}, redistest.Patient), k.WithTimeout(time.Minute))
+	r := k.rig(t, slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 50, Window: time.Hour}), k.WithTimeout(time.Minute))
 	var callers sync.WaitGroup
 	var mu sync.Mutex
 	verdicts := map[Verdict]int{}
@@ -363,7 +363,7 @@ func (k Kind[O, K]) testRedisDown(t *testing.T) {
 	for _, says := range []string{"LOADING the data set", "MISCONF no disk"} {
 		synctest.Test(t, func(t *testing.T) {
 			rdb, m := redistest.Mini(t)
-			limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}, redistest.Patient)
+			limiter := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Hour})
 			closed, local := k.rig(t, limiter), k.rig(t, limiter, k.WithFallback(Budget(1, time.Second)))
 			closed.ask(Passed)
 			m.SetError(says)
@@ -384,7 +384,7 @@ func (k Kind[O, K]) testRedisHangs(t *testing.T) {
 		_, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
 		proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Swallow))
-		r := k.rig(t, slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 1, Window: time.Minute}, redistest.Patient))
+		r := k.rig(t, slidinglog.New(limitertest.OpenClient(proxy.Client(t, nil)), slidinglog.Config{Limit: 1, Window: time.Minute}))
 		start := time.Now()
 		r.ask(Unavailable, limit.ErrUnavailable)
 		assert.Equal(t, time.Second, time.Since(start))

@@ -150,13 +150,13 @@ func (g Guarded) meet(t *testing.T, how Instead, start bool, fails func([]redis.
 var limitersOfOutages = map[string]func(t *testing.T, rdb redistest.Client) limit.Limiter{
 	"Keyed": keyed,
 	"fixedwindow": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
-		return fixedwindow.New(rdb, fixedwindow.Config{Limit: hourly, Window: time.Hour}, redistest.Patient)
+		return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: hourly, Window: time.Hour})
 	},
 	"slidinglog": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
-		return slidinglog.New(rdb, slidinglog.Config{Limit: hourly, Window: time.Hour}, redistest.Patient)
+		return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: hourly, Window: time.Hour})
 	},
 	"tokenbucket": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
-		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: hourly, Refill: hourly, Interval: time.Hour}, redistest.Patient)
+		return tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: hourly, Refill: hourly, Interval: time.Hour})
 	},
 	"foreign": func(t *testing.T, rdb redistest.Client) limit.Limiter { return Windowed{keyed(t, rdb), time.Hour} },
 }

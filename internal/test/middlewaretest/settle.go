@@ -234,7 +234,7 @@ func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
 			return client.Keyed("", rratelimiter.Config{Rate: 10, Interval: 10 * time.Second})
 		},
 		"fixedwindow": func(_ *testing.T, rdb redistest.Client) limit.Limiter {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: 10 * time.Second}, redistest.Patient)
+			return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: 10 * time.Second})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

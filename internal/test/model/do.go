@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -82,10 +83,10 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 
 // Settle settles a row as if it were a reservation.
 func (op Op) Settle(ctx context.Context, l *rratelimiter.RateLimiter) error {
-	e, facts := engine.OfHandle(l)
+	behind, _ := door.Behind[engine.Behind](l)
 	member, ms := redisson.WithPermits([]byte(op.Row.Member), op.Permits), time.Millisecond
 	at := time.Now().Add(-time.Duration(op.age()) * ms)
-	return e.Settler(facts, member, op.Permits, engine.Hold{Early: time.Duration(op.Early) * ms, At: at.UnixMilli()}, at, at)(ctx, op.Used, func(error) {})
+	return behind.Engine.Settler(behind.Limiter, member, op.Permits, engine.Hold{Early: time.Duration(op.Early) * ms, At: at.UnixMilli()}, at, at)(ctx, op.Used, func(error) {})
 }
 
 // age is how long ago the reserved row was granted.

@@ -21,7 +21,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/rratelimiter/rratelimiter/internal/netpipe"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 //go:embed clock/clock.c
@@ -307,12 +306,6 @@ func Patience(d time.Duration) time.Duration {
 		return d
 	}
 	return max(d, patience)
-}
-
-// Patient is the option of a limiter by key that waits for its calls with Patience.
-func Patient(o *limit.Options) error {
-	o.CallTimeout = Patience(o.CallTimeout)
-	return nil
 }
 
 // memoryClient returns a client fit for a synctest bubble.

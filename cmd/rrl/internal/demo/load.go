@@ -45,16 +45,13 @@ const loadStep = 100 * time.Millisecond
 // StartLoad starts a Load that reports to observer. Close ends it.
 func StartLoad(ctx context.Context, observer limit.Observer) (*Load, error) {
 	rdb, m := embedded(8)
-	told := limit.WithObserver(observer)
-	l := &Load{
-		Redis:   rdb,
-		Windows: fixedwindow.New(rdb, fixedwindow.Config{Limit: 60, Window: time.Minute}, told),
-		Logs:    slidinglog.New(rdb, slidinglog.Config{Limit: 20, Window: 30 * time.Second, Thresholds: Thresholds}, told),
-		Buckets: tokenbucket.New(rdb, tokenbucket.Config{Capacity: 40, Refill: 5, Interval: time.Second}, told),
-	}
+	l := &Load{Redis: rdb}
 	for _, name := range []string{"orders-1", "orders-2", "billing"} {
 		l.clients = append(l.clients, rratelimiter.New(rdb, rratelimiter.WithClientName(name), rratelimiter.WithObserver(observer)))
 	}
+	l.Windows = fixedwindow.New(l.clients[0], fixedwindow.Config{Limit: 60, Window: time.Minute})
+	l.Logs = slidinglog.New(l.clients[0], slidinglog.Config{Limit: 20, Window: 30 * time.Second, Thresholds: Thresholds})
+	l.Buckets = tokenbucket.New(l.clients[0], tokenbucket.Config{Capacity: 40, Refill: 5, Interval: time.Second})
 	l.users = l.clients[0].Keyed("demo:api:", rratelimiter.Config{Rate: 50, Interval: 30 * time.Second, KeepAlive: time.Hour})
 	ctx, cancel := context.WithCancel(ctx)
 	l.end = append(l.end, cancel, func() {

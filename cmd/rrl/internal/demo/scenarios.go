@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -44,12 +45,12 @@ interface.`,
 	},
 }
 
-func newWindowLane(rdb *redis.Client, name, key string, cfg fixedwindow.Config) *lane {
-	return &lane{name: name, key: key, limiter: fixedwindow.New(rdb, cfg), window: cfg.Window, rule: keptByWindow}
+func newWindowLane(client *rratelimiter.Client, name, key string, cfg fixedwindow.Config) *lane {
+	return &lane{name: name, key: key, limiter: fixedwindow.New(client, cfg), window: cfg.Window, rule: keptByWindow}
 }
 
 func windowPlan(rdb *redis.Client) *plan {
-	user := newWindowLane(rdb, "user1", "api:limit:user1", fixedwindow.Config{Limit: 100, Window: time.Minute})
+	user := newWindowLane(rratelimiter.New(rdb), "user1", "api:limit:user1", fixedwindow.Config{Limit: 100, Window: time.Minute})
 	p := &plan{
 		rule: "fixed window, 100 permits every 1m", row: 5 * time.Second, mark: 3, speed: 60, lanes: []*lane{user},
 		kept: "never more than 100 in one window, by the windows that the limiter made",
@@ -68,7 +69,7 @@ func windowPlan(rdb *redis.Client) *plan {
 
 func logPlan(rdb *redis.Client) *plan {
 	cfg := slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: thresholds}
-	log := slidinglog.New(rdb, cfg)
+	log := slidinglog.New(rratelimiter.New(rdb), cfg)
 	p := &plan{
 		rule: "sliding log, 3 permits in any 1m for each user", row: 10 * time.Second, mark: 1, speed: 60,
 		kept:   "never over the limit in any minute, nor over the threshold",
@@ -90,9 +91,9 @@ func logPlan(rdb *redis.Client) *plan {
 }
 
 func bucketPlan(rdb *redis.Client) *plan {
-	cfg := tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second}
+	client, cfg := rratelimiter.New(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second}
 	newLane := func(name, key string, cfg tokenbucket.Config) *lane {
-		limiter := tokenbucket.New(rdb, cfg)
+		limiter := tokenbucket.New(client, cfg)
 		return &lane{name: name, key: key, limiter: limiter, window: limiter.Window(), rule: keptByBucket(cfg.Refill, cfg.Interval)}
 	}
 	strict := newLane("10 tokens", "jobs:ann", cfg)
@@ -119,8 +120,9 @@ func bucketPlan(rdb *redis.Client) *plan {
 }
 
 func counterPlan(rdb *redis.Client) *plan {
-	address := newWindowLane(rdb, "10/1s by address", "count:10.0.0.7:/orders", fixedwindow.Config{Limit: 10, Window: time.Second})
-	user := newWindowLane(rdb, "500/30s by user", "count:ann:/orders", fixedwindow.Config{Limit: 500, Window: 30 * time.Second})
+	client := rratelimiter.New(rdb)
+	address := newWindowLane(client, "10/1s by address", "count:10.0.0.7:/orders", fixedwindow.Config{Limit: 10, Window: time.Second})
+	user := newWindowLane(client, "500/30s by user", "count:ann:/orders", fixedwindow.Config{Limit: 500, Window: 30 * time.Second})
 	p := &plan{
 		rule: "counters, 10 permits every 1s and 500 permits every 30s", row: time.Second, mark: 1, speed: 10,
 		lanes:  []*lane{address, user},

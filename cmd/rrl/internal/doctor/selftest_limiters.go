@@ -129,12 +129,12 @@ func (t *selfTest) perClient(ctx context.Context) error {
 // others takes all permits of each of the other limiters, and waits until it has more.
 func (t *selfTest) others(ctx context.Context) error {
 	const n = 3
-	patient := limit.WithCallTimeout(testPatience)
+	client := rratelimiter.New(t.rdb, rratelimiter.WithCallTimeout(testPatience))
 	return t.inTime(ctx, time.Second, func(span time.Duration) error {
 		return t.takesAll(ctx, n, span, map[string]limit.Limiter{
-			"fixedwindow": fixedwindow.New(t.rdb, fixedwindow.Config{Limit: n, Window: span}, patient),
-			"slidinglog":  slidinglog.New(t.rdb, slidinglog.Config{Limit: n, Window: span}, patient),
-			"tokenbucket": tokenbucket.New(t.rdb, tokenbucket.Config{Capacity: n, Refill: n, Interval: span}, patient),
+			"fixedwindow": fixedwindow.New(client, fixedwindow.Config{Limit: n, Window: span}),
+			"slidinglog":  slidinglog.New(client, slidinglog.Config{Limit: n, Window: span}),
+			"tokenbucket": tokenbucket.New(client, tokenbucket.Config{Capacity: n, Refill: n, Interval: span}),
 		})
 	})
 }
