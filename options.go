@@ -102,8 +102,8 @@ func WithClientID(id string) Option {
 	return clientOption{invalid(id == "", "WithClientID: the id is empty"), func(c *Client) { c.id = id }}
 }
 
-// WithClientName sets the name, such as "orders-7f9c", under which rrl show and package httplimit/admin
-// list this Client's permits. Several Clients may share a name. It has 1 to 128 bytes of printable
+// WithClientName sets the name, such as "orders-7f9c", under which rrl show and package dashboard list
+// this Client's permits. Several Clients may share a name. It has 1 to 128 bytes of printable
 // UTF-8. Beside Redissons before 3.17.0 grants have no mark of their Client, so the name has no effect.
 //
 // The Client notes the name in the sorted set "rratelimiter:clients", once an hour of use. This happens in

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -165,12 +165,12 @@ func TestReadOnly(t *testing.T) {
 func TestAuthorize_OwnLogin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *Config) {
-		c.Authorize = func(r *http.Request, action Action) (string, error) {
+		c.Authorize = func(r *http.Request, asked Access) (string, error) {
 			cookie, err := r.Cookie("session")
 			switch {
 			case err != nil:
 				return "", ErrUnauthenticated
-			case cookie.Value == "ann", action == Look:
+			case cookie.Value == "ann", asked.Action == Look:
 				return cookie.Value, nil
 			}
 			return cookie.Value, errors.New("only ann may change")
@@ -187,7 +187,9 @@ func TestAuthorize_OwnLogin(t *testing.T) {
 	var answer m
 	body := rateBody("orders", 20, 1000, false)
 	for _, path := range []string{"/api/preview", "/api/change"} {
-		body["expect"] = answer["expect"]
+		if answer != nil {
+			body["expect"] = answer["expect"]
+		}
 		r := s.request(path, body)
 		as("ann")(r)
 		w := s.do(r)
@@ -282,7 +284,7 @@ func TestRequests_OtherSitesAreRefused(t *testing.T) {
 	s := newSite(t)
 	for path := range endpoints {
 		for name, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"} {
-			assert.Equal(t, http.StatusForbidden, s.code(http.MethodGet, path, withHeader(name, value)), "%s %s", path, name)
+			assert.Equal(t, http.StatusForbidden, s.code(http.MethodGet, "/api"+path, withHeader(name, value)), "%s %s", path, name)
 		}
 	}
 	assert.Equal(t, http.StatusOK, s.code(http.MethodGet, "/", withHeader("Sec-Fetch-Site", "cross-site")), "a link")
@@ -354,7 +356,7 @@ func TestGuessingTokensIsSlow(t *testing.T) {
 			r.RemoteAddr = from
 			withBearer(given)(r)
 			start := time.Now()
-			_, err := may(r, Change)
+			_, err := may(r, Access{Action: Change})
 			return time.Since(start), err
 		}
 		const here, there = "[2001:db8::1]:1234", "192.0.2.7:1234"
@@ -445,39 +447,43 @@ func plant(t *testing.T, s *site) (names []string) {
 // questions are requests to all endpoints about a name.
 func questions(t *testing.T, name string) (all []*http.Request) {
 	t.Helper()
-	id := idOf(name)
-	for path, e := range endpoints {
-		if e.method != http.MethodGet {
-			continue
-		}
-		for _, query := range []string{"id=" + id + "&key=" + id + "&hash=" + id, "search=" + name + "&sort=name"} {
-			all = append(all, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path+"?"+query, http.NoBody))
-		}
+	given := url.Values{
+		"name": {name}, "key": {name}, "hash": {name}, "client": {name}, "search": {name}, "sort": {"name"}, "entry": {"1"}, "cursor": {"0"},
 	}
-	all = append(all, httptest.NewRequestWithContext(t.Context(), http.MethodHead, "/api/key?key="+id, http.NoBody))
-	bodies := []m{
-		{"action": "threshold", "id": idOf("token"), "hash": id}, {"action": "unthreshold", "id": idOf("token"), "hash": id},
-		{"action": "unthreshold", "id": idOf("log:bob"), "hash": idOf("limits")},
-		{"action": "release", "id": id, "permits": 1, "client": id},
-		{"action": "rate", "id": id, "rate": 1, "interval_ms": 1, "type": "PER_CLIENT"},
-		{"action": many, "search": name, "rate": 1, "interval_ms": 1},
+	values := m{
+		"rate": 1, "interval_ms": 1, "type": "OVERALL", "keep_alive_ms": 1, "keep_state": true, "create": false,
+		"ttl_ms": 1, "permits": 1, "threshold": 1,
 	}
-	for action := range planners {
-		if !strings.Contains(action, "threshold") {
-			body := m{"action": action, "id": id, "ttl_ms": 1, "permits": 1, "entry": 1}
-			maps.Copy(body, m{"rate": 1, "interval_ms": 1, "type": "OVERALL", "keep_state": true})
-			bodies = append(bodies, body)
+	ask := func(path string, e endpoint, query url.Values, body m) {
+		of := url.Values{}
+		for _, param := range e.params {
+			param = strings.TrimSuffix(param, "?")
+			if query.Has(param) {
+				of[param] = query[param]
+			}
 		}
-	}
-	for _, body := range bodies {
 		text, err := json.Marshal(body)
 		require.NoError(t, err)
-		for _, path := range []string{"/api/preview", "/api/change"} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(text))
-			r.Header.Set("Content-Type", "application/json")
-			all = append(all, r)
+		r := httptest.NewRequestWithContext(t.Context(), e.method, "/api"+path+"?"+of.Encode(), bytes.NewReader(text))
+		r.Header.Set("Content-Type", "application/json")
+		all = append(all, r)
+	}
+	for path, e := range endpoints {
+		body := m{}
+		for field := range strings.FieldsSeq(kinds[e.verb].fields) {
+			body[field] = values[field]
+		}
+		ask(path, e, given, body)
+		if strings.Contains(e.verb, "threshold") {
+			for hash, key := range map[string]string{name: "token", "limits": "log:bob"} {
+				ask(path, e, url.Values{"hash": {hash}, "key": {key}}, body)
+			}
+		}
+		if e.verb == "rate" {
+			ask(path, e, given, m{"rate": 1, "interval_ms": 1, "type": "PER_CLIENT", "create": true})
 		}
 	}
+	all = append(all, httptest.NewRequestWithContext(t.Context(), http.MethodHead, "/api/key?key="+url.QueryEscape(name), http.NoBody))
 	return all
 }
 
@@ -549,8 +555,8 @@ func TestOtherKeysHaveNoFigures(t *testing.T) {
 		}
 	}
 	// The field is no key of such a log, and holds no threshold.
-	s.refuses(http.StatusConflict, m{"action": "unthreshold", "id": idOf(secret), "hash": idOf("limits")})
-	key := s.get("/api/key?key=" + idOf("api:number"))
+	s.refuses(http.StatusConflict, m{"action": "unthreshold", "key": secret, "hash": "limits"})
+	key := s.get("/api/key?key=api:number")
 	has(t, m{"type": "string", "ttl_ms": nil, "looks": looksOther}, key)
 	assert.Equal(t, map[string]string{"Bytes": "10"}, facts(key["facts"]))
 }
@@ -563,7 +569,7 @@ func TestPattern_OutsideIsHidden(t *testing.T) {
 	answers := func(name string) (all []string) {
 		for _, r := range questions(t, name) {
 			path := r.URL.Path
-			isList := slices.ContainsFunc([]string{"/api/about", "/api/audit", "/api/limiters", "/api/others"}, func(list string) bool {
+			isList := slices.ContainsFunc([]string{"/api/openapi.json", "/api/about", "/api/audit", "/api/limiters", "/api/others"}, func(list string) bool {
 				return strings.HasPrefix(path, list)
 			})
 			if isList || r.Method == http.MethodGet && strings.HasSuffix(path, "stream") {

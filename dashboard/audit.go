@@ -65,6 +65,7 @@ func (a *audit) add(e *entry, undoes int64) entry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.last++
+	e.Before, e.After = append([]fact{}, e.Before...), append([]fact{}, e.After...)
 	e.Number, e.At, e.Undo = a.last, time.Now(), e.undo != nil && e.Outcome == done
 	if e.Outcome == done {
 		for _, old := range a.entries {

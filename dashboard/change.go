@@ -28,9 +28,7 @@ type plan struct {
 
 // expect is different for plans with another beginning or another result.
 func (p *plan) expect(r *request) string {
-	given := *r
-	given.Expect = ""
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %+v", p.state, given))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %s", p.state, r))
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
@@ -40,7 +38,7 @@ func (c *call) preview() error {
 	if err != nil {
 		return err
 	}
-	if r.Action == many {
+	if r.verb == many {
 		return c.previewMany(r)
 	}
 	ctx, cancel := bounded(c.r.Context())
@@ -56,10 +54,10 @@ func (c *call) preview() error {
 		After    []fact   `json:"after"`
 		Warnings []string `json:"warnings"`
 		Expect   string   `json:"expect"`
-	}{r.Action, nameOf(p.name), p.before, p.after, append([]string{}, p.warnings...), p.expect(r)})
+	}{r.verb, nameOf(p.name), p.before, p.after, append([]string{}, p.warnings...), p.expect(r)})
 }
 
-// change makes a change, if all is still as in the preview.
+// change makes a change. If it says what the preview expects, all must still be as it was then.
 func (c *call) change() error {
 	r, err := c.request()
 	if err != nil {
@@ -73,7 +71,7 @@ func (c *call) change() error {
 		return err
 	}
 	defer end()
-	if r.Action == many {
+	if r.verb == many {
 		return c.changeMany(ctx, r)
 	}
 	p, err := c.plan(ctx, r)
@@ -83,15 +81,15 @@ func (c *call) change() error {
 		return err
 	case err != nil:
 		p = &plan{name: r.name}
-	case r.Expect != p.expect(r):
-		err = httpjson.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
+	case r.Expect != "" && r.Expect != p.expect(r):
+		err = errShownOtherwise
 	default:
 		err, tried = p.do(ctx), true
 	}
 	if tried && errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", limit.ErrUnknownOutcome, err)
 	}
-	told := c.enter(p, r.Action, err)
+	told := c.enter(p, r.verb, err)
 	if err != nil {
 		return err
 	}
@@ -149,26 +147,33 @@ func (c *call) logChange(e *entry, err error) {
 	c.log(level, message, attrs...)
 }
 
+// errShownOtherwise answers a change that is no longer what its preview showed.
+var errShownOtherwise = httpjson.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
+
 // plan works out what a request would change, given what Redis holds now.
 func (c *call) plan(ctx context.Context, r *request) (*plan, error) {
-	plan, found := planners[r.Action]
-	if !found {
-		return nil, httpjson.BadRequest("there is no such action")
-	}
-	return plan(c, ctx, r)
+	return kinds[r.verb].plan(c, ctx, r)
 }
 
-var planners = map[string]func(*call, context.Context, *request) (*plan, error){
-	"rate":        (*call).planRate,
-	"undo":        (*call).planUndo,
-	"default":     (*call).planDefault,
-	"expire":      (*call).planExpire,
-	"keep":        (*call).planKeep,
-	"delete":      (*call).planDelete,
-	"release":     (*call).planRelease,
-	"migrate":     (*call).planMigrate,
-	"threshold":   (*call).planThreshold,
-	"unthreshold": (*call).planUnthreshold,
+// kind is a kind of change. Its verb is the end of the request's path.
+type kind struct {
+	plan   func(*call, context.Context, *request) (*plan, error)
+	names  string // parameters of the query
+	fields string // members of the body, beside expect
+}
+
+var kinds = map[string]kind{
+	"rate":        {(*call).planRate, "name", "rate interval_ms type keep_alive_ms keep_state create"},
+	"undo":        {(*call).planUndo, "entry", ""},
+	"default":     {(*call).planDefault, "name", ""},
+	"expire":      {(*call).planExpire, "name", "ttl_ms"},
+	"keep":        {(*call).planKeep, "name", ""},
+	"delete":      {(*call).planDelete, "name", ""},
+	"release":     {(*call).planRelease, "name client?", "permits"},
+	"migrate":     {(*call).planMigrate, "name", ""},
+	"threshold":   {(*call).planThreshold, "hash key", "threshold"},
+	"unthreshold": {(*call).planUnthreshold, "hash key", ""},
+	many:          {nil, "search", "rate interval_ms"},
 }
 
 // with calls do with the limiter, by a Client of its own, which has an id if id is

@@ -74,7 +74,7 @@ func TestChange_RateAndUndo(t *testing.T) {
 
 	// It says what does not come back.
 	s.limiter("mail", rratelimiter.PerHour(10), 0)
-	s.change(m{"action": "expire", "id": idOf("mail"), "ttl_ms": 60_000})
+	s.change(m{"action": "expire", "name": "mail", "ttl_ms": 60_000})
 	_, answer = s.change(rateBody("mail", 20, 1000, true))
 	_, preview = s.post("/api/preview", m{"action": "undo", "entry": entryOf(answer)["entry"]})
 	assert.Len(t, preview["warnings"], 1)
@@ -88,7 +88,7 @@ func TestTheOriginOfARate(t *testing.T) {
 		limitertest.MustAcquire(t, client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))), 1)
 	}
 	s.client(take)
-	toDefault := m{"action": "default", "id": idOf("orders")}
+	toDefault := m{"action": "default", "name": "orders"}
 	s.refuses(http.StatusConflict, toDefault)
 	preview, answer := s.change(rateBody("orders", 50, 3_600_000, true))
 	assert.Equal(t, []string{"default", "override"}, []string{facts(preview["before"])[factOrigin], facts(preview["after"])[factOrigin]})
@@ -106,8 +106,8 @@ func TestTheOriginOfARate(t *testing.T) {
 	has(t, m{"origin": "default", "rate": 10.0, "in_use": 2.0}, s.show("orders"))
 
 	require.NoError(t, s.rdb.HSet(t.Context(), "broken", "rate", "x", "interval", 1, "type", 0).Err())
-	s.refuses(http.StatusConflict, m{"action": "default", "id": idOf("broken")})
-	s.refuses(http.StatusNotFound, m{"action": "default", "id": idOf("none")})
+	s.refuses(http.StatusConflict, m{"action": "default", "name": "broken"})
+	s.refuses(http.StatusNotFound, m{"action": "default", "name": "none"})
 }
 
 func TestChange_RefusedIfChangedMeanwhile(t *testing.T) {
@@ -115,9 +115,9 @@ func TestChange_RefusedIfChangedMeanwhile(t *testing.T) {
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
 	for _, body := range []m{
-		rateBody("orders", 20, 1000, false), {"action": "delete", "id": idOf("orders")},
-		{"action": "expire", "id": idOf("orders"), "ttl_ms": 1000}, {"action": "release", "id": idOf("orders"), "permits": 1},
-		{"action": "migrate", "id": idOf("orders")},
+		rateBody("orders", 20, 1000, false), {"action": "delete", "name": "orders"},
+		{"action": "expire", "name": "orders", "ttl_ms": 1000}, {"action": "release", "name": "orders", "permits": 1},
+		{"action": "migrate", "name": "orders"},
 	} {
 		code, preview := s.post("/api/preview", body)
 		require.Equal(t, http.StatusOK, code, "%v", preview)
@@ -132,9 +132,8 @@ func TestChange_RefusedIfChangedMeanwhile(t *testing.T) {
 	// Nor is anything done that was not shown.
 	code, preview := s.post("/api/preview", rateBody("orders", 20, 1000, false))
 	require.Equal(t, http.StatusOK, code)
-	unseen := []m{rateBody("orders", 21, 1000, false), rateBody("orders", 20, 1000, true), rateBody("orders", 20, 1000, false)}
-	unseen[0]["expect"], unseen[1]["expect"] = preview["expect"], preview["expect"]
-	for _, body := range unseen {
+	for _, body := range []m{rateBody("orders", 21, 1000, false), rateBody("orders", 20, 1000, true)} {
+		body["expect"] = preview["expect"]
 		code, _ = s.post("/api/change", body)
 		assert.Equal(t, http.StatusConflict, code)
 	}
@@ -149,25 +148,25 @@ func TestChange_ExpireKeepReleaseDelete(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 5)
-	id := idOf("orders")
-	s.refuses(http.StatusConflict, m{"action": "keep", "id": id}) // it does not expire
-	preview, _ := s.change(m{"action": "expire", "id": id, "ttl_ms": 3_600_000})
+	id := "orders"
+	s.refuses(http.StatusConflict, m{"action": "keep", "name": id}) // it does not expire
+	preview, _ := s.change(m{"action": "expire", "name": id, "ttl_ms": 3_600_000})
 	assert.Equal(t, []string{never, "1h"}, []string{facts(preview["before"])[factExpires], facts(preview["after"])[factExpires]})
 	assert.InDelta(t, 3_600_000, s.show("orders")["ttl_ms"], 60_000)
-	s.change(m{"action": "keep", "id": id})
+	s.change(m{"action": "keep", "name": id})
 	has(t, m{"ttl_ms": nil}, s.show("orders"))
 	kept := rratelimiter.PerHour(10)
 	kept.KeepAlive = time.Hour
 	s.limiter("kept", kept, 1)
-	s.refuses(http.StatusConflict, m{"action": "expire", "id": idOf("kept"), "ttl_ms": 72_000_000}) // its next request would set it back
-	s.refuses(http.StatusConflict, m{"action": "keep", "id": idOf("kept")})
-	preview, _ = s.change(m{"action": "release", "id": id, "permits": 2})
+	s.refuses(http.StatusConflict, m{"action": "expire", "name": "kept", "ttl_ms": 72_000_000}) // its next request would set it back
+	s.refuses(http.StatusConflict, m{"action": "keep", "name": "kept"})
+	preview, _ = s.change(m{"action": "release", "name": id, "permits": 2})
 	assert.Equal(t, []string{"5", "about 3"}, []string{facts(preview["before"])[factInUse], facts(preview["after"])[factInUse]})
 	has(t, m{"in_use": 3.0}, s.show("orders"))
-	preview, _ = s.change(m{"action": "delete", "id": id})
+	preview, _ = s.change(m{"action": "delete", "name": id})
 	assert.Equal(t, "10/1h", facts(preview["before"])[factRate])
 	assert.Equal(t, int64(0), s.rdb.Exists(t.Context(), "orders", "{orders}:value", "{orders}:permits").Val())
-	for _, body := range []m{{"action": "delete", "id": id}, {"action": "expire", "id": id, "ttl_ms": 5}, rateBody("orders", 1, 1, false)} {
+	for _, body := range []m{{"action": "delete", "name": id}, {"action": "expire", "name": id, "ttl_ms": 5}, rateBody("orders", 1, 1, false)} {
 		s.refuses(http.StatusNotFound, body)
 	}
 }
@@ -179,9 +178,9 @@ func TestChange_MigrateAndRepair(t *testing.T) {
 	old := redis.Z{Score: float64(time.Now().UnixMilli()), Member: limitertest.NewMember(t, codec.LayoutD1, 2)}
 	require.NoError(t, s.rdb.ZAdd(t.Context(), "{orders}:permits", old).Err())
 	require.NoError(t, s.rdb.DecrBy(t.Context(), "{orders}:value", 2).Err())
-	preview, _ := s.change(m{"action": "migrate", "id": idOf("orders")})
+	preview, _ := s.change(m{"action": "migrate", "name": "orders"})
 	assert.Equal(t, "1 of layout D1, 1 of layout D2", facts(preview["before"])["Members"])
-	preview, _ = s.change(m{"action": "migrate", "id": idOf("orders")})
+	preview, _ = s.change(m{"action": "migrate", "name": "orders"})
 	assert.Equal(t, "2 of layout D2", facts(preview["before"])["Members"])
 	has(t, m{"in_use": 3.0}, s.show("orders"))
 
@@ -196,14 +195,14 @@ func TestChange_MigrateAndRepair(t *testing.T) {
 func TestThresholds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, withLogs("rate:limit:config", "text", "orders"))
-	hash, key := idOf("rate:limit:config"), idOf("ann")
+	hash, key := "rate:limit:config", "ann"
 	log := slidinglog.New(limitertest.OpenClient(s.rdb), slidinglog.Config{Limit: 5, Window: time.Minute, Thresholds: "rate:limit:config"})
 	set := func() int64 {
 		n, err := log.Threshold(t.Context(), "ann")
 		require.NoError(t, err)
 		return n
 	}
-	preview, _ := s.change(m{"action": "threshold", "hash": hash, "id": key, "threshold": 40})
+	preview, _ := s.change(m{"action": "threshold", "hash": hash, "key": key, "threshold": 40})
 	assert.Equal(t, []string{noThreshold, "40"}, []string{facts(preview["before"])[factThreshold], facts(preview["after"])[factThreshold]})
 	assert.Equal(t, int64(40), set())
 	require.NoError(t, s.rdb.HSet(t.Context(), "rate:limit:config", "log:<b>", "x", "foreign", "x").Err())
@@ -213,39 +212,40 @@ func TestThresholds(t *testing.T) {
 	has(t, m{"threshold": nil, "text": notThreshold}, found["log:<b>"])
 	assert.Len(t, found, 2, "nothing is shown of a field that is no key of such a log")
 	has(t, m{"foreign": 1.0}, list)
-	s.change(m{"action": "unthreshold", "hash": hash, "id": key})
+	s.change(m{"action": "unthreshold", "hash": hash, "key": key})
 	assert.Equal(t, int64(5), set())
-	s.refuses(http.StatusConflict, m{"action": "unthreshold", "hash": hash, "id": key})
+	s.refuses(http.StatusConflict, m{"action": "unthreshold", "hash": hash, "key": key})
 	require.NoError(t, s.rdb.Set(t.Context(), "text", "x", 0).Err())
-	s.refuses(http.StatusConflict, m{"action": "threshold", "hash": idOf("text"), "id": key, "threshold": 40})
+	s.refuses(http.StatusConflict, m{"action": "threshold", "hash": "text", "key": key, "threshold": 40})
 	// A limiter's hash looks like one of thresholds, by its numbers.
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	s.refuses(http.StatusConflict, m{"action": "threshold", "hash": idOf("orders"), "id": idOf("rate"), "threshold": 40})
-	s.refuses(http.StatusConflict, m{"action": "unthreshold", "hash": idOf("orders"), "id": idOf("rate")})
+	s.refuses(http.StatusConflict, m{"action": "threshold", "hash": "orders", "key": "rate", "threshold": 40})
+	s.refuses(http.StatusConflict, m{"action": "unthreshold", "hash": "orders", "key": "rate"})
 }
 
 func TestChange_InvalidRequests(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, withLogs("limits"))
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	id := idOf("orders")
+	id := "orders"
 	for _, body := range []any{
-		m{}, m{"action": "rate"}, m{"action": "other", "id": id}, m{"action": "rate", "id": "*"}, rateBody("orders", 0, 1000, false),
+		m{"action": "rate"}, m{"action": "rate", "name": id}, m{"action": "rate", "name": ""}, rateBody("orders", 0, 1000, false),
 		rateBody("orders", 1<<60, 1000, false), rateBody("orders", 1, 0, false), rateBody("orders", 1, 1<<62, false),
-		m{"action": "rate", "id": id, "rate": 1, "interval_ms": 5, "type": "NEITHER"},
-		m{"action": "rate", "id": id, "rate": 1, "interval_ms": 5, "type": "OVERALL", "keep_alive_ms": 4},
-		m{"action": "rate", "id": id, "rate": 1.5, "interval_ms": 5, "type": "OVERALL"},
-		m{"action": "expire", "id": id}, m{"action": "expire", "id": id, "ttl_ms": -1}, m{"action": "release", "id": id},
-		m{"action": "release", "id": id, "permits": -5}, m{"action": "threshold", "id": id},
-		m{"action": "threshold", "id": id, "hash": idOf("limits"), "threshold": -1},
-		m{"action": "delete", "id": id, "more": 1}, []string{"x"}, "x",
+		m{"action": "rate", "name": id, "rate": 1, "interval_ms": 5, "type": "NEITHER"},
+		m{"action": "rate", "name": id, "rate": 1, "interval_ms": 5, "type": "OVERALL", "keep_alive_ms": 4},
+		m{"action": "rate", "name": id, "rate": 1.5, "interval_ms": 5, "type": "OVERALL"},
+		m{"action": "expire", "name": id}, m{"action": "expire", "name": id, "ttl_ms": -1}, m{"action": "release", "name": id},
+		m{"action": "release", "name": id, "permits": -5}, m{"action": "threshold", "key": id},
+		m{"action": "threshold", "key": id, "hash": "limits", "threshold": -1}, m{"action": "threshold", "key": id, "hash": "limits"},
+		m{"action": "delete", "name": id, "more": 1}, m{"action": "delete", "name": id, "rate": 1}, m{"action": "undo", "entry": "x"},
 	} {
 		code, answer := s.post("/api/preview", body)
 		assert.Equal(t, http.StatusBadRequest, code, "%v: %v", body, answer)
 		code, _ = s.post("/api/change", body)
 		assert.NotEqual(t, http.StatusOK, code, "%v", body)
 	}
-	s.refuses(http.StatusRequestEntityTooLarge, m{"action": "delete", "id": strings.Repeat("x", maxBody)})
+	s.refuses(http.StatusNotFound, m{"action": "other", "name": id})
+	s.refuses(http.StatusRequestEntityTooLarge, m{"action": "delete", "name": id, "expect": strings.Repeat("x", maxBody)})
 	s.refuses(http.StatusConflict, m{"action": "undo", "entry": 7})
 	assert.Equal(t, rratelimiter.PerHour(10), s.config("orders"))
 }
@@ -294,11 +294,11 @@ func TestOtherKeysAreLeftAlone(t *testing.T) {
 	require.NoError(t, s.rdb.HSet(t.Context(), "car", "type", "car", "rate", 120).Err())
 	require.NoError(t, s.rdb.HSet(t.Context(), "job", "type", 1, "interval", 60).Err())
 	for _, name := range []string{"user", "list", "text", "car", "job"} {
-		id := idOf(name)
+		id := name
 		before := s.rdb.Dump(t.Context(), name).Val()
 		for _, body := range []m{
-			{"action": "delete", "id": id}, {"action": "expire", "id": id, "ttl_ms": 1000}, {"action": "migrate", "id": id},
-			{"action": "release", "id": id, "permits": 1}, rateBody(name, 10, 1000, false),
+			{"action": "delete", "name": id}, {"action": "expire", "name": id, "ttl_ms": 1000}, {"action": "migrate", "name": id},
+			{"action": "release", "name": id, "permits": 1}, rateBody(name, 10, 1000, false),
 		} {
 			s.refuses(http.StatusConflict, body)
 		}
@@ -325,9 +325,9 @@ func TestAudit_ListsFailedChanges(t *testing.T) {
 	}
 	tries(http.StatusConflict, refused, m{"action": "undo", "entry": entryOf(answer)["entry"]})
 	has(t, m{"name": "orders"}, s.entries()[0]["limiter"].(m))
-	tries(http.StatusNotFound, refused, m{"action": "delete", "id": idOf("nothing")})
+	tries(http.StatusNotFound, refused, m{"action": "delete", "name": "nothing"})
 	mini.SetError("LOADING Redis is loading the dataset in memory")
-	tries(http.StatusServiceUnavailable, failed, m{"action": "delete", "id": idOf("orders")})
+	tries(http.StatusServiceUnavailable, failed, m{"action": "delete", "name": "orders"})
 	assert.Contains(t, s.log.String(), "action=undo limiter=orders outcome=refused")
 	assert.Contains(t, s.log.String(), "action=delete limiter=orders outcome=failed")
 }
@@ -373,8 +373,8 @@ func TestKeysOfOtherTypes(t *testing.T) {
 	for _, name := range []string{"a", "b", "healthy", "zero"} {
 		has(t, m{"exists": true}, s.show(name), name)
 		for _, body := range []m{
-			rateBody(name, 20, 1000, true), {"action": "expire", "id": idOf(name), "ttl_ms": maxMillis}, {"action": "migrate", "id": idOf(name)},
-			{"action": "delete", "id": idOf(name)},
+			rateBody(name, 20, 1000, true), {"action": "expire", "name": name, "ttl_ms": maxMillis}, {"action": "migrate", "name": name},
+			{"action": "delete", "name": name},
 		} {
 			preview, answer, code := s.try(body)
 			require.NotNil(t, answer, "%v", preview)
@@ -433,7 +433,7 @@ func TestChangeMany_Rates(t *testing.T) {
 		has(t, m{"todo": 123.0}, preview)
 		again["expect"] = preview["expect"]
 		s.limiter(prefix+":api:218", rratelimiter.PerHour(77), 0) // by another, meanwhile
-		s.change(m{"action": "delete", "id": idOf(prefix + ":api:219")})
+		s.change(m{"action": "delete", "name": prefix + ":api:219"})
 		for step["left"] != 0.0 {
 			code, step = s.post("/api/change", again)
 			require.Equal(t, http.StatusOK, code, "%v", step)

@@ -29,12 +29,16 @@ type Config struct {
 	// Authorize decides every request, before anything else happens. Without it all requests are refused.
 	Authorize Authorize
 
+	// Challenge is the WWW-Authenticate header of a 401, which tells programs how to authenticate.
+	// The default is Bearer.
+	Challenge string
+
 	// Write offers changes. Without it nothing can be changed, whatever Authorize says.
 	Write bool
 
-	// Hosts are the host names and addresses by which browsers reach the page, without ports. A
-	// request for another "Host" gets a 421: otherwise a web site whose own name leads here could read
-	// the page. localhost, loopback addresses, and the address at which the connection arrived need
+	// Hosts are the host names and addresses by which browsers and programs reach the handler, without
+	// ports. A request for another "Host" gets a 421: otherwise a web site whose own name leads here
+	// could read the page. localhost, loopback addresses, and the address at which the connection arrived need
 	// not be listed. "*" stands for any name: use it only if Authorize requires a login for looking.
 	Hosts []string
 
@@ -93,10 +97,28 @@ const (
 	Change Action = "change"
 )
 
+// Access describes what a request is about to do. Names are as the request has them, whether or not
+// there is such a limiter or key; "" if it has none.
+type Access struct {
+	Action Action
+
+	// Verb says which change: the end of the request's path, such as "rate" or "delete".
+	Verb string
+
+	// Limiter is the name of a RateLimiter. A change of many ("rates") has none, nor has a list: refuse
+	// them to users who may not change or see all within Config.Pattern.
+	Limiter string
+
+	Hash string // of thresholds
+	Key  string // whose threshold it is, or which is looked at
+}
+
 // Authorize returns the user's name, for the list of changes and the log, or an error if the user may
 // not do this: one that wraps [ErrUnauthenticated] (the answer is 401) or any other (403). The error is
 // logged, not shown.
-type Authorize func(r *http.Request, action Action) (who string, err error)
+//
+// The page asks by an Access that is a Change and nothing else whether to offer changes.
+type Authorize func(r *http.Request, asked Access) (who string, err error)
 
 // ErrUnauthenticated is returned by Authorize if it does not know the user.
 var ErrUnauthenticated = errors.New("not authenticated")
@@ -113,7 +135,7 @@ func WithToken(token string) Authorize {
 // changes, which allows looking as well. If look is empty, everyone can look.
 func WithTokens(look, change string) Authorize {
 	tried := &guesses{}
-	return func(r *http.Request, action Action) (string, error) {
+	return func(r *http.Request, asked Access) (string, error) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		given, found := strings.CutPrefix(r.Header.Get("Authorization"), bearer)
 		if !found {
@@ -129,7 +151,7 @@ func WithTokens(look, change string) Authorize {
 		switch {
 		case same(given, change):
 			return "holder of the token, at " + host, nil
-		case action == Change:
+		case asked.Action == Change:
 			refusal = fmt.Errorf("%w: the token is missing or wrong", ErrUnauthenticated)
 		case look == "", same(given, look), same(password, look), same(password, change):
 			return host, nil
@@ -169,6 +191,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 func (c *Config) withDefaults() {
 	c.Reads = cmp.Or(c.Reads, defaultReads)
 	c.Server = cmp.Or(c.Server, addresses(c.Redis))
+	c.Challenge = cmp.Or(c.Challenge, "Bearer")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -1,5 +1,5 @@
 // Package dashboard serves a web page that shows the limiters that Redis keeps, live,
-// and changes them if that is allowed.
+// and changes them if that is allowed; and for programs the API that the page uses.
 //
 //	mux.Handle("/limits/", http.StripPrefix("/limits", dashboard.Handler(dashboard.Config{
 //		Redis:     rdb,

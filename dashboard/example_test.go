@@ -2,12 +2,14 @@ package dashboard_test
 
 import (
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -50,12 +52,12 @@ func ExampleHandler() {
 		Hosts:    []string{"shop.example.com"}, // what browsers call this server
 		Observer: observer,                     // reports refusals
 		Write:    true,
-		Authorize: func(r *http.Request, action dashboard.Action) (string, error) {
+		Authorize: func(r *http.Request, asked dashboard.Access) (string, error) {
 			user := login(r)
 			switch {
 			case user == nil:
 				return "", dashboard.ErrUnauthenticated
-			case action == dashboard.Change && !user.Operator:
+			case asked.Action == dashboard.Change && !user.Operator:
 				return user.Name, errors.New("not an operator")
 			}
 			return user.Name, nil
@@ -75,10 +77,60 @@ func ExampleHandler() {
 	ask(http.MethodGet, "/limits/", "")
 	ask(http.MethodGet, "/limits/", "bob")
 	ask(http.MethodGet, "/limits/api/limiters", "bob")
-	ask(http.MethodPost, "/limits/api/change", "bob")
+	ask(http.MethodPost, "/limits/api/change/delete?name=orders", "bob")
 	// Output:
 	// GET /limits/  401
 	// GET /limits/ bob 200
 	// GET /limits/api/limiters bob 200
-	// POST /limits/api/change bob 403
+	// POST /limits/api/change/delete?name=orders bob 403
+}
+
+// Programs change limits without the page. What Authorize allows may depend on the limiter.
+func ExampleAPI() {
+	server := miniredis.NewMiniRedis() // in earnest, a Redis
+	if err := server.Start(); err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer func() { _ = rdb.Close() }()
+	mux := http.NewServeMux()
+
+	mux.Handle("/admin/", http.StripPrefix("/admin", dashboard.API(dashboard.Config{
+		Redis: rdb,
+		Hosts: []string{"shop.example.com"},
+		Write: true,
+		Authorize: func(r *http.Request, asked dashboard.Access) (string, error) {
+			if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer secret")) != 1 {
+				return "", dashboard.ErrUnauthenticated
+			}
+			if asked.Action == dashboard.Change && (asked.Verb != "rate" || asked.Limiter != "orders") {
+				return "ann", errors.New("only the rate of orders")
+			}
+			return "ann", nil
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})))
+
+	ask := func(path, token, body string) {
+		r := httptest.NewRequest(http.MethodPost, "https://shop.example.com/admin"+path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		fmt.Println(path, w.Code)
+	}
+	ask("/change/rate?name=orders", "guessed", `{"rate":20}`)
+	ask("/change/rate?name=orders", "secret", `{"rate":20,"interval_ms":1000,"create":true}`)
+	ask("/change/rate?name=orders", "secret", `{"rate":30}`)
+	ask("/change/delete?name=orders", "secret", `{}`)
+	client := rratelimiter.New(rdb)
+	defer func() { _ = client.Close(context.Background()) }()
+	fmt.Println(client.RateLimiter("orders").Config(context.Background()))
+	// Output:
+	// /change/rate?name=orders 401
+	// /change/rate?name=orders 200
+	// /change/rate?name=orders 200
+	// /change/delete?name=orders 403
+	// {OVERALL 30 1s 0s} <nil>
 }

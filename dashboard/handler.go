@@ -3,18 +3,19 @@ package dashboard
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 )
 
-// handler is what Handler returns.
+// handler is what Handler and API return.
 type handler struct {
 	cfg      Config
 	err      error    // of cfg
+	page     bool     // at /, with the API at /api/
 	hosts    []string // of cfg, as hostOf has them
 	poller   *poller
 	audit    audit
@@ -23,14 +24,20 @@ type handler struct {
 	turns    turns
 }
 
-// Handler returns the handler of the page and of all that the page requests. It serves paths
+// Handler returns the handler of the page, with the API that it uses at /api/. It serves paths
 // relative to its root: mount it with http.StripPrefix, on a path that ends in a slash. A bad
 // Config does not panic: every request is then answered with a 500, and the error is logged.
 //
 // It needs no closing: it reads from Redis only while requests are under way.
-func Handler(cfg Config) http.Handler {
+func Handler(cfg Config) http.Handler { return newHandler(cfg, true) }
+
+// API is like Handler without the page: what the page asks for is at the root, such as
+// GET /limiters. GET /openapi.json describes it.
+func API(cfg Config) http.Handler { return newHandler(cfg, false) }
+
+func newHandler(cfg Config, page bool) *handler {
 	cfg.withDefaults()
-	h := &handler{cfg: cfg, err: cfg.validate(), changing: make(chan struct{}, 1)}
+	h := &handler{cfg: cfg, err: cfg.validate(), page: page, changing: make(chan struct{}, 1)}
 	h.reviews.looking = make(chan struct{}, 1)
 	for _, host := range cfg.Hosts {
 		name, _ := hostOf(host)
@@ -44,31 +51,12 @@ func Handler(cfg Config) http.Handler {
 type call struct {
 	*handler
 
-	w   http.ResponseWriter
-	r   *http.Request
-	who string
-}
-
-// endpoint is what a path of the API offers: one method.
-type endpoint struct {
-	method string
-	action Action
-	run    func(*call) error
-}
-
-var endpoints = map[string]endpoint{
-	"/api/about":           {http.MethodGet, Look, (*call).about},
-	"/api/limiters":        {http.MethodGet, Look, (*call).once},
-	"/api/limiters/stream": {http.MethodGet, Look, (*call).stream},
-	"/api/limiter":         {http.MethodGet, Look, (*call).once},
-	"/api/limiter/stream":  {http.MethodGet, Look, (*call).stream},
-	"/api/others":          {http.MethodGet, Look, (*call).once},
-	"/api/others/stream":   {http.MethodGet, Look, (*call).stream},
-	"/api/key":             {http.MethodGet, Look, (*call).showKey},
-	"/api/thresholds":      {http.MethodGet, Look, (*call).listThresholds},
-	"/api/audit":           {http.MethodGet, Look, (*call).listAudit},
-	"/api/preview":         {http.MethodPost, Change, (*call).preview},
-	"/api/change":          {http.MethodPost, Change, (*call).change},
+	w     http.ResponseWriter
+	r     *http.Request
+	path  string // of the API
+	query url.Values
+	asked Access
+	who   string
 }
 
 // policy lets the page use its own files and nothing else, and no site frame it.
@@ -100,53 +88,56 @@ func (c *call) serve() error {
 	if err := c.checkHost(); err != nil {
 		return err
 	}
-	e, found := endpoints[c.r.URL.Path]
-	if !found {
-		e = endpoint{http.MethodGet, Look, (*call).asset}
+	e := c.endpoint()
+	query, unreadable := url.ParseQuery(c.r.URL.RawQuery)
+	c.query, c.asked = query, c.accessOf(e, query)
+	if !e.file || c.asked.Action == Change {
+		if err := c.checkOrigin(); err != nil {
+			return err
+		}
 	}
-	action := e.action
-	if c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
-		action = Change // whatever it asks for
-	}
-	if err := c.checkOrigin(found || action == Change); err != nil {
+	if err := c.authorize(c.asked); err != nil {
 		return err
 	}
-	if err := c.authorize(action); err != nil {
-		return err
+	if e.run == nil {
+		return httpjson.Refuse(http.StatusNotFound, "there is no such path: see openapi.json")
 	}
-	if c.r.Method != e.method && (c.r.Method != http.MethodHead || e.method != http.MethodGet) {
-		c.w.Header().Set("Allow", e.method)
-		return httpjson.Refuse(http.StatusMethodNotAllowed, "allowed is %s", e.method)
+	if !e.allows(c.r.Method) {
+		c.w.Header().Set("Allow", e.allowed())
+		return httpjson.Refuse(http.StatusMethodNotAllowed, "allowed is %s", e.allowed())
+	}
+	if unreadable != nil && !e.file {
+		return httpjson.BadRequest("the query can't be read")
+	}
+	if err := e.check(query); err != nil {
+		return err
 	}
 	return e.run(c)
 }
 
 // checkOrigin refuses what a page of another site asks for, except to be led here. It
 // could not read the answers, but would take streams and commands.
-func (c *call) checkOrigin(asks bool) error {
-	if !asks {
-		return nil
-	}
+func (c *call) checkOrigin() error {
 	judged := *c.r
 	judged.Method = http.MethodPost // of GET it has no opinion
 	if err := sameOrigin.Check(&judged); err != nil {
-		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
+		c.logRefusal(err)
 		return httpjson.Refuse(http.StatusForbidden, "the request comes from another site")
 	}
 	return nil
 }
 
-func (c *call) authorize(action Action) error {
-	who, err := c.cfg.Authorize(c.r, action)
+func (c *call) authorize(asked Access) error {
+	who, err := c.cfg.Authorize(c.r, asked)
 	c.who = who
 	if err != nil {
-		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
+		c.logRefusal(err)
 		if errors.Is(err, errGuessing) {
 			c.w.Header().Set("Retry-After", retryGuesses)
 			return httpjson.Refuse(http.StatusTooManyRequests, "too many wrong tokens come from this address")
 		}
 		if errors.Is(err, ErrUnauthenticated) {
-			challenge := "Bearer"
+			challenge := c.cfg.Challenge
 			if errors.Is(err, errNoLookToken) && !strings.HasPrefix(c.r.Header.Get("Authorization"), bearer) {
 				challenge = `Basic realm="rate limiters: the token is the password", charset="UTF-8"`
 			}
@@ -155,7 +146,7 @@ func (c *call) authorize(action Action) error {
 		}
 		return httpjson.Refuse(http.StatusForbidden, "")
 	}
-	if action == Change && !c.cfg.Write {
+	if asked.Action == Change && !c.cfg.Write {
 		return httpjson.Refuse(http.StatusForbidden, "nothing can be changed here")
 	}
 	return nil
@@ -171,7 +162,7 @@ func (c *call) about() error {
 			thresholds = append(thresholds, hash)
 		}
 	}
-	_, err := c.cfg.Authorize(c.r, Change)
+	_, err := c.cfg.Authorize(c.r, Access{Action: Change})
 	return c.ok(struct {
 		Server     string   `json:"server"`
 		Write      bool     `json:"write"`

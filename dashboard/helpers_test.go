@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +32,7 @@ type site struct {
 	h   http.Handler
 	log *redistest.Buffer
 	rdb redistest.Client
+	cfg Config
 }
 
 // newSite returns a dashboard that may be written to, on a server in memory.
@@ -46,7 +49,7 @@ func siteOn(t *testing.T, rdb redistest.Client, with ...func(*Config)) *site {
 	for _, change := range with {
 		change(&cfg)
 	}
-	s.h = Handler(cfg)
+	s.h, s.cfg = Handler(cfg), cfg
 	return s
 }
 
@@ -97,6 +100,7 @@ func (s *site) do(r *http.Request) *httptest.ResponseRecorder {
 		r.Host = "localhost"
 	}
 	s.h.ServeHTTP(w, r)
+	described().checkAnswer(s.t, r.Method, strings.TrimPrefix(r.URL.Path, "/api"), w)
 	return w
 }
 
@@ -113,12 +117,12 @@ func (s *site) get(path string) map[string]any {
 
 func (s *site) show(name string) map[string]any {
 	s.t.Helper()
-	return s.get("/api/limiter?id=" + idOf(name))
+	return s.get("/api/limiter?name=" + url.QueryEscape(name))
 }
 
 func (s *site) looks(key string) any {
 	s.t.Helper()
-	return s.get("/api/key?key=" + idOf(key))["looks"]
+	return s.get("/api/key?key=" + url.QueryEscape(key))["looks"]
 }
 
 // limiters returns the rows of the list once all keys were walked.
@@ -151,8 +155,13 @@ func has(t *testing.T, want, object m, about ...any) {
 	assert.Equal(t, want, got, about...)
 }
 
-// request is a POST as the page sends it.
+// request is a POST as the page sends it: of a body with an action, that is in the path, and names are
+// in the query.
 func (s *site) request(path string, body any) *http.Request {
+	s.t.Helper()
+	if all, ok := body.(m); ok && all["action"] != nil {
+		path, body = split(path, all)
+	}
 	text, err := json.Marshal(body)
 	require.NoError(s.t, err)
 	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, path, bytes.NewReader(text))
@@ -160,6 +169,21 @@ func (s *site) request(path string, body any) *http.Request {
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	return r
+}
+
+// split returns a path with the names of a body, and the rest of it.
+func split(path string, all m) (string, m) {
+	query, body := url.Values{}, m{}
+	for name, value := range all {
+		switch name {
+		case "action":
+		case "name", "key", "hash", "client", "search", "entry":
+			query.Set(name, fmt.Sprint(value))
+		default:
+			body[name] = value
+		}
+	}
+	return fmt.Sprint(path, "/", all["action"], "?", query.Encode()), body
 }
 
 // post sends it and returns the answer with its status.
@@ -199,7 +223,9 @@ func (s *site) refuses(code int, body m) {
 }
 
 func rateBody(name string, rate, intervalMS int64, keepState bool) m {
-	return m{"action": "rate", "id": idOf(name), "rate": rate, "interval_ms": intervalMS, "type": "OVERALL", "keep_state": keepState}
+	return m{
+		"action": "rate", "name": name, "rate": rate, "interval_ms": intervalMS, "type": "OVERALL", "keep_alive_ms": 0, "keep_state": keepState,
+	}
 }
 
 func rows(t *testing.T, list map[string]any, field string) map[string]map[string]any {

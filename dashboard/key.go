@@ -20,6 +20,8 @@ type keyLook struct {
 	Type  string   `json:"type"`   // Redis'
 	TTLMS *int64   `json:"ttl_ms"` // nil for none, and for a key that is no limiter's
 	Looks string   `json:"looks"`  // what it is
+	Limit *int64   `json:"limit"`  // of a key of Config.Others, its threshold if it has one
+	Free  *int64   `json:"free"`   // of these
 	Facts []fact   `json:"facts"`
 	Goes  []string `json:"goes"` // pages that have more: "limiter", "thresholds"
 }
@@ -41,11 +43,8 @@ const keyCommands = 12
 // showKey shows what a key is: for limiters' keys the limiter's figures, for others the
 // type and the size.
 func (c *call) showKey() error {
-	name, err := nameFrom(c.r.URL.Query().Get("key"))
-	if err != nil {
-		return err
-	}
-	other, thresholds := c.other(name), c.hasThresholds(name)
+	name := c.asked.Key
+	other, thresholds := c.other(name), c.isThresholds(name)
 	if err := c.within(name); err != nil && other < 0 && !thresholds {
 		return err
 	}
@@ -56,12 +55,16 @@ func (c *call) showKey() error {
 	}
 	k := keyLook{named: nameOf(name), Facts: []fact{}, Goes: []string{}, Looks: looksOther}
 	k.Name = whole(name)
+	var err error
 	if k.Type, err = c.cfg.Redis.Type(ctx, name).Result(); err != nil {
 		return err
 	}
 	switch {
 	case k.Type == "none":
 		k.Looks = looksGone
+		if other >= 0 && !thresholds {
+			c.askOther(ctx, name, other, &k)
+		}
 		return c.ok(k)
 	case thresholds:
 		k.Looks, k.Goes = looksThresholds, []string{"thresholds"}
@@ -127,7 +130,9 @@ func (c *call) askOther(ctx context.Context, name string, at int, k *keyLook) {
 		k.Facts = append(k.Facts, fact{"Free", "not known: " + told.Detail})
 		return
 	}
-	k.Facts = append(k.Facts, fact{"Free", fmt.Sprintf("%d of %d", asked.free(), asked.told.Limit)})
+	free := asked.free()
+	k.Limit, k.Free = &asked.told.Limit, &free
+	k.Facts = append(k.Facts, fact{"Free", fmt.Sprintf("%d of %d", free, asked.told.Limit)})
 }
 
 // limiterAt says whether a key is a RateLimiter's.

@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"runtime"
 	"strings"
@@ -97,8 +99,8 @@ func testALimiter(t *testing.T) {
 	assert.Contains(t, advice, "no_ttl")
 
 	has(t, m{"exists": false}, s.show("none"))
-	for _, id := range []string{"", "*", "a", idOf(strings.Repeat("x", maxName+1))} {
-		assert.Equal(t, http.StatusBadRequest, s.read("/api/limiter?id="+id).Code, "%.20s", id)
+	for _, query := range []string{"", "?name=", "?name=a&name=b", "?name=%zz", "?name=" + strings.Repeat("x", maxName+1)} {
+		assert.Equal(t, http.StatusBadRequest, s.read("/api/limiter"+query).Code, "%.20s", query)
 	}
 }
 
@@ -124,9 +126,9 @@ func TestClientsWithPermitsOfTheirOwn(t *testing.T) {
 	found := s.show("own")
 	has(t, m{"type": "PER_CLIENT", "free": 4.0, "in_use": 8.0}, found)
 	require.Len(t, found["states"], 2)
-	s.change(m{"action": "release", "id": idOf("own"), "client": idOf("ann"), "permits": 5})
+	s.change(m{"action": "release", "name": "own", "client": "ann", "permits": 5})
 	has(t, m{"in_use": 3.0}, s.show("own"))
-	s.refuses(http.StatusBadRequest, m{"action": "release", "id": idOf("own"), "permits": 5}) // it must be said whose
+	s.refuses(http.StatusBadRequest, m{"action": "release", "name": "own", "permits": 5}) // it must be said whose
 }
 
 func testHostileNames(t *testing.T) {
@@ -141,8 +143,9 @@ func testHostileNames(t *testing.T) {
 	all := rows(t, s.get("/api/limiters?limit=100&sort=name"), "limiters")
 	assert.Len(t, all, len(names))
 	for _, row := range all {
-		name, err := nameFrom(row["id"].(string))
+		id, err := base64.RawURLEncoding.DecodeString(row["id"].(string))
 		require.NoError(t, err)
+		name := string(id)
 		assert.Contains(t, names, name)
 		shown := row["name"].(string)
 		assert.LessOrEqual(t, len(shown), 10*maxShown)
@@ -217,7 +220,7 @@ func TestOtherKeys(t *testing.T) {
 	} {
 		assert.Equal(t, want, s.looks(key), key)
 	}
-	assert.Contains(t, s.get("/api/key?key=" + idOf("log:ann"))["facts"], []any{"Free", "20 of 25"})
+	assert.Contains(t, s.get("/api/key?key=log:ann")["facts"], []any{"Free", "20 of 25"})
 }
 
 func testOnePoller(t *testing.T) {
@@ -233,7 +236,7 @@ func testOnePoller(t *testing.T) {
 	assert.Zero(t, pollers())
 	s.follow("/api/limiters/stream", func(kind string, list m) bool {
 		assert.Equal(t, listEvent, kind)
-		s.follow("/api/limiter/stream?id="+idOf("orders"), func(kind string, one m) bool {
+		s.follow("/api/limiter/stream?name=orders", func(kind string, one m) bool {
 			assert.Equal(t, limiterEvent, kind)
 			has(t, m{"name": "orders"}, one)
 			assert.Equal(t, 1, pollers())
@@ -301,7 +304,7 @@ func TestOnAllServers(t *testing.T) {
 		has(t, m{"free": 6.0}, s.limiters()[name])
 		s.change(rateBody(name, 20, 3_600_000, true))
 		has(t, m{"free": 16.0}, s.show(name))
-		s.change(m{"action": "delete", "id": idOf(name)})
+		s.change(m{"action": "delete", "name": name})
 		has(t, m{"exists": false}, s.show(name))
 	})
 }
@@ -315,7 +318,7 @@ func TestList_UserWithoutInspect(t *testing.T) {
 	user := redistest.AddUser(t, server, nil, "~*", "+@read", "+scan", "+time", "-multi")
 	s := siteOn(t, user, func(c *Config) { c.Pattern = name + "*" })
 	assert.Contains(t, s.limiters(), name)
-	assert.Equal(t, http.StatusServiceUnavailable, s.read("/api/limiter?id="+idOf(name)).Code)
+	assert.Equal(t, http.StatusServiceUnavailable, s.read("/api/limiter?name="+url.QueryEscape(name)).Code)
 	assert.Contains(t, s.limiters(), name)
 }
 
@@ -360,7 +363,7 @@ func testLimitersThatAreBroken(t *testing.T) {
 		assert.NotEmpty(t, list[name]["broken"], name)
 		has(t, m{"free": nil, "in_use": nil}, s.show(name), name)
 		has(t, m{"state": "broken"}, s.show(name), name)
-		_, preview := s.post("/api/preview", m{"action": "delete", "id": idOf(name)})
+		_, preview := s.post("/api/preview", m{"action": "delete", "name": name})
 		inUse := facts(preview["before"])[factInUse]
 		assert.Equal(t, name != "value is a word", inUse == "not known", "%s: %s", name, inUse)
 	}

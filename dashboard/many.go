@@ -44,7 +44,7 @@ type reviews struct {
 }
 
 type review struct {
-	request request // as the page repeats it
+	request *request // as the page repeats it
 	plan    *rates.Plan
 	entry   *entry // of the list of changes, once a step was made
 }
@@ -60,7 +60,7 @@ func (rs *reviews) keep(r *review) {
 func (rs *reviews) of(r *request) *review {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if i := slices.IndexFunc(rs.kept, func(one *review) bool { return one.request == *r }); i >= 0 {
+	if i := slices.IndexFunc(rs.kept, func(one *review) bool { return one.request.String() == r.String() && one.request.Expect == r.Expect }); i >= 0 {
 		return rs.kept[i]
 	}
 	return nil
@@ -75,14 +75,18 @@ type failure struct {
 
 // previewMany tells what a change of many limiters would do, and changes nothing.
 func (c *call) previewMany(r *request) error {
-	cfg, err := (&request{Type: rratelimiter.Overall.String(), Rate: r.Rate, IntervalMS: r.IntervalMS}).config()
+	err := r.checkRate()
+	if err != nil {
+		return err
+	}
+	cfg, err := r.config(rratelimiter.Config{})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), walkTime)
 	defer cancel()
 	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(walkTime + patience))
-	found, err := c.search(ctx, r.Search)
+	found, err := c.search(ctx, r.search)
 	if err != nil {
 		return err
 	}
@@ -109,7 +113,7 @@ func (c *call) previewMany(r *request) error {
 		return httpjson.Refuse(http.StatusConflict, "more than %d limiters: search for fewer", maxMany)
 	}
 	r.Expect = rand.Text()
-	c.reviews.keep(&review{request: *r, plan: plan})
+	c.reviews.keep(&review{request: r, plan: plan})
 	first := [][3]string{}
 	for _, change := range plan.First {
 		first = append(first, [3]string{shown(change.Name), change.From, change.To})
@@ -125,7 +129,7 @@ func (c *call) previewMany(r *request) error {
 		Warnings []string    `json:"warnings"`
 		Expect   string      `json:"expect"`
 	}{
-		r.Action, searchName(r.Search),
+		r.verb, searchName(r.search),
 		[]fact{{"Limiters", limiters(plan.Found)}, {"With that rate", limiters(plan.Already)}},
 		[]fact{{"Limiters", limiters(plan.Planned()) + " changed"}, {"With that rate", limiters(plan.Already + plan.Planned())}},
 		first, plan.Planned(), warningsOf(plan), r.Expect,
@@ -202,7 +206,7 @@ func (c *call) search(ctx context.Context, part string) ([]*look.Short, error) {
 func (c *call) changeMany(ctx context.Context, r *request) error {
 	found := c.reviews.of(r)
 	if found == nil {
-		return httpjson.Refuse(http.StatusConflict, "this has changed since it was shown: look at it again")
+		return errShownOtherwise
 	}
 	plan := found.plan
 	var err error
@@ -250,11 +254,11 @@ func (c *call) enterMany(r *review) entry {
 		outcome = failed
 	}
 	after := []fact{
-		{factRate, words.ShortRate(r.request.Rate, r.request.IntervalMS)},
+		{factRate, words.ShortRate(*r.request.Rate, *r.request.IntervalMS)},
 		{"Limiters", fmt.Sprintf("%d of %d changed, %d failed", plan.Changed, plan.Meant(), plan.Failed)},
 	}
 	if r.entry == nil {
-		r.entry = &entry{Who: c.who, Action: many, Limiter: searchName(r.request.Search), After: after, Outcome: outcome, name: r.request.Search}
+		r.entry = &entry{Who: c.who, Action: many, Limiter: searchName(r.request.search), After: after, Outcome: outcome, name: r.request.search}
 		return c.audit.add(r.entry, 0)
 	}
 	return c.audit.update(r.entry, func() { r.entry.After, r.entry.Outcome = after, outcome })

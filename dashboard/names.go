@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"unicode/utf8"
 
-	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -60,13 +59,4 @@ func cut(text string, most int) string {
 		}
 	}
 	return words.Printable(text[:begin]) + " … " + words.Printable(text[end:])
-}
-
-// nameFrom returns the name of an id.
-func nameFrom(id string) (string, error) {
-	name, err := base64.RawURLEncoding.DecodeString(id)
-	if err != nil || len(name) == 0 || len(name) > maxName {
-		return "", httpjson.BadRequest("the id names nothing")
-	}
-	return string(name), nil
 }

@@ -205,14 +205,7 @@ func (c *call) planRelease(ctx context.Context, r *request) (*plan, error) {
 	if r.Permits < 1 || r.Permits > rratelimiter.MaxRate {
 		return nil, httpjson.BadRequest("permits are 1 to %d", int64(rratelimiter.MaxRate))
 	}
-	id := ""
-	if r.Client != "" {
-		var err error
-		if id, err = nameFrom(r.Client); err != nil {
-			return nil, err
-		}
-	}
-	f, err := c.found(ctx, r, id)
+	f, err := c.found(ctx, r, r.client)
 	if err != nil {
 		return nil, err
 	}
@@ -225,12 +218,12 @@ func (c *call) planRelease(ctx context.Context, r *request) (*plan, error) {
 		after:    []fact{{factInUse, "about " + strconv.FormatInt(max(used-r.Permits, 0), 10)}},
 		warnings: []string{"Who holds them does not learn of it: more than the rate may be under way for an interval. Those granted last go first."},
 	}
-	if id != "" {
-		who := fact{"Client", shown(id)}
+	if r.client != "" {
+		who := fact{"Client", shown(r.client)}
 		p.before, p.after = append(p.before, who), append(p.after, who)
 	}
 	p.do = func(ctx context.Context) error {
-		return c.with(ctx, r.name, id, func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return c.with(ctx, r.name, r.client, func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			return l.Release(ctx, r.Permits)
 		})
 	}

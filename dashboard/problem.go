@@ -42,7 +42,7 @@ func (c *call) fail(err error) {
 		r, loud = &httpjson.Error{Status: http.StatusInternalServerError, Detail: "the Config of this dashboard is not valid: see the log"}, true
 	}
 	if loud {
-		c.log(slog.LevelError, "dashboard request failed", slog.Int("status", r.Status), slog.Any("error", unquoted(err)))
+		c.log(slog.LevelError, "dashboard request failed", c.names(), slog.Int("status", r.Status), slog.Any("error", unquoted(err)))
 	}
 	r.Write(c.w)
 }
@@ -56,4 +56,20 @@ func (c *call) ok(body any) error {
 func (c *call) log(level slog.Level, message string, attrs ...slog.Attr) {
 	about := []slog.Attr{slog.String("who", c.who), slog.String("method", c.r.Method), slog.String("path", c.r.URL.Path)}
 	c.cfg.Logger.LogAttrs(c.r.Context(), level, message, append(about, attrs...)...)
+}
+
+// logRefusal writes that a request is not answered, and what it was about.
+func (c *call) logRefusal(err error) {
+	c.log(slog.LevelWarn, "dashboard request refused", c.names(), slog.Any("error", err))
+}
+
+// names are what the request is about.
+func (c *call) names() slog.Attr {
+	var attrs []slog.Attr
+	for _, name := range [][2]string{{"limiter", c.asked.Limiter}, {"hash", c.asked.Hash}, {"key", c.asked.Key}} {
+		if name[1] != "" {
+			attrs = append(attrs, slog.String(name[0], cut(name[1], maxTold)))
+		}
+	}
+	return slog.GroupAttrs("", attrs...)
 }

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -9,20 +10,54 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 func (c *call) planRate(ctx context.Context, r *request) (*plan, error) {
-	cfg, err := r.config()
-	if err != nil {
+	if err := r.checkRate(); err != nil {
 		return nil, err
 	}
 	f, err := c.found(ctx, r, "")
+	if errors.Is(err, rratelimiter.ErrNotInitialized) && r.Create {
+		return c.newRate(r)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return c.rateTo(r.name, f, cfg, r.KeepState)
+	now, readable := configOf(f)
+	if !readable && (r.Rate == nil || r.IntervalMS == nil) {
+		return nil, httpjson.Refuse(http.StatusConflict, "the rate can't be read: give rate and interval_ms")
+	}
+	cfg, err := r.config(now)
+	if err != nil {
+		return nil, err
+	}
+	return c.rateTo(r.name, f, cfg, r.KeepState == nil || *r.KeepState)
+}
+
+// newRate plans a rate for a limiter that is not there.
+func (c *call) newRate(r *request) (*plan, error) {
+	if other := redisson.Other("", r.name); other != "" {
+		return nil, httpjson.BadRequest("the limiter would share Redis keys with %q", shown(other))
+	}
+	cfg, err := r.config(rratelimiter.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return &plan{
+		name: r.name, before: []fact{{"Limiter", "none"}}, after: append(factsOf(cfg), fact{factOrigin, string(look.Override)}),
+		do: func(ctx context.Context) error {
+			return c.with(ctx, r.name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+				set, err := l.TrySetRate(ctx, cfg)
+				if err == nil && !set {
+					return httpjson.Refuse(http.StatusConflict, "the limiter got a rate meanwhile")
+				}
+				return err
+			})
+		},
+	}, nil
 }
 
 // rateTo plans a rate for a limiter that is there.
@@ -76,7 +111,7 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 }
 
 func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
-	name, how, err := c.audit.undoable(r.Entry)
+	name, how, err := c.audit.undoable(r.entry)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +127,7 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.undoes = r.Entry
+	p.undoes = r.entry
 	if how.origin == look.Default || how.origin == look.TakenBack {
 		c.backToDefault(p)
 	}

@@ -31,8 +31,8 @@ func (h *handler) other(key string) int {
 	return slices.IndexFunc(h.cfg.Others, func(o Other) bool { return strings.HasPrefix(key, o.Prefix) && key != o.Thresholds })
 }
 
-// hasThresholds reports whether a hash is one of thresholds.
-func (h *handler) hasThresholds(hash string) bool {
+// isThresholds reports whether a hash is one of thresholds.
+func (h *handler) isThresholds(hash string) bool {
 	return slices.ContainsFunc(h.cfg.Others, func(o Other) bool { return o.Thresholds != "" && o.Thresholds == hash })
 }
 
@@ -42,32 +42,27 @@ func (h *handler) ownField(hash, field string) bool {
 	return slices.ContainsFunc(h.cfg.Others, func(o Other) bool { return o.Thresholds == hash && strings.HasPrefix(field, o.Prefix) })
 }
 
-// thresholdsHash returns the hash that an id names, if it is one of thresholds.
-func (h *handler) thresholdsHash(id string) (string, error) {
-	hash, err := nameFrom(id)
-	if err != nil {
-		return "", err
-	}
-	if !h.hasThresholds(hash) {
-		return "", httpjson.Refuse(http.StatusForbidden,
+// hasThresholds refuses hashes that are none of thresholds.
+func (h *handler) hasThresholds(hash string) error {
+	if !h.isThresholds(hash) {
+		return httpjson.Refuse(http.StatusForbidden,
 			"this page shows no such hash: it is none of the thresholds that rrl dashboard --keys or Config.Others names")
 	}
-	return hash, nil
+	return nil
 }
 
 // scope refuses changes of what the page does not show.
 func (h *handler) scope(r *request) error {
-	switch r.Action {
-	case "undo": // of the changes here
+	switch {
+	case r.verb == "undo": // of the changes here
 		return nil
-	case many: // within the pattern
-		if r.Search == "" || len(r.Search) > maxSearch {
+	case r.verb == many: // within the pattern
+		if len(r.search) > maxSearch {
 			return httpjson.BadRequest("search has 1 to %d bytes", maxSearch)
 		}
 		return nil
-	case "threshold", "unthreshold":
-		_, err := h.thresholdsHash(r.Hash)
-		return err
+	case r.hash != "":
+		return h.hasThresholds(r.hash)
 	}
 	return h.within(r.name)
 }

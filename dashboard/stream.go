@@ -38,22 +38,15 @@ const (
 
 // viewer returns what the request wants to see.
 func (c *call) viewer() (*viewer, error) {
-	query, err := url.ParseQuery(c.r.URL.RawQuery)
-	if err != nil {
-		return nil, httpjson.BadRequest("the query can't be read")
-	}
-	switch strings.TrimSuffix(c.r.URL.Path, "/stream") {
-	case "/api/limiter":
-		name, err := nameFrom(query.Get("id"))
-		if err == nil {
-			err = c.within(name)
-		}
-		return &viewer{kind: limiterEvent, name: name, view: look.View{Name: name, Rows: 1}}, err
-	case "/api/others":
-		view, err := c.view(query, "name")
+	switch strings.TrimSuffix(c.path, "/stream") {
+	case "/limiter":
+		name := c.asked.Limiter
+		return &viewer{kind: limiterEvent, name: name, view: look.View{Name: name, Rows: 1}}, c.within(name)
+	case "/others":
+		view, err := c.view(c.query, "name")
 		return &viewer{kind: othersEvent, others: &otherView{view.Filter, view.Offset, view.Rows}}, err
 	}
-	view, err := c.view(query, "use")
+	view, err := c.view(c.query, "use")
 	return &viewer{kind: listEvent, view: view}, err
 }
 
@@ -156,7 +149,7 @@ func (c *call) stream() error {
 	for {
 		// Who was logged out meanwhile is to see no more.
 		if time.Since(asked) >= recheck {
-			if asked = time.Now(); c.authorize(Look) != nil {
+			if asked = time.Now(); c.authorize(c.asked) != nil {
 				return nil
 			}
 		}

@@ -46,13 +46,20 @@ func thresholdOf(text string) (shown string, threshold *int64) {
 
 // listThresholds reads a hash of thresholds, as far as it is bounded.
 func (c *call) listThresholds() error {
-	hash, err := c.thresholdsHash(c.r.URL.Query().Get("hash"))
-	if err != nil {
+	hash := c.query.Get("hash")
+	if err := c.hasThresholds(hash); err != nil {
 		return err
+	}
+	cursor := uint64(0)
+	if text := c.query.Get("cursor"); text != "" {
+		var err error
+		if cursor, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return httpjson.BadRequest("the cursor is none that an answer had")
+		}
 	}
 	ctx, cancel := bounded(c.r.Context())
 	defer cancel()
-	all, foreign, cursor := []threshold{}, 0, uint64(0)
+	all, foreign := []threshold{}, 0
 	for seen := 0; ; {
 		if err := c.turn(ctx, otherUnit); err != nil {
 			return err
@@ -81,17 +88,15 @@ func (c *call) listThresholds() error {
 	return c.ok(struct {
 		Hash       named       `json:"hash"`
 		More       bool        `json:"more"`
+		Cursor     string      `json:"cursor"`  // where more begin
 		Foreign    int         `json:"foreign"` // fields that are no thresholds of such keys
 		Thresholds []threshold `json:"thresholds"`
-	}{nameOf(hash), cursor != 0, foreign, all})
+	}{nameOf(hash), cursor != 0, strconv.FormatUint(cursor, 10), foreign, all})
 }
 
 // thresholdNow starts a plan about a key's threshold.
 func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidinglog.Limiter, err error) {
-	hash, err := c.thresholdsHash(r.Hash)
-	if err != nil {
-		return nil, nil, err
-	}
+	hash := r.hash
 	if is, _, err := c.isLimiter(ctx, hash); err == nil && is {
 		return nil, nil, httpjson.Refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
 	}
@@ -114,18 +119,18 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 }
 
 func (c *call) planThreshold(ctx context.Context, r *request) (*plan, error) {
+	if r.Threshold == nil || *r.Threshold < 0 || *r.Threshold > slidinglog.MaxLimit {
+		return nil, httpjson.BadRequest("a threshold is 0 to %d", int64(slidinglog.MaxLimit))
+	}
 	p, l, err := c.thresholdNow(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if r.Threshold < 0 || r.Threshold > slidinglog.MaxLimit {
-		return nil, httpjson.BadRequest("a threshold is 0 to %d", int64(slidinglog.MaxLimit))
-	}
-	p.after = []fact{{factThreshold, strconv.FormatInt(r.Threshold, 10)}, p.before[1]}
-	if r.Threshold == 0 {
+	p.after = []fact{{factThreshold, strconv.FormatInt(*r.Threshold, 10)}, p.before[1]}
+	if *r.Threshold == 0 {
 		p.warnings = []string{"A threshold of 0 refuses all."}
 	}
-	p.do = func(ctx context.Context) error { return l.SetThreshold(ctx, r.name, r.Threshold) }
+	p.do = func(ctx context.Context) error { return l.SetThreshold(ctx, r.name, *r.Threshold) }
 	return p, nil
 }
 

@@ -180,7 +180,7 @@ func TestLimitersBringNoTestCode(t *testing.T) {
 	const module = "github.com/rratelimiter/rratelimiter"
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps",
 		module, module+"/limit", module+"/codec", module+"/fixedwindow", module+"/slidinglog", module+"/tokenbucket",
-		module+"/httplimit", module+"/httplimit/admin")
+		module+"/httplimit")
 	said, err := list.Output()
 	require.NoError(t, err)
 	packages := strings.Fields(string(said))

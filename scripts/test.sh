@@ -31,7 +31,7 @@ step() {
 # In these one call follows another, whatever test runs beside it, or they look at what
 # is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
 # detector sees the same calls in all others.
-in_turn=(./tests/{bounded,damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
+in_turn=(./tests/{bounded,damage,hostile,redisson,soak} ./lua ./codec
 	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{clientip,httpjson,keypart,redisson,words}
 	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,page,reliability})
 

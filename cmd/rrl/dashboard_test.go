@@ -102,7 +102,7 @@ func TestDashboard_ShowsLimitersAndOtherKeys(t *testing.T) {
 	_, body = ask(t, http.MethodGet, answer.URL+"api/others", "", "")
 	assert.Contains(t, body, `"name":"api:ann","bytes":7,"of":"fixed-window","limit":5,"free":2`)
 	assert.Contains(t, body, `"name":"day:ann","bytes":7,"of":"fixed-window","limit":5,"free":3`)
-	status, _ := ask(t, http.MethodPost, answer.URL+"api/change", "", "")
+	status, _ := ask(t, http.MethodPost, answer.URL+"api/change/delete?name=orders", "", "")
 	assert.Equal(t, http.StatusUnauthorized, status)
 }
 

@@ -1,5 +1,5 @@
 // The dialog of a change: what is wanted, then before and after, then it is made.
-import { $, el, exact, fromUnit, inUnit, nameNode, say, sharedBy, show, unitNames } from "./dom.js";
+import { $, el, exact, fromUnit, inQuery, inUnit, nameNode, say, sharedBy, show, unitNames } from "./dom.js";
 import { post } from "./api.js";
 
 const dialog = $("change");
@@ -17,7 +17,7 @@ const verbs = {
 };
 
 let subject = null; // {action, id, name, more}
-let asked = null; // what the preview was of
+let asked = null; // the path and the body of the change that was shown
 let made = null; // called after a change
 let opened = 0; // counts dialogs, so that late answers reach no other one
 
@@ -62,15 +62,20 @@ const value = (name) => $("change-form").elements.namedItem(name);
 const count = (name) => Number(value(name).value);
 const millis = (name) => fromUnit(count(name), value(name + "_unit").value);
 
-// bodies are what is asked of the server.
+// queries name what is changed, if it is not a limiter alone, and bodies say how.
+const queries = {
+  rates: () => "search=" + encodeURIComponent(subject.search),
+  release: () => "name=" + inQuery(subject.id) + (subject.client ? "&client=" + inQuery(subject.client.id) : ""),
+  threshold: () => "hash=" + inQuery(subject.hash) + "&key=" + inQuery(subject.id ?? subject.typed(value("key").value)),
+  unthreshold: () => "hash=" + inQuery(subject.hash) + "&key=" + inQuery(subject.id),
+  undo: () => "entry=" + subject.entry,
+};
 const bodies = {
   rate: () => ({ rate: count("rate"), interval_ms: millis("interval"), type: value("type").value, keep_alive_ms: millis("keep_alive"), keep_state: value("keep_state").checked }),
-  rates: () => ({ search: subject.search, rate: count("rate"), interval_ms: millis("interval") }),
+  rates: () => ({ rate: count("rate"), interval_ms: millis("interval") }),
   expire: () => ({ ttl_ms: millis("ttl") }),
-  release: () => ({ permits: count("permits"), ...(subject.client ? { client: subject.client.id } : {}) }),
-  threshold: () => ({ hash: subject.hash, threshold: count("threshold") }),
-  unthreshold: () => ({ hash: subject.hash }),
-  undo: () => ({ entry: subject.entry }),
+  release: () => ({ permits: count("permits") }),
+  threshold: () => ({ threshold: count("threshold") }),
 };
 
 // openChange opens the dialog. The item is a limiter, a key with a threshold, or an
@@ -138,15 +143,15 @@ async function review() {
     invalid.focus();
     return;
   }
-  const body = { action: subject.action, ...bodies[subject.action]?.() };
-  if (subject.entry === undefined && subject.search === undefined) body.id = subject.id ?? subject.typed(value("key").value);
+  const path = subject.action + "?" + (queries[subject.action]?.() ?? "name=" + inQuery(subject.id));
+  const body = bodies[subject.action]?.() ?? {};
   const mine = opened;
   busy(true);
   fail("");
   try {
-    const preview = await post("preview", body);
+    const preview = await post("preview/" + path, body);
     if (mine !== opened || !dialog.open) return;
-    asked = { ...body, expect: preview.expect };
+    asked = ["change/" + path, { ...body, expect: preview.expect }];
     compare(preview.before, preview.after, preview.first ?? []);
     const rest = (preview.todo ?? 0) - (preview.first ?? []).length;
     show($("compare-more"), rest > 0);
@@ -188,7 +193,7 @@ async function makeAll() {
   for (let left = 1; left > 0;) {
     let all;
     try {
-      all = await post("change", asked);
+      all = await post(...asked);
     } catch (error) {
       if (mine !== opened || !dialog.open) return;
       problem(error);
@@ -220,7 +225,7 @@ async function confirm() {
   busy(true);
   fail("");
   try {
-    const { entry } = await post("change", asked);
+    const { entry } = await post(...asked);
     if (mine !== opened) return;
     dialog.close();
     tellDone(entry);

@@ -125,3 +125,12 @@ export function idOf(name) {
   for (const byte of bytes) text += String.fromCharCode(byte);
   return btoa(text).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }
+
+// inQuery writes the name of an id as a query has it: its bytes, percent-encoded. What is no id names nothing.
+export function inQuery(id) {
+  try {
+    return atob(id.replaceAll("-", "+").replaceAll("_", "/")).replace(/[^\w.~-]/g, (byte) => "%" + byte.charCodeAt(0).toString(16).padStart(2, "0"));
+  } catch {
+    return "";
+  }
+}

@@ -1,5 +1,5 @@
 // One RateLimiter: what Redis holds of it, and what became of it since the page is open.
-import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, sharedBy, show, stateText } from "./dom.js";
+import { $, duration, el, exact, inQuery, keyed, nameNode, number, pace, percent, rate, say, sharedBy, show, stateText } from "./dom.js";
 import { follow } from "./api.js";
 import { bands, bars } from "./plot.js";
 import { costText } from "./limiters.js";
@@ -39,7 +39,7 @@ export function open(id, about) {
   drawReturns = bars($("returns"), "returns-plot", parts);
   drawHistory = bands($("history"), "history-plot", [["free"], ["granted", "refused"]], [0.6, 0.4]);
   document.title = "Limiter";
-  follow("limiter/stream?" + new URLSearchParams({ id }), { limiter: update });
+  follow("limiter/stream?name=" + inQuery(id), { limiter: update });
 }
 
 // fact says a figure; what says nothing, null, is not there.

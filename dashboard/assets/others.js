@@ -1,5 +1,5 @@
 // Keys of fixed windows, sliding logs and token buckets; any key; thresholds.
-import { $, bar, duration, el, exact, idOf, keyed, nameNode, number, say, show } from "./dom.js";
+import { $, bar, duration, el, exact, idOf, inQuery, keyed, nameNode, number, say, show } from "./dom.js";
 import { follow, get, whileSeen } from "./api.js";
 import { costText } from "./limiters.js";
 import { openChange } from "./change.js";
@@ -60,7 +60,7 @@ export function openKey(id) {
   say($("key-looks"), "");
   for (const box of ["key-facts", "key-goes"]) $(box).replaceChildren();
   return whileSeen(3000, async (over) => {
-    const key = await get("key?" + new URLSearchParams({ key: id }));
+    const key = await get("key?key=" + inQuery(id));
     if (over()) return;
     const title = key.name.length > 200 ? key.name.slice(0, 200) + "…" : key.name;
     if ($("key-title").textContent !== title) $("key-title").replaceChildren(nameNode(title));
@@ -88,7 +88,7 @@ export function openThresholds(id, about) {
   looking = whileSeen(5000, async (over) => {
     let hash;
     try {
-      hash = await get("thresholds?" + new URLSearchParams({ hash: id }));
+      hash = await get("thresholds?hash=" + inQuery(id));
     } catch (error) {
       if ((error.status === 409 || error.status === 403) && !over()) return say($("thresholds-note"), error.message);
       throw error;

@@ -32,7 +32,7 @@ import (
 // login of one's own that browsers remember.
 func loggedIn(cfg *dashboard.Config) {
 	cfg.Write = true
-	cfg.Authorize = func(*http.Request, dashboard.Action) (string, error) { return "alice", nil }
+	cfg.Authorize = func(*http.Request, dashboard.Access) (string, error) { return "alice", nil }
 }
 
 // TestOtherSites_ChangeNothing: a page of another site, open in the same browser, can make it
@@ -43,8 +43,8 @@ func TestOtherSites_ChangeNothing(t *testing.T) {
 	l := s.limiter("orders", rratelimiter.PerMinute(100), 40)
 	p := open(t, serve(t, "", `<iframe name="into"></iframe>`), look{})
 	p.provokes("request elsewhere|blocked by CORS|net::ERR_|frame-ancestors|status of 4")
-	target := quote(s.url + "api/change")
-	body := quote(`{"action": "delete", "id": "` + id("orders") + `"}`)
+	target := quote(s.url + "api/change/delete?name=orders")
+	body := quote("{}")
 	for _, send := range []string{
 		`fetch(%s, {method: 'POST', mode: 'no-cors', credentials: 'include', body: %s})`,
 		`fetch(%s, {method: 'POST', credentials: 'include', headers: {'Content-Type': 'application/json'}, body: %s})`,
@@ -280,7 +280,7 @@ func hostile() []string {
 		`" style="position:fixed;inset:0" onclick="alert(1)`, `</title><script>alert(1)</script>`,
 		`</textarea><iframe src=javascript:alert(1)>`, `<style>*{display:none}</style>`, `<base href=http://192.0.2.1/>`,
 		`<meta http-equiv=refresh content=0;url=http://192.0.2.1/>`, `<form action=http://192.0.2.1/><button>`, `<template><dialog open>`,
-		`javascript:alert(1)`, `data:text/html,<script>alert(1)</script>`, `//192.0.2.1/`, `../../api/change`, `%2e%2e%2f%00`,
+		`javascript:alert(1)`, `data:text/html,<script>alert(1)</script>`, `//192.0.2.1/`, `../../api/change/delete`, `%2e%2e%2f%00`,
 		`#/changes`, `?search=<b>`, `a&lt;b&amp;c`, `{{constructor.constructor('alert(1)')()}}`, "${alert(1)}`", `__proto__`,
 		`constructor`, `hasOwnProperty`, `null`, `0`, ` spaces  before and after `,
 		"a line\nand another\r\nid: 1\nevent: fault\ndata: {}\n\n", "a tab\t\v\f\b\x1b[31m", "nul\x00 in it",

@@ -1,0 +1,407 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+const (
+	rateOfOrders = "/change/rate?name=orders"
+	thresholdOfK = "/change/threshold?hash=limits&key=k"
+)
+
+// newAPI returns an API without the page, with the thresholds in limits, that lets anyone do
+// everything.
+func newAPI(t *testing.T, with ...func(*Config)) *site {
+	t.Helper()
+	rdb, _ := redistest.Mini(t)
+	return apiOn(t, rdb, with...)
+}
+
+func apiOn(t *testing.T, rdb redistest.Client, with ...func(*Config)) *site {
+	t.Helper()
+	anyone := func(c *Config) {
+		c.Authorize = func(*http.Request, Access) (string, error) { return "ann", nil }
+	}
+	s := siteOn(t, rdb, append([]func(*Config){withLogs("limits"), anyone}, with...)...)
+	s.h = API(s.cfg)
+	return s
+}
+
+// ask makes a request such as "GET /limiters", and checks the status of the answer, which must
+// contain want.
+func (s *site) ask(what, body string, status int, want string) *httptest.ResponseRecorder {
+	s.t.Helper()
+	w := s.do(s.plain(what, body))
+	assert.Equal(s.t, status, w.Code, "%s %s: %s", what, body, w.Body)
+	assert.Contains(s.t, w.Body.String(), want, "%s %s", what, body)
+	if kind := w.Header().Get("Content-Type"); w.Code >= http.StatusBadRequest {
+		assert.Equal(s.t, "application/problem+json", kind, what)
+		has(s.t, m{"status": float64(w.Code), "title": http.StatusText(w.Code)}, object(s.t, w.Body.Bytes()), what)
+	}
+	assert.Equal(s.t, "no-store", w.Header().Get("Cache-Control"), what)
+	assert.Equal(s.t, "nosniff", w.Header().Get("X-Content-Type-Options"), what)
+	return w
+}
+
+func (s *site) plain(what, body string) *http.Request {
+	method, target, _ := strings.Cut(what, " ")
+	r := httptest.NewRequestWithContext(s.t.Context(), method, target, strings.NewReader(body))
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	return r
+}
+
+// untouchable is a client that fails the test when it is used.
+func untouchable(t *testing.T) redistest.Client {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		t.Error("Redis was asked")
+		return nil, errors.New("not to be asked")
+	}})
+	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	return rdb
+}
+
+// everyRequest is one of each kind, with what Authorize is asked for it.
+var everyRequest = []struct {
+	what, body string
+	asked      Access
+}{
+	{"GET /openapi.json", "", Access{Action: Look}},
+	{"GET /limiters", "", Access{Action: Look}},
+	{"GET /limiter?name=orders", "", Access{Action: Look, Limiter: "orders"}},
+	{"HEAD /limiter?name=other", "", Access{Action: Look, Limiter: "other"}},
+	{"GET /clients?name=orders", "", Access{Action: Look, Limiter: "orders"}},
+	{"GET /key?key=k", "", Access{Action: Look, Key: "k"}},
+	{"GET /thresholds?hash=limits", "", Access{Action: Look, Hash: "limits"}},
+	{"POST " + rateOfOrders, `{"rate":9}`, Access{Action: Change, Verb: "rate", Limiter: "orders"}},
+	{"POST /preview/rate?name=orders", `{"rate":9}`, Access{Action: Change, Verb: "rate", Limiter: "orders"}},
+	{"POST /change/delete?name=orders", `{}`, Access{Action: Change, Verb: "delete", Limiter: "orders"}},
+	{"GET /change/delete?name=orders", "", Access{Action: Change, Verb: "delete", Limiter: "orders"}},
+	{"POST /change/delete?name=a&name=b", `{}`, Access{Action: Change, Verb: "delete"}},
+	{"POST /change/rates?search=orders", `{}`, Access{Action: Change, Verb: "rates"}},
+	{"POST /change/undo?entry=1", `{}`, Access{Action: Change, Verb: "undo"}},
+	{"POST " + thresholdOfK, `{"threshold":9}`, Access{Action: Change, Verb: "threshold", Hash: "limits", Key: "k"}},
+	{"POST /change/unthreshold?hash=limits&key=k", `{}`, Access{Action: Change, Verb: "unthreshold", Hash: "limits", Key: "k"}},
+	{"POST /limiter?name=orders", `{}`, Access{Action: Change, Limiter: "orders"}},
+	{"GET /nowhere", "", Access{Action: Look}},
+	{"POST /nowhere", "", Access{Action: Change}},
+	{"GET /limiter?%zz", "", Access{Action: Look}},
+}
+
+func TestAPI_WithoutAuthorizeNothingIsAnswered(t *testing.T) {
+	t.Parallel()
+	s := apiOn(t, untouchable(t), func(c *Config) { c.Authorize = nil })
+	for _, r := range everyRequest {
+		s.ask(r.what, r.body, http.StatusInternalServerError, "")
+	}
+	assert.Equal(t, len(everyRequest), strings.Count(s.log.String(), "Authorize is nil"))
+}
+
+func TestAPI_AuthorizeIsAskedFirst(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []struct {
+		err       error
+		status    int
+		challenge string
+	}{
+		{errors.New("not at night"), http.StatusForbidden, ""},
+		{fmt.Errorf("no token: %w", ErrUnauthenticated), http.StatusUnauthorized, `Basic realm="limits"`},
+	} {
+		var asked []Access
+		s := apiOn(t, untouchable(t), func(c *Config) {
+			c.Challenge = `Basic realm="limits"`
+			c.Authorize = func(_ *http.Request, a Access) (string, error) {
+				asked = append(asked, a)
+				return "bob", refusal.err
+			}
+		})
+		for _, r := range everyRequest {
+			asked = nil
+			w := s.ask(r.what, r.body, refusal.status, "")
+			assert.NotContains(t, w.Body.String(), refusal.err.Error())
+			assert.Equal(t, refusal.challenge, w.Header().Get("WWW-Authenticate"))
+			assert.Equal(t, []Access{r.asked}, asked, r.what)
+		}
+		assert.Equal(t, len(everyRequest), strings.Count(s.log.String(), `msg="dashboard request refused" who=bob`))
+		assert.Contains(t, s.log.String(), `hash=limits key=k error="`+refusal.err.Error())
+	}
+}
+
+// What one may change and another not may depend on the limiter, of an undo as well.
+func TestAPI_AuthorizeByLimiterAndVerb(t *testing.T) {
+	t.Parallel()
+	s := newAPI(t, func(c *Config) {
+		c.Authorize = func(r *http.Request, a Access) (string, error) {
+			if a.Action == Look || a.Limiter == "own" && a.Verb != "delete" || r.Header.Get("Authorization") == "root" {
+				return "carl", nil
+			}
+			return "carl", errors.New("not his")
+		}
+	})
+	s.limiter("orders", rratelimiter.PerHour(10), 0)
+	root := s.plain("POST "+rateOfOrders, `{"rate":11}`)
+	root.Header.Set("Authorization", "root")
+	require.Equal(t, http.StatusOK, s.do(root).Code)
+	const create = `{"rate":1,"interval_ms":1000,"create":true}`
+	s.ask("POST /change/rate?name=own", create, http.StatusOK, `"who":"carl"`)
+	s.ask("POST /change/rate?name=own", `{"rate":2}`, http.StatusOK, "")
+	for _, what := range []string{
+		"POST " + rateOfOrders, "POST /change/delete?name=own", "POST /change/rates?search=o", "POST /change/undo?entry=1", "POST " + thresholdOfK,
+	} {
+		s.ask(what, create, http.StatusForbidden, "")
+	}
+	s.ask("GET /limiter?name=orders", "", http.StatusOK, `"rate":11`)
+	s.ask("POST /change/undo?entry=3", `{}`, http.StatusOK, "")
+	assert.Equal(t, rratelimiter.PerSecond(1), s.config("own"))
+}
+
+func TestAPI_RequestsWriteNoLinesIntoTheLog(t *testing.T) {
+	t.Parallel()
+	const hostile = "x\nlevel=INFO msg=\"limiter changed\" who=root \x1b[31m\u2028"
+	s := newAPI(t, func(c *Config) {
+		c.Authorize = func(r *http.Request, a Access) (string, error) {
+			if a.Verb == "delete" {
+				return r.Header.Get("X-User"), errors.New("not that")
+			}
+			return r.Header.Get("X-User"), nil
+		}
+	})
+	for verb, body := range map[string]string{"rate": `{"rate":1,"interval_ms":1000,"create":true}`, "delete": "{}"} {
+		r := s.plain("POST /change/"+verb+"?name="+url.QueryEscape(hostile), body)
+		r.Header.Set("X-User", hostile)
+		s.do(r)
+	}
+	assert.Equal(t, int64(1), s.config(hostile).Rate)
+	assert.Equal(t, 2, strings.Count(s.log.String(), "\n"))
+	assert.NotContains(t, s.log.String(), "\x1b")
+}
+
+func TestAPI_BadRequestsAreRefusedBeforeRedisIsAsked(t *testing.T) {
+	t.Parallel()
+	s := apiOn(t, untouchable(t))
+	for _, c := range []struct {
+		status int
+		says   string
+		whats  []string
+	}{
+		{404, "openapi.json", []string{"GET /", "GET /limiter/", "GET //limiter?name=orders", "GET /LIMITER?name=orders", "POST /change/", "GET /api/about"}},
+		{405, "GET, HEAD", []string{"POST /limiter?name=orders", "DELETE /limiters", "OPTIONS /about", "get /about"}},
+		{405, "POST", []string{"GET " + rateOfOrders, "HEAD " + rateOfOrders, "PUT " + rateOfOrders, "PATCH " + rateOfOrders, "post " + rateOfOrders}},
+		{400, "one name", []string{"GET /limiter", "GET /limiter?name=", "GET /limiter?name=a&name=b", "POST /change/delete?Name=a"}},
+		{400, "one hash", []string{"GET /thresholds", "POST /change/threshold?key=k"}},
+		{400, "one key", []string{"GET /key", "POST /change/threshold?hash=limits&key="}},
+		{400, "one entry", []string{"POST /change/undo"}},
+		{400, "one search", []string{"POST /change/rates"}},
+		{400, "means nothing", []string{"GET /limiter?name=orders&x=1", "GET /about?name=x", "POST " + rateOfOrders + "&expect=x"}},
+		{400, "query", []string{"GET /limiter?name=orders;x=1", "GET /limiter?name=%zz"}},
+		{400, "more than", []string{"GET /limiter?name=" + strings.Repeat("x", maxName+1)}},
+		{400, "cursor", []string{"GET /thresholds?hash=limits&cursor=x"}},
+		{403, "none of the thresholds", []string{"GET /thresholds?hash=other", "POST /change/threshold?hash=other&key=k"}},
+		{415, "application/json", []string{"POST " + rateOfOrders, "POST " + thresholdOfK, "POST /change/delete?name=orders"}},
+	} {
+		for _, what := range c.whats {
+			body := ""
+			if strings.HasPrefix(what, "POST ") && c.status != http.StatusUnsupportedMediaType {
+				body = `{}`
+			}
+			w := s.ask(what, body, c.status, c.says)
+			assert.Equal(t, c.status == http.StatusMethodNotAllowed, w.Header().Get("Allow") != "", what)
+		}
+	}
+	s.ask("POST "+rateOfOrders, `{"rate":1,"expect":"`+strings.Repeat("x", maxBody)+`"}`, http.StatusRequestEntityTooLarge, "4096")
+	for name, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"} {
+		for _, what := range []string{"GET /about", "POST " + rateOfOrders, "GET /nowhere"} {
+			r := s.plain(what, `{"rate":1}`)
+			r.Header.Set(name, value)
+			assert.Equal(t, http.StatusForbidden, s.do(r).Code, what)
+		}
+	}
+	r := s.plain("GET /about", "")
+	r.Host = "evil.example"
+	assert.Equal(t, http.StatusMisdirectedRequest, s.do(r).Code)
+	readOnly := apiOn(t, untouchable(t), func(c *Config) { c.Write = false })
+	readOnly.ask("POST "+rateOfOrders, `{"rate":1}`, http.StatusForbidden, "nothing can be changed here")
+}
+
+// The handler takes a body if the description does, except those of strict.
+func TestAPI_Bodies(t *testing.T) {
+	t.Parallel()
+	s, untouched := newAPI(t), apiOn(t, untouchable(t))
+	s.limiter("orders", rratelimiter.PerHour(10), 5)
+	for _, c := range []struct {
+		what, form, says  string
+		good, bad, strict []string
+	}{
+		{rateOfOrders, `{"rate":%s,"interval_ms":1000}`, "rate",
+			[]string{`1`, `9007199254740991`},
+			[]string{`0`, `-1`, `1.5`, `"1"`, `null`, `true`, `9007199254740992`, `9007199254740993`, `1e30`},
+			[]string{`1e3`, `1.0`}},
+		{rateOfOrders, `{"rate":1,"interval_ms":%s}`, "interval",
+			[]string{`1`, `1000`, `9223372036854`}, []string{`-1`, `0`, `1.5`, `9223372036855`, `true`, `null`, `[1]`, `"1s"`}, nil},
+		{rateOfOrders, `{"interval_ms":60000,"keep_alive_ms":%s}`, "keep", []string{`60000`, `0`}, []string{`-1`, `"0"`, `9223372036855`}, nil},
+		{rateOfOrders, `{"type":%s}`, "type", []string{`"OVERALL"`, `"PER_CLIENT"`, `"OVERALL"`}, []string{`"overall"`, `0`, `""`, `null`}, nil},
+		{rateOfOrders, `{"rate":1,"keep_state":%s}`, "keep_state", []string{`true`, `false`}, []string{`1`, `"yes"`, `null`}, nil},
+		{rateOfOrders, `{"rate":1,"create":%s}`, "create", []string{`true`, `false`}, []string{`1`}, nil},
+		{rateOfOrders, `{"rate":1%s`, "JSON", nil, nil, []string{``, `}}`, `,}`, `,"x"}`}},
+		{rateOfOrders, `{"rate":1}%s`, "follows", nil, nil, []string{` {}`, ` x`}},
+		{rateOfOrders, `{"rate":1,%s}`, "twice", nil, nil, []string{`"rate":2`, `"r\u0061te":2`}},
+		{rateOfOrders, `{%s}`, "changes nothing", nil, []string{``, `"keep_state":true`, `"create":true`, `"expect":""`}, nil},
+		{rateOfOrders, `{%s,"interval_ms":1000}`, "means nothing", nil, []string{`"Rate":1`, `"rate":1,"burst":3`, `"rate":1,"":3`, `"ttl_ms":1`}, nil},
+		{rateOfOrders, `%s`, "begin with {", nil, []string{`[]`, `null`, `3`, `"x"`}, nil},
+		{thresholdOfK, `{"threshold":%s}`, "threshold", []string{`0`, `9007199254740991`}, []string{`-1`, `true`, `null`, `9007199254740992`}, nil},
+		{thresholdOfK, `{%s}`, "threshold", nil, []string{``}, nil},
+		{thresholdOfK, `{"threshold":5,%s}`, "ttl", nil, []string{`"ttl":1`}, nil},
+		{"/change/release?name=orders", `{%s}`, "permits", []string{`"permits":1`}, []string{``, `"permits":0`, `"permits":-5`}, nil},
+		{"/change/expire?name=orders", `{%s}`, "time to live", []string{`"ttl_ms":1000000`}, []string{``, `"ttl_ms":0`}, nil},
+		{"/change/keep?name=orders", `{%s}`, "means nothing", []string{``}, []string{`"ttl_ms":1`}, nil},
+		{"/change/delete?name=orders", `{%s}`, "means nothing", []string{``}, []string{`"rate":1`}, nil},
+	} {
+		verb, _, _ := strings.Cut(strings.TrimPrefix(c.what, "/change/"), "?")
+		for _, value := range c.good {
+			body := fmt.Sprintf(c.form, value)
+			require.NoError(t, described().checkBody(t, verb, body), body)
+			s.ask("POST "+c.what, body, http.StatusOK, "")
+		}
+		for _, value := range c.bad {
+			body := fmt.Sprintf(c.form, value)
+			require.Error(t, described().checkBody(t, verb, body), body)
+			untouched.ask("POST "+c.what, body, http.StatusBadRequest, c.says)
+		}
+		for _, value := range c.strict {
+			body := fmt.Sprintf(c.form, value)
+			if json.Valid([]byte(body)) {
+				require.NoError(t, described().checkBody(t, verb, body), body)
+			}
+			untouched.ask("POST "+c.what, body, http.StatusBadRequest, c.says)
+		}
+	}
+	assert.NotContains(t, untouched.log.String(), "limiter")
+}
+
+func TestAPI_LogsChangeOfCallerThatWentAway(t *testing.T) {
+	t.Parallel()
+	s := newAPI(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := s.do(s.plain("POST "+rateOfOrders, `{"rate":1,"interval_ms":1000,"create":true}`).WithContext(ctx))
+	assert.Equal(t, http.StatusOK, w.Code, w.Body)
+	assert.Contains(t, s.log.String(), `msg="limiter changed" who=ann`)
+	assert.Equal(t, rratelimiter.PerSecond(1), s.config("orders"))
+}
+
+func TestAPI_RedisThatFails(t *testing.T) {
+	t.Parallel()
+	rdb, mini := redistest.Mini(t)
+	s := apiOn(t, rdb)
+	mini.SetError("MISCONF no disk")
+	for _, r := range everyRequest {
+		named := r.asked.Limiter + r.asked.Hash + r.asked.Key
+		if named == "" && r.what != "GET /limiters" || strings.HasPrefix(r.what, "HEAD ") || r.asked.Verb == "" && r.asked.Action == Change {
+			continue // asks no Redis, or is answered without a body
+		}
+		if strings.HasPrefix(r.what, "GET /change/") {
+			continue
+		}
+		w := s.ask(r.what, r.body, http.StatusServiceUnavailable, "")
+		assert.NotContains(t, w.Body.String(), "MISCONF")
+	}
+	assert.Contains(t, s.log.String(), "MISCONF")
+	mini.SetError("")
+	keys, err := rdb.Keys(t.Context(), "*").Result()
+	require.NoError(t, err)
+	assert.Empty(t, keys)
+}
+
+// proxied returns an API whose Redis answers through a proxy, in a bubble.
+func proxied(t *testing.T) (*site, *redistest.Proxy) {
+	t.Helper()
+	_, m := redistest.Mini(t)
+	p := redistest.MiniProxy(t, m)
+	return apiOn(t, p.Client(t, &redistest.Options{MaxRetries: -1, ReadTimeout: time.Hour})), p
+}
+
+func TestAPI_ChangeOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []redistest.Action{redistest.DropAnswer, redistest.Swallow} {
+		synctest.Test(t, func(t *testing.T) {
+			s, p := proxied(t)
+			s.ask("POST "+rateOfOrders, `{"rate":1,"interval_ms":1000,"create":true}`, http.StatusOK, "")
+			p.OnCommand(redistest.Nth(1, "EVALSHA", fault))
+			start := time.Now()
+			s.ask("POST "+rateOfOrders, `{"rate":2}`, http.StatusBadGateway, "whether this is changed is not known")
+			assert.LessOrEqual(t, time.Since(start), timeout)
+			assert.Contains(t, s.log.String(), `msg="limiter perhaps changed" who=ann`)
+			assert.Equal(t, unknown, entryOf(m{"entry": s.audited()[0]})["outcome"])
+		})
+	}
+}
+
+// audited are the entries of the list of changes, the newest first.
+func (s *site) audited() []any {
+	s.t.Helper()
+	return object(s.t, s.ask("GET /audit", "", http.StatusOK, "").Body.Bytes())["entries"].([]any)
+}
+
+func TestAPI_SlowRedisEndsInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := proxied(t)
+		p.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() == "evalsha" {
+				return redistest.Swallow
+			}
+			return redistest.Pass
+		})
+		start := time.Now()
+		s.ask("GET /clients?name=orders", "", http.StatusServiceUnavailable, "")
+		assert.LessOrEqual(t, time.Since(start), timeout)
+	})
+}
+
+func FuzzAPI(f *testing.F) {
+	f.Add("POST", "/change/rate", "name=orders", "application/json", `{"rate":1,"interval_ms":1000,"create":true}`)
+	f.Add("POST", "/change/rate", "name=orders", "application/json", `{"keep_state":true,"keep_alive_ms":1}`)
+	f.Add("POST", "/preview/delete", "name=orders", "application/json", `{"expect":"x"}`)
+	f.Add("POST", "/change/threshold", "hash=limits&key=%7B%0A", "application/json", `{"threshold":5}`)
+	f.Add("POST", "/change/unthreshold", "hash=limits&key=x", "application/json", "{}")
+	f.Add("GET", "/thresholds", "hash=limits&cursor=7", "", "")
+	f.Fuzz(func(t *testing.T, method, path, query, contentType, body string) {
+		s := newAPI(t, func(c *Config) { c.Pattern = "orders" })
+		if strings.HasSuffix(path, "/stream") {
+			return // which has no end
+		}
+		r := s.plain("GET /", body)
+		r.Method, r.URL.Path, r.URL.RawQuery = method, path, query
+		r.Header.Set("Content-Type", contentType)
+		w := s.do(r)
+		assert.Less(t, w.Code, 500, w.Body)
+		changed := strings.Contains(s.log.String(), "limiter changed")
+		keys, err := s.rdb.Keys(t.Context(), "*").Result()
+		require.NoError(t, err)
+		for _, key := range keys {
+			assert.True(t, changed, "%q is there and nothing was logged", key)
+			assert.True(t, slices.Contains([]string{"orders", "limits"}, key) || strings.HasPrefix(key, "{orders}:"), "%q", key)
+		}
+	})
+}
