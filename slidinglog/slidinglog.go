@@ -220,7 +220,7 @@ func (l *Limiter) outcome(b *lane.Batch, reply any, err error, keys *script.Keys
 	}
 	v, _, err := keyed.Parse(reply)
 	if v.Limit == 0 {
-		v.Waits = slices.Repeat([]int64{l.cfg.Window.Milliseconds()}, len(b.Runs))
+		v.RetryAfters = slices.Repeat([]int64{l.cfg.Window.Milliseconds()}, len(b.Runs))
 	}
 	log := script.KeysOf(keys.Names()[0])
 	var mu sync.Mutex

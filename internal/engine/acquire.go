@@ -1,33 +1,91 @@
 package engine
 
 import (
+	"cmp"
 	"context"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
+
+// Acquire asks Redis for permits, and waits for them if the ask says so. It fills the Answer, which is a zero one.
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *decide.Ask, a *decide.Answer) error {
+	a.By = limit.FromRedis
+	before := l.Refusals.Now()
+	r := e.newRequest(ctx, l, ask)
+	e.book.Used(r.Asked)
+	q, err := e.lock(ctx, l)
+	if err != nil {
+		return err
+	}
+	to := q.lane.Load()
+	alone := q.submit(r, to)
+	q.unlock()
+	if ask.Waits {
+		decide.Entered(ctx)
+	}
+	if alone != nil {
+		to.SendOne(ctx, alone, r.timed)
+	}
+	answered := r.await(ctx)
+	*a, err = r.answer, r.err
+	a.By = cmp.Or(a.By, limit.FromRedis)
+	if answered && !r.Waits { // the line may still know one that waits
+		if err == nil && !a.Granted {
+			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
+		}
+		*r = request{}
+		requests.Put(r)
+	}
+	return err
+}
+
+// submit adds a request. It returns the call that the caller must send itself, if there is one.
+func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
+	r.queue = q
+	q.users++
+	switch {
+	case r.limiter.Lease != nil && q.serveFromLease(r):
+		r.finish(r.answer, nil)
+	case r.Waits && q.line.list.Len() > 0:
+		q.line.join(r, to.Fresh())
+		r.WaitOn(nil)
+		q.next(r.since)
+	default:
+		q.gathered = append(q.gathered, r)
+		if len(q.gathered) == 1 && !q.listed && q.maySend() && to.TryReserve() {
+			if !q.engine.conn.Inline || !r.deadline.IsZero() {
+				r.WaitOn(nil) // another goroutine makes the call
+			}
+			return q.makeBatch(r.since)
+		}
+		if !q.listed || q.leases.returning() {
+			q.next(r.since)
+		}
+		r.WaitOn(q.wave)
+	}
+	return nil
+}
 
 // FromMemory answers without a round trip, if it can: from permits that the handle has taken ahead, or from a
 // refusal that it remembers. It serves no reservation, which needs a member of its own.
-func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *decide.Ask, a *decide.Answer) (known bool) {
-	if l.Lease == nil && l.Refusals == nil || q.Reserve {
+func (e *Engine) FromMemory(ctx context.Context, l *Limiter, ask *decide.Ask, a *decide.Answer) (known bool) {
+	if l.Lease == nil && l.Refusals == nil || ask.Reserve {
 		return false
 	}
-	from, left := e.takeFromLease(ctx, l, q.Permits)
+	from, left := e.takeFromLease(ctx, l, ask.Permits)
 	switch {
 	case from != nil:
-		e.leaseAnswer(l, from, q, left, a)
+		e.leaseAnswer(l, from, ask, left, a)
 		return true
-	case q.Waits || l.prefetched.lasts():
+	case ask.Waits || l.prefetched.lasts():
 		return false
-	case q.Figures:
-		a.Decision, known = l.Refusals.Decision(leastOf(q))
+	case ask.Figures:
+		a.Decision, known = l.Refusals.Decision(leastOf(ask))
 	default:
-		known = l.Refusals.Refuses(q.Permits)
+		known = l.Refusals.Refuses(ask.Permits)
 	}
 	if known {
 		a.By = limit.FromMemory
@@ -36,38 +94,14 @@ func (e *Engine) FromMemory(ctx context.Context, l *Limiter, q *decide.Ask, a *d
 }
 
 // leastOf returns how many permits are refused if the ask is.
-func leastOf(q *decide.Ask) int64 {
-	if q.UpTo {
+func leastOf(ask *decide.Ask) int64 {
+	if ask.UpTo {
 		return 1
 	}
-	return q.Permits
+	return ask.Permits
 }
 
 // Server returns the breaker of the limiter's server, and a function that reports whether the server decides.
 func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func() bool) {
 	return e.lanes.Breaker(ctx, l.Config), func() bool { return e.lanes.Answers(l.Keys, "SET") }
-}
-
-// Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is free.
-func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
-	b := &batch{rules: e.rules}
-	b.Add(permits, false, 0)
-	letters := e.rules.Flags()
-	if l.auditDue(time.Now()) {
-		letters += "a"
-	}
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{script.Number(permits), l.Fallback, letters}})
-	if err != nil {
-		return limit.Decision{}, err
-	}
-	o, _, err := b.parseFigures(reply)
-	if err != nil {
-		return limit.Decision{}, err
-	}
-	l.showed(o.Limit, o.Interval, false)
-	a := b.Answers(nil, o)[0]
-	if a.Exceeds {
-		return a.Decision, errExceeds(permits, a.Decision.Limit)
-	}
-	return a.Decision, nil
 }

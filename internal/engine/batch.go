@@ -36,7 +36,7 @@ type batch struct {
 	filling       bool  // from the line, whose order counts
 	mixed         bool  // requests in line have other defaults than the first: none is used
 	pass          bool  // of the line
-	settled       bool  // there are reservations in it
+	reserves      bool  // there are reservations in it
 	held          bool  // one of them has a hold
 	upToAlone     bool  // it is one request for as many permits as are free, whose member is its own
 	changes       int   // of the limiter before: see queue.changes
@@ -53,7 +53,7 @@ type batch struct {
 	shared  *sharedMember // of it, once some of its permits are to go back
 	word    any           // the member in a command
 	sent    time.Time
-	answers []lane.Answer
+	results []lane.Result
 	joint   script.Joint
 }
 
@@ -76,9 +76,9 @@ func (b *batch) free() {
 		return
 	}
 	clear(b.requests)
-	clear(b.answers)
+	clear(b.results)
 	b.Reset()
-	*b = batch{Batch: b.Batch, requests: b.requests[:0], answers: b.answers[:0]}
+	*b = batch{Batch: b.Batch, requests: b.requests[:0], results: b.results[:0]}
 	batches.Put(b)
 }
 
@@ -108,7 +108,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 		b.fallback = ""
 	}
 	if r.Reserve {
-		b.settled, b.own, b.rules.Merge = true, true, false
+		b.reserves, b.own, b.rules.Merge = true, true, false
 	}
 	b.held = b.held || r.Hold > 0
 	b.upToAlone = r.UpTo && own
@@ -124,7 +124,7 @@ func (b *batch) accepts(r *request) bool {
 	if b.mixed || b.upToAlone || r.UpTo && b.own {
 		return false
 	}
-	return b.fallback == r.limiter.Fallback && b.settled == r.Reserve
+	return b.fallback == r.limiter.Fallback && b.reserves == r.Reserve
 }
 
 // bySum reports whether the script decides the batch as one request for the sum.
@@ -242,7 +242,7 @@ func (b *batch) parse(reply any) (o lane.Outcome, found findings, err error) {
 		blocked := false // as in the script, requests in line behind another have no wait
 		for _, r := range b.Runs {
 			if short < 0 && (!r.InLine || !blocked) {
-				o.Waits = append(o.Waits, -short)
+				o.RetryAfters = append(o.RetryAfters, -short)
 			}
 			blocked = blocked || r.InLine
 		}
@@ -257,7 +257,7 @@ func (b *batch) parseFigures(reply any) (o lane.Outcome, found findings, err err
 	if err != nil {
 		return lane.Outcome{}, 0, err
 	}
-	o.Limit, o.Free, o.Taken, o.Waits = numbers[0], numbers[1], numbers[2], numbers[6:]
+	o.Limit, o.Free, o.Taken, o.RetryAfters = numbers[0], numbers[1], numbers[2], numbers[6:]
 	if o.Taken < 0 || o.Taken > b.Sum {
 		return lane.Outcome{}, 0, script.Unexpected(reply)
 	}
@@ -266,11 +266,11 @@ func (b *batch) parseFigures(reply any) (o lane.Outcome, found findings, err err
 		found, keep = findings(-keep)&(repaired|foreign|newerDefault), max(0, -(keep/8))
 	}
 	o.Interval, o.Reset, o.Keep = script.Millis(numbers[3]), script.Millis(max(0, numbers[4])), script.Millis(keep)
-	if b.rules.KeepsNoMembers() && len(o.Waits) > 0 {
-		o.WindowEnd, o.Waits = o.Waits[0], o.Waits[1:]
+	if b.rules.KeepsNoMembers() && len(o.RetryAfters) > 0 {
+		o.WindowEnd, o.RetryAfters = o.RetryAfters[0], o.RetryAfters[1:]
 	}
-	if b.held && len(o.Waits) > 0 {
-		o.GrantedAt, o.Waits = o.Waits[0], o.Waits[1:]
+	if b.held && len(o.RetryAfters) > 0 {
+		o.GrantedAt, o.RetryAfters = o.RetryAfters[0], o.RetryAfters[1:]
 	}
 	return o, found, nil
 }

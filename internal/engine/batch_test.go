@@ -99,7 +99,7 @@ func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken in
 	return answers, taken
 }
 
-func toldBy(answers []lane.Answer) []told {
+func toldBy(answers []lane.Result) []told {
 	var all []told
 	for _, a := range answers {
 		all = append(all, told{
@@ -123,11 +123,11 @@ func TestAnswers_MatchRequestsServedOneByOne(t *testing.T) {
 		}
 
 		o := lane.Outcome{Limit: rate, Free: free, Taken: taken}
-		assert.Equal(t, want, toldBy(batchOf(t, requests).Answers(nil, o)))
+		assert.Equal(t, want, toldBy(batchOf(t, requests).Results(nil, o)))
 
 		// The script may tell what was free for what was taken: the walk ends the same.
 		o.Taken = free
-		assert.Equal(t, want, toldBy(batchOf(t, requests).Answers(nil, o)))
+		assert.Equal(t, want, toldBy(batchOf(t, requests).Results(nil, o)))
 	})
 }
 
@@ -152,7 +152,7 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 	}
 	// 5 of 8 are free: the first 3 fits, the second blocks the 4, 9 exceeds the
 	// rate, both 5 are refused, 1 fits, 2 is refused.
-	answers := b.Answers(nil, lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, Waits: []int64{10, 20, 30}})
+	answers := b.Results(nil, lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, RetryAfters: []int64{10, 20, 30}})
 	type row struct {
 		granted, inLine bool
 		after           time.Duration
@@ -226,14 +226,14 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 			want[i].unasked = false
 		}
 		assert.Equal(t, taken, o.Taken, "taken")
-		assert.Len(t, o.Waits, len(refusedRuns), "waits")
+		assert.Len(t, o.RetryAfters, len(refusedRuns), "waits")
 		if _, short := reply.(int64); short { // one request, and no figures are wanted
-			assert.Equal(t, want[0].granted, b.Answers(nil, o)[0].Decision.Granted)
+			assert.Equal(t, want[0].granted, b.Results(nil, o)[0].Decision.Granted)
 		} else if possible {
 			if len(b.requests) > 1 || b.figures {
 				assert.Equal(t, rate-inUse, o.Free, "free")
 			}
-			assert.Equal(t, want, toldBy(b.Answers(nil, o)))
+			assert.Equal(t, want, toldBy(b.Results(nil, o)))
 		}
 	})
 }

@@ -106,3 +106,27 @@ func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 	}
 	return rateOf(values), nil
 }
+
+// Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is free.
+func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
+	b := &batch{rules: e.rules}
+	b.Add(permits, false, 0)
+	letters := e.rules.Flags()
+	if l.auditDue(time.Now()) {
+		letters += "a"
+	}
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{script.Number(permits), l.Fallback, letters}})
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	o, _, err := b.parseFigures(reply)
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	l.showed(o.Limit, o.Interval, false)
+	a := b.Results(nil, o)[0]
+	if a.Exceeds {
+		return a.Decision, errExceeds(permits, a.Decision.Limit)
+	}
+	return a.Decision, nil
+}

@@ -10,9 +10,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 )
 
-// jobs are exclusive: releases and migrations must not run beside requests of the limiter whose outcome
-// is in doubt. A job waits until everything under way is finished, and holds back what gathers
-// meanwhile. After it requests come next. The Engine's lock guards them.
+// jobs are releases and migrations, which run alone: they change members by which a call whose outcome is in doubt is found.
+// A job waits until everything under way is finished, and holds back what gathers meanwhile. After it requests come next.
+// The Engine's lock guards them.
 type jobs struct {
 	waiting      []*job
 	running      bool            // one is running
@@ -116,7 +116,9 @@ func (q *queue) leaveJob(t *job, permits int64) bool {
 	return true
 }
 
-// startJob starts the next job if nothing is under way.
+// startJob starts the next job if nothing is under way that must not overlap it: a batch, or what may overlap a batch but
+// is counted in beside it, give-backs, settlements and tries of several limiters. An undo, a change of the limiter and what
+// only reads may overlap all.
 func (q *queue) startJob(now time.Time) bool {
 	s := &q.jobs
 	if s.running || q.calls+q.beside > 0 || s.requestsNext && q.hasWork(now) {

@@ -14,7 +14,7 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	if err != nil || o.Taken > 0 {
 		q.engine.Granted(q.config)
 	}
-	whole := err == nil && o.Taken == b.Sum && b.ahead.limiter == nil && !b.figures && !b.settled && !b.pass && b.call.Short == nil
+	whole := err == nil && o.Taken == b.Sum && b.ahead.limiter == nil && !b.figures && !b.reserves && !b.pass && b.call.Short == nil
 	if !whole {
 		b.record(o, err)
 	}
@@ -52,10 +52,10 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 	q.updateFiguresBy(b, o, err)
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
-		var a lane.Answer
+		var a lane.Result
 		failed := err
 		if err == nil {
-			a = b.answers[i]
+			a = b.results[i]
 		}
 		if a.Exceeds {
 			failed = errExceeds(r.Permits, o.Limit)
@@ -82,7 +82,7 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 			r.State = lane.Gathered
 			q.line.askUnmixed(r)
 		case a.Decision.Granted && short != nil:
-			q.answer(b, i, lane.Answer{}, o, short)
+			q.answer(b, i, lane.Result{}, o, short)
 		case r.Waits && failed == nil && !a.Decision.Granted && !q.engine.lanes.Closed && !r.overdue(now) && !r.hopeless(a, b.sent):
 			q.enqueueWaiter(b, r, a, o, now)
 			lined = true
@@ -111,7 +111,7 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 	}
 }
 
-// record records how the batch ended, and computes its answers.
+// record records how the batch ended, and computes the results of its requests.
 func (b *batch) record(o lane.Outcome, err error) {
 	if b.ahead.permits > 0 {
 		b.DropLast()
@@ -119,14 +119,14 @@ func (b *batch) record(o lane.Outcome, err error) {
 	if err != nil {
 		return
 	}
-	b.answers = b.Answers(b.answers[:0], o)
-	if b.audit && (len(o.Waits) > 0 || b.upToAlone && o.Taken < b.Sum) {
+	b.results = b.Results(b.results[:0], o)
+	if b.audit && (len(o.RetryAfters) > 0 || b.upToAlone && o.Taken < b.Sum) {
 		b.limiter.auditDone(time.Now(), o.Interval)
 	}
 }
 
 // enqueueWaiter puts a refused request in line.
-func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Answer, o lane.Outcome, now time.Time) {
+func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Result, o lane.Outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
 	if r.inLine() {
 		q.line.refused(r, a, o.Interval, aliveBy(b.sent, o.Keep))
@@ -139,7 +139,7 @@ func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Answer, o lane.Outcom
 }
 
 // answer sets the answer of a batch's request.
-func (q *queue) answer(b *batch, place int, told lane.Answer, o lane.Outcome, err error) {
+func (q *queue) answer(b *batch, place int, told lane.Result, o lane.Outcome, err error) {
 	r := b.requests[place]
 	a := &r.answer
 	a.Decision, a.Taken = told.Decision, told.Taken

@@ -65,14 +65,14 @@ func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (
 }
 
 // leaseAnswer answers a request from a lease in which so much is left.
-func (e *Engine) leaseAnswer(l *Limiter, from *leased, q *decide.Ask, left int64, a *decide.Answer) {
-	a.Granted, a.By, a.Taken = true, limit.FromMemory, q.Permits
-	if q.Figures {
+func (e *Engine) leaseAnswer(l *Limiter, from *leased, ask *decide.Ask, left int64, a *decide.Answer) {
+	a.Granted, a.By, a.Taken = true, limit.FromMemory, ask.Permits
+	if ask.Figures {
 		f := from.figures.Load()
 		// Others may have taken permits since, which come back within an interval.
 		a.Limit, a.Remaining, a.ResetAfter = f.rate, max(0, f.remaining(from, left)), f.interval
 	}
-	if permits := q.Permits; q.Undo {
+	if permits := ask.Permits; ask.Undo {
 		a.Undo = func(ctx context.Context) error { return e.returnToLease(ctx, l, from, permits) }
 	}
 }
@@ -108,7 +108,7 @@ func (q *queue) updateFiguresBy(b *batch, o lane.Outcome, err error) {
 		return
 	}
 	behind := int64(0)
-	for _, a := range b.answers {
+	for _, a := range b.results {
 		behind += a.Taken
 	}
 	q.updateFigures(o, o.Taken-behind, b.tally)
@@ -117,8 +117,8 @@ func (q *queue) updateFiguresBy(b *batch, o lane.Outcome, err error) {
 		return
 	}
 	left := f.remaining(nil, 0)
-	for i := range b.answers {
-		a := &b.answers[i]
+	for i := range b.results {
+		a := &b.results[i]
 		behind -= a.Taken
 		if r := b.requests[i]; r.limiter.Lease != nil && a.Decision.Granted && a.Taken == r.Permits {
 			a.Decision.Remaining = max(0, left+behind)

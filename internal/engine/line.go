@@ -23,10 +23,10 @@ type line struct {
 	answered time.Time     // when the last answer came
 	cost     time.Duration // of the last pass: see join
 	asking   bool          // a pass is under way
-	blocked  bool          // by a refusal: it ends
+	stopped  bool          // by a refusal: it ends with the batch
 	joined   time.Duration // a caller joined since: how young its answer may be to do; 0: none
 	unmixed  bool          // requests with other defaults can't share a call: the limiter had gone
-	wait     time.Duration // the shortest wait in this pass's answers
+	soonest  time.Duration // the shortest wait of those refused in it
 	alive    time.Time     // the next begins by then, to keep the limiter alive; zero if that needs no requests
 
 	observer *observe.Observer // receives how many wait
@@ -47,7 +47,7 @@ func (l *line) drop(r *request) {
 // tell reports to the observer that this many more callers wait.
 func (l *line) tell(r *request, more int) {
 	if l.observer.Watches() {
-		l.observer.Waits(r.limiter.Observed, more)
+		l.observer.Waiting(r.limiter.Observed, more)
 	}
 }
 
@@ -75,7 +75,7 @@ const (
 )
 
 // enter puts a request in the line that has just been refused.
-func (l *line) enter(r *request, a lane.Answer, interval time.Duration, alive, now time.Time) {
+func (l *line) enter(r *request, a lane.Result, interval time.Duration, alive, now time.Time) {
 	l.insert(r)
 	l.interval, l.alive, l.answered = interval, alive, now
 	due, asksForAll := now.Add(refusal.AskAgain(a.Decision.RetryAfter)), l.asksForAll(now)
@@ -117,7 +117,7 @@ func (l *line) remove(r *request) {
 func (l *line) fill(now time.Time, add func(r *request, inLine bool) bool) {
 	if !l.asking {
 		l.begin(now)
-		l.asking, l.blocked, l.wait, l.alive, l.cost, l.joined = true, false, 0, time.Time{}, 0, 0
+		l.asking, l.stopped, l.soonest, l.alive, l.cost, l.joined = true, false, 0, time.Time{}, 0, 0
 	}
 	for r := l.unasked(); r != nil; r = l.unasked() {
 		if !add(r, l.strict) {
@@ -128,13 +128,13 @@ func (l *line) fill(now time.Time, add func(r *request, inLine bool) bool) {
 }
 
 // refused records a request that stays in line.
-func (l *line) refused(r *request, a lane.Answer, interval time.Duration, alive time.Time) {
+func (l *line) refused(r *request, a lane.Result, interval time.Duration, alive time.Time) {
 	l.interval = interval
 	if a.Unasked {
 		r.pass = 0 // it was not asked for
 		return
 	}
-	l.blocked = l.strict
+	l.stopped = l.strict
 	l.note(r, a)
 	l.alive = alive
 }
@@ -145,9 +145,9 @@ func (l *line) askUnmixed(r *request) {
 	r.pass, l.rest, l.unmixed, l.again = 0, l.list.Front(), true, true
 }
 
-func (l *line) note(r *request, a lane.Answer) {
-	if wait := a.Decision.RetryAfter; l.wait == 0 || wait < l.wait {
-		l.wait = wait
+func (l *line) note(r *request, a lane.Result) {
+	if wait := a.Decision.RetryAfter; l.soonest == 0 || wait < l.soonest {
+		l.soonest = wait
 	}
 	l.smallest = min(l.smallest, r.Permits)
 }
@@ -156,7 +156,7 @@ func (l *line) note(r *request, a lane.Answer) {
 // whose time is over, and sets when the next begins.
 func (l *line) answeredBatch(now time.Time) {
 	l.answered = now
-	if !l.blocked && l.unasked() != nil {
+	if !l.stopped && l.unasked() != nil {
 		return
 	}
 	l.asking = false
@@ -167,7 +167,7 @@ func (l *line) answeredBatch(now time.Time) {
 		}
 	}
 	l.overdue = nil
-	l.dueAt = now.Add(refusal.AskAgain(l.wait))
+	l.dueAt = now.Add(refusal.AskAgain(l.soonest))
 	if l.joined > 0 {
 		l.dueBy(now.Add(max(l.joined, l.cost)))
 	}

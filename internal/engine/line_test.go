@@ -208,19 +208,19 @@ func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
 		"the first is granted": func(l *line, a, _ *request) { l.drop(a) },
 		"the first leaves":     func(l *line, a, _ *request) { l.remove(a) },
 		"an older one is refused late": func(l *line, _, _ *request) {
-			l.enter(cameAt(at(-1)), lane.Answer{}, interval, time.Time{}, at(2000))
+			l.enter(cameAt(at(-1)), lane.Result{}, interval, time.Time{}, at(2000))
 		},
 		"all leave and one is refused": func(l *line, a, b *request) {
 			l.remove(a)
 			l.remove(b)
-			l.enter(cameAt(at(1000)), lane.Answer{}, interval, time.Time{}, at(2000))
+			l.enter(cameAt(at(1000)), lane.Result{}, interval, time.Time{}, at(2000))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var l line
 			a, b := cameAt(at(0)), cameAt(at(1))
-			l.enter(a, lane.Answer{}, interval, time.Time{}, at(500))
+			l.enter(a, lane.Result{}, interval, time.Time{}, at(500))
 			l.join(b, 0)
 			assert.False(t, l.asksForAll(at(1499)))
 			before := l.first()

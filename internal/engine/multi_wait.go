@@ -211,9 +211,9 @@ func (m *multiRequest) count(waits bool) {
 	m.waiter.counted = waits
 	for _, l := range m.limiters {
 		if waits {
-			m.engine.observer.Waits(l.Observed, 1)
+			m.engine.observer.Waiting(l.Observed, 1)
 		} else {
-			m.engine.observer.Waits(l.Observed, -1)
+			m.engine.observer.Waiting(l.Observed, -1)
 		}
 	}
 }

@@ -51,13 +51,13 @@ func (b *batch) recordForPlanner(o lane.Outcome, err error, now time.Time) {
 		if err != nil {
 			break
 		}
-		one := b.answers[i]
+		one := b.results[i]
 		a.Callers += one.Taken
 		a.Refused = a.Refused || !one.Decision.Granted && !one.Exceeds
 	}
 	a.Ahead = o.Taken - a.Callers
-	if last := len(o.Waits) - 1; last >= 0 { // the wait of the permits ahead, if they were refused
-		a.Wait = script.Millis(o.Waits[last])
+	if last := len(o.RetryAfters) - 1; last >= 0 { // the wait of the permits ahead, if they were refused
+		a.Wait = script.Millis(o.RetryAfters[last])
 	}
 	b.ahead.limiter.Lease.Answered(a)
 }
@@ -92,7 +92,7 @@ func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, unwanted bool
 	q.leases.begins(a)
 	l.prefetched.current.Store(a)
 	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
-	if taken < b.ahead.permits && len(o.Waits) > 0 {
+	if taken < b.ahead.permits && len(o.RetryAfters) > 0 {
 		// Once the lease is used up, asking again before that is useless.
 		d := limit.Decision{Limit: o.Limit, RetryAfter: l.Lease.Back().Sub(b.sent), ResetAfter: o.Reset}
 		l.Refusals.Note(1, b.sent, l.Refusals.Granted(b.ahead.before), d, aliveBy(b.sent, o.Keep))

@@ -30,7 +30,7 @@ type queue struct {
 	wave      *lane.Wave // of that flight; nil if callers can't wait on it
 	gathered  []*request // for the next flight
 	room      [2]*request
-	cancelled int // how many of them have no caller any more
+	cancelled int // how many of the gathered have no caller any more
 	calls     int // batches under way
 	beside    int // other calls that hold up jobs: give-backs, settlements, and tries of several limiters
 	line      line
@@ -93,9 +93,10 @@ func (e *Engine) withQueue(key string, f func(q *queue)) {
 	}
 }
 
-// blocked reports whether requests must wait for an exclusive job or a give-back.
-func (q *queue) blocked() bool {
-	return q.leases.returning() || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
+// maySend reports whether a batch may leave: no exclusive job or give-back comes first, and not too many are under way.
+func (q *queue) maySend() bool {
+	first := q.leases.returning() || q.jobs.running || len(q.jobs.waiting) > 0 && !q.jobs.requestsNext
+	return !first && q.calls < maxCalls
 }
 
 // next starts what can be done now.
@@ -103,7 +104,7 @@ func (q *queue) next(now time.Time) {
 	if q.returnUnused() || q.jobsAhead() && q.startJob(now) {
 		return
 	}
-	if !q.listed && q.hasWork(now) && !q.blocked() && q.calls < maxCalls {
+	if !q.listed && q.hasWork(now) && q.maySend() {
 		q.listed = true
 		q.wave = q.lane.Load().Ready(q)
 	}
@@ -135,6 +136,70 @@ func (q *queue) poll() {
 // hasWork reports whether there is something to send at this time.
 func (q *queue) hasWork(now time.Time) bool {
 	return len(q.gathered) > 0 || !q.passing && q.line.due(now)
+}
+
+// NextCall makes a call for a flight.
+func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
+	defer q.tidy()
+	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
+	if !q.maySend() {
+		return nil, false
+	}
+	c = q.makeBatch(now)
+	if c == nil {
+		q.next(now)
+		return nil, false
+	}
+	q.listed = q.hasWork(now) && q.maySend()
+	return c, q.listed
+}
+
+// makeBatch makes a batch: first of requests in the line, if it is due, then of those that gathered.
+func (q *queue) makeBatch(now time.Time) *lane.Call {
+	b := newBatch(q)
+	if !q.passing && q.line.due(now) {
+		if len(q.gathered) > 0 {
+			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
+		}
+		b.filling = true
+		q.line.fill(now, b.add)
+		b.reserved, b.filling = 0, false
+		q.line.cost += time.Duration(len(b.requests))*costOfRequest + time.Duration(len(b.Runs))*costOfRun
+		b.pass = len(b.requests) > 0
+		if !b.pass {
+			q.line.answeredBatch(now) // the requests left to ask for have gone
+		}
+	}
+	kept, full := q.gathered[:0], false
+	for _, r := range q.gathered {
+		switch {
+		case !full && r.State != lane.Gathered:
+		case full || !b.add(r, false):
+			full = full || b.accepts(r) // what can't share the call goes with another of the flight
+			kept = append(kept, r)
+		}
+	}
+	clear(q.gathered[len(kept):])
+	q.gathered, q.cancelled = kept, 0
+	if len(b.requests) == 0 {
+		b.free()
+		return nil
+	}
+	for _, r := range b.requests {
+		r.State, r.Batch = lane.Sent, &b.Batch
+	}
+	b.audit, b.changes = b.limiter.auditDue(now), q.changes
+	if q.leases != nil {
+		b.ahead = q.prefetch(b, now)
+		q.leases.sent(b)
+	}
+	q.calls++
+	q.jobs.requestsNext = false
+	b.prepare()
+	if b.pass {
+		q.passing = true
+	}
+	return &b.call
 }
 
 // changed says that permits may have become free: all who wait ask at once, and refusals from before are too old, those

@@ -33,24 +33,24 @@ type request struct {
 // The pool holds no channels: they must not outlive a bubble of testing/synctest.
 var requests sync.Pool
 
-func (e *Engine) newRequest(ctx context.Context, l *Limiter, q *decide.Ask) *request {
+func (e *Engine) newRequest(ctx context.Context, l *Limiter, ask *decide.Ask) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
 	}
-	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, *q, time.Now()
+	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, *ask, time.Now()
 	r.since, r.tryTime = r.Asked, e.conn.Timeout
-	if q.Waits && q.Within > 0 {
-		r.tryTime = min(q.Within, r.tryTime)
+	if ask.Waits && ask.Within > 0 {
+		r.tryTime = min(ask.Within, r.tryTime)
 	}
 	switch {
-	case q.Waits && q.Timeout > 0:
-		r.deadline = r.since.Add(q.Timeout)
+	case ask.Waits && ask.Timeout > 0:
+		r.deadline = r.since.Add(ask.Timeout)
 		r.Last = r.deadline.Add(e.grace)
-	case q.Within > 0 && !q.Waits:
-		r.Last = r.since.Add(q.Within)
+	case ask.Within > 0 && !ask.Waits:
+		r.Last = r.since.Add(ask.Within)
 	}
-	r.timed = q.Within > 0 || !r.Last.IsZero()
+	r.timed = ask.Within > 0 || !r.Last.IsZero()
 	return r
 }
 
@@ -66,7 +66,7 @@ func (r *request) overdue(now time.Time) bool { return !r.deadline.IsZero() && !
 
 // hopeless reports whether a refusal of a request that was sent then ends the wait: no permits are free before
 // the caller must have them.
-func (r *request) hopeless(a lane.Answer, sent time.Time) bool {
+func (r *request) hopeless(a lane.Result, sent time.Time) bool {
 	return !r.Until.IsZero() && !a.Unasked && sent.Add(a.Decision.RetryAfter).After(r.Until)
 }
 

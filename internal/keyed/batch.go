@@ -18,7 +18,7 @@ type batch struct {
 	key       string
 	wave      *lane.Wave // of the flight that will take them; nil if callers can't wait on it
 	requests  []*request
-	cancelled int // how many of them have no caller any more
+	cancelled int // how many of the requests have no caller any more
 
 	try     *Try
 	outcome lane.Outcome
@@ -33,7 +33,7 @@ type request struct {
 	batch   *batch
 	permits int64
 	upTo    bool // as many as are free, at most permits
-	answer  lane.Answer
+	answer  lane.Result
 }
 
 // send adds a request to those that gather, or sends it, within its time if that is timed, if nothing is under way.
@@ -152,9 +152,9 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		b.try, c.Call = next, next.Call.Call
 		return true
 	}
-	answers := make([]lane.Answer, len(b.requests))
+	answers := make([]lane.Result, len(b.requests))
 	if b.err == nil {
-		answers = b.Answers(answers[:0], b.outcome)
+		answers = b.Results(answers[:0], b.outcome)
 	}
 	var unwanted, doubtful int64
 	g.Lanes.Mu.Lock()

@@ -159,7 +159,7 @@ func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (d lim
 			return d, err
 		}
 	}
-	a := b.Answers(nil, o)[0]
+	a := b.Results(nil, o)[0]
 	if a.Exceeds {
 		err = exceeds(permits, a.Decision.Limit)
 	}

@@ -113,10 +113,10 @@ func Parse(reply any) (o lane.Outcome, extra int64, err error) {
 		return lane.Outcome{}, 0, err
 	}
 	return lane.Outcome{
-		Limit: numbers[0],
-		Free:  numbers[1],
-		Taken: numbers[2],
-		Reset: script.Millis(max(0, numbers[4])),
-		Waits: numbers[5:],
+		Limit:       numbers[0],
+		Free:        numbers[1],
+		Taken:       numbers[2],
+		Reset:       script.Millis(max(0, numbers[4])),
+		RetryAfters: numbers[5:],
 	}, numbers[3], nil
 }

@@ -105,7 +105,7 @@ func NewPeek(permits int64) *Batch {
 type Outcome struct {
 	Limit, Free, Taken int64 // Free: before the batch
 	Reset              time.Duration
-	Waits              []int64 // ms, for each refused run that has one
+	RetryAfters        []int64 // ms, for each refused run that has one
 
 	// Of limiters kept by key.
 
@@ -125,19 +125,19 @@ type Outcome struct {
 	GrantedAt int64         // epoch ms by the server's clock, of a batch with holds
 }
 
-// Answer is the answer to one request.
-type Answer struct {
+// Result is what becomes of one request of a batch.
+type Result struct {
 	Decision limit.Decision
 	Taken    int64 // the permits granted
 	Exceeds  bool  // more than the limit; never if that is 0, which refuses all
 	Unasked  bool  // refused for another before it in the line
 }
 
-// Answers appends the answer to each request, in order. It walks the requests as the script did.
+// Results appends the result of each request, in order. It walks the requests as the script did.
 // Starting from the permits taken gives the same grants as starting from the free permits: each
 // granted request fits in the rest of them, and no refused one does.
-func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
-	left, free, waits := o.Taken, o.Free, o.Waits
+func (b *Batch) Results(all []Result, o Outcome) []Result {
+	left, free, waits := o.Taken, o.Free, o.RetryAfters
 	blocked := false
 	for _, r := range b.Runs {
 		var wait time.Duration
@@ -146,7 +146,7 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 			requests = 1
 		}
 		for range requests {
-			a := Answer{Decision: limit.Decision{Limit: o.Limit, ResetAfter: o.Reset}}
+			a := Result{Decision: limit.Decision{Limit: o.Limit, ResetAfter: o.Reset}}
 			refused := false
 			switch {
 			case r.UpTo:

@@ -62,8 +62,8 @@ func TestBatch_HasRoomForSoManyRequestsAndRuns(t *testing.T) {
 func TestBatch_AnswersWalkTheRequests(t *testing.T) {
 	t.Parallel()
 	const wait, more = 30 * time.Millisecond, 70 * time.Millisecond
-	answer := func(taken, remaining int64, retry time.Duration) lane.Answer {
-		return lane.Answer{Taken: taken, Decision: limit.Decision{
+	answer := func(taken, remaining int64, retry time.Duration) lane.Result {
+		return lane.Result{Taken: taken, Decision: limit.Decision{
 			Granted: taken > 0, Limit: 10, Remaining: remaining, RetryAfter: retry, ResetAfter: time.Second,
 		}}
 	}
@@ -72,30 +72,30 @@ func TestBatch_AnswersWalkTheRequests(t *testing.T) {
 	for name, tt := range map[string]struct {
 		add   func(b *lane.Batch)
 		taken int64
-		want  []lane.Answer
+		want  []lane.Result
 	}{
 		"in line, the first that is refused holds up the rest": {
 			func(b *lane.Batch) { b.Add(5, true, 0); b.Add(5, true, 0); b.Add(1, true, 0); b.Add(1, false, 0) }, 1,
-			[]lane.Answer{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0)},
+			[]lane.Result{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0)},
 		},
 		"more than the limit, and nothing": {
-			func(b *lane.Batch) { b.Add(11, false, 0); b.Add(0, false, 0) }, 0, []lane.Answer{exceeds, nothing},
+			func(b *lane.Batch) { b.Add(11, false, 0); b.Add(0, false, 0) }, 0, []lane.Result{exceeds, nothing},
 		},
 		"up to": {
 			func(b *lane.Batch) { b.AddUpTo(2); b.AddUpTo(4); b.AddUpTo(3) }, 3,
-			[]lane.Answer{answer(2, 1, 0), answer(1, 0, 0), answer(0, 0, more)},
+			[]lane.Result{answer(2, 1, 0), answer(1, 0, 0), answer(0, 0, more)},
 		},
 		"each run has its wait": {
 			func(b *lane.Batch) { b.Add(4, false, 0); b.Add(4, false, 0); b.Add(5, false, 0); b.Add(3, false, 0) }, 3,
-			[]lane.Answer{answer(0, 3, wait), answer(0, 3, wait), answer(0, 3, more), answer(3, 0, 0)},
+			[]lane.Result{answer(0, 3, wait), answer(0, 3, wait), answer(0, 3, more), answer(3, 0, 0)},
 		},
 	} {
 		var b lane.Batch
 		tt.add(&b)
 		waits := []int64{wait.Milliseconds(), more.Milliseconds()}
-		assert.Equal(t, tt.want, b.Answers(nil, lane.Outcome{Limit: 10, Free: 3, Taken: tt.taken, Reset: time.Second, Waits: waits}), name)
+		assert.Equal(t, tt.want, b.Results(nil, lane.Outcome{Limit: 10, Free: 3, Taken: tt.taken, Reset: time.Second, RetryAfters: waits}), name)
 	}
 	var b lane.Batch
 	b.Add(1, false, 0)
-	assert.False(t, b.Answers(nil, lane.Outcome{})[0].Exceeds, "a limit of 0 refuses all")
+	assert.False(t, b.Results(nil, lane.Outcome{})[0].Exceeds, "a limit of 0 refuses all")
 }

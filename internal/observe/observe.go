@@ -67,9 +67,9 @@ func tooCostly(permits int64, err error) bool {
 // may hold locks.
 func (o *Observer) Landed(f limit.Flight) { o.later(func() { o.to.Landed(f) }) }
 
-// Waits counts callers that wait for permits of the limiter, or no longer do, for an Observer that Watches. The
+// Waiting counts callers that wait for permits of the limiter, or no longer do, for an Observer that Watches. The
 // caller may hold locks.
-func (o *Observer) Waits(limiter string, change int) {
+func (o *Observer) Waiting(limiter string, change int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.waiting[limiter] += change; o.waiting[limiter] == 0 {
