@@ -96,7 +96,7 @@ func TestSetRate_HungDoesNotExtendCallsBehindIt(t *testing.T) {
 // So it does behind a Release of many calls, each of which is answered in time.
 func TestRelease_OfManyCallsDoesNotExtendCallsBehindIt(t *testing.T) {
 	t.Parallel()
-	const rows = 3000
+	const rows = 1200
 	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
 		s := newBehindScene(t, 20)
 		keys := limitertest.KeysOf(s.RateLimiter)
@@ -125,7 +125,7 @@ func TestRelease_OfManyCallsDoesNotExtendCallsBehindIt(t *testing.T) {
 // of it meanwhile goes on where it was; the whole call ends within twice its time, whatever is lost.
 func TestRepeat_SearchForFirstAttemptEnds(t *testing.T) {
 	t.Parallel()
-	const rows = 4000
+	const rows = 3000
 	for name, call := range map[string]func(ctx context.Context, s *limitertest.HeldScene) error{
 		"TryAcquire": func(ctx context.Context, s *limitertest.HeldScene) error {
 			return limitertest.Second(s.TryAcquire(ctx, 3, 0))
@@ -147,8 +147,8 @@ func TestRepeat_SearchForFirstAttemptEnds(t *testing.T) {
 					s := limitertest.NewHeldScene(t, limitertest.Hourly(1_000_000))
 					keys := limitertest.KeysOf(s.RateLimiter)
 					more := func() {
-						limitertest.AddGrants(t, s.Mini, keys.Permits, 0, 200, 1)
-						require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, 200).Err())
+						limitertest.AddGrants(t, s.Mini, keys.Permits, 0, 100, 1)
+						require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, 100).Err())
 					}
 					limitertest.MustAcquire(t, s.Other, 1)
 					limitertest.AddGrants(t, s.Mini, keys.Permits, 0, rows, 1)

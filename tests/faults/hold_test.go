@@ -83,7 +83,7 @@ func checkDated(t *testing.T, w *limitertest.Wire) {
 }
 
 // A held reservation is settled once, in time or not, and counts from its grant on or from now on.
-func TestHold_SettlesOnce(t *testing.T) {
+func TestHold_SettlementHappensOnce(t *testing.T) {
 	t.Parallel()
 	underFaults(t, slices.Concat(lossy, tardy), holdCases, nil, func(t *testing.T, c holdCase, what, fault, version string) {
 		w, r := c.reserve(t, version)
