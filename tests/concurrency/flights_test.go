@@ -372,7 +372,7 @@ func farRedis(t *testing.T, trip time.Duration) (far, near redistest.Client) {
 // Permits of callers that have gone are free within the time of a call, however many went.
 func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 	t.Parallel()
-	const callers, waves, trip, callTime = 600, 6, 100 * ms, 1500 * ms
+	const callers, waves, trip, callTime = 300, 3, 100 * ms, 1500 * ms
 	cfg := limitertest.Every(100_000, time.Hour)
 	cancelled := func(take func(ctx context.Context, i int)) {
 		for wave := range waves {
@@ -428,7 +428,7 @@ func TestRelease_NotHeldUpByGiveBacks(t *testing.T) {
 		limitertest.MustAcquire(t, free, releases)
 		ctx, cancel := context.WithTimeout(t.Context(), trip/2)
 		defer cancel()
-		limitertest.Together(2000, func(int) { _, _ = busy.TryAcquire(ctx, 1, 0) })
+		limitertest.Together(800, func(int) { _, _ = busy.TryAcquire(ctx, 1, 0) })
 		var took []time.Duration
 		for range releases {
 			start := time.Now()
@@ -445,7 +445,7 @@ func TestRelease_NotHeldUpByGiveBacks(t *testing.T) {
 func TestHundredsOfHandlesSetTheirRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const handles = 600
+		const handles = 300
 		far, near := farRedis(t, 100*ms)
 		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
 		all := make([]*rratelimiter.RateLimiter, handles)
@@ -512,7 +512,7 @@ func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound
 // it: each call ends in time, and all that was granted and not given back is in use.
 func TestCalls_InDoubtDoNotDeadlock(t *testing.T) {
 	t.Parallel()
-	count := uint64(8)
+	count := uint64(5)
 	if testing.Short() {
 		count = 3
 	}

@@ -99,7 +99,7 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 // Callers who take permits of several limiters again and again do not hold up callers of one of these.
 func TestTryAcquire_GoesBesideManyTakeAlls(t *testing.T) {
 	t.Parallel()
-	const callers, trip = 100, 10 * ms
+	const callers, trip = 80, 10 * ms
 	synctest.Test(t, func(t *testing.T) {
 		c := rratelimiter.New(limitertest.FarAway(t, trip))
 		cfg := rratelimiter.PerHour(1 << 40)
@@ -117,7 +117,7 @@ func TestTryAcquire_GoesBesideManyTakeAlls(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * trip)
-		for range 10 {
+		for range 4 {
 			start := time.Now()
 			limitertest.MustAcquire(t, one, 1)
 			assert.LessOrEqual(t, time.Since(start), 3*trip)
@@ -163,7 +163,7 @@ func TestSettle_BesideReleases(t *testing.T) {
 func TestSettle_HundredsAtOnceSucceed(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]time.Duration{"0ms": 0, "100ms": 100 * ms}, func(t *testing.T, trip time.Duration) {
-		const all = 600
+		const all = 300
 		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
 		l := limitertest.ByDefault(c, "orders", rratelimiter.PerHour(1<<40))
 		reservations := make([]*rratelimiter.Reservation, all)
