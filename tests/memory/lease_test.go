@@ -24,7 +24,7 @@ import (
 
 const ms = time.Millisecond
 
-var rounds = flag.Uint64("rounds", 2, "how many seeds, from 0, random walks have, and by how many times as much tests of races repeat")
+var rounds = flag.Uint64("rounds", 1, "how many seeds, from 0, random walks have, and by how many times as much tests of races repeat")
 
 // A leaseScene is a limitertest.HeldScene whose limiter takes permits ahead.
 type leaseScene struct {

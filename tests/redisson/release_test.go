@@ -396,7 +396,7 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 				draw, client := rand.New(rand.NewPCG(1, 2)), scenario{}.newClient(t, rdb, version)
 				seen := map[string]int{}
-				for i := range 120 {
+				for i := range 60 {
 					peekAndTake(t, drawState(t, draw, rdb, redistest.Name(t)), client, seen)
 					peekAndTakeUpTo(t, drawState(t, draw, rdb, redistest.Name(t)), client)
 					if i%4 == 0 {
