@@ -78,9 +78,10 @@ func TestTransport_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
 					transport := httplimit.NewTransport(answers(http.StatusNoContent), limiter(t, rdb, rates[0]), quiet,
 						httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: limiter(t, rdb, rates[1]), Key: []httplimit.KeyFunc{text("b", nil)}}),
 						httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: limiter(t, rdb, rates[2]), Key: []httplimit.KeyFunc{text("c", nil)}}))
-					sent := flood(t, transport, "", 20, 10*time.Second-50*time.Millisecond)
-					assert.LessOrEqual(t, sent, int64(100))
-					assert.GreaterOrEqual(t, sent, int64(95), "95 %% of what the scarcest allows")
+					// Some of the first second's permits may be used a second later, and so on.
+					sent := flood(t, transport, "", 20, 20*time.Second-50*time.Millisecond)
+					assert.LessOrEqual(t, sent, int64(200))
+					assert.GreaterOrEqual(t, sent, int64(190), "95 %% of what the scarcest allows")
 				})
 			})
 		}
