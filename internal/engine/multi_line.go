@@ -21,7 +21,7 @@ type jointLine struct {
 	lateAt     time.Time   // when their answers are late: another is asked for
 	answered   time.Time   // when the last answer came
 	unanswered time.Time   // since when requests have been asked for without any answer; zero: none have
-	timer      *time.Timer // runs next
+	timer      *time.Timer // runs poll
 
 	// Of those whom the pass has passed over.
 	least  *multiRequest // who wants the fewest permits; nil once it is asked for

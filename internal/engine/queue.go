@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -108,21 +107,18 @@ func (q *queue) next(now time.Time) {
 		q.listed = true
 		q.wave = q.lane.Load().Ready(q)
 	}
+	wait := time.Duration(0) // for the line's next pass
 	if q.line.list.Len() > 0 && !q.passing {
-		wait := q.line.nextAt(now).Sub(now)
-		switch {
-		case wait <= 0 && q.listed && q.dueSince.IsZero():
+		if wait = q.line.nextAt(now).Sub(now); wait <= 0 && q.listed && q.dueSince.IsZero() {
 			q.dueSince = time.Now()
-		case wait <= 0:
-		case q.timer == nil:
-			q.timer = time.AfterFunc(wait, q.poll)
-			return
-		default:
-			q.timer.Reset(wait)
-			return
 		}
 	}
-	if q.timer != nil {
+	switch {
+	case wait > 0 && q.timer == nil:
+		q.timer = time.AfterFunc(wait, q.poll)
+	case wait > 0:
+		q.timer.Reset(wait)
+	case q.timer != nil:
 		q.timer.Stop()
 	}
 }
@@ -230,17 +226,4 @@ func (q *queue) close() {
 	q.gathered = nil
 	q.endLeases()
 	q.next(time.Now())
-}
-
-// Waiting returns how many requests for the limiter of that config key are gathered or in line.
-func (e *Engine) Waiting(key string) int {
-	n := 0
-	e.withQueue(key, func(q *queue) {
-		for _, r := range slices.AppendSeq(slices.Clone(q.gathered), q.line.all()) {
-			if r.State == lane.Gathered {
-				n++
-			}
-		}
-	})
-	return n
 }

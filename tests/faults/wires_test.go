@@ -194,7 +194,7 @@ func leaving() context.Context {
 
 func leaves(permits int64) limitertest.Request {
 	return func(w *limitertest.Wire) (int64, error) {
-		ok, err := w.TryAcquire(leaving(), permits, time.Hour)
+		ok, err := w.TryAcquire(w.Context(leaving()), permits, time.Hour)
 		return limitertest.Counted(permits, ok, err)
 	}
 }

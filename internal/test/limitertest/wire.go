@@ -12,8 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/door"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -37,6 +35,8 @@ type Wire struct {
 	mu    sync.Mutex
 	calls map[string]int // of each script, as the Client sent them
 	gate  *gate
+
+	waits func() // called once the caller of a Request waits
 }
 
 // A gate holds back the answer to an acquire.
@@ -84,6 +84,7 @@ func NewWireOf(
 		Rate:  cfg.Rate,
 		Held:  make(chan struct{}),
 		calls: map[string]int{},
+		waits: func() {},
 	}
 	w.LetGo = sync.OnceFunc(func() { close(w.Held) })
 	t.Cleanup(w.LetGo)
@@ -203,7 +204,7 @@ func TryFor(permits int64) Request { return WaitFor(permits, 0) }
 // WaitFor is a TryAcquire with that timeout.
 func WaitFor(permits int64, timeout time.Duration) Request {
 	return func(w *Wire) (int64, error) {
-		ok, err := w.TryAcquire(context.Background(), permits, timeout)
+		ok, err := w.TryAcquire(w.Context(context.Background()), permits, timeout)
 		return Counted(permits, ok, err)
 	}
 }
@@ -211,7 +212,7 @@ func WaitFor(permits int64, timeout time.Duration) Request {
 // TakeFor is a Take.
 func TakeFor(permits int64) Request {
 	return func(w *Wire) (int64, error) {
-		d, err := w.Take(context.Background(), permits)
+		d, err := w.Take(w.Context(context.Background()), permits)
 		return Counted(permits, d.Granted, err)
 	}
 }
@@ -219,7 +220,7 @@ func TakeFor(permits int64) Request {
 // UpToFor is a TakeUpTo.
 func UpToFor(permits int64) Request {
 	return func(w *Wire) (int64, error) {
-		taken, _, err := w.TakeUpTo(context.Background(), permits)
+		taken, _, err := w.TakeUpTo(w.Context(context.Background()), permits)
 		return taken, err
 	}
 }
@@ -227,7 +228,7 @@ func UpToFor(permits int64) Request {
 // ReserveFor is a Reserve.
 func ReserveFor(permits int64, opts ...rratelimiter.ReserveOption) Request {
 	return func(w *Wire) (int64, error) {
-		r, err := w.Reserve(context.Background(), permits, 0, opts...)
+		r, err := w.Reserve(w.Context(context.Background()), permits, 0, opts...)
 		return Counted(permits, err == nil && r.Granted, err)
 	}
 }
@@ -251,15 +252,18 @@ func (w *Wire) Ask(t testing.TB, requests ...Request) []int64 {
 		open = func() { close(g.open) }
 	}
 	for i, ask := range requests {
+		waits := make(chan struct{})
+		w.waits = sync.OnceFunc(func() { close(waits) })
 		wg.Go(func() {
+			defer w.waits()
 			granted, err := ask(w)
 			if !errors.Is(err, context.Canceled) {
 				assert.NoError(t, err)
 			}
 			got[i] = granted
 		})
-		for until := time.Now().Add(time.Minute); len(requests) > 1 && w.waiting() <= i && time.Now().Before(until); {
-			time.Sleep(100 * time.Microsecond)
+		if len(requests) > 1 {
+			<-waits
 		}
 	}
 	open()
@@ -267,10 +271,18 @@ func (w *Wire) Ask(t testing.TB, requests ...Request) []int64 {
 	return got
 }
 
-// waiting returns how many requests for the limiter have gathered or are in line.
-func (w *Wire) waiting() int {
-	behind, _ := door.Behind[engine.Behind](w.RateLimiter)
-	return behind.Engine.Waiting(behind.Limiter.Config)
+// Context returns ctx for a Request, which gathers or stands in line once it waits for the end of that.
+func (w *Wire) Context(ctx context.Context) context.Context { return waitedFor{ctx, w.waits} }
+
+type waitedFor struct {
+	context.Context
+
+	waits func()
+}
+
+func (c waitedFor) Done() <-chan struct{} {
+	c.waits()
+	return c.Context.Done()
 }
 
 // Sum returns the sum of permits.
@@ -345,7 +357,7 @@ func (w *Wire) CancelledInFlight(t testing.TB, permits []int64, goes []bool, giv
 		away.Add(1)
 		requests = append(requests, func(w *Wire) (int64, error) {
 			defer away.Done()
-			ok, err := w.TryAcquire(ctx, n, 0)
+			ok, err := w.TryAcquire(w.Context(ctx), n, 0)
 			assert.ErrorIs(t, err, context.Canceled)
 			return Counted(n, ok, err)
 		})
