@@ -48,14 +48,14 @@ func (c *Client) TakeAll(ctx context.Context, claims ...Claim) ([]limit.Decision
 // did. With a timeout of 0 or less it asks once. Otherwise it waits as [RateLimiter.TryAcquire] does: with one claim in
 // the limiter's line, with several in a line of such callers beside it, which the limiter that refuses longest has.
 func (c *Client) TryAcquireAll(ctx context.Context, timeout time.Duration, claims ...Claim) (bool, error) {
-	a, err := c.decideAll(ctx, claims, decide.Ask{Call: "TryAcquireAll", Waits: timeout > 0, Timeout: timeout})
+	a, err := c.decideAll(ctx, claims, decide.Ask{Call: "TryAcquireAll", MayWait: timeout > 0, Timeout: timeout})
 	return a.Granted, err
 }
 
 // ReserveAll is [RateLimiter.Reserve] for several limiters: it takes the permits of every claim or none, and
 // waits as [Client.TryAcquireAll] does. [Reservation.Settle] then takes a number for each claim.
 func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims ...Claim) (*Reservation, error) {
-	q := decide.Ask{Call: "ReserveAll", Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true}
+	q := decide.Ask{Call: "ReserveAll", MayWait: timeout > 0, Timeout: timeout, Figures: true, Reserve: true}
 	a, err := c.decideAll(ctx, claims, q)
 	if err != nil {
 		return nil, err

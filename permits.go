@@ -25,14 +25,14 @@ import (
 // back after an interval, that error is ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
 	var a decide.Answer
-	err := l.decide(ctx, &decide.Ask{Call: "TryAcquire", Permits: permits, Waits: timeout > 0, Timeout: timeout}, &a)
+	err := l.decide(ctx, &decide.Ask{Call: "TryAcquire", Permits: permits, MayWait: timeout > 0, Timeout: timeout}, &a)
 	return a.Granted, err
 }
 
 // Acquire takes permits, and waits for them until ctx ends: it is TryAcquire without a timeout. It does
 // not wait longer than [WithCallTimeout] for a Redis that does not answer.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
-	return l.decide(ctx, &decide.Ask{Call: "Acquire", Permits: permits, Waits: true}, &decide.Answer{})
+	return l.decide(ctx, &decide.Ask{Call: "Acquire", Permits: permits, MayWait: true}, &decide.Answer{})
 }
 
 // Wait is Acquire of one permit that gives up as soon as Redis answers that no permit is free before the deadline
@@ -40,7 +40,7 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // permit is free.
 func (l *RateLimiter) Wait(ctx context.Context) error {
 	const op = "Wait"
-	q := decide.Ask{Call: op, Permits: 1, Waits: true}
+	q := decide.Ask{Call: op, Permits: 1, MayWait: true}
 	q.Until, _ = ctx.Deadline()
 	var a decide.Answer
 	err := l.decide(ctx, &q, &a)

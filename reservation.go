@@ -25,7 +25,7 @@ func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.D
 	if o.err != nil {
 		return nil, l.fail(op, o.err)
 	}
-	q := decide.Ask{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Reserve: true, Hold: o.hold}
+	q := decide.Ask{Call: op, Permits: permits, MayWait: timeout > 0, Timeout: timeout, Figures: true, Reserve: true, Hold: o.hold}
 	var a decide.Answer
 	if err := l.decide(ctx, &q, &a); err != nil {
 		return nil, err

@@ -16,9 +16,9 @@ type Ask struct {
 	Key     string // of a limiter of keys
 	Permits int64
 	UpTo    bool          // as many as are free, at most Permits
-	Waits   bool          // until the permits are granted or the timeout is over
-	Timeout time.Duration // 0 with Waits: none
-	Until   time.Time     // with Waits: a refusal by Redis until later than that ends the wait; zero: none does
+	MayWait bool          // until the permits are granted or the timeout is over
+	Timeout time.Duration // 0 with MayWait: none
+	Until   time.Time     // with MayWait: a refusal by Redis until later than that ends the wait; zero: none does
 	Figures bool          // the figures of the Decision are wanted
 	Undo    bool          // a grant is to be undone, perhaps
 	Reserve bool          // a grant is settled later, so it needs a member of its own

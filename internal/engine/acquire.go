@@ -23,7 +23,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *decide.Ask, a *de
 	to := q.lane.Load()
 	alone := q.submit(r, to)
 	q.unlock()
-	if ask.Waits {
+	if ask.MayWait {
 		decide.Entered(ctx)
 	}
 	if alone != nil {
@@ -32,7 +32,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *decide.Ask, a *de
 	answered := r.await(ctx)
 	*a, err = r.answer, r.err
 	a.By = cmp.Or(a.By, limit.FromRedis)
-	if answered && !r.Waits { // the line may still know one that waits
+	if answered && !r.MayWait { // the line may still know one that waits
 		if err == nil && !a.Granted {
 			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
 		}
@@ -49,7 +49,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	switch {
 	case r.limiter.Lease != nil && q.serveFromLease(r):
 		r.finish(r.answer, nil)
-	case r.Waits && q.line.list.Len() > 0:
+	case r.MayWait && q.line.list.Len() > 0:
 		q.line.join(r, to.Fresh())
 		r.WaitOn(nil)
 		q.next(r.since)
@@ -80,7 +80,7 @@ func (e *Engine) FromMemory(ctx context.Context, l *Limiter, ask *decide.Ask, a 
 	case from != nil:
 		e.leaseAnswer(l, from, ask, left, a)
 		return true
-	case ask.Waits || l.prefetched.lasts():
+	case ask.MayWait || l.prefetched.lasts():
 		return false
 	case ask.Figures:
 		a.Decision, known = l.Refusals.Decision(leastOf(ask))

@@ -67,7 +67,7 @@ func TestSettle_FreedPermitsGoToTheLineBeforeTheNextJob(t *testing.T) {
 		require.NoError(t, err)
 		var served atomic.Bool
 		go func() {
-			a, err := acquire(t.Context(), e, l, decide.Ask{Permits: 5, Waits: true})
+			a, err := acquire(t.Context(), e, l, decide.Ask{Permits: 5, MayWait: true})
 			assert.NoError(t, err)
 			served.Store(a.Granted)
 		}()

@@ -83,7 +83,7 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 			q.line.askUnmixed(r)
 		case a.Decision.Granted && short != nil:
 			q.answer(b, i, lane.Result{}, o, short)
-		case r.Waits && failed == nil && !a.Decision.Granted && !q.engine.lanes.Closed && !r.overdue(now) && !r.hopeless(a, b.sent):
+		case r.MayWait && failed == nil && !a.Decision.Granted && !q.engine.lanes.Closed && !r.overdue(now) && !r.hopeless(a, b.sent):
 			q.enqueueWaiter(b, r, a, o, now)
 			lined = true
 		default:
@@ -146,7 +146,7 @@ func (q *queue) answer(b *batch, place int, told lane.Result, o lane.Outcome, er
 	if r.inLine() {
 		q.line.drop(r)
 	}
-	if q.engine.lanes.Closed && r.Waits && err == nil && !a.Granted {
+	if q.engine.lanes.Closed && r.MayWait && err == nil && !a.Granted {
 		err = limit.ErrClosed
 	}
 	switch {

@@ -167,7 +167,7 @@ func eachLeaver(t *testing.T, test func(t *testing.T, l *leaver)) {
 	t.Helper()
 	for name, l := range map[string]*leaver{
 		"context":  {ends: true},
-		"deadline": {ask: decide.Ask{Waits: true, Timeout: 100 * time.Millisecond}},
+		"deadline": {ask: decide.Ask{MayWait: true, Timeout: 100 * time.Millisecond}},
 		"within":   {ask: decide.Ask{Within: 100 * time.Millisecond}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -269,14 +269,14 @@ func TestLine_PassEndsIfSecondBatchHasGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		e.Go(func() {
-			a, err := acquire(t.Context(), e.Engine, first, decide.Ask{Permits: 2, Waits: true})
+			a, err := acquire(t.Context(), e.Engine, first, decide.Ask{Permits: 2, MayWait: true})
 			assert.NoError(t, err)
 			assert.True(t, a.Granted)
 			assert.Less(t, time.Since(start), 16*time.Second)
 		})
 		synctest.Wait()
 		e.Go(func() { // in a batch of its own, for its default
-			_, err := acquire(ctx, e.Engine, second, decide.Ask{Permits: 2, Waits: true})
+			_, err := acquire(ctx, e.Engine, second, decide.Ask{Permits: 2, MayWait: true})
 			assert.ErrorIs(t, err, context.Canceled)
 		})
 		time.Sleep(5 * time.Second)
@@ -298,7 +298,7 @@ func TestLine_PassEndsIfSecondBatchHasGone(t *testing.T) {
 // meanwhile, and goes back.
 func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	t.Parallel()
-	impatient := decide.Ask{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
+	impatient := decide.Ask{Permits: 4, MayWait: true, Timeout: 100 * time.Millisecond}
 	a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
 	for name, ask := range map[string]func(ctx context.Context, e *far) error{
 		"one": func(ctx context.Context, e *far) error {
@@ -336,7 +336,7 @@ func TestLinesOnASilentServerEndInTime(t *testing.T) {
 			e.take(t, l, 1)
 			for range 3 {
 				e.Go(func() {
-					_, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, Waits: true})
+					_, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true})
 					assert.ErrorIs(t, err, limit.ErrUnavailable)
 					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
 				})

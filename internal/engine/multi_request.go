@@ -50,7 +50,7 @@ type said struct {
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q decide.Ask) (a decide.Answer, err error) {
 	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, told: q.Figures, within: q.Within}
 	a, err = m.acquire(ctx, q)
-	a.By, a.Unanswered = limit.FromRedis, !q.Waits // one that waits may have been refused before
+	a.By, a.Unanswered = limit.FromRedis, !q.MayWait // one that waits may have been refused before
 	for i := range a.Each {
 		one := &a.Each[i]
 		one.By = limit.FromRedis
@@ -83,7 +83,7 @@ func (m *multiRequest) acquire(ctx context.Context, ask decide.Ask) (a decide.An
 	}
 	m.keys = script.KeysOf(names...)
 	m.ordered = slices.SortedFunc(slices.Values(m.queues), func(a, b *queue) int { return strings.Compare(a.config, b.config) })
-	if !ask.Waits {
+	if !ask.MayWait {
 		return m.try(ctx, start)
 	}
 	m.deadline = start.Add(ask.Timeout)

@@ -40,14 +40,14 @@ func (e *Engine) newRequest(ctx context.Context, l *Limiter, ask *decide.Ask) *r
 	}
 	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, *ask, time.Now()
 	r.since, r.tryTime = r.Asked, e.conn.Timeout
-	if ask.Waits && ask.Within > 0 {
+	if ask.MayWait && ask.Within > 0 {
 		r.tryTime = min(ask.Within, r.tryTime)
 	}
 	switch {
-	case ask.Waits && ask.Timeout > 0:
+	case ask.MayWait && ask.Timeout > 0:
 		r.deadline = r.since.Add(ask.Timeout)
 		r.Last = r.deadline.Add(e.grace)
-	case ask.Within > 0 && !ask.Waits:
+	case ask.Within > 0 && !ask.MayWait:
 		r.Last = r.since.Add(ask.Within)
 	}
 	r.timed = ask.Within > 0 || !r.Last.IsZero()

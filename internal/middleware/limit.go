@@ -91,7 +91,7 @@ func (l *Limit) Window() time.Duration {
 
 // instead asks the limiter in place of another.
 func (l *Limit) instead(ctx context.Context, q decide.Ask) (decide.Answer, error) {
-	q.Waits, q.Timeout, q.Within = false, 0, l.options.Timeout
+	q.MayWait, q.Timeout, q.Within = false, 0, l.options.Timeout
 	q.Reserve = q.Reserve && l.reserves() // Settle must not fail because of an outage
 	q.Undo = !q.Reserve
 	p := l.part(nil, q)

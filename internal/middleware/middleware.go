@@ -81,7 +81,7 @@ func (a *attempt) take(ctx context.Context, q decide.Ask) {
 			return err
 		}
 		answer.Undo = func(ctx context.Context) error { return settle(ctx, 0) }
-	} else if w, ok := limiter.(waiter); ok && q.Waits {
+	} else if w, ok := limiter.(waiter); ok && q.MayWait {
 		if a.err = w.Acquire(ctx, q.Key, q.Permits); a.err == nil {
 			answer.Granted = true
 			answer.Undo = func(ctx context.Context) error { return w.Release(ctx, q.Key, q.Permits) }
@@ -137,7 +137,7 @@ func (a *asker) Ask(ctx context.Context, q decide.Ask) (answer decide.Answer, er
 		t = a.attempt()
 	}
 	most := q.Within
-	if q.Waits {
+	if q.MayWait {
 		most = q.Timeout
 	}
 	bounded, cancel := ctx, func() {}
@@ -163,7 +163,7 @@ func (a *asker) Ask(ctx context.Context, q decide.Ask) (answer decide.Answer, er
 		return answer, err
 	case ctx.Err() != nil: // whatever the limiter made of that
 		return decide.Answer{Unanswered: true}, fmt.Errorf("no decision in time: %w", ctx.Err())
-	case q.Waits && bounded.Err() != nil:
+	case q.MayWait && bounded.Err() != nil:
 		return decide.Answer{}, nil // it has waited for so long
 	}
 	return decide.Answer{Undecided: true}, err

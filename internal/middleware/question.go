@@ -89,7 +89,7 @@ func (q *Question) Ask(ctx context.Context) {
 // timeout is not 0. It is refused at once if that is known to be too short. The limiter [Limit.Waits].
 func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
 	asked := q.asked(false)
-	asked.Call, asked.Figures, asked.Waits, asked.Timeout = "Acquire", false, true, timeout
+	asked.Call, asked.Figures, asked.MayWait, asked.Timeout = "Acquire", false, true, timeout
 	asked.Until, _ = ctx.Deadline()
 	if end := time.Now().Add(timeout); timeout > 0 && (asked.Until.IsZero() || end.Before(asked.Until)) {
 		asked.Until = end

@@ -59,7 +59,7 @@ func (p *Policy) Settler(of Asker, q decide.Ask, a decide.Answer) func(ctx conte
 // the policy has instead. A caller that waits goes back to Redis from time to time.
 func (p *Policy) Answer(ctx context.Context, of Asker, q decide.Ask, start time.Time) (decide.Answer, error) {
 	if p.Shadow || q.Watched {
-		q.Waits, q.Timeout = false, 0
+		q.MayWait, q.Timeout = false, 0
 	}
 	if a, known, err := of.FromMemory(ctx, q); known || err != nil {
 		return a, err
@@ -72,7 +72,7 @@ func (p *Policy) Answer(ctx context.Context, of Asker, q decide.Ask, start time.
 			return a, err
 		}
 		a, err = p.Instead(ctx, of, q, a.Known, err)
-		if err != nil || a.Granted || !q.Waits {
+		if err != nil || a.Granted || !q.MayWait {
 			return a, err
 		}
 		wait := longestWait
@@ -90,7 +90,7 @@ func (p *Policy) Answer(ctx context.Context, of Asker, q decide.Ask, start time.
 		}
 		if timeout > 0 {
 			q.Timeout = max(0, timeout-time.Since(start))
-			q.Waits = q.Timeout > 0
+			q.MayWait = q.Timeout > 0
 		}
 	}
 }
