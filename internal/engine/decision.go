@@ -48,12 +48,9 @@ func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
 func (b *batch) OnReply(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	e, l, r := b.queue.engine, b.limiter, &b.redo
-	if _, short := reply.(int64); short && !r.replaces {
-		b.finish(reply, err)
-		return false
-	}
-	older, _, isOlder := olderDefault(reply)
-	switch {
+	_, short := reply.(int64)
+	switch older, _, isOlder := olderDefault(reply); {
+	case short && !r.replaces:
 	case r.replaces && err == nil:
 		e.gaveDefault(l, r.older, reply)
 		r.replaces = false
