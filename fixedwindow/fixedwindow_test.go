@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -20,8 +21,8 @@ import (
 func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
-			return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: permits, Window: window})
+		New: func(client *rratelimiter.Client, permits int64, window time.Duration, opts ...rratelimiter.LimiterOption) limittest.Limiter {
+			return fixedwindow.New(client, fixedwindow.Config{Limit: permits, Window: window}, opts...)
 		},
 		Keys:     func(key string) []string { return []string{key} },
 		Type:     "string",

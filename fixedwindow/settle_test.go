@@ -319,3 +319,26 @@ func TestTakeReserved_Uncharged(t *testing.T) {
 		}, told.Settlements())
 	})
 }
+
+// A settlement whose caller has gone is charged before Close returns. After that nothing can be settled.
+func TestTakeReserved_CloseAwaitsSettlements(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.OpenClient(rdb)
+		l := fixedwindow.New(client, fixedwindow.Config{Limit: 10, Window: time.Hour})
+		settle, late := reserve(t, l, "key", 4), reserve(t, l, "key", 1)
+		hold := make(chan struct{})
+		rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { <-hold }))
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		require.ErrorIs(t, settle(ctx, 2), context.Canceled)
+		closed := make(chan error, 1)
+		go func() { closed <- client.Close(t.Context()) }()
+		synctest.Wait()
+		assert.Empty(t, closed)
+		require.ErrorIs(t, late(t.Context(), 0), limit.ErrClosed)
+		close(hold)
+		require.NoError(t, <-closed)
+		assert.Equal(t, "3", rdb.Get(t.Context(), "key").Val())
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -353,8 +354,8 @@ func fill(t *testing.T, rdb redistest.Client, log string, when time.Time, count 
 func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
-			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: permits, Window: window})
+		New: func(client *rratelimiter.Client, permits int64, window time.Duration, opts ...rratelimiter.LimiterOption) limittest.Limiter {
+			return slidinglog.New(client, slidinglog.Config{Limit: permits, Window: window}, opts...)
 		},
 		Keys:     func(key string) []string { return []string{key} },
 		Type:     "zset",

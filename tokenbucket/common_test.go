@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -27,8 +28,8 @@ func keysOf(key string) []string { return []string{key, key + "_time"} }
 func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
-			return tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: permits, Refill: permits, Interval: window})
+		New: func(client *rratelimiter.Client, permits int64, window time.Duration, opts ...rratelimiter.LimiterOption) limittest.Limiter {
+			return tokenbucket.New(client, tokenbucket.Config{Capacity: permits, Refill: permits, Interval: window}, opts...)
 		},
 		Keys:     keysOf,
 		Type:     "string",

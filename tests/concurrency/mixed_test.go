@@ -2,6 +2,7 @@ package concurrency_test
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,9 +13,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
@@ -63,15 +67,15 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 				func(ctx context.Context) error { return limitertest.Granted(l.TryAcquire(ctx, 1, 0)) },
 			}
 		},
-		"a sliding log": func(_ *rratelimiter.Client, rdb redistest.Client) []call {
-			l := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 100_000, Window: time.Hour})
+		"a sliding log": func(c *rratelimiter.Client, _ redistest.Client) []call {
+			l := slidinglog.New(c, slidinglog.Config{Limit: 100_000, Window: time.Hour})
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
 				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
 			}
 		},
-		"a token bucket": func(_ *rratelimiter.Client, rdb redistest.Client) []call {
-			l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second})
+		"a token bucket": func(c *rratelimiter.Client, _ redistest.Client) []call {
+			l := tokenbucket.New(c, tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second})
 			return []call{
 				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
 				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
@@ -93,6 +97,47 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(start), 3*rounds*trip, strconv.Itoa(callers*rounds)+" calls")
 		synctest.Wait()
 		require.NoError(t, c.Close(t.Context()))
+	})
+}
+
+// Requests for limiters of all kinds of a Client go with one flight.
+func TestClient_LimitersOfAllKindsShareAFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 2, MaxConcurrentDials: 1}) // one flight at a time
+		c := limitertest.OpenClient(rdb)
+		orders := limitertest.ByDefault(c, "orders", rratelimiter.PerHour(100))
+		all := []func(ctx context.Context) error{
+			func(ctx context.Context) error { return limitertest.Granted(orders.TryAcquire(ctx, 1, 0)) },
+		}
+		for _, l := range []limit.Limiter{
+			fixedwindow.New(c, fixedwindow.Config{Limit: 100, Window: time.Hour}),
+			slidinglog.New(c, slidinglog.Config{Limit: 100, Window: time.Hour}),
+			tokenbucket.New(c, tokenbucket.Config{Capacity: 100, Refill: 1, Interval: time.Hour}),
+		} {
+			all = append(all, func(ctx context.Context) error { return limitertest.Second(l.Take(ctx, fmt.Sprintf("%T", l), 1)) })
+		}
+		for _, call := range all {
+			require.NoError(t, call(t.Context()), "the server knows the scripts by then")
+		}
+		var sent []int
+		hold := make(chan struct{})
+		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+			if cmds[0].Name() == "evalsha" {
+				sent = append(sent, len(cmds))
+				<-hold
+			}
+		}))
+		var wg sync.WaitGroup
+		for _, call := range append(all[:1:1], all...) {
+			wg.Go(func() { assert.NoError(t, call(t.Context())) })
+			synctest.Wait()
+		}
+		close(hold)
+		wg.Wait()
+		assert.Equal(t, []int{1, len(all)}, sent)
+		limitertest.CheckIdle(t, c)
 	})
 }
 

@@ -328,13 +328,13 @@ var limitersOfKeys = map[string]func(s *outageScene, rate int64, how rratelimite
 		return s.client.Keyed("k:", rratelimiter.PerHour(rate))
 	},
 	"fixedwindow": func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner {
-		return fixedwindow.New(limitertest.OpenClient(s.rdb), fixedwindow.Config{Limit: rate, Window: time.Hour}, how)
+		return fixedwindow.New(s.client, fixedwindow.Config{Limit: rate, Window: time.Hour}, how)
 	},
 	"slidinglog": func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner {
-		return slidinglog.New(limitertest.OpenClient(s.rdb), slidinglog.Config{Limit: rate, Window: time.Hour}, how)
+		return slidinglog.New(s.client, slidinglog.Config{Limit: rate, Window: time.Hour}, how)
 	},
 	"tokenbucket": func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner {
-		return tokenbucket.New(limitertest.OpenClient(s.rdb), tokenbucket.Config{Capacity: rate, Refill: rate, Interval: time.Hour}, how)
+		return tokenbucket.New(s.client, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: time.Hour}, how)
 	},
 }
 
@@ -382,6 +382,33 @@ func TestLimitersOfKeysDuringAnOutage(t *testing.T) {
 	}
 }
 
+// What one limiter of a Client has found out about a server, all of them know.
+func TestFailure_LimitersOfAClientShareABreaker(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+		orders := s.client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(5)))
+		keys := fixedwindow.New(s.client, fixedwindow.Config{Limit: 5, Window: time.Hour})
+		take := func() (bool, error) {
+			d, err := keys.Take(t.Context(), "ann", 1)
+			return d.Granted, err
+		}
+		assert.True(t, atOnce(t, take))
+		s.fail(t, orders)
+		assert.True(t, atOnce(t, take), "three calls of the other have failed")
+		s.recover()
+		limitertest.MustAcquire(t, orders, 5)
+		assert.True(t, atOnce(t, take))
+		synctest.Wait()
+		var kinds []limit.EventKind
+		for _, e := range s.told.Events() {
+			if e.Kind == limit.AskedNoMore || e.Kind == limit.AskedAgain {
+				kinds = append(kinds, e.Kind)
+			}
+		}
+		assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds)
+	})
+}
+
 func TestTakeUpToDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -395,7 +422,7 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 			t.Parallel()
 			duringOutages(t, test.how, func(t *testing.T, s *outageScene) {
 				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(8, time.Hour)))
-				keys := fixedwindow.New(limitertest.OpenClient(s.rdb), fixedwindow.Config{Limit: 8, Window: time.Hour}, rratelimiter.WithFailure(test.how))
+				keys := fixedwindow.New(s.client, fixedwindow.Config{Limit: 8, Window: time.Hour}, rratelimiter.WithFailure(test.how))
 				s.hook.hang(true)
 				for i, want := range test.want {
 					n, d, err := l.TakeUpTo(t.Context(), 3)

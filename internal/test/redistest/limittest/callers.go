@@ -22,7 +22,7 @@ import (
 func testManyCallers(t *testing.T, k Kind) {
 	atRest(t, func(t *testing.T, rdb redistest.Client) {
 		const permits = 100
-		here, there := k.New(rdb, permits, time.Hour), k.New(rdb, permits, time.Hour)
+		here, there := k.on(rdb, permits, time.Hour), k.on(rdb, permits, time.Hour)
 		keys := []string{Key(t), Key(t), Key(t)}
 		granted := make([]atomic.Int64, len(keys))
 		var wg sync.WaitGroup
@@ -59,7 +59,7 @@ func testTogether(t *testing.T, k Kind) {
 	}
 	atRest(t, func(t *testing.T, rdb redistest.Client) {
 		const permits = 90
-		key, l := Key(t), k.New(rdb, permits, time.Hour)
+		key, l := Key(t), k.on(rdb, permits, time.Hour)
 		take := func(ctx context.Context) (int64, error) {
 			d, err := l.Take(ctx, key, 1)
 			if d.Granted {
@@ -104,8 +104,8 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	direct, m := redistest.Mini(t)
 	// With so few connections one flight is under way at a time, so that a test can
 	// say who goes together.
-	h := held{proxy: redistest.MiniProxy(t, m), other: k.New(direct, permits, time.Hour)}
-	h.Limiter = k.New(h.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
+	h := held{proxy: redistest.MiniProxy(t, m), other: k.on(direct, permits, time.Hour)}
+	h.Limiter = k.on(h.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
 	synctest.Wait()
@@ -211,7 +211,7 @@ func testCallersWithinOneCall(t *testing.T, k Kind) {
 }
 
 func testContextEnded(t *testing.T, k Kind) {
-	l := k.New(Unreachable(t), 10, time.Minute)
+	l := k.on(Unreachable(t), 10, time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := l.Take(ctx, "orders", 1)

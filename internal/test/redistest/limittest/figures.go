@@ -32,7 +32,7 @@ func spend(t *testing.T, draw *rand.Rand, l limit.Limiter, key string) {
 // At RetryAfter the request passes, and not a millisecond before.
 func testRetryAfter(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 2))
+		l, draw := k.on(rdb, permits, window), rand.New(rand.NewPCG(6, 2))
 		refused := 0
 		for range 60 {
 			key, n := Key(t), 1+draw.Int64N(permits)
@@ -60,7 +60,7 @@ func testRetryAfter(t *testing.T, k Kind) {
 // At ResetAfter all permits are free, and not a millisecond before.
 func testResetAfter(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 3))
+		l, draw := k.on(rdb, permits, window), rand.New(rand.NewPCG(6, 3))
 		granted := 0
 		for range 60 {
 			key := Key(t)
@@ -89,7 +89,7 @@ func testResetAfter(t *testing.T, k Kind) {
 // A grant that is given back has not been.
 func testGiveBack(t *testing.T, k Kind) {
 	atRest(t, func(t *testing.T, rdb redistest.Client) {
-		l, key, ctx := k.New(rdb, permits, time.Hour), Key(t), t.Context()
+		l, key, ctx := k.on(rdb, permits, time.Hour), Key(t), t.Context()
 		d, giveBack, err := l.TakeReturnable(ctx, key, 3)
 		require.NoError(t, err)
 		assert.True(t, d.Granted)
@@ -134,7 +134,7 @@ func atRest(t *testing.T, test func(t *testing.T, rdb redistest.Client)) {
 func testGiveBackTooLate(t *testing.T, k Kind) {
 	for _, window := range append(k.Shortest, window) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			l, ctx := k.New(rdb, permits, window), t.Context()
+			l, ctx := k.on(rdb, permits, window), t.Context()
 			for key, spent := range map[string]int64{"orders": 4, "sales": permits} {
 				_, giveBack, err := l.TakeReturnable(ctx, key, spent)
 				require.NoError(t, err)
@@ -159,7 +159,7 @@ func testGiveBackTooLate(t *testing.T, k Kind) {
 func testShortWindows(t *testing.T, k Kind) {
 	for _, window := range k.Shortest {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			l := k.New(rdb, 3, window)
+			l := k.on(rdb, 3, window)
 			for range 5 {
 				assert.Equal(t, 3, Grants(t, l, "orders", 5))
 				assert.Equal(t, window, Take(t, l, "orders", 1).RetryAfter)
@@ -172,7 +172,7 @@ func testShortWindows(t *testing.T, k Kind) {
 // Around a window's edge twice the limit passes, unless the kind counts otherwise.
 func testEdge(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := k.New(rdb, 10, time.Minute)
+		l := k.on(rdb, 10, time.Minute)
 		assert.True(t, Take(t, l, "orders", 1).Granted)
 		time.Sleep(59900 * time.Millisecond)
 		burst := Grants(t, l, "orders", 20)
@@ -187,7 +187,7 @@ func testServerClock(t *testing.T, k Kind) {
 	rdb, m := redistest.Mini(t)
 	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
 	m.SetTime(now)
-	l := k.New(rdb, 10, time.Minute)
+	l := k.on(rdb, 10, time.Minute)
 	assert.Equal(t, 10, Grants(t, l, "orders", 12))
 	m.SetTime(now.Add(time.Minute - time.Millisecond))
 	assert.Equal(t, time.Millisecond, Take(t, l, "orders", 1).RetryAfter)
@@ -200,7 +200,7 @@ func testServerClock(t *testing.T, k Kind) {
 func testLargestFigures(t *testing.T, k Kind) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		if k.Most > 0 && k.Type != "zset" { // a log does not take that many at once
-			l, key := k.New(rdb, k.Most, 1000*time.Hour), Key(t)
+			l, key := k.on(rdb, k.Most, 1000*time.Hour), Key(t)
 			assert.Equal(t, k.Most-1, Take(t, l, key, 1).Remaining)
 			assert.Equal(t, int64(1), Take(t, l, key, k.Most-2).Remaining)
 			assert.False(t, Take(t, l, key, 2).Granted)
@@ -211,7 +211,7 @@ func testLargestFigures(t *testing.T, k Kind) {
 			assert.Equal(t, int64(0), Take(t, l, key, 1).Remaining)
 		}
 		if k.Longest > 0 {
-			l, key := k.New(rdb, 3, k.Longest), Key(t)
+			l, key := k.on(rdb, 3, k.Longest), Key(t)
 			assert.Equal(t, k.Longest, Take(t, l, key, 1).ResetAfter)
 			assert.True(t, Take(t, l, key, 2).Granted)
 			assert.Positive(t, Take(t, l, key, 1).RetryAfter)
@@ -232,7 +232,7 @@ func everything(t *testing.T, rdb redistest.Client) map[string]value {
 // Peek answers what Take does at the same moment, and leaves all as it is.
 func testPeek(t *testing.T, k Kind) {
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(by time.Duration)) {
-		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(3, 9))
+		l, draw := k.on(rdb, permits, window), rand.New(rand.NewPCG(3, 9))
 		granted := 0
 		for i := range 150 {
 			key := Key(t)
@@ -275,7 +275,7 @@ func testPeek(t *testing.T, k Kind) {
 		assert.Less(t, granted, 130)
 	})
 	for _, n := range []int64{-1, math.MinInt64} {
-		d, err := k.New(Unreachable(t), permits, window).Peek(t.Context(), "orders", n)
+		d, err := k.on(Unreachable(t), permits, window).Peek(t.Context(), "orders", n)
 		require.ErrorIs(t, err, limit.ErrInvalidPermits)
 		assert.Zero(t, d)
 	}
@@ -284,7 +284,7 @@ func testPeek(t *testing.T, k Kind) {
 // TakeUpTo takes the free permits, at most as many as asked for.
 func testTakeUpTo(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(4, 1))
+		l, draw := k.on(rdb, permits, window), rand.New(rand.NewPCG(4, 1))
 		for range 100 {
 			key, n := Key(t), 1+draw.Int64N(2*permits)
 			spend(t, draw, l, key)
@@ -306,7 +306,7 @@ func testTakeUpTo(t *testing.T, k Kind) {
 		}
 	})
 	for _, n := range []int64{0, -1, math.MinInt64} {
-		taken, d, err := k.New(Unreachable(t), permits, window).TakeUpTo(t.Context(), "orders", n)
+		taken, d, err := k.on(Unreachable(t), permits, window).TakeUpTo(t.Context(), "orders", n)
 		require.ErrorIs(t, err, limit.ErrInvalidPermits)
 		assert.Zero(t, d)
 		assert.Zero(t, taken)
@@ -356,11 +356,11 @@ func testReset(t *testing.T, k Kind) {
 		assert.True(t, d.Granted)
 	})
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		l, key, other := k.New(rdb, permits, window), Key(t), Key(t)
+		l, key, other := k.on(rdb, permits, window), Key(t), Key(t)
 		Take(t, l, key, 7)
 		Take(t, l, other, 4)
 		require.NoError(t, l.Reset(t.Context(), key))
-		d := Take(t, k.New(rdb, permits, window), key, permits)
+		d := Take(t, k.on(rdb, permits, window), key, permits)
 		assert.True(t, d.Granted)
 		assert.Equal(t, int64(5), Take(t, l, other, 1).Remaining)
 		require.NoError(t, l.Reset(t.Context(), Key(t)), "nothing was taken")

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -37,7 +39,7 @@ type Rule = func(context.Context) (int64, error)
 type Kind struct {
 	// New returns a limiter that grants that many permits at once, and as many again at most a
 	// window later.
-	New func(rdb redistest.Client, permits int64, window time.Duration) Limiter
+	New func(client *rratelimiter.Client, permits int64, window time.Duration, opts ...rratelimiter.LimiterOption) Limiter
 
 	// Keys returns the Redis keys of a limiter key, all of type Type. Fields are what
 	// errors call what they hold, if errors name it.
@@ -67,6 +69,11 @@ type Kind struct {
 	// Once: a request whose answer is lost is repeated, and takes its permits once.
 	// Otherwise its caller gets limit.ErrUnknownOutcome.
 	Once bool
+}
+
+// on returns a limiter of a patient Client of its own.
+func (k Kind) on(rdb redistest.Client, permits int64, window time.Duration) Limiter {
+	return k.New(limitertest.OpenClient(rdb), permits, window)
 }
 
 // Run runs all tests of a kind of limiter, as subtests.
@@ -108,6 +115,10 @@ func Run(t *testing.T, k Kind) {
 		"Input":                   testInput,
 		"WrongType":               testWrongType,
 		"Corrupt":                 testCorrupt,
+		"Close":                   testClose,
+		"CloseAwaitsGiveBacks":    testCloseAwaitsGiveBacks,
+		"OptionsOfTheClient":      testOptionsOfTheClient,
+		"NotReplicated":           testNotReplicated,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -192,7 +203,7 @@ func RequireCorrupt(t testing.TB, rdb redistest.Client, keys []string, l limit.L
 }
 
 func testInput(t *testing.T, k Kind) {
-	l := k.New(Unreachable(t), 10, time.Minute)
+	l := k.on(Unreachable(t), 10, time.Minute)
 	for _, n := range []int64{0, -1, math.MinInt64} {
 		RequireRefused(t, l, "orders", n, limit.ErrInvalidPermits, `orders"`, strconv.FormatInt(n, 10))
 	}
@@ -209,17 +220,25 @@ func testInput(t *testing.T, k Kind) {
 		assert.ErrorContains(t, checked.Err(), text)
 	}
 	for _, n := range limits {
-		invalid(k.New(Unreachable(t), n, time.Minute), fmt.Sprint(k.Limit, " ", n))
+		invalid(k.on(Unreachable(t), n, time.Minute), fmt.Sprint(k.Limit, " ", n))
 	}
 	for _, window := range []time.Duration{0, -time.Second, time.Microsecond, time.Second + 500*time.Microsecond} {
-		invalid(k.New(Unreachable(t), 10, window), fmt.Sprint(k.Window, " ", window))
+		invalid(k.on(Unreachable(t), 10, window), fmt.Sprint(k.Window, " ", window))
 	}
 	for _, rdb := range []redistest.Client{nil, redistest.NilClient()} {
-		invalid(k.New(rdb, 10, time.Minute), "nil")
+		invalid(k.on(rdb, 10, time.Minute), "Redis client is nil")
 	}
+	invalid(k.New(nil, 10, time.Minute), "the Client is nil")
+	for _, opt := range []rratelimiter.LimiterOption{
+		rratelimiter.WithDefault(rratelimiter.PerHour(1)), rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache(),
+	} {
+		invalid(k.New(limitertest.OpenClient(Unreachable(t)), 10, time.Minute, opt), "are for RateLimiters")
+	}
+	invalid(k.New(limitertest.OpenClient(Unreachable(t)), 10, time.Minute, rratelimiter.WithName("")), "WithName")
+	invalid(k.New(limitertest.OpenClient(Unreachable(t)), 10, time.Minute, rratelimiter.WithFailure(limit.FailLocal(2))), "WithFailure")
 
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := k.New(rdb, 10, time.Minute)
+		l := k.on(rdb, 10, time.Minute)
 		for _, n := range []int64{11, 400} {
 			_, giveBack, err := l.TakeReturnable(t.Context(), "orders", n)
 			require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
@@ -235,7 +254,7 @@ func testInput(t *testing.T, k Kind) {
 
 func testWrongType(t *testing.T, k Kind) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		l, ctx := k.New(rdb, 10, time.Minute), t.Context()
+		l, ctx := k.on(rdb, 10, time.Minute), t.Context()
 		for _, other := range []string{"list", "hash", "string", "zset"} {
 			if other == k.Type {
 				continue
@@ -265,7 +284,7 @@ func testWrongType(t *testing.T, k Kind) {
 
 func testCorrupt(t *testing.T, k Kind) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		l, ctx := k.New(rdb, 10, time.Minute), t.Context()
+		l, ctx := k.on(rdb, 10, time.Minute), t.Context()
 		for _, text := range k.Corrupt {
 			for place := range k.Keys("") {
 				key := Key(t)
@@ -287,7 +306,7 @@ func testCorrupt(t *testing.T, k Kind) {
 
 func testRedisErrors(t *testing.T, k Kind) {
 	rdb, m := redistest.Mini(t)
-	l := k.New(rdb, 10, time.Minute)
+	l := k.on(rdb, 10, time.Minute)
 	Take(t, l, "orders", 1)
 	m.SetError("BOOM says Redis")
 	_, err := l.Take(t.Context(), "orders", 1)
@@ -304,7 +323,7 @@ func testRedisErrors(t *testing.T, k Kind) {
 
 func testScriptsFlushed(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := k.New(rdb, 10, time.Hour)
+		l := k.on(rdb, 10, time.Hour)
 		for i := range int64(12) {
 			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
 			d, giveBack, err := l.TakeReturnable(t.Context(), "orders", 1)
@@ -322,7 +341,7 @@ func testScriptsFlushed(t *testing.T, k Kind) {
 
 func testOneCommand(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := k.New(rdb, 10, time.Hour)
+		l := k.on(rdb, 10, time.Hour)
 		Take(t, l, "another", 1)
 		var sent []string
 		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
@@ -342,7 +361,7 @@ func testOneCommand(t *testing.T, k Kind) {
 func testIdle(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		const window = 10 * time.Second
-		l := k.New(rdb, 5, window)
+		l := k.on(rdb, 5, window)
 		Take(t, l, "granted", 5)
 		Take(t, l, "refused", 4)
 		time.Sleep(window / 2)
@@ -358,5 +377,5 @@ func testIdle(t *testing.T, k Kind) {
 }
 
 func testWindow(t *testing.T, k Kind) {
-	assert.Equal(t, time.Minute, k.New(Unreachable(t), 10, time.Minute).Window())
+	assert.Equal(t, time.Minute, k.on(Unreachable(t), 10, time.Minute).Window())
 }

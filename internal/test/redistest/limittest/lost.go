@@ -138,7 +138,7 @@ func testNeverSent(t *testing.T, k Kind) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
 	rdb := redistest.Shared(t).Client(t, &redistest.Options{MaxRetries: -1, DialerRetries: 1, Dialer: dial})
-	l := k.New(rdb, 10, time.Hour)
+	l := k.on(rdb, 10, time.Hour)
 	assert.Equal(t, int64(9), Take(t, l, Key(t), 1).Remaining)
 	assert.Greater(t, dials.Load(), int64(2))
 }

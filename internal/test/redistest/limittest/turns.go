@@ -224,7 +224,7 @@ func testClockGoesBack(t *testing.T, k Kind) {
 			t.Run(name+" "+back.String(), func(t *testing.T) {
 				t.Parallel()
 				redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-					l := k.New(rdb, permits, window)
+					l := k.on(rdb, permits, window)
 					require.True(t, Take(t, l, "orders", spent).Granted)
 					time.Sleep(time.Second)
 					step(-back)
@@ -252,7 +252,7 @@ func testClockGoesBack(t *testing.T, k Kind) {
 // window away, and right.
 func testClockGoesBackAndForth(t *testing.T, k Kind) {
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 7))
+		l, draw := k.on(rdb, permits, window), rand.New(rand.NewPCG(6, 7))
 		refused := 0
 		for range 300 {
 			switch by := time.Duration(draw.Int64N(int64(time.Hour))).Truncate(time.Millisecond); draw.IntN(8) {
@@ -315,7 +315,7 @@ func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				l := k.New(rdb, permits, window)
+				l := k.on(rdb, permits, window)
 				_, giveBack, err := l.TakeReturnable(t.Context(), "orders", 4)
 				require.NoError(t, err)
 				require.True(t, Take(t, l, "orders", 3).Granted)
