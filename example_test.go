@@ -443,7 +443,7 @@ func Example_comingFrom() {
 	fmt.Println(granted, decision.Remaining, err)
 
 	perClient := httplimit.New(client.Keyed("", rratelimiter.PerMinute(10)), httplimit.WithPrefix("users:"), httplimit.WithLegacyHeaders())
-	handler := perClient(mux)
+	handler := perClient.Handler(mux)
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	fmt.Println(w.Header().Get("X-RateLimit-Remaining"), server.Exists("users:192.0.2.1"))

@@ -7,36 +7,36 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// UnaryClientInterceptor returns an interceptor, for
-// grpc.WithChainUnaryInterceptor, that sends calls for which limiter has permits.
+// UnaryClient returns an interceptor, for
+// grpc.WithChainUnaryInterceptor, that sends calls for which the limiter has permits.
 // Others are not sent, and end as if the server had refused them; with [WithWait]
 // they wait. A call that gRPC retries takes permits once.
-func UnaryClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryClientInterceptor {
-	g := newGate(limiter, true, opts)
+func (i *Interceptors) UnaryClient() grpc.UnaryClientInterceptor {
+	g := i.gate
+	g.client.used.Store(true)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 		invoker grpc.UnaryInvoker, callOpts ...grpc.CallOption,
 	) error {
-		if _, no := g.admit(ctx, Call{Method: method, Target: cc.Target(), Message: req}, nil); no != nil {
+		if _, no := g.admit(ctx, Call{Method: method, Target: cc.Target(), Message: req, client: true}, nil); no != nil {
 			return no.err()
 		}
 		return invoker(ctx, method, req, reply, cc, callOpts...)
 	}
 }
 
-// StreamClientInterceptor returns an interceptor, for
-// grpc.WithChainStreamInterceptor, that opens streams for which limiter has permits.
-// Others end as with [UnaryClientInterceptor]. [WithPerMessage] limits the messages
+// StreamClient returns an interceptor, for
+// grpc.WithChainStreamInterceptor, that opens streams for which the limiter has permits.
+// Others end as with UnaryClient. [WithPerMessage] limits the messages
 // that follow.
-func StreamClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamClientInterceptor {
-	g := newGate(limiter, true, opts)
+func (i *Interceptors) StreamClient() grpc.StreamClientInterceptor {
+	g := i.gate
+	g.client.used.Store(true)
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
 		streamer grpc.Streamer, callOpts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
-		call := Call{Method: method, Target: cc.Target()}
+		call := Call{Method: method, Target: cc.Target(), client: true}
 		if _, no := g.admit(ctx, call, nil); no != nil {
 			return nil, no.err()
 		}

@@ -28,8 +28,8 @@ func TestWithCost_StatusOfTheError(t *testing.T) {
 	} {
 		for name, made := range interceptors {
 			limiter := middlewaretest.Grants()
-			call := made(limiter, grpclimit.WithErrorHandler(func(context.Context, grpclimit.Call, error) {}),
-				grpclimit.WithCost(func(context.Context, grpclimit.Call) (int64, error) { return 1, err }))
+			call := made(grpclimit.New(limiter, grpclimit.WithErrorHandler(func(context.Context, grpclimit.Call, error) {}),
+				grpclimit.WithCost(func(context.Context, grpclimit.Call) (int64, error) { return 1, err })))
 			assert.Equal(t, want, status.Code(call(t.Context(), func() error { return nil })), name)
 			assert.Empty(t, limiter.Asked())
 		}

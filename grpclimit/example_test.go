@@ -50,9 +50,9 @@ func start(server []grpc.ServerOption, client ...grpc.DialOption) (health health
 func Example() {
 	limiter, stop := limitTo(2)
 	defer stop()
+	limits := grpclimit.New(limiter)
 	client, stopServer := start([]grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter)),
-		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(limiter)),
+		grpc.ChainUnaryInterceptor(limits.UnaryServer()), grpc.ChainStreamInterceptor(limits.StreamServer()),
 	})
 	defer stopServer()
 
@@ -82,13 +82,13 @@ func ExampleWithKey() {
 	limiter, stop := limitTo(1)
 	defer stop()
 	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.UnaryServerInterceptor(limiter,
+		grpclimit.New(limiter,
 			grpclimit.WithPrefix("tenants:"),
 			grpclimit.WithKey(grpclimit.Metadata("x-tenant")),
 			grpclimit.WithSkip(func(_ context.Context, call grpclimit.Call) bool {
 				return call.Method == healthpb.Health_Check_FullMethodName
 			}),
-		))})
+		).UnaryServer())})
 	defer stopServer()
 
 	for _, tenant := range []string{"acme", "acme", "umbrella"} {
@@ -111,7 +111,7 @@ func ExampleClientIP() {
 		netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"),
 	}})
 	proxy, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.UnaryServerInterceptor(limiter, grpclimit.WithKey(byClient)))})
+		grpclimit.New(limiter, grpclimit.WithKey(byClient)).UnaryServer())})
 	defer stopServer()
 
 	for _, forwarded := range []string{"192.0.2.1", "203.0.113.9, 192.0.2.1, 10.0.0.2", "192.0.2.2"} {
@@ -131,7 +131,7 @@ func ExampleUnaryClientInterceptor() {
 	limiter, stop := limitTo(1)
 	defer stop()
 	client, stopServer := start(nil, grpc.WithChainUnaryInterceptor(
-		grpclimit.UnaryClientInterceptor(limiter, grpclimit.WithPrefix("partner:"), grpclimit.WithWait())))
+		grpclimit.New(limiter, grpclimit.WithPrefix("partner:"), grpclimit.WithWait()).UnaryClient()))
 	defer stopServer()
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -150,13 +150,13 @@ func ExampleWithFailure() {
 	limiter, stop := limitTo(1)
 	stop() // Redis goes down
 	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.UnaryServerInterceptor(limiter,
+		grpclimit.New(limiter,
 			grpclimit.WithFailure(limit.FailOpen()),
 			grpclimit.WithTimeout(10*time.Millisecond),
 			grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, _ error) {
 				fmt.Println("not limited:", call.Method)
 			}),
-		))})
+		).UnaryServer())})
 	defer stopServer()
 
 	_, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
@@ -180,8 +180,8 @@ func ExampleWithShadow() {
 	limiter, stop := limitTo(1)
 	defer stop()
 	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.UnaryServerInterceptor(limiter, grpclimit.WithName("minute"),
-			grpclimit.WithShadow(), grpclimit.WithObserver(refusals{})))})
+		grpclimit.New(grpclimit.Policy{Name: "minute", Limiter: limiter},
+			grpclimit.WithShadow(), grpclimit.WithObserver(refusals{})).UnaryServer())})
 	defer stopServer()
 
 	for range 2 {
@@ -198,7 +198,7 @@ func ExampleWithShadow() {
 func ExampleUnaryServerInterceptor() {
 	limiter, stop := limitTo(3)
 	defer stop()
-	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter))})
+	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(grpclimit.New(limiter).UnaryServer())})
 	defer stopServer()
 
 	var trailer metadata.MD

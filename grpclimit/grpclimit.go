@@ -2,9 +2,9 @@
 // and for clients, over any [limit.Limiter].
 //
 //	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 100, Window: time.Minute})
+//	limits := grpclimit.New(perMinute)
 //	server := grpc.NewServer(
-//		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(perMinute)),
-//		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(perMinute)))
+//		grpc.ChainUnaryInterceptor(limits.UnaryServer()), grpc.ChainStreamInterceptor(limits.StreamServer()))
 //
 // A call takes one permit of its key, which [WithKey] and [WithPrefix] make: by default
 // one key for each full method and IP address on a server, or each full method and target
@@ -15,7 +15,7 @@
 //   - a google.rpc.QuotaFailure with a violation for each policy that refused, whose subject
 //     is the parts of the call's key, as [WithKey] writes them, without the prefix;
 //   - a google.rpc.ErrorInfo with the domain [ErrorDomain] and the reason
-//     [ReasonExceeded] or [ReasonTooCostly]. Its metadata are "limiter" ([WithName]),
+//     [ReasonExceeded] or [ReasonTooCostly]. Its metadata are "limiter" (Policy.Name),
 //     "limit", "remaining" and "retryAfter", such as "1.5s", as far as they are known, of the
 //     policy that refuses for the longest time.
 //
@@ -28,12 +28,12 @@
 // codes.Unavailable, unless [WithFailure] or [WithFallback] say otherwise. [WithShadow]
 // only watches.
 //
-// Several limits are policies of one interceptor ([WithPolicy]). In a chain of interceptors, each
+// Several limits are policies of the same [Interceptors] ([WithPolicy]). In a chain of interceptors, each
 // with its own prefix ([WithPrefix]), what an earlier one granted stays taken if a later one refuses.
 //
-// Bad options do not panic. The interceptor then ends each call with codes.Internal, passes
-// limit.ErrInvalidConfig to the hook of [WithErrorHandler], and asks no limiter. A limiter that
-// returns limit.ErrInvalidConfig ends calls the same way, whatever WithFailure says: passing the
+// Bad options do not panic. The interceptors then end each call with codes.Internal, pass
+// limit.ErrInvalidConfig to the hook of [WithErrorHandler], and ask no limiter. [Interceptors.Err] returns
+// that error when a program starts. A limiter that returns limit.ErrInvalidConfig ends calls the same way, whatever WithFailure says: passing the
 // call would hide the mistake.
 package grpclimit
 
@@ -42,6 +42,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -67,12 +68,52 @@ type Call struct {
 	client bool
 }
 
+// Interceptors limit calls, unary ones and streams together. Make them with [New].
+type Interceptors struct{ gate *gate }
+
+// New returns interceptors that let calls go on for which limiter has permits. What concerns only this limit,
+// such as its name, is said by a [Policy] in place of the limiter. All interceptors of the same Interceptors
+// share one state: while a limiter fails, what one of them learns the others know.
+func New(limiter limit.Limiter, opts ...Option) *Interceptors {
+	g := &gate{}
+	g.Middleware, g.Prefix, g.Timeout, g.onError, g.keys = "grpclimit", "grpc:", DefaultTimeout, logError, []KeyFunc{Method(), remote}
+	faults := middleware.Apply(&g.settings, opts)
+	faults = errors.Join(faults, g.setPolicies(append([]Policy{policyOf(limiter)}, g.added...)))
+	g.Invalid = middleware.Invalid("grpclimit", faults)
+	g.server.invalid, g.client.invalid = g.Invalid, g.Invalid
+	if g.wait {
+		g.server.invalid = middleware.Invalid("grpclimit", faults, errors.New("WithWait: servers refuse, only clients wait"))
+	}
+	if g.Settles() {
+		g.client.invalid = middleware.Invalid("grpclimit", faults, errors.New("Policy.Settle: only handlers settle, clients have none"))
+	}
+	return &Interceptors{g}
+}
+
+// Err returns the error that every call passes to [WithErrorHandler] because of bad options, and nil if the
+// options are right. Call it when the program starts, after the methods that return interceptors: some options
+// are right on one side only. It includes the limiters' own errors if they have a method Err() error, as all
+// limiters of this module do. It asks no limiter.
+func (i *Interceptors) Err() error {
+	for _, s := range []*side{&i.gate.server, &i.gate.client} {
+		if s.used.Load() && s.invalid != nil {
+			return s.invalid
+		}
+	}
+	return i.gate.Err()
+}
+
 // A gate asks for the permits of calls.
 type gate struct {
 	settings
 
-	client  bool
-	invalid error // what is wrong with the options
+	server, client side
+}
+
+// side is one end of connections.
+type side struct {
+	used    atomic.Bool // it has an interceptor
+	invalid error       // what is wrong with the options there
 }
 
 // admit asks for the permits that call costs. It returns the figures of the limiters that
@@ -93,9 +134,12 @@ func (g *gate) admit(ctx context.Context, call Call, record *middleware.Record) 
 
 // decide is admit that returns the questions with their answers, none if nothing is asked.
 func (g *gate) decide(ctx context.Context, call Call) ([]middleware.Question, *refusal) {
-	call.client = g.client
-	if g.invalid != nil {
-		g.onError(ctx, call, g.invalid)
+	at := &g.server
+	if call.client {
+		at = &g.client
+	}
+	if at.invalid != nil {
+		g.onError(ctx, call, at.invalid)
 		return nil, &refusal{status: misconfigured}
 	}
 	questions, err := g.Questions(request{ctx, call})

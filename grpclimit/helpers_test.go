@@ -147,9 +147,9 @@ var idle, _ = grpc.NewClient("passthrough:///test", grpc.WithTransportCredential
 type call func(ctx context.Context, handler func() error) error
 
 // interceptors make each kind of interceptor, for calls that no connection brings.
-var interceptors = map[string]func(l limit.Limiter, opts ...grpclimit.Option) call{
-	"unary server": func(l limit.Limiter, opts ...grpclimit.Option) call {
-		intercept := grpclimit.UnaryServerInterceptor(l, opts...)
+var interceptors = map[string]func(*grpclimit.Interceptors) call{
+	"unary server": func(limits *grpclimit.Interceptors) call {
+		intercept := limits.UnaryServer()
 		return func(ctx context.Context, handler func() error) error {
 			_, err := intercept(ctx, "request", &grpc.UnaryServerInfo{FullMethod: method},
 				func(ctx context.Context, _ any) (any, error) {
@@ -159,8 +159,8 @@ var interceptors = map[string]func(l limit.Limiter, opts ...grpclimit.Option) ca
 			return err
 		}
 	},
-	"stream server": func(l limit.Limiter, opts ...grpclimit.Option) call {
-		intercept := grpclimit.StreamServerInterceptor(l, opts...)
+	"stream server": func(limits *grpclimit.Interceptors) call {
+		intercept := limits.StreamServer()
 		return func(ctx context.Context, handler func() error) error {
 			return intercept(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: method},
 				func(_ any, stream grpc.ServerStream) error {
@@ -169,15 +169,15 @@ var interceptors = map[string]func(l limit.Limiter, opts ...grpclimit.Option) ca
 				})
 		}
 	},
-	"unary client": func(l limit.Limiter, opts ...grpclimit.Option) call {
-		intercept := grpclimit.UnaryClientInterceptor(l, opts...)
+	"unary client": func(limits *grpclimit.Interceptors) call {
+		intercept := limits.UnaryClient()
 		return func(ctx context.Context, handler func() error) error {
 			return intercept(ctx, method, "request", nil, idle,
 				func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return handler() })
 		}
 	},
-	"stream client": func(l limit.Limiter, opts ...grpclimit.Option) call {
-		intercept := grpclimit.StreamClientInterceptor(l, opts...)
+	"stream client": func(limits *grpclimit.Interceptors) call {
+		intercept := limits.StreamClient()
 		return func(ctx context.Context, handler func() error) error {
 			_, err := intercept(ctx, &grpc.StreamDesc{}, idle, method,
 				func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -217,7 +217,7 @@ func TestMiddleware(t *testing.T) {
 			Prefix: "grpc:",
 			Exact:  1,
 			Late:   middlewaretest.Overdue,
-			Check:  grpclimit.CheckClient,
+			Policy: policyOf,
 			Text:   text,
 			User:   grpclimit.Metadata("user"),
 
@@ -237,21 +237,10 @@ func TestMiddleware(t *testing.T) {
 			WithFallback: grpclimit.WithFallback,
 			WithHashTag:  grpclimit.WithHashTag,
 			WithKey:      grpclimit.WithKey,
-			WithName:     grpclimit.WithName,
 			WithObserver: grpclimit.WithObserver,
-			WithPlan: func(choose func(string) limit.Limiter) grpclimit.Option {
-				if choose == nil {
-					return grpclimit.WithPlan(nil)
-				}
-				return grpclimit.WithPlan(func(ctx context.Context, call grpclimit.Call) limit.Limiter {
-					user, _ := grpclimit.Metadata("user")(ctx, call)
-					return choose(user)
-				})
-			},
-			WithPrefix:  grpclimit.WithPrefix,
-			WithShadow:  grpclimit.WithShadow,
-			WithTimeout: grpclimit.WithTimeout,
-			Settle:      grpclimit.Settle,
+			WithPrefix:   grpclimit.WithPrefix,
+			WithShadow:   grpclimit.WithShadow,
+			WithTimeout:  grpclimit.WithTimeout,
 			Bad: map[string][]grpclimit.Option{
 				"cost": {grpclimit.WithCost(nil)},
 				"skip": {grpclimit.WithSkip(nil)},
@@ -264,12 +253,19 @@ func TestMiddleware(t *testing.T) {
 		if server {
 			kind.Parts = method + ":192.0.2.7"
 			kind.Bad["waiting"] = []grpclimit.Option{grpclimit.WithWait()}
-			kind.Check, kind.WithSettle = grpclimit.CheckServer, grpclimit.WithSettle
+			kind.Settle = grpclimit.Settle
 		} else {
-			kind.Bad["settling"] = []grpclimit.Option{grpclimit.WithSettle()}
+			kind.Bad["settling"] = []grpclimit.Option{
+				grpclimit.WithPolicy(grpclimit.Policy{Name: "hour", Limiter: middlewaretest.Grants(), Settle: true}),
+			}
+		}
+		kind.Check = func(l limit.Limiter, opts ...grpclimit.Option) error {
+			limits := grpclimit.New(l, opts...)
+			intercept(limits)
+			return limits.Err()
 		}
 		kind.Wrap = func(t testing.TB, l limit.Limiter, opts ...grpclimit.Option) middlewaretest.Handler {
-			made := intercept(l, opts...)
+			made := intercept(grpclimit.New(l, opts...))
 			return func(ctx context.Context, user string) middlewaretest.Answer {
 				return makeCall(ctx, t, made, user, server)
 			}
@@ -338,6 +334,17 @@ func answer(t testing.TB, err error, trailer metadata.MD, server bool) middlewar
 		assert.Equal(t, pushback, trailer.Get(pushbackTrailer))
 	}
 	return got
+}
+
+func policyOf(p middlewaretest.Policy) limit.Limiter {
+	policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle}
+	if p.Plan != nil {
+		policy.Plan = func(ctx context.Context, call grpclimit.Call) limit.Limiter {
+			user, _ := grpclimit.Metadata("user")(ctx, call)
+			return p.Plan(user)
+		}
+	}
+	return policy
 }
 
 func text(part string, err error) grpclimit.KeyFunc {

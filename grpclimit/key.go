@@ -26,6 +26,14 @@ func Method() KeyFunc {
 	return func(_ context.Context, call Call) (string, error) { return call.Method, nil }
 }
 
+// remote is Peer on a server, Target in a client.
+func remote(ctx context.Context, call Call) (string, error) {
+	if call.client {
+		return call.Target, nil
+	}
+	return Peer()(ctx, call)
+}
+
 // Target counts by the target that a client's connection was made for. It is "" on a server.
 func Target() KeyFunc {
 	return func(_ context.Context, call Call) (string, error) { return call.Target, nil }

@@ -55,7 +55,7 @@ func TestClientIP(t *testing.T) {
 		assert.Equal(t, "grpc:"+c.want, keyOf(ctx, t, grpclimit.WithKey(grpclimit.ClientIP(c.cfg))), name)
 	}
 	for _, name := range []string{"unary client", "stream client"} { // these know no peer yet
-		err := interceptors[name](middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.ClientIP(behind)))(t.Context(), func() error { return nil })
+		err := interceptors[name](grpclimit.New(middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.ClientIP(behind))))(t.Context(), func() error { return nil })
 		assert.Equal(t, codes.Unavailable, status.Code(err), name)
 	}
 }
@@ -71,17 +71,18 @@ func TestClientIP_RefusesABadConfig(t *testing.T) {
 		opts := []grpclimit.Option{
 			hearing(&heard), grpclimit.WithFailure(limit.FailOpen()), grpclimit.WithKey(grpclimit.Method(), grpclimit.ClientIP(cfg)),
 		}
-		err := grpclimit.CheckServer(limiter, opts...)
+		limits := grpclimit.New(limiter, opts...)
+		err := limits.Err()
 		require.ErrorIs(t, err, limit.ErrInvalidConfig)
 		require.ErrorContains(t, err, text)
-		err = interceptors["unary server"](limiter, opts...)(t.Context(), func() error { return nil })
+		err = interceptors["unary server"](limits)(t.Context(), func() error { return nil })
 		assert.Equal(t, codes.Internal, status.Code(err), text)
 		heard.Check(t, limit.ErrInvalidConfig)
 
 		within := func(ctx context.Context, call grpclimit.Call) (string, error) {
 			return grpclimit.ClientIP(cfg)(ctx, call)
 		}
-		err = interceptors["unary server"](limiter, hearing(&heard), grpclimit.WithKey(within))(t.Context(), func() error { return nil })
+		err = interceptors["unary server"](grpclimit.New(limiter, hearing(&heard), grpclimit.WithKey(within)))(t.Context(), func() error { return nil })
 		assert.Equal(t, codes.Internal, status.Code(err), text)
 		heard.Check(t, limit.ErrInvalidConfig)
 		assert.Empty(t, limiter.Asked(), text)
@@ -98,8 +99,8 @@ func TestClientIP_ReadsTheMetadataOfATrustedSocket(t *testing.T) {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
 	require.NoError(t, err)
 	limiter := middlewaretest.Grants()
-	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter,
-		grpclimit.WithKey(grpclimit.ClientIP(grpclimit.ClientIPConfig{TrustUnix: true})))))
+	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.New(limiter,
+		grpclimit.WithKey(grpclimit.ClientIP(grpclimit.ClientIPConfig{TrustUnix: true}))).UnaryServer()))
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	done := make(chan error)
 	go func() { done <- server.Serve(listener) }()

@@ -2,7 +2,6 @@ package grpclimit
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -10,16 +9,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Option configures an interceptor.
+// Option configures [Interceptors].
 type Option func(*settings) error
 
 // settings collects what the options say.
 type settings struct {
 	middleware.Policies[request]
 
-	name       string
 	keys       []KeyFunc
-	plan       func(context.Context, Call) limit.Limiter
 	added      []Policy
 	onError    func(context.Context, Call, error)
 	perMessage bool
@@ -29,25 +26,6 @@ type settings struct {
 // DefaultTimeout is how long the limiter has to decide, unless [WithTimeout] sets another
 // bound.
 const DefaultTimeout = time.Second
-
-func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
-	g := &gate{client: client}
-	g.Middleware, g.name, g.Prefix, g.Timeout, g.onError = "grpclimit", "default", "grpc:", DefaultTimeout, logError
-	g.keys = []KeyFunc{Method(), Peer()}
-	if client {
-		g.keys = []KeyFunc{Method(), Target()}
-	}
-	faults := []error{middleware.Apply(&g.settings, opts)}
-	faults = append(faults, g.setPolicies(append([]Policy{{Name: g.name, Limiter: limiter, Plan: g.plan}}, g.added...)))
-	if g.wait && !client {
-		faults = append(faults, errors.New("WithWait: servers refuse, only clients wait"))
-	}
-	if (g.Settled || g.Settles()) && client {
-		faults = append(faults, errors.New("WithSettle: only handlers settle"))
-	}
-	g.invalid = middleware.Invalid("grpclimit", faults...)
-	return g
-}
 
 func logError(ctx context.Context, call Call, err error) {
 	slog.ErrorContext(ctx, "rate limit not decided", "method", call.Method, "error", err)
@@ -89,42 +67,23 @@ func WithHashTag() Option {
 
 // WithCost sets how many permits a call takes of policies without a Policy.Cost, by default 1. If it is 0 or
 // less, these policies let it pass unasked. A call that costs more than the limit is refused without
-// RetryInfo. With an error the call ends with its status, or else with codes.InvalidArgument, and the
+// RetryInfo, unless the cost is an estimate (Policy.Settle). With an error the call ends with its status, or else with codes.InvalidArgument, and the
 // limiter is not asked. As the client's fault it does not go to [WithErrorHandler], except in shadow.
 func WithCost(cost func(context.Context, Call) (int64, error)) Option {
 	return func(s *settings) error { return middleware.SetFunc(&s.Cost, failing(cost), "WithCost: the function") }
-}
-
-// WithPlan chooses the limiter by the call, for example by the user's plan. If plan returns nil, the
-// interceptor's limiter decides: no call is without a limit. The limiters share the name, keys and
-// options. Limiters of Client.Keyed need different prefixes there; fixed windows of all plans may count
-// at the same keys.
-func WithPlan(plan func(context.Context, Call) limit.Limiter) Option {
-	return func(s *settings) error { return middleware.SetFunc(&s.plan, plan, "WithPlan: the function") }
 }
 
 // WithPolicy adds a limit that calls must pass too. All policies are asked at the same time, and a call is
 // charged to all or none: if one refuses or fails, the permits that the others granted are given back. Policies
 // over Client.Keyed limiters of one Client whose keys share a hash tag ([WithHashTag]) are one script call, which
 // charges nothing if one refuses. Those in shadow are asked apart, and so are those with a lease or remembered
-// refusals unless they are settled. With several policies all keys contain the policy's name, the first policy's
-// too, unless it has a Policy.Prefix.
+// refusals unless they are settled. With several policies all keys contain the policy's name, also that of New's
+// limiter, unless it has a Policy.Prefix.
 func WithPolicy(p Policy) Option {
 	return func(s *settings) error {
 		s.added = append(s.added, p)
 		return nil
 	}
-}
-
-// WithSettle makes the permits of [WithCost] an estimate that a server's handler corrects with
-// [Settle]. A policy with a Policy.Cost says by Policy.Settle whether that is one. A limiter that is a
-// [limit.Reserver] reserves its permits, such as those of package fixedwindow and of Client.Keyed; the latter
-// takes a script call that it shares with no other call. Other limiters decide as without the option, and
-// [CheckServer] returns an error.
-//
-// An estimate above the limit takes the whole limit, and Settle charges the rest.
-func WithSettle() Option {
-	return (*settings).SetSettled
 }
 
 // WithSkip lets calls for which skip returns true pass without asking the limiter: health
@@ -173,21 +132,9 @@ func WithShadow() Option {
 	return (*settings).SetShadow
 }
 
-// WithName names the limit for observers and in the ErrorInfo of refusals. The default
-// is "default".
-func WithName(name string) Option {
-	return func(s *settings) error {
-		if name == "" {
-			return errors.New("WithName: the name is empty")
-		}
-		s.name = name
-		return nil
-	}
-}
-
 // WithObserver sets an observer that receives the answer to each call and message that
 // takes permits (Decided), and each start and end of the breaker (Happened). The limit has
-// its own name there ([WithName]), and the Call is "grpclimit". Observers of the limiter itself receive it too.
+// its own name there (Policy.Name), and the Call is "grpclimit". Observers of the limiter itself receive it too.
 func WithObserver(observer limit.Observer) Option {
 	return func(s *settings) error { return s.SetObserver(observer) }
 }
@@ -215,6 +162,7 @@ func WithPerMessage() Option {
 // WithWait makes a client wait instead of being refused: for as long as the limiter said,
 // and again, until the call's context ends. A call is refused at once if its deadline comes
 // before it could pass, or if waiting does not help. Calls that wait are not served in order.
+// A server's interceptors can't have the option: they report limit.ErrInvalidConfig with each call.
 func WithWait() Option {
 	return func(s *settings) error {
 		s.wait = true

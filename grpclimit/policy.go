@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -9,18 +10,23 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Policy is one of several limits that a call must pass: see [WithPolicy].
+// Policy is a limit that a call must pass, and all that concerns only this limit. [New] takes one in place
+// of a limiter, and [WithPolicy] adds others.
 type Policy struct {
-	// Name is the policy's name for observers, in keys and in the ErrorInfo of refusals. It must not be
-	// empty, and no other policy may have it.
+	// Name is the policy's name for observers, in keys and in the ErrorInfo of refusals. No other
+	// policy may have it. Empty, for New's policy only: "default".
 	Name string
 
 	// Limiter decides. If another policy refuses, what it granted is given back only if
-	// it is a limit.Returner.
-	Limiter limit.Limiter
+	// it is a limit.Returner. It must not be a Policy.
+	limit.Limiter
 
-	// Plan chooses another limiter than Limiter by the call, as WithPlan says. nil: Limiter
-	// decides about all.
+	isPolicy
+
+	// Plan chooses another limiter than Limiter by the call, for example by the user's plan. If it returns
+	// nil, Limiter decides: no call is without a limit. The limiters share all else that the policy says.
+	// Limiters of Client.Keyed need different prefixes there; fixed windows of all plans may count at the
+	// same keys. nil: Limiter decides about all.
 	Plan func(context.Context, Call) limit.Limiter
 
 	// Key says what the policy counts calls by. Empty: as WithKey says.
@@ -35,8 +41,11 @@ type Policy struct {
 	// policy lets it pass unasked. nil: as WithCost says.
 	Cost func(context.Context, Call) (int64, error)
 
-	// Settle makes the cost an estimate that Settle corrects. WithSettle does so for all policies
-	// without a Cost of their own.
+	// Settle makes the cost an estimate that a server's handler corrects with Settle. A Limiter that is a
+	// limit.Reserver reserves the permits, such as those of package fixedwindow and of Client.Keyed; the
+	// latter takes a script call that it shares with no other call. Other limiters decide as if it were not
+	// set, and Err names them. An estimate above the limit takes the whole limit, and Settle charges the
+	// rest. Clients have no handler: their interceptors report limit.ErrInvalidConfig with each call.
 	Settle bool
 
 	// Shadow makes the policy only watch: it decides, and charges what it grants, but lets each call pass, and no
@@ -50,7 +59,19 @@ type Policy struct {
 	Fallback limit.Limiter
 }
 
-// request is a call, as package ask has one.
+type isPolicy = middleware.IsPolicy
+
+// policyOf returns the policy that New's limiter is.
+func policyOf(limiter limit.Limiter) Policy {
+	p, ok := limiter.(Policy)
+	if !ok {
+		p.Limiter = limiter
+	}
+	p.Name = cmp.Or(p.Name, "default")
+	return p
+}
+
+// request is a call, as package middleware has one.
 type request struct {
 	ctx  context.Context
 	call Call
@@ -78,7 +99,7 @@ func (s *settings) setPolicies(policies []Policy) error {
 	return errors.Join(s.SetPolicies(all), errors.Join(faults...))
 }
 
-// of returns a function of calls as package ask has it; nil for nil.
+// of returns a function of calls as package middleware has it; nil for nil.
 func of[T any](f func(context.Context, Call) T) func(request) T {
 	if f == nil {
 		return nil

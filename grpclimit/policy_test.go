@@ -33,7 +33,7 @@ func tokens(n *int64) func(context.Context, grpclimit.Call) (int64, error) {
 // policies are requests and tokens of a minute and of a day, whose keys share a hash tag.
 func policies(client *rratelimiter.Client, estimate *int64) (first limit.Limiter, opts []grpclimit.Option) {
 	opts = []grpclimit.Option{
-		grpclimit.WithName("requests-minute"), grpclimit.WithHashTag(), grpclimit.WithKey(text("ann", nil)),
+		grpclimit.WithHashTag(), grpclimit.WithKey(text("ann", nil)),
 		grpclimit.WithPolicy(grpclimit.Policy{
 			Name: "tokens-minute", Limiter: client.Keyed("", rratelimiter.PerMinute(1000)), Cost: tokens(estimate), Settle: true,
 		}),
@@ -42,7 +42,7 @@ func policies(client *rratelimiter.Client, estimate *int64) (first limit.Limiter
 			Name: "tokens-day", Limiter: client.Keyed("", rratelimiter.PerDay(1500)), Cost: tokens(estimate), Settle: true,
 		}),
 	}
-	return client.Keyed("", rratelimiter.PerMinute(10)), opts
+	return grpclimit.Policy{Name: "requests-minute", Limiter: client.Keyed("", rratelimiter.PerMinute(10))}, opts
 }
 
 // left is what is left of all policies.
@@ -63,8 +63,9 @@ func TestPolicies(t *testing.T) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			client, estimate := limitertest.NewClient(t, rdb), int64(900)
 			first, opts := policies(client, &estimate)
-			require.NoError(t, grpclimit.CheckServer(first, opts...))
-			made := interceptors[kind](first, opts...)
+			limits := grpclimit.New(first, opts...)
+			made := interceptors[kind](limits)
+			require.NoError(t, limits.Err())
 			stream := &transport{}
 			say := func(used int64) error {
 				*stream = transport{}
@@ -122,7 +123,7 @@ func TestPolicies_OfOtherLimiters(t *testing.T) {
 		for kind, made := range interceptors {
 			first := &middlewaretest.Returner{Fake: middlewaretest.Grants()}
 			policy := grpclimit.WithPolicy(grpclimit.Policy{Name: "second", Limiter: c.second, Cost: tokens(new(int64(3)))})
-			call := made(first, append(c.opts, policy, quiet, grpclimit.WithKey(text("a", nil)))...)
+			call := made(grpclimit.New(first, append(c.opts, policy, quiet, grpclimit.WithKey(text("a", nil)))...))
 			err := call(t.Context(), func() error { return nil })
 			assert.Equal(t, c.want, status.Code(err), name+" "+kind)
 			assert.Len(t, first.GivenBack(), c.given, name+" "+kind)
@@ -135,9 +136,9 @@ func TestPolicies_OfOtherLimiters(t *testing.T) {
 func TestWithPolicy_KeyLeavesTheApplicationsSliceAlone(t *testing.T) {
 	t.Parallel()
 	all := []grpclimit.KeyFunc{text("first", nil), text("second", nil)}
-	require.NoError(t, grpclimit.CheckServer(middlewaretest.Grants(), grpclimit.WithKey(all[:1]...), grpclimit.WithPolicy(grpclimit.Policy{
+	require.NoError(t, grpclimit.New(middlewaretest.Grants(), grpclimit.WithKey(all[:1]...), grpclimit.WithPolicy(grpclimit.Policy{
 		Name: "other", Limiter: middlewaretest.Grants(), Key: []grpclimit.KeyFunc{text("other", nil)},
-	})))
+	})).Err())
 	got, err := all[1](t.Context(), grpclimit.Call{})
 	require.NoError(t, err)
 	assert.Equal(t, "second", got)
@@ -154,12 +155,48 @@ func TestWithPolicy_BadPolicies(t *testing.T) {
 		"a key function is nil":            {Name: "a", Limiter: ok, Key: []grpclimit.KeyFunc{nil}},
 		`"a" can't be settled`:             {Name: "a", Limiter: ok, Settle: true},
 	} {
-		err := grpclimit.CheckServer(ok, grpclimit.WithPolicy(p), grpclimit.WithPolicy(grpclimit.Policy{Name: "z", Limiter: ok}))
+		err := grpclimit.New(ok, grpclimit.WithPolicy(p), grpclimit.WithPolicy(grpclimit.Policy{Name: "z", Limiter: ok})).Err()
 		require.ErrorContains(t, err, says)
 	}
-	err := grpclimit.CheckClient(ok, grpclimit.WithPolicy(grpclimit.Policy{Name: "a", Limiter: ok, Settle: true}))
-	require.ErrorContains(t, err, "only handlers settle")
-	require.ErrorIs(t, err, limit.ErrInvalidConfig)
+}
+
+// What only one side can do is no error of the other's interceptors.
+func TestErr_OptionsOfOneSide(t *testing.T) {
+	t.Parallel()
+	all := grpclimit.WithKey(text("all", nil))
+	settled := grpclimit.Policy{Limiter: &middlewaretest.Reserver{Fake: middlewaretest.Grants()}, Settle: true}
+	for says, c := range map[string]struct {
+		limits   *grpclimit.Interceptors
+		can, not string
+	}{
+		"only handlers settle": {grpclimit.New(settled, quiet, all), "unary server", "stream client"},
+		"only clients wait":    {grpclimit.New(middlewaretest.Grants(), quiet, all, grpclimit.WithWait()), "stream client", "unary server"},
+	} {
+		require.NoError(t, interceptors[c.can](c.limits)(t.Context(), func() error { return nil }))
+		require.NoError(t, c.limits.Err())
+		made := interceptors[c.not](c.limits)
+		err := c.limits.Err()
+		require.ErrorContains(t, err, says)
+		require.ErrorIs(t, err, limit.ErrInvalidConfig)
+		assert.Equal(t, codes.Internal, status.Code(made(t.Context(), func() error { return nil })))
+		assert.NoError(t, interceptors[c.can](c.limits)(t.Context(), func() error { return nil }), "the other side goes on")
+	}
+}
+
+// Unary calls and streams of a server share what is known of a limiter that fails.
+func TestInterceptors_ShareOneBreaker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		down := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)
+		limits := grpclimit.New(down, quiet, grpclimit.WithKey(text("all", nil)), grpclimit.WithFailure(limit.FailOpen()))
+		unary, stream := interceptors["unary server"](limits), interceptors["stream server"](limits)
+		for range 3 {
+			require.NoError(t, unary(t.Context(), func() error { return nil }))
+		}
+		asked := len(down.Asked())
+		require.NoError(t, stream(t.Context(), func() error { return nil }))
+		assert.Len(t, down.Asked(), asked, "the stream's interceptor knows it")
+	})
 }
 
 // Of calls that wait for several policies none takes what another lacks: what the scarcest allows is sent.
@@ -196,7 +233,7 @@ func TestPolicyShadow(t *testing.T) {
 		recorder := &limitertest.Recorder{}
 		shadow := grpclimit.WithPolicy(grpclimit.Policy{Name: "watches", Limiter: refuses, Shadow: true})
 		conn, _ := serve(t, []grpc.ServerOption{grpc.UnaryInterceptor(
-			grpclimit.UnaryServerInterceptor(middlewaretest.Budget(1, time.Minute), shadow, grpclimit.WithObserver(recorder)))},
+			grpclimit.New(middlewaretest.Budget(1, time.Minute), shadow, grpclimit.WithObserver(recorder)).UnaryServer())},
 			unaryClient(middlewaretest.Grants(), shadow, grpclimit.WithWait()))
 		require.NoError(t, check(t.Context(), conn))
 		_, violations := refusalDetails(t, check(t.Context(), conn))

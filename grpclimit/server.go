@@ -11,10 +11,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// UnaryServerInterceptor returns an interceptor, for grpc.ChainUnaryInterceptor, that
-// calls the handler only if limiter has permits for the call.
-func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryServerInterceptor {
-	g := newGate(limiter, false, opts)
+// UnaryServer returns an interceptor, for grpc.ChainUnaryInterceptor, that
+// calls the handler only if the limiter has permits for the call.
+func (i *Interceptors) UnaryServer() grpc.UnaryServerInterceptor {
+	g := i.gate
+	g.server.used.Store(true)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		handling, record := g.handled(ctx)
 		decisions, no := g.admit(ctx, Call{Method: info.FullMethod, Message: req}, record)
@@ -33,12 +34,13 @@ func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnarySer
 	}
 }
 
-// StreamServerInterceptor returns an interceptor, for grpc.ChainStreamInterceptor, that
-// calls the handler only if limiter has permits for the stream when it opens.
+// StreamServer returns an interceptor, for grpc.ChainStreamInterceptor, that
+// calls the handler only if the limiter has permits for the stream when it opens.
 // [WithPerMessage] limits the messages that follow: if one is refused, Recv returns the
 // refusal's status to the handler, then and each time after. The handler should return it.
-func StreamServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamServerInterceptor {
-	g := newGate(limiter, false, opts)
+func (i *Interceptors) StreamServer() grpc.StreamServerInterceptor {
+	g := i.gate
+	g.server.used.Store(true)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		call := Call{Method: info.FullMethod}
 		ctx, record := g.handled(stream.Context())

@@ -36,11 +36,11 @@ import (
 const pushbackTrailer = "grpc-retry-pushback-ms"
 
 func unary(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter, opts...))}
+	return []grpc.ServerOption{grpc.UnaryInterceptor(grpclimit.New(limiter, opts...).UnaryServer())}
 }
 
 func streams(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.StreamInterceptor(grpclimit.StreamServerInterceptor(limiter, opts...))}
+	return []grpc.ServerOption{grpc.StreamInterceptor(grpclimit.New(limiter, opts...).StreamServer())}
 }
 
 // byMethod is the key of calls that no connection brings.
@@ -79,10 +79,10 @@ func TestCost(t *testing.T) {
 	} {
 		var seen grpclimit.Call
 		limiter := middlewaretest.Grants()
-		made := interceptors[name](limiter, byMethod, grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {
+		made := interceptors[name](grpclimit.New(limiter, byMethod, grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {
 			seen = call
 			return 7, nil
-		}))
+		})))
 		require.NoError(t, made(t.Context(), func() error { return nil }))
 		assert.EqualValues(t, 7, limiter.Asked()[0].N)
 		assert.Equal(t, want, grpclimit.Call{Method: seen.Method, Target: seen.Target, Message: seen.Message}, name)
@@ -167,8 +167,8 @@ func figures(trailer metadata.MD) []string {
 func TestTrailersOfAChain(t *testing.T) {
 	t.Parallel()
 	conn, _ := serve(t, []grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.UnaryServerInterceptor(middlewaretest.Budget(9, time.Second)),
-		grpclimit.UnaryServerInterceptor(middlewaretest.Budget(1, time.Second)))})
+		grpclimit.New(middlewaretest.Budget(9, time.Second)).UnaryServer(),
+		grpclimit.New(middlewaretest.Budget(1, time.Second)).UnaryServer())})
 	for _, want := range [][]string{{"1", "9", "0", "8"}, {"1", "9", "0", "7"}} {
 		var trailer metadata.MD
 		_ = check(t.Context(), conn, grpc.Trailer(&trailer))
@@ -226,7 +226,7 @@ func TestErrorInfo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			conn, _ := serve(t, unary(test.limiter, grpclimit.WithName("calls"), grpclimit.WithKey(grpclimit.Metadata("x-tenant"))))
+			conn, _ := serve(t, unary(grpclimit.Policy{Name: "calls", Limiter: test.limiter}, grpclimit.WithKey(grpclimit.Metadata("x-tenant"))))
 			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme & sons")
 			_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 			_, quota := refusalDetails(t, err)
@@ -304,7 +304,7 @@ func TestRefusalOnTheWire(t *testing.T) {
 func keyOf(ctx context.Context, t *testing.T, opts ...grpclimit.Option) string {
 	t.Helper()
 	limiter := middlewaretest.Grants()
-	require.NoError(t, interceptors["unary server"](limiter, opts...)(ctx, func() error { return nil }))
+	require.NoError(t, interceptors["unary server"](grpclimit.New(limiter, opts...))(ctx, func() error { return nil }))
 	return limiter.Key()
 }
 
@@ -339,7 +339,7 @@ func TestPeer(t *testing.T) {
 		assert.Equal(t, "grpc:/test/Call:"+want, keyOf(ctx, t), "%v", address)
 	}
 	for name := range interceptors { // a client has no peer yet
-		made := interceptors[name](middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.Peer()))
+		made := interceptors[name](grpclimit.New(middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.Peer())))
 		err := made(t.Context(), func() error { return nil })
 		assert.Equal(t, codes.Unavailable, status.Code(err), name)
 	}
@@ -365,19 +365,19 @@ func TestKeyFunctionThatFails(t *testing.T) {
 		"for a caller gone": {gone, context.Canceled, codes.Canceled},
 	} {
 		var heard middlewaretest.Errors
-		err := interceptors["unary server"](middlewaretest.Grants(), grpclimit.WithFailure(limit.FailOpen()),
-			hearing(&heard), grpclimit.WithKey(text("", c.err)))(c.ctx, func() error { return nil })
+		err := interceptors["unary server"](grpclimit.New(middlewaretest.Grants(), grpclimit.WithFailure(limit.FailOpen()),
+			hearing(&heard), grpclimit.WithKey(text("", c.err))))(c.ctx, func() error { return nil })
 		assert.Equal(t, c.code, status.Code(err), name)
 		heard.Check(t)
 	}
 }
 
 func unaryClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
-	return grpc.WithUnaryInterceptor(grpclimit.UnaryClientInterceptor(limiter, opts...))
+	return grpc.WithUnaryInterceptor(grpclimit.New(limiter, opts...).UnaryClient())
 }
 
 func streamClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
-	return grpc.WithStreamInterceptor(grpclimit.StreamClientInterceptor(limiter, opts...))
+	return grpc.WithStreamInterceptor(grpclimit.New(limiter, opts...).StreamClient())
 }
 
 // everySecond grants one permit a second.
@@ -519,7 +519,7 @@ func TestStreamClientFreesItsContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var given func() error
-			interceptor := grpclimit.StreamClientInterceptor(middlewaretest.Budget(2, 0), grpclimit.WithPerMessage(), cost)
+			interceptor := grpclimit.New(middlewaretest.Budget(2, 0), grpclimit.WithPerMessage(), cost).StreamClient()
 			stream, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, idle, method,
 				func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 					given = ctx.Err
@@ -556,8 +556,8 @@ func TestSettleOfMessages(t *testing.T) {
 		all[i].Fake = middlewaretest.Grants()
 	}
 	limiter := &struct{ limit.Reserver }{&all[0]}
-	intercept := grpclimit.StreamServerInterceptor(limiter,
-		grpclimit.WithPerMessage(), grpclimit.WithSettle(), grpclimit.WithKey(text("", nil)))
+	intercept := grpclimit.New(grpclimit.Policy{Limiter: limiter, Settle: true},
+		grpclimit.WithPerMessage(), grpclimit.WithKey(text("", nil))).StreamServer()
 	err := intercept(nil, serverStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method, IsClientStream: true},
 		func(_ any, stream grpc.ServerStream) error {
 			require.NoError(t, grpclimit.Settle(stream.Context(), 1))
@@ -578,8 +578,8 @@ func TestSettleOfMessages_AfterARefusal(t *testing.T) {
 	granting := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
 	refusing := &middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)}
 	limiter := &struct{ limit.Reserver }{granting}
-	intercept := grpclimit.StreamServerInterceptor(limiter,
-		grpclimit.WithPerMessage(), grpclimit.WithSettle(), grpclimit.WithKey(text("", nil)))
+	intercept := grpclimit.New(grpclimit.Policy{Limiter: limiter, Settle: true},
+		grpclimit.WithPerMessage(), grpclimit.WithKey(text("", nil))).StreamServer()
 	err := intercept(nil, serverStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method, IsClientStream: true},
 		func(_ any, stream grpc.ServerStream) error {
 			require.NoError(t, stream.RecvMsg(nil))

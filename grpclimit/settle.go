@@ -11,7 +11,7 @@ import (
 
 // Settle sets what a call costs to actual permits. The handler calls it once that is known, with its
 // own context or that of its stream. In all interceptors of the chain it settles the policies that have
-// [WithSettle] or Policy.Settle; others keep what they charged. In a stream with [WithPerMessage], Settle
+// Policy.Settle; others keep what they charged. In a stream with [WithPerMessage], Settle
 // settles the message that Recv returned last, or the opening before the first message.
 //
 // If actual is less than the estimate, the rest is free at once. If it is more, the difference is
@@ -19,7 +19,7 @@ import (
 // call was charged nothing, Settle does nothing.
 //
 // A second call returns limit.ErrSettled. If the limiter can't reserve, the estimate stays and Settle
-// returns limit.ErrUnsupported. Without an interceptor with WithSettle it returns
+// returns limit.ErrUnsupported. Without an interceptor with Policy.Settle it returns
 // limit.ErrInvalidConfig. Other errors are those of Reservation.Settle: after limit.ErrUnavailable
 // call it again with the same number. If ctx ends, Settle returns and finishes in the background.
 // docs/http.md has more about calls that are not settled or not charged.

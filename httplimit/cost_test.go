@@ -39,7 +39,7 @@ func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
 		handler := httplimit.New(limiter, hearing(&errs), httplimit.WithCost(func(r *http.Request) (int64, error) {
 			body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, 8))
 			return int64(len(body)), err
-		}))(hello)
+		})).Handler(hello)
 		r := newRequest(t)
 		r.Body = io.NopCloser(c.body)
 		w := serve(handler, r)
@@ -64,7 +64,7 @@ func TestWithCost_ClientLeaves(t *testing.T) {
 		var errs middlewaretest.Errors
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		w := serve(httplimit.New(middlewaretest.Grants(), hearing(&errs), opt)(hello), newRequest(t).WithContext(ctx))
+		w := serve(httplimit.New(middlewaretest.Grants(), hearing(&errs), opt).Handler(hello), newRequest(t).WithContext(ctx))
 		assert.Equal(t, http.StatusServiceUnavailable, w.Code, name)
 		assert.Empty(t, w.Body, name)
 		errs.Check(t)
@@ -86,7 +86,7 @@ func TestWithCost_PayloadAboveTheLimitIsNoError(t *testing.T) {
 		for _, limiter := range []limit.Limiter{client.Keyed("", rratelimiter.PerMinute(10)), perMinute, middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits)} {
 			for _, cost := range []int64{11, 1 << 60} {
 				handler := httplimit.New(limiter, httplimit.WithPrefix(fmt.Sprintf("%T:", limiter)), httplimit.WithObserver(&told),
-					httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil }))(refuseAll(t))
+					httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil })).Handler(refuseAll(t))
 				assert.Equal(t, http.StatusTooManyRequests, serve(handler, newRequest(t)).Code)
 				for _, d := range append(told.Decisions(), own.Decisions()...) {
 					assert.Equal(t, limit.TooCostly, d.Outcome, "%T", limiter)

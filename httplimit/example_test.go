@@ -40,7 +40,7 @@ func ExampleNew() {
 
 	client := rratelimiter.New(rdb)
 	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
-	handler := httplimit.New(perMinute)(http.NotFoundHandler())
+	handler := httplimit.New(perMinute).Handler(http.NotFoundHandler())
 
 	for range 3 {
 		get(handler, "192.0.2.1", "/")
@@ -63,7 +63,7 @@ func ExampleWithPolicy() {
 	client := rratelimiter.New(rdb)
 	burst := tokenbucket.New(client, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
 	hour := slidinglog.New(client, slidinglog.Config{Limit: 1000, Window: time.Hour})
-	handler := httplimit.New(burst, httplimit.WithName("burst"), httplimit.WithHashTag(),
+	handler := httplimit.New(httplimit.Policy{Name: "burst", Limiter: burst}, httplimit.WithHashTag(),
 		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: hour}),
 		httplimit.WithCost(func(r *http.Request) (int64, error) {
 			if r.URL.Path == "/report" {
@@ -71,7 +71,7 @@ func ExampleWithPolicy() {
 			}
 			return 1, nil
 		}),
-	)(http.NotFoundHandler())
+	).Handler(http.NotFoundHandler())
 
 	get(handler, "192.0.2.1", "/")
 	get(handler, "192.0.2.1", "/report")
@@ -94,12 +94,13 @@ func ExamplePolicy() {
 	perUser := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 	perAddress := slidinglog.New(client, slidinglog.Config{Limit: 3, Window: time.Minute})
 	userOf := func(r *http.Request) string { return r.URL.Query().Get("user") }
-	handler := httplimit.New(perUser, httplimit.WithName("user"), httplimit.WithPrefix("user:"), httplimit.WithKey(httplimit.User(userOf)),
+	handler := httplimit.New(
+		httplimit.Policy{Name: "user", Limiter: perUser, Prefix: "user:", Key: []httplimit.KeyFunc{httplimit.User(userOf)}},
 		httplimit.WithPolicy(httplimit.Policy{
 			Name: "address", Limiter: perAddress, Prefix: "client:",
 			Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})},
 		}),
-	)(http.NotFoundHandler())
+	).Handler(http.NotFoundHandler())
 
 	for _, user := range []string{"ann", "ann", "ann", "bob", "bob"} {
 		get(handler, "192.0.2.1", "/?user="+user)
@@ -114,22 +115,23 @@ func ExamplePolicy() {
 	//     try again in 60 s
 }
 
-// The rate stands beside the route, as with Java's @RateLimit(period = 30, threshold = 2),
+// The limit stands beside the route, as with Java's @RateLimit(period = 30, threshold = 2),
 // and the keys are those of the Java services: limit:<user>:<uri>. A field of the hash
 // rate:limit:config changes one while it runs.
-func ExampleDeclare() {
+func ExampleMiddleware_Handler() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
 	userOf := func(r *http.Request) string { return r.Header.Get("X-User") }
 	client := rratelimiter.New(rdb)
-	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-		return slidinglog.New(client, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"})
-	}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(userOf), httplimit.Path()))
+	limited := func(threshold int64, period time.Duration, next http.Handler) http.Handler {
+		log := slidinglog.New(client, slidinglog.Config{Limit: threshold, Window: period, Thresholds: "rate:limit:config"})
+		return httplimit.New(log, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(userOf), httplimit.Path())).Handler(next)
+	}
 
 	mux := http.NewServeMux()
-	mux.Handle("GET /hello", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(http.NotFoundHandler()))
-	mux.Handle("GET /other", rate(httplimit.Rate{})(http.NotFoundHandler())) // 3 a minute
+	mux.Handle("GET /hello", limited(2, 30*time.Second, http.NotFoundHandler()))
+	mux.Handle("GET /other", limited(3, time.Minute, http.NotFoundHandler()))
 
 	for range 3 {
 		get(mux, "192.0.2.1", "/hello", "X-User", "ann")
@@ -146,7 +148,7 @@ func ExampleDeclare() {
 // Behind proxies: only what they have written into X-Forwarded-For is believed.
 func ExampleClientIP() {
 	byClient := httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
-	handler := httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithKey(byClient))(http.NotFoundHandler())
+	handler := httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithKey(byClient)).Handler(http.NotFoundHandler())
 
 	get(handler, "10.0.0.1", "/", "X-Forwarded-For", "192.0.2.1")
 	get(handler, "10.0.0.1", "/", "X-Forwarded-For", "203.0.113.9, 192.0.2.1, 10.0.0.2")
@@ -171,7 +173,7 @@ func ExampleIsPreflight() {
 			next.ServeHTTP(w, r)
 		})
 	}
-	handler := cors(httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithSkip(httplimit.IsPreflight))(http.NotFoundHandler()))
+	handler := cors(httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithSkip(httplimit.IsPreflight)).Handler(http.NotFoundHandler()))
 
 	for _, method := range []string{http.MethodOptions, http.MethodPut, http.MethodOptions, http.MethodPut} {
 		r := httptest.NewRequest(method, "/", http.NoBody)
@@ -202,7 +204,7 @@ func ExampleWithKey() {
 		address, err := byAddress(r)
 		return "ip/" + address, err
 	}
-	handler := httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithKey(caller))(http.NotFoundHandler())
+	handler := httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithKey(caller)).Handler(http.NotFoundHandler())
 
 	get(handler, "192.0.2.1", "/")
 	get(handler, "192.0.2.1", "/", "X-User", "ann")
@@ -227,7 +229,7 @@ func ExampleNewTransport() {
 	rateLimiter := rratelimiter.New(rdb)
 	defer func() { _ = rateLimiter.Close(context.Background()) }()
 	perHost := rateLimiter.Keyed("", rratelimiter.PerSecond(50))
-	if err := httplimit.CheckTransport(perHost); err != nil {
+	if err := httplimit.NewTransport(nil, perHost).Err(); err != nil {
 		fmt.Println(err) // an option is bad
 	}
 	client := &http.Client{Transport: httplimit.NewTransport(nil, perHost), Timeout: 2 * time.Second}
@@ -259,7 +261,7 @@ func ExampleSettle() {
 	tokens := rratelimiter.New(rdb).Keyed("tokens:", rratelimiter.PerHour(1000))
 	estimate := func(*http.Request) (int64, error) { return 600, nil }
 	answers := []int64{100, 1200}
-	handler := httplimit.New(tokens, httplimit.WithSettle(), httplimit.WithCost(estimate))(
+	handler := httplimit.New(httplimit.Policy{Limiter: tokens, Settle: true}, httplimit.WithCost(estimate)).Handler(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			used := answers[0]
 			answers = answers[1:]
@@ -279,14 +281,13 @@ func ExampleSettle() {
 }
 
 // A program that stops as it starts, rather than with its first request.
-func ExampleCheck() {
-	limiter := httplimit.Local(100, time.Minute)
-	opts := []httplimit.Option{httplimit.WithPrefix("")}
-	if err := httplimit.Check(limiter, opts...); err != nil {
+func ExampleMiddleware_Err() {
+	limits := httplimit.New(httplimit.Local(100, time.Minute), httplimit.WithPrefix(""))
+	if err := limits.Err(); err != nil {
 		fmt.Println(err)
 		return
 	}
-	_ = httplimit.New(limiter, opts...)
+	http.Handle("/", limits.Handler(http.NotFoundHandler()))
 	// Output: httplimit: invalid configuration: WithPrefix: the prefix is empty
 }
 
@@ -302,7 +303,7 @@ func ExampleWithFallback() {
 			fmt.Println("alert:", errors.Is(err, limit.ErrUnavailable))
 		}),
 		httplimit.WithTimeout(10*time.Millisecond),
-	)(http.NotFoundHandler())
+	).Handler(http.NotFoundHandler())
 
 	for range 3 {
 		get(handler, "192.0.2.1", "/")
@@ -325,7 +326,7 @@ func ExampleWithFailure() {
 	handler := httplimit.New(slidinglog.New(client, slidinglog.Config{Limit: 4, Window: time.Minute}),
 		httplimit.WithFailure(limit.FailLocal(0.5)),
 		httplimit.WithErrorHandler(func(*http.Request, error) {}), // for an alert
-	)(http.NotFoundHandler())
+	).Handler(http.NotFoundHandler())
 
 	get(handler, "192.0.2.1", "/")
 	stop() // Redis goes down
@@ -356,8 +357,8 @@ func ExampleWithShadow() {
 
 	client := rratelimiter.New(rdb)
 	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
-	handler := httplimit.New(perMinute, httplimit.WithName("minute"),
-		httplimit.WithShadow(), httplimit.WithObserver(refusals{}))(http.NotFoundHandler())
+	handler := httplimit.New(httplimit.Policy{Name: "minute", Limiter: perMinute},
+		httplimit.WithShadow(), httplimit.WithObserver(refusals{})).Handler(http.NotFoundHandler())
 
 	for range 3 {
 		get(handler, "192.0.2.1", "/")

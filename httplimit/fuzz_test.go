@@ -47,7 +47,7 @@ func FuzzMiddleware(f *testing.F) {
 				httplimit.User(user), httplimit.Path(), httplimit.Header("X-User")),
 			httplimit.WithCost(func(r *http.Request) (int64, error) { return 1 + int64(len(r.URL.Path)), nil }),
 			httplimit.WithLegacyHeaders(),
-			httplimit.WithErrorHandler(func(_ *http.Request, err error) { t.Error(err) }))(hello)
+			httplimit.WithErrorHandler(func(_ *http.Request, err error) { t.Error(err) })).Handler(hello)
 		r := &http.Request{
 			Method: method, URL: &url.URL{Path: path}, RemoteAddr: peer, Body: io.NopCloser(strings.NewReader(body)),
 			Header: http.Header{
@@ -257,7 +257,7 @@ func TestClientIP_ReadsTheHeaderOfATrustedSocket(t *testing.T) {
 	require.NoError(t, err)
 	limiter := grants()
 	server := &httptest.Server{Listener: listener, Config: &http.Server{ //nolint:gosec // no client is slow
-		Handler: httplimit.New(limiter, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{TrustUnix: true})))(hello),
+		Handler: httplimit.New(limiter, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{TrustUnix: true}))).Handler(hello),
 	}}
 	server.Start()
 	t.Cleanup(server.Close)

@@ -101,10 +101,11 @@ func TestMiddleware(t *testing.T) {
 		Figures: true,
 		Late:    middlewaretest.Unavailable,
 
-		Wrap:  wrap,
-		Check: httplimit.Check,
-		Text:  text,
-		User:  httplimit.Header("X-User"),
+		Wrap:   wrap,
+		Check:  func(l limit.Limiter, opts ...httplimit.Option) error { return httplimit.New(l, opts...).Err() },
+		Policy: policyOf,
+		Text:   text,
+		User:   httplimit.Header("X-User"),
 
 		WithCost: func(n int64, err error) httplimit.Option {
 			return httplimit.WithCost(func(*http.Request) (int64, error) { return n, err })
@@ -119,29 +120,24 @@ func TestMiddleware(t *testing.T) {
 		WithFallback: httplimit.WithFallback,
 		WithHashTag:  httplimit.WithHashTag,
 		WithKey:      httplimit.WithKey,
-		WithName:     httplimit.WithName,
 		WithObserver: httplimit.WithObserver,
-		WithPlan: func(choose func(string) limit.Limiter) httplimit.Option {
-			if choose == nil {
-				return httplimit.WithPlan(nil)
-			}
-			return httplimit.WithPlan(func(r *http.Request) limit.Limiter { return choose(r.Header.Get("X-User")) })
-		},
-		WithPrefix:  httplimit.WithPrefix,
-		WithSettle:  httplimit.WithSettle,
-		WithShadow:  httplimit.WithShadow,
-		WithTimeout: httplimit.WithTimeout,
-		Settle:      httplimit.Settle,
-		Bad:         badOptions("http:"),
+		WithPrefix:   httplimit.WithPrefix,
+		WithShadow:   httplimit.WithShadow,
+		WithTimeout:  httplimit.WithTimeout,
+		Settle:       httplimit.Settle,
+		Bad:          badOptions("http:"),
 	}
 	maps.Copy(kind.Bad, map[string][]httplimit.Option{"pause": {httplimit.WithPause(0)}, "wait": {httplimit.WithWait(0)}})
 	t.Run("handler", kind.Run)
 
 	kind.Prefix, kind.Parts, kind.Exact, kind.Figures, kind.Late = "upstream:", "api.example.org", 1, false, middlewaretest.Overdue
-	kind.WithSettle = nil
-	kind.Wrap, kind.Check, kind.Bad = wrapTransport, httplimit.CheckTransport, badOptions("upstream:")
+	kind.Settle = nil
+	kind.Wrap, kind.Bad = wrapTransport, badOptions("upstream:")
+	kind.Check = func(l limit.Limiter, opts ...httplimit.Option) error {
+		return httplimit.NewTransport(nil, l, opts...).Err()
+	}
 	kind.Bad["legacy"] = []httplimit.Option{httplimit.WithLegacyHeaders()}
-	kind.Bad["settling"] = []httplimit.Option{httplimit.WithSettle()}
+	kind.Bad["settling"] = []httplimit.Option{httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: grants(), Settle: true})}
 	kind.Bad["no headers"] = []httplimit.Option{httplimit.WithHeaders(httplimit.NoHeaders)}
 	kind.Bad["refusals"] = []httplimit.Option{httplimit.WithRefusal(func(http.ResponseWriter, *http.Request, httplimit.Refusal) {})}
 	kind.Bad["negative pause"] = []httplimit.Option{httplimit.WithPause(-1)}
@@ -226,8 +222,8 @@ func badOptions(prefix string) map[string][]httplimit.Option {
 		"hook":              {httplimit.WithErrorHandler(nil)},
 		"refusal":           {httplimit.WithRefusal(nil)},
 		"headers":           {httplimit.WithHeaders(7)},
-		"name":              {httplimit.WithName("é")},
-		"control in name":   {httplimit.WithName("a\nb")},
+		"name":              {policy("é", sound)},
+		"control in name":   {policy("a\nb", sound)},
 		"twice":             {policy("default", sound)},
 		"policy limiter":    {httplimit.WithPolicy(httplimit.Policy{Name: "hour"})},
 		"policy name":       {httplimit.WithPolicy(httplimit.Policy{Limiter: sound})},
@@ -254,12 +250,12 @@ var verdicts = map[int]middlewaretest.Verdict{
 // wrap returns middleware, and reads what a client sees.
 func wrap(t testing.TB, l limit.Limiter, opts ...httplimit.Option) middlewaretest.Handler {
 	t.Helper()
-	mw := httplimit.New(l, append(opts, httplimit.WithLegacyHeaders())...)
+	limits := httplimit.New(l, append(opts, httplimit.WithLegacyHeaders())...)
 	return func(ctx context.Context, user string) middlewaretest.Answer {
 		handled := false
 		r := newRequest(t).WithContext(ctx)
 		r.Header.Set("X-User", user)
-		w := serve(mw(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		w := serve(limits.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			handled = true
 			middlewaretest.Handle(r.Context())
 		})), r)
@@ -307,6 +303,14 @@ func answer(t testing.TB, w *httptest.ResponseRecorder) middlewaretest.Answer {
 	got.RetryAfter = time.Duration(integer(t, retry)) * time.Second
 	assert.Positive(t, got.RetryAfter)
 	return got
+}
+
+func policyOf(p middlewaretest.Policy) limit.Limiter {
+	policy := httplimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle}
+	if p.Plan != nil {
+		policy.Plan = func(r *http.Request) limit.Limiter { return p.Plan(r.Header.Get("X-User")) }
+	}
+	return policy
 }
 
 func text(part string, err error) httplimit.KeyFunc {

@@ -2,7 +2,7 @@
 // those that a client sends. It is net/http middleware over any [limit.Limiter]:
 //
 //	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 100, Window: time.Minute})
-//	http.ListenAndServe(addr, httplimit.New(perMinute)(handler))
+//	http.ListenAndServe(addr, httplimit.New(perMinute).Handler(handler))
 //
 // A request goes through these steps:
 //
@@ -16,14 +16,14 @@
 //     some policies granted is given back if their limiter is a [limit.Returner].
 //
 // The handler gets a copy of the request, whose context knows what was decided ([Decisions]). With
-// [WithSettle] the handler reports what a request has cost once that is known ([Settle]).
+// Policy.Settle the handler reports what a request has cost once that is known ([Settle]).
 //
 // If a limiter does not decide, for example because Redis is down, the answer is 503,
 // unless [WithFailure] or [WithFallback] say otherwise. [WithShadow] only watches.
 //
 // Bad options do not panic. The middleware then answers every request with 500, passes
-// limit.ErrInvalidConfig to the hook of [WithErrorHandler], and asks no limiter. [Check] returns
-// that error when a program starts. A limiter that returns limit.ErrInvalidConfig is answered the
+// limit.ErrInvalidConfig to the hook of [WithErrorHandler], and asks no limiter. [Middleware.Err]
+// returns that error when a program starts. A limiter that returns limit.ErrInvalidConfig is answered the
 // same way, whatever WithFailure says: passing the request would hide the mistake.
 package httplimit
 
@@ -38,26 +38,32 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
+// Middleware limits the requests that handlers get. Make it with [New].
+type Middleware struct{ gate *gate }
+
 // New returns middleware that passes requests that limiter grants. By default a request takes
-// one permit, under the key "http:" and the client's IP address, and the policy's name is "default"
-// ([WithName]). A second, different limit needs another [WithPrefix] or [WithKey], or must be a policy
-// of the same middleware ([WithPolicy]).
-//
-// The returned function can wrap several handlers; they share the limits.
-func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler {
-	m := newGate(limiter, false, opts)
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			m.serve(w, r, next)
-		})
-	}
+// one permit, under the key "http:" and the client's IP address. What concerns only this limit, such as
+// its name, is said by a [Policy] in place of the limiter. A second, different limit needs another
+// [WithPrefix] or [WithKey], or must be a policy of the same middleware ([WithPolicy]).
+func New(limiter limit.Limiter, opts ...Option) *Middleware {
+	return &Middleware{newGate(limiter, false, opts)}
 }
+
+// Handler returns a handler that calls next with the requests that pass. Handlers of one Middleware
+// share the limits.
+func (m *Middleware) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.gate.serve(w, r, next) })
+}
+
+// Err returns the error that every request passes to [WithErrorHandler] because of bad options, and nil
+// if the options are right. Call it when the program starts. It includes the limiters' own errors if they
+// have a method Err() error, as all limiters of this module do. It asks no limiter.
+func (m *Middleware) Err() error { return m.gate.Err() }
 
 // gate holds what New's options set. It does not change any more.
 type gate struct {
 	middleware.Policies[*http.Request]
 
-	err      error        // what is wrong with the options
 	texts    []policyText // of each policy
 	onError  func(*http.Request, error)
 	refuse   func(http.ResponseWriter, *http.Request, Refusal)
@@ -68,9 +74,9 @@ type gate struct {
 }
 
 func (m *gate) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if m.err != nil {
-		m.onError(r, m.err)
-		writeError(w, r, m.err)
+	if m.Invalid != nil {
+		m.onError(r, m.Invalid)
+		writeError(w, r, m.Invalid)
 		return
 	}
 	questions, err := m.questions(r)

@@ -29,7 +29,7 @@ func TestHead(t *testing.T) {
 	t.Parallel()
 	r := newRequest(t)
 	r.Method = http.MethodHead
-	w := serve(httplimit.New(says(limit.Decision{Limit: 10, RetryAfter: 2100 * time.Millisecond}, nil))(refuseAll(t)), r)
+	w := serve(httplimit.New(says(limit.Decision{Limit: 10, RetryAfter: 2100 * time.Millisecond}, nil)).Handler(refuseAll(t)), r)
 	assert.Equal(t, http.StatusTooManyRequests, w.Code)
 	assert.Equal(t, "3", w.Header().Get("Retry-After"))
 	assert.Empty(t, w.Body.Bytes())
@@ -39,11 +39,11 @@ func TestRefusalHandler(t *testing.T) {
 	t.Parallel()
 	refused := limit.Decision{Limit: 10, Remaining: 2, RetryAfter: 1500 * time.Millisecond, ResetAfter: time.Minute}
 	var got httplimit.Refusal
-	handler := httplimit.New(says(refused, nil), httplimit.WithName("burst"), httplimit.WithRefusal(
+	handler := httplimit.New(httplimit.Policy{Name: "burst", Limiter: says(refused, nil)}, httplimit.WithRefusal(
 		func(w http.ResponseWriter, _ *http.Request, refusal httplimit.Refusal) {
 			got = refusal
 			w.WriteHeader(http.StatusTeapot)
-		}))(refuseAll(t))
+		})).Handler(refuseAll(t))
 	w := serve(handler, newRequest(t))
 	assert.Equal(t, http.StatusTeapot, w.Code)
 	assert.Equal(t, "2", w.Header().Get("Retry-After"))
@@ -60,15 +60,15 @@ func TestRefusalHandler(t *testing.T) {
 func TestWriterIsNotWrapped(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
-	httplimit.New(grants())(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
+	httplimit.New(grants()).Handler(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 		assert.Same(t, w, got)
 	})).ServeHTTP(w, newRequest(t))
 }
 
 func TestNestedLimits_HeadersOfBoth(t *testing.T) {
 	t.Parallel()
-	inner := httplimit.New(grants(), httplimit.WithName("route"))(hello)
-	w := serve(httplimit.New(grants(), httplimit.WithName("all"))(inner), newRequest(t))
+	inner := httplimit.New(httplimit.Policy{Name: "route", Limiter: grants()}).Handler(hello)
+	w := serve(httplimit.New(httplimit.Policy{Name: "all", Limiter: grants()}).Handler(inner), newRequest(t))
 	assert.Len(t, members(t, w.Header(), "RateLimit"), 2)
 	assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 2)
 }
@@ -118,7 +118,7 @@ func TestIsPreflight(t *testing.T) {
 			r.Header.Set(c.header[i], c.header[i+1])
 		}
 		limiter := grants()
-		w := serve(httplimit.New(limiter, httplimit.WithSkip(httplimit.IsPreflight))(hello), r)
+		w := serve(httplimit.New(limiter, httplimit.WithSkip(httplimit.IsPreflight)).Handler(hello), r)
 		assert.Equal(t, "hello", w.Body.String(), name)
 		assert.Equal(t, c.want, len(limiter.Asked()) == 0, name)
 	}
@@ -128,59 +128,9 @@ func TestRouteIsThePattern(t *testing.T) {
 	t.Parallel()
 	limiter := grants()
 	mux := http.NewServeMux()
-	mux.Handle("GET /items/{id}", httplimit.New(limiter, httplimit.WithKey(httplimit.Route()))(hello))
+	mux.Handle("GET /items/{id}", httplimit.New(limiter, httplimit.WithKey(httplimit.Route())).Handler(hello))
 	assert.Equal(t, http.StatusOK, serve(mux, newRequest(t)).Code)
 	assert.Equal(t, "http:GET%20/items/%7Bid%7D", limiter.Key())
-}
-
-func TestDeclare(t *testing.T) {
-	t.Parallel()
-	var rates []httplimit.Rate
-	limiter := grants()
-	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-		rates = append(rates, r)
-		return limiter
-	}, httplimit.WithName("declared"))
-	mux := http.NewServeMux()
-	mux.Handle("GET /items/{id}", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(hello))
-	mux.Handle("GET /a", rate(httplimit.Rate{}, httplimit.WithPrefix("a:"), httplimit.WithName("a"))(hello))
-	mux.Handle("GET /b", rate(httplimit.Rate{Threshold: 7})(hello))
-	minutes := httplimit.Rate{Period: time.Minute, Threshold: 3}
-	assert.Equal(t, []httplimit.Rate{{Period: 30 * time.Second, Threshold: 2}, minutes, {Period: time.Minute, Threshold: 7}}, rates)
-
-	for path, name := range map[string]string{"/items/1": "declared", "/a": "a", "/b": "declared"} {
-		r := newRequest(t)
-		r.URL.Path = path
-		w := serve(mux, r)
-		assert.Equal(t, http.StatusOK, w.Code)
-		assert.Equal(t, name, members(t, w.Header(), "RateLimit")[0].Name)
-	}
-	assert.ElementsMatch(t, []call{
-		{Key: "http:192.0.2.1:GET%20/items/%7Bid%7D:2/30s", N: 1},
-		{Key: "a:192.0.2.1:GET%20/a:3/1m0s", N: 1},
-		{Key: "http:192.0.2.1:GET%20/b:7/1m0s", N: 1},
-	}, limiter.Asked())
-}
-
-func TestDeclareBadRates(t *testing.T) {
-	t.Parallel()
-	limiter := grants()
-	toLimiter := func(httplimit.Rate) limit.Limiter { return limiter }
-	for _, test := range []struct {
-		newLimiter func(httplimit.Rate) limit.Limiter
-		rate       httplimit.Rate
-	}{
-		{toLimiter, httplimit.Rate{Period: -1}},
-		{toLimiter, httplimit.Rate{Threshold: -1}},
-		{nil, httplimit.Rate{}},
-		{func(httplimit.Rate) limit.Limiter { return nil }, httplimit.Rate{}},
-	} {
-		var errs middlewaretest.Errors
-		w := serve(httplimit.Declare(test.newLimiter, hearing(&errs))(test.rate)(hello), newRequest(t))
-		assert.Equal(t, http.StatusInternalServerError, w.Code)
-		errs.Check(t, limit.ErrInvalidConfig)
-	}
-	assert.Empty(t, limiter.Asked())
 }
 
 // No request is refused and no client learns of a limit; what is charged, and what is
@@ -191,8 +141,8 @@ func TestShadow(t *testing.T) {
 		recorder := &limitertest.Recorder{}
 		minute := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 2, Window: time.Minute})
 		hour := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 100, Window: time.Hour})
-		handler := httplimit.New(minute, httplimit.WithName("minute"), httplimit.WithShadow(), httplimit.WithObserver(recorder),
-			httplimit.WithLegacyHeaders(), policy("hour", hour))(hello)
+		handler := httplimit.New(httplimit.Policy{Name: "minute", Limiter: minute}, httplimit.WithShadow(), httplimit.WithObserver(recorder),
+			httplimit.WithLegacyHeaders(), policy("hour", hour)).Handler(hello)
 		for range 5 {
 			w := serve(handler, newRequest(t))
 			assert.Equal(t, "hello", w.Body.String())
@@ -227,7 +177,7 @@ func TestEachLimiterGivesBack(t *testing.T) {
 		ask := func(code int, remaining int64) {
 			t.Helper()
 			gate.Answer = says(limit.Decision{Granted: code == http.StatusOK, Limit: 9, Remaining: 9, RetryAfter: time.Second}, nil).Answer
-			w := serve(httplimit.New(gate, opts...)(hello), newRequest(t))
+			w := serve(httplimit.New(gate, opts...).Handler(hello), newRequest(t))
 			require.Equal(t, code, w.Code)
 			for _, m := range members(t, w.Header(), "RateLimit")[1:] {
 				assert.Equal(t, remaining, m.Params["r"], m.Name)
@@ -247,19 +197,16 @@ func TestEachLimiterGivesBack(t *testing.T) {
 
 // A threshold set in Redis counts for the next request, as for Java services on
 // the same keys.
-func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
+func TestThresholdIsChangedWhileItRuns(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"})
-		}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path()))
-		mux := http.NewServeMux()
-		mux.Handle("GET /items/1", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(hello))
+		log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 2, Window: 30 * time.Second, Thresholds: "rate:limit:config"})
+		handler := httplimit.New(log, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path())).Handler(hello)
 		ask := func(code int, most int64) {
 			t.Helper()
 			r := newRequest(t)
 			r.Header.Set("X-User", "ann")
-			w := serve(mux, r)
+			w := serve(handler, r)
 			assert.Equal(t, code, w.Code)
 			assert.Equal(t, map[string]int64{"q": most, "w": 30}, members(t, w.Header(), "RateLimit-Policy")[0].Params)
 			waits := code == http.StatusTooManyRequests && most > 0
@@ -284,7 +231,7 @@ func TestTokenBucket_KeysOfPoliciesStayApart(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		bucket := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
 		handler := httplimit.New(grants(), httplimit.WithKey(httplimit.Header("X-User")),
-			policy("b", bucket))(hello)
+			policy("b", bucket)).Handler(hello)
 		for _, user := range []string{"ann", "ann_time"} {
 			r := newRequest(t)
 			r.Header.Set("X-User", user)
@@ -300,7 +247,7 @@ func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		for name, limiter := range middlewaretest.Limiters(t, rdb) {
-			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) (int64, error) { return 6, nil }))(refuseAll(t))
+			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) (int64, error) { return 6, nil })).Handler(refuseAll(t))
 			w := serve(handler, newRequest(t))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
 			assert.Equal(t, `"default";q=5;w=10`, w.Header().Get("RateLimit-Policy"), name)
@@ -345,7 +292,7 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 				name := fmt.Sprint("policy", i)
 				opts = append(opts, policy(name, newLimiter(name)))
 			}
-			handler := httplimit.New(newLimiter("default"), opts...)(hello)
+			handler := httplimit.New(newLimiter("default"), opts...).Handler(hello)
 			for range 40 {
 				cost = upTo(5)
 				w := serve(handler, newRequest(t))
@@ -388,7 +335,7 @@ func TestHeaders_WithLeaseFallSteadily(t *testing.T) {
 		}
 		other := keyed()
 		handler := httplimit.New(keyed(rratelimiter.WithLease(rratelimiter.Lease{Permits: 100}), rratelimiter.WithRefusalCache()),
-			httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithFailure(limit.FailOpen()))(hello)
+			httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithFailure(limit.FailOpen())).Handler(hello)
 		from := func(user string) *httptest.ResponseRecorder {
 			r := newRequest(t)
 			r.Header.Set("X-User", user)

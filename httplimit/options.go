@@ -18,9 +18,7 @@ type Option func(*settings) error
 type settings struct {
 	gate
 
-	name  string
 	keys  []KeyFunc
-	plan  func(*http.Request) limit.Limiter
 	added []Policy
 
 	// An option that only middleware, or only a transport, can have; "" if none was given.
@@ -32,7 +30,7 @@ type settings struct {
 const DefaultTimeout = time.Second
 
 func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
-	s := settings{name: "default"}
+	s := settings{}
 	s.Middleware, s.Prefix, s.keys = "httplimit", "http:", []KeyFunc{ClientIP(ClientIPConfig{})}
 	if client {
 		s.Prefix, s.keys = "upstream:", []KeyFunc{Host()}
@@ -48,11 +46,11 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	}
 	m := &s.gate
 	m.Keys = functions(s.keys)
-	faults = errors.Join(faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter, Plan: s.plan}}, s.added...), s.keys))
+	faults = errors.Join(faults, m.setPolicies(append([]Policy{policyOf(limiter)}, s.added...), s.keys))
 	if client && m.Settles() {
 		faults = errors.Join(faults, errors.New("Policy.Settle: a transport has no handler"))
 	}
-	m.err = middleware.Invalid("httplimit", faults)
+	m.Invalid = middleware.Invalid("httplimit", faults)
 	return m
 }
 
@@ -98,7 +96,8 @@ func WithHashTag() Option {
 
 // WithCost sets how many permits a request takes of policies without a Policy.Cost, by default 1. If it is
 // 0 or less, these policies let it pass unasked. Check values that come from the client, such as a
-// ContentLength of -1. A request that costs more than the limit is refused without Retry-After.
+// ContentLength of -1. A request that costs more than the limit is refused without Retry-After, unless
+// the cost is an estimate (Policy.Settle).
 //
 // With an error, for example because the body can't be read, the answer is 400, or 413 for an
 // [http.MaxBytesError], and no limiter is asked. As the client's fault it does not go to
@@ -107,45 +106,10 @@ func WithCost(cost func(*http.Request) (int64, error)) Option {
 	return func(s *settings) error { return middleware.SetFunc(&s.Cost, cost, "WithCost: the function") }
 }
 
-// WithSettle makes the permits of [WithCost] an estimate that the handler corrects with
-// [Settle]. A policy with a Policy.Cost says by Policy.Settle whether that is one. A limiter that is a
-// [limit.Reserver] reserves the permits, such as those of package fixedwindow and of Client.Keyed; the latter
-// takes a script call that it shares with no other request. Other limiters decide as without the option, and
-// [Check] names them.
-//
-// An estimate above the limit takes the whole limit, and Settle charges the rest.
-func WithSettle() Option {
-	return func(s *settings) error {
-		s.serverOnly = "WithSettle"
-		return s.SetSettled()
-	}
-}
-
 // WithSkip lets requests for which skip returns true pass without asking a limiter, such as
 // [IsPreflight].
 func WithSkip(skip func(*http.Request) bool) Option {
 	return func(s *settings) error { return middleware.SetFunc(&s.Skip, skip, "WithSkip: the function") }
-}
-
-// WithName names the policy of New's limiter, by default "default". See
-// Policy.Name.
-func WithName(name string) Option {
-	return func(s *settings) error {
-		s.name = name
-		return nil
-	}
-}
-
-// WithPlan chooses the limiter by the request, for example by the user's plan:
-//
-//	limiters := map[string]limit.Limiter{"paid": paid, "team": team}
-//	httplimit.New(free, httplimit.WithPlan(func(r *http.Request) limit.Limiter { return limiters[planOf(r)] }))
-//
-// If plan returns nil, New's limiter decides: no request is without a limit. The limiters share the
-// policy's name, keys and options. Limiters of Client.Keyed need different prefixes there; fixed
-// windows of all plans may count at the same keys.
-func WithPlan(plan func(*http.Request) limit.Limiter) Option {
-	return func(s *settings) error { return middleware.SetFunc(&s.plan, plan, "WithPlan: the function") }
 }
 
 // WithPolicy adds a limit that requests must pass too. All policies are asked at the
@@ -157,7 +121,7 @@ func WithPlan(plan func(*http.Request) limit.Limiter) Option {
 // script call, which charges nothing if one refuses. Those in shadow are asked apart, and so are those with
 // a lease or remembered refusals unless they are settled.
 //
-// With several policies all keys contain the policy's name, the first policy's too. So
+// With several policies all keys contain the policy's name, also that of New's limiter. So
 // adding a second one resets the first one's counts, unless it has a Policy.Prefix.
 func WithPolicy(p Policy) Option {
 	return func(s *settings) error {

@@ -66,7 +66,7 @@ func TestMiddleware_ShorterTimeoutCounts(t *testing.T) {
 		told := &limitertest.Recorder{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(0.25)), rratelimiter.WithObserver(told))
 		watched := &limitertest.Recorder{}
-		handle := wrap(t, client.Keyed("rate:", rratelimiter.PerHour(40)), quiet, httplimit.WithObserver(watched), httplimit.WithName("users"))
+		handle := wrap(t, httplimit.Policy{Name: "users", Limiter: client.Keyed("rate:", rratelimiter.PerHour(40))}, quiet, httplimit.WithObserver(watched))
 		for i := range 20 {
 			start, want := time.Now(), middlewaretest.Passed
 			if i >= 10 {

@@ -22,15 +22,15 @@ import (
 
 // Users have two requests a day, or five if they pay. Windows of all plans count at the same keys, so
 // what ann has used stays counted as she changes her plan.
-func ExampleWithPlan() {
+func ExamplePolicy_plan() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
 	day := fixedwindow.Daily(time.UTC)
 	free := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 2, Calendar: day})
 	paid := map[string]limit.Limiter{"paid": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 5, Calendar: day})}
-	handler := httplimit.New(free, httplimit.WithKey(httplimit.Header("User")),
-		httplimit.WithPlan(func(r *http.Request) limit.Limiter { return paid[r.Header.Get("Plan")] }))(http.NotFoundHandler())
+	perUser := httplimit.Policy{Limiter: free, Plan: func(r *http.Request) limit.Limiter { return paid[r.Header.Get("Plan")] }}
+	handler := httplimit.New(perUser, httplimit.WithKey(httplimit.Header("User"))).Handler(http.NotFoundHandler())
 
 	get(handler, "192.0.2.1", "/", "User", "ann")
 	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "unknown")
@@ -45,7 +45,7 @@ func ExampleWithPlan() {
 }
 
 // Each policy has a plan of its own, and headers tell the window of the limiter that decided.
-func TestWithPlan_Policies(t *testing.T) {
+func TestPolicyPlan_Policies(t *testing.T) {
 	t.Parallel()
 	second, minute, hour := windowed{Limiter: grants(), Span: time.Second}, windowed{Limiter: grants(), Span: time.Minute}, windowed{Limiter: grants(), Span: time.Hour}
 	paid := func(l limit.Limiter) func(*http.Request) limit.Limiter {
@@ -56,9 +56,9 @@ func TestWithPlan_Policies(t *testing.T) {
 			return nil
 		}
 	}
-	handler := httplimit.New(second, httplimit.WithName("a"), httplimit.WithPlan(paid(minute)),
+	handler := httplimit.New(httplimit.Policy{Name: "a", Limiter: second, Plan: paid(minute)},
 		httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: second, Plan: paid(hour)}),
-		httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: second, Plan: paid(hour), Window: 2 * time.Second}))(hello)
+		httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: second, Plan: paid(hour), Window: 2 * time.Second})).Handler(hello)
 	for plan, want := range map[string][]int64{"": {1, 1, 2}, "paid": {60, 3600, 2}} {
 		r := newRequest(t)
 		r.Header.Set("Plan", plan)
@@ -71,20 +71,21 @@ func TestWithPlan_Policies(t *testing.T) {
 }
 
 // A transport waits for the permits of the limiter that the request chose, each in its way.
-func TestWithPlan_TransportWaits(t *testing.T) {
+func TestPolicyPlan_TransportWaits(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := rratelimiter.New(rdb, limitertest.Patient())
 		defer func() { assert.NoError(t, client.Close(t.Context())) }()
 		keyed := client.Keyed("paid:", rratelimiter.PerSecond(1))
-		transport := httplimit.NewTransport(answers(http.StatusNoContent),
-			fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1, Window: 3 * time.Second}),
-			httplimit.WithPlan(func(r *http.Request) limit.Limiter {
+		transport := httplimit.NewTransport(answers(http.StatusNoContent), httplimit.Policy{
+			Limiter: fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1, Window: 3 * time.Second}),
+			Plan: func(r *http.Request) limit.Limiter {
 				if r.Context().Value(planKey{}) != nil {
 					return keyed
 				}
 				return nil
-			}))
+			},
+		})
 		paid := context.WithValue(t.Context(), planKey{}, "paid")
 		for _, c := range []struct {
 			ctx  context.Context
@@ -100,11 +101,11 @@ func TestWithPlan_TransportWaits(t *testing.T) {
 type planKey struct{}
 
 // A limiter that is not made properly does not let requests pass.
-func TestWithPlan_BadLimiter(t *testing.T) {
+func TestPolicyPlan_BadLimiter(t *testing.T) {
 	t.Parallel()
 	var errs middlewaretest.Errors
 	bad := fixedwindow.New(limitertest.OpenClient(nil), fixedwindow.Config{Limit: 1, Window: time.Second})
-	handler := httplimit.New(grants(), hearing(&errs), httplimit.WithPlan(func(*http.Request) limit.Limiter { return bad }))(hello)
+	handler := httplimit.New(httplimit.Policy{Limiter: grants(), Plan: func(*http.Request) limit.Limiter { return bad }}, hearing(&errs)).Handler(hello)
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, newRequest(t))
 	assert.Equal(t, http.StatusInternalServerError, w.Code, w.Body.String())
@@ -114,7 +115,7 @@ func TestWithPlan_BadLimiter(t *testing.T) {
 // KeyedFunc's function may be a look-up: it is asked once for each request, however often the limiters are.
 func TestKeyedFunc_IsAskedOnceForEachRequest(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]httplimit.Option{"one call each": nil, "one call for both": {httplimit.WithHashTag()}, "settled": {httplimit.WithSettle()}} {
+	for name, opts := range map[string][]httplimit.Option{"one call each": nil, "one call for both": {httplimit.WithHashTag()}, "settled": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -126,8 +127,10 @@ func TestKeyedFunc_IsAskedOnceForEachRequest(t *testing.T) {
 						return rratelimiter.PerSecond(2)
 					})
 				}
-				opts := append(opts, httplimit.WithKey(httplimit.Header("User")), httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: counting("b:")}))
-				handler := httplimit.New(counting("a:"), opts...)(hello)
+				settled := name == "settled"
+				opts := append(opts, httplimit.WithKey(httplimit.Header("User")),
+					httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: counting("b:"), Settle: settled}))
+				handler := httplimit.New(httplimit.Policy{Limiter: counting("a:"), Settle: settled}, opts...).Handler(hello)
 				for i := range 4 {
 					serve(handler, newRequest(t))
 					assert.Equal(t, map[string]int{"a:": i + 1, "b:": i + 1}, asked)

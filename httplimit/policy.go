@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,18 +13,26 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Policy is one of several limits that a request must pass.
+// Policy is a limit that a request must pass, and all that concerns only this limit. [New] and [NewTransport]
+// take one in place of a limiter, and [WithPolicy] adds others:
+//
+//	httplimit.New(httplimit.Policy{Name: "requests", Limiter: requests},
+//		httplimit.WithPolicy(httplimit.Policy{Name: "tokens", Limiter: tokens, Cost: estimate, Settle: true}))
 type Policy struct {
 	// Name is the policy's name in headers and keys: printable ASCII, such as "burst".
-	// It must not be empty, and no other policy may have it.
+	// No other policy may have it. Empty, for New's policy only: "default".
 	Name string
 
 	// Limiter decides. If another policy refuses, what it granted is given back only if
-	// it is a limit.Returner.
-	Limiter limit.Limiter
+	// it is a limit.Returner. It must not be a Policy.
+	limit.Limiter
 
-	// Plan chooses another limiter than Limiter by the request, as WithPlan says. nil: Limiter
-	// decides about all.
+	isPolicy
+
+	// Plan chooses another limiter than Limiter by the request, for example by the user's plan. If it
+	// returns nil, Limiter decides: no request is without a limit. The limiters share all else that the
+	// policy says. Limiters of Client.Keyed need different prefixes there; fixed windows of all plans may
+	// count at the same keys. nil: Limiter decides about all.
 	Plan func(*http.Request) limit.Limiter
 
 	// Key says what the policy counts requests by, such as addresses if the others
@@ -47,8 +56,11 @@ type Policy struct {
 	// WithCost, which is called once. nil: as WithCost says.
 	Cost func(*http.Request) (int64, error)
 
-	// Settle makes the cost an estimate that Settle corrects. WithSettle does so for all policies
-	// without a Cost of their own.
+	// Settle makes the cost an estimate that the handler corrects with Settle. A Limiter that is a
+	// limit.Reserver reserves the permits, such as those of package fixedwindow and of Client.Keyed; the
+	// latter takes a script call that it shares with no other request. Other limiters decide as if it were
+	// not set, and Err names them. An estimate above the limit takes the whole limit, and Settle charges the
+	// rest. A transport has no handler, so it is an error there.
 	Settle bool
 
 	// Shadow makes the policy only watch: it decides, and charges what it grants, but lets each request pass, and no
@@ -61,6 +73,18 @@ type Policy struct {
 	// comes before all of them. If Fallback is a limit.Windowed, its window is reported with
 	// its answers.
 	Fallback limit.Limiter
+}
+
+type isPolicy = middleware.IsPolicy
+
+// policyOf returns the policy that New's limiter is.
+func policyOf(limiter limit.Limiter) Policy {
+	p, ok := limiter.(Policy)
+	if !ok {
+		p.Limiter = limiter
+	}
+	p.Name = cmp.Or(p.Name, "default")
+	return p
 }
 
 // setPolicies checks the policies.
@@ -88,7 +112,7 @@ func (m *gate) setPolicies(policies []Policy, keys []KeyFunc) error {
 	return errors.Join(m.SetPolicies(all), errors.Join(faults...))
 }
 
-// functions returns key functions as package ask has them.
+// functions returns key functions as package middleware has them.
 func functions(keys []KeyFunc) []func(*http.Request) (string, error) {
 	all := make([]func(*http.Request) (string, error), len(keys))
 	for i, key := range keys {

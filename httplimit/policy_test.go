@@ -33,9 +33,9 @@ var refusing = says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
 func TestSeveralPoliciesInOneAnswer(t *testing.T) {
 	t.Parallel()
 	second, hour := grants(), says(limit.Decision{Granted: true, Limit: 1000, Remaining: 998, ResetAfter: time.Hour}, nil)
-	w := serve(httplimit.New(windowed{Limiter: second, Span: time.Second}, httplimit.WithName("second"),
+	w := serve(httplimit.New(httplimit.Policy{Name: "second", Limiter: windowed{Limiter: second, Span: time.Second}},
 		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: hour, Window: time.Hour}),
-		httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil }))(hello), newRequest(t))
+		httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil })).Handler(hello), newRequest(t))
 	assert.Equal(t, "hello", w.Body.String())
 	assert.Equal(t, `"second";q=10;w=1, "hour";q=1000;w=3600`, w.Header().Get("RateLimit-Policy"))
 	assert.Equal(t, `"second";r=9;t=60, "hour";r=998;t=3600`, w.Header().Get("RateLimit"))
@@ -46,7 +46,7 @@ func TestSeveralPoliciesInOneAnswer(t *testing.T) {
 func TestPolicy_NameIsEscapedInKey(t *testing.T) {
 	t.Parallel()
 	first, second := grants(), grants()
-	serve(httplimit.New(first, httplimit.WithName("a:{b}"), policy("a", second))(hello), newRequest(t))
+	serve(httplimit.New(httplimit.Policy{Name: "a:{b}", Limiter: first}, policy("a", second)).Handler(hello), newRequest(t))
 	assert.Equal(t, "http:a%3A%7Bb%7D:192.0.2.1", first.Key())
 	assert.Equal(t, "http:a:192.0.2.1", second.Key())
 }
@@ -97,7 +97,7 @@ func TestPolicies(t *testing.T) {
 		},
 	} {
 		var errs middlewaretest.Errors
-		opts := []httplimit.Option{hearing(&errs), httplimit.WithName("a"), httplimit.WithCost(func(*http.Request) (int64, error) { return c.cost, nil })}
+		opts := []httplimit.Option{hearing(&errs), httplimit.WithCost(func(*http.Request) (int64, error) { return c.cost, nil })}
 		opts = append(opts, c.opts...)
 		all := make([]*returner, len(c.policies))
 		limiters := make([]limit.Limiter, len(c.policies))
@@ -115,7 +115,7 @@ func TestPolicies(t *testing.T) {
 				opts = append(opts, httplimit.WithPolicy(made))
 			}
 		}
-		w := serve(httplimit.New(limiters[0], opts...)(hello), newRequest(t))
+		w := serve(httplimit.New(httplimit.Policy{Name: "a", Limiter: limiters[0]}, opts...).Handler(hello), newRequest(t))
 		assert.Equal(t, c.status, w.Code, name)
 		assert.Equal(t, c.retry, w.Header().Get("Retry-After"), name)
 		assert.Equal(t, c.limits, w.Header().Get("RateLimit"), name)
@@ -152,7 +152,7 @@ func TestPolicies_GiveBackFails(t *testing.T) {
 			var errs middlewaretest.Errors
 			start := time.Now()
 			w := serve(httplimit.New(&returner{Fake: grants(), Giving: giving}, hearing(&errs), httplimit.WithTimeout(0),
-				policy("plain", grants()), policy("hour", refusing))(refuseAll(t)), newRequest(t))
+				policy("plain", grants()), policy("hour", refusing)).Handler(refuseAll(t)), newRequest(t))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code)
 			assert.LessOrEqual(t, time.Since(start), time.Second)
 			heard := errs.Take()
@@ -171,7 +171,7 @@ func TestPanicOfOnePolicy(t *testing.T) {
 	t.Parallel()
 	panics := &fake{Answer: func(context.Context, int64) (limit.Decision, error) { panic(http.ErrAbortHandler) }}
 	first, last := &returner{Fake: grants()}, &returner{Fake: grants()}
-	handler := httplimit.New(first, policy("panics", panics), policy("last", last))(refuseAll(t))
+	handler := httplimit.New(first, policy("panics", panics), policy("last", last)).Handler(refuseAll(t))
 	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { serve(handler, newRequest(t)) })
 	assert.Len(t, first.GivenBack(), 1)
 	assert.Len(t, last.GivenBack(), 1)
@@ -185,7 +185,7 @@ func TestSlowPolicyDoesNotHideTheOthers(t *testing.T) {
 		httplimit.WithFailure(limit.FailClosed()), httplimit.WithFailure(limit.FailOpen()), httplimit.WithFallback(grants()),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := serve(httplimit.New(deaf(time.Minute), f, quiet, policy("hour", refusing))(refuseAll(t)), newRequest(t))
+			w := serve(httplimit.New(deaf(time.Minute), f, quiet, policy("hour", refusing)).Handler(refuseAll(t)), newRequest(t))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code)
 			assert.Equal(t, []any{"hour"}, problem(t, w)["violated-policies"])
 			time.Sleep(time.Hour)
@@ -215,7 +215,7 @@ func TestPoliciesAreAskedAtTheSameTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var errs middlewaretest.Errors
 			began := time.Now()
-			assert.Equal(t, c.code, serve(httplimit.New(c.first, append(c.opts, hearing(&errs))...)(hello), newRequest(t)).Code, name)
+			assert.Equal(t, c.code, serve(httplimit.New(c.first, append(c.opts, hearing(&errs))...).Handler(hello), newRequest(t)).Code, name)
 			assert.Equal(t, c.took, time.Since(began), name)
 			errs.Check(t, c.heard...)
 			time.Sleep(time.Hour)
@@ -228,8 +228,8 @@ func TestGivingBackOutlivesTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		quick, late := &returner{Fake: grants()}, &returner{Fake: deaf(time.Minute)}
-		closed := httplimit.New(quick, policy("late", late), quiet)(refuseAll(t))
-		open := httplimit.New(quick, policy("late", deaf(time.Minute)), httplimit.WithFailure(limit.FailOpen()))(refuseAll(t))
+		closed := httplimit.New(quick, policy("late", late), quiet).Handler(refuseAll(t))
+		open := httplimit.New(quick, policy("late", deaf(time.Minute)), httplimit.WithFailure(limit.FailOpen())).Handler(refuseAll(t))
 		leave := func(handler http.Handler) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(10*time.Millisecond, cancel)
@@ -257,23 +257,23 @@ func TestGivingBackOutlivesTheRequest(t *testing.T) {
 func TestPolicyWithAKeyOfItsOwn(t *testing.T) {
 	t.Parallel()
 	user, address, day := grants(), grants(), grants()
-	mw := httplimit.New(user, httplimit.WithName("user"), httplimit.WithPrefix("limit:"),
+	limits := httplimit.New(httplimit.Policy{Name: "user", Limiter: user}, httplimit.WithPrefix("limit:"),
 		httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path()),
 		httplimit.WithPolicy(httplimit.Policy{
 			Name: "address", Limiter: address, Prefix: "client:", Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})},
 		}))
 	r := newRequest(t)
 	r.Header.Set("X-User", "ann")
-	serve(mw(hello), r)
+	serve(limits.Handler(hello), r)
 	assert.Equal(t, "limit:ann:/items/1", user.Key(), "one that begins so is in need of no name")
 	assert.Equal(t, "client:192.0.2.1", address.Key())
 
 	user, address = grants(), grants()
 	pathAndUser := []httplimit.KeyFunc{httplimit.Path(), httplimit.Header("X-User")}
-	mw = httplimit.New(user, httplimit.WithHashTag(),
+	limits = httplimit.New(user, httplimit.WithHashTag(),
 		httplimit.WithPolicy(httplimit.Policy{Name: "address", Limiter: address, Key: pathAndUser}),
 		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: day, Prefix: "day:"}))
-	serve(mw(hello), r)
+	serve(limits.Handler(hello), r)
 	assert.Equal(t, "http:default:{192.0.2.1}", user.Key())
 	assert.Equal(t, "http:address:{/items/1:ann}", address.Key())
 	assert.Equal(t, "day:{192.0.2.1}", day.Key())
@@ -285,8 +285,9 @@ func TestPolicies_KeysOfNestedPrefixesStayApart(t *testing.T) {
 	t.Parallel()
 	user, address := grants(), grants()
 	var errs middlewaretest.Errors
+	byUser := httplimit.Policy{Name: "user", Limiter: user}
 	opts := []httplimit.Option{
-		hearing(&errs), httplimit.WithName("user"), httplimit.WithPrefix("api:"),
+		hearing(&errs), httplimit.WithPrefix("api:"),
 		httplimit.WithKey(httplimit.Header("X-User"), httplimit.Header("X-Item")),
 		httplimit.WithPolicy(httplimit.Policy{
 			Name: "address", Limiter: address, Prefix: "api:ip:", Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})},
@@ -295,7 +296,7 @@ func TestPolicies_KeysOfNestedPrefixesStayApart(t *testing.T) {
 	r := newRequest(t)
 	r.Header.Set("X-User", "ip")
 	r.Header.Set("X-Item", "192.0.2.1")
-	assert.Equal(t, http.StatusInternalServerError, serve(httplimit.New(user, opts...)(refuseAll(t)), r).Code)
+	assert.Equal(t, http.StatusInternalServerError, serve(httplimit.New(byUser, opts...).Handler(refuseAll(t)), r).Code)
 	heard := errs.Take()
 	require.Len(t, heard, 1)
 	require.ErrorIs(t, heard[0], limit.ErrInvalidConfig)
@@ -303,7 +304,7 @@ func TestPolicies_KeysOfNestedPrefixesStayApart(t *testing.T) {
 		assert.ErrorContains(t, heard[0], text)
 	}
 
-	assert.Equal(t, http.StatusOK, serve(httplimit.New(user, append(opts, httplimit.WithHashTag())...)(hello), r).Code)
+	assert.Equal(t, http.StatusOK, serve(httplimit.New(byUser, append(opts, httplimit.WithHashTag())...).Handler(hello), r).Code)
 	assert.Equal(t, "api:{ip:192.0.2.1}", user.Key())
 	assert.Equal(t, "api:ip:{192.0.2.1}", address.Key())
 }
@@ -314,7 +315,7 @@ func TestPolicyWhoseKeyFails(t *testing.T) {
 	first, second := grants(), grants()
 	w := serve(httplimit.New(first, hearing(&errs), httplimit.WithPolicy(httplimit.Policy{
 		Name: "session", Limiter: second, Key: []httplimit.KeyFunc{func(*http.Request) (string, error) { return "", errDown }},
-	}))(refuseAll(t)), newRequest(t))
+	})).Handler(refuseAll(t)), newRequest(t))
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 	errs.Check(t, errDown)
 	assert.Empty(t, first.Asked(), "no limit is charged")
@@ -351,7 +352,7 @@ func TestHeaderText(t *testing.T) {
 		{"below", minute, d{Limit: 5, Remaining: -1, RetryAfter: -1}, `"below";q=5;w=60`, `"below";r=0;t=1`, "1"},
 	} {
 		limiter := windowed{Limiter: says(test.decision, nil), Span: test.window}
-		w := serve(httplimit.New(limiter, httplimit.WithName(test.name))(hello), newRequest(t))
+		w := serve(httplimit.New(httplimit.Policy{Name: test.name, Limiter: limiter}).Handler(hello), newRequest(t))
 		assert.Equal(t, test.policy, w.Header().Get("RateLimit-Policy"))
 		assert.Equal(t, test.rate, w.Header().Get("RateLimit"))
 		assert.Equal(t, test.retryAfter, w.Header().Get("Retry-After"))
@@ -365,7 +366,7 @@ func TestWindowOfThePolicyComesFirst(t *testing.T) {
 	t.Parallel()
 	w := serve(httplimit.New(grants(), httplimit.WithPolicy(httplimit.Policy{
 		Name: "hour", Limiter: windowed{Limiter: grants(), Span: time.Minute}, Window: time.Hour,
-	}))(hello), newRequest(t))
+	})).Handler(hello), newRequest(t))
 	assert.EqualValues(t, 3600, members(t, w.Header(), "RateLimit-Policy")[1].Params["w"])
 }
 
@@ -384,7 +385,7 @@ func TestWindowWhileTheLimiterFails(t *testing.T) {
 		limiter := windowed{Limiter: &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 			return limit.Decision{Granted: true, Limit: 10}, down
 		}}, Span: time.Hour}
-		handler := httplimit.New(limiter, c.opt, quiet)(hello)
+		handler := httplimit.New(limiter, c.opt, quiet).Handler(hello)
 		policy := func() map[string]int64 {
 			return members(t, serve(handler, newRequest(t)).Header(), "RateLimit-Policy")[0].Params
 		}
@@ -396,7 +397,7 @@ func TestWindowWhileTheLimiterFails(t *testing.T) {
 
 func TestNoHeaders(t *testing.T) {
 	t.Parallel()
-	w := serve(httplimit.New(refusing, httplimit.WithHeaders(httplimit.NoHeaders))(hello), newRequest(t))
+	w := serve(httplimit.New(refusing, httplimit.WithHeaders(httplimit.NoHeaders)).Handler(hello), newRequest(t))
 	assert.Equal(t, http.StatusTooManyRequests, w.Code)
 	assert.Empty(t, w.Header().Values("RateLimit"))
 	assert.Empty(t, w.Header().Values("RateLimit-Policy"))
@@ -409,7 +410,7 @@ func TestLegacyHeaders(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		ask := func(second, hour limit.Decision) http.Header {
 			return serve(httplimit.New(says(second, nil), httplimit.WithLegacyHeaders(), httplimit.WithHeaders(httplimit.NoHeaders),
-				httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: says(hour, nil)}))(hello), newRequest(t)).Header()
+				httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: says(hour, nil)})).Handler(hello), newRequest(t)).Header()
 		}
 		h := ask(limit.Decision{Granted: true, Limit: 10, Remaining: 4, ResetAfter: time.Second},
 			limit.Decision{Granted: true, Limit: 1000, Remaining: 3, ResetAfter: time.Hour})
@@ -451,7 +452,7 @@ func TestHeadersOfAnyDecision(t *testing.T) {
 		for i, d := range all[1:] {
 			opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: strconv.Itoa(i), Limiter: says(d, nil)}))
 		}
-		w := serve(httplimit.New(says(all[0], nil), opts...)(hello), newRequest(t))
+		w := serve(httplimit.New(says(all[0], nil), opts...).Handler(hello), newRequest(t))
 		limits := members(t, w.Header(), "RateLimit")
 		require.Len(rt, limits, len(all))
 		require.Len(rt, members(t, w.Header(), "RateLimit-Policy"), len(all))
@@ -482,9 +483,10 @@ func TestSettleSettlesAllPolicies(t *testing.T) {
 		all[i] = &middlewaretest.Reserver{Fake: grants()}
 	}
 	all[1].Fails = limit.ErrUnavailable
-	outer := httplimit.New(all[0], httplimit.WithSettle())
-	inner := httplimit.New(all[1], httplimit.WithSettle(), policy("hour", all[2]))
-	w := serve(outer(inner(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	outer := httplimit.New(httplimit.Policy{Limiter: all[0], Settle: true})
+	inner := httplimit.New(httplimit.Policy{Limiter: all[1], Settle: true},
+		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: all[2], Settle: true}))
+	w := serve(outer.Handler(inner.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		assert.EqualError(t, httplimit.Settle(r.Context(), 3), `httplimit: Settle: limit "default": `+limit.ErrUnavailable.Error())
 		all[1].Fails = nil
 		assert.NoError(t, httplimit.Settle(r.Context(), 3))
@@ -496,7 +498,8 @@ func TestSettleSettlesAllPolicies(t *testing.T) {
 	}
 	for i, opts := range [][]httplimit.Option{nil, {httplimit.WithShadow()}} {
 		all[i].Settled = nil
-		serve(httplimit.New(all[i], append(opts, httplimit.WithSettle(), policy("hour", says(limit.Decision{}, nil)))...)(
+		opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: says(limit.Decision{}, nil), Settle: true}))
+		serve(httplimit.New(httplimit.Policy{Limiter: all[i], Settle: true}, opts...).Handler(
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { assert.NoError(t, httplimit.Settle(r.Context(), 3)) })), newRequest(t))
 		assert.Equal(t, []int64{0}, all[i].Settled)
 	}

@@ -64,7 +64,7 @@ func TestFunctionOfTheProgram_BlocksOnlyItsRequest(t *testing.T) {
 					called("User")
 					return r.Header.Get("User")
 				})),
-				httplimit.WithCost(cost("Cost")), httplimit.WithPlan(plan("Plan")),
+				httplimit.WithCost(cost("Cost")),
 				httplimit.WithSkip(func(*http.Request) bool {
 					called("Skip")
 					return false
@@ -80,7 +80,8 @@ func TestFunctionOfTheProgram_BlocksOnlyItsRequest(t *testing.T) {
 					Key: []httplimit.KeyFunc{key("policy's Key")}, Cost: cost("policy's Cost"), Plan: plan("policy's Plan"),
 				}),
 			}
-			handler := httplimit.New(client.Keyed("default:", rratelimiter.PerHour(2)), opts...)(hello)
+			first := httplimit.Policy{Limiter: client.Keyed("default:", rratelimiter.PerHour(2)), Plan: plan("Plan")}
+			handler := httplimit.New(first, opts...).Handler(hello)
 			use := func(user string) {
 				for range 3 {
 					r := newRequest(t)

@@ -10,7 +10,7 @@ import (
 
 // Settle sets what a request costs to actual permits. The handler calls it once that is known, with
 // the context of its request or one derived from it. In all middlewares around the handler it settles
-// the policies that have [WithSettle] or Policy.Settle; others keep what they charged:
+// the policies that have Policy.Settle; others keep what they charged:
 //
 //	err := httplimit.Settle(r.Context(), answer.Usage.TotalTokens)
 //
@@ -19,7 +19,7 @@ import (
 // request was charged nothing, Settle does nothing.
 //
 // A second call returns limit.ErrSettled. Policies whose limiter can't reserve keep the estimate, and
-// Settle returns limit.ErrUnsupported. Without a middleware with WithSettle it returns
+// Settle returns limit.ErrUnsupported. Without a middleware with Policy.Settle it returns
 // limit.ErrInvalidConfig. Other errors are those of Reservation.Settle: after limit.ErrUnavailable
 // call it again with the same number. If ctx ends, Settle returns and finishes in the background.
 // docs/http.md has more about requests that are not settled or not charged.

@@ -38,7 +38,7 @@ func TestPolicyShadow_CountsWhatTheOthersLetPass(t *testing.T) {
 			}
 			var errs middlewaretest.Errors
 			handler := httplimit.New(client.Keyed("", rratelimiter.PerMinute(4)), httplimit.WithHashTag(), hearing(&errs),
-				httplimit.WithLegacyHeaders(), httplimit.WithObserver(&told), httplimit.WithPolicy(shadow))(hello)
+				httplimit.WithLegacyHeaders(), httplimit.WithObserver(&told), httplimit.WithPolicy(shadow)).Handler(hello)
 			for i, want := range []int{200, 200, 200, 200, 429, 429} {
 				w := serve(handler, newRequest(t))
 				assert.Equal(t, want, w.Code, name)
@@ -79,7 +79,7 @@ func TestPolicyShadow_LetsAllPass(t *testing.T) {
 	} {
 		var errs middlewaretest.Errors
 		shadow := httplimit.WithPolicy(httplimit.Policy{Name: "watches", Limiter: limiter, Shadow: true})
-		w := serve(httplimit.New(grants(), hearing(&errs), shadow)(hello), newRequest(t))
+		w := serve(httplimit.New(grants(), hearing(&errs), shadow).Handler(hello), newRequest(t))
 		assert.Equal(t, http.StatusOK, w.Code, name)
 		took, err := send(t.Context(), t, httplimit.NewTransport(answers(http.StatusNoContent), grants(), hearing(&errs), shadow), api)
 		assert.NoError(t, err, name)
@@ -97,7 +97,7 @@ func TestPolicyShadow_LetsAllPass(t *testing.T) {
 func ExamplePolicy_shadow() {
 	handler := httplimit.New(httplimit.Local(100, time.Minute),
 		httplimit.WithObserver(wouldRefuse{}),
-		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: httplimit.Local(1, 24*time.Hour), Shadow: true}))(hello)
+		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: httplimit.Local(1, 24*time.Hour), Shadow: true})).Handler(hello)
 	for range 2 {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))

@@ -74,7 +74,7 @@ func newSiteWith(t testing.TB, rdb redistest.Client, all []quota, of rratelimite
 	s := &site{t: t, seen: &limitertest.Recorder{}, told: &limitertest.Recorder{}}
 	s.client = limitertest.NewClient(t, rdb, rratelimiter.WithObserver(s.seen), of)
 	opts = append([]httplimit.Option{
-		httplimit.WithName(all[0].name), httplimit.WithKey(httplimit.Header("X-User")),
+		httplimit.WithKey(httplimit.Header("X-User")),
 		httplimit.WithObserver(s.told), hearing(&s.errs),
 	}, opts...)
 	for _, q := range all[1:] {
@@ -84,9 +84,9 @@ func newSiteWith(t testing.TB, rdb redistest.Client, all []quota, of rratelimite
 		}
 		opts = append(opts, httplimit.WithPolicy(p))
 	}
-	first := s.client.Keyed("", all[0].rate, all[0].opts...)
-	require.NoError(t, httplimit.Check(first, opts...))
-	s.handler = httplimit.New(first, opts...)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	limits := httplimit.New(httplimit.Policy{Name: all[0].name, Limiter: s.client.Keyed("", all[0].rate, all[0].opts...)}, opts...)
+	require.NoError(t, limits.Err())
+	s.handler = limits.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if s.handle != nil {
 			s.handle(r.Context())
 		}
@@ -311,11 +311,11 @@ func TestPolicyCost(t *testing.T) {
 					return c.costs[i], nil
 				}
 			}
-			opts := []httplimit.Option{hearing(&errs), httplimit.WithName("a"), httplimit.WithCost(costs(0))}
+			opts := []httplimit.Option{hearing(&errs), httplimit.WithCost(costs(0))}
 			for i, name := range []string{"b", "c"} {
 				opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: name, Limiter: limiters[i+1], Cost: costs(i + 1)}))
 			}
-			w := serve(httplimit.New(limiters[0], opts...)(hello), newRequest(t))
+			w := serve(httplimit.New(httplimit.Policy{Name: "a", Limiter: limiters[0]}, opts...).Handler(hello), newRequest(t))
 			assert.Equal(t, c.status, w.Code)
 			asked := make([]int64, len(limiters))
 			for i, l := range limiters {
@@ -332,15 +332,15 @@ func TestPolicyCost(t *testing.T) {
 	}
 }
 
-// WithSettle is for what WithCost says; a policy with a cost of its own says so itself. A policy that can't
+// Each policy says whether it is settled, also one that WithCost says the cost of. A policy that can't
 // be settled is found when the program starts.
 func TestPolicySettle_SaysWhatIsSettled(t *testing.T) {
 	t.Parallel()
 	cost := func(*http.Request) (int64, error) { return 5, nil }
 	limiters := map[string]*middlewaretest.Reserver{}
-	opts := []httplimit.Option{httplimit.WithName("shared"), httplimit.WithSettle(), httplimit.WithCost(cost)}
+	opts := []httplimit.Option{httplimit.WithCost(cost)}
 	for name, p := range map[string]httplimit.Policy{
-		"shared": {}, "like the first": {}, "own": {Cost: cost}, "estimate": {Cost: cost, Settle: true},
+		"shared": {Settle: true}, "like the first": {Settle: true}, "not": {}, "own": {Cost: cost}, "estimate": {Cost: cost, Settle: true},
 	} {
 		limiters[name] = &middlewaretest.Reserver{Fake: grants()}
 		p.Name, p.Limiter = name, limiters[name]
@@ -348,11 +348,11 @@ func TestPolicySettle_SaysWhatIsSettled(t *testing.T) {
 			opts = append(opts, httplimit.WithPolicy(p))
 		}
 	}
-	serve(httplimit.New(limiters["shared"], opts...)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	serve(httplimit.New(httplimit.Policy{Name: "shared", Limiter: limiters["shared"], Settle: true}, opts...).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		assert.NoError(t, httplimit.Settle(r.Context(), 7))
 	})), newRequest(t))
 	for name, l := range limiters {
-		if name == "own" {
+		if name == "own" || name == "not" {
 			assert.Empty(t, l.Settled)
 		} else {
 			assert.Equal(t, []int64{7}, l.Settled, name)
@@ -363,17 +363,17 @@ func TestPolicySettle_SaysWhatIsSettled(t *testing.T) {
 	ofPlan := httplimit.Policy{
 		Name: "tokens", Limiter: &middlewaretest.Reserver{Fake: grants()}, Settle: true, Plan: func(*http.Request) limit.Limiter { return chosen },
 	}
-	serve(httplimit.New(grants(), httplimit.WithPolicy(ofPlan))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	serve(httplimit.New(grants(), httplimit.WithPolicy(ofPlan)).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		assert.NoError(t, httplimit.Settle(r.Context(), 7))
 	})), newRequest(t))
 	assert.Equal(t, []int64{7}, chosen.Settled)
 
 	settles := httplimit.WithPolicy(httplimit.Policy{Name: "tokens", Limiter: grants(), Settle: true})
-	err := httplimit.Check(grants(), settles)
+	err := httplimit.New(grants(), settles).Err()
 	require.ErrorIs(t, err, limit.ErrUnsupported)
 	require.ErrorContains(t, err, `"tokens" can't be settled`)
 	assert.NotContains(t, err.Error(), "default")
-	require.ErrorIs(t, httplimit.CheckTransport(grants(), settles), limit.ErrInvalidConfig)
+	require.ErrorIs(t, httplimit.NewTransport(nil, grants(), settles).Err(), limit.ErrInvalidConfig)
 }
 
 func TestDecisions(t *testing.T) {
@@ -384,7 +384,7 @@ func TestDecisions(t *testing.T) {
 		s.handle = func(ctx context.Context) {
 			inner = httplimit.Decisions(ctx)
 			r := newRequest(t).WithContext(ctx)
-			serve(httplimit.New(refusing, httplimit.WithShadow(), httplimit.WithName("shadow"))(http.HandlerFunc(
+			serve(httplimit.New(httplimit.Policy{Name: "shadow", Limiter: refusing}, httplimit.WithShadow()).Handler(http.HandlerFunc(
 				func(_ http.ResponseWriter, r *http.Request) { both = httplimit.Decisions(r.Context()) })), r)
 		}
 		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 300).Code)
@@ -402,7 +402,7 @@ func TestDecisions(t *testing.T) {
 		assert.Empty(t, httplimit.Decisions(t.Context()))
 	})
 	skipped := httplimit.New(grants(), httplimit.WithSkip(func(*http.Request) bool { return true }))
-	serve(skipped(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	serve(skipped.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		assert.Empty(t, httplimit.Decisions(r.Context()))
 	})), newRequest(t))
 }
@@ -504,8 +504,9 @@ func TestTransport_PoliciesTogether(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
-		transport := httplimit.NewTransport(answers(http.StatusNoContent), client.Keyed("", rratelimiter.PerSecond(2)), httplimit.WithHashTag(),
-			httplimit.WithName("second"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: client.Keyed("", rratelimiter.PerHour(5))}))
+		transport := httplimit.NewTransport(answers(http.StatusNoContent),
+			httplimit.Policy{Name: "second", Limiter: client.Keyed("", rratelimiter.PerSecond(2))}, httplimit.WithHashTag(),
+			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: client.Keyed("", rratelimiter.PerHour(5))}))
 		calls := limitertest.CountCommands(rdb)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

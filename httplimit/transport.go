@@ -15,8 +15,8 @@ import (
 //	client := &http.Client{Transport: httplimit.NewTransport(nil, perUpstream)}
 //
 // If base is nil, http.DefaultTransport sends them. By default a request takes one permit under the key
-// "upstream:" and its [Host]. The options are those of [New], except WithRefusal, WithHeaders,
-// WithLegacyHeaders and WithSettle, which are errors here. With [WithShadow] no request waits.
+// "upstream:" and its [Host]. The limiter may be a [Policy]. The options are those of [New], except
+// WithRefusal, WithHeaders and WithLegacyHeaders, which are errors here. With [WithShadow] no request waits.
 //
 // A request waits for its permits until its context or [WithWait] ends, and fails at once if it
 // is known to get none before. If the upstream answers 429 or 503 with Retry-After, requests of
@@ -24,12 +24,22 @@ import (
 // it is the key of the first that the request costs something. A request that is not sent fails with
 // a [*NotSentError]. With a KeyedLimiter, requests of this program are served in order. docs/http.md
 // has more about both ways of waiting.
-func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option) http.RoundTripper {
+func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option) *Transport {
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	return &transport{gate: newGate(limiter, true, opts), base: base}
+	return &Transport{gate: newGate(limiter, true, opts), base: base}
 }
+
+// Transport is a RoundTripper that waits for permits. Make it with [NewTransport].
+type Transport struct {
+	gate   *gate
+	base   http.RoundTripper
+	pauses pauses
+}
+
+// Err returns what is wrong with the options, as [Middleware.Err] does.
+func (t *Transport) Err() error { return t.gate.Err() }
 
 // NotSentError says why a transport of [NewTransport] did not send a request. Nothing was sent, so
 // the request can be tried again.
@@ -79,16 +89,8 @@ var (
 	errNever   = fmt.Errorf("%w: waiting does not help", limit.ErrPermitsExceedRate)
 )
 
-// transport is a RoundTripper that waits for permits.
-type transport struct {
-	*gate
-
-	base   http.RoundTripper
-	pauses pauses
-}
-
 // RoundTrip sends a request once it has its permits.
-func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent := false
 	defer func() {
 		// Also when a limiter panics: a RoundTripper must close the body.
@@ -103,13 +105,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent = true
 	resp, err := t.base.RoundTrip(r)
 	if key != "" && err == nil && resp != nil {
-		t.pauses.hear(key, resp, t.maxPause)
+		t.pauses.hear(key, resp, t.gate.maxPause)
 	}
 	return resp, err
 }
 
 // CloseIdleConnections closes the idle connections of base.
-func (t *transport) CloseIdleConnections() {
+func (t *Transport) CloseIdleConnections() {
 	if base, ok := t.base.(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()
 	}
@@ -117,26 +119,27 @@ func (t *transport) CloseIdleConnections() {
 
 // admit returns once the request may be sent. It returns the key that its upstream may pause,
 // "" if the request is not limited.
-func (t *transport) admit(r *http.Request) (key string, err error) {
-	if t.err != nil {
-		t.onError(r, t.err)
-		return "", &NotSentError{Err: t.err}
+func (t *Transport) admit(r *http.Request) (key string, err error) {
+	g := t.gate
+	if g.Invalid != nil {
+		g.onError(r, g.Invalid)
+		return "", &NotSentError{Err: g.Invalid}
 	}
 	if r.URL == nil {
 		return "", nil // base reports what is wrong with the request
 	}
-	questions, err := t.questions(r)
-	if err != nil && !t.Shadow {
+	questions, err := g.questions(r)
+	if err != nil && !g.Shadow {
 		return "", &NotSentError{Err: err}
 	}
 	if len(questions) == 0 {
 		return "", nil
 	}
-	w := &wait{transport: t, ctx: r.Context(), questions: questions, start: time.Now()}
-	w.waits = len(questions) == 1 && !t.Shadow && t.maxWait != 0 && questions[0].Limit.Waits()
+	w := &wait{gate: g, pauses: &t.pauses, ctx: r.Context(), questions: questions, start: time.Now()}
+	w.waits = len(questions) == 1 && !g.Shadow && g.maxWait != 0 && questions[0].Limit.Waits()
 	err = w.obtain()
 	if w.asked {
-		t.report(r, w.questions, w.verdict)
+		g.report(r, w.questions, w.verdict)
 	}
 	if err != nil {
 		return "", err

@@ -424,30 +424,30 @@ func TestCheck(t *testing.T) {
 			"local": policy("hour", httplimit.Local(0, time.Hour)), "keyed": policy("hour", invalid),
 			"fallback": httplimit.WithFallback(invalid),
 		} {
-			assert.ErrorIs(t, httplimit.Check(grants(), opt), limit.ErrInvalidConfig, name)
+			assert.ErrorIs(t, httplimit.New(grants(), opt).Err(), limit.ErrInvalidConfig, name)
 		}
 		for name, key := range keys {
 			ofPolicy := httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: grants(), Key: []httplimit.KeyFunc{key}})
 			for _, opt := range []httplimit.Option{httplimit.WithKey(httplimit.Path(), key), ofPolicy} {
 				var errs middlewaretest.Errors
 				limiter := grants()
-				handler := httplimit.New(limiter, hearing(&errs), httplimit.WithFailure(limit.FailOpen()), opt)(refuseAll(t))
+				handler := httplimit.New(limiter, hearing(&errs), httplimit.WithFailure(limit.FailOpen()), opt).Handler(refuseAll(t))
 				w := serve(handler, newRequest(t))
 				assert.Equal(t, http.StatusInternalServerError, w.Code, name)
 				errs.Check(t, limit.ErrInvalidConfig)
 				assert.Empty(t, limiter.Asked(), name)
-				require.ErrorIs(t, httplimit.Check(grants(), opt), limit.ErrInvalidConfig, name)
-				require.ErrorIs(t, httplimit.CheckTransport(grants(), opt), limit.ErrInvalidConfig, name)
+				require.ErrorIs(t, httplimit.New(grants(), opt).Err(), limit.ErrInvalidConfig, name)
+				require.ErrorIs(t, httplimit.NewTransport(nil, grants(), opt).Err(), limit.ErrInvalidConfig, name)
 				within := httplimit.WithKey(func(r *http.Request) (string, error) { return key(r) })
-				w = serve(httplimit.New(limiter, hearing(&errs), within)(refuseAll(t)), newRequest(t))
+				w = serve(httplimit.New(limiter, hearing(&errs), within).Handler(refuseAll(t)), newRequest(t))
 				assert.Equal(t, http.StatusInternalServerError, w.Code, name)
 				errs.Check(t, limit.ErrInvalidConfig)
-				shadow := httplimit.New(limiter, quiet, httplimit.WithShadow(), opt)(refuseAll(t))
+				shadow := httplimit.New(limiter, quiet, httplimit.WithShadow(), opt).Handler(refuseAll(t))
 				assert.Equal(t, http.StatusInternalServerError, serve(shadow, newRequest(t)).Code, name)
 			}
 		}
 		for _, limiter := range middlewaretest.Limiters(t, rdb) {
-			require.NoError(t, httplimit.Check(limiter, httplimit.WithKey(httplimit.Header("X"), httplimit.Host(), text("", errDown))))
+			require.NoError(t, httplimit.New(limiter, httplimit.WithKey(httplimit.Header("X"), httplimit.Host(), text("", errDown))).Err())
 		}
 	})
 }

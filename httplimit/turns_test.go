@@ -133,13 +133,13 @@ func TestTransport_KeptGrantsGoBack(t *testing.T) {
 				return limit.Decision{Granted: asked > 1, Limit: 10, RetryAfter: time.Second, ResetAfter: time.Minute}, nil
 			}}}
 			other := grants()
-			transport := httplimit.NewTransport(answers(http.StatusTooManyRequests, "Retry-After", "2"), first, quiet,
-				httplimit.WithPlan(func(r *http.Request) limit.Limiter {
-					if tenantOf(r) == "other" {
-						return other
-					}
-					return nil
-				}),
+			plan := func(r *http.Request) limit.Limiter {
+				if tenantOf(r) == "other" {
+					return other
+				}
+				return nil
+			}
+			transport := httplimit.NewTransport(answers(http.StatusTooManyRequests, "Retry-After", "2"), httplimit.Policy{Limiter: first, Plan: plan}, quiet,
 				httplimit.WithPolicy(httplimit.Policy{Name: "second", Limiter: second, Cost: func(r *http.Request) (int64, error) {
 					return int64(1 - len(tenantOf(r))/5), nil // none of other's
 				}}))

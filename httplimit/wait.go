@@ -12,11 +12,12 @@ import (
 
 // wait is a request of a transport that waits for its permits.
 type wait struct {
-	*transport
+	*gate
 
-	ctx   context.Context
-	start time.Time
-	waits bool // the limiter does it
+	pauses *pauses
+	ctx    context.Context
+	start  time.Time
+	waits  bool // the limiter does it
 
 	pause  *pause
 	came   uint64        // how many requests of the transport came before it, and itself

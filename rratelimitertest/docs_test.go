@@ -27,7 +27,7 @@ func TestOrders_OnePerMinute(t *testing.T) {
 	t.Parallel()
 	env := rratelimitertest.New(t)
 	orders := env.Client.Keyed("orders:", rratelimiter.PerMinute(1))
-	handler := httplimit.New(orders, httplimit.WithTimeout(time.Minute))(http.HandlerFunc(placeOrder))
+	handler := httplimit.New(orders, httplimit.WithTimeout(time.Minute)).Handler(http.HandlerFunc(placeOrder))
 	post := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", http.NoBody))
@@ -70,7 +70,7 @@ func TestRedisIsDown(t *testing.T) {
 		rratelimitertest.Refuse(time.Minute),
 		rratelimitertest.Fail(limit.ErrUnavailable),
 	)
-	handler := httplimit.New(script)(http.HandlerFunc(placeOrder))
+	handler := httplimit.New(script).Handler(http.HandlerFunc(placeOrder))
 	for _, want := range []int{http.StatusCreated, http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", http.NoBody))
@@ -88,7 +88,7 @@ func TestOrdersWhileRedisIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := rratelimitertest.New(t, rratelimiter.WithFailure(limit.FailLocal(0.5)))
 		orders := env.Client.Keyed("orders:", rratelimiter.PerMinute(4))
-		handler := httplimit.New(orders)(http.HandlerFunc(placeOrder))
+		handler := httplimit.New(orders).Handler(http.HandlerFunc(placeOrder))
 		created := func(calls int) (n int) {
 			for range calls {
 				w := httptest.NewRecorder()

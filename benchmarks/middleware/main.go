@@ -56,7 +56,7 @@ var kinds = []kind{
 
 func ours(rdb *redis.Client, opts ...rratelimiter.LimiterOption) func(http.Handler) http.Handler {
 	l := rratelimiter.New(rdb).Keyed("http:", rratelimiter.Config{Rate: most, Interval: time.Hour}, opts...)
-	return httplimit.New(l, httplimit.WithKey(keyOf), httplimit.WithTimeout(time.Minute))
+	return httplimit.New(l, httplimit.WithKey(keyOf), httplimit.WithTimeout(time.Minute)).Handler
 }
 
 func keyOf(r *http.Request) (string, error) { return r.Header.Get(header), nil }

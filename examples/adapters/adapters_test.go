@@ -102,7 +102,7 @@ func eachFramework(t *testing.T, get, post func() middleware, handler http.Handl
 	}
 }
 
-func twoAnHour() middleware { return httplimit.New(httplimit.Local(2, time.Hour)) }
+func twoAnHour() middleware { return httplimit.New(httplimit.Local(2, time.Hour)).Handler }
 
 func TestLimitInEachFramework(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,7 @@ func (down) Take(context.Context, string, int64) (limit.Decision, error) {
 func TestFailureInEachFramework(t *testing.T) {
 	t.Parallel()
 	failing := func() middleware {
-		return httplimit.New(down{}, httplimit.WithErrorHandler(func(*http.Request, error) {}))
+		return httplimit.New(down{}, httplimit.WithErrorHandler(func(*http.Request, error) {})).Handler
 	}
 	eachFramework(t, failing, failing, func(http.ResponseWriter, *http.Request) { t.Error("the handler was called") },
 		func(t *testing.T, _ string, server *httptest.Server) {
@@ -190,7 +190,7 @@ func TestGinChain(t *testing.T) {
 		}
 	}
 	router := gin.New()
-	router.Use(step("before"), adapters.Gin(httplimit.New(httplimit.Local(1, time.Hour))), adapters.Gin(noting()), step("after"))
+	router.Use(step("before"), adapters.Gin(httplimit.New(httplimit.Local(1, time.Hour)).Handler), adapters.Gin(noting()), step("after"))
 	router.GET("/items/:id", func(c *gin.Context) {
 		steps = append(steps, "handler")
 		assert.Equal(t, "at /items/:id", c.Request.Context().Value(seen{}))
@@ -204,35 +204,4 @@ func TestGinChain(t *testing.T) {
 	steps = nil
 	assert.Equal(t, http.StatusTooManyRequests, send(t, server, http.MethodGet).status)
 	assert.Equal(t, []string{"before", "/before"}, steps)
-}
-
-// Rates declared beside the methods of one path do not share keys, whatever a
-// framework calls the route.
-func TestDeclaredRatesInEachFramework(t *testing.T) {
-	t.Parallel()
-	for name, framework := range frameworks {
-		if name == "gin, all routes" || name == "echo, all routes" {
-			continue
-		}
-		keys := map[string]string{}
-		rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-			return limiterFunc(func(key string) { keys[key] = r.Period.String() })
-		})
-		handler := framework(rate(httplimit.Rate{Period: time.Hour, Threshold: 2}), rate(httplimit.Rate{Period: time.Second, Threshold: 100}),
-			func(http.ResponseWriter, *http.Request) {})
-		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequest(method, "/items/7", http.NoBody))
-			assert.Equal(t, http.StatusOK, w.Code, name)
-		}
-		assert.Len(t, keys, 2, name)
-	}
-}
-
-// limiterFunc is a limiter that grants everything.
-type limiterFunc func(key string)
-
-func (f limiterFunc) Take(_ context.Context, key string, _ int64) (limit.Decision, error) {
-	f(key)
-	return limit.Decision{Granted: true, Limit: 1}, nil
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/examples/adapters"
 	"github.com/rratelimiter/rratelimiter/httplimit"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -57,7 +56,7 @@ func Example_chi() {
 	limiter := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	router := chi.NewRouter()
-	router.Use(httplimit.New(limiter))
+	router.Use(httplimit.New(limiter).Handler)
 	router.Get("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 
 	visit(router, "/hello", "/hello", "/hello")
@@ -75,7 +74,7 @@ func ExampleGin() {
 
 	gin.SetMode(gin.ReleaseMode)
 	router := gin.New()
-	router.Use(adapters.Gin(httplimit.New(limiter)))
+	router.Use(adapters.Gin(httplimit.New(limiter).Handler))
 	router.GET("/hello", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
 
 	visit(router, "/hello", "/hello", "/hello")
@@ -92,7 +91,7 @@ func Example_echo() {
 	limiter := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	router := echo.New()
-	router.Use(echo.WrapMiddleware(httplimit.New(limiter)))
+	router.Use(echo.WrapMiddleware(httplimit.New(limiter).Handler))
 	router.GET("/hello", func(c echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	visit(router, "/hello", "/hello", "/hello")
@@ -107,21 +106,21 @@ func Example_declared() {
 	rdb, stop := startRedis()
 	defer stop()
 	client := rratelimiter.New(rdb)
-	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
-		return slidinglog.New(client, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
-	}, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{}), httplimit.Path()))
+	limited := func(threshold int64, period time.Duration) func(http.Handler) http.Handler {
+		log := slidinglog.New(client, slidinglog.Config{Limit: threshold, Window: period})
+		return httplimit.New(log, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{}), httplimit.Path())).Handler
+	}
 
 	hello := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
 	ofChi := chi.NewRouter()
-	ofChi.With(rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 1})).Get("/chi", hello)
+	ofChi.With(limited(1, 30*time.Second)).Get("/chi", hello)
 
 	gin.SetMode(gin.ReleaseMode)
 	ofGin := gin.New()
-	ofGin.GET("/gin", adapters.Gin(rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 1})), gin.WrapF(hello))
+	ofGin.GET("/gin", adapters.Gin(limited(1, 30*time.Second)), gin.WrapF(hello))
 
 	ofEcho := echo.New()
-	ofEcho.GET("/echo", echo.WrapHandler(http.HandlerFunc(hello)),
-		echo.WrapMiddleware(rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 1})))
+	ofEcho.GET("/echo", echo.WrapHandler(http.HandlerFunc(hello)), echo.WrapMiddleware(limited(1, 30*time.Second)))
 
 	visit(ofChi, "/chi", "/chi")
 	visit(ofGin, "/gin", "/gin")

@@ -1,7 +1,7 @@
 // Package adapters shows httplimit in front of chi, gin and echo.
 //
-// httplimit.New returns middleware of net/http, func(http.Handler) http.Handler. chi takes such
-// middleware directly, with Use or With. echo has echo.WrapMiddleware for it. gin has nothing,
+// The method Handler of what httplimit.New returns is middleware of net/http,
+// func(http.Handler) http.Handler. chi takes such middleware directly, with Use or With. echo has echo.WrapMiddleware for it. gin has nothing,
 // so this package has [Gin], to be copied.
 //
 // The limit is the outermost thing that should happen to a request: put it before

@@ -50,13 +50,13 @@ func serveBusy(t *testing.T, redisURL string, shopRate int64, failure limit.Fail
 	b := &busy{g, shopRate}
 	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	routes := http.NewServeMux()
-	routes.Handle("GET "+hello, b.limited("hello", httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(ok))
-	routes.Handle("POST "+orders, b.limited("orders", httplimit.Rate{})(b.paced(ok)))
+	routes.Handle("GET "+hello, b.limited("hello", 2, 30*time.Second)(ok))
+	routes.Handle("POST "+orders, b.limited("orders", 3, time.Minute)(b.paced(ok)))
 	routes.Handle("POST "+prompts, g)
 	all := http.NewServeMux()
 	all.Handle("GET /metrics", metrics)
-	all.Handle("/", httplimit.New(g.client.Keyed("gateway:", rratelimiter.PerMinute(plenty)),
-		httplimit.WithName("client"), httplimit.WithPrefix("client:"), httplimit.WithTimeout(g.timeout))(routes))
+	all.Handle("/", httplimit.New(
+		httplimit.Policy{Name: "client", Limiter: g.client.Keyed("gateway:", rratelimiter.PerMinute(plenty))}, httplimit.WithPrefix("client:"), httplimit.WithTimeout(g.timeout)).Handler(routes))
 	address, stop, err := start("127.0.0.1:0", all, log)
 	require.NoError(t, err)
 	t.Cleanup(stop)
@@ -66,14 +66,11 @@ func serveBusy(t *testing.T, redisURL string, shopRate int64, failure limit.Fail
 }
 
 // limited returns middleware for one route, with the keys of services in Java.
-func (b *busy) limited(name string, rate httplimit.Rate) func(http.Handler) http.Handler {
-	return httplimit.Declare(
-		func(r httplimit.Rate) limit.Limiter {
-			return slidinglog.New(b.client, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"},
-				rratelimiter.WithName(name))
-		},
-		httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(user), httplimit.Path()), httplimit.WithTimeout(b.timeout),
-	)(rate)
+func (b *busy) limited(name string, threshold int64, period time.Duration) func(http.Handler) http.Handler {
+	log := slidinglog.New(b.client, slidinglog.Config{Limit: threshold, Window: period, Thresholds: "rate:limit:config"},
+		rratelimiter.WithName(name))
+	return httplimit.New(log,
+		httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(user), httplimit.Path()), httplimit.WithTimeout(b.timeout)).Handler
 }
 
 // paced returns middleware that limits the requests a second that a service gets from all callers together.

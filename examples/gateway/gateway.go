@@ -50,20 +50,22 @@ func newGateway(cfg config) (*gateway, error) {
 	g := &gateway{config: cfg}
 	g.client = rratelimiter.New(cfg.rdb, rratelimiter.WithFailure(cfg.failure), rratelimiter.WithLogger(cfg.log),
 		rratelimiter.WithObserver(otellimit.New(otellimit.WithMeterProvider(cfg.meters))))
-	requests := g.keyed("requests-minute", func(p plan) rratelimiter.Config { return rratelimiter.PerMinute(p.requestsMinute) })
-	opts := g.limits()
-	if err := httplimit.Check(requests, opts...); err != nil {
+	limits := g.limits()
+	if err := limits.Err(); err != nil {
 		return nil, err
 	}
-	g.Handler = httplimit.New(requests, opts...)(g.proxy())
+	g.Handler = limits.Handler(g.proxy())
 	return g, nil
 }
 
-// limits are all limits of a request besides the requests a minute. Their keys are gateway:requests-day:{ann} and the
-// like: they have the user as hash tag, so that one script call decides. A request is charged to all or none.
-func (g *gateway) limits() []httplimit.Option {
-	return []httplimit.Option{
-		httplimit.WithName("requests-minute"),
+// limits returns all limits of a request. Their keys are gateway:requests-day:{ann} and the like: they have the user as
+// hash tag, so that one script call decides. A request is charged to all or none.
+func (g *gateway) limits() *httplimit.Middleware {
+	return httplimit.New(
+		httplimit.Policy{
+			Name:    "requests-minute",
+			Limiter: g.keyed("requests-minute", func(p plan) rratelimiter.Config { return rratelimiter.PerMinute(p.requestsMinute) }),
+		},
 		httplimit.WithPrefix("gateway:"),
 		httplimit.WithKey(httplimit.User(user)),
 		httplimit.WithHashTag(),
@@ -87,7 +89,7 @@ func (g *gateway) limits() []httplimit.Option {
 		httplimit.WithErrorHandler(func(r *http.Request, err error) {
 			g.log.ErrorContext(r.Context(), "limits not decided", "error", err)
 		}),
-	}
+	)
 }
 
 // keyed returns a limiter whose rate is that of the user's plan.

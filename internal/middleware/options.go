@@ -21,7 +21,6 @@ type Options struct {
 	Failure  *limit.Failure // nil: FailClosed, and each request asks the limiter
 	Fallback limit.Limiter  // nil: none
 	Shadow   bool
-	Settled  bool // handlers settle what requests cost
 
 	observer *observe.Observer
 	crowd    crowd // requests that wait
@@ -66,12 +65,6 @@ func (o *Options) SetTagged() error {
 // SetShadow implements WithShadow.
 func (o *Options) SetShadow() error {
 	o.Shadow = true
-	return nil
-}
-
-// SetSettled implements WithSettle.
-func (o *Options) SetSettled() error {
-	o.Settled = true
 	return nil
 }
 

@@ -29,6 +29,8 @@ type Policies[R any] struct {
 	Cost func(R) (int64, error)    // likewise; nil: 1
 	Skip func(R) bool              // which requests pass; nil: none
 
+	Invalid error // what is wrong with the options
+
 	all []*Policy[R]
 }
 
@@ -73,7 +75,6 @@ func (p *Policies[R]) add(one *Policy[R]) (err error) {
 			return err
 		}
 	}
-	one.Settle = one.Settle || p.Settled && one.Cost == nil
 	if one.limit, err = p.Limit(one.Terms); err != nil {
 		return fmt.Errorf("policy %q: %w", one.Name, err)
 	}
@@ -97,13 +98,19 @@ func (p *Policies[R]) Settles() bool {
 	return slices.ContainsFunc(p.all, func(one *Policy[R]) bool { return one.Settle })
 }
 
-// Err returns the errors of the policies' limiters.
+// Err returns what is wrong with the options, or else with the policies' limiters.
 func (p *Policies[R]) Err() error {
+	if p.Invalid != nil {
+		return p.Invalid
+	}
 	var faults []error
 	for _, one := range p.all {
 		faults = append(faults, one.limit.Err())
 	}
-	return errors.Join(faults...)
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("%s: %w", p.Middleware, err)
+	}
+	return nil
 }
 
 // FuncError is the error of one of the application's functions.

@@ -63,7 +63,7 @@ func Settle(ctx context.Context, actual int64) error {
 	charges = slices.DeleteFunc(charges, func(q Question) bool { return q.settle == nil })
 	switch {
 	case !settles:
-		return fmt.Errorf("%w: the context is not that of a request that passed middleware with WithSettle", limit.ErrInvalidConfig)
+		return fmt.Errorf("%w: the context is not that of a request that passed middleware with a Policy.Settle", limit.ErrInvalidConfig)
 	case len(charges) == 0 && again:
 		return fmt.Errorf("%w: it was settled before, and nothing was charged", limit.ErrSettled)
 	}

@@ -350,7 +350,7 @@ func TestPrefixes_ConflictsAreLoggedOnce(t *testing.T) {
 	}
 	handler := func(rate int64, opts ...httplimit.Option) func(t *testing.T, c *rratelimiter.Client) {
 		return func(t *testing.T, c *rratelimiter.Client) {
-			h := httplimit.New(c.Keyed("", minute(rate)), opts...)(http.NotFoundHandler())
+			h := httplimit.New(c.Keyed("", minute(rate)), opts...).Handler(http.NotFoundHandler())
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 		}
 	}

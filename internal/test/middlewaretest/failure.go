@@ -190,7 +190,7 @@ func (k Kind[O, K]) testHung(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				limiter := Hangs()
-				r := k.rig(t, limiter, c.policy, k.WithName("calls"))
+				r := k.rig(t, k.Policy(Policy{Name: "calls", Limiter: limiter}), c.policy)
 				for i := range 50 {
 					start := time.Now()
 					if i < 3 {

@@ -47,18 +47,26 @@ type Kind[O, K any] struct {
 	WithFallback     func(limit.Limiter) O
 	WithHashTag      func() O
 	WithKey          func(...K) O
-	WithName         func(string) O
 	WithObserver     func(limit.Observer) O
-	WithPlan         func(choose func(user string) limit.Limiter) O
 	WithPrefix       func(string) O
-	WithSettle       func() O // nil: no handler
 	WithShadow       func() O
 	WithSkip         func(skip bool) O
 	WithTimeout      func(time.Duration) O
 
-	Settle func(ctx context.Context, actual int64) error
+	// Policy returns what middleware has in place of a limiter.
+	Policy func(Policy) limit.Limiter
+
+	Settle func(ctx context.Context, actual int64) error // nil: no handler
 
 	Bad map[string][]O // options that make no sense, besides those that all kinds have
+}
+
+// A Policy is what concerns only one limit.
+type Policy struct {
+	Name    string
+	Limiter limit.Limiter
+	Plan    func(user string) limit.Limiter
+	Settle  bool
 }
 
 // A Handler makes a request of a user, and returns the result.
@@ -126,7 +134,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"SettleByPlan":    k.testSettleByPlan,
 		"SettleIsChecked": k.testSettleIsChecked,
 	} {
-		if strings.HasPrefix(name, "Settle") && k.WithSettle == nil {
+		if strings.HasPrefix(name, "Settle") && k.Settle == nil {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -134,6 +142,16 @@ func (k Kind[O, K]) Run(t *testing.T) {
 			test(t)
 		})
 	}
+}
+
+// settled returns a policy of a limiter whose grants are settled.
+func (k Kind[O, K]) settled(l limit.Limiter) limit.Limiter {
+	return k.Policy(Policy{Limiter: l, Settle: true})
+}
+
+// planned returns a policy whose limiter requests choose.
+func (k Kind[O, K]) planned(l limit.Limiter, plan func(user string) limit.Limiter) limit.Limiter {
+	return k.Policy(Policy{Limiter: l, Plan: plan})
 }
 
 // rig is middleware, and what its error handler and its observer hear.

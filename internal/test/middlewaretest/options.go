@@ -126,7 +126,6 @@ func (k Kind[O, K]) testBadOptions(t *testing.T) {
 		"two tags":     {k.WithHashTag(), k.WithPrefix("{a}:")},
 		"a brace":      {k.WithHashTag(), k.WithPrefix("a{:")},
 		"another":      {k.WithHashTag(), k.WithPrefix("a}:")},
-		"no name":      {k.WithName("")},
 		"timeout":      {k.WithTimeout(-1)},
 		"share":        {k.WithFailure(limit.FailLocal(0))},
 		"no window":    {k.WithFailure(limit.FailLocal(1))},
@@ -159,6 +158,12 @@ func (k Kind[O, K]) testBadOptions(t *testing.T) {
 	wrong := misconfigured{Grants()}
 	require.ErrorIs(t, k.Check(wrong), limit.ErrInvalidConfig, "of the limiter itself")
 	require.ErrorIs(t, k.Check(Grants(), k.WithFallback(wrong)), limit.ErrInvalidConfig)
+	for _, policy := range []limit.Limiter{k.settled(nil), k.Policy(Policy{Limiter: k.settled(Grants())})} {
+		require.ErrorIs(t, k.Check(policy), limit.ErrInvalidConfig)
+	}
+	require.ErrorIs(t, k.Check(Grants(), k.WithFallback(k.settled(Grants()))), limit.ErrInvalidConfig, "a policy is no limiter")
+	chosen := k.rig(t, k.planned(Grants(), func(string) limit.Limiter { return k.settled(Grants()) }))
+	chosen.ask(Misconfigured, limit.ErrInvalidConfig)
 }
 
 // misconfigured is a limiter that says so.
@@ -290,12 +295,12 @@ func (k Kind[O, K]) testErrorsNameTake(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		m.SetError("MISCONF no disk")
 		for name, limiter := range Limiters(t, rdb) {
-			all := [][]O{nil}
-			if k.WithSettle != nil {
-				all = append(all, []O{k.WithSettle()})
+			all := []limit.Limiter{limiter}
+			if k.Settle != nil {
+				all = append(all, k.settled(limiter))
 			}
-			for _, opts := range all {
-				r := k.rig(t, limiter, append(opts, k.WithPrefix(name+":"))...)
+			for _, limiter := range all {
+				r := k.rig(t, limiter, k.WithPrefix(name+":"))
 				assert.Equal(t, Unavailable, r.handle(t.Context(), "").Verdict, name)
 				heard := r.errs.Take()
 				require.Len(t, heard, 1)

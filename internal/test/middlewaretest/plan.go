@@ -23,7 +23,7 @@ func (k Kind[O, K]) testPlan(t *testing.T) {
 	standard, paid, team := Budget(1, time.Hour), Budget(3, time.Hour), Budget(2, time.Hour)
 	var none *Fake
 	limiters := map[string]limit.Limiter{"paid": paid, "team": uncomparable{Fake: team}, "none": none}
-	r := k.rig(t, standard, k.WithKey(k.Text("all", nil)), k.WithPlan(func(user string) limit.Limiter { return limiters[user] }))
+	r := k.rig(t, k.planned(standard, func(user string) limit.Limiter { return limiters[user] }), k.WithKey(k.Text("all", nil)))
 	for _, c := range []struct {
 		user string
 		of   *Fake
@@ -50,9 +50,8 @@ func (k Kind[O, K]) testPlan(t *testing.T) {
 	r.errs.Check(t)
 	assert.Len(t, r.outcomes(k.Name, "default", false), 11)
 
-	require.NoError(t, k.Check(standard, k.WithPlan(func(string) limit.Limiter { return nil })))
-	require.ErrorIs(t, k.Check(standard, k.WithPlan(nil)), limit.ErrInvalidConfig)
-	require.ErrorIs(t, k.Check(nil, k.WithPlan(func(string) limit.Limiter { return paid })), limit.ErrInvalidConfig)
+	require.NoError(t, k.Check(k.planned(standard, func(string) limit.Limiter { return nil })))
+	require.ErrorIs(t, k.Check(k.planned(nil, func(string) limit.Limiter { return paid })), limit.ErrInvalidConfig)
 }
 
 // Each limiter of a plan has its own breaker, and the options of all.
@@ -64,7 +63,7 @@ func (k Kind[O, K]) testPlanInOutage(t *testing.T) {
 		}
 		return nil
 	}
-	r := k.rig(t, works, k.WithPlan(plan), k.WithFailure(limit.FailOpen()))
+	r := k.rig(t, k.planned(works, plan), k.WithFailure(limit.FailOpen()))
 	for range 20 {
 		assert.Equal(t, Passed, r.handle(t.Context(), "paid").Verdict)
 		assert.Equal(t, Passed, r.handle(t.Context(), "").Verdict)
@@ -74,12 +73,12 @@ func (k Kind[O, K]) testPlanInOutage(t *testing.T) {
 	r.errs.Take()
 
 	// A limiter of a plan that lacks what an option needs is a mistake.
-	r = k.rig(t, Windowed{works, time.Hour}, k.WithFailure(limit.FailLocal(1)), k.WithPlan(func(user string) limit.Limiter {
+	r = k.rig(t, k.planned(Windowed{works, time.Hour}, func(user string) limit.Limiter {
 		if user == "paid" {
 			return down
 		}
 		return nil
-	}))
+	}), k.WithFailure(limit.FailLocal(1)))
 	assert.Equal(t, Misconfigured, r.handle(t.Context(), "paid").Verdict)
 	r.errs.Check(t, limit.ErrInvalidConfig)
 	r.ask(Passed)
@@ -88,7 +87,7 @@ func (k Kind[O, K]) testPlanInOutage(t *testing.T) {
 // However many limiters requests choose, each decides.
 func (k Kind[O, K]) testPlansWithoutEnd(t *testing.T) {
 	asked := 0
-	r := k.rig(t, Grants(), k.WithPlan(func(string) limit.Limiter {
+	r := k.rig(t, k.planned(Grants(), func(string) limit.Limiter {
 		return &Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 			asked++
 			return limit.Decision{Limit: 1, RetryAfter: time.Second}, nil
@@ -103,9 +102,9 @@ func (k Kind[O, K]) testPlansWithoutEnd(t *testing.T) {
 // What a request has cost is settled with the limiter that it chose.
 func (k Kind[O, K]) testSettleByPlan(t *testing.T) {
 	standard, paid := &Reserver{Fake: Grants()}, &Reserver{Fake: Grants()}
-	r := k.rig(t, standard, k.WithSettle(), k.WithPlan(func(user string) limit.Limiter {
+	r := k.rig(t, k.Policy(Policy{Limiter: standard, Settle: true, Plan: func(user string) limit.Limiter {
 		return map[string]limit.Limiter{"paid": paid, "can't": Grants()}[user]
-	}))
+	}}))
 	for user, want := range map[string]error{"paid": nil, "": nil, "can't": limit.ErrUnsupported} {
 		r.handle(Handled(t.Context(), func(ctx context.Context) {
 			require.ErrorIs(t, k.Settle(ctx, int64(len(user))), want)

@@ -72,29 +72,27 @@ func (k Kind[O, K]) testSettle(t *testing.T) {
 	reserver := func() *Reserver { return &Reserver{Fake: Grants()} }
 	fallback := reserver()
 	refuses, down := Says(limit.Decision{Limit: 5, RetryAfter: time.Second}, nil), Says(limit.Decision{}, errDown)
-	option := []O{k.WithSettle()}
 	for name, c := range map[string]struct {
 		limiter limit.Limiter
-		opts    []O
+		opts    []O   // besides that it is settled
 		want    error // of Settle; if it is nil, the second call is ErrSettled
 		settled []int64
 	}{
-		"reserved":     {reserver(), option, nil, []int64{3}},
-		"not asked to": {&Reserver{Fake: Grants(), Cannot: errDown}, nil, limit.ErrInvalidConfig, nil},
-		"can't":        {&Returner{Fake: Grants()}, option, limit.ErrUnsupported, nil},
-		"can't now":    {&Reserver{Fake: Grants(), Cannot: limit.ErrUnsupported}, option, limit.ErrUnsupported, nil},
-		"fails":        {&Reserver{Fake: Grants(), Fails: limit.ErrUnavailable}, option, limit.ErrUnavailable, nil},
-		"skipped":      {reserver(), append(option, k.WithSkip(true)), nil, nil},
-		"free":         {reserver(), append(option, k.WithCost(0, nil)), nil, nil},
-		"shadow":       {reserver(), append(option, k.WithShadow()), nil, []int64{3}},
-		"in shadow":    {&Reserver{Fake: refuses}, append(option, k.WithShadow()), nil, nil},
-		"key failed":   {reserver(), append(option, k.WithShadow(), k.WithKey(k.Text("", errDown))), nil, nil},
-		"open":         {&Reserver{Fake: down}, append(option, k.WithFailure(limit.FailOpen())), nil, nil},
-		"fallback":     {&Reserver{Fake: down}, append(option, k.WithFallback(Grants())), nil, nil},
-		"reserves too": {&Reserver{Fake: down}, append(option, k.WithFallback(fallback)), nil, nil},
+		"reserved":     {reserver(), nil, nil, []int64{3}},
+		"can't":        {&Returner{Fake: Grants()}, nil, limit.ErrUnsupported, nil},
+		"can't now":    {&Reserver{Fake: Grants(), Cannot: limit.ErrUnsupported}, nil, limit.ErrUnsupported, nil},
+		"fails":        {&Reserver{Fake: Grants(), Fails: limit.ErrUnavailable}, nil, limit.ErrUnavailable, nil},
+		"skipped":      {reserver(), []O{k.WithSkip(true)}, nil, nil},
+		"free":         {reserver(), []O{k.WithCost(0, nil)}, nil, nil},
+		"shadow":       {reserver(), []O{k.WithShadow()}, nil, []int64{3}},
+		"in shadow":    {&Reserver{Fake: refuses}, []O{k.WithShadow()}, nil, nil},
+		"key failed":   {reserver(), []O{k.WithShadow(), k.WithKey(k.Text("", errDown))}, nil, nil},
+		"open":         {&Reserver{Fake: down}, []O{k.WithFailure(limit.FailOpen())}, nil, nil},
+		"fallback":     {&Reserver{Fake: down}, []O{k.WithFallback(Grants())}, nil, nil},
+		"reserves too": {&Reserver{Fake: down}, []O{k.WithFallback(fallback)}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := k.rig(t, c.limiter, c.opts...)
+			r := k.rig(t, k.settled(c.limiter), c.opts...)
 			errs := k.settling(t, r, -1, 3, 3)
 			assert.Error(t, errs[0])
 			require.ErrorIs(t, errs[1], c.want)
@@ -108,9 +106,13 @@ func (k Kind[O, K]) testSettle(t *testing.T) {
 		})
 	}
 	assert.Equal(t, []int64{3}, fallback.Settled)
+	unasked := k.rig(t, &Reserver{Fake: Grants(), Cannot: errDown})
+	for _, err := range k.settling(t, unasked, 3, 3) {
+		require.ErrorIs(t, err, limit.ErrInvalidConfig, "without Policy.Settle")
+	}
 	panics := reserver()
 	ctx := Handled(t.Context(), func(context.Context) { panic("oops") })
-	assert.PanicsWithValue(t, "oops", func() { k.rig(t, panics, option...).handle(ctx, "") })
+	assert.PanicsWithValue(t, "oops", func() { k.rig(t, k.settled(panics)).handle(ctx, "") })
 	assert.Empty(t, panics.Settled, "the estimate stays")
 	assert.ErrorIs(t, k.Settle(t.Context(), 1), limit.ErrInvalidConfig)
 }
@@ -119,7 +121,7 @@ func (k Kind[O, K]) testSettle(t *testing.T) {
 func (k Kind[O, K]) testSettleLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := &Reserver{Fake: Deaf(time.Minute)}
-		k.rig(t, late, k.WithSettle()).ask(Unavailable, context.DeadlineExceeded)
+		k.rig(t, k.settled(late)).ask(Unavailable, context.DeadlineExceeded)
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		assert.Equal(t, []int64{0}, late.Settled)
@@ -128,15 +130,14 @@ func (k Kind[O, K]) testSettleLate(t *testing.T) {
 
 // A program learns at its start that a limiter can't be settled. Requests are limited nevertheless.
 func (k Kind[O, K]) testSettleIsChecked(t *testing.T) {
-	settled := k.WithSettle()
 	for _, limiter := range []limit.Limiter{Grants(), &Returner{Fake: Grants()}} {
 		require.NoError(t, k.Check(limiter))
-		err := k.Check(limiter, settled)
+		err := k.Check(k.settled(limiter))
 		require.ErrorIs(t, err, limit.ErrUnsupported)
 		assert.ErrorContains(t, err, `"default" can't be settled`)
-		k.rig(t, limiter, settled).ask(Passed)
+		k.rig(t, k.settled(limiter)).ask(Passed)
 	}
-	require.NoError(t, k.Check(&Reserver{Fake: Grants()}, settled, k.WithFallback(Grants())))
+	require.NoError(t, k.Check(k.settled(&Reserver{Fake: Grants()}), k.WithFallback(Grants())))
 }
 
 // An estimate above the limit takes the whole limit, whatever that is at the moment, and is settled like others.
@@ -165,7 +166,7 @@ func (k Kind[O, K]) testSettleAboveTheLimit(t *testing.T) {
 				limits = limits[1:]
 				return limit.Decision{Limit: most, RetryAfter: time.Hour}, c.err
 			}}}
-			r := k.rig(t, reserver, k.WithSettle(), k.WithCost(c.cost, nil))
+			r := k.rig(t, k.settled(reserver), k.WithCost(c.cost, nil))
 			if c.want == Passed {
 				require.NoError(t, k.settling(t, r, 30)[0])
 				assert.Equal(t, []int64{30}, reserver.Settled)
@@ -180,7 +181,7 @@ func (k Kind[O, K]) testSettleAboveTheLimit(t *testing.T) {
 			assert.Equal(t, c.asked[len(c.asked)-1], r.told.Decisions()[0].Permits, "what was reserved is reported")
 		})
 	}
-	k.rig(t, Says(limit.Decision{Limit: 5}, limit.ErrPermitsExceedRate), k.WithSettle(), k.WithCost(6, nil)).ask(Refused)
+	k.rig(t, k.settled(Says(limit.Decision{Limit: 5}, limit.ErrPermitsExceedRate)), k.WithCost(6, nil)).ask(Refused)
 	k.rig(t, &Reserver{Fake: Says(limit.Decision{Limit: 5}, limit.ErrPermitsExceedRate)}, k.WithCost(6, nil)).ask(Refused)
 }
 
@@ -209,7 +210,7 @@ func (k Kind[O, K]) testSettleInTime(t *testing.T) {
 					{900 * time.Millisecond, 1900 * time.Millisecond, Passed, []O{k.WithFallback(Deaf(900 * time.Millisecond))}},
 				} {
 					limiter := slow(c.took)
-					r := k.rig(t, limiter, append(c.opts, k.WithSettle(), k.WithCost(25, nil))...)
+					r := k.rig(t, k.settled(limiter), append(c.opts, k.WithCost(25, nil))...)
 					start := time.Now()
 					assert.Equal(t, c.verdict, r.handle(t.Context(), "").Verdict)
 					assert.Equal(t, c.want, time.Since(start))
@@ -247,7 +248,7 @@ func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
 func (k Kind[O, K]) settleInRedis(t *testing.T, limiter limit.Limiter) {
 	t.Helper()
 	plain := k.rig(t, limiter, k.WithPrefix("plain:"), k.WithCost(4, nil))
-	settled := k.rig(t, limiter, k.WithPrefix("settled:"), k.WithCost(4, nil), k.WithSettle())
+	settled := k.rig(t, k.settled(limiter), k.WithPrefix("settled:"), k.WithCost(4, nil))
 	for _, want := range []Verdict{Passed, Passed, Refused} {
 		assert.Equal(t, plain.ask(want), settled.ask(want), "without Settle")
 	}
@@ -262,7 +263,7 @@ func (k Kind[O, K]) settleInRedis(t *testing.T, limiter limit.Limiter) {
 	time.Sleep(10*time.Second + k.Exact)
 	settled.ask(Passed)
 
-	large := k.rig(t, limiter, k.WithPrefix("large:"), k.WithCost(1<<40, nil), k.WithSettle())
+	large := k.rig(t, k.settled(limiter), k.WithPrefix("large:"), k.WithCost(1<<40, nil))
 	for _, used := range []int64{3, 10, 12} {
 		assert.Equal(t, []error{nil}, k.settling(t, large, used))
 		large.ask(Refused)
