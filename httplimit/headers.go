@@ -16,7 +16,7 @@ import (
 type Headers int
 
 const (
-	// Draft11 sends RateLimit and RateLimit-Policy as in
+	// StandardHeaders sends RateLimit and RateLimit-Policy as in
 	// draft-ietf-httpapi-ratelimit-headers-11, with one list member for each policy:
 	//
 	//	RateLimit-Policy: "default";q=100;w=60
@@ -27,7 +27,7 @@ const (
 	// only policies that keep the same request from passing have a t, and Retry-After is the
 	// longest of these: so it is never earlier than a t, as the draft requires. If a request
 	// costs more than q, only the policy's q is sent.
-	Draft11 Headers = iota
+	StandardHeaders Headers = iota
 
 	// NoHeaders sends none of them.
 	NoHeaders
@@ -87,15 +87,15 @@ func itemOf(name string) string {
 // this one may have written there too. timed holds the policies for which clients learn when
 // there is more.
 func (m *gate) writeHeaders(h http.Header, questions []middleware.Question, timed func(*middleware.Question) bool) {
-	if m.headers == Draft11 {
-		m.writeDraft(h, questions, timed)
+	if m.headers == StandardHeaders {
+		m.writeStandard(h, questions, timed)
 	}
 	if m.legacy {
 		writeLegacy(h, questions)
 	}
 }
 
-func (m *gate) writeDraft(h http.Header, questions []middleware.Question, timed func(*middleware.Question) bool) {
+func (m *gate) writeStandard(h http.Header, questions []middleware.Question, timed func(*middleware.Question) bool) {
 	var few [2][4]string
 	policies, limits := few[0][:0], few[1][:0]
 	for i := range questions {

@@ -199,11 +199,11 @@ func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Optio
 	}
 }
 
-// WithHeaders chooses the headers that describe limits to clients, by default [Draft11].
+// WithHeaders chooses the headers that describe limits to clients, by default [StandardHeaders].
 func WithHeaders(h Headers) Option {
 	return func(s *settings) error {
-		if h != Draft11 && h != NoHeaders {
-			return fmt.Errorf("WithHeaders: %d is neither Draft11 nor NoHeaders", h)
+		if h != StandardHeaders && h != NoHeaders {
+			return fmt.Errorf("WithHeaders: %d is neither StandardHeaders nor NoHeaders", h)
 		}
 		s.headers, s.serverOnly = h, "WithHeaders"
 		return nil
