@@ -321,6 +321,7 @@ func (k Kind[O, K]) testBuckets(t *testing.T) {
 			opts    []O
 		}{
 			"plain:":    {bucket, nil},
+			"embedded:": {struct{ *tokenbucket.Limiter }{bucket}, nil},
 			"tagged:":   {bucket, []O{k.WithHashTag()}},
 			"fallback:": {Says(limit.Decision{}, errDown), []O{k.WithFallback(bucket)}},
 		} {
@@ -337,7 +338,7 @@ func (k Kind[O, K]) testBuckets(t *testing.T) {
 			assert.Len(t, rdb.Keys(t.Context(), name+"*").Val(), 2*len(users))
 		}
 		keys := []string{
-			"plain:ann", "plain:ann_time", "plain:ann_time%", "plain:ann_time%_time", "fallback:ann_time%",
+			"plain:ann", "plain:ann_time", "plain:ann_time%", "plain:ann_time%_time", "fallback:ann_time%", "embedded:ann_time%",
 			"tagged:{ann}", "tagged:{ann}_time", "tagged:{ann_time}", "tagged:{ann_time}_time", "tagged:{%}", "tagged:{%}_time",
 		}
 		assert.EqualValues(t, len(keys), rdb.Exists(t.Context(), keys...).Val())
