@@ -136,7 +136,7 @@ func (t *Transport) admit(r *http.Request) (key string, err error) {
 		return "", nil
 	}
 	w := &wait{gate: g, pauses: &t.pauses, ctx: r.Context(), questions: questions, start: time.Now()}
-	w.waits = len(questions) == 1 && !g.Shadow && g.maxWait != 0 && questions[0].Limit.Waits()
+	w.waits = len(questions) == 1 && !g.Shadow && g.maxWait != 0 && questions[0].Limit.WaitsItself()
 	err = w.obtain()
 	if w.asked {
 		g.report(r, w.questions, w.verdict)

@@ -149,8 +149,8 @@ type waiter interface {
 	Release(ctx context.Context, key string, n int64) error
 }
 
-// Waits reports whether the limiter waits for permits itself. In shadow none does.
-func (l *Limit) Waits() bool {
+// WaitsItself reports whether the limiter waits for permits itself. In shadow none does.
+func (l *Limit) WaitsItself() bool {
 	_, ok := l.Limiter.(waiter)
 	return ok && !l.Shadow
 }

@@ -292,7 +292,7 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 		require.NoError(t, o.SetFallback(refusing))
 		l, err := o.Limit(middleware.Terms{Name: "test", Limiter: w})
 		require.NoError(t, err)
-		require.True(t, l.Waits())
+		require.True(t, l.WaitsItself())
 		q := l.Question("k", 1)
 		q.AskAndWait(t.Context(), 2*time.Second)
 		assert.Equal(t, middleware.Refused, q.State, "by the fallback, all the time")

@@ -32,10 +32,10 @@ type Question struct {
 	began    time.Time                          // when the limits were asked, which have the timeout together; zero: they have it now
 	answered time.Time                          // when a grant came
 	kept     bool                               // a grant waits for those of other limits
-	known    bool                               // the Failure only says of an outage what earlier requests have met
+	news     bool                               // the error handler learns of the Failure: no earlier request has met that outage
 	settle   func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
 	by       limit.Source                       // who answered
-	report   func()                             // reports the answer of a limit in shadow to the limiter\'s observer; may be nil
+	report   func()                             // reports the answer of a limit in shadow to the limiter's observer; may be nil
 	err      error                              // why it is too costly, or there is no answer
 }
 
@@ -86,7 +86,7 @@ func (q *Question) Ask(ctx context.Context) {
 }
 
 // AskAndWait asks for the permits, and waits for them until ctx ends, for that long at most if the
-// timeout is not 0. It is refused at once if that is known to be too short. The limiter [Limit.Waits].
+// timeout is not 0. It is refused at once if that is known to be too short. The limiter [Limit.WaitsItself].
 func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
 	asked := q.asked(false)
 	asked.Call, asked.Figures, asked.MayWait, asked.Timeout = "Acquire", false, true, timeout
@@ -102,7 +102,7 @@ func (q *Question) ask(ctx context.Context, asked decide.Ask) {
 	p := q.Limit.part(q, asked)
 	defer p.leave(ctx)
 	start := time.Now()
-	p.decide(ctx, start, func() (decide.Answer, error) { return p.policy.Answer(ctx, p.of, p.ask, start) })
+	p.decide(ctx, start, func() (decide.Answer, error) { return p.policy.Ask(ctx, p.of, p.ask, start) })
 }
 
 // record records the answer of a part, and how to undo or settle a grant.
@@ -112,7 +112,7 @@ func (q *Question) record(p *part) {
 	q.Permits = p.ask.Permits // an estimate may have been lowered
 	q.by, q.Failure, q.Window = a.By, a.Cause, a.Window
 	notSent := errors.Is(cmp.Or(err, a.Cause), outage.ErrNotSent) // a limiter may wrap one of this module
-	q.known, q.err = a.Known || notSent, nil
+	q.news, q.err = !a.Known && !notSent, nil
 	if a.By == limit.FromRedis || a.By == limit.FromMemory || a.By == "" && !notSent {
 		q.by = limit.FromLimiter
 	}
@@ -131,7 +131,7 @@ func (q *Question) record(p *part) {
 		q.State, q.err = TooCostly, limit.ErrPermitsExceedRate // whatever the limiter calls it
 		q.Decision.Limit = a.Limit                             // the rest may be unknown
 	default:
-		q.State, q.err, q.Failure, q.known = Closed, err, err, q.known && a.By != limit.FromFallback
+		q.State, q.err, q.Failure, q.news = Closed, err, err, q.news || a.By == limit.FromFallback
 		if kind := limit.KindOf(err); q.Limit.policy.Open() && (kind == limit.KindDeadline || kind == limit.KindCanceled) {
 			q.State, q.err, q.by = Open, nil, limit.FromOpen // the request's time was over first
 		}

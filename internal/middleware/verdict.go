@@ -63,7 +63,7 @@ func (o *Options) Judge(questions []Question) (v Verdict) {
 			if live {
 				failures = append(failures, failure)
 			}
-			if !q.known {
+			if q.news {
 				news = append(news, failure)
 			}
 		}

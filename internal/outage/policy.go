@@ -44,7 +44,7 @@ func (p *Policy) Plain() bool { return !p.guards() && !p.Shadow && !p.Observer.W
 // Decide answers an ask and reports the answer to the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q decide.Ask) (decide.Answer, error) {
 	start := time.Now()
-	a, err := p.Answer(ctx, of, q, start)
+	a, err := p.Ask(ctx, of, q, start)
 	return p.Complete(ctx, of, q, a, err, start)
 }
 
@@ -55,9 +55,9 @@ func (p *Policy) Settler(of Asker, q decide.Ask, a decide.Answer) func(ctx conte
 	return func(ctx context.Context, actual int64) error { return r.Settle(ctx, actual) }
 }
 
-// Answer answers an ask for a caller that came at start: from memory, by Redis, or while that does not decide by what
-// the policy has instead. A caller that waits goes back to Redis from time to time.
-func (p *Policy) Answer(ctx context.Context, of Asker, q decide.Ask, start time.Time) (decide.Answer, error) {
+// Ask asks for a caller that came at start: memory, Redis, or while that does not decide what the policy has instead. A
+// caller that waits goes back to Redis from time to time.
+func (p *Policy) Ask(ctx context.Context, of Asker, q decide.Ask, start time.Time) (decide.Answer, error) {
 	if p.Shadow || q.Watched {
 		q.MayWait, q.Timeout = false, 0
 	}
