@@ -239,7 +239,7 @@ func TestAPI_ManyThresholds(t *testing.T) {
 		}
 		cursor, more = list["cursor"].(string), list["more"].(bool)
 	}
-	assert.Equal(t, len(want), len(got))
+	assert.Len(t, got, len(want))
 	assert.True(t, maps.Equal(want, got))
 }
 

@@ -324,7 +324,7 @@ func TestHostileNames(t *testing.T) {
 	p.until(`document.querySelectorAll('#audit tbody tr').length === 3`)
 	assert.Equal(t, before, get[int](p, harmless))
 	assert.Empty(t, get[[]string](p, wide))
-	assert.Empty(t, p.asked("192.0.2.1"))
+	assert.Empty(t, p.asked("://192.0.2.1"))
 }
 
 // plant makes limiters with these names, in each of which a client of the same name
