@@ -124,7 +124,7 @@ type jointAsker struct {
 }
 
 func (j *jointAsker) FromMemory(ctx context.Context, q decide.Ask) (a decide.Answer, known bool, err error) {
-	err = j.checkAll(j.claims)
+	err = j.checkAll(j.claims, q.Reserve)
 	if err == nil && j.rules.KeepsNoMembers() {
 		err = j.rules.Unsupported(q.Call)
 	}
@@ -132,11 +132,11 @@ func (j *jointAsker) FromMemory(ctx context.Context, q decide.Ask) (a decide.Ans
 }
 
 func (j *jointAsker) Ask(ctx context.Context, q decide.Ask) (decide.Answer, error) {
-	facts, permits := make([]*engine.Limiter, len(j.claims)), make([]int64, len(j.claims))
+	claims := make([]engine.Claim, len(j.claims))
 	for i, claim := range j.claims {
-		facts[i], permits[i] = &claim.limiter.facts, claim.permits
+		claims[i] = engine.Claim{Limiter: &claim.limiter.facts, Permits: claim.permits, Hold: claim.of.hold}
 	}
-	return j.engine.AcquireAll(ctx, facts, permits, q)
+	return j.engine.AcquireAll(ctx, claims, q)
 }
 
 // Fail adds to an error of the call which limiter caused it, if one did.

@@ -18,14 +18,20 @@ const MaxLimiters = 32
 type Claim struct {
 	limiter *RateLimiter
 	permits int64
+	of      reserveOptions
 }
 
-// Claim returns a claim to so many permits, from 1 to MaxPermits. It does no I/O.
-func (l *RateLimiter) Claim(permits int64) Claim { return Claim{l, permits} }
+// Claim returns a claim to so many permits, from 1 to MaxPermits. [Hold] is for [Client.ReserveAll], and each claim
+// has its own; other calls return ErrInvalidConfig. Claim does no I/O.
+func (l *RateLimiter) Claim(permits int64, opts ...ReserveOption) Claim {
+	return Claim{l, permits, chosen(opts)}
+}
 
 // Claim is [RateLimiter.Claim] of the key's limiter. Limiters of several Keyed go together if the key has
 // braces, as "{ann}": they are the hash tag that their names share.
-func (k *KeyedLimiter) Claim(key string, permits int64) Claim { return k.Limiter(key).Claim(permits) }
+func (k *KeyedLimiter) Claim(key string, permits int64, opts ...ReserveOption) Claim {
+	return k.Limiter(key).Claim(permits, opts...)
+}
 
 // TakeAll takes the permits of every claim at once, or none: for example 1 of the requests a minute and 800 of the
 // tokens a day. One script decides. The Decisions are in the order of the claims. If all are Granted, the permits
@@ -53,14 +59,15 @@ func (c *Client) TryAcquireAll(ctx context.Context, timeout time.Duration, claim
 }
 
 // ReserveAll is [RateLimiter.Reserve] for several limiters: it takes the permits of every claim or none, and
-// waits as [Client.TryAcquireAll] does. [Reservation.Settle] then takes a number for each claim.
-func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims ...Claim) (*Reservation, error) {
+// waits as [Client.TryAcquireAll] does. [Reservations.Settle] then takes a number for each claim. A claim with a
+// [Hold] that is not settled comes back after that time, the others after an interval.
+func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims ...Claim) (*Reservations, error) {
 	q := decide.Ask{Call: "ReserveAll", MayWait: timeout > 0, Timeout: timeout, Figures: true, Reserve: true}
 	a, err := c.decideAll(ctx, claims, q)
 	if err != nil {
 		return nil, err
 	}
-	r := &Reservation{Decision: limit.Decision{Granted: a.Granted, RetryAfter: a.RetryAfter}, Decisions: decisions(a)}
+	r := &Reservations{Granted: a.Granted, RetryAfter: a.RetryAfter, Decisions: decisions(a)}
 	r.of.Init(c.policy.Observer, (&jointAsker{c, claims}).Limiters(q), q, a)
 	return r, nil
 }
@@ -70,7 +77,7 @@ func (c *Client) decideAll(ctx context.Context, claims []Claim, q decide.Ask) (d
 	joint := &jointAsker{c, claims}
 	if len(claims) == 1 {
 		if _, _, err := joint.FromMemory(ctx, q); err == nil {
-			q.Permits = claims[0].permits
+			q.Permits, q.Hold = claims[0].permits, claims[0].of.hold
 			a, err := c.policy.Decide(ctx, (*asker)(claims[0].limiter), q)
 			a.Each = []decide.Answer{a}
 			return a, err
@@ -88,8 +95,8 @@ func decisions(a decide.Answer) []limit.Decision {
 	return all
 }
 
-// checkAll returns an error if claims can't go together in one decision.
-func (c *Client) checkAll(claims []Claim) error {
+// checkAll returns an error if claims can't go together in one decision, or can't have what only a reservation has.
+func (c *Client) checkAll(claims []Claim, reserve bool) error {
 	if c.err != nil {
 		return c.err
 	}
@@ -106,6 +113,10 @@ func (c *Client) checkAll(claims []Claim) error {
 			return l.blame(fmt.Errorf("%w: the limiter is a handle of another Client", ErrInvalidConfig))
 		case l.facts.Err != nil:
 			return l.blame(l.facts.Err)
+		case claim.of.err != nil:
+			return l.blame(claim.of.err)
+		case claim.of.hold > 0 && !reserve:
+			return l.blame(invalid(true, "Hold: only ReserveAll holds permits"))
 		case claim.permits < 1 || claim.permits > MaxPermits:
 			return l.blame(fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, claim.permits, int64(MaxPermits)))
 		}

@@ -132,6 +132,78 @@ func TestReserveAll_WaitsUntilAllHaveEnough(t *testing.T) {
 	})
 }
 
+// Each claim has its own hold. What is not settled comes back when that is over, and the figures say when.
+func TestReserveAll_HoldsComeBackUnsettled(t *testing.T) {
+	t.Parallel()
+	eachOldest(t, func(t *testing.T, p plan) {
+		shared := p.client.RateLimiter("{ann}all", rratelimiter.WithDefault(rratelimiter.PerDay(10)))
+		r, err := p.client.ReserveAll(t.Context(), 0, p.requests.Claim(1, rratelimiter.Hold(10*time.Second)),
+			p.tokens.Claim(800, rratelimiter.Hold(time.Minute)), shared.Claim(1))
+		require.NoError(t, err)
+		assert.Equal(t, []limit.Decision{
+			{Granted: true, Limit: 3, Remaining: 2, ResetAfter: 10 * time.Second},
+			{Granted: true, Limit: 1000, Remaining: 200, ResetAfter: time.Minute},
+			{Granted: true, Limit: 10, Remaining: 9, ResetAfter: 24 * time.Hour},
+		}, r.Decisions)
+		start := time.Now()
+		assert.Equal(t, time.Minute, p.take(t, 300)[1].RetryAfter)
+		r, err = p.client.ReserveAll(t.Context(), time.Hour, p.requests.Claim(3, rratelimiter.Hold(time.Hour)), p.tokens.Claim(300))
+		require.NoError(t, err)
+		assert.True(t, r.Granted)
+		assert.Equal(t, time.Minute, time.Since(start), "one who waits gets them then")
+		assert.Equal(t, []time.Duration{time.Minute, time.Hour}, []time.Duration{r.Decisions[0].ResetAfter, r.Decisions[1].ResetAfter})
+		require.NoError(t, r.Settle(t.Context(), 1, 100))
+		assert.Equal(t, []int64{2, 900}, p.free(t))
+		assert.EqualValues(t, 9, limitertest.Available(t, shared))
+	})
+}
+
+// Of a single claim the hold counts too, and what was used late is charged from then on.
+func TestReserveAll_OfOneWithHold(t *testing.T) {
+	t.Parallel()
+	eachOldest(t, func(t *testing.T, p plan) {
+		r, err := p.client.ReserveAll(t.Context(), 0, p.tokens.Claim(800, rratelimiter.Hold(time.Minute)))
+		require.NoError(t, err)
+		assert.Equal(t, time.Minute, r.Decisions[0].ResetAfter)
+		time.Sleep(time.Minute)
+		assert.EqualValues(t, 1000, limitertest.Available(t, p.tokens))
+		require.NoError(t, r.Settle(t.Context(), 300))
+		assert.EqualValues(t, 700, limitertest.Available(t, p.tokens))
+		time.Sleep(time.Hour)
+		assert.EqualValues(t, 1000, limitertest.Available(t, p.tokens))
+	})
+}
+
+// Only a reservation can be held, and a hold is a millisecond at least. Nothing reaches Redis.
+func TestClaim_BadHold(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		p := newPlan(t, rdb)
+		sent := limitertest.CountCommands(rdb)
+		calls := map[string]func(claims ...rratelimiter.Claim) error{
+			"TakeAll": func(claims ...rratelimiter.Claim) error {
+				return limitertest.Second(p.client.TakeAll(t.Context(), claims...))
+			},
+			"TryAcquireAll": func(claims ...rratelimiter.Claim) error {
+				return limitertest.Second(p.client.TryAcquireAll(t.Context(), 0, claims...))
+			},
+			"ReserveAll": func(claims ...rratelimiter.Claim) error {
+				return limitertest.Second(p.client.ReserveAll(t.Context(), 0, claims...))
+			},
+		}
+		for d, text := range map[time.Duration]string{-1: "less than 1ms", 0: "less than 1ms", 999: "less than 1ms", time.Minute: "only ReserveAll"} {
+			held := p.tokens.Claim(1, rratelimiter.Hold(d))
+			for op, call := range calls {
+				for _, claims := range [][]rratelimiter.Claim{{held}, {p.requests.Claim(1), held}} {
+					if op != "ReserveAll" || d < time.Millisecond {
+						requireRefused(t, sent, p.tokens, op, text, rratelimiter.ErrInvalidConfig, call(claims...))
+					}
+				}
+			}
+		}
+	})
+}
+
 // A call looks at so many members at most, and goes on where the one before ended.
 func TestTakeAll_ManyMembersOfLimitersThatRefuse(t *testing.T) {
 	t.Parallel()

@@ -287,16 +287,23 @@ func ExampleClient_TryAcquireAll() {
 	// the refused order left 1 of the second
 }
 
-// A call to a language model counts as one request and as the tokens that it costs, which are estimated first.
+// A call to a language model counts as one request and as the tokens that it costs, which are estimated first. If the
+// program dies meanwhile, the estimate is free again after two minutes, not after a day.
 func ExampleClient_ReserveAll() {
 	client, _, stop := connect()
 	defer stop()
 	requests := client.Keyed("requests:", rratelimiter.PerMinute(60))
 	tokens := client.Keyed("tokens:", rratelimiter.PerDay(1000))
 	call := func(estimate, cost int64) {
-		r, err := client.ReserveAll(ctx, 0, requests.Claim("{ann}", 1), tokens.Claim("{ann}", estimate))
-		if err != nil || !r.Granted {
-			fmt.Println(r.Decisions[0].Granted, r.Decisions[1].Granted, err)
+		r, err := client.ReserveAll(ctx, 0,
+			requests.Claim("{ann}", 1),
+			tokens.Claim("{ann}", estimate, rratelimiter.Hold(2*time.Minute)))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if !r.Granted {
+			fmt.Println(r.Decisions[0].Granted, r.Decisions[1].Granted)
 			return
 		}
 		fmt.Println(r.Settle(ctx, 1, cost))
@@ -308,7 +315,7 @@ func ExampleClient_ReserveAll() {
 	fmt.Println(decisions[0].Remaining, decisions[1].Remaining, err)
 	// Output:
 	// <nil>
-	// true false <nil>
+	// true false
 	// 58 600 <nil>
 }
 

@@ -35,7 +35,7 @@ func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.D
 	return r, nil
 }
 
-// ReserveOption configures Reserve.
+// ReserveOption configures Reserve, or a [Claim] of [Client.ReserveAll].
 type ReserveOption func(*reserveOptions)
 
 type reserveOptions struct {
@@ -50,7 +50,7 @@ type reserveOptions struct {
 // The bound: permits that came back were free to others, so an interval in which reservations are settled
 // late can see more than the rate, by what these used. Choose d longer than the work takes.
 //
-// d is rounded up to milliseconds; below one, Reserve returns ErrInvalidConfig. A hold that is not shorter
+// d is rounded up to milliseconds; below one, calls return ErrInvalidConfig. A hold that is not shorter
 // than the interval changes nothing. If the interval is changed, a hold ends earlier or later by as much.
 // Beside a Redisson before 3.13.3 that shares the window, what a hold gives back is free at the window's end.
 func Hold(d time.Duration) ReserveOption {
@@ -61,21 +61,19 @@ func Hold(d time.Duration) ReserveOption {
 	}
 }
 
-// Reservation is the answer to [RateLimiter.Reserve] and [Client.ReserveAll]. If it is Granted, settle it once
-// with [Reservation.Settle]. It is safe for concurrent use.
+// Reservation is the answer to [RateLimiter.Reserve]. If it is Granted, settle it once with [Reservation.Settle].
+// It is safe for concurrent use.
 type Reservation struct {
-	limit.Decision // of ReserveAll only whether it is Granted, and otherwise RetryAfter
-
-	Decisions []limit.Decision // of ReserveAll, one for each claim: see TakeAll
+	limit.Decision
 
 	of decide.Reservation
 }
 
-// Settle sets what the reservation costs to actual permits, from 0 to MaxPermits, one number for each limiter in
-// the order of the claims. If that is less than was reserved, the rest is free at once, and waiting callers ask
-// again. If it is more, the difference is charged for an interval from now on, even beyond the rate; the
-// limiter then refuses until enough has come back. What was reserved comes back an interval after Reserve,
-// settled or not. A later Settle charges only what exceeds it, or with [Hold] all that was used.
+// Settle sets what the reservation costs to actual permits, from 0 to MaxPermits. If that is less than was reserved,
+// the rest is free at once, and waiting callers ask again. If it is more, the difference is charged for an interval
+// from now on, even beyond the rate; the limiter then refuses until enough has come back. What was reserved comes
+// back an interval after Reserve, settled or not. A later Settle charges only what exceeds it, or with [Hold] all
+// that was used.
 //
 // A Reservation is settled once; later calls return ErrSettled and change nothing. If ctx ends, Settle
 // returns at once and finishes in the background. A Settle that returned ErrUnavailable may be repeated with
@@ -83,7 +81,28 @@ type Reservation struct {
 //
 // Settle does nothing if the Reservation is not Granted, and nothing in Redis if [WithFailure] or
 // [WithShadow] let the caller through. docs/reference.md says what it does if the limiter has changed since.
-func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
+func (r *Reservation) Settle(ctx context.Context, actual int64) error {
+	return r.of.Settle(ctx, actual)
+}
+
+// Cancel is Settle with 0, for work that was not done. Once Settle was called with another number it does nothing
+// and returns nil, so it can be deferred.
+func (r *Reservation) Cancel(ctx context.Context) error { return r.of.Cancel(ctx) }
+
+// Reservations is the answer to [Client.ReserveAll]. If it is Granted, settle it once with [Reservations.Settle].
+// It is safe for concurrent use.
+type Reservations struct {
+	Granted    bool             // all claims are
+	RetryAfter time.Duration    // if they are not: when to ask again
+	Decisions  []limit.Decision // one for each claim, in their order: see [Client.TakeAll]
+
+	of decide.Reservation
+}
+
+// Settle is [Reservation.Settle] for each limiter, with one number for each claim, in their order. With another
+// count of numbers it returns ErrInvalidPermits. An error joins those of the limiters that could not be settled;
+// a Settle repeated with the same numbers settles only these.
+func (r *Reservations) Settle(ctx context.Context, actual ...int64) error {
 	if len(actual) != r.of.Limiters() {
 		return fmt.Errorf("rratelimiter: Settle: %w: %s for %s", ErrInvalidPermits,
 			words.Plural(int64(len(actual)), "number"), words.Plural(int64(r.of.Limiters()), "limiter"))
@@ -91,6 +110,5 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 	return r.of.Settle(ctx, actual...)
 }
 
-// Cancel is Settle with 0 for each limiter, for work that was not done. Once Settle was called with other
-// numbers it does nothing and returns nil, so it can be deferred.
-func (r *Reservation) Cancel(ctx context.Context) error { return r.of.Cancel(ctx) }
+// Cancel is [Reservation.Cancel] for each limiter.
+func (r *Reservations) Cancel(ctx context.Context) error { return r.of.Cancel(ctx) }

@@ -94,11 +94,10 @@ if known then
   found, token = tonumber(known), rest
 elseif age ~= '' then
 --- @include "search"
-  found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, requests.early)
+  found, more, prefix, token = search(permits_key, requests.members, single and not up_to, token, now, age, requests.early)
   if more then
     return {'again', more}
   end
-  token = string.match(token, '^searched:%d+;(.*)$') or ''
   -- A repeat that was answered without a trace was refused, or its permits have been given back or have run out since. If
   -- they must have run out, it is decided anew.
   if answered and not found then
@@ -198,13 +197,8 @@ keep_answered(KEYS[1], list, identity, now, noted)
 local ends = (windowed or state.window) and end_window(config) or nil
 keep_ttl(config, true, ends ~= nil)
 
-local answer, left = figures_of(config, state, taken, found, ends, now)
-if holds then
-  answer[7] = now
-  if taken > 0 and not ends then
-    answer[5] = (state.newest or now - interval) + interval - now
-  end
-end
+local answer, left = figures_of(config, state, taken, found, ends, holds, now)
+answer[7] = holds and now or answer[7]
 local first, length = state.oldest and state.oldest[1], #ARGV[1]
 local foreign = state.window and not windowed or
   first and #first ~= length and not (#first == 13 and length == 21 or #first == 21 and length == 13)

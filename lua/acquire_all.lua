@@ -6,7 +6,8 @@
 -- ARGV
 --   1  member of the first permits set; without its permits it is the call's identity, and the members of the others
 --      differ in their permits alone
---   2  permits, the same of each limiter; or those of each, with spaces between
+--   2  permits, the same of each limiter; or those of each, with spaces between. Behind h the ms after which a member runs
+--      out, if the interval is longer: '3h5000'
 --   3  flags, or '': f, the figures are wanted; s, as for acquire
 --   4  '' or, when the call may have run already, its age in ms  5  '' or the token of the 'again' answer
 --   6, 7, ...  a limiter each: 'a' if its refusal looks for permits that leaked, 'd' as for acquire, and behind these,
@@ -14,8 +15,9 @@
 -- Returns
 --   the permits of the first, if they were granted, no state was repaired and no figures are wanted; otherwise
 --   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time in ms, 0 for none, and if its state was
---      repaired -1 less that; with f, each followed by rate, free and reset as for acquire; then of limiters that refused
---      them, none if they were granted: which one of those in KEYS, from 1; its wait, as for acquire
+--      repaired -1 less that; with f, each followed by rate, free, reset and interval as for acquire, and the server's time
+--      before all; then of limiters that refused them, none if they were granted: which one of those in KEYS, from 1; its
+--      wait, as for acquire
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'default', number, rate, ...   as for acquire, of the limiter of that number
 --   'again', token   the call must be repeated; nothing was granted
@@ -25,9 +27,10 @@
 --- @include "answered" "clock" "config_or_new" "figures" "make_config" "oldest_rows" "other_default" "own"
 --- @include "search" "bring_up_to_date" "waits"
 
-local single, figures, numbers = string.find(ARGV[3], 's'), string.find(ARGV[3], 'f'), {}
-for number in string.gmatch(ARGV[2], '%d+') do
+local single, figures, numbers, holds = string.find(ARGV[3], 's'), string.find(ARGV[3], 'f'), {}, {}
+for number, hold in string.gmatch(ARGV[2], '(%d+)h?(%d*)') do
   numbers[#numbers + 1] = number
+  holds[#holds + 1] = hold
 end
 local age, token, identity = ARGV[4], ARGV[5], string.sub(ARGV[1], 1, -5)
 local now_text = clock()
@@ -58,7 +61,8 @@ for i = 1, #ARGV - 5 do
     l.text = numbers[i] or numbers[1]
     local permits = tonumber(l.text)
     l.permits, l.member = permits, l.text == numbers[1] and ARGV[1] or with_permits(ARGV[1], permits)
-    l.new, l.list, l.audit, longest = new, fields[5], audit == 'a', math.max(longest, l.interval)
+    l.early = math.max(0, l.interval - (tonumber(holds[i] or holds[1]) or l.interval))
+    l.new, l.list, l.audit, longest = new, fields[5], audit == 'a', math.max(longest, l.interval - l.early)
     wrong = permits > l.rate and {'exceeds', i, l.rate} or wrong
   end
   limiters[i] = l or false
@@ -81,10 +85,11 @@ if age ~= '' then
     if l and not l.new then
       local found, more
       if not since or i < from then
-        found = find(l.permits_key, {l.member}, false, tonumber(began))
+        found = find(l.permits_key, {l.member}, false, began - l.early)
       elseif budget > 0 then
         spend(redis.call('ZCARD', l.permits_key))
-        found, more = find(l.permits_key, {l.member}, false, since, i == from and at or '')
+        local newest = l.early > 0 and digits(now - l.early) .. ':0:' or ''
+        found, more = find(l.permits_key, {l.member}, false, since - l.early, i == from and at ~= '' and at or newest)
       else
         more = ''
       end
@@ -115,30 +120,28 @@ if problem and not granted then
   return problem
 end
 
--- Appends a limiter's figures to an answer, if they are wanted: taken are the permits that it grants.
+-- Appends a limiter's figures to an answer, 0 if there is none: taken are the permits that it grants.
 local function tell(answer, l, taken)
-  if figures then
-    local state = l.state
-    if taken == 0 and not state.newest then
+  local f, state = {0, 0, 0, 0, 0}, l and l.state
+  if l then
+    if (taken == 0 or l.early > 0) and not state.newest then
       local last = redis.call('ZRANGE', l.permits_key, '-1', '-1', 'WITHSCORES')[2]
       state.newest = last and math.min(last, now)
     end
-    local f = figures_of(l, state, taken, granted and taken or nil, state.window and end_window(l) or nil, now)
-    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = l.rate, f[2], f[5]
+    f = figures_of(l, state, taken, granted and taken or nil, state.window and end_window(l) or nil, l.early > 0, now)
   end
+  answer[#answer + 1], answer[#answer + 2], answer[#answer + 3], answer[#answer + 4] = f[1], f[2], f[5], f[4]
 end
 
 -- A grant of an earlier run is answered with the figures of now.
 if granted then
-  local answer = {}
+  local answer = {now}
   for _, l in ipairs(limiters) do
     answer[#answer + 1] = 0
-    if not l then
-      answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = 0, 0, 0
-    else
+    if l then
       l.state = {free = integer(redis.call('GET', l.value_key)) or 0, window = is_window(l)}
-      tell(answer, l, l.permits)
     end
+    tell(answer, l, l and l.permits)
   end
   return answer
 end
@@ -222,30 +225,31 @@ if answered and not refused[1] then
 end
 for _, l in ipairs(limiters) do
   if redis.call('ZSCORE', l.permits_key, l.member) then
-    if not is_own(l.permits_key, l.member, now) then
+    if not is_own(l.permits_key, l.member, now - l.early) then
       return {'taken'}
-    elseif not figures then
-      return tonumber(numbers[1])
     end
     refused, granted = {}, true
   end
 end
-local answer = {}
+local answer = {figures and now or nil}
 for i, l in ipairs(limiters) do
   if not (refused[1] or granted) then
     if l.state.unset then
       make_value(l, l.state.free)
     end
-    redis.call('ZADD', l.permits_key, 'NX', now_text, l.member)
+    redis.call('ZADD', l.permits_key, 'NX', digits(now - l.early), l.member)
+    l.state.newest = l.state.newest and math.max(l.state.newest, now - l.early)
     redis.call('DECRBY', l.value_key, l.text)
   end
   keep_answered(KEYS[l.at + 1], l.list, identity, now, age ~= '' and not answered)
   local keep = math.max(0, l.keep)
   answer[#answer + 1] = l.state and l.state.repaired and -1 - keep or keep
-  tell(answer, l, refused[1] and 0 or l.permits)
+  if figures then
+    tell(answer, l, refused[1] and 0 or l.permits)
+  end
 end
 renew(#limiters)
-if not refused[1] and not repaired and not figures then
+if not (refused[1] or repaired or figures) then
   return tonumber(numbers[1])
 end
 for _, figure in ipairs(refused) do

@@ -260,3 +260,72 @@ func TestAcquire_RepeatFindsMemberAmongManyOfItsTime(t *testing.T) {
 		})
 	}
 }
+
+// Each of several limiters has a hold of its own. A repeat finds what the first attempt left in one of them, as written or
+// with fewer permits, among many grants since; if it left nothing, the repeat decides. All in as few steps as these need.
+func TestAcquireAll_RepeatFindsHeldMember(t *testing.T) {
+	t.Parallel()
+	const interval, age, rows = int64(3600_000), int64(60_000), 3000
+	for what, c := range map[string]struct {
+		left  int64 // permits of the member of the limiter that still has it
+		ago   int64 // ms
+		calls int
+	}{"as written": {3, 0, 2}, "with fewer permits": {1, 30_000, 20}, "it never ran": {0, 0, 30}} {
+		for place, hold := range []int64{600_000, 1800_000, 2 * interval} {
+			t.Run(fmt.Sprint(what, ", ", place), func(t *testing.T) {
+				t.Parallel()
+				rdb := redistest.Redis(t)
+				now, id := rdb.Time(t.Context()).Val().UnixMilli(), "\x10"+strings.Repeat("i", 16)
+				var keys []string
+				for i := range 3 {
+					limiter := redisson.KeysOf(fmt.Sprintf("{%s}%d", redistest.Name(t), i), "id").List()
+					require.NoError(t, rdb.HSet(t.Context(), limiter[0], "rate", 100_000, "interval", interval, "type", 0).Err())
+					var grants []redis.Z
+					for j := range rows {
+						at := now - max(0, interval-hold) - int64(j)*age/rows
+						grants = append(grants, redis.Z{Score: float64(at), Member: memberOf(t, codec.LayoutD2, j)})
+					}
+					require.NoError(t, rdb.ZAdd(t.Context(), limiter[3], grants...).Err())
+					require.NoError(t, rdb.Set(t.Context(), limiter[1], 100_000-rows, 0).Err())
+					keys = append(keys, limiter...)
+				}
+				ask := func(age, token any) []any {
+					answer, err := rdb.Eval(t.Context(), AcquireAll.Source, keys,
+						id+"\x03\x00\x00\x00", "3h600000 3h1800000 3h7200000", "f", age, token, "", "", "").Slice()
+					require.NoError(t, err)
+					return answer
+				}
+				used := func(i int) int64 { return 100_000 - rows - rdb.IncrBy(t.Context(), keys[5*i+1], 0).Val() }
+				if c.left > 0 {
+					granted := ask("", "")
+					require.Len(t, granted, 1+3*5)
+					if place < 2 {
+						assert.Equal(t, []any{int64(0), int64(100_000), int64(100_000 - rows), int64(1800_000), interval}, granted[6:11],
+							"all is back when the longest hold is over")
+					}
+					for i := range 3 {
+						member := id + "\x03\x00\x00\x00"
+						at := rdb.ZScore(t.Context(), keys[5*i+3], member).Val()
+						assert.InDelta(t, max(0, interval-[]int64{600_000, 1800_000, 2 * interval}[i]), float64(granted[0].(int64))-at, 0)
+						require.NoError(t, rdb.ZRem(t.Context(), keys[5*i+3], member).Err())
+						if i == place {
+							member = string(redisson.WithPermits([]byte(member), c.left))
+							at -= float64(c.ago)
+							require.NoError(t, rdb.ZAdd(t.Context(), keys[5*i+3], redis.Z{Score: at, Member: member}).Err())
+						}
+					}
+				}
+				answer, calls := ask(age, ""), 1
+				for ; answer[0] == "again"; calls++ {
+					require.Less(t, calls, 100)
+					answer = ask(age, answer[1])
+				}
+				require.Len(t, answer, 1+3*5, "it is granted")
+				assert.LessOrEqual(t, calls, c.calls)
+				for i := range 3 {
+					assert.EqualValues(t, 3, used(i), "once")
+				}
+			})
+		}
+	}
+}

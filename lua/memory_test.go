@@ -227,6 +227,7 @@ func (s *memoryScene) memoryCalls(k memoryKind) map[string]memoryCall {
 	others := []string{"known", "new", "exhausted", "some run out", "leaked", "lost value"}
 	for what, args := range map[string][]any{
 		"": {mine, 3, "", "", "", "a" + fallback}, " singly": {mine, 3, "s", "", "", fallback},
+		" held":  {mine, "3h1000", "f", "", "", fallback},
 		" again": {mine, 3, "", "1000", "", fallback}, " what was": {first, 3, "", "5000", "", fallback},
 	} {
 		calls["acquire all"+what] = memoryCall{script: AcquireAll, args: args}

@@ -82,7 +82,7 @@ local ttl = (windowed or window) and redis.call('PTTL', value_key)
 local ends = ttl and (ttl >= 0 and ttl <= interval and ttl or interval) or nil
 local taken = permits <= free and permits or 0
 local seen = {free = free, newest = newest and math.min(newest, now)}
-local answer, left = figures_of(config, seen, taken, nil, ends, now)
+local answer, left = figures_of(config, seen, taken, nil, ends, false, now)
 if taken == 0 and not looks then
   append_waits(config, answer, {permits}, rows, left, now, ends)
   -- A row that is dated ahead counts from now on.

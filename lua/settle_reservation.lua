@@ -108,11 +108,11 @@ if extra > 0 then
     done = done or left
   end
   if not (reserved or done) and age ~= '' then
-    charged, again, searched = search(permits_key, {charge}, false, token, now, age)
+    charged, again, searched, token = search(permits_key, {charge}, false, token, now, age)
     if again then
       return {'again', prefix .. again}
     end
-    token, prefix = string.match(token, '^searched:%d+;(.*)$') or '', prefix .. searched
+    prefix = prefix .. searched
   end
   if not (done or charged) and redis.call('ZSCORE', permits_key, charge) then
     if reserved or not is_own(permits_key, charge, now) then

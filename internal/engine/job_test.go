@@ -40,7 +40,9 @@ func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 		startJob(t, e, a, func(*job) { <-end })
 		ctx, leave := context.WithCancel(t.Context())
 		for _, ctx := range []context.Context{ctx, t.Context()} {
-			go func() { _, _ = e.AcquireAll(ctx, []*Limiter{a, b}, []int64{1, 1}, decide.Ask{}) }()
+			go func() {
+				_, _ = e.AcquireAll(ctx, []Claim{{Limiter: a, Permits: 1}, {Limiter: b, Permits: 1}}, decide.Ask{})
+			}()
 			synctest.Wait()
 		}
 		leave()

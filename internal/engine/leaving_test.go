@@ -63,18 +63,18 @@ func onSlow(t *testing.T, o *observe.Observer, test func(t *testing.T, e *Engine
 }
 
 // newerDefaults returns two limiters, the first of which has an older default in Redis.
-func newerDefaults(t *testing.T, e *Engine) []*Limiter {
+func newerDefaults(t *testing.T, e *Engine) []Claim {
 	t.Helper()
 	since := time.Now()
 	old := testLimiter("{x}a", fmt.Sprintf("10 60000 0 0 %d", since.Add(-time.Minute).UnixMicro()))
 	old.Learnt = since.Add(-time.Minute)
 	_, err := acquire(t.Context(), e, old, decide.Ask{Permits: 1})
 	require.NoError(t, err)
-	var both []*Limiter
+	var both []Claim
 	for _, name := range []string{"{x}a", "{x}b"} {
 		l := testLimiter(name, fmt.Sprintf("20 60000 0 0 %d", since.UnixMicro()))
 		l.Rate = limit.Rate{Permits: 20, Interval: time.Minute}
-		both = append(both, l)
+		both = append(both, Claim{Limiter: l, Permits: 1})
 	}
 	return both
 }
@@ -117,12 +117,12 @@ func TestAcquireAll_NextCallerReplacesTheDefaultThatOneWhoLeftFound(t *testing.T
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				_, err := e.AcquireAll(ctx, both, []int64{1, 1}, decide.Ask{})
+				_, err := e.AcquireAll(ctx, both, decide.Ask{})
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				time.Sleep(time.Second)
-				_, err = e.AcquireAll(t.Context(), both, []int64{1, 1}, decide.Ask{})
+				_, err = e.AcquireAll(t.Context(), both, decide.Ask{})
 				require.NoError(t, err)
-				assertRate(t, e, both[0], 20)
+				assertRate(t, e, both[0].Limiter, 20)
 			})
 		})
 	}
@@ -149,7 +149,7 @@ type leaver struct {
 }
 
 // leave asks, and returns the error with which the caller leaves in time.
-func (l *leaver) leave(t *testing.T, both []*Limiter) error {
+func (l *leaver) leave(t *testing.T, both []Claim) error {
 	t.Helper()
 	ctx := t.Context()
 	if l.ends {
@@ -158,7 +158,7 @@ func (l *leaver) leave(t *testing.T, both []*Limiter) error {
 		defer cancel()
 	}
 	start := time.Now()
-	_, err := l.engine.AcquireAll(ctx, both, []int64{1, 1}, l.ask)
+	_, err := l.engine.AcquireAll(ctx, both, l.ask)
 	assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
 	return err
 }
@@ -197,8 +197,8 @@ func TestAcquireAll_CallerLeavesWhileTheDefaultIsReplaced(t *testing.T) {
 func TestAcquireAll_CallerLeavesWhileAnErrorIsExplained(t *testing.T) {
 	t.Parallel()
 	eachLeaver(t, func(t *testing.T, l *leaver) {
-		both := []*Limiter{testLimiter("{x}a", hourly), testLimiter("{x}b", hourly)}
-		require.NoError(t, l.redis.Set(t.Context(), both[0].Config, "", 0).Err())
+		both := []Claim{{Limiter: testLimiter("{x}a", hourly), Permits: 1}, {Limiter: testLimiter("{x}b", hourly), Permits: 1}}
+		require.NoError(t, l.redis.Set(t.Context(), both[0].Limiter.Config, "", 0).Err())
 		l.slow.answers(lua.Command, 10*time.Second) // with which types are asked for
 		require.ErrorIs(t, l.leave(t, both), limit.ErrCorrupt)
 	})

@@ -306,7 +306,7 @@ func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 			return err
 		},
 		"several": func(ctx context.Context, e *far) error {
-			_, err := e.AcquireAll(ctx, []*Limiter{a, b}, []int64{impatient.Permits, impatient.Permits}, impatient)
+			_, err := e.AcquireAll(ctx, []Claim{{Limiter: a, Permits: impatient.Permits}, {Limiter: b, Permits: impatient.Permits}}, impatient)
 			return err
 		},
 	} {

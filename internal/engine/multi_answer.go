@@ -51,7 +51,8 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 	case err == nil:
 		a, err = m.parse(reply)
 		if _, _, isOlder := olderDefault(reply); !isOlder {
-			for i, l := range m.limiters {
+			for i, claim := range m.claims {
+				l := claim.Limiter
 				compared := l.defaultChecked(m.sent)
 				if len(a.Each) > 0 {
 					l.showed(a.Each[i].Limit, l.Rate.Interval, compared)
@@ -72,7 +73,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 	}
 	m.locked(func(q *queue) {
 		place := slices.Index(m.queues, q)
-		permits := m.permits[place]
+		permits := m.claims[place].Permits
 		if err != nil || taken {
 			took := lane.Outcome{}
 			if taken {
@@ -85,7 +86,11 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 			e.givenUp(q, permits, err)
 		}
 		if taken && (gone || err != nil) {
-			q.giveBack(grant{member: m.memberOf(place), permits: permits, sent: m.sent})
+			one := grant{member: m.memberOf(place), permits: permits, sent: m.sent}
+			if m.said.holds != nil {
+				one.hold = m.said.holds[place]
+			}
+			q.giveBack(one)
 		}
 		q.exit()
 	})
@@ -94,8 +99,8 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 
 // parse reads the script's answer.
 func (m *multiRequest) parse(reply any) (a decide.Answer, err error) {
-	all := len(m.limiters)
-	if granted, ok := reply.(int64); ok && granted == m.permits[0] && !m.told {
+	all := len(m.claims)
+	if granted, ok := reply.(int64); ok && granted == m.claims[0].Permits && !m.told {
 		a.Granted = true
 		return a, nil
 	}
@@ -103,15 +108,16 @@ func (m *multiRequest) parse(reply any) (a decide.Answer, err error) {
 	if len(values) == 3 && values[0] == "exceeds" {
 		return m.parseExceeds(values[1:])
 	}
-	size := 1 // of what is said about each limiter
+	head, size := 0, 1 // of what is said about all limiters, and about each
 	if m.told {
-		size = 4
-		m.said.free = make([]int64, all)
+		head, size = 1, 5
+		m.said.free, m.said.holds = make([]int64, all), make([]Hold, all)
 	}
-	numbers, err := script.Integers(reply, all*size)
+	numbers, err := script.Integers(reply, head+all*size)
 	if err != nil {
 		return a, err
 	}
+	now, numbers := numbers[0], numbers[head:]
 	if (len(numbers)-all*size)%3 != 0 {
 		return a, script.Unexpected(reply)
 	}
@@ -124,18 +130,21 @@ func (m *multiRequest) parse(reply any) (a decide.Answer, err error) {
 		said := numbers[i*size : (i+1)*size]
 		keep := said[0]
 		if keep < 0 {
-			m.engine.found(m.limiters[i], repaired)
+			m.engine.found(m.claims[i].Limiter, repaired)
 			keep = -1 - keep
 		}
 		m.said.keep[i] = script.Millis(keep)
 		if !m.told {
 			continue
 		}
-		free := said[2]
+		free, claim := said[2], m.claims[i]
 		if a.Granted {
-			free -= m.permits[i]
+			free -= claim.Permits
 		}
 		m.said.free[i] = max(0, free)
+		if claim.Hold > 0 {
+			m.said.holds[i] = Hold{max(0, script.Millis(said[4])-claim.Hold), now}
+		}
 		if m.figures {
 			a.Each[i].Decision = limit.Decision{
 				Granted: true, Limit: said[1], Remaining: max(0, free), ResetAfter: script.Millis(max(0, said[3])),
@@ -164,18 +173,18 @@ func (m *multiRequest) parseExceeds(words []any) (a decide.Answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	place := min(max(numbers[0], 1), int64(len(m.limiters))) - 1
-	a.Each = make([]decide.Answer, len(m.limiters))
+	place := min(max(numbers[0], 1), int64(len(m.claims))) - 1
+	a.Each = make([]decide.Answer, len(m.claims))
 	a.Each[place].Limit = numbers[1]
-	return a, m.blame(numbers[0], errExceeds(m.permits[place], numbers[1]))
+	return a, m.blame(numbers[0], errExceeds(m.claims[place].Permits, numbers[1]))
 }
 
 // one returns the limiter of that number, from 1, or nil if there is none.
 func (m *multiRequest) one(number int64) *Limiter {
-	if number < 1 || number > int64(len(m.limiters)) {
+	if number < 1 || number > int64(len(m.claims)) {
 		return nil
 	}
-	return m.limiters[number-1]
+	return m.claims[number-1].Limiter
 }
 
 // blame names the limiter, by its number, in an error.

@@ -17,15 +17,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
+// Claim is permits of one of several limiters.
+type Claim struct {
+	Limiter *Limiter
+	Permits int64
+	Hold    time.Duration // of a reservation: how long it counts unless it is settled; 0: an interval
+}
+
 // multiRequest is one caller's request for permits of several limiters, all or none. Each try counts as a
 // call of each limiter: while its outcome is in doubt, its members must stay as they were written.
 type multiRequest struct {
 	engine   *Engine
-	limiters []*Limiter
-	keys     *script.Keys // of all of them
+	claims   []Claim
+	keys     *script.Keys // of all limiters
 	queues   []*queue     // the limiters' queues
 	ordered  []*queue     // the same, in the order of their keys
-	permits  []int64      // of each
 	figures  bool
 	within   time.Duration // how long a try may take, if that is less than a call may; 0: no matter
 	deadline time.Time     // zero: one try
@@ -42,23 +48,26 @@ type multiRequest struct {
 // said is what an answer says beside the caller's.
 type said struct {
 	free     []int64         // permits that each limiter has left; nil if that is not known
+	holds    []Hold          // of each claim; nil as well
 	keep     []time.Duration // the keep-alive time of each; 0: none
 	refusals []int64         // of each limiter that refused: its number from 1, wait and interval in ms
 }
 
-// AcquireAll takes so many permits of each of the limiters, or none of any.
-func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits []int64, q decide.Ask) (a decide.Answer, err error) {
-	m := &multiRequest{engine: e, limiters: limiters, permits: permits, figures: q.Figures, told: q.Figures, within: q.Within}
+// AcquireAll takes the permits of all claims, or none of any. Claims with a Hold want figures.
+func (e *Engine) AcquireAll(ctx context.Context, claims []Claim, q decide.Ask) (a decide.Answer, err error) {
+	m := &multiRequest{engine: e, claims: claims, figures: q.Figures, told: q.Figures, within: q.Within}
 	a, err = m.acquire(ctx, q)
 	a.By, a.Unanswered = limit.FromRedis, !q.MayWait // one that waits may have been refused before
 	for i := range a.Each {
 		one := &a.Each[i]
 		one.By = limit.FromRedis
 		if a.Granted {
-			one.Taken = permits[i]
+			one.Taken = claims[i].Permits
 		}
 		if a.Granted && q.Reserve {
-			one.Settle = e.Settler(limiters[i], m.memberOf(i), permits[i], Hold{}, m.sent, time.Now())
+			hold := m.said.holds[i]
+			one.Settle = e.Settler(claims[i].Limiter, m.memberOf(i), one.Taken, hold, m.sent, time.Now())
+			one.Held = hold.Early > 0
 		}
 	}
 	return a, err
@@ -71,9 +80,9 @@ func (m *multiRequest) acquire(ctx context.Context, ask decide.Ask) (a decide.An
 	e.book.Used(start)
 	defer func() { m.locked(func(q *queue) { q.users-- }) }()
 	var names []string
-	for _, l := range m.limiters {
-		names = append(names, l.Keys.Names()...)
-		q, err := e.lock(ctx, l)
+	for _, claim := range m.claims {
+		names = append(names, claim.Limiter.Keys.Names()...)
+		q, err := e.lock(ctx, claim.Limiter)
 		if err != nil {
 			return decide.Answer{}, err
 		}
@@ -187,7 +196,7 @@ func (m *multiRequest) exit() { m.locked((*queue).exit) }
 // call returns the call of a new try.
 func (m *multiRequest) call(start time.Time) *lane.Call {
 	m.member, m.said = m.engine.ids.Next(nil, 1), said{}
-	redisson.SetPermits(m.member, m.permits[0])
+	redisson.SetPermits(m.member, m.claims[0].Permits)
 	m.sent = time.Now()
 	return &lane.Call{
 		Call:     script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Since: start},
@@ -210,7 +219,8 @@ func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 		flags += "f"
 	}
 	words = append(words, m.member, m.numbers(), flags, age, token)
-	for _, l := range m.limiters {
+	for _, claim := range m.claims {
+		l := claim.Limiter
 		word := m.engine.fallback(l, m.sent)
 		if l.defaultCheckDue(m.sent) {
 			word = "d" + word
@@ -223,20 +233,24 @@ func (m *multiRequest) Append(words []any, at script.Attempt) []any {
 	return words
 }
 
-// numbers returns the permits as the script reads them.
+// numbers returns the permits and holds as the script reads them.
 func (m *multiRequest) numbers() any {
-	first := m.permits[0]
-	if !slices.ContainsFunc(m.permits, func(n int64) bool { return n != first }) {
-		return script.Number(first)
+	first := m.claims[0]
+	other := func(c Claim) bool { return c.Permits != first.Permits || c.Hold > 0 }
+	if !slices.ContainsFunc(m.claims, other) {
+		return script.Number(first.Permits)
 	}
-	all := make([]string, len(m.permits))
-	for i, permits := range m.permits {
-		all[i] = strconv.FormatInt(permits, 10)
+	all := make([]string, len(m.claims))
+	for i, claim := range m.claims {
+		all[i] = strconv.FormatInt(claim.Permits, 10)
+		if claim.Hold > 0 {
+			all[i] += "h" + strconv.FormatInt(claim.Hold.Milliseconds(), 10)
+		}
 	}
 	return strings.Join(all, " ")
 }
 
 // memberOf returns the member of the limiter at that place.
 func (m *multiRequest) memberOf(place int) []byte {
-	return redisson.WithPermits(m.member, m.permits[place])
+	return redisson.WithPermits(m.member, m.claims[place].Permits)
 }

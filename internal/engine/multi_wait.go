@@ -209,17 +209,17 @@ func (m *multiRequest) count(waits bool) {
 		return
 	}
 	m.waiter.counted = waits
-	for _, l := range m.limiters {
+	for _, claim := range m.claims {
 		if waits {
-			m.engine.observer.Waiting(l.Observed, 1)
+			m.engine.observer.Waiting(claim.Limiter.Observed, 1)
 		} else {
-			m.engine.observer.Waiting(l.Observed, -1)
+			m.engine.observer.Waiting(claim.Limiter.Observed, -1)
 		}
 	}
 }
 
 // permitsOf returns how many permits of that limiter are wanted.
-func (m *multiRequest) permitsOf(q *queue) int64 { return m.permits[slices.Index(m.queues, q)] }
+func (m *multiRequest) permitsOf(q *queue) int64 { return m.claims[slices.Index(m.queues, q)].Permits }
 
 // free returns how many permits the last answer says that the limiter has left, -1 if it does not.
 func (m *multiRequest) free(q *queue) int64 {

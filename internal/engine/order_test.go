@@ -25,7 +25,7 @@ func newTestJointLine(t *testing.T, now time.Time, permits ...int64) (l *jointLi
 		e.mu.Unlock()
 	})
 	for i, n := range permits {
-		m := &multiRequest{engine: e, queues: []*queue{q}, permits: []int64{n}}
+		m := &multiRequest{engine: e, queues: []*queue{q}, claims: []Claim{{Permits: n}}}
 		m.waiter.since, m.waiter.turn = now.Add(time.Duration(i)), make(chan struct{}, 1)
 		l.insert(m)
 		all = append(all, m)

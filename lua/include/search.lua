@@ -17,7 +17,7 @@ local function search_of(token, now, age)
 end
 
 -- Makes a step of the search in one set. Returns what find does; or nil, token if the call must be repeated; or nil, nil
--- and what stands before the tokens of the steps that follow. early is as for find.
+-- what stands before the tokens of the steps that follow, and the token of the next of these. early is as for find.
 local function search(permits_key, members, single, token, now, age, early)
   local began, since, rest = search_of(token, now, age)
   local number, place = string.match(since and rest or '', '^(%d+):(.*)$')
@@ -35,5 +35,5 @@ local function search(permits_key, members, single, token, now, age, early)
       rows, place = rows + size, since and place
     end
   end
-  return found, number and not found and over or nil, over
+  return found, number and not found and over or nil, over, since and '' or rest
 end

@@ -127,35 +127,56 @@ var holdCases = map[string]holdCase{
 	},
 }
 
+// holders reserve 6 permits of a limiter, held, and return what settles them.
+var holders = map[string]func(t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (settle func(used int64) error){
+	"alone": func(t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) func(int64) error {
+		r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
+		return func(used int64) error { return r.Settle(t.Context(), used) }
+	},
+	"with others": func(t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter) func(int64) error {
+		others := client.RateLimiter("{"+l.Name()+"}others", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
+		r, err := client.ReserveAll(t.Context(), 0, others.Claim(2), l.Claim(6, rratelimiter.Hold(held)))
+		require.NoError(t, err)
+		require.True(t, r.Granted)
+		return func(used int64) error {
+			defer func() { assert.EqualValues(t, 2, limitertest.Available(t, others), "without a hold") }()
+			return r.Settle(t.Context(), 1, used)
+		}
+	},
+}
+
 func TestHold_SettleChargesWhatWasUsed(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
 		for name, c := range holdCases {
 			for used, free := range c.free {
-				t.Run(fmt.Sprint(name, ", used ", used), func(t *testing.T) {
-					redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-						l := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id")).RateLimiter("limiter")
-						limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
-						stored, start := books{rdb, redisson.KeysOf("limiter", "id")}, time.Now()
-						r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
-						stored.free(t, "reserved")
-						for _, happens := range c.between {
-							happens(t, l)
-							stored.free(t, "before it is settled")
-						}
-						require.NoError(t, r.Settle(t.Context(), used))
-						got, _ := stored.free(t, "settled")
-						assert.Equal(t, free, got)
-						rate := limitertest.ConfigOf(t, l).Rate
-						if back := c.back[used]; back > 0 {
-							time.Sleep(time.Until(start.Add(back - time.Millisecond)))
-							assert.Less(t, limitertest.Available(t, l), rate, "a millisecond before all is back")
-							stored.free(t, "then")
-							time.Sleep(time.Millisecond)
-							assert.Equal(t, rate, limitertest.Available(t, l), "all is back")
-						}
+				for how, reserve := range holders {
+					t.Run(fmt.Sprint(name, ", used ", used, ", ", how), func(t *testing.T) {
+						redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+							client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
+							l := client.RateLimiter("limiter")
+							limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
+							stored, start := books{rdb, redisson.KeysOf("limiter", "id")}, time.Now()
+							settle := reserve(t, client, l)
+							stored.free(t, "reserved")
+							for _, happens := range c.between {
+								happens(t, l)
+								stored.free(t, "before it is settled")
+							}
+							require.NoError(t, settle(used))
+							got, _ := stored.free(t, "settled")
+							assert.Equal(t, free, got)
+							rate := limitertest.ConfigOf(t, l).Rate
+							if back := c.back[used]; back > 0 {
+								time.Sleep(time.Until(start.Add(back - time.Millisecond)))
+								assert.Less(t, limitertest.Available(t, l), rate, "a millisecond before all is back")
+								stored.free(t, "then")
+								time.Sleep(time.Millisecond)
+								assert.Equal(t, rate, limitertest.Available(t, l), "all is back")
+							}
+						})
 					})
-				})
+				}
 			}
 		}
 	})
@@ -298,24 +319,32 @@ func TestHold_ServerClockDecides(t *testing.T) {
 // A caller that has gone gives back what is left of its reservation, though others were granted permits since.
 func TestHold_OfCallerThatHasGone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(1000, time.Minute))
-		letGo := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := s.Go(func() (bool, error) {
-			_, err := s.Reserve(ctx, 6, 0, rratelimiter.Hold(held))
-			return false, err
+	hold := rratelimiter.Hold(held)
+	for script, reserve := range map[*lua.Script]func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) error{
+		lua.Acquire: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return limitertest.Second(l.Reserve(ctx, 6, 0, hold))
+		},
+		lua.AcquireAll: func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			others := client.RateLimiter("{"+l.Name()+"}others", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
+			return limitertest.Second(client.ReserveAll(ctx, 0, others.Claim(2), l.Claim(6, hold)))
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := limitertest.NewHeldScene(t, limitertest.Every(1000, time.Minute))
+			letGo := s.Hold(t, script, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := s.Go(func() (bool, error) { return false, reserve(ctx, s.Client, s.RateLimiter) })
+			synctest.Wait()
+			require.NoError(t, s.Other.Release(t.Context(), 2))
+			for range 300 {
+				limitertest.MustAcquire(t, s.Other, 1)
+			}
+			s.CheckInUse(t, 1000, 304)
+			cancel()
+			synctest.Wait()
+			letGo()
+			gone.RequireEnd(t, context.Canceled, 0)
+			s.CheckInUse(t, 1000, 300)
 		})
-		synctest.Wait()
-		require.NoError(t, s.Other.Release(t.Context(), 2))
-		for range 300 {
-			limitertest.MustAcquire(t, s.Other, 1)
-		}
-		s.CheckInUse(t, 1000, 304)
-		cancel()
-		synctest.Wait()
-		letGo()
-		gone.RequireEnd(t, context.Canceled, 0)
-		s.CheckInUse(t, 1000, 300)
-	})
+	}
 }
