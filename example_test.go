@@ -173,7 +173,7 @@ func ExampleWithClientID() {
 }
 
 // The last service with an old Redisson has been upgraded.
-func ExampleClient_Migrate() {
+func ExampleRateLimiter_Migrate() {
 	old, server, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
 	defer stop()
 	limiter := old.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
@@ -184,9 +184,10 @@ func ExampleClient_Migrate() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { _ = rdb.Close() }()
 	client := rratelimiter.New(rdb)
-	members, err := client.Migrate(ctx, "orders")
+	orders := client.RateLimiter("orders")
+	members, err := orders.Migrate(ctx)
 	fmt.Println(members, "members rewritten", err)
-	free, err := client.RateLimiter("orders").AvailablePermits(ctx)
+	free, err := orders.AvailablePermits(ctx)
 	fmt.Println(free, "free", err)
 	_ = client.Close(ctx)
 	// Output:

@@ -118,21 +118,20 @@ const (
 // Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does so for all clients.
 // Migrate may be repeated, also after an error. It returns ErrUnsupported if WithRedissonVersion
 // names a release that can't read what it would write.
-func (c *Client) Migrate(ctx context.Context, name string) (members int64, err error) {
-	l := c.RateLimiter(name)
-	switch {
+func (l *RateLimiter) Migrate(ctx context.Context) (members int64, err error) {
+	switch rules := l.client.rules; {
 	case l.facts.Err != nil:
 		err = l.facts.Err
-	case c.rules.Layout < codec.LayoutD1:
+	case rules.Layout < codec.LayoutD1:
 		err = fmt.Errorf("%w: Redisson %s, which WithRedissonVersion names, can't read the newest layout: upgrade it first, and name 3.17.0 or newer",
-			ErrUnsupported, c.rules.Version)
+			ErrUnsupported, rules.Version)
 	default:
 		err = ctx.Err()
 	}
 	// Members may change places while they are rewritten, so only a pass that found nothing
 	// shows that nothing is left.
 	for pass, written := 0, int64(1); err == nil && written > 0 && pass < maxPasses; pass++ {
-		written, err = c.engine.Migrate(ctx, &l.facts, migratePage)
+		written, err = l.client.engine.Migrate(ctx, &l.facts, migratePage)
 		members += written
 	}
 	return members, l.fail("Migrate", err)

@@ -164,7 +164,7 @@ func migrateTrace(t *testing.T, version string, steps []step, rdb redistest.Clie
 		line := fmt.Sprintf("%s:%d", traceFile(version), i+1)
 		base := time.Now().UnixMilli()
 		require.NoError(t, st.put(t.Context(), name, s.State, base))
-		n, err := goes.Migrate(t.Context(), name)
+		n, err := goes.RateLimiter(name).Migrate(t.Context())
 		require.NoError(t, err, line)
 		state := st.read(t, name)
 		require.Zero(t, state.Round(base, 1), line)

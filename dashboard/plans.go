@@ -250,8 +250,8 @@ func (c *call) planMigrate(ctx context.Context, r *request) (*plan, error) {
 		}
 		var errs []error
 		for _, id := range ids {
-			errs = append(errs, c.with(ctx, r.name, id, func(client *rratelimiter.Client, _ *rratelimiter.RateLimiter) error {
-				_, err := client.Migrate(ctx, r.name)
+			errs = append(errs, c.with(ctx, r.name, id, func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+				_, err := l.Migrate(ctx)
 				return err
 			}))
 		}

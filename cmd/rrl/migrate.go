@@ -51,7 +51,7 @@ func (a *app) migrate(ctx context.Context, conn *connect.Connection, name string
 	}
 	var all int64
 	_, err = a.eachClient(ctx, conn, name, cfg, func(client *rratelimiter.Client) error {
-		members, err := client.Migrate(ctx, name)
+		members, err := client.RateLimiter(name).Migrate(ctx)
 		all += members
 		return err
 	})

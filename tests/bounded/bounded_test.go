@@ -266,29 +266,26 @@ func TestBoundedWrites(t *testing.T) {
 	type row struct {
 		layouts []codec.Layout
 		age     time.Duration
-		use     func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error)
+		use     func(ctx context.Context, l *rratelimiter.RateLimiter) (int64, error)
 		want    int64
 		free    int64
 	}
-	migrate := func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
-		return client.Migrate(ctx, l.Name())
-	}
+	migrate := func(ctx context.Context, l *rratelimiter.RateLimiter) (int64, error) { return l.Migrate(ctx) }
 	limitertest.Each(t, map[string]row{
 		"older layouts": {older, hour / 2, migrate, count, 0},
 		"an older layout now and then": {
 			[]codec.Layout{codec.LayoutD2, codec.LayoutD2, codec.LayoutD2, codec.LayoutC}, hour / 2, migrate, count / 4, 0,
 		},
-		"dated in the future": {older, -hour, func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
+		"dated in the future": {older, -hour, func(ctx context.Context, l *rratelimiter.RateLimiter) (int64, error) {
 			return l.AvailablePermits(ctx)
 		}, 0, 0},
-		"released": {older, hour / 2, func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
+		"released": {older, hour / 2, func(ctx context.Context, l *rratelimiter.RateLimiter) (int64, error) {
 			return 0, l.Release(ctx, count-1)
 		}, 0, count - 1},
 	}, func(t *testing.T, row row) {
 		server := redistest.StartRedis(t)
 		rdb := server.Client(t, nil)
-		client := limitertest.NewClient(t, rdb)
-		l := client.RateLimiter(redistest.Name(t))
+		l := limitertest.NewClient(t, rdb).RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(count, hour))
 		limitertest.PileUp(t, rdb, l, nil, 0)
 		now := limitertest.ServerNow(t, rdb)
@@ -300,7 +297,7 @@ func TestBoundedWrites(t *testing.T) {
 		require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, rows...).Err())
 
 		calls := redistest.ScriptCalls(t, server.Addr())
-		got, err := row.use(t.Context(), client, l)
+		got, err := row.use(t.Context(), l)
 		require.NoError(t, err)
 		assert.Equal(t, row.want, got)
 		for _, commands := range calls() {

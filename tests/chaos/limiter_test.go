@@ -314,9 +314,7 @@ var operations = []operation{
 	})},
 	{opDelete, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Delete(ctx)) })},
 	{opRename, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return h.rate.Rename(ctx, h.name+"2") })},
-	{opMigrate, 2, wild, func(ctx context.Context, p *party, h *handle, _ *call) (answer, error) {
-		return done, limitertest.Second(p.client.Migrate(ctx, h.name))
-	}},
+	{opMigrate, 2, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Migrate(ctx)) })},
 	{opConfig, 2, waitable, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Config(ctx)) })},
 	{opTTL, 2, waitable, plain(func(ctx context.Context, h *handle, _ *call) error {
 		_, _, err := h.rate.TTL(ctx)

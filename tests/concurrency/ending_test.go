@@ -56,7 +56,7 @@ var endingCalls = map[string]endingCall{
 		return limitertest.Second(s.Client.ReserveAll(ctx, 0, s.both...))
 	}},
 	"Migrate": {sent: true, do: func(ctx context.Context, s endingScene) error {
-		return limitertest.Second(s.Client.Migrate(ctx, s.Name()))
+		return limitertest.Second(s.Migrate(ctx))
 	}},
 	// They go on without their caller.
 	"Settle": {sent: true, behind: true, do: func(ctx context.Context, s endingScene) error { return s.reservation.Settle(ctx, 9) }},

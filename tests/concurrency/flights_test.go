@@ -502,7 +502,7 @@ func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound
 		_ = l.SetRate(ctx, limitertest.Every(100, time.Minute), rratelimiter.KeepState())
 		return 2 * call // behind the end of a lease
 	case 8:
-		_, _ = f.Client.Migrate(ctx, l.Name())
+		_, _ = l.Migrate(ctx)
 		return 2 * call
 	}
 	return call

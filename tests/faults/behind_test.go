@@ -54,7 +54,7 @@ var callsBehind = map[string]func(ctx context.Context, s behindScene) error{
 	"SetRate": func(ctx context.Context, s behindScene) error { return s.SetRate(ctx, limitertest.Hourly(10)) },
 	"undo":    func(ctx context.Context, s behindScene) error { return s.undo(ctx) },
 	"Migrate": func(ctx context.Context, s behindScene) error {
-		return limitertest.Second(s.Client.Migrate(ctx, s.Name()))
+		return limitertest.Second(s.Migrate(ctx))
 	},
 }
 

@@ -87,7 +87,9 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 	all["TryAcquireAll"] = func(ctx context.Context, key string) error {
 		return limitertest.Second(c.TryAcquireAll(ctx, 0, c.RateLimiter(key+"1", byDefault).Claim(1), c.RateLimiter(key+"2", byDefault).Claim(1)))
 	}
-	all["Migrate"] = func(ctx context.Context, key string) error { return limitertest.Second(c.Migrate(ctx, key)) }
+	all["Migrate"] = func(ctx context.Context, key string) error {
+		return limitertest.Second(c.RateLimiter(key).Migrate(ctx))
+	}
 	log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds})
 	all["slidinglog, SetThreshold"] = func(ctx context.Context, key string) error { return log.SetThreshold(ctx, key, 5) }
 	all["slidinglog, Threshold"] = func(ctx context.Context, key string) error { return limitertest.Second(log.Threshold(ctx, key)) }

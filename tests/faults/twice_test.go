@@ -92,7 +92,7 @@ var twiceCases = map[string]twiceCase{
 		return limitertest.Second(w.AvailablePermits(ctx))
 	}, 2},
 	"Migrate": {2, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error {
-		if err := limitertest.Second(w.Client.Migrate(ctx, w.Name())); !errors.Is(err, rratelimiter.ErrUnsupported) {
+		if err := limitertest.Second(w.Migrate(ctx)); !errors.Is(err, rratelimiter.ErrUnsupported) {
 			return err
 		}
 		return nil

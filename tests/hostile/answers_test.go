@@ -174,7 +174,7 @@ func (c *callers) changeAnything(ctx context.Context, d *fuzztest.Draw) {
 	}
 	switch op := d.N(len(names) + 4); op - len(names) {
 	case 0:
-		c.look(limitertest.Second(c.client.Migrate(ctx, "{a}one")))
+		c.look(limitertest.Second(c.client.RateLimiter("{a}one").Migrate(ctx)))
 	case 1:
 		c.look(limitertest.Second(c.log.Thresholds(ctx)))
 	case 2:

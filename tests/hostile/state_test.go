@@ -330,7 +330,7 @@ func (u *usage) use() {
 		cfg := rratelimiter.Config{Type: rratelimiter.RateType(kind & 1), Rate: n, Interval: time.Hour}
 		u.went(fmt.Sprint(what, n), u.l.SetRate(u.ctx, cfg, rratelimiter.KeepState()))
 	case "Migrate":
-		u.went(what, limitertest.Second(u.client.Migrate(u.ctx, u.l.Name())))
+		u.went(what, limitertest.Second(u.l.Migrate(u.ctx)))
 	default:
 		went := u.went(what, limitertest.Operations[what](u.ctx, u.l))
 		switch what {

@@ -23,7 +23,7 @@ import (
 
 // migrates rewrites that many members.
 func migrates(want int64) step {
-	return answers(want, func(p *play) (int64, error) { return p.client.Migrate(p.Context(), p.l.Name()) })
+	return answers(want, func(p *play) (int64, error) { return p.l.Migrate(p.Context()) })
 }
 
 // add puts members of one permit into the set, as granted age ago, and takes them off the value.
@@ -111,7 +111,7 @@ func TestMigrateOutlivesLostAnswers(t *testing.T) {
 		limitertest.MustAcquire(t, old, 3)
 	}
 	w.On(lua.Migrate, redistest.DropAnswer, redistest.Swallow, redistest.Late.When(w.Held))
-	require.NoError(t, limitertest.Second(w.Client.Migrate(t.Context(), w.Name())))
+	require.NoError(t, limitertest.Second(w.Migrate(t.Context())))
 	w.CheckHeldSoon(t, 60, "migrated")
 	w.LetGo()
 	w.CheckHeld(t, 60, "a late request came")
@@ -123,7 +123,7 @@ func TestMigrateOutlivesLostAnswers(t *testing.T) {
 func TestMigrateRefuses(t *testing.T) {
 	t.Parallel()
 	of := func(name string) func(p *play) error {
-		return func(p *play) error { return limitertest.Second(p.client.Migrate(p.Context(), name)) }
+		return func(p *play) error { return limitertest.Second(p.client.RateLimiter(name).Migrate(p.Context())) }
 	}
 	scenario{cfg: every(10, minute), steps: []step{
 		take(3),
@@ -329,7 +329,7 @@ func TestMigrateWaitsForCallsInDoubt(t *testing.T) {
 				return errLost
 			case lost && (cmd.Name() == "evalsha" || cmd.Name() == "eval"):
 				z.before = nil
-				go func() { migrated <- limitertest.Second(z.client.Migrate(p.Context(), z.l.Name())) }()
+				go func() { migrated <- limitertest.Second(z.l.Migrate(p.Context())) }()
 			}
 			return nil
 		}
@@ -354,7 +354,7 @@ func TestMigrate_LeavesNoRowOut(t *testing.T) {
 				}
 				return nil
 			}
-			require.NoError(p, limitertest.Second(z.client.Migrate(p.Context(), z.l.Name())))
+			require.NoError(p, limitertest.Second(z.l.Migrate(p.Context())))
 			require.Positive(p, pages)
 			for _, m := range members(p, p.rdb, p.keys().Permits) {
 				assert.NotEqual(p, codec.LayoutC, m.Layout)

@@ -279,7 +279,7 @@ func remove(want bool) step {
 	return answers(want, func(p *play) (bool, error) { return p.l.Delete(p.Context()) })
 }
 
-func tryMigrate(p *play) error { return limitertest.Second(p.client.Migrate(p.Context(), p.l.Name())) }
+func tryMigrate(p *play) error { return limitertest.Second(p.l.Migrate(p.Context())) }
 
 func migrate(p *play) { require.NoError(p, tryMigrate(p)) }
 

@@ -136,7 +136,7 @@ func TestMarksBesideOldRedissons(t *testing.T) {
 			known(t, rdb, 1)
 			assert.Equal(t, holders.Holders{Whole: true, Shares: []holders.Share{want}}, usersOf(t, l))
 			if release == "3.20.1" {
-				require.NoError(t, limitertest.Second(client.Migrate(t.Context(), "orders")))
+				require.NoError(t, limitertest.Second(l.Migrate(t.Context())))
 				assert.Equal(t, holders.Holders{Whole: true, Shares: []holders.Share{want}}, usersOf(t, l), "after Migrate")
 			}
 			require.NoError(t, rdb.Set(t.Context(), clients.Key, "another program's", 0).Err())
