@@ -53,6 +53,21 @@ func ExampleRateLimiter_Wait() {
 	// Output: <nil> 4
 }
 
+// A job that must begin within a second learns at once that it can't have its permits by then.
+func ExampleRateLimiter_WaitN() {
+	client, _, stop := connect()
+	defer stop()
+
+	limiter := client.RateLimiter("mails", rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	fmt.Println(limiter.WaitN(soon, 80))
+	fmt.Println(limiter.WaitN(soon, 80))
+	// Output:
+	// <nil>
+	// rratelimiter: WaitN "mails": fewer than 80 permits are free before the deadline, so many are in 1m0s: context deadline exceeded
+}
+
 // A program that stops as it starts, rather than with its first request.
 func ExampleRateLimiter_Err() {
 	client, _, stop := connect()

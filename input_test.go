@@ -38,6 +38,7 @@ func requireAllRefused(t *testing.T, sent *limitertest.Counter, l *rratelimiter.
 		requireRefused(t, sent, l, op, text, want, call(t.Context(), l))
 	}
 	requireRefused(t, sent, l, "Wait", text, want, l.Wait(t.Context()))
+	requireRefused(t, sent, l, "WaitN", text, want, l.WaitN(t.Context(), 2))
 	if errors.Is(want, rratelimiter.ErrInvalidConfig) {
 		requireRefused(t, sent, l, "RateLimiter", text, want, l.Err())
 	}
@@ -54,6 +55,7 @@ func TestInputPermits(t *testing.T) {
 			for op, err := range map[string]error{
 				"TryAcquire": limitertest.Second(l.TryAcquire(ctx, permits, time.Second)),
 				"Acquire":    l.Acquire(ctx, permits),
+				"WaitN":      l.WaitN(ctx, permits),
 				"Take":       limitertest.Second(l.Take(ctx, permits)),
 			} {
 				requireRefused(t, sent, l, op, "between 1 and 4294967295", rratelimiter.ErrInvalidPermits, err)

@@ -144,6 +144,14 @@ func (k *KeyedLimiter) Acquire(ctx context.Context, key string, permits int64) e
 	return k.Limiter(key).Acquire(ctx, permits)
 }
 
+// Wait is [RateLimiter.Wait].
+func (k *KeyedLimiter) Wait(ctx context.Context, key string) error { return k.Limiter(key).Wait(ctx) }
+
+// WaitN is [RateLimiter.WaitN].
+func (k *KeyedLimiter) WaitN(ctx context.Context, key string, permits int64) error {
+	return k.Limiter(key).WaitN(ctx, permits)
+}
+
 // Reserve is [RateLimiter.Reserve].
 func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, timeout time.Duration, opts ...ReserveOption) (*Reservation, error) {
 	return k.Limiter(key).Reserve(ctx, permits, timeout, opts...)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -35,17 +36,27 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	return l.decide(ctx, &decide.Ask{Call: "Acquire", Permits: permits, MayWait: true}, &decide.Answer{})
 }
 
-// Wait is Acquire of one permit that gives up as soon as Redis answers that no permit is free before the deadline
-// of ctx, like Wait of golang.org/x/time/rate. The error then wraps context.DeadlineExceeded and says when the next
-// permit is free.
-func (l *RateLimiter) Wait(ctx context.Context) error {
-	const op = "Wait"
-	q := decide.Ask{Call: op, Permits: 1, MayWait: true}
+// Wait is [RateLimiter.WaitN] for one permit.
+func (l *RateLimiter) Wait(ctx context.Context) error { return l.wait(ctx, "Wait", 1) }
+
+// WaitN is Acquire that gives up as soon as Redis answers that so many permits are not free before the deadline of
+// ctx, like WaitN of golang.org/x/time/rate. The error then wraps context.DeadlineExceeded and says when they are.
+// With [WithRefusalCache] a remembered refusal tells as much without a round trip.
+func (l *RateLimiter) WaitN(ctx context.Context, permits int64) error {
+	return l.wait(ctx, "WaitN", permits)
+}
+
+func (l *RateLimiter) wait(ctx context.Context, op string, permits int64) error {
+	q := decide.Ask{Call: op, Permits: permits, MayWait: true}
 	q.Until, _ = ctx.Deadline()
 	var a decide.Answer
 	err := l.decide(ctx, &q, &a)
 	if err == nil && !a.Granted {
-		err = l.fail(op, fmt.Errorf("no permit is free before the deadline, the next one is in %v: %w", a.RetryAfter, context.DeadlineExceeded))
+		missing, then := "no permit is", "the next one is"
+		if permits > 1 {
+			missing, then = "fewer than "+words.Plural(permits, "permit")+" are", "so many are"
+		}
+		err = l.fail(op, fmt.Errorf("%s free before the deadline, %s in %v: %w", missing, then, a.RetryAfter, context.DeadlineExceeded))
 	}
 	return err
 }

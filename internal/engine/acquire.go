@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -80,8 +81,13 @@ func (e *Engine) FromMemory(ctx context.Context, l *Limiter, ask *decide.Ask, a 
 	case from != nil:
 		e.leaseAnswer(l, from, ask, left, a)
 		return true
-	case ask.MayWait || l.prefetched.lasts():
+	case l.prefetched.lasts():
 		return false
+	case ask.MayWait:
+		wait := l.Refusals.Wait(ask.Permits)
+		if known = !ask.Until.IsZero() && time.Now().Add(wait).After(ask.Until); known {
+			a.RetryAfter = wait
+		}
 	case ask.Figures:
 		a.Decision, known = l.Refusals.Decision(leastOf(ask))
 	default:

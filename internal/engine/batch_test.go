@@ -164,7 +164,7 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 	assert.Equal(t, []row{
 		{granted: true},
 		{after: 10 * time.Millisecond},
-		{inLine: true},
+		{inLine: true, after: 10 * time.Millisecond}, // as long as the one before it, at least
 		{},
 		{after: 20 * time.Millisecond},
 		{after: 20 * time.Millisecond},

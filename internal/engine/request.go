@@ -67,7 +67,8 @@ func (r *request) overdue(now time.Time) bool { return !r.deadline.IsZero() && !
 // hopeless reports whether a refusal of a request that was sent then ends the wait: no permits are free before
 // the caller must have them.
 func (r *request) hopeless(a lane.Result, sent time.Time) bool {
-	return !r.Until.IsZero() && !a.Unasked && sent.Add(a.Decision.RetryAfter).After(r.Until)
+	wait := a.Decision.RetryAfter
+	return !r.Until.IsZero() && wait > 0 && sent.Add(wait).After(r.Until)
 }
 
 // aliveBy is when to ask again to keep a limiter alive whose keep-alive time, 0 for none, was restarted by

@@ -130,7 +130,7 @@ type Result struct {
 	Decision limit.Decision
 	Taken    int64 // the permits granted
 	Exceeds  bool  // more than the limit; never if that is 0, which refuses all
-	Unasked  bool  // refused for another before it in the line
+	Unasked  bool  // refused for another before it in the line; RetryAfter, if known, is that one's
 }
 
 // Results appends the result of each request, in order. It walks the requests as the script did.
@@ -139,8 +139,15 @@ type Result struct {
 func (b *Batch) Results(all []Result, o Outcome) []Result {
 	left, free, waits := o.Taken, o.Free, o.RetryAfters
 	blocked := false
+	var first struct { // that was refused in the line: those behind it who want as many wait as long
+		permits int64
+		wait    time.Duration
+	}
 	for _, r := range b.Runs {
 		var wait time.Duration
+		if r.InLine && blocked && r.Permits >= first.permits {
+			wait = first.wait
+		}
 		asked, requests := false, r.Count
 		if r.UpTo {
 			requests = 1
@@ -166,6 +173,9 @@ func (b *Batch) Results(all []Result, o Outcome) []Result {
 				asked = true
 				if len(waits) > 0 {
 					wait, waits = script.Millis(waits[0]), waits[1:]
+				}
+				if r.InLine {
+					first.permits, first.wait = r.Permits, wait
 				}
 			}
 			if refused && a.Taken == 0 {

@@ -76,6 +76,18 @@ func (c *Cache) find(s *slot, permits int64) *refusal {
 // Refuses reports whether this many permits are known to be refused.
 func (c *Cache) Refuses(permits int64) bool { return c != nil && c.find(&c.tries, permits) != nil }
 
+// Wait returns how long this many permits are known to be refused, if others free none; 0 if that is not known.
+func (c *Cache) Wait(permits int64) time.Duration {
+	if c == nil {
+		return 0
+	}
+	a := c.find(&c.tries, permits)
+	if a == nil {
+		return 0
+	}
+	return max(1, a.decision.RetryAfter-time.Since(a.sent))
+}
+
 // Decision is Refuses with the current figures.
 func (c *Cache) Decision(permits int64) (d limit.Decision, ok bool) {
 	if c == nil {

@@ -138,6 +138,59 @@ func TestWait_EndsInLine(t *testing.T) {
 	})
 }
 
+// So it is with more permits, of a key too, and behind those in line who want fewer.
+func TestWaitN_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(10, time.Minute)))
+		keyed := client.Keyed("user:", limitertest.Every(10, time.Minute))
+		for name, waitN := range map[string]func(permits int64) func(context.Context) error{
+			"orders": func(n int64) func(context.Context) error {
+				return func(ctx context.Context) error { return l.WaitN(ctx, n) }
+			},
+			"user:ann": func(n int64) func(context.Context) error {
+				return func(ctx context.Context) error { return keyed.WaitN(ctx, "ann", n) }
+			},
+		} {
+			hopeless := func(within waited) {
+				require.ErrorIs(t, within.err, context.DeadlineExceeded)
+				assert.ErrorContains(t, within.err, `WaitN "`+name+`": fewer than 6 permits are free before the deadline, so many are in 1m0s`)
+				assert.Less(t, within.took, time.Second/10)
+			}
+			require.NoError(t, waitN(5)(t.Context()))
+			hopeless(within(t, 30*time.Second, waitN(6)))
+			require.ErrorIs(t, within(t, 30*time.Second, waitN(11)).err, rratelimiter.ErrPermitsExceedRate)
+			require.ErrorIs(t, within(t, 30*time.Second, waitN(0)).err, rratelimiter.ErrInvalidPermits)
+			require.NoError(t, waitN(5)(t.Context()))
+			first := make(chan waited, 1)
+			go func() { first <- within(t, 0, waitN(3)) }()
+			synctest.Wait()
+			w := within(t, 30*time.Second, waitN(6))
+			assert.ErrorContains(t, w.err, "fewer than 6 permits")
+			assert.Less(t, w.took, time.Second/10)
+			assert.Equal(t, time.Minute, (<-first).took.Round(time.Second))
+		}
+		require.NoError(t, keyed.Wait(t.Context(), "bob"))
+	})
+}
+
+// A refusal that is remembered tells it without a round trip, as long as it lasts.
+func TestWaitN_EndsByARememberedRefusal(t *testing.T) {
+	t.Parallel()
+	perMinute(t, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		limitertest.MustRefuse(t, l, 1)
+		time.Sleep(time.Second / 2)
+		require.NoError(t, other.Release(t.Context(), 1)) // by another program
+		requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, "59.5s")
+		time.Sleep(time.Second)
+		assert.Equal(t, waited{}, within(t, 2*time.Second, l.Wait))
+
+		limitertest.MustRefuse(t, l, 1)
+		assert.Equal(t, waited{nil, time.Minute}, within(t, 2*time.Minute, l.Wait), "it may wait so long")
+	}, rratelimiter.WithRefusalCache())
+}
+
 // Observers receive a refusal: Redis has decided.
 func TestWait_IsObservedAsRefused(t *testing.T) {
 	t.Parallel()
