@@ -18,7 +18,9 @@ import (
 )
 
 // Redis is the part of a go-redis client that a Client uses. *redis.Client (a failover client
-// is one too), *redis.ClusterClient and *redis.Ring implement it.
+// is one too), *redis.ClusterClient and *redis.Ring implement it. A wrapper that embeds one is used like it: its Options
+// tell the size of the pool and ContextTimeoutEnabled, other methods where a key is. Without Options the pool is taken
+// to have 20 connections, and each call runs on a goroutine of the Client's.
 type Redis interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 	Pipeline() redis.Pipeliner

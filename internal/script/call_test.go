@@ -351,3 +351,27 @@ func TestMaster_CallersWithLittleTimeWaitTogether(t *testing.T) {
 		time.Sleep(time.Hour)
 	})
 }
+
+// A wrapper that embeds a client has its Options; of another nothing is known.
+func TestNewConn_KnowsTheOptionsOfAWrapper(t *testing.T) {
+	t.Parallel()
+	one := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0", PoolSize: 7, ContextTimeoutEnabled: true})
+	many := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}, PoolSize: 8})
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:0"}, PoolSize: 9})
+	type facts struct {
+		pool   int
+		inline bool
+	}
+	for _, c := range []struct {
+		rdb  script.Redis
+		want facts
+	}{
+		{struct{ *redis.Client }{one}, facts{7, true}},
+		{struct{ *redis.ClusterClient }{many}, facts{8, false}},
+		{struct{ *redis.Ring }{ring}, facts{9, false}},
+		{struct{ script.Redis }{one}, facts{}},
+	} {
+		conn := script.NewConn(c.rdb, script.DefaultTimeout)
+		assert.Equal(t, c.want, facts{conn.PoolSize, conn.Inline}, "%T", c.rdb)
+	}
+}

@@ -63,14 +63,14 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	if CheckClient(rdb) != nil {
 		return c // it sends nothing
 	}
-	switch rdb := rdb.(type) {
-	case *redis.Client:
+	switch rdb := rdb.(type) { // go-redis' clients, and wrappers that have their Options
+	case interface{ Options() *redis.Options }:
 		opt := rdb.Options()
 		c.PoolSize, c.stays = opt.PoolSize, true
 		c.Inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
-	case *redis.ClusterClient:
+	case interface{ Options() *redis.ClusterOptions }:
 		c.PoolSize = rdb.Options().PoolSize
-	case *redis.Ring:
+	case interface{ Options() *redis.RingOptions }:
 		c.PoolSize, c.stays = rdb.Options().PoolSize, true
 	}
 	switch rdb := rdb.(type) {
@@ -96,11 +96,13 @@ func CheckClient(rdb Redis) error {
 	return nil
 }
 
-// IsRing reports whether the client is a redis.Ring.
+// IsRing reports whether the client is a redis.Ring, or wraps one.
 //
 //go:noinline // a caller would name the type
 func IsRing(rdb Redis) bool {
-	_, is := rdb.(*redis.Ring)
+	_, is := rdb.(interface {
+		GetShardClientForKey(key string) (*redis.Client, error)
+	})
 	return is
 }
 
