@@ -119,7 +119,28 @@ func TestOrdersWhileRedisIsDown(t *testing.T) {
 	})
 }
 
-var _ limit.Returner = (*rratelimitertest.Script)(nil)
+// answer is a handler that learns what a request costs when it is done.
+func answer(w http.ResponseWriter, r *http.Request) {
+	if err := httplimit.Settle(r.Context(), 7); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}
+
+func TestAnswerChargesItsTokens(t *testing.T) {
+	t.Parallel()
+	script := rratelimitertest.NewScript(t, rratelimitertest.Grant())
+	estimate := httplimit.WithCost(func(*http.Request) (int64, error) { return 10, nil })
+	handler := httplimit.New(script, estimate, httplimit.WithSettle())(http.HandlerFunc(answer))
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/answers", http.NoBody))
+	if settled := script.Settled(); len(settled) != 1 || settled[0].N != 10 || settled[0].Actual != 7 {
+		t.Errorf("settled %v", settled)
+	}
+}
+
+var (
+	_ limit.Returner = (*rratelimitertest.Script)(nil)
+	_ limit.Reserver = (*rratelimitertest.Script)(nil)
+)
 
 // failures is a test that records its failures.
 type failures struct {
@@ -159,6 +180,26 @@ func TestScript(t *testing.T) {
 	asked := []rratelimitertest.Question{{Key: "ann", N: 1}, {Key: "bob", N: 2}, {Key: "ann", N: 3}, {Key: "ann"}, {Key: "ann", N: 1}, {Key: "bob", N: 1}}
 	assert.Equal(t, asked, s.Asked())
 	assert.Equal(t, asked[2:3], s.GivenBack())
+}
+
+func TestScript_SettlesOnce(t *testing.T) {
+	t.Parallel()
+	s := rratelimitertest.NewScript(t, rratelimitertest.Grant(), rratelimitertest.Grant(), rratelimitertest.Refuse(time.Second))
+	var settle []func(context.Context, int64) error
+	for i := range 3 {
+		d, one, err := s.TakeReserved(t.Context(), "ann", int64(i+1))
+		require.NoError(t, err)
+		assert.Equal(t, d.Granted, one != nil)
+		settle = append(settle, one)
+	}
+	require.ErrorIs(t, settle[1](t.Context(), -1), limit.ErrInvalidPermits)
+	require.NoError(t, settle[1](t.Context(), 5))
+	require.ErrorIs(t, settle[1](t.Context(), 5), limit.ErrSettled)
+	require.NoError(t, settle[0](t.Context(), 0))
+	of := func(n, actual int64) rratelimitertest.Settlement {
+		return rratelimitertest.Settlement{Question: rratelimitertest.Question{Key: "ann", N: n}, Actual: actual}
+	}
+	assert.Equal(t, []rratelimitertest.Settlement{of(2, 5), of(1, 0)}, s.Settled())
 }
 
 func TestScriptRepeatsTheLast(t *testing.T) {

@@ -43,11 +43,18 @@ type Question struct {
 	N   int64
 }
 
+// Settlement is a grant to a Question and what it cost.
+type Settlement struct {
+	Question
+
+	Actual int64 // 0 if it was undone
+}
+
 // Script is a [limit.Limiter] that answers from a list, and remembers the questions. If the list is
 // used up, a question fails the test. Like any limiter it returns errors of its own for a context that
 // has ended and for permits below 1. These take no answer off the list.
 //
-// It is a [limit.Returner] too.
+// It is a [limit.Returner] and a [limit.Reserver] too.
 type Script struct {
 	t testing.TB
 
@@ -57,6 +64,7 @@ type Script struct {
 	repeats   bool
 	asked     []Question
 	givenBack []Question
+	settled   []Settlement
 }
 
 type answers struct {
@@ -99,6 +107,13 @@ func (s *Script) GivenBack() []Question {
 	return slices.Clone(s.givenBack)
 }
 
+// Settled returns the grants that were settled, in order.
+func (s *Script) Settled() []Settlement {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.settled)
+}
+
 // Take gives the next answer.
 func (s *Script) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	s.t.Helper()
@@ -138,6 +153,30 @@ func (s *Script) TakeReturnable(ctx context.Context, key string, n int64) (limit
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.givenBack = append(s.givenBack, Question{key, n})
+		return nil
+	}, nil
+}
+
+// TakeReserved is Take with a grant that can be settled: see [limit.Reserver]. Settled twice, or below 0, a grant
+// returns the errors of a RateLimiter's.
+func (s *Script) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	s.t.Helper()
+	d, err := s.Take(ctx, key, n)
+	if err != nil || !d.Granted {
+		return d, nil, err
+	}
+	settled := false
+	return d, func(_ context.Context, actual int64) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		switch {
+		case actual < 0:
+			return fmt.Errorf("rratelimitertest: %w: %d", limit.ErrInvalidPermits, actual)
+		case settled:
+			return fmt.Errorf("rratelimitertest: %w", limit.ErrSettled)
+		}
+		settled = true
+		s.settled = append(s.settled, Settlement{Question{key, n}, actual})
 		return nil
 	}, nil
 }
