@@ -16,18 +16,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Client makes limiters whose state is in one Redis, as fixedwindow.New, slidinglog.New and tokenbucket.New do on it. It is
 // safe for concurrent use. Create one for each Redis and share it: callers of one Client share round trips and wait in one
 // line.
 type Client struct {
+	maker
+
 	rdb      Redis
 	id       string
 	name     string // "" if it is not written to Redis
@@ -76,7 +78,19 @@ func New(rdb Redis, opts ...Option) *Client {
 	}
 	c.began = dateOf(time.Now())
 	c.policy.Observer = observer
+	c.maker = door.New(c, c.unmapped)
 	return c
+}
+
+// maker makes limiters of keys for other packages. It is an alias, so that the field has no exported name.
+type maker = door.Door[func(name string, opts []LimiterOption) engine.Behind]
+
+// unmapped returns what is behind a limiter of that name for observers, which Redis does not know.
+func (c *Client) unmapped(name string, opts []LimiterOption) engine.Behind {
+	l := &RateLimiter{client: c, policy: c.policy}
+	l.facts.Observed = name
+	l.facts.Err = errors.Join(c.err, l.apply(opts))
+	return engine.Behind{Engine: c.engine, Limiter: &l.facts, Policy: l.policy}
 }
 
 // Err returns the error that every call of the Client's limiters returns if an option is bad, and nil
@@ -103,7 +117,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
 	nameless := invalid(name == "" || mapped == "", "the limiter's name is empty")
 	l.facts.Err = errors.Join(c.err, nameless, l.apply(opts))
-	l.behind = door.New(l, engine.Behind{Engine: c.engine, Limiter: &l.facts, Policy: l.policy})
+	l.behind = door.New(l, engine.Behind{Engine: c.engine, Limiter: &l.facts})
 	return l
 }
 

@@ -34,11 +34,11 @@ type Limiter struct {
 	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while the type is unknown
 }
 
-// Behind is what is behind a RateLimiter.
+// Behind is what is behind a RateLimiter, or a limiter of keys of another package.
 type Behind struct {
 	Engine  *Engine
 	Limiter *Limiter
-	Policy  *outage.Policy
+	Policy  *outage.Policy // of a limiter of keys
 }
 
 // auditDue reports whether it is time to look for leaked permits. That costs the server more than

@@ -72,7 +72,8 @@ func New(client *rratelimiter.Client, rule Rule, opts []rratelimiter.LimiterOpti
 	if client == nil {
 		client, missing = rratelimiter.New(nil), fmt.Errorf("%w: New: the Client is nil", limit.ErrInvalidConfig)
 	}
-	b, _ := door.Behind[engine.Behind](client.RateLimiter(rule.Package, opts...))
+	limiterOf, _ := door.Behind[func(string, []rratelimiter.LimiterOption) engine.Behind](client)
+	b := limiterOf(rule.Package, opts)
 	l := b.Limiter
 	rule.Err = errors.Join(rule.Err, cmp.Or(missing, l.Err))
 	if l.Fallback != "" || l.Lease != nil || l.Refusals != nil {

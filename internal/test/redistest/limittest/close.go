@@ -154,7 +154,10 @@ func testCloseAwaitsGiveBacks(t *testing.T, k Kind) {
 func testOptionsOfTheClient(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		told := &limitertest.Recorder{}
-		mapped := rratelimiter.WithNameMapper(func(name string) string { return "mapped:" + name })
+		mapped := rratelimiter.WithNameMapper(func(name string) string {
+			t.Error("the mapper was asked for", name)
+			return name
+		})
 		client := limitertest.OpenClient(rdb, rratelimiter.WithObserver(told), rratelimiter.WithFailure(limit.FailLocal(0.5)), mapped)
 		l, watches := k.New(client, 10, time.Hour, rratelimiter.WithName("mine")), k.New(client, 10, time.Hour, rratelimiter.WithShadow())
 		assert.Equal(t, 10, Grants(t, l, "ann", 11))
