@@ -16,7 +16,7 @@ MUTATED  ?= ./internal/lane ./internal/engine ./internal/middleware ./lua
 COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 
 # Whose tests are to notice what is changed in MUTATED, the quickest first.
-NOTICING := ./internal/lane ./internal/engine ./internal/middleware ./lua ./tests/waiting ./tests/defaults ./tests/memory \
+NOTICING := ./internal/lane ./internal/engine ./internal/middleware ./internal/lua ./tests/waiting ./tests/defaults ./tests/memory \
 	./tests/concurrency ./fixedwindow ./slidinglog ./tokenbucket . ./httplimit ./grpclimit ./tests/redisson \
 	./tests/bounded ./tests/damage ./tests/faults
 

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Expire deletes the limiter, configuration included, after ttl, which is at least a millisecond and

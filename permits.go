@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // TryAcquire takes permits if they are free, or become free within timeout, and reports whether it did.

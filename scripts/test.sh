@@ -31,8 +31,8 @@ step() {
 # In these one call follows another, whatever test runs beside it, or they look at what
 # is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
 # detector sees the same calls in all others.
-in_turn=(./tests/{bounded,damage,hostile,redisson,soak} ./lua ./codec
-	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{clientip,httpjson,keypart,redisson,words}
+in_turn=(./tests/{bounded,damage,hostile,redisson,soak} ./codec
+	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{clientip,httpjson,keypart,lua,redisson,words}
 	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,page,reliability})
 
 # Failovers, chaos and long use, which make test leaves to make test-all.
@@ -103,7 +103,7 @@ other_modules() {
 # Each server once and each topology once, two cells at a time: make test-matrix runs
 # all of each. The race detector has looked at the same tests in the step before.
 other_servers() {
-	local packages=(. ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script)
+	local packages=(. ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./internal/{lua,redisson,script})
 	local -x RRL_RACE=0 RRL_ENGINE=shared RRL_BUILT=$work/built
 	scripts/build-tests.sh "$RRL_BUILT" ./internal/test/redistest "${packages[@]}" &&
 		xargs -P 2 -L 1 sh -c 'scripts/cell.sh "$1" "$2" '"${packages[*]}" cell <<-END

@@ -27,10 +27,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 const (

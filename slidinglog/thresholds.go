@@ -9,9 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // SetThreshold sets the limit of key in the hash of thresholds, 0 to MaxLimit; 0 refuses all. It takes

@@ -17,10 +17,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/words"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // A changed rate must not grant permits in use a second time.

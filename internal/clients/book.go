@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Book keeps the name of one Client noted in Redis while the Client is used, in the

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // isTaken reports whether the script found the call's identity at another member: those of old

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // giveBack returns unwanted grants, beside the limiter's other calls but before jobs: a Release would count them among

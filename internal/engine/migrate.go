@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Migrate rewrites all members of the limiter once, and returns how many it wrote. While a batch is in

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -21,9 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/lua"
+	top "github.com/rratelimiter/rratelimiter/lua"
 )
 
 var (
@@ -91,7 +92,7 @@ func TestAcquire_OldestMemberWithTheShortIDOfTheRequest(t *testing.T) {
 // for the general path, so that of two damaged keys both complain about the same.
 func withoutFastPath(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("include/fast_path.lua")
+	text, err := fs.ReadFile(top.Files, "include/fast_path.lua")
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(lua.Acquire.Source, string(text)))
 	reads, _, found := strings.Cut(string(text), "  local rate, value, sum = ")

@@ -1,28 +1,17 @@
-// Package lua holds the scripts that work on limiters, one file a script.
-//
-// A line
-//
-//	--- @include "name" "another"
-//
-// stands for the texts of include/name.lua and include/another.lua. A script has each once, however
-// many lines ask for it; includes may include. A script's head names its KEYS, its ARGV and what it returns. Scripts
-// read and write only keys passed in KEYS, count in integers, and touch a bounded number of
-// rows a call: if more are left they answer {"again", token} and are called once more.
+// Package lua makes scripts of the files of the package of that name at the top.
 package lua
 
 import (
 	"crypto/sha1" // Redis names scripts by their SHA-1.
-	"embed"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
-)
 
-//go:embed *.lua include/*.lua
-var files embed.FS
+	top "github.com/rratelimiter/rratelimiter/lua"
+)
 
 // Script is a script ready to be sent.
 type Script struct {
@@ -69,7 +58,7 @@ var all []*Script
 func All() []*Script { return slices.Clone(all) }
 
 func mustLoad(name string) *Script {
-	script, err := load(files, name)
+	script, err := load(top.Files, name)
 	if err != nil {
 		panic(err) // a fault of the build: the files are part of it
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	top "github.com/rratelimiter/rratelimiter/lua"
 )
 
 func TestLoad(t *testing.T) {
@@ -94,7 +95,7 @@ func filesOf(texts map[string]string) fs.FS {
 
 func TestAllNamesEachFile(t *testing.T) {
 	t.Parallel()
-	paths, err := fs.Glob(files, "*.lua")
+	paths, err := fs.Glob(top.Files, "*.lua")
 	require.NoError(t, err)
 	var names []string
 	for _, script := range All() {
@@ -107,10 +108,10 @@ func TestAllNamesEachFile(t *testing.T) {
 
 func TestEachIncludeIsUsed(t *testing.T) {
 	t.Parallel()
-	paths, err := fs.Glob(files, "include/*.lua")
+	paths, err := fs.Glob(top.Files, "include/*.lua")
 	require.NoError(t, err)
 	for _, path := range paths {
-		text, err := fs.ReadFile(files, path)
+		text, err := fs.ReadFile(top.Files, path)
 		require.NoError(t, err)
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 		last := strings.Join(lines[len(lines)-2:], "\n")
@@ -316,7 +317,7 @@ func TestEachScriptRuns(t *testing.T) {
 // include returns a script of one include and the body given.
 func include(t *testing.T, name, body string) string {
 	t.Helper()
-	source, err := compose(files, "include/"+name+".lua", map[string]bool{name: true})
+	source, err := compose(top.Files, "include/"+name+".lua", map[string]bool{name: true})
 	require.NoError(t, err)
 	return source + body
 }

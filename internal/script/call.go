@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/lua"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 )
 
 // Attempt is what the arguments of a script may depend on.

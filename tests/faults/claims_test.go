@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // claimsCase is a number of permits of each of three limiters, and what becomes of them.

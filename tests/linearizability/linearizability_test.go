@@ -9,10 +9,10 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/linear"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 var (

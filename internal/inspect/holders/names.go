@@ -13,8 +13,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // most is how many names are kept, as lua/note_client.lua says.

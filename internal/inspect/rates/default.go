@@ -10,9 +10,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // UseDefault takes an override of a limiter's rate back: programs' defaults may replace it from then on,

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // A Wire is a limiter whose Client reaches a real Redis through a proxy, and what it takes to

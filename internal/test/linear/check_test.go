@@ -7,8 +7,8 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // recorded returns a call between two moments, in virtual time at the

@@ -7,7 +7,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/rratelimiter/rratelimiter/lua"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 )
 
 // A History is what callers did to one limiter; to one Client's part if each has its own.

@@ -110,7 +110,7 @@ func (r *run) changePackage(o *overlay, p listed) error {
 		if err != nil {
 			return err
 		}
-		text := []byte(readsScripts(string(source)))
+		text := []byte(hasScripts(string(source)))
 		if !scripts {
 			var found []mutant
 			text, found, err = rewrite(strings.TrimPrefix(name, o.root+"/"), source, len(r.mutants)+1)

@@ -9,8 +9,8 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// Lua is changed a line at a time, and the package that loads the scripts reads the one changed file in place of its
-// own: see scripts.go.txt. What tests come by is not known of scripts.
+// Lua is changed a line at a time, and the package of the scripts has the one changed file in place of its own: see
+// scripts.go.txt. What tests come by is not known of scripts.
 var (
 	luaBranch = regexp.MustCompile(`^(\s*(?:else)?if )(.*)( then\b.*)$`)
 	luaWhile  = regexp.MustCompile(`^(\s*while )(.*)( do\b.*)$`)
@@ -59,9 +59,9 @@ func luaLine(line string) (kind, changed string) {
 	return "", ""
 }
 
-// readsScripts returns the text of a Go file that reads scripts with the call that lets a mutant in.
-func readsScripts(text string) string {
-	return strings.ReplaceAll(text, "fs.ReadFile(", "readMutant(")
+// hasScripts returns the text of the Go file of scripts without the name by which they are read: see scripts.go.txt.
+func hasScripts(text string) string {
+	return strings.ReplaceAll(text, "var Files embed.FS", "var embedded embed.FS")
 }
 
 // env selects a mutant in a process.
