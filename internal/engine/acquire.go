@@ -50,7 +50,7 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	switch {
 	case r.limiter.Lease != nil && q.serveFromLease(r):
 		r.finish(r.answer, nil)
-	case r.MayWait && q.line.list.Len() > 0:
+	case r.MayWait && q.line.count > 0:
 		q.line.join(r, to.Fresh())
 		r.WaitOn(nil)
 		q.next(r.since)

@@ -75,7 +75,7 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 			if errors.Is(err, limit.ErrUnknownOutcome) && !r.UpTo {
 				doubtful += r.Permits
 			}
-			if r.inLine() {
+			if r.inLine {
 				q.line.remove(r)
 			}
 		case b.mixed && errors.Is(err, limit.ErrNotInitialized):
@@ -128,7 +128,7 @@ func (b *batch) record(o lane.Outcome, err error) {
 // enqueueWaiter puts a refused request in line.
 func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Result, o lane.Outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
-	if r.inLine() {
+	if r.inLine {
 		q.line.refused(r, a, o.Interval, aliveBy(b.sent, o.Keep))
 		return
 	}
@@ -143,7 +143,7 @@ func (q *queue) answer(b *batch, place int, told lane.Result, o lane.Outcome, er
 	r := b.requests[place]
 	a := &r.answer
 	a.Decision, a.Taken = told.Decision, told.Taken
-	if r.inLine() {
+	if r.inLine {
 		q.line.drop(r)
 	}
 	if q.engine.lanes.Closed && r.MayWait && err == nil && !a.Granted {

@@ -18,7 +18,7 @@ import (
 //	  strict  it asks for the first, then for those behind it, until one is refused
 //	  for all it asks for all: the first has been that for an interval
 type line struct {
-	order[*request]
+	order
 
 	answered time.Time     // when the last answer came
 	cost     time.Duration // of the last pass: see join
@@ -34,13 +34,14 @@ type line struct {
 
 // insert puts a request in its place.
 func (l *line) insert(r *request) {
-	l.order.insert(r)
+	r.request = r
+	l.order.insert(&r.place)
 	l.tell(r, 1)
 }
 
 // drop takes a request out.
 func (l *line) drop(r *request) {
-	l.order.drop(r)
+	l.order.drop(&r.place)
 	l.tell(r, -1)
 }
 
@@ -84,9 +85,9 @@ func (l *line) enter(r *request, a lane.Result, interval time.Duration, alive, n
 		r.pass = l.pass
 		l.note(r, a)
 		return
-	case l.list.Len() == 1:
+	case l.count == 1:
 		l.dueAt, l.smallest, l.strict, l.again = due, r.Permits, true, false
-	case l.first() == r || asksForAll:
+	case l.first() == &r.place || asksForAll:
 		l.smallest = min(l.smallest, r.Permits)
 		l.dueBy(due)
 	}
@@ -95,7 +96,7 @@ func (l *line) enter(r *request, a lane.Result, interval time.Duration, alive, n
 
 // due reports whether it is time to ask for a request in line.
 func (l *line) due(now time.Time) bool {
-	return l.list.Len() > 0 && (l.asking || !l.nextAt(now).After(now))
+	return l.count > 0 && (l.asking || !l.nextAt(now).After(now))
 }
 
 // stillAsks reports whether a request whose caller's patience has just ended is sent a last time, in
@@ -106,7 +107,7 @@ func (l *line) stillAsks(r *request, now time.Time) bool {
 
 // remove takes out a request whose caller went away. The next pass sees what the first left to the others.
 func (l *line) remove(r *request) {
-	first := l.first() == r
+	first := l.first() == &r.place
 	l.drop(r)
 	if first {
 		l.again = true
@@ -119,11 +120,11 @@ func (l *line) fill(now time.Time, add func(r *request, inLine bool) bool) {
 		l.begin(now)
 		l.asking, l.stopped, l.soonest, l.alive, l.cost, l.joined = true, false, 0, time.Time{}, 0, 0
 	}
-	for r := l.unasked(); r != nil; r = l.unasked() {
-		if !add(r, l.strict) {
+	for p := l.unasked(); p != nil; p = l.unasked() {
+		if !add(p.request, l.strict) {
 			return
 		}
-		r.pass, r.Asked = l.pass, now
+		p.pass, p.request.Asked = l.pass, now
 	}
 }
 
@@ -142,7 +143,7 @@ func (l *line) refused(r *request, a lane.Result, interval time.Duration, alive 
 // askUnmixed makes a request that shared a call with others of another default be asked again, without
 // these: there is no limiter, so the defaults count.
 func (l *line) askUnmixed(r *request) {
-	r.pass, l.rest, l.unmixed, l.again = 0, l.list.Front(), true, true
+	r.pass, l.rest, l.unmixed, l.again = 0, l.first(), true, true
 }
 
 func (l *line) note(r *request, a lane.Result) {
@@ -160,10 +161,10 @@ func (l *line) answeredBatch(now time.Time) {
 		return
 	}
 	l.asking = false
-	for _, r := range l.overdue {
-		if r.inLine() {
-			l.drop(r)
-			r.finish(decide.Answer{}, nil)
+	for _, p := range l.overdue {
+		if p.inLine {
+			l.drop(p.request)
+			p.request.finish(decide.Answer{}, nil)
 		}
 	}
 	l.overdue = nil

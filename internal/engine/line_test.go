@@ -161,6 +161,14 @@ func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
 // cameAt returns a request that came at that time.
 func cameAt(at time.Time) *request { return &request{place: place{since: at}} }
 
+// requestsIn returns the requests of a line.
+func requestsIn(l *line) (all []*request) {
+	for p := range l.all() {
+		all = append(all, p.request)
+	}
+	return all
+}
+
 // since returns when requests came, in their order.
 func since(requests []*request) (all []time.Time) {
 	for _, r := range requests {
@@ -190,8 +198,8 @@ func TestLine_KeepsOrderOfArrival(t *testing.T) {
 			in = append(in, r)
 		}
 		slices.SortStableFunc(in, func(a, b *request) int { return a.since.Compare(b.since) })
-		require.Equal(t, since(in), since(slices.Collect(l.all())), "seed %d", seed)
-		require.Equal(t, len(in), l.list.Len())
+		require.Equal(t, since(in), since(requestsIn(&l)), "seed %d", seed)
+		require.Equal(t, len(in), l.count)
 	}
 }
 
@@ -232,7 +240,7 @@ func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
 			l.nextAt(at(2000))
 			assert.False(t, l.asksForAll(at(from+999)))
 			assert.True(t, l.asksForAll(at(from+1000)))
-			if l.list.Len() > 1 {
+			if l.count > 1 {
 				l.dueAt, l.again = at(9999), false
 				assert.Equal(t, at(from+1000), l.nextAt(at(2000)))
 			}
@@ -256,7 +264,7 @@ func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 			require.Less(t, time.Since(start), time.Minute)
 		}
 	}
-	assert.True(t, slices.IsSortedFunc(since(slices.Collect(l.all())), time.Time.Compare))
+	assert.True(t, slices.IsSortedFunc(since(requestsIn(&l)), time.Time.Compare))
 }
 
 // A round of the line that takes two batches ends if those of the second have

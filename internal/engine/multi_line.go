@@ -13,7 +13,7 @@ import (
 // those for whom the limiter has enough left by the last answer. A pass ends with one for whom it has not, until the
 // first yields: then those behind it are asked for too. Each caller asks for itself, in its turn.
 type jointLine struct {
-	order[*multiRequest]
+	order
 
 	queue      *queue
 	asking     int         // how many of them are asked for now
@@ -41,24 +41,24 @@ func newJointLine(q *queue) *jointLine {
 }
 
 // idle returns how many requests wait for their turn.
-func (l *jointLine) idle() int { return l.list.Len() - l.asking }
+func (l *jointLine) idle() int { return l.count - l.asking }
 
 // refused reports whether the limiter has refused one in this pass.
 func (l *jointLine) refused() bool { return l.smallest < math.MaxInt64 }
 
 // insert puts a request in its place.
 func (l *jointLine) insert(m *multiRequest) {
-	l.order.insert(m)
-	m.waiter.line = l
+	m.waiter.line, m.waiter.multi = l, m
+	l.order.insert(&m.waiter.place)
 }
 
 // remove takes a request out.
 func (l *jointLine) remove(m *multiRequest) {
-	l.drop(m)
+	l.drop(&m.waiter.place)
 	if m.waiter.line = nil; l.least == m {
 		l.least = nil
 	}
-	if l.list.Len() == 0 {
+	if l.count == 0 {
 		l.dueAt, l.again, l.strict, l.smallest = time.Time{}, false, true, math.MaxInt64
 	}
 }
@@ -94,8 +94,8 @@ func (l *jointLine) asked(m *multiRequest) {
 func (l *jointLine) start(now time.Time) {
 	l.begin(now)
 	l.least, l.fewest = nil, math.MaxInt64
-	for m := range l.all() {
-		if !m.waiter.asking {
+	for p := range l.all() {
+		if m := p.multi; !m.waiter.asking {
 			l.ask(m, now)
 			return
 		}
@@ -108,10 +108,10 @@ func (l *jointLine) start(now time.Time) {
 func (l *jointLine) goOn(free int64, now time.Time) {
 	free -= l.underWay
 	if l.strict || free >= l.fewest {
-		l.rest, l.least, l.fewest = l.list.Front(), nil, math.MaxInt64
+		l.rest, l.least, l.fewest = l.first(), nil, math.MaxInt64
 	}
-	for ; l.rest != nil && l.asking < maxAsking; l.rest = l.rest.Next() {
-		m := l.of(l.rest)
+	for ; l.rest != nil && l.asking < maxAsking; l.rest = l.known(l.rest.next) {
+		m := l.rest.multi
 		need := m.permitsOf(l.queue)
 		switch {
 		case m.waiter.asking:
@@ -136,7 +136,7 @@ func (l *jointLine) goOn(free int64, now time.Time) {
 
 // note records that the limiter refused a request, with that wait and interval.
 func (l *jointLine) note(m *multiRequest, wait, interval time.Duration, now time.Time) {
-	if due := now.Add(refusal.AskAgain(wait)); !l.refused() || m == l.first() || due.Before(l.dueAt) {
+	if due := now.Add(refusal.AskAgain(wait)); !l.refused() || &m.waiter.place == l.first() || due.Before(l.dueAt) {
 		l.dueAt = due
 	}
 	l.interval, l.smallest = interval, min(l.smallest, m.permitsOf(l.queue))
@@ -155,8 +155,8 @@ func (l *jointLine) close() {
 	if l == nil {
 		return
 	}
-	for m := range l.all() {
-		m.wake()
+	for p := range l.all() {
+		p.multi.wake()
 	}
 }
 
@@ -164,15 +164,15 @@ func (l *jointLine) close() {
 func (l *jointLine) run(now time.Time) {
 	if l.asking == 0 {
 		l.unanswered = time.Time{}
-		for _, m := range l.overdue {
-			l.end(m, nil)
+		for _, p := range l.overdue {
+			l.end(p.multi, nil)
 		}
 		l.overdue = nil
 	}
 	l.yields(now)
 	if timeout := l.queue.engine.conn.Timeout; l.asking > 0 && !now.Before(l.unanswered.Add(timeout)) {
-		for m := range l.all() {
-			l.end(m, lane.NoAnswer(timeout, false))
+		for p := range l.all() {
+			l.end(p.multi, lane.NoAnswer(timeout, false))
 		}
 	}
 	if l.idle() > 0 && !l.runAt(now).After(now) {

@@ -25,8 +25,6 @@ type jointWaiter struct {
 	err     error // why it is not in line any more
 }
 
-func (m *multiRequest) at() *place { return &m.waiter.place }
-
 // join puts the request in a line: behind those who wait for one of its limiters. If none do, it is its turn, and so it
 // is if no one has asked for one of them yet, which may have to be kept alive.
 func (m *multiRequest) join() {
@@ -78,7 +76,7 @@ func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
 		case m.mayStillAsk(now) && last.Equal(m.deadline):
 			last = last.Add(e.grace)
 			continue
-		case w.refused || l.first().waiter.refused || l.answered.After(w.since):
+		case w.refused || l.first().multi.waiter.refused || l.answered.After(w.since):
 			return false, nil
 		default:
 			return false, lane.NoAnswer(now.Sub(w.since), false)
@@ -103,7 +101,7 @@ func (m *multiRequest) mayStillAsk(now time.Time) bool {
 	l := m.waiter.line
 	l.run(now)
 	if l.asking > 0 {
-		l.overdue = append(l.overdue, m)
+		l.overdue = append(l.overdue, &m.waiter.place)
 	}
 	return m.waiter.asking || l.asking > 0 && m.waiter.pass != l.pass
 }
@@ -176,7 +174,7 @@ func (m *multiRequest) leave(err error) {
 	if l == nil {
 		return
 	}
-	asked, first := w.asking, m == l.first()
+	asked, first := w.asking, &w.place == l.first()
 	if asked {
 		l.asked(m)
 	}

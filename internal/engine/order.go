@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/list"
 	"iter"
 	"math"
 	"time"
@@ -13,130 +12,129 @@ import (
 // hold up the rest.
 //
 // The Engine's lock guards it.
-type order[W waiter] struct {
-	list       list.List     // of W, in the order in which they came
+type order struct {
+	root       place // of a ring of places, in the order in which their callers came
+	count      int
 	firstSince time.Time     // when the first of them became that; zero: a moment ago
-	placed     *list.Element // the one last put before others; nil if it has left
+	placed     *place        // the one last put before others; nil if it has left
 	interval   time.Duration // the limiter's; 0 before the first refusal
 
 	dueAt    time.Time // when the next pass begins, by what the server said; zero: at once
 	again    bool      // it begins at once: permits may have become free since the last began
 	pass     int
-	strict   bool          // it ends with the first refusal
-	rest     *list.Element // it has asked for all before that one; nil: for all
-	smallest int64         // the fewest permits refused in it
-	overdue  []W           // whose time is over: they wait for its end
+	strict   bool     // it ends with the first refusal
+	rest     *place   // it has asked for all before that one; nil: for all
+	smallest int64    // the fewest permits refused in it
+	overdue  []*place // of those whose time is over: they wait for its end
 }
 
-// waiter is one of an order.
-type waiter interface{ at() *place }
-
-// place is a waiter's place in an order.
+// place is a place in an order.
 type place struct {
-	element *list.Element // nil if it is in none
-	since   time.Time     // when the caller came
-	pass    int           // in which it was last asked for; 0: in none
+	prev, next *place
+	request    *request      // whose place it is in a line
+	multi      *multiRequest // whose it is in a jointLine
+	since      time.Time     // when the caller came
+	inLine     bool
+	pass       int // in which it was last asked for; 0: in none
 }
 
-func (p *place) at() *place { return p }
-
-func (p *place) inLine() bool { return p.element != nil }
-
-// of returns the waiter of an element; a zero one if that is nil.
-func (o *order[W]) of(e *list.Element) (w W) {
-	if e != nil {
-		w, _ = e.Value.(W)
+// known returns p, or nil if that is the root.
+func (o *order) known(p *place) *place {
+	if p == &o.root {
+		return nil
 	}
-	return w
+	return p
 }
 
-// first returns the first waiter.
-func (o *order[W]) first() W { return o.of(o.list.Front()) }
+// first returns the first place, nil if there is none.
+func (o *order) first() *place { return o.known(o.root.next) }
 
-// all returns the waiters; the current one may be removed meanwhile.
-func (o *order[W]) all() iter.Seq[W] {
-	return func(yield func(W) bool) {
-		for e := o.list.Front(); e != nil; {
-			next := e.Next()
-			if !yield(o.of(e)) {
+// all returns the places; the current one may be removed meanwhile.
+func (o *order) all() iter.Seq[*place] {
+	return func(yield func(*place) bool) {
+		for p := o.first(); p != nil; {
+			next := o.known(p.next)
+			if !yield(p) {
 				return
 			}
-			e = next
+			p = next
 		}
 	}
 }
 
-// insert puts a waiter in its place, mostly the end. Those of a batch that was answered late have places one after
-// another.
-func (o *order[W]) insert(w W) {
-	p := w.at()
-	before := func(e *list.Element) bool { return e != nil && p.since.Before(o.of(e).at().since) }
-	after, late := o.list.Back(), before(o.list.Back())
+// insert puts a place where it belongs, mostly at the end. Those of a batch that was answered late follow one another.
+func (o *order) insert(p *place) {
+	if o.root.next == nil {
+		o.root.prev, o.root.next = &o.root, &o.root
+	}
+	after := o.root.prev
+	late := p.since.Before(after.since) // not before the root's, which is zero
 	if late && o.placed != nil {
-		for after = o.placed; after.Next() != nil && !before(after.Next()); {
-			after = after.Next()
+		for after = o.placed; after.next != &o.root && !p.since.Before(after.next.since); {
+			after = after.next
 		}
 	}
-	for before(after) {
-		after = after.Prev()
+	for p.since.Before(after.since) {
+		after = after.prev
 	}
-	if after != nil {
-		p.element = o.list.InsertAfter(w, after)
-	} else {
-		p.element, o.firstSince = o.list.PushFront(w), time.Time{}
-	}
-	if late {
-		o.placed = p.element
-	}
-	if o.rest == nil || before(o.rest) {
-		o.rest = p.element
-	}
-}
-
-// drop takes a waiter out.
-func (o *order[W]) drop(w W) {
-	e := w.at().element
-	if e.Prev() == nil {
+	p.inLine, p.prev, p.next = true, after, after.next
+	p.prev.next, p.next.prev = p, p
+	o.count++
+	if o.first() == p {
 		o.firstSince = time.Time{}
 	}
-	if o.placed == e {
-		o.placed = e.Prev()
+	if late {
+		o.placed = p
 	}
-	if o.rest == e {
-		o.rest = e.Next()
+	if o.rest == nil || p.since.Before(o.rest.since) {
+		o.rest = p
 	}
-	o.list.Remove(e)
-	w.at().element = nil
+}
+
+// drop takes a place out.
+func (o *order) drop(p *place) {
+	if o.first() == p {
+		o.firstSince = time.Time{}
+	}
+	if o.placed == p {
+		o.placed = o.known(p.prev)
+	}
+	if o.rest == p {
+		o.rest = o.known(p.next)
+	}
+	p.prev.next, p.next.prev = p.next, p.prev
+	p.inLine, p.prev, p.next = false, nil, nil
+	o.count--
 }
 
 // begin begins a pass.
-func (o *order[W]) begin(now time.Time) {
+func (o *order) begin(now time.Time) {
 	o.pass++
 	o.strict = !o.asksForAll(now)
-	o.again, o.dueAt, o.rest, o.smallest = false, time.Time{}, o.list.Front(), math.MaxInt64
+	o.again, o.dueAt, o.rest, o.smallest = false, time.Time{}, o.first(), math.MaxInt64
 }
 
-// unasked returns the first for whom the pass has not asked, nil if there is none.
-func (o *order[W]) unasked() W {
-	for o.rest != nil && o.of(o.rest).at().pass == o.pass {
-		o.rest = o.rest.Next()
+// unasked returns the first for which the pass has not asked, nil if there is none.
+func (o *order) unasked() *place {
+	for o.rest != nil && o.rest.pass == o.pass {
+		o.rest = o.known(o.rest.next)
 	}
-	return o.of(o.rest)
+	return o.rest
 }
 
 // dueBy makes the next pass begin by then; the zero time is never.
-func (o *order[W]) dueBy(at time.Time) {
+func (o *order) dueBy(at time.Time) {
 	if !at.IsZero() && at.Before(o.dueAt) {
 		o.dueAt = at
 	}
 }
 
 // nextAt returns when the next pass begins; zero: at once. It begins when the first yields, if there are others.
-func (o *order[W]) nextAt(now time.Time) time.Time {
+func (o *order) nextAt(now time.Time) time.Time {
 	switch at := o.yields(now); {
 	case o.again:
 		return time.Time{}
-	case o.list.Len() > 1 && o.strict && o.interval > 0 && at.Before(o.dueAt):
+	case o.count > 1 && o.strict && o.interval > 0 && at.Before(o.dueAt):
 		return at
 	default:
 		return o.dueAt
@@ -144,7 +142,7 @@ func (o *order[W]) nextAt(now time.Time) time.Time {
 }
 
 // yields returns when the first will have been the first for an interval.
-func (o *order[W]) yields(now time.Time) time.Time {
+func (o *order) yields(now time.Time) time.Time {
 	if o.firstSince.IsZero() {
 		o.firstSince = now
 	}
@@ -152,6 +150,6 @@ func (o *order[W]) yields(now time.Time) time.Time {
 }
 
 // asksForAll reports whether the first has been the first for an interval.
-func (o *order[W]) asksForAll(now time.Time) bool {
+func (o *order) asksForAll(now time.Time) bool {
 	return !now.Before(o.yields(now)) && o.interval > 0
 }

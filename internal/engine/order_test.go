@@ -50,7 +50,7 @@ func TestJointLine_NextOfOneWhoseTimeIsOverYieldsAfterAnInterval(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l, all := newTestJointLine(t, now, 5, 5, 1)
-	l.overdue, l.again = all[:1], true
+	l.overdue, l.again = []*place{&all[0].waiter.place}, true
 	l.run(now.Add(5 * time.Second))
 	assert.Nil(t, all[0].waiter.line)
 	l.goOn(1, now.Add(5*time.Second))
@@ -58,7 +58,7 @@ func TestJointLine_NextOfOneWhoseTimeIsOverYieldsAfterAnInterval(t *testing.T) {
 	assert.Equal(t, []int{1}, asking(all))
 }
 
-// Once the first has yielded, all are asked for for whom there is enough, in their order; otherwise the one that wants
+// Once the first has yielded, a pass asks for all for whom there is enough, in their order; otherwise for the one that wants
 // the fewest.
 func TestJointLine_PassForAllReturnsToThoseForWhomThereIsEnoughNow(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 // prefetch makes a batch take permits ahead if one of its callers may. Callers in line come first:
 // nothing is taken ahead while there is a line.
 func (q *queue) prefetch(b *batch, now time.Time) prefetch {
-	if q.engine.lanes.Closed || q.line.list.Len() != b.Line {
+	if q.engine.lanes.Closed || q.line.count != b.Line {
 		return prefetch{}
 	}
 	var l *Limiter
@@ -111,7 +111,8 @@ func (q *queue) serveWaiters(l *Limiter) {
 	lent := func(r *request) bool {
 		return r.State == lane.Gathered && r.limiter == l && q.serveFromLease(r)
 	}
-	for r := range q.line.all() {
+	for p := range q.line.all() {
+		r := p.request
 		if !lent(r) {
 			break
 		}

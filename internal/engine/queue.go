@@ -108,7 +108,7 @@ func (q *queue) next(now time.Time) {
 		q.wave = q.lane.Load().Ready(q)
 	}
 	wait := time.Duration(0) // for the line's next pass
-	if q.line.list.Len() > 0 && !q.passing {
+	if q.line.count > 0 && !q.passing {
 		if wait = q.line.nextAt(now).Sub(now); wait <= 0 && q.listed && q.dueSince.IsZero() {
 			q.dueSince = time.Now()
 		}
@@ -212,8 +212,8 @@ func (q *queue) changed() {
 // close fails all requests that are not under way, and gives leases back.
 func (q *queue) close() {
 	q.joint.close()
-	for r := range q.line.all() {
-		if r.State == lane.Gathered {
+	for p := range q.line.all() {
+		if r := p.request; r.State == lane.Gathered {
 			q.line.drop(r)
 			r.finish(decide.Answer{}, limit.ErrClosed)
 		}

@@ -102,7 +102,7 @@ func (r *request) Leave() bool {
 	if r.State == lane.Answered {
 		return false
 	}
-	r.answer = decide.Answer{Unanswered: !r.refused && !r.inLine()}
+	r.answer = decide.Answer{Unanswered: !r.refused && !r.inLine}
 	r.queue.withdraw(r)
 	return true
 }
@@ -112,7 +112,7 @@ func (r *request) TimeUp(now time.Time, _ time.Duration) (end time.Time, err err
 	q, over := r.queue, r.overdue(now)
 	end, err = r.Pending.TimeUp(now, r.tryTime)
 	switch {
-	case r.State == lane.Sent || !r.inLine():
+	case r.State == lane.Sent || !r.inLine:
 	case over && q.sendFinalTry(r, now):
 		return r.Last, nil
 	case over:
@@ -140,7 +140,7 @@ func (q *queue) withdraw(r *request) {
 	}
 	defer q.tidy()
 	q.users--
-	if r.inLine() {
+	if r.inLine {
 		q.line.remove(r)
 		q.next(time.Now())
 	} else if q.cancelled++; q.cancelled > len(q.gathered)/2 {
@@ -155,7 +155,7 @@ func (q *queue) sendFinalTry(r *request, now time.Time) bool {
 	if q.passing || !q.line.stillAsks(r, now) || !now.Before(r.Last) {
 		return false
 	}
-	q.line.overdue = append(q.line.overdue, r)
+	q.line.overdue = append(q.line.overdue, &r.place)
 	q.next(now)
 	return true
 }
