@@ -116,6 +116,7 @@ func TestHold_RepeatComesWhenItIsOver(t *testing.T) {
 					case n == 1:
 						return redistest.DropAnswer
 					case !late:
+						w.Proxy.Settle(t)
 						c.end(t, w)
 					}
 					return redistest.Pass

@@ -431,7 +431,7 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 			w := newWireInUse(t, 10, 0, version)
 			w.OnScript(func(s *lua.Script, n int) redistest.Action {
 				if s == lua.Acquire && n == 2 {
-					w.AwaitCharge(t)
+					w.Proxy.Settle(t)
 					w.Rate = tt.rate
 					assert.NoError(t, tt.change(t, w))
 				}
@@ -518,7 +518,7 @@ func TestTryAcquireAllHappensOnceThoughOthersInterfere(t *testing.T) {
 					return redistest.DropAnswer
 				case s == lua.AcquireAll:
 					changed.Do(func() {
-						w.AwaitCharge(t)
+						w.Proxy.Settle(t)
 						tt.change(t, w)
 					})
 				}

@@ -71,6 +71,7 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 				case s == lua.Acquire && n == 1:
 					return redistest.DropAnswer
 				case s == lua.Acquire && during != nil:
+					w.Proxy.Settle(t)
 					during(t, w)
 				}
 				return redistest.Pass

@@ -300,14 +300,6 @@ func (w *Wire) CheckHeldSoon(t testing.TB, held int64, when string) {
 	assert.Equal(t, held, InUse(t, w.Redis, w.Keys.Permits), "%s: permits in use", when)
 }
 
-// AwaitCharge waits until permits are in use: on a slow machine an attempt may be repeated before it has run.
-func (w *Wire) AwaitCharge(t testing.TB) {
-	t.Helper()
-	for until := time.Now().Add(time.Minute); InUse(t, w.Redis, w.Keys.Permits) == 0 && time.Now().Before(until); {
-		time.Sleep(5 * time.Millisecond) // of another program
-	}
-}
-
 // AskAny is Ask for requests that may fail.
 func (w *Wire) AskAny(t testing.TB, requests ...Request) []int64 {
 	t.Helper()

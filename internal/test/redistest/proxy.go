@@ -142,7 +142,8 @@ func (p *Proxy) Requests() int { return int(p.requests.Load()) }
 
 // Settle waits until the server has answered every request that the proxy
 // took, the late and the duplicate ones too, and nothing is held back. It fails
-// the test if that takes a minute.
+// the test if that takes a minute. The function given to OnCommand may call it, so
+// that earlier requests have run: on a slow machine one is repeated before it has.
 func (p *Proxy) Settle(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
@@ -167,9 +168,11 @@ func (p *Proxy) addInFlight(n int) {
 	}
 }
 
+// decide counts the request among those in flight, but not yet while the function decides, which may Settle.
 func (p *Proxy) decide(c Command) Action {
 	p.hook.Lock()
 	defer p.hook.Unlock()
+	defer p.addInFlight(1)
 	if p.hook.f == nil {
 		return Pass
 	}

@@ -47,12 +47,15 @@ func (c *proxyConn) requests() {
 			}
 		}
 		if a.verb == cut {
+			c.proxy.addInFlight(-1)
 			c.waitAnswers()
 			c.hold(a)
 			c.hangUp()
 			return
 		}
-		if !c.forward(raw, a) {
+		sent := c.forward(raw, a)
+		c.proxy.addInFlight(-1)
+		if !sent {
 			return
 		}
 		if a.verb == dropAnswer {
