@@ -16,6 +16,7 @@ trap 'chmod -R u+w "$work" && rm -rf "$work"' EXIT # Go keeps modules from write
 skips=$work/skips
 touch "$skips"
 export RRL_SKIP_LOG=$skips # see redistest.SkipOrFail
+export GOGC=${GOGC:-400}   # a tenth of the time goes into garbage otherwise
 
 ran=()
 failed=()
@@ -53,9 +54,9 @@ raced() {
 }
 
 # The tests of raced packages that go without: one call follows another, with each fault
-# for each layout; the faults are in scripts and models; or the time goes into the search
-# for an order of calls, of which the race detector sees those with several flights.
-calm='HappensOnce|^TestMutants$|^TestConcurrentHistories$/^(calm|a_limiter|beside|late|lost_answers|lost_give)'
+# for each layout or as drawn; the faults are in scripts and models; or the time goes into
+# the search for an order of calls, of which the race detector sees those with several flights.
+calm='HappensOnce|AsAlone$|KeysAreApart$|^TestMutants$|^TestConcurrentHistories$/^(calm|a_limiter|beside|late|lost_answers|lost_give)'
 
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors.
@@ -66,7 +67,7 @@ with_race() {
 # All others.
 without_race() {
 	local status=0
-	raced | grep -E '/tests/(faults|linearizability|chaos)$' |
+	raced | grep -E '/(tests/(faults|linearizability|chaos|defaults)|httplimit)$' |
 		xargs go test -vet=off -ldflags=-w -shuffle=on -run "$calm" -p 2 -parallel 8 -timeout 30m || status=1
 	local apart=(./compat_test ./internal/test/distribution)
 	[ "$all" = all ] || apart+=("${only_in_all[@]}")
