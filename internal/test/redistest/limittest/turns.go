@@ -254,7 +254,7 @@ func testClockGoesBackAndForth(t *testing.T, k Kind) {
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		l, draw := k.on(rdb, permits, window), rand.New(rand.NewPCG(6, 7))
 		refused := 0
-		for range 300 {
+		for range 200 {
 			switch by := time.Duration(draw.Int64N(int64(time.Hour))).Truncate(time.Millisecond); draw.IntN(8) {
 			case 0:
 				step(-by)
