@@ -143,7 +143,7 @@ func TestHowManyFlightsAreUnderWay(t *testing.T) {
 			onRig(t, &flights{trip: tc.trip}, tc.pool, func(t *testing.T, r *rig) {
 				r.mustAsk(t, 0)
 				r.forget()
-				for i := range 300 {
+				for i := range 150 {
 					r.Go(func() {
 						for range 3 {
 							r.mustAsk(t, i)
