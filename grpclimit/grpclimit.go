@@ -43,7 +43,6 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc/status"
 
@@ -166,10 +165,14 @@ func (g *gate) askOn(ctx context.Context, call Call, questions []middleware.Ques
 	}
 	turn := g.Turn(questions)
 	defer turn.Leave()
+	ask := turn.Ask
+	if len(questions) == 1 && questions[0].Limit.WaitsItself() {
+		ask = turn.AskAndWait
+	}
 	for {
-		v := turn.Ask(ctx)
+		v := ask(ctx)
 		wait := middleware.RetryAfter(middleware.Live(questions))
-		over := !v.Refused || !pause(ctx, wait)
+		over := !v.Refused || wait <= 0 || middleware.Sleep(ctx, wait) != nil
 		if over && v.Refused {
 			v.Kept = errors.Join(v.Kept, g.GiveBack(ctx, questions))
 		}
@@ -239,20 +242,4 @@ func (g *gate) failed(ctx context.Context, call Call, err error) *refusal {
 		return nil
 	}
 	return &refusal{status: as}
-}
-
-// pause waits for d. It returns false if ctx ends before, at once if it knows so in
-// advance, or if waiting does not help.
-func pause(ctx context.Context, d time.Duration) bool {
-	if end, ok := ctx.Deadline(); d <= 0 || (ok && time.Until(end) <= d) {
-		return false
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

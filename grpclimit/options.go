@@ -161,7 +161,9 @@ func WithPerMessage() Option {
 
 // WithWait makes a client wait instead of being refused: for as long as the limiter said,
 // and again, until the call's context ends. A call is refused at once if its deadline comes
-// before it could pass, or if waiting does not help. Calls that wait are not served in order.
+// before it could pass, or if waiting does not help. With a KeyedLimiter, calls of this program
+// are served in order, and sent as soon as permits are released; with other limiters, or several
+// policies, in no order.
 // A server's interceptors can't have the option: they report limit.ErrInvalidConfig with each call.
 func WithWait() Option {
 	return func(s *settings) error {

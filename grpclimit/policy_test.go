@@ -199,6 +199,38 @@ func TestInterceptors_ShareOneBreaker(t *testing.T) {
 	})
 }
 
+// A KeyedLimiter waits by itself: in order, and woken by a release. A call whose deadline comes too early ends at once,
+// with what a refusal says.
+func TestWithWait_KeyedLimiterServesInOrder(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(1))
+		made := interceptors["unary client"](grpclimit.New(keyed, grpclimit.WithWait(), grpclimit.WithKey(text("a", nil))))
+		require.NoError(t, keyed.Acquire(t.Context(), "grpc:a", 1))
+		order := make(chan int, 3)
+		for i := range 3 {
+			go func() {
+				assert.NoError(t, made(t.Context(), func() error { order <- i; return nil }))
+			}()
+			time.Sleep(time.Second)
+		}
+		start := time.Now()
+		require.NoError(t, keyed.Release(t.Context(), "grpc:a", 1))
+		assert.Equal(t, 0, <-order)
+		assert.Zero(t, time.Since(start), "at once")
+		assert.Equal(t, 1, <-order)
+		assert.Equal(t, 2, <-order)
+		assert.Equal(t, 2*time.Minute, time.Since(start).Round(time.Second))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		err := made(ctx, func() error { return nil })
+		assert.Equal(t, time.Minute, retryDelay(t, err).Round(time.Second))
+		assert.Zero(t, time.Since(start), "it is known")
+	})
+}
+
 // Of calls that wait for several policies none takes what another lacks: what the scarcest allows is sent.
 func TestWithWait_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
 	t.Parallel()

@@ -164,7 +164,7 @@ func (w *wait) askAndWait() error {
 	w.pause.asks(w)
 	defer w.pause.answered(w)
 	w.questions[0] = w.questions[0].Again()
-	w.questions[0].AskAndWait(asking, most)
+	w.questions[0].AskAndWait(asking, most, false)
 	if errors.Is(context.Cause(ctx), errPaused) {
 		w.verdict = middleware.Verdict{}
 		w.undo()
@@ -205,15 +205,11 @@ func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 		return d, err
 	}
 	end := time.Now().Add(d)
-	timer := time.NewTimer(max(d, time.Millisecond))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return 0, nil
-	case <-w.ctx.Done():
+	if err := middleware.Sleep(w.ctx, d); err != nil {
 		w.verdict.Gone = true
-		return time.Until(end), w.ctx.Err()
+		return time.Until(end), err
 	}
+	return 0, nil
 }
 
 // tooLong returns an error if the request may not wait for d.

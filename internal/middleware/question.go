@@ -87,9 +87,9 @@ func (q *Question) Ask(ctx context.Context) {
 
 // AskAndWait asks for the permits, and waits for them until ctx ends, for that long at most if the
 // timeout is not 0. It is refused at once if that is known to be too short. The limiter [Limit.WaitsItself].
-func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration) {
+func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration, figures bool) {
 	asked := q.asked(false)
-	asked.Call, asked.Figures, asked.MayWait, asked.Timeout = "Acquire", false, true, timeout
+	asked.Call, asked.Figures, asked.MayWait, asked.Timeout = "Acquire", figures, true, timeout
 	asked.Until, _ = ctx.Deadline()
 	if end := time.Now().Add(timeout); timeout > 0 && (asked.Until.IsZero() || end.Before(asked.Until)) {
 		asked.Until = end

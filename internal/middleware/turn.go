@@ -64,6 +64,29 @@ func (t *Turn) Ask(ctx context.Context) Verdict {
 	return t.options.conclude(ctx, t.questions, true)
 }
 
+// AskAndWait is Ask for the only limit, which [Limit.WaitsItself]. If that refuses, no permits come before ctx ends.
+func (t *Turn) AskAndWait(ctx context.Context) Verdict {
+	q := &t.questions[0]
+	*q = q.Again()
+	q.AskAndWait(ctx, 0, true)
+	return t.options.conclude(ctx, t.questions, false)
+}
+
+// Sleep waits for d. If ctx ends before that, it returns an error, at once if it knows so in advance.
+func Sleep(ctx context.Context, d time.Duration) error {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
+		return context.DeadlineExceeded
+	}
+	timer := time.NewTimer(max(d, time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // await records for which key a refused request waits.
 func (t *Turn) await() {
 	t.awaited = ""
