@@ -130,7 +130,7 @@ func TestAnswerChargesItsTokens(t *testing.T) {
 	t.Parallel()
 	script := rratelimitertest.NewScript(t, rratelimitertest.Grant())
 	estimate := httplimit.WithCost(func(*http.Request) (int64, error) { return 10, nil })
-	handler := httplimit.New(script, estimate, httplimit.WithSettle())(http.HandlerFunc(answer))
+	handler := httplimit.New(httplimit.Policy{Limiter: script, Settle: true}, estimate).Handler(http.HandlerFunc(answer))
 	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/answers", http.NoBody))
 	if settled := script.Settled(); len(settled) != 1 || settled[0].N != 10 || settled[0].Actual != 7 {
 		t.Errorf("settled %v", settled)

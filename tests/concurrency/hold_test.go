@@ -194,7 +194,7 @@ func TestHold_SettleChargesWhatWasUsedAfterMigrate(t *testing.T) {
 					limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Minute))
 					stored := books{rdb, redisson.KeysOf("limiter", "id")}
 					r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
-					require.NoError(t, limitertest.Second(limitertest.NewClient(t, rdb).Migrate(t.Context(), "limiter")))
+					require.NoError(t, limitertest.Second(limitertest.NewClient(t, rdb).RateLimiter("limiter").Migrate(t.Context())))
 					require.NoError(t, r.Settle(t.Context(), used))
 					got, _ := stored.free(t, "settled")
 					assert.Equal(t, free, got)

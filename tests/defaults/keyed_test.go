@@ -25,8 +25,8 @@ import (
 func TestKeyed(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redistest.Client, permits int64, window time.Duration) limittest.Limiter {
-			return braced{rratelimiter.New(rdb, limitertest.Patient()).Keyed("{", limitertest.Every(permits, window))}
+		New: func(client *rratelimiter.Client, permits int64, window time.Duration, opts ...rratelimiter.LimiterOption) limittest.Limiter {
+			return braced{client.Keyed("{", limitertest.Every(permits, window), opts...)}
 		},
 		Keys:   func(string) []string { return nil },
 		Once:   true,
