@@ -170,8 +170,6 @@ type Lane struct {
 	flights    int       // how many of the places for flights are taken
 	load       int       // calls of the flights in them
 	window     int       // how many of these more may join: what the server answers in a fraction of a call's time
-	found      [2]int    // the largest such numbers, in the span before and in the one that began at spanBegan
-	spanBegan  time.Time // each lasts a round trip
 	landed     int       // calls, since the lane was made
 	underWay   []*flight // sent and neither landed nor given up
 	stuck      int       // flights that are late or were given up, for which go-redis still waits

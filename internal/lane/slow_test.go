@@ -145,7 +145,7 @@ func TestSlowServer_AnswersBurstOfACallsTime(t *testing.T) {
 }
 
 // What the server can't do within the calls' time is not sent, and nothing is sent twice. How long a flight takes is an
-// estimate, so that the last one may be in doubt. The rest is answered.
+// estimate, so that the last few may be in doubt. The rest is answered.
 func TestSlowServer_IsNotAskedWhatItCantAnswerInTime(t *testing.T) {
 	t.Parallel()
 	s := &slow{wire: time.Millisecond, cost: 400 * time.Microsecond}
@@ -154,7 +154,8 @@ func TestSlowServer_IsNotAskedWhatItCantAnswerInTime(t *testing.T) {
 		failed, inDoubt := burst(t, lanes, 10_000)
 		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
 		assert.Less(t, failed, 10_000-6000, "in 3 s it can do 7,500")
-		assert.LessOrEqual(t, inDoubt, 512, "a flight")
+		assert.LessOrEqual(t, inDoubt, 3*512, "the flights under way at the end")
+		time.Sleep(time.Second) // the server goes on with what it has
 		assert.Equal(t, 10_000-failed+inDoubt, s.ran)
 	})
 }

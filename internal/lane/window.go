@@ -26,8 +26,8 @@ func (l *Lane) departs(f *flight) {
 }
 
 // answered records that the server has answered a flight. The window follows how many calls it answered meanwhile, its
-// own included: the most of the last round trip or two, since of flights that leave together the first to land has seen
-// none of the others, and this program may have been slow.
+// own included. It shrinks slowly while the server has no queue: of flights that left together the first to land has
+// seen none of the others.
 func (l *Lane) answered(f *flight, now time.Time) {
 	trip := now.Sub(f.sent)
 	if l.lastAnswer = now; f.sent.After(l.newest) {
@@ -40,19 +40,19 @@ func (l *Lane) answered(f *flight, now time.Time) {
 		l.near.Store(shortest > 0 && shortest < nearTrip)
 	}
 	l.landed += len(f.calls)
-	if now.Sub(l.spanBegan) > l.trips.Shortest() {
-		l.found, l.spanBegan = [2]int{l.found[1]}, now
+	found := max(1, int(time.Duration(l.landed-f.before)*l.ahead()/max(1, now.Sub(f.since))))
+	if trip < l.trips.Shortest()*5/4 {
+		found = max(found, l.window-len(f.calls))
 	}
-	l.found[1] = max(l.found[1], 1, int(time.Duration(l.landed-f.before)*l.ahead()/max(1, now.Sub(f.since))))
-	l.window = max(l.found[0], l.found[1])
+	l.window = found
 	if trip < max(f.late.Sub(f.sent), 2*l.trips.Shortest()) {
 		l.window = max(l.window, minWindow)
 	}
 }
 
-// ahead is how much of the server's work may be under way, in time: two round trips and more, so that the window can grow.
+// ahead is how much of the server's work may be under way, in time: two round trips, so that the window can grow.
 func (l *Lane) ahead() time.Duration {
-	return min(2*l.trips.Shortest()+l.conn.ProbePace/2, l.conn.AttemptTimeout/2)
+	return min(max(2*l.trips.Shortest(), l.conn.ProbePace/2), l.conn.AttemptTimeout/2)
 }
 
 // keepUnsent leaves to a flight that was given up, and has landed now, its calls whose repeat was not sent yet; none if
