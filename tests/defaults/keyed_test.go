@@ -28,6 +28,7 @@ func TestKeyed(t *testing.T) {
 		New: func(client *rratelimiter.Client, permits int64, window time.Duration, opts ...rratelimiter.LimiterOption) limittest.Limiter {
 			return braced{client.Keyed("{", limitertest.Every(permits, window), opts...)}
 		},
+		Keyed:  true,
 		Keys:   func(string) []string { return nil },
 		Once:   true,
 		AtEdge: 10,

@@ -41,6 +41,9 @@ type Kind struct {
 	// window later.
 	New func(client *rratelimiter.Client, permits int64, window time.Duration, opts ...rratelimiter.LimiterOption) Limiter
 
+	// Keyed: it is a KeyedLimiter, which takes more options.
+	Keyed bool
+
 	// Keys returns the Redis keys of a limiter key, all of type Type. Fields are what
 	// errors call what they hold, if errors name it.
 	Keys   func(key string) []string
@@ -228,14 +231,17 @@ func testInput(t *testing.T, k Kind) {
 	for _, rdb := range []redistest.Client{nil, redistest.NilClient()} {
 		invalid(k.on(rdb, 10, time.Minute), "Redis client is nil")
 	}
-	invalid(k.New(nil, 10, time.Minute), "the Client is nil")
-	for _, opt := range []rratelimiter.LimiterOption{
-		rratelimiter.WithDefault(rratelimiter.PerHour(1)), rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache(),
-	} {
-		invalid(k.New(limitertest.OpenClient(Unreachable(t)), 10, time.Minute, opt), "are for RateLimiters")
+	client := limitertest.OpenClient(Unreachable(t))
+	invalid(k.New(client, 10, time.Minute, rratelimiter.WithName("")), "WithName")
+	invalid(k.New(client, 10, time.Minute, rratelimiter.WithFailure(limit.FailLocal(2))), "WithFailure")
+	if !k.Keyed {
+		invalid(k.New(nil, 10, time.Minute), "the Client is nil")
+		for _, opt := range []rratelimiter.LimiterOption{
+			rratelimiter.WithDefault(rratelimiter.PerHour(1)), rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache(),
+		} {
+			invalid(k.New(client, 10, time.Minute, opt), "are for RateLimiters")
+		}
 	}
-	invalid(k.New(limitertest.OpenClient(Unreachable(t)), 10, time.Minute, rratelimiter.WithName("")), "WithName")
-	invalid(k.New(limitertest.OpenClient(Unreachable(t)), 10, time.Minute, rratelimiter.WithFailure(limit.FailLocal(2))), "WithFailure")
 
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := k.on(rdb, 10, time.Minute)
