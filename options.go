@@ -144,11 +144,7 @@ func WithLogger(log *slog.Logger) Option {
 // A caller's deadline that ends before Redis has answered counts as undecided, and the caller gets its own error. A
 // waiting caller that the local limiter refuses asks again when that has permits or Redis is back.
 func WithFailure(f limit.Failure) SharedOption {
-	err := f.Check()
-	if err != nil {
-		err = fmt.Errorf("WithFailure: %w", err)
-	}
-	return sharedOption{err, func(p *outage.Policy) { p.Failure = &f }}
+	return sharedOption{outage.CheckFailure(f), func(p *outage.Policy) { p.Failure = &f }}
 }
 
 // WithShadow makes limiters decide, charge and report, but refuse no call and let none wait, to see what a limit would do.

@@ -1,19 +1,16 @@
 package limit
 
-import "fmt"
+import "github.com/rratelimiter/rratelimiter/internal/failure"
 
 // Failure says what answers a call while Redis does not decide: see WithFailure of a Client or of one limiter, and
 // WithFailure of packages httplimit and grpclimit. The zero Failure is [FailClosed].
-type Failure struct {
-	open, local bool
-	share       float64 // if local
-}
+type Failure = failure.Failure
 
 // FailClosed makes calls fail with ErrUnavailable. Middleware answers 503, or codes.Unavailable.
 func FailClosed() Failure { return Failure{} }
 
 // FailOpen grants all calls: nothing is limited while Redis does not decide.
-func FailOpen() Failure { return Failure{open: true} }
+func FailOpen() Failure { return failure.Open() }
 
 // FailLocal lets a limiter in this process's memory decide, with the given share of the rate: above 0 and
 // at most 1. With a share of 1/n, n programs together keep to the rate. If the share is less than one permit,
@@ -24,19 +21,6 @@ func FailOpen() Failure { return Failure{open: true} }
 // their Config. For any other limiter, middleware takes the limit that it reported last. If none is known yet,
 // calls fail as with FailClosed.
 //
-// A Client limits 32,768 keys or names that hold permits each by itself. Those that come beyond that share such limits with others until their permits are free again: none gets more than its own.
-func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
-
-// Open reports whether calls are granted.
-func (f Failure) Open() bool { return f.open }
-
-// Local returns the share of the rate that a local limiter has, and whether there is one.
-func (f Failure) Local() (share float64, ok bool) { return f.share, f.local }
-
-// Check returns ErrInvalidConfig for a share that is out of range.
-func (f Failure) Check() error {
-	if f.local && !(f.share > 0 && f.share <= 1) {
-		return fmt.Errorf("%w: FailLocal: the share %v is not above 0 and at most 1", ErrInvalidConfig, f.share)
-	}
-	return nil
-}
+// A Client limits 32,768 keys or names that hold permits each by itself. Those that come beyond that share such limits
+// with others until their permits are free again: none gets more than its own.
+func FailLocal(share float64) Failure { return failure.Local(share) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -47,8 +48,11 @@ func (o *Options) SetTimeout(d time.Duration) error {
 
 // SetFailure implements WithFailure.
 func (o *Options) SetFailure(f limit.Failure) error {
-	err := f.Check()
-	return set(&o.Failure, &f, err != nil, "WithFailure: %w", err)
+	if err := outage.CheckFailure(f); err != nil {
+		return err
+	}
+	o.Failure = &f
+	return nil
 }
 
 // SetFallback implements WithFallback.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/failure"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -25,14 +26,24 @@ type Policy struct {
 }
 
 // Open reports whether all calls are granted that Redis does not decide.
-func (p *Policy) Open() bool { return p.Fallback == nil && p.Failure != nil && p.Failure.Open() }
+func (p *Policy) Open() bool {
+	return p.Fallback == nil && p.Failure != nil && failure.IsOpen(*p.Failure)
+}
 
 // Local returns the share of the rate that a local limiter has, and whether one answers.
 func (p *Policy) Local() (share float64, ok bool) {
 	if p.Failure == nil || p.Fallback != nil {
 		return 0, false
 	}
-	return p.Failure.Local()
+	return failure.Share(*p.Failure)
+}
+
+// CheckFailure returns limit.ErrInvalidConfig for a share that is out of range.
+func CheckFailure(f limit.Failure) error {
+	if share, isLocal := failure.Share(f); isLocal && !(share > 0 && share <= 1) {
+		return fmt.Errorf("%w: WithFailure: FailLocal: the share %v is not above 0 and at most 1", limit.ErrInvalidConfig, share)
+	}
+	return nil
 }
 
 // guards reports whether something answers while Redis does not decide, if only that it does not.
