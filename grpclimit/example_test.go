@@ -127,7 +127,7 @@ func ExampleClientIP() {
 
 // A client that keeps to what it may send, together with all others that use the
 // same Redis.
-func ExampleUnaryClientInterceptor() {
+func ExampleInterceptors_UnaryClient() {
 	limiter, stop := limitTo(1)
 	defer stop()
 	client, stopServer := start(nil, grpc.WithChainUnaryInterceptor(
@@ -195,7 +195,7 @@ func ExampleWithShadow() {
 }
 
 // A client reads how many permits are left.
-func ExampleUnaryServerInterceptor() {
+func ExampleInterceptors_UnaryServer() {
 	limiter, stop := limitTo(3)
 	defer stop()
 	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(grpclimit.New(limiter).UnaryServer())})

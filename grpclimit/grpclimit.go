@@ -32,9 +32,9 @@
 // with its own prefix ([WithPrefix]), what an earlier one granted stays taken if a later one refuses.
 //
 // Bad options do not panic. The interceptors then end each call with codes.Internal, pass
-// limit.ErrInvalidConfig to the hook of [WithErrorHandler], and ask no limiter. [Interceptors.Err] returns
-// that error when a program starts. A limiter that returns limit.ErrInvalidConfig ends calls the same way, whatever WithFailure says: passing the
-// call would hide the mistake.
+// limit.ErrInvalidConfig to the hook of [WithErrorHandler], and ask no limiter. [Interceptors.Err]
+// returns that error when a program starts. A limiter that returns limit.ErrInvalidConfig ends
+// calls the same way, whatever WithFailure says: passing the call would hide the mistake.
 package grpclimit
 
 import (

@@ -65,10 +65,11 @@ func WithHashTag() Option {
 	return (*settings).SetTagged
 }
 
-// WithCost sets how many permits a call takes of policies without a Policy.Cost, by default 1. If it is 0 or
-// less, these policies let it pass unasked. A call that costs more than the limit is refused without
-// RetryInfo, unless the cost is an estimate (Policy.Settle). With an error the call ends with its status, or else with codes.InvalidArgument, and the
-// limiter is not asked. As the client's fault it does not go to [WithErrorHandler], except in shadow.
+// WithCost sets how many permits a call takes of policies without a Policy.Cost, by default 1. If
+// it is 0 or less, these policies let it pass unasked. A call that costs more than the limit is
+// refused without RetryInfo, unless the cost is an estimate (Policy.Settle). With an error the call
+// ends with its status, or else with codes.InvalidArgument, and the limiter is not asked. As the
+// client's fault it does not go to [WithErrorHandler], except in shadow.
 func WithCost(cost func(context.Context, Call) (int64, error)) Option {
 	return func(s *settings) error { return middleware.SetFunc(&s.Cost, failing(cost), "WithCost: the function") }
 }
