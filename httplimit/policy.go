@@ -27,8 +27,6 @@ type Policy struct {
 	// it is a limit.Returner. It must not be a Policy.
 	limit.Limiter
 
-	isPolicy
-
 	// Plan chooses another limiter than Limiter by the request, for example by the user's plan. If it
 	// returns nil, Limiter decides: no request is without a limit. The limiters share all else that the
 	// policy says. Limiters of Client.Keyed need different prefixes there; fixed windows of all plans may
@@ -75,7 +73,15 @@ type Policy struct {
 	Fallback limit.Limiter
 }
 
-type isPolicy = middleware.IsPolicy
+// isPolicy reports whether a limiter is a Policy, which only New takes in its place.
+func isPolicy(limiter limit.Limiter) bool {
+	switch limiter.(type) {
+	case Policy, *Policy:
+		return true
+	default:
+		return false
+	}
+}
 
 // policyOf returns the policy that New's limiter is.
 func policyOf(limiter limit.Limiter) Policy {

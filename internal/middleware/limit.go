@@ -40,20 +40,13 @@ type Limit struct {
 	rates   outage.Rates
 }
 
-// IsPolicy is embedded by the policies of packages, which have a limiter and are none to be asked.
-type IsPolicy struct{}
-
-func (IsPolicy) isPolicy() {}
-
 // Limit returns the Limit of some terms.
 func (o *Options) Limit(t Terms) (*Limit, error) {
 	if t.Fallback == nil {
 		t.Fallback = o.Fallback
 	}
-	for _, limiter := range []limit.Limiter{t.Limiter, t.Fallback} {
-		if _, is := limiter.(interface{ isPolicy() }); is {
-			return nil, errors.New("a Policy takes the place of the limiter of New only")
-		}
+	if o.IsPolicy != nil && (o.IsPolicy(t.Limiter) || o.IsPolicy(t.Fallback)) {
+		return nil, errors.New("a Policy takes the place of New's limiter only")
 	}
 	l := newLimit(t)
 	l.options, l.Shadow = o, t.Shadow || l.policy.Shadow
