@@ -5,7 +5,7 @@
 -- ARGV
 --   1  the call's member, as it was last seen; '' if no members are kept  2  permits
 --   3  '' or, when this call may have run already, '1': it has not if more permits are left than it leaves
---   4  the call's age in ms; without a member the epoch ms at which its window ends
+--   4  the call's age in ms, when it leaves: see search_of; without a member the epoch ms at which its window ends
 --   5  '' or the token of the 'again' answer  6  this call's own identity
 --   7  '' or how many ms the member is dated before the grant
 -- Returns
@@ -50,7 +50,7 @@ if not score then
   local leaves, early = permits_of(member) - ARGV[2], tonumber(ARGV[7] or '')
   local newest = early and digits(now - early) .. ':0:' or ''
   local found, place = find(permits_key, {member, leaves > 0 and with_permits(member, leaves) or nil}, false,
-    now - tonumber(ARGV[4]) - (early or 0), string.match(ARGV[5], '^find:(.*)$') or newest)
+    now - tonumber(ARGV[4]) - 3000 - (early or 0), string.match(ARGV[5], '^find:(.*)$') or newest)
   if place then
     return {'again', 'find:' .. place}
   end

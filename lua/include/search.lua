@@ -6,14 +6,15 @@
 --   searched:began;rest      nothing was left behind before that ms. rest is the token of the next step, which may write
 --   since:began              such a step may have run already: what it left is no older
 
--- Reads a token. Returns began, since and place of the search, age being the call's; or began, nil and the rest.
+-- Reads a token. Returns began, since and place of the search, age being the call's; or began, nil and the rest. The call
+-- may have been on its way for three seconds.
 local function search_of(token, now, age)
   local over, rest = string.match(token, '^searched:(%d+);(.*)$')
   local began, from, place = string.match(token, '^find:(%d+):(%d+):(.*)$')
   if over or began then
     return over or began, tonumber(from or ''), place or rest
   end
-  return digits(now), tonumber(string.match(token, '^since:(%d+)$') or '') or now - tonumber(age), ''
+  return digits(now), tonumber(string.match(token, '^since:(%d+)$') or '') or now - tonumber(age) - 3000, ''
 end
 
 -- Makes a step of the search in one set. Returns what find does; or nil, token if the call must be repeated; or nil, nil

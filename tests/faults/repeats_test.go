@@ -194,6 +194,45 @@ func TestTryAcquireAll_RepeatKnowsWhatHasRunOut(t *testing.T) {
 	})
 }
 
+// A repeat may be on its way for as long as a call lasts. What the first attempt did is no younger by that.
+func TestRepeat_LongOnItsWayFindsFirstAttempt(t *testing.T) {
+	t.Parallel()
+	for name, try := range map[string]func(t *testing.T, f *limitertest.Family) bool{
+		"TryAcquire": func(t *testing.T, f *limitertest.Family) bool {
+			limitertest.MustAcquire(t, f.Limiters[0], 5)
+			return true
+		},
+		"TryAcquireAll": func(t *testing.T, f *limitertest.Family) bool { return f.Try(t, 5) },
+	} {
+		eachLayout(t, name, func(t *testing.T, version string) {
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+				client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version), rratelimiter.WithCallTimeout(9*time.Second))
+				f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+				calls := 0
+				rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+					if !redistest.Calls(cmds[0], lua.Acquire.SHA) && !redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
+						return next()
+					}
+					switch calls++; calls {
+					case 1:
+						_ = next()
+						return redistest.Fail(cmds, errors.New("the line is dead"))
+					case 2:
+						time.Sleep(2900 * time.Millisecond)
+					}
+					return next()
+				}))
+				for _, s := range []*lua.Script{lua.Acquire, lua.AcquireAll} {
+					require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source).Err())
+				}
+				assert.True(t, try(t, f))
+				assert.EqualValues(t, 5, limitertest.Available(t, f.Limiters[0]))
+				assert.Equal(t, 2, calls)
+			})
+		})
+	}
+}
+
 // Short ids of two Clients may meet, in one limiter of several: in a member, or
 // in the note of an attempt that was decided. A member of the last millisecond counts as the call's
 // own, whose request came twice.

@@ -52,7 +52,7 @@ var mutants = []mutant{
 	{"what is swept does not come back", virtualKind, nil, `store(math.min(rate, value + sum))`, `store(value)`},
 	{
 		"a repeat finds nothing", lostKind, lua.Acquire,
-		`found, more, prefix = search(permits_key, requests.members, single and not up_to, token, now, age, requests.early)`, ``,
+		`found, more, prefix, token = search(permits_key, requests.members, single and not up_to, token, now, age, requests.early)`, ``,
 	},
 	{"a late request is served again", lateKind, lua.Acquire, `return redis.error_reply('LATE the attempt has been answered')`, ``},
 	{"given back twice", backKind, lua.GiveBack, `set_number(config.value_key, value, free)`, `set_number(config.value_key, value, free + permits)`},
