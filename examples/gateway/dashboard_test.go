@@ -194,7 +194,7 @@ func (w *watched) overload() {
 func (w *watched) slowRedis() {
 	commands := 0
 	w.proxy.OnCommand(func(redistest.Command) redistest.Action {
-		if commands++; commands%10 == 0 {
+		if commands++; commands%20 == 0 {
 			return redistest.DropAnswer
 		}
 		return redistest.Pass.After(150 * time.Millisecond)
