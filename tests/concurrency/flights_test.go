@@ -445,7 +445,7 @@ func TestRelease_NotHeldUpByGiveBacks(t *testing.T) {
 func TestHundredsOfHandlesSetTheirRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const handles = 300
+		const handles = 600
 		far, near := farRedis(t, 100*ms)
 		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
 		all := make([]*rratelimiter.RateLimiter, handles)
