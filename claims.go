@@ -47,7 +47,7 @@ func (c *Client) TakeAll(ctx context.Context, claims ...Claim) ([]limit.Decision
 	if err != nil {
 		return nil, err
 	}
-	return decisions(a), nil
+	return decisions(claims, a), nil
 }
 
 // TryAcquireAll takes the permits of every claim or none, as [Client.TakeAll] does, and reports whether it
@@ -67,7 +67,7 @@ func (c *Client) ReserveAll(ctx context.Context, timeout time.Duration, claims .
 	if err != nil {
 		return nil, err
 	}
-	r := &Reservations{Granted: a.Granted, RetryAfter: a.RetryAfter, Decisions: decisions(a)}
+	r := &Reservations{Granted: a.Granted, RetryAfter: a.RetryAfter, Decisions: decisions(claims, a)}
 	r.of.Init(c.policy.Observer, (&jointAsker{c, claims}).Limiters(q), q, a)
 	return r, nil
 }
@@ -86,9 +86,9 @@ func (c *Client) decideAll(ctx context.Context, claims []Claim, q decide.Ask) (d
 	return c.policy.Decide(ctx, joint, q)
 }
 
-// decisions returns a Decision for each claim.
-func decisions(a decide.Answer) []limit.Decision {
-	all := make([]limit.Decision, len(a.Each))
+// decisions returns a Decision for each claim: zero ones if the caller's time was over before its turn.
+func decisions(claims []Claim, a decide.Answer) []limit.Decision {
+	all := make([]limit.Decision, len(claims))
 	for i, one := range a.Each {
 		all[i] = one.Decision
 	}

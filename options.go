@@ -266,8 +266,8 @@ func WithLease(lease Lease) LimiterOption {
 
 // WithRefusalCache remembers refusals: the handle asks an exhausted limiter again at the time that the
 // server named, or before, after a 64th of the wait: between a second and a minute, up to a quarter of it
-// drawn. It applies to Take, TakeUpTo and TryAcquire with a timeout of 0 or less,
-// if they ask for at least as many permits as were refused. Handles do not share what they remember.
+// drawn. It applies to Take, TakeUpTo and TryAcquire with a timeout of 0 or less, and to Wait and WaitN whose
+// deadline is earlier, if they ask for at least as many permits as were refused. Handles do not share what they remember.
 //
 // A refusal ends early if this Client gives back permits or changes the limiter, and when half of a KeepAlive
 // time is over. With [WithLease] a refusal lasts up to 0.15 of the interval longer, so that programs that

@@ -93,8 +93,8 @@ func (r *Reservation) Cancel(ctx context.Context) error { return r.of.Cancel(ctx
 // It is safe for concurrent use.
 type Reservations struct {
 	Granted    bool             // all claims are
-	RetryAfter time.Duration    // if they are not: when to ask again
-	Decisions  []limit.Decision // one for each claim, in their order: see [Client.TakeAll]
+	RetryAfter time.Duration    // if they are not: when to ask again; 0 if it is not known
+	Decisions  []limit.Decision // one for each claim, in their order: see [Client.TakeAll]; zero if the time ended before its turn
 
 	of decide.Reservation
 }

@@ -187,15 +187,15 @@ func TestScript_SettlesOnce(t *testing.T) {
 	s := rratelimitertest.NewScript(t, rratelimitertest.Grant(), rratelimitertest.Grant(), rratelimitertest.Refuse(time.Second))
 	var settle []func(context.Context, int64) error
 	for i := range 3 {
-		d, one, err := s.TakeReserved(t.Context(), "ann", int64(i+1))
+		_, one, err := s.TakeReserved(t.Context(), "ann", int64(i+1))
 		require.NoError(t, err)
-		assert.Equal(t, d.Granted, one != nil)
 		settle = append(settle, one)
 	}
 	require.ErrorIs(t, settle[1](t.Context(), -1), limit.ErrInvalidPermits)
 	require.NoError(t, settle[1](t.Context(), 5))
 	require.ErrorIs(t, settle[1](t.Context(), 5), limit.ErrSettled)
 	require.NoError(t, settle[0](t.Context(), 0))
+	require.NoError(t, settle[2](t.Context(), 7), "was refused")
 	of := func(n, actual int64) rratelimitertest.Settlement {
 		return rratelimitertest.Settlement{Question: rratelimitertest.Question{Key: "ann", N: n}, Actual: actual}
 	}

@@ -158,12 +158,12 @@ func (s *Script) TakeReturnable(ctx context.Context, key string, n int64) (limit
 }
 
 // TakeReserved is Take with a grant that can be settled: see [limit.Reserver]. Settled twice, or below 0, a grant
-// returns the errors of a RateLimiter's.
+// returns the errors of a RateLimiter's; settling what was not granted does nothing.
 func (s *Script) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
 	s.t.Helper()
 	d, err := s.Take(ctx, key, n)
 	if err != nil || !d.Granted {
-		return d, nil, err
+		return d, func(context.Context, int64) error { return nil }, err
 	}
 	settled := false
 	return d, func(_ context.Context, actual int64) error {

@@ -117,7 +117,8 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // answer was lost is repeated and takes its permits once. Errors: limit.ErrInvalidConfig for an empty
 // key or the key of the thresholds, limit.ErrInvalidPermits for n below 1 or above MaxPermits,
 // limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt if the key holds something else or
-// the threshold is not a number of 0 or more, and limit.ErrUnavailable if Redis did not decide in time.
+// the threshold is not a number of 0 or more, limit.ErrClosed after the Client's Close, limit.ErrNotReplicated,
+// and limit.ErrUnavailable if Redis did not decide in time.
 // If permits may have been taken, the error is limit.ErrUnknownOutcome too.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: n})

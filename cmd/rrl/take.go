@@ -102,7 +102,9 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 				return err
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				l := limiterOn(rratelimiter.New(conn.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout())))
+				client := rratelimiter.New(conn.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout()))
+				defer func() { _ = client.Close(context.WithoutCancel(cmd.Context())) }() // what comes too late goes back
+				l := limiterOn(client)
 				ask := l.Take
 				if peek {
 					ask = l.Peek

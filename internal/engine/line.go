@@ -132,7 +132,7 @@ func (l *line) fill(now time.Time, add func(r *request, inLine bool) bool) {
 func (l *line) refused(r *request, a lane.Result, interval time.Duration, alive time.Time) {
 	l.interval = interval
 	if a.Unasked {
-		r.pass = 0 // it was not asked for
+		r.pass, l.rest = 0, l.first() // it was not asked for
 		return
 	}
 	l.stopped = l.strict

@@ -25,7 +25,7 @@ type jointLine struct {
 
 	// Of those whom the pass has passed over.
 	least  *multiRequest // who wants the fewest permits; nil once it is asked for
-	fewest int64         // how many these are
+	fewest int64         // how many these are; the least number if another may be looked for
 
 	pause time.Duration // half of the limiter's keep-alive time; 0: none; -1: no one has asked yet
 	alive time.Time     // when to ask again to keep it alive; zero: no matter
@@ -56,7 +56,7 @@ func (l *jointLine) insert(m *multiRequest) {
 func (l *jointLine) remove(m *multiRequest) {
 	l.drop(&m.waiter.place)
 	if m.waiter.line = nil; l.least == m {
-		l.least = nil
+		l.least, l.fewest = nil, math.MinInt64
 	}
 	if l.count == 0 {
 		l.dueAt, l.again, l.strict, l.smallest = time.Time{}, false, true, math.MaxInt64
@@ -129,7 +129,7 @@ func (l *jointLine) goOn(free int64, now time.Time) {
 		}
 	}
 	if m := l.least; l.asking == 0 && m != nil && l.fewest < l.smallest {
-		l.least = nil
+		l.least, l.fewest = nil, math.MinInt64
 		l.ask(m, now)
 	}
 }

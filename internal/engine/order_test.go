@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -88,4 +89,42 @@ func TestJointLine_PassForAllReturnsToThoseForWhomThereIsEnoughNow(t *testing.T)
 	assert.Equal(t, []int{3}, asking(all), "to learn when to go on")
 	refused(3, 1)
 	assert.Empty(t, asking(all), "all others want more than it")
+}
+
+// Requests that were not asked for, since the first was refused, are the next of the pass if the first has left.
+func TestLine_PassGoesOnWithThoseThatWereNotAskedFor(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := &line{}, make([]*request, 4)
+	for i := range all {
+		all[i] = cameAt(now.Add(time.Duration(i)))
+		l.insert(all[i])
+	}
+	asked := 0
+	l.fill(now, func(*request, bool) bool {
+		asked++
+		return asked < len(all)
+	})
+	l.remove(all[0])
+	for _, r := range all[1:3] {
+		l.refused(r, lane.Result{Unasked: true}, time.Second, time.Time{})
+	}
+	assert.Equal(t, &all[1].place, l.unasked())
+}
+
+// Once the one that wants the fewest permits has been asked for, another may be.
+func TestJointLine_PassForAllLearnsFromAnotherOnceTheLeastIsGranted(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := newTestJointLine(t, now, 9, 4, 5)
+	now = now.Add(time.Second)
+	l.run(now)
+	l.asked(all[0])
+	l.note(all[0], time.Hour, time.Second, now)
+	l.goOn(3, now)
+	assert.Equal(t, []int{1}, asking(all))
+	l.asked(all[1])
+	l.remove(all[1])
+	l.goOn(2, now)
+	assert.Equal(t, []int{2}, asking(all))
 }

@@ -114,10 +114,14 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 	n := min(room-len(f.calls), len(l.ready))
 	l.taken = append(l.taken[:0], l.ready[:n]...)
 	l.ready = dropped(l.ready, n)
-	asked := 0
+	asked, others := 0, []*Call(nil)
 	for ; asked < len(l.taken) && len(f.calls) < room; asked++ {
 		c, more := l.taken[asked].NextCall(now)
-		if c != nil {
+		switch {
+		case c == nil:
+		case len(f.calls) > 0 && c.Repeat != f.calls[0].Repeat:
+			others = append(others, c) // of the other kind: see fill
+		default:
 			c.Wave = f.wave
 			f.calls = append(f.calls, c)
 		}
@@ -127,6 +131,13 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 	}
 	l.ready = append(l.ready, l.taken[asked:]...)
 	clear(l.taken)
+	if len(others) > 0 {
+		to := &l.once
+		if others[0].Repeat {
+			to = &l.calls
+		}
+		*to = slices.Insert(*to, 0, others...) // they came before
+	}
 }
 
 // dropped returns a slice without its first n, at a cost that does not grow with the rest.

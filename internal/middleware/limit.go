@@ -46,7 +46,7 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 		t.Fallback = o.Fallback
 	}
 	if o.IsPolicy != nil && (o.IsPolicy(t.Limiter) || o.IsPolicy(t.Fallback)) {
-		return nil, errors.New("a Policy takes the place of New's limiter only")
+		return nil, errors.New("a Policy takes the place of New's limiter only, as a value and not as a pointer")
 	}
 	l := newLimit(t)
 	l.options, l.Shadow = o, t.Shadow || l.policy.Shadow

@@ -100,8 +100,9 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 	})
 }
 
-// Requests for limiters of all kinds of a Client go with one flight.
-func TestClient_LimitersOfAllKindsShareAFlight(t *testing.T) {
+// Requests for limiters of all kinds of a Client share flights: those whose calls are repeated after a lost answer, and those
+// whose calls are not, and so have more time.
+func TestClient_LimitersShareFlightsWithThoseThatAreRepeatedAlike(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)
@@ -136,7 +137,7 @@ func TestClient_LimitersOfAllKindsShareAFlight(t *testing.T) {
 		}
 		close(hold)
 		wg.Wait()
-		assert.Equal(t, []int{1, len(all)}, sent)
+		assert.Equal(t, []int{1, 2, 2}, sent)
 		limitertest.CheckIdle(t, c)
 	})
 }

@@ -341,3 +341,23 @@ func TestTryAcquireAll_WaiterBehindALateRefusalIsRefused(t *testing.T) {
 		limitertest.CheckOutcome(t, "false at 12.001s", third)
 	})
 }
+
+// The line never comes to a caller whose time is over before: the answer has a Decision for each claim all the same.
+func TestReserveAll_AnswersForEachClaimThoughItsTurnDidNotCome(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Minute), limitertest.Every(9, time.Minute))
+		assert.True(t, f.Try(t, 1))
+		var first sync.WaitGroup
+		first.Go(func() {
+			_, err := f.Client.ReserveAll(t.Context(), time.Second, limitertest.Claims(1, f.Limiters...)...)
+			assert.NoError(t, err)
+		})
+		synctest.Wait()
+		r, err := f.Client.ReserveAll(t.Context(), 10*ms, limitertest.Claims(1, f.Limiters...)...)
+		require.NoError(t, err)
+		assert.False(t, r.Granted)
+		assert.Len(t, r.Decisions, 2)
+		first.Wait()
+	})
+}
