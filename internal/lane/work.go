@@ -60,6 +60,37 @@ func (l *Lane) work(f *flight) {
 	}
 }
 
+// ask adds a call of each source, and further ones of those that have more while there is room.
+func (l *Lane) ask(f *flight, room int, now time.Time) {
+	n := min(room-len(f.calls), len(l.ready))
+	l.taken = append(l.taken[:0], l.ready[:n]...)
+	l.ready = dropped(l.ready, n)
+	asked, others := 0, []*Call(nil)
+	for ; asked < len(l.taken) && len(f.calls) < room; asked++ {
+		c, more := l.taken[asked].NextCall(now)
+		switch {
+		case c == nil:
+		case len(f.calls) > 0 && c.Repeat != f.calls[0].Repeat:
+			others = append(others, c) // of the other kind: see fill
+		default:
+			c.Wave = f.wave
+			f.calls = append(f.calls, c)
+		}
+		if more {
+			l.taken = append(l.taken, l.taken[asked])
+		}
+	}
+	l.ready = append(l.ready, l.taken[asked:]...)
+	clear(l.taken)
+	if len(others) > 0 {
+		to := &l.once
+		if others[0].Repeat {
+			to = &l.calls
+		}
+		*to = slices.Insert(*to, 0, others...) // they came before
+	}
+}
+
 // expire ends calls whose time is over.
 func (l *Lane) expire(over []*Call) {
 	for _, c := range over {

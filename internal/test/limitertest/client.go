@@ -20,7 +20,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -37,11 +36,6 @@ func NewClient(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option
 // OpenClient is NewClient for a Client that no test closes.
 func OpenClient(rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
 	return rratelimiter.New(rdb, append([]rratelimiter.Option{Patient()}, opts...)...)
-}
-
-// Patient is the option of a Client that waits for its calls with redistest.Patience.
-func Patient() rratelimiter.Option {
-	return rratelimiter.WithCallTimeout(redistest.Patience(script.DefaultTimeout))
 }
 
 // NewHandle returns a limiter of a new name and a Client of its own. Nothing is

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -40,4 +41,9 @@ func FarAway(t testing.TB, trip time.Duration) redistest.Client {
 		return next()
 	}))
 	return far
+}
+
+// Patient is the option of a Client that waits for its calls with redistest.Patience.
+func Patient() rratelimiter.Option {
+	return rratelimiter.WithCallTimeout(redistest.Patience(script.DefaultTimeout))
 }
