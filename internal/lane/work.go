@@ -66,7 +66,7 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 	l.taken = append(l.taken[:0], l.ready[:n]...)
 	l.ready = dropped(l.ready, n)
 	asked, others := 0, []*Call(nil)
-	for ; asked < len(l.taken) && len(f.calls) < room; asked++ {
+	for ; asked < len(l.taken) && len(f.calls)+len(others) < room; asked++ {
 		c, more := l.taken[asked].NextCall(now)
 		switch {
 		case c == nil:
