@@ -75,7 +75,7 @@ type Interceptors struct{ gate *gate }
 // share one state: while a limiter fails, what one of them learns the others know.
 func New(limiter limit.Limiter, opts ...Option) *Interceptors {
 	g := &gate{}
-	g.Middleware, g.Prefix, g.Timeout, g.IsPolicy = "grpclimit", "grpc:", DefaultTimeout, isPolicy
+	g.Middleware, g.Prefix, g.Timeout, g.IsPolicy = "grpclimit", "grpc:", DefaultTimeout, middleware.Is[Policy]
 	g.onError, g.keys = logError, []KeyFunc{Method(), remote}
 	faults := middleware.Apply(&g.settings, opts)
 	faults = errors.Join(faults, g.setPolicies(append([]Policy{policyOf(limiter)}, g.added...)))

@@ -73,16 +73,6 @@ type Policy struct {
 	Fallback limit.Limiter
 }
 
-// isPolicy reports whether a limiter is a Policy, which only New takes in its place.
-func isPolicy(limiter limit.Limiter) bool {
-	switch limiter.(type) {
-	case Policy, *Policy:
-		return true
-	default:
-		return false
-	}
-}
-
 // policyOf returns the policy that New's limiter is.
 func policyOf(limiter limit.Limiter) Policy {
 	p, ok := limiter.(Policy)

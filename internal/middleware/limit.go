@@ -40,6 +40,16 @@ type Limit struct {
 	rates   outage.Rates
 }
 
+// Is reports whether a limiter is a P, which is a package's Policy, or a pointer to one.
+func Is[P any](limiter limit.Limiter) bool {
+	switch any(limiter).(type) {
+	case *P, P:
+		return true
+	default:
+		return false
+	}
+}
+
 // Limit returns the Limit of some terms.
 func (o *Options) Limit(t Terms) (*Limit, error) {
 	if t.Fallback == nil {
