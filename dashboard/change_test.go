@@ -426,11 +426,13 @@ func TestChangeMany_Rates(t *testing.T) {
 		body["rate"] = 5
 		code, step := s.post("/api/change", body)
 		require.Equal(t, http.StatusOK, code)
-		has(t, m{"todo": 222.0, "left": 122.0, "failed": 1.0, "changed": 99.0}, step)
+		changed, left := step["changed"].(float64), step["left"].(float64) // a slow server gets smaller steps
+		assert.LessOrEqual(t, changed, 99.0)
+		has(t, m{"todo": 222.0, "left": 221 - changed, "failed": 1.0}, step)
 		has(t, m{"action": many, "outcome": partly, "undo": false}, s.entries()[0])
 		again := manyBody(prefix, 5)
 		_, preview = s.post("/api/preview", again)
-		has(t, m{"todo": 123.0}, preview)
+		has(t, m{"todo": left + 1}, preview)
 		again["expect"] = preview["expect"]
 		s.limiter(prefix+":api:218", rratelimiter.PerHour(77), 0) // by another, meanwhile
 		s.change(m{"action": "delete", "name": prefix + ":api:219"})
@@ -438,12 +440,12 @@ func TestChangeMany_Rates(t *testing.T) {
 			code, step = s.post("/api/change", again)
 			require.Equal(t, http.StatusOK, code, "%v", step)
 		}
-		has(t, m{"changed": 120.0, "failed": 1.0, "gone": 1.0, "meanwhile": 1.0}, step)
+		has(t, m{"changed": left - 2, "failed": 1.0, "gone": 1.0, "meanwhile": 1.0}, step)
 		failure := step["failures"].([]any)[0].(m)
 		has(t, m{"name": prefix + ":api:bad"}, failure)
 		assert.NotContains(t, fmt.Sprint(failure), "SECRET")
 		require.Len(t, s.entries(), 3, "an entry each, however many steps")
-		assert.Equal(t, "120 of 123 changed, 1 failed", facts(s.entries()[0]["after"])["Limiters"])
+		assert.Equal(t, fmt.Sprintf("%g of %g changed, 1 failed", left-2, left+1), facts(s.entries()[0]["after"])["Limiters"])
 		code, _ = s.post("/api/change", again)
 		assert.Equal(t, http.StatusOK, code, "an answer that was lost is asked for again")
 

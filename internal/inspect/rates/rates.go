@@ -63,6 +63,7 @@ type Plan struct {
 	explain     func(name string, err error) string
 	mu          sync.Mutex // of the counts, while a step is made
 	unavailable int
+	last        error // of those that Redis did not decide
 }
 
 // Keep returns the rate to with the keep-alive time of now. One that was the interval, as those of
@@ -137,8 +138,11 @@ func (p *Plan) Counts() (changed, failed int) {
 }
 
 // Step makes the next changes, some at once, each by a call of set. It skips a limiter if
-// its rate has changed since the plan. After an error the next step goes on.
+// its rate has changed since the plan. After an error the next step goes on. Once half of ctx's
+// time has passed Step begins no more of them, so that a slow server gets smaller steps.
 func (p *Plan) Step(ctx context.Context, rdb nodes.Client, set Setter) error {
+	begun := time.Now()
+	deadline, timed := ctx.Deadline()
 	step := p.todo[p.next:min(p.next+stepSize, len(p.todo))]
 	names := make([]string, len(step))
 	for i, c := range step {
@@ -150,39 +154,48 @@ func (p *Plan) Step(ctx context.Context, rdb nodes.Client, set Setter) error {
 	}
 	var (
 		group sync.WaitGroup
-		last  error // of those that Redis did not decide
 		slots = make(chan struct{}, atOnce)
 	)
 	for i, c := range step {
-		switch {
-		case now[i] == nil:
-			p.Gone++
-		case !sameRate(now[i].Fields, c.before):
-			p.Meanwhile++
-		default:
-			slots <- struct{}{}
-			group.Go(func() {
-				defer func() { <-slots }()
-				done, err := set(ctx, c)
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				if p.done(c.Name, done, err); errors.Is(err, limit.ErrUnavailable) {
-					p.unavailable++
-					last = err
-				}
-			})
+		slots <- struct{}{}
+		if i > 0 && timed && time.Until(deadline) < time.Since(begun) {
+			break
 		}
+		p.next++
+		group.Go(func() {
+			defer func() { <-slots }()
+			p.change(ctx, c, now[i], set)
+		})
 	}
 	group.Wait()
-	p.next += len(step)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if n := p.unavailable; n >= maxUnavailable {
 		p.unavailable = 0
-		return fmt.Errorf("stopped after %d calls that failed: %w", n, last)
+		return fmt.Errorf("stopped after %d calls that failed: %w", n, p.last)
 	}
 	return nil
+}
+
+// change makes one change, if the limiter still has the rate that the plan saw.
+func (p *Plan) change(ctx context.Context, c Change, now *look.Short, set Setter) {
+	var done bool
+	var err error
+	current := now != nil && sameRate(now.Fields, c.before)
+	if current {
+		done, err = set(ctx, c)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now != nil && !current {
+		p.Meanwhile++
+		return
+	}
+	if p.done(c.Name, done, err); errors.Is(err, limit.ErrUnavailable) {
+		p.unavailable++
+		p.last = err
+	}
 }
 
 // sameRate reports whether two limiters have one rate, whatever its origin.

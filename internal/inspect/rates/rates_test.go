@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -16,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
 
 // A server that decides nothing is not asked for all of them; the rest can be tried later.
@@ -42,6 +44,37 @@ func TestPlan_StopsIfRedisDoesNotDecide(t *testing.T) {
 	require.NoError(t, p.Step(t.Context(), rdb, func(context.Context, Change) (bool, error) { return false, errors.New("no") }))
 	assert.Zero(t, p.Left())
 	assert.Equal(t, time.Second, p.First[0].Config.Interval)
+}
+
+// A slow server gets smaller steps, none of which fails for want of time.
+func TestPlan_StepEndsWithinItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		env := rratelimitertest.New(t)
+		var found []*look.Short
+		for i := range stepSize {
+			name := fmt.Sprint("l", i)
+			require.NoError(t, env.Redis.HSet(t.Context(), name, "rate", 10, "interval", 1000, "type", 0).Err())
+			found = append(found, &look.Short{Name: name, Fields: look.Fields{Rate: 10, IntervalMS: 1000, Origin: look.Override}})
+		}
+		slow := func(ctx context.Context, _ Change) (bool, error) {
+			if ctx.Err() == nil {
+				time.Sleep(time.Second)
+			}
+			return true, ctx.Err()
+		}
+		p := NewPlan(found, func(rratelimiter.Config) rratelimiter.Config { return rratelimiter.PerSecond(5) }, false, slow,
+			func(_ string, err error) string { return err.Error() })
+		var left []int
+		for p.Left() > 0 {
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			require.NoError(t, p.Step(ctx, env.Redis, slow))
+			cancel()
+			left = append(left, p.Left())
+		}
+		assert.Greater(t, len(left), 1)
+		assert.Equal(t, []int{stepSize, 0}, []int{p.Changed, p.Failed}, "left after each step: %v", left)
+	})
 }
 
 // A plan promises what its changes do, for limiters whose rate can be read.
