@@ -1,0 +1,66 @@
+// Package timed has the mutex that locks.sh puts in the place of sync.Mutex. It is no part of the module: the
+// overlay of a build makes it one.
+package timed
+
+import (
+	"expvar"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Mutex is a sync.Mutex that counts for how long it is held.
+type Mutex struct {
+	mu    sync.Mutex
+	stats *Stats
+	since time.Duration
+}
+
+// Stats are what one Mutex counts, and its lock guards. They are read while no one uses it.
+type Stats struct {
+	By                   string // who locked it first
+	Locks, Held, Longest int64
+}
+
+var (
+	start = time.Now()
+
+	mu  sync.Mutex
+	all []*Stats
+)
+
+func init() {
+	expvar.Publish("locks", expvar.Func(func() any {
+		mu.Lock()
+		defer mu.Unlock()
+		return all
+	}))
+}
+
+// Lock locks the Mutex.
+func (m *Mutex) Lock() {
+	m.mu.Lock()
+	if m.stats == nil {
+		m.stats = &Stats{By: caller()}
+		mu.Lock()
+		all = append(all, m.stats)
+		mu.Unlock()
+	}
+	m.since = time.Since(start)
+}
+
+// Unlock unlocks it.
+func (m *Mutex) Unlock() {
+	held := int64(time.Since(start) - m.since)
+	s := m.stats
+	s.Locks++
+	s.Held += held
+	s.Longest = max(s.Longest, held)
+	m.mu.Unlock()
+}
+
+func caller() string {
+	pc, _, _, _ := runtime.Caller(2)
+	return filepath.Base(runtime.FuncForPC(pc).Name())
+}
