@@ -96,7 +96,7 @@ func New(client *rratelimiter.Client, cfg Config, opts ...rratelimiter.LimiterOp
 	}
 	l.table = keyed.New(client, keyed.Rule{
 		Package: "slidinglog", Err: cfg.validate(), Most: MaxPermits, Limit: most,
-		Local: func() local.Rule { return local.Rule{Permits: cfg.Limit, Window: cfg.Window} }, Write: "ZADD", Check: l.check, Ask: l.ask,
+		Local: func() local.Rule { return local.Rule{Permits: cfg.Limit, Window: cfg.Window} }, Repeat: true, Write: "ZADD", Check: l.check, Ask: l.ask,
 	}, opts)
 	l.ofModule = door.New[outage.Keyed](l, l.table)
 	return l

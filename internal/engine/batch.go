@@ -130,8 +130,19 @@ func (b *batch) accepts(r *request) bool {
 // bySum reports whether the script decides the batch as one request for the sum.
 func (b *batch) bySum() bool { return b.Count == 1 && (b.upToAlone || b.Runs[0].Count == 1) }
 
-// prepare makes the call that decides the batch, with a new identity.
-func (b *batch) prepare() {
+// makeCall makes the call that decides the batch. Prepare completes it.
+func (b *batch) makeCall() *lane.Call {
+	var ctx context.Context
+	if b.Count == 1 {
+		ctx = b.requests[0].ctx
+	}
+	// If nothing in Redis would show that a window's batch was decided, the call is not repeated after a lost answer.
+	b.call = lane.Call{Call: script.Call{Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests), Ctx: ctx}
+	return &b.call
+}
+
+// Prepare gives the call a new identity.
+func (b *batch) Prepare(c *lane.Call) {
 	ids := b.queue.engine.ids
 	switch {
 	case b.rules.KeepsNoMembers():
@@ -154,15 +165,10 @@ func (b *batch) prepare() {
 	if overall != nil {
 		keys = overall
 	}
-	var ctx context.Context
-	if b.Count == 1 {
-		ctx = b.requests[0].ctx
-	}
-	// If nothing in Redis would show that a window's batch was decided, the call is not repeated after a lost answer.
-	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests), Ctx: ctx}
+	c.Script, c.Keys, c.Args = lua.Acquire, keys, b
 	if flags := b.flags(); overall != nil && b.bySum() && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}
-		b.call.Joint = &b.joint
+		c.Joint = &b.joint
 	}
 }
 

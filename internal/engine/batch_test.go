@@ -200,7 +200,7 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 		b.limiter, b.fallback = l, l.Fallback
 		b.figures = rapid.Bool().Draw(t, "figures")
 		b.audit = rapid.Bool().Draw(t, "audit")
-		b.prepare()
+		b.Prepare(b.makeCall())
 		reply, err := e.lanes.Run(ctx, &b.call.Call)
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 	case r.replaces && err == nil:
 		e.gaveDefault(l, r.older, reply)
 		r.replaces = false
-		b.prepare()
+		b.makeCall()
 		return true
 	case isWrongType(err): // explaining it makes calls
 		go b.finish(reply, err)
@@ -66,12 +66,12 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		return true
 	case isWord(reply, "keys") && b.call.Keys != b.queue.keys:
 		l.overall.Store(nil)
-		b.prepare()
+		b.makeCall()
 		return true
 	case isTaken(reply, err) && r.redraws < maxRedraws:
 		r.redraws++
 		e.ids.Skip()
-		b.prepare()
+		b.makeCall()
 		return true
 	}
 	b.finish(reply, err)

@@ -191,11 +191,10 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	}
 	q.calls++
 	q.jobs.requestsNext = false
-	b.prepare()
 	if b.pass {
 		q.passing = true
 	}
-	return &b.call
+	return b.makeCall()
 }
 
 // changed says that permits may have become free: all who wait ask at once, and refusals from before are too old, those

@@ -20,6 +20,7 @@ type batch struct {
 	requests  []*request
 	cancelled int // how many of the requests have no caller any more
 
+	call    lane.Call
 	try     *Try
 	outcome lane.Outcome
 	short   error // why grants do not count
@@ -109,7 +110,7 @@ func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
 	}
 	sent := b
 	if more = fit < len(b.requests); more {
-		sent = &batch{Batch: b.Batch, queues: g, requests: b.requests[:fit:fit]}
+		sent = &batch{Batch: b.Batch, queues: g, key: b.key, requests: b.requests[:fit:fit]}
 		b.Batch, b.wave, b.requests = lane.Batch{}, nil, b.requests[fit:]
 	} else {
 		delete(g.gathering, b.key)
@@ -121,13 +122,18 @@ func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
 	for _, r := range sent.requests {
 		r.State, r.batch, r.Batch = lane.Sent, sent, &sent.Batch
 	}
-	sent.try = g.rule.Ask(b.key, &sent.Batch)
-	c = &sent.try.Call
-	c.Owner, c.Requests = sent, fit
+	c = &sent.call
+	c.Owner, c.Requests, c.Repeat = sent, fit, g.rule.Repeat
 	if fit == 1 {
 		c.Ctx = sent.requests[0].ctx
 	}
 	return c, more
+}
+
+// Prepare makes the script's call.
+func (b *batch) Prepare(c *lane.Call) {
+	b.try = b.queues.rule.Ask(b.key, &b.Batch)
+	c.Call = b.try.Call
 }
 
 // add adds a request to the call, or returns false if there is no room.
@@ -149,7 +155,7 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 	b.short = c.Short
 	b.outcome, b.err = b.try.Read(c.Outcome())
 	if next := b.try.Next; next != nil {
-		b.try, c.Call = next, next.Call.Call
+		b.try, c.Call = next, next.Call
 		return true
 	}
 	answers := make([]lane.Result, len(b.requests))

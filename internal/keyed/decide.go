@@ -154,7 +154,7 @@ func (g *Queues) Peek(ctx context.Context, op, key string, permits int64) (d lim
 	var o lane.Outcome
 	for q := g.rule.Ask(key, b); q != nil; q = q.Next {
 		q.Repeat, q.Reads = true, true // it changes nothing
-		reply, err := g.Run(ctx, &q.Call.Call)
+		reply, err := g.Run(ctx, &q.Call)
 		if o, err = q.Read(reply, err); err != nil && q.Next == nil {
 			return d, err
 		}

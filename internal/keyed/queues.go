@@ -24,6 +24,7 @@ type Rule struct {
 	Err     error  // in the configuration; nothing is asked then
 	Most    int64  // permits that one call may decide about
 	Limit   int64  // the most permits that there can ever be at once, 0 if only Redis knows it
+	Repeat  bool   // its calls can be repeated
 	Write   string // the command by which decisions write, SET or ZADD; "": SET
 
 	// Local returns the rule by which a local limiter decides about a key. With 0 permits it is not known,
@@ -40,7 +41,7 @@ type Rule struct {
 
 // Try is a script call, with a function that reads its answer.
 type Try struct {
-	lane.Call
+	script.Call
 
 	Read func(reply any, err error) (lane.Outcome, error)
 	Next *Try // set by Read if the answer does not decide the batch

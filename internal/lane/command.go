@@ -121,6 +121,9 @@ func (l *Lane) forget() {
 	l.ended = 0
 }
 
+// Prepare has nothing to do.
+func (r *command) Prepare(*Call) {}
+
 // OnReply ends a command whose call is done.
 func (r *command) OnReply(c *Call) (again bool) {
 	r.lane.mu.Lock()

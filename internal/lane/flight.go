@@ -124,6 +124,9 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	f.sent = time.Now()
 	watched := l.lanes.Observer.Watches()
 	for _, c := range f.calls {
+		if c.Script == nil {
+			c.Owner.Prepare(c)
+		}
 		end, last := c.Begin(l.conn)
 		if end.After(f.end) {
 			f.end = end

@@ -21,7 +21,7 @@ import (
 // Source is where the requests for one key gather.
 type Source interface {
 	// NextCall returns the next call of what has gathered, nil if there is nothing to send now. If
-	// more is true, NextCall is called again. The lock of the Lanes is held.
+	// more is true, NextCall is called again. The lock of the Lanes is held, so the call's owner completes it later.
 	NextCall(now time.Time) (c *Call, more bool)
 }
 
@@ -49,6 +49,9 @@ type Call struct {
 
 // Owner waits for a call.
 type Owner interface {
+	// Prepare completes a call whose Script is not set yet, right before its first attempt. The lock is not held.
+	Prepare(c *Call)
+
 	// OnReply is called when the call is done. It returns true if it has prepared the call to be
 	// sent again.
 	OnReply(c *Call) (again bool)

@@ -553,6 +553,8 @@ func (a *ask) OnReply(c *lane.Call) bool {
 	return false
 }
 
+func (a *ask) Prepare(*lane.Call) {}
+
 func (a *ask) Progressed() {}
 
 func (a *ask) NextCall(time.Time) (c *lane.Call, more bool) { return a.call, false }
