@@ -55,8 +55,9 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 		r.WaitOn(nil)
 		q.next(r.since)
 	default:
-		q.gathered = append(q.gathered, r)
-		if len(q.gathered) == 1 && !q.listed && q.maySend() && to.TryReserve() {
+		r.request = r
+		q.gathered.put(&r.place, q.gathered.last())
+		if q.gathered.count == 1 && !q.listed && q.maySend() && to.TryReserve() {
 			if !q.engine.conn.Inline || !r.deadline.IsZero() {
 				r.WaitOn(nil) // another goroutine makes the call
 			}

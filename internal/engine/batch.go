@@ -72,7 +72,7 @@ func newBatch(q *queue) *batch {
 
 // free makes the batch reusable, unless it was large.
 func (b *batch) free() {
-	if len(b.requests) > lane.MaxRuns {
+	if b.Count > lane.MaxRuns {
 		return
 	}
 	clear(b.requests)

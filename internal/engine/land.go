@@ -165,13 +165,18 @@ func (q *queue) answer(b *batch, place int, told lane.Result, o lane.Outcome, er
 
 // wakeAll wakes the callers of a finished batch, and counts out those that it has answered and those who have gone.
 func (q *queue) wakeAll(b *batch) {
-	for _, r := range b.requests {
-		switch {
-		case r.State == lane.Answered && !r.Answered():
-			q.users--
-			r.MarkAnswered(b.call.Wave)
-		case r.State == lane.Gone:
+	// Those who wait on may leave before all are awake.
+	b.requests = slices.DeleteFunc(b.requests, func(r *request) bool {
+		if r.State == lane.Gone {
 			q.users--
 		}
+		return r.State != lane.Answered || r.Answered()
+	})
+	for i, r := range b.requests {
+		if i > 0 && i%fewer == 0 {
+			q.pause()
+		}
+		q.users--
+		r.MarkAnswered(b.call.Wave)
 	}
 }

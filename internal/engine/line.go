@@ -26,6 +26,7 @@ type line struct {
 	stopped  bool          // by a refusal: it ends with the batch
 	joined   time.Duration // a caller joined since: how young its answer may be to do; 0: none
 	unmixed  bool          // requests with other defaults can't share a call: the limiter had gone
+	late     []*place      // to be refused: see refuseLate
 	soonest  time.Duration // the shortest wait of those refused in it
 	alive    time.Time     // the next begins by then, to keep the limiter alive; zero if that needs no requests
 
@@ -153,21 +154,31 @@ func (l *line) note(r *request, a lane.Result) {
 	l.smallest = min(l.smallest, r.Permits)
 }
 
-// answeredBatch says that a batch of a pass has its answers. At the end of the pass it refuses requests
-// whose time is over, and sets when the next begins.
+// refuseLate refuses some of those whose time was over when their last pass ended, and reports whether there are more.
+func (l *line) refuseLate() (more bool) {
+	n := min(fewer, len(l.late))
+	for _, p := range l.late[:n] {
+		if p.inLine && p.request.State == lane.Gathered {
+			l.drop(p.request)
+			p.request.finish(decide.Answer{}, nil)
+		}
+	}
+	if l.late = l.late[n:]; len(l.late) == 0 {
+		l.late = nil
+	}
+	return l.late != nil
+}
+
+// answeredBatch says that a batch of a pass has its answers. At the end of the pass it refuses requests whose
+// time is over, or the first of them, and sets when the next begins.
 func (l *line) answeredBatch(now time.Time) {
 	l.answered = now
 	if !l.stopped && l.unasked() != nil {
 		return
 	}
 	l.asking = false
-	for _, p := range l.overdue {
-		if p.inLine {
-			l.drop(p.request)
-			p.request.finish(decide.Answer{}, nil)
-		}
-	}
-	l.overdue = nil
+	l.late, l.overdue = append(l.late, l.overdue...), nil
+	l.refuseLate()
 	l.dueAt = now.Add(refusal.AskAgain(l.soonest))
 	if l.joined > 0 {
 		l.dueBy(now.Add(max(l.joined, l.cost)))

@@ -122,7 +122,7 @@ func TestAcquire_SingleCallerIsSentAtOnce(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		e.withQueue(l.Config, func(q *queue) { assert.Len(t, q.gathered, 3) }) // go together once one is back
+		e.withQueue(l.Config, func(q *queue) { assert.Equal(t, 3, q.gathered.count) }) // go together once one is back
 		e.Wait()
 		assert.Equal(t, []int{1, 1, 1}, e.trips)
 	})

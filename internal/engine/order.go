@@ -13,8 +13,8 @@ import (
 //
 // The Engine's lock guards it.
 type order struct {
-	root       place // of a ring of places, in the order in which their callers came
-	count      int
+	places
+
 	firstSince time.Time     // when the first of them became that; zero: a moment ago
 	placed     *place        // the one last put before others; nil if it has left
 	interval   time.Duration // the limiter's; 0 before the first refusal
@@ -28,10 +28,16 @@ type order struct {
 	overdue  []*place // of those whose time is over: they wait for its end
 }
 
-// place is a place in an order.
+// places are in the order in which their callers came.
+type places struct {
+	root  place // of a ring
+	count int
+}
+
+// place is a place in an order, or among the requests that gather.
 type place struct {
 	prev, next *place
-	request    *request      // whose place it is in a line
+	request    *request      // whose place it is
 	multi      *multiRequest // whose it is in a jointLine
 	since      time.Time     // when the caller came
 	inLine     bool
@@ -39,21 +45,29 @@ type place struct {
 }
 
 // known returns p, or nil if that is the root.
-func (o *order) known(p *place) *place {
-	if p == &o.root {
+func (s *places) known(p *place) *place {
+	if p == &s.root {
 		return nil
 	}
 	return p
 }
 
 // first returns the first place, nil if there is none.
-func (o *order) first() *place { return o.known(o.root.next) }
+func (s *places) first() *place { return s.known(s.root.next) }
+
+// last returns the last place, or the root.
+func (s *places) last() *place {
+	if s.root.next == nil {
+		s.root.prev, s.root.next = &s.root, &s.root
+	}
+	return s.root.prev
+}
 
 // all returns the places; the current one may be removed meanwhile.
-func (o *order) all() iter.Seq[*place] {
+func (s *places) all() iter.Seq[*place] {
 	return func(yield func(*place) bool) {
-		for p := o.first(); p != nil; {
-			next := o.known(p.next)
+		for p := s.first(); p != nil; {
+			next := s.known(p.next)
 			if !yield(p) {
 				return
 			}
@@ -62,12 +76,23 @@ func (o *order) all() iter.Seq[*place] {
 	}
 }
 
+// put puts a place behind another, or behind the root.
+func (s *places) put(p, after *place) {
+	p.prev, p.next = after, after.next
+	p.prev.next, p.next.prev = p, p
+	s.count++
+}
+
+// take takes a place out.
+func (s *places) take(p *place) {
+	p.prev.next, p.next.prev = p.next, p.prev
+	p.prev, p.next = nil, nil
+	s.count--
+}
+
 // insert puts a place where it belongs, mostly at the end. Those of a batch that was answered late follow one another.
 func (o *order) insert(p *place) {
-	if o.root.next == nil {
-		o.root.prev, o.root.next = &o.root, &o.root
-	}
-	after := o.root.prev
+	after := o.last()
 	late := p.since.Before(after.since) // not before the root's, which is zero
 	if late && o.placed != nil {
 		for after = o.placed; after.next != &o.root && !p.since.Before(after.next.since); {
@@ -77,9 +102,8 @@ func (o *order) insert(p *place) {
 	for p.since.Before(after.since) {
 		after = after.prev
 	}
-	p.inLine, p.prev, p.next = true, after, after.next
-	p.prev.next, p.next.prev = p, p
-	o.count++
+	p.inLine = true
+	o.put(p, after)
 	if o.first() == p {
 		o.firstSince = time.Time{}
 	}
@@ -102,9 +126,8 @@ func (o *order) drop(p *place) {
 	if o.rest == p {
 		o.rest = o.known(p.next)
 	}
-	p.prev.next, p.next.prev = p.next, p.prev
-	p.inLine, p.prev, p.next = false, nil, nil
-	o.count--
+	p.inLine = false
+	o.take(p)
 }
 
 // begin begins a pass.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -119,11 +118,14 @@ func (q *queue) serveWaiters(l *Limiter) {
 		q.line.drop(r)
 		r.finish(r.answer, nil)
 	}
-	q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool {
-		if !lent(r) {
-			return false
+	looked := 0
+	for p := range q.gathered.all() {
+		if looked++; looked > lane.MaxRequests || !l.prefetched.lasts() {
+			break
 		}
-		r.finish(r.answer, nil)
-		return true
-	})
+		if r := p.request; lent(r) {
+			q.gathered.take(p)
+			r.finish(r.answer, nil)
+		}
+	}
 }

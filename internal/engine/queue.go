@@ -11,6 +11,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
+// fewer is how many requests a walk under the lock handles at most before it lets go of that for a moment, unless
+// they are those of one call.
+const fewer = 256
+
 // maxCalls is how many batches of one limiter may be under way: fewer than its configuration has
 // room for notes of answered attempts.
 const maxCalls = 24
@@ -25,21 +29,19 @@ type queue struct {
 	lane     atomic.Pointer[lane.Lane] // the lane to the master that last had the limiter
 	users    int                       // callers and background work; the queue goes with the last
 
-	listed    bool       // a flight will ask for what has gathered
-	wave      *lane.Wave // of that flight; nil if callers can't wait on it
-	gathered  []*request // for the next flight
-	room      [2]*request
-	cancelled int // how many of the gathered have no caller any more
-	calls     int // batches under way
-	beside    int // other calls that hold up jobs: give-backs, settlements, and tries of several limiters
-	line      line
-	passing   bool        // a pass of the line is under way
-	dueSince  time.Time   // since when a due pass waits for a flight; zero: none does
-	changes   int         // how often permits may have become free: a refusal with fewer before it is too old
-	timer     *time.Timer // begins the line's next pass
-	jobs      jobs
-	leases    *leases    // nil until a handle with leases comes
-	joint     *jointLine // of callers that want permits of others too; nil until one may wait
+	listed   bool       // a flight will ask for what has gathered
+	wave     *lane.Wave // of that flight; nil if callers can't wait on it
+	gathered places     // of requests for the next flight
+	calls    int        // batches under way
+	beside   int        // other calls that hold up jobs: give-backs, settlements, and tries of several limiters
+	line     line
+	passing  bool        // a pass of the line is under way
+	dueSince time.Time   // since when a due pass waits for a flight; zero: none does
+	changes  int         // how often permits may have become free: a refusal with fewer before it is too old
+	timer    *time.Timer // begins the line's next pass
+	jobs     jobs
+	leases   *leases    // nil until a handle with leases comes
+	joint    *jointLine // of callers that want permits of others too; nil until one may wait
 }
 
 // lock locks the Engine and returns the limiter's queue, which unlock removes unless it has users by then.
@@ -54,7 +56,6 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 		if q = e.last; q == nil || q.config != l.Config {
 			q = &queue{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
 			q.line.observer = e.observer
-			q.gathered = q.room[:0]
 		}
 		e.queues[l.Config] = q
 		e.lanes.Count(1)
@@ -71,6 +72,12 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 func (q *queue) unlock() {
 	q.tidy()
 	q.engine.mu.Unlock()
+}
+
+// pause lets others have the lock. The queue must have users.
+func (q *queue) pause() {
+	q.engine.mu.Unlock()
+	q.engine.mu.Lock()
 }
 
 // tidy removes the queue if no one uses it.
@@ -100,6 +107,7 @@ func (q *queue) maySend() bool {
 
 // next starts what can be done now.
 func (q *queue) next(now time.Time) {
+	late := q.line.refuseLate()
 	if q.returnUnused() || q.jobsAhead() && q.startJob(now) {
 		return
 	}
@@ -112,6 +120,9 @@ func (q *queue) next(now time.Time) {
 		if wait = q.line.nextAt(now).Sub(now); wait <= 0 && q.listed && q.dueSince.IsZero() {
 			q.dueSince = time.Now()
 		}
+	}
+	if late {
+		wait = 1 // the lock is let go in between
 	}
 	switch {
 	case wait > 0 && q.timer == nil:
@@ -131,7 +142,7 @@ func (q *queue) poll() {
 
 // hasWork reports whether there is something to send at this time.
 func (q *queue) hasWork(now time.Time) bool {
-	return len(q.gathered) > 0 || !q.passing && q.line.due(now)
+	return q.gathered.count > 0 || !q.passing && q.line.due(now)
 }
 
 // NextCall makes a call for a flight.
@@ -154,7 +165,7 @@ func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
 func (q *queue) makeBatch(now time.Time) *lane.Call {
 	b := newBatch(q)
 	if !q.passing && q.line.due(now) {
-		if len(q.gathered) > 0 {
+		if q.gathered.count > 0 {
 			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
 		}
 		b.filling = true
@@ -166,17 +177,17 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 			q.line.answeredBatch(now) // the requests left to ask for have gone
 		}
 	}
-	kept, full := q.gathered[:0], false
-	for _, r := range q.gathered {
-		switch {
-		case !full && r.State != lane.Gathered:
-		case full || !b.add(r, false):
-			full = full || b.accepts(r) // what can't share the call goes with another of the flight
-			kept = append(kept, r)
+	looked := 0
+	for p := range q.gathered.all() {
+		if looked++; looked > lane.MaxRequests {
+			break // the lock is held
+		}
+		if b.add(p.request, false) {
+			q.gathered.take(p)
+		} else if b.accepts(p.request) { // what can't share the call goes with another of the flight
+			break
 		}
 	}
-	clear(q.gathered[len(kept):])
-	q.gathered, q.cancelled = kept, 0
 	if len(b.requests) == 0 {
 		b.free()
 		return nil
@@ -217,12 +228,10 @@ func (q *queue) close() {
 			r.finish(decide.Answer{}, limit.ErrClosed)
 		}
 	}
-	for _, r := range q.gathered {
-		if r.State == lane.Gathered {
-			r.finish(decide.Answer{}, limit.ErrClosed)
-		}
+	for p := range q.gathered.all() {
+		q.gathered.take(p)
+		p.request.finish(decide.Answer{}, limit.ErrClosed)
 	}
-	q.gathered = nil
 	q.endLeases()
 	q.next(time.Now())
 }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -143,9 +142,8 @@ func (q *queue) withdraw(r *request) {
 	if r.inLine {
 		q.line.remove(r)
 		q.next(time.Now())
-	} else if q.cancelled++; q.cancelled > len(q.gathered)/2 {
-		q.gathered = slices.DeleteFunc(q.gathered, func(r *request) bool { return r.State != lane.Gathered })
-		q.cancelled = 0
+	} else {
+		q.gathered.take(&r.place)
 	}
 }
 

@@ -47,6 +47,7 @@ func (g *Queues) send(key string, r *request, timed bool) error {
 	b, gathers := g.gathering[key]
 	if !gathers {
 		b = &batch{queues: g, key: key}
+		g.Lanes.Count(1)
 	}
 	r.batch, b.requests = b, append(b.requests, r)
 	var alone *lane.Call
@@ -78,6 +79,7 @@ func (b *batch) Close() {
 	}
 	b.requests = nil
 	delete(b.queues.gathering, b.key)
+	b.queues.Lanes.Count(-1)
 }
 
 // cancel forgets requests whose callers have gone before a flight took them, when half of a key's are such
@@ -90,35 +92,47 @@ func (g *Queues) cancel(r *request) {
 		return
 	}
 	if b.cancelled++; 2*b.cancelled > len(b.requests) {
-		b.dropGone()
+		b.requests = slices.DeleteFunc(b.requests, func(r *request) bool { return r.State != lane.Gathered })
+		b.cancelled = 0
 	}
-}
-
-// dropGone removes the requests without a caller.
-func (b *batch) dropGone() {
-	b.requests = slices.DeleteFunc(b.requests, func(r *request) bool { return r.State != lane.Gathered })
-	b.cancelled = 0
 }
 
 // NextCall makes a call of the requests. Those for which it has no room gather on.
 func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
 	g := b.queues
-	b.dropGone()
-	fit := 0
-	for fit < len(b.requests) && b.add(b.requests[fit]) {
+	if b.err != nil {
+		return nil, false // closed
+	}
+	fit, looked := 0, 0
+	for ; looked < min(len(b.requests), lane.MaxRequests); looked++ {
+		r := b.requests[looked]
+		if r.State != lane.Gathered {
+			b.cancelled--
+			continue
+		}
+		if !b.add(r) {
+			break
+		}
+		b.requests[fit] = r
 		fit++
 	}
-	sent := b
-	if more = fit < len(b.requests); more {
+	sent, rest := b, b.requests[looked:]
+	if more = len(rest) > 0; more {
 		sent = &batch{Batch: b.Batch, queues: g, key: b.key, requests: b.requests[:fit:fit]}
-		b.Batch, b.wave, b.requests = lane.Batch{}, nil, b.requests[fit:]
+		b.Batch, b.wave, b.requests = lane.Batch{}, nil, rest
 	} else {
+		b.requests = b.requests[:fit]
 		delete(g.gathering, b.key)
+	}
+	switch {
+	case fit > 0 && more:
+		g.Lanes.Count(1)
+	case fit == 0 && !more:
+		g.Lanes.Count(-1)
 	}
 	if fit == 0 {
 		return nil, more
 	}
-	g.Lanes.Count(1)
 	for _, r := range sent.requests {
 		r.State, r.batch, r.Batch = lane.Sent, sent, &sent.Batch
 	}
@@ -148,6 +162,9 @@ func (b *batch) add(r *request) bool {
 	}
 }
 
+// wokenAtOnce is how many requests are answered before the lock is let go for a moment.
+const wokenAtOnce = 256
+
 // OnReply passes the result to the callers, unless another call must be made, and gives back permits granted to those
 // who have gone.
 func (b *batch) OnReply(c *lane.Call) (again bool) {
@@ -165,6 +182,10 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 	var unwanted, doubtful int64
 	g.Lanes.Mu.Lock()
 	for i, r := range b.requests {
+		if i > 0 && i%wokenAtOnce == 0 {
+			g.Lanes.Mu.Unlock()
+			g.Lanes.Mu.Lock()
+		}
 		switch {
 		case r.State == lane.Sent:
 			r.answer = answers[i]

@@ -162,7 +162,7 @@ type Lane struct {
 	spare int
 
 	ready    []Source // have something to send
-	taken    []Source // those of them that take asks
+	taken    []Source // room for those of them that a flight asks; nil while one does
 	wave     *Wave    // of the next flight; nil while no one waits on it
 	calls    []*Call  // ready-made calls to be sent: commands, and what is made again
 	once     []*Call  // those of them that go by themselves

@@ -60,14 +60,22 @@ func (l *Lane) work(f *flight) {
 	}
 }
 
+// atOnce is how many calls are looked at, or sources asked, before the lock is let go for a moment.
+const atOnce = 64
+
 // ask adds a call of each source, and further ones of those that have more while there is room.
 func (l *Lane) ask(f *flight, room int, now time.Time) {
 	n := min(room-len(f.calls), len(l.ready))
-	l.taken = append(l.taken[:0], l.ready[:n]...)
-	l.ready = dropped(l.ready, n)
+	taken := append(l.taken, l.ready[:n]...)
+	l.taken, l.ready = nil, dropped(l.ready, n)
+	l.load += room // others may look while the lock is let go
 	asked, others := 0, []*Call(nil)
-	for ; asked < len(l.taken) && len(f.calls)+len(others) < room; asked++ {
-		c, more := l.taken[asked].NextCall(now)
+	for ; asked < len(taken) && len(f.calls)+len(others) < room; asked++ {
+		if asked > 0 && asked%atOnce == 0 {
+			l.mu.Unlock()
+			l.mu.Lock()
+		}
+		c, more := taken[asked].NextCall(now)
 		switch {
 		case c == nil:
 		case len(f.calls) > 0 && c.Repeat != f.calls[0].Repeat:
@@ -77,11 +85,13 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 			f.calls = append(f.calls, c)
 		}
 		if more {
-			l.taken = append(l.taken, l.taken[asked])
+			taken = append(taken, taken[asked])
 		}
 	}
-	l.ready = append(l.ready, l.taken[asked:]...)
-	clear(l.taken)
+	l.load -= room
+	l.ready = append(l.ready, taken[asked:]...)
+	clear(taken)
+	l.taken = taken[:0]
 	if len(others) > 0 {
 		to := &l.once
 		if others[0].Repeat {
@@ -169,22 +179,23 @@ func (l *Lane) sweep() {
 		}
 		return f.over && !f.hasPlace
 	})
-	l.delayed = slices.DeleteFunc(l.delayed, func(c *Call) bool {
+	l.sweepAt = time.Time{}
+	for _, f := range l.underWay {
+		l.sweepBy(f.due)
+	}
+	l.each(&l.delayed, func(c *Call) (gone bool) {
 		due := !c.due.After(now)
-		if due && !ends(c) {
+		switch {
+		case !due:
+			l.sweepBy(c.due)
+		case !ends(c):
 			l.send(c)
 		}
 		return due
 	})
 	if l.limit() == 0 { // no flight takes them, which would find out
-		l.calls, l.once = slices.DeleteFunc(l.calls, ends), slices.DeleteFunc(l.once, ends)
-	}
-	l.sweepAt = time.Time{}
-	for _, f := range l.underWay {
-		l.sweepBy(f.due)
-	}
-	for _, c := range l.delayed {
-		l.sweepBy(c.due)
+		l.each(&l.calls, ends)
+		l.each(&l.once, ends)
 	}
 	l.watch()
 	l.mu.Unlock()
@@ -192,6 +203,18 @@ func (l *Lane) sweep() {
 		l.deliver(f, script.ErrSilent)
 	}
 	l.expire(over)
+}
+
+// each removes those of the calls for which gone returns true, some at a time: in between the lock is let go for a moment.
+func (l *Lane) each(calls *[]*Call, gone func(c *Call) bool) {
+	for left := len(*calls); left > 0; {
+		some := slices.Clone((*calls)[:min(left, atOnce, len(*calls))])
+		*calls = append(dropped(*calls, len(some)), slices.DeleteFunc(some, gone)...)
+		if left -= max(1, len(some)); left > 0 {
+			l.mu.Unlock()
+			l.mu.Lock()
+		}
+	}
 }
 
 // overdue reports whether a flight is given up now: if the server has been silent for an attempt's time, or has answered
