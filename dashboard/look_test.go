@@ -176,17 +176,6 @@ func testRefusalsComeFromAnObserver(t *testing.T) {
 	has(t, m{"refused": nil}, rows(t, s.get("/api/limiters"), "limiters")["quiet"])
 }
 
-func TestOldRefusalsNoLongerCount(t *testing.T) {
-	t.Parallel()
-	r := &refusals{}
-	r.move(1000)
-	r.last[1000%refusalSpan] = 5
-	r.move(1000 + refusalSpan - 1)
-	assert.Equal(t, int64(5), r.last[1000%refusalSpan])
-	r.move(1000 + refusalSpan)
-	assert.Equal(t, [refusalSpan]int64{}, r.last)
-}
-
 func TestOtherKeys(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)

@@ -2,7 +2,9 @@ package dashboard
 
 import (
 	"context"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -12,7 +14,7 @@ const (
 	// refusalSpan is how many seconds the pace of refusals is taken of.
 	refusalSpan = 10
 
-	// maxObserved is how many limiters are counted.
+	// maxObserved is how many limiters are counted, and a few more if they come at once.
 	maxObserved = 10_000
 )
 
@@ -21,15 +23,14 @@ const (
 type Observer struct {
 	limit.NoObserver
 
-	mu     sync.Mutex
-	counts map[string]*refusals
+	counts sync.Map // of *refusals, by limiter
+	size   atomic.Int64
 }
 
 // refusals are the refusals of one limiter.
 type refusals struct {
-	total  int64
-	second int64 // of the newest of last
-	last   [refusalSpan]int64
+	total atomic.Int64
+	last  [refusalSpan]atomic.Uint64 // each a second, and in the lower half how many came in it
 }
 
 // Decided counts a refusal.
@@ -37,32 +38,45 @@ func (o *Observer) Decided(_ context.Context, d limit.Decided) {
 	if d.Outcome == limit.Failed {
 		return
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.counts == nil {
-		o.counts = make(map[string]*refusals)
-	}
-	r := o.counts[d.Limiter]
-	if r == nil {
-		if len(o.counts) >= maxObserved {
-			return
-		}
-		r = &refusals{}
-		o.counts[d.Limiter] = r
-	}
-	r.move(time.Now().Unix())
-	if d.Outcome == limit.Refused {
-		r.total++
-		r.last[r.second%refusalSpan]++
+	if r := o.find(d.Limiter); r != nil && d.Outcome == limit.Refused {
+		r.add(time.Now())
 	}
 }
 
-// move forgets refusals older than the span.
-func (r *refusals) move(second int64) {
-	for r.second = max(r.second, second-refusalSpan); r.second < second; {
-		r.second++
-		r.last[r.second%refusalSpan] = 0
+// find returns the refusals of a limiter, nil if too many others are counted.
+func (o *Observer) find(name string) *refusals {
+	found, known := o.counts.Load(name)
+	if !known {
+		if o.size.Load() >= maxObserved {
+			return nil
+		}
+		if found, known = o.counts.LoadOrStore(name, &refusals{}); !known {
+			o.size.Add(1)
+		}
 	}
+	r, _ := found.(*refusals)
+	return r
+}
+
+func (r *refusals) add(now time.Time) {
+	r.total.Add(1)
+	second := uint64(now.Unix())
+	last := &r.last[second%refusalSpan]
+	for was := last.Load(); was>>32 < second; was = last.Load() {
+		last.CompareAndSwap(was, second<<32)
+	}
+	last.Add(1)
+}
+
+// pace returns how many came each second of the span.
+func (r *refusals) pace(now time.Time) float64 {
+	oldest, sum := uint64(now.Unix())-refusalSpan, uint64(0)
+	for i := range r.last {
+		if last := r.last[i].Load(); last>>32 > oldest {
+			sum += last & math.MaxUint32
+		}
+	}
+	return float64(sum) / refusalSpan
 }
 
 // of returns the refusals of a limiter, in all and a second; known is false if the
@@ -71,18 +85,12 @@ func (o *Observer) of(name string) (total int64, pace float64, known bool) {
 	if o == nil {
 		return 0, 0, false
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	r := o.counts[name]
-	if r == nil {
+	found, known := o.counts.Load(name)
+	if !known {
 		return 0, 0, false
 	}
-	r.move(time.Now().Unix())
-	var sum int64
-	for _, n := range r.last {
-		sum += n
-	}
-	return r.total, float64(sum) / refusalSpan, true
+	r, _ := found.(*refusals)
+	return r.total.Load(), r.pace(time.Now()), true
 }
 
 // pace is what refusals are sorted by; limiters without reports come last.

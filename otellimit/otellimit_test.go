@@ -437,7 +437,7 @@ var decided = limit.Decided{
 	Start: time.Now(), Waited: 300 * time.Microsecond,
 }
 
-// What a decision costs its caller.
+// What a decision costs its caller. All others count too.
 func BenchmarkDecided(b *testing.B) {
 	for name, opts := range map[string][]otellimit.Option{
 		"metrics":                        nil,
@@ -447,9 +447,11 @@ func BenchmarkDecided(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			o, ctx := newCollector().observer(opts...), b.Context()
 			b.ReportAllocs()
-			for b.Loop() {
-				o.Decided(ctx, decided)
-			}
+			b.RunParallel(func(next *testing.PB) {
+				for next.Next() {
+					o.Decided(ctx, decided)
+				}
+			})
 		})
 	}
 }
