@@ -33,8 +33,12 @@ func (l *asker) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err err
 
 func (l *asker) Fail(q decide.Ask, err error) error { return (*RateLimiter)(l).fail(q.Call, err) }
 
-func (l *asker) Server(ctx context.Context, _ decide.Ask) (*outage.Breaker, func() bool) {
-	return l.client.engine.Server(ctx, &l.facts)
+func (l *asker) Breaker(ctx context.Context, _ decide.Ask) *outage.Breaker {
+	return l.client.engine.Breaker(ctx, &l.facts)
+}
+
+func (l *asker) Probe(context.Context, decide.Ask) func() bool {
+	return l.client.engine.Probe(&l.facts)
 }
 
 func (l *asker) Limiters(q decide.Ask) []decide.Limiter {
@@ -70,7 +74,7 @@ func (l *asker) rule() local.Rule {
 // Learn makes the handle read the limiter's rate. The figures of a decision, if there are any, show
 // whether the rate is another than before.
 func (l *asker) Learn(q decide.Ask, a decide.Answer) {
-	now, heard, rule := time.Now().UnixNano(), l.known.heard.Load(), l.rule()
+	now, heard, rule := q.Start.UnixNano(), l.known.heard.Load(), l.rule()
 	switch {
 	case rule.Permits == 0, q.Figures && (a.Limit != rule.Permits || a.ResetAfter > rule.Window):
 	case heard == 0 || q.Figures && a.Granted && a.ResetAfter == rule.Window:
@@ -150,8 +154,18 @@ func (j *jointAsker) Fail(q decide.Ask, err error) error {
 	return fmt.Errorf("rratelimiter: %s: %w", q.Call, err)
 }
 
-func (j *jointAsker) Server(ctx context.Context, _ decide.Ask) (*outage.Breaker, func() bool) {
-	return j.engine.Server(ctx, &j.claims[0].limiter.facts)
+func (j *jointAsker) Breaker(ctx context.Context, _ decide.Ask) *outage.Breaker {
+	return j.engine.Breaker(ctx, &j.claims[0].limiter.facts)
+}
+
+func (j *jointAsker) Probe(context.Context, decide.Ask) func() bool {
+	return j.engine.Probe(&j.claims[0].limiter.facts)
+}
+
+func (j *jointAsker) Learn(q decide.Ask, a decide.Answer) {
+	for i, claim := range j.claims {
+		(*asker)(claim.limiter).Learn(q, a.Part(i))
+	}
 }
 
 func (j *jointAsker) Limiters(decide.Ask) (all []decide.Limiter) {

@@ -12,8 +12,9 @@ import (
 
 // Ask is what a caller asks of a limiter.
 type Ask struct {
-	Call    string // the method's name
-	Key     string // of a limiter of keys
+	Call    string    // the method's name
+	Key     string    // of a limiter of keys
+	Start   time.Time // when Redis is asked; zero: once it is
 	Permits int64
 	UpTo    bool          // as many as are free, at most Permits
 	MayWait bool          // until the permits are granted or the timeout is over
@@ -60,8 +61,6 @@ func (a *Answer) Part(i int) Answer {
 // Limiter is a limiter that is asked for permits.
 type Limiter struct {
 	Of interface {
-		// Learn notes what an answer shows of the limiter's rate, which a local limiter will need.
-		Learn(q Ask, a Answer)
 		// Fail returns err with the call and the limiter.
 		Fail(q Ask, err error) error
 	}

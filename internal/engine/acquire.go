@@ -108,7 +108,12 @@ func leastOf(ask *decide.Ask) int64 {
 	return ask.Permits
 }
 
-// Server returns the breaker of the limiter's server, and a function that reports whether the server decides.
-func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func() bool) {
-	return e.lanes.Breaker(ctx, l.Config), func() bool { return e.lanes.Answers(l.Keys, "SET") }
+// Breaker returns the breaker of the limiter's server.
+func (e *Engine) Breaker(ctx context.Context, l *Limiter) *outage.Breaker {
+	return e.lanes.Breaker(ctx, l.Config)
+}
+
+// Probe returns what asks the limiter's server whether it decides.
+func (e *Engine) Probe(l *Limiter) func() bool {
+	return func() bool { return e.lanes.Answers(l.Keys, "SET") }
 }

@@ -37,7 +37,10 @@ func (e *Engine) newRequest(ctx context.Context, l *Limiter, ask *decide.Ask) *r
 	if !ok {
 		r = &request{}
 	}
-	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, *ask, time.Now()
+	r.ctx, r.limiter, r.Ask, r.Asked = ctx, l, *ask, ask.Start
+	if r.Asked.IsZero() {
+		r.Asked = time.Now()
+	}
 	r.since, r.tryTime = r.Asked, e.conn.Timeout
 	if ask.MayWait && ask.Within > 0 {
 		r.tryTime = min(ask.Within, r.tryTime)

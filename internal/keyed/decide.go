@@ -103,9 +103,14 @@ func (g *Queues) Fail(q decide.Ask, err error) error {
 	return Fail(g.rule.Package, q.Call, q.Key, err)
 }
 
-// Server returns the breaker of the key's server.
-func (g *Queues) Server(ctx context.Context, q decide.Ask) (*outage.Breaker, func() bool) {
-	return g.Lanes.Breaker(ctx, q.Key), func() bool { return g.Lanes.Answers(script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
+// Breaker returns the breaker of the key's server.
+func (g *Queues) Breaker(ctx context.Context, q decide.Ask) *outage.Breaker {
+	return g.Lanes.Breaker(ctx, q.Key)
+}
+
+// Probe returns what asks the key's server whether it decides.
+func (g *Queues) Probe(_ context.Context, q decide.Ask) func() bool {
+	return func() bool { return g.Lanes.Answers(script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
 }
 
 // Limiters returns the one of the key.

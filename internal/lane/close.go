@@ -18,7 +18,7 @@ func (l *Lanes) Close(ctx context.Context, fail func()) error {
 			fail()
 		}
 		l.only.close()
-		for _, lane := range l.all {
+		for _, lane := range *l.all.Load() {
 			lane.close()
 		}
 		l.Count(-1)

@@ -8,6 +8,7 @@ package lane
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,9 +95,9 @@ type Lanes struct {
 	only     *Lane // if there is one master
 	replicas Replicas
 
-	Mu  sync.Mutex // guards the lanes, all that gathers for them, and what follows
-	all map[script.Master]*Lane
+	all atomic.Pointer[map[script.Master]*Lane] // a new one for each change
 
+	Mu     sync.Mutex    // guards all changes of the lanes, all that gathers for them, and what follows
 	Closed bool          // calls of callers fail
 	Work   int           // how much is under way that Close waits for
 	over   chan struct{} // closed when nothing is any more
@@ -107,7 +108,8 @@ type Lanes struct {
 
 // New returns the Lanes to conn.
 func New(conn *script.Conn, observer *observe.Observer) *Lanes {
-	s := &Lanes{Conn: conn, Observer: observer, all: make(map[script.Master]*Lane), over: make(chan struct{})}
+	s := &Lanes{Conn: conn, Observer: observer, over: make(chan struct{})}
+	s.all.Store(&map[script.Master]*Lane{})
 	s.only = newLane(s, nil)
 	s.apart.Store(conn.Cluster())
 	return s
@@ -120,28 +122,38 @@ func (l *Lanes) Lock(ctx context.Context, key string) *Lane {
 	return l.to(master)
 }
 
-// Breaker returns the breaker of a key's master, without waiting to find out which master that is.
+// Breaker returns the breaker of a key's master, without waiting to find out which master that is. It takes no lock if the
+// lane is known.
 func (l *Lanes) Breaker(ctx context.Context, key string) *outage.Breaker {
 	master := l.Conn.KnownMaster(ctx, key)
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	return &l.to(master).Breaker
+	lane := l.known(master)
+	if lane == nil {
+		l.Mu.Lock()
+		defer l.Mu.Unlock()
+		lane = l.to(master)
+	}
+	return &lane.Breaker
+}
+
+// known returns the lane to a master; nil if there is none yet.
+func (l *Lanes) known(master script.Master) *Lane {
+	if master == nil {
+		return l.only
+	}
+	return (*l.all.Load())[master]
 }
 
 // to returns the lane to a master. The lock is held.
 func (l *Lanes) to(master script.Master) *Lane {
-	if master == nil {
-		return l.only
-	}
-	lane := l.all[master]
+	lane := l.known(master)
 	if lane == nil {
-		for gone, old := range l.all {
-			if old.flights+old.stuck+old.waits()+len(old.delayed) == 0 {
-				delete(l.all, gone)
-			}
-		}
+		all := maps.Clone(*l.all.Load())
+		maps.DeleteFunc(all, func(_ script.Master, old *Lane) bool {
+			return old.flights+old.stuck+old.waits()+len(old.delayed) == 0
+		})
 		lane = newLane(l, master)
-		l.all[master] = lane
+		all[master] = lane
+		l.all.Store(&all)
 	}
 	return lane
 }

@@ -172,13 +172,18 @@ func (a *asker) Ask(ctx context.Context, q decide.Ask) (answer decide.Answer, er
 // Fail returns the error, which names the limiter if it wants to.
 func (a *asker) Fail(_ decide.Ask, err error) error { return err }
 
-// Server returns the limiter's breaker. The probe is the attempt itself, with its full time: its caller
-// does not wait for long, and may be gone when the answer comes.
-func (a *asker) Server(ctx context.Context, q decide.Ask) (*outage.Breaker, func() bool) {
+// Breaker returns the limiter's breaker.
+func (a *asker) Breaker(ctx context.Context, _ decide.Ask) *outage.Breaker {
 	a.leave(ctx)
-	t := a.attempt()
-	a.probe = t
-	return &a.breaker, func() bool {
+	a.probe = a.attempt()
+	return &a.breaker
+}
+
+// Probe returns the attempt itself, with its full time: its caller does not wait for long, and may be gone when the
+// answer comes.
+func (a *asker) Probe(ctx context.Context, q decide.Ask) func() bool {
+	t := a.probe
+	return func() bool {
 		asking, cancel := afterwards(ctx, a.options.Timeout)
 		defer cancel()
 		if !t.begin(asking, q) {

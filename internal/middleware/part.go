@@ -178,9 +178,11 @@ func (r *round) send(ctx context.Context, ask decide.Ask) (a decide.Answer, sent
 	if _, _, err = of.FromMemory(ctx, ask); err != nil {
 		return a, false, err
 	}
+	ask.Start = time.Now()
 	a, err = outage.Send(ctx, of, ask, by...)
 	for i := range r.parts {
 		p := &r.parts[i]
+		p.ask.Start = ask.Start
 		p.answer, p.err = decide.Answer{By: a.By, Known: a.Known}, err
 		if len(a.Each) > 0 {
 			p.answer = a.Each[i]

@@ -15,8 +15,11 @@ type Asker interface {
 	Ask(ctx context.Context, q decide.Ask) (decide.Answer, error)
 	// Fail returns err with the call and the limiter that it speaks of.
 	Fail(q decide.Ask, err error) error
-	// Server returns the server's breaker, and what asks the server whether it decides.
-	Server(ctx context.Context, q decide.Ask) (*Breaker, func() bool)
+	// Breaker returns the server's, and Probe what asks the server whether it decides.
+	Breaker(ctx context.Context, q decide.Ask) *Breaker
+	Probe(ctx context.Context, q decide.Ask) func() bool
+	// Learn notes what an answer shows of the limiters' rates, which local limiters will need.
+	Learn(q decide.Ask, a decide.Answer)
 	Limiters(q decide.Ask) []decide.Limiter
 }
 

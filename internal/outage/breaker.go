@@ -38,7 +38,8 @@ const (
 type Breaker struct {
 	Slack time.Duration // how much longer than its round trips say a server may be silent while it works
 
-	open atomic.Bool
+	open    atomic.Bool
+	doubted atomic.Bool // there is something for Decided to forget
 
 	mu      sync.Mutex
 	failed  int       // calls in a row
@@ -84,6 +85,9 @@ func (t *Trips) Shortest() time.Duration {
 	}
 	return t.now
 }
+
+// Open reports whether no calls are sent but probes.
+func (b *Breaker) Open() bool { return b.open.Load() }
 
 // Allows reports whether a call may be sent. While none may, probe is run in the background from time to
 // time, one at a time; it reports whether the server decides. Who watches learns of it.
@@ -160,6 +164,7 @@ func (b *Breaker) Heard(after time.Duration) {
 func (b *Breaker) CallerGaveUp(start time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.doubted.Store(true)
 	if b.left.IsZero() || b.left.Before(b.heard) {
 		b.left = start
 	}
@@ -167,12 +172,16 @@ func (b *Breaker) CallerGaveUp(start time.Time) bool {
 	return min(time.Since(b.heard), time.Since(b.left)) >= max(leastSilence, tripsOfSilence*trip)+b.Slack
 }
 
-// Decided records that Redis decided a call.
+// Decided records that Redis decided a call. It takes no lock if that is nothing new.
 func (b *Breaker) Decided() {
+	if !b.doubted.Load() {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.open.Load() {
 		b.failed, b.pause, b.left = 0, 0, time.Time{} // otherwise only a probe shows it: this call may be an old one
+		b.doubted.Store(false)
 	}
 }
 
@@ -185,6 +194,7 @@ func (b *Breaker) Failed(start time.Time, why error, by ...*Policy) (known bool)
 	if b.open.Load() || start.Before(b.returned) {
 		return true
 	}
+	b.doubted.Store(true)
 	if b.failed++; b.failed < failures && b.pause == 0 {
 		return false
 	}

@@ -122,3 +122,15 @@ func TestBreaker(t *testing.T) {
 		}, told.Events(), "each once")
 	})
 }
+
+// What a decision that goes well costs. All others ask the same breaker.
+func BenchmarkBreaker(b *testing.B) {
+	var breaker outage.Breaker
+	b.RunParallel(func(next *testing.PB) {
+		for next.Next() {
+			if breaker.Allows(nil) {
+				breaker.Decided()
+			}
+		}
+	})
+}

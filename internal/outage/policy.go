@@ -76,7 +76,7 @@ func (p *Policy) Ask(ctx context.Context, of Asker, q decide.Ask, start time.Tim
 		return a, err
 	}
 	timeout := q.Timeout
-	for {
+	for q.Start = start; ; q.Start = time.Now() {
 		a, err := Send(ctx, of, q, p)
 		if !a.Undecided {
 			p.Learn(of, q, a, err)
@@ -122,18 +122,17 @@ func Send(ctx context.Context, of Asker, q decide.Ask, by ...*Policy) (a decide.
 		return a, limit.ErrClosed
 	default:
 	}
-	b, decides := of.Server(ctx, q)
-	if !b.Allows(decides, by...) {
+	b := of.Breaker(ctx, q)
+	if b.Open() && !b.Allows(of.Probe(ctx, q), by...) {
 		return decide.Answer{Undecided: true, Known: true}, ErrNotSent
 	}
-	start := time.Now()
 	a, err = of.Ask(ctx, q)
 	ended := errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case a.Undecided || errors.Is(err, limit.ErrUnavailable):
-		a.Undecided, a.Known = true, b.Failed(start, err, by...)
-	case ended && a.Unanswered && b.CallerGaveUp(start): // the caller has gone, but the server is silent
-		a.Known = b.Failed(start, err, by...)
+		a.Undecided, a.Known = true, b.Failed(q.Start, err, by...)
+	case ended && a.Unanswered && b.CallerGaveUp(q.Start): // the caller has gone, but the server is silent
+		a.Known = b.Failed(q.Start, err, by...)
 	case ended, errors.Is(err, context.Canceled):
 	default:
 		b.Decided()
@@ -143,11 +142,8 @@ func Send(ctx context.Context, of Asker, q decide.Ask, by ...*Policy) (a decide.
 
 // Learn notes what an answer of Redis shows of the limiters' rates, if a local limiter may need them.
 func (p *Policy) Learn(of Asker, q decide.Ask, a decide.Answer, err error) {
-	if _, isLocal := p.Local(); !isLocal || err != nil {
-		return
-	}
-	for i, l := range of.Limiters(q) {
-		l.Of.Learn(q, a.Part(i))
+	if _, isLocal := p.Local(); isLocal && err == nil {
+		of.Learn(q, a)
 	}
 }
 
@@ -238,13 +234,25 @@ func Share(rule local.Rule, share float64) local.Rule {
 // Complete reports an answer, with errors that name the call and the limiter. A limiter that only watches grants
 // what it has refused.
 func (p *Policy) Complete(ctx context.Context, of Asker, q decide.Ask, a decide.Answer, err error, start time.Time) (decide.Answer, error) {
-	err, a.Cause = of.Fail(q, err), of.Fail(q, a.Cause)
-	if undo := a.Undo; q.Undo && undo != nil {
-		a.Undo = func(ctx context.Context) error { return of.Fail(q, undo(ctx)) }
+	if err != nil || a.Cause != nil {
+		err, a.Cause = of.Fail(q, err), of.Fail(q, a.Cause)
 	}
-	if !p.Shadow && !p.Observer.Watches() {
-		return a, err
+	if q.Undo && a.Undo != nil {
+		a.Undo = undoFor(of, q, a.Undo)
 	}
+	if p.Shadow || p.Observer.Watches() {
+		return p.reported(ctx, of, q, a, err, start)
+	}
+	return a, err
+}
+
+// undoFor returns an undo whose errors name the call and the limiter.
+func undoFor(of Asker, q decide.Ask, undo func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error { return of.Fail(q, undo(ctx)) }
+}
+
+// reported is the part of Complete for a policy that watches or is watched.
+func (p *Policy) reported(ctx context.Context, of Asker, q decide.Ask, a decide.Answer, err error, start time.Time) (decide.Answer, error) {
 	all, granted, failure := of.Limiters(q), a.Granted, err
 	report := func() {
 		for _, l := range all {
