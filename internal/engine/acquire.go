@@ -33,7 +33,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *decide.Ask, a *de
 	answered := r.await(ctx)
 	*a, err = r.answer, r.err
 	a.By = cmp.Or(a.By, limit.FromRedis)
-	if answered && !r.MayWait { // the line may still know one that waits
+	if answered && r.request == nil { // the line may still know one that has been in it
 		if err == nil && !a.Granted {
 			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
 		}
@@ -67,6 +67,9 @@ func (q *queue) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 			q.next(r.since)
 		}
 		r.WaitOn(q.wave)
+		if r.timed {
+			to.EndBy(q.wave, lane.Sooner(r.since.Add(r.tryTime), r.Last))
+		}
 	}
 	return nil
 }

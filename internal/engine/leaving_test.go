@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -202,4 +203,45 @@ func TestAcquireAll_CallerLeavesWhileAnErrorIsExplained(t *testing.T) {
 		l.slow.answers(lua.Command, 10*time.Second) // with which types are asked for
 		require.ErrorIs(t, l.leave(t, both), limit.ErrCorrupt)
 	})
+}
+
+// Callers who share a flight leave at their own times, without a timer each.
+func TestWaiters_LeaveInTimeThoughTheyShareAFlight(t *testing.T) {
+	t.Parallel()
+	for name, held := range map[string]bool{"under way": false, "not sent": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onSlow(t, nil, func(t *testing.T, e *Engine, s *slow, _ redistest.Client) {
+				l := testLimiter("a", hourly)
+				s.answers(lua.Acquire, 10*time.Millisecond)
+				if held {
+					s.answers(lua.Acquire, 2*time.Second)
+				}
+				var all sync.WaitGroup
+				for range 2 { // as many flights as may be under way
+					all.Go(func() { _, _ = acquire(t.Context(), e, l, decide.Ask{Permits: 1}) })
+					synctest.Wait()
+				}
+				start := time.Now()
+				leaves := func(after time.Duration, want error, ask decide.Ask) {
+					all.Go(func() {
+						_, err := acquire(t.Context(), e, l, ask)
+						assert.ErrorIs(t, err, want)
+						assert.Equal(t, after, time.Since(start), "%+v", ask)
+					})
+				}
+				want := limit.ErrUnknownOutcome
+				if held {
+					want = limit.ErrUnavailable
+				}
+				all.Go(func() { _, _ = acquire(t.Context(), e, l, decide.Ask{Permits: 1}) })
+				leaves(150*time.Millisecond, want, decide.Ask{Permits: 1, MayWait: true, Timeout: 50 * time.Millisecond})
+				leaves(120*time.Millisecond, want, decide.Ask{Permits: 1, MayWait: true, Timeout: 20 * time.Millisecond})
+				leaves(70*time.Millisecond, want, decide.Ask{Permits: 1, Within: 70 * time.Millisecond})
+				synctest.Wait()
+				s.answers(lua.Acquire, 2*time.Second)
+				all.Wait()
+			})
+		})
+	}
 }

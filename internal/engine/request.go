@@ -91,8 +91,7 @@ func (r *request) await(ctx context.Context) (answered bool) {
 	e := r.queue.engine
 	look := lane.Sooner(lane.Sooner(r.since.Add(r.tryTime), r.Last), r.deadline) // passes change Asked meanwhile
 	// A flight with a call that is not repeated is not ended before its time.
-	hurry := r.timed || e.rules.KeepsNoMembers()
-	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
+	answered, err := r.Await(ctx, e.lanes, r, look, e.rules.KeepsNoMembers())
 	if !answered {
 		r.err = err
 	}

@@ -61,6 +61,9 @@ func (g *Queues) send(key string, r *request, timed bool) error {
 	}
 	if alone == nil {
 		r.WaitOn(b.wave)
+		if timed {
+			l.EndBy(b.wave, r.Last)
+		}
 	}
 	g.Lanes.Mu.Unlock()
 	if alone != nil {

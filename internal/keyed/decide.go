@@ -52,7 +52,7 @@ func (g *Queues) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err er
 	if err := g.send(q.Key, r, timed); err != nil {
 		return a, err
 	}
-	if answered, err := r.Await(ctx, g.Lanes, r, look, timed || g.Lanes.Conn.Inline); !answered {
+	if answered, err := r.Await(ctx, g.Lanes, r, look, g.Lanes.Conn.Inline); !answered {
 		g.cancel(r)
 		return a, err
 	}

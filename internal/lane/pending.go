@@ -41,6 +41,16 @@ type Pending struct {
 type Wave struct {
 	done chan struct{}
 	over atomic.Bool
+	by   time.Time // it ends by then, even without answers: see EndBy; zero: once its flight is late
+}
+
+// EndBy makes a Wave end at that time at the latest, when one of those who wait on it leaves: until then none of them
+// needs a timer. The Wave, which may be nil, is that of the next flight. The lock is held.
+func (l *Lane) EndBy(w *Wave, at time.Time) {
+	if w != nil && (w.by.IsZero() || at.Before(w.by)) {
+		w.by = at
+		l.sweepBy(at)
+	}
 }
 
 // End wakes those who wait, even if their answer is not there yet.
@@ -87,8 +97,8 @@ type Waiter interface {
 
 // Await returns when the answer is there, or the caller has left: with the error of ctx if that has
 // ended, or with what TimeUp says. The caller starts to check its time at look; without hurry it
-// first waits for the end of the Wave that it shares, which soon comes if the server hangs, unless flights wait for
-// replicas.
+// first waits for the end of the Wave that it shares, which comes by the time of EndBy, and soon if the server hangs,
+// unless flights wait for replicas.
 func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
 		p.waitAlone(l)

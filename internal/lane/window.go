@@ -12,6 +12,9 @@ func (l *Lane) departs(f *flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.due, f.before, f.since = Sooner(f.late, f.end), l.landed, f.sent
+	if f.wave != nil {
+		f.due = Sooner(f.due, f.wave.by)
+	}
 	if len(l.underWay) > 0 {
 		f.since = l.underWay[0].sent
 		if l.lastAnswer.After(f.since) {

@@ -180,6 +180,13 @@ func (l *Lane) sweep() {
 		return f.over && !f.hasPlace
 	})
 	l.sweepAt = time.Time{}
+	if w := l.wave; w != nil && !w.by.IsZero() && !w.over.Load() {
+		if now.Before(w.by) {
+			l.sweepBy(w.by)
+		} else {
+			w.End()
+		}
+	}
 	for _, f := range l.underWay {
 		l.sweepBy(f.due)
 	}
