@@ -155,7 +155,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 // stay. This Client's leases end. Callers that hold permits are not informed. Of a PerClient limiter it frees only
 // what this Client has taken. If the limiter has no rate and no WithDefault, Reset returns ErrNotInitialized.
 func (l *RateLimiter) Reset(ctx context.Context) error {
-	_, err := l.change(ctx, "Reset", nil, lua.Reset, script.Constant{l.facts.Fallback != ""})
+	_, err := l.change(ctx, "Reset", nil, lua.Reset, script.Constant{l.facts.Fallback})
 	return err
 }
 

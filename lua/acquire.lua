@@ -41,15 +41,9 @@
 local call = redis.call
 --- @include "now_text"
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[5] and KEYS[4] or KEYS[3]
-local overall, member, sum_text, flags, age = not KEYS[5], ARGV[1], ARGV[2] or '1', ARGV[4], ARGV[5]
-local runs = ARGV[8] and ARGV
--- '' is true in Lua.
-if flags == '' then
-  flags = nil
-end
-if age == '' and ARGV[6] == '' then
-  age = nil
-end
+local overall, member, sum_text, runs = not KEYS[5], ARGV[1], ARGV[2] or '1', ARGV[8] and ARGV
+local flags = ARGV[4] ~= '' and ARGV[4] or nil -- '' is true in Lua
+local age = (ARGV[5] ~= '' or ARGV[6] ~= '') and ARGV[5] or nil
 
 --- @include "fast_path"
 
@@ -58,7 +52,7 @@ if fields[5] == nil then
 end
 
 -- The general path. Steps that not every call takes are included at their place: making a function costs, called or not.
---- @include "config_or_new" "dated" "own" "requests" "answered" "bring_up_to_date" "figures"
+--- @include "config_or_new" "dated" "own" "requests" "answered" "bring_up_to_date" "figures" "grant"
 
 flags, age = flags or '', age or ''
 local single, windowed, up_to = string.find(flags, 's'), string.find(flags, 'w'), string.find(flags, 'u')
@@ -186,12 +180,7 @@ if not found and taken > 0 then
     end
     state.newest = math.max(state.newest or 0, own[i - 1] + 0)
   end
-  if state.unset then
-    make_value(config, state.free)
-  end
-  if windowed or redis.call('ZADD', permits_key, 'NX', unpack(added)) > 0 then
-    redis.call('DECRBY', value_key, digits(taken))
-  end
+  write_grant(config, state, added, digits(taken))
 end
 keep_answered(KEYS[1], list, identity, now, noted)
 local ends = (windowed or state.window) and end_window(config) or nil

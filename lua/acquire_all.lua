@@ -24,7 +24,7 @@
 --   'taken'   as for acquire
 --   NOTINIT <number of its config>, CORRUPT <key's number> <field> <why>, LATE, as for acquire
 
---- @include "answered" "clock" "config_or_new" "figures" "make_config" "oldest_rows" "other_default" "own"
+--- @include "answered" "clock" "config_or_new" "figures" "grant" "make_config" "oldest_rows" "other_default" "own"
 --- @include "search" "bring_up_to_date" "waits"
 
 local single, figures, numbers, holds = string.find(ARGV[3], 's'), string.find(ARGV[3], 'f'), {}, {}
@@ -234,12 +234,8 @@ end
 local answer = {figures and now or nil}
 for i, l in ipairs(limiters) do
   if not (refused[1] or granted) then
-    if l.state.unset then
-      make_value(l, l.state.free)
-    end
-    redis.call('ZADD', l.permits_key, 'NX', digits(now - l.early), l.member)
+    write_grant(l, l.state, {digits(now - l.early), l.member}, l.text)
     l.state.newest = l.state.newest and math.max(l.state.newest, now - l.early)
-    redis.call('DECRBY', l.value_key, l.text)
   end
   keep_answered(KEYS[l.at + 1], l.list, identity, now, age ~= '' and not answered)
   local keep = math.max(0, l.keep)

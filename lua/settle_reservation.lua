@@ -20,7 +20,7 @@
 --   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>
 
---- @include "clock" "config_or_new" "answered" "search" "bring_up_to_date" "make_config" "own" "take_off"
+--- @include "clock" "config_or_new" "answered" "search" "bring_up_to_date" "grant" "make_config" "own" "take_off"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered', 'lapsed')
 local member, used, charge, age, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[6], ARGV[7]
@@ -147,11 +147,7 @@ end
 
 local back = 0
 if extra > 0 then
-  if state.unset then
-    make_value(config, state.free)
-  end
-  redis.call('ZADD', permits_key, 'NX', digits(now), charge)
-  redis.call('DECRBY', value_key, digits(extra))
+  write_grant(config, state, {digits(now), charge}, digits(extra))
 end
 if age ~= '' and (extra > 0 or early) then
   mark_answered(KEYS[1], fields[5], identity, now)

@@ -8,15 +8,11 @@
 --   1 when the rate was an override, 0 when it was a default already
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "config_or_new"
+--- @include "digits" "limiter"
 
-local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'default')
-local _, _, problem = config_or_new(fields, '')
-if problem then
-  return problem
-end
-local rate = fields[1] .. ' ' .. fields[2] .. ' ' .. fields[3] .. ' ' .. (fields[4] or '0')
-if string.find(fields[5] or '', rate .. ' ', 1, true) == 1 then
+local kind = config.per_client and ' 1 ' or ' 0 '
+local rate = digits(config.rate) .. ' ' .. digits(config.interval) .. kind .. digits(config.keep)
+if string.find(redis.call('HGET', KEYS[1], 'default') or '', rate .. ' ', 1, true) == 1 then
   return 0
 end
 redis.call('HSET', KEYS[1], 'default', rate .. ' 0')

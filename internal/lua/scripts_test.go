@@ -53,6 +53,21 @@ func eachFastPathCall(t *testing.T, used int, age time.Duration,
 	})
 }
 
+// permitsGranted makes the call, and acquire's if that is to decide, and returns how many permits it was granted.
+func permitsGranted(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error), member string) any {
+	t.Helper()
+	got, err := call(member)
+	require.NoError(t, err)
+	if got == int64(0) {
+		got, err = fastPathCalls["acquire"](t, rdb, keys, member)
+		require.NoError(t, err)
+	}
+	if figures, ok := got.([]any); ok {
+		return figures[2]
+	}
+	return got
+}
+
 // other is a member of another attempt than member's.
 func other(permits byte) string { return strings.ReplaceAll(member(permits), "i", "j") }
 
@@ -112,9 +127,7 @@ func TestAcquire_GivesAllKeysOneTimeToLive(t *testing.T) {
 							require.NoError(t, rdb.PExpireAt(t.Context(), key, now.Add(ttl)).Err())
 						}
 					}
-					got, err := call(other(1))
-					require.NoError(t, err)
-					require.EqualValues(t, 1, got)
+					require.EqualValues(t, 1, permitsGranted(t, rdb, keys, call, other(1)))
 					want := rdb.PTTL(t.Context(), keys.Config).Val()
 					for _, key := range []string{keys.Value, keys.Permits} {
 						assert.InDelta(t, want, rdb.PTTL(t.Context(), key).Val(), float64(time.Second), key)
@@ -132,9 +145,7 @@ func TestAcquire_GivesFullValueATimeToLive(t *testing.T) {
 	eachFastPathCall(t, 0, 0, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
 		require.NoError(t, rdb.PExpire(t.Context(), keys.Config, 2*time.Hour).Err())
 		require.NoError(t, rdb.PExpire(t.Context(), keys.Value, 40*time.Minute).Err())
-		got, err := call(other(1))
-		require.NoError(t, err)
-		require.EqualValues(t, 1, got)
+		require.EqualValues(t, 1, permitsGranted(t, rdb, keys, call, other(1)))
 		assert.InDelta(t, 2*time.Hour, rdb.PTTL(t.Context(), keys.Value).Val(), float64(time.Minute))
 	})
 }

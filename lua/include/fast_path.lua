@@ -1,8 +1,8 @@
 -- The fast path decides the common cases with the fewest commands, of a limiter of type Overall: there are enough free
 -- permits for all requests; or too few for any, and enough for each when the oldest member runs out. Once in a few
 -- grants it leaves the decision to acquire's general path, which reclaims what has run out. This is the text of a
--- function, or of a script's head, which costs no closure: it returns the permits granted, as text if state was repaired,
--- or the wait below 0, and goes on with the text behind it if it did not decide.
+-- function, or of a script's head, which costs no closure: it returns the permits granted, or the wait below 0, and goes
+-- on with the text behind it if it did not decide.
 --
 -- It works with call, config_key, value_key, permits_key, member, sum_text, now_text and overall: true if the limiter is
 -- known to be of type Overall. Further with flags, age and runs, which are nil if empty: age is set with a token too, and
@@ -35,42 +35,12 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
     -- The general path must decide.
   elseif sum <= value then
     -- Members pile up by calls, however large each is.
-    local step = rate / 64
-    if step < 16 then
-      step = 16
-    elseif step > 256 then
-      step = 256
-    end
-    if runs then
-      step = step * sum
-    end
-    if value % step >= sum then
-      local added = call('ZADD', permits_key, 'NX', now_text, member)
-      if added == 1 then
+    local step = (rate < 1024 and 16 or rate > 16384 and 256 or rate / 64) * (runs and sum or 1)
+    -- If the set was lost, or the keys don't all have one time to live, the general path must decide.
+    local ttl = value % step >= sum and (value == rate or call('EXISTS', permits_key) == 1) and call('PTTL', config_key)
+    if ttl and (ttl < 0 or ttl == call('PTTL', value_key) and ttl == call('PTTL', permits_key)) then
+      if call('ZADD', permits_key, 'NX', now_text, member) == 1 then
         call('DECRBY', value_key, sum_text)
-        if value < rate and call('ZCARD', permits_key) == 1 then
-          local left, whole = call('PTTL', value_key), call('PTTL', config_key)
-          if left < 0 or left > interval_text + 0 or (whole >= 0 and whole <= left + 1000) then
-            -- The set was lost, and this is no window: nothing else is in use. The answer is text, which says so.
-            call('INCRBY', value_key, string.format('%.0f', rate - value))
-            sum = sum_text
-          end
-        end
-      end
-      local ttl = call('PTTL', config_key)
-      if ttl >= 0 then
-        local left, permits = call('PTTL', value_key), call('PTTL', permits_key)
-        -- A full value with nothing in use counts no window.
-        local window = left >= 0 and left <= interval_text + 0 and ttl > left + 1000 and (permits < 0 or permits > left + 1000) and
-          (value < rate or call('ZCARD', permits_key) > added)
-        -- Others may have set an end later than Redis can count by PEXPIRE.
-        local text = string.format('%.0f', math.max(1, math.min(ttl, 9223372036854)))
-        if not window and left ~= ttl then
-          call('PEXPIRE', value_key, text)
-        end
-        if permits ~= ttl then
-          call('PEXPIRE', permits_key, text)
-        end
       end
       return sum
     end

@@ -36,7 +36,7 @@ var mutants = []mutant{
 		`local taken = permits <= free and permits or 0`, `local taken = permits <= free + 1 and permits or 0`,
 	},
 	{"Reset leaves what is in use", calmKind, lua.Reset, `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, `return 2`},
-	{"a lost member", calmKind, lua.Acquire, `redis.call('ZADD', permits_key, 'NX', unpack(added)) > 0`, `true`},
+	{"a lost member", calmKind, lua.Acquire, `redis.call('ZADD', config.permits_key, 'NX', unpack(added)) > 0`, `true`},
 	{"a double grant", calmKind, lua.Acquire, `left = left - granted * permits`, `left = left - granted * (permits - 1)`},
 	{"those behind one that does not fit are refused", calmKind, lua.Acquire, `blocked = blocked or waits`, `left = 0`},
 	{

@@ -1,0 +1,11 @@
+--- @include "make_value" "unpack"
+
+-- Writes a grant: the members in added, with their times, and if they are new so many permits, in digits, less.
+local function write_grant(config, state, added, permits)
+  if state.unset then
+    make_value(config, state.free)
+  end
+  if config.windowed or redis.call('ZADD', config.permits_key, 'NX', unpack(added)) > 0 then
+    redis.call('DECRBY', config.value_key, permits)
+  end
+end
