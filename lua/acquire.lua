@@ -20,14 +20,14 @@
 -- Returns
 --   the permits granted, if that is the sum, or below 0 the wait of each request, if all are refused for the same; of a
 --   limiter of type Overall, if no figures are wanted. Otherwise
---   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of the window's end stands before the waits,
---   with h the server's time. The permits granted are text if state was repaired
+--   rate, free, taken, interval, reset, keep, found, waits...; with w, the epoch ms of the window's end stands before the
+--   waits, with h the server's time
 --      free: free permits before, below 0 while a lowered rate is paid off
 --      taken: the permits granted
 --      reset: if the figures are wanted, ms until all permits are free again, if no one takes more
---      keep: the keep-alive time in ms, which this call restarted; 0 for none. Below 0 it is eight times that, and 1 if
---      state was repaired, 2 if the limiter is shared with Redissons that the caller's layout excludes, 4 if it has the
---      default of a program that began later
+--      keep: the keep-alive time in ms, which this call restarted; 0 for none
+--      found: the sum of 1 if state was repaired, 2 if the limiter is shared with Redissons that the caller's layout
+--      excludes, and 4 if it has the default of a program that began later
 --      waits: for each run with a refused request, except those behind another in the line and those above the rate: the
 --      ms until it could pass, or at least so long if many members are in use. It is no longer than the limiter lives,
 --      but one of up to 64 s by itself below 0 may be
@@ -119,7 +119,7 @@ elseif need == 0 then
   if noted and not new then
     mark_answered(KEYS[1], list, identity, now)
   end
-  return {rate, 0, 0, interval, 0, 0}
+  return {rate, 0, 0, interval, 0, 0, 0}
 end
 
 -- If each has a member of its own, nothing that has run out stays. A token has what was found.
@@ -187,13 +187,11 @@ local ends = (windowed or state.window) and end_window(config) or nil
 keep_ttl(config, true, ends ~= nil)
 
 local answer, left = figures_of(config, state, taken, found, ends, holds, now)
-answer[7] = holds and now or answer[7]
+answer[8] = holds and now or answer[8]
 local first, length = state.oldest and state.oldest[1], #ARGV[1]
 local foreign = state.window and not windowed or
   first and #first ~= length and not (#first == 13 and length == 21 or #first == 21 and length == 13)
-if state.repaired or foreign or default then
-  answer[6] = -8 * answer[6] - (state.repaired and 1 or 0) - (foreign and 2 or 0) - (default and 4 or 0)
-end
+answer[7] = (state.repaired and 1 or 0) + (foreign and 2 or 0) + (default and 4 or 0)
 if refused[1] then
 --- @include "waits"
   append_waits(config, answer, refused, rows, left, now, ends)

@@ -14,9 +14,9 @@
 --      as for acquire, its configuration if it has none
 -- Returns
 --   the permits of the first, if they were granted, no state was repaired and no figures are wanted; otherwise
---   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time in ms, 0 for none, and if its state was
---      repaired -1 less that; with f, each followed by rate, free, reset and interval as for acquire, and the server's time
---      before all; then of limiters that refused them, none if they were granted: which one of those in KEYS, from 1; its
+--   keep, found, ..., number, wait, interval, ...   of each limiter the keep-alive time in ms, 0 for none, and what was
+--      found, as for acquire; with f, each followed by rate, free, reset and interval, and the server's time before all;
+--      then of limiters that refused them, none if they were granted: which one of those in KEYS, from 1; its
 --      wait, as for acquire
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'default', number, rate, ...   as for acquire, of the limiter of that number
@@ -137,7 +137,7 @@ end
 if granted then
   local answer = {now}
   for _, l in ipairs(limiters) do
-    answer[#answer + 1] = 0
+    answer[#answer + 1], answer[#answer + 2] = 0, 0
     if l then
       l.state = {free = integer(redis.call('GET', l.value_key)) or 0, window = is_window(l)}
     end
@@ -238,8 +238,7 @@ for i, l in ipairs(limiters) do
     l.state.newest = l.state.newest and math.max(l.state.newest, now - l.early)
   end
   keep_answered(KEYS[l.at + 1], l.list, identity, now, age ~= '' and not answered)
-  local keep = math.max(0, l.keep)
-  answer[#answer + 1] = l.state and l.state.repaired and -1 - keep or keep
+  answer[#answer + 1], answer[#answer + 2] = math.max(0, l.keep), l.state and l.state.repaired and 1 or 0
   if figures then
     tell(answer, l, refused[1] and 0 or l.permits)
   end

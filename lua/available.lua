@@ -5,7 +5,7 @@
 -- ARGV
 --   1  '' or the token of the 'again' answer  2  flags, or '': w, as for acquire
 -- Returns
---   the free permits, below 0 while a lowered rate is paid off; as text if state was repaired
+--   free, below 0 while a lowered rate is paid off, and found, as for acquire
 --   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
@@ -31,4 +31,4 @@ if state.oldest and not windowed then
   end
 end
 keep_ttl(config, false, windowed or state.window)
-return state.repaired and digits(state.free) or state.free
+return {state.free, state.repaired and 1 or 0}

@@ -7,7 +7,7 @@
 --   2  '' or the configuration for a limiter that has none, as for acquire
 --   3  flags, or '': a, w, as for acquire  4  '' or the token of the 'again' answer
 -- Returns
---   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms of the window's end, as acquire answers
+--   rate, free, taken, interval, reset, keep, 0, waits...; with w, the epoch ms of the window's end, as acquire answers
 --   'again', token   the call must be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
@@ -20,7 +20,7 @@ if problem then
 end
 local rate, interval = config.rate, config.interval
 if permits > rate then
-  return {rate, 0, 0, interval, 0, 0}
+  return {rate, 0, 0, interval, 0, 0, 0}
 end
 local value_key, permits_key = config.value_key, config.permits_key
 config.windowed = windowed

@@ -235,11 +235,6 @@ type redo struct {
 
 // parse reads the script's answer, and what it found of the limiter's state.
 func (b *batch) parse(reply any) (o lane.Outcome, found findings, err error) {
-	// Text in place of a number means that state was repaired: see acquire.lua.
-	if text, ok := reply.(string); ok && text == strconv.FormatInt(b.Sum, 10) {
-		o, _, err = b.parse(b.Sum)
-		return o, repaired, err
-	}
 	if short, ok := reply.(int64); ok {
 		if short != b.Sum && short >= 0 || short == math.MinInt64 {
 			return lane.Outcome{}, 0, script.Unexpected(reply)
@@ -259,26 +254,22 @@ func (b *batch) parse(reply any) (o lane.Outcome, found findings, err error) {
 
 // parseFigures is parse for an answer with figures.
 func (b *batch) parseFigures(reply any) (o lane.Outcome, found findings, err error) {
-	numbers, err := script.Integers(reply, 6)
+	numbers, err := script.Integers(reply, 7)
 	if err != nil {
 		return lane.Outcome{}, 0, err
 	}
-	o.Limit, o.Free, o.Taken, o.RetryAfters = numbers[0], numbers[1], numbers[2], numbers[6:]
+	o.Limit, o.Free, o.Taken, o.RetryAfters = numbers[0], numbers[1], numbers[2], numbers[7:]
 	if o.Taken < 0 || o.Taken > b.Sum {
 		return lane.Outcome{}, 0, script.Unexpected(reply)
 	}
-	keep := numbers[5]
-	if keep < 0 { // it holds findings too: see acquire.lua
-		found, keep = findings(-keep)&(repaired|foreign|newerDefault), max(0, -(keep/8))
-	}
-	o.Interval, o.Reset, o.Keep = script.Millis(numbers[3]), script.Millis(max(0, numbers[4])), script.Millis(keep)
+	o.Interval, o.Reset, o.Keep = script.Millis(numbers[3]), script.Millis(max(0, numbers[4])), script.Millis(max(0, numbers[5]))
 	if b.rules.KeepsNoMembers() && len(o.RetryAfters) > 0 {
 		o.WindowEnd, o.RetryAfters = o.RetryAfters[0], o.RetryAfters[1:]
 	}
 	if b.held && len(o.RetryAfters) > 0 {
 		o.GrantedAt, o.RetryAfters = o.RetryAfters[0], o.RetryAfters[1:]
 	}
-	return o, found, nil
+	return o, findings(numbers[6]), nil
 }
 
 // prefetch is the permits that a batch takes ahead.

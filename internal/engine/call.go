@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -82,26 +81,23 @@ func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
 func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	args := func(all []any, a script.Attempt) []any { return append(all, a.Token, e.rules.Flags()) }
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Available, Args: script.ArgumentsFunc(args)})
-	text, _ := reply.(string)
-	if free, failed := strconv.ParseInt(text, 10, 64); failed == nil {
-		e.found(l, repaired) // that is why it is text
-		return free, nil
-	}
 	if l.Fallback != "" && errors.Is(err, limit.ErrNotInitialized) {
 		d, err := e.Peek(ctx, l, 0)
 		return d.Remaining, err
 	}
-	return script.Integer(reply, err)
+	numbers, failed := script.Integers(reply, 2)
+	if err = cmp.Or(err, failed); err != nil {
+		return 0, err
+	}
+	e.found(l, findings(numbers[1]))
+	return numbers[0], nil
 }
 
 // Rate reads a limiter's rate.
 func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Config, Args: script.Constant{}})
-	if err != nil {
-		return limit.Rate{}, err
-	}
-	values, err := script.Integers(reply, 4)
-	if err != nil {
+	values, failed := script.Integers(reply, 4)
+	if err = cmp.Or(err, failed); err != nil {
 		return limit.Rate{}, err
 	}
 	return rateOf(values), nil

@@ -15,7 +15,7 @@ const (
 	newerDefault                      // that of a program that began later
 )
 
-// findings are what an answer says about the state that its script found.
+// findings are what an answer says about the state that its script found: see acquire.lua.
 type findings int
 
 // reportPause is how long an event that lasts is not reported again.

@@ -108,9 +108,9 @@ func (m *multiRequest) parse(reply any) (a decide.Answer, err error) {
 	if len(values) == 3 && values[0] == "exceeds" {
 		return m.parseExceeds(values[1:])
 	}
-	head, size := 0, 1 // of what is said about all limiters, and about each
+	head, size := 0, 2 // of what is said about all limiters, and about each
 	if m.told {
-		head, size = 1, 5
+		head, size = 1, 6
 		m.said.free, m.said.holds = make([]int64, all), make([]Hold, all)
 	}
 	numbers, err := script.Integers(reply, head+all*size)
@@ -128,26 +128,22 @@ func (m *multiRequest) parse(reply any) (a decide.Answer, err error) {
 	}
 	for i := range all {
 		said := numbers[i*size : (i+1)*size]
-		keep := said[0]
-		if keep < 0 {
-			m.engine.found(m.claims[i].Limiter, repaired)
-			keep = -1 - keep
-		}
-		m.said.keep[i] = script.Millis(keep)
+		m.engine.found(m.claims[i].Limiter, findings(said[1]))
+		m.said.keep[i] = script.Millis(said[0])
 		if !m.told {
 			continue
 		}
-		free, claim := said[2], m.claims[i]
+		free, claim := said[3], m.claims[i]
 		if a.Granted {
 			free -= claim.Permits
 		}
 		m.said.free[i] = max(0, free)
 		if claim.Hold > 0 {
-			m.said.holds[i] = Hold{max(0, script.Millis(said[4])-claim.Hold), now}
+			m.said.holds[i] = Hold{max(0, script.Millis(said[5])-claim.Hold), now}
 		}
 		if m.figures {
 			a.Each[i].Decision = limit.Decision{
-				Granted: true, Limit: said[1], Remaining: max(0, free), ResetAfter: script.Millis(max(0, said[3])),
+				Granted: true, Limit: said[2], Remaining: max(0, free), ResetAfter: script.Millis(max(0, said[4])),
 			}
 		}
 	}

@@ -259,10 +259,10 @@ func TestEachScriptRuns(t *testing.T) {
 	noRate := "NOTINIT"
 	acquire := []any{member(3), "3", "", "", "", "", 0, "3", 1}
 	runs := []run{
-		{Acquire, 5, acquire, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0)}, nil, noRate},
+		{Acquire, 5, acquire, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0), int64(0)}, nil, noRate},
 		{AcquireAll, 5, []any{member(3), 3, "", "", "", ""}, int64(3), nil, noRate},
 		{AcquireMany, 3, []any{1, member(3), "3"}, []any{int64(0)}, []any{int64(0)}, ""},
-		{Available, 5, []any{""}, int64(10), nil, noRate},
+		{Available, 5, []any{""}, []any{int64(10), int64(0)}, nil, noRate},
 		{Command, 1, []any{"PTTL"}, int64(-1), int64(-2), ""},
 		{Command, 1, []any{"TYPE"}, "hash", "none", ""},
 		{Config, 5, nil, []any{int64(10), int64(3600000), int64(0), int64(0)}, nil, noRate},
@@ -275,7 +275,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{InUse, 5, []any{""}, []any{"end", ""}, nil, noRate},
 		{InUse, 5, []any{"", "iiiiiiii", 0, ""}, []any{"end", ""}, nil, noRate},
 		{Migrate, 5, []any{member(0), ""}, int64(0), nil, noRate},
-		{Peek, 5, []any{3, "", "", ""}, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0)}, nil, noRate},
+		{Peek, 5, []any{3, "", "", ""}, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0), int64(0)}, nil, noRate},
 		{Probe, 1, []any{"SET"}, int64(1), int64(1), ""},
 		{Release, 5, []any{3, "iiiiiiii", "", "", "call"}, int64(3), nil, noRate},
 		{Rename, 10, nil, int64(1), nil, noRate},

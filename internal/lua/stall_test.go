@@ -111,7 +111,7 @@ func TestGiveBack_OfWindowOnStalledMachine(t *testing.T) {
 		answer, err := rdb.Eval(t.Context(), take, keys.List(), "", 7, "", "w").Slice()
 		require.NoError(t, err)
 		for _, source := range runs(GiveBack) {
-			back, err := rdb.Eval(t.Context(), source, keys.List(), "", 1, "", answer[6], "", "").Int()
+			back, err := rdb.Eval(t.Context(), source, keys.List(), "", 1, "", answer[7], "", "").Int()
 			require.NoError(t, err)
 			assert.Equal(t, 1, back)
 		}

@@ -31,9 +31,7 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
     rate, value = rate_text + 0, value_text + 0
   end
 
-  if value > rate then
-    -- The general path must decide.
-  elseif sum <= value then
+  if sum <= value and value <= rate then
     -- Members pile up by calls, however large each is.
     local step = (rate < 1024 and 16 or rate > 16384 and 256 or rate / 64) * (runs and sum or 1)
     -- If the set was lost, or the keys don't all have one time to live, the general path must decide.

@@ -58,8 +58,8 @@ end
 		name: "more is reported free than is", in: gentle, shows: ordered,
 		Mutant: limitertest.Mutant{
 			Script: lua.Available,
-			Old:    "return state.repaired and digits(state.free) or state.free",
-			New:    "return state.free + 1",
+			Old:    "return {state.free, state.repaired and 1 or 0}",
+			New:    "return {state.free + 1, 0}",
 		},
 	},
 	{

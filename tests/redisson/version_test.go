@@ -157,8 +157,8 @@ func repeats(p *play, stored int, requests ...any) (granted, wait int64) {
 	args := append([]any{member(sum), sum, "", "", 60_000, "", 0}, requests...)
 	reply, err := p.rdb.Eval(p.Context(), lua.Acquire.Source, limitertest.KeysOf(p.l).List(), args...).Int64Slice()
 	require.NoError(p, err)
-	require.Len(p, reply, 7, "one wait")
-	return reply[2], reply[6]
+	require.Len(p, reply, 8, "one wait")
+	return reply[2], reply[7]
 }
 
 func TestRepeat_WaitOfEachRefusedRequest(t *testing.T) {
