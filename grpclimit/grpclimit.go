@@ -75,7 +75,7 @@ type Interceptors struct{ gate *gate }
 // share one state: while a limiter fails, what one of them learns the others know.
 func New(limiter limit.Limiter, opts ...Option) *Interceptors {
 	g := &gate{}
-	g.Middleware, g.Prefix, g.Timeout, g.IsPolicy = "grpclimit", "grpc:", DefaultTimeout, middleware.Is[Policy]
+	g.Middleware, g.Prefix, g.Timeout = "grpclimit", "grpc:", DefaultTimeout
 	g.onError, g.keys = logError, []KeyFunc{Method(), remote}
 	faults := middleware.Apply(&g.settings, opts)
 	faults = errors.Join(faults, g.setPolicies(append([]Policy{policyOf(limiter)}, g.added...)))
@@ -93,7 +93,7 @@ func New(limiter limit.Limiter, opts ...Option) *Interceptors {
 // Err returns the error that every call passes to [WithErrorHandler] because of bad options, and nil if the
 // options are right. Call it when the program starts, after the methods that return interceptors: some options
 // are right on one side only. It includes the limiters' own errors if they have a method Err() error, as all
-// limiters of this module do. It asks no limiter.
+// limiters of this module do; those that only a Plan returns it doesn't know. It asks no limiter.
 func (i *Interceptors) Err() error {
 	for _, s := range []*side{&i.gate.server, &i.gate.client} {
 		if s.used.Load() && s.invalid != nil {

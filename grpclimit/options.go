@@ -94,9 +94,9 @@ func WithSkip(skip func(context.Context, Call) bool) Option {
 }
 
 // WithTimeout bounds how long a call waits for the limiter, by default [DefaultTimeout]; a shorter
-// call timeout of the limiter counts. If the limiter takes longer, it has failed (see [WithFailure]). What it grants later is given back
-// if the limiter is a [limit.Returner]. A fallback gets the same time again. With 0 only the
-// call's context bounds the wait.
+// call timeout of the limiter counts. If the limiter takes longer, it has failed (see [WithFailure]). What
+// it grants later is given back if the limiter is a [limit.Returner]. A fallback gets the same time again.
+// With 0 only the call's context bounds the wait.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error { return s.SetTimeout(d) }
 }

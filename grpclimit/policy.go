@@ -55,7 +55,11 @@ type Policy struct {
 	// these options hold for this policy too. The limiter's or its Client's own WithFailure
 	// comes before all of them.
 	Fallback limit.Limiter
+
+	mark
 }
+
+type mark = middleware.Mark // an alias, so that the field has no exported name
 
 // policyOf returns the policy that New's limiter is.
 func policyOf(limiter limit.Limiter) Policy {

@@ -160,6 +160,26 @@ func TestWithPolicy_BadPolicies(t *testing.T) {
 	}
 }
 
+// A Policy is no limiter, of whichever package it is: its fields would be passed over.
+func TestNew_PolicyInPlaceOfALimiter(t *testing.T) {
+	t.Parallel()
+	ofHTTP, ofGRPC := httplimit.Policy{Limiter: middlewaretest.Grants()}, grpclimit.Policy{Limiter: middlewaretest.Grants()}
+	for name, err := range map[string]error{
+		"HTTP's for gRPC":         grpclimit.New(ofHTTP).Err(),
+		"a pointer to HTTP's":     grpclimit.New(&ofHTTP).Err(),
+		"gRPC's for HTTP":         httplimit.New(ofGRPC).Err(),
+		"gRPC's for a transport":  httplimit.NewTransport(nil, ofGRPC).Err(),
+		"a pointer to gRPC's own": grpclimit.New(&ofGRPC).Err(),
+		"a policy's limiter":      grpclimit.New(grpclimit.Policy{Limiter: ofHTTP}).Err(),
+		"a fallback":              httplimit.New(middlewaretest.Grants(), httplimit.WithFallback(ofGRPC)).Err(),
+	} {
+		require.ErrorIs(t, err, limit.ErrInvalidConfig, name)
+		require.ErrorContains(t, err, "a Policy takes the place of the limiter of its own package's New only", name)
+	}
+	require.NoError(t, grpclimit.New(ofGRPC).Err())
+	require.NoError(t, httplimit.New(ofHTTP).Err())
+}
+
 // What only one side can do is no error of the other's interceptors.
 func TestErr_OptionsOfOneSide(t *testing.T) {
 	t.Parallel()

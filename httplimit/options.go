@@ -36,7 +36,7 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 		s.Prefix, s.keys = "upstream:", []KeyFunc{Host()}
 	}
 	s.Timeout, s.maxPause, s.maxWait = DefaultTimeout, DefaultPause, -1
-	s.onError, s.IsPolicy = logError, middleware.Is[Policy]
+	s.onError = logError
 	faults := middleware.Apply(&s, opts)
 	switch {
 	case client && s.serverOnly != "":

@@ -71,7 +71,11 @@ type Policy struct {
 	// comes before all of them. If Fallback is a limit.Windowed, its window is reported with
 	// its answers.
 	Fallback limit.Limiter
+
+	mark
 }
+
+type mark = middleware.Mark // an alias, so that the field has no exported name
 
 // policyOf returns the policy that New's limiter is.
 func policyOf(limiter limit.Limiter) Policy {

@@ -40,14 +40,15 @@ type Limit struct {
 	rates   outage.Rates
 }
 
-// Is reports whether a limiter is a P, which is a package's Policy, or a pointer to one.
-func Is[P any](limiter limit.Limiter) bool {
-	switch any(limiter).(type) {
-	case *P, P:
-		return true
-	default:
-		return false
-	}
+// Mark is embedded by what takes the place of New's limiter and is none: each package's Policy.
+type Mark struct{}
+
+func (Mark) isPolicy() {}
+
+// isPolicy reports whether a limiter is a package's Policy, or a pointer to one.
+func isPolicy(limiter limit.Limiter) bool {
+	_, is := limiter.(interface{ isPolicy() })
+	return is
 }
 
 // Limit returns the Limit of some terms.
@@ -55,8 +56,8 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 	if t.Fallback == nil {
 		t.Fallback = o.Fallback
 	}
-	if o.IsPolicy != nil && (o.IsPolicy(t.Limiter) || o.IsPolicy(t.Fallback)) {
-		return nil, errors.New("a Policy takes the place of New's limiter only, as a value and not as a pointer")
+	if isPolicy(t.Limiter) || isPolicy(t.Fallback) {
+		return nil, errors.New("a Policy takes the place of the limiter of its own package's New only, as a value and not as a pointer")
 	}
 	l := newLimit(t)
 	l.options, l.Shadow = o, t.Shadow || l.policy.Shadow

@@ -23,8 +23,6 @@ type Options struct {
 	Fallback limit.Limiter  // nil: none
 	Shadow   bool
 
-	IsPolicy func(limit.Limiter) bool // which limiters are none, but a policy of the package; nil: none
-
 	observer *observe.Observer
 	crowd    crowd // requests that wait
 }
