@@ -228,6 +228,7 @@ func TestInputOptions(t *testing.T) {
 			"no UTF-8":                  {with(rratelimiter.WithClientName("a\xff"))},
 			"WithNameMapper":            {with(rratelimiter.WithNameMapper(nil))},
 			"Redis client is nil":       {limitertest.NewClient(t, nil).RateLimiter("name")},
+			"wraps one that is nil":     {limitertest.NewClient(t, redistest.WrappedNilClient()).RateLimiter("name")},
 			"name is empty":             {limitertest.NewClient(t, rdb).RateLimiter(""), with(nothing)},
 			"0 replicas within 1s":      {with(rratelimiter.WithReplicas(0, time.Second))},
 			"-1 replicas within 1s":     {with(rratelimiter.WithReplicas(-1, time.Second))},

@@ -60,18 +60,8 @@ type Conn struct {
 // NewConn returns a Conn on rdb whose calls are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	c := &Conn{rdb: rdb, Timeout: timeout, AttemptTimeout: timeout / 3, ProbePace: timeout / 9, callTime: timeout - timeout/32}
-	if CheckClient(rdb) != nil {
+	if c.readOptions() != nil {
 		return c // it sends nothing
-	}
-	switch rdb := rdb.(type) { // go-redis' clients, and wrappers that have their Options
-	case interface{ Options() *redis.Options }:
-		opt := rdb.Options()
-		c.PoolSize, c.stays = opt.PoolSize, true
-		c.Inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
-	case interface{ Options() *redis.ClusterOptions }:
-		c.PoolSize = rdb.Options().PoolSize
-	case interface{ Options() *redis.RingOptions }:
-		c.PoolSize, c.stays = rdb.Options().PoolSize, true
 	}
 	switch rdb := rdb.(type) {
 	case interface {
@@ -88,10 +78,28 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	return c
 }
 
-// CheckClient returns limit.ErrInvalidConfig if the client is nil.
-func CheckClient(rdb Redis) error {
-	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
+// CheckClient returns limit.ErrInvalidConfig if the client is nil, or wraps one that is.
+func CheckClient(rdb Redis) error { return (&Conn{rdb: rdb}).readOptions() }
+
+// readOptions reads those of go-redis' clients, and of wrappers that have them.
+func (c *Conn) readOptions() (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%w: New: the Redis client wraps one that is nil: %v", limit.ErrInvalidConfig, v)
+		}
+	}()
+	if c.rdb == nil || reflect.ValueOf(c.rdb).Kind() == reflect.Pointer && reflect.ValueOf(c.rdb).IsNil() {
 		return fmt.Errorf("%w: New: the Redis client is nil", limit.ErrInvalidConfig)
+	}
+	switch rdb := c.rdb.(type) {
+	case interface{ Options() *redis.Options }:
+		opt := rdb.Options()
+		c.PoolSize, c.stays = opt.PoolSize, true
+		c.Inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
+	case interface{ Options() *redis.ClusterOptions }:
+		c.PoolSize = rdb.Options().PoolSize
+	case interface{ Options() *redis.RingOptions }:
+		c.PoolSize, c.stays = rdb.Options().PoolSize, true
 	}
 	return nil
 }

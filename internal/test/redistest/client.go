@@ -60,6 +60,9 @@ func universal(opt *Options) *redis.UniversalOptions {
 // NilClient returns a nil *redis.Client.
 func NilClient() Client { return (*redis.Client)(nil) }
 
+// WrappedNilClient returns a client that embeds such a one.
+func WrappedNilClient() Client { return struct{ *redis.Client }{} }
+
 // NewClient returns a client of the server at addr, which need not be there. The caller closes it.
 func NewClient(addr string, opt *Options) Client {
 	o := universal(opt).Simple()

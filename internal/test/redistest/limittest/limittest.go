@@ -231,6 +231,7 @@ func testInput(t *testing.T, k Kind) {
 	for _, rdb := range []redistest.Client{nil, redistest.NilClient()} {
 		invalid(k.on(rdb, 10, time.Minute), "Redis client is nil")
 	}
+	invalid(k.on(redistest.WrappedNilClient(), 10, time.Minute), "wraps one that is nil")
 	client := limitertest.OpenClient(Unreachable(t))
 	invalid(k.New(client, 10, time.Minute, rratelimiter.WithName("")), "WithName")
 	invalid(k.New(client, 10, time.Minute, rratelimiter.WithFailure(limit.FailLocal(2))), "WithFailure")
