@@ -94,11 +94,11 @@ func (c *call) listThresholds() error {
 	}{nameOf(hash), cursor != 0, strconv.FormatUint(cursor, 10), foreign, all})
 }
 
-// thresholdNow starts a plan about a key's threshold.
-func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidinglog.Limiter, err error) {
+// thresholdNow starts a plan about a key's threshold, which do will change.
+func (c *call) thresholdNow(ctx context.Context, r *request, do func(context.Context, *slidinglog.Limiter) error) (*plan, error) {
 	hash := r.hash
 	if is, _, err := c.isLimiter(ctx, hash); err == nil && is {
-		return nil, nil, httpjson.Refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
+		return nil, httpjson.Refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
 	}
 	text, err := c.cfg.Redis.HGet(ctx, hash, r.name).Result()
 	before, number := thresholdOf(text)
@@ -107,22 +107,28 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 	case errors.Is(err, redis.Nil):
 		before, state = noThreshold, ""
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return nil, nil, httpjson.Refuse(http.StatusConflict, "this key is no hash")
+		return nil, httpjson.Refuse(http.StatusConflict, "this key is no hash")
 	case err != nil:
-		return nil, nil, err
+		return nil, err
 	case number == nil && !c.ownField(hash, r.name):
-		return nil, nil, httpjson.Refuse(http.StatusConflict, "this field is none of a sliding log's key, and holds no threshold")
+		return nil, httpjson.Refuse(http.StatusConflict, "this field is none of a sliding log's key, and holds no threshold")
 	}
-	p = &plan{name: r.name, before: []fact{{factThreshold, before}, {"Hash", shown(hash)}}, state: state}
-	l = slidinglog.New(rratelimiter.New(c.cfg.Redis), slidinglog.Config{Limit: 1, Window: time.Second, Thresholds: hash})
-	return p, l, nil
+	p := &plan{name: r.name, before: []fact{{factThreshold, before}, {"Hash", shown(hash)}}, state: state}
+	p.do = func(ctx context.Context) error {
+		return c.by(ctx, "", func(client *rratelimiter.Client) error {
+			return do(ctx, slidinglog.New(client, slidinglog.Config{Limit: 1, Window: time.Second, Thresholds: hash}))
+		})
+	}
+	return p, nil
 }
 
 func (c *call) planThreshold(ctx context.Context, r *request) (*plan, error) {
 	if r.Threshold == nil || *r.Threshold < 0 || *r.Threshold > slidinglog.MaxLimit {
 		return nil, httpjson.BadRequest("a threshold is 0 to %d", int64(slidinglog.MaxLimit))
 	}
-	p, l, err := c.thresholdNow(ctx, r)
+	p, err := c.thresholdNow(ctx, r, func(ctx context.Context, l *slidinglog.Limiter) error {
+		return l.SetThreshold(ctx, r.name, *r.Threshold)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -130,12 +136,11 @@ func (c *call) planThreshold(ctx context.Context, r *request) (*plan, error) {
 	if *r.Threshold == 0 {
 		p.warnings = []string{"A threshold of 0 refuses all."}
 	}
-	p.do = func(ctx context.Context) error { return l.SetThreshold(ctx, r.name, *r.Threshold) }
 	return p, nil
 }
 
 func (c *call) planUnthreshold(ctx context.Context, r *request) (*plan, error) {
-	p, l, err := c.thresholdNow(ctx, r)
+	p, err := c.thresholdNow(ctx, r, func(ctx context.Context, l *slidinglog.Limiter) error { return l.ResetThreshold(ctx, r.name) })
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +148,5 @@ func (c *call) planUnthreshold(ctx context.Context, r *request) (*plan, error) {
 		return nil, httpjson.Refuse(http.StatusConflict, "this key has no threshold")
 	}
 	p.after = []fact{{factThreshold, noThreshold}, p.before[1]}
-	p.do = func(ctx context.Context) error { return l.ResetThreshold(ctx, r.name) }
 	return p, nil
 }

@@ -122,6 +122,7 @@ func (b *board) run(cmd *cobra.Command, a *app, pattern string) error {
 		reached = true
 		cfg.Redis, cfg.Server = conn.Client, conn.Description()
 		client := rratelimiter.New(conn.Client)
+		defer closeClient(cmd.Context(), client)
 		for _, keys := range others {
 			cfg.Others = append(cfg.Others, keys(client))
 		}

@@ -103,7 +103,7 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				client := rratelimiter.New(conn.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout()))
-				defer func() { _ = client.Close(context.WithoutCancel(cmd.Context())) }() // what comes too late goes back
+				defer closeClient(cmd.Context(), client) // what comes too late goes back
 				l := limiterOn(client)
 				ask := l.Take
 				if peek {

@@ -53,7 +53,9 @@ Exits 1 if there is no threshold to show.`,
 				t := thresholds{rdb: conn.Client, hash: hash, key: args[0]}
 				// The rule plays no part here, but a log must have one.
 				cfg := slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash}
-				t.log = slidinglog.New(rratelimiter.New(conn.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout())), cfg)
+				client := rratelimiter.New(conn.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout()))
+				defer closeClient(cmd.Context(), client)
+				t.log = slidinglog.New(client, cfg)
 				var answer threshold
 				var err error
 				switch {
