@@ -33,7 +33,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *decide.Ask, a *de
 	answered := r.await(ctx)
 	*a, err = r.answer, r.err
 	a.By = cmp.Or(a.By, limit.FromRedis)
-	if answered && r.request == nil { // the line may still know one that has been in it
+	if answered && !r.lined {
 		if err == nil && !a.Granted {
 			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
 		}

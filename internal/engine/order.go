@@ -41,7 +41,8 @@ type place struct {
 	multi      *multiRequest // whose it is in a jointLine
 	since      time.Time     // when the caller came
 	inLine     bool
-	pass       int // in which it was last asked for; 0: in none
+	lined      bool // it has been in line: others may know it still
+	pass       int  // in which it was last asked for; 0: in none
 }
 
 // known returns p, or nil if that is the root.
@@ -102,7 +103,7 @@ func (o *order) insert(p *place) {
 	for p.since.Before(after.since) {
 		after = after.prev
 	}
-	p.inLine = true
+	p.inLine, p.lined = true, true
 	o.put(p, after)
 	if o.first() == p {
 		o.firstSince = time.Time{}
