@@ -120,7 +120,7 @@ func (c *Client) checkAll(claims []Claim, reserve bool) error {
 		case claim.permits < 1 || claim.permits > MaxPermits:
 			return l.blame(fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, claim.permits, int64(MaxPermits)))
 		}
-		for _, key := range l.facts.Keys.Names() {
+		for _, key := range l.facts.Keys().Names() {
 			other := owners[key]
 			switch {
 			case other == nil:
@@ -141,7 +141,7 @@ func checkTags(claims []Claim) error {
 	isApart := func(key string) bool { return script.HashTag(key) != script.HashTag(first.facts.Config) }
 	for _, claim := range claims {
 		l := claim.limiter
-		if len(claims) == 1 || !slices.ContainsFunc(l.facts.Keys.Names(), isApart) {
+		if len(claims) == 1 || !slices.ContainsFunc(l.facts.Keys().Names(), isApart) {
 			continue
 		}
 		what := fmt.Sprintf("%q and %q have no hash tag in common, so that a cluster would keep them apart", first.facts.Config, l.facts.Config)
@@ -150,7 +150,7 @@ func checkTags(claims []Claim) error {
 		case l.ofKey:
 			advice = `give Keyed the key in braces, as in Claim("{ann}", 1)`
 		case l == first:
-			what = fmt.Sprintf("the keys %q fall in different slots of a cluster", l.facts.Keys.Names())
+			what = fmt.Sprintf("the keys %q fall in different slots of a cluster", l.facts.Keys().Names())
 			advice = `name the limiter with one hash tag, as in "{shop}:hour"`
 		}
 		return l.blame(fmt.Errorf("%w: %s: %s", ErrUnsupported, what, advice))

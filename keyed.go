@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/door"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/recent"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -44,15 +47,17 @@ func (c *Client) KeyedFunc(prefix string, config func(key string) Config, opts .
 }
 
 func (c *Client) keyed(k *KeyedLimiter, opts []LimiterOption) *KeyedLimiter {
-	k.client, k.handles = c, make(map[string]*RateLimiter)
+	k.client, k.handles = c, recent.New[string, *RateLimiter](maxHandles)
 	k.ofModule = door.New[outage.Keyed](k, (*ofKeys)(k))
-	l := &RateLimiter{client: c, policy: c.policy} // tries the options
-	l.facts.Rate = k.cfg.rate()
+	l := &RateLimiter{client: c, policy: c.policy}
+	l.facts.Default = &engine.Default{Rate: k.cfg.rate()}
 	err := l.apply(opts)
 	rated := invalid(l.facts.Fallback != "", "WithDefault is not for Keyed, whose Config says what the rate is")
-	k.policy, k.name = l.policy, cmp.Or(l.facts.Observed, k.prefix)
-	if k.err = k.fail(errors.Join(err, rated)); k.err == nil {
-		k.opts = opts
+	k.like, k.name, k.err = l, cmp.Or(l.facts.Observed, k.prefix), k.fail(errors.Join(err, rated))
+	if k.config == nil {
+		if l.facts.Default, err = newDefault(k.cfg, c.began); err != nil {
+			k.bad = fmt.Errorf("WithDefault: %w", err)
+		}
 	}
 	return k
 }
@@ -65,9 +70,9 @@ func kept(cfg Config) Config {
 	return cfg
 }
 
-// A KeyedLimiter's handles are kept for the next call, since they know what the last answer reported:
-// at most maxHandles, of keys that are used again and again, and twice newHandles of those used once.
-const maxHandles, newHandles = 25_000, 5_000
+// maxHandles is how many bytes the handles of a KeyedLimiter take at most. They are kept for the next call, since they
+// know what the last answer reported.
+const maxHandles = 128 << 20
 
 type ofModule = door.Door[outage.Keyed] // an alias, so that the field has no exported name
 
@@ -80,15 +85,13 @@ type KeyedLimiter struct {
 	prefix string
 	cfg    Config
 	config func(key string) Config // in place of cfg; may be nil
-	opts   []LimiterOption         // of the limiter of every key
+	like   *RateLimiter            // has what the options and cfg give the handle of every key
 	name   string                  // of all of them for observers
-	policy *outage.Policy          // of them
 	err    error                   // of the options
+	bad    error                   // of cfg
 
-	mu           sync.Mutex
-	begun        bool                    // the Client knows the prefix
-	handles, old map[string]*RateLimiter // old: the generation before
-	made         int                     // how many of handles are not from old
+	begun   atomic.Bool // the Client knows the prefix
+	handles *recent.Map[string, *RateLimiter]
 }
 
 // fail adds to an error which Keyed it is of.
@@ -180,62 +183,61 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	if k.config != nil {
 		cfg = kept(k.config(key))
 	}
-	l := k.handle(key, cfg, nil)
-	if l == nil {
-		if l = k.newHandle(key, cfg); l.facts.Err == nil { // without the lock: it calls the program's NameMapper
-			l = k.handle(key, cfg, l)
-		}
-	}
-	return l
-}
-
-// handle returns the handle of a key if there is one with that rate; if not, it keeps and returns made, which may be nil.
-func (k *KeyedLimiter) handle(key string, cfg Config, made *RateLimiter) *RateLimiter {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	l, used := k.handles[key]
-	if !used {
-		l = k.old[key]
-	}
-	current := l != nil && (k.config == nil || l.facts.Rate == cfg.rate())
-	if used && current {
+	current := func(l *RateLimiter) bool { return k.config == nil || l.facts.Rate == cfg.rate() }
+	if l, ok := k.handles.Get(key); ok && current(l) {
 		return l
 	}
-	if !k.begun {
-		k.noteLocked("")
+	if !k.begun.Load() && k.begun.CompareAndSwap(false, true) {
+		k.note("")
 	}
-	if !current {
-		if l = made; l == nil {
-			return nil
+	l := k.newHandle(key, cfg)
+	if l.facts.Err != nil {
+		return l
+	}
+	return k.handles.Add(l.Name()[len(k.prefix):], l, l.size(), current)
+}
+
+// newHandle makes a handle. It takes no lock, and calls the program's NameMapper.
+func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
+	l, like, err := k.client.handle(k.prefix+key), &k.like.facts, k.bad
+	l.facts.Observed, l.policy, l.ofKey = k.name, k.like.policy, true
+	if like.Lease != nil {
+		l.facts.Lease = &lease.Planner{Most: like.Lease.Most, Want: like.Lease.Want}
+	}
+	if like.Refusals != nil {
+		l.facts.Refusals = k.client.engine.NewRefusals(l.facts.Config)
+	}
+	d := like.Default
+	if k.config != nil {
+		learnt := time.Now()
+		if d, err = newDefault(cfg, dateOf(learnt)); err == nil {
+			d.Learnt = learnt
 		}
-		k.made++
 	}
-	// Handles that are not used while newHandles are made, or maxHandles/2 used, are forgotten.
-	if k.made >= newHandles || len(k.handles) >= maxHandles/2 {
-		k.old, k.handles, k.made = k.handles, make(map[string]*RateLimiter), 0
+	l.setDefault(d)
+	if k.config != nil {
+		err = errors.Join(err, l.checkLease())
 	}
-	k.handles[key] = l
+	l.facts.Err = errors.Join(cmp.Or(k.err, k.fail(k.checkKey(key, l.facts.Config))), l.facts.Err, err)
 	return l
 }
 
-func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
-	byDefault := WithDefault(cfg)
-	if k.config != nil {
-		byDefault = limiterOption(func(l *RateLimiter) error {
-			l.facts.Learnt = time.Now()
-			return l.setDefault(cfg, dateOf(l.facts.Learnt))
-		})
+// size returns about how many bytes a handle takes, with its keys and what it remembers.
+func (l *RateLimiter) size() int {
+	bytes := 500 + 4*len(l.facts.Name)
+	if l.facts.Lease != nil {
+		bytes += 200
 	}
-	l := k.client.RateLimiter(k.prefix+key, append([]LimiterOption{byDefault}, k.opts...)...)
-	l.facts.Observed, l.ofKey = k.name, true
-	l.facts.Err = errors.Join(cmp.Or(k.err, k.fail(k.checkKey(key, l.facts.Config))), l.facts.Err)
-	return l
+	if l.facts.Refusals != nil {
+		bytes += 300
+	}
+	return bytes
 }
 
 // ofKeys is a KeyedLimiter in the role of outage.Keyed.
 type ofKeys KeyedLimiter
 
-func (k *ofKeys) Policy() outage.Policy { return *k.policy }
+func (k *ofKeys) Policy() outage.Policy { return *k.like.policy }
 
 func (k *ofKeys) Suffix() string { return "" }
 
@@ -243,13 +245,11 @@ func (k *ofKeys) Asker(key string) outage.Asker { return (*asker)((*KeyedLimiter
 
 // Begins notes what the keys of middleware begin with.
 func (k *ofKeys) Begins(prefix string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	(*KeyedLimiter)(k).noteLocked(prefix)
+	k.begun.Store(true)
+	(*KeyedLimiter)(k).note(prefix)
 }
 
-func (k *KeyedLimiter) noteLocked(prefix string) {
-	k.begun = true
+func (k *KeyedLimiter) note(prefix string) {
 	k.client.prefixes.Note(k.client.policy.Observer, k.prefix+prefix, k.cfg.rate())
 }
 

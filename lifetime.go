@@ -81,7 +81,7 @@ func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
 func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	mapped := l.client.mapper(newName)
 	target := redisson.KeysOf(mapped, l.client.id)
-	isOwn := func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }
+	isOwn := func(key string) bool { return slices.Contains(l.facts.Keys().Names(), key) }
 	var err error
 	switch {
 	case newName == "" || mapped == "":

@@ -198,21 +198,29 @@ func WithRedissonVersion(version string) Option {
 // [limit.RateReplaced] and [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.
 func WithDefault(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
-		if err := l.setDefault(cfg, l.client.began); err != nil {
+		d, err := newDefault(cfg, l.client.began)
+		if err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
+		l.setDefault(d)
 		return nil
 	})
 }
 
-// setDefault is WithDefault of a rate that is of that time, as dateOf has it.
-func (l *RateLimiter) setDefault(cfg Config, since string) error {
-	err := cfg.validate()
-	if err == nil {
-		l.facts.Rate = cfg.rate()
-		l.facts.Fallback = fmt.Sprintf("%d %d %d %d %s", append(engine.RateWords(l.facts.Rate), since)...)
+// newDefault returns what WithDefault gives limiters, of a rate that is of that time, as dateOf has it.
+func newDefault(cfg Config, since string) (*engine.Default, error) {
+	if err := cfg.validate(); err != nil {
+		return engine.NoDefault, err
 	}
-	return err
+	rate := cfg.rate()
+	return &engine.Default{Rate: rate, Fallback: fmt.Sprintf("%d %d %d %d %s", append(engine.RateWords(rate), since)...)}, nil
+}
+
+func (l *RateLimiter) setDefault(d *engine.Default) {
+	l.facts.Default = d
+	if !d.Rate.PerClient {
+		l.facts.SupposeOverall()
+	}
 }
 
 // WithName sets the limiter's name for observers, and so in metrics: the limiters of all keys of [Client.Keyed] have

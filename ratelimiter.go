@@ -88,7 +88,7 @@ type maker = door.Door[func(name string, opts []LimiterOption) engine.Behind]
 // unmapped returns what is behind a limiter of that name for observers, which Redis does not know.
 func (c *Client) unmapped(name string, opts []LimiterOption) engine.Behind {
 	l := &RateLimiter{client: c, policy: c.policy}
-	l.facts.Observed = name
+	l.facts.Observed, l.facts.Default = name, engine.NoDefault
 	l.facts.Err = errors.Join(c.err, l.apply(opts))
 	return engine.Behind{Engine: c.engine, Limiter: &l.facts, Policy: l.policy}
 }
@@ -111,12 +111,17 @@ func dateOf(now time.Time) string {
 // RateLimiter returns a handle of the limiter called name. It does no I/O; handles of one name share one
 // line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
+	l := c.handle(name)
+	l.facts.Observed, l.facts.Default = name, engine.NoDefault
+	l.facts.Err = errors.Join(l.facts.Err, l.apply(opts))
+	return l
+}
+
+// handle returns a handle without a policy of its own.
+func (c *Client) handle(name string) *RateLimiter {
 	l := &RateLimiter{client: c, policy: c.policy}
-	mapped := c.mapper(name)
-	l.facts.Name, l.facts.Observed, l.facts.Config = name, name, mapped
-	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
-	nameless := invalid(name == "" || mapped == "", "the limiter's name is empty")
-	l.facts.Err = errors.Join(c.err, nameless, l.apply(opts))
+	l.facts.Name, l.facts.Config, l.facts.ClientID = name, c.mapper(name), c.id
+	l.facts.Err = errors.Join(c.err, invalid(name == "" || l.facts.Config == "", "the limiter's name is empty"))
 	l.behind = door.New(l, engine.Behind{Engine: c.engine, Limiter: &l.facts})
 	return l
 }
@@ -150,10 +155,16 @@ func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
 			err = errors.Join(err, opt.limiter(l))
 		}
 	}
-	if lease, interval := l.facts.Lease, l.facts.Rate.Interval; lease != nil && interval > 0 && lease.Want >= interval {
-		err = errors.Join(err, fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, lease.Want, interval))
+	return errors.Join(err, l.checkLease())
+}
+
+// checkLease returns an error if a lease would last for an interval.
+func (l *RateLimiter) checkLease() error {
+	lease, interval := l.facts.Lease, l.facts.Rate.Interval
+	if lease == nil || interval <= 0 || lease.Want < interval {
+		return nil
 	}
-	return err
+	return fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, lease.Want, interval)
 }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.

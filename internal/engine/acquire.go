@@ -118,5 +118,5 @@ func (e *Engine) Breaker(ctx context.Context, l *Limiter) *outage.Breaker {
 
 // Probe returns what asks the limiter's server whether it decides.
 func (e *Engine) Probe(l *Limiter) func() bool {
-	return func() bool { return e.lanes.Answers(l.Keys, "SET") }
+	return func() bool { return e.lanes.Answers(l.Keys(), "SET") }
 }

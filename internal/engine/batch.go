@@ -157,13 +157,14 @@ func (b *batch) Prepare(c *lane.Call) {
 	}
 	b.word = b.member
 	b.sent = time.Now()
-	l, keys := b.limiter, b.queue.keys
+	l := b.limiter
 	if b.fallback != "" {
 		b.fallback, b.checksDefault = b.queue.engine.fallback(l, b.sent), l.defaultCheckDue(b.sent)
 	}
 	overall := l.overall.Load()
-	if overall != nil {
-		keys = overall
+	keys := overall
+	if overall == nil {
+		keys = b.queue.of.Keys()
 	}
 	c.Script, c.Keys, c.Args = lua.Acquire, keys, b
 	if flags := b.flags(); overall != nil && b.bySum() && (flags == "" || flags == "a") {

@@ -24,7 +24,7 @@ func newTestEngine(rdb script.Redis) *Engine {
 }
 
 func testLimiter(name, fallback string) *Limiter {
-	return &Limiter{Name: name, Config: name, Keys: script.KeysOf(redisson.KeysOf(name, "id").List()...), Fallback: fallback}
+	return &Limiter{Name: name, Config: name, ClientID: "id", Default: &Default{Fallback: fallback}}
 }
 
 func acquire(ctx context.Context, e *Engine, l *Limiter, q decide.Ask) (a decide.Answer, err error) {
@@ -35,7 +35,7 @@ func acquire(ctx context.Context, e *Engine, l *Limiter, q decide.Ask) (a decide
 func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
 
 func newTestRequest(permits int64) *request {
-	return &request{Ask: decide.Ask{Permits: permits}, limiter: &Limiter{}}
+	return &request{Ask: decide.Ask{Permits: permits}, limiter: &Limiter{Default: NoDefault}}
 }
 
 // drawn is one request of a drawn batch.
@@ -135,7 +135,7 @@ func TestAnswers_MatchRequestsServedOneByOne(t *testing.T) {
 // Unix nanoseconds can hold.
 func TestLimiter_AuditOfTheLongestIntervalIsNotDueAtOnce(t *testing.T) {
 	t.Parallel()
-	l, now := &Limiter{}, time.Now()
+	l, now := &Limiter{Default: NoDefault}, time.Now()
 	assert.True(t, l.auditDue(now))
 	l.auditDone(now, script.Millis(math.MaxInt64))
 	assert.False(t, l.auditDue(now.Add(time.Hour)))
@@ -196,7 +196,7 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 		}
 
 		b := batchOf(t, requests)
-		b.queue = &queue{engine: e, keys: l.Keys}
+		b.queue = &queue{engine: e, of: l}
 		b.limiter, b.fallback = l, l.Fallback
 		b.figures = rapid.Bool().Draw(t, "figures")
 		b.audit = rapid.Bool().Draw(t, "audit")
@@ -276,7 +276,7 @@ func TestBatchLimits(t *testing.T) {
 				for range a.times {
 					r := newTestRequest(a.permits)
 					if a.fallback != "" {
-						r.limiter = &Limiter{Fallback: a.fallback}
+						r.limiter = &Limiter{Default: &Default{Fallback: a.fallback}}
 					}
 					require.Equal(t, a.fits, b.add(r, a.inLine), "adding %d", i)
 					if a.fits {

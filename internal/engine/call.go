@@ -16,14 +16,14 @@ import (
 
 // Read makes a call that may run any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
-	c.Keys, c.Repeat, c.Reads = cmp.Or(c.Keys, l.Keys), true, true
+	c.Keys, c.Repeat, c.Reads = cmp.Or(c.Keys, l.Keys()), true, true
 	return e.call(ctx, l, c.Keys, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
 // Change makes a call, once, that changes the limiter. Before it leases end, and after it waiting callers ask again.
 func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
-	c.Keys = cmp.Or(c.Keys, l.Keys)
-	return e.call(ctx, l, l.Keys, func() (any, error) {
+	c.Keys = cmp.Or(c.Keys, l.Keys())
+	return e.call(ctx, l, l.Keys(), func() (any, error) {
 		defer e.changed(l.Config)
 		c.Since = time.Now()
 		e.recall(ctx, l, c.Since)
@@ -62,7 +62,7 @@ func (e *Engine) changed(key string) {
 
 // Rename moves the limiter to other keys.
 func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error {
-	keys := script.KeysOf(slices.Concat(l.Keys.Names(), to.List())...)
+	keys := script.KeysOf(slices.Concat(l.Keys().Names(), to.List())...)
 	_, err := e.Change(ctx, l, script.Call{Script: lua.Rename, Keys: keys, Args: script.Constant{}})
 	e.Granted(to.Config)
 	if err == nil {

@@ -24,7 +24,7 @@ func isTaken(reply any, err error) bool {
 // often it runs.
 func (e *Engine) defaultCall(l *Limiter) script.Call {
 	args := script.Paged(append(RateWords(l.Rate), e.rules.Keep(), e.fallback(l, time.Now())))
-	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: args, Repeat: true}
+	return script.Call{Script: lua.SetRate, Keys: l.Keys(), Args: args, Repeat: true}
 }
 
 // gaveDefault records that the limiter's default was replaced, or another program was faster.
@@ -39,7 +39,7 @@ func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
 // gaveNoDefault returns the error for callers whose request waited for that call, which failed.
 func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
 	e.changed(l.Config)
-	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
+	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys().Names(), err))
 }
 
 // OnReply passes the result to the callers, unless the call must be made again: with a new identity if another
@@ -64,7 +64,7 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		r.replaces, r.older = true, older
 		*c = lane.Call{Call: e.defaultCall(l), Owner: b, Requests: c.Requests}
 		return true
-	case isWord(reply, "keys") && b.call.Keys != b.queue.keys:
+	case isWord(reply, "keys") && len(b.call.Keys.Names()) < keysEach:
 		l.overall.Store(nil)
 		b.makeCall()
 		return true
@@ -85,11 +85,10 @@ func (b *batch) finish(reply any, err error) {
 	case b.redo.replaces:
 		err = b.queue.engine.gaveNoDefault(l, err)
 	case err != nil:
-		err = b.queue.engine.explain(b.queue.keys.Names(), err)
+		err = b.queue.engine.explain(b.queue.of.Keys().Names(), err)
 	default:
 		if _, short := reply.(int64); short && l.overall.Load() == nil {
-			keys := l.Keys.Names()
-			l.overall.Store(script.KeysOf(keys[0], keys[1], keys[3]))
+			l.SupposeOverall()
 		}
 		var found findings
 		o, found, err = b.parse(reply)

@@ -63,7 +63,7 @@ func (q *queue) undo(one grant) func(context.Context) error {
 			}
 			e.refusals.Changed(q.config)
 			e.withQueue(q.config, (*queue).changed)
-			return e.explain(q.keys.Names(), err)
+			return e.explain(q.of.Keys().Names(), err)
 		})
 	}
 }
@@ -123,7 +123,7 @@ func (q *queue) sendBack(ctx context.Context, one grant) (back int64, err error)
 
 func (q *queue) returnCall(one grant) *script.Call {
 	e := q.engine
-	c := &script.Call{Script: lua.GiveBack, Keys: q.keys}
+	c := &script.Call{Script: lua.GiveBack, Keys: q.of.Keys()}
 	if one.member == nil {
 		c.Args = script.Constant{"", one.permits, "", one.windowEnd, "", ""}
 		return c

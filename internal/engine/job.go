@@ -132,7 +132,7 @@ func (q *queue) startJob(now time.Time) bool {
 	s.waiting = slices.Delete(s.waiting, 0, 1)
 	s.running = true
 	go func() {
-		err := q.engine.explain(q.keys.Names(), t.run(t.ctx, t))
+		err := q.engine.explain(q.of.Keys().Names(), t.run(t.ctx, t))
 		q.engine.mu.Lock()
 		defer q.unlock()
 		t.err = err

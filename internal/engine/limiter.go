@@ -6,6 +6,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -17,21 +18,46 @@ type Limiter struct {
 	Err      error          // in its options; nothing is asked then
 	Observed string         // its name for observers
 	Config   string         // the config key, by which the limiter is known
-	Keys     *script.Keys   // config, value, client's value, permits, client's permits
-	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua, and Engine.fallback
-	Rate     limit.Rate     // the handle's, as in Fallback; zero if it has none
-	Learnt   time.Time      // when the Client first had Fallback; zero: when it was made
+	ClientID string         // in the keys of the client's own permits
+	*Default                // NoDefault if the handle has none
 	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil if they are not remembered
 
 	prefetched     handleLease
+	keys           atomic.Pointer[script.Keys] // see Keys
 	audit          atomic.Int64                // when leaked permits are next looked for, Unix µs: an interval may last for centuries
-	aged           atomic.Pointer[aged]        // Fallback, as it was sent last
 	compared       atomic.Int64                // when the default is next compared with the limiter's, Unix ns
 	accepted       atomic.Pointer[limit.Rate]  // what a comparison left in place of Rate; nil if it was none
 	interval       atomic.Int64                // as the last audit found it, ns
 	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members
-	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while the type is unknown
+	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while that is not likely
+}
+
+// Default is the rate of limiters that have none. Handles may share it.
+type Default struct {
+	Fallback string               // the configuration, or "": see acquire.lua, and Engine.fallback
+	Rate     limit.Rate           // as in Fallback
+	Learnt   time.Time            // when the Client first had it; zero: when it was made
+	aged     atomic.Pointer[aged] // Fallback, as it was sent last
+}
+
+// NoDefault is that of handles without one.
+var NoDefault = &Default{}
+
+// Keys returns config, value, client's value, permits, client's permits.
+func (l *Limiter) Keys() *script.Keys {
+	if keys := l.keys.Load(); keys != nil {
+		return keys
+	}
+	keys := script.KeysOf(redisson.KeysOf(l.Config, l.ClientID).List()...)
+	l.keys.Store(keys)
+	return keys
+}
+
+// SupposeOverall makes calls leave out the client's own keys until a script answers that it needs them.
+func (l *Limiter) SupposeOverall() {
+	value, permits := redisson.SharedKeys(l.Config)
+	l.overall.Store(script.KeysOf(l.Config, value, permits))
 }
 
 // Behind is what is behind a RateLimiter, or a limiter of keys of another package.

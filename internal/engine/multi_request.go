@@ -81,7 +81,7 @@ func (m *multiRequest) acquire(ctx context.Context, ask decide.Ask) (a decide.An
 	defer func() { m.locked(func(q *queue) { q.users-- }) }()
 	var names []string
 	for _, claim := range m.claims {
-		names = append(names, claim.Limiter.Keys.Names()...)
+		names = append(names, claim.Limiter.Keys().Names()...)
 		q, err := e.lock(ctx, claim.Limiter)
 		if err != nil {
 			return decide.Answer{}, err

@@ -7,7 +7,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -24,7 +23,7 @@ const maxCalls = 24
 type queue struct {
 	engine   *Engine
 	config   string
-	keys     *script.Keys
+	of       *Limiter // one of its handles
 	observed string
 	lane     atomic.Pointer[lane.Lane] // the lane to the master that last had the limiter
 	users    int                       // callers and background work; the queue goes with the last
@@ -54,7 +53,7 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 	q := e.queues[l.Config]
 	if q == nil {
 		if q = e.last; q == nil || q.config != l.Config {
-			q = &queue{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
+			q = &queue{engine: e, config: l.Config, of: l, observed: l.Observed}
 			q.line.observer = e.observer
 		}
 		e.queues[l.Config] = q

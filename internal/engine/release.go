@@ -48,7 +48,7 @@ func (r *release) run(ctx context.Context) (err error) {
 	if err == nil {
 		return nil
 	}
-	err = e.explain(l.Keys.Names(), err)
+	err = e.explain(l.Keys().Names(), err)
 	if asked, left := r.asked.Load(), r.remaining.Load(); left < asked {
 		err = fmt.Errorf("%w: %d of %d permits are given back: %w", limit.ErrUnknownOutcome, asked-left, asked, err)
 	}
@@ -64,7 +64,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 	age := script.ShortAge(time.Since(last))
 	place, from := "", ""
 	for looks := 0; err == nil && r.remaining.Load() > 0 && looks < maxLooks; {
-		c := script.Call{Script: lua.InUse, Keys: l.Keys, Repeat: true, Args: script.Constant{place, e.ids.Mark(), age.Milliseconds(), from}}
+		c := script.Call{Script: lua.InUse, Keys: l.Keys(), Repeat: true, Args: script.Constant{place, e.ids.Mark(), age.Milliseconds(), from}}
 		next := ""
 		c.Continued = func(token string, _ []any) (more bool, err error) {
 			next = token
@@ -102,7 +102,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 // takeOff makes the script take permits off those members, as long as it finds some.
 func (r *release) takeOff(ctx context.Context, members string) error {
 	// It is not repeated once it may have run: nothing would show that it has.
-	c := script.Call{Script: lua.Release, Keys: r.limiter.Keys}
+	c := script.Call{Script: lua.Release, Keys: r.limiter.Keys()}
 	if r.asked.Load() == 0 {
 		c.Since, c.Wanted = r.job.since, r.begin
 	}

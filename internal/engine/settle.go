@@ -94,7 +94,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 		}
 		sent := time.Now()
 		reply, err := e.lanes.Run(ctx, &script.Call{
-			Script: lua.SettleReservation, Keys: s.limiter.Keys, Repeat: true, Args: s.arguments(used), Since: start,
+			Script: lua.SettleReservation, Keys: s.limiter.Keys(), Repeat: true, Args: s.arguments(used), Since: start,
 		})
 		if most > 0 {
 			e.Granted(s.limiter.Config)
@@ -113,7 +113,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 			back, err := script.Integer(reply, nil)
 			return max(0, -back), err
 		}
-		err = e.explain(s.limiter.Keys.Names(), err)
+		err = e.explain(s.limiter.Keys().Names(), err)
 		if s.doubt.IsZero() && errors.Is(err, limit.ErrUnknownOutcome) {
 			s.doubt = sent
 		}

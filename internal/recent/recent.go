@@ -6,17 +6,20 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 )
 
-// Span is how often a Map is looked through unless it is small: what was not used for three of them is forgotten, and
+// A Map of more than Small bytes is looked through once in a Span: what was not used for three of them is forgotten, and
 // what was used once within two.
-const Span = 5 * time.Minute
+const (
+	Small = 4 << 20
+	Span  = 5 * time.Minute
+)
 
 const (
 	parts = 64 // of a Map, each with a lock of its own
 	each  = 64 // bytes of an entry and its place in the table
 	few   = 32 // entries among which one to forget is chosen
-	small = 64 // one part in this many of a Map's bytes is kept even if it is not used
 )
 
 // Map keeps values by key, up to a number of bytes. If there are more, it forgets first what was used once, then what
@@ -99,18 +102,24 @@ func (m *Map[K, V]) Add(key K, v V, bytes int, does func(V) bool) V {
 	return v
 }
 
-// watch makes a timer look the Map through, unless there is one.
+// watch makes a timer look the Map through, unless there is one. It does not keep a Map that the program has dropped.
 func (m *Map[K, V]) watch() {
-	if !m.timer.Load() && m.timer.CompareAndSwap(false, true) {
-		time.AfterFunc(Span, m.age)
+	if m.timer.Load() || !m.timer.CompareAndSwap(false, true) {
+		return
 	}
+	known := weak.Make(m)
+	time.AfterFunc(Span, func() {
+		if m := known.Value(); m != nil {
+			m.timer.Store(false)
+			m.age()
+		}
+	})
 }
 
 // age forgets what is not used, and goes on a span later if the Map is large.
 func (m *Map[K, V]) age() {
-	m.timer.Store(false)
 	for all, i := m.parts.Load(), 0; i < parts; i++ {
-		if all[i].age(m.most) {
+		if all[i].age() {
 			m.watch()
 		}
 	}
@@ -163,7 +172,7 @@ func (p *part[K, V]) add(fresh *entry[K, V], most int, does func(V) bool) (kept 
 	list := p.table.Load().at(fresh.hash)
 	fresh.next.Store(list.Load())
 	list.Store(fresh)
-	return fresh, p.bytes > most/small
+	return fresh, p.bytes > Small/parts
 }
 
 // remove takes an entry out of its list. Those who look through the list find the way from it.
@@ -195,7 +204,7 @@ func (p *part[K, V]) forget() {
 }
 
 // age removes the entries that were not used since it was called twice, and reports whether it is to be called again.
-func (p *part[K, V]) age(most int) (large bool) {
+func (p *part[K, V]) age() (large bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.table.Load()
@@ -212,7 +221,7 @@ func (p *part[K, V]) age(most int) (large bool) {
 		}
 	}
 	p.fit()
-	return p.bytes > most/small
+	return p.bytes > Small/parts
 }
 
 // fit makes the table as large as its entries need.

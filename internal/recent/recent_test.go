@@ -92,8 +92,13 @@ func TestMap_WithoutRoomForAll(t *testing.T) {
 func TestMap_GivesBackWhatIsNotUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, 64*1000)
-		s.add(0, 5000)
+		s := &scene{t, recent.New[string, int](1 << 30)}
+		add := func(from, to int) {
+			for i := from; i < to; i++ {
+				s.Add(strconv.Itoa(i), i, recent.Small/1000, yes)
+			}
+		}
+		add(0, 5000)
 		for range 5 {
 			time.Sleep(recent.Span)
 			assert.Equal(t, 1000, s.use(0, 1000))
@@ -103,7 +108,7 @@ func TestMap_GivesBackWhatIsNotUsed(t *testing.T) {
 		assert.Equal(t, 1000, s.use(0, 1000), "that is not long enough")
 		time.Sleep(3 * recent.Span)
 		assert.Zero(t, s.use(0, 5000))
-		s.add(0, 100)
+		add(0, 100)
 		time.Sleep(10 * recent.Span)
 		assert.Equal(t, 100, s.use(0, 100), "a few may stay")
 	})

@@ -20,8 +20,7 @@ const (
 // anywhere is taken to bring its own hash tag, so it is not wrapped in one; that is Redisson's rule, and it puts the
 // keys of names like "a{b" in different slots of a cluster.
 func KeysOf(name, clientID string) Keys {
-	tagged := tag(name)
-	value, permits := tagged+valueSuffix, tagged+permitsSuffix
+	value, permits := SharedKeys(name)
 	return Keys{
 		Config:        name,
 		Value:         value,
@@ -29,6 +28,17 @@ func KeysOf(name, clientID string) Keys {
 		Permits:       permits,
 		ClientPermits: permits + ":" + clientID,
 	}
+}
+
+// SharedKeys returns the keys of the limiter called name that are for all clients, beside its name. They are one text.
+func SharedKeys(name string) (value, permits string) {
+	opened, closed := "{", "}"
+	if strings.Contains(name, "{") {
+		opened, closed = "", ""
+	}
+	both := opened + name + closed + valueSuffix + opened + name + closed + permitsSuffix
+	length := len(opened) + len(name) + len(closed) + len(valueSuffix)
+	return both[:length], both[length:]
 }
 
 func tag(name string) string {
@@ -43,6 +53,9 @@ func tag(name string) string {
 // name may be had: of two that share a key, one may. So no two that may be had share a key. A mapper may have left
 // only the beginning of prefix before name; then that is the prefix.
 func Other(prefix, name string) string {
+	if !strings.Contains(name, "{") && !strings.Contains(name, valueSuffix+":") && !strings.Contains(name, permitsSuffix+":") {
+		return "" // as most are
+	}
 	for !strings.HasPrefix(name, prefix) {
 		prefix = prefix[:len(prefix)-1]
 	}

@@ -21,8 +21,20 @@ type Keys struct {
 
 // KeysOf returns the Keys of these names.
 func KeysOf(names ...string) *Keys {
-	k := &Keys{names: names, args: make([]any, 0, 1+len(names))}
-	k.args = append(k.args, len(names))
+	var k *Keys
+	if len(names) <= 3 { // in one piece, as limiters of keys have them
+		room := &struct {
+			Keys
+
+			names [3]string
+			args  [4]any
+		}{}
+		k = &room.Keys
+		k.names, k.args = room.names[:0], room.args[:0]
+	} else {
+		k = &Keys{make([]string, 0, len(names)), make([]any, 0, 1+len(names))}
+	}
+	k.names, k.args = append(k.names, names...), append(k.args, len(names))
 	for _, name := range names {
 		k.args = append(k.args, name)
 	}

@@ -43,7 +43,7 @@ func Of(ctx context.Context, limiter *rratelimiter.RateLimiter) (Holders, error)
 	if cfg.Type == rratelimiter.PerClient {
 		return ofOwn(ctx, e, l, names)
 	}
-	shares, whole, err := inUse(ctx, e, l.Keys, names)
+	shares, whole, err := inUse(ctx, e, l.Keys(), names)
 	return Holders{shares, whole}, err
 }
 
@@ -107,8 +107,8 @@ func list(ctx context.Context, e *engine.Engine, keys *script.Keys, most int) (t
 			}
 		}
 	}
-	reply, err := e.Read(ctx, &engine.Limiter{Keys: keys}, script.Call{
-		Script: lua.InUse, Args: script.Paged{},
+	reply, err := e.Read(ctx, &engine.Limiter{}, script.Call{
+		Script: lua.InUse, Keys: keys, Args: script.Paged{},
 		Continued: func(_ string, rest []any) (more bool, err error) {
 			add(rest)
 			whole = len(texts) < most
