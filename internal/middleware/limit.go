@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/recent"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -30,14 +30,14 @@ type Limit struct {
 	Terms
 
 	options *Options
-	plans   plans
-	keyed   outage.Keyed // of the limiter; nil if it is not one of this module
-	suffix  string       // of a key's second one; "": there is none
+	plans   *recent.Map[limit.Limiter, *Limit] // of the limiters that requests have chosen
+	keyed   outage.Keyed                       // of the limiter; nil if it is not one of this module
+	suffix  string                             // of a key's second one; "": there is none
 	policy  outage.Policy
 
 	// Of a limiter that is not one of this module.
 	breaker outage.Breaker
-	rates   outage.Rates
+	rates   *outage.Rates
 }
 
 // Mark is embedded by what takes the place of New's limiter and is none: each package's Policy.
@@ -86,7 +86,10 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 
 // newLimit returns the Limit with the limiter's own policy.
 func newLimit(t Terms) *Limit {
-	l := &Limit{Terms: t, policy: outage.Policy{Guard: outage.NewGuard()}}
+	l := &Limit{
+		Terms: t, policy: outage.Policy{Guard: outage.NewGuard()}, rates: outage.NewRates(),
+		plans: recent.New[limit.Limiter, *Limit](maxPlans),
+	}
 	if keyed, own := door.Behind[outage.Keyed](t.Limiter); keyed != nil {
 		if l.suffix = keyed.Suffix(); own {
 			l.keyed, l.policy = keyed, keyed.Policy()
@@ -164,14 +167,9 @@ func (l *Limit) Question(key string, permits int64) Question {
 	return Question{Limit: l, Key: key, Permits: permits, Start: time.Now()}
 }
 
-// plans are the Limits of the limiters that requests have chosen.
-type plans struct {
-	mu       sync.Mutex
-	now, old map[limit.Limiter]*Limit // unused ones in old are forgotten
-}
-
-// maxPlans is how many of them are remembered at least, if there are more.
-const maxPlans = 1000
+// maxPlans is how many bytes the Limits take at most that are kept of limiters which requests have chosen, and planSize about
+// what one takes.
+const maxPlans, planSize = 2 << 20, 1 << 10
 
 // For returns the Limit of the limiter that a request has chosen, which has all but the limiter in common with l;
 // l itself if that is nil.
@@ -185,24 +183,14 @@ func (l *Limit) For(limiter limit.Limiter) (*Limit, error) {
 	case limiter == l.Limiter:
 		return l, nil
 	}
-	p := &l.plans
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if chosen := p.now[limiter]; chosen != nil {
+	if chosen, ok := l.plans.Get(limiter); ok {
 		return chosen, nil
 	}
-	chosen := p.old[limiter]
-	if chosen == nil {
-		var err error
-		if chosen, err = l.with(limiter); err != nil {
-			return nil, err
-		}
+	chosen, err := l.with(limiter)
+	if err != nil {
+		return nil, err
 	}
-	if p.now == nil || len(p.now) >= maxPlans {
-		p.old, p.now = p.now, make(map[limit.Limiter]*Limit)
-	}
-	p.now[limiter] = chosen
-	return chosen, nil
+	return l.plans.Add(limiter, chosen, planSize, func(*Limit) bool { return true }), nil
 }
 
 // with returns the Limit with another limiter.

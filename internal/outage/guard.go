@@ -4,48 +4,43 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/recent"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Rates are the limits that answers have reported, by key, for limiters whose keys have limits of their own.
 type Rates struct {
-	mu       sync.Mutex
-	last     int64            // the last above 0, of any key
-	now, old map[string]int64 // unused ones in old are forgotten
+	last  atomic.Int64 // the last above 0, of any key
+	known *recent.Map[string, int64]
 }
 
-// maxRates is how many keys' limits are remembered at least, if there are more.
-const maxRates = 1 << 14
+// maxRates is how many bytes they take at most.
+const maxRates = 4 << 20
+
+// NewRates returns Rates that know none.
+func NewRates() *Rates { return &Rates{known: recent.New[string, int64](maxRates)} }
 
 // Learn notes the limit of a key.
 func (r *Rates) Learn(key string, most int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if most > 0 {
-		r.last = most
+	if most > 0 && r.last.Load() != most {
+		r.last.Store(most)
 	}
-	if known, ok := r.now[key]; ok && known == most {
-		return
+	if known, ok := r.known.Get(key); !ok || known != most {
+		r.known.Add(strings.Clone(key), most, len(key), func(known int64) bool { return known == most })
 	}
-	if r.now == nil || len(r.now) >= maxRates {
-		r.old, r.now = r.now, make(map[string]int64)
-	}
-	r.now[key] = most
 }
 
 // Of returns the limit of a key, and whether it is known; last is the last one of any key, 0 if there is none.
 func (r *Rates) Of(key string) (most int64, known bool, last int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if most, known = r.now[key]; !known {
-		most, known = r.old[key]
-	}
-	return most, known, r.last
+	most, known = r.known.Get(key)
+	return most, known, r.last.Load()
 }
 
 // Guard is what all policies of a program's limiters share: the local limiters, what they
