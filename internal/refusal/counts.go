@@ -1,6 +1,7 @@
 package refusal
 
 import (
+	"hash/maphash"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -10,9 +11,19 @@ import (
 // Counts is how often limiters, by their keys, were changed and granted permits, as far as one Client knows.
 type Counts struct {
 	remembering atomic.Bool // there was a Cache
+	parts       [64]part
+}
 
+// part is the counts of limiters whose keys have hashes that end alike.
+type part struct {
 	mu  sync.Mutex
 	all map[string]weak.Pointer[counts]
+}
+
+var seed = maphash.MakeSeed()
+
+func (c *Counts) part(key string) *part {
+	return &c.parts[maphash.String(seed, key)%uint64(len(c.parts))]
 }
 
 // counts is how often permits of a limiter may have become free, and were taken. They are kept for as long as a Cache
@@ -21,27 +32,28 @@ type counts struct{ changes, grants atomic.Uint64 }
 
 // NewCache returns a Cache for a handle of the limiter.
 func (c *Counts) NewCache(key string) *Cache {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := c.all[key].Value()
+	p := c.part(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.all[key].Value()
 	if known == nil {
 		known = &counts{}
-		if c.all == nil {
-			c.all = make(map[string]weak.Pointer[counts])
+		if p.all == nil {
+			p.all = make(map[string]weak.Pointer[counts])
 		}
-		c.all[key] = weak.Make(known)
+		p.all[key] = weak.Make(known)
 		c.remembering.Store(true)
-		runtime.AddCleanup(known, c.forget, key)
+		runtime.AddCleanup(known, p.forget, key)
 	}
 	return &Cache{counts: known}
 }
 
 // forget drops the limiter's counts, unless others have replaced them.
-func (c *Counts) forget(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all[key].Value() == nil {
-		delete(c.all, key)
+func (p *part) forget(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all[key].Value() == nil {
+		delete(p.all, key)
 	}
 }
 
@@ -50,9 +62,10 @@ func (c *Counts) of(key string) *counts {
 	if !c.remembering.Load() {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.all[key].Value()
+	p := c.part(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all[key].Value()
 }
 
 // Changed records that permits of the limiter may have become free.
@@ -71,11 +84,14 @@ func (c *Counts) Granted(key string) {
 
 // Forget ends the refusals of all limiters.
 func (c *Counts) Forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, one := range c.all {
-		if known := one.Value(); known != nil {
-			known.changes.Add(1)
+	for i := range c.parts {
+		p := &c.parts[i]
+		p.mu.Lock()
+		for _, one := range p.all {
+			if known := one.Value(); known != nil {
+				known.changes.Add(1)
+			}
 		}
+		p.mu.Unlock()
 	}
 }
