@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -37,7 +38,12 @@ type Rule struct {
 type Limiter struct {
 	start time.Time // times below are durations since
 	seed  maphash.Seed
+	count atomic.Int64 // windows
+	parts [16]part
+}
 
+// part is the windows of keys whose hashes end alike.
+type part struct {
 	mu     sync.Mutex
 	keys   map[any]*window
 	ending ending
@@ -65,7 +71,17 @@ type grant struct {
 
 // New returns a Limiter that has granted nothing.
 func New() *Limiter {
-	return &Limiter{start: time.Now(), seed: maphash.MakeSeed(), keys: map[any]*window{}}
+	l := &Limiter{start: time.Now(), seed: maphash.MakeSeed()}
+	for i := range l.parts {
+		l.parts[i].keys = map[any]*window{}
+	}
+	return l
+}
+
+// part returns the part of a key, and the key of the window that it may share, which is of the same part.
+func (l *Limiter) part(key any) (*part, share) {
+	hash := maphash.Comparable(l.seed, key) % maxKeys
+	return &l.parts[hash%uint64(len(l.parts))], share(hash)
 }
 
 // Take takes as many permits of key as are free, at most n, and none if these are fewer than least, which is 1 or
@@ -74,11 +90,19 @@ func (l *Limiter) Take(key any, least, n int64, rule Rule) (d limit.Decision, ta
 	if least > rule.Permits {
 		return limit.Decision{Limit: rule.Permits}, 0, nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	p, shared := l.part(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := time.Since(l.start)
-	l.sweep(now)
-	w := l.of(key)
+	l.count.Add(-p.sweep(now))
+	w := p.find(key, shared)
+	if w == nil {
+		if l.count.Load() >= maxKeys {
+			key = shared
+		}
+		l.count.Add(1)
+		w = p.add(key)
+	}
 	if _, shared := w.key.(share); shared { // what a key with another rule has taken counts for as long as by that
 		rule.Window, rule.Until = max(rule.Window, w.length), time.Time{}
 	}
@@ -95,80 +119,75 @@ func (l *Limiter) Take(key any, least, n int64, rule Rule) (d limit.Decision, ta
 	if d.Granted {
 		taken = min(n, free)
 		w.add(now, taken, rule.Window/exact)
-		giveBack = func() { l.giveBack(w, now, now, taken) } // grants of the same moment are as good as one
+		giveBack = func() { l.giveBack(p, w, now, now, taken) } // grants of the same moment are as good as one
 	} else {
 		d.RetryAfter = min(w.freed(min(w.used, least-free))+rule.Window, end) - now
 	}
 	d.Remaining = max(0, free-taken)
-	l.endAt(w, min(w.grants[len(w.grants)-1].last+rule.Window, end)) // there is one: least is at most rule.Permits
+	p.endAt(w, min(w.grants[len(w.grants)-1].last+rule.Window, end)) // there is one: least is at most rule.Permits
 	d.ResetAfter = w.ends - now
 	return d, taken, giveBack
 }
 
-// sweep forgets keys that hold nothing any more, a few at a time.
-func (l *Limiter) sweep(now time.Duration) {
+// sweep forgets keys that hold nothing any more, a few at a time, and returns how many.
+func (p *part) sweep(now time.Duration) (gone int64) {
 	for range 2 {
-		if len(l.ending) == 0 || l.ending[0].due > now {
-			return
+		if len(p.ending) == 0 || p.ending[0].due > now {
+			break
 		}
-		w := l.ending[0]
+		w := p.ending[0]
 		if w.due = w.ends; w.due > now {
-			heap.Fix(&l.ending, 0)
+			heap.Fix(&p.ending, 0)
 			continue
 		}
-		heap.Pop(&l.ending)
-		delete(l.keys, w.key)
+		heap.Pop(&p.ending)
+		delete(p.keys, w.key)
+		gone++
 	}
+	return gone
 }
 
 // endAt notes when all of w is free again.
-func (l *Limiter) endAt(w *window, at time.Duration) {
+func (p *part) endAt(w *window, at time.Duration) {
 	if w.ends = at; at < w.due {
 		w.due = at
-		heap.Fix(&l.ending, w.index)
+		heap.Fix(&p.ending, w.index)
 	}
 }
 
-// of returns the window of key. If there are too many, that is one that key shares with others, for as long as it may
-// hold what key has taken.
-func (l *Limiter) of(key any) *window {
-	w, shared := l.find(key)
-	if w == nil {
-		w = &window{key: key, due: math.MaxInt64}
-		if len(l.keys) >= maxKeys {
-			w.key = shared
-		}
-		l.keys[w.key] = w
-		heap.Push(&l.ending, w)
-	}
+// add makes a window. Once there are too many, it is one that several keys share for as long as it may hold something.
+func (p *part) add(key any) *window {
+	w := &window{key: key, due: math.MaxInt64}
+	p.keys[key] = w
+	heap.Push(&p.ending, w)
 	return w
 }
 
-// find returns the window that counts key, nil if there is none, and the one that key may share.
-func (l *Limiter) find(key any) (*window, share) {
-	if w, ok := l.keys[key]; ok {
-		return w, 0
+// find returns the window that counts key, nil if there is none.
+func (p *part) find(key any, shared share) *window {
+	if w, ok := p.keys[key]; ok {
+		return w
 	}
-	shared := share(maphash.Comparable(l.seed, key) % maxKeys)
-	return l.keys[shared], shared
+	return p.keys[shared]
 }
 
 // GiveBack undoes the newest grants of a key, up to n permits that have not run out, and returns how many these were.
 // They may be another key's if it shares its window.
 func (l *Limiter) GiveBack(key any, n int64) (back int64) {
-	l.mu.Lock()
-	w, _ := l.find(key)
-	l.mu.Unlock()
+	p, shared := l.part(key)
+	p.mu.Lock()
+	w := p.find(key, shared)
+	p.mu.Unlock()
 	if w == nil {
 		return 0
 	}
-	return l.giveBack(w, 0, math.MaxInt64, n)
+	return l.giveBack(p, w, 0, math.MaxInt64, n)
 }
 
 // giveBack is GiveBack for grants made from first to last.
-func (l *Limiter) giveBack(w *window, first, last time.Duration, n int64) (back int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (l *Limiter) giveBack(p *part, w *window, first, last time.Duration, n int64) (back int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := time.Since(l.start)
 	w.expire(now - w.length)
 	for i := len(w.grants) - 1; i >= 0 && back < n; i-- {
@@ -183,8 +202,8 @@ func (l *Limiter) giveBack(w *window, first, last time.Duration, n int64) (back 
 			w.grants = slices.Delete(w.grants, i, i+1)
 		}
 	}
-	if w.used == 0 && l.keys[w.key] == w {
-		l.endAt(w, now)
+	if w.used == 0 && p.keys[w.key] == w {
+		p.endAt(w, now)
 	}
 	return back
 }
@@ -233,7 +252,7 @@ func (e *ending) Swap(i, j int) {
 }
 
 func (e *ending) Push(w any) {
-	w.(*window).index = len(*e)  //nolint:forcetypeassert // Limiter.of pushes nothing else
+	w.(*window).index = len(*e)  //nolint:forcetypeassert // part.add pushes nothing else
 	*e = append(*e, w.(*window)) //nolint:forcetypeassert // likewise
 }
 
