@@ -229,7 +229,7 @@ func (b *batch) holds() string {
 
 // redo is why the call of a batch was made again.
 type redo struct {
-	redraws  int        // how often the identity was taken
+	redraws  redraws
 	replaces bool       // the call replaces the limiter's default
 	older    limit.Rate // that default
 }

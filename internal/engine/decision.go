@@ -11,13 +11,22 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// isTaken reports whether the script found the call's identity at another member: those of old
-// layouts are short. No answer says so if it is in doubt whether an attempt has run.
-func isTaken(reply any, err error) bool {
-	if err != nil {
-		return !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
+// redraws counts how often a call was made with another identity.
+type redraws int
+
+// maxRedraws is how many identities are tried. That all of them are taken is next to impossible.
+const maxRedraws = 16
+
+// again reports whether the call must be made with another identity: the script found this one at another member, as
+// those of old layouts are short. No answer says so if it is in doubt whether an attempt has run.
+func (n *redraws) again(e *Engine, reply any, err error) bool {
+	isTaken := isWord(reply, "taken") || !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
+	if !isTaken || *n == maxRedraws {
+		return false
 	}
-	return isWord(reply, "taken")
+	*n++
+	e.ids.Skip()
+	return true
 }
 
 // defaultCall replaces the limiter's default by the handle's, keeps permits in use, and has the same effect however
@@ -27,18 +36,20 @@ func (e *Engine) defaultCall(l *Limiter) script.Call {
 	return script.Call{Script: lua.SetRate, Keys: l.Keys(), Args: args, Repeat: true}
 }
 
-// gaveDefault records that the limiter's default was replaced, or another program was faster.
-func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
+// gaveDefault records how that call ended: the limiter's default was replaced, another program was faster, or it failed.
+func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, c *lane.Call) {
+	reply, err := c.Outcome()
 	e.changed(l.Config)
-	l.defaultChecked(time.Now())
+	if err == nil {
+		l.defaultChecked(time.Now())
+	}
 	if reply == int64(1) {
 		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
 	}
 }
 
-// gaveNoDefault returns the error for callers whose request waited for that call, which failed.
-func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
-	e.changed(l.Config)
+// noDefault returns the error for callers whose request waited for that call, which failed.
+func (e *Engine) noDefault(l *Limiter, err error) error {
 	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys().Names(), err))
 }
 
@@ -52,7 +63,7 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 	switch older, _, isOlder := olderDefault(reply); {
 	case short && !r.replaces:
 	case r.replaces && err == nil:
-		e.gaveDefault(l, r.older, reply)
+		e.gaveDefault(l, r.older, c)
 		r.replaces = false
 		b.makeCall()
 		return true
@@ -68,9 +79,7 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		l.overall.Store(nil)
 		b.makeCall()
 		return true
-	case isTaken(reply, err) && r.redraws < maxRedraws:
-		r.redraws++
-		e.ids.Skip()
+	case r.redraws.again(e, reply, err):
 		b.makeCall()
 		return true
 	}
@@ -83,7 +92,8 @@ func (b *batch) finish(reply any, err error) {
 	var o lane.Outcome
 	switch {
 	case b.redo.replaces:
-		err = b.queue.engine.gaveNoDefault(l, err)
+		b.queue.engine.changed(l.Config)
+		err = b.queue.engine.noDefault(l, err)
 	case err != nil:
 		err = b.queue.engine.explain(b.queue.of.Keys().Names(), err)
 	default:

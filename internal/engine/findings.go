@@ -64,9 +64,6 @@ func isWord(reply any, word string) bool {
 	return len(words) == 1 && words[0] == word
 }
 
-// maxRedraws is how many identities are tried. That all of them are taken is next to impossible.
-const maxRedraws = 16
-
 // rateOf reads a rate in the form scripts use.
 func rateOf(values []int64) limit.Rate {
 	return limit.Rate{

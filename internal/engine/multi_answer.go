@@ -21,25 +21,18 @@ func (m *multiRequest) giveDefault(ctx context.Context, l *Limiter, older limit.
 	c.Since = since
 	c.Late = func(c *lane.Call) {
 		defer m.exit()
-		if c == nil {
-			return
-		}
-		if reply, err := c.Outcome(); err == nil {
-			e.gaveDefault(l, older, reply)
-		} else {
-			e.changed(l.Config)
+		if c != nil {
+			e.gaveDefault(l, older, c)
 		}
 	}
 	if done, err := e.lanes.Do(ctx, c); !done {
 		m.left = true
 		return cmp.Or(ctx.Err(), err)
 	}
-	defer m.exit()
-	reply, err := c.Outcome()
-	if err != nil {
-		return &Error{Name: l.Name, Err: e.gaveNoDefault(l, err)}
+	c.Late(c)
+	if _, err := c.Outcome(); err != nil {
+		return &Error{Name: l.Name, Err: e.noDefault(l, err)}
 	}
-	e.gaveDefault(l, older, reply)
 	return nil
 }
 

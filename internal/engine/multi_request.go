@@ -136,7 +136,7 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (decide.Answer,
 	case m.within > 0:
 		last = start.Add(m.within)
 	}
-	for redraws := 0; ; {
+	for draws := redraws(0); ; {
 		switch err := m.enter(ctx, lane.Sooner(start.Add(e.conn.Timeout), last)); {
 		case errors.Is(err, lane.ErrLate):
 			return decide.Answer{}, lane.NoAnswer(time.Since(start), false)
@@ -156,10 +156,8 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (decide.Answer,
 			if err := m.giveDefault(ctx, l, older, start, last); err != nil {
 				return decide.Answer{}, err
 			}
-		case isTaken(reply, err) && redraws < maxRedraws:
+		case draws.again(e, reply, err):
 			m.exit()
-			redraws++
-			e.ids.Skip()
 		default:
 			return m.over(ctx, c, false)
 		}

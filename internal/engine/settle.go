@@ -88,7 +88,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 	if s.hold.Early > 0 {
 		most = used // the hold may be over
 	}
-	for redraws := 0; ; redraws++ {
+	for draws := redraws(0); ; {
 		if s.charge == nil {
 			s.charge = e.ids.Next(nil, 1)
 		}
@@ -100,9 +100,8 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 			e.Granted(s.limiter.Config)
 		}
 		switch {
-		case isWord(reply, "taken") && redraws < maxRedraws:
+		case draws.again(e, reply, err):
 			s.charge = nil
-			e.ids.Skip()
 			continue
 		case isWord(reply, "taken"):
 			return 0, fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
