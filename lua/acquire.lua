@@ -146,10 +146,8 @@ if not found and (refused[1] or each and each[2] or up_to and taken < sum_text +
   -- its name, one for all by its id: it is one of the newest.
   local seen = each or redis.call('ZSCORE', permits_key, ARGV[1]) and {ARGV[1]} or redis.call('ZRANGE', permits_key, '-8', '-1')
   for i, row in ipairs(seen) do
-    local known = each and redis.call('ZSCORE', permits_key, row)
-    if not each then
-      known = #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1]
-    end
+    local known = each and redis.call('ZSCORE', permits_key, row) or
+      not each and #row == #ARGV[1] and with_permits(row, permits_of(ARGV[1])) == ARGV[1]
     if known and is_own(permits_key, row, each and requests.dates[i] or now) then
       found = (found or 0) + permits_of(row)
     end

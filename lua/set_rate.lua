@@ -61,18 +61,15 @@ end
 local rows = redis.call('ZRANGE', permits_key, 0, 256)
 local few = #rows <= 256
 if value then
-  local used
-  if few then
-    used, problem = sum_of(rows, config.permits_place)
-    if problem then
-      return problem
-    end
+  local used, wrong = sum_of(few and rows or {}, config.permits_place)
+  if wrong then
+    return wrong
   end
   -- In this order Lua counts exactly, up to the highest rate. A debt can't be larger than that.
   local kept = math.max(-9007199254740991, config.rate - (old.rate - math.min(value, old.rate)))
   -- A client's own value may belong to another rate than others have set since. Only the client
   -- raises it, as Redisson does with the value of all clients.
-  if used and config.per_client then
+  if config.per_client then
     kept = math.min(kept, config.rate - used)
   end
   set_number(value_key, value, kept)

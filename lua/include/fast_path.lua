@@ -8,10 +8,7 @@
 -- known to be of type Overall. Further with flags, age and runs, which are nil if empty: age is set with a token too, and
 -- runs is ARGV, with the requests from 8 on if there are several. It leaves the value in value_text, if it was read, and
 -- the configuration's fields in fields, "answered" only if it was read. Arithmetic turns text into numbers.
-local value_text, fields
-if overall then
-  value_text = call('GET', value_key)
-end
+local value_text, fields = overall and call('GET', value_key), nil
 if value_text == '0' and not flags and not age then
   -- A refusal changes nothing, whether the call was answered before or not.
   fields = call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime')
