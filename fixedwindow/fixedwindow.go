@@ -115,8 +115,9 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // When ctx ends, Take returns ctx.Err() at once, and any later grant is given back. Errors:
 // limit.ErrInvalidConfig for an empty key, limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate
 // for n above the limit, limit.ErrCorrupt if the key holds something else, limit.ErrClosed after the Client's
-// Close, limit.ErrNotReplicated, and limit.ErrUnavailable if Redis did not decide in time. If the answer was lost, the error is limit.ErrUnknownOutcome too: a count can't
-// show whether the permits were taken, so Take does not ask again.
+// Close, limit.ErrNotReplicated, and limit.ErrUnavailable if Redis did not decide in time. If the answer was lost,
+// the error is limit.ErrUnknownOutcome too: a count can't show whether the permits were taken, so Take does not ask
+// again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err

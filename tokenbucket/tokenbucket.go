@@ -123,8 +123,9 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // limit.ErrInvalidConfig for an empty key or one that is another key's second, limit.ErrInvalidPermits for n
 // below 1, limit.ErrPermitsExceedRate for n above Capacity and Borrow together, limit.ErrCorrupt if the keys
 // hold something else, limit.ErrUnsupported if a cluster has them in different slots, limit.ErrClosed after the
-// Client's Close, limit.ErrNotReplicated, and limit.ErrUnavailable if Redis did not decide in time. If the answer was lost, the error is
-// limit.ErrUnknownOutcome too: a bucket can't show whether the tokens were taken, so Take does not ask again.
+// Client's Close, limit.ErrNotReplicated, and limit.ErrUnavailable if Redis did not decide in time. If the answer
+// was lost, the error is limit.ErrUnknownOutcome too: a bucket can't show whether the tokens were taken, so Take
+// does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	a, err := l.table.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err

@@ -3,8 +3,8 @@
 //
 //	go run ./internal/docs/reliability results
 //
-// Long tables are files of their own in docs/reliability. A table stands between a line "<!-- begin NAME -->" and a line "<!-- end -->". A
-// table whose records are not in the directory stays unchanged. Run it in the repository's root.
+// Long tables are files of their own in docs/reliability. A table stands between a line "<!-- begin NAME -->" and a
+// line "<!-- end -->". A table whose records are not in the directory stays unchanged. Run it in the repository's root.
 package main
 
 import (
