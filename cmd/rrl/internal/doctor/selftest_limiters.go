@@ -130,6 +130,7 @@ func (t *selfTest) perClient(ctx context.Context) error {
 func (t *selfTest) others(ctx context.Context) error {
 	const n = 3
 	client := rratelimiter.New(t.rdb, rratelimiter.WithCallTimeout(testPatience))
+	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }()
 	return t.inTime(ctx, time.Second, func(span time.Duration) error {
 		return t.takesAll(ctx, n, span, map[string]limit.Limiter{
 			"fixedwindow": fixedwindow.New(client, fixedwindow.Config{Limit: n, Window: span}),
