@@ -93,7 +93,7 @@ func New(limiter limit.Limiter, opts ...Option) *Interceptors {
 // Err returns the error that every call passes to [WithErrorHandler] because of bad options, and nil if the
 // options are right. Call it when the program starts, after the methods that return interceptors: some options
 // are right on one side only. It includes the limiters' own errors if they have a method Err() error, as all
-// limiters of this module do; those that only a Plan returns it doesn't know. It asks no limiter.
+// limiters of this module do, but not those of limiters that only a Plan returns. It asks no limiter.
 func (i *Interceptors) Err() error {
 	for _, s := range []*side{&i.gate.server, &i.gate.client} {
 		if s.used.Load() && s.invalid != nil {

@@ -57,8 +57,8 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 
 // Err returns the error that every request passes to [WithErrorHandler] because of bad options, and nil
 // if the options are right. Call it when the program starts. It includes the limiters' own errors if they
-// have a method Err() error, as all limiters of this module do; those that only a Plan returns it doesn't know. It
-// asks no limiter.
+// have a method Err() error, as all limiters of this module do, but not those of limiters
+// that only a Plan returns. It asks no limiter.
 func (m *Middleware) Err() error { return m.gate.Err() }
 
 // gate holds what New's options set. It does not change any more.

@@ -40,7 +40,7 @@ type Limit struct {
 	rates   *outage.Rates
 }
 
-// Mark is embedded by what takes the place of New's limiter and is none: each package's Policy.
+// Mark is embedded in each package's Policy, which has a limiter's methods and is none.
 type Mark struct{}
 
 func (Mark) isPolicy() {}

@@ -81,7 +81,7 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 // CheckClient returns limit.ErrInvalidConfig if the client is nil, or wraps one that is.
 func CheckClient(rdb Redis) error { return (&Conn{rdb: rdb}).readOptions() }
 
-// readOptions reads those of go-redis' clients, and of wrappers that have them.
+// readOptions reads the Options that go-redis' clients have, and wrappers of them.
 func (c *Conn) readOptions() (err error) {
 	defer func() {
 		if v := recover(); v != nil {

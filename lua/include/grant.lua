@@ -1,6 +1,7 @@
 --- @include "make_value" "unpack"
 
--- Writes a grant: the members in added, with their times, and if they are new so many permits, in digits, less.
+-- Writes a grant: adds the members, each behind its time in added, and takes permits, as digits, off the value if they
+-- are new.
 local function write_grant(config, state, added, permits)
   if state.unset then
     make_value(config, state.free)
