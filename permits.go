@@ -25,6 +25,9 @@ import (
 // ErrClosed, and ErrUnavailable if Redis did not decide in time. If it may have taken permits, which come
 // back after an interval, that error is ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
+	if l.leased(ctx, permits) {
+		return true, nil
+	}
 	var a decide.Answer
 	err := l.decide(ctx, &decide.Ask{Call: "TryAcquire", Permits: permits, MayWait: timeout > 0, Timeout: timeout}, &a)
 	return a.Granted, err
@@ -33,6 +36,9 @@ func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout tim
 // Acquire takes permits, and waits for them until ctx ends: it is TryAcquire without a timeout. It does
 // not wait longer than [WithCallTimeout] for a Redis that does not answer.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
+	if l.leased(ctx, permits) {
+		return nil
+	}
 	return l.decide(ctx, &decide.Ask{Call: "Acquire", Permits: permits, MayWait: true}, &decide.Answer{})
 }
 
@@ -107,6 +113,12 @@ func (l *RateLimiter) decide(ctx context.Context, q *decide.Ask, a *decide.Answe
 		err = l.client.engine.Acquire(ctx, &l.facts, q, a)
 	}
 	return l.fail(q.Call, err)
+}
+
+// leased takes permits from the handle's lease, if it has one, for a caller who wants nothing else to know.
+func (l *RateLimiter) leased(ctx context.Context, permits int64) bool {
+	return l.facts.Lease != nil && l.policy.Plain() && permits > 0 && l.facts.Err == nil && ctx.Err() == nil &&
+		l.client.engine.TakeLeased(ctx, &l.facts, permits)
 }
 
 // check returns an error if asking Redis about so many permits makes no sense. Some calls need members, which old

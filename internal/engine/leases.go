@@ -43,20 +43,29 @@ func (s *leases) underWay() bool {
 	}
 }
 
+// TakeLeased takes permits from the handle's lease, and reports whether it had as many.
+func (e *Engine) TakeLeased(ctx context.Context, l *Limiter, permits int64) bool {
+	from, _ := e.takeFromLease(ctx, l, permits)
+	return from != nil
+}
+
 // takeFromLease takes permits from the handle's lease, and returns how many are left there; nil if it has too few.
+// Then the lease has ended.
 func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (from *leased, left int64) {
 	if from = l.prefetched.current.Load(); from == nil {
 		return nil, 0
 	}
-	left, late := from.Take(permits)
+	left, unused := from.Take(permits)
 	if left >= 0 {
 		return from, left
 	}
-	if late && from.Add(permits) < 0 {
-		// The lease ended in between, and these were not given back with its rest.
+	if unused > 0 {
 		if q, err := e.lock(ctx, l); err == nil {
-			q.leases.ended(from, permits)
-			q.leases.goBack(from.part(permits))
+			q.leases.leave(from, unused)
+			if l.prefetched.current.Load() == from {
+				q.dropLease(l)
+			}
+			e.refusals.Changed(l.Config) // more is free than they know
 			q.next(time.Now())
 			q.unlock()
 		}
@@ -79,7 +88,7 @@ func (e *Engine) leaseAnswer(l *Limiter, from *leased, ask *decide.Ask, left int
 
 // returnToLease gives permits back to their lease, or to Redis if it has ended.
 func (e *Engine) returnToLease(ctx context.Context, l *Limiter, to *leased, permits int64) error {
-	if err := ctx.Err(); err != nil || to.Add(permits) >= 0 {
+	if err := ctx.Err(); err != nil || to.Return(permits) {
 		return err
 	}
 	q, err := e.lock(ctx, l)
@@ -163,12 +172,15 @@ func (s *leases) begins(a *leased) {
 	s.figures.Store(&f)
 }
 
-// ended counts what is left of a lease as free.
-func (s *leases) ended(a *leased, left int64) {
+// leave makes permits go back that a lease which has ended leaves, and counts them as free.
+func (s *leases) leave(a *leased, unused int64) {
 	f := *cmp.Or(s.figures.Load(), &figures{}) // its queue may be another by now
-	f.free += left
+	f.free += unused
 	f.live = slices.DeleteFunc(slices.Clone(f.live), func(one *leased) bool { return one == a })
 	s.figures.Store(&f)
+	if a.unused += unused; unused > 0 {
+		s.goBack(a.part(unused))
+	}
 }
 
 // goBack makes a grant be given back before other requests. Its permits count as free already.
@@ -188,11 +200,9 @@ func (q *queue) serveFromLease(r *request) bool {
 	if a == nil || a.Left() == 0 {
 		return false
 	}
-	left, late := a.Take(r.Permits)
-	if late {
-		a.Add(r.Permits)
-	}
+	left, unused := a.Take(r.Permits)
 	if left < 0 {
+		q.leases.leave(a, unused)
 		q.dropLease(l)
 		return false
 	}
@@ -206,13 +216,9 @@ func (q *queue) endLease(l *Limiter) {
 	if a == nil {
 		return
 	}
-	left := a.End()
-	q.leases.ended(a, left)
-	if left > 0 {
-		q.leases.goBack(a.part(left))
-		l.Lease.Unused(left)
-	}
-	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})
+	q.leases.leave(a, a.End())
+	l.Lease.Unused(a.unused)
+	q.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: a.unused})
 }
 
 // dropLease is endLease if no other lease follows.

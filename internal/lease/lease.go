@@ -8,52 +8,64 @@
 package lease
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
 
-// Lease is permits that were taken ahead at once. It is safe for concurrent use.
+// Lease is permits that were taken ahead at once. It is safe for concurrent use. It ends when it is ended, and when more
+// is asked for than is left. The count that all callers change has a cache line of its own, beside which others read.
 type Lease struct {
 	Sent time.Time
 	Life time.Duration
 	Size int64
-	left atomic.Int64 // -1 once it has ended
+
+	_     [24]byte
+	taken atomic.Int64 // permits; above Size once it has ended
+	_     [56]byte
 }
+
+// ended is what is taken of a lease that has ended.
+const ended = math.MaxInt64 / 2
 
 // New returns a Lease of that many permits.
 func New(permits int64, sent time.Time, life time.Duration) *Lease {
-	a := &Lease{Sent: sent, Life: life, Size: permits}
-	a.left.Store(permits)
-	return a
+	return &Lease{Sent: sent, Life: life, Size: permits}
 }
 
 // Take takes permits from the lease, if it has as many and lives, and returns what it leaves; below 0 if it takes
-// nothing. late says that they were taken after its end, and are to be put back by Add.
-func (l *Lease) Take(permits int64) (left int64, late bool) {
-	left = l.Add(-permits)
+// nothing. The caller then has unused permits of it to give back, if that is above 0.
+func (l *Lease) Take(permits int64) (left, unused int64) {
+	left = l.Size - l.taken.Add(permits) // one who would first look, and then swap, pays twice for a line that others change
+	if left < 0 {
+		l.taken.Store(ended)
+		return left, max(0, left+permits) // one caller only finds the rest
+	}
 	// In this order permits are used before the lease's end, however long the caller was held up in between.
-	if left < 0 || time.Since(l.Sent) < l.Life {
-		return left, false
+	if time.Since(l.Sent) < l.Life {
+		return left, 0
 	}
-	return -1, true
+	if l.Return(permits) {
+		return -1, 0
+	}
+	return -1, permits
 }
 
-// Add changes the permits left, and returns them; below 0, and without a change, if there would
-// be less than nothing or the lease has ended.
-func (l *Lease) Add(permits int64) (left int64) {
+// Return puts permits back that were taken, unless the lease has ended.
+func (l *Lease) Return(permits int64) (returned bool) {
 	for {
-		left := l.left.Load()
-		if left < 0 || left+permits < 0 {
-			return -1
+		taken := l.taken.Load()
+		if taken > l.Size {
+			return false
 		}
-		if l.left.CompareAndSwap(left, left+permits) {
-			return left + permits
+		if l.taken.CompareAndSwap(taken, taken-permits) {
+			return true
 		}
 	}
 }
 
-// Left returns how many permits are left, 0 or less if none are.
-func (l *Lease) Left() int64 { return l.left.Load() }
+// Left returns how many permits are left.
+func (l *Lease) Left() int64 { return max(0, l.Size-l.taken.Load()) }
 
 // End ends the lease, and returns the permits left.
-func (l *Lease) End() int64 { return max(0, l.left.Swap(-1)) }
+func (l *Lease) End() int64 { return max(0, l.Size-l.taken.Swap(ended)) }

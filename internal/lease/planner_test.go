@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -161,27 +160,4 @@ func TestPlanner_Life(t *testing.T) {
 	assert.Equal(t, 500*ms, p.Life(), "half of the interval at most")
 	p.Want = 10 * ms
 	assert.Equal(t, 10*ms, p.Life())
-}
-
-func TestLease_HoldsPermitsForItsLife(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a := lease.New(5, time.Now(), time.Second)
-		take := func(permits, want int64, wantLate bool) {
-			left, late := a.Take(permits)
-			assert.Equal(t, want, left)
-			assert.Equal(t, wantLate, late)
-		}
-		take(3, 2, false)
-		take(3, -1, false) // more than are left
-		time.Sleep(time.Second - time.Nanosecond)
-		take(1, 1, false)
-		time.Sleep(time.Nanosecond)
-		take(1, -1, true) // its life is over
-		assert.EqualValues(t, 1, a.Add(1))
-		assert.EqualValues(t, 1, a.Left())
-		assert.EqualValues(t, 1, a.End())
-		assert.EqualValues(t, -1, a.Add(1), "its rest has been returned")
-		assert.Zero(t, a.End())
-	})
 }
