@@ -68,6 +68,7 @@ func measure(ctx context.Context, s *server.Redis, limiters, callers int, length
 		if i < len(before) {
 			after[i].Locks -= before[i].Locks
 			after[i].Held -= before[i].Held
+			after[i].Paused -= before[i].Paused
 		}
 	}
 	fmt.Printf("%d limiters, %d callers: %d decisions, %.0f a second\n", limiters, callers, decisions, float64(decisions)/length.Seconds())
@@ -75,7 +76,8 @@ func measure(ctx context.Context, s *server.Redis, limiters, callers int, length
 	slices.SortFunc(after, func(a, b lock) int { return cmp.Compare(b.Held, a.Held) })
 	for _, one := range after[:min(5, len(after))] {
 		n := float64(decisions)
-		fmt.Printf("%8.1f ns a decision in %.3f locks, %v at most: %s\n", float64(one.Held)/n, float64(one.Locks)/n, time.Duration(one.Longest), one.By)
+		fmt.Printf("%8.1f ns a decision in %.3f locks, %v at most but for %d over 1 ms: %s\n",
+			float64(one.Held)/n, float64(one.Locks)/n, time.Duration(one.Longest), one.Paused, one.By)
 	}
 	return client.Close(ctx)
 }
@@ -106,8 +108,8 @@ func load(ctx context.Context, all []*rratelimiter.RateLimiter, callers int, len
 
 // lock is what a mutex has counted.
 type lock struct {
-	By                   string
-	Locks, Held, Longest int64
+	By                           string
+	Locks, Held, Longest, Paused int64
 }
 
 // locks returns what all have, in the order in which they were first locked.

@@ -39,7 +39,7 @@ type batch struct {
 	reserves      bool  // there are reservations in it
 	held          bool  // one of them has a hold
 	upToAlone     bool  // it is one request for as many permits as are free, whose member is its own
-	changes       int   // of the limiter before: see queue.changes
+	changes       int64 // of the limiter before: see queue.changes
 	tally         tally // before
 	asked         int64 // permits, those ahead too
 	figures       bool
@@ -171,6 +171,13 @@ func (b *batch) Prepare(c *lane.Call) {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}
 		c.Joint = &b.joint
 	}
+}
+
+// Progressed lets the batch's callers wait on.
+func (b *batch) Progressed() {
+	b.queue.lock()
+	defer b.queue.unlock()
+	b.Batch.Progressed()
 }
 
 // Append appends the arguments of the acquire script.

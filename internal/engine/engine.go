@@ -36,9 +36,11 @@ type Engine struct {
 	book     *clients.Book // nil if the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
-	mu           *sync.Mutex               // of the lanes, what follows, and all queues and their requests
-	queues       map[string]*queue         // by config key, while in use or while a lease lives
-	last         *queue                    // the last that was removed: a lone caller comes again and again
+	queues lane.Shards[*queue]   // by config key, while in use or while a lease lives
+	last   atomic.Pointer[queue] // the last that was removed: a lone caller comes again and again
+	joints sync.Mutex            // guards those who wait for several limiters; it is taken after a lane's
+
+	reports      sync.Mutex                // guards what follows; it is taken last
 	lastReported map[limit.Event]time.Time // of events that are not reported again and again
 }
 
@@ -77,8 +79,8 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	conn := script.NewConn(rdb, timeout)
 	lanes := lane.New(conn, observer)
 	return &Engine{
-		conn: conn, lanes: lanes, mu: &lanes.Mu, observer: observer, rules: rules, ids: ids, made: time.Now(),
-		queues: make(map[string]*queue), lastReported: make(map[limit.Event]time.Time), grace: grace,
+		conn: conn, lanes: lanes, observer: observer, rules: rules, ids: ids, made: time.Now(),
+		lastReported: make(map[limit.Event]time.Time), grace: grace,
 	}
 }
 
@@ -87,18 +89,15 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.book.Stop()
 	defer e.refusals.Forget()
 	return e.lanes.Close(ctx, func() {
-		for _, q := range e.queues {
-			q.close()
-			q.tidy()
+		for _, q := range e.queues.All() {
+			e.withQueue(q.config, (*queue).close)
 		}
 	})
 }
 
 // Closed returns limit.ErrClosed once the Engine is closed.
 func (e *Engine) Closed() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.lanes.Closed {
+	if e.lanes.Closed() {
 		return limit.ErrClosed
 	}
 	return nil

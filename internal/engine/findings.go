@@ -44,7 +44,7 @@ const (
 // happened reports an event that many handles and keys may find, unless the same was reported less than a pause ago.
 func (e *Engine) happened(event limit.Event, pause time.Duration) {
 	now := time.Now()
-	e.mu.Lock()
+	e.reports.Lock()
 	last, told := e.lastReported[event]
 	if told = told && now.Sub(last) < pause; !told {
 		if len(e.lastReported) >= maxReported {
@@ -52,7 +52,7 @@ func (e *Engine) happened(event limit.Event, pause time.Duration) {
 		}
 		e.lastReported[event] = now
 	}
-	e.mu.Unlock()
+	e.reports.Unlock()
 	if !told {
 		e.observer.Happened(event)
 	}

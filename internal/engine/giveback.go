@@ -30,7 +30,7 @@ func (q *queue) giveBack(grants ...grant) (back <-chan struct{}) {
 			})
 		}
 		all.Wait()
-		q.engine.mu.Lock()
+		q.lock()
 		defer q.unlock()
 		q.beside--
 		close(done)
@@ -76,13 +76,13 @@ func (q *queue) returnGrant(ctx context.Context, one grant) error {
 		return err
 	}
 	mine := &returning{permits: one.permits, done: make(chan struct{})}
-	q.engine.mu.Lock()
+	h.mu.Lock()
 	h.waiting = append(h.waiting, mine)
 	if !h.busy {
 		h.busy = true
 		go q.returnWaiting(ctx, one, h)
 	}
-	q.engine.mu.Unlock()
+	h.mu.Unlock()
 	<-mine.done
 	return mine.err
 }
@@ -90,10 +90,10 @@ func (q *queue) returnGrant(ctx context.Context, one grant) error {
 // returnWaiting gives back all waiting grants of a member in one call, until there are none.
 func (q *queue) returnWaiting(ctx context.Context, one grant, h *sharedMember) {
 	for {
-		q.engine.mu.Lock()
+		h.mu.Lock()
 		all := h.waiting
 		h.waiting, h.busy = nil, len(all) > 0
-		q.engine.mu.Unlock()
+		h.mu.Unlock()
 		if len(all) == 0 {
 			return
 		}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,11 +35,13 @@ func (h Hold) words() (early, at string) {
 }
 
 // sharedMember is a member of several grants. Its permits go back in one call at a time, so that a repeated
-// call can tell by the permits that are left whether it has run. The Engine's lock guards it.
+// call can tell by the permits that are left whether it has run.
 type sharedMember struct {
 	remaining int64 // permits of the member, when last seen
-	busy      bool  // a call is under way
-	waiting   []*returning
+
+	mu      sync.Mutex // guards what follows
+	busy    bool       // a call is under way
+	waiting []*returning
 }
 
 // returning is a grant that waits for the next call of its member.
@@ -48,7 +51,7 @@ type returning struct {
 	err     error
 }
 
-// handleLease is the lease of one handle. The Engine's lock guards everything except the current lease.
+// handleLease is the lease of one handle. Its queue's lock guards everything except the current lease.
 type handleLease struct {
 	current atomic.Pointer[leased]
 	asking  bool        // a batch that takes permits ahead is under way

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 // jobs are releases and migrations, which run alone: they change members by which a call whose outcome is in doubt is found.
 // A job waits until everything under way is finished, and holds back what gathers meanwhile. After it requests come next.
-// The Engine's lock guards them.
+// The queue's lock guards them.
 type jobs struct {
 	waiting      []*job
 	running      bool            // one is running
@@ -25,14 +26,16 @@ type job struct {
 	run      func(ctx context.Context, t *job) error
 	release  bool // releases permits, of several callers at once
 	queue    *queue
-	permits  int64 // to be released
-	callers  int
-	sent     bool            // callers can no longer leave it
-	since    time.Time       // when the last caller came
 	answered atomic.Bool     // one of its calls was answered
 	ctx      context.Context // for the Redis client's hooks
 	done     chan struct{}
 	err      error
+
+	mu      sync.Mutex // guards what follows; it is taken last
+	permits int64      // to be released
+	callers int
+	sent    bool      // callers can no longer leave it
+	since   time.Time // when the last caller came
 }
 
 // runJob runs t while no request of the limiter is under way, and returns its error. If ctx ends
@@ -77,10 +80,7 @@ func (e *Engine) runJob(ctx context.Context, l *Limiter, t *job) error {
 func (q *queue) join(t *job) *job {
 	if t.release {
 		for _, other := range q.jobs.waiting {
-			if other.release && other.permits+t.permits <= maxRate {
-				other.permits += t.permits
-				other.callers++
-				other.since = t.since
+			if other.release && other.joined(t.permits, t.since) {
 				return other
 			}
 		}
@@ -91,17 +91,37 @@ func (q *queue) join(t *job) *job {
 	return t
 }
 
-// leaveJob takes a caller's part out of a job, unless that has begun.
-func (q *queue) leaveJob(t *job, permits int64) bool {
-	q.engine.mu.Lock()
-	defer q.unlock()
-	if t.sent {
+// joined reports whether another caller's permits are released by the job too.
+func (t *job) joined(permits int64, since time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.permits+permits > maxRate {
 		return false
+	}
+	t.permits += permits
+	t.callers++
+	t.since = since
+	return true
+}
+
+// left takes a caller's part out, unless the job has begun, and returns how many callers stay.
+func (t *job) left(permits int64) (callers int, left bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sent {
+		return t.callers, false
 	}
 	t.permits -= permits
 	t.callers--
-	if t.callers > 0 {
-		return true
+	return t.callers, true
+}
+
+// leaveJob takes a caller's part out of a job, unless that has begun.
+func (q *queue) leaveJob(t *job, permits int64) bool {
+	q.lock()
+	defer q.unlock()
+	if stay, left := t.left(permits); !left || stay > 0 {
+		return left
 	}
 	i := slices.Index(q.jobs.waiting, t)
 	if i < 0 {
@@ -133,7 +153,7 @@ func (q *queue) startJob(now time.Time) bool {
 	s.running = true
 	go func() {
 		err := q.engine.explain(q.of.Keys().Names(), t.run(t.ctx, t))
-		q.engine.mu.Lock()
+		q.lock()
 		defer q.unlock()
 		t.err = err
 		close(t.done)
@@ -145,10 +165,13 @@ func (q *queue) startJob(now time.Time) bool {
 	return true
 }
 
-// begin records that the first call of a job is being sent, unless all its callers have gone.
-func (t *job) begin() bool {
+// begin records that the first call of a job is being sent, unless all its callers have gone. It returns how many permits
+// they release.
+func (t *job) begin() (permits int64, wanted bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.sent = t.callers > 0
-	return t.sent
+	return t.permits, t.sent
 }
 
 // jobsAhead reports whether what comes now waits for a job.
@@ -176,8 +199,8 @@ func (q *queue) awaitTurn(ctx context.Context, counted chan struct{}, late time.
 	if err == nil {
 		return nil
 	}
-	q.engine.mu.Lock()
-	defer q.engine.mu.Unlock()
+	q.lock()
+	defer q.unlock()
 	if at := slices.Index(q.jobs.entering, counted); at >= 0 {
 		q.jobs.entering = slices.Delete(q.jobs.entering, at, at+1)
 	} else {

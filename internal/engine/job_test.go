@@ -19,9 +19,7 @@ func startJob(t *testing.T, e *Engine, l *Limiter, run func(j *job)) {
 	t.Helper()
 	go func() {
 		assert.NoError(t, e.runJob(t.Context(), l, &job{since: time.Now(), run: func(_ context.Context, j *job) error {
-			e.mu.Lock()
 			j.begin()
-			e.mu.Unlock()
 			run(j)
 			return nil
 		}}))
@@ -48,8 +46,8 @@ func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 		leave()
 		synctest.Wait()
 		startJob(t, e, a, func(j *job) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
+			j.queue.lock()
+			defer j.queue.unlock()
 			assert.Zero(t, j.queue.beside)
 		})
 		close(end)

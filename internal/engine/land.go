@@ -18,15 +18,15 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	if !whole {
 		b.record(o, err)
 	}
-	q.engine.mu.Lock()
-	defer q.unlock()
 	now := time.Now()
+	q.lock()
 	if !whole || !b.grantAll(o) {
 		q.completeEach(b, o, err, now)
 	}
 	q.calls--
 	q.next(now)
 	q.wakeAll(b)
+	q.unlock()
 	b.free()
 }
 
@@ -83,7 +83,7 @@ func (q *queue) completeEach(b *batch, o lane.Outcome, err error, now time.Time)
 			q.line.askUnmixed(r)
 		case a.Decision.Granted && short != nil:
 			q.answer(b, i, lane.Result{}, o, short)
-		case r.MayWait && failed == nil && !a.Decision.Granted && !q.engine.lanes.Closed && !r.overdue(now) && !r.hopeless(a, b.sent):
+		case r.MayWait && failed == nil && !a.Decision.Granted && !q.engine.lanes.Closed() && !r.overdue(now) && !r.hopeless(a, b.sent):
 			q.enqueueWaiter(b, r, a, o, now)
 			lined = true
 		default:
@@ -133,7 +133,7 @@ func (q *queue) enqueueWaiter(b *batch, r *request, a lane.Result, o lane.Outcom
 		return
 	}
 	q.line.enter(r, a, o.Interval, aliveBy(b.sent, o.Keep), now)
-	if q.changes != b.changes { // the refusal is too old
+	if q.changes.Load() != b.changes { // the refusal is too old
 		q.line.again = true
 	}
 }
@@ -146,7 +146,7 @@ func (q *queue) answer(b *batch, place int, told lane.Result, o lane.Outcome, er
 	if r.inLine {
 		q.line.drop(r)
 	}
-	if q.engine.lanes.Closed && r.MayWait && err == nil && !a.Granted {
+	if q.engine.lanes.Closed() && r.MayWait && err == nil && !a.Granted {
 		err = limit.ErrClosed
 	}
 	switch {

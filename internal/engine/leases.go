@@ -231,7 +231,7 @@ func (q *queue) dropLease(l *Limiter) {
 
 // expire is called by the timer of a handleLease. The handle stays one of the queue's holders until it has no lease.
 func (q *queue) expire(l *Limiter) {
-	q.engine.mu.Lock()
+	q.lock()
 	defer q.unlock()
 	i := slices.Index(q.leases.holders, l)
 	if i < 0 {
@@ -286,9 +286,9 @@ func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
 		q.endLeases()
 		for late := error(nil); late == nil && q.returnUnused(); {
 			returned := q.leases.returned
-			e.mu.Unlock()
+			q.unlock()
 			late = lane.Wait(ctx, returned, since.Add(e.conn.Timeout))
-			e.mu.Lock()
+			q.lock()
 		}
 		q.users--
 	})

@@ -23,6 +23,7 @@ type Limiter struct {
 	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil if they are not remembered
 
+	queue          atomic.Pointer[queue] // the limiter's, while it has one that this handle has made
 	prefetched     handleLease
 	keys           atomic.Pointer[script.Keys] // see Keys
 	audit          atomic.Int64                // when leaked permits are next looked for, Unix µs: an interval may last for centuries

@@ -54,9 +54,7 @@ func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e
 
 // underWay returns how many limiters have a queue, and how many calls and how much background work is under way, together.
 func (e *far) underWay() int {
-	e.Engine.mu.Lock()
-	defer e.Engine.mu.Unlock()
-	return e.lanes.Work
+	return e.lanes.Work()
 }
 
 const hourly = "100 3600000 0 0"

@@ -31,7 +31,11 @@ func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int
 // migratePage rewrites the members from token on. It returns the token for the members that are
 // left, or "" and how many were written in all.
 func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token string, t *job) (written int64, next string, err error) {
-	c := script.Call{Script: lua.Migrate, Keys: l.Keys(), Repeat: true, Since: t.since, Wanted: t.begin}
+	c := script.Call{Script: lua.Migrate, Keys: l.Keys(), Repeat: true, Since: t.since}
+	c.Wanted = func() bool {
+		_, wanted := t.begin()
+		return wanted
+	}
 	c.Args = script.ArgumentsFunc(func(all []any, _ script.Attempt) []any {
 		member := e.ids.NextIn(nil, redisson.NewestRules.Layout, page)
 		member[1] ^= 0xff // these are not this client's, and don't bear its mark

@@ -75,7 +75,7 @@ func (l *jointLine) ask(m *multiRequest, now time.Time) {
 		l.unanswered = now
 	}
 	for _, q := range m.queues {
-		one := q.joint
+		one := q.joint.Load()
 		if one.pause = max(0, one.pause); one.pause > 0 {
 			one.alive = now.Add(one.pause / 2) // if no answer comes, another caller asks in time
 		}
@@ -144,7 +144,13 @@ func (l *jointLine) note(m *multiRequest, wait, interval time.Duration, now time
 
 // changed makes a pass begin, unless one is under way that has refused none: its refusals see that they may be too old.
 func (l *jointLine) changed(now time.Time) {
-	if l != nil && (l.asking == 0 || l.refused()) {
+	if l == nil {
+		return
+	}
+	e := l.queue.engine
+	e.joints.Lock()
+	defer e.joints.Unlock()
+	if l.asking == 0 || l.refused() {
 		l.again = true
 		l.run(now)
 	}
@@ -155,6 +161,9 @@ func (l *jointLine) close() {
 	if l == nil {
 		return
 	}
+	e := l.queue.engine
+	e.joints.Lock()
+	defer e.joints.Unlock()
 	for p := range l.all() {
 		p.multi.wake()
 	}
@@ -199,8 +208,8 @@ func (l *jointLine) runAt(now time.Time) time.Time {
 
 func (l *jointLine) poll() {
 	e := l.queue.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.joints.Lock()
+	defer e.joints.Unlock()
 	l.run(time.Now())
 }
 

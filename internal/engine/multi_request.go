@@ -114,15 +114,12 @@ func (m *multiRequest) acquire(ctx context.Context, ask decide.Ask) (a decide.An
 	}
 }
 
-// locked calls f with each of the queues, under the lock.
+// locked calls f with each of the queues, under its lock.
 func (m *multiRequest) locked(f func(q *queue)) {
-	m.engine.mu.Lock()
-	defer m.engine.mu.Unlock()
 	for _, q := range m.queues {
+		q.lock()
 		f(q)
-	}
-	for _, q := range m.queues {
-		q.tidy()
+		q.unlock()
 	}
 }
 
@@ -167,20 +164,15 @@ func (m *multiRequest) try(ctx context.Context, start time.Time) (decide.Answer,
 // enter counts a try in at all limiters. It waits for its turns in the order of the keys, so that no try waits for
 // another that waits for it.
 func (m *multiRequest) enter(ctx context.Context, late time.Time) error {
-	e := m.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	for i, q := range m.ordered {
+		q.lock()
 		turn := q.turn()
-		if turn == nil {
-			continue
-		}
-		e.mu.Unlock()
-		err := q.awaitTurn(ctx, turn, late)
-		e.mu.Lock()
-		if err != nil {
+		q.unlock()
+		if err := q.awaitTurn(ctx, turn, late); err != nil {
 			for _, entered := range m.ordered[:i] {
+				entered.lock()
 				entered.exit()
+				entered.unlock()
 			}
 			return err
 		}

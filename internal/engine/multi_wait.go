@@ -19,7 +19,7 @@ type jointWaiter struct {
 	line    *jointLine    // nil: it is in none
 	turn    chan struct{} // holds one if there is news for the caller
 	asking  bool          // it is its turn
-	changes int           // of the limiters before it asked
+	changes int64         // of the limiters before it asked
 	refused bool
 	counted bool  // the observer has heard of it
 	err     error // why it is not in line any more
@@ -29,19 +29,19 @@ type jointWaiter struct {
 // is if no one has asked for one of them yet, which may have to be kept alive.
 func (m *multiRequest) join() {
 	e, w := m.engine, &m.waiter
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.joints.Lock()
+	defer e.joints.Unlock()
 	w.since, w.turn = time.Now(), make(chan struct{}, 1)
 	for _, q := range m.queues {
-		if q.joint == nil {
-			q.joint = newJointLine(q)
+		if q.joint.Load() == nil {
+			q.joint.Store(newJointLine(q))
 		}
 	}
-	l := m.ordered[0].joint
-	if at := slices.IndexFunc(m.ordered, func(q *queue) bool { return q.joint.idle() > 0 }); at >= 0 {
-		l = m.ordered[at].joint
+	l := m.ordered[0].joint.Load()
+	if at := slices.IndexFunc(m.ordered, func(q *queue) bool { return q.joint.Load().idle() > 0 }); at >= 0 {
+		l = m.ordered[at].joint.Load()
 	}
-	known := !slices.ContainsFunc(m.queues, func(q *queue) bool { return q.joint.pause < 0 })
+	known := !slices.ContainsFunc(m.queues, func(q *queue) bool { return q.joint.Load().pause < 0 })
 	waits := l.idle() > 0 || l.asking >= maxAsking
 	l.insert(m)
 	if !waits || !known {
@@ -58,15 +58,15 @@ func (m *multiRequest) join() {
 // awaitTurn reports whether it is the request's turn to ask. Otherwise its wait is over.
 func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
 	e, w, last := m.engine, &m.waiter, m.deadline
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.joints.Lock()
+	defer e.joints.Unlock()
 	for {
 		now := time.Now()
 		l := w.line
 		switch {
 		case l == nil:
 			return false, w.err
-		case e.lanes.Closed:
+		case e.lanes.Closed():
 			return false, limit.ErrClosed
 		case w.asking:
 			return true, nil
@@ -86,9 +86,9 @@ func (m *multiRequest) awaitTurn(ctx context.Context) (turn bool, err error) {
 			continue
 		}
 		until := lane.Sooner(last, m.alive())
-		e.mu.Unlock()
+		e.joints.Unlock()
 		err = lane.Wait(ctx, w.turn, until)
-		e.mu.Lock()
+		e.joints.Lock()
 		if errors.Is(err, lane.ErrLate) {
 			err = nil
 		}
@@ -109,7 +109,7 @@ func (m *multiRequest) mayStillAsk(now time.Time) bool {
 // alive returns when to ask again to keep all limiters alive; zero if that needs no requests.
 func (m *multiRequest) alive() (at time.Time) {
 	for _, q := range m.queues {
-		at = lane.Sooner(at, q.joint.alive)
+		at = lane.Sooner(at, q.joint.Load().alive)
 	}
 	return at
 }
@@ -117,13 +117,13 @@ func (m *multiRequest) alive() (at time.Time) {
 // waitsOn reports whether the caller waits on after an answer: in the line of the limiter that refuses longest.
 func (m *multiRequest) waitsOn(a decide.Answer) bool {
 	e, w := m.engine, &m.waiter
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.joints.Lock()
+	defer e.joints.Unlock()
 	now, from := time.Now(), w.line
 	from.asked(m)
 	from.answered, from.unanswered = now, now
 	for i, keep := range m.said.keep {
-		one := m.queues[i].joint
+		one := m.queues[i].joint.Load()
 		one.pause, one.alive = keep/keepAliveShare, aliveBy(m.sent, keep)
 	}
 	to, longest := from, time.Duration(0)
@@ -132,7 +132,7 @@ func (m *multiRequest) waitsOn(a decide.Answer) bool {
 		if m.one(refusal[0]) == nil {
 			continue
 		}
-		one, wait, each := m.queues[refusal[0]-1].joint, script.Millis(refusal[1]), script.Millis(refusal[2])
+		one, wait, each := m.queues[refusal[0]-1].joint.Load(), script.Millis(refusal[1]), script.Millis(refusal[2])
 		if one == from {
 			from.note(m, wait, each, now)
 		}
@@ -167,8 +167,8 @@ func (m *multiRequest) waitsOn(a decide.Answer) bool {
 // leave takes the request out of its line, and lets others ask.
 func (m *multiRequest) leave(err error) {
 	e, w := m.engine, &m.waiter
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.joints.Lock()
+	defer e.joints.Unlock()
 	m.count(false)
 	l, now := w.line, time.Now()
 	if l == nil {
@@ -228,9 +228,9 @@ func (m *multiRequest) free(q *queue) int64 {
 }
 
 // countChanges returns how often permits of the limiters may have become free.
-func (m *multiRequest) countChanges() (n int) {
+func (m *multiRequest) countChanges() (n int64) {
 	for _, q := range m.queues {
-		n += q.changes
+		n += q.changes.Load()
 	}
 	return n
 }

@@ -11,7 +11,7 @@ import (
 // were granted before has come back. After that each pass asks for all, so that a waiter that can't be served does not
 // hold up the rest.
 //
-// The Engine's lock guards it.
+// The lock of its queue guards that of a line, and the Engine's joints that of a jointLine.
 type order struct {
 	places
 

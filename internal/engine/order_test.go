@@ -17,13 +17,13 @@ func newTestJointLine(t *testing.T, now time.Time, permits ...int64) (l *jointLi
 	t.Helper()
 	rdb, _ := redistest.Mini(t)
 	e := newTestEngine(rdb)
-	e.mu.Lock()
+	e.joints.Lock()
 	q := &queue{engine: e}
 	l = newJointLine(q)
-	q.joint = l
+	q.joint.Store(l)
 	t.Cleanup(func() {
 		l.timer.Stop()
-		e.mu.Unlock()
+		e.joints.Unlock()
 	})
 	for i, n := range permits {
 		m := &multiRequest{engine: e, queues: []*queue{q}, claims: []Claim{{Permits: n}}}

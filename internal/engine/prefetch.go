@@ -12,7 +12,7 @@ import (
 // prefetch makes a batch take permits ahead if one of its callers may. Callers in line come first:
 // nothing is taken ahead while there is a line.
 func (q *queue) prefetch(b *batch, now time.Time) prefetch {
-	if q.engine.lanes.Closed || q.line.count != b.Line {
+	if q.engine.lanes.Closed() || q.line.count != b.Line {
 		return prefetch{}
 	}
 	var l *Limiter
@@ -81,7 +81,7 @@ func (q *queue) keepLease(b *batch, o lane.Outcome, granted int64, unwanted bool
 	if taken == 0 {
 		return
 	}
-	if unwanted || q.engine.lanes.Closed || b.ahead.ends != q.leases.ends || left <= 0 {
+	if unwanted || q.engine.lanes.Closed() || b.ahead.ends != q.leases.ends || left <= 0 {
 		l.Lease.Unused(taken)
 		q.leases.goBack(b.grant(0, taken, o))
 		return

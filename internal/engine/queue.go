@@ -19,7 +19,7 @@ const fewer = 256
 const maxCalls = 24
 
 // queue is the requests of one limiter: those gathered for the next flight, the line of those that
-// were refused and wait, and exclusive jobs. The Engine's lock guards it.
+// were refused and wait, and exclusive jobs. The lock of its lane guards it, and where it moves to another, both.
 type queue struct {
 	engine   *Engine
 	config   string
@@ -27,6 +27,7 @@ type queue struct {
 	observed string
 	lane     atomic.Pointer[lane.Lane] // the lane to the master that last had the limiter
 	users    int                       // callers and background work; the queue goes with the last
+	state    atomic.Int32              // used, or not
 
 	listed   bool       // a flight will ask for what has gathered
 	wave     *lane.Wave // of that flight; nil if callers can't wait on it
@@ -34,67 +35,152 @@ type queue struct {
 	calls    int        // batches under way
 	beside   int        // other calls that hold up jobs: give-backs, settlements, and tries of several limiters
 	line     line
-	passing  bool        // a pass of the line is under way
-	dueSince time.Time   // since when a due pass waits for a flight; zero: none does
-	changes  int         // how often permits may have become free: a refusal with fewer before it is too old
-	timer    *time.Timer // begins the line's next pass
+	passing  bool         // a pass of the line is under way
+	dueSince time.Time    // since when a due pass waits for a flight; zero: none does
+	changes  atomic.Int64 // how often permits may have become free: a refusal with fewer before it is too old
+	timer    *time.Timer  // begins the line's next pass
 	jobs     jobs
-	leases   *leases    // nil until a handle with leases comes
-	joint    *jointLine // of callers that want permits of others too; nil until one may wait
+	leases   *leases // nil until a handle with leases comes
+
+	joint atomic.Pointer[jointLine] // of callers that want permits of others too; nil until one may wait
 }
 
-// lock locks the Engine and returns the limiter's queue, which unlock removes unless it has users by then.
+// State of a queue. It becomes used, or not, under its lane's lock, and removed, or not, under that of its shard.
+const (
+	unused  int32 = iota // it has no users, and will be removed
+	used                 // it has users, and Close waits for it
+	removed              // it is none of the Engine's
+)
+
+// lock locks the lane of the limiter's queue and returns that, which unlock removes unless it has users by then.
 func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
-	to := e.lanes.Lock(ctx, l.Config)
-	if e.lanes.Closed {
-		e.mu.Unlock()
-		return nil, limit.ErrClosed
+	for {
+		to := e.lanes.To(ctx, l.Config)
+		q := l.queue.Load()
+		if q == nil || q.state.Load() == removed {
+			q = e.queueOf(l, to)
+		}
+		q.moveTo(to)
+		to.Lock()
+		switch {
+		case e.lanes.Closed():
+			to.Unlock()
+			q.remove()
+			return nil, limit.ErrClosed
+		case to.Gone() || q.lane.Load() != to || !q.use():
+			to.Unlock()
+			continue
+		}
+		if l.Lease != nil && q.leases == nil {
+			q.leases = &leases{}
+		}
+		return q, nil
 	}
-	q := e.queues[l.Config]
-	if q == nil {
-		if q = e.last; q == nil || q.config != l.Config {
+}
+
+// queueOf returns the limiter's queue, and makes one for that lane if it has none. No lane's lock is held.
+func (e *Engine) queueOf(l *Limiter, to *lane.Lane) *queue {
+	return e.queues.GetOrMake(l.Config, func() *queue {
+		q := e.last.Load()
+		if q == nil || q.of != l || !q.state.CompareAndSwap(removed, unused) {
 			q = &queue{engine: e, config: l.Config, of: l, observed: l.Observed}
 			q.line.observer = e.observer
+			q.lane.Store(to)
 		}
-		e.queues[l.Config] = q
-		e.lanes.Count(1)
+		l.queue.Store(q)
+		return q
+	})
+}
+
+// use reports whether the queue is one of the Engine's. It then has users until unlock finds none.
+func (q *queue) use() bool {
+	if q.state.Load() == used {
+		return true
 	}
-	if l.Lease != nil && q.leases == nil {
-		q.leases = &leases{}
+	if !q.state.CompareAndSwap(unused, used) {
+		return false
 	}
-	if q.lane.Load() != to {
-		q.lane.Store(to)
+	q.engine.lanes.Count(1)
+	return true
+}
+
+// remove removes the queue if it is not used.
+func (q *queue) remove() {
+	q.engine.queues.RemoveIf(q.config, func(now *queue) bool {
+		if now != q || !q.state.CompareAndSwap(unused, removed) {
+			return false
+		}
+		q.of.queue.CompareAndSwap(q, nil)
+		q.engine.last.Store(q)
+		return true
+	})
+}
+
+// moveTo makes the queue live on another lane. Its place among those that the last lane asks stays behind: see NextCall.
+func (q *queue) moveTo(to *lane.Lane) {
+	from := q.lane.Load()
+	if from == to {
+		return
 	}
-	return q, nil
+	lane.LockBoth(from, to)
+	defer from.Unlock()
+	defer to.Unlock()
+	if q.lane.Load() != from {
+		return
+	}
+	q.lane.Store(to)
+	if q.listed {
+		q.wave = to.Ready(q)
+	}
+}
+
+// lock locks the queue's lane.
+func (q *queue) lock() {
+	for {
+		l := q.lane.Load()
+		l.Lock()
+		if q.lane.Load() == l {
+			return
+		}
+		l.Unlock()
+	}
 }
 
 func (q *queue) unlock() {
-	q.tidy()
-	q.engine.mu.Unlock()
+	unused := q.tidy()
+	q.lane.Load().Unlock()
+	if unused {
+		q.remove()
+	}
 }
 
 // pause lets others have the lock. The queue must have users.
 func (q *queue) pause() {
-	q.engine.mu.Unlock()
-	q.engine.mu.Lock()
+	q.unlock()
+	q.lock()
 }
 
-// tidy removes the queue if no one uses it.
-func (q *queue) tidy() {
-	if q.users+q.beside == 0 && q.engine.queues[q.config] == q {
-		delete(q.engine.queues, q.config)
-		q.engine.last = q
-		q.engine.lanes.Count(-1)
+// tidy reports whether the queue is to be removed: no one uses it.
+func (q *queue) tidy() bool {
+	if q.users+q.beside > 0 || !q.state.CompareAndSwap(used, unused) {
+		return false
 	}
+	q.engine.lanes.Count(-1)
+	return true
 }
 
 // withQueue calls f with the limiter's queue, under the lock, if there is one.
 func (e *Engine) withQueue(key string, f func(q *queue)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if q := e.queues[key]; q != nil {
-		f(q)
-		q.tidy()
+	for q := e.queues.Get(key); q != nil; q = e.queues.Get(key) {
+		q.lock()
+		state := q.state.Load()
+		if state == used {
+			f(q)
+		}
+		q.unlock()
+		if state != removed {
+			return
+		}
 	}
 }
 
@@ -134,7 +220,7 @@ func (q *queue) next(now time.Time) {
 }
 
 func (q *queue) poll() {
-	q.engine.mu.Lock()
+	q.lock()
 	defer q.unlock()
 	q.next(time.Now())
 }
@@ -144,9 +230,16 @@ func (q *queue) hasWork(now time.Time) bool {
 	return q.gathered.count > 0 || !q.passing && q.line.due(now)
 }
 
-// NextCall makes a call for a flight.
-func (q *queue) NextCall(now time.Time) (c *lane.Call, more bool) {
-	defer q.tidy()
+// NextCall makes a call for a flight, unless the queue has moved to another lane since.
+func (q *queue) NextCall(from *lane.Lane, now time.Time) (c *lane.Call, more bool) {
+	if q.lane.Load() != from {
+		return nil, false
+	}
+	defer func() {
+		if q.tidy() {
+			q.remove()
+		}
+	}()
 	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
 	if !q.maySend() {
 		return nil, false
@@ -194,7 +287,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	for _, r := range b.requests {
 		r.State, r.Batch = lane.Sent, &b.Batch
 	}
-	b.audit, b.changes = b.limiter.auditDue(now), q.changes
+	b.audit, b.changes = b.limiter.auditDue(now), q.changes.Load()
 	if q.leases != nil {
 		b.ahead = q.prefetch(b, now)
 		q.leases.sent(b)
@@ -211,26 +304,44 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 // under way and those remembered.
 func (q *queue) changed() {
 	q.engine.refusals.Changed(q.config)
-	q.changes++
+	q.changes.Add(1)
 	q.line.again = true
 	now := time.Now()
 	q.next(now)
-	q.joint.changed(now)
+	q.joint.Load().changed(now)
 }
 
 // close fails all requests that are not under way, and gives leases back.
 func (q *queue) close() {
-	q.joint.close()
-	for p := range q.line.all() {
-		if r := p.request; r.State == lane.Gathered {
-			q.line.drop(r)
-			r.finish(decide.Answer{}, limit.ErrClosed)
-		}
+	q.users++
+	q.joint.Load().close()
+	for q.closeSome() {
+		q.pause()
 	}
-	for p := range q.gathered.all() {
-		q.gathered.take(p)
-		p.request.finish(decide.Answer{}, limit.ErrClosed)
-	}
+	q.users--
 	q.endLeases()
 	q.next(time.Now())
+}
+
+// closeSome fails some requests that are not under way, and reports whether there may be more.
+func (q *queue) closeSome() (more bool) {
+	n := 0
+	for _, all := range []*places{&q.line.places, &q.gathered} {
+		for p := range all.all() {
+			if n == fewer {
+				return true
+			}
+			if p.request.State != lane.Gathered {
+				continue
+			}
+			n++
+			if p.inLine {
+				q.line.drop(p.request)
+			} else {
+				q.gathered.take(p)
+			}
+			p.request.finish(decide.Answer{}, limit.ErrClosed)
+		}
+	}
+	return false
 }

@@ -132,8 +132,8 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 
 // begin records how many permits the remaining callers want to give back.
 func (r *release) begin() bool {
-	wanted := r.job.begin()
-	r.remaining.Store(r.job.permits)
-	r.asked.Store(r.job.permits)
+	permits, wanted := r.job.begin()
+	r.remaining.Store(permits)
+	r.asked.Store(permits)
 	return wanted
 }

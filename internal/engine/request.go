@@ -98,6 +98,12 @@ func (r *request) await(ctx context.Context) (answered bool) {
 	return answered
 }
 
+// Lock implements [lane.Waiter], as do the following methods.
+func (r *request) Lock() { r.queue.lock() }
+
+// Unlock unlocks the request's queue.
+func (r *request) Unlock() { r.queue.unlock() }
+
 // Leave takes back a request whose caller goes away. What it is granted later goes back.
 func (r *request) Leave() bool {
 	if r.State == lane.Answered {
@@ -139,7 +145,6 @@ func (q *queue) withdraw(r *request) {
 	if sent {
 		return
 	}
-	defer q.tidy()
 	q.users--
 	if r.inLine {
 		q.line.remove(r)

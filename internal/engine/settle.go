@@ -56,7 +56,7 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 		if entered {
 			charged, err = s.call(ctx, used, start)
 		}
-		e.mu.Lock()
+		q.lock()
 		q.users--
 		if entered {
 			q.settled(charged, used < s.permits)

@@ -15,6 +15,7 @@ type batch struct {
 	lane.Batch
 
 	queues    *Queues
+	lane      *lane.Lane // its lock guards the batch and its requests
 	key       string
 	wave      *lane.Wave // of the flight that will take them; nil if callers can't wait on it
 	requests  []*request
@@ -30,33 +31,35 @@ type batch struct {
 type request struct {
 	lane.Pending
 
-	ctx     context.Context // for the Redis client's hooks, if the request goes by itself
-	batch   *batch
-	permits int64
-	upTo    bool // as many as are free, at most permits
-	answer  lane.Result
+	*lane.Lane                 // guards it
+	ctx        context.Context // for the Redis client's hooks, if the request goes by itself
+	batch      *batch
+	permits    int64
+	upTo       bool // as many as are free, at most permits
+	answer     lane.Result
 }
 
 // send adds a request to those that gather, or sends it, within its time if that is timed, if nothing is under way.
 func (g *Queues) send(key string, r *request, timed bool) error {
 	l := g.Lanes.Lock(r.ctx, key)
-	if g.Lanes.Closed {
-		g.Lanes.Mu.Unlock()
+	if g.Lanes.Closed() {
+		l.Unlock()
 		return limit.ErrClosed
 	}
-	b, gathers := g.gathering[key]
+	b := g.gathering.Get(key)
+	gathers := b != nil && b.lane == l // the key's master may be another by now
 	if !gathers {
-		b = &batch{queues: g, key: key}
+		b = &batch{queues: g, lane: l, key: key}
 		g.Lanes.Count(1)
 	}
-	r.batch, b.requests = b, append(b.requests, r)
+	r.Lane, r.batch, b.requests = l, b, append(b.requests, r)
 	var alone *lane.Call
 	switch {
 	case gathers:
 	case l.TryReserve():
-		alone, _ = b.NextCall(r.Asked)
+		alone, _ = b.NextCall(l, r.Asked)
 	default:
-		g.gathering[key] = b
+		g.gathering.Put(key, b)
 		b.wave = l.Ready(b)
 	}
 	if alone == nil {
@@ -65,7 +68,7 @@ func (g *Queues) send(key string, r *request, timed bool) error {
 			l.EndBy(b.wave, r.Last)
 		}
 	}
-	g.Lanes.Mu.Unlock()
+	l.Unlock()
 	if alone != nil {
 		l.SendOne(r.ctx, alone, timed)
 	}
@@ -81,17 +84,17 @@ func (b *batch) Close() {
 		}
 	}
 	b.requests = nil
-	delete(b.queues.gathering, b.key)
+	b.queues.gathering.Remove(b.key, b)
 	b.queues.Lanes.Count(-1)
 }
 
 // cancel forgets requests whose callers have gone before a flight took them, when half of a key's are such
 // requests: no flight leaves while a server hangs.
 func (g *Queues) cancel(r *request) {
-	g.Lanes.Mu.Lock()
-	defer g.Lanes.Mu.Unlock()
+	r.Lock()
+	defer r.Unlock()
 	b := r.batch
-	if g.gathering[b.key] != b {
+	if g.gathering.Get(b.key) != b {
 		return
 	}
 	if b.cancelled++; 2*b.cancelled > len(b.requests) {
@@ -101,7 +104,7 @@ func (g *Queues) cancel(r *request) {
 }
 
 // NextCall makes a call of the requests. Those for which it has no room gather on.
-func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
+func (b *batch) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) {
 	g := b.queues
 	if b.err != nil {
 		return nil, false // closed
@@ -121,11 +124,11 @@ func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
 	}
 	sent, rest := b, b.requests[looked:]
 	if more = len(rest) > 0; more {
-		sent = &batch{Batch: b.Batch, queues: g, key: b.key, requests: b.requests[:fit:fit]}
+		sent = &batch{Batch: b.Batch, queues: g, lane: b.lane, key: b.key, requests: b.requests[:fit:fit]}
 		b.Batch, b.wave, b.requests = lane.Batch{}, nil, rest
 	} else {
 		b.requests = b.requests[:fit]
-		delete(g.gathering, b.key)
+		g.gathering.Remove(b.key, b)
 	}
 	switch {
 	case fit > 0 && more:
@@ -151,6 +154,13 @@ func (b *batch) NextCall(time.Time) (c *lane.Call, more bool) {
 func (b *batch) Prepare(c *lane.Call) {
 	b.try = b.queues.rule.Ask(b.key, &b.Batch)
 	c.Call = b.try.Call
+}
+
+// Progressed lets the batch's callers wait on.
+func (b *batch) Progressed() {
+	b.lane.Lock()
+	defer b.lane.Unlock()
+	b.Batch.Progressed()
 }
 
 // add adds a request to the call, or returns false if there is no room.
@@ -183,11 +193,11 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		answers = b.Results(answers[:0], b.outcome)
 	}
 	var unwanted, doubtful int64
-	g.Lanes.Mu.Lock()
+	b.lane.Lock()
 	for i, r := range b.requests {
 		if i > 0 && i%wokenAtOnce == 0 {
-			g.Lanes.Mu.Unlock()
-			g.Lanes.Mu.Lock()
+			b.lane.Unlock()
+			b.lane.Lock()
 		}
 		switch {
 		case r.State == lane.Sent:
@@ -205,7 +215,7 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 	if unwanted == 0 {
 		g.Lanes.Count(-1)
 	}
-	g.Lanes.Mu.Unlock()
+	b.lane.Unlock()
 	if doubtful > 0 {
 		g.givenUp(doubtful, b.err)
 	}

@@ -56,7 +56,7 @@ type Queues struct {
 	policy *outage.Policy
 	rates  *outage.Rates // of keys that have their own
 
-	gathering map[string]*batch // by key; the lock of lanes guards it
+	gathering lane.Shards[*batch] // by key
 }
 
 // Err returns the error that every call returns because of the configuration.
@@ -80,7 +80,7 @@ func New(client *rratelimiter.Client, rule Rule, opts []rratelimiter.LimiterOpti
 	if l.Fallback != "" || l.Lease != nil || l.Refusals != nil {
 		rule.Err = errors.Join(rule.Err, fmt.Errorf("%w: WithDefault, WithLease and WithRefusalCache are for RateLimiters", limit.ErrInvalidConfig))
 	}
-	return &Queues{Lanes: b.Engine.Lanes(), rule: rule, name: l.Observed, policy: b.Policy, rates: outage.NewRates(), gathering: make(map[string]*batch)}
+	return &Queues{Lanes: b.Engine.Lanes(), rule: rule, name: l.Observed, policy: b.Policy, rates: outage.NewRates()}
 }
 
 // Run makes a call for a caller, unless the configuration is bad or the Client closed.

@@ -19,7 +19,7 @@ type shards struct {
 
 func (s *shards) GetShardClientForKey(key string) (*redis.Client, error) { return s.of[key], nil }
 
-// A decision that goes well asks for the breaker, which would otherwise take the lock that all share.
+// A decision that goes well asks for the breaker, which takes no lock.
 func TestLanes_BreakerIsFoundWithoutLock(t *testing.T) {
 	t.Parallel()
 	a, b := &redis.Client{}, &redis.Client{}
@@ -27,8 +27,8 @@ func TestLanes_BreakerIsFoundWithoutLock(t *testing.T) {
 	lanes := lane.New(script.NewConn(s, 0), nil)
 	one, two := lanes.Breaker(t.Context(), "one"), lanes.Breaker(t.Context(), "two")
 	assert.NotSame(t, one, two, "each master has its own")
-	lanes.Mu.Lock()
-	defer lanes.Mu.Unlock()
+	locked := lanes.Lock(t.Context(), "one")
+	defer locked.Unlock()
 	assert.NotNil(t, lanes.Breaker(t.Context(), "unknown"))
 	s.of["one"] = b
 	assert.Same(t, two, lanes.Breaker(t.Context(), "one"), "the key has moved")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lua"
@@ -16,7 +17,8 @@ import (
 type command struct {
 	Pending
 
-	lane      *Lane // the first
+	lane      *Lane      // the first
+	mu        sync.Mutex // guards the Pending and what follows; it is taken after a lane's, of which the call may have several
 	call      *Call
 	began     time.Time // when its time began
 	claimed   bool      // whether it is wanted was asked
@@ -74,8 +76,10 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 		} else {
 			r.lane.send(c)
 		}
-		l.Mu.Unlock()
-		done, err = r.Await(ctx, l, r, look, true)
+		r.lane.Unlock()
+		if done, err = r.Await(ctx, l, r, look, true); !done && !r.abandoned {
+			r.lane.forget()
+		}
 	}
 	switch ended := ctx.Err(); {
 	case done:
@@ -92,13 +96,16 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 	return false, err
 }
 
+// Lock implements [Waiter], as do the following methods.
+func (r *command) Lock() { r.mu.Lock() }
+
+// Unlock unlocks the command.
+func (r *command) Unlock() { r.mu.Unlock() }
+
 // Leave ends a command whose caller goes away.
 func (r *command) Leave() (left bool) {
 	r.abandoned = r.State == Sent
-	if left = r.Pending.Leave(); left && !r.abandoned {
-		r.lane.forget()
-	}
-	return left
+	return r.Pending.Leave()
 }
 
 // TimeUp is as for any request. Nothing is in doubt about a call that only reads.
@@ -113,6 +120,8 @@ func (r *command) TimeUp(now time.Time, timeout time.Duration) (end time.Time, e
 // forget drops commands whose callers have gone when they are about half of what is to be sent: a silent server's
 // queue is not emptied otherwise.
 func (l *Lane) forget() {
+	l.Lock()
+	defer l.Unlock()
 	if l.ended++; 2*l.ended <= l.waits() {
 		return
 	}
@@ -126,12 +135,12 @@ func (r *command) Prepare(*Call) {}
 
 // OnReply ends a command whose call is done.
 func (r *command) OnReply(c *Call) (again bool) {
-	r.lane.mu.Lock()
+	r.Lock()
 	if r.State != Gone {
 		r.MarkAnswered(nil)
 	}
 	late := r.abandoned && c.Late != nil
-	r.lane.mu.Unlock()
+	r.Unlock()
 	if late {
 		c.Late(c)
 	}
@@ -141,6 +150,8 @@ func (r *command) OnReply(c *Call) (again bool) {
 // Progressed gives a command of several steps the time of a call once more: the server answers. Only one
 // whose steps each do a part of the work has more than that.
 func (r *command) Progressed() {
+	r.Lock()
+	defer r.Unlock()
 	now := time.Now()
 	if last := r.began.Add(r.lane.conn.Timeout); r.call.Continued == nil && last.Before(now) {
 		now = last
@@ -150,19 +161,27 @@ func (r *command) Progressed() {
 
 // unsent records that no attempt of the call is in doubt, and that it will be sent again, perhaps by another lane.
 func (r *command) unsent() {
+	r.Lock()
+	defer r.Unlock()
 	if r.State == Sent && r.call.Doubts() == 0 {
 		r.State = Gathered
 	}
 }
 
 // forgotten reports whether it does not matter what becomes of the call.
-func (r *command) forgotten() bool { return r.State == Gone && (!r.abandoned || r.call.Late == nil) }
+func (r *command) forgotten() bool {
+	r.Lock()
+	defer r.Unlock()
+	return r.State == Gone && (!r.abandoned || r.call.Late == nil)
+}
 
 // claim reports whether to make an attempt of the call: not if it is no longer wanted, or its caller has gone. But a
 // call under way that can be repeated goes on, if Late is to know what has become of it.
 func (r *command) claim() bool {
+	r.Lock()
+	defer r.Unlock()
 	if r.State == Gone {
-		return !r.forgotten() && r.call.Repeat
+		return r.abandoned && r.call.Late != nil && r.call.Repeat
 	}
 	if wanted := r.call.Wanted; wanted != nil && !r.claimed && !wanted() {
 		r.call.Unwanted()

@@ -53,7 +53,7 @@ func onReplicated(t *testing.T, f *flights, test func(t *testing.T, r *rig, s *s
 		}
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 2, Wait: time.Second})
 		r.lane = r.lanes.Lock(t.Context(), "key")
-		r.lanes.Mu.Unlock()
+		r.lane.Unlock()
 		test(t, r, s, &confirmed)
 	})
 }

@@ -265,11 +265,11 @@ func (l *Lane) finish(c *Call, reply any, err error) {
 		l.done(c)
 		return
 	}
-	to := l.lockNext(c, err)
-	defer to.mu.Unlock()
 	if err == nil {
 		c.Owner.Progressed()
 	}
+	to := l.lockNext(c, err)
+	defer to.mu.Unlock()
 	if r := c.command(); r != nil {
 		r.unsent()
 	}

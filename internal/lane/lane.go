@@ -9,6 +9,7 @@ package lane
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,8 +23,8 @@ import (
 // Source is where the requests for one key gather.
 type Source interface {
 	// NextCall returns the next call of what has gathered, nil if there is nothing to send now. If
-	// more is true, NextCall is called again. The lock of the Lanes is held, so the call's owner completes it later.
-	NextCall(now time.Time) (c *Call, more bool)
+	// more is true, NextCall is called again. The lock of the lane is held, so the call's owner completes it later.
+	NextCall(l *Lane, now time.Time) (c *Call, more bool)
 }
 
 // Call is a script call that goes with a flight.
@@ -57,7 +58,7 @@ type Owner interface {
 	// sent again.
 	OnReply(c *Call) (again bool)
 
-	// Progressed is called when a call of several steps was answered and goes on. The lock is held.
+	// Progressed is called when a call of several steps was answered and goes on. The lock is not held.
 	Progressed()
 }
 
@@ -95,12 +96,12 @@ type Lanes struct {
 	only     *Lane // if there is one master
 	replicas Replicas
 
-	all atomic.Pointer[map[script.Master]*Lane] // a new one for each change
+	mu   sync.Mutex // guards changes of what follows; the lanes' locks are taken after it
+	all  atomic.Pointer[map[script.Master]*Lane]
+	made int // lanes
 
-	Mu     sync.Mutex    // guards all changes of the lanes, all that gathers for them, and what follows
-	Closed bool          // calls of callers fail
-	Work   int           // how much is under way that Close waits for
-	over   chan struct{} // closed when nothing is any more
+	work atomic.Int64  // how much is under way that Close waits for: see closed
+	over chan struct{} // closed when nothing is any more
 
 	apart atomic.Bool                // the server refuses keys of several limiters in one call
 	timer atomic.Pointer[time.Timer] // for the next caller that waits by itself
@@ -115,55 +116,66 @@ func New(conn *script.Conn, observer *observe.Observer) *Lanes {
 	return s
 }
 
-// Lock locks Mu, and returns the lane to the master of a key. It may wait to find out which master that is.
+// To returns the lane to the master of a key. It may wait to find out which master that is. By the time that the lane is
+// locked it may have Gone.
+func (l *Lanes) To(ctx context.Context, key string) *Lane { return l.to(l.Conn.Master(ctx, key)) }
+
+// Lock locks the lane that To returns.
 func (l *Lanes) Lock(ctx context.Context, key string) *Lane {
-	master := l.Conn.Master(ctx, key)
-	l.Mu.Lock()
-	return l.to(master)
+	for {
+		lane := l.To(ctx, key)
+		lane.Lock()
+		if !lane.gone {
+			return lane
+		}
+		lane.Unlock()
+	}
 }
 
 // Breaker returns the breaker of a key's master, without waiting to find out which master that is. It takes no lock if the
 // lane is known.
 func (l *Lanes) Breaker(ctx context.Context, key string) *outage.Breaker {
-	master := l.Conn.KnownMaster(ctx, key)
-	lane := l.known(master)
-	if lane == nil {
-		l.Mu.Lock()
-		defer l.Mu.Unlock()
-		lane = l.to(master)
-	}
-	return &lane.Breaker
+	return &l.to(l.Conn.KnownMaster(ctx, key)).Breaker
 }
 
-// known returns the lane to a master; nil if there is none yet.
-func (l *Lanes) known(master script.Master) *Lane {
+// to returns the lane to a master.
+func (l *Lanes) to(master script.Master) *Lane {
 	if master == nil {
 		return l.only
 	}
-	return (*l.all.Load())[master]
-}
-
-// to returns the lane to a master. The lock is held.
-func (l *Lanes) to(master script.Master) *Lane {
-	lane := l.known(master)
-	if lane == nil {
-		all := maps.Clone(*l.all.Load())
-		maps.DeleteFunc(all, func(_ script.Master, old *Lane) bool {
-			return old.flights+old.stuck+old.waits()+len(old.delayed) == 0
-		})
-		lane = newLane(l, master)
-		all[master] = lane
-		l.all.Store(&all)
+	if lane := (*l.all.Load())[master]; lane != nil {
+		return lane
 	}
-	return lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := *l.all.Load()
+	if lane := before[master]; lane != nil {
+		return lane
+	}
+	l.all.Store(&map[script.Master]*Lane{}) // until the lanes that leave have, others wait for the lock
+	all := map[script.Master]*Lane{master: newLane(l, master)}
+	for known, lane := range before {
+		if !lane.leave() {
+			all[known] = lane
+		}
+	}
+	l.all.Store(&all)
+	return all[master]
 }
 
-// Lane sends everything for one master. The lock of its Lanes guards what may change.
+// lanes returns all lanes.
+func (l *Lanes) lanes() []*Lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append(slices.Collect(maps.Values(*l.all.Load())), l.only)
+}
+
+// Lane sends everything for one master.
 type Lane struct {
 	Breaker outage.Breaker // for callers who have a policy for outages
 
 	lanes    *Lanes
-	mu       *sync.Mutex // of lanes
+	number   int // in which order lanes are locked
 	conn     *script.Conn
 	master   script.Master // nil if there is only one server
 	most     int           // flights, however long the round trip
@@ -173,14 +185,16 @@ type Lane struct {
 	// are kept for flights given up, at the pace of attempts, so that a long silence does not use up all.
 	spare int
 
-	ready    []Source // have something to send
-	taken    []Source // room for those of them that a flight asks; nil while one does
-	wave     *Wave    // of the next flight; nil while no one waits on it
-	calls    []*Call  // ready-made calls to be sent: commands, and what is made again
-	once     []*Call  // those of them that go by themselves
-	onceLast bool     // the last flight was of these
-	ended    int      // about how many calls to be sent have no caller any more
-	delayed  []*Call  // to be sent again later
+	mu       sync.Mutex // guards what follows, and all that gathers for the lane
+	gone     bool       // it is none of the Lanes any more
+	ready    []Source   // have something to send
+	taken    []Source   // room for those of them that a flight asks; nil while one does
+	wave     *Wave      // of the next flight; nil while no one waits on it
+	calls    []*Call    // ready-made calls to be sent: commands, and what is made again
+	once     []*Call    // those of them that go by themselves
+	onceLast bool       // the last flight was of these
+	ended    int        // about how many calls to be sent have no caller any more
+	delayed  []*Call    // to be sent again later
 
 	flights    int       // how many of the places for flights are taken
 	load       int       // calls of the flights in them
@@ -192,8 +206,9 @@ type Lane struct {
 	lastAnswer time.Time // of the server
 	newest     time.Time // when the last flight was sent that it has answered
 	trips      outage.Trips
-	near       atomic.Bool // they are short
-	behind     time.Time   // when replicas last did not confirm in time; zero: they keep up
+	shortest   atomic.Int64 // of these
+	near       atomic.Bool  // they are short
+	behind     time.Time    // when replicas last did not confirm in time; zero: they keep up
 
 	sweeper *time.Timer // runs sweep
 	sweepAt time.Time   // when; zero: no more
@@ -208,16 +223,50 @@ func newLane(s *Lanes, master script.Master) *Lane {
 	}
 	most := max(1, min(maxFlights, pool/2))
 	l := &Lane{
-		lanes: s, mu: &s.Mu, conn: s.Conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight), window: minWindow,
+		lanes: s, number: s.made, conn: s.Conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight), window: minWindow,
 		spare: max(min(1, pool-1), 2*most-max(3, most/2)),
 	}
+	s.made++
 	l.Breaker.Slack = s.replicas.Wait
 	return l
 }
 
-// Fresh is how old an answer of the server may be that a new caller can rely on: a few round trips. The lock is
-// held.
-func (l *Lane) Fresh() time.Duration { return max(4*l.trips.Shortest(), 5*time.Millisecond) }
+// Lock locks the lane. No other lock but of another lane is held: see LockBoth.
+func (l *Lane) Lock() { l.mu.Lock() }
+
+// Unlock unlocks it.
+func (l *Lane) Unlock() { l.mu.Unlock() }
+
+// Gone reports whether the lane is none of the Lanes any more. The lock is held.
+func (l *Lane) Gone() bool { return l.gone }
+
+// pause lets others have the lock.
+func (l *Lane) pause() {
+	l.mu.Unlock()
+	l.mu.Lock()
+}
+
+// LockBoth locks two lanes in their order.
+func LockBoth(a, b *Lane) {
+	if b.number < a.number {
+		a, b = b, a
+	}
+	a.Lock()
+	b.Lock()
+}
+
+// leave makes the lane none of the Lanes any more, unless it is in use.
+func (l *Lane) leave() bool {
+	l.Lock()
+	defer l.Unlock()
+	l.gone = l.flights+l.stuck+l.waits()+len(l.delayed) == 0
+	return l.gone
+}
+
+// Fresh is how old an answer of the server may be that a new caller can rely on: a few round trips.
+func (l *Lane) Fresh() time.Duration {
+	return max(4*time.Duration(l.shortest.Load()), 5*time.Millisecond)
+}
 
 // waits returns how many calls and sources wait to be sent.
 func (l *Lane) waits() int { return len(l.ready) + len(l.calls) + len(l.once) }

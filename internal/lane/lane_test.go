@@ -490,8 +490,9 @@ func newRig(t *testing.T, f *flights, pool int) *rig {
 	rdb.AddHook(redistest.Hook(f.send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 	t.Cleanup(func() { assert.NoError(t, lanes.Close(context.Background(), nil)) })
-	defer lanes.Mu.Unlock()
-	return &rig{flights: f, lanes: lanes, lane: lanes.Lock(t.Context(), "key"), rdb: rdb, direct: direct}
+	r := &rig{flights: f, lanes: lanes, lane: lanes.Lock(t.Context(), "key"), rdb: rdb, direct: direct}
+	r.lane.Unlock()
+	return r
 }
 
 // onRig runs test in a bubble, with a pool of that size.
@@ -557,16 +558,16 @@ func (a *ask) Prepare(*lane.Call) {}
 
 func (a *ask) Progressed() {}
 
-func (a *ask) NextCall(time.Time) (c *lane.Call, more bool) { return a.call, false }
+func (a *ask) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) { return a.call, false }
 
 // by sends the call as a request is sent, and returns the result.
 func (a *ask) by(r *rig) (any, error) {
-	r.lanes.Mu.Lock()
+	r.lane.Lock()
 	alone := r.lane.TryReserve()
 	if !alone {
 		r.lane.Ready(a)
 	}
-	r.lanes.Mu.Unlock()
+	r.lane.Unlock()
 	if alone {
 		r.lane.SendOne(context.Background(), a.call, false)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,7 @@ const (
 	Answered
 )
 
-// Pending is a caller's request that waits for its answer. The lock of the Lanes guards it.
+// Pending is a caller's request that waits for its answer. The lock of its Waiter guards it.
 type Pending struct {
 	Last time.Time // the end of the caller's own time, whatever is under way; zero: none
 
@@ -84,8 +85,11 @@ func (p *Pending) MarkAnswered(flight *Wave) {
 // Answered reports whether MarkAnswered has been called.
 func (p *Pending) Answered() bool { return p.answered.Load() }
 
-// Waiter is a request for whose answer a caller waits. A Pending is one. The lock is held.
+// Waiter is a request for whose answer a caller waits. A Pending is one, but for the lock. The other methods are called
+// under that.
 type Waiter interface {
+	sync.Locker
+
 	// Leave takes the request back if its caller goes away. It returns false if the answer is
 	// already there.
 	Leave() bool
@@ -101,7 +105,7 @@ type Waiter interface {
 // unless flights wait for replicas.
 func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
-		p.waitAlone(l)
+		p.waitAlone(w)
 	}
 	hurry = hurry || l.replicas.Count > 0
 	var expired <-chan time.Time
@@ -115,7 +119,7 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 	for !p.answered.Load() {
 		if !hurry && p.wave != &p.own && ctx.Done() == nil {
 			<-p.wave.done // a plain receive costs a third of a select
-			p.waitAlone(l)
+			p.waitAlone(w)
 			continue
 		}
 		if timer == nil && (hurry || p.wave == &p.own) {
@@ -128,20 +132,20 @@ func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time,
 		}
 		select {
 		case <-p.wave.done:
-			p.waitAlone(l) // if only others' answers came
+			p.waitAlone(w) // if only others' answers came
 		case <-ctx.Done():
-			l.Mu.Lock()
+			w.Lock()
 			left := w.Leave()
-			l.Mu.Unlock()
+			w.Unlock()
 			if left {
 				return false, ctx.Err()
 			}
 		case <-expired:
-			l.Mu.Lock()
+			w.Lock()
 			now := time.Now()
 			end, err := w.TimeUp(now, l.Conn.Timeout)
 			left := !now.Before(end) && w.Leave()
-			l.Mu.Unlock()
+			w.Unlock()
 			if left {
 				return false, err
 			}
@@ -209,7 +213,7 @@ func UnderWay(err error) error {
 	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
 }
 
-// Leave implements [Waiter], as does TimeUp.
+// Leave is [Waiter]'s, as is TimeUp.
 func (p *Pending) Leave() (left bool) {
 	if p.State == Answered {
 		return false
@@ -237,12 +241,12 @@ func Sooner(a, b time.Time) time.Time {
 }
 
 // waitAlone makes the caller wait by itself, unless the answer is there.
-func (p *Pending) waitAlone(l *Lanes) {
+func (p *Pending) waitAlone(w Waiter) {
 	if p.answered.Load() {
 		return
 	}
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	w.Lock()
+	defer w.Unlock()
 	if p.State != Answered {
 		p.WaitOn(nil)
 	}

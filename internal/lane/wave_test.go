@@ -13,9 +13,12 @@ import (
 )
 
 // held is a caller's request whose source has nothing to send after all.
-type held struct{ lane.Pending }
+type held struct {
+	lane.Pending
+	*lane.Lane
+}
 
-func (h *held) NextCall(time.Time) (c *lane.Call, more bool) { return nil, false }
+func (h *held) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) { return nil, false }
 
 // Who waits beside others ends in time too, also if the flight has nothing to take.
 func TestWave_EndsIfFlightIsEmpty(t *testing.T) {
@@ -23,12 +26,12 @@ func TestWave_EndsIfFlightIsEmpty(t *testing.T) {
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
 		start := time.Now()
-		h := &held{}
+		h := &held{Lane: r.lane}
 		h.Asked = start
 		r.Go(func() {
-			r.lanes.Mu.Lock()
+			r.lane.Lock()
 			h.WaitOn(r.lane.Ready(h))
-			r.lanes.Mu.Unlock()
+			r.lane.Unlock()
 			answered, err := h.Await(t.Context(), r.lanes, h, start.Add(script.DefaultTimeout), false)
 			assert.False(t, answered)
 			assert.ErrorIs(t, err, limit.ErrUnavailable)
@@ -46,7 +49,9 @@ type taken struct {
 	*ask
 }
 
-func (w *taken) NextCall(now time.Time) (c *lane.Call, more bool) { return w.ask.NextCall(now) }
+func (w *taken) NextCall(l *lane.Lane, now time.Time) (c *lane.Call, more bool) {
+	return w.ask.NextCall(l, now)
+}
 
 // Flights that wait for replicas are late later, and with them the waves that callers share.
 func TestWave_EndsInTimeThoughFlightsWaitForReplicas(t *testing.T) {
@@ -55,15 +60,15 @@ func TestWave_EndsInTimeThoughFlightsWaitForReplicas(t *testing.T) {
 	onRig(t, &flights{trip: script.DefaultTimeout + wait/2}, 1, func(t *testing.T, r *rig) {
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: wait})
 		r.lane = r.lanes.Lock(t.Context(), "key")
-		r.lanes.Mu.Unlock()
+		r.lane.Unlock()
 		r.start(1, func(i int) { _, _ = r.ask(i, script.Call{}) })
 		time.Sleep(wait + script.DefaultTimeout/8) // it is late
 		start := time.Now()
-		w := &taken{ask: newAsk("key", script.Call{})}
+		w := &taken{held: held{Lane: r.lane}, ask: newAsk("key", script.Call{})}
 		w.Asked = start
-		r.lanes.Mu.Lock()
+		r.lane.Lock()
 		w.WaitOn(r.lane.Ready(w))
-		r.lanes.Mu.Unlock()
+		r.lane.Unlock()
 		answered, err := w.Await(t.Context(), r.lanes, w, start.Add(script.DefaultTimeout), false)
 		assert.False(t, answered)
 		assert.ErrorIs(t, err, limit.ErrUnavailable)

@@ -40,6 +40,7 @@ func (l *Lane) answered(f *flight, now time.Time) {
 	if now.Before(f.last) {
 		l.trips.Add(trip, now)
 		shortest := l.trips.Shortest()
+		l.shortest.Store(int64(shortest))
 		l.near.Store(shortest > 0 && shortest < nearTrip)
 	}
 	l.landed += len(f.calls)

@@ -72,10 +72,9 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 	asked, others := 0, []*Call(nil)
 	for ; asked < len(taken) && len(f.calls)+len(others) < room; asked++ {
 		if asked > 0 && asked%atOnce == 0 {
-			l.mu.Unlock()
-			l.mu.Lock()
+			l.pause()
 		}
-		c, more := taken[asked].NextCall(now)
+		c, more := taken[asked].NextCall(l, now)
 		switch {
 		case c == nil:
 		case len(f.calls) > 0 && c.Repeat != f.calls[0].Repeat:
@@ -218,8 +217,7 @@ func (l *Lane) each(calls *[]*Call, gone func(c *Call) bool) {
 		some := slices.Clone((*calls)[:min(left, atOnce, len(*calls))])
 		*calls = append(dropped(*calls, len(some)), slices.DeleteFunc(some, gone)...)
 		if left -= max(1, len(some)); left > 0 {
-			l.mu.Unlock()
-			l.mu.Lock()
+			l.pause()
 		}
 	}
 }

@@ -20,8 +20,12 @@ type Mutex struct {
 // Stats are what one Mutex counts, and its lock guards. They are read while no one uses it.
 type Stats struct {
 	By                   string // who locked it first
-	Locks, Held, Longest int64
+	Locks, Held, Longest int64  // times in ns
+	Paused               int64  // how often it was held for longer than pause, which is in neither time
 }
+
+// pause is for how long a lock is held that is held while the machine runs something else.
+const pause = time.Millisecond
 
 var (
 	start = time.Now()
@@ -52,11 +56,14 @@ func (m *Mutex) Lock() {
 
 // Unlock unlocks it.
 func (m *Mutex) Unlock() {
-	held := int64(time.Since(start) - m.since)
+	held := time.Since(start) - m.since
 	s := m.stats
-	s.Locks++
-	s.Held += held
-	s.Longest = max(s.Longest, held)
+	if s.Locks++; held > pause {
+		s.Paused++
+	} else {
+		s.Held += int64(held)
+		s.Longest = max(s.Longest, int64(held))
+	}
 	m.mu.Unlock()
 }
 
