@@ -67,13 +67,16 @@ func (answering) Pipeline() redis.Pipeliner { panic("no pipeline is wanted") }
 
 func (answering) Process(_ context.Context, cmd redis.Cmder) error {
 	reply := any(int64(0))
-	if cmd.Args()[1] == lua.Acquire.SHA {
+	switch cmd.Args()[1] {
+	case lua.Available.SHA:
+		reply = []any{int64(0), int64(0)}
+	case lua.Acquire.SHA:
 		taken := int64(0)
 		// The sum stands behind the keys and the member, except for one permit.
-		if args := cmd.Args()[4+cmd.Args()[2].(int):]; len(args) == 0 || args[0] == "1" { //nolint:forcetypeassert // the number of keys
+		if args := cmd.Args()[4+cmd.Args()[2].(int):]; len(args) == 0 || args[0] == "1" {
 			taken = 1
 		}
-		reply = []any{int64(9), int64(1), taken, int64(1000), int64(1000), int64(0), int64(50)}
+		reply = []any{int64(9), int64(1), taken, int64(1000), int64(1000), int64(0), int64(0), int64(50)}
 	}
 	cmd.(interface{ SetVal(val any) }).SetVal(reply)
 	return nil

@@ -154,7 +154,7 @@ func TestDefault_OverrideIsComparedOnce(t *testing.T) {
 		compared := 0
 		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 			for _, cmd := range cmds {
-				if args := cmd.Args(); redistest.Calls(cmd, lua.Acquire.SHA) && strings.Contains(fmt.Sprint(args[3+args[2].(int)+3]), "d") { //nolint:forcetypeassert // how many keys
+				if args := cmd.Args(); redistest.Calls(cmd, lua.Acquire.SHA) && strings.Contains(fmt.Sprint(args[3+args[2].(int)+3]), "d") {
 					compared++
 				}
 			}

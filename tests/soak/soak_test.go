@@ -174,18 +174,19 @@ func TestForgottenLeasesGoBack(t *testing.T) {
 	redistest.SkipShort(t, "many keys")
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := rratelimiter.New(rdb, limitertest.Patient())
-		l := client.Keyed("forgotten:", rratelimiter.PerMinute(1000), ahead...)
 		const keys, takes = 300, 4
 		free := func(key int) int64 {
 			return limitertest.Available(t, client.RateLimiter("forgotten:"+strconv.Itoa(key)))
 		}
-		for i := range keys {
-			for range takes {
-				limitertest.MustAcquire(t, l.Limiter(strconv.Itoa(i)), 1)
+		func() {
+			l := client.Keyed("forgotten:", rratelimiter.PerMinute(1000), ahead...)
+			for i := range keys {
+				for range takes {
+					limitertest.MustAcquire(t, l.Limiter(strconv.Itoa(i)), 1)
+				}
+				require.Less(t, free(i), int64(1000-takes), "there is a lease")
 			}
-			require.Less(t, free(i), int64(1000-takes), "there is a lease")
-		}
-		l = nil
+		}()
 		runtime.GC()
 		time.Sleep(4 * time.Second)
 		for i := range keys {
