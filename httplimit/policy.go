@@ -72,10 +72,10 @@ type Policy struct {
 	// its answers.
 	Fallback limit.Limiter
 
-	mark
+	mark //nolint:unused // package middleware looks for its method
 }
 
-type mark = middleware.Mark // an alias, so that the field has no exported name
+type mark = middleware.Mark //nolint:unused // an alias, so that the field has no exported name
 
 // policyOf returns the policy that New's limiter is.
 func policyOf(limiter limit.Limiter) Policy {

@@ -86,7 +86,7 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 		return d.Remaining, err
 	}
 	numbers, failed := script.Integers(reply, 2)
-	if err = cmp.Or(err, failed); err != nil {
+	if err := cmp.Or(err, failed); err != nil {
 		return 0, err
 	}
 	e.found(l, findings(numbers[1]))
@@ -97,7 +97,7 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Config, Args: script.Constant{}})
 	values, failed := script.Integers(reply, 4)
-	if err = cmp.Or(err, failed); err != nil {
+	if err := cmp.Or(err, failed); err != nil {
 		return limit.Rate{}, err
 	}
 	return rateOf(values), nil
