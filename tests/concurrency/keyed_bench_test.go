@@ -87,8 +87,8 @@ func BenchmarkNewHandle(b *testing.B) {
 	}
 }
 
-// BenchmarkHotKeys measures decisions from the leases of a few keys; try it with -cpu 1,2.
-func BenchmarkHotKeys(b *testing.B) {
+// BenchmarkLeasesOfKeys measures decisions from the leases of a few keys; try it with -cpu 1,2.
+func BenchmarkLeasesOfKeys(b *testing.B) {
 	for _, n := range []int{1, 2, 16} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			client := limitertest.NewClient(b, redistest.Redis(b))
