@@ -21,13 +21,6 @@ type Prefixes struct {
 
 // Note records a prefix, and reports if its keys may be those of another one, or have another rate.
 func (p *Prefixes) Note(o *Observer, prefix string, rate limit.Rate) {
-	if mistake := p.note(prefix, rate); mistake.Kind != "" {
-		o.mistaken(mistake)
-	}
-}
-
-// note is Note but for the report.
-func (p *Prefixes) note(prefix string, rate limit.Rate) (mistake limit.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.rates == nil {
@@ -36,21 +29,20 @@ func (p *Prefixes) note(prefix string, rate limit.Rate) (mistake limit.Event) {
 	found, known := p.rates[prefix]
 	if known && found != rate && !p.told[prefix] {
 		p.told[prefix] = true
-		mistake = limit.Event{Kind: limit.RateDiffers, Limiter: prefix, Found: found, Want: rate}
+		o.mistaken(limit.Event{Kind: limit.RateDiffers, Limiter: prefix, Found: found, Want: rate})
 	}
 	if known || len(p.rates) == maxPrefixes {
-		return mistake
+		return
 	}
 	for other := range p.rates {
 		if strings.HasPrefix(prefix, other) || strings.HasPrefix(other, prefix) {
-			mistake = limit.Event{Kind: limit.PrefixesMeet, Limiter: prefix, Err: fmt.Errorf(
+			o.mistaken(limit.Event{Kind: limit.PrefixesMeet, Limiter: prefix, Err: fmt.Errorf(
 				"limiters of keys begin with %q and with %q: a key of one can be a key of the other; "+
-					"choose prefixes so that neither begins with the other", other, prefix)}
+					"choose prefixes so that neither begins with the other", other, prefix)})
 			break
 		}
 	}
 	p.rates[prefix] = rate
-	return mistake
 }
 
 // mistaken logs a mistake in the code, with slog's default logger if there is no other.
