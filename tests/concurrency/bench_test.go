@@ -37,7 +37,7 @@ func BenchmarkTryAcquire(b *testing.B) {
 			client := limitertest.NewClient(b, rdb)
 			limiters := make([]*rratelimiter.RateLimiter, of.keys)
 			for i := range limiters {
-				opts := append(of.opts, rratelimiter.WithDefault(rratelimiter.PerHour(plenty)))
+				opts := append([]rratelimiter.LimiterOption{rratelimiter.WithDefault(rratelimiter.PerHour(plenty))}, of.opts...)
 				limiters[i] = client.RateLimiter(fmt.Sprint(redistest.Name(b), i), opts...)
 				limitertest.MustAcquire(b, limiters[i], 1)
 			}
