@@ -269,16 +269,15 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 			q.line.answeredBatch(now) // the requests left to ask for have gone
 		}
 	}
-	looked := 0
-	for p := range q.gathered.all() {
-		if looked++; looked > lane.MaxRequests {
-			break // the lock is held
-		}
+	p := q.gathered.first()
+	for looked := 0; p != nil && looked < lane.MaxRequests; looked++ { // without all, whose functions may need the heap
+		next := q.gathered.known(p.next)
 		if b.add(p.request, false) {
 			q.gathered.take(p)
 		} else if b.accepts(p.request) { // what can't share the call goes with another of the flight
 			break
 		}
+		p = next
 	}
 	if len(b.requests) == 0 {
 		b.free()

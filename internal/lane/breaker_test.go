@@ -27,7 +27,7 @@ func TestLanes_BreakerIsFoundWithoutLock(t *testing.T) {
 	lanes := lane.New(script.NewConn(s, 0), nil)
 	one, two := lanes.Breaker(t.Context(), "one"), lanes.Breaker(t.Context(), "two")
 	assert.NotSame(t, one, two, "each master has its own")
-	locked := lanes.Lock(t.Context(), "one")
+	locked := lanes.Lock(t.Context(), "two")
 	defer locked.Unlock()
 	assert.NotNil(t, lanes.Breaker(t.Context(), "unknown"))
 	s.of["one"] = b

@@ -10,8 +10,8 @@ import (
 // closed is added to how much is under way once the Lanes are closed.
 const closed = 1 << 62
 
-// Closed reports whether calls of callers fail. While a lane's lock is held, what is counted in because they don't is failed
-// or waited for by Close.
+// Closed reports whether calls of callers fail. What those count in who find it false under a lane's lock, Close fails or
+// waits for.
 func (l *Lanes) Closed() bool { return l.work.Load() >= closed }
 
 // Close fails what has gathered, by fail, which may be nil, and by the Close method that a Source may have, under the lock

@@ -231,7 +231,7 @@ func newLane(s *Lanes, master script.Master) *Lane {
 	return l
 }
 
-// Lock locks the lane. No other lock but of another lane is held: see LockBoth.
+// Lock locks the lane, before all other locks but that of the Lanes: for two lanes see LockBoth.
 func (l *Lane) Lock() { l.mu.Lock() }
 
 // Unlock unlocks it.
@@ -257,8 +257,10 @@ func LockBoth(a, b *Lane) {
 
 // leave makes the lane none of the Lanes any more, unless it is in use.
 func (l *Lane) leave() bool {
-	l.Lock()
-	defer l.Unlock()
+	if !l.mu.TryLock() {
+		return false
+	}
+	defer l.mu.Unlock()
 	l.gone = l.flights+l.stuck+l.waits()+len(l.delayed) == 0
 	return l.gone
 }

@@ -45,6 +45,19 @@ func init() {
 // Lock locks the Mutex.
 func (m *Mutex) Lock() {
 	m.mu.Lock()
+	m.begin()
+}
+
+// TryLock locks the Mutex unless it is locked.
+func (m *Mutex) TryLock() bool {
+	locked := m.mu.TryLock()
+	if locked {
+		m.begin()
+	}
+	return locked
+}
+
+func (m *Mutex) begin() {
 	if m.stats == nil {
 		m.stats = &Stats{By: caller()}
 		mu.Lock()
@@ -68,6 +81,6 @@ func (m *Mutex) Unlock() {
 }
 
 func caller() string {
-	pc, _, _, _ := runtime.Caller(2)
+	pc, _, _, _ := runtime.Caller(3)
 	return filepath.Base(runtime.FuncForPC(pc).Name())
 }
