@@ -142,14 +142,16 @@ func (l *jointLine) note(m *multiRequest, wait, interval time.Duration, now time
 	l.interval, l.smallest = interval, min(l.smallest, m.permitsOf(l.queue))
 }
 
-// changed makes a pass begin, unless one is under way that has refused none: its refusals see that they may be too old.
-func (l *jointLine) changed(now time.Time) {
+// changed counts a change of the limiter. It makes a pass begin, unless one is under way that has refused none: its
+// refusals see that they may be too old.
+func (l *jointLine) changed(q *queue, now time.Time) {
 	if l == nil {
+		q.changes.Add(1)
 		return
 	}
-	e := l.queue.engine
-	e.joints.Lock()
-	defer e.joints.Unlock()
+	q.engine.joints.Lock()
+	defer q.engine.joints.Unlock()
+	q.changes.Add(1) // who sees that in between would begin a pass too
 	if l.asking == 0 || l.refused() {
 		l.again = true
 		l.run(now)

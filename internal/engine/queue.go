@@ -303,11 +303,10 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 // under way and those remembered.
 func (q *queue) changed() {
 	q.engine.refusals.Changed(q.config)
-	q.changes.Add(1)
 	q.line.again = true
 	now := time.Now()
 	q.next(now)
-	q.joint.Load().changed(now)
+	q.joint.Load().changed(q, now)
 }
 
 // close fails all requests that are not under way, and gives leases back.
