@@ -41,13 +41,13 @@ func (s *Shards[V]) Put(key string, v V) {
 }
 
 // GetOrMake returns the value of a key, and makes it if there is none.
-func (s *Shards[V]) GetOrMake(key string, make func() V) V {
+func (s *Shards[V]) GetOrMake(key string, making func() V) V {
 	part := &s.parts[s.place(key)]
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	v, ok := part.all[key]
 	if !ok {
-		v = make()
+		v = making()
 		if part.all == nil {
 			part.all = map[string]V{}
 		}

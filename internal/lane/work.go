@@ -66,7 +66,8 @@ const atOnce = 64
 // ask adds a call of each source, and further ones of those that have more while there is room.
 func (l *Lane) ask(f *flight, room int, now time.Time) {
 	n := min(room-len(f.calls), len(l.ready))
-	taken := append(l.taken, l.ready[:n]...)
+	taken := l.taken
+	taken = append(taken, l.ready[:n]...)
 	l.taken, l.ready = nil, dropped(l.ready, n)
 	l.load += room // others may look while the lock is let go
 	asked, others := 0, []*Call(nil)
