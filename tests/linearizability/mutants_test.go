@@ -24,7 +24,7 @@ var mutants = []mutant{
 	{"a grant costs one permit less", calmKind, nil, `call('DECRBY', value_key, sum_text)`, `call('DECRBY', value_key, sum_text - 1)`},
 	{
 		"a batch costs one permit more", calmKind, lua.Acquire,
-		`redis.call('DECRBY', value_key, digits(taken))`, `redis.call('DECRBY', value_key, digits(taken + 1))`,
+		`write_grant(config, state, added, digits(taken))`, `write_grant(config, state, added, digits(taken + 1))`,
 	},
 	{"one permit more than there is", calmKind, lua.Acquire, `math.floor(left / permits)`, `math.floor((left + 1) / permits)`},
 	{
@@ -85,16 +85,15 @@ var mutants = []mutant{
 	{"what a settlement gives back is not free", reservingKind, lua.SettleReservation, "set_number(config.value_key, value, free)", ""},
 	{
 		"a settlement charges what is free only", reservingKind, lua.SettleReservation,
-		"redis.call('DECRBY', value_key, digits(extra))",
-		"redis.call('DECRBY', value_key, digits(math.min(extra, math.max(0, state.free))))",
+		"{digits(now), charge}, digits(extra))", "{digits(now), charge}, digits(math.min(extra, math.max(0, state.free))))",
 	},
 	{
 		"a settlement charges one permit more", reservingKind, lua.SettleReservation,
-		"redis.call('DECRBY', value_key, digits(extra))", "redis.call('DECRBY', value_key, digits(extra + 1))",
+		"{digits(now), charge}, digits(extra))", "{digits(now), charge}, digits(extra + 1))",
 	},
 	{
 		"a settlement charges without a member", reservingKind, lua.SettleReservation,
-		"redis.call('ZADD', permits_key, 'NX', digits(now), charge)", "",
+		"write_grant(config, state, {digits(now), charge}, digits(extra))", "redis.call('DECRBY', value_key, digits(extra))",
 	},
 	{
 		"the repeat of a settlement knows neither the charge nor the reservation", chargedKind, lua.SettleReservation,
@@ -122,11 +121,11 @@ local more, identity, prefix =`,
 	},
 	{
 		"of several limiters only the first is charged", farKind, lua.AcquireAll,
-		`redis.call('DECRBY', l.value_key, l.text)`, `redis.call('DECRBY', l.value_key, i == 1 and l.text or 0)`,
+		`l.member}, l.text)`, `l.member}, i == 1 and l.text or 0)`,
 	},
 	{
 		"each of several limiters is charged as the first", farKind, lua.AcquireAll,
-		`redis.call('DECRBY', l.value_key, l.text)`, `redis.call('DECRBY', l.value_key, numbers[1])`,
+		`l.member}, l.text)`, `l.member}, numbers[1])`,
 	},
 	{
 		"each of several limiters keeps the first's permits", farKind, lua.AcquireAll,
@@ -135,7 +134,7 @@ local more, identity, prefix =`,
 	{"of several limiters only the first is asked", farKind, lua.AcquireAll, "if free < permits then", "if free < permits and i == 1 then"},
 	{
 		"what several limiters granted is forgotten by a repeat", farLostKind, lua.AcquireAll,
-		"      if found then\n", "      if found then return {0, 0, 1, 1, 1000} end if found then\n",
+		"      if found then\n", "      if found then return {0, 0, 0, 0, 1, 1, 1000} end if found then\n",
 	},
 	{
 		"each limiter of a joint call but the first pays one permit less", manyKind, lua.AcquireMany,
