@@ -34,7 +34,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, ask *decide.Ask, a *de
 	*a, err = r.answer, r.err
 	a.By = cmp.Or(a.By, limit.FromRedis)
 	if answered && !r.lined {
-		if err == nil && !a.Granted {
+		if err == nil && !a.Granted && !ask.MayWait {
 			l.Refusals.Note(leastOf(ask), r.sent, before, a.Decision, r.alive)
 		}
 		*r = request{}

@@ -41,8 +41,8 @@ var mutants = []mutant{
 		name: "a repeat has another identity", in: dropping, amid: "answer dropped", shows: exactly,
 		Mutant: limitertest.Mutant{
 			Script: lua.Acquire,
-			Old:    `ARGV[4], ARGV[5]` + "\n",
-			New: `ARGV[4], ''
+			Old:    `(ARGV[5] ~= '' or ARGV[6] ~= '') and ARGV[5] or nil` + "\n",
+			New: `nil
 if (ARGV[5] or '') ~= '' then
   member = string.sub(member, 1, 1) .. string.reverse(string.sub(member, 2, 17)) .. string.sub(member, 18)
   ARGV[1] = member
