@@ -1,8 +1,8 @@
 --- @include "expiry"
 
--- Returns acquire's answer as far as its waits, with nothing found, and the permits that are free now. taken are the permits granted; found
--- is nil or those that an earlier run was granted; ends is nil or the ms until a window ends. holds says that they need
--- not be in use for an interval, and that the state's newest row is the newest of theirs, too.
+-- Returns acquire's answer as far as its waits, with nothing found, and the permits that are free now. taken are the
+-- permits granted; found is nil or those that an earlier run was granted; ends is nil or the ms until a window ends. holds
+-- says that they need not be in use for an interval, and that the state's newest row is the newest of theirs, too.
 local function figures_of(config, state, taken, found, ends, holds, now)
   local before, left = state.free, state.free - taken
   if found then
