@@ -150,6 +150,31 @@ func TestAcquire_GivesFullValueATimeToLive(t *testing.T) {
 	})
 }
 
+// The first grant of a full limiter makes the set. If that is all that lacks the limiter's
+// time to live, the fast path gives it and decides.
+func TestAcquire_GivesNewSetATimeToLive(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		end := time.Now().Add(time.Hour)
+		for name, call := range fastPathCalls {
+			keys := redisson.KeysOf(redistest.Name(t)+name, "id")
+			require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", 60_000, "type", 0).Err())
+			require.NoError(t, rdb.Set(t.Context(), keys.Value, 3, 0).Err())
+			require.NoError(t, rdb.PExpireAt(t.Context(), keys.Config, end).Err())
+			require.NoError(t, rdb.PExpireAt(t.Context(), keys.Value, end).Err())
+			for free := range 3 {
+				got, err := call(t, rdb, keys, strings.ReplaceAll(member(1), "i", strconv.Itoa(free)))
+				require.NoError(t, err)
+				assert.Equal(t, int64(1), got, "%s: the fast path decides", name)
+			}
+			assert.Equal(t, "0", rdb.Get(t.Context(), keys.Value).Val(), name)
+			for _, key := range []string{keys.Config, keys.Value, keys.Permits} {
+				assert.Equal(t, time.Until(end), rdb.PTTL(t.Context(), key).Val(), key)
+			}
+		}
+	})
+}
+
 // If all have one time to live, a grant writes none.
 func TestAcquire_WritesNoTimeToLiveTwice(t *testing.T) {
 	t.Parallel()

@@ -31,21 +31,24 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
   if sum <= value and value <= rate then
     -- Members pile up by calls, however large each is.
     local step = (rate < 1024 and 16 or rate > 16384 and 256 or rate / 64) * (runs and sum or 1)
-    -- If the set was lost, or the keys don't all have one time to live, the general path must decide.
+    -- If the set was lost, or the keys don't all have one time to live, the general path must decide. A new set gets it.
     local ttl = value % step >= sum and (value == rate or call('EXISTS', permits_key) == 1) and call('PTTL', config_key)
-    if ttl and (ttl < 0 or ttl == call('PTTL', value_key) and ttl == call('PTTL', permits_key)) then
+    local left = ttl and ttl >= 0 and ttl == call('PTTL', value_key) and call('PTTL', permits_key)
+    if ttl and (ttl < 0 or ttl == left or left == -2) then
       if call('ZADD', permits_key, 'NX', now_text, member) == 1 then
         call('DECRBY', value_key, sum_text)
+      end
+      if left == -2 then
+        -- Others may have set an end later than Redis can count by PEXPIRE.
+        call('PEXPIRE', permits_key, string.format('%.0f', math.max(1, math.min(ttl, 9223372036854))))
       end
       return sum
     end
   elseif not flags then
-    local least, most = sum, sum
-    if runs then
-      least, most = runs[8] + 0, runs[8] + 0
-      for i = 10, #runs, 2 do
-        least, most = math.min(least, runs[i] + 0), math.max(most, runs[i] + 0)
-      end
+    local least = runs and runs[8] + 0 or sum
+    local most = least
+    for i = 10, runs and #runs or 0, 2 do
+      least, most = math.min(least, runs[i] + 0), math.max(most, runs[i] + 0)
     end
     local oldest = least > value and most <= rate and call('ZRANGE', permits_key, '0', '0', 'WITHSCORES') or {}
     local first = oldest[1]
@@ -58,13 +61,8 @@ if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not 
       local a, b, c, d = string.byte(first, 18, 21)
       if wait >= 1 and value + a + b * 256 + c * 65536 + d * 16777216 >= most then
         -- Shorter waits are not believed for longer than a second or so anyway.
-        if wait > 64000 then
-          local life = call('PTTL', config_key)
-          if life >= 0 and life < wait then
-            wait = math.max(1, life)
-          end
-        end
-        return -wait
+        local life = wait > 64000 and call('PTTL', config_key) or -1
+        return -(life >= 0 and math.max(1, math.min(wait, life)) or wait)
       end
     end
   end
