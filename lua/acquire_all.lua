@@ -231,20 +231,22 @@ for _, l in ipairs(limiters) do
     refused, granted = {}, true
   end
 end
-local answer = {figures and now or nil}
+local answer, tells = {figures and now or nil}, figures or repaired or refused[1]
 for i, l in ipairs(limiters) do
   if not (refused[1] or granted) then
     write_grant(l, l.state, {digits(now - l.early), l.member}, l.text)
     l.state.newest = l.state.newest and math.max(l.state.newest, now - l.early)
   end
   keep_answered(KEYS[l.at + 1], l.list, identity, now, age ~= '' and not answered)
-  answer[#answer + 1], answer[#answer + 2] = math.max(0, l.keep), l.state and l.state.repaired and 1 or 0
+  if tells then
+    answer[#answer + 1], answer[#answer + 2] = math.max(0, l.keep), l.state and l.state.repaired and 1 or 0
+  end
   if figures then
     tell(answer, l, refused[1] and 0 or l.permits)
   end
 end
 renew(#limiters)
-if not (refused[1] or repaired or figures) then
+if not tells then
   return tonumber(numbers[1])
 end
 for _, figure in ipairs(refused) do
