@@ -247,7 +247,7 @@ func (p *Pending) waitAlone(w Waiter) {
 	}
 	w.Lock()
 	defer w.Unlock()
-	if p.State != Answered {
+	if !p.answered.Load() { // it may have the answer, and not be marked yet: those of a batch are in turn
 		p.WaitOn(nil)
 	}
 }

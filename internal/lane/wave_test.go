@@ -76,3 +76,29 @@ func TestWave_EndsInTimeThoughFlightsWaitForReplicas(t *testing.T) {
 		r.Wait()
 	})
 }
+
+// The callers of a large batch have their answers before all are woken. Those who look meanwhile sleep until it is their turn.
+func TestWave_IsNotLeftForAnAnswerThatIsNotMarkedYet(t *testing.T) {
+	t.Parallel()
+	for _, waits := range []bool{false, true} {
+		onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
+			h := &held{Lane: r.lane}
+			if waits { // on a Wave that ends early
+				r.lane.Lock()
+				h.WaitOn(r.lane.Ready(h))
+				r.lane.Unlock()
+			}
+			h.State = lane.Answered
+			r.Go(func() {
+				answered, err := h.Await(t.Context(), r.lanes, h, time.Now().Add(time.Second), false)
+				assert.True(t, answered)
+				assert.NoError(t, err)
+			})
+			synctest.Wait()
+			r.lane.Lock()
+			h.MarkAnswered(nil)
+			r.lane.Unlock()
+			r.Wait()
+		})
+	}
+}
