@@ -46,11 +46,23 @@ type Wave struct {
 }
 
 // EndBy makes a Wave end at that time at the latest, when one of those who wait on it leaves: until then none of them
-// needs a timer. The Wave, which may be nil, is that of the next flight. The lock is held.
+// needs a timer. The Wave, which may be nil, is that of the next flight, or of one under way that had no room for all. The
+// lock is held.
 func (l *Lane) EndBy(w *Wave, at time.Time) {
 	if w != nil && (w.by.IsZero() || at.Before(w.by)) {
 		w.by = at
 		l.sweepBy(at)
+	}
+}
+
+// endBy ends a Wave whose time is over, and makes sweep look at another one in time.
+func (l *Lane) endBy(w *Wave, now time.Time) {
+	switch {
+	case w == nil || w.by.IsZero() || w.over.Load():
+	case now.Before(w.by):
+		l.sweepBy(w.by)
+	default:
+		w.End()
 	}
 }
 

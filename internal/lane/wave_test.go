@@ -102,3 +102,31 @@ func TestWave_IsNotLeftForAnAnswerThatIsNotMarkedYet(t *testing.T) {
 		})
 	}
 }
+
+// Who comes for a source that a full flight has left behind leaves in time too, though the flight has their Wave.
+func TestWave_EndsInTimeForSourcesThatAFullFlightLeaves(t *testing.T) {
+	t.Parallel()
+	onRig(t, &flights{trip: script.DefaultTimeout / 10}, 1024, func(t *testing.T, r *rig) {
+		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
+		r.start(511, func(i int) { _, _ = r.ask(i, script.Call{}) })
+		h := &held{Lane: r.lane}
+		r.lane.Lock()
+		wave := r.lane.Ready(h)
+		r.lane.Unlock()
+		time.Sleep(script.DefaultTimeout / 10)
+		synctest.Wait()
+		start := time.Now()
+		h.Asked, h.Last = start, start.Add(10*time.Millisecond)
+		r.Go(func() {
+			r.lane.Lock()
+			h.WaitOn(wave)
+			r.lane.EndBy(wave, h.Last)
+			r.lane.Unlock()
+			answered, err := h.Await(t.Context(), r.lanes, h, h.Last, false)
+			assert.False(t, answered)
+			assert.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.Equal(t, 10*time.Millisecond, time.Since(start))
+		})
+		r.Wait()
+	})
+}

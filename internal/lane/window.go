@@ -12,9 +12,6 @@ func (l *Lane) departs(f *flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.due, f.before, f.since = Sooner(f.late, f.end), l.landed, f.sent
-	if f.wave != nil {
-		f.due = Sooner(f.due, f.wave.by)
-	}
 	if len(l.underWay) > 0 {
 		f.since = l.underWay[0].sent
 		if l.lastAnswer.After(f.since) {
@@ -26,6 +23,7 @@ func (l *Lane) departs(f *flight) {
 	}
 	l.underWay = append(l.underWay, f)
 	l.sweepBy(f.due)
+	l.endBy(f.wave, f.sent)
 }
 
 // answered records that the server has answered a flight. The window follows how many calls it answered meanwhile, its

@@ -180,15 +180,10 @@ func (l *Lane) sweep() {
 		return f.over && !f.hasPlace
 	})
 	l.sweepAt = time.Time{}
-	if w := l.wave; w != nil && !w.by.IsZero() && !w.over.Load() {
-		if now.Before(w.by) {
-			l.sweepBy(w.by)
-		} else {
-			w.End()
-		}
-	}
+	l.endBy(l.wave, now)
 	for _, f := range l.underWay {
 		l.sweepBy(f.due)
+		l.endBy(f.wave, now)
 	}
 	l.each(&l.delayed, func(c *Call) (gone bool) {
 		due := !c.due.After(now)
