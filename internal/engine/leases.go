@@ -60,17 +60,36 @@ func (e *Engine) takeFromLease(ctx context.Context, l *Limiter, permits int64) (
 		return from, left
 	}
 	if unused > 0 {
-		if q, err := e.lock(ctx, l); err == nil {
-			q.leases.leave(from, unused)
-			if l.prefetched.current.Load() == from {
-				q.dropLease(l)
-			}
-			e.refusals.Changed(l.Config) // more is free than they know
-			q.next(time.Now())
-			q.unlock()
-		}
+		e.endedLease(ctx, l, from, unused)
 	}
 	return nil, 0
+}
+
+// endedLease gives back what a caller has found left of a lease, which has ended with that, also while the Engine closes.
+func (e *Engine) endedLease(ctx context.Context, l *Limiter, from *leased, unused int64) {
+	given := false
+	giveBack := func(q *queue) {
+		if q.leases == nil {
+			return
+		}
+		q.leases.leave(from, unused)
+		if l.prefetched.current.Load() == from {
+			q.dropLease(l)
+		}
+		e.refusals.Changed(l.Config) // more is free than they know
+		q.next(time.Now())
+		given = true
+	}
+	if e.withQueue(l.Config, giveBack); given {
+		return
+	}
+	q, err := e.lock(ctx, l)
+	if err != nil {
+		e.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: l.Observed, Permits: unused, Err: err})
+		return
+	}
+	giveBack(q)
+	q.unlock()
 }
 
 // leaseAnswer answers a request from a lease in which so much is left.

@@ -53,3 +53,35 @@ func TestLease_RestGoesBackBeforeALargerRequest(t *testing.T) {
 		})
 	}
 }
+
+// A caller who ends a lease by asking for more than is left has the rest: it goes back also if the Engine closes meanwhile.
+func TestLease_RestGoesBackThoughACallerFindsItDuringClose(t *testing.T) {
+	t.Parallel()
+	onSlow(t, nil, func(t *testing.T, e *Engine, _ *slow, rdb redistest.Client) {
+		l := testLimiter("a", "1000 3600000 0 0 1")
+		l.Lease = &lease.Planner{Most: 100}
+		taken := int64(0)
+		for !l.prefetched.lasts() {
+			if !e.TakeLeased(t.Context(), l, 1) {
+				a, err := acquire(t.Context(), e, l, decide.Ask{Permits: 1})
+				require.NoError(t, err)
+				require.True(t, a.Granted)
+			}
+			taken++
+			require.Less(t, taken, int64(500))
+			time.Sleep(time.Millisecond)
+		}
+		left := l.prefetched.current.Load().Left()
+		require.NoError(t, e.lanes.Close(t.Context(), func() {
+			assert.False(t, e.TakeLeased(t.Context(), l, left+1))
+			for _, q := range e.queues.All() {
+				e.withQueue(q.config, (*queue).close)
+			}
+		}))
+		other := newTestEngine(rdb)
+		free, err := other.Available(t.Context(), l)
+		require.NoError(t, err)
+		assert.Equal(t, 1000-taken, free)
+		require.NoError(t, other.Close(t.Context()))
+	})
+}
