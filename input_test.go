@@ -74,6 +74,27 @@ func TestInputPermits(t *testing.T) {
 	})
 }
 
+// Of a lease too nothing is taken for permits that no request can ask for: it stays as it is.
+func TestInputPermitsOfALease(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10_000, time.Hour)), rratelimiter.WithLease(rratelimiter.Lease{}))
+		for range 100 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Millisecond)
+		}
+		sent := limitertest.CountCommands(rdb)
+		limitertest.MustAcquire(t, l, 1)
+		require.Zero(t, sent.Total(), "there is a lease")
+		for _, permits := range []int64{1 << 32, math.MaxInt64} {
+			requireRefused(t, sent, l, "TryAcquire", "between 1", rratelimiter.ErrInvalidPermits, limitertest.Second(l.TryAcquire(t.Context(), permits, 0)))
+			requireRefused(t, sent, l, "Acquire", "between 1", rratelimiter.ErrInvalidPermits, l.Acquire(t.Context(), permits))
+		}
+		limitertest.MustAcquire(t, l, 1)
+		assert.Zero(t, sent.Total())
+	})
+}
+
 func TestInputPermitsAboveTheRate(t *testing.T) {
 	t.Parallel()
 	for _, set := range []bool{true, false} {

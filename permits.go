@@ -117,7 +117,7 @@ func (l *RateLimiter) decide(ctx context.Context, q *decide.Ask, a *decide.Answe
 
 // leased takes permits from the handle's lease, if it has one, for a caller who wants nothing else to know.
 func (l *RateLimiter) leased(ctx context.Context, permits int64) bool {
-	return l.facts.Lease != nil && l.policy.Plain() && permits > 0 && l.facts.Err == nil && ctx.Err() == nil &&
+	return l.facts.Lease != nil && l.policy.Plain() && permits > 0 && permits <= MaxPermits && l.facts.Err == nil && ctx.Err() == nil &&
 		l.client.engine.TakeLeased(ctx, &l.facts, permits)
 }
 
