@@ -2,6 +2,7 @@ package engine
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -28,6 +29,7 @@ func TestLine_ManyAreRefusedWhenTheirTimeIsOver(t *testing.T) {
 			})
 		}
 		e.Wait()
+		synctest.Wait() // who answers the last of them counts them out after that
 		assert.Zero(t, e.underWay())
 	})
 }
@@ -46,6 +48,7 @@ func TestClose_FailsManyWaiters(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(t, e.Close(t.Context()))
 		e.Wait()
+		synctest.Wait() // who answers the last of them counts them out after that
 		assert.Zero(t, e.underWay())
 	})
 }
