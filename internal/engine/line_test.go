@@ -305,13 +305,12 @@ func TestLine_PassEndsIfSecondBatchHasGone(t *testing.T) {
 func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	t.Parallel()
 	impatient := decide.Ask{Permits: 4, MayWait: true, Timeout: 100 * time.Millisecond}
-	a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
-	for name, ask := range map[string]func(ctx context.Context, e *far) error{
-		"one": func(ctx context.Context, e *far) error {
+	for name, ask := range map[string]func(ctx context.Context, e *far, a, b *Limiter) error{
+		"one": func(ctx context.Context, e *far, a, _ *Limiter) error {
 			_, err := acquire(ctx, e.Engine, a, impatient)
 			return err
 		},
-		"several": func(ctx context.Context, e *far) error {
+		"several": func(ctx context.Context, e *far, a, b *Limiter) error {
 			_, err := e.AcquireAll(ctx, []Claim{{Limiter: a, Permits: impatient.Permits}, {Limiter: b, Permits: impatient.Permits}}, impatient)
 			return err
 		},
@@ -319,8 +318,9 @@ func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onFar(t, 2, 0, func(t *testing.T, e *far) {
+				a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly) // a handle is of one Engine
 				e.loses = 1
-				require.ErrorIs(t, ask(t.Context(), e), limit.ErrUnknownOutcome)
+				require.ErrorIs(t, ask(t.Context(), e, a, b), limit.ErrUnknownOutcome)
 				time.Sleep(script.DefaultTimeout)
 				assert.Zero(t, e.underWay())
 				e.take(t, a, 100)
