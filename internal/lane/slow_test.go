@@ -29,6 +29,7 @@ type slow struct {
 	wire time.Duration // there and back
 	cost time.Duration // of a script
 	pool int           // connections to it; 0: many
+	lone time.Duration // later comes the answer of a script that goes alone
 
 	died atomic.Bool // one connection
 
@@ -67,6 +68,9 @@ func (s *slow) send(ctx context.Context, cmds []redis.Cmder, _ func() error) err
 		s.ran += len(rest)
 		done := s.free
 		s.mu.Unlock()
+		if len(cmds) == 1 {
+			done = done.Add(s.lone)
+		}
 		if err := wait(done); err != nil {
 			return err
 		}
@@ -153,8 +157,8 @@ func TestSlowServer_IsNotAskedWhatItCantAnswerInTime(t *testing.T) {
 		start := time.Now()
 		failed, inDoubt := burst(t, lanes, 10_000)
 		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
-		assert.Less(t, failed, 10_000-6000, "in 3 s it can do 7,500")
-		assert.LessOrEqual(t, inDoubt, 3*512, "the flights under way at the end")
+		assert.Less(t, failed, 10_000-5500, "in 3 s it can do 7,500")
+		assert.LessOrEqual(t, inDoubt, 5*512, "the flights under way at the end, however the goroutines took turns")
 		time.Sleep(time.Second) // the server goes on with what it has
 		synctest.Wait()
 		assert.Equal(t, 10_000-failed+inDoubt, s.ran)
@@ -177,18 +181,20 @@ func TestSlowServer_AnswersBurstAfterPause(t *testing.T) {
 	}
 }
 
-// Answers that come when the calls were given up, but not yet repeated, count.
+// Answers that come when the calls were given up, but not yet repeated, count. The first of them shows that the server
+// answers again: then those that have none yet are repeated.
 func TestSlowServer_LateAnswersCount(t *testing.T) {
 	t.Parallel()
-	s := &slow{}
+	s := &slow{lone: time.Millisecond}
 	onSlow(t, s, false, func(t *testing.T, lanes *lane.Lanes) {
 		start := time.Now()
 		hang := script.DefaultTimeout / 2
 		s.free = start.Add(hang)
 		failed, _ := burst(t, lanes, 100)
 		assert.Zero(t, failed)
-		assert.Equal(t, hang, time.Since(start))
-		assert.LessOrEqual(t, s.ran, 100+2, "and what showed whether it answers")
+		assert.LessOrEqual(t, time.Since(start), hang+s.lone)
+		synctest.Wait()
+		assert.LessOrEqual(t, s.ran, 100+10, "the first call, which went alone, and what showed whether it answers")
 	})
 }
 
