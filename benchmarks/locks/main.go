@@ -49,7 +49,7 @@ func run(length time.Duration, callers int) error {
 // measure shows the locks that are held for longest by calls of so many limiters.
 func measure(ctx context.Context, s *server.Redis, limiters, callers int, length time.Duration) error {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr})
-	defer rdb.Close()
+	defer func() { _ = rdb.Close() }()
 	client := rratelimiter.New(rdb)
 	all := make([]*rratelimiter.RateLimiter, limiters)
 	for i := range all {
