@@ -173,7 +173,7 @@ func (q *queue) wakeAll(b *batch) {
 		return r.State != lane.Answered || r.Answered()
 	})
 	for i, r := range b.requests {
-		if i > 0 && i%fewer == 0 {
+		if i > 0 && i%lane.MaxWalk == 0 {
 			q.pause()
 		}
 		q.users--

@@ -156,7 +156,7 @@ func (l *line) note(r *request, a lane.Result) {
 
 // refuseLate refuses some of those whose time was over when their last pass ended, and reports whether there are more.
 func (l *line) refuseLate() (more bool) {
-	n := min(fewer, len(l.late))
+	n := min(lane.MaxWalk, len(l.late))
 	for _, p := range l.late[:n] {
 		if p.inLine && p.request.State == lane.Gathered {
 			l.drop(p.request)

@@ -10,16 +10,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// fewer is how many requests a walk under the lock handles at most before it lets go of that for a moment, unless
-// they are those of one call.
-const fewer = 256
-
 // maxCalls is how many batches of one limiter may be under way: fewer than its configuration has
 // room for notes of answered attempts.
 const maxCalls = 24
 
 // queue is the requests of one limiter: those gathered for the next flight, the line of those that
-// were refused and wait, and exclusive jobs. The lock of its lane guards it, and where it moves to another, both.
+// were refused and wait, and exclusive jobs. The lock of its lane guards it; to move it to another lane takes the locks of both.
 type queue struct {
 	engine   *Engine
 	config   string
@@ -326,7 +322,7 @@ func (q *queue) closeSome() (more bool) {
 	n := 0
 	for _, all := range []*places{&q.line.places, &q.gathered} {
 		for p := range all.all() {
-			if n == fewer {
+			if n == lane.MaxWalk {
 				return true
 			}
 			if p.request.State != lane.Gathered {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -20,7 +21,7 @@ func TestLine_ManyAreRefusedWhenTheirTimeIsOver(t *testing.T) {
 		l := testLimiter("a", "1 3600000 0 0")
 		e.take(t, l, 1)
 		start := time.Now()
-		for range 3*fewer + 1 {
+		for range 3*lane.MaxWalk + 1 {
 			e.Go(func() {
 				a, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true, Timeout: time.Second})
 				assert.NoError(t, err)
@@ -39,7 +40,7 @@ func TestClose_FailsManyWaiters(t *testing.T) {
 	onFar(t, 2, 100*time.Millisecond, func(t *testing.T, e *far) {
 		l := testLimiter("a", "1 3600000 0 0")
 		e.take(t, l, 1)
-		for range 3*fewer + 1 {
+		for range 3*lane.MaxWalk + 1 {
 			e.Go(func() {
 				_, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true})
 				assert.ErrorIs(t, err, limit.ErrClosed)

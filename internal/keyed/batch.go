@@ -175,9 +175,6 @@ func (b *batch) add(r *request) bool {
 	}
 }
 
-// wokenAtOnce is how many requests are answered before the lock is let go for a moment.
-const wokenAtOnce = 256
-
 // OnReply passes the result to the callers, unless another call must be made, and gives back permits granted to those
 // who have gone.
 func (b *batch) OnReply(c *lane.Call) (again bool) {
@@ -195,9 +192,8 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 	var unwanted, doubtful int64
 	b.lane.Lock()
 	for i, r := range b.requests {
-		if i > 0 && i%wokenAtOnce == 0 {
-			b.lane.Unlock()
-			b.lane.Lock()
+		if i > 0 && i%lane.MaxWalk == 0 {
+			b.lane.Pause()
 		}
 		switch {
 		case r.State == lane.Sent:

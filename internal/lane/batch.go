@@ -14,6 +14,10 @@ const (
 	MaxRuns     = 128 // of requests for the same number of permits
 )
 
+// MaxWalk is how many requests a walk under the lock handles at most before it lets go of that for a moment, unless
+// they are those of one call.
+const MaxWalk = 256
+
 // Batch is requests in the order in which one script call decides them.
 type Batch struct {
 	Sum   int64 // of the permits of all

@@ -240,8 +240,8 @@ func (l *Lane) Unlock() { l.mu.Unlock() }
 // Gone reports whether the lane is none of the Lanes any more. The lock is held.
 func (l *Lane) Gone() bool { return l.gone }
 
-// pause lets others have the lock.
-func (l *Lane) pause() {
+// Pause lets others have the lock.
+func (l *Lane) Pause() {
 	l.mu.Unlock()
 	l.mu.Lock()
 }

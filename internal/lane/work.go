@@ -73,7 +73,7 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 	asked, others := 0, []*Call(nil)
 	for ; asked < len(taken) && len(f.calls)+len(others) < room; asked++ {
 		if asked > 0 && asked%atOnce == 0 {
-			l.pause()
+			l.Pause()
 		}
 		c, more := taken[asked].NextCall(l, now)
 		switch {
@@ -213,7 +213,7 @@ func (l *Lane) each(calls *[]*Call, gone func(c *Call) bool) {
 		some := slices.Clone((*calls)[:min(left, atOnce, len(*calls))])
 		*calls = append(dropped(*calls, len(some)), slices.DeleteFunc(some, gone)...)
 		if left -= max(1, len(some)); left > 0 {
-			l.pause()
+			l.Pause()
 		}
 	}
 }
