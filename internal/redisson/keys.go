@@ -32,20 +32,23 @@ func KeysOf(name, clientID string) Keys {
 
 // SharedKeys returns the keys of the limiter called name that are for all clients, beside its name. They are one text.
 func SharedKeys(name string) (value, permits string) {
-	opened, closed := "{", "}"
-	if strings.Contains(name, "{") {
-		opened, closed = "", ""
-	}
+	opened, closed := braces(name)
 	both := opened + name + closed + valueSuffix + opened + name + closed + permitsSuffix
 	length := len(opened) + len(name) + len(closed) + len(valueSuffix)
 	return both[:length], both[length:]
 }
 
-func tag(name string) string {
+// braces returns what stands around a name in its keys, to make it their hash tag.
+func braces(name string) (opened, closed string) {
 	if strings.Contains(name, "{") {
-		return name
+		return "", ""
 	}
-	return "{" + name + "}"
+	return "{", "}"
+}
+
+func tag(name string) string {
+	opened, closed := braces(name)
+	return opened + name + closed
 }
 
 // Other returns the name of another limiter because of which there can be none called name: both would share a key,
