@@ -111,11 +111,11 @@ func (l *asker) Group(q decide.Ask) any {
 	return group{l.client, script.HashTag(l.facts.Config)}
 }
 
-func (l *asker) Together(all []outage.Asker, permits []int64) outage.Asker {
+func (l *asker) Together(all []outage.Asker, asks []decide.Ask) outage.Asker {
 	claims := make([]Claim, len(all))
 	for i, of := range all {
 		one, _ := of.(*asker)
-		claims[i] = (*RateLimiter)(one).Claim(permits[i])
+		claims[i] = Claim{(*RateLimiter)(one), asks[i].Permits, reserveOptions{hold: asks[i].Hold}}
 	}
 	return &jointAsker{l.client, claims}
 }

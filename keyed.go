@@ -241,6 +241,8 @@ func (k *ofKeys) Policy() outage.Policy { return *k.like.policy }
 
 func (k *ofKeys) Suffix() string { return "" }
 
+func (k *ofKeys) Holds() bool { return true }
+
 func (k *ofKeys) Asker(key string) outage.Asker { return (*asker)((*KeyedLimiter)(k).Limiter(key)) }
 
 // Begins notes what the keys of middleware begin with.

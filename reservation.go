@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
@@ -55,9 +54,8 @@ type reserveOptions struct {
 // Beside a Redisson before 3.13.3 that shares the window, what a hold gives back is free at the window's end.
 func Hold(d time.Duration) ReserveOption {
 	return func(o *reserveOptions) {
-		o.err = cmp.Or(o.err, invalid(d < time.Millisecond, "Hold: %v is less than 1ms", d))
-		o.hold = min(d, math.MaxInt64-time.Millisecond)
-		o.hold = (o.hold + time.Millisecond - 1).Truncate(time.Millisecond)
+		hold, ok := decide.RoundHold(d)
+		o.hold, o.err = hold, cmp.Or(o.err, invalid(!ok, "Hold: %v is less than 1ms", d))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -45,6 +46,10 @@ type Policy struct {
 	// set, and Err names them. An estimate above the limit takes the whole limit, and Settle charges the
 	// rest. Clients have no handler: their interceptors report limit.ErrInvalidConfig with each call.
 	Settle bool
+
+	// Hold makes a reservation come back after that time if its call is not settled, since its program has died. See
+	// rratelimiter.Hold. Only limiters of Client.Keyed have it; Err names others. 0: the limiter's interval.
+	Hold time.Duration
 
 	// Shadow makes the policy only watch: it decides, and charges what it grants, but lets each call pass, and no
 	// trailer shows it. Observers receive its answers, with Shadow set, to calls that all other policies let pass.
@@ -88,8 +93,11 @@ func (s *settings) setPolicies(policies []Policy) error {
 		}
 		keys = append(keys, p.Key...)
 		all[i] = middleware.Policy[request]{
-			Terms: middleware.Terms{Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle, Shadow: p.Shadow},
-			Plan:  of(p.Plan), Keys: functions(p.Key), Cost: failing(p.Cost),
+			Terms: middleware.Terms{
+				Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle, Hold: p.Hold,
+				Shadow: p.Shadow,
+			},
+			Plan: of(p.Plan), Keys: functions(p.Key), Cost: failing(p.Cost),
 		}
 	}
 	for _, key := range keys {

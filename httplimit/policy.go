@@ -61,6 +61,10 @@ type Policy struct {
 	// rest. A transport has no handler, so it is an error there.
 	Settle bool
 
+	// Hold makes a reservation come back after that time if its request is not settled, since its program has died. See
+	// rratelimiter.Hold. Only limiters of Client.Keyed have it; Err names others. 0: the limiter's interval.
+	Hold time.Duration
+
 	// Shadow makes the policy only watch: it decides, and charges what it grants, but lets each request pass, and no
 	// header shows it. Observers receive its answers, with Shadow set, to requests that all other policies let pass.
 	// A Limiter of this module with WithShadow is such a policy too.
@@ -101,7 +105,7 @@ func (m *gate) setPolicies(policies []Policy, keys []KeyFunc) error {
 		all[i] = middleware.Policy[*http.Request]{
 			Terms: middleware.Terms{
 				Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Length: p.Window, Fallback: p.Fallback, Settle: p.Settle,
-				Shadow: p.Shadow,
+				Hold: p.Hold, Shadow: p.Shadow,
 			},
 			Plan: p.Plan, Keys: functions(p.Key), Cost: p.Cost,
 		}

@@ -30,13 +30,14 @@ type quota struct {
 	rate   rratelimiter.Config
 	tokens bool
 	opts   []rratelimiter.LimiterOption
+	hold   time.Duration
 }
 
 // quotas are what the services of language models limit.
 func quotas() []quota {
 	return []quota{
-		{"requests-minute", rratelimiter.PerMinute(10), false, nil}, {"tokens-minute", rratelimiter.PerMinute(1000), true, nil},
-		{"requests-day", rratelimiter.PerDay(100), false, nil}, {"tokens-day", rratelimiter.PerDay(5000), true, nil},
+		{"requests-minute", rratelimiter.PerMinute(10), false, nil, 0}, {"tokens-minute", rratelimiter.PerMinute(1000), true, nil, 0},
+		{"requests-day", rratelimiter.PerDay(100), false, nil, 0}, {"tokens-day", rratelimiter.PerDay(5000), true, nil, 0},
 	}
 }
 
@@ -80,7 +81,7 @@ func newSiteWith(t testing.TB, rdb redistest.Client, all []quota, of rratelimite
 	for _, q := range all[1:] {
 		p := httplimit.Policy{Name: q.name, Limiter: s.client.Keyed("", q.rate, q.opts...)}
 		if q.tokens {
-			p.Cost, p.Settle = tokensOf, true
+			p.Cost, p.Settle, p.Hold = tokensOf, true, q.hold
 		}
 		opts = append(opts, httplimit.WithPolicy(p))
 	}
@@ -195,6 +196,25 @@ func TestSettle_SettlesPoliciesThatEstimate(t *testing.T) {
 	})
 }
 
+// Policies in one call have each its own hold, and those that only count none.
+func TestPolicyHold_OfPoliciesTogether(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		all := quotas()
+		all[1].hold, all[3].hold = 3*time.Second, 10*time.Minute
+		s := newSite(t, rdb, all)
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 200).Code)
+		before := s.calls.Scripts()
+		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 600).Code)
+		assert.Equal(t, 1, s.calls.Scripts()-before)
+		assert.Equal(t, []int64{8, 200, 98, 4200}, s.leftOfAll())
+		time.Sleep(4 * time.Second)
+		assert.Equal(t, []int64{8, 1000, 98, 4200}, s.leftOfAll())
+		time.Sleep(10 * time.Minute)
+		assert.Equal(t, []int64{98, 5000}, s.left("requests-day", "tokens-day"))
+	})
+}
+
 // An estimate above a limit takes that whole limit, and is settled like others. A call more finds out
 // what the limit is.
 func TestPolicies_EstimateAboveALimit(t *testing.T) {
@@ -264,7 +284,7 @@ func TestPolicies_EstimateAboveManyLimits(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		var all []quota
 		for _, name := range []string{"a", "b", "c", "d"} {
-			all = append(all, quota{name, rratelimiter.PerMinute(10), true, nil})
+			all = append(all, quota{name, rratelimiter.PerMinute(10), true, nil, 0})
 		}
 		s := newSite(t, rdb, append(quotas()[:1], all...))
 		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 1).Code)

@@ -84,6 +84,7 @@ func (g *gateway) limits() *httplimit.Middleware {
 			Limiter: g.keyed("tokens-day", func(p plan) rratelimiter.Config { return rratelimiter.PerDay(p.tokensDay) }),
 			Cost:    estimate,
 			Settle:  true,
+			Hold:    longestAnswer,
 		}),
 		httplimit.WithTimeout(g.timeout),
 		httplimit.WithErrorHandler(func(r *http.Request, err error) {
@@ -117,6 +118,9 @@ func user(r *http.Request) string {
 	}
 	return "nobody"
 }
+
+// longestAnswer is how long an answer may take. The estimate of a gateway that is killed comes back then, not after a day.
+const longestAnswer = 10 * time.Minute
 
 // usualAnswer is how many tokens an answer is taken to have until it is there.
 const usualAnswer = 100

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -129,6 +130,35 @@ func TestGateway_SettlesByTheAnswer(t *testing.T) {
 			assert.Equal(t, left-100-int64(len(c.body)/4), remaining(t, got.Header)["tokens-day"])
 			left -= c.cost
 		}
+	})
+}
+
+// What a gateway reserved that was killed meanwhile comes back once the answer would be there. An answer that does not say
+// what it has cost counts as estimated for the whole day.
+func TestGateway_ComesBackAfterTheLongestAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		g, transport := newInMemory(t, rdb, io.Discard, limit.FailClosed(), plansOf(nil))
+		transport.model = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Kill") != "" {
+				panic(http.ErrAbortHandler)
+			}
+		})
+		left := func(header http.Header) int64 {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/chat", http.NoBody)
+			maps.Copy(r.Header, header)
+			func() {
+				defer func() { _ = recover() }()
+				g.ServeHTTP(w, r)
+			}()
+			return remaining(t, w.Result().Header)["tokens-day"] //nolint:bodyclose // it has none
+		}
+		assert.EqualValues(t, 1900, left(http.Header{"X-Kill": {"1"}}))
+		assert.EqualValues(t, 1800, left(nil))
+		time.Sleep(longestAnswer)
+		assert.EqualValues(t, 1800, left(nil), "what the second has cost, and the estimate of this one")
+		require.NoError(t, g.client.Close(t.Context()))
 	})
 }
 

@@ -19,8 +19,9 @@ func (s settling) RoundTrip(r *http.Request) (*http.Response, error) {
 		s.settle(r, 0)
 		return resp, err
 	}
-	resp.Body = &answerBody{ReadCloser: resp.Body, settle: func(used int64) { s.settle(r, used) }}
-	return resp, nil
+	used, err := estimate(r)
+	resp.Body = &answerBody{ReadCloser: resp.Body, used: used, settle: func(used int64) { s.settle(r, used) }}
+	return resp, err
 }
 
 // settle waits for Redis, not for the client: that may have gone.
@@ -31,10 +32,11 @@ func (s settling) settle(r *http.Request, used int64) {
 }
 
 // answerBody keeps the end of an answer, where the usage is: in JSON, and in the last event
-// of a stream. An answer without it leaves the estimate.
+// of a stream. An answer without it costs the estimate.
 type answerBody struct {
 	io.ReadCloser
 
+	used   int64
 	settle func(used int64)
 	end    []byte
 }
@@ -54,9 +56,12 @@ func (b *answerBody) Read(p []byte) (int, error) {
 func (b *answerBody) Close() error {
 	if all := totalTokens.FindAllSubmatch(b.end, -1); len(all) > 0 {
 		if used, err := strconv.ParseInt(string(all[len(all)-1][1]), 10, 64); err == nil {
-			b.settle(used)
+			b.used = used
 		}
 	}
-	b.end = nil
+	if b.settle != nil {
+		b.settle(b.used)
+	}
+	b.settle = nil
 	return b.ReadCloser.Close()
 }

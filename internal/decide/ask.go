@@ -4,6 +4,7 @@ package decide
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -26,6 +27,12 @@ type Ask struct {
 	Hold    time.Duration // with Reserve: how long it counts unless it is settled; 0: an interval
 	Watched bool          // the caller lets all pass: the answer is what it would be in earnest, and Report reports it
 	Within  time.Duration // how long Redis may take to answer, if that is less than a call may; 0: no matter
+}
+
+// RoundHold returns the Hold of an ask as scripts read it, in whole milliseconds; false if d is too short for one.
+func RoundHold(d time.Duration) (hold time.Duration, ok bool) {
+	d = min(d, math.MaxInt64-time.Millisecond)
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond), d >= time.Millisecond
 }
 
 // Answer is the caller's answer.

@@ -141,6 +141,9 @@ func (g *Queues) Policy() outage.Policy { return *g.policy }
 // Suffix returns the rule's.
 func (g *Queues) Suffix() string { return g.rule.Second }
 
+// Holds returns false.
+func (g *Queues) Holds() bool { return false }
+
 // Asker returns the Queues, which read the key from the ask.
 func (g *Queues) Asker(string) outage.Asker { return g }
 

@@ -22,6 +22,7 @@ type Terms struct {
 	Length   time.Duration // of the limiter's window; 0: what the limiter says, if it is a limit.Windowed
 	Fallback limit.Limiter // nil: that of the options
 	Settle   bool          // grants are settled later
+	Hold     time.Duration // how long one that is not settled counts; 0: an interval
 	Shadow   bool          // it refuses no request
 }
 
@@ -58,6 +59,16 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 	}
 	if isPolicy(t.Limiter) || isPolicy(t.Fallback) {
 		return nil, errors.New("a Policy takes the place of the limiter of its own package's New only, as a value and not as a pointer")
+	}
+	if t.Hold != 0 {
+		hold, ok := decide.RoundHold(t.Hold)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("the Hold %v is less than 1ms", t.Hold)
+		case !t.Settle:
+			return nil, errors.New("the Hold is that of reservations, as with Settle")
+		}
+		t.Hold = hold
 	}
 	l := newLimit(t)
 	l.options, l.Shadow = o, t.Shadow || l.policy.Shadow
@@ -132,6 +143,9 @@ func (l *Limit) Err() error {
 	var faults []error
 	if l.Settle && !l.reserves() {
 		faults = append(faults, fmt.Errorf("%q can't be settled: %w", l.Name, errNoReserver))
+	}
+	if l.Hold > 0 && (l.keyed == nil || !l.keyed.Holds()) {
+		faults = append(faults, fmt.Errorf("%q can't have a Hold: %w: the limiter is not one of Client.Keyed", l.Name, limit.ErrUnsupported))
 	}
 	for _, limiter := range []limit.Limiter{l.Limiter, l.Fallback} {
 		if checked, ok := limiter.(interface{ Err() error }); ok {

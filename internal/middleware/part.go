@@ -170,11 +170,11 @@ func (r *round) together(ctx context.Context) bool {
 
 // send asks the limiters of the parts by one call, unless one of them can't be asked.
 func (r *round) send(ctx context.Context, ask decide.Ask) (a decide.Answer, sent bool, err error) {
-	all, permits, by := make([]outage.Asker, len(r.parts)), make([]int64, len(r.parts)), make([]*outage.Policy, len(r.parts))
+	all, asks, by := make([]outage.Asker, len(r.parts)), make([]decide.Ask, len(r.parts)), make([]*outage.Policy, len(r.parts))
 	for i, p := range r.parts {
-		all[i], permits[i], by[i] = p.of, p.ask.Permits, p.policy
+		all[i], asks[i], by[i] = p.of, p.ask, p.policy
 	}
-	of := all[0].(outage.Joint).Together(all, permits) //nolint:forcetypeassert // it has a group
+	of := all[0].(outage.Joint).Together(all, asks) //nolint:forcetypeassert // it has a group
 	if _, _, err = of.FromMemory(ctx, ask); err != nil {
 		return a, false, err
 	}

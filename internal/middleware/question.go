@@ -54,10 +54,14 @@ const (
 
 // asked is the question as limiters get it, and name it in errors. It may reserve the permits.
 func (q *Question) asked(reserve bool) decide.Ask {
-	return decide.Ask{
+	ask := decide.Ask{
 		Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: !reserve, Reserve: reserve, Within: q.left(),
 		Watched: q.Limit.Shadow,
 	}
+	if reserve {
+		ask.Hold = q.Limit.Hold
+	}
+	return ask
 }
 
 // left is how much of the middleware's timeout is left, 0 if there is none.

@@ -29,8 +29,8 @@ type Joint interface {
 
 	// Group returns what limiters that go together have in common; nil if this one is to be asked alone.
 	Group(q decide.Ask) any
-	// Together returns what asks all of a group, for so many permits of each.
-	Together(all []Asker, permits []int64) Asker
+	// Together returns what asks all of a group, for the Permits and the Hold of each ask.
+	Together(all []Asker, asks []decide.Ask) Asker
 }
 
 // ErrNotSent says why a call was not sent.
@@ -44,4 +44,6 @@ type Keyed interface {
 	Asker(key string) Asker
 	// Suffix returns what makes a key another's second one, at its end; "" if there is none.
 	Suffix() string
+	// Holds reports whether reservations can have a hold.
+	Holds() bool
 }

@@ -67,6 +67,7 @@ type Policy struct {
 	Limiter limit.Limiter
 	Plan    func(user string) limit.Limiter
 	Settle  bool
+	Hold    time.Duration
 }
 
 // A Handler makes a request of a user, and returns the result.
@@ -132,6 +133,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"SettleInTime":    k.testSettleInTime,
 		"SettleInRedis":   k.testSettleInRedis,
 		"SettleByPlan":    k.testSettleByPlan,
+		"SettleHeld":      k.testSettleHeld,
 		"SettleIsChecked": k.testSettleIsChecked,
 	} {
 		if strings.HasPrefix(name, "Settle") && k.Settle == nil {

@@ -270,3 +270,26 @@ func (k Kind[O, K]) settleInRedis(t *testing.T, limiter limit.Limiter) {
 		time.Sleep(10*time.Second + k.Exact)
 	}
 }
+
+// A reservation comes back after its hold if its request is not settled. Settled in time it counts like others.
+func (k Kind[O, K]) testSettleHeld(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		limiter := client.Keyed("", rratelimiter.PerHour(10))
+		r := k.rig(t, k.Policy(Policy{Limiter: limiter, Settle: true, Hold: time.Minute}), k.WithCost(8, nil))
+		r.ask(Passed)
+		assert.Equal(t, time.Minute, r.ask(Refused).RetryAfter.Round(time.Second))
+		time.Sleep(time.Minute + k.Exact)
+		assert.Equal(t, []error{nil}, k.settling(t, r, 3))
+		time.Sleep(time.Minute + k.Exact)
+		assert.Equal(t, time.Hour, (r.ask(Refused).RetryAfter + time.Minute + k.Exact).Round(time.Second))
+	})
+	for _, limiter := range []limit.Limiter{&Reserver{Fake: Grants()}, fixedwindow.New(rratelimiter.New(nil), fixedwindow.Config{Limit: 1, Window: time.Hour})} {
+		err := k.Check(k.Policy(Policy{Limiter: limiter, Settle: true, Hold: time.Minute}))
+		require.ErrorIs(t, err, limit.ErrUnsupported)
+		assert.ErrorContains(t, err, `"default" can't have a Hold`)
+	}
+	for hold, settled := range map[time.Duration]bool{time.Minute: false, -1: true, time.Microsecond: true} {
+		require.ErrorIs(t, k.Check(k.Policy(Policy{Limiter: Grants(), Settle: settled, Hold: hold})), limit.ErrInvalidConfig)
+	}
+}
