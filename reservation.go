@@ -87,6 +87,12 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 // and returns nil, so it can be deferred.
 func (r *Reservation) Cancel(ctx context.Context) error { return r.of.Cancel(ctx) }
 
+// Renew makes the reservation count from now on for its [Hold], or for an interval without one, as if it were made
+// now: work that may last longer calls it in time, for example at each third. It returns ErrSettled if the reservation
+// was settled or has come back: others may have its permits, so the work should end. After any other error
+// it can be repeated, and does no harm if it was done before. It does nothing if Redis was not charged.
+func (r *Reservation) Renew(ctx context.Context) error { return r.of.Renew(ctx) }
+
 // Reservations is the answer to [Client.ReserveAll]. If it is Granted, settle it once with [Reservations.Settle].
 // It is safe for concurrent use.
 type Reservations struct {
@@ -107,6 +113,9 @@ func (r *Reservations) Settle(ctx context.Context, actual ...int64) error {
 	}
 	return r.of.Settle(ctx, actual...)
 }
+
+// Renew is [Reservation.Renew] for each limiter. An error joins those of the limiters for which it failed.
+func (r *Reservations) Renew(ctx context.Context) error { return r.of.Renew(ctx) }
 
 // Cancel is [Reservation.Cancel] for each limiter.
 func (r *Reservations) Cancel(ctx context.Context) error { return r.of.Cancel(ctx) }

@@ -46,7 +46,10 @@ type Answer struct {
 	// Settle corrects a grant to the permits that were used, and calls then with the result,
 	// also if ctx ended before. It is nil if Redis was not charged.
 	Settle func(ctx context.Context, used int64, then func(error)) error
-	Held   bool // a grant counts for less than an interval unless it is settled
+	// Renew makes a grant that Settle settles count from now on, or returns limit.ErrSettled if it has come back. It is
+	// nil if Settle is, or it can't be.
+	Renew func(context.Context) error
+	Held  bool // a grant counts for less than an interval unless it is settled
 	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
 	Unanswered bool
 	Undecided  bool // the error leaves the decision open, even if it is no limit.ErrUnavailable

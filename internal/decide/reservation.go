@@ -64,25 +64,54 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return err
 }
 
+// Renew makes what was granted count from now on, as if it were granted now.
+func (r *Reservation) Renew(ctx context.Context) error {
+	const op = "Renew"
+	r.mu.Lock()
+	settled, all := r.actual, make([]int, len(r.parts))
+	r.mu.Unlock()
+	if settled != nil {
+		return r.failAll(op, fmt.Errorf("%w: with %s, before", limit.ErrSettled, permits(settled)))
+	}
+	for i := range all {
+		all[i] = i
+	}
+	return r.each(all, op, func(i int) error {
+		if renew := r.parts[i].Renew; renew != nil {
+			return renew(ctx)
+		}
+		return nil
+	})
+}
+
 // settle settles with these numbers what is not settled, all parts at once.
 func (r *Reservation) settle(ctx context.Context, op string, actual []int64) error {
 	if !r.granted {
 		return nil
 	}
 	left, err := r.begin(actual)
-	switch {
-	case err == nil:
-	case len(r.parts) > 1:
-		return fmt.Errorf("rratelimiter: %s: %w", op, err)
-	default:
-		return r.fail(0, op, err)
+	if err != nil {
+		return r.failAll(op, err)
 	}
-	errs := make([]error, len(left))
-	AtOnce(len(left), func(i int) { errs[i] = r.fail(left[i], op, r.settlePart(ctx, left[i])) })
+	return r.each(left, op, func(i int) error { return r.settlePart(ctx, i) })
+}
+
+// each calls do for each of these parts, at once.
+func (r *Reservation) each(parts []int, op string, do func(part int) error) error {
+	errs := make([]error, len(parts))
+	AtOnce(len(parts), func(i int) { errs[i] = r.fail(parts[i], op, do(parts[i])) })
 	if len(errs) == 1 {
 		return errs[0]
 	}
 	return errors.Join(errs...)
+}
+
+// failAll adds the call to an error about all parts, and the limiter if it is the only one.
+func (r *Reservation) failAll(op string, err error) error {
+	if len(r.parts) == 1 {
+		return r.fail(0, op, err)
+	}
+	return fmt.Errorf("rratelimiter: %s: %w", op, err)
 }
 
 // fail adds the call and the limiter to an error.

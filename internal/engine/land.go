@@ -156,8 +156,7 @@ func (q *queue) answer(b *batch, place int, told lane.Result, o lane.Outcome, er
 		a.Undo = q.undo(b.grant(place, a.Taken, o))
 	case r.Reserve:
 		reserved := b.grant(place, a.Taken, o)
-		a.Settle = q.engine.Settler(r.limiter, reserved.member, a.Taken, reserved.hold, b.sent, time.Now())
-		a.Held = reserved.hold.Early > 0
+		q.engine.Reserved(a, r.limiter, reserved.member, a.Taken, reserved.hold, b.sent, time.Now())
 	}
 	r.err, r.State = err, lane.Answered
 	r.sent, r.alive = b.sent, aliveBy(b.sent, o.Keep)

@@ -65,9 +65,7 @@ func (e *Engine) AcquireAll(ctx context.Context, claims []Claim, q decide.Ask) (
 			one.Taken = claims[i].Permits
 		}
 		if a.Granted && q.Reserve {
-			hold := m.said.holds[i]
-			one.Settle = e.Settler(claims[i].Limiter, m.memberOf(i), one.Taken, hold, m.sent, time.Now())
-			one.Held = hold.Early > 0
+			e.Reserved(one, claims[i].Limiter, m.memberOf(i), one.Taken, m.said.holds[i], m.sent, time.Now())
 		}
 	}
 	return a, err

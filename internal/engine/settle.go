@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -25,20 +27,70 @@ type settlement struct {
 	sent    time.Time // when the grant was asked for
 	granted time.Time // when its answer came
 
+	renewing atomic.Bool               // a call that dates the member anew was made, and may run until the grant is settled
+	renewed  atomic.Pointer[time.Time] // when one was made that has; nil if none has
+
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
 
-// Settler returns the [decide.Answer.Settle] of a grant with a member of its own, asked for at sent and answered
-// at granted.
-func (e *Engine) Settler(l *Limiter, member []byte, permits int64, hold Hold, sent, granted time.Time) func(context.Context, int64, func(error)) error {
+// Reserved sets how the grant of an answer is settled and renewed: one with a member of its own, asked for at sent and
+// answered at granted.
+func (e *Engine) Reserved(a *decide.Answer, l *Limiter, member []byte, permits int64, hold Hold, sent, granted time.Time) {
 	s := &settlement{engine: e, limiter: l, member: member, permits: permits, hold: hold, sent: sent, granted: granted}
-	return s.settle
+	a.Settle, a.Renew, a.Held = s.settle, s.renew, hold.Early > 0
 }
 
-// settle settles the grant and then calls then with the result. It goes on in the background if ctx
-// ends first. While it does, no Release runs, which might take the charge of a call that must be repeated.
+// settle settles the grant and then calls then with the result.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
+	charged := int64(0)
+	return s.beside(ctx, func(ctx context.Context, start time.Time) (err error) {
+		charged, err = s.call(ctx, used, start)
+		return err
+	}, func(q *queue) { q.settled(charged, used < s.permits) }, then)
+}
+
+// renew dates the grant's member anew. The error is limit.ErrSettled if the permits have come back.
+func (s *settlement) renew(ctx context.Context) error {
+	return s.beside(ctx, s.date, (*queue).exit, func(error) {})
+}
+
+// date makes the script's call of renew.
+func (s *settlement) date(ctx context.Context, start time.Time) error {
+	early, _ := s.hold.words()
+	s.renewing.Store(true)
+	there, err := script.Integer(s.engine.lanes.Run(ctx, &script.Call{
+		Script: lua.RenewReservation, Keys: s.limiter.Keys(), Repeat: true, Args: script.Constant{s.member, early}, Since: start,
+	}))
+	switch {
+	case err != nil:
+		return s.engine.explain(s.limiter.Keys().Names(), err)
+	case there == 0:
+		return fmt.Errorf("%w: what was reserved has come back", limit.ErrSettled)
+	}
+	s.renewed.Store(&start)
+	return nil
+}
+
+// ages returns how old the grant, or its last renewal, is at most and at least, and the hold's words.
+func (s *settlement) ages() (most string, least int64, early, at string) {
+	sent := s.sent
+	least = script.ShortAge(time.Since(s.granted)).Milliseconds()
+	early, at = s.hold.words()
+	if s.renewing.Load() {
+		least, at = 0, ""
+	}
+	if renewed := s.renewed.Load(); renewed != nil {
+		sent = *renewed
+	}
+	return script.LongAge(time.Since(sent)), least, early, at
+}
+
+// beside makes a call about the grant, counts it out by exit, and then calls then with the result. It goes on in the
+// background if ctx ends first. While it does, no Release runs, which might take the charge of a call that must be repeated.
+func (s *settlement) beside(
+	ctx context.Context, call func(ctx context.Context, start time.Time) error, exit func(*queue), then func(error),
+) error {
 	e, start := s.engine, time.Now()
 	q, err := e.lock(ctx, s.limiter)
 	if err != nil {
@@ -52,14 +104,13 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 		timeout := e.conn.Timeout
 		err := lane.NoAnswer(timeout, false)
 		entered := q.awaitTurn(ctx, turn, start.Add(timeout)) == nil
-		charged := int64(0)
 		if entered {
-			charged, err = s.call(ctx, used, start)
+			err = call(ctx, start)
 		}
 		q.lock()
 		q.users--
 		if entered {
-			q.settled(charged, used < s.permits)
+			exit(q)
 		}
 		q.unlock()
 		then(err)
@@ -123,13 +174,12 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 func (s *settlement) arguments(used int64) script.Arguments {
 	e, doubt := s.engine, s.doubt // an abandoned call may read it while the next one writes
 	charge := redisson.WithPermits(s.charge, max(0, used-s.permits))
-	early, at := s.hold.words()
 	return script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		if !doubt.IsZero() {
 			a.Age = max(a.Age, time.Since(doubt))
 		}
 		age, token := a.Words()
-		most, least := script.LongAge(time.Since(s.sent)), script.ShortAge(time.Since(s.granted)).Milliseconds()
+		most, least, early, at := s.ages()
 		return append(all, s.member, used, charge, most, least, age, token, e.fallback(s.limiter, time.Now()), early, at)
 	})
 }

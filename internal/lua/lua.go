@@ -41,6 +41,7 @@ var (
 	Probe               = mustLoad("probe")
 	Release             = mustLoad("release")
 	Rename              = mustLoad("rename")
+	RenewReservation    = mustLoad("renew_reservation")
 	Reset               = mustLoad("reset")
 	SetRate             = mustLoad("set_rate")
 	SettleReservation   = mustLoad("settle_reservation")

@@ -279,6 +279,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{Probe, 1, []any{"SET"}, int64(1), int64(1), ""},
 		{Release, 5, []any{3, "iiiiiiii", "", "", "call"}, int64(3), nil, noRate},
 		{Rename, 10, nil, int64(1), nil, noRate},
+		{RenewReservation, 5, []any{member(3), ""}, int64(0), int64(0), ""},
 		{Reset, 5, []any{""}, int64(0), nil, noRate},
 		{Reset, 5, []any{"3 60000 0 0"}, int64(0), int64(0), ""},
 		{SetRate, 5, []any{20, 1000, 0, 0, 0, 0, ""}, int64(1), int64(1), ""},

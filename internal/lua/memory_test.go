@@ -218,6 +218,8 @@ func (s *memoryScene) memoryCalls(k memoryKind) map[string]memoryCall {
 		"give back":             {script: GiveBack, args: []any{first, 3, "", 5000, "", "id"}, frees: true},
 		"give back again":       {script: GiveBack, args: []any{first, 1, "1", 5000, "", "id"}, frees: true},
 		"give back of a window": {script: GiveBack, args: []any{"", 1, "", ends, "", "id"}, frees: true},
+		"renew":                 {script: RenewReservation, args: []any{first, ""}, frees: true},
+		"renew, held":           {script: RenewReservation, args: []any{first, "1000"}, frees: true},
 		"delete":                {script: Delete, frees: true},
 		"reset":                 {script: Reset, args: []any{"1"}, frees: true},
 		"rename":                {script: Rename, joint: "known", frees: true},

@@ -178,7 +178,7 @@ func harmlessTwice(c redistest.Command) bool {
 		}
 		args := c.Args[keysFrom+keys:]
 		return len(args) <= beforeRequests && (len(args) <= flagsAt || !strings.Contains(args[flagsAt], "u"))
-	case lua.AcquireAll, lua.AcquireMany, lua.Available, lua.Command, lua.Config, lua.Probe, lua.Release, lua.SettleReservation:
+	case lua.AcquireAll, lua.AcquireMany, lua.Available, lua.Command, lua.Config, lua.Probe, lua.Release, lua.RenewReservation, lua.SettleReservation:
 		return true
 	}
 	return false
@@ -317,6 +317,7 @@ func TestFaults_DoubleOnlyHarmlessRequests(t *testing.T) {
 		{"a batch", lua.Acquire, []string{"member", "2", "", "", "", "", "0", "1", "2"}, false},
 		{"a look", lua.Available, nil, true},
 		{"a settlement", lua.SettleReservation, []string{"member", "2"}, true},
+		{"a renewal", lua.RenewReservation, []string{"member", ""}, true},
 		{"a give-back", lua.GiveBack, []string{"member", "2"}, false},
 	} {
 		args := append([]string{"evalsha", tc.script.SHA, "3", "{a}", "{a}:value", "{a}:permits"}, tc.args...)

@@ -131,3 +131,57 @@ func TestHold_RepeatComesWhenItIsOver(t *testing.T) {
 		})
 	}
 }
+
+// renewCase is a reservation of 6 permits that is renewed, and then settled.
+type renewCase struct {
+	used  int64
+	kind  rratelimiter.RateType
+	opts  []rratelimiter.ReserveOption
+	early time.Duration // before the grant, that the member is dated
+	gone  bool          // it has come back before
+}
+
+var renewCases = map[string]renewCase{
+	"cancelled":       {},
+	"less":            {used: 1},
+	"more":            {used: 8},
+	"PER_CLIENT":      {used: 2, kind: rratelimiter.PerClient},
+	"held, cancelled": {opts: []rratelimiter.ReserveOption{hold}, early: 30 * time.Minute},
+	"held, the same":  {used: 6, opts: []rratelimiter.ReserveOption{hold}, early: 30 * time.Minute},
+	"held, more":      {used: 20, opts: []rratelimiter.ReserveOption{hold}, early: 30 * time.Minute},
+	"gone":            {gone: true},
+	"held, gone":      {opts: []rratelimiter.ReserveOption{hold}, gone: true},
+}
+
+// However often a Renew runs, and if it comes late: the reservation counts once, from then on, and can be settled. One that
+// is settled or has come back stays so.
+func TestRenew_ChangesNothingButTheDate(t *testing.T) {
+	t.Parallel()
+	underFaults(t, slices.Concat(lossy, tardy, []string{"double"}), renewCases, nil, func(t *testing.T, c renewCase, what, fault, version string) {
+		cfg := rratelimiter.Config{Type: c.kind, Rate: 10, Interval: time.Hour}
+		w := limitertest.NewWire(t, redistest.Shared(t), cfg, false, rratelimiter.WithRedissonVersion(version))
+		r := limitertest.Reserve(t, w.RateLimiter, 6, c.opts...)
+		if c.gone {
+			require.NoError(t, w.Other.Release(t.Context(), 10))
+			limitertest.MustAcquire(t, w.Other, 6)
+		}
+		w.On(lua.RenewReservation, actions(fault, w.Held)...)
+		asked := w.Redis.Time(t.Context()).Val()
+		err := r.Renew(t.Context())
+		w.CheckHeldSoon(t, 6, what)
+		if c.gone {
+			require.ErrorIs(t, err, rratelimiter.ErrSettled, what)
+			w.LetGo()
+			w.CheckHeld(t, 6, what+", when all had arrived")
+			return
+		}
+		require.NoError(t, err, what)
+		for _, z := range w.Redis.ZRangeWithScores(t.Context(), w.Keys.Permits, 0, -1).Val() {
+			assert.GreaterOrEqual(t, int64(z.Score), asked.Add(-c.early).UnixMilli(), what)
+		}
+		require.NoError(t, r.Settle(t.Context(), c.used), what)
+		w.LetGo()
+		w.CheckHeld(t, c.used, what+", when all had arrived")
+		require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled, what)
+	})
+}

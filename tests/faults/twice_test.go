@@ -45,6 +45,16 @@ func settles(used int64, opts ...rratelimiter.ReserveOption) func(context.Contex
 	}
 }
 
+// renews returns the call that renews a reservation of 4 permits.
+func renews(opts ...rratelimiter.ReserveOption) func(context.Context, *testing.T, *limitertest.Wire) error {
+	return func(ctx context.Context, t *testing.T, w *limitertest.Wire) error {
+		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
+		r := limitertest.Reserve(t, w.RateLimiter, 4, opts...)
+		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.DuplicateLast })
+		return r.Renew(ctx)
+	}
+}
+
 var twiceCases = map[string]twiceCase{
 	"TryAcquire":              {2, asks(limitertest.TryFor(3), 3), 5},
 	"TryAcquire of all":       {0, asks(limitertest.TryFor(10), 10), 10},
@@ -60,6 +70,8 @@ var twiceCases = map[string]twiceCase{
 	"Settle, beyond the rate": {2, settles(25), 27},
 	"Settle, less":            {2, settles(1), 3},
 	"Cancel":                  {2, settles(0), 2},
+	"Renew":                   {2, renews(), 6},
+	"Renew, held":             {2, renews(hold), 6},
 	"Reserve, held":           {2, asks(limitertest.ReserveFor(3, hold), 3), 5},
 	"Settle, held, less":      {2, settles(1, hold), 3},
 	"Settle, held, the same":  {2, settles(4, hold), 6},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -86,7 +87,9 @@ func (op Op) Settle(ctx context.Context, l *rratelimiter.RateLimiter) error {
 	behind, _ := door.Behind[engine.Behind](l)
 	member, ms := redisson.WithPermits([]byte(op.Row.Member), op.Permits), time.Millisecond
 	at := time.Now().Add(-time.Duration(op.age()) * ms)
-	return behind.Engine.Settler(behind.Limiter, member, op.Permits, engine.Hold{Early: time.Duration(op.Early) * ms, At: at.UnixMilli()}, at, at)(ctx, op.Used, func(error) {})
+	var a decide.Answer
+	behind.Engine.Reserved(&a, behind.Limiter, member, op.Permits, engine.Hold{Early: time.Duration(op.Early) * ms, At: at.UnixMilli()}, at, at)
+	return a.Settle(ctx, op.Used, func(error) {})
 }
 
 // age is how long ago the reserved row was granted.
