@@ -19,10 +19,14 @@ func (i *Interceptors) UnaryClient() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 		invoker grpc.UnaryInvoker, callOpts ...grpc.CallOption,
 	) error {
-		if _, no := g.admit(ctx, Call{Method: method, Target: cc.Target(), Message: req, client: true}, nil); no != nil {
+		_, end, no := g.admit(ctx, Call{Method: method, Target: cc.Target(), Message: req, client: true}, nil)
+		if no != nil {
 			return no.err()
 		}
-		return invoker(ctx, method, req, reply, cc, callOpts...)
+		err := errPanic
+		defer ended(end, &err)
+		err = invoker(ctx, method, req, reply, cc, callOpts...)
+		return err
 	}
 }
 
@@ -37,43 +41,71 @@ func (i *Interceptors) StreamClient() grpc.StreamClientInterceptor {
 		streamer grpc.Streamer, callOpts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
 		call := Call{Method: method, Target: cc.Target(), client: true}
-		if _, no := g.admit(ctx, call, nil); no != nil {
+		_, end, no := g.admit(ctx, call, nil)
+		if no != nil {
 			return nil, no.err()
 		}
-		if !g.perMessage || !desc.ClientStreams {
+		perMessage := g.perMessage && desc.ClientStreams
+		if !perMessage && end == nil {
 			return streamer(ctx, desc, cc, method, callOpts...)
 		}
-		cancelable, cancel := context.WithCancel(ctx)
-		stream, err := streamer(cancelable, desc, cc, method, callOpts...)
-		if err != nil {
-			cancel()
+		s := &clientStream{gate: g, call: call, ctx: ctx, perMessage: perMessage, many: desc.ServerStreams, end: end}
+		err := errPanic
+		defer func() {
+			if err != nil {
+				s.over(err)
+			}
+		}()
+		var cancelable context.Context
+		cancelable, s.cancel = context.WithCancel(ctx)
+		s.leave = context.AfterFunc(ctx, func() { s.ended(ctx.Err()) })
+		if s.ClientStream, err = streamer(cancelable, desc, cc, method, callOpts...); err != nil {
 			return nil, err
 		}
-		return &clientStream{stream, g, call, ctx, cancel, desc.ServerStreams}, nil
+		return s, nil
 	}
 }
 
-// clientStream takes permits for each message before it is sent. It cancels its context when
-// gRPC says that a stream has ended, so callers need not do so.
+// clientStream is a stream whose end is to be known, or that takes permits for each message before it is sent. It cancels
+// its context when gRPC says that a stream has ended, so callers need not do so.
 type clientStream struct {
 	grpc.ClientStream
-	gate   *gate
-	call   Call
-	ctx    context.Context // the caller's; calling Context would end retries
-	cancel context.CancelFunc
-	many   bool // the server answers with a stream
+	gate       *gate
+	call       Call
+	ctx        context.Context // the caller's; calling Context would end retries
+	cancel     context.CancelFunc
+	perMessage bool
+	many       bool        // the server answers with a stream
+	end        func(error) // the call; may be nil
+	leave      func() bool // ends the watch on ctx
+}
+
+// over ends the call by err.
+func (s *clientStream) over(err error) {
+	s.leave()
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	s.ended(err)
+}
+
+func (s *clientStream) ended(err error) {
+	s.cancel()
+	ended(s.end, &err)
 }
 
 func (s *clientStream) SendMsg(m any) error {
-	call := s.call
-	call.Message = m
-	if _, no := s.gate.admit(s.ctx, call, nil); no != nil {
-		s.cancel()
-		return no.err()
+	if s.perMessage {
+		call := s.call
+		call.Message, call.message = m, true
+		if _, _, no := s.gate.admit(s.ctx, call, nil); no != nil {
+			s.over(no.err())
+			return no.err()
+		}
 	}
 	err := s.ClientStream.SendMsg(m)
 	if err != nil && !errors.Is(err, io.EOF) {
-		s.cancel()
+		s.over(err)
 	}
 	return err
 }
@@ -81,7 +113,7 @@ func (s *clientStream) SendMsg(m any) error {
 func (s *clientStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err != nil || !s.many {
-		s.cancel()
+		s.over(err)
 	}
 	return err
 }
@@ -89,7 +121,7 @@ func (s *clientStream) RecvMsg(m any) error {
 func (s *clientStream) Header() (metadata.MD, error) {
 	md, err := s.ClientStream.Header()
 	if err != nil {
-		s.cancel()
+		s.over(err)
 	}
 	return md, err
 }

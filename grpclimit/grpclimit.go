@@ -44,6 +44,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
@@ -64,7 +65,8 @@ type Call struct {
 	// sent; nil at the opening.
 	Message any
 
-	client bool
+	client  bool
+	message bool // one of a stream, after its opening
 }
 
 // Interceptors limit calls, unary ones and streams together. Make them with [New].
@@ -116,21 +118,47 @@ type side struct {
 	invalid error       // what is wrong with the options there
 }
 
-// admit asks for the permits that call costs. It returns the figures of the limiters that
-// decided, and how the call ends: nil if it may go on. It then notes what was decided in the
-// record, unless that is nil.
-func (g *gate) admit(ctx context.Context, call Call, record *middleware.Record) (decisions []limit.Decision, no *refusal) {
+// admit asks for the permits that call costs. It returns the figures of the limiters that decided, and why the call ends:
+// nil if it may go on. It then notes what was decided in the record, unless that is nil, and returns what to call with
+// the error by which the call ends later; nil if nothing is to be done then.
+func (g *gate) admit(ctx context.Context, call Call, record *middleware.Record) (decisions []limit.Decision, end func(error), no *refusal) {
 	questions, no := g.decide(ctx, call)
 	if no == nil {
 		record.Set(questions)
+		end = g.begin(ctx, call, questions)
 	}
 	for _, q := range middleware.Live(questions) {
 		if !g.Shadow && q.Decided() && q.Decision.Limit > 0 {
 			decisions = append(decisions, q.Decision)
 		}
 	}
-	return decisions, no
+	return decisions, end, no
 }
+
+// begin begins a call that may go on: see [middleware.Policies.Begin].
+func (g *gate) begin(ctx context.Context, call Call, questions []middleware.Question) func(error) {
+	end := g.Begin(ctx, request{ctx, call}, questions, func(err error) { g.onError(ctx, call, err) })
+	if end == nil {
+		return nil
+	}
+	return func(err error) {
+		st, known := status.FromError(err)
+		if !known {
+			st = status.FromContextError(err) // as gRPC does
+		}
+		end(int(st.Code()))
+	}
+}
+
+// ended calls what admit has returned for the end of a call that a handler serves. It is deferred: if the handler
+// panics, err still is errPanic.
+func ended(end func(error), err *error) {
+	if end != nil {
+		end(*err)
+	}
+}
+
+var errPanic = status.Error(codes.Internal, "the handler panicked")
 
 // decide is admit that returns the questions with their answers, none if nothing is asked.
 func (g *gate) decide(ctx context.Context, call Call) ([]middleware.Question, *refusal) {
@@ -145,6 +173,9 @@ func (g *gate) decide(ctx context.Context, call Call) ([]middleware.Question, *r
 	questions, err := g.Questions(request{ctx, call})
 	if err != nil {
 		return nil, g.failed(ctx, call, err)
+	}
+	if call.message {
+		questions = slices.DeleteFunc(questions, func(q middleware.Question) bool { return q.Limit.InFlight || q.Limit.Charges })
 	}
 	if len(questions) == 0 {
 		return nil, nil

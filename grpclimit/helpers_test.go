@@ -337,7 +337,7 @@ func answer(t testing.TB, err error, trailer metadata.MD, server bool) middlewar
 }
 
 func policyOf(p middlewaretest.Policy) limit.Limiter {
-	policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle, Hold: p.Hold}
+	policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle, InFlight: p.InFlight, Hold: p.Hold}
 	if p.Plan != nil {
 		policy.Plan = func(ctx context.Context, call grpclimit.Call) limit.Limiter {
 			user, _ := grpclimit.Metadata("user")(ctx, call)

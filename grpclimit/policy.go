@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -47,8 +49,19 @@ type Policy struct {
 	// rest. Clients have no handler: their interceptors report limit.ErrInvalidConfig with each call.
 	Settle bool
 
-	// Hold makes a reservation come back after that time if its call is not settled, since its program has died. See
-	// rratelimiter.Hold. Only limiters of Client.Keyed have it; Err names others. 0: the limiter's interval.
+	// Charge says what a call costs once its code is known, for example 0 for codes.Unavailable. Until then it costs what
+	// Cost says, an estimate as with Settle. A handler that calls Settle wins. After a panic the code is codes.Internal.
+	// Messages of streams (WithPerMessage) take nothing. nil: the cost stays.
+	Charge func(ctx context.Context, call Call, code codes.Code) int64
+
+	// InFlight makes the policy limit how many calls and streams are under way at the same time: what one took comes back
+	// when it has ended. Until then it is renewed, so the limiter's interval, or Hold, only bounds how long a program
+	// that was killed keeps it. Messages of streams (WithPerMessage) take nothing. The Limiter must be a limit.Reserver,
+	// but no fixed window; Err names others. docs/at-once.md has more.
+	InFlight bool
+
+	// Hold makes what was taken come back after that time if its call is neither settled nor renewed, since its program
+	// has died. See rratelimiter.Hold. Only limiters of Client.Keyed have it; Err names others. 0: the limiter's interval.
 	Hold time.Duration
 
 	// Shadow makes the policy only watch: it decides, and charges what it grants, but lets each call pass, and no
@@ -92,12 +105,16 @@ func (s *settings) setPolicies(policies []Policy) error {
 			return errors.New("WithPolicy: the name is empty")
 		}
 		keys = append(keys, p.Key...)
+		var charge func(request, int) int64
+		if p.Charge != nil {
+			charge = func(r request, code int) int64 { return p.Charge(r.ctx, r.call, codes.Code(code)) }
+		}
 		all[i] = middleware.Policy[request]{
 			Terms: middleware.Terms{
-				Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle, Hold: p.Hold,
-				Shadow: p.Shadow,
+				Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Fallback: p.Fallback, Settle: p.Settle,
+				InFlight: p.InFlight, Hold: p.Hold, Shadow: p.Shadow,
 			},
-			Plan: of(p.Plan), Keys: functions(p.Key), Cost: failing(p.Cost),
+			Plan: of(p.Plan), Keys: functions(p.Key), Cost: failing(p.Cost), Charge: charge,
 		}
 	}
 	for _, key := range keys {

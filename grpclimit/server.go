@@ -18,7 +18,7 @@ func (i *Interceptors) UnaryServer() grpc.UnaryServerInterceptor {
 	g.server.used.Store(true)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		handling, record := g.handled(ctx)
-		decisions, no := g.admit(ctx, Call{Method: info.FullMethod, Message: req}, record)
+		decisions, end, no := g.admit(ctx, Call{Method: info.FullMethod, Message: req}, record)
 		told := figures(decisions)
 		if no != nil {
 			told = metadata.Join(told, no.trailer())
@@ -30,7 +30,10 @@ func (i *Interceptors) UnaryServer() grpc.UnaryServerInterceptor {
 		if no != nil {
 			return nil, no.err()
 		}
-		return handler(handling, req)
+		err := errPanic
+		defer ended(end, &err)
+		resp, err := handler(handling, req)
+		return resp, err
 	}
 }
 
@@ -44,20 +47,24 @@ func (i *Interceptors) StreamServer() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		call := Call{Method: info.FullMethod}
 		ctx, record := g.handled(stream.Context())
-		decisions, no := g.admit(stream.Context(), call, record)
+		decisions, end, no := g.admit(stream.Context(), call, record)
 		if no != nil {
 			stream.SetTrailer(metadata.Join(figures(decisions), no.trailer()))
 			return no.err()
 		}
 		stream = handledStream{stream, ctx}
+		err := errPanic
+		defer ended(end, &err)
 		if !g.perMessage || !info.IsClientStream {
 			defer func() { stream.SetTrailer(figures(decisions)) }()
-			return handler(srv, stream)
+			err = handler(srv, stream)
+			return err
 		}
 		s := &serverStream{ServerStream: stream, gate: g, call: call, record: record}
 		s.last.Store(&decisions)
 		defer func() { stream.SetTrailer(figures(*s.last.Load())) }()
-		return handler(srv, s)
+		err = handler(srv, s)
+		return err
 	}
 }
 
@@ -79,8 +86,8 @@ func (s *serverStream) RecvMsg(m any) error {
 		return err
 	}
 	call := s.call
-	call.Message = m
-	decisions, no := s.gate.admit(s.Context(), call, s.record)
+	call.Message, call.message = m, true
+	decisions, _, no := s.gate.admit(s.Context(), call, s.record)
 	if len(decisions) > 0 {
 		s.last.Store(&decisions)
 	}

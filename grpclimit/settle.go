@@ -32,7 +32,7 @@ func Settle(ctx context.Context, actual int64) error {
 
 // handled returns the context that a handler gets, and what middleware notes there.
 func (g *gate) handled(ctx context.Context) (context.Context, *middleware.Record) {
-	return middleware.WithRecord(ctx, g.Settles())
+	return middleware.WithRecord(ctx, g.Settles() || g.Charges())
 }
 
 // handledStream is a stream with that context.

@@ -136,8 +136,11 @@ func writeLegacy(h http.Header, questions []middleware.Question) {
 	}
 }
 
-// window is the window of the limiter that answered.
+// window is the window of the limiter that answered; 0 if it limits what is in flight.
 func window(q *middleware.Question) time.Duration {
+	if q.Limit.InFlight {
+		return 0
+	}
 	if q.Window > 0 {
 		return q.Window
 	}

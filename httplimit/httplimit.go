@@ -138,9 +138,26 @@ func (m *gate) decide(w http.ResponseWriter, r *http.Request, next http.Handler,
 
 // pass calls the handler, which may see the answers and settle what the request was charged.
 func (m *gate) pass(w http.ResponseWriter, r *http.Request, next http.Handler, questions []middleware.Question) {
-	ctx, record := middleware.WithRecord(r.Context(), m.Settles())
+	ctx, record := middleware.WithRecord(r.Context(), m.Settles() || m.Charges())
 	record.Set(questions)
-	next.ServeHTTP(w, r.WithContext(ctx))
+	r = r.WithContext(ctx)
+	end := m.begin(r, questions)
+	if end == nil {
+		next.ServeHTTP(w, r)
+		return
+	}
+	of, panicked := &outcome{ResponseWriter: w}, true
+	if m.Charges() {
+		w = of
+	}
+	defer func() { end(of.of(ctx, panicked)) }()
+	next.ServeHTTP(w, r)
+	panicked = false
+}
+
+// begin begins a request that has passed: see [middleware.Policies.Begin].
+func (m *gate) begin(r *http.Request, questions []middleware.Question) (end func(status int)) {
+	return m.Begin(r.Context(), r, questions, func(err error) { m.onError(r, err) })
 }
 
 // report tells the observer the result of a request, and the error handler what failed.

@@ -61,8 +61,21 @@ type Policy struct {
 	// rest. A transport has no handler, so it is an error there.
 	Settle bool
 
-	// Hold makes a reservation come back after that time if its request is not settled, since its program has died. See
-	// rratelimiter.Hold. Only limiters of Client.Keyed have it; Err names others. 0: the limiter's interval.
+	// Charge says what a request costs once its status is known, for example 1 for a failed login and 0 for all else. Until
+	// then it costs what Cost says, an estimate as with Settle. A handler that calls Settle wins. The status is the one
+	// that the handler has written; 101 if it took the connection over; 200 if it has written nothing, but 500 after a
+	// panic and StatusClientGone if the client has left. The handler gets a ResponseWriter that notes it. In a transport
+	// it is the response's, once that has ended, and 0 if there is none. nil: the cost stays.
+	Charge func(r *http.Request, status int) int64
+
+	// InFlight makes the policy limit how many requests are handled at the same time: what a request took comes back
+	// when its handler has returned, or of a transport, when the response's Body is closed. Until then it is renewed,
+	// so the limiter's interval, or Hold, only bounds how long a program that was killed keeps it. The Limiter must be a
+	// limit.Reserver, but no fixed window; Err names others. docs/at-once.md has more.
+	InFlight bool
+
+	// Hold makes what was taken come back after that time if its request is neither settled nor renewed, since its program
+	// has died. See rratelimiter.Hold. Only limiters of Client.Keyed have it; Err names others. 0: the limiter's interval.
 	Hold time.Duration
 
 	// Shadow makes the policy only watch: it decides, and charges what it grants, but lets each request pass, and no
@@ -105,9 +118,9 @@ func (m *gate) setPolicies(policies []Policy, keys []KeyFunc) error {
 		all[i] = middleware.Policy[*http.Request]{
 			Terms: middleware.Terms{
 				Name: p.Name, Limiter: p.Limiter, Prefix: p.Prefix, Length: p.Window, Fallback: p.Fallback, Settle: p.Settle,
-				Hold: p.Hold, Shadow: p.Shadow,
+				InFlight: p.InFlight, Hold: p.Hold, Shadow: p.Shadow,
 			},
-			Plan: p.Plan, Keys: functions(p.Key), Cost: p.Cost,
+			Plan: p.Plan, Keys: functions(p.Key), Cost: p.Cost, Charge: p.Charge,
 		}
 	}
 	for _, key := range keys {

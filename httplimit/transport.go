@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -98,16 +99,48 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			_ = r.Body.Close()
 		}
 	}()
-	key, err := t.admit(r)
+	key, end, err := t.admit(r)
 	if err != nil {
 		return nil, err
 	}
+	answered := false
+	defer func() {
+		if end != nil && !answered {
+			end(0)
+		}
+	}()
 	sent = true
 	resp, err := t.base.RoundTrip(r)
 	if key != "" && err == nil && resp != nil {
 		t.pauses.hear(key, resp, t.gate.maxPause)
 	}
+	if end != nil && err == nil && resp != nil && resp.Body != nil {
+		answered, resp.Body = true, ending(resp.Body, func() { end(resp.StatusCode) })
+	}
 	return resp, err
+}
+
+// ending returns a response's body after which end is called.
+func ending(body io.ReadCloser, end func()) io.ReadCloser {
+	b := endingBody{body, end}
+	if w, ok := body.(io.Writer); ok { // the connection, after a switch of protocols
+		return struct {
+			endingBody
+			io.Writer
+		}{b, w}
+	}
+	return b
+}
+
+type endingBody struct {
+	io.ReadCloser
+
+	end func()
+}
+
+func (b endingBody) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
 }
 
 // CloseIdleConnections closes the idle connections of base.
@@ -117,23 +150,23 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// admit returns once the request may be sent. It returns the key that its upstream may pause,
-// "" if the request is not limited.
-func (t *Transport) admit(r *http.Request) (key string, err error) {
+// admit returns once the request may be sent. It returns the key that its upstream may pause, "" if the request is not
+// limited, and what ends the request, nil if nothing is to be done then.
+func (t *Transport) admit(r *http.Request) (key string, end func(status int), err error) {
 	g := t.gate
 	if g.Invalid != nil {
 		g.onError(r, g.Invalid)
-		return "", &NotSentError{Err: g.Invalid}
+		return "", nil, &NotSentError{Err: g.Invalid}
 	}
 	if r.URL == nil {
-		return "", nil // base reports what is wrong with the request
+		return "", nil, nil // base reports what is wrong with the request
 	}
 	questions, err := g.questions(r)
 	if err != nil && !g.Shadow {
-		return "", &NotSentError{Err: err}
+		return "", nil, &NotSentError{Err: err}
 	}
 	if len(questions) == 0 {
-		return "", nil
+		return "", nil, nil
 	}
 	w := &wait{gate: g, pauses: &t.pauses, ctx: r.Context(), questions: questions, start: time.Now()}
 	w.waits = len(questions) == 1 && !g.Shadow && g.maxWait != 0 && questions[0].Limit.WaitsItself()
@@ -142,7 +175,7 @@ func (t *Transport) admit(r *http.Request) (key string, err error) {
 		g.report(r, w.questions, w.verdict)
 	}
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	return questions[0].Key, nil
+	return questions[0].Key, g.begin(r, w.questions), nil
 }

@@ -21,10 +21,18 @@ type Terms struct {
 	Prefix   string        // of its keys
 	Length   time.Duration // of the limiter's window; 0: what the limiter says, if it is a limit.Windowed
 	Fallback limit.Limiter // nil: that of the options
-	Settle   bool          // grants are settled later
-	Hold     time.Duration // how long one that is not settled counts; 0: an interval
+	Settle   bool          // grants are settled by handlers
+	Charges  bool          // grants are settled by the request's status
+	InFlight bool          // grants come back when the request has ended
+	Hold     time.Duration // how long a grant counts that is not settled; 0: an interval
 	Shadow   bool          // it refuses no request
 }
+
+// settled reports whether grants are estimates of what is charged once that is known.
+func (t *Terms) settled() bool { return t.Settle || t.Charges }
+
+// reserved reports whether grants are reservations.
+func (t *Terms) reserved() bool { return t.settled() || t.InFlight }
 
 // Limit is one limit that requests must pass: its limiter, and what answers while that does not decide.
 type Limit struct {
@@ -60,14 +68,16 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 	if isPolicy(t.Limiter) || isPolicy(t.Fallback) {
 		return nil, errors.New("a Policy takes the place of the limiter of its own package's New only, as a value and not as a pointer")
 	}
-	if t.Hold != 0 {
-		hold, ok := decide.RoundHold(t.Hold)
-		switch {
-		case !ok:
-			return nil, fmt.Errorf("the Hold %v is less than 1ms", t.Hold)
-		case !t.Settle:
-			return nil, errors.New("the Hold is that of reservations, as with Settle")
-		}
+	hold, ok := decide.RoundHold(t.Hold)
+	switch {
+	case t.InFlight && t.settled():
+		return nil, errors.New("InFlight is for policies without Settle and Charge")
+	case t.Hold == 0:
+	case !ok:
+		return nil, fmt.Errorf("the Hold %v is less than 1ms", t.Hold)
+	case !t.reserved():
+		return nil, errors.New("Hold is for policies with Settle, Charge or InFlight")
+	default:
 		t.Hold = hold
 	}
 	l := newLimit(t)
@@ -141,11 +151,11 @@ func (l *Limit) instead(ctx context.Context, q decide.Ask) (decide.Answer, error
 // can't be.
 func (l *Limit) Err() error {
 	var faults []error
-	if l.Settle && !l.reserves() {
+	switch {
+	case l.reserved() && !l.reserves():
 		faults = append(faults, fmt.Errorf("%q can't be settled: %w", l.Name, errNoReserver))
-	}
-	if l.Hold > 0 && (l.keyed == nil || !l.keyed.Holds()) {
-		faults = append(faults, fmt.Errorf("%q can't have a Hold: %w: the limiter is not one of Client.Keyed", l.Name, limit.ErrUnsupported))
+	case l.Hold > 0 && (l.keyed == nil || !l.keyed.Holds()), l.InFlight && l.keyed != nil && !l.keyed.Holds():
+		faults = append(faults, fmt.Errorf("%q can't have Hold or InFlight: %w: the limiter is not one of Client.Keyed", l.Name, limit.ErrUnsupported))
 	}
 	for _, limiter := range []limit.Limiter{l.Limiter, l.Fallback} {
 		if checked, ok := limiter.(interface{ Err() error }); ok {
@@ -170,10 +180,11 @@ type waiter interface {
 	Release(ctx context.Context, key string, n int64) error
 }
 
-// WaitsItself reports whether the limiter waits for permits itself. In shadow none does.
+// WaitsItself reports whether the limiter waits for permits itself. In shadow none does, and only those of this module
+// wait for a reservation.
 func (l *Limit) WaitsItself() bool {
 	_, ok := l.Limiter.(waiter)
-	return ok && !l.Shadow
+	return ok && !l.Shadow && (l.keyed != nil || !l.reserved())
 }
 
 // Question returns the question for the Limit about so many permits of a key.

@@ -74,7 +74,7 @@ func (p *part) lower() bool {
 	if tooCostly(p.err) && most == 0 {
 		most = math.MaxInt32 // that limiters can count, so that the answer says what the limit is
 	}
-	if !p.ask.Reserve || p.answer.Granted || p.err != nil && !tooCostly(p.err) || most <= 0 || most >= p.ask.Permits {
+	if !p.ask.Reserve || !p.question.Limit.settled() || p.answer.Granted || p.err != nil && !tooCostly(p.err) || most <= 0 || most >= p.ask.Permits {
 		return false
 	}
 	p.ask.Permits = most
@@ -106,7 +106,7 @@ func rounds(ctx context.Context, questions []Question) (all []*round) {
 		if q.kept {
 			continue
 		}
-		p := q.Limit.part(q, q.asked(q.Limit.Settle))
+		p := q.Limit.part(q, q.asked(q.Limit.reserved()))
 		var known bool
 		if p.answer, known, _ = p.of.FromMemory(ctx, p.ask); known {
 			p.end(ctx, start)

@@ -18,6 +18,8 @@ type Policy[R any] struct {
 	Keys []func(R) (string, error)
 	Cost func(R) (int64, error)
 
+	Charge func(r R, status int) int64 // what a request costs once its status is known; nil: what it did before
+
 	limit *Limit // of Limiter
 }
 
@@ -75,6 +77,7 @@ func (p *Policies[R]) add(one *Policy[R]) (err error) {
 			return err
 		}
 	}
+	one.Charges = one.Charge != nil
 	if one.limit, err = p.Limit(one.Terms); err != nil {
 		return fmt.Errorf("policy %q: %w", one.Name, err)
 	}
@@ -96,6 +99,11 @@ func (p *Policies[R]) checkPrefixes(a, b *Policy[R]) error {
 // Settles reports whether handlers settle what a policy charges.
 func (p *Policies[R]) Settles() bool {
 	return slices.ContainsFunc(p.all, func(one *Policy[R]) bool { return one.Settle })
+}
+
+// Charges reports whether the status of requests says what a policy charges, unless handlers settle that.
+func (p *Policies[R]) Charges() bool {
+	return slices.ContainsFunc(p.all, func(one *Policy[R]) bool { return one.Charges })
 }
 
 // Err returns what is wrong with the options, or else with the policies' limiters.

@@ -34,6 +34,9 @@ type Question struct {
 	kept     bool                               // a grant waits for those of other limits
 	news     bool                               // the error handler learns of the Failure: no earlier request has met that outage
 	settle   func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
+	renew    func(context.Context) error        // makes that of a grant count from now on; nil if it can't
+	lasts    time.Duration                      // how long a grant counts that is not renewed; 0 if it is not known
+	failed   func(error)                        // receives what fails once the request has passed
 	by       limit.Source                       // who answered
 	report   func()                             // reports the answer of a limit in shadow to the limiter's observer; may be nil
 	err      error                              // why it is too costly, or there is no answer
@@ -76,7 +79,7 @@ func (q *Question) left() time.Duration {
 // Ask asks for the permits.
 func (q *Question) Ask(ctx context.Context) {
 	l, cannot := q.Limit, errNoReserver
-	reserves := l.Settle && l.reserves()
+	reserves := l.reserved() && l.reserves()
 	q.ask(ctx, q.asked(reserves))
 	if reserves {
 		if cannot = q.Failure; q.State != Closed || !errors.Is(cannot, limit.ErrUnsupported) {
@@ -84,19 +87,23 @@ func (q *Question) Ask(ctx context.Context) {
 		}
 		q.ask(ctx, q.asked(false)) // it is limited nevertheless
 	}
-	if l.Settle && q.by == limit.FromLimiter && (q.State == Granted || q.State == Open) {
+	if l.settled() && q.by == limit.FromLimiter && (q.State == Granted || q.State == Open) {
 		q.settle = func(context.Context, int64) error { return cannot }
 	}
 }
 
 // AskAndWait asks for the permits, and waits for them until ctx ends, for that long at most if the
-// timeout is not 0. It is refused at once if that is known to be too short. The limiter [Limit.WaitsItself].
+// timeout is not 0. It is refused at once if that is known to be too short, but a place in flight may become free at any
+// moment. The limiter [Limit.WaitsItself].
 func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration, figures bool) {
-	asked := q.asked(false)
-	asked.Call, asked.Figures, asked.MayWait, asked.Timeout = "Acquire", figures, true, timeout
+	asked := q.asked(q.Limit.reserved())
+	asked.Call, asked.Figures, asked.MayWait, asked.Timeout = "Acquire", figures || asked.Reserve, true, timeout
 	asked.Until, _ = ctx.Deadline()
 	if end := time.Now().Add(timeout); timeout > 0 && (asked.Until.IsZero() || end.Before(asked.Until)) {
 		asked.Until = end
+	}
+	if q.Limit.InFlight {
+		asked.Until = time.Time{}
 	}
 	q.ask(ctx, asked)
 }
@@ -140,12 +147,15 @@ func (q *Question) record(p *part) {
 			q.State, q.err, q.by = Open, nil, limit.FromOpen // the request's time was over first
 		}
 	}
-	q.GiveBack, q.settle = a.Undo, nil
+	q.GiveBack, q.settle, q.renew = a.Undo, nil, a.Renew
 	switch {
 	case err == nil && a.By == limit.FromRedis && a.Granted && a.Taken == 0: // another part refused, and none was charged
 		q.GiveBack, q.Returned = nil, true
 	case err == nil && a.Granted && p.ask.Reserve:
 		settle := p.policy.Settler(p.of, p.ask, a)
+		if q.lasts = a.ResetAfter; p.ask.Hold > 0 { // this grant is the newest
+			q.lasts = min(q.lasts, p.ask.Hold)
+		}
 		q.settle, q.GiveBack = settle, func(ctx context.Context) error { return settle(ctx, 0) }
 	}
 }
@@ -170,13 +180,16 @@ func (q *Question) Blocks() bool {
 	return q.Refused() || q.Decided() && !q.Returned && !q.kept && q.Decision.Remaining < q.Permits
 }
 
-// Wait is how long it takes until the limit has more to give, 0 if it has all or never will.
+// Wait is how long it takes until the limit has more to give, 0 if it has all or never will. A limit in flight has more
+// whenever a request ends.
 func (q *Question) Wait() time.Duration {
 	switch {
+	case q.State == Granted && q.Limit.InFlight, q.Hopeless():
+		return 0
 	case q.State == Granted:
 		return max(0, q.Decision.ResetAfter)
-	case q.Hopeless():
-		return 0
+	case q.Limit.InFlight && q.Decision.RetryAfter > 0:
+		return min(q.Decision.RetryAfter, time.Second)
 	}
 	if q.Decision.RetryAfter <= 0 {
 		return unnamedWait

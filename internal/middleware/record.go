@@ -60,7 +60,7 @@ func Settle(ctx context.Context, actual int64) error {
 	}
 	r, _ := ctx.Value(recordKey{}).(*Record)
 	charges, settles, again := r.all(true)
-	charges = slices.DeleteFunc(charges, func(q Question) bool { return q.settle == nil })
+	charges = slices.DeleteFunc(charges, func(q Question) bool { return q.settle == nil || q.Limit.InFlight })
 	switch {
 	case !settles:
 		return fmt.Errorf("%w: the context is not that of a request that passed middleware with a Policy.Settle", limit.ErrInvalidConfig)

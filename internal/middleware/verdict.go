@@ -44,7 +44,9 @@ func (o *Options) conclude(ctx context.Context, questions []Question, keeps bool
 		keep(questions, keeps && !v.Closed && !v.Gone)
 		v.Kept = o.giveBack(ctx, questions)
 		for i := range questions {
-			questions[i].settle = nil
+			if !questions[i].kept {
+				questions[i].settle = nil
+			}
 		}
 	}
 	return v

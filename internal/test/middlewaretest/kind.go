@@ -67,7 +67,9 @@ type Policy struct {
 	Limiter limit.Limiter
 	Plan    func(user string) limit.Limiter
 	Settle  bool
-	Hold    time.Duration
+
+	InFlight bool
+	Hold     time.Duration
 }
 
 // A Handler makes a request of a user, and returns the result.
@@ -134,9 +136,11 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"SettleInRedis":   k.testSettleInRedis,
 		"SettleByPlan":    k.testSettleByPlan,
 		"SettleHeld":      k.testSettleHeld,
+		"InFlight":        k.testInFlight,
+		"InFlightInRedis": k.testInFlightInRedis,
 		"SettleIsChecked": k.testSettleIsChecked,
 	} {
-		if strings.HasPrefix(name, "Settle") && k.Settle == nil {
+		if (strings.HasPrefix(name, "Settle") || strings.HasPrefix(name, "InFlight")) && k.Settle == nil {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -287,7 +287,7 @@ func (k Kind[O, K]) testSettleHeld(t *testing.T) {
 	for _, limiter := range []limit.Limiter{&Reserver{Fake: Grants()}, fixedwindow.New(rratelimiter.New(nil), fixedwindow.Config{Limit: 1, Window: time.Hour})} {
 		err := k.Check(k.Policy(Policy{Limiter: limiter, Settle: true, Hold: time.Minute}))
 		require.ErrorIs(t, err, limit.ErrUnsupported)
-		assert.ErrorContains(t, err, `"default" can't have a Hold`)
+		assert.ErrorContains(t, err, `"default" can't have Hold or InFlight`)
 	}
 	for hold, settled := range map[time.Duration]bool{time.Minute: false, -1: true, time.Microsecond: true} {
 		require.ErrorIs(t, k.Check(k.Policy(Policy{Limiter: Grants(), Settle: settled, Hold: hold})), limit.ErrInvalidConfig)

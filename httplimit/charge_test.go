@@ -1,0 +1,187 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// hijackable is a recorder whose connection can be taken over.
+type hijackable struct{ *httptest.ResponseRecorder }
+
+func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+// A request is charged by the status that its client has got.
+func TestPolicyCharge_Status(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		handle func(w http.ResponseWriter, r *http.Request)
+		want   int
+	}{
+		"nothing":       {func(http.ResponseWriter, *http.Request) {}, 200},
+		"a body":        {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, 200},
+		"bytes":         {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, 200},
+		"a copy":        {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("hello")) }, 200},
+		"a status":      {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 401) }, 401},
+		"two":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202); w.WriteHeader(500) }, 202},
+		"hints":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(404) }, 404},
+		"hints only":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103) }, 200},
+		"a stream":      {func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); w.WriteHeader(500) }, 200},
+		"a panic":       {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500},
+		"a late panic":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); panic("oops") }, 201},
+		"a file":        {func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "doc.go~") }, 404},
+		"taken over":    {func(w http.ResponseWriter, _ *http.Request) { _, _, _ = w.(http.Hijacker).Hijack() }, 101},
+		"by controller": {func(w http.ResponseWriter, _ *http.Request) { _, _, _ = http.NewResponseController(w).Hijack() }, 101},
+		"switched": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(101)
+			_, _, _ = http.NewResponseController(w).Hijack()
+		}, 101},
+		"no push": {func(w http.ResponseWriter, _ *http.Request) {
+			assert.ErrorIs(t, w.(http.Pusher).Push("/style.css", nil), http.ErrNotSupported)
+		}, 200},
+	} {
+		var got []int
+		reserver := &middlewaretest.Reserver{Fake: grants()}
+		limits := httplimit.New(httplimit.Policy{Limiter: reserver, Charge: func(r *http.Request, status int) int64 {
+			assert.Equal(t, "/items/1", r.URL.Path)
+			got = append(got, status)
+			return int64(status)
+		}})
+		require.NoError(t, limits.Err())
+		func() {
+			defer func() { assert.Equal(t, strings.Contains(name, "panic"), recover() != nil, name) }()
+			limits.Handler(http.HandlerFunc(c.handle)).ServeHTTP(hijackable{httptest.NewRecorder()}, newRequest(t))
+		}()
+		assert.Equal(t, []int{c.want}, got, name)
+		assert.Equal(t, []int64{int64(c.want)}, reserver.Settled, name)
+	}
+
+	// Of a client that has left nothing tells whether it has got the answer.
+	for status, handle := range map[int]http.HandlerFunc{
+		httplimit.StatusClientGone: func(http.ResponseWriter, *http.Request) {}, 202: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) },
+	} {
+		ctx, leave := context.WithCancel(t.Context())
+		reserver := &middlewaretest.Reserver{Fake: grants()}
+		limits := httplimit.New(httplimit.Policy{Limiter: reserver, Charge: func(_ *http.Request, status int) int64 { return int64(status) }})
+		serve(limits.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			leave()
+			handle(w, r)
+		})), newRequest(t).WithContext(ctx))
+		assert.Equal(t, []int64{int64(status)}, reserver.Settled)
+	}
+}
+
+// A handler that settles wins, also if it settles with what was reserved. What was not charged stays so.
+func TestPolicyCharge_HandlerSettles(t *testing.T) {
+	t.Parallel()
+	charge := func(*http.Request, int) int64 { return 7 }
+	down := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)
+	for name, c := range map[string]struct {
+		limiter *middlewaretest.Reserver
+		opt     httplimit.Option
+		settles []int64
+		want    []int64
+	}{
+		"charged":      {&middlewaretest.Reserver{Fake: grants()}, nil, nil, []int64{7}},
+		"settled":      {&middlewaretest.Reserver{Fake: grants()}, nil, []int64{3}, []int64{3}},
+		"as reserved":  {&middlewaretest.Reserver{Fake: grants()}, nil, []int64{1}, []int64{1}},
+		"refused":      {&middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{Limit: 5}, nil)}, nil, nil, nil},
+		"open":         {&middlewaretest.Reserver{Fake: down}, httplimit.WithFailure(limit.FailOpen()), nil, nil},
+		"in shadow":    {&middlewaretest.Reserver{Fake: grants()}, httplimit.WithShadow(), nil, []int64{7}},
+		"free":         {&middlewaretest.Reserver{Fake: grants()}, httplimit.WithCost(func(*http.Request) (int64, error) { return 0, nil }), nil, nil},
+		"below 0 is 0": {&middlewaretest.Reserver{Fake: grants()}, nil, nil, []int64{0}},
+	} {
+		opts := []httplimit.Option{quiet}
+		if c.opt != nil {
+			opts = append(opts, c.opt)
+		}
+		p := httplimit.Policy{Limiter: c.limiter, Charge: charge}
+		if name == "below 0 is 0" {
+			p.Charge = func(*http.Request, int) int64 { return -1 }
+		}
+		serve(httplimit.New(p, opts...).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			for _, n := range c.settles {
+				assert.NoError(t, httplimit.Settle(r.Context(), n))
+			}
+		})), newRequest(t))
+		assert.Equal(t, c.want, c.limiter.Settled, name)
+	}
+	var errs middlewaretest.Errors
+	fails := &middlewaretest.Reserver{Fake: grants(), Fails: limit.ErrUnavailable}
+	serve(httplimit.New(httplimit.Policy{Name: "logins", Limiter: fails, Charge: charge}, hearing(&errs)).Handler(hello), newRequest(t))
+	assert.ErrorContains(t, errs.Take()[0], `httplimit: policy "logins": `)
+	require.ErrorIs(t, httplimit.New(httplimit.Policy{Limiter: grants(), Charge: charge}).Err(), limit.ErrUnsupported)
+}
+
+// Logins that succeed are free, beside a limit in flight and another that counts all. A transport is charged by what upstreams
+// answer.
+func TestPolicyCharge_ByOutcome(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		failed, all, places := client.Keyed("", rratelimiter.PerHour(3)), client.Keyed("", rratelimiter.PerHour(100)), client.Keyed("", rratelimiter.PerMinute(5))
+		limits := httplimit.New(httplimit.Policy{Name: "failed", Limiter: failed, Charge: func(_ *http.Request, status int) int64 {
+			if status == http.StatusUnauthorized {
+				return 1
+			}
+			return 0
+		}}, httplimit.WithPolicy(httplimit.Policy{Name: "all", Limiter: all}),
+			httplimit.WithPolicy(httplimit.Policy{Name: "places", Limiter: places, InFlight: true}), httplimit.WithHashTag())
+		handler := limits.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Password") != "right" {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}))
+		login := func(password string) int {
+			r := newRequest(t)
+			r.Header.Set("Password", password)
+			return serve(handler, r).Code
+		}
+		for _, c := range []struct {
+			password string
+			status   int
+			left     [3]int64
+		}{
+			{"right", 200, [3]int64{3, 99, 5}}, {"wrong", 401, [3]int64{2, 98, 5}}, {"right", 200, [3]int64{2, 97, 5}},
+			{"wrong", 401, [3]int64{1, 96, 5}}, {"wrong", 401, [3]int64{0, 95, 5}}, {"right", 429, [3]int64{0, 95, 5}},
+		} {
+			assert.Equal(t, c.status, login(c.password))
+			got := [3]int64{freeOf(t, failed, "http:failed:{192.0.2.1}"), freeOf(t, all, "http:all:{192.0.2.1}"), freeOf(t, places, "http:places:{192.0.2.1}")}
+			assert.Equal(t, c.left, got)
+		}
+
+		var status int
+		upstream := client.Keyed("", rratelimiter.PerHour(10))
+		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			if status == 0 {
+				return nil, errDown
+			}
+			return answers(status)(r)
+		}), httplimit.Policy{Limiter: upstream, Charge: func(_ *http.Request, status int) int64 { return int64(status / 100) }})
+		require.NoError(t, transport.Err())
+		start := time.Now()
+		for _, c := range []struct{ status, left int64 }{{200, 8}, {0, 8}, {503, 3}} {
+			status = int(c.status)
+			_, err := send(t.Context(), t, transport, api)
+			assert.Equal(t, status == 0, err != nil)
+			assert.Equal(t, c.left, freeOf(t, upstream, "upstream:api.example.org"), c.status)
+		}
+		assert.Less(t, time.Since(start), time.Second)
+	})
+}

@@ -1,0 +1,303 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// freeOf returns what is free of a key of a limiter.
+func freeOf(t testing.TB, l *rratelimiter.KeyedLimiter, key string) int64 {
+	t.Helper()
+	d, err := l.Peek(t.Context(), key, 0)
+	require.NoError(t, err)
+	return d.Remaining
+}
+
+// A request passes a rate and a limit in flight by one decision, and is charged to both or none. Only what is in flight comes
+// back at its end.
+func TestPolicyInFlight_BesideRates(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		rate, places := client.Keyed("", rratelimiter.PerMinute(100)), client.Keyed("", rratelimiter.PerMinute(2))
+		var handle func()
+		limits := httplimit.New(httplimit.Policy{Name: "rate", Limiter: rate},
+			httplimit.WithPolicy(httplimit.Policy{Name: "at-once", Limiter: places, InFlight: true}),
+			httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithHashTag()).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			if f := handle; f != nil {
+				handle = nil
+				f()
+			}
+		}))
+		ask := func(f func()) *httptest.ResponseRecorder {
+			handle = f
+			r := newRequest(t)
+			r.Header.Set("X-User", "ann")
+			return serve(limits, r)
+		}
+		left := func() []int64 {
+			return []int64{freeOf(t, rate, "http:rate:{ann}"), freeOf(t, places, "http:at-once:{ann}")}
+		}
+		ask(nil)
+		calls := limitertest.CountCommands(rdb)
+		ask(func() {
+			assert.Equal(t, 1, calls.Scripts(), "one decision")
+			assert.Equal(t, []int64{98, 1}, left())
+			w := ask(func() {
+				w := ask(nil)
+				assert.Equal(t, http.StatusTooManyRequests, w.Code)
+				assert.Equal(t, []any{"at-once"}, problem(t, w)["violated-policies"])
+				assert.Equal(t, "1", w.Header().Get("Retry-After"))
+				assert.Equal(t, []int64{97, 0}, left())
+			})
+			assert.Equal(t, `"rate";q=100;w=60, "at-once";q=2`, w.Header().Get("RateLimit-Policy"))
+			assert.Equal(t, `"rate";r=97;t=60, "at-once";r=0`, w.Header().Get("RateLimit"))
+		})
+		assert.Equal(t, []int64{97, 2}, left())
+		before := calls.Scripts()
+		ask(nil)
+		assert.Equal(t, 2, calls.Scripts()-before, "one for the decision, one at the end")
+	})
+}
+
+// A place is free once the handler has returned, also one that has hijacked the connection, or whose client has left.
+func TestPolicyInFlight_HowRequestsEnd(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	places := limitertest.NewClient(t, rdb).Keyed(redistest.Name(t), rratelimiter.PerHour(1))
+	left := make(chan struct{})
+	handlers := map[string]http.HandlerFunc{
+		"/hijacks": func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			assert.NoError(t, err)
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			_ = conn.Close()
+		},
+		"/panics": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"/leaves": func(_ http.ResponseWriter, r *http.Request) {
+			close(left)
+			<-r.Context().Done()
+		},
+		"/streams": func(w http.ResponseWriter, _ *http.Request) {
+			for range 3 {
+				_, _ = io.WriteString(w, "more")
+				assert.NoError(t, http.NewResponseController(w).Flush())
+			}
+		},
+	}
+	var handling sync.WaitGroup
+	limits := httplimit.New(httplimit.Policy{Limiter: places, InFlight: true}, httplimit.WithKey(httplimit.Path()),
+		httplimit.WithTimeout(time.Minute), httplimit.WithErrorHandler(func(_ *http.Request, err error) { assert.NoError(t, err) }))
+	handler := limits.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handlers[r.URL.Path](w, r) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handling.Add(1)
+		defer handling.Done()
+		handler.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	for path := range handlers {
+		ctx, cancel := context.WithCancel(t.Context())
+		if path == "/leaves" {
+			go func() {
+				<-left
+				cancel()
+			}()
+		}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+path, http.NoBody)
+		require.NoError(t, err)
+		if resp, err := server.Client().Do(r); err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+		handling.Wait()
+		assert.EqualValues(t, 1, freeOf(t, places, "http:"+path), path)
+		cancel()
+	}
+}
+
+// A Redis that hangs at the end of a request delays its answer for the middleware's timeout. The place comes back when it
+// answers, and Close waits for that.
+func TestPolicyInFlight_RedisHangsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		proxy, hung := redistest.MiniProxy(t, m), make(chan struct{})
+		client := rratelimiter.New(proxy.Client(t, nil), rratelimiter.WithCallTimeout(time.Minute))
+		limits := httplimit.New(httplimit.Policy{Limiter: client.Keyed("", rratelimiter.PerHour(1)), InFlight: true}, httplimit.WithKey(httplimit.Path()))
+		start := time.Now()
+		w := serve(limits.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Pass.Until(hung) })
+		})), newRequest(t))
+		assert.Equal(t, http.StatusOK, w.Code)
+		assert.Equal(t, httplimit.DefaultTimeout, time.Since(start))
+		time.AfterFunc(3*time.Second, func() { close(hung) })
+		require.NoError(t, client.Close(t.Context()))
+		assert.EqualValues(t, 1, freeOf(t, limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1)), "http:/items/1"))
+	})
+}
+
+// switched is the connection of a request that has switched protocols.
+type switched struct {
+	io.ReadCloser
+	io.Writer
+}
+
+// A request of a transport is in flight until its response's body is closed, or it has failed.
+func TestTransport_InFlight(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(2))
+		var base roundTripper
+		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) { return base(r) }),
+			httplimit.Policy{Limiter: places, InFlight: true}, httplimit.WithKey(httplimit.Host()))
+		require.NoError(t, transport.Err())
+		free := func() int64 { return freeOf(t, places, "upstream:api.example.org") }
+		send := func() (*http.Response, error) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
+			require.NoError(t, err)
+			return transport.RoundTrip(r)
+		}
+		base = answers(http.StatusOK)
+		resp, err := send()
+		require.NoError(t, err)
+		_, err = io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		time.Sleep(10 * time.Minute)
+		assert.EqualValues(t, 1, free(), "it is renewed")
+		require.NoError(t, resp.Body.Close())
+		assert.EqualValues(t, 2, free())
+		require.NoError(t, resp.Body.Close())
+
+		base = func(*http.Request) (*http.Response, error) { return nil, errDown }
+		_, err = send() //nolint:bodyclose // there is none
+		require.ErrorIs(t, err, errDown)
+		assert.EqualValues(t, 2, free())
+		base = func(*http.Request) (*http.Response, error) { panic("oops") }
+		assert.PanicsWithValue(t, "oops", func() { _, _ = send() }) //nolint:bodyclose // there is none
+		assert.EqualValues(t, 2, free())
+
+		base = func(r *http.Request) (*http.Response, error) {
+			resp, _ := answers(http.StatusSwitchingProtocols)(r) //nolint:bodyclose // the test does
+			resp.Body = switched{http.NoBody, io.Discard}
+			return resp, nil
+		}
+		resp, err = send()
+		require.NoError(t, err)
+		_, err = io.WriteString(resp.Body.(io.Writer), "hello")
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, free())
+		require.NoError(t, resp.Body.Close())
+		assert.EqualValues(t, 2, free())
+	})
+}
+
+// Requests of a transport that wait for a place are sent in order, as soon as one is free, however far away the moment is at
+// which that would come back by itself. Of several policies each keeps what it has granted.
+func TestTransport_WaitsForPlaces(t *testing.T) {
+	t.Parallel()
+	for name, more := range map[string]func(*rratelimiter.Client) []httplimit.Option{
+		"alone": func(*rratelimiter.Client) []httplimit.Option { return nil },
+		"beside a rate": func(c *rratelimiter.Client) []httplimit.Option {
+			return []httplimit.Option{httplimit.WithPolicy(httplimit.Policy{Name: "rate", Limiter: c.Keyed("", rratelimiter.PerSecond(5))})}
+		},
+		"beside other places": func(c *rratelimiter.Client) []httplimit.Option {
+			return []httplimit.Option{httplimit.WithPolicy(httplimit.Policy{Name: "others", Limiter: c.Keyed("", rratelimiter.PerHour(3)), InFlight: true})}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+				client := limitertest.NewClient(t, rdb)
+				var inFlight, most atomic.Int64
+				var order redistest.List[string]
+				base := roundTripper(func(r *http.Request) (*http.Response, error) {
+					order.Add(r.Header.Get("X-Number"))
+					most.Store(max(most.Load(), inFlight.Add(1)))
+					return answers(http.StatusOK)(r)
+				})
+				transport := httplimit.NewTransport(base,
+					httplimit.Policy{Name: "places", Limiter: client.Keyed("", rratelimiter.PerHour(2)), InFlight: true}, more(client)...)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				var all sync.WaitGroup
+				for i := range 8 {
+					all.Go(func() {
+						time.Sleep(time.Duration(i) * time.Millisecond)
+						r, err := http.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)
+						assert.NoError(t, err)
+						r.Header.Set("X-Number", string(rune('a'+i)))
+						resp, err := transport.RoundTrip(r)
+						if assert.NoError(t, err) {
+							time.Sleep(10 * time.Second)
+							inFlight.Add(-1)
+							assert.NoError(t, resp.Body.Close())
+						}
+					})
+				}
+				start := time.Now()
+				all.Wait()
+				assert.EqualValues(t, 2, most.Load())
+				if name == "alone" {
+					assert.Equal(t, []string{"a", "b", "c", "d", "e", "f", "g", "h"}, order.All())
+					assert.Equal(t, 40*time.Second, time.Since(start).Truncate(time.Second))
+				} else {
+					assert.Less(t, time.Since(start), time.Minute)
+				}
+			})
+		})
+	}
+}
+
+// While a place is waited for in vain, nothing stays taken.
+func TestTransport_GivesUpAPlace(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
+		transport := httplimit.NewTransport(answers(http.StatusOK), httplimit.Policy{Limiter: places, InFlight: true}, httplimit.WithWait(time.Minute))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
+		require.NoError(t, err)
+		resp, err := transport.RoundTrip(r)
+		require.NoError(t, err)
+		took, err := send(t.Context(), t, transport, api)
+		notSent(t, err)
+		assert.Equal(t, time.Minute, took.Truncate(time.Second))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = send(ctx, t, transport, api)
+		require.True(t, errors.Is(err, context.DeadlineExceeded) && notSent(t, err).Timeout())
+		require.NoError(t, resp.Body.Close())
+		_, err = send(t.Context(), t, transport, api)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, freeOf(t, places, "upstream:api.example.org"))
+	})
+	// A limiter of another module can't wait for a reservation: it is asked again.
+	synctest.Test(t, func(t *testing.T) {
+		waits := oneByOneReserver{&middlewaretest.Reserver{Fake: grants()}}
+		transport := httplimit.NewTransport(answers(http.StatusOK), httplimit.Policy{Limiter: waits, InFlight: true})
+		_, err := send(t.Context(), t, transport, api)
+		require.NoError(t, err)
+		assert.Equal(t, []int64{0}, waits.Settled)
+	})
+}
+
+type oneByOneReserver struct{ *middlewaretest.Reserver }
+
+func (oneByOneReserver) Acquire(context.Context, string, int64) error { panic("not asked") }
+func (oneByOneReserver) Release(context.Context, string, int64) error { panic("not asked") }
