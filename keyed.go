@@ -40,8 +40,8 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 // one that learnt its answer later wins; an equal answer costs nothing. A key whose rate SetRate has set keeps
 // it. If config returns a bad Config, calls for that key return ErrInvalidConfig.
 //
-// Behind middleware key is the whole key with its parts escaped, such as "http:google%3Abob", and of a part above
-// 128 bytes it has only a hash. There config is asked once for each request.
+// Behind middleware key is what its key functions have returned, such as "google:bob", several joined by ":", whatever the
+// name in Redis is. There config is asked once for each request.
 func (c *Client) KeyedFunc(prefix string, config func(key string) Config, opts ...LimiterOption) *KeyedLimiter {
 	return c.keyed(&KeyedLimiter{prefix: prefix, config: config}, opts)
 }
@@ -178,10 +178,13 @@ func (k *KeyedLimiter) Reset(ctx context.Context, key string) error { return k.L
 
 // Limiter returns the RateLimiter of key, for methods KeyedLimiter lacks. If the key is invalid, its
 // methods return the error.
-func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
+func (k *KeyedLimiter) Limiter(key string) *RateLimiter { return k.limiter(key, key) }
+
+// limiter is Limiter for a key that the program made of another text, by which it knows the rate.
+func (k *KeyedLimiter) limiter(key, made string) *RateLimiter {
 	cfg := k.cfg
 	if k.config != nil {
-		cfg = kept(k.config(key))
+		cfg = kept(k.config(made))
 	}
 	current := func(l *RateLimiter) bool { return k.config == nil || l.facts.Rate == cfg.rate() }
 	if l, ok := k.handles.Get(key); ok && current(l) {
@@ -243,7 +246,9 @@ func (k *ofKeys) Suffix() string { return "" }
 
 func (k *ofKeys) Holds() bool { return true }
 
-func (k *ofKeys) Asker(key string) outage.Asker { return (*asker)((*KeyedLimiter)(k).Limiter(key)) }
+func (k *ofKeys) Asker(q decide.Ask) outage.Asker {
+	return (*asker)((*KeyedLimiter)(k).limiter(q.Key, q.Made))
+}
 
 // Begins notes what the keys of middleware begin with.
 func (k *ofKeys) Begins(prefix string) {

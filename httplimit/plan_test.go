@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -143,6 +144,50 @@ func TestKeyedFunc_IsAskedOnceForEachRequest(t *testing.T) {
 					assert.Equal(t, map[string]int{"c:": i + 1, "d:": i + 1}, asked)
 				}
 			})
+		})
+	}
+}
+
+// KeyedFunc's function gets what the key functions have returned, whatever the key is, also of a limiter that answers in
+// another's place.
+func TestKeyedFunc_GetsTheKeyAsTheProgramMadeIt(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("bob", 100)
+	for name, c := range map[string]struct {
+		opts []httplimit.Option
+		user string
+		want string
+		key  string
+	}{
+		"plain":     {nil, "ann", "ann", "http:ann"},
+		"escaped":   {nil, "google:{bob} 100%", "google:{bob} 100%", "http:google%3A%7Bbob%7D%20100%25"},
+		"hashed":    {nil, long, long, ""},
+		"missing":   {nil, "", "", "http:"},
+		"tagged":    {[]httplimit.Option{httplimit.WithHashTag()}, "google:bob", "google:bob", "http:{google%3Abob}"},
+		"prefix":    {[]httplimit.Option{httplimit.WithPrefix("api:")}, "a:b", "a:b", "api:a%3Ab"},
+		"two parts": {[]httplimit.Option{httplimit.WithKey(httplimit.Header("User"), httplimit.Path())}, "a:b", "a:b:/items/1", "http:a%3Ab:/items/1"},
+	} {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			client := limitertest.NewClient(t, rdb)
+			var asked []string
+			keyed := client.KeyedFunc("", func(key string) rratelimiter.Config {
+				asked = append(asked, key)
+				return rratelimiter.PerMinute(10)
+			})
+			opts := append([]httplimit.Option{httplimit.WithKey(httplimit.Header("User")), quiet}, c.opts...)
+			r := newRequest(t)
+			r.Header.Set("User", c.user)
+			serve(httplimit.New(keyed, opts...).Handler(hello), r)
+			assert.Equal(t, []string{c.want}, asked, name)
+			if c.key != "" {
+				assert.EqualValues(t, 1, rdb.Exists(t.Context(), c.key).Val(), name)
+			}
+			down := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)
+			serve(httplimit.New(down, append(opts, httplimit.WithFallback(keyed))...).Handler(hello), r)
+			assert.Equal(t, []string{c.want, c.want}, asked, name)
+			plan := httplimit.Policy{Limiter: grants(), Plan: func(*http.Request) limit.Limiter { return keyed }}
+			serve(httplimit.New(plan, opts...).Handler(hello), r)
+			assert.Equal(t, []string{c.want, c.want, c.want}, asked, name)
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -95,20 +94,13 @@ func (g *gateway) limits() *httplimit.Middleware {
 
 // keyed returns a limiter whose rate is that of the user's plan.
 func (g *gateway) keyed(name string, rate func(plan) rratelimiter.Config) limit.Limiter {
-	return g.client.KeyedFunc("", func(key string) rratelimiter.Config {
-		p, known := plans[g.planOf(userOf(key))]
+	return g.client.KeyedFunc("", func(user string) rratelimiter.Config {
+		p, known := plans[g.planOf(user)]
 		if !known {
 			p = plans["free"]
 		}
 		return rate(p)
 	}, rratelimiter.WithName(name))
-}
-
-// userOf returns the user of a key: "google:bob" of gateway:tokens-day:{google%3Abob}, "" of a name that is hashed.
-func userOf(key string) string {
-	_, tag, _ := strings.Cut(key, "{")
-	name, _ := url.PathUnescape(strings.TrimSuffix(tag, "}"))
-	return name
 }
 
 // user says whose request it is. Take the name from what has authenticated the request.

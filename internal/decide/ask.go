@@ -15,6 +15,7 @@ import (
 type Ask struct {
 	Call    string    // the method's name
 	Key     string    // of a limiter of keys
+	Made    string    // what middleware made the Key of, as the program has it
 	Start   time.Time // when Redis is asked; zero: once it is
 	Permits int64
 	UpTo    bool          // as many as are free, at most Permits

@@ -145,7 +145,7 @@ func (g *Queues) Suffix() string { return g.rule.Second }
 func (g *Queues) Holds() bool { return false }
 
 // Asker returns the Queues, which read the key from the ask.
-func (g *Queues) Asker(string) outage.Asker { return g }
+func (g *Queues) Asker(decide.Ask) outage.Asker { return g }
 
 // givenUp reports permits that, if they were taken, come back only by themselves.
 func (g *Queues) givenUp(permits int64, err error) {

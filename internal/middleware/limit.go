@@ -187,9 +187,9 @@ func (l *Limit) WaitsItself() bool {
 	return ok && !l.Shadow && (l.keyed != nil || !l.reserved())
 }
 
-// Question returns the question for the Limit about so many permits of a key.
-func (l *Limit) Question(key string, permits int64) Question {
-	return Question{Limit: l, Key: key, Permits: permits, Start: time.Now()}
+// Question returns the question for the Limit about so many permits of a key, made of a text of the program's.
+func (l *Limit) Question(key, made string, permits int64) Question {
+	return Question{Limit: l, Key: key, made: made, Permits: permits, Start: time.Now()}
 }
 
 // maxPlans is how many bytes the Limits take at most that are kept of limiters which requests have chosen, and planSize about

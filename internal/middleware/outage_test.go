@@ -18,7 +18,7 @@ import (
 
 // decide asks one permit of a key, as middleware does.
 func decide(ctx context.Context, l *middleware.Limit, key string, n int64) middleware.Question {
-	q := l.Question(key, n)
+	q := l.Question(key, key, n)
 	q.Ask(ctx)
 	q.Report(ctx)
 	return q
@@ -293,14 +293,14 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 		l, err := o.Limit(middleware.Terms{Name: "test", Limiter: w})
 		require.NoError(t, err)
 		require.True(t, l.WaitsItself())
-		q := l.Question("k", 1)
+		q := l.Question("k", "k", 1)
 		q.AskAndWait(t.Context(), 2*time.Second, false)
 		assert.Equal(t, middleware.Refused, q.State, "by the fallback, all the time")
 		assert.Greater(t, refusing.asked.Load(), int64(2))
 
 		time.AfterFunc(time.Second, func() { w.up.Store(true) })
 		start := time.Now()
-		q = l.Question("k", 1)
+		q = l.Question("k", "k", 1)
 		q.AskAndWait(t.Context(), 0, false)
 		require.Equal(t, middleware.Open, q.State, "it has permits, and no figures")
 		assert.LessOrEqual(t, time.Since(start), 5*time.Second)

@@ -35,10 +35,10 @@ func (l *Limit) part(q *Question, ask decide.Ask) part {
 	case l.keyed == nil:
 		p.of = &asker{Limit: l}
 	case q == nil:
-		p.of = l.keyed.Asker(ask.Key)
+		p.of = l.keyed.Asker(ask)
 	default:
 		if q.of == nil { // a KeyedFunc asks the program for the key's rate: once for each request
-			q.of = l.keyed.Asker(ask.Key)
+			q.of = l.keyed.Asker(ask)
 		}
 		p.of = q.of
 	}

@@ -137,11 +137,11 @@ func (p *Policies[R]) Questions(r R) ([]Question, error) {
 	if p.Skip != nil && p.Skip(r) {
 		return nil, nil
 	}
-	cost, key := int64(1), ""
+	cost, key, text := int64(1), "", ""
 	var costKnown, keyKnown bool
 	questions := make([]Question, 0, len(p.all))
 	for place, one := range p.all {
-		n, parts, chosen := cost, key, one.limit
+		n, parts, made, chosen := cost, key, text, one.limit
 		var err error
 		if of := one.Cost; of != nil {
 			n, err = of(r)
@@ -156,10 +156,10 @@ func (p *Policies[R]) Questions(r R) ([]Question, error) {
 			continue
 		}
 		if len(one.Keys) > 0 {
-			parts, err = p.parts(r, one.Keys)
+			parts, made, err = p.parts(r, one.Keys)
 		} else if !keyKnown {
-			key, err = p.parts(r, p.Keys)
-			parts, keyKnown = key, true
+			key, text, err = p.parts(r, p.Keys)
+			parts, made, keyKnown = key, text, true
 		}
 		if err != nil {
 			return nil, &FuncError{"key", err}
@@ -169,14 +169,24 @@ func (p *Policies[R]) Questions(r R) ([]Question, error) {
 				return nil, &FuncError{"plan", err}
 			}
 		}
-		q := chosen.Question(one.Prefix+parts, n)
+		q := chosen.Question(one.Prefix+parts, made, n)
 		q.Place = place
 		questions = append(questions, q)
 	}
 	return questions, nil
 }
 
-// parts returns what follows the prefix in a key.
-func (p *Policies[R]) parts(r R, keys []func(R) (string, error)) (string, error) {
-	return keypart.Join(keys, p.Tagged, func(part func(R) (string, error)) (string, error) { return part(r) })
+// parts returns what follows the prefix in a key, and what that was made of, with ':' between.
+func (p *Policies[R]) parts(r R, keys []func(R) (string, error)) (parts, made string, err error) {
+	first := true
+	parts, err = keypart.Join(keys, p.Tagged, func(part func(R) (string, error)) (string, error) {
+		text, err := part(r)
+		if first {
+			made, first = text, false
+		} else {
+			made += ":" + text
+		}
+		return text, err
+	})
+	return parts, made, err
 }

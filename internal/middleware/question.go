@@ -28,6 +28,7 @@ type Question struct {
 	Window   time.Duration               // of what answered in the limiter's place; 0 if nothing did, or it is not known
 	Start    time.Time
 
+	made     string                             // what the Key was made of: see [decide.Ask]
 	of       outage.Asker                       // that answers for the Key; nil until it is asked, or if the limiter is not one of this module
 	began    time.Time                          // when the limits were asked, which have the timeout together; zero: they have it now
 	answered time.Time                          // when a grant came
@@ -58,7 +59,7 @@ const (
 // asked is the question as limiters get it, and name it in errors. It may reserve the permits.
 func (q *Question) asked(reserve bool) decide.Ask {
 	ask := decide.Ask{
-		Call: "Take", Key: q.Key, Permits: q.Permits, Figures: true, Undo: !reserve, Reserve: reserve, Within: q.left(),
+		Call: "Take", Key: q.Key, Made: q.made, Permits: q.Permits, Figures: true, Undo: !reserve, Reserve: reserve, Within: q.left(),
 		Watched: q.Limit.Shadow,
 	}
 	if reserve {
@@ -162,7 +163,7 @@ func (q *Question) record(p *part) {
 
 // Again returns the question to ask it once more. An estimate that was lowered stays so.
 func (q *Question) Again() Question {
-	return Question{Limit: q.Limit, Place: q.Place, Key: q.Key, Permits: q.Permits, Start: q.Start, of: q.of}
+	return Question{Limit: q.Limit, Place: q.Place, Key: q.Key, made: q.made, Permits: q.Permits, Start: q.Start, of: q.of}
 }
 
 // Subject is the key without its prefix.

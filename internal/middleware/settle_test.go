@@ -45,7 +45,7 @@ func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
 	o := &middleware.Options{Middleware: "test"}
 	l, err := o.Limit(middleware.Terms{Name: "test", Limiter: limiter, Fallback: fallback, Settle: true})
 	require.NoError(t, err)
-	questions := []middleware.Question{l.Question("k", 3)}
+	questions := []middleware.Question{l.Question("k", "k", 3)}
 	v := o.AskAll(t.Context(), questions)
 	require.False(t, v.Refused || v.Closed)
 	ctx, record := middleware.WithRecord(t.Context(), true)

@@ -40,8 +40,8 @@ var ErrNotSent = fmt.Errorf("%w: the last calls were not decided, and this one w
 type Keyed interface {
 	// Policy returns its own.
 	Policy() Policy
-	// Asker returns what to ask about a key.
-	Asker(key string) Asker
+	// Asker returns what to ask about the key of an ask.
+	Asker(q decide.Ask) Asker
 	// Suffix returns what makes a key another's second one, at its end; "" if there is none.
 	Suffix() string
 	// Holds reports whether reservations can have a hold.
