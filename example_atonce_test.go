@@ -101,7 +101,7 @@ func ExampleClient_Keyed_byOutcome() {
 	}}
 	handler := httplimit.New(logins).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("password") != "secret" {
-			http.Error(w, "wrong password", http.StatusUnauthorized)
+			w.WriteHeader(http.StatusUnauthorized)
 		}
 	}))
 	for _, password := range []string{"secret", "guess", "secret"} {

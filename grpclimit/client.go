@@ -24,7 +24,7 @@ func (i *Interceptors) UnaryClient() grpc.UnaryClientInterceptor {
 			return no.err()
 		}
 		err := errPanic
-		defer ended(end, &err)
+		defer func() { ended(end, err) }()
 		err = invoker(ctx, method, req, reply, cc, callOpts...)
 		return err
 	}
@@ -91,7 +91,7 @@ func (s *clientStream) over(err error) {
 
 func (s *clientStream) ended(err error) {
 	s.cancel()
-	ended(s.end, &err)
+	ended(s.end, err)
 }
 
 func (s *clientStream) SendMsg(m any) error {

@@ -150,14 +150,14 @@ func (g *gate) begin(ctx context.Context, call Call, questions []middleware.Ques
 	}
 }
 
-// ended calls what admit has returned for the end of a call that a handler serves. It is deferred: if the handler
-// panics, err still is errPanic.
-func ended(end func(error), err *error) {
+// ended calls what admit has returned for the end of a call, if that is not nil.
+func ended(end func(error), err error) {
 	if end != nil {
-		end(*err)
+		end(err)
 	}
 }
 
+// errPanic is how a call ends whose handler has returned no error, since it panicked.
 var errPanic = status.Error(codes.Internal, "the handler panicked")
 
 // decide is admit that returns the questions with their answers, none if nothing is asked.

@@ -120,7 +120,7 @@ func TestPolicyInFlight_Streams(t *testing.T) {
 					assert.Equal(t, []int{1, 1}, []int{busyThere(), busyHere()}, name)
 				}
 				c.end(t, stream, leave)
-				<-service.ended
+				assert.Error(t, <-service.ended)
 				synctest.Wait()
 				assert.Equal(t, []int{0, 0}, []int{busyThere(), busyHere()}, name)
 				assert.Equal(t, []int64{int64(c.want)}, codesThere(), name)

@@ -31,7 +31,7 @@ func (i *Interceptors) UnaryServer() grpc.UnaryServerInterceptor {
 			return nil, no.err()
 		}
 		err := errPanic
-		defer ended(end, &err)
+		defer func() { ended(end, err) }()
 		resp, err := handler(handling, req)
 		return resp, err
 	}
@@ -54,7 +54,7 @@ func (i *Interceptors) StreamServer() grpc.StreamServerInterceptor {
 		}
 		stream = handledStream{stream, ctx}
 		err := errPanic
-		defer ended(end, &err)
+		defer func() { ended(end, err) }()
 		if !g.perMessage || !info.IsClientStream {
 			defer func() { stream.SetTrailer(figures(decisions)) }()
 			err = handler(srv, stream)

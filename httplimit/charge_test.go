@@ -27,6 +27,15 @@ type hijackable struct{ *httptest.ResponseRecorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
+// writes returns a handler that writes these statuses.
+func writes(statuses ...int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		for _, status := range statuses {
+			w.WriteHeader(status)
+		}
+	}
+}
+
 // A request is charged by the status that its client has got.
 func TestPolicyCharge_Status(t *testing.T) {
 	t.Parallel()
@@ -34,22 +43,28 @@ func TestPolicyCharge_Status(t *testing.T) {
 		handle func(w http.ResponseWriter, r *http.Request)
 		want   int
 	}{
-		"nothing":       {func(http.ResponseWriter, *http.Request) {}, 200},
-		"a body":        {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, 200},
-		"bytes":         {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, 200},
-		"a copy":        {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("hello")) }, 200},
-		"a status":      {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 401) }, 401},
-		"two":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202); w.WriteHeader(500) }, 202},
-		"hints":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(404) }, 404},
-		"hints only":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103) }, 200},
-		"a stream":      {func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); w.WriteHeader(500) }, 200},
-		"a panic":       {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500},
-		"a late panic":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); panic("oops") }, 201},
+		"nothing":    {func(http.ResponseWriter, *http.Request) {}, 200},
+		"a body":     {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, 200},
+		"bytes":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, 200},
+		"a copy":     {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("hello")) }, 200},
+		"a status":   {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }, 401},
+		"two":        {writes(202, 500), 202},
+		"hints":      {writes(103, 404), 404},
+		"hints only": {writes(103), 200},
+		"a panic":    {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500},
+		"a stream": {func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			writes(500)(w, r)
+		}, 200},
+		"a late panic": {func(w http.ResponseWriter, r *http.Request) {
+			writes(201)(w, r)
+			panic("oops")
+		}, 201},
 		"a file":        {func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "doc.go~") }, 404},
 		"taken over":    {func(w http.ResponseWriter, _ *http.Request) { _, _, _ = w.(http.Hijacker).Hijack() }, 101},
 		"by controller": {func(w http.ResponseWriter, _ *http.Request) { _, _, _ = http.NewResponseController(w).Hijack() }, 101},
 		"switched": {func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(101)
+			w.WriteHeader(http.StatusSwitchingProtocols)
 			_, _, _ = http.NewResponseController(w).Hijack()
 		}, 101},
 		"no push": {func(w http.ResponseWriter, _ *http.Request) {
@@ -74,7 +89,7 @@ func TestPolicyCharge_Status(t *testing.T) {
 
 	// Of a client that has left nothing tells whether it has got the answer.
 	for status, handle := range map[int]http.HandlerFunc{
-		httplimit.StatusClientGone: func(http.ResponseWriter, *http.Request) {}, 202: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) },
+		httplimit.StatusClientGone: writes(), http.StatusAccepted: writes(202),
 	} {
 		ctx, leave := context.WithCancel(t.Context())
 		reserver := &middlewaretest.Reserver{Fake: grants()}

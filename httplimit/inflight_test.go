@@ -185,6 +185,24 @@ func TestTransport_InFlight(t *testing.T) {
 		assert.EqualValues(t, 2, free())
 		require.NoError(t, resp.Body.Close())
 
+		base = func(r *http.Request) (*http.Response, error) {
+			resp, err := answers(http.StatusOK)(r)
+			resp.Body = nil
+			return resp, err
+		}
+		_, err = send() //nolint:bodyclose // it has none
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, free())
+		base = answers(http.StatusOK)
+		ctx, leave := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)
+		require.NoError(t, err)
+		_, err = transport.RoundTrip(r) //nolint:bodyclose // it has ended
+		require.NoError(t, err)
+		leave()
+		synctest.Wait()
+		assert.EqualValues(t, 2, free(), "the response has ended with its context")
+
 		base = func(*http.Request) (*http.Response, error) { return nil, errDown }
 		_, err = send() //nolint:bodyclose // there is none
 		require.ErrorIs(t, err, errDown)
@@ -194,7 +212,7 @@ func TestTransport_InFlight(t *testing.T) {
 		assert.EqualValues(t, 2, free())
 
 		base = func(r *http.Request) (*http.Response, error) {
-			resp, _ := answers(http.StatusSwitchingProtocols)(r) //nolint:bodyclose // the test does
+			resp, _ := answers(http.StatusSwitchingProtocols)(r)
 			resp.Body = switched{http.NoBody, io.Discard}
 			return resp, nil
 		}
@@ -276,7 +294,7 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 		resp, err := transport.RoundTrip(r)
 		require.NoError(t, err)
 		took, err := send(t.Context(), t, transport, api)
-		notSent(t, err)
+		_ = notSent(t, err)
 		assert.Equal(t, time.Minute, took.Truncate(time.Second))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

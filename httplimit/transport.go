@@ -103,10 +103,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	answered := false
+	status, open := 0, false
 	defer func() {
-		if end != nil && !answered {
-			end(0)
+		if end != nil && !open {
+			end(status)
 		}
 	}()
 	sent = true
@@ -114,22 +114,28 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if key != "" && err == nil && resp != nil {
 		t.pauses.hear(key, resp, t.gate.maxPause)
 	}
-	if end != nil && err == nil && resp != nil && resp.Body != nil {
-		answered, resp.Body = true, ending(resp.Body, func() { end(resp.StatusCode) })
+	if end != nil && err == nil && resp != nil {
+		status, open = resp.StatusCode, resp.Body != nil
+		if open {
+			resp.Body = ending(r.Context(), resp.Body, func() { end(resp.StatusCode) })
+		}
 	}
 	return resp, err
 }
 
-// ending returns a response's body after which end is called.
-func ending(body io.ReadCloser, end func()) io.ReadCloser {
-	b := endingBody{body, end}
-	if w, ok := body.(io.Writer); ok { // the connection, after a switch of protocols
+// ending returns a response's body after which end is called: once it is closed, or ctx has ended and with it the response.
+func ending(ctx context.Context, body io.ReadCloser, end func()) io.ReadCloser {
+	if w, ok := body.(io.Writer); ok { // the connection, after a switch of protocols, which outlives ctx
 		return struct {
 			endingBody
 			io.Writer
-		}{b, w}
+		}{endingBody{body, end}, w}
 	}
-	return b
+	leave := context.AfterFunc(ctx, end)
+	return endingBody{body, func() {
+		leave()
+		end()
+	}}
 }
 
 type endingBody struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,46 +16,42 @@ import (
 // than the middleware's timeout it goes on in the background. failed receives what fails. Begin returns nil if no limit
 // waits for the end.
 func (p *Policies[R]) Begin(ctx context.Context, r R, questions []Question, failed func(error)) (end func(status int)) {
-	if !slices.ContainsFunc(questions, (Question).ends) {
+	e := ending{failed: func(q *Question, err error) { failed(fmt.Errorf("%s: policy %q: %w", p.Middleware, q.Limit.Name, err)) }}
+	for i := range questions {
+		switch q := &questions[i]; {
+		case q.settle == nil:
+		case q.Limit.InFlight:
+			e.inFlight = append(e.inFlight, q)
+		case q.Limit.Charges:
+			e.charged = append(e.charged, q)
+		}
+	}
+	if len(e.inFlight)+len(e.charged) == 0 {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	renewing, stop := context.WithCancel(ctx)
-	var inFlight, charged []Question
-	var timers []*time.Timer
-	for _, q := range questions {
-		q.failed = func(err error) { failed(fmt.Errorf("%s: policy %q: %w", p.Middleware, q.Limit.Name, err)) }
-		switch {
-		case !q.ends():
-		case q.Limit.InFlight:
-			inFlight = append(inFlight, q)
-			if q.renew != nil && q.lasts > 0 {
-				timers = append(timers, q.renewUntil(renewing))
-			}
-		default:
-			charged = append(charged, q)
-		}
-	}
+	stop := e.renew(ctx)
 	var once sync.Once
 	return func(status int) {
 		once.Do(func() {
 			stop()
-			for _, timer := range timers {
-				timer.Stop()
-			}
 			waiting, leave := afterwards(ctx, p.Timeout)
 			defer leave()
-			settle(waiting, inFlight, func(Question) int64 { return 0 })
-			settle(waiting, charged, func(q Question) int64 { return max(0, p.all[q.Place].Charge(r, status)) })
+			e.settle(waiting, e.inFlight, func(*Question) int64 { return 0 })
+			e.settle(waiting, e.charged, func(q *Question) int64 { return max(0, p.all[q.Place].Charge(r, status)) })
 		})
 	}
 }
 
-// ends reports whether something is to be done when the request has ended.
-func (q Question) ends() bool { return q.settle != nil && (q.Limit.InFlight || q.Limit.Charges) }
+// ending is what a request has been granted that is settled when it ends.
+type ending struct {
+	inFlight, charged []*Question
+
+	failed func(*Question, error)
+}
 
 // settle settles each question by what actual returns, all at the same time. It waits for that until ctx ends.
-func settle(ctx context.Context, questions []Question, actual func(Question) int64) {
+func (e *ending) settle(ctx context.Context, questions []*Question, actual func(*Question) int64) {
 	all := make([]chan struct{}, len(questions))
 	for i, q := range questions {
 		permits, done := actual(q), make(chan struct{})
@@ -65,7 +60,7 @@ func settle(ctx context.Context, questions []Question, actual func(Question) int
 			defer close(done)
 			err := safely(context.WithoutCancel(ctx), func(ctx context.Context) error { return q.settle(ctx, permits) })
 			if err != nil && !errors.Is(err, limit.ErrSettled) { // by the handler
-				q.failed(err)
+				e.failed(q, err)
 			}
 		}()
 	}
@@ -78,21 +73,34 @@ func settle(ctx context.Context, questions []Question, actual func(Question) int
 	}
 }
 
-// renewUntil renews a grant in flight at each third of its time, until ctx ends. The timer it returns begins that.
-func (q *Question) renewUntil(ctx context.Context) *time.Timer {
-	every, renew, failed := q.lasts/3, q.renew, q.failed
-	return time.AfterFunc(every, func() {
-		for {
-			err := safely(ctx, renew)
-			switch {
-			case ctx.Err() != nil:
-				return
-			case errors.Is(err, limit.ErrSettled):
-				failed(fmt.Errorf("the request is in flight without its permits, which came back before it was renewed: %w", err))
-				return
-			case Sleep(ctx, every) != nil:
-				return
-			}
+// renew renews what is in flight, each at a third of its time, until stop is called.
+func (e *ending) renew(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var timers []*time.Timer
+	for _, q := range e.inFlight {
+		every := q.lasts / 3
+		if q.renew == nil || every <= 0 {
+			continue
 		}
-	})
+		timers = append(timers, time.AfterFunc(every, func() {
+			for {
+				err := safely(ctx, q.renew)
+				switch {
+				case ctx.Err() != nil:
+					return
+				case errors.Is(err, limit.ErrSettled):
+					e.failed(q, fmt.Errorf("what the request took came back before it was renewed, so others may have it: %w", err))
+					return
+				case Sleep(ctx, every) != nil:
+					return
+				}
+			}
+		}))
+	}
+	return func() {
+		cancel()
+		for _, timer := range timers {
+			timer.Stop()
+		}
+	}
 }

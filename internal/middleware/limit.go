@@ -76,7 +76,7 @@ func (o *Options) Limit(t Terms) (*Limit, error) {
 	case !ok:
 		return nil, fmt.Errorf("the Hold %v is less than 1ms", t.Hold)
 	case !t.reserved():
-		return nil, errors.New("Hold is for policies with Settle, Charge or InFlight")
+		return nil, errors.New("a Hold is for policies with Settle, Charge or InFlight")
 	default:
 		t.Hold = hold
 	}

@@ -37,7 +37,6 @@ type Question struct {
 	settle   func(context.Context, int64) error // sets the cost of a grant; nil if nothing can be settled
 	renew    func(context.Context) error        // makes that of a grant count from now on; nil if it can't
 	lasts    time.Duration                      // how long a grant counts that is not renewed; 0 if it is not known
-	failed   func(error)                        // receives what fails once the request has passed
 	by       limit.Source                       // who answered
 	report   func()                             // reports the answer of a limit in shadow to the limiter's observer; may be nil
 	err      error                              // why it is too costly, or there is no answer
@@ -97,7 +96,14 @@ func (q *Question) Ask(ctx context.Context) {
 // timeout is not 0. It is refused at once if that is known to be too short, but a place in flight may become free at any
 // moment. The limiter [Limit.WaitsItself].
 func (q *Question) AskAndWait(ctx context.Context, timeout time.Duration, figures bool) {
-	asked := q.asked(q.Limit.reserved())
+	q.askAndWait(ctx, timeout, figures, q.Limit.reserved())
+	if q.Limit.reserved() && q.State == Closed && errors.Is(q.Failure, limit.ErrUnsupported) {
+		q.askAndWait(ctx, timeout, figures, false) // it is limited nevertheless
+	}
+}
+
+func (q *Question) askAndWait(ctx context.Context, timeout time.Duration, figures, reserve bool) {
+	asked := q.asked(reserve)
 	asked.Call, asked.Figures, asked.MayWait, asked.Timeout = "Acquire", figures || asked.Reserve, true, timeout
 	asked.Until, _ = ctx.Deadline()
 	if end := time.Now().Add(timeout); timeout > 0 && (asked.Until.IsZero() || end.Before(asked.Until)) {

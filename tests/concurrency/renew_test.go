@@ -77,9 +77,9 @@ func TestRenew_SettledAfterwards(t *testing.T) {
 					assert.Equal(t, want, got, "%s, %d used, %d released", name, used, released)
 					if used > 0 && used <= 6 {
 						time.Sleep(time.Minute - c.lasts/2 - 2*time.Millisecond)
-						assert.EqualValues(t, want, limitertest.Available(t, l), name)
+						assert.Equal(t, want, limitertest.Available(t, l), name)
 						time.Sleep(time.Millisecond)
-						assert.EqualValues(t, min(10, want+min(used, 6-released)), limitertest.Available(t, l), name)
+						assert.Equal(t, min(10, want+min(used, 6-released)), limitertest.Available(t, l), name)
 					}
 					require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled)
 				})

@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -59,7 +60,7 @@ func handleInFlight(addr, name, prefix string) {
 		httplimit.WithKey(httplimit.Path()), httplimit.WithErrorHandler(func(*http.Request, error) {})) // callers that have gone
 	ctx, stop := context.WithCancel(context.Background())
 	handler := limits.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if enters.Run(ctx, rdb, []string{prefix + "busy", prefix + "seen"}, name).Err() != redis.Nil {
+		if err := enters.Run(ctx, rdb, []string{prefix + "busy", prefix + "seen"}, name).Err(); !errors.Is(err, redis.Nil) {
 			return
 		}
 		defer rdb.HIncrBy(context.WithoutCancel(ctx), prefix+"busy", name, -1)
