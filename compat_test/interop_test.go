@@ -180,6 +180,32 @@ func TestJavaGetsWhatAHoldGivesBack(t *testing.T) {
 	require.EqualValues(t, 10, goes.Available(name))
 }
 
+// To Java a place is a permit in use for as long as it is renewed, and free once it is cancelled or its time is over.
+func TestJavaSeesPlacesThatAreRenewed(t *testing.T) {
+	t.Parallel()
+	java, goes, rdb := newBoth(t)
+	name := redistest.Name(t)
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
+	whole := limitertest.Reserve(t, goes.RateLimiter(name), 4)
+	held := limitertest.Reserve(t, goes.RateLimiter(name), 4, rratelimiter.Hold(40*time.Minute))
+	for range 4 {
+		passTime(t, rdb, name, 30*time.Minute)
+		require.NoError(t, whole.Renew(t.Context()))
+		require.NoError(t, held.Renew(t.Context()))
+		require.False(t, java.Try(name, 3))
+		require.EqualValues(t, 2, java.Available(name))
+	}
+	passTime(t, rdb, name, 39*time.Minute)
+	require.False(t, java.Try(name, 3))
+	passTime(t, rdb, name, time.Minute)
+	require.True(t, java.Try(name, 6), "the hold is over")
+	require.ErrorIs(t, held.Renew(t.Context()), rratelimiter.ErrSettled)
+	require.NoError(t, whole.Cancel(t.Context()))
+	require.EqualValues(t, 4, java.Available(name))
+	require.True(t, java.Try(name, 4))
+	require.False(t, java.Try(name, 1))
+}
+
 // goID is the client id of the Go services that are given one.
 const goID = "gopher"
 

@@ -164,7 +164,7 @@ func (p *party) reserve(limiter string, permits int64, r *rratelimiter.Reservati
 	return name
 }
 
-// toSettle has the call settle one of the reservations, if there is one.
+// toSettle has the call settle one of the reservations, if there is one, or renew it.
 func (p *party) toSettle(c *call, draw *rand.Rand) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,6 +174,9 @@ func (p *party) toSettle(c *call, draw *rand.Rand) bool {
 	}
 	i := draw.IntN(len(all))
 	c.reserved, c.Reservation, c.Permits = all[i].Reservation, all[i].name, all[i].permits
+	if c.Op == opProlong {
+		return true
+	}
 	c.Used = draw.Int64N(2*c.Permits + 2)
 	p.reserved[c.Limiters[0]] = slices.Delete(all, i, i+1)
 	return true
@@ -282,7 +285,7 @@ func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker strin
 			return c, false
 		}
 	}
-	if op.name == opSettle && !p.toSettle(&c, draw) {
+	if (op.name == opSettle || op.name == opProlong) && !p.toSettle(&c, draw) {
 		return c, false
 	}
 	c.Bound = p.bound(&c)
@@ -329,7 +332,7 @@ func (p *party) bound(c *call) time.Duration {
 		b = c.Ends + p.callTimeout
 	case c.Timeout > 0:
 		b = c.Timeout + underWay
-	case c.Op == opRelease, c.Op == opSettle, c.Op == opRename:
+	case c.Op == opRelease, c.Op == opSettle, c.Op == opProlong, c.Op == opRename:
 		b *= 2 // until flights have landed, and the call
 	case c.Op == opMigrate:
 		b *= 4 // the same, two pages

@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -181,6 +182,7 @@ const (
 	opAll       = "TryAcquireAll"
 	opReserve   = "Reserve"
 	opSettle    = "Settle"
+	opProlong   = "Renew"
 	opRelease   = "Release"
 	opUpdate    = "UpdateRate, KeepState"
 	opSetKeep   = "SetRate, KeepState"
@@ -214,6 +216,7 @@ func anyLimiter(*limiter) bool      { return true }
 func waitable(l *limiter) bool      { return l.kind == overall || l.kind == perClient }
 func releasable(l *limiter) bool    { return waitable(l) && !l.reserves }
 func reservable(l *limiter) bool    { return l.reserves || l.wild }
+func renewable(l *limiter) bool     { return l.reserves && l.counted() } // where permits run out, checks don't know how long renewed ones stay
 func wild(l *limiter) bool          { return l.wild }
 func resettable(l *limiter) bool    { return l.resets || l.wild }
 func inFamily(l *limiter) bool      { return len(l.family) > 0 }
@@ -284,6 +287,13 @@ var operations = []operation{
 		return granted, nil
 	}},
 	{opSettle, 30, reservable, plain(func(ctx context.Context, _ *handle, c *call) error { return c.reserved.Settle(ctx, c.Used) })},
+	{opProlong, 10, renewable, plain(func(ctx context.Context, _ *handle, c *call) error {
+		err := c.reserved.Renew(ctx)
+		if errors.Is(err, rratelimiter.ErrSettled) { // others may have settled or reset it meanwhile
+			return nil
+		}
+		return err
+	})},
 	{opRelease, 25, releasable, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.Release(ctx, c.Permits) })},
 	{opUpdate, 3, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
 		return h.rate.UpdateRate(ctx, h.configOf(c), rratelimiter.KeepState())
