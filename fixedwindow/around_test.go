@@ -25,7 +25,7 @@ func TestAround_WindowsBeginWithANewDate(t *testing.T) {
 			if draw.IntN(4) == 0 {
 				now = time.Date(2028+4*draw.IntN(10), 12, 30, draw.IntN(72), draw.IntN(60), 0, 0, time.UTC)
 			}
-			for _, calendar := range []Calendar{Daily(loc), Monthly(loc)} {
+			for _, calendar := range []Calendar{Daily(loc), Monthly(loc), Weekly(loc, time.Weekday(draw.IntN(7)))} {
 				moments := calendar.around(now)
 				require.Len(t, moments, 4)
 				require.True(t, slices.IsSortedFunc(moments, time.Time.Compare), "%s %v", name, moments)
@@ -46,8 +46,13 @@ func TestAround_WindowsBeginWithANewDate(t *testing.T) {
 // date returns a number for the date of a moment, greater for later ones.
 func (c Calendar) date(t time.Time) int {
 	y, m, d := t.In(c.loc).Date()
-	if c.every == month {
+	switch c.every {
+	case week:
+		days := int(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / (24 * 60 * 60)) // the first was a Thursday
+		return (days + int(time.Thursday-c.first) + 7) / 7
+	case month:
 		d = 0
+	default:
 	}
 	return (y*12+int(m))*31 + d
 }

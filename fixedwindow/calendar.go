@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// Calendar makes windows end at a date, in a time zone: see [Daily] and [Monthly]. The zero Calendar is none.
+// Calendar makes windows end at a date, in a time zone: see [Daily], [Weekly] and [Monthly]. The zero Calendar is none.
 type Calendar struct {
 	every period
 	loc   *time.Location
+	first time.Weekday // of a week
 }
 
 type period int
@@ -19,24 +20,35 @@ type period int
 const (
 	never period = iota
 	day
+	week
 	month
 )
 
 // Daily makes windows end at midnight in a time zone. With a change to or from summer time a day has 23 or
 // 25 hours, and if clocks skip midnight the day begins when they have skipped it.
-func Daily(loc *time.Location) Calendar { return Calendar{day, loc} }
+func Daily(loc *time.Location) Calendar { return Calendar{every: day, loc: loc} }
+
+// Weekly makes windows end at midnight before a day of the week, such as time.Monday, in a time zone.
+func Weekly(loc *time.Location, first time.Weekday) Calendar {
+	return Calendar{every: week, loc: loc, first: first}
+}
 
 // Monthly makes windows end at midnight before the first of the month, in a time zone.
-func Monthly(loc *time.Location) Calendar { return Calendar{month, loc} }
+func Monthly(loc *time.Location) Calendar { return Calendar{every: month, loc: loc} }
 
 // around returns the moments at which the window before that of t begins, that of t, the next, and the one after.
 func (c Calendar) around(t time.Time) []time.Time {
-	y, m, d := t.In(c.loc).Date()
+	t = t.In(c.loc)
+	y, m, d := t.Date()
 	var starts []time.Time
 	for i := -2; i <= 3; i++ {
-		if c.every == month {
+		switch c.every {
+		case month:
 			starts = append(starts, startOf(y, m+time.Month(i), 1, c.loc))
-		} else {
+		case week:
+			since := (7 + int(t.Weekday()-c.first)) % 7
+			starts = append(starts, startOf(y, m, d-since+7*i, c.loc))
+		default:
 			starts = append(starts, startOf(y, m, d+i, c.loc))
 		}
 	}

@@ -80,6 +80,24 @@ func TestCalendar_WindowEndsWithTheDayOrMonth(t *testing.T) {
 	}
 }
 
+// A week ends before its first day, wherever in it the window begins.
+func TestCalendar_WeekEndsBeforeItsFirstDay(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		berlin := zone(t, "Europe/Berlin")
+		for first := time.Sunday; first <= time.Saturday; first++ {
+			l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Weekly(berlin, first)})
+			d := limittest.Take(t, l, first.String(), 10)
+			require.True(t, d.Granted)
+			end := time.Now().Add(d.ResetAfter).In(berlin)
+			assert.Equal(t, first, end.Weekday())
+			assert.Equal(t, "00:00:00", end.Format(time.TimeOnly))
+			assert.LessOrEqual(t, d.ResetAfter, 7*24*time.Hour)
+			assert.Equal(t, d.ResetAfter, limittest.Take(t, l, first.String(), 1).RetryAfter)
+		}
+	})
+}
+
 // Programs whose clocks are wrong count in the window that it is by the server's clock.
 func TestCalendar_ServerClockDecidesWhichWindowItIs(t *testing.T) {
 	t.Parallel()
@@ -239,7 +257,7 @@ func TestCalendar_LocalLimiterKeepsToIt(t *testing.T) {
 	})
 }
 
-// Window is the length of the current day or month.
+// Window is the length of the current day, week or month.
 func TestCalendar_Window(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,6 +280,9 @@ func TestCalendar_Window(t *testing.T) {
 			time.Sleep(time.Until(midnight.Add(12 * time.Hour)))
 			assert.Equal(t, tc.day, window(fixedwindow.Daily(berlin)), tc.date)
 			assert.Equal(t, tc.month, window(fixedwindow.Monthly(berlin)), tc.date)
+			days := tc.day - 24*time.Hour + 7*24*time.Hour // of the week in which this day is the only one of another length
+			assert.Equal(t, days, window(fixedwindow.Weekly(berlin, midnight.Weekday())), tc.date)
+			assert.Equal(t, days, window(fixedwindow.Weekly(berlin, (midnight.Weekday()+1)%7)), tc.date)
 		}
 	})
 }
@@ -274,6 +295,9 @@ func TestCalendar_Input(t *testing.T) {
 	}{
 		"no zone":     {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(nil)}, "time zone"},
 		"no zone too": {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Monthly(nil)}, "time zone"},
+		"no day":      {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, 7)}, "weekday"},
+		"bad day":     {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, -1)}, "weekday"},
+		"no zone yet": {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(nil, time.Monday)}, "time zone"},
 		"both":        {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(time.UTC), Window: time.Minute}, "window 1m0s"},
 		"neither":     {fixedwindow.Config{Limit: 1}, "window 0s"},
 		"no limit":    {fixedwindow.Config{Calendar: fixedwindow.Daily(time.UTC)}, "limit 0"},

@@ -4,7 +4,7 @@
 // ends, and the next grant begins another window. The fixed windows and counters that many services keep in
 // Redis with a script of a few lines work the same way; both can share the key with this package while they run.
 //
-// A window lasts for a time, or with a [Calendar] for a day or a month.
+// A window lasts for a time, or with a [Calendar] for a day, a week or a month.
 //
 // Around the end of a window up to twice the limit can pass within one window's length: all of the
 // old window's permits at its end, and all of the new one's at its beginning. If that matters, use
@@ -19,12 +19,8 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/door"
-	"github.com/rratelimiter/rratelimiter/internal/keyed"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/local"
-	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/recent"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -55,59 +51,79 @@ func (c Config) validate() error {
 		return fmt.Errorf("%w: window %v and a calendar are given: choose one", limit.ErrInvalidConfig, c.Window)
 	case c.Calendar != Calendar{} && c.Calendar.loc == nil:
 		return fmt.Errorf("%w: the calendar's time zone is nil", limit.ErrInvalidConfig)
+	case c.Calendar.first < time.Sunday || c.Calendar.first > time.Saturday:
+		return fmt.Errorf("%w: a week can't begin with weekday %d", limit.ErrInvalidConfig, c.Calendar.first)
 	}
 	return nil
 }
 
 type ofModule = door.Door[outage.Keyed] // an alias, so that the field has no exported name
 
-// Limiter limits any number of keys by one rule. It is a [limit.Returner], a [limit.Reserver] and a
-// [limit.Windowed], safe for concurrent use; callers that ask for one key at the same time share a call.
+// Limiter limits any number of keys. It is a [limit.Returner], a [limit.Reserver] and a [limit.Windowed], safe for
+// concurrent use; callers that ask for one key at the same time share a call.
 type Limiter struct {
 	ofModule
 
-	cfg   Config
-	clock clock // of the Calendar
-	table *keyed.Queues
+	rule   *rule // of all keys; of NewFunc, what the options say
+	config func(key string) Config
+	made   func(Config) *rule
+	known  *recent.Map[Config, *rule]
 }
 
 // New returns a Limiter on a Client, which has the observer, the policy for outages and so on, and whose Close ends it. It
 // does no I/O. The options WithName, WithFailure and WithShadow of the Client's package apply to it. If cfg or an option is
 // bad, each call returns the error.
 func New(client *rratelimiter.Client, cfg Config, opts ...rratelimiter.LimiterOption) *Limiter {
-	l := &Limiter{cfg: cfg, clock: clock{calendar: cfg.Calendar}}
-	l.table = keyed.New(client, keyed.Rule{
-		Package: "fixedwindow", Err: cfg.validate(), Most: MaxLimit, Limit: cfg.Limit,
-		Local: l.local, Ask: l.ask,
-	}, opts)
-	l.ofModule = door.New[outage.Keyed](l, l.table)
+	l := &Limiter{rule: newRule(client, cfg, cfg.validate(), opts)}
+	l.ofModule = door.New[outage.Keyed](l, l.rule.table)
 	return l
 }
 
-// Window returns the window's length; with a Calendar that of the current window.
-func (l *Limiter) Window() time.Duration {
-	if !l.calendar() {
-		return l.cfg.Window
+// NewFunc is [New] with a rule for each key, such as the quota of a user's plan. It asks config at every call, so config
+// must be quick, as a map or a cache is, and safe for concurrent use. Another answer than the last holds from the next call
+// on: what was granted stays counted, and a window that has begun ends no later than one of the new rule. If config returns
+// a bad Config, calls for that key return limit.ErrInvalidConfig. Behind middleware config gets the whole key, as for
+// KeyedFunc of the Client.
+func NewFunc(client *rratelimiter.Client, config func(key string) Config, opts ...rratelimiter.LimiterOption) *Limiter {
+	if config == nil {
+		return New(client, Config{}, opts...)
 	}
-	begin, end := l.clock.window()
-	return end.Sub(begin)
+	l := &Limiter{config: config, known: recent.New[Config, *rule](maxRules), rule: newRule(client, Config{}, nil, opts)}
+	l.made = func(cfg Config) *rule { return newRule(client, cfg, cfg.validate(), opts) }
+	l.ofModule = door.New[outage.Keyed](l, (*ofKeys)(l))
+	return l
 }
 
-// calendar reports whether the windows are those of a calendar.
-func (l *Limiter) calendar() bool { return l.cfg.Calendar.loc != nil }
+// maxRules is how many bytes the rules take at most that a function's answers have, and ruleSize about what one takes.
+const maxRules, ruleSize = 16 << 20, 6 << 10
 
-// local returns the rule for a local limiter.
-func (l *Limiter) local() local.Rule {
-	r := local.Rule{Permits: l.cfg.Limit, Window: l.Window()}
-	if l.calendar() {
-		_, r.Until = l.clock.window()
+// of returns the rule of a key.
+func (l *Limiter) of(key string) *rule {
+	if l.config == nil {
+		return l.rule
 	}
-	return r
+	cfg := l.config(key)
+	if r, ok := l.known.Get(cfg); ok {
+		return r
+	}
+	return l.known.Add(cfg, l.made(cfg), ruleSize, func(*rule) bool { return true })
 }
 
-// Err returns the error that every call returns if the Config or an option is bad, and nil otherwise.
+// ofKeys is a Limiter with a rule for each key in the role of outage.Keyed.
+type ofKeys Limiter
+
+func (l *ofKeys) Policy() outage.Policy { return l.rule.table.Policy() }
+
+func (l *ofKeys) Suffix() string { return l.rule.table.Suffix() }
+
+func (l *ofKeys) Asker(key string) outage.Asker { return (*Limiter)(l).of(key).table }
+
+// Window returns the window's length; with a Calendar that of the current window. It is 0 for NewFunc.
+func (l *Limiter) Window() time.Duration { return l.rule.window() }
+
+// Err returns the error that every call returns if New's Config or an option is bad, and nil otherwise.
 // It does no I/O.
-func (l *Limiter) Err() error { return l.table.Err() }
+func (l *Limiter) Err() error { return l.rule.table.Err() }
 
 // Take takes n permits of key if the window has them left. Limit is the
 // configured one; RetryAfter and ResetAfter are the time until the window ends.
@@ -119,7 +135,7 @@ func (l *Limiter) Err() error { return l.table.Err() }
 // the error is limit.ErrUnknownOutcome too: a count can't show whether the permits were taken, so Take does not ask
 // again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	a, err := l.table.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: n})
+	a, err := l.of(key).table.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: n})
 	return a.Decision, err
 }
 
@@ -127,26 +143,26 @@ func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision
 // free, as Remaining. It changes nothing in Redis, not even times to live, and a later Take may still be
 // refused. Errors are those of Take, except limit.ErrUnknownOutcome.
 func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	return l.table.Peek(ctx, "Peek", key, n)
+	return l.of(key).table.Peek(ctx, "Peek", key, n)
 }
 
 // TakeUpTo takes as many permits of key as are free, at most n, and returns how many. If none is free
 // it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. Errors are those
 // of Take, except limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
-	a, err := l.table.Take(ctx, decide.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
+	a, err := l.of(key).table.Take(ctx, decide.Ask{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
 // Reset removes everything kept for key: all permits are free again. If its answer is lost, it is
 // not repeated and returns limit.ErrUnknownOutcome.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	return l.table.Reset(ctx, "Reset", key)
+	return l.of(key).table.Reset(ctx, "Reset", key)
 }
 
 // TakeReturnable is Take with a grant that can be undone while its window lasts: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	a, err := l.table.Take(ctx, decide.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
+	a, err := l.of(key).table.Take(ctx, decide.Ask{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
 	return a.Decision, a.Undo, err
 }
 
@@ -159,51 +175,7 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 // count can't show whether it was settled, so it is not settled again.
 func (l *Limiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
 	q := decide.Ask{Call: "TakeReserved", Key: key, Permits: n, Reserve: true}
-	a, err := l.table.Take(ctx, q)
-	return a.Decision, l.table.Settler(q, a), err
-}
-
-// ask returns the call that decides a batch.
-func (l *Limiter) ask(key string, b *lane.Batch) *keyed.Try {
-	keys := script.KeysOf(key)
-	q := &keyed.Try{Read: func(reply any, err error) (lane.Outcome, error) { return l.read(keys, reply, err) }}
-	q.Script, q.Keys = lua.FixedWindow, keys
-	most := script.Number(l.cfg.Limit)
-	if !l.calendar() {
-		q.Args = script.Constant(b.Args([]any{most, l.cfg.Window.Milliseconds()}))
-		return q
-	}
-	q.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		if a.Token != "" {
-			l.clock.hear(a.Token)
-		}
-		return b.Args(append(all, most, l.clock.windows().text))
-	})
-	return q
-}
-
-func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, error) {
-	if err != nil {
-		return lane.Outcome{}, explain(err, keys)
-	}
-	v, end, err := keyed.Parse(reply)
-	var window any = l.cfg.Window.Milliseconds()
-	if l.calendar() {
-		window = ""
-	}
-	answered := time.Now()
-	v.GiveBack = func(ctx context.Context, permits int64) error {
-		if time.Since(answered) >= v.Reset {
-			// If the server's clock has gone back, a later window can have the same end.
-			return nil
-		}
-		_, err := l.table.Lanes.Once(ctx, lua.FixedWindowSettle, keys, permits, end, window)
-		return explain(err, keys)
-	}
-	v.Charge = func(ctx context.Context, more int64) error { return v.GiveBack(ctx, -more) }
-	return v, err
-}
-
-func explain(err error, keys *script.Keys) error {
-	return script.Explain(err, keys.Names(), "the count of a fixed window, a string", "")
+	table := l.of(key).table
+	a, err := table.Take(ctx, q)
+	return a.Decision, table.Settler(q, a), err
 }

@@ -192,6 +192,26 @@ func ExampleIsPreflight() {
 	// PUT 429
 }
 
+// One account has one limit, however its name is spelled: the key is the account's ID. An application without IDs can
+// count by one form of all spellings, for example with the profile UsernameCaseMapped of golang.org/x/text/secure/precis.
+func ExampleUser() {
+	accounts := map[string]string{"ann@example.org": "17", "a.smith@example.org": "17"} // by name in lower case
+	account := func(r *http.Request) string {
+		return accounts[strings.ToLower(strings.TrimSpace(r.Header.Get("X-User")))]
+	}
+	handler := httplimit.New(httplimit.Local(3, time.Minute), httplimit.WithKey(httplimit.User(account))).Handler(http.NotFoundHandler())
+
+	for _, name := range []string{"ann@example.org", " Ann@Example.org", "a.smith@example.org", "ANN@EXAMPLE.ORG"} {
+		get(handler, "192.0.2.1", "/", "X-User", name)
+	}
+	// Output:
+	// 404 "default";r=2;t=60
+	// 404 "default";r=1;t=60
+	// 404 "default";r=0;t=60
+	// 429 "default";r=0;t=60
+	//     try again in 60 s
+}
+
 // A key function of the application's own: those who have signed in are counted
 // by name, all others by address. The words before keep a user named 192.0.2.1
 // apart from that address.

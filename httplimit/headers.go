@@ -22,7 +22,7 @@ const (
 	//	RateLimit-Policy: "default";q=100;w=60
 	//	RateLimit: "default";r=50;t=30
 	//
-	// The quota is q permits in w seconds; r of them are left. After t seconds there are
+	// The quota is q permits in w seconds; r of them are left. A Policy.Unit is its qu. After t seconds there are
 	// more: enough for the same request if the policy refused, otherwise all of q. In a 429
 	// only policies that keep the same request from passing have a t, and Retry-After is the
 	// longest of these: so it is never earlier than a t, as the draft requires. If a request
@@ -39,6 +39,7 @@ const maxInteger = 999_999_999_999_999
 // policyText is how headers write a policy.
 type policyText struct {
 	item string // its name
+	unit string // the parameter qu, if it has one
 	last atomic.Pointer[policyMember]
 }
 
@@ -53,7 +54,7 @@ func (p *policyText) member(limit int64, window time.Duration) string {
 	if last := p.last.Load(); last != nil && last.limit == limit && last.window == window {
 		return last.text
 	}
-	text := parameter([]byte(p.item), ";q=", limit)
+	text := append(parameter([]byte(p.item), ";q=", limit), p.unit...)
 	if window >= time.Second {
 		text = parameter(text, ";w=", seconds(window))
 	}

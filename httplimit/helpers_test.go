@@ -227,6 +227,7 @@ func badOptions(prefix string) map[string][]httplimit.Option {
 		"twice":             {policy("default", sound)},
 		"policy limiter":    {httplimit.WithPolicy(httplimit.Policy{Name: "hour"})},
 		"policy name":       {httplimit.WithPolicy(httplimit.Policy{Limiter: sound})},
+		"unit":              {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Unit: "é"})},
 		"window":            {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Window: -1})},
 		"policy key":        {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{nil}})},
 		"policy tag":        {httplimit.WithHashTag(), of("hour", "{a}:")},

@@ -49,6 +49,10 @@ type Policy struct {
 	// notice if the rate of a key was changed since, and Client.KeyedFunc knows none.
 	Window time.Duration
 
+	// Unit is what the limit counts, if not requests, for the "qu" of RateLimit-Policy: printable ASCII, such as
+	// "tokens" or "content-bytes". Empty: there is no qu, which stands for requests.
+	Unit string
+
 	// Cost says how many permits a request takes of this policy, in place of WithCost. At 0 or less the
 	// policy lets it pass unasked. It is called for each policy that has it: read a body before, or in
 	// WithCost, which is called once. nil: as WithCost says.
@@ -113,7 +117,13 @@ func (m *gate) setPolicies(policies []Policy, keys []KeyFunc) error {
 		if !printable(p.Name) {
 			return fmt.Errorf("the policy name %q is empty or not printable ASCII", p.Name)
 		}
+		if p.Unit != "" && !printable(p.Unit) {
+			return fmt.Errorf("policy %q: the unit %q is not printable ASCII", p.Name, p.Unit)
+		}
 		m.texts[i].item = itemOf(p.Name)
+		if p.Unit != "" {
+			m.texts[i].unit = ";qu=" + itemOf(p.Unit)
+		}
 		keys = append(slices.Clip(keys), p.Key...)
 		all[i] = middleware.Policy[*http.Request]{
 			Terms: middleware.Terms{

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dunglas/httpsfv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -41,6 +42,24 @@ func TestSeveralPoliciesInOneAnswer(t *testing.T) {
 	assert.Equal(t, `"second";r=9;t=60, "hour";r=998;t=3600`, w.Header().Get("RateLimit"))
 	assert.Equal(t, []call{{Key: "http:second:192.0.2.1", N: 2}}, second.Asked())
 	assert.Equal(t, []call{{Key: "http:hour:192.0.2.1", N: 2}}, hour.Asked())
+}
+
+// What a limit counts, if not requests, is the unit of its quota.
+func TestPolicy_UnitIsThatOfTheQuota(t *testing.T) {
+	t.Parallel()
+	handler := httplimit.New(httplimit.Policy{Name: "requests", Limiter: grants()},
+		httplimit.WithPolicy(httplimit.Policy{Name: "tokens", Limiter: grants(), Window: time.Minute, Unit: "tokens"}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "size", Limiter: refusing, Unit: `"bytes"`})).Handler(hello)
+	for range 2 {
+		w := serve(handler, newRequest(t))
+		want := `"requests";q=10, "tokens";q=10;qu="tokens";w=60, "size";q=1;qu="\"bytes\""`
+		assert.Equal(t, want, w.Header().Get("RateLimit-Policy"))
+		list, err := httpsfv.UnmarshalList(w.Header().Values("RateLimit-Policy"))
+		require.NoError(t, err)
+		unit, _ := list[2].(httpsfv.Item).Params.Get("qu")
+		assert.Equal(t, `"bytes"`, unit)
+		assert.NotContains(t, w.Header().Get("RateLimit"), "qu=")
+	}
 }
 
 func TestPolicy_NameIsEscapedInKey(t *testing.T) {

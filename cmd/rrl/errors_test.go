@@ -97,7 +97,7 @@ take counter bad --limit 1/1s         !> name it otherwise or remove it
 take fixed-window k --limit 100       !> want permits/interval, such as 100/s
 take fixed-window k --limit 0/daily   !> "0" is not a number of permits
 take fixed-window k --limit 5/daily@X !> rate "5/daily@X": unknown time zone X
-take fixed-window k --limit 5/weekly  !> "weekly" is not an interval
+take fixed-window k --limit 5/yearly  !> "yearly" is not an interval
 take fixed-window k --limit 5/1m -n 6 !> permits exceed the rate
 take fixed-window k --limit 5/1m -n 0 !> invalid number of permits
 take fixed-window hash --limit 5/1m   !> corrupt state

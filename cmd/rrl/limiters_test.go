@@ -349,6 +349,7 @@ func TestTake(t *testing.T) {
 		{time.Minute, "counter w --limit 100/1m => granted 1 permit, 99 left"},
 		{0, "fixed-window day --limit 3/daily -n 3 => granted 3 permits, 0 left"},
 		{0, "counter day --limit 3/daily@Europe/Berlin -> denied 1 permit, 0 left, try again in 23h"},
+		{0, "fixed-window week --limit 3/weekly@Europe/Berlin --peek => 3 of 3 left"},
 		{0, "fixed-window month --limit 3/monthly@Europe/Berlin --peek => 3 of 3 left"},
 
 		{0, "sliding-log l --limit 3/1m --permits 2 => granted 2 permits, 1 left"},

@@ -40,10 +40,13 @@ func parsePermits(rate, text string) (int64, error) {
 	return permits, nil
 }
 
-var calendars = map[string]func(*time.Location) fixedwindow.Calendar{"daily": fixedwindow.Daily, "monthly": fixedwindow.Monthly}
+var calendars = map[string]func(*time.Location) fixedwindow.Calendar{
+	"daily": fixedwindow.Daily, "monthly": fixedwindow.Monthly,
+	"weekly": func(loc *time.Location) fixedwindow.Calendar { return fixedwindow.Weekly(loc, time.Monday) },
+}
 
-// parseWindow reads the rule of a fixed window: a rate, or the permits of each day or month in a time zone, which is
-// UTC if it is left out, such as 1000/daily or 1000/monthly@Europe/Berlin.
+// parseWindow reads the rule of a fixed window: a rate, or the permits of each day, week (from Monday on) or month in a
+// time zone, which is UTC if it is left out, such as 1000/daily or 1000/monthly@Europe/Berlin.
 func parseWindow(s string) (fixedwindow.Config, error) {
 	before, after, _ := strings.Cut(s, "/")
 	name, zone, _ := strings.Cut(after, "@")
