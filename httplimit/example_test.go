@@ -272,6 +272,45 @@ func ExampleNewTransport() {
 	// not sent: paused true for 30s
 }
 
+// What one program hears stops the calls of all, also of one that is started later. This upstream says in a header of its
+// own when to come again.
+func ExampleWithSharedPause() {
+	rdb, stop := limittest.ConnectExample()
+	defer stop()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Backoff", "30s")
+	}))
+	defer upstream.Close()
+
+	for _, program := range []string{"hears:", "restarted:"} {
+		client := rratelimiter.New(rdb)
+		transport := httplimit.NewTransport(nil, client.Keyed("", rratelimiter.PerSecond(50)),
+			httplimit.WithKey(func(*http.Request) (string, error) { return "partner", nil }),
+			httplimit.WithSharedPause(client),
+			httplimit.WithPauseOn(func(resp *http.Response) time.Duration {
+				pause, _ := time.ParseDuration(resp.Header.Get("X-Backoff"))
+				return pause
+			}))
+		resp, err := (&http.Client{Transport: transport, Timeout: 2 * time.Second}).Get(upstream.URL)
+		var notSent *httplimit.NotSentError
+		switch {
+		case errors.As(err, &notSent):
+			fmt.Println(program, "not sent: paused", notSent.Paused, "for", notSent.RetryAfter.Round(time.Minute/2))
+		case err != nil:
+			fmt.Println(program, err)
+		default:
+			_ = resp.Body.Close()
+			fmt.Println(program, resp.Status)
+		}
+		_ = client.Close(context.Background())
+	}
+	fmt.Println(rdb.PTTL(context.Background(), "{upstream:partner}:pause").Val().Round(time.Minute / 2))
+	// Output:
+	// hears: 200 OK
+	// restarted: not sent: paused true for 30s
+	// 30s
+}
+
 // Each request may cost 600 tokens, and is settled by what the model says it has cost: 100, and
 // then 1200, of which the next ones pay the rest.
 func ExampleSettle() {

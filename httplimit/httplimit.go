@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
+	"github.com/rratelimiter/rratelimiter/internal/sharedpause"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -71,7 +72,9 @@ type gate struct {
 	headers  Headers
 	legacy   bool
 	maxPause time.Duration
-	maxWait  time.Duration // below 0: none
+	pauseOn  func(*http.Response) time.Duration // nil: none
+	sharing  sharedpause.Pauses                 // no Client: none
+	maxWait  time.Duration                      // below 0: none
 }
 
 func (m *gate) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {

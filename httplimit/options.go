@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -224,13 +225,43 @@ func WithLegacyHeaders() Option {
 // sets another.
 const DefaultPause = 5 * time.Minute
 
-// WithPause bounds how long an upstream that answers 429 or 503 with Retry-After stops the
-// calls of a transport, by default [DefaultPause]. A longer Retry-After is cut to that. With 0
-// no upstream stops calls.
+// WithPause bounds how long an upstream stops the calls of a transport, by default [DefaultPause]. A longer
+// pause is cut to that. With 0 no upstream stops calls.
+//
+// An upstream stops calls by Retry-After-Ms or Retry-After with the status 403, 429, 503 or 529, or by a
+// RateLimit header with any status if that says, by r=0 and t, that nothing is left for so many seconds.
 func WithPause(most time.Duration) Option {
 	return func(s *settings) error {
 		s.maxPause, s.clientOnly = most, "WithPause"
 		return checkBound("WithPause", most)
+	}
+}
+
+// WithPauseOn sets a function that says for how long a response stops the calls of a transport, where the headers of
+// [WithPause] do not. With 0 these count, and below 0 nothing stops calls. The function must not read the body, and is
+// called by several goroutines.
+func WithPauseOn(pauseOf func(*http.Response) time.Duration) Option {
+	return func(s *settings) error {
+		s.clientOnly = "WithPauseOn"
+		return middleware.SetFunc(&s.pauseOn, pauseOf, "WithPauseOn: the function")
+	}
+}
+
+// WithSharedPause lets all transports with the option whose clients use the same Redis know what one of them heard: within
+// a second their calls of the same key stop too, and so do those of a program that is started later. By default a pause
+// holds in one transport.
+//
+// A pause is a string that expires when it ends. Its key is the transport's key in braces with ":pause" behind, such as
+// {upstream:api.example.org}:pause, or without the braces if the key has a hash tag. A transport that is used reads it
+// about once a second, and a request waits for that only if what is known is older. An answer that begins a pause is
+// returned once Redis has the key. While Redis does not answer, pauses hold in one transport.
+func WithSharedPause(client *rratelimiter.Client) Option {
+	return func(s *settings) error {
+		s.clientOnly, s.sharing.Client = "WithSharedPause", client
+		if client == nil {
+			return errors.New("WithSharedPause: the Client is nil")
+		}
+		return client.Err()
 	}
 }
 

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"errors"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -18,6 +15,9 @@ const maxPauses = 1 << 14
 
 // pauses are the keys of a transport that upstreams pause or requests wait for.
 type pauses struct {
+	most   time.Duration
+	shared *shared // nil: what other programs hear does not matter
+
 	mu   sync.Mutex
 	keys map[string]*pause
 	idle byEnd  // those for which no request waits
@@ -32,6 +32,9 @@ type pause struct {
 	key   string
 	until time.Time
 	place int // in idle
+
+	fresh   time.Time     // until then it needs not be read from Redis
+	reading chan struct{} // closed once it has been; nil if it is not being read
 
 	users  int
 	asking []*wait // those that wait at the limiter
@@ -75,20 +78,32 @@ func (p *pause) leave(w *wait) {
 		p.line = slices.Delete(p.line, at, at+1)
 	}
 	p.askedLocked(w)
+	p.leaveLocked()
+}
+
+func (p *pause) leaveLocked() {
 	if p.users--; p.users == 0 {
 		p.all.restLocked(p)
 	}
 }
 
-// restLocked keeps a key for which no request waits while it is paused.
+// kept returns until when the key is remembered if no request waits for it.
+func (p *pause) kept() time.Time {
+	if p.fresh.After(p.until) {
+		return p.fresh
+	}
+	return p.until
+}
+
+// restLocked keeps a key for which no request waits while it is paused, or known not to be.
 func (a *pauses) restLocked(p *pause) {
-	if p.until.IsZero() {
+	if p.kept().IsZero() {
 		delete(a.keys, p.key)
 		return
 	}
 	heap.Push(&a.idle, p)
 	now := time.Now()
-	for len(a.idle) > maxPauses || len(a.idle) > 0 && !a.idle[0].until.After(now) {
+	for len(a.idle) > maxPauses || len(a.idle) > 0 && !a.idle[0].kept().After(now) {
 		delete(a.keys, a.idle[0].key)
 		heap.Pop(&a.idle)
 	}
@@ -178,16 +193,9 @@ func (p *pause) answered(w *wait) {
 	p.askedLocked(w)
 }
 
-// hear pauses a key if the response asks for that. Requests that wait for its permits get in line.
-func (a *pauses) hear(key string, resp *http.Response, most time.Duration) {
-	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
-		return
-	}
-	d := min(retryAfter(resp.Header), most)
-	if d <= 0 {
-		return
-	}
-	until := time.Now().Add(d)
+// extend pauses a key, and reports whether it is paused for longer than before. Requests that wait for its permits get in
+// line.
+func (a *pauses) extend(key string, until time.Time) (longer bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.keys[key]
@@ -195,7 +203,7 @@ func (a *pauses) hear(key string, resp *http.Response, most time.Duration) {
 	case p == nil:
 		p = a.addLocked(key)
 	case !until.After(p.until):
-		return
+		return false
 	case p.users == 0:
 		heap.Remove(&a.idle, p.place)
 	}
@@ -206,13 +214,14 @@ func (a *pauses) hear(key string, resp *http.Response, most time.Duration) {
 	if p.users == 0 {
 		a.restLocked(p)
 	}
+	return true
 }
 
 // byEnd is a heap of pauses, the one that ends first on top.
 type byEnd []*pause
 
 func (h *byEnd) Len() int           { return len(*h) }
-func (h *byEnd) Less(i, j int) bool { return (*h)[i].until.Before((*h)[j].until) }
+func (h *byEnd) Less(i, j int) bool { return (*h)[i].kept().Before((*h)[j].kept()) }
 
 func (h *byEnd) Swap(i, j int) {
 	all := *h
@@ -234,30 +243,4 @@ func (h *byEnd) Pop() any {
 	(*h)[last] = nil
 	*h = (*h)[:last]
 	return p
-}
-
-// retryAfter parses Retry-After: 0 if there is none that makes sense. Some upstreams write fractions of a
-// second, which the header does not have. A date is read by the upstream's clock, which wrote Date too.
-func retryAfter(h http.Header) time.Duration {
-	text := strings.Trim(h.Get("Retry-After"), " \t")
-	whole, fraction, _ := strings.Cut(text, ".")
-	if digits := whole + fraction; digits != "" && strings.Trim(digits, "0123456789") == "" {
-		const most = int64(1<<63-1) / int64(time.Second)
-		seconds, err := strconv.ParseInt("0"+whole, 10, 64)
-		if err != nil { // too many digits
-			seconds = most
-		}
-		if strings.Trim(fraction, "0") != "" {
-			seconds = min(seconds, most-1) + 1
-		}
-		return time.Duration(min(seconds, most)) * time.Second
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0
-	}
-	if sent, err := http.ParseTime(h.Get("Date")); err == nil {
-		return at.Sub(sent)
-	}
-	return time.Until(at)
 }

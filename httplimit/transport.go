@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,16 +21,21 @@ import (
 // WithRefusal, WithHeaders and WithLegacyHeaders, which are errors here. With [WithShadow] no request waits.
 //
 // A request waits for its permits until its context or [WithWait] ends, and fails at once if it
-// is known to get none before. If the upstream answers 429 or 503 with Retry-After, requests of
-// the same key, those that wait too, wait for that long, bounded by [WithPause]. Of several policies
-// it is the key of the first that the request costs something. A request that is not sent fails with
+// is known to get none before. If the upstream says when to come again, requests of the same key, those
+// that wait too, wait for that long, bounded by [WithPause]; [WithSharedPause] lets all programs know. Of
+// several policies it is the key of the first that the request costs something. A request that is not sent fails with
 // a [*NotSentError]. With a KeyedLimiter, requests of this program are served in order. docs/http.md
 // has more about both ways of waiting.
 func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option) *Transport {
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	return &Transport{gate: newGate(limiter, true, opts), base: base}
+	g := newGate(limiter, true, opts)
+	t := &Transport{gate: g, base: base}
+	if t.pauses.most = g.maxPause; g.sharing.Client != nil && g.maxPause > 0 {
+		t.pauses.shared = &shared{Pauses: g.sharing, timeout: cmp.Or(g.Timeout, DefaultTimeout)}
+	}
+	return t
 }
 
 // Transport is a RoundTripper that waits for permits. Make it with [NewTransport].
@@ -52,7 +58,7 @@ type NotSentError struct {
 	// wait, as far as known; 0 if waiting does not help.
 	Waited, RetryAfter time.Duration
 
-	// Paused reports whether an upstream's Retry-After stopped the request, not the limiter.
+	// Paused reports whether the upstream stopped the request, for example by Retry-After, not the limiter.
 	Paused bool
 
 	// Err is the reason: the context's error, which is context.DeadlineExceeded also if the
@@ -72,7 +78,7 @@ func (e *NotSentError) Error() string {
 	text := fmt.Sprintf("httplimit: not sent: waited %v for %d %s of %q", e.Waited, e.Permits, permits, e.Key)
 	switch {
 	case e.Paused:
-		text += fmt.Sprintf(", which an upstream's Retry-After stops for %v more", e.RetryAfter)
+		text += fmt.Sprintf(", which an upstream stops for %v more", e.RetryAfter)
 	case e.RetryAfter > 0:
 		text += fmt.Sprintf(", which has %s in %v", them, e.RetryAfter)
 	}
@@ -112,7 +118,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent = true
 	resp, err := t.base.RoundTrip(r)
 	if key != "" && err == nil && resp != nil {
-		t.pauses.hear(key, resp, t.gate.maxPause)
+		t.hear(r, key, resp)
 	}
 	if end != nil && err == nil && resp != nil {
 		status, open = resp.StatusCode, resp.Body != nil
@@ -147,6 +153,18 @@ type endingBody struct {
 func (b endingBody) Close() error {
 	defer b.end()
 	return b.ReadCloser.Close()
+}
+
+// hear pauses a key if the response asks for that.
+func (t *Transport) hear(r *http.Request, key string, resp *http.Response) {
+	d := t.gate.heard(resp)
+	if d <= 0 {
+		return
+	}
+	until := time.Now().Add(d)
+	if t.pauses.extend(key, until) && t.pauses.shared != nil {
+		t.pauses.shared.write(r.Context(), key, until, resp)
+	}
 }
 
 // CloseIdleConnections closes the idle connections of base.

@@ -312,7 +312,7 @@ func TestTransportHeedsRetryAfter(t *testing.T) {
 				no := notSent(t, err)
 				assert.Equal(t, []any{"upstream:api.example.org", true, c.want}, []any{no.Key, no.Paused, no.RetryAfter}, name)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
-				require.ErrorContains(t, err, "Retry-After")
+				require.ErrorContains(t, err, "an upstream stops for "+c.want.String())
 				assert.Len(t, limiter.Asked(), 1, "nothing is taken before")
 			}
 			took, err = send(t.Context(), t, transport, "http://other.example.org/a")

@@ -51,6 +51,9 @@ func (w *wait) obtain() (err error) {
 		if more, err := w.awaitTurn(); err != nil {
 			return w.notSent(first, more, true, err)
 		}
+		if !w.Shadow {
+			w.pause.refresh() // while the limiters are asked
+		}
 		if err := w.ask(); errors.Is(err, errPaused) {
 			continue
 		} else if err != nil {
@@ -72,9 +75,13 @@ func (w *wait) obtain() (err error) {
 			}
 		case v.Closed:
 			return w.notSent(first, 0, false, v.Failure)
-		case w.pause.left() == 0:
-			return nil
 		default:
+			if err := w.awaitShared(); err != nil {
+				return w.notSent(first, 0, false, err)
+			}
+			if w.pause.left() == 0 {
+				return nil
+			}
 			// An upstream paused the key meanwhile. The permits would belong to another moment
 			// than the one at which the request leaves.
 			w.undo()

@@ -37,6 +37,7 @@ var (
 	InUse               = mustLoad("in_use")
 	Migrate             = mustLoad("migrate")
 	NoteClient          = mustLoad("note_client")
+	Pause               = mustLoad("pause")
 	Peek                = mustLoad("peek")
 	Probe               = mustLoad("probe")
 	Release             = mustLoad("release")

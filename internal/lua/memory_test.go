@@ -297,6 +297,7 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 			"take two":  {script: FixedWindow, args: []any{10, 9000000, 1, 2, 8, 1}},
 			"give back": {script: FixedWindowSettle, args: []any{2, ends, 9000000}, frees: true},
 			"charge":    {script: FixedWindowSettle, args: []any{-2, ends, 9000000}, frees: true},
+			"pause":     {script: Pause, args: []any{9000000, 429}},
 
 			"take, calendar":      {script: FixedWindow, args: []any{10, calendar, 3, 1}},
 			"give back, calendar": {script: FixedWindowSettle, args: []any{2, ends, ""}, frees: true},

@@ -281,7 +281,31 @@ func memberOf(t *testing.T, layout codec.Layout, n int) string {
 }
 
 // ofClients are the scripts that have nothing to do with limiters.
-var ofClients = []*Script{NoteClient}
+var ofClients = []*Script{NoteClient, Pause}
+
+func TestPause_IsOnlyExtended(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
+		key := redistest.Name(t)
+		for _, c := range []struct{ ms, longer, most int }{
+			{60_000, 1, 60_000}, {30_000, 0, 60_000}, {90_000, 1, 90_000}, {1, 0, 90_000}, {0, 0, 90_000}, {-1, 0, 90_000},
+		} {
+			got, err := rdb.Eval(t.Context(), Pause.Source, []string{key}, c.ms, 429).Result()
+			require.NoError(t, err)
+			assert.EqualValues(t, c.longer, got, c)
+			assert.InDelta(t, c.most, rdb.PTTL(t.Context(), key).Val().Milliseconds(), 10_000)
+			assert.Equal(t, "429", rdb.Get(t.Context(), key).Val())
+		}
+		require.NoError(t, rdb.Persist(t.Context(), key).Err())
+		require.NoError(t, rdb.Eval(t.Context(), Pause.Source, []string{key}, 60_000, 503).Err())
+		assert.Positive(t, rdb.PTTL(t.Context(), key).Val(), "none is without end")
+		require.NoError(t, rdb.Del(t.Context(), key).Err())
+		require.NoError(t, rdb.HSet(t.Context(), key, "rate", 1).Err())
+		require.ErrorContains(t, rdb.Eval(t.Context(), Pause.Source, []string{key}, 60_000, 429).Err(), "WRONGTYPE")
+		assert.Equal(t, map[string]string{"rate": "1"}, rdb.HGetAll(t.Context(), key).Val())
+		require.NoError(t, rdb.Del(t.Context(), key).Err())
+	})
+}
 
 func TestNamesOfClients(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ type Keys struct {
 const (
 	valueSuffix   = ":value"
 	permitsSuffix = ":permits"
+	pauseSuffix   = ":pause"
 )
 
 // KeysOf returns the keys of the limiter called name, for the client called clientID. A name that has a brace
@@ -50,6 +51,10 @@ func tag(name string) string {
 	opened, closed := braces(name)
 	return opened + name + closed
 }
+
+// PauseKey returns the key that says for how long an upstream pauses the calls that ask the limiter called name. Redisson
+// knows nothing of it.
+func PauseKey(name string) string { return tag(name) + pauseSuffix }
 
 // Other returns the name of another limiter because of which there can be none called name: both would share a key,
 // whatever the ids of clients are. It looks at names that are longer than prefix and begin with it, and returns "" if
