@@ -282,15 +282,15 @@ func ExampleWithSharedPause() {
 	}))
 	defer upstream.Close()
 
+	ownHeader := httplimit.WithPauseOn(func(resp *http.Response) time.Duration {
+		pause, _ := time.ParseDuration(resp.Header.Get("X-Backoff"))
+		return pause
+	})
 	for _, program := range []string{"hears:", "restarted:"} {
 		client := rratelimiter.New(rdb)
 		transport := httplimit.NewTransport(nil, client.Keyed("", rratelimiter.PerSecond(50)),
 			httplimit.WithKey(func(*http.Request) (string, error) { return "partner", nil }),
-			httplimit.WithSharedPause(client),
-			httplimit.WithPauseOn(func(resp *http.Response) time.Duration {
-				pause, _ := time.ParseDuration(resp.Header.Get("X-Backoff"))
-				return pause
-			}))
+			ownHeader, httplimit.WithSharedPause(client))
 		resp, err := (&http.Client{Transport: transport, Timeout: 2 * time.Second}).Get(upstream.URL)
 		var notSent *httplimit.NotSentError
 		switch {
