@@ -55,6 +55,8 @@ func TestPolicyShadow_CountsWhatTheOthersLetPass(t *testing.T) {
 				for _, d := range recorder.Decisions() {
 					if d.Limiter == "watches" {
 						assert.True(t, d.Shadow)
+						assert.Equal(t, map[string]string{"middleware": "http:watches:{192.0.2.1}", "limiter": ""}[of], d.Key)
+						assert.Equal(t, []int64{2, max(0, 1-int64(len(outcomes)))}, []int64{d.Limit, d.Remaining})
 						outcomes = append(outcomes, d.Outcome)
 					}
 				}
@@ -100,12 +102,12 @@ func ExamplePolicy_shadow() {
 		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: httplimit.Local(1, 24*time.Hour), Shadow: true})).Handler(hello)
 	for range 2 {
 		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody)) // from 192.0.2.1
 		fmt.Println(w.Code)
 	}
 	// Output:
 	// 200
-	// "day" would refuse
+	// "day" would refuse http:day:192.0.2.1
 	// 200
 }
 
@@ -114,6 +116,6 @@ type wouldRefuse struct{ limit.NoObserver }
 
 func (wouldRefuse) Decided(_ context.Context, d limit.Decided) {
 	if d.Shadow && d.Outcome == limit.Refused {
-		fmt.Printf("%q would refuse\n", d.Limiter)
+		fmt.Printf("%q would refuse %s\n", d.Limiter, d.Key)
 	}
 }

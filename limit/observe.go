@@ -15,7 +15,7 @@ import (
 // Embed [NoObserver] to implement only some methods, and to stay compatible when methods are added.
 //
 // A limiter is reported under its name, and a limiter of keys under its prefix or its own name, never
-// under a key: there are no more names than the program has limiters.
+// under a key: there are no more names than the program has limiters. Only Decided.Key has keys.
 type Observer interface {
 	// Decided receives each call that asks for permits, once it is answered. ctx is the
 	// caller's, which may have ended.
@@ -65,6 +65,14 @@ type Decided struct {
 	Limiter string // its name, the prefix of keys, or the name of middleware's limit
 	Call    string // the method, such as "TryAcquire", or the middleware, such as "httplimit"
 	Permits int64
+
+	// Key is what middleware counted a request by, as it is in Redis: with the prefix, and its parts escaped. It is "" for
+	// other calls. There are as many as clients, so it is for logs, and not for labels of metrics.
+	Key string
+
+	// Limit and Remaining are those of the Decision; Limit is 0 if it has no figures, as most grants of TryAcquire.
+	Limit, Remaining int64
+
 	Outcome Outcome
 	Err     error     // nil unless Failed
 	Kind    ErrorKind // of Err

@@ -18,6 +18,8 @@
 //	ratelimiter.decision.duration     histogram, s: from the call to its answer, waiting included
 //	  ratelimiter_decision_duration_seconds
 //	                                  name, outcome
+//	ratelimiter.utilization           histogram, 1: the share of the limit that is used after a decision with figures
+//	  ratelimiter_utilization         name
 //	ratelimiter.waiting_callers       updowncounter, {caller}: who wait for permits now
 //	  ratelimiter_waiting_callers     name
 //	ratelimiter.round_trip.duration   histogram, s: round trips to Redis
@@ -57,7 +59,7 @@
 //	ratelimiter.event    the kind of a limit.Event with _ for each space: server_silent
 //	error.type           the limit.ErrorKind; not there unless the call or the settlement failed
 //
-// None of them holds a key. A program that makes a limiter for each user has as many names as
+// None of them holds a key: limit.Decided.Key is in no attribute. A program that makes a limiter for each user has as many names as
 // users: the first 200 are counted each by itself ([WithMaxNames]), the others together as
 // _OTHER. The other attributes have few values. A name then has some ten counters, and its
 // durations one histogram for each outcome.

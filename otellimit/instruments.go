@@ -15,9 +15,13 @@ var buckets = []float64{
 	0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 }
 
+// shares are the bounds of histograms of shares: what is nearly used up is told apart.
+var shares = []float64{0, 0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1}
+
 type instruments struct {
 	decisions, permits       metric.Int64Counter
 	decisionTime             metric.Float64Histogram
+	utilization              metric.Float64Histogram
 	waiting                  metric.Int64UpDownCounter
 	roundTripTime            metric.Float64Histogram
 	requests, calls, repeats metric.Int64Counter
@@ -36,9 +40,10 @@ func newInstruments(m metric.Meter) instruments {
 	i := instruments{
 		decisions:     b.counter("ratelimiter.decisions", "{decision}", "Calls that asked for permits."),
 		permits:       b.counter("ratelimiter.permits", "{permit}", "Permits that were asked for."),
-		decisionTime:  b.histogram("ratelimiter.decision.duration", "From the call to its answer, the wait for permits included."),
+		decisionTime:  b.histogram("ratelimiter.decision.duration", "s", "From the call to its answer, the wait for permits included.", buckets),
+		utilization:   b.histogram("ratelimiter.utilization", "1", "The share of the limit that is used after a decision.", shares),
 		waiting:       b.upDown("ratelimiter.waiting_callers", "{caller}", "Callers that wait for permits."),
-		roundTripTime: b.histogram("ratelimiter.round_trip.duration", "Round trips to Redis, until the answer or until they were given up."),
+		roundTripTime: b.histogram("ratelimiter.round_trip.duration", "s", "Round trips to Redis, until the answer or until they were given up.", buckets),
 		requests:      b.counter("ratelimiter.round_trip.requests", "{request}", "Callers' requests in round trips."),
 		calls:         b.counter("ratelimiter.round_trip.calls", "{call}", "Script calls in round trips."),
 		repeats:       b.counter("ratelimiter.round_trip.repeats", "{call}", "Script calls that had been sent before."),
@@ -81,8 +86,8 @@ func (b *builder) upDown(name, unit, description string) metric.Int64UpDownCount
 	return or[metric.Int64UpDownCounter](b, made, err, noop.Int64UpDownCounter{})
 }
 
-func (b *builder) histogram(name, description string) metric.Float64Histogram {
-	made, err := b.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
-		metric.WithExplicitBucketBoundaries(buckets...))
+func (b *builder) histogram(name, unit, description string, bounds []float64) metric.Float64Histogram {
+	made, err := b.meter.Float64Histogram(name, metric.WithUnit(unit), metric.WithDescription(description),
+		metric.WithExplicitBucketBoundaries(bounds...))
 	return or[metric.Float64Histogram](b, made, err, noop.Float64Histogram{})
 }

@@ -65,6 +65,9 @@ func (o *observer) Decided(ctx context.Context, d limit.Decided) {
 	o.decisions.Add(ctx, 1, all.add...)
 	o.permits.Add(ctx, max(0, d.Permits), all.add...)
 	o.decisionTime.Record(ctx, d.Waited.Seconds(), of.ended(d.Outcome).record...)
+	if d.Limit > 0 && (d.Outcome == limit.Granted || d.Outcome == limit.Refused) {
+		o.utilization.Record(ctx, float64(max(0, d.Limit-d.Remaining))/float64(d.Limit), of.record...)
+	}
 	if o.tracer != nil {
 		o.span(ctx, d)
 	}

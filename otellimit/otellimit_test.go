@@ -77,7 +77,7 @@ func (c collector) points(t testing.TB) map[string]string {
 			}
 		case metricdata.Histogram[float64]:
 			for _, p := range data.DataPoints {
-				add(p.Attributes, fmt.Sprintf("%d in %.3g s", p.Count, p.Sum))
+				add(p.Attributes, fmt.Sprintf("%d in %.3g %s", p.Count, p.Sum, m.Unit))
 			}
 		default:
 			t.Fatalf("%s is a %T", name, data)
@@ -90,13 +90,16 @@ func (c collector) points(t testing.TB) map[string]string {
 func tellAll(ctx context.Context, o limit.Observer) {
 	start := time.Now()
 	granted := limit.Decided{
-		Limiter: "a", Call: "Take", Permits: 3, Outcome: limit.Granted, Source: limit.FromRedis, Start: start, Waited: 2 * time.Millisecond,
+		Key: "http:ann", Limit: 10, Remaining: 4, Limiter: "a", Call: "Take", Permits: 3, Outcome: limit.Granted, Source: limit.FromRedis, Start: start, Waited: 2 * time.Millisecond,
 	}
 	o.Decided(ctx, granted)
 	o.Decided(ctx, granted)
 	refused := granted
-	refused.Outcome, refused.Source, refused.Shadow = limit.Refused, limit.FromMemory, true
+	refused.Outcome, refused.Source, refused.Shadow, refused.Remaining = limit.Refused, limit.FromMemory, true, 0
 	o.Decided(ctx, refused)
+	costly := granted
+	costly.Limiter, costly.Permits, costly.Outcome, costly.Remaining = "b", 11, limit.TooCostly, 0 // it is not known
+	o.Decided(ctx, costly)
 	o.Decided(ctx, limit.Decided{
 		Limiter: "a", Permits: -1, Outcome: limit.Failed, Err: limit.ErrInvalidPermits, Kind: limit.KindInvalid,
 		Start: start, Waited: time.Second,
@@ -141,24 +144,30 @@ func TestMetrics_Values(t *testing.T) {
 		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=granted}":                  "2 in 0.004 s",
 		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=refused}":                  "1 in 0.002 s",
 		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=failed}":                   "1 in 1 s",
-		"ratelimiter.waiting_callers{ratelimiter.name=a}":                                                "2",
-		"ratelimiter.waiting_callers{ratelimiter.name=b}":                                                "0",
-		"ratelimiter.round_trip.duration{}":                                                              "1 in 0.001 s",
-		"ratelimiter.round_trip.duration{error.type=unavailable}":                                        "1 in 3 s",
-		"ratelimiter.round_trip.requests{}":                                                              "11",
-		"ratelimiter.round_trip.calls{}":                                                                 "5",
-		"ratelimiter.round_trip.repeats{}":                                                               "1",
-		"ratelimiter.lease.count{ratelimiter.name=a}":                                                    "1",
-		"ratelimiter.lease.permits{ratelimiter.name=a}":                                                  "100",
-		"ratelimiter.lease.unused{ratelimiter.name=a}":                                                   "15",
-		"ratelimiter.settlements{ratelimiter.name=a}":                                                    "2",
-		"ratelimiter.settlements{error.type=unavailable,ratelimiter.name=a}":                             "1",
-		"ratelimiter.settlement.reserved{ratelimiter.name=a}":                                            "20",
-		"ratelimiter.settlement.used{ratelimiter.name=a}":                                                "34",
-		"ratelimiter.open_breakers{}":                                                                    "1",
-		"ratelimiter.events{ratelimiter.event=permits_given_up}":                                         "1",
-		"ratelimiter.events{ratelimiter.event=asked_no_more}":                                            "2",
-		"ratelimiter.events{ratelimiter.event=asked_again}":                                              "1",
+		"ratelimiter.utilization{ratelimiter.name=a}":                                                    "3 in 2.2 1",
+
+		"ratelimiter.decisions{ratelimiter.name=b,ratelimiter.outcome=too_costly,ratelimiter.source=redis}": "1",
+		"ratelimiter.permits{ratelimiter.name=b,ratelimiter.outcome=too_costly,ratelimiter.source=redis}":   "11",
+		"ratelimiter.decision.duration{ratelimiter.name=b,ratelimiter.outcome=too_costly}":                  "1 in 0.002 s",
+
+		"ratelimiter.waiting_callers{ratelimiter.name=a}":                    "2",
+		"ratelimiter.waiting_callers{ratelimiter.name=b}":                    "0",
+		"ratelimiter.round_trip.duration{}":                                  "1 in 0.001 s",
+		"ratelimiter.round_trip.duration{error.type=unavailable}":            "1 in 3 s",
+		"ratelimiter.round_trip.requests{}":                                  "11",
+		"ratelimiter.round_trip.calls{}":                                     "5",
+		"ratelimiter.round_trip.repeats{}":                                   "1",
+		"ratelimiter.lease.count{ratelimiter.name=a}":                        "1",
+		"ratelimiter.lease.permits{ratelimiter.name=a}":                      "100",
+		"ratelimiter.lease.unused{ratelimiter.name=a}":                       "15",
+		"ratelimiter.settlements{ratelimiter.name=a}":                        "2",
+		"ratelimiter.settlements{error.type=unavailable,ratelimiter.name=a}": "1",
+		"ratelimiter.settlement.reserved{ratelimiter.name=a}":                "20",
+		"ratelimiter.settlement.used{ratelimiter.name=a}":                    "34",
+		"ratelimiter.open_breakers{}":                                        "1",
+		"ratelimiter.events{ratelimiter.event=permits_given_up}":             "1",
+		"ratelimiter.events{ratelimiter.event=asked_no_more}":                "2",
+		"ratelimiter.events{ratelimiter.event=asked_again}":                  "1",
 	}, points)
 }
 
@@ -434,7 +443,7 @@ func TestSpansThatAreNotSampled(t *testing.T) {
 
 var decided = limit.Decided{
 	Limiter: "api", Call: "TryAcquire", Permits: 1, Outcome: limit.Granted, Source: limit.FromRedis,
-	Start: time.Now(), Waited: 300 * time.Microsecond,
+	Start: time.Now(), Waited: 300 * time.Microsecond, Limit: 100, Remaining: 40,
 }
 
 // What a decision costs its caller. All others count too.

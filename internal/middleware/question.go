@@ -256,5 +256,6 @@ func (q *Question) Report(ctx context.Context) {
 	of.observer.Decided(ctx, limit.Decided{
 		Limiter: q.Limit.Name, Call: of.Middleware, Permits: q.Permits, Source: q.by,
 		Shadow: of.Shadow || q.Limit.Shadow, Start: q.Start,
+		Key: q.Key, Limit: q.Decision.Limit, Remaining: q.Decision.Remaining,
 	}, q.State == Granted || q.State == Open, q.err)
 }

@@ -253,12 +253,14 @@ func undoFor(of Asker, q decide.Ask, undo func(context.Context) error) func(cont
 
 // reported is the part of Complete for a policy that watches or is watched.
 func (p *Policy) reported(ctx context.Context, of Asker, q decide.Ask, a decide.Answer, err error, start time.Time) (decide.Answer, error) {
-	all, granted, failure := of.Limiters(q), a.Granted, err
+	all, answered, failure := of.Limiters(q), a, err
 	report := func() {
-		for _, l := range all {
+		for i, l := range all {
+			d := answered.Part(i).Decision
 			p.Observer.Decided(ctx, limit.Decided{
-				Limiter: l.Observed, Call: q.Call, Permits: l.Permits, Source: a.By, Start: start, Shadow: p.Shadow || q.Watched,
-			}, granted, failure)
+				Limiter: l.Observed, Call: q.Call, Permits: l.Permits, Source: answered.By, Start: start, Shadow: p.Shadow || q.Watched,
+				Limit: d.Limit, Remaining: d.Remaining,
+			}, answered.Granted, failure)
 		}
 	}
 	if q.Watched {

@@ -119,6 +119,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"KeyFails":        k.testKeyFails,
 		"Keys":            k.testKeys,
 		"PrefixIsNoted":   k.testPrefixIsNoted,
+		"Decided":         k.testDecided,
 		"EachLimiter":     k.testEachLimiter,
 		"Buckets":         k.testBuckets,
 		"ManyCallers":     k.testManyCallers,

@@ -243,6 +243,33 @@ func (k Kind[O, K]) testPrefixIsNoted(t *testing.T) {
 	}
 }
 
+// An observer receives by what a request was counted, and the figures of the answer.
+func (k Kind[O, K]) testDecided(t *testing.T) {
+	t.Helper()
+	r := k.rig(t, Budget(2, time.Minute), k.WithKey(k.User))
+	for _, user := range []string{"ann", "a:b", "ann"} {
+		r.handle(t.Context(), user)
+	}
+	r.errs.Check(t)
+	var all []limit.Decided
+	for _, d := range r.told.Decisions() {
+		all = append(all, limit.Decided{Key: d.Key, Outcome: d.Outcome, Limit: d.Limit, Remaining: d.Remaining})
+	}
+	assert.Equal(t, []limit.Decided{
+		{Key: k.Prefix + "ann", Outcome: limit.Granted, Limit: 2, Remaining: 1},
+		{Key: k.Prefix + "a%3Ab", Outcome: limit.Granted, Limit: 2},
+		{Key: k.Prefix + "ann", Outcome: limit.Refused, Limit: 2},
+	}, all)
+
+	costly := k.rig(t, Says(limit.Decision{Limit: 1}, limit.ErrPermitsExceedRate), k.WithKey(k.User))
+	costly.handle(t.Context(), "ann")
+	down := k.rig(t, Says(limit.Decision{}, errDown), k.WithKey(k.User), k.WithFailure(limit.FailOpen()))
+	down.handle(t.Context(), "ann")
+	d := append(costly.told.Decisions(), down.told.Decisions()...)
+	assert.Equal(t, []any{k.Prefix + "ann", int64(1), limit.TooCostly}, []any{d[0].Key, d[0].Limit, d[0].Outcome})
+	assert.Equal(t, []any{k.Prefix + "ann", int64(0), limit.Granted}, []any{d[1].Key, d[1].Limit, d[1].Outcome}, "no figures")
+}
+
 // Without an error handler, slog's default logger gets the errors.
 func (k Kind[O, K]) testLog(t *testing.T) {
 	var out strings.Builder
