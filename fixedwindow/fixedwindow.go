@@ -82,8 +82,8 @@ func New(client *rratelimiter.Client, cfg Config, opts ...rratelimiter.LimiterOp
 // NewFunc is [New] with a rule for each key, such as the quota of a user's plan. It asks config at every call, so config
 // must be quick, as a map or a cache is, and safe for concurrent use. Another answer than the last holds from the next call
 // on: what was granted stays counted, and a window that has begun ends no later than one of the new rule. If config returns
-// a bad Config, calls for that key return limit.ErrInvalidConfig. Behind middleware config gets the whole key, as for
-// KeyedFunc of the Client.
+// a bad Config, calls for that key return limit.ErrInvalidConfig. Behind middleware it gets the key as the
+// program made it.
 func NewFunc(client *rratelimiter.Client, config func(key string) Config, opts ...rratelimiter.LimiterOption) *Limiter {
 	if config == nil {
 		return New(client, Config{}, opts...)
@@ -116,7 +116,11 @@ func (l *ofKeys) Policy() outage.Policy { return l.rule.table.Policy() }
 
 func (l *ofKeys) Suffix() string { return l.rule.table.Suffix() }
 
-func (l *ofKeys) Asker(key string) outage.Asker { return (*Limiter)(l).of(key).table }
+func (l *ofKeys) Holds() bool { return l.rule.table.Holds() }
+
+func (l *ofKeys) Asker(q decide.Ask) outage.Asker {
+	return (*Limiter)(l).of(q.Made).table
+}
 
 // Window returns the window's length; with a Calendar that of the current window. It is 0 for NewFunc.
 func (l *Limiter) Window() time.Duration { return l.rule.window() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -188,6 +189,14 @@ func TestKeyedFunc_GetsTheKeyAsTheProgramMadeIt(t *testing.T) {
 			plan := httplimit.Policy{Limiter: grants(), Plan: func(*http.Request) limit.Limiter { return keyed }}
 			serve(httplimit.New(plan, opts...).Handler(hello), r)
 			assert.Equal(t, []string{c.want, c.want, c.want}, asked, name)
+
+			asked = nil
+			quota := fixedwindow.NewFunc(client, func(key string) fixedwindow.Config {
+				asked = append(asked, key)
+				return fixedwindow.Config{Limit: 10, Window: time.Minute}
+			})
+			serve(httplimit.New(quota, opts...).Handler(hello), r)
+			assert.Equal(t, []string{c.want}, slices.Compact(asked), name)
 		})
 	}
 }
