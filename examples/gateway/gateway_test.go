@@ -151,7 +151,7 @@ func TestGateway_ComesBackAfterTheLongestAnswer(t *testing.T) {
 				defer func() { _ = recover() }()
 				g.ServeHTTP(w, r)
 			}()
-			return remaining(t, w.Result().Header)["tokens-day"] //nolint:bodyclose // it has none
+			return remaining(t, w.Result().Header)["tokens-day"]
 		}
 		assert.EqualValues(t, 1900, left(http.Header{"X-Kill": {"1"}}))
 		assert.EqualValues(t, 1800, left(nil))
