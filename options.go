@@ -272,6 +272,15 @@ func WithLease(lease Lease) LimiterOption {
 	})
 }
 
+// WithExact leaves the members of the handle's grants as they are. Otherwise a Client merges members of limiters of more
+// than 128 permits, so that the set in Redis stays small: their permits come back up to a 64th of the interval late.
+func WithExact() LimiterOption {
+	return limiterOption(func(l *RateLimiter) error {
+		l.facts.Exact = true
+		return nil
+	})
+}
+
 // WithRefusalCache remembers refusals: the handle asks an exhausted limiter again at the time that the
 // server named, or before, after a 64th of the wait: between a second and a minute, up to a quarter of it
 // drawn. It applies to Take, TakeUpTo and TryAcquire with a timeout of 0 or less, and to Wait and WaitN whose

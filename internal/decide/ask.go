@@ -50,7 +50,6 @@ type Answer struct {
 	// Renew makes a grant that Settle settles count from now on, or returns limit.ErrSettled if it has come back. It is
 	// nil if Settle is, or it can't be.
 	Renew func(context.Context) error
-	Held  bool // a grant counts for less than an interval unless it is settled
 	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
 	Unanswered bool
 	Undecided  bool // the error leaves the decision open, even if it is no limit.ErrUnavailable

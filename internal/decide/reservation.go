@@ -150,7 +150,7 @@ func (r *Reservation) settlePart(ctx context.Context, i int) (err error) {
 	p, actual := &r.parts[i], r.actual[i]
 	end := func(err error) { r.end(i, actual, err) }
 	switch charged := p.Settle != nil; {
-	case charged && (actual != p.Permits || p.Held):
+	case charged:
 		return p.Settle(ctx, actual, end)
 	case !charged && actual == 0 && p.Undo != nil:
 		err = p.Undo(ctx)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -38,6 +39,7 @@ type batch struct {
 	pass          bool  // of the line
 	reserves      bool  // there are reservations in it
 	held          bool  // one of them has a hold
+	exact         bool  // one of them asks by a handle that is WithExact
 	upToAlone     bool  // it is one request for as many permits as are free, whose member is its own
 	changes       int64 // of the limiter before: see queue.changes
 	tally         tally // before
@@ -50,7 +52,7 @@ type batch struct {
 	redo          redo
 
 	member  []byte        // the call's first member, permits for the sum of all requests; nil without members
-	shared  *sharedMember // of it, once some of its permits are to go back
+	shared  *merge.Member // of it, once some of its permits are to go back
 	word    any           // the member in a command
 	sent    time.Time
 	results []lane.Result
@@ -111,6 +113,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 		b.reserves, b.own, b.rules.Merge = true, true, false
 	}
 	b.held = b.held || r.Hold > 0
+	b.exact = b.exact || r.limiter.Exact
 	b.upToAlone = r.UpTo && own
 	b.requests = append(b.requests, r)
 	b.figures = b.figures || r.Figures
@@ -300,7 +303,7 @@ func (b *batch) grant(place int, permits int64, o lane.Outcome) grant {
 		g.member = redisson.WithPermits(redisson.Later(b.member, place), permits)
 	default:
 		if b.shared == nil {
-			b.shared = &sharedMember{remaining: o.Taken}
+			b.shared = merge.NewMember(b.member, o.Taken)
 		}
 		g.member, g.shared = b.member, b.shared
 	}

@@ -36,6 +36,7 @@ type Engine struct {
 	book     *clients.Book // nil if the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
+	logs   *mergeLogs            // by config key
 	queues lane.Shards[*queue]   // by config key, while in use or while a lease lives
 	last   atomic.Pointer[queue] // the last that was removed: a lone caller comes again and again
 	joints sync.Mutex            // guards those who wait for several limiters; it is taken after a lane's
@@ -80,7 +81,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	lanes := lane.New(conn, observer)
 	return &Engine{
 		conn: conn, lanes: lanes, observer: observer, rules: rules, ids: ids, made: time.Now(),
-		lastReported: make(map[limit.Event]time.Time), grace: grace,
+		lastReported: make(map[limit.Event]time.Time), grace: grace, logs: newMergeLogs(),
 	}
 }
 

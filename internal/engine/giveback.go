@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
@@ -75,37 +76,34 @@ func (q *queue) returnGrant(ctx context.Context, one grant) error {
 		_, err := q.sendBack(ctx, one)
 		return err
 	}
-	mine := &returning{permits: one.permits, done: make(chan struct{})}
-	h.mu.Lock()
-	h.waiting = append(h.waiting, mine)
-	if !h.busy {
-		h.busy = true
-		go q.returnWaiting(ctx, one, h)
+	mine := &merge.Return{Permits: one.permits, Sent: one.sent, Done: make(chan struct{})}
+	if h = h.Add(mine); h != nil {
+		go q.returnWaiting(ctx, h)
 	}
-	h.mu.Unlock()
-	<-mine.done
-	return mine.err
+	<-mine.Done
+	return mine.Err
 }
 
 // returnWaiting gives back all waiting grants of a member in one call, until there are none.
-func (q *queue) returnWaiting(ctx context.Context, one grant, h *sharedMember) {
+func (q *queue) returnWaiting(ctx context.Context, h *merge.Member) {
 	for {
-		h.mu.Lock()
-		all := h.waiting
-		h.waiting, h.busy = nil, len(all) > 0
-		h.mu.Unlock()
+		member, remaining, all := h.Next()
 		if len(all) == 0 {
 			return
 		}
-		one.member, one.permits = redisson.WithPermits(one.member, h.remaining), 0
+		one := grant{member: redisson.WithPermits(member, remaining), sent: all[0].Sent}
 		for _, r := range all {
-			one.permits += r.permits
+			one.permits += r.Permits
+			one.sent = lane.Sooner(one.sent, r.Sent)
 		}
 		back, err := q.sendBack(ctx, one)
-		h.remaining -= back
+		if h.WentBack(back, err) && err == nil && back < one.permits {
+			err = fmt.Errorf("%w: the answer to a call that merges members was lost, and %s may be in use for an interval",
+				limit.ErrUnknownOutcome, words.Plural(one.permits-back, "permit"))
+		}
 		for _, r := range all {
-			r.err = err
-			close(r.done)
+			r.Err = err
+			close(r.Done)
 		}
 		ctx = context.Background()
 	}

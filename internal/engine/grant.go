@@ -2,17 +2,17 @@ package engine
 
 import (
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 )
 
 // grant is permits of one member that will be given back.
 type grant struct {
 	member    []byte        // nil if none are kept
-	shared    *sharedMember // the member's; nil if no other grant uses it
+	shared    *merge.Member // the member's; nil if no other grant uses it
 	permits   int64
 	sent      time.Time // when they were asked for
 	hold      Hold      // zero for none
@@ -32,23 +32,6 @@ func (h Hold) words() (early, at string) {
 		return "", ""
 	}
 	return strconv.FormatInt(h.Early.Milliseconds(), 10), strconv.FormatInt(h.At, 10)
-}
-
-// sharedMember is a member of several grants. Its permits go back in one call at a time, so that a repeated
-// call can tell by the permits that are left whether it has run.
-type sharedMember struct {
-	remaining int64 // permits of the member, when last seen
-
-	mu      sync.Mutex // guards what follows
-	busy    bool       // a call is under way
-	waiting []*returning
-}
-
-// returning is a grant that waits for the next call of its member.
-type returning struct {
-	permits int64
-	done    chan struct{}
-	err     error
 }
 
 // handleLease is the lease of one handle. Its queue's lock guards everything except the current lease.

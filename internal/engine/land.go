@@ -23,6 +23,9 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	if !whole || !b.grantAll(o) {
 		q.completeEach(b, o, err, now)
 	}
+	if err == nil {
+		q.granted(b, o, now)
+	}
 	q.calls--
 	q.next(now)
 	q.wakeAll(b)

@@ -22,6 +22,7 @@ type Limiter struct {
 	*Default                // NoDefault if the handle has none
 	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil if they are not remembered
+	Exact    bool           // its members are not merged
 
 	queue          atomic.Pointer[queue] // the limiter's, while it has one that this handle has made
 	prefetched     handleLease
@@ -31,6 +32,7 @@ type Limiter struct {
 	accepted       atomic.Pointer[limit.Rate]  // what a comparison left in place of Rate; nil if it was none
 	interval       atomic.Int64                // as the last audit found it, ns
 	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members
+	asksFigures    atomic.Bool                 // the interval is not known: the next batch asks for figures
 	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while that is not likely
 }
 

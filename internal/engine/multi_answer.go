@@ -84,6 +84,8 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 				one.hold = m.said.holds[place]
 			}
 			q.giveBack(one)
+		} else if l := m.claims[place].Limiter; taken && !m.reserves && c.Doubts() == 0 {
+			q.noteMember(l, e.mergeLog(l, 0, 0), m.memberOf(place), permits, m.sent, time.Now(), nil)
 		}
 		q.exit()
 	})
@@ -127,6 +129,7 @@ func (m *multiRequest) parse(reply any) (a decide.Answer, err error) {
 			continue
 		}
 		free, claim := said[3], m.claims[i]
+		m.engine.mergeLog(claim.Limiter, said[2], script.Millis(said[5]))
 		if a.Granted {
 			free -= claim.Permits
 		}

@@ -33,6 +33,7 @@ type multiRequest struct {
 	queues   []*queue     // the limiters' queues
 	ordered  []*queue     // the same, in the order of their keys
 	figures  bool
+	reserves bool
 	within   time.Duration // how long a try may take, if that is less than a call may; 0: no matter
 	deadline time.Time     // zero: one try
 	waiter   jointWaiter
@@ -55,7 +56,9 @@ type said struct {
 
 // AcquireAll takes the permits of all claims, or none of any. Claims with a Hold want figures.
 func (e *Engine) AcquireAll(ctx context.Context, claims []Claim, q decide.Ask) (a decide.Answer, err error) {
-	m := &multiRequest{engine: e, claims: claims, figures: q.Figures, told: q.Figures, within: q.Within}
+	m := &multiRequest{engine: e, claims: claims, figures: q.Figures, reserves: q.Reserve, within: q.Within}
+	asks := func(c Claim) bool { return c.Limiter.asksFigures.Load() }
+	m.told = q.Figures || slices.ContainsFunc(claims, asks)
 	a, err = m.acquire(ctx, q)
 	a.By, a.Unanswered = limit.FromRedis, !q.MayWait // one that waits may have been refused before
 	for i := range a.Each {

@@ -282,7 +282,7 @@ func (q *queue) makeBatch(now time.Time) *lane.Call {
 	for _, r := range b.requests {
 		r.State, r.Batch = lane.Sent, &b.Batch
 	}
-	b.audit, b.changes = b.limiter.auditDue(now), q.changes.Load()
+	b.audit, b.changes, b.figures = b.limiter.auditDue(now), q.changes.Load(), b.figures || b.limiter.asksFigures.Load()
 	if q.leases != nil {
 		b.ahead = q.prefetch(b, now)
 		q.leases.sent(b)

@@ -30,6 +30,7 @@ type settlement struct {
 	renewing atomic.Bool               // a call that dates the member anew was made, and may run until the grant is settled
 	renewed  atomic.Pointer[time.Time] // when one was made that has; nil if none has
 
+	known  bool      // no call asks for its members any more
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
@@ -38,16 +39,29 @@ type settlement struct {
 // answered at granted.
 func (e *Engine) Reserved(a *decide.Answer, l *Limiter, member []byte, permits int64, hold Hold, sent, granted time.Time) {
 	s := &settlement{engine: e, limiter: l, member: member, permits: permits, hold: hold, sent: sent, granted: granted}
-	a.Settle, a.Renew, a.Held = s.settle, s.renew, hold.Early > 0
+	a.Settle, a.Renew = s.settle, s.renew
 }
 
 // settle settles the grant and then calls then with the result.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
+	if used == s.permits && s.hold.Early == 0 { // it is as it was granted
+		if q, err := s.engine.lock(ctx, s.limiter); err == nil {
+			s.noteMembers(q, used, 0)
+			q.unlock()
+		}
+		then(nil)
+		return nil
+	}
 	charged := int64(0)
 	return s.beside(ctx, func(ctx context.Context, start time.Time) (err error) {
 		charged, err = s.call(ctx, used, start)
 		return err
-	}, func(q *queue) { q.settled(charged, used < s.permits) }, then)
+	}, func(q *queue) {
+		if s.known {
+			s.noteMembers(q, used, charged)
+		}
+		q.settled(charged, used < s.permits)
+	}, then)
 }
 
 // renew dates the grant's member anew. The error is limit.ErrSettled if the permits have come back.
@@ -118,6 +132,28 @@ func (s *settlement) beside(
 	})
 }
 
+// noteMembers records the members of a settled grant, of which so many permits were charged from then on.
+func (s *settlement) noteMembers(q *queue, used, charged int64) {
+	log, now := s.engine.mergeLog(s.limiter, 0, 0), time.Now()
+	if log == nil {
+		return
+	}
+	if charged > 0 {
+		q.noteMember(s.limiter, log, s.charge, charged, now, now, nil)
+	}
+	member := s.member
+	if s.hold.Early > 0 || charged > 0 {
+		member = redisson.Settled(member)
+	}
+	sent, granted := s.sent, s.granted
+	if renewed := s.renewed.Load(); renewed != nil {
+		sent, granted = *renewed, *renewed
+	}
+	if kept := min(used, s.permits); kept > 0 && charged < used {
+		q.noteMember(s.limiter, log, member, kept, sent, granted, nil)
+	}
+}
+
 // settled counts a settlement out, which has charged so many permits, or freed some.
 func (q *queue) settled(charged int64, freed bool) {
 	if charged > 0 {
@@ -144,9 +180,10 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 			s.charge = e.ids.Next(nil, 1)
 		}
 		sent := time.Now()
-		reply, err := e.lanes.Run(ctx, &script.Call{
+		c := &lane.Call{Call: script.Call{
 			Script: lua.SettleReservation, Keys: s.limiter.Keys(), Repeat: true, Args: s.arguments(used), Since: start,
-		})
+		}}
+		reply, err := e.lanes.RunCall(ctx, c)
 		if most > 0 {
 			e.Granted(s.limiter.Config)
 		}
@@ -161,6 +198,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 				limit.ErrUnknownOutcome, words.Plural(most, "permit"))
 		case err == nil:
 			back, err := script.Integer(reply, nil)
+			s.known = err == nil && s.doubt.IsZero() && c.Doubts() == 0
 			return max(0, -back), err
 		}
 		err = e.explain(s.limiter.Keys().Names(), err)

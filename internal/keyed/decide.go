@@ -77,6 +77,10 @@ func (g *Queues) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err er
 	}
 	if q.Reserve && charge != nil {
 		a.Settle = func(ctx context.Context, used int64, then func(error)) error {
+			if used == taken {
+				then(nil)
+				return nil
+			}
 			return g.detached(ctx, func(ctx context.Context) error { return charge(ctx, used-taken) }, then)
 		}
 	}

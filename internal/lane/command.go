@@ -49,11 +49,15 @@ func (l *Lanes) Answers(keys *script.Keys, write string) bool {
 
 // Run is Do for a call of a script.
 func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
-	call := &Call{Call: *c}
-	if done, err := l.Do(ctx, call); !done {
+	return l.RunCall(ctx, &Call{Call: *c})
+}
+
+// RunCall is Do for a call whose answer is wanted.
+func (l *Lanes) RunCall(ctx context.Context, c *Call) (any, error) {
+	if done, err := l.Do(ctx, c); !done {
 		return nil, err
 	}
-	return call.Outcome()
+	return c.Outcome()
 }
 
 // Do makes a call, with all its attempts, and returns true once that is done. If ctx ends before, or the time for an

@@ -35,6 +35,7 @@ var (
 	FixedWindowSettle   = mustLoad("fixed_window_settle")
 	GiveBack            = mustLoad("give_back")
 	InUse               = mustLoad("in_use")
+	Merge               = mustLoad("merge")
 	Migrate             = mustLoad("migrate")
 	NoteClient          = mustLoad("note_client")
 	Pause               = mustLoad("pause")

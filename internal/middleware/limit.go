@@ -137,7 +137,6 @@ func (l *Limit) instead(ctx context.Context, q decide.Ask) (decide.Answer, error
 	a, err := p.policy.Decide(ctx, p.of, p.ask)
 	if a.Settle != nil { // this limiter says whether it may be repeated
 		settle := p.policy.Settler(p.of, p.ask, a)
-		a.Held = true
 		a.Settle = func(ctx context.Context, used int64, then func(error)) error {
 			err := settle(ctx, used)
 			then(err)

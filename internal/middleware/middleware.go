@@ -74,7 +74,6 @@ func (a *attempt) take(ctx context.Context, q decide.Ask) {
 		if a.err != nil || !answer.Granted {
 			return
 		}
-		answer.Held = true // perhaps: so it learns what was used, even if that is the estimate
 		answer.Settle = func(ctx context.Context, used int64, then func(error)) error {
 			err := safely(ctx, func(ctx context.Context) error { return settle(ctx, used) }) // so that it can be repeated
 			then(err)

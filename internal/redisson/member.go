@@ -105,6 +105,13 @@ func SetPermits(member []byte, permits int64) {
 	}
 }
 
+// Settled returns a copy of a member of layout D2 with the id that a settled reservation has: see settle_reservation.lua.
+func Settled(member []byte) []byte {
+	member = slices.Clone(member)
+	member[12] ^= 128
+	return member
+}
+
 // Later returns a copy of a member with a number that is places above its own.
 func Later(member []byte, places int) []byte {
 	member = slices.Clone(member)

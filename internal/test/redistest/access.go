@@ -122,7 +122,7 @@ const LeastCommands = "+eval +evalsha " +
 	"+time +exists +type +pttl +pexpire +pexpireat +persist +unlink +rename " +
 	"+get +set +incrby +decrby " +
 	"+hget +hmget +hset +hdel +hscan " +
-	"+zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank +zscore"
+	"+zadd +zcard +zcount +zmscore +zrange +zrangebyscore +zrem +zremrangebyrank +zscore"
 
 // What a user needs beside [LeastCommands] for go-redis to work.
 const (

@@ -269,7 +269,7 @@ func Rows(args []string) int {
 	switch args[0] {
 	case "zadd":
 		return (len(args) - 2) / 2
-	case "zrem":
+	case "zrem", "zmscore":
 		return len(args) - 2
 	case "zrange", "zrevrange", "zremrangebyrank":
 		from, fromErr := strconv.Atoi(args[2])

@@ -156,7 +156,7 @@ func TestRights(t *testing.T) {
 		name := strings.TrimPrefix(command, "+")
 		level, text := Error, "may not run "+name
 		switch name {
-		case "hget", "hscan", "rename":
+		case "hget", "hscan", "rename", "zmscore":
 			level = Warning
 		case "eval":
 			text = "may not run scripts"

@@ -35,6 +35,7 @@ var needed = [][2]string{
 	{"hscan", "'hscan', KEYS[1], 0"},
 	{"zcard", "'zcard', KEYS[3]"},
 	{"zcount", "'zcount', KEYS[3], 0, 1"},
+	{"zmscore", "'zmscore', KEYS[3], 'm'"},
 	{"zrange", "'zrange', KEYS[3], 0, 0"},
 	{"zrangebyscore", "'zrangebyscore', KEYS[3], 0, 1"},
 	{"zrem", "'zrem', KEYS[3], 'm'"},
@@ -49,7 +50,7 @@ var needed = [][2]string{
 }
 
 // rare are those that most programs do without.
-var rare = []string{"hget", "hscan", "rename"}
+var rare = []string{"hget", "hscan", "rename", "zmscore"}
 
 // probe returns the script that calls all of them and returns those that are
 // refused. Without the right to unlink it writes nothing.
@@ -130,7 +131,7 @@ func (d *doctor) rights(ctx context.Context) {
 	case len(answer) > 0:
 		level, why := Error, reason
 		if !slices.ContainsFunc(answer, func(command string) bool { return !slices.Contains(rare, command) }) {
-			level, why = Warning, "thresholds of sliding logs need hget and hscan, Rename needs rename; the rest works without"
+			level, why = Warning, "thresholds of sliding logs need hget and hscan, Rename needs rename, sets stay small by zmscore; the rest works without"
 		}
 		d.add(nil, "rights", level, who+" may not run "+strings.Join(answer, ", "), why, "ACL SETUSER with +"+strings.Join(answer, " +"))
 	default:

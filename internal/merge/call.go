@@ -1,0 +1,187 @@
+package merge
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+)
+
+// maxPermits is the most that one member holds: Redisson packs them in 32 bits.
+const maxPermits = 1<<32 - 1
+
+// Call names members to lua/merge.lua, in groups.
+type Call struct {
+	log    *Log
+	high   [highBytes]byte
+	groups []group
+
+	Missed bool // a group was not as it was named
+}
+
+// group is members of one slice, as far as is known.
+type group struct {
+	entries []entry
+	members []*Member // of the entries
+	sum     int64     // of their permits
+	into    []byte    // the member that is to stand for all
+}
+
+// Name returns a call that merges members, nil if there are none to merge. draw returns a new member of the client,
+// with no permits on it yet. Until the Call has ended there is no other. Of the Members in start permits wait to go back:
+// see [Member.Add].
+func (l *Log) Name(draw func() []byte) (c *Call, start []*Member) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy {
+		return nil, nil
+	}
+	order := make([]int, len(l.entries))
+	for i := range order {
+		order[i] = i
+	}
+	entries, members := l.entries, l.members
+	slices.SortStableFunc(order, func(i, j int) int { return l.age(entries[i]) - l.age(entries[j]) })
+	l.entries, l.members, l.fresh = nil, nil, 0
+	c = &Call{log: l, high: l.high}
+	for len(order) > 0 {
+		n := 1
+		for n < len(order) && entries[order[n]].slice() == entries[order[0]].slice() {
+			n++
+		}
+		var g group
+		for _, i := range order[:n] {
+			e, m := entries[i], (*Member)(nil)
+			if members != nil {
+				m = members[i]
+			}
+			if n == 1 || !g.add(e, m) {
+				l.keep(e, m)
+			}
+		}
+		switch {
+		case len(g.entries) > 1:
+			g.into = draw()
+			binary.LittleEndian.PutUint32(g.into[length-4:], uint32(g.sum))
+			c.groups = append(c.groups, g)
+		case len(g.entries) == 1:
+			l.keep(g.entries[0], g.members[0])
+			start = g.members[0].end(start, false)
+		}
+		order = order[n:]
+	}
+	l.busy = len(c.groups) > 0
+	if !l.busy {
+		return nil, start
+	}
+	return c, start
+}
+
+// add adds a member to the group. It returns false if the member is in use otherwise, or there is no room.
+func (g *group) add(e entry, m *Member) bool {
+	permits := e.permits()
+	if m != nil {
+		var ok bool
+		if permits, ok = m.name(maxPermits - g.sum); !ok {
+			return false
+		}
+		e.setPermits(permits)
+	}
+	if g.sum+permits > maxPermits {
+		return false
+	}
+	g.sum += permits
+	g.entries, g.members = append(g.entries, e), append(g.members, m)
+	return true
+}
+
+// Append appends the arguments of the script that are about the members.
+func (c *Call) Append(all []any) []any {
+	all = append(all, limits.rate)
+	for _, g := range c.groups {
+		words := append(make([]byte, 0, length*(1+len(g.entries))), g.into...)
+		for _, e := range g.entries {
+			words = e.append(words, g.into, c.high)
+		}
+		all = append(all, words)
+	}
+	return all
+}
+
+// Answered records the script's answer to a call that was sent at that time, and ends the Call; doubtful says that an
+// attempt before may have run.
+func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start []*Member) {
+	l, now := c.log, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy = false
+	if len(numbers) > 1 {
+		l.learn(numbers[0], numbers[1])
+	}
+	if len(numbers) < 3 {
+		return c.left(start)
+	}
+	l.offset = int32(numbers[2] - sent.Add(now.Sub(sent)/2).UnixMilli())
+	numbers = numbers[3:]
+	for i, g := range c.groups {
+		switch {
+		case len(numbers) == 0 || numbers[0] == 0 && len(numbers) <= len(g.entries):
+			rest := Call{groups: c.groups[i:]}
+			return rest.left(start)
+		case numbers[0] > 0:
+			start = l.merged(g, uint8(numbers[0]), start)
+			numbers = numbers[1:]
+			continue
+		}
+		c.Missed = true
+		for j, slice := range numbers[1 : len(g.entries)+1] {
+			e, m := g.entries[j], g.members[j]
+			if e.setSlice(uint8(slice)); slice > 0 && c.high == l.high {
+				l.keep(e, m)
+			}
+			start = m.end(start, doubtful && slice == 0)
+		}
+		numbers = numbers[len(g.entries)+1:]
+	}
+	return start
+}
+
+// merged records that a group has become one member of that slice.
+func (l *Log) merged(g group, slice uint8, start []*Member) []*Member {
+	Merges.Add(1)
+	var into *Member
+	if i := slices.IndexFunc(g.members, func(m *Member) bool { return m != nil }); i >= 0 {
+		into = g.members[i]
+		for _, m := range g.members[i+1:] {
+			m.become(into)
+		}
+		start = into.stands(g, start)
+	}
+	e, high := entryOf(g.into, g.sum)
+	if e.setSlice(slice); high == l.high {
+		l.keep(e, into)
+	}
+	return start
+}
+
+// left ends a call whose members were left alone.
+func (c *Call) left(start []*Member) []*Member {
+	for _, g := range c.groups {
+		for _, m := range g.members {
+			start = m.end(start, false)
+		}
+	}
+	return start
+}
+
+// Failed ends a call that may have run or not. Its members are left alone from now on.
+func (c *Call) Failed() (start []*Member) {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	c.log.busy, c.log.exact = false, true
+	for _, g := range c.groups {
+		for _, m := range g.members {
+			start = m.end(start, true)
+		}
+	}
+	return start
+}

@@ -1,0 +1,128 @@
+package merge
+
+import (
+	"sync"
+	"time"
+)
+
+// Member is a member of several grants. Merged into another it becomes that one, also for its grants. Its permits go
+// back in one call at a time, so that a repeated call can tell by the permits that are left whether it has run.
+type Member struct {
+	mu        sync.Mutex
+	bytes     []byte // without the right permits
+	remaining int64  // permits, when last seen
+	into      *Member
+	busy      bool // a call is under way that gives permits back
+	named     bool // a call is under way that may merge it
+	doubtful  bool // such a call may have merged it into another
+	unsure    bool // a call that gave permits back failed: it is not known how many are left
+	waiting   []*Return
+}
+
+// Return is permits of a member that wait for the next call that gives some back.
+type Return struct {
+	Permits int64
+	Sent    time.Time     // when the grant was asked for
+	Done    chan struct{} // closed then
+	Err     error         // set before
+}
+
+// NewMember returns a Member that was granted so many permits. It keeps the bytes.
+func NewMember(bytes []byte, permits int64) *Member { return &Member{bytes: bytes, remaining: permits} }
+
+// lock locks the member that m has become, and returns it.
+func (m *Member) lock() *Member {
+	for {
+		m.mu.Lock()
+		if m.into == nil {
+			return m
+		}
+		next := m.into
+		m.mu.Unlock()
+		m = next
+	}
+}
+
+// Add adds permits that are to go back. If it returns a Member, the caller must give back what waits, by [Member.Next]
+// until that has nothing more.
+func (m *Member) Add(r *Return) (start *Member) {
+	m = m.lock()
+	defer m.mu.Unlock()
+	m.waiting = append(m.waiting, r)
+	return m.start()
+}
+
+// start returns the member if a call is to begin that gives permits back. It is locked.
+func (m *Member) start() *Member {
+	if m.busy || m.named || len(m.waiting) == 0 {
+		return nil
+	}
+	m.busy = true
+	return m
+}
+
+// Next returns what waits to go back, and the member as it was last seen. With nothing, the call is no longer under way.
+func (m *Member) Next() (bytes []byte, permits int64, all []*Return) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all, m.waiting = m.waiting, nil
+	m.busy = len(all) > 0
+	return m.bytes, m.remaining, all
+}
+
+// WentBack records that so many permits have gone back, and the error of the call. It reports whether the member may
+// have become another.
+func (m *Member) WentBack(permits int64, err error) (doubtful bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.remaining -= permits
+	m.unsure = m.unsure || err != nil
+	return m.doubtful
+}
+
+// name makes the member one that a call may merge, if it has no more permits than that. It returns how many.
+func (m *Member) name(most int64) (permits int64, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy || m.doubtful || m.unsure || len(m.waiting) > 0 || m.remaining <= 0 || m.remaining > most {
+		return 0, false
+	}
+	m.named = true
+	return m.remaining, true
+}
+
+// end says that no call merges the member any more, which may be nil. It appends to start what [Member.Add] returns.
+func (m *Member) end(start []*Member, doubtful bool) []*Member {
+	if m == nil {
+		return start
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.named, m.doubtful = false, m.doubtful || doubtful
+	if m = m.start(); m != nil {
+		start = append(start, m)
+	}
+	return start
+}
+
+// become says that the member, which may be nil, was merged into another, which is named still.
+func (m *Member) become(into *Member) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	waiting := m.waiting
+	m.into, m.bytes, m.waiting = into, nil, nil
+	m.mu.Unlock()
+	into.mu.Lock()
+	into.waiting = append(into.waiting, waiting...)
+	into.mu.Unlock()
+}
+
+// stands says that the member stands for a group now.
+func (m *Member) stands(g group, start []*Member) []*Member {
+	m.mu.Lock()
+	m.bytes, m.remaining = g.into, g.sum
+	m.mu.Unlock()
+	return m.end(start, false)
+}

@@ -1,0 +1,206 @@
+package merge_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+// A program grants members of a limiter, at times that the test names, and its server merges or does not.
+type program struct {
+	*merge.Log
+
+	ids      *redisson.Identities
+	start    time.Time
+	interval time.Duration
+	due      int // how often it was time to merge
+}
+
+func newProgram(rate int64, interval time.Duration) *program {
+	p := &program{Log: &merge.Log{}, ids: redisson.NewIdentities(codec.LayoutD2), interval: interval}
+	p.start = time.Now().Truncate(interval)
+	p.Learn(rate, interval)
+	return p
+}
+
+func (p *program) draw() []byte { return p.ids.Next(nil, 1) }
+
+// grant grants n members of two permits each, at that time of the interval.
+func (p *program) grant(n int, at time.Duration, m *merge.Member) {
+	for range n {
+		if due, _ := p.Add(p.draw(), 2, p.start.Add(at), m); due {
+			p.due++
+		}
+	}
+}
+
+// groups returns the groups that a call names: the permits of each one's members.
+func groups(t *testing.T, c *merge.Call) (all [][]int) {
+	t.Helper()
+	if c == nil {
+		return nil
+	}
+	for _, arg := range c.Append(nil)[1:] {
+		var sums []int
+		for one := range slices.Chunk(arg.([]byte), 21) {
+			m, err := codec.Parse(string(one))
+			require.NoError(t, err)
+			sums = append(sums, int(m.Permits))
+		}
+		for _, permits := range sums[1:] {
+			sums[0] -= permits
+		}
+		assert.Zero(t, sums[0], "what stands for them has their permits")
+		all = append(all, sums[1:])
+	}
+	return all
+}
+
+func (p *program) answered(c *merge.Call, numbers ...int64) []*merge.Member {
+	return c.Answered(append([]int64{1000, p.interval.Milliseconds(), time.Now().UnixMilli()}, numbers...), time.Now(), false)
+}
+
+// sliceAt is the number of the slice at a time of the interval.
+func (p *program) sliceAt(at time.Duration) int64 {
+	return p.start.Add(at).UnixMilli() * 64 / p.interval.Milliseconds()
+}
+
+func TestLog_NamesMembersOfEachSlice(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, 64*time.Minute)
+	p.grant(32, 0, nil)
+	c, _ := p.Name(p.draw)
+	assert.Nil(t, c, "few of an interval are left alone")
+	p.grant(3, time.Minute, nil)
+	p.grant(1, 2*time.Minute, nil)
+	p.grant(15, 3*time.Minute, nil)
+	assert.Zero(t, p.due)
+	p.grant(1, 3*time.Minute, nil)
+	assert.Equal(t, 1, p.due)
+	c, _ = p.Name(p.draw)
+	require.Equal(t, [][]int{slices.Repeat([]int{2}, 16), {2, 2, 2}}, groups(t, c), "the newest first; one is not merged with itself")
+
+	again, _ := p.Name(p.draw)
+	assert.Nil(t, again, "one call at a time")
+	p.answered(c, p.sliceAt(3*time.Minute), p.sliceAt(time.Minute))
+	p.grant(1, 3*time.Minute, nil)
+	c, _ = p.Name(p.draw)
+	assert.Equal(t, [][]int{{32, 2}}, groups(t, c), "what is merged is merged with later ones of its slice")
+}
+
+func TestLog_LearnsFromTheServer(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, 64*time.Minute)
+	p.grant(32, 0, nil)
+	p.grant(4, time.Minute, nil)
+	c, _ := p.Name(p.draw)
+	require.Len(t, groups(t, c), 1)
+	at := p.sliceAt(time.Minute)
+	p.answered(c, 0, at, 0, at+1, at+1)
+	p.grant(1, 2*time.Minute, nil)
+	c, _ = p.Name(p.draw)
+	assert.Equal(t, [][]int{{2, 2, 2}}, groups(t, c), "in the slice that the server says, without the one that has gone")
+
+	for what, answer := range map[string][]int64{"a low rate": {128, 1000}, "no limiter": {0}} {
+		p := newProgram(1000, time.Minute)
+		p.grant(40, 0, nil)
+		c, _ := p.Name(p.draw)
+		require.NotNil(t, c)
+		assert.Empty(t, c.Answered(answer, time.Now(), false), what)
+		c, _ = p.Name(p.draw)
+		assert.Nil(t, c, what)
+	}
+}
+
+func TestLog_LeavesLowRatesAloneAndAsksForUnknownOnes(t *testing.T) {
+	t.Parallel()
+	p := newProgram(128, time.Minute)
+	p.grant(128, 0, nil)
+	assert.Zero(t, p.due)
+
+	p.Log = &merge.Log{}
+	asked := 0
+	for range 9 {
+		if _, asks := p.Add(p.draw(), 1, p.start, nil); asks {
+			asked++
+		}
+	}
+	assert.Equal(t, 2, asked, "after a few grants the interval is worth asking for")
+	p.Learn(129, time.Minute)
+	p.grant(24, 0, nil)
+	p.grant(20, 0, nil)
+	assert.Equal(t, 1, p.due, "these few count")
+}
+
+func TestLog_CountsGrantsOfTheLastInterval(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, time.Minute)
+	for i := range 300 { // 30 in an interval
+		p.grant(1, time.Duration(i)*2*time.Second, nil)
+	}
+	c, _ := p.Name(p.draw)
+	assert.Nil(t, c)
+	p.grant(100, 11*time.Minute, nil)
+	assert.Positive(t, p.due)
+}
+
+func TestMember_GoesBackByWhatItHasBecome(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, time.Minute)
+	p.grant(32, 0, nil)
+	first, second, third := merge.NewMember(p.draw(), 2), merge.NewMember(p.draw(), 2), merge.NewMember(p.draw(), 2)
+	p.grant(1, 0, nil)
+	for _, m := range []*merge.Member{first, second, third} {
+		p.grant(1, 0, m)
+	}
+	back := &merge.Return{Permits: 1}
+	require.NotNil(t, first.Add(back))
+	c, start := p.Name(p.draw)
+	assert.Empty(t, start)
+	require.Equal(t, [][]int{{2, 2, 2}}, groups(t, c), "permits of the first go back")
+	_, permits, all := first.Next()
+	assert.EqualValues(t, 2, permits)
+	assert.Equal(t, []*merge.Return{back}, all)
+
+	late := &merge.Return{Permits: 2}
+	assert.Nil(t, third.Add(late), "a call that may merge it is under way")
+	start = p.answered(c, p.sliceAt(0))
+	require.Len(t, start, 1)
+	assert.Same(t, second, start[0], "it stands for the others")
+	assert.Nil(t, second.Add(&merge.Return{Permits: 1}), "its permits go back already")
+	bytes, permits, all := start[0].Next()
+	assert.EqualValues(t, 6, permits)
+	assert.Len(t, all, 2)
+	assert.NotEmpty(t, bytes)
+	assert.False(t, second.WentBack(3, nil))
+	_, _, all = second.Next()
+	assert.Empty(t, all)
+	p.grant(1, 0, nil)
+	c, _ = p.Name(p.draw)
+	assert.Equal(t, [][]int{{3, 2}}, groups(t, c), "what has gone back is not merged again")
+}
+
+func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, time.Minute)
+	p.grant(32, 0, nil)
+	m := merge.NewMember(p.draw(), 2)
+	p.grant(1, 0, m)
+	p.grant(3, 0, nil)
+	c, _ := p.Name(p.draw)
+	require.Len(t, groups(t, c), 1)
+	require.Nil(t, m.Add(&merge.Return{Permits: 2}))
+	assert.Equal(t, []*merge.Member{m}, c.Failed())
+	assert.True(t, m.WentBack(0, nil), "it may have been merged")
+	p.Learn(1000, time.Minute)
+	p.grant(1, 0, nil)
+	c, _ = p.Name(p.draw)
+	assert.Nil(t, c)
+}

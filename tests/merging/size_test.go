@@ -1,0 +1,130 @@
+package merging_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// small is the most entries that Redis keeps in a listpack.
+const small = 128
+
+// use is one caller's way to use permits for a time: n calls, one after another.
+type use func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int)
+
+func eachCall(n int, cfg rratelimiter.Config, call func(i int)) {
+	for i := range n {
+		time.Sleep(cfg.Interval / time.Duration(cfg.Rate))
+		call(i)
+	}
+}
+
+func lone(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+	t.Helper()
+	l := client.RateLimiter(name)
+	eachCall(n, cfg, func(int) { limitertest.Try(t, l, 1) })
+}
+
+var uses = map[string]use{
+	"TryAcquire": lone,
+	"a handle for each call": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		eachCall(n, cfg, func(int) { limitertest.Try(t, client.RateLimiter(name), 1) })
+	},
+	"Take": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		l := client.RateLimiter(name)
+		eachCall(n, cfg, func(int) { limitertest.Take(t, l, 1) })
+	},
+	"TakeReturnable, one of four undone later": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		k := client.Keyed("", cfg)
+		var undo []func(context.Context) error
+		eachCall(n, cfg, func(i int) {
+			d, back, err := k.TakeReturnable(t.Context(), name, 1)
+			require.NoError(t, err)
+			if d.Granted && i%4 == 0 {
+				undo = append(undo, back)
+			}
+			if len(undo) > 20 {
+				require.NoError(t, undo[0](t.Context()))
+				undo = undo[1:]
+			}
+		})
+	},
+	"reservations settled at once": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		l := client.RateLimiter(name)
+		eachCall(n, cfg, func(i int) {
+			if r, err := l.Reserve(t.Context(), 2, 0); assert.NoError(t, err) && r.Granted {
+				require.NoError(t, r.Settle(t.Context(), int64(1+i%3)))
+			}
+		})
+	},
+	"reservations with a hold, settled later": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		l := client.RateLimiter(name)
+		var open []*rratelimiter.Reservation
+		eachCall(n, cfg, func(i int) {
+			if r, err := l.Reserve(t.Context(), 2, 0, rratelimiter.Hold(cfg.Interval/4)); assert.NoError(t, err) && r.Granted {
+				open = append(open, r)
+			}
+			if len(open) > 8 {
+				one := rand.IntN(len(open))
+				require.NoError(t, open[one].Settle(t.Context(), int64(1+i%3)))
+				open = append(open[:one], open[one+1:]...)
+			}
+		})
+	},
+	"TakeAll": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		a, b := client.RateLimiter(name), client.RateLimiter("{"+name+"}:day", rratelimiter.WithDefault(limitertest.Hourly(1_000_000)))
+		eachCall(n, cfg, func(int) {
+			_, err := client.TakeAll(t.Context(), a.Claim(1), b.Claim(3))
+			require.NoError(t, err)
+		})
+	},
+	"ReserveAll": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		a, b := client.RateLimiter(name), client.RateLimiter("{"+name+"}:day", rratelimiter.WithDefault(limitertest.Hourly(1_000_000)))
+		eachCall(n, cfg, func(i int) {
+			r, err := client.ReserveAll(t.Context(), 0, a.Claim(2), b.Claim(3))
+			require.NoError(t, err)
+			if r.Granted {
+				require.NoError(t, r.Settle(t.Context(), int64(1+i%3), 4))
+			}
+		})
+	},
+	"a lease": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		l := client.RateLimiter(name, rratelimiter.WithLease(rratelimiter.Lease{Permits: 3}))
+		eachCall(n, cfg, func(int) { limitertest.Try(t, l, 1) })
+	},
+}
+
+func TestSet_StaysSmall(t *testing.T) {
+	t.Parallel()
+	for name, use := range uses {
+		rates := []int64{400}
+		if name == "TryAcquire" {
+			rates = []int64{150, 1000}
+		}
+		for _, rate := range rates {
+			limitertest.Virtual(t, map[string]int64{name: rate}, func(t *testing.T, rdb redistest.Client, rate int64) {
+				cfg := rratelimiter.PerMinute(rate)
+				client := limitertest.NewClient(t, rdb)
+				limiter := redistest.Name(t)
+				l := client.RateLimiter(limiter)
+				limitertest.MustTrySetRate(t, l, cfg)
+				most := int64(0)
+				for range 25 {
+					use(t, client, limiter, cfg, int(rate/20))
+					most = max(most, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val())
+				}
+				t.Logf("%d a minute: at most %d members", rate, most)
+				assert.LessOrEqual(t, most, int64(small))
+				assert.Equal(t, rate, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits)+limitertest.Available(t, l))
+			})
+		}
+	}
+}
