@@ -6,12 +6,11 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 --   Without 3 and 5 for a limiter that is known to be of type Overall
 -- ARGV
---   1  '' or, when this call may have run already, its age in ms
---   2  the highest rate of limiters whose members are left alone
---   3, 4, ...  a group each, the newest first: the member that is to stand for all, whose id no other call has, and they
+--   1  the highest rate of limiters whose members are left alone
+--   2, 3, ...  a group each, the newest first: the member that is to stand for all, whose id no other call has, and they
 -- Returns
 --   rate, interval, the time in epoch ms, and for each group the slice in which it was merged; or 0, and for each of its
---   members the slice that it lies in, 0 if it is not there. Only the first two if the rate is no higher than ARGV 2, only 0
+--   members the slice that it lies in, 0 if it is not there. Only the first two if the rate is no higher than ARGV 1, only 0
 --   if there is no limiter
 
 --- @include "clock" "unpack"
@@ -23,7 +22,7 @@ local rate, interval = tonumber(fields[1] or ''), tonumber(fields[2] or '')
 if not rate or not interval or interval <= 0 then
   return {0}
 end
-if rate <= tonumber(ARGV[2]) then
+if rate <= tonumber(ARGV[1]) then
   return {rate, interval}
 end
 local answer = {rate, interval, tonumber(clock())}
@@ -32,7 +31,7 @@ local function slice_of(score)
   return score and math.floor(score * 64 / interval) or 0
 end
 
-for g = 3, #ARGV do
+for g = 2, #ARGV do
   local group, slice, slices = ARGV[g], nil, {}
   local merged, first, n = sub(group, 1, 21), sub(group, 22, 42), #group / 21 - 1
   -- Mostly they are the last rows, but for what other calls and groups have added behind them. Then one command removes
@@ -70,8 +69,8 @@ for g = 3, #ARGV do
       call('ZREM', permits_key, unpack(names, n < #rows and 1 or 2))
       call('ZADD', permits_key, newest, merged)
       call('ZREM', permits_key, first)
-    elseif ARGV[1] ~= '' then
-      slice = slice_of(call('ZSCORE', permits_key, merged)) -- an earlier attempt may have merged them
+    else
+      slice = slice_of(call('ZSCORE', permits_key, merged)) -- the call may have come before
     end
   end
   answer[#answer + 1] = slice

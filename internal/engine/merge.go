@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/codec"
@@ -12,6 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/recent"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // mergeMemory is how many bytes the logs of all limiters take at most. They are known by name: handles come and go.
@@ -105,16 +107,12 @@ func (e *Engine) merge(l *Limiter, m *merge.Call) (start []*merge.Member) {
 	if keys == nil {
 		keys = l.Keys()
 	}
-	arguments := script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		age, _ := a.Words()
-		return m.Append(append(all, age))
-	})
-	c := &lane.Call{Call: script.Call{Script: lua.Merge, Keys: keys, Repeat: true, Args: arguments}}
+	c := &lane.Call{Call: script.Call{Script: lua.Merge, Keys: keys, Repeat: true, Args: script.Constant(m.Append(nil))}}
 	sent := time.Now()
 	reply, err := e.lanes.RunCall(context.Background(), c)
 	numbers, unexpected := script.Integers(reply, 1)
-	if cmp.Or(err, unexpected) != nil {
-		return m.Failed()
+	if err = cmp.Or(err, unexpected); err != nil {
+		return m.Failed(!errors.Is(err, limit.ErrUnavailable))
 	}
 	return m.Answered(numbers, sent, c.Doubts() > 0)
 }

@@ -274,7 +274,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0), int64(0), ""},
 		{InUse, 5, []any{""}, []any{"end", ""}, nil, noRate},
 		{InUse, 5, []any{"", "iiiiiiii", 0, ""}, []any{"end", ""}, nil, noRate},
-		{Merge, 5, []any{"", 10, member(5) + member(3) + member(2)}, []any{int64(10), int64(3600000)}, []any{int64(0)}, ""},
+		{Merge, 5, []any{10, member(5) + member(3) + member(2)}, []any{int64(10), int64(3600000)}, []any{int64(0)}, ""},
 		{Migrate, 5, []any{member(0), ""}, int64(0), nil, noRate},
 		{Peek, 5, []any{3, "", "", ""}, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0), int64(0)}, nil, noRate},
 		{Probe, 1, []any{"SET"}, int64(1), int64(1), ""},

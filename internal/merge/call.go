@@ -118,7 +118,7 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 		l.learn(numbers[0], numbers[1])
 	}
 	if len(numbers) < 3 {
-		return c.left(start)
+		return c.left(start, doubtful)
 	}
 	l.offset = int32(numbers[2] - sent.Add(now.Sub(sent)/2).UnixMilli())
 	numbers = numbers[3:]
@@ -126,7 +126,7 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 		switch {
 		case len(numbers) == 0 || numbers[0] == 0 && len(numbers) <= len(g.entries):
 			rest := Call{groups: c.groups[i:]}
-			return rest.left(start)
+			return rest.left(start, doubtful)
 		case numbers[0] > 0:
 			start = l.merged(g, uint8(numbers[0]), start)
 			numbers = numbers[1:]
@@ -138,7 +138,7 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 			if e.setSlice(uint8(slice)); slice > 0 && c.high == l.high {
 				l.keep(e, m)
 			}
-			start = m.end(start, doubtful && slice == 0)
+			start = m.end(start, doubtful)
 		}
 		numbers = numbers[len(g.entries)+1:]
 	}
@@ -163,25 +163,20 @@ func (l *Log) merged(g group, slice uint8, start []*Member) []*Member {
 	return start
 }
 
-// left ends a call whose members were left alone.
-func (c *Call) left(start []*Member) []*Member {
+// left ends a call whose members were left alone; doubtful says that an attempt of it may still merge them.
+func (c *Call) left(start []*Member, doubtful bool) []*Member {
 	for _, g := range c.groups {
 		for _, m := range g.members {
-			start = m.end(start, false)
+			start = m.end(start, doubtful)
 		}
 	}
 	return start
 }
 
-// Failed ends a call that may have run or not. Its members are left alone from now on.
-func (c *Call) Failed() (start []*Member) {
+// Failed ends a call that may have run or not. Its members are left alone from now on, and with refused all others, too.
+func (c *Call) Failed(refused bool) (start []*Member) {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
-	c.log.busy, c.log.exact = false, true
-	for _, g := range c.groups {
-		for _, m := range g.members {
-			start = m.end(start, true)
-		}
-	}
-	return start
+	c.log.busy, c.log.exact = false, c.log.exact || refused
+	return c.left(nil, true)
 }

@@ -85,7 +85,7 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ms := at.UnixMilli()
-	if few := l.count(ms, 1); few || l.exact || len(l.entries) >= maxEntries {
+	if few := l.count(ms, 1); few || l.exact {
 		return false, l.interval == 0 && l.grants[0] >= askAfter
 	}
 	slice := uint32((ms + int64(l.offset)) * slicesOf / l.interval)
@@ -99,8 +99,10 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 		l.entries, l.members, l.fresh, l.high = nil, nil, 0, high
 	}
 	e.setSlice(uint8(slice))
-	l.put(e, m)
-	l.fresh++
+	if len(l.entries) < maxEntries { // while a call takes long
+		l.put(e, m)
+		l.fresh++
+	}
 	if due = l.fresh >= limits.together && !l.busy; due {
 		l.fresh = 0
 	}
@@ -131,7 +133,7 @@ func (l *Log) count(ms int64, grants uint8) (few bool) {
 
 func (l *Log) put(e entry, m *Member) {
 	if m != nil && l.members == nil {
-		l.members = make([]*Member, len(l.entries), limits.together+2)
+		l.members = make([]*Member, len(l.entries), max(len(l.entries)+1, int(limits.together)+2))
 	}
 	if l.members != nil {
 		l.members = append(l.members, m)

@@ -197,10 +197,66 @@ func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
 	c, _ := p.Name(p.draw)
 	require.Len(t, groups(t, c), 1)
 	require.Nil(t, m.Add(&merge.Return{Permits: 2}))
-	assert.Equal(t, []*merge.Member{m}, c.Failed())
+	assert.Equal(t, []*merge.Member{m}, c.Failed(false))
 	assert.True(t, m.WentBack(0, nil), "it may have been merged")
-	p.Learn(1000, time.Minute)
-	p.grant(1, 0, nil)
+	p.grant(1, 0, m)
 	c, _ = p.Name(p.draw)
 	assert.Nil(t, c)
+	p.grant(2, 0, nil)
+	c, _ = p.Name(p.draw)
+	require.Equal(t, [][]int{{2, 2}}, groups(t, c), "others are merged")
+	assert.Empty(t, c.Failed(true))
+	p.grant(20, 0, nil)
+	c, _ = p.Name(p.draw)
+	assert.Nil(t, c, "the server refuses the script")
+	p.Learn(1000, time.Minute)
+	p.grant(20, 0, nil)
+	c, _ = p.Name(p.draw)
+	assert.NotNil(t, c)
+}
+
+// While a call is under way that takes long, more is granted than is remembered. Once it has ended, others merge.
+func TestLog_GoesOnAfterACallThatTookLong(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, time.Minute)
+	p.grant(32+20, 0, nil)
+	c, _ := p.Name(p.draw)
+	require.Len(t, groups(t, c), 1)
+	p.grant(300, 0, nil)
+	p.grant(1, 0, merge.NewMember(p.draw(), 2))
+	assert.Equal(t, 1, p.due)
+	p.answered(c, p.sliceAt(0))
+	p.grant(1, 0, merge.NewMember(p.draw(), 2))
+	assert.Equal(t, 2, p.due)
+	c, _ = p.Name(p.draw)
+	require.Len(t, groups(t, c), 1)
+	assert.Len(t, groups(t, c)[0], 129, "those that it remembers, and what stands for the first")
+}
+
+// Of grants whose permits may go back none came before many that can't.
+func TestLog_LearnsLateThatPermitsMayGoBack(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, time.Minute)
+	p.grant(32+40, 0, nil)
+	p.grant(1, 0, merge.NewMember(p.draw(), 2))
+	c, _ := p.Name(p.draw)
+	require.Len(t, groups(t, c), 1)
+	assert.Len(t, groups(t, c)[0], 41)
+}
+
+// What another attempt of a call may still merge, though this one's answer says no, is not merged otherwise.
+func TestCall_DoubtfulAnswerLeavesMembersAlone(t *testing.T) {
+	t.Parallel()
+	for what, numbers := range map[string][]int64{"too low a rate": {100, 60_000}, "not there": {1000, 60_000, 0, 0, 0, 7, 7}} {
+		p := newProgram(1000, time.Minute)
+		p.grant(32, 0, nil)
+		m := merge.NewMember(p.draw(), 2)
+		p.grant(1, 0, nil)
+		p.grant(1, 0, m)
+		c, _ := p.Name(p.draw)
+		require.Len(t, groups(t, c), 1)
+		require.Empty(t, c.Answered(numbers, time.Now(), true))
+		require.NotNil(t, m.Add(&merge.Return{Permits: 2}))
+		assert.True(t, m.WentBack(0, nil), what)
+	}
 }

@@ -184,7 +184,7 @@ func testNotReplicated(t *testing.T, k Kind) {
 			}
 			return err
 		}))
-		l := k.New(limitertest.OpenClient(rdb, rratelimiter.WithReplicas(1, time.Millisecond)), 10, time.Hour)
+		l := k.New(limitertest.NewClient(t, rdb, rratelimiter.WithReplicas(1, time.Millisecond)), 10, time.Hour)
 		_, err := l.Take(t.Context(), "ann", 4)
 		require.ErrorIs(t, err, limit.ErrNotReplicated)
 		taken, d, err := l.TakeUpTo(t.Context(), "ann", 4)
