@@ -32,28 +32,31 @@ local function slice_of(score)
 end
 
 for g = 2, #ARGV do
-  local group, slice, slices = ARGV[g], nil, {}
-  local merged, first, n = sub(group, 1, 21), sub(group, 22, 42), #group / 21 - 1
+  local group, slice, slices, names, place = ARGV[g], nil, {}, {}, {}
+  local merged, n = sub(group, 1, 21), #group / 21 - 1
   -- Mostly they are the last rows, but for what other calls and groups have added behind them. Then one command removes
   -- them. The set is never empty meanwhile, which would lose its time to live.
-  local rows, from = call('ZRANGE', permits_key, -n - 4, -1), 1
-  while rows[from] and rows[from] ~= first do
-    from = from + 1
+  local rows, first, last, found = call('ZRANGE', permits_key, -n - 8, -1), math.huge, 0, 0
+  for i, row in ipairs(rows) do
+    place[row] = i
   end
-  local last = from + n - 1
-  if n < #rows and last <= #rows and table.concat(rows, '', from, last) == sub(group, 22) then
-    local scores = call('ZMSCORE', permits_key, first, rows[last])
+  for i = 1, n do
+    local name = sub(group, 21 * i + 1, 21 * i + 21)
+    local at = place[name]
+    names[i] = name
+    if at then
+      first, last, found = math.min(first, at), math.max(last, at), found + 1
+    end
+  end
+  if found == n and last - first < n and n < #rows then
+    local scores = call('ZMSCORE', permits_key, rows[first], rows[last])
     if slice_of(scores[1]) == slice_of(scores[2]) then
-      call('ZREMRANGEBYRANK', permits_key, from - #rows - 1, last - #rows - 1)
+      call('ZREMRANGEBYRANK', permits_key, first - #rows - 1, last - #rows - 1)
       call('ZADD', permits_key, scores[2], merged)
       slice = slice_of(scores[2])
     end
   end
   if not slice then
-    local names = {}
-    for i = 1, n do
-      names[i] = sub(group, 21 * i + 1, 21 * i + 21)
-    end
     local scores = call('ZMSCORE', permits_key, unpack(names))
     local newest = scores[1]
     slice = slice_of(newest)
@@ -68,7 +71,7 @@ for g = 2, #ARGV do
     if slice > 0 then
       call('ZREM', permits_key, unpack(names, n < #rows and 1 or 2))
       call('ZADD', permits_key, newest, merged)
-      call('ZREM', permits_key, first)
+      call('ZREM', permits_key, names[1])
     else
       slice = slice_of(call('ZSCORE', permits_key, merged)) -- the call may have come before
     end

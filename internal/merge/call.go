@@ -120,6 +120,17 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 	if len(numbers) < 3 {
 		return c.left(start, doubtful)
 	}
+	since, members := l.entries, l.members
+	l.entries, l.members = nil, nil
+	defer func() { // what was granted since stands behind what was named, as in the set
+		for i, e := range since {
+			if members != nil {
+				l.put(e, members[i])
+			} else {
+				l.put(e, nil)
+			}
+		}
+	}()
 	l.offset = int32(numbers[2] - sent.Add(now.Sub(sent)/2).UnixMilli())
 	numbers = numbers[3:]
 	for i, g := range c.groups {
