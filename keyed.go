@@ -186,6 +186,11 @@ func (k *KeyedLimiter) limiter(key, made string) *RateLimiter {
 	if k.config != nil {
 		cfg = kept(k.config(made))
 	}
+	return k.handleOf(key, cfg, k.name)
+}
+
+// handleOf returns the RateLimiter of a key with that rate. A new handle has the name for observers.
+func (k *KeyedLimiter) handleOf(key string, cfg Config, name string) *RateLimiter {
 	current := func(l *RateLimiter) bool { return k.config == nil || l.facts.Rate == cfg.rate() }
 	if l, ok := k.handles.Get(key); ok && current(l) {
 		return l
@@ -194,6 +199,7 @@ func (k *KeyedLimiter) limiter(key, made string) *RateLimiter {
 		k.note("")
 	}
 	l := k.newHandle(key, cfg)
+	l.facts.Observed = name
 	if l.facts.Err != nil {
 		return l
 	}
@@ -203,7 +209,7 @@ func (k *KeyedLimiter) limiter(key, made string) *RateLimiter {
 // newHandle makes a handle. It takes no lock, and calls the program's NameMapper.
 func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
 	l, like, err := k.client.handle(k.prefix+key), &k.like.facts, k.bad
-	l.facts.Observed, l.policy, l.ofKey = k.name, k.like.policy, true
+	l.policy, l.ofKey = k.like.policy, true
 	if like.Lease != nil {
 		l.facts.Lease = &lease.Planner{Most: like.Lease.Most, Want: like.Lease.Want}
 	}
@@ -243,6 +249,13 @@ type ofKeys KeyedLimiter
 func (k *ofKeys) Policy() outage.Policy { return *k.like.policy }
 
 func (k *ofKeys) Suffix() string { return "" }
+
+// At returns the RateLimiter of a key of a KeyedFunc with that rate, whatever the function says, and what to ask about it.
+// Observers know it by name.
+func (k *ofKeys) At(key string, cfg Config, name string) (*RateLimiter, outage.Asker) {
+	l := (*KeyedLimiter)(k).handleOf(key, kept(cfg), name)
+	return l, (*asker)(l)
+}
 
 func (k *ofKeys) Holds() bool { return true }
 

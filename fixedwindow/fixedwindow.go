@@ -144,8 +144,8 @@ func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision
 }
 
 // Peek returns what Take would return now, without taking anything; with n 0 it answers how many permits are
-// free, as Remaining. It changes nothing in Redis, not even times to live, and a later Take may still be
-// refused. Errors are those of Take, except limit.ErrUnknownOutcome.
+// free, as Remaining, and is not Granted only if more are used than the limit. It changes nothing in Redis, not even times
+// to live, and a later Take may still be refused. Errors are those of Take, except limit.ErrUnknownOutcome.
 func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	return l.of(key).table.Peek(ctx, "Peek", key, n)
 }

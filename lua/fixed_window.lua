@@ -8,7 +8,7 @@
 --      and the answer is what one request for so many would get
 -- Returns
 --   limit, free, taken, end, reset, waits...
---      free: free permits before
+--      free: free permits before, 0 or more; if nothing is changed, below 0 if more are used than the limit
 --      taken: the permits granted
 --      end: epoch ms of the window's end
 --      reset: ms until all permits are free again; 0 if they are
@@ -46,8 +46,8 @@ elseif left < 0 or left > window then
   left, endless = window, true
 end
 
--- A counter that counts refusals too may have gone beyond the limit.
-local free = math.max(0, limit - count)
+-- A counter that counts refusals too, or what was used beyond a reservation, may have gone beyond the limit.
+local free = math.max(peeks and -count or 0, limit - count)
 local taken, refused = decide_requests(free, limit, 3)
 left = taken > 0 and not text and window or left
 if taken > 0 and text and not peeks then

@@ -4,6 +4,7 @@ package decide
 
 import (
 	"context"
+	"encoding"
 	"math"
 	"time"
 
@@ -50,6 +51,8 @@ type Answer struct {
 	// Renew makes a grant that Settle settles count from now on, or returns limit.ErrSettled if it has come back. It is
 	// nil if Settle is, or it can't be.
 	Renew func(context.Context) error
+	// Reserved writes by what other programs settle the grant; nil if none can.
+	Reserved encoding.BinaryAppender
 	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
 	Unanswered bool
 	Undecided  bool // the error leaves the decision open, even if it is no limit.ErrUnavailable

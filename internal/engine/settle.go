@@ -39,7 +39,7 @@ type settlement struct {
 // answered at granted.
 func (e *Engine) Reserved(a *decide.Answer, l *Limiter, member []byte, permits int64, hold Hold, sent, granted time.Time) {
 	s := &settlement{engine: e, limiter: l, member: member, permits: permits, hold: hold, sent: sent, granted: granted}
-	a.Settle, a.Renew = s.settle, s.renew
+	a.Settle, a.Renew, a.Reserved = s.settle, s.renew, s
 }
 
 // settle settles the grant and then calls then with the result.

@@ -58,6 +58,15 @@ func (g *Queues) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err er
 	}
 	giveBack, charge, taken := r.batch.outcome.GiveBack, r.batch.outcome.Charge, r.answer.Taken
 	a.Decision = r.answer.Decision
+	if q.Reserve && charge != nil { // also of a refusal: what was used can be charged all the same
+		a.Settle = func(ctx context.Context, used int64, then func(error)) error {
+			if used == taken {
+				then(nil)
+				return nil
+			}
+			return g.detached(ctx, func(ctx context.Context) error { return charge(ctx, used-taken) }, then)
+		}
+	}
 	switch {
 	case r.batch.err != nil:
 		return a, r.batch.err
@@ -74,15 +83,6 @@ func (g *Queues) Ask(ctx context.Context, q decide.Ask) (a decide.Answer, err er
 			return err
 		}
 		return g.detached(ctx, func(ctx context.Context) error { return giveBack(ctx, taken) }, func(error) {})
-	}
-	if q.Reserve && charge != nil {
-		a.Settle = func(ctx context.Context, used int64, then func(error)) error {
-			if used == taken {
-				then(nil)
-				return nil
-			}
-			return g.detached(ctx, func(ctx context.Context) error { return charge(ctx, used-taken) }, then)
-		}
 	}
 	return a, nil
 }

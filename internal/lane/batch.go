@@ -187,7 +187,7 @@ func (b *Batch) Results(all []Result, o Outcome) []Result {
 			}
 			left -= a.Taken
 			free -= a.Taken
-			a.Decision.Granted, a.Decision.Remaining = a.Taken > 0 || r.Permits == 0, max(0, free)
+			a.Decision.Granted, a.Decision.Remaining = a.Taken > 0 || r.Permits == 0 && free >= 0, max(0, free)
 			all = append(all, a)
 		}
 	}
