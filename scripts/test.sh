@@ -33,7 +33,7 @@ step() {
 # is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
 # detector sees the same calls in all others.
 in_turn=(./tests/{bounded,damage,hostile,redisson,soak} ./codec
-	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{clientip,httpjson,keypart,lua,redisson,words}
+	./cmd/rrl ./cmd/rrl/internal/{doctor,output} ./internal/{clientip,connect,httpjson,keypart,lua,redisson,words}
 	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,page,reliability})
 
 # Failovers, chaos and long use, which make test leaves to make test-all.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/bench"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/connect"
 )
 
 func newBench(a *app) *cobra.Command {

@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 	"github.com/rratelimiter/rratelimiter/dashboard"
+	"github.com/rratelimiter/rratelimiter/internal/connect"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
+	"github.com/rratelimiter/rratelimiter/internal/connect"
 )
 
 func newDemo(a *app) *cobra.Command {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )

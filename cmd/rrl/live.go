@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
+	"github.com/rratelimiter/rratelimiter/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 )
 

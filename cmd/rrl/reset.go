@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
 	"github.com/rratelimiter/rratelimiter/internal/words"

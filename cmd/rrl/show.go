@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"

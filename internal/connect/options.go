@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/spf13/pflag"
 )
 
 const (
@@ -43,8 +42,15 @@ type Options struct {
 	Getenv func(string) string
 }
 
+// Flags is a set of flags: that of package flag, or of pflag.
+type Flags interface {
+	StringVar(p *string, name, value, usage string)
+	BoolVar(p *bool, name string, value bool, usage string)
+	DurationVar(p *time.Duration, name string, value time.Duration, usage string)
+}
+
 // Bind adds the flags that set o.
-func (o *Options) Bind(flags *pflag.FlagSet) {
+func (o *Options) Bind(flags Flags) {
 	flags.StringVar(&o.Redis, "redis", "", "`ADDRESS` or URL of the server, or several with commas between them: a cluster, unless "+
 		"--ring or --sentinel-master is given (default $REDIS_URL, or "+defaultAddress+")")
 	flags.StringVar(&o.SentinelMaster, "sentinel-master", "", "the addresses are Sentinels, and this is their `NAME` for the master")
