@@ -1,0 +1,213 @@
+package envoylimit
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// parsed returns the configuration of one file.
+func parsed(t testing.TB, text string) *Config {
+	t.Helper()
+	c, err := Parse([]File{{"web.yaml", []byte(text)}})
+	require.NoError(t, err)
+	return c
+}
+
+// limits returns a file with one limit of domain web, with these lines in its rate_limit.
+func limits(lines ...string) string {
+	return "domain: web\ndescriptors:\n- key: user\n  rate_limit:\n    " + strings.Join(lines, "\n    ") + "\n"
+}
+
+func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ text, want string }{
+		// What envoyproxy/ratelimit refuses too.
+		"BadYAML":            {"'''", "web.yaml:1: found unexpected end of stream"},
+		"BadYAMLLater":       {"domain: web\ndescriptors:\n- key: [", "web.yaml:3: "},
+		"NoDomain":           {"descriptors:\n", "web.yaml:1: the domain is empty or missing"},
+		"EmptyDomain":        {"\ndomain: ''\n", "web.yaml:2: the domain is empty or missing"},
+		"Empty":              {"", "web.yaml:1: the domain is empty or missing"},
+		"NoMap":              {"- domain: web", "web.yaml:1: the file is no map of keys and values"},
+		"NoKey":              {"domain: web\ndescriptors:\n  - value: v", "web.yaml:3: the descriptor has no key"},
+		"KeyTwice":           {"domain: web\ndescriptors:\n- key: k\n  value: v\n\n- key: k\n  value: v", `web.yaml:6: the descriptor "web.k_v" is there twice`},
+		"KeyTwiceInText":     {"domain: web\ndescriptors:\n- key: a_b\n- key: a\n  value: b", `web.yaml:4: the descriptor "web.a_b" is there twice`},
+		"MisspelledKey":      {"domain: web\ndescriptors:\n- key: k\n  ratelimit: {unit: day}", `web.yaml:4: unknown key "ratelimit"`},
+		"MisspelledInLimit":  {limits("unit: day", "requestsperunit: 5"), `web.yaml:6: unknown key "requestsperunit"`},
+		"MisspelledAtRoot":   {"domain: web\nDescriptors: []", `web.yaml:2: unknown key "Descriptors"`},
+		"KeyIsNumber":        {"domain: web\n0.25: x", `web.yaml:2: the key "0.25" is no text`},
+		"KeyIsMap":           {"domain: web\n? {a: b}\n: x", "web.yaml:2: the key a map is no text"},
+		"ListOfText":         {"domain: web\ndescriptors:\n- a\n- b", `web.yaml:3: descriptors has "a", which is no map`},
+		"NoList":             {"domain: web\ndescriptors: {key: k}", "web.yaml:2: descriptors is no list"},
+		"LimitIsText":        {"domain: web\ndescriptors:\n- key: k\n  rate_limit: day", "web.yaml:4: rate_limit is no map"},
+		"UnknownUnit":        {limits("unit: foo"), `web.yaml:5: unknown unit "foo"`},
+		"UnitUnknown":        {limits("unit: unknown"), `web.yaml:5: unknown unit "unknown"`},
+		"NoUnit":             {limits("requests_per_unit: 5"), "web.yaml:5: rate_limit has no unit"},
+		"NegativeNumber":     {limits("unit: day", "requests_per_unit: -1"), `web.yaml:6: requests_per_unit is "-1", not a whole number from 0 to 4294967295`},
+		"LargeNumber":        {limits("unit: day", "requests_per_unit: 4294967296"), "web.yaml:6: requests_per_unit"},
+		"NoNumber":           {limits("unit: day", "requests_per_unit: many"), `web.yaml:6: requests_per_unit is "many"`},
+		"UnlimitedAndUnit":   {limits("unlimited: true", "unit: day"), "web.yaml:6: an unlimited limit has no unit"},
+		"ReplacesNobody":     {limits("name: self", "replaces:", "- name:", "unit: day"), "web.yaml:7: replaces has an entry without a name"},
+		"ReplacesItself":     {limits("name: self", "replaces: [{name: self}]", "unit: day"), `web.yaml:6: the limit "self" replaces itself`},
+		"ReplacesText":       {limits("replaces: [a]", "unit: day"), "web.yaml:5: replaces has"},
+		"ShareWithoutStar":   {"domain: web\ndescriptors:\n- key: k\n  value: v\n  share_threshold: true", "web.yaml:5: share_threshold is for values with a *"},
+		"NoBool":             {"domain: web\ndescriptors:\n- key: k\n  shadow_mode: perhaps\n  rate_limit: {unit: day}", `web.yaml:4: shadow_mode is "perhaps", not true or false`},
+		"MetadataOfText":     {"domain: web\ndescriptors:\n- key: k\n  metadata: x\n  rate_limit: {unit: day}", "web.yaml:4: metadata is no map"},
+		"MetadataOfNoJSON":   {"domain: web\ndescriptors:\n- key: k\n  metadata: {at: 2001-01-01}\n  rate_limit: {unit: day}", "web.yaml:4: metadata has what JSON has not"},
+		"ValueIsList":        {"domain: web\ndescriptors:\n- key: k\n  value: [a]", "web.yaml:4: value is no text"},
+		"SeveralAtOnce":      {limits("unit: foo", "requests_per_unit: x"), "\nweb.yaml:"},
+		"RefersToItself":     {"domain: web\ndescriptors: &a\n- key: k\n  descriptors: *a", "nested more than 100 deep"},
+		"NamesItself":        {"a: &a\n  <<: *a", "web.yaml:"},
+		"MetadataWithinSelf": {"domain: web\ndescriptors:\n- key: k\n  metadata: &a {b: *a}\n  rate_limit: {unit: day}", "web.yaml:4: "},
+
+		// What is this package's own.
+		"UnitAndWindow":      {limits("unit: day", "window: 90s"), "web.yaml:5: unit and window are given: choose one"},
+		"NoDuration":         {limits("window: 90"), `web.yaml:5: window is "90", not a duration`},
+		"ShortWindow":        {limits("window: 1us"), "web.yaml:5: window is"},
+		"UnknownAlgorithm":   {limits("unit: day", "algorithm: gcra"), `web.yaml:6: algorithm is "gcra"`},
+		"CalendarOfHours":    {limits("unit: hour", "calendar: UTC"), "web.yaml:6: calendar is for unit: day, week or month"},
+		"CalendarOfLog":      {limits("unit: day", "algorithm: sliding_log", "calendar: UTC"), "web.yaml:7: calendar is for"},
+		"UnknownZone":        {limits("unit: day", "calendar: Mars"), `web.yaml:6: calendar is "Mars", not a time zone`},
+		"BurstOfLog":         {limits("unit: hour", "burst: 5"), "web.yaml:6: burst is for algorithm: token_bucket"},
+		"BurstOfNothing":     {limits("unit: hour", "algorithm: token_bucket", "burst: 0"), `web.yaml:7: burst is "0", not a whole number from 1`},
+		"BucketOfHalves":     {limits("window: 1500ms", "algorithm: token_bucket"), "web.yaml:5: the window of a token_bucket is"},
+		"LargeEstimate":      {limits("unit: hour", "requests_per_unit: 4", "estimate: 5"), "web.yaml:7: estimate is above requests_per_unit"},
+		"EstimateOfBucket":   {limits("unit: hour", "algorithm: token_bucket", "estimate: 5"), "web.yaml:7: estimate is for algorithm: sliding_log"},
+		"HoldOfNothing":      {limits("unit: hour", "hold: 60s"), "web.yaml:6: hold is for limits with an estimate"},
+		"UnknownCharge":      {limits("unit: hour", "charge: often"), `web.yaml:6: charge is "often"`},
+		"BucketAlways":       {limits("unit: hour", "algorithm: token_bucket", "charge: always"), "web.yaml:7: a token_bucket can't be charged"},
+		"UnlimitedWindow":    {limits("unlimited: true", "window: 90s"), "web.yaml:6: an unlimited limit has no window"},
+		"WindowOfDescriptor": {"domain: web\ndescriptors:\n- key: k\n  window: 90s", `web.yaml:4: the key "window" does not belong here`},
+		"UnknownFailure":     {"domain: web\nfailure: maybe", `web.yaml:2: failure is "maybe"`},
+		"ShareOfOpen":        {"domain: web\nfailure: open\nshare: 0.5", "web.yaml:3: share is for failure: local"},
+		"LargeShare":         {"domain: web\nfailure: local\nshare: 2", "web.yaml:3: share is not above 0"},
+		"UnknownHash":        {"domain: web\nhash: key", `web.yaml:2: hash is "key"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Parse([]File{{"web.yaml", []byte(tc.text)}})
+			require.Error(t, err)
+			assert.Contains(t, "\n"+err.Error(), tc.want)
+			for line := range strings.Lines(err.Error()) {
+				assert.Regexp(t, `^web\.yaml:\d+: `, line)
+			}
+		})
+	}
+}
+
+func TestParse_SeveralFiles(t *testing.T) {
+	t.Parallel()
+	first := File{"a.yaml", []byte("domain: web\nfailure: open\ndescriptors:\n- {key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 10}}")}
+	second := File{"b.yaml", []byte("domain: web\ndescriptors:\n- {key: l, value: w, rate_limit: {unit: minute, requests_per_unit: 20}}")}
+	other := File{"c.yaml", []byte("domain: shop")}
+	_, err := Parse([]File{first, second})
+	require.ErrorContains(t, err, `b.yaml:1: another file has the domain "web" too`)
+	c, err := Parse([]File{first, other, second}, MergeDomains())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"shop", "web"}, c.Domains())
+	assert.Len(t, c.domains["web"].entries, 2)
+	assert.NotNil(t, c.domains["web"].failure)
+	_, err = Parse([]File{first, first}, MergeDomains())
+	require.ErrorContains(t, err, `a.yaml:4: the descriptor "web.k_v" is there twice`)
+	require.ErrorContains(t, err, "a.yaml:2: failure of a domain belongs in the first of its files")
+}
+
+func TestLoad_ReadsTheFilesOfADirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := Load(dir)
+	require.ErrorContains(t, err, "has no file *.yaml")
+	_, err = Load(filepath.Join(dir, "gone"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	for name, text := range map[string]string{
+		"web.yaml": "domain: web", "shop.yml": "domain: shop", "notes.txt": "'", ".hidden.yaml": "'", "..data/x.yaml": "'",
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	c, err := Load(dir)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"shop", "web"}, c.Domains())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "web.yaml"), []byte("domain: web\nx: y"), 0o600))
+	_, err = Load(dir)
+	require.EqualError(t, err, filepath.Join(dir, "web.yaml")+`:2: unknown key "x"`)
+}
+
+// What envoyproxy/ratelimit accepts without effect is accepted, too.
+func TestParse_AcceptsWhatHasNoEffectAndSaysSo(t *testing.T) {
+	t.Parallel()
+	c := parsed(t, limits("unit: HOUR", "requests_per_unit: 5", "shadow_mode: true", "requests_per_unit: 6"))
+	assert.Equal(t, []string{`web.yaml:7: the key "shadow_mode" has no effect here`}, c.Warnings())
+	r := c.domains["web"].entries["user"].rule
+	assert.False(t, r.shadow)
+	assert.EqualValues(t, 6, r.limit, "of a key given twice the last counts")
+	c = parsed(t, "domain: 12\ndescriptors:\n- key: on\n  value: 0x10\n  rate_limit: &r {unit: day, requests_per_unit: 0x10}\n- key: b\n  shadow_mode: yes\n  rate_limit: {<<: *r, unit: second}")
+	assert.EqualValues(t, 16, c.domains["12"].entries["on_0x10"].rule.limit)
+	b := c.domains["12"].entries["b"].rule
+	assert.EqualValues(t, 16, b.limit)
+	assert.Equal(t, time.Second, b.window)
+	assert.True(t, b.shadow)
+}
+
+func TestParse_HowALimitCounts(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		lines  string
+		name   string // how counters end
+		window time.Duration
+		unit   string
+		times  int64
+	}{
+		{"unit: second", "second", time.Second, "SECOND", 1},
+		{"unit: Minute", "minute", time.Minute, "MINUTE", 1},
+		{"unit: hour", "hour", time.Hour, "HOUR", 1},
+		{"unit: day", "day", day, "DAY", 1},
+		{"unit: week", "week", 7 * day, "WEEK", 1},
+		{"unit: month", "month", 30 * day, "MONTH", 1},
+		{"unit: year", "year", 365 * day, "YEAR", 1},
+		{"window: 90s", "1m30s", 90 * time.Second, "SECOND", 90},
+		{"window: 60s", "minute", time.Minute, "MINUTE", 1},
+		{"window: 500ms", "500ms", 500 * time.Millisecond, "UNKNOWN", 0},
+		{"window: 48h", "48h0m0s", 2 * day, "DAY", 2},
+		{"unit: day\n    algorithm: sliding_log", "day.sliding_log", day, "DAY", 1},
+		{"unit: day\n    requests_per_unit: 5\n    estimate: 5", "day.sliding_log", day, "DAY", 1},
+		{"unit: hour\n    algorithm: fixed_window", "hour.fixed_window", time.Hour, "HOUR", 1},
+		{"unit: hour\n    algorithm: token_bucket\n    burst: 7", "hour.token_bucket", time.Hour, "HOUR", 1},
+	} {
+		r := parsed(t, limits(strings.Split(tc.lines, "\n    ")...)).domains["web"].entries["user"].rule
+		assert.Equal(t, tc.name, r.per.name)
+		assert.Equal(t, tc.window, r.window)
+		assert.Equal(t, tc.unit, r.unit.String())
+		assert.Equal(t, tc.times, r.multiple)
+	}
+	berlin := parsed(t, limits("unit: month", "calendar: Europe/Berlin")).domains["web"].entries["user"].rule
+	assert.Equal(t, "Europe/Berlin", berlin.calendar.String())
+	assert.Equal(t, time.UTC, parsed(t, limits("unit: day")).domains["web"].entries["user"].rule.calendar)
+	held := parsed(t, limits("unit: hour", "requests_per_unit: 100", "estimate: 100", "hold: 1m", "charge: granted")).domains["web"].entries["user"].rule
+	assert.Equal(t, []any{int64(100), time.Minute, "granted"}, []any{held.estimate, held.hold, held.charge})
+}
+
+// FuzzParse checks that no file makes a panic, and that all that is wrong has a line.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{
+		"'''", limits("unit: foo"), limits("window: 90s", "algorithm: token_bucket"), "a: &a [*a]", "domain: web\ndescriptors: &a\n- {key: k, value: '*', descriptors: *a}",
+		"domain: web\nfailure: local\nshare: .5\nhash: descriptor\n", "<<: [{domain: x}, 5]", "? |\n x\n: 5", "--- !!set {a}\n", "%YAML 1.3\n---\n", "a: !!binary x\n",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse([]File{{"f", []byte(text)}}, MergeDomains())
+		if err == nil {
+			for _, d := range c.domains {
+				d.match([]*entry{{Key: "k", Value: "v"}, {Key: "l"}})
+			}
+			return
+		}
+		assert.Regexp(t, `^f:`, err.Error())
+	})
+}

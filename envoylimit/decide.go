@@ -1,0 +1,242 @@
+package envoylimit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+const callName = "ShouldRateLimit"
+
+// answer is what a counter said.
+type answer struct {
+	decision limit.Decision
+	over     bool // refused, or more used than the limit
+	open     bool // nothing is known, and it passes
+	reserved []byte
+	undo     func(context.Context) error
+	err      error
+}
+
+// group is questions that one call to Redis answers.
+type group struct {
+	kind      any // what those of a group have in common; nil: it is one question
+	questions []*question
+	counters  []counter
+}
+
+// refuses reports whether the question's limit refuses by itself.
+func (q *question) refuses() bool {
+	return q.over && !q.shadow && !q.quota && q.deed < giveBack
+}
+
+// decide asks all questions. What some granted goes back if another refuses or fails.
+func (c *call) decide(ctx context.Context) error {
+	if len(c.questions) == 0 {
+		c.passes = true
+		return nil
+	}
+	c.foresee(ctx)
+	groups := c.groups()
+	decide.AtOnce(len(groups), func(i int) { c.ask(ctx, groups[i], len(groups) > 1) })
+	err := c.judge()
+	if err != nil || !c.passes {
+		c.undo(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if !c.passes {
+		return nil
+	}
+	for _, q := range c.questions {
+		if q.deed == giveBack && q.err == nil {
+			err = errors.Join(err, c.giveBack(ctx, q))
+		}
+	}
+	return err
+}
+
+// foresee answers what can never be granted. The others are then only looked at.
+func (c *call) foresee(ctx context.Context) {
+	hopeless := false
+	for _, q := range c.questions {
+		switch {
+		case q.limit == 0 && q.deed < giveBack:
+			q.over = q.deed != look
+		case q.deed == take && q.permits > q.most():
+			q.over = true
+		default:
+			continue
+		}
+		q.decision = limit.Decision{RetryAfter: q.window, ResetAfter: q.window}
+		if q.over {
+			c.policy.Observer.Decided(ctx, limit.Decided{
+				Limiter: q.metric, Call: callName, Permits: q.permits, Shadow: q.shadow, Start: time.Now(),
+			}, false, limit.ErrPermitsExceedRate)
+		}
+		hopeless = hopeless || q.refuses()
+	}
+	for _, q := range c.questions {
+		if hopeless && q.deed == take && !q.over {
+			q.deed = look
+		}
+	}
+}
+
+// answered reports whether a question needs no asking.
+func (q *question) answered() bool { return q.over || q.limit == 0 || q.deed == giveBack }
+
+// groups returns the questions to ask, those of sliding logs that grant together in one group.
+func (c *call) groups() []*group {
+	var all []*group
+	for _, q := range c.questions {
+		if q.answered() {
+			continue
+		}
+		of := c.service.counterOf(q)
+		g := &group{}
+		if joint, is := of.Asker.(outage.Joint); is && len(c.questions) > 1 && q.deed == take && !q.shadow && !q.quota {
+			g.kind = joint.Group(q.ask(""))
+		}
+		at := slices.IndexFunc(all, func(other *group) bool {
+			return g.kind != nil && other.kind == g.kind && len(other.questions) < rratelimiter.MaxLimiters
+		})
+		if at < 0 {
+			at, all = len(all), append(all, g)
+		}
+		g = all[at]
+		g.questions, g.counters = append(g.questions, q), append(g.counters, of)
+	}
+	return all
+}
+
+// ask returns what a counter is asked.
+func (q *question) ask(key string) decide.Ask {
+	a := decide.Ask{Call: callName, Key: key, Permits: q.permits, Figures: true, Watched: q.shadow}
+	if q.deed == take && q.estimate > 0 {
+		a.Reserve, a.Hold = true, q.held()
+	}
+	return a
+}
+
+// ask asks a group. beside says that others are asked too, so that a grant may have to go back.
+func (c *call) ask(ctx context.Context, g *group, beside bool) {
+	q, of := g.questions[0], &g.counters[0]
+	switch {
+	case len(g.questions) > 1:
+		c.askTogether(ctx, g, beside)
+	case q.deed == look:
+		c.look(ctx, q, of)
+	case q.deed == always:
+		c.charge(ctx, q, of)
+	case q.deed == settle:
+		c.settle(ctx, q, of)
+	default:
+		ask := q.ask(of.key)
+		ask.Undo = !ask.Reserve && beside
+		a, err := c.policy.Decide(ctx, of.Asker, ask)
+		q.record(a, err)
+	}
+}
+
+// askTogether asks the counters of a group by one script call, which charges all or none.
+func (c *call) askTogether(ctx context.Context, g *group, beside bool) {
+	var all []outage.Asker
+	var asks []decide.Ask
+	whole := decide.Ask{Call: callName, Figures: true, Reserve: beside} // what is reserved can be undone
+	for i, q := range g.questions {
+		ask := q.ask(g.counters[i].key)
+		whole.Reserve = whole.Reserve || ask.Reserve
+		all, asks = append(all, g.counters[i].Asker), append(asks, ask)
+	}
+	of := all[0].(outage.Joint).Together(all, asks) //nolint:forcetypeassert // it has a group
+	a, err := c.policy.Decide(ctx, of, whole)
+	for i, q := range g.questions {
+		one := decide.Answer{Decision: limit.Decision{Granted: true}, By: a.By, Undo: a.Undo}
+		if i < len(a.Each) {
+			one = a.Each[i]
+		}
+		if i > 0 && one.Settle == nil && len(a.Each) == 0 {
+			one.Undo = nil // the first undoes all
+		}
+		failure := err
+		if errors.Is(err, limit.ErrPermitsExceedRate) && one.Limit == 0 {
+			failure = nil // another one's, and this one was not asked
+		}
+		q.record(one, failure)
+		if !a.Granted {
+			q.undo, q.reserved = nil, nil
+		}
+	}
+}
+
+// record records the answer to a question.
+func (q *question) record(a decide.Answer, err error) {
+	if a.Report != nil {
+		a.Report()
+	}
+	q.decision, q.undo = a.Decision, a.Undo
+	switch {
+	case errors.Is(err, limit.ErrPermitsExceedRate): // the limit in Redis is lower than the configured one
+		q.over = true
+		q.decision.RetryAfter, q.decision.ResetAfter = q.window, q.window
+	case err != nil:
+		q.err = err
+	case !a.Granted:
+		q.over = true
+	case a.Limit == 0:
+		q.open = true
+	}
+	if q.err != nil || q.over {
+		return
+	}
+	if a.Settle != nil {
+		q.undo = func(ctx context.Context) error { return a.Settle(ctx, 0, func(error) {}) }
+	}
+	if a.Reserved != nil && q.estimate > 0 && q.deed == take {
+		q.reserved, _ = a.Reserved.AppendBinary(nil) // without one the hold ends it
+	}
+}
+
+// judge sums up the answers: an error if one is missing.
+func (c *call) judge() error {
+	quotas, over := 0, 0
+	c.passes = true
+	for _, q := range c.questions {
+		if q.err != nil && !q.shadow {
+			return q.err
+		}
+		if q.quota && !q.shadow && q.deed < giveBack {
+			quotas++
+			if q.over {
+				over++
+			}
+		}
+		c.passes = c.passes && !q.refuses()
+	}
+	if quotas > 0 && quotas == over {
+		c.passes = false
+	}
+	return nil
+}
+
+// undo gives back what was granted. What fails only leaves the limits tighter.
+func (c *call) undo(ctx context.Context) {
+	decide.AtOnce(len(c.questions), func(i int) {
+		q := c.questions[i]
+		if q.undo == nil {
+			return
+		}
+		if q.undo(context.WithoutCancel(ctx)) == nil {
+			q.decision.Remaining = min(q.decision.Remaining+q.permits, q.decision.Limit)
+		}
+		q.undo, q.reserved = nil, nil
+	})
+}

@@ -1,0 +1,195 @@
+package envoylimit
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// parser reads files, and collects what is wrong.
+type parser struct {
+	config *Config
+	merge  bool
+	errs   []error
+
+	file    string // that is read
+	aliases int    // that were followed in the file
+}
+
+// How many aliases of a file are followed, and how deep, since aliases of aliases could make any number of anything; and
+// how many errors are reported.
+const (
+	maxAliases = 100_000
+	maxDepth   = 100
+	maxErrors  = 100
+)
+
+func (p *parser) failf(at *yaml.Node, format string, args ...any) {
+	if len(p.errs) >= maxErrors {
+		return
+	}
+	p.errs = append(p.errs, fmt.Errorf("%s:%d: %s", p.file, at.Line, fmt.Sprintf(format, args...)))
+}
+
+func (p *parser) warnf(at *yaml.Node, format string, args ...any) {
+	p.config.warnings = append(p.config.warnings, fmt.Sprintf("%s:%d: %s", p.file, at.Line, fmt.Sprintf(format, args...)))
+}
+
+// document returns the root of a file; nil if it has none, which was reported.
+func (p *parser) document(f File) *yaml.Node {
+	var doc yaml.Node
+	p.file, p.aliases = f.Name, 0
+	if err := yaml.Unmarshal(f.Data, &doc); err != nil {
+		text := strings.TrimPrefix(err.Error(), "yaml: ")
+		where, found := strings.CutPrefix(text, "line ")
+		if !found {
+			where = "1: " + text
+		}
+		p.errs = append(p.errs, errors.New(f.Name+":"+where))
+		return nil
+	}
+	if len(doc.Content) == 0 {
+		return &yaml.Node{Kind: yaml.MappingNode, Line: 1}
+	}
+	return doc.Content[0]
+}
+
+// field is a key of a map with its value.
+type field struct {
+	key, value *yaml.Node
+}
+
+// resolved returns what an alias stands for. It returns nil if there are too many.
+func (p *parser) resolved(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		if p.aliases++; p.aliases == maxAliases {
+			p.failf(n, "the file has more than %d aliases", maxAliases)
+		}
+		if p.aliases >= maxAliases {
+			return nil
+		}
+		n = n.Alias
+	}
+	return n
+}
+
+// fields returns a map's keys with their values, those of maps that it merges included. Of a key given twice the last one
+// counts.
+func (p *parser) fields(n *yaml.Node, what string, depth int) map[string]field {
+	n = p.resolved(n)
+	switch {
+	case n == nil || isNull(n):
+		return nil
+	case n.Kind != yaml.MappingNode:
+		p.failf(n, "%s is no map of keys and values", what)
+		return nil
+	case depth > maxDepth:
+		p.failf(n, "%s is nested more than %d deep", what, maxDepth)
+		return nil
+	}
+	all := map[string]field{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		for key.Kind == yaml.AliasNode {
+			key = key.Alias
+		}
+		switch {
+		case key.Tag == "!!merge":
+			p.mergeInto(all, value, what, depth)
+		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
+			p.failf(key, "the key %s is no text", shown(key))
+		default:
+			if value = p.resolved(value); value == nil {
+				return all
+			}
+			all[key.Value] = field{key, value}
+		}
+	}
+	return all
+}
+
+// mergeInto adds what "<<" names: a map or a list of maps, whose keys count if they are given nowhere else.
+func (p *parser) mergeInto(all map[string]field, value *yaml.Node, what string, depth int) {
+	value = p.resolved(value)
+	if value == nil {
+		return
+	}
+	from := []*yaml.Node{value}
+	if value.Kind == yaml.SequenceNode {
+		from = value.Content
+	}
+	for _, one := range from {
+		for key, f := range p.fields(one, what, depth+1) {
+			if _, has := all[key]; !has {
+				all[key] = f
+			}
+		}
+	}
+}
+
+// items returns the maps of a list; none if it is empty.
+func (p *parser) items(f field, what string) []*yaml.Node {
+	n := f.value
+	switch {
+	case n == nil || isNull(n):
+		return nil
+	case n.Kind != yaml.SequenceNode:
+		p.failf(n, "%s is no list", what)
+		return nil
+	}
+	var all []*yaml.Node
+	for _, item := range n.Content {
+		if item = p.resolved(item); item == nil {
+			return nil
+		}
+		if item.Kind != yaml.MappingNode {
+			p.failf(item, "%s has %s, which is no map of keys and values", what, shown(item))
+			continue
+		}
+		all = append(all, item)
+	}
+	return all
+}
+
+// text returns a scalar as it is written; "" if there is none.
+func (p *parser) text(f field, what string) string {
+	switch {
+	case f.value == nil || isNull(f.value):
+		return ""
+	case f.value.Kind != yaml.ScalarNode:
+		p.failf(f.value, "%s is no text", what)
+		return ""
+	}
+	return f.value.Value
+}
+
+// scalar reads a scalar into v, and reports what it is not.
+func (p *parser) scalar(f field, what, kind string, v any) {
+	if f.value == nil || isNull(f.value) {
+		return
+	}
+	if f.value.Kind != yaml.ScalarNode || f.value.Decode(v) != nil {
+		p.failf(f.value, "%s is %s, not %s", what, shown(f.value), kind)
+	}
+}
+
+func (p *parser) bool(f field, what string) (b bool) {
+	p.scalar(f, what, "true or false", &b)
+	return b
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
+// shown is how errors show a node.
+func shown(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		return fmt.Sprintf("%.60q", n.Value)
+	case yaml.SequenceNode:
+		return "a list"
+	default:
+		return "a map"
+	}
+}
