@@ -96,6 +96,7 @@ other_modules() {
 		examples/*) go test $vet -ldflags=-w -shuffle=on -timeout 30m ./... ;;
 		*)
 			if [ "$1" = all ]; then test=("$0/scripts/race.sh"); else test=(go test -ldflags=-w); fi
+			[ "${PWD##*/}" != envoylimit ] || test+=($short)
 			"${test[@]}" -vet=off -shuffle=on -timeout 30m ./...
 			;;
 		esac' "$PWD" "$all"
@@ -156,6 +157,7 @@ servers() {
 	else
 		scripts/install-redis.sh || true
 	fi
+	scripts/install-envoy.sh || true
 	RRL_NO_SKIP='' RRL_SKIP_LOG='' go test -ldflags=-w -run '^TestDriverJVMEnds$' ./compat_test >/dev/null || true
 }
 
