@@ -1,0 +1,311 @@
+package merging_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// faults are what attempts of a call meet, in turn.
+var faults = []string{
+	"none", "drop", "drop drop drop", "swallow", "cut", "cut drop", "drop cut", "late", "late drop", "drop late", "double", "second",
+}
+
+// eachFault runs test for each of them, on a limiter of that rate.
+func eachFault(t *testing.T, rate int64, test func(t *testing.T, s *scene, fault []redistest.Action)) {
+	t.Helper()
+	eachFaultOf(t, rate, 0, test)
+}
+
+// eachFaultOf is eachFault with that many connections, 0 for as many as usual.
+func eachFaultOf(t *testing.T, rate int64, connections int, test func(t *testing.T, s *scene, fault []redistest.Action)) {
+	t.Helper()
+	rows := map[string]string{}
+	for _, name := range faults {
+		rows[name] = name
+	}
+	limitertest.Bubbles(t, rows, func(t *testing.T, name string) {
+		s := newSceneOf(t, limitertest.Every(rate, interval), connections)
+		test(t, s, s.fault(name))
+	})
+}
+
+// fault returns what the words stand for.
+func (s *scene) fault(words string) (all []redistest.Action) {
+	for word := range strings.FieldsSeq(words) {
+		all = append(all, map[string]redistest.Action{
+			"drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
+			"late": redistest.Late.When(s.late), "double": redistest.Duplicate, "second": redistest.DuplicateLast,
+		}[word])
+	}
+	return all
+}
+
+func TestMergingCall_MeetsFaults(t *testing.T) {
+	t.Parallel()
+	eachFault(t, 1000, func(t *testing.T, s *scene, fault []redistest.Action) {
+		undo := s.nearly(t)
+		s.on(lua.Merge, fault...)
+		s.take(t, 1)
+		s.merged(t, once)
+		s.back(t, 2, undo[0])
+		s.check(t, "given back by one of a merged member")
+		s.take(t, together)
+		s.merged(t, once)
+		s.letGo()
+		s.check(t, "late requests have come")
+		s.back(t, 2, undo[1])
+		s.back(t, 2, undo[2])
+		s.check(t, "given back by the others")
+		s.take(t, together)
+		s.merged(t, once)
+	})
+}
+
+// A call is given up, and others merge what comes then.
+func TestMergingCall_IsGivenUp(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]redistest.Action{"cut": redistest.Cut, "dropped": redistest.DropAnswer} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t, limitertest.Every(1000, interval))
+				undo := s.nearly(t)
+				s.onScript(func(script *lua.Script, _ int) redistest.Action {
+					if script == lua.Merge {
+						return fault
+					}
+					return redistest.Pass
+				})
+				s.take(t, 1)
+				s.check(t, "it was given up")
+				for _, f := range undo { // what it may have merged is not known any more, and the error says so
+					if err := f(t.Context()); name == "cut" || err == nil {
+						require.NoError(t, err)
+						s.held -= 2
+					} else {
+						require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+					}
+				}
+				s.check(t, "given back as far as it is known")
+				s.on(lua.Merge)
+				before := s.members(t)
+				s.take(t, 3*together)
+				s.merged(t, before+together+1)
+			})
+		})
+	}
+}
+
+// While a call is under way that takes long, more is granted than a program remembers.
+func TestMergingCall_TakesLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, limitertest.Every(1000, interval))
+		s.nearly(t)
+		letGo := s.Hold(t, lua.Merge, 1)
+		s.take(t, 250)
+		letGo()
+		s.on(lua.Merge)
+		s.take(t, 2*together)
+		s.merged(t, few+250-128+2)
+	})
+}
+
+func TestUndo_MeetsFaultsAndMerging(t *testing.T) {
+	t.Parallel()
+	eachFault(t, 1000, func(t *testing.T, s *scene, fault []redistest.Action) {
+		undo := s.nearly(t)
+		s.on(lua.GiveBack, fault...)
+		s.back(t, 2, undo[0])
+		s.take(t, 1)
+		s.merged(t, once)
+		s.on(lua.GiveBack, fault...)
+		s.back(t, 2, undo[1])
+		s.check(t, "given back of a merged member")
+		s.take(t, together)
+		s.merged(t, once)
+		s.on(lua.GiveBack, fault...)
+		s.back(t, 2, undo[2])
+		s.letGo()
+		s.check(t, "given back of a member that was merged twice")
+	})
+}
+
+// Permits go back while their member is named: that waits for the call.
+func TestUndo_WhileMerging(t *testing.T) {
+	t.Parallel()
+	for name, held := range map[string]redistest.Action{"request": redistest.Late, "answer": redistest.Pass} {
+		t.Run("the "+name+" is held", func(t *testing.T) {
+			t.Parallel()
+			eachFault(t, 1000, func(t *testing.T, s *scene, fault []redistest.Action) {
+				undo := s.nearly(t)
+				merging := make(chan struct{})
+				s.onScript(func(script *lua.Script, n int) redistest.Action {
+					switch {
+					case script == lua.Merge && n == 1:
+						return held.When(merging)
+					case script == lua.GiveBack && n <= len(fault):
+						return fault[n-1]
+					}
+					return redistest.Pass
+				})
+				s.take(t, 1)
+				synctest.Wait()
+				require.Equal(t, 1, s.sent(lua.Merge))
+				for _, f := range undo {
+					go func() { assert.NoError(t, f(context.Background())) }()
+				}
+				synctest.Wait()
+				assert.Zero(t, s.sent(lua.GiveBack), "the members are named")
+				close(merging)
+				s.held -= 3 * 2
+				s.merged(t, once)
+				s.letGo()
+				s.check(t, "all have come")
+			})
+		})
+	}
+}
+
+// Members of which permits go back are not named.
+func TestUndo_UnderWayBeforeMerging(t *testing.T) {
+	t.Parallel()
+	eachFault(t, 1000, func(t *testing.T, s *scene, fault []redistest.Action) {
+		undo := s.nearly(t)
+		answered := make(chan struct{})
+		s.onScript(func(script *lua.Script, n int) redistest.Action {
+			switch {
+			case script == lua.GiveBack && n == 1:
+				return redistest.Pass.When(answered)
+			case script == lua.Merge && n <= len(fault):
+				return fault[n-1]
+			}
+			return redistest.Pass
+		})
+		go func() { assert.NoError(t, undo[1](context.Background())) }()
+		synctest.Wait()
+		s.take(t, 1)
+		synctest.Wait()
+		require.Equal(t, 1, s.sent(lua.Merge))
+		close(answered)
+		s.held -= 2
+		s.merged(t, once)
+		s.back(t, 2, undo[0])
+		s.back(t, 2, undo[2])
+		s.letGo()
+		s.check(t, "the others have gone back")
+	})
+}
+
+// Callers leave whose permits share a member with others', before, while and after it is merged.
+func TestCallersLeave_AndMembersAreMerged(t *testing.T) {
+	t.Parallel()
+	eachFaultOf(t, 1000, 3, func(t *testing.T, s *scene, _ []redistest.Action) {
+		_, name, _ := strings.Cut(t.Name(), "/")
+		s.take(t, few)
+		for round := range 14 {
+			fault := s.fault(strings.ReplaceAll(name, "_", " "))
+			ctx, leave := context.WithCancel(t.Context())
+			alone, batch := make(chan struct{}), make(chan struct{})
+			s.onScript(func(script *lua.Script, n int) redistest.Action {
+				switch {
+				case script == lua.Acquire && n <= 2:
+					return redistest.Pass.When([]chan struct{}{alone, batch}[n-1])
+				case (script == lua.GiveBack) == (round%2 == 0) && n <= len(fault):
+					return fault[n-1]
+				}
+				return redistest.Pass
+			})
+			s.StartTryAcquire(t.Context(), 1, 0) // the others gather behind it
+			for i := range 4 {
+				one := t.Context()
+				if i%2 == 0 {
+					one = ctx
+				}
+				s.StartTryAcquire(one, int64(i+1), 0)
+			}
+			close(alone)
+			synctest.Wait()
+			leave()
+			synctest.Wait()
+			close(batch)
+			synctest.Wait()
+			s.held += 1 + 2 + 4
+			s.check(t, "callers have left")
+			s.letGo() // after a minute a late copy might take permits
+		}
+		s.check(t, "all have come")
+		require.Positive(t, s.sent(lua.Merge))
+		assert.Less(t, s.members(t), few+together)
+	})
+}
+
+// Requests, claims and settlements meet faults, in any order.
+func TestCalls_MeetFaultsAndAreMerged(t *testing.T) {
+	t.Parallel()
+	eachFault(t, 10_000, func(t *testing.T, s *scene, fault []redistest.Action) {
+		random := rand.New(rand.NewPCG(11, 61))
+		scripts := []*lua.Script{lua.Acquire, lua.AcquireAll, lua.SettleReservation, lua.GiveBack, lua.Merge}
+		beside := s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(10_000, interval)))
+		var open []*rratelimiter.Reservation
+		var undo []func(ctx context.Context) error
+		for i := range 200 {
+			if i%10 == 9 {
+				s.on(scripts[i/10%len(scripts)], fault...)
+			}
+			switch random.IntN(6) {
+			case 0:
+				undo = append(undo, s.returnable(t, 2))
+			case 1:
+				var opts []rratelimiter.ReserveOption
+				if i%2 == 0 {
+					opts = append(opts, rratelimiter.Hold(interval/2))
+				}
+				open = append(open, limitertest.Reserve(t, s.RateLimiter, 3, opts...))
+				s.held += 3
+			case 2:
+				if n := len(open); n > 0 {
+					one, used := random.IntN(n), random.Int64N(6)
+					require.NoError(t, open[one].Settle(t.Context(), used))
+					s.held += used - 3
+					open = append(open[:one], open[one+1:]...)
+				}
+			case 3:
+				if n := len(undo); n > 0 {
+					one := random.IntN(n)
+					s.back(t, 2, undo[one])
+					undo = append(undo[:one], undo[one+1:]...)
+				}
+			case 4:
+				require.True(t, limitertest.TryAll(t, s.Client, 2, s.RateLimiter, beside))
+				s.held += 2
+			default:
+				s.take(t, 1)
+			}
+		}
+		s.check(t, "before late requests have come")
+		s.letGo()
+		s.check(t, "all have come")
+		require.Positive(t, s.sent(lua.Merge))
+		assert.Less(t, s.members(t), few+len(open)+3*together, "merged")
+		for _, r := range open {
+			require.NoError(t, r.Cancel(t.Context()))
+			s.held -= 3
+		}
+		for _, f := range undo {
+			s.back(t, 2, f)
+		}
+		s.check(t, "all that may go back has")
+	})
+}
