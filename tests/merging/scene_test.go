@@ -25,8 +25,8 @@ const (
 // once is the most members after a call that merges all but the first.
 const once = few + 2
 
-// A scene is a limiter in a bubble whose Client reaches a miniredis through a proxy. It counts what is held. A slice is longer than a
-// test, and the interval longer than what a test waits for.
+// A scene is a limiter in a bubble whose Client reaches a miniredis through a proxy. It counts what is held. A slice of the
+// interval is longer than a test.
 type scene struct {
 	*limitertest.HeldScene
 

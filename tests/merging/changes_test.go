@@ -1,0 +1,169 @@
+package merging_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// change is what others do to a limiter of rate 1000 whose members are named.
+type change struct {
+	do     limitertest.Change
+	rate   int64 // then; 0: there is no such limiter any more, or of another type
+	less   int64 // fewer permits are in use
+	starts bool  // from anew, with none in use
+}
+
+var changes = map[string]change{
+	"Release":                        {do: limitertest.Release(5), rate: 1000, less: 5},
+	"Release of all":                 {do: limitertest.Release(1000), rate: 1000, starts: true},
+	"Reset":                          {do: reset, rate: 1000, starts: true},
+	"SetRate":                        {do: limitertest.SetRate(limitertest.Every(500, interval)), rate: 500, starts: true},
+	"SetRate, small":                 {do: limitertest.SetRate(limitertest.Every(50, interval)), rate: 50, starts: true},
+	"SetRate, KeepState":             {do: limitertest.SetRate(limitertest.Every(500, interval), rratelimiter.KeepState()), rate: 500},
+	"UpdateRate, KeepState, longer":  {do: keep(2000, 10*interval), rate: 2000},
+	"UpdateRate, KeepState, shorter": {do: keep(1000, interval/10), rate: 1000},
+	"UpdateRate, KeepState, fewer":   {do: keep(20, interval), rate: 20},
+	"UpdateRate, KeepState, run out": {do: keep(1000, time.Millisecond), rate: 1000},
+	"another type":                   {do: limitertest.SetRate(limitertest.PerClient(1000, interval))},
+	"Delete":                         {do: limitertest.Delete},
+	"Rename":                         {do: limitertest.Rename},
+	"another takes its name":         {do: limitertest.ReplaceBy(limitertest.Every(700, interval)), rate: 700, starts: true},
+	"made anew":                      {do: limitertest.MakeAnew(limitertest.Every(700, interval)), rate: 700, starts: true},
+	"an expiry that ends":            {do: limitertest.Expire(time.Millisecond)},
+	"an expiry":                      {do: limitertest.Expire(interval), rate: 1000},
+	"Migrate":                        {do: migrate, rate: 1000},
+}
+
+func keep(rate int64, interval time.Duration) limitertest.Change {
+	return limitertest.UpdateRate(limitertest.Every(rate, interval), rratelimiter.KeepState())
+}
+
+func reset(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+	return l.Reset(ctx)
+}
+
+func migrate(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+	return limitertest.Second(l.Migrate(ctx))
+}
+
+// Others change a limiter while a merging call is on its way.
+func TestChange_WhileMembersAreNamed(t *testing.T) {
+	t.Parallel()
+	for when, action := range map[string]redistest.Action{"before the call": redistest.Late, "before its repeat": redistest.DropAnswer} {
+		t.Run(when, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Bubbles(t, changes, func(t *testing.T, c change) {
+				s := newScene(t, limitertest.Every(1000, interval))
+				undo := s.nearly(t)
+				s.on(lua.Merge, action.When(s.late))
+				s.take(t, 1)
+				synctest.Wait()
+				require.Equal(t, 1, s.sent(lua.Merge))
+				require.NoError(t, c.do(t.Context(), s.Client, s.Other))
+				time.Sleep(2 * time.Millisecond)
+				s.letGo()
+				if s.rate, s.held = c.rate, s.held-c.less; c.rate == 0 {
+					s.checkGone(t)
+					return
+				}
+				if c.starts {
+					s.held = 0
+				}
+				s.checkSum(t, "merged or not")
+				assert.Equal(t, s.held, limitertest.InUse(t, s.Mini, s.permits()))
+				for range few + 2*together {
+					limitertest.Try(t, s.RateLimiter, 1)
+				}
+				s.checkSum(t, "others were granted")
+				for _, f := range undo { // what they were granted may not be in use any more
+					if err := f(t.Context()); when == "before the call" {
+						require.NoError(t, err)
+					} else if err != nil { // nor does the repeat know what the first attempt did
+						require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+					}
+				}
+				s.checkSum(t, "given back")
+			})
+		})
+	}
+}
+
+// checkSum checks that free permits and those in use are the rate.
+func (s *scene) checkSum(t *testing.T, when string) {
+	t.Helper()
+	s.rest()
+	inUse := limitertest.InUse(t, s.Mini, s.permits())
+	if free, ok := limitertest.StoredValue(t, s.Mini, limitertest.KeysOf(s.RateLimiter).Value); ok || inUse > 0 {
+		require.Equal(t, s.rate, free+inUse, when)
+	}
+}
+
+// checkGone checks that no set has been made again. If it has another name, that has it as it was.
+func (s *scene) checkGone(t *testing.T) {
+	t.Helper()
+	s.rest()
+	require.Zero(t, s.members(t))
+	other := limitertest.KeysOf(s.Client.RateLimiter(limitertest.Besides(s.Name())))
+	if inUse := limitertest.InUse(t, s.Mini, other.Permits); inUse > 0 {
+		free, _ := limitertest.StoredValue(t, s.Mini, other.Value)
+		assert.EqualValues(t, 1000, free+inUse)
+		assert.Equal(t, s.held, inUse)
+	}
+}
+
+// A set all of whose members are merged into one keeps its time to live.
+func TestSet_KeepsItsTimeToLive(t *testing.T) {
+	t.Parallel()
+	for name, alone := range map[string]bool{"all are merged": true, "beside others": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t, limitertest.Every(1000, interval))
+				s.take(t, few-1)
+				if alone {
+					require.NoError(t, s.Other.Release(t.Context(), few))
+					s.held = 0
+				}
+				s.take(t, together-1)
+				require.True(t, ok(s.Other.Expire(t.Context(), time.Hour)))
+				s.take(t, 1)
+				s.check(t, "merged")
+				if alone {
+					require.Equal(t, 1, s.members(t))
+				}
+				require.Less(t, s.members(t), few+together)
+				left := s.Mini.PTTL(t.Context(), s.permits()).Val()
+				assert.InDelta(t, time.Hour, left, float64(time.Minute), "its time to live")
+			})
+		})
+	}
+}
+
+func ok(is bool, err error) bool { return is && err == nil }
+
+// A limiter's keys run out between two calls that merge.
+func TestLimiter_RunsOutAndIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, limitertest.Every(1000, interval))
+		for range 3 {
+			s.take(t, few+4*together)
+			s.merged(t, few+2*together)
+			require.True(t, ok(s.Other.Expire(t.Context(), time.Second)))
+			s.rest()
+			require.Empty(t, limitertest.LimiterKeys(t, s.Mini, s.Name()))
+			limitertest.MustTrySetRate(t, s.Other, limitertest.Every(1000, interval))
+			s.held = 0
+		}
+	})
+}

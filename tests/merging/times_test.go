@@ -1,0 +1,278 @@
+package merging_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// countMerges counts the merging calls that rdb sends from now on.
+func countMerges(rdb redistest.Client) *atomic.Int64 {
+	var calls atomic.Int64
+	rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+		for _, cmd := range cmds {
+			if args := cmd.Args(); len(args) > 1 && (args[1] == lua.Merge.SHA || args[1] == lua.Merge.Source) {
+				calls.Add(1)
+			}
+		}
+	}))
+	return &calls
+}
+
+// A grant is permits that were granted at a time.
+type grant struct {
+	at      time.Time
+	permits int64
+}
+
+// inUse returns how many permits must be in use, and how many may be, since they may come back so much late.
+func inUse(grants []grant, interval, late time.Duration) (least, most int64) {
+	for _, g := range grants {
+		age := time.Since(g.at)
+		if age < interval {
+			least += g.permits
+		}
+		if age < interval+late {
+			most += g.permits
+		}
+	}
+	return least, most
+}
+
+// Permits come back no earlier than an interval after their grant, and at most a 64th of it later, whoever asks.
+func TestPermits_ComeBackInTime(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, limitertest.Seeds(3), func(t *testing.T, rdb redistest.Client, seed uint64) {
+		random, merges := rand.New(rand.NewPCG(seed, 61)), countMerges(rdb)
+		cfg := rratelimiter.PerMinute([]int64{150, 400}[seed%2])
+		if seed == 2 {
+			cfg.Type = rratelimiter.PerClient
+		}
+		name := redistest.Name(t)
+		clients := []*rratelimiter.RateLimiter{
+			limitertest.NewClient(t, rdb, rratelimiter.WithClientID("us")).RateLimiter(name),
+			limitertest.NewClient(t, rdb, rratelimiter.WithClientID("us")).RateLimiter(name),
+		}
+		limitertest.MustTrySetRate(t, clients[0], cfg)
+		var grants []grant
+		for i := range 500 {
+			time.Sleep(time.Duration(random.Int64N(int64(2 * cfg.Interval / time.Duration(cfg.Rate)))).Truncate(time.Millisecond))
+			l, n, at := clients[random.IntN(2)], 1+random.Int64N(3), time.Now()
+			switch random.IntN(4) {
+			case 0:
+				if d := limitertest.Take(t, l, n); d.Granted {
+					grants = append(grants, grant{at, n})
+				}
+			case 1:
+				taken, _, err := l.TakeUpTo(t.Context(), n)
+				require.NoError(t, err)
+				grants = append(grants, grant{at, taken})
+			default:
+				if limitertest.Try(t, l, n) {
+					grants = append(grants, grant{at, n})
+				}
+			}
+			if i%3 > 0 {
+				continue
+			}
+			least, most := inUse(grants, cfg.Interval, cfg.Interval/64+time.Millisecond)
+			free := limitertest.Available(t, l)
+			require.LessOrEqual(t, free, cfg.Rate-least, "call %d: permits came back early", i)
+			require.GreaterOrEqual(t, free, cfg.Rate-most, "call %d: permits came back late", i)
+		}
+		assert.Greater(t, merges.Load(), int64(4))
+	})
+}
+
+// Each permit is back exactly an interval after its grant: of small limits, of a Client's first grants in an interval, of a
+// handle that wants it, and of a Client beside older Redissons.
+func TestPermits_ComeBackToTheMillisecond(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		rate, takes int64
+		version     string
+		exact       bool
+	}
+	limitertest.Virtual(t, map[string]row{
+		"a small limit":           {rate: 128, takes: 128},
+		"the first grants":        {rate: 1000, takes: few},
+		"WithExact":               {rate: 1000, takes: few + together + 8, exact: true},
+		"beside Redisson 3.34.1":  {rate: 1000, takes: few + together + 8, version: "3.34.1"},
+		"beside Redisson 3.20.1":  {rate: 1000, takes: few + together + 8, version: "3.20.1"},
+		"the rate becomes small":  {rate: 128, takes: 100},
+		"a limit that others set": {rate: 100, takes: 100},
+	}, func(t *testing.T, rdb redistest.Client, c row) {
+		merges, name := countMerges(rdb), redistest.Name(t)
+		var opts []rratelimiter.Option
+		if c.version != "" {
+			opts = append(opts, rratelimiter.WithRedissonVersion(c.version))
+		}
+		var of []rratelimiter.LimiterOption
+		if c.exact {
+			of = append(of, rratelimiter.WithExact())
+		}
+		l := limitertest.NewClient(t, rdb, opts...).RateLimiter(name, of...)
+		limitertest.MustTrySetRate(t, limitertest.NewClient(t, rdb).RateLimiter(name), limitertest.Every(c.rate, time.Minute))
+		start := time.Now()
+		for i := range c.takes {
+			if i%2 == 0 {
+				limitertest.MustAcquire(t, l, 1)
+			} else {
+				require.True(t, limitertest.Take(t, l, 1).Granted)
+			}
+			time.Sleep(17 * time.Millisecond)
+		}
+		for i := range c.takes {
+			at := start.Add(time.Minute + time.Duration(i)*17*time.Millisecond)
+			time.Sleep(time.Until(at) - time.Millisecond)
+			require.Equal(t, c.rate-c.takes+i, limitertest.Available(t, l), "a millisecond before permit %d comes back", i)
+			time.Sleep(time.Millisecond)
+			require.Equal(t, c.rate-c.takes+i+1, limitertest.Available(t, l), "permit %d comes back", i)
+		}
+		assert.Zero(t, merges.Load())
+	})
+}
+
+// A Client's first grants in an interval stay exact also if it then merges more.
+func TestFirstGrants_AreNotMergedWithLaterOnes(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		merges := countMerges(rdb)
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1000, time.Minute))
+		start := limitertest.ServerNow(t, rdb)
+		for range 200 {
+			require.True(t, limitertest.Take(t, l, 1).Granted)
+			time.Sleep(time.Millisecond)
+		}
+		rows, err := rdb.ZRangeWithScores(t.Context(), limitertest.KeysOf(l).Permits, 0, -1).Result()
+		require.NoError(t, err)
+		for i, row := range rows[:few] {
+			assert.EqualValues(t, 1, limitertest.PermitsIn(t, row.Member.(string)))
+			assert.EqualValues(t, start+int64(i), row.Score)
+		}
+		assert.Less(t, len(rows), few+2*together)
+		assert.Positive(t, merges.Load())
+	})
+}
+
+// Some programs share a limiter.
+func TestSet_OfSomePrograms(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		const programs = 3
+		cfg, name, merges := rratelimiter.PerMinute(900), redistest.Name(t), countMerges(rdb)
+		var each []*rratelimiter.RateLimiter
+		for range programs {
+			each = append(each, limitertest.NewClient(t, rdb).RateLimiter(name))
+		}
+		limitertest.MustTrySetRate(t, each[0], cfg)
+		most := int64(0)
+		for i := range 1200 {
+			time.Sleep(100 * time.Millisecond)
+			limitertest.Try(t, each[i%programs], 1)
+			if i%20 == 0 {
+				most = max(most, rdb.ZCard(t.Context(), limitertest.KeysOf(each[0]).Permits).Val())
+			}
+		}
+		t.Logf("at most %d members", most)
+		assert.LessOrEqual(t, most, int64(programs*(64+few+together)), "a member a slice, and those that are exact or not named yet")
+		assert.Greater(t, merges.Load(), int64(programs*15))
+		assert.Equal(t, cfg.Rate, limitertest.Available(t, each[0])+limitertest.InUse(t, rdb, limitertest.KeysOf(each[0]).Permits))
+	})
+}
+
+// The server's clock is set back, or forward, while members are merged. Nothing is lost, and all is back in time.
+func TestClock_IsSet(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{-time.Hour, -10 * time.Second, -100 * time.Millisecond, 10 * time.Second, time.Hour} {
+		t.Run(fmt.Sprint(by), func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+				merges := countMerges(rdb)
+				cfg := rratelimiter.PerMinute(1000)
+				l := limitertest.NewLimiter(t, rdb, cfg)
+				keys := limitertest.KeysOf(l)
+				use := func(calls int) {
+					for range calls {
+						limitertest.Take(t, l, 1)
+						time.Sleep(20 * time.Millisecond)
+					}
+				}
+				check := func(when string) {
+					t.Helper()
+					free, _ := limitertest.StoredValue(t, rdb, keys.Value)
+					require.Equal(t, cfg.Rate, free+limitertest.InUse(t, rdb, keys.Permits), when)
+				}
+				use(150)
+				check("before")
+				before := merges.Load()
+				step(by)
+				use(150)
+				check("after")
+				require.Greater(t, merges.Load(), before)
+				assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(140))
+				time.Sleep(cfg.Interval + cfg.Interval/64)
+				assert.Equal(t, cfg.Rate, limitertest.Available(t, l))
+			})
+		})
+	}
+}
+
+// Redissons take and release beside two of our Clients.
+func TestMerged_BesideRedisson(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, limitertest.Seeds(3), func(t *testing.T, rdb redistest.Client, seed uint64) {
+		random, merges := rand.New(rand.NewPCG(seed, 35)), countMerges(rdb)
+		cfg := rratelimiter.PerMinute(400)
+		name := redistest.Name(t)
+		ours := []*rratelimiter.RateLimiter{limitertest.NewClient(t, rdb).RateLimiter(name), limitertest.NewClient(t, rdb).RateLimiter(name)}
+		limitertest.MustTrySetRate(t, ours[0], cfg)
+		java, keys := limitertest.Java{Redis: rdb, Name: name}, limitertest.KeysOf(ours[0])
+		var grants []grant
+		for i := range 400 {
+			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+			n, at, granted := 1+random.Int64N(2), time.Now(), false
+			switch random.IntN(8) {
+			case 0:
+				var err error
+				granted, _, err = java.TryAcquire(t, n)
+				require.NoError(t, err)
+			case 1:
+				java.AvailablePermits(t)
+			default:
+				granted = limitertest.Try(t, ours[random.IntN(2)], n)
+			}
+			if granted {
+				grants = append(grants, grant{at, n})
+			}
+			free, stored := limitertest.StoredValue(t, rdb, keys.Value)
+			if stored {
+				require.Equal(t, cfg.Rate, free+limitertest.InUse(t, rdb, keys.Permits), "call %d", i)
+			}
+			least, most := inUse(grants, cfg.Interval, cfg.Interval/64+time.Millisecond)
+			in := cfg.Rate - java.AvailablePermits(t)
+			require.GreaterOrEqual(t, in, least, "call %d: early", i)
+			require.LessOrEqual(t, in, most, "call %d: late", i)
+		}
+		require.Greater(t, merges.Load(), int64(4))
+		java.Release(t, 20) // raises the value, and leaves the set alone
+		for range 100 {
+			limitertest.Try(t, ours[0], 1)
+		}
+		free, _ := limitertest.StoredValue(t, rdb, keys.Value)
+		assert.LessOrEqual(t, free, cfg.Rate)
+		time.Sleep(2 * cfg.Interval)
+		assert.GreaterOrEqual(t, java.AvailablePermits(t), cfg.Rate)
+	})
+}
