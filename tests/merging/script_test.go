@@ -1,0 +1,150 @@
+package merging_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// scriptCase is a call of the script. Members are a letter and their permits, as a2; in a set their dates are added, in ms:
+// a2@64000. The interval is 64 s, so a slice is a second.
+type scriptCase struct {
+	rate   int    // 0: no limiter
+	set    string // before
+	groups string // each what is to stand for all, and these
+	answer string // without rate, interval and time
+	then   string // the set
+}
+
+var scriptCases = map[string]scriptCase{
+	"the last rows":              {set: "x1@63500 a1@64000 b2@64500 c3@64900", groups: "m6=a1,b2,c3", answer: "64", then: "x1@63500 m6@64900"},
+	"all rows":                   {set: "a1@64000 b2@64500", groups: "m3=a1,b2", answer: "64", then: "m3@64500"},
+	"all rows, not in order":     {set: "a1@64000 b2@64500", groups: "m3=b2,a1", answer: "64", then: "m3@64500"},
+	"a few are behind them":      {set: "x1@1 a1@64000 b2@64500 y1@64600 z1@64700", groups: "m3=a1,b2", answer: "64", then: "x1@1 m3@64500 y1@64600 z1@64700"},
+	"many are behind them":       {set: "a1@64000 b2@64500 s1@65000 t1@65000 u1@65000 v1@65000 w1@65000", groups: "m3=a1,b2", answer: "64", then: "m3@64500 s1@65000 t1@65000 u1@65000 v1@65000 w1@65000"},
+	"others are among them":      {set: "x1@1 a1@64000 y1@64100 b2@64500", groups: "m3=a1,b2", answer: "64", then: "x1@1 y1@64100 m3@64500"},
+	"the newest is named first":  {set: "x1@1 a1@64000 y1@64100 b2@64500", groups: "m3=b2,a1", answer: "64", then: "x1@1 y1@64100 m3@64500"},
+	"two slices":                 {set: "x1@1 a1@64000 b2@64999 c3@65000", groups: "m6=a1,b2,c3", answer: "0 64 64 65", then: "x1@1 a1@64000 b2@64999 c3@65000"},
+	"two slices, not in order":   {set: "x1@1 a1@64000 b2@64999 c3@65000", groups: "m6=c3,a1,b2", answer: "0 65 64 64", then: "x1@1 a1@64000 b2@64999 c3@65000"},
+	"one has gone":               {set: "x1@1 a1@64000 c3@64500", groups: "m6=a1,b2,c3", answer: "0 64 0 64", then: "x1@1 a1@64000 c3@64500"},
+	"the first has gone":         {set: "x1@1 b2@64000 c3@64500", groups: "m6=a1,b2,c3", answer: "0 0 64 64", then: "x1@1 b2@64000 c3@64500"},
+	"one has fewer permits":      {set: "x1@1 a1@64000 b1@64200 c3@64500", groups: "m6=a1,b2,c3", answer: "0 64 0 64", then: "x1@1 a1@64000 b1@64200 c3@64500"},
+	"the last has fewer permits": {set: "x1@1 a1@64000 b2@64200 c2@64500", groups: "m6=a1,b2,c3", answer: "0 64 64 0", then: "x1@1 a1@64000 b2@64200 c2@64500"},
+	"it has come before":         {set: "x1@1 m6@64500", groups: "m6=a1,b2,c3", answer: "64", then: "x1@1 m6@64500"},
+	"it has come, and some went": {set: "x1@1 m5@64500", groups: "m6=a1,b2,c3", answer: "0 0 0 0", then: "x1@1 m5@64500"},
+	"several groups": {
+		set: "a1@62000 b1@62001 c1@63000 d1@63001 e1@64000 f1@64001", groups: "m2=e1,f1 n2=c1,d1 o2=a1,b1", answer: "64 63 62",
+		then: "o2@62001 n2@63001 m2@64001",
+	},
+	"one of several groups": {
+		set: "a1@62000 b1@62001 c1@63000 e1@64000 f1@64001", groups: "m2=e1,f1 n2=c1,d1 o2=a1,b1", answer: "64 0 63 0 62",
+		then: "o2@62001 c1@63000 m2@64001",
+	},
+	"no set":                   {groups: "m3=a1,b2", answer: "0 0 0"},
+	"a rate that is too low":   {rate: 128, set: "a1@64000 b2@64500", groups: "m3=a1,b2", then: "a1@64000 b2@64500"},
+	"a rate that is no better": {rate: 129, set: "a1@64000 b2@64500", groups: "m3=a1,b2", answer: "64", then: "m3@64500"},
+}
+
+// scriptMember is a member by its letter and permits.
+func scriptMember(t *testing.T, word string) string {
+	t.Helper()
+	permits := uint32(word[1] - '0')
+	member, err := codec.Append(nil, codec.LayoutD2, []byte(strings.Repeat(word[:1], 16)), permits)
+	require.NoError(t, err)
+	return string(member)
+}
+
+// problems calls a script in place of merge.lua for each case, and returns the names of those that it does not pass.
+func problems(t *testing.T, rdb redistest.Client, source string) (wrong []string) {
+	t.Helper()
+	for name, c := range scriptCases {
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+		limiter := "limiter"
+		keys := limitertest.KeysOf(limitertest.NewClient(t, rdb).RateLimiter(limiter))
+		if c.rate == 0 {
+			c.rate = 1000
+		}
+		require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", c.rate, "interval", 64_000, "type", 0).Err())
+		for word := range strings.FieldsSeq(c.set) {
+			member, at, _ := strings.Cut(word, "@")
+			score := 0.0
+			_, err := fmt.Sscan(at, &score)
+			require.NoError(t, err)
+			require.NoError(t, rdb.ZAdd(t.Context(), keys.Permits, redis.Z{Score: score, Member: scriptMember(t, member)}).Err())
+		}
+		rdb.PExpire(t.Context(), keys.Permits, time.Hour)
+		args := []any{128}
+		for group := range strings.FieldsSeq(c.groups) {
+			text := ""
+			for word := range strings.FieldsFuncSeq(group, func(r rune) bool { return r == '=' || r == ',' }) {
+				text += scriptMember(t, word)
+			}
+			args = append(args, text)
+		}
+		answer, err := rdb.Eval(t.Context(), source, []string{keys.Config, keys.Value, keys.Permits}, args...).Int64Slice()
+		said := ""
+		if len(answer) > 3 {
+			said = strings.Trim(fmt.Sprint(answer[3:]), "[]")
+		}
+		rows, rowsErr := rdb.ZRangeWithScores(t.Context(), keys.Permits, 0, -1).Result()
+		require.NoError(t, rowsErr)
+		var then []string
+		for _, row := range rows {
+			member := row.Member.(string)
+			then = append(then, fmt.Sprintf("%c%d@%.0f", member[1], limitertest.PermitsIn(t, member), row.Score))
+		}
+		lives := len(rows) == 0 || rdb.PTTL(t.Context(), keys.Permits).Val() > time.Minute
+		if err != nil || said != c.answer || strings.Join(then, " ") != c.then || !lives {
+			wrong = append(wrong, fmt.Sprintf("%s: %v, %s, %v, %t", name, err, said, then, lives))
+		}
+	}
+	return wrong
+}
+
+func TestScript(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { assert.Empty(t, problems(t, rdb, lua.Merge.Source)) })
+}
+
+// Faults of the script that its cases must tell.
+var scriptMutants = map[string][2]string{
+	"dated as the oldest":                     {"call('ZADD', permits_key, scores[2], merged)", "call('ZADD', permits_key, scores[1], merged)"},
+	"dated as the first of them":              {"tonumber(scores[i]) > tonumber(newest)", "false"},
+	"dated as the oldest, one by one":         {"tonumber(scores[i]) > tonumber(newest)", "tonumber(scores[i]) < tonumber(newest)"},
+	"the last rows are not compared":          {"table.concat(rows, '', from, last) == sub(group, 22)", "true"},
+	"the slices of the last rows are not":     {"slice_of(scores[1]) == slice_of(scores[2])", "true"},
+	"the slices of others are not":            {"if slices[i] ~= slices[1] then", "if slices[i] == 0 then"},
+	"the last rows are not removed":           {"call('ZREMRANGEBYRANK', permits_key, from - #rows - 1, last - #rows - 1)", ""},
+	"others are not removed":                  {"call('ZREM', permits_key, unpack(names, n < #rows and 1 or 2))", ""},
+	"the first is not removed":                {"call('ZREM', permits_key, first)", ""},
+	"removed by wrong ranks":                  {"from - #rows - 1, last - #rows - 1", "-n, -1"},
+	"all are removed before the new is there": {"n < #rows and 1 or 2", "1"},
+	"all rows are removed by rank":            {"if n < #rows and last <= #rows and", "if last <= #rows and"},
+	"a repeat does not look":                  {"slice = slice_of(call('ZSCORE', permits_key, merged))", "slice = 0"},
+	"small limits too":                        {"if rate <= tonumber(ARGV[1]) then", "if false then"},
+	"only limits above the next":              {"if rate <= tonumber(ARGV[1]) then", "if rate - 1 <= tonumber(ARGV[1]) then"},
+	"slices begin with the first":             {"math.floor(score * 64 / interval)", "math.ceil(score * 64 / interval)"},
+	"slices are twice as long":                {"score * 64 / interval", "score * 32 / interval"},
+	"the new member has the first's id":       {"sub(group, 1, 21), sub(group, 22, 42)", "sub(group, 22, 42), sub(group, 22, 42)"},
+}
+
+func TestScriptMutants(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		for name, m := range scriptMutants {
+			require.Equal(t, 1, strings.Count(lua.Merge.Source, m[0]), m[0])
+			wrong := problems(t, rdb, strings.Replace(lua.Merge.Source, m[0], m[1], 1))
+			assert.NotEmpty(t, wrong, name)
+		}
+	})
+}
