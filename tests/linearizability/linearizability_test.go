@@ -37,7 +37,7 @@ func TestConcurrentHistories(t *testing.T) {
 				seed = rand.Uint64()
 			}
 			calls, together, undecided, start := 0, 0, 0, time.Now()
-			happen := kind.happen(t, limitertest.Mutation{})
+			happen, merges := kind.happen(t, limitertest.Mutation{})
 			// How many are too hard to decide depends on the machine, so that ends the draw alone.
 			for i, left := 0, count; left > 0 && undecided <= 3+count/10; i, left = i+1, left-1 {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
@@ -55,7 +55,11 @@ func TestConcurrentHistories(t *testing.T) {
 			if kind.far && together < 3 {
 				t.Errorf("-seed %d: %d requests of one Client for one limiter were under way at most", seed, together)
 			}
-			t.Logf("-seed %d: %d histories, %d undecided, %d calls, %d requests together, %v", seed, count, undecided, calls, together, time.Since(start).Round(time.Millisecond))
+			if count >= 15 && !kind.virtual && kind.redisson == "" && merges() == 0 {
+				t.Errorf("-seed %d: nothing was merged", seed)
+			}
+			t.Logf("-seed %d: %d histories, %d undecided, %d calls, %d that merge, %d requests together, %v",
+				seed, count, undecided, calls, merges(), together, time.Since(start).Round(time.Millisecond))
 		})
 	}
 }
@@ -76,17 +80,18 @@ type linearKind struct {
 	far       bool                    // the server is, so that several calls of a Client's for one limiter are under way
 }
 
-// happen returns what lets a history be drawn and happen, with the scripts changed by m.
-func (k linearKind) happen(t *testing.T, m limitertest.Mutation) func(*rand.Rand) []*linear.History {
+// happen returns what lets a history be drawn and happen, with the scripts changed by m, and how many calls have merged
+// members: none in virtual time, whose slices are shorter than a millisecond.
+func (k linearKind) happen(t *testing.T, m limitertest.Mutation) (history func(*rand.Rand) []*linear.History, merges func() int64) {
 	t.Helper()
 	if !k.virtual {
 		rig := newLinearRig(t, k, m)
-		return func(draw *rand.Rand) []*linear.History { return rig.run(t, draw) }
+		return func(draw *rand.Rand) []*linear.History { return rig.run(t, draw) }, rig.merges.Load
 	}
 	return func(draw *rand.Rand) (parts []*linear.History) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { parts = newVirtualRig(k, m, rdb).run(t, draw) })
 		return parts
-	}
+	}, func() int64 { return 0 }
 }
 
 var (

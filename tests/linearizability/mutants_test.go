@@ -160,7 +160,7 @@ func TestMutants(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			seed := rand.Uint64()
-			happen := m.kind.happen(t, limitertest.Mutant{Script: m.script, Old: m.before, New: m.after}.Mutation(t))
+			happen, _ := m.kind.happen(t, limitertest.Mutant{Script: m.script, Old: m.before, New: m.after}.Mutation(t))
 			for i := range enoughHistories {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
 					// One that takes long to tell is left for another that does not.

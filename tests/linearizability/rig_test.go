@@ -20,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/linear"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -143,6 +144,7 @@ type linearRig struct {
 	mutation limitertest.Mutation // of the scripts
 
 	underWay sync.WaitGroup // requests, whose callers may have gone
+	merges   atomic.Int64   // calls that merge members
 
 	mu       sync.Mutex
 	requests []linear.Request
@@ -156,6 +158,9 @@ type rashCall struct {
 	limiter string
 	cancel  context.CancelFunc
 }
+
+// All members of Clients are merged that may be, but for half of the histories.
+func init() { merge.Everything() }
 
 // newLinearRig returns a rig on the shared server, with a proxy before each Client.
 func newLinearRig(t *testing.T, kind linearKind, m limitertest.Mutation) *linearRig {
@@ -294,6 +299,9 @@ func (rig *linearRig) requestsOf(client int) redistest.Hook {
 		ended, _ := rig.moments.next()
 		for _, cmd := range cmds {
 			r := rig.request(cmd)
+			if r.Script == lua.Merge {
+				rig.merges.Add(1)
+			}
 			r.Client, r.Began, r.Ended = client, began, ended
 			failed := cmd.Err()
 			if len(cmds) == 1 {
@@ -330,6 +338,10 @@ func (rig *linearRig) request(cmd redis.Cmder) (r linear.Request) {
 // run draws a history, lets it happen and returns it, for each limiter.
 func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 	t.Helper()
+	var opts []rratelimiter.LimiterOption
+	if draw.IntN(2) == 0 {
+		opts = append(opts, rratelimiter.WithExact())
+	}
 	p := drawPlan(rig.kind, draw)
 	rig.requests, rig.rash = nil, nil
 	names := make([]string, len(p.limiters))
@@ -346,8 +358,8 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 		clients[i] = rratelimiter.New(rig.redis[i], rig.kind.options(i)...)
 		handles[i] = map[bool][]*rratelimiter.RateLimiter{}
 		for limiter, name := range names {
-			handles[i][false] = append(handles[i][false], clients[i].RateLimiter(name))
-			handles[i][true] = append(handles[i][true], clients[i].RateLimiter(name, rratelimiter.WithDefault(p.defaults[limiter])))
+			handles[i][false] = append(handles[i][false], clients[i].RateLimiter(name, opts...))
+			handles[i][true] = append(handles[i][true], clients[i].RateLimiter(name, append(opts[:len(opts):len(opts)], rratelimiter.WithDefault(p.defaults[limiter]))...))
 		}
 	}
 
