@@ -116,6 +116,8 @@ type state struct {
 	Debt       int64    `json:"debt,omitempty"`           // permits in use beyond the rate
 	NextMS     *int64   `json:"next_permit_ms,omitempty"` // if none is free
 	UsedUpMS   *int64   `json:"used_up_ms,omitempty"`     // since the last was granted, or less
+	Merged     int64    `json:"merged,omitempty"`         // members that stand for several grants
+	LateMS     int64    `json:"late_ms,omitempty"`        // by how much their permits come back late at most
 	Holders    []holder `json:"holders"`
 	// Returns are the permits that come back in each part of the coming interval.
 	Returns []int64  `json:"returns"`
@@ -220,16 +222,7 @@ func (i *inspection) lately() *float64 {
 	if i.found.IntervalMS == nil || i.members() > look.MaxMembers {
 		return nil
 	}
-	span := min(1000, max(*i.found.IntervalMS, 1))
-	var sum int64
-	for s := range i.found.States {
-		for p := range i.found.States[s].Permits {
-			if one := &i.found.States[s].Permits[p]; one.AgeMS < span {
-				sum += int64(one.Permits)
-			}
-		}
-	}
-	pace := float64(sum) * 1000 / float64(span)
+	pace := i.found.PerSecond()
 	return &pace
 }
 
@@ -271,7 +264,7 @@ func stateOf(s *look.State, f *look.Inspection) state {
 	}
 	st := state{
 		Free: s.Free, Value: s.Value, InUse: s.InUse, RunOut: s.RunOut, Members: s.Members, Whole: s.Members <= look.MaxMembers,
-		Window: s.Window, ValueTTLMS: s.ValueTTLMS, Debt: s.Debt, NextMS: s.NextMS, UsedUpMS: s.UsedUpMS,
+		Window: s.Window, ValueTTLMS: s.ValueTTLMS, Debt: s.Debt, NextMS: s.NextMS, UsedUpMS: s.UsedUpMS, Merged: s.Merged, LateMS: s.LateMS,
 		Holders: []holder{}, Permits: []permit{}, Returns: []int64{},
 	}
 	if s.ClientID != nil {

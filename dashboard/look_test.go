@@ -104,11 +104,26 @@ func testALimiter(t *testing.T) {
 	}
 }
 
+func testMergedMembers(t *testing.T) {
+	s := newSite(t)
+	s.client(func(client *rratelimiter.Client) {
+		limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerDay(10_000)))
+		for range 70 {
+			time.Sleep(100 * time.Millisecond)
+			require.True(t, limitertest.Try(t, limiter, 1))
+		}
+		found := s.show("orders")
+		has(t, m{"in_use": 70.0}, found)
+		assert.InDelta(t, 10, found["granted_per_second"], 1)
+		has(t, m{"merged": 1.0, "late_ms": 1_350_000.0}, found["states"].([]any)[0].(m))
+	})
+}
+
 // The figures count the grants in a second, and answers wait for their turns.
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
-		"the list": testTheList, "a limiter": testALimiter, "one poller": testOnePoller,
+		"the list": testTheList, "a limiter": testALimiter, "merged members": testMergedMembers, "one poller": testOnePoller,
 		"a Redis that goes away and comes back": testRedisThatGoesAway, "a Redis that hangs": testRedisThatHangs,
 		"hostile names": testHostileNames, "limiters that are broken": testLimitersThatAreBroken,
 		"refusals come from an observer": testRefusalsComeFromAnObserver,

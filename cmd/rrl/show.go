@@ -200,6 +200,9 @@ func printState(line func(format string, args ...any), st *look.State, rate *int
 	line("  run out\t%d, to be reclaimed by coming requests", st.RunOut)
 	line("  value\t%s, expires in %s", value, formatTTL(st.ValueTTLMS))
 	line("  set\t%s, expires in %s", words.Plural(st.Members, "member"), formatTTL(st.PermitsTTLMS))
+	if st.Merged > 0 {
+		line("  merged\t%d of them, whose permits come back up to %s late", st.Merged, words.Soon(st.LateMS))
+	}
 	if len(st.Permits) == 0 {
 		return
 	}

@@ -232,6 +232,27 @@ func TestShowOfALimiterInUse(t *testing.T) {
 	assert.NotContains(t, text, "problems")
 }
 
+// Members of grants of one slice of a large limiter become one, and show says by how much that makes permits late.
+func TestShowOfMergedMembers(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	name := redistest.Name(t)
+	limiter := limitertest.NewClient(t, s.rdb).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerDay(10_000)))
+	taken := int64(0)
+	require.Eventually(t, func() bool {
+		limitertest.MustAcquire(t, limiter, 1)
+		taken++
+		return taken > 60 && s.show("%q", name).States[0].Merged > 0
+	}, time.Minute, time.Millisecond)
+	found := s.show("%q", name)
+	assert.Empty(t, found.Anomalies)
+	st := found.States[0]
+	assert.Equal(t, taken, st.InUse)
+	assert.Less(t, st.Members, taken)
+	assert.Equal(t, (22*time.Minute + 30*time.Second).Milliseconds(), st.LateMS)
+	assert.Regexp(t, `(?m)^  merged +\d+ of them, whose permits come back up to 22m30s late$`, s.rrl("show %q", name).stdout)
+}
+
 func TestShowOfClientsWithPermitsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -183,7 +183,8 @@ function updateStates(limiter) {
   }, (row, state) => {
     say(row.children[1], number(state.free));
     say(row.children[2], number(limiter.broken && state.free === null ? null : state.in_use));
-    say(row.children[3], exact(state.members) + (state.window ? " (a fixed window of a Redisson before 3.13.3)" : ""));
+    say(row.children[3], exact(state.members) + (state.window ? " (a fixed window of a Redisson before 3.13.3)" :
+      state.merged ? ", " + exact(state.merged) + " of them merged: up to " + duration(state.late_ms) + " late" : ""));
   });
   const more = limiter.clients - limiter.states.length;
   show($("states-more"), limiter.type === "PER_CLIENT");

@@ -83,7 +83,7 @@ func (q *queue) mergeSome(log *merge.Log) {
 	go func() {
 		e := q.engine
 		for range 2 { // what others have taken permits off keeps a group from being merged only once
-			c, start := log.Name(func() []byte { return e.ids.Next(nil, 1) })
+			c, start := log.Name(func() []byte { return redisson.Merged(e.ids.Next(nil, 1)) })
 			if c != nil {
 				start = append(start, e.merge(q.of, c)...)
 			}

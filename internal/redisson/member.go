@@ -112,6 +112,16 @@ func Settled(member []byte) []byte {
 	return member
 }
 
+// Merged gives a new member of layout D2 an id of those that stand for others, by the bit that settled reservations have.
+func Merged(member []byte) []byte { return Settled(member) }
+
+// MayBeMerged reports whether a member may stand for others that a Client has merged: if not, it is a settled
+// reservation's.
+func MayBeMerged(m codec.Member) bool {
+	_, ours := MarkOf(m)
+	return ours && m.ID[11]&128 != 0
+}
+
 // Later returns a copy of a member with a number that is places above its own.
 func Later(member []byte, places int) []byte {
 	member = slices.Clone(member)

@@ -26,6 +26,7 @@ type pair struct {
 	broken Anomaly // why calls fail
 	noTTL  Anomaly // why keys stay that should not
 	round  int     // of the walk, when it was seen
+	pace   *pace   // nil unless it was read in full lately
 }
 
 // entry is what a Reader knows of a limiter.

@@ -17,7 +17,7 @@ type Limiter struct {
 	// own, it is the figure of the client with the fewest.
 	Free  *int64 `json:"free"`
 	InUse int64  `json:"in_use"`
-	// PerSecond is how many permits were granted in the last second or, if only
+	// PerSecond is how many permits were granted in the last second or so; if only
 	// a glance was taken, on average those in use.
 	PerSecond float64  `json:"granted_per_second"`
 	Clients   int      `json:"clients"` // with permits of their own

@@ -11,6 +11,7 @@ import (
 // pairRead is one pair read in full, as far as bounded commands go.
 type pairRead struct {
 	pair    *pair
+	most    int // of last
 	value   *redis.StringCmd
 	card    *redis.IntCmd
 	last    *redis.ZSliceCmd // the newest members
@@ -21,12 +22,13 @@ type pairRead struct {
 	members []member
 }
 
-func readPair(ctx context.Context, pipe redis.Pipeliner, p *pair, runOutMS int64) *pairRead {
+func readPair(ctx context.Context, pipe redis.Pipeliner, p *pair, runOutMS int64, most int) *pairRead {
 	return &pairRead{
 		pair:  p,
+		most:  most,
 		value: pipe.Get(ctx, p.value),
 		card:  pipe.ZCard(ctx, p.set),
-		last:  pipe.ZRangeWithScores(ctx, p.set, -newest, -1),
+		last:  pipe.ZRangeWithScores(ctx, p.set, int64(-most), -1),
 		expired: pipe.ZRangeByScoreWithScores(ctx, p.set, &redis.ZRangeBy{
 			Min: "-inf", Max: strconv.FormatInt(runOutMS, 10), Count: newest,
 		}),
@@ -85,23 +87,4 @@ func (rd *pairRead) inUse(intervalMS, nowMS int64) []member {
 		}
 	}
 	return members
-}
-
-// perSecond returns how many permits a second were granted: in the last second, or the part of
-// it that the members cover.
-func perSecond(members []member, intervalMS, nowMS int64) float64 {
-	span := min(1000, intervalMS)
-	if len(members) == 0 || span <= 0 {
-		return 0
-	}
-	if oldest := nowMS - members[0].granted; len(members) == newest && oldest < span {
-		span = max(oldest, 1)
-	}
-	var sum int64
-	for _, m := range members {
-		if m.granted > nowMS-span {
-			sum += int64(m.Permits)
-		}
-	}
-	return float64(sum) * 1000 / float64(span)
 }

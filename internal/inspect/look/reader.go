@@ -129,8 +129,12 @@ func (g *glanced) judge(nowMS int64) {
 	p.free, p.known = e.rate, true
 	var found Findings
 	readable := g.check(&found)
-	if why := found.Broken(); why.Kind != "" || time.Since(e.detailed) >= stale {
+	old := time.Since(e.detailed) >= stale
+	if why := found.Broken(); why.Kind != "" || old {
 		p.broken = why // what a full reading found stays until it is old
+	}
+	if old {
+		p.pace = nil
 	}
 	if !readable {
 		p.free, p.known = 0, false
@@ -170,7 +174,7 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 	for i, e := range entries {
 		configs[i] = pipe.HMGet(ctx, e.name, allFields...)
 		for _, p := range e.pairs[:min(len(e.pairs), maxPairs)] {
-			reads[i] = append(reads[i], readPair(ctx, pipe, p, now-e.intervalMS))
+			reads[i] = append(reads[i], readPair(ctx, pipe, p, now-e.intervalMS, newest))
 		}
 	}
 	if err := r.run(ctx, pipe); err != nil {
@@ -229,7 +233,10 @@ func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 	for _, rd := range reads {
 		rd.judge(e.rate, e.intervalMS, nowMS)
 		rd.pair.free, rd.pair.known = rd.free, rd.known
-		l.PerSecond += perSecond(rd.members, e.intervalMS, nowMS)
+		if rd.pair.pace == nil {
+			rd.pair.pace = &pace{}
+		}
+		l.PerSecond += rd.pair.pace.perSecond(rd.members, len(rd.last.Val()) == rd.most, e.intervalMS, nowMS)
 		if e.perClient && rd.known {
 			byClient[names.ofID(rd.pair.client)] += e.rate - rd.free
 		} else if !e.perClient {

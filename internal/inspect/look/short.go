@@ -132,7 +132,7 @@ func tell(ctx context.Context, rdb nodes.Client, limiters []*Short) error {
 		t.judge(nowMS)
 		t.ttls.check(t.pair, t.limiter.TTL)
 		if free, known := t.entry.free(); known && free == 0 {
-			reads[t] = readPair(ctx, pipe, t.pair, nowMS-t.limiter.IntervalMS)
+			reads[t] = readPair(ctx, pipe, t.pair, nowMS-t.limiter.IntervalMS, newest)
 		}
 	}
 	if len(reads) > 0 {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -23,6 +25,11 @@ type State struct {
 	ValueTTLMS   *int64   `json:"value_ttl_ms"`
 	PermitsTTLMS *int64   `json:"permits_ttl_ms"`
 	Permits      []Permit `json:"permits"`
+
+	// Merged is how many members in use stand for grants of one slice of the interval, or are settled reservations, and
+	// LateMS by how much their permits come back late at most.
+	Merged int64 `json:"merged,omitempty"`
+	LateMS int64 `json:"late_ms,omitempty"`
 
 	// Unreadable says that the value or the set is of the wrong type: nothing is known of the
 	// permits.
@@ -77,12 +84,18 @@ func newState(s *snapshot, cfg *Fields, clientID *string) State {
 		} else {
 			st.InUse += int64(p.Permits)
 			allRunOut = false
+			if cfg != nil && !merge.LeftAlone(cfg.Rate) && p.Known() && redisson.MayBeMerged(p.member) {
+				st.Merged++
+			}
 		}
 		st.Permits = append(st.Permits, p)
 	}
 	st.Free = st.free(s, cfg, allRunOut)
 	if cfg != nil {
 		st.tellUsedUp(s, cfg.Rate)
+	}
+	if cfg != nil && st.Merged > 0 {
+		st.LateMS = max(merge.Late(script.Millis(cfg.IntervalMS)).Milliseconds(), 1)
 	}
 	return st
 }

@@ -2,18 +2,14 @@ package look
 
 import (
 	"context"
-	"strconv"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 const (
-	// newMembers is how many members are read at most that came since the sample
-	// before.
+	// newMembers is how many members are read at most, the newest.
 	newMembers = 1000
 	// clientsEvery is how often clients with permits of their own are looked for,
 	// which walks all keys.
@@ -45,8 +41,7 @@ type Watcher struct {
 
 	entry  *entry
 	reader *Reader
-	found  time.Time        // when clients were looked for last
-	until  map[string]int64 // by set, the newest grant seen, in milliseconds
+	found  time.Time // when clients were looked for last
 }
 
 // Sample reads the limiter.
@@ -55,7 +50,6 @@ func (w *Watcher) Sample(ctx context.Context) (Point, error) {
 		w.reader = NewReader(w.Client, "")
 		w.reader.Named(w.Names)
 		w.entry = &entry{name: w.Name}
-		w.until = map[string]int64{}
 	}
 	w.reader.names.learn(ctx)
 	n, err := w.node(ctx)
@@ -135,17 +129,8 @@ func (w *Watcher) grants(ctx context.Context, n *node, at int64, p *Point) error
 	e := w.entry
 	pipe := n.client.Pipeline()
 	var reads []*pairRead
-	var fresh []*redis.ZSliceCmd
 	for _, pr := range e.pairs {
-		reads = append(reads, readPair(ctx, pipe, pr, at-e.intervalMS))
-		since, seen := w.until[pr.set]
-		if !seen {
-			since = at
-			w.until[pr.set] = at
-		}
-		fresh = append(fresh, pipe.ZRangeByScoreWithScores(ctx, pr.set, &redis.ZRangeBy{
-			Min: "(" + strconv.FormatInt(since, 10), Max: "+inf", Count: newMembers,
-		}))
+		reads = append(reads, readPair(ctx, pipe, pr, at-e.intervalMS, newMembers))
 	}
 	if err := w.reader.run(ctx, pipe); err != nil {
 		return err
@@ -154,15 +139,9 @@ func (w *Watcher) grants(ctx context.Context, n *node, at int64, p *Point) error
 	e.read, e.detailed = local, local
 	e.detail = e.judge(reads, n.now(local), &w.reader.names)
 	e.noteUsedUp(local)
-	for i, pr := range e.pairs {
-		members := parse(fresh[i].Val())
-		for _, m := range members {
-			p.Granted += int64(m.Permits)
-			// Of the millisecond that has not ended more may come, at the price of
-			// counting none twice.
-			w.until[pr.set] = max(w.until[pr.set], m.granted)
-		}
-		p.More = p.More || len(members) == newMembers
+	for _, pr := range e.pairs {
+		p.Granted += pr.pace.granted
+		p.More = p.More || pr.pace.missed
 	}
 	return nil
 }

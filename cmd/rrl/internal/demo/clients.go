@@ -127,7 +127,7 @@ func (r *clientsRun) runAll(ctx context.Context) error {
 func (r *clientsRun) runClient(ctx context.Context, n int) error {
 	client := rratelimiter.New(r.rdb)
 	defer closeClient(ctx, client)
-	limiter := client.RateLimiter(r.name)
+	limiter := client.RateLimiter(r.name, rratelimiter.WithExact()) // the record tells grants by their members
 	for range r.Tries {
 		begin := time.Now()
 		granted, err := limiter.TryAcquire(ctx, 1, r.Timeout)
