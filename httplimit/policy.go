@@ -50,7 +50,7 @@ type Policy struct {
 	Window time.Duration
 
 	// Unit is what the limit counts, if not requests, for the "qu" of RateLimit-Policy: printable ASCII, such as
-	// "tokens" or "content-bytes". Empty: there is no qu, which stands for requests.
+	// "tokens", "content-bytes" or, with InFlight, "concurrent-requests". Empty: there is no qu, which stands for requests.
 	Unit string
 
 	// Cost says how many permits a request takes of this policy, in place of WithCost. At 0 or less the

@@ -120,7 +120,7 @@ var errKilled = errors.New("killed")
 func (p *program) kill() {
 	p.killed.Store(true)
 	p.cancel()
-	_ = <-p.done
+	p.world.t.Log("killed:", <-p.done)
 }
 
 func (p *program) RoundTrip(r *http.Request) (*http.Response, error) {
