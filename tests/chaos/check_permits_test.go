@@ -130,7 +130,7 @@ func (r *round) checkRefusals(p *pool) {
 		case !c.takes():
 		case c.Answer == granted:
 			taken = append(taken, change{c.Start, c.Permits})
-			back = append(back, change{c.End + p.config.Interval + 2*time.Millisecond, c.Permits})
+			back = append(back, change{c.End + p.config.Interval + p.late() + 2*time.Millisecond, c.Permits})
 		case c.Answer == unknown || c.Answer == killed || p.mayKeep(c):
 			taken = append(taken, change{c.Start, c.Permits})
 		}

@@ -40,6 +40,7 @@ type limiter struct {
 	byDefault bool // handles bring the rate along
 	lease     time.Duration
 	refusals  bool
+	exact     bool     // its members are not merged
 	resets    bool     // callers also Reset it
 	reserves  bool     // they reserve and settle, and do not release
 	wild      bool     // all calls are made, also those that forget permits in use
@@ -55,6 +56,14 @@ func (l *limiter) isRate() bool { return l.kind == overall || l.kind == perClien
 // counted reports whether nothing comes back by itself while a round lasts.
 func (l *limiter) counted() bool { return l.config.Interval >= time.Hour }
 
+// late is how much later than an interval permits come back at most.
+func (l *limiter) late() time.Duration {
+	if l.exact || !l.isRate() {
+		return 0
+	}
+	return l.config.Interval / 64
+}
+
 // leased is how many permits a lease may hold.
 func (l *limiter) leased() int64 { return 1 + l.config.Rate/4 }
 
@@ -69,6 +78,7 @@ func (l *limiter) String() string {
 		{l.byDefault, ", by default"},
 		{l.lease > 0, fmt.Sprintf(", leases of %v", l.lease)},
 		{l.refusals, ", refusals remembered"},
+		{l.exact, ", exact"},
 		{l.resets, ", reset"},
 		{l.reserves, ", reserved"},
 		{l.wild, ", all calls"},
@@ -145,6 +155,9 @@ func (l *limiter) handle(client *rratelimiter.Client) *handle {
 	}
 	if l.refusals {
 		opts = append(opts, rratelimiter.WithRefusalCache())
+	}
+	if l.exact {
+		opts = append(opts, rratelimiter.WithExact())
 	}
 	switch l.kind {
 	case overall, perClient:

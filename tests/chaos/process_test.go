@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
@@ -249,7 +250,9 @@ func (r *round) strandedLeases(l *limiter) int64 {
 // taskVariable names the environment variable that has a task.
 const taskVariable = "RRL_CHAOS_TASK"
 
+// All members of Clients are merged that may be, but those of limiters that are exact.
 func TestMain(m *testing.M) {
+	merge.Everything()
 	if text := os.Getenv(taskVariable); text != "" {
 		serve([]byte(text))
 		return
