@@ -49,6 +49,9 @@ func othersTake(count int) step {
 // othersLose notes that count permits of others are no longer in use.
 func othersLose(count int64) step { return func(p *play) { p.others -= count } }
 
+// exactly has the Client leave its members as they are.
+func exactly(p *play) { p.l = p.client.RateLimiter(p.l.Name(), rratelimiter.WithExact()) }
+
 // own compares the permits in use: that many permits of the Client's, beside those of others.
 func own(want int64) step {
 	return func(p *play) {
@@ -129,7 +132,7 @@ func TestReleaseFindsNoneOfItsOwn(t *testing.T) {
 		// What has run out is not in use, though it may be in the set still: of this
 		// Client's, too.
 		"run out": {cfg: mixed, steps: []step{
-			times(300, take(1)), wait(hour), othersTake(10), release(5), othersLose(5),
+			exactly, times(300, take(1)), wait(hour), othersTake(10), release(5), othersLose(5),
 			own(300 - 256), // which the call has reclaimed
 			free(mixed.Rate - 5),
 		}},
@@ -186,6 +189,7 @@ func TestReleaseInManyCallsMeetsFaults(t *testing.T) {
 	t.Run("a give-back in the middle", func(t *testing.T) {
 		t.Parallel()
 		w, p := onWire(t)
+		exactly(p)
 		times(2, take(3), othersTake(2000))(p)
 		// The first finds none among the newest, the second takes a member, the
 		// third a part of another.
