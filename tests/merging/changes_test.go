@@ -86,7 +86,12 @@ func TestChange_WhileMembersAreNamed(t *testing.T) {
 				}
 				s.checkSum(t, "others were granted")
 				for _, f := range undo { // what they were granted may not be in use any more
-					if err := f(t.Context()); when == "before the call" {
+					before := limitertest.InUse(t, s.Mini, s.permits())
+					err := f(t.Context())
+					if err == nil && c.less > 0 { // those of others were released
+						require.Equal(t, before-2, limitertest.InUse(t, s.Mini, s.permits()))
+					}
+					if when == "before the call" {
 						require.NoError(t, err)
 					} else if err != nil { // nor does the repeat know what the first attempt did
 						require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -117,8 +118,8 @@ func TestMergingCall_TakesLong(t *testing.T) {
 		s.take(t, 250)
 		letGo()
 		s.on(lua.Merge)
-		s.take(t, 2*together)
-		s.merged(t, few+250-128+2)
+		s.take(t, 1)
+		s.merged(t, few+250-128+5)
 	})
 }
 
@@ -307,5 +308,38 @@ func TestCalls_MeetFaultsAndAreMerged(t *testing.T) {
 			s.back(t, 2, f)
 		}
 		s.check(t, "all that may go back has")
+	})
+}
+
+// A late copy of a request whose answer is forgotten, after a minute, still finds what was granted: that is not merged.
+func TestGrantInDoubt_IsNotMerged(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		script *lua.Script
+		call   func(t *testing.T, s *scene)
+	}
+	limitertest.Bubbles(t, map[string]row{
+		"TryAcquire":     {lua.Acquire, func(t *testing.T, s *scene) { s.take(t, 1) }},
+		"TakeReturnable": {lua.Acquire, func(t *testing.T, s *scene) { s.returnable(t, 2) }},
+		"TakeAll": {lua.AcquireAll, func(t *testing.T, s *scene) {
+			beside := s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(1000, interval)))
+			require.True(t, limitertest.TryAll(t, s.Client, 2, s.RateLimiter, beside))
+			s.held += 2
+		}},
+		"Settle": {lua.SettleReservation, func(t *testing.T, s *scene) {
+			r := limitertest.Reserve(t, s.RateLimiter, 3)
+			require.NoError(t, r.Settle(t.Context(), 5))
+			s.held += 5
+		}},
+	}, func(t *testing.T, c row) {
+		s := newScene(t, limitertest.Every(1000, interval))
+		s.take(t, few)
+		s.on(c.script, redistest.Late.When(s.late))
+		c.call(t, s)
+		time.Sleep(2 * time.Minute)
+		s.take(t, 2*together)
+		s.merged(t, few+together)
+		s.letGo()
+		s.check(t, "the late copy has come")
 	})
 }
