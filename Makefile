@@ -11,14 +11,14 @@ RESULTS  ?= .cache/results
 ONLY     ?=
 PART     ?= 1/1
 FOR      ?= 24h
-MUTATED  ?= ./internal/lane ./internal/engine ./internal/middleware ./lua
+MUTATED  ?= ./internal/lane ./internal/merge ./internal/engine ./internal/middleware ./lua
 
 COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 
 # Whose tests are to notice what is changed in MUTATED, the quickest first.
-NOTICING := ./internal/lane ./internal/engine ./internal/middleware ./internal/lua ./tests/waiting ./tests/defaults ./tests/memory \
+NOTICING := ./internal/lane ./internal/merge ./internal/engine ./internal/middleware ./internal/lua ./tests/waiting ./tests/defaults ./tests/memory \
 	./tests/concurrency ./fixedwindow ./slidinglog ./tokenbucket . ./httplimit ./grpclimit ./tests/redisson \
-	./tests/bounded ./tests/damage ./tests/faults
+	./tests/bounded ./tests/damage ./tests/merging ./tests/faults
 
 # The build cache serves all clones of the repository, not this folder only. Compiling takes
 # two thirds of the time without tables for debuggers and, but for the standard library and

@@ -78,6 +78,22 @@ end
 		},
 	},
 	{
+		name: "merged members stay beside what stands for them", in: gentle, shows: func(l *limiter) bool { return exactly(l) && !l.exact },
+		Mutant: limitertest.Mutant{
+			Script: lua.Merge,
+			Old:    "call('ZREMRANGEBYRANK', permits_key, from - #rows - 1, last - #rows - 1)",
+			New:    "",
+		},
+	},
+	{
+		name: "what stands for merged members has an old date", in: gentle, shows: func(l *limiter) bool { return exactly(l) && !l.exact },
+		Mutant: limitertest.Mutant{
+			Script: lua.Merge,
+			Old:    "call('ZADD', permits_key, scores[2], merged)",
+			New:    "call('ZADD', permits_key, scores[2] - interval, merged)",
+		},
+	},
+	{
 		name: "a lease is kept after Close", closing: true, in: gentle, shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
 		Mutant: limitertest.Mutant{
 			Script: lua.GiveBack,

@@ -144,6 +144,10 @@ local more, identity, prefix =`,
     call('INCRBY', KEYS[3 * i - 1], 1)
   end`,
 	},
+	{
+		"what stands for merged members has run out", calmKind, lua.Merge,
+		"call('ZADD', permits_key, scores[2], merged)", "call('ZADD', permits_key, scores[2] - interval, merged)",
+	},
 	{"a changed rate forgets what is in use", calmKind, lua.SetRate, `config.rate - (old.rate - math.min(value, old.rate))`, `config.rate`},
 	{
 		"a new rate leaves what is in use", calmKind, lua.SetRate,
