@@ -102,15 +102,19 @@ var (
 var usages = []usage{
 	{"50 a minute", false, 50, []rratelimiter.Config{rratelimiter.PerMinute(50)}, 1, 60, 1200 * time.Millisecond, takeOne},
 	{"1000 a minute", false, 128, perMinute, 1, 1300, 60 * time.Millisecond, takeOne},
-	{"1000 a minute, three Clients", false, 3 * 128, perMinute, 3, 1300, 60 * time.Millisecond, takeOne},
-	{"1000 a minute, reservations settled at once", false, 128, perMinute, 1, 700, 120 * time.Millisecond, reserve(0, 2)},
-	{"the same, settled after up to 10 s", false, 256, perMinute, 1, 700, 120 * time.Millisecond, reserve(10*time.Second, 2)},
+	{"1000 a minute, three Clients", true, 3 * 128, perMinute, 3, 1300, 60 * time.Millisecond, takeOne},
+	{"1000 a minute, reservations settled at once", true, 128, perMinute, 1, 700, 120 * time.Millisecond, reserve(0, 2)},
+	{"the same, settled after up to 10 s", true, 256, perMinute, 1, 700, 120 * time.Millisecond, reserve(10*time.Second, 2)},
 	{"10,000 a day, used 200 times", false, 128, perDay, 1, 230, 432 * time.Second, takeOne},
 	{"10,000 a day", true, 128, perDay, 1, 11_000, 8640 * time.Millisecond, takeOne},
 	{"`TakeAll` of 1000 a minute and 10,000 a day", true, 256, both, 1, 3000, 70 * time.Millisecond, takeAll},
 	{"`ReserveAll` of them, settled after up to 10 s", true, 384, both, 1, 2000, 150 * time.Millisecond, reserve(10*time.Second, 2, 2)},
 	{
 		"the gateway's four, 2000 requests in a day", true, 512, gateway, 1, 2300, 43200 * time.Millisecond,
+		reserve(10*time.Second, 1, 1, 300, 300),
+	},
+	{
+		"the same, by three gateways", true, 3 * 256, gateway, 3, 2300, 43200 * time.Millisecond,
 		reserve(10*time.Second, 1, 1, 300, 300),
 	},
 }
