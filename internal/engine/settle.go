@@ -31,6 +31,7 @@ type settlement struct {
 	renewed  atomic.Pointer[time.Time] // when one was made that has; nil if none has
 
 	known  bool      // no call asks for its members any more
+	shared bool      // other programs may settle it, and look for its members
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
@@ -198,7 +199,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 				limit.ErrUnknownOutcome, words.Plural(most, "permit"))
 		case err == nil:
 			back, err := script.Integer(reply, nil)
-			s.known = err == nil && s.doubt.IsZero() && c.Doubts() == 0
+			s.known = err == nil && !s.shared && s.doubt.IsZero() && c.Doubts() == 0
 			return max(0, -back), err
 		}
 		err = e.explain(s.limiter.Keys().Names(), err)

@@ -104,6 +104,49 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 	}
 }
 
+// What settles a reservation stays apart from other members, by which a later program finds it.
+func TestSettlerOf_ChargesOnceThoughMembersAreMerged(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{time.Second, 2 * time.Minute, 61 * time.Minute} { // within hold and interval, and later
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			l := limitertest.ByDefault(limitertest.NewClient(t, rdb), "shared", rratelimiter.PerHour(100_000))
+			b, _ := door.Behind[engine.Behind](l)
+			reserve := func() []byte {
+				a, err := b.Engine.AcquireAll(t.Context(), []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: time.Minute}},
+					decide.Ask{Figures: true, Reserve: true})
+				require.NoError(t, err)
+				text, err := a.Each[0].Reserved.AppendBinary(nil)
+				require.NoError(t, err)
+				return text
+			}
+			settle := func(text []byte) {
+				one, err := b.Engine.SettlerOf(b.Limiter, text)
+				require.NoError(t, err)
+				require.NoError(t, one(t.Context(), 150, func(error) {}))
+			}
+			takes := func(n int) {
+				for range n {
+					_, err := l.Take(t.Context(), 1)
+					require.NoError(t, err)
+					time.Sleep(50 * time.Millisecond)
+				}
+			}
+			first := reserve()
+			time.Sleep(after)
+			takes(100) // the first of an interval are never merged
+			settle(first)
+			for range 50 { // more than are listed as answered
+				settle(reserve())
+			}
+			takes(500)
+			require.Less(t, rdb.ZCard(t.Context(), "{shared}:permits").Val(), int64(300), "members are merged")
+			used := rdb.Get(t.Context(), "{shared}:value").Val()
+			settle(first)
+			assert.Equal(t, used, rdb.Get(t.Context(), "{shared}:value").Val())
+		})
+	}
+}
+
 func TestSettlerOf_RefusesOtherText(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
