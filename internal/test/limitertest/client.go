@@ -9,7 +9,6 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -21,17 +20,9 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
-	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// With RRL_MERGE=all the members of all limiters are merged as soon as there are two.
-func init() {
-	if os.Getenv("RRL_MERGE") == "all" {
-		merge.Everything()
-	}
-}
 
 // NewClient returns a Client that is closed when t ends. It waits for its calls with
 // redistest.Patience, unless an option says how long.

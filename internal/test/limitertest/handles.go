@@ -4,15 +4,24 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
+
+// With RRL_MERGE=all the members of all limiters are merged as soon as there are two.
+func init() {
+	if os.Getenv("RRL_MERGE") == "all" {
+		merge.Everything()
+	}
+}
 
 // ByDefault returns a Client's handle whose default is cfg.
 func ByDefault(c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
