@@ -338,6 +338,9 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 		s.on(c.script, redistest.Late.When(s.late))
 		c.call(t, s)
 		time.Sleep(2 * time.Minute)
+		if _, err := s.Client.RateLimiter("{"+s.Name()+"}:beside").Take(t.Context(), 1); err != nil { // it forgets, too
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+		}
 		s.take(t, 2*together)
 		s.merged(t, few+together)
 		s.letGo()
