@@ -347,3 +347,24 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 		s.check(t, "the late copy has come")
 	})
 }
+
+// What is reserved has a member of its own until it is settled.
+func TestOpenReservation_IsNotMerged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, limitertest.Every(1000, interval))
+		s.take(t, few)
+		one := limitertest.Reserve(t, s.RateLimiter, 3)
+		all, err := s.Client.ReserveAll(t.Context(), 0, s.RateLimiter.Claim(4))
+		require.NoError(t, err)
+		s.held += 7
+		s.take(t, together)
+		s.merged(t, once+2)
+		require.NoError(t, one.Settle(t.Context(), 1))
+		require.NoError(t, all.Settle(t.Context(), 2))
+		s.held -= 4
+		s.check(t, "settled")
+		s.take(t, together)
+		s.merged(t, once)
+	})
+}
