@@ -359,12 +359,12 @@ func TestOpenReservation_IsNotMerged(t *testing.T) {
 		require.NoError(t, err)
 		s.held += 7
 		s.take(t, together)
-		s.merged(t, once+2)
+		s.merged(t, few+together/2)
 		require.NoError(t, one.Settle(t.Context(), 1))
 		require.NoError(t, all.Settle(t.Context(), 2))
 		s.held -= 4
 		s.check(t, "settled")
 		s.take(t, together)
-		s.merged(t, once)
+		s.merged(t, few+together/2)
 	})
 }
