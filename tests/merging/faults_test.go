@@ -19,7 +19,7 @@ import (
 
 // faults are what attempts of a call meet, in turn.
 var faults = []string{
-	"none", "drop", "drop drop drop", "swallow", "cut", "cut drop", "drop cut", "late", "late drop", "drop late", "double", "second",
+	"none", "drop", "drop cut drop", "swallow", "cut", "cut drop", "drop cut", "late", "late drop", "drop late", "double", "second",
 }
 
 // eachFault runs test for each of them, on a limiter of that rate.
@@ -355,7 +355,7 @@ func TestOpenReservation_IsNotMerged(t *testing.T) {
 		s := newScene(t, limitertest.Every(1000, interval))
 		s.take(t, few)
 		one := limitertest.Reserve(t, s.RateLimiter, 3)
-		all, err := s.Client.ReserveAll(t.Context(), 0, s.RateLimiter.Claim(4))
+		all, err := s.Client.ReserveAll(t.Context(), 0, s.Claim(4))
 		require.NoError(t, err)
 		s.held += 7
 		s.take(t, together)

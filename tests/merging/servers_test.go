@@ -97,7 +97,6 @@ func TestMerged_SlotMoves(t *testing.T) {
 		move.Finish(t)
 		p.use(t, client, 60)
 		p.check(t, "moved")
-		owner = node
 		break
 	}
 	p.giveBack(t)

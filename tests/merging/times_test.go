@@ -1,7 +1,6 @@
 package merging_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -159,7 +158,7 @@ func TestFirstGrants_AreNotMergedWithLaterOnes(t *testing.T) {
 		require.NoError(t, err)
 		for i, row := range rows[:few] {
 			assert.EqualValues(t, 1, limitertest.PermitsIn(t, row.Member.(string)))
-			assert.EqualValues(t, start+int64(i), row.Score)
+			assert.Equal(t, start+int64(i), int64(row.Score))
 		}
 		assert.Less(t, len(rows), few+2*together)
 		assert.Positive(t, merges.Load())
@@ -196,7 +195,7 @@ func TestSet_OfSomePrograms(t *testing.T) {
 func TestClock_IsSet(t *testing.T) {
 	t.Parallel()
 	for _, by := range []time.Duration{-time.Hour, -10 * time.Second, -100 * time.Millisecond, 10 * time.Second, time.Hour} {
-		t.Run(fmt.Sprint(by), func(t *testing.T) {
+		t.Run(by.String(), func(t *testing.T) {
 			t.Parallel()
 			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 				merges := countMerges(rdb)
