@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -87,13 +88,62 @@ func (c Config) validate() error {
 // RateOption configures SetRate and UpdateRate.
 type RateOption func(*rateOptions)
 
-type rateOptions struct{ keepState bool }
+type rateOptions struct {
+	keepState bool
+	span      time.Duration
+	spanErr   error
+}
 
 // KeepState keeps the permits in use counted when the rate changes: they come back one (new) interval
 // after they were granted. Without it, and after a change of type, the limiter starts full. Beside
 // Redissons before 3.13.3 the call returns ErrUnsupported.
 func KeepState() RateOption {
 	return func(o *rateOptions) { o.keepState = true }
+}
+
+// For sets the rate for d, by the server's clock, which is at least a millisecond and rounded down to whole ones. Then the
+// limiter goes back by itself to the rate that it has now, or to the handle's default if it has none; without either the
+// error is ErrNotInitialized. Permits in use stay counted both times, as with KeepState, and the type must be the limiter's.
+// Another override replaces the first, and goes back to the same rate; any other change of the rate ends it for good.
+//
+// Unused, the limiter lives until the override has ended; then its own keep-alive time counts again, whatever cfg.KeepAlive.
+// Redissons see the override's rate like any other: if only they use the limiter when it ends, they keep it until a Client
+// asks. It is an option of SetRate, and of UpdateRate for a limiter that has a rate.
+func For(d time.Duration) RateOption {
+	return func(o *rateOptions) {
+		o.span = d.Truncate(time.Millisecond)
+		o.spanErr = invalid(d < time.Millisecond || d > maxOverride, "For: %v is not between 1ms and %v", d, maxOverride)
+	}
+}
+
+// maxOverride is the longest override. Redis counts times to live in ms from 1970 on, with room for more.
+const maxOverride = 100 * 366 * 24 * time.Hour
+
+// Override is a rate that [For] has set for a while.
+type Override struct {
+	// Until is when it ends, by the server's clock.
+	Until time.Time
+
+	// Then is the rate that comes back.
+	Then Config
+}
+
+// Override returns until when the limiter's rate holds, and what comes back then. It reports false if the rate has no end.
+// The error is ErrNotInitialized if the limiter has no rate.
+func (l *RateLimiter) Override(ctx context.Context) (o Override, overridden bool, err error) {
+	_, until, then, err := l.client.engine.Override(ctx, &l.facts)
+	if err != nil || until.IsZero() {
+		return Override{}, false, l.fail("Override", err)
+	}
+	return Override{until, configOf(then)}, true, nil
+}
+
+func configOf(r limit.Rate) Config {
+	cfg := Config{Rate: r.Permits, Interval: r.Interval, KeepAlive: r.KeepAlive}
+	if r.PerClient {
+		cfg.Type = PerClient
+	}
+	return cfg
 }
 
 // rate is the rate as observers receive it.
@@ -123,23 +173,34 @@ func (l *RateLimiter) UpdateRate(ctx context.Context, cfg Config, opts ...RateOp
 // setRate sets a rate: with "new" that of a limiter that has none, with 1 that of one that has.
 func (l *RateLimiter) setRate(ctx context.Context, op string, cfg Config, what any, opts []RateOption) (bool, error) {
 	o := chosen(opts)
-	var keep any = o.keepState
+	var keep any = o.keepState || o.span > 0
 	if what == "new" {
 		keep = l.client.rules.Keep()
 	}
-	err := cfg.validate()
-	if err == nil && o.keepState && l.facts.Err == nil && l.client.rules.KeepsNoMembers() {
-		err = l.client.rules.Unsupported("KeepState")
+	if o.span > 0 {
+		cfg.KeepAlive = 0 // what comes back has its own
 	}
-	return l.change(ctx, op, err, lua.SetRate, script.Paged(append(engine.RateWords(cfg.rate()), keep, what)))
+	err := cmp.Or(cfg.validate(), o.spanErr)
+	if err == nil && keep == true && l.facts.Err == nil && l.client.rules.KeepsNoMembers() {
+		err = l.client.rules.Unsupported("KeepState and For")
+	}
+	if o.span > 0 {
+		fallback := ""
+		if what != 1 {
+			fallback = l.client.engine.Fallback(&l.facts)
+		}
+		what = fmt.Sprintf("for %d %s", o.span.Milliseconds(), fallback)
+	}
+	n, err := l.changed(ctx, err, lua.SetRate, script.Paged(append(engine.RateWords(cfg.rate()), keep, what)))
+	if n < 0 {
+		err = fmt.Errorf("%w: For: the limiter is not of type %v", ErrInvalidConfig, cfg.Type)
+	}
+	return n > 0, l.fail(op, err)
 }
 
-// Config returns the limiter's rate, or ErrNotInitialized if it has none.
+// Config returns the limiter's rate, or ErrNotInitialized if it has none. While that is an override, KeepAlive is the one that
+// comes back: see [RateLimiter.Override].
 func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	found, err := l.client.engine.Rate(ctx, &l.facts)
-	cfg := Config{Rate: found.Permits, Interval: found.Interval, KeepAlive: found.KeepAlive}
-	if found.PerClient {
-		cfg.Type = PerClient
-	}
-	return cfg, l.fail("Config", err)
+	return configOf(found), l.fail("Config", err)
 }

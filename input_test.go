@@ -160,6 +160,22 @@ func TestInputConfig(t *testing.T) {
 	}
 }
 
+func TestInputFor(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
+		sent := limitertest.CountCommands(rdb)
+		for _, d := range []time.Duration{math.MinInt64, -time.Second, 0, 1, time.Millisecond - 1, 100*366*24*time.Hour + 1, math.MaxInt64} {
+			_, err := l.UpdateRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d))
+			requireRefused(t, sent, l, "UpdateRate", "For", rratelimiter.ErrInvalidConfig, err)
+			err = l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d))
+			requireRefused(t, sent, l, "SetRate", "For", rratelimiter.ErrInvalidConfig, err)
+		}
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(100*366*24*time.Hour)))
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(2*time.Millisecond-1)))
+	})
+}
+
 func TestInputTimesToLive(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {

@@ -177,12 +177,18 @@ func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.facts.Err) }
 // change runs a script that changes the limiter, once, and reports whether it changed anything. If err says what is wrong
 // with the call, it only returns that.
 func (l *RateLimiter) change(ctx context.Context, op string, err error, s *lua.Script, args script.Arguments) (bool, error) {
-	var reply any
-	if err == nil {
-		reply, err = l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
-	}
-	n, _ := reply.(int64)
+	n, err := l.changed(ctx, err, s, args)
 	return n > 0, l.fail(op, err)
+}
+
+// changed is change with the script's number, and without what fail adds.
+func (l *RateLimiter) changed(ctx context.Context, err error, s *lua.Script, args script.Arguments) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	reply, err := l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
+	n, _ := reply.(int64)
+	return n, err
 }
 
 // fail adds to an error which limiter and which call it is of.

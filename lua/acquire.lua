@@ -76,7 +76,7 @@ if string.find(flags, 'd') and not new and age .. (ARGV[6] or '') == '' then
   end
 end
 value_key, permits_key = config.value_key, config.permits_key
-if config.per_client or not value_text then
+if config.per_client or config.left or not value_text then
   value_text = redis.call('GET', value_key)
 end
 

@@ -6,30 +6,38 @@
 --   1 rate  2 interval in ms  3 type  4 keepAliveTime in ms, 0 for none
 --   5  '1' to keep the permits in use, if the type stays; 'w', the same, as for acquire
 --   6  '1' to change nothing if the limiter has no rate, 'new' if it has one; a default, as acquire's ARGV 3, to change
---      nothing but another default, of a program that began before
+--      nothing but another default, of a program that began before; 'for ' and ms to set it for so long, and then go back
+--      to what the limiter has, or to the default that stands behind a space if it has none
 --   7  '' or the token of the 'again' answer
 -- Returns
---   1 when the rate was set, 0 when there was nothing to change
+--   1 when the rate was set, 0 when there was nothing to change, -1 when it is for a while and of another type
 --   'again', token   the call must be repeated
---   CORRUPT <key's number> <field> <why>
+--   CORRUPT <key's number> <field> <why>, NOTINIT if there is nothing to go back to
 
---- @include "config" "clock" "other_default" "make_config"
+--- @include "config_or_new" "clock" "other_default" "make_config"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end
 
 local windowed, now = ARGV[5] == 'w', tonumber(clock())
-local new = {ARGV[1], ARGV[2], ARGV[3], ARGV[4], string.find(ARGV[6], ' ') and ARGV[6] or nil}
+local span, fallback = string.match(ARGV[6], '^for (%d+) ?(.*)$')
+local new = {ARGV[1], ARGV[2], ARGV[3], ARGV[4], not span and string.find(ARGV[6], ' ') and ARGV[6] or nil}
 local config = parse_config(new)
 config.windowed = windowed
 local value_key, permits_key = config.value_key, config.permits_key
-local keeps, old, problem = windowed or ARGV[5] == '1', nil, nil
+local keeps, old, made, problem = windowed or ARGV[5] == '1', nil, nil, nil
 if keeps then
   local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-  old, problem = parse_config(fields)
+  if span then
+    old, made, problem = config_or_new(fields, fallback)
+  else
+    old, problem = parse_config(fields)
+  end
   if problem then
     return problem
+  elseif span and old.per_client ~= config.per_client then
+    return -1
   end
   if ARGV[6] == 'new' and old or new[5] and not (old and other_default(fields, new[5], now) == 'older') then
     return 0
@@ -46,7 +54,12 @@ end
 
 --- @include "bring_up_to_date" "recover_leaked"
 
-if not old then
+if made then
+  problem = make_config(old, made, now, ARGV[7], '')
+  if problem then
+    return problem
+  end
+elseif not old then
   return make_config(config, new, now, ARGV[7], '') or 1
 end
 
@@ -87,7 +100,14 @@ if few or not value then
     recover_leaked(config, state)
   end
 end
-set_config(config, new, now, is_window(config), true)
+if span then
+  -- An override of an override has the same to go back to. Unused it lives until that is back.
+  local base = old.base or {digits(old.rate), digits(old.interval), digits(old.keep)}
+  config.keep = base[3] == '0' and 0 or math.max(config.interval, base[3] + span)
+  new[2], new[4] = '0' .. new[2], digits(config.keep)
+  redis.call('HSET', KEYS[1], 'override', digits(now + span) .. ' ' .. table.concat(base, ' '))
+end
+set_config(config, new, now, is_window(config), not span)
 if config.interval < old.interval then -- holds may have run out by that: see settle_reservation
   redis.call('HSET', KEYS[1], 'lapsed', digits(now))
 end

@@ -82,7 +82,7 @@ end
 -- if the config's field "lapsed" is no date since: then the interval became shorter, or the member was rewritten.
 local extra = more
 if early and not reserved and used > 0 and
-    (math.max(most, now - latest) >= config.interval - early or (tonumber(fields[6] or '') or -1) >= earliest) then
+    (math.max(most, now - latest) >= config.interval - early or (config.lapsed or tonumber(fields[6] or '') or -1) >= earliest) then
   extra = used
 end
 if new and extra <= 0 then

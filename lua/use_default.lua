@@ -12,8 +12,8 @@
 
 local kind = config.per_client and ' 1 ' or ' 0 '
 local rate = digits(config.rate) .. ' ' .. digits(config.interval) .. kind .. digits(config.keep)
-if string.find(redis.call('HGET', KEYS[1], 'default') or '', rate .. ' ', 1, true) == 1 then
+if not config.base and string.find(redis.call('HGET', KEYS[1], 'default') or '', rate .. ' ', 1, true) == 1 then
   return 0
 end
-redis.call('HSET', KEYS[1], 'default', rate .. ' 0')
+redis.call('HSET', KEYS[1], 'default', rate .. ' 0', 'interval', digits(config.interval)) -- it has no end any more
 return 1

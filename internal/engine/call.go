@@ -95,12 +95,22 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 
 // Rate reads a limiter's rate.
 func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
+	rate, _, _, err := e.Override(ctx, l)
+	return rate, err
+}
+
+// Override is Rate that also returns when the rate ends, and what comes back then; the zero time if it has no end.
+func (e *Engine) Override(ctx context.Context, l *Limiter) (rate limit.Rate, until time.Time, then limit.Rate, err error) {
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Config, Args: script.Constant{}})
 	values, failed := script.Integers(reply, 4)
 	if err := cmp.Or(err, failed); err != nil {
-		return limit.Rate{}, err
+		return limit.Rate{}, time.Time{}, limit.Rate{}, err
 	}
-	return rateOf(values), nil
+	if rate = rateOf(values); len(values) == 7 {
+		until, then = time.UnixMilli(values[4]), rate
+		then.Permits, then.Interval = values[5], script.Millis(values[6])
+	}
+	return rate, until, then, nil
 }
 
 // Peek returns the figures that a request would get, and takes nothing. With 0 permits it returns what is free.

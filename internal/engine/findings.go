@@ -126,6 +126,9 @@ func (e *Engine) fallback(l *Limiter, now time.Time) string {
 	return last.text
 }
 
+// Fallback returns the handle's Fallback as scripts read it.
+func (e *Engine) Fallback(l *Limiter) string { return e.fallback(l, time.Now()) }
+
 // defaultChecked records that a call sent then was answered, and reports whether it compared them: if that was due.
 func (l *Limiter) defaultChecked(sent time.Time) (compared bool) {
 	if compared = l.defaultCheckDue(sent); compared {

@@ -11,7 +11,7 @@ local function set_config(config, new, now, window, replaces)
   end
   redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3], unpack(default))
   if replaces and not new[5] then
-    redis.call('HDEL', key, 'default')
+    redis.call('HDEL', key, 'default', 'override')
   end
   if replaces then
     redis.call('PERSIST', key)

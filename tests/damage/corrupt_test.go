@@ -213,6 +213,24 @@ func TestCorruptConfigFields(t *testing.T) {
 	}
 }
 
+// An override that does not say what comes back holds for no one: it would for ever.
+func TestCorruptOverride(t *testing.T) {
+	t.Parallel()
+	whole := "9000000000000 20 3600000 0"
+	for _, text := range some([]string{
+		"", "abc", "5", " " + whole, whole + " 7", "-" + whole, "9e3 20 3600000 0", "9007199254740992 20 3600000 0",
+		"9000000000000 x 3600000 0", "1 020 3600000 0", "1 20 03600000 0", "1 20 3600000 99999999999999999999", "1\x00 20 3600000 0",
+	}) {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			requireCorrupt(t, rratelimiter.Overall, configUses, true, func(t *testing.T, d damaged) (string, string) {
+				require.NoError(t, d.rdb.HSet(t.Context(), d.keys.Config, "interval", "03600000", "override", text).Err())
+				return d.keys.Config, "override"
+			})
+		})
+	}
+}
+
 func TestCorruptHalfAConfig(t *testing.T) {
 	t.Parallel()
 	fields := []string{"rate", "interval", "type", "keepAliveTime"}

@@ -1,0 +1,278 @@
+package defaults_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// An override ends by itself however a busy limiter with a keep-alive time is asked, and the default is one again.
+func TestOverride_EndsForEachWayToTake(t *testing.T) {
+	t.Parallel()
+	for name, taker := range takers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, _ := redistest.Mini(t)
+				client := limitertest.NewClient(t, rdb)
+				take := taker(t.Context(), client, limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
+				granted := func() bool {
+					ok, err := take()
+					require.NoError(t, err)
+					return ok
+				}
+				l := limitertest.ByDefault(client, "user:ann", limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
+				require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(3), rratelimiter.For(20*time.Hour)))
+				time.Sleep(10 * time.Hour) // unused for longer than the keep-alive time
+				assert.Equal(t, 6, grantsOf(4, granted), "of 3 in each of two minutes, 59 s apart")
+				time.Sleep(10*time.Hour - 4*59*time.Second + 30*time.Second)
+				assert.LessOrEqual(t, grantsOf(2, granted), 2)
+				assert.Equal(t, 5, grantsOf(10, granted))
+				assert.Equal(t, limitertest.Alive(rratelimiter.Overall, 1, time.Minute), limitertest.ConfigOf(t, l))
+
+				// Another program's default replaces it, as before the override.
+				time.Sleep(time.Second)
+				newer := limitertest.NewClient(t, rdb)
+				take = taker(t.Context(), newer, limitertest.Alive(rratelimiter.Overall, 2, time.Minute))
+				assert.Equal(t, 10, grantsOf(10, granted))
+				time.Sleep(3 * time.Minute)
+				assert.Zero(t, rdb.Exists(t.Context(), "user:ann").Val())
+			})
+		})
+	}
+}
+
+func TestOverride_KeepsWhatIsInUse(t *testing.T) {
+	t.Parallel()
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, _ := redistest.Mini(t)
+			client := limitertest.NewClient(t, rdb)
+			before := rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour}
+			during := rratelimiter.Config{Type: kind, Rate: 100, Interval: time.Hour}
+			l := client.RateLimiter("orders")
+			limitertest.MustTrySetRate(t, l, before)
+			limitertest.MustAcquire(t, l, 4)
+			require.NoError(t, l.SetRate(t.Context(), during, rratelimiter.For(10*time.Minute)))
+			assert.Equal(t, int64(96), limitertest.Available(t, l))
+			limitertest.MustAcquire(t, l, 3)
+			during.Rate = 50 // another override goes back to the same
+			set, err := l.UpdateRate(t.Context(), during, rratelimiter.For(20*time.Minute))
+			require.True(t, set)
+			require.NoError(t, err)
+			assert.Equal(t, during, limitertest.ConfigOf(t, l))
+			o, overridden, err := l.Override(t.Context())
+			require.NoError(t, err)
+			require.True(t, overridden)
+			assert.Equal(t, before, o.Then)
+			assert.WithinDuration(t, time.Now().Add(20*time.Minute), o.Until, 0)
+
+			// A wait is no longer than the override: with the old rate it may be over.
+			assert.LessOrEqual(t, limitertest.Take(t, l, 50).RetryAfter, 20*time.Minute)
+			time.Sleep(20 * time.Minute)
+			_, overridden, err = l.Override(t.Context())
+			require.NoError(t, err)
+			assert.False(t, overridden)
+			assert.Equal(t, before, limitertest.ConfigOf(t, l))
+			assert.Equal(t, int64(3), limitertest.Available(t, l))
+			limitertest.MustRefuse(t, l, 4)
+			limitertest.MustAcquire(t, l, 3)
+			time.Sleep(41 * time.Minute)
+			assert.Equal(t, int64(7), limitertest.Available(t, l))
+			assert.Equal(t, time.Duration(-1), rdb.PTTL(t.Context(), "orders").Val())
+		})
+	})
+}
+
+// Callers who wait are served as soon as the old rate lets them.
+func TestOverride_WaitingCallersHearItsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(1), rratelimiter.For(time.Minute)))
+		limitertest.MustAcquire(t, l, 1)
+		start := time.Now()
+		ok, err := l.TryAcquire(t.Context(), 1, 2*time.Minute)
+		require.NoError(t, err)
+		assert.True(t, ok)
+		assert.WithinDuration(t, start.Add(time.Minute), time.Now(), 2*time.Second)
+	})
+}
+
+func TestOverride_EndsForGoodByOtherChanges(t *testing.T) {
+	t.Parallel()
+	hourly := rratelimiter.PerHour(7)
+	for name, test := range map[string]struct {
+		change func(t *testing.T, rdb redistest.Client, l *rratelimiter.RateLimiter)
+		want   int64 // the rate after the override would have ended
+	}{
+		"SetRate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, l.SetRate(t.Context(), hourly))
+		}, 7},
+		"KeepState": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, l.SetRate(t.Context(), hourly, rratelimiter.KeepState()))
+		}, 7},
+		"UpdateRate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, limitertest.Second(l.UpdateRate(t.Context(), hourly)))
+		}, 7},
+		"TrySetRate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, limitertest.Second(l.TrySetRate(t.Context(), hourly)))
+		}, 10},
+		"a Redisson's setRate": {func(t *testing.T, rdb redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", "7", "interval", "3600000", "type", "0").Err())
+		}, 7},
+		"Delete": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, limitertest.Second(l.Delete(t.Context())))
+			limitertest.MustTrySetRate(t, l, hourly)
+		}, 7},
+		"Reset": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, l.Reset(t.Context()))
+			assert.Equal(t, int64(100), limitertest.ConfigOf(t, l).Rate)
+		}, 10},
+		"Rename": {func(t *testing.T, rdb redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, l.Rename(t.Context(), limitertest.Besides(l.Name())))
+			require.NoError(t, limitertest.NewClient(t, rdb).RateLimiter(limitertest.Besides(l.Name())).Rename(t.Context(), l.Name()))
+			assert.Equal(t, int64(100), limitertest.ConfigOf(t, l).Rate)
+		}, 10},
+		"Migrate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
+			require.NoError(t, limitertest.Second(l.Migrate(t.Context())))
+		}, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, _ := redistest.Mini(t)
+				l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
+				require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.For(time.Minute)))
+				test.change(t, rdb, l)
+				time.Sleep(time.Minute)
+				assert.Equal(t, test.want, limitertest.ConfigOf(t, l).Rate)
+				assert.Equal(t, test.want, limitertest.Available(t, l))
+				fields := rdb.HGetAll(t.Context(), l.Name()).Val()
+				assert.False(t, strings.HasPrefix(fields["interval"], "0"), fields)
+			})
+		})
+	}
+}
+
+func TestOverride_NeedsWhatToGoBackTo(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	client := limitertest.NewClient(t, rdb)
+	name := redistest.Name(t)
+	l, byDefault := client.RateLimiter(name), limitertest.ByDefault(client, name, rratelimiter.PerHour(10))
+	hour := rratelimiter.For(time.Hour)
+	require.ErrorIs(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), hour), rratelimiter.ErrNotInitialized)
+	_, err := byDefault.UpdateRate(t.Context(), rratelimiter.PerHour(100), hour)
+	require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+	assert.Zero(t, rdb.Exists(t.Context(), name).Val())
+
+	require.NoError(t, byDefault.SetRate(t.Context(), rratelimiter.PerHour(100), hour))
+	o, _, err := l.Override(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, rratelimiter.PerHour(10), o.Then)
+	require.ErrorIs(t, l.SetRate(t.Context(), limitertest.PerClient(5, time.Hour), hour), rratelimiter.ErrInvalidConfig)
+	assert.Equal(t, rratelimiter.PerHour(100), limitertest.ConfigOf(t, l))
+
+	old := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter(name)
+	require.ErrorIs(t, old.SetRate(t.Context(), rratelimiter.PerHour(5), hour), rratelimiter.ErrUnsupported)
+}
+
+// Redissons read the override's rate, and keep it beyond its end until a Client asks.
+func TestOverride_JavaReadsIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		l := limitertest.NewLimiter(t, rdb, limitertest.Alive(rratelimiter.Overall, 2, time.Minute))
+		java := limitertest.Java{Redis: rdb, Name: l.Name()}
+		take := func(permits int64) bool {
+			ok, _, err := java.TryAcquire(t, permits)
+			require.NoError(t, err)
+			return ok
+		}
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(5), rratelimiter.For(time.Hour)))
+		require.True(t, take(3))
+		require.True(t, take(2))
+		require.False(t, take(1))
+		limitertest.MustRefuse(t, l, 1)
+		for range 100 {
+			time.Sleep(2 * time.Minute)
+			require.True(t, take(5))
+		}
+		time.Sleep(30 * time.Second)
+		limitertest.MustRefuse(t, l, 1) // which ends it, with 5 of 2 in use
+		assert.Zero(t, limitertest.Available(t, l))
+		require.False(t, take(1))
+		time.Sleep(30 * time.Second)
+		require.True(t, take(2))
+		require.False(t, take(1))
+	})
+}
+
+func TestOverride_WithLeasesAndReservations(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter("orders", rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
+		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(5000, time.Hour), rratelimiter.For(10*time.Minute)))
+		for range 1000 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Millisecond)
+		}
+		plain := client.RateLimiter("orders")
+		held := limitertest.Reserve(t, plain, 50, rratelimiter.Hold(30*time.Minute))
+		time.Sleep(10 * time.Minute)
+
+		// By the shorter interval the hold has ended: what was used is charged from now on.
+		require.NoError(t, held.Settle(t.Context(), 40))
+		assert.Equal(t, int64(60), limitertest.Available(t, plain))
+		granted := 0
+		for range 1000 {
+			if limitertest.Try(t, l, 1) {
+				granted++
+			}
+		}
+		assert.Equal(t, 60, granted)
+	})
+}
+
+// At the end the interval and the value change together, once, whichever calls come then.
+func TestOverride_EndsOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
+		for name, call := range limitertest.Operations {
+			if name == "Delete" || name == "SetRate" || name == "UpdateRate" {
+				continue
+			}
+			l := limitertest.NewClient(t, rdb).RateLimiter(redistest.Name(t) + strings.ReplaceAll(name, " ", "-"))
+			limitertest.MustTrySetRate(t, l, rratelimiter.PerHour(10))
+			limitertest.MustAcquire(t, l, 4)
+			require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.For(time.Hour)))
+			keys := limitertest.KeysOf(l)
+			require.NoError(t, rdb.HSet(t.Context(), keys.Config, "override", "1000 10 3600000 0").Err())
+			_ = call(t.Context(), l)
+			if name == "Rename" || rdb.Exists(t.Context(), keys.Config).Val() == 0 {
+				continue
+			}
+			require.NoError(t, limitertest.Second(l.Peek(t.Context(), 1)), name)
+			fields := rdb.HMGet(t.Context(), keys.Config, "rate", "interval", "override").Val()
+			if fields[0] == "10" {
+				assert.Equal(t, []any{"10", "3600000", nil}, fields, name)
+			}
+			value, there := limitertest.StoredValue(t, rdb, keys.Value)
+			if there {
+				assert.LessOrEqual(t, value+limitertest.InUse(t, rdb, keys.Permits), int64(10), name)
+			}
+		}
+	})
+}
