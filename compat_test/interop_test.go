@@ -50,6 +50,43 @@ func TestJavaCountsMergedMembers(t *testing.T) {
 	require.Zero(t, goes.Available(name))
 }
 
+// Java reads a rate that Go has set for a while as any other, also if it makes the value, and after its end until Go asks.
+func TestJavaReadsOverrides(t *testing.T) {
+	t.Parallel()
+	java, goes, rdb := newBoth(t)
+	for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
+		t.Run(kind.String(), func(t *testing.T) {
+			java, goes := java.in(t), goes.in(t)
+			name := redistest.Name(t)
+			before := rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Hour}
+			during := rratelimiter.Config{Type: kind, Rate: 20, Interval: 2 * time.Hour}
+			override := func() {
+				t.Helper()
+				require.NoError(t, goes.RateLimiter(name).SetRate(t.Context(), during, rratelimiter.For(time.Hour)))
+			}
+			goes.SetRate(name, before)
+			override()
+			require.Equal(t, during, java.Config(name))
+			require.True(t, java.Try(name, 15)) // by a value that Java makes
+			require.False(t, java.Try(name, 6))
+			require.EqualValues(t, 5, java.Available(name))
+			java.Release(name, 1)
+
+			require.NoError(t, rdb.HSet(t.Context(), name, "override", "1000 5 3600000 0").Err()) // it has ended
+			require.Equal(t, during, java.Config(name))
+			require.True(t, java.Try(name, 1))
+			goes.Available(name)
+			require.Equal(t, before, java.Config(name))
+
+			override()
+			java.KeepState(name, before)
+			_, overridden, err := goes.RateLimiter(name).Override(t.Context())
+			require.NoError(t, err)
+			require.False(t, overridden)
+		})
+	}
+}
+
 // A member of more permits than one signed number of 32 bits holds is read right too.
 func TestJavaCountsMembersOfManyPermits(t *testing.T) {
 	t.Parallel()

@@ -85,6 +85,7 @@ type limiter struct {
 	IntervalMS  *int64      `json:"interval_ms"`
 	Type        *string     `json:"type"`
 	Origin      look.Origin `json:"origin,omitempty"`
+	Ends        *look.Ends  `json:"ends,omitempty"`
 	KeepAliveMS *int64      `json:"keep_alive_ms"`
 	TTLMS       *int64      `json:"ttl_ms"`
 	Row         *row        `json:"row"` // nil until the walk has found it
@@ -152,7 +153,7 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 	f := i.found
 	l := limiter{
 		named: nameOf(name), At: time.UnixMilli(f.NowMS), Exists: f.Exists, Rate: f.Rate, IntervalMS: f.IntervalMS, Type: f.Type,
-		Origin: f.Origin, KeepAliveMS: f.KeepAliveMS, Clients: f.Clients, States: []state{}, Anomalies: []complaint{}, Cost: s.Cost,
+		Origin: f.Origin, Ends: f.Ends, KeepAliveMS: f.KeepAliveMS, Clients: f.Clients, States: []state{}, Anomalies: []complaint{}, Cost: s.Cost,
 	}
 	if f.Rate != nil {
 		l.TTLMS = f.TTLMS

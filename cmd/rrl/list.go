@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -30,6 +31,7 @@ type listed struct {
 	IntervalMS  int64       `json:"interval_ms"`
 	Type        string      `json:"type"`
 	Origin      look.Origin `json:"origin,omitempty"`
+	Ends        *look.Ends  `json:"ends,omitempty"` // of a rate that was set for a while
 	KeepAliveMS int64       `json:"keep_alive_ms"`
 	TTLMS       *int64      `json:"ttl_ms"`
 	Broken      string      `json:"broken,omitempty"` // why it does not work
@@ -130,7 +132,8 @@ func listedOf(found []*look.Short) []listed {
 	for _, f := range found {
 		l := listed{Name: f.Name, State: f.State, Broken: f.Broken, TTLMS: millis(f.TTL)}
 		if !f.NoRate {
-			l.Rate, l.IntervalMS, l.Type, l.Origin, l.KeepAliveMS = f.Rate, f.IntervalMS, f.TypeName(), f.Origin, f.KeepAliveMS
+			l.Rate, l.IntervalMS, l.Type, l.KeepAliveMS = f.Rate, f.IntervalMS, f.TypeName(), f.KeepAliveMS
+			l.Origin, l.Ends = f.Origin, f.End()
 		}
 		all = append(all, l)
 	}
@@ -144,9 +147,10 @@ func (a *app) printList(limiters []listed) error {
 	}
 	rows := [][]string{{"NAME", "STATE", "RATE", "ORIGIN", "TYPE", "KEEP-ALIVE", "EXPIRES IN"}}
 	var broken strings.Builder
+	now := time.Now()
 	for _, l := range limiters {
 		row := []string{
-			live.Safe(l.Name), l.State.Signed(), words.ShortRate(l.Rate, l.IntervalMS), string(l.Origin), l.Type,
+			live.Safe(l.Name), l.State.Signed(), words.ShortRate(l.Rate, l.IntervalMS), l.Ends.Or(l.Origin, now), l.Type,
 			formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS),
 		}
 		if l.Type == "" {

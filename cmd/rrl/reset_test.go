@@ -47,6 +47,25 @@ reset hash  !> hash is a hash of something else, not a limiter: nothing changed
 `)
 }
 
+func TestSetRate_ForAWhile(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+set-rate orders 5/1h --for 20h                    !> orders: limiter has no rate; give it one by rrl try-set-rate
+set-rate orders 5/1h                              => ...
+set-rate orders 9/1h --for 20h                    => orders: 5/1h -> 9/1h, override until ...
+update-rate orders 7/1h --for 20h --json          => {"name":"orders","set":true,"created":false,"from":"9/1h","to":"7/1h","ends":{"at_ms":...
+set-rate orders 9/1h --for 20h --reset            !> --for and --reset exclude each other
+set-rate orders 9/1h --for 0s                     !> --for is not longer than 0
+`)
+	found := s.show("orders")
+	require.NotNil(t, found.Ends)
+	assert.Equal(t, []any{int64(7), look.Override, int64(5)}, []any{*found.Rate, found.Origin, found.Ends.Rate})
+	assert.InDelta(t, time.Now().Add(20*time.Hour).UnixMilli(), found.Ends.AtMS, 60_000)
+	s.HSet("orders", "override", "x")
+	assert.Contains(t, s.show("orders").Broken, "override")
+}
+
 // A program that runs with another default takes a limiter over once its override was taken back, and not
 // before. Permits in use stay counted, and at no time the limiter has no rate.
 func TestUseDefault_TakesAnOverrideBack(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 type rateFlags struct {
 	rateType  string
 	keepAlive span
+	span      span // for how long; 0: until it is changed
 	reset     bool
 	keepState bool // the default without reset; it had a flag before reset had one
 }
@@ -40,6 +42,7 @@ func (f *rateFlags) add(cmd *cobra.Command, state bool) {
 	}
 	flags.Var(&f.keepAlive, "keep-alive", "delete the limiter when unused for this long (default "+usually+")")
 	if state {
+		flags.Var(&f.span, "for", "for this long, such as 20h; then it goes back to what it is now (default for ever)")
 		flags.BoolVar(&f.reset, "reset", false, "start full: forget the permits in use")
 		flags.BoolVar(&f.keepState, "keep-state", true, "keep the permits in use counted")
 		// It fails for flags that are not there.
@@ -64,6 +67,17 @@ func (f *rateFlags) config(name, rate string) (rratelimiter.Config, error) {
 	return cfg, nil
 }
 
+// checkSpan fails if --for stands beside a flag that it rules out.
+func (f *rateFlags) checkSpan(flags *pflag.FlagSet) error {
+	if err := exclusive(flags, "for", "reset", "keep-state", "keep-alive", "type"); err != nil {
+		return err
+	}
+	if flags.Changed("for") && f.span <= 0 {
+		return errors.New("--for is not longer than 0")
+	}
+	return nil
+}
+
 // checkKeepAlive fails if a limiter would be deleted while its permits are in use.
 func checkKeepAlive(cfg rratelimiter.Config) error {
 	if cfg.KeepAlive == 0 || cfg.KeepAlive >= cfg.Interval {
@@ -77,6 +91,9 @@ func checkKeepAlive(cfg rratelimiter.Config) error {
 func (f *rateFlags) options() []rratelimiter.RateOption {
 	if f.reset || !f.keepState {
 		return nil
+	}
+	if f.span > 0 {
+		return []rratelimiter.RateOption{rratelimiter.For(time.Duration(f.span))}
 	}
 	return []rratelimiter.RateOption{rratelimiter.KeepState()}
 }
@@ -98,7 +115,7 @@ func (s setter) command(a *app) *cobra.Command {
 	cmd.Args = named("NAME", "RATE")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		name := args[0]
-		if err := exclusive(cmd.Flags(), "reset", "keep-state"); err != nil {
+		if err := cmp.Or(exclusive(cmd.Flags(), "reset", "keep-state"), f.checkSpan(cmd.Flags())); err != nil {
 			return err
 		}
 		cfg, err := f.config(name, args[1])
@@ -140,6 +157,8 @@ type rateChange struct {
 	Created bool    `json:"created"`
 	From    *string `json:"from"` // nil if there was no rate
 	To      *string `json:"to"`   // nil if none was set
+
+	Ends *look.Ends `json:"ends,omitempty"` // if it was set for a while
 }
 
 // change sets the rate of a limiter, which keeps what no flag names.
@@ -148,6 +167,9 @@ func (s setter) change(a *app, cmd *cobra.Command, l *rratelimiter.RateLimiter, 
 	now, err := l.Config(cmd.Context())
 	switch {
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		if s.creates && cmd.Flags().Changed("for") {
+			return err // there is nothing to go back to
+		}
 		if s.creates && !yes && a.canAsk() {
 			if err := a.ask(cmd, name+" is no limiter: create it with "+describe(cfg)); err != nil {
 				return err
@@ -175,7 +197,21 @@ func (s setter) change(a *app, cmd *cobra.Command, l *rratelimiter.RateLimiter, 
 	if !done.Created {
 		done.From = &from
 	}
+	if cmd.Flags().Changed("for") {
+		return a.answerOverride(cmd.Context(), l, done)
+	}
 	return a.answer(done, name+done.text(now, cfg), true)
+}
+
+// answerOverride is the answer to a rate that was set for a while.
+func (a *app) answerOverride(ctx context.Context, l *rratelimiter.RateLimiter, done rateChange) error {
+	o, _, err := l.Override(ctx)
+	if err != nil {
+		return err
+	}
+	done.Ends = &look.Ends{AtMS: o.Until.UnixMilli(), Rate: o.Then.Rate, IntervalMS: o.Then.Interval.Milliseconds()}
+	text := fmt.Sprintf("%s: %s -> %s, %s", words.Printable(l.Name()), *done.From, *done.To, done.Ends.Or(look.Override, time.Now()))
+	return a.answer(done, text, true)
 }
 
 // text says what changed, behind the limiter's name.
@@ -208,7 +244,7 @@ func keep(flags *pflag.FlagSet, now, cfg rratelimiter.Config) (rratelimiter.Conf
 	if !flags.Changed("type") {
 		cfg.Type = now.Type
 	}
-	if !flags.Changed("keep-alive") {
+	if !flags.Changed("keep-alive") && !flags.Changed("for") {
 		cfg = rates.Keep(now, cfg)
 	}
 	return cfg, checkKeepAlive(cfg)
@@ -244,12 +280,16 @@ counted, unless --reset is given or --type changes the type: then the limiter st
 full. Type and keep-alive time stay, unless a flag names another. So the rate of a
 limiter that is deleted when unused goes then: --keep-alive 0 keeps it.
 
+With --for it goes back to the rate that it has now when that time is over, however
+much it is used: an override of one for a day.
+
 If there is no such limiter, it is created. On a terminal set-rate asks before,
 unless --yes or --json is given: the name may be mistyped.
 
 If each client has permits of its own, --reset affects only the client that
 --client-id names.`,
 			Example: `  rrl set-rate orders 100/1s
+  rrl set-rate orders 200/1s --for 20h
   rrl set-rate orders 200/1s --reset`,
 		},
 		state:   true,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -82,7 +83,7 @@ func (a *app) printShown(s *look.Inspection) error {
 	line("  state\t%s", live.PaintHealth(a.out.Paint, s.State, stateText(s)))
 	if s.Rate != nil {
 		line("  rate\t%s", words.ShortRate(*s.Rate, *s.IntervalMS))
-		line("  origin\t%s", s.Origin)
+		line("  origin\t%s", s.Ends.Or(s.Origin, time.UnixMilli(s.NowMS)))
 		line("  type\t%s", *s.Type)
 		line("  keep-alive\t%s", formatKeepAlive(*s.KeepAliveMS))
 	}

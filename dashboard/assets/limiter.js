@@ -21,6 +21,14 @@ let write = false;
 let drawReturns = null;
 let drawHistory = null;
 
+function originText({ origin, ends, at }) {
+  if (!ends) return origin ?? null;
+  const [end, then] = [new Date(ends.at_ms), rate(ends.rate, ends.interval_ms)];
+  const left = end - new Date(at);
+  if (left <= 0) return `${origin} that has ended: the next request gets ${then}`;
+  return `${origin} until ${end.toLocaleString(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit" })} (in ${duration(left)}), then ${then}`;
+}
+
 export function open(id, about) {
   write = about.write;
   points = [];
@@ -100,7 +108,7 @@ function update(limiter) {
   fact("granted", told ? pace(limiter.granted_per_second) : null);
   fact("refused", limiter.refused === null ? null : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
   fact("rate", !known ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
-  fact("origin", limiter.origin ?? null);
+  fact("origin", originText(limiter));
   fact("type", limiter.type === null ? null : sharedBy[limiter.type]);
   fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : null);
   fact("ttl", known && limiter.ttl_ms !== null ? duration(limiter.ttl_ms) : null);

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/words"
@@ -16,6 +17,39 @@ type Fields struct {
 	Rate, IntervalMS, Type, KeepAliveMS int64
 
 	Origin Origin
+	Ends   Ends // zero if the rate has no end
+}
+
+// Ends says when a rate that was set for a while ends, in epoch ms, and what comes back then. It does so at the next request.
+type Ends struct {
+	AtMS       int64 `json:"at_ms"`
+	Rate       int64 `json:"rate"`
+	IntervalMS int64 `json:"interval_ms"`
+}
+
+// Or returns what there is to say of a rate of that origin, by the clock now.
+func (e *Ends) Or(origin Origin, now time.Time) string {
+	if e == nil {
+		return string(origin)
+	}
+	at, rate := time.UnixMilli(e.AtMS), words.ShortRate(e.Rate, e.IntervalMS)
+	left := at.Sub(now)
+	format := "Mon 15:04"
+	if left > 6*24*time.Hour {
+		format = "2006-01-02 15:04"
+	}
+	if left <= 0 {
+		return fmt.Sprintf("%s that has ended: the next request gets %s", origin, rate)
+	}
+	return fmt.Sprintf("%s until %s (in %s), then %s", origin, at.Format(format), words.Soon(left.Milliseconds()), rate)
+}
+
+// End returns the end, or nil if there is none.
+func (f Fields) End() *Ends {
+	if f.Ends.AtMS == 0 {
+		return nil
+	}
+	return &f.Ends
 }
 
 // Origin says whose rate a limiter has; "" if that is unknown.
@@ -33,8 +67,8 @@ const (
 // FieldNames are the fields' names in Redis, in the order of ParseFields.
 var FieldNames = []string{"rate", "interval", "type", "keepAliveTime"}
 
-// allFields are FieldNames and the field that tells the rate's origin.
-var allFields = append(slices.Clone(FieldNames), "default")
+// allFields are FieldNames and the fields that tell the rate's origin and its end.
+var allFields = append(slices.Clone(FieldNames), "default", "override")
 
 // requiredFields are the fields that every limiter has.
 var requiredFields = FieldNames[:3]
@@ -43,7 +77,7 @@ var requiredFields = FieldNames[:3]
 const maxType = int64(rratelimiter.PerClient)
 
 // ParseFields reads the fields as HMGET answers them. The last may be missing. The origin is known
-// only if the answer has the field "default" too.
+// and its end only if the answer has the fields "default" and "override" too.
 func ParseFields(answer []any) (Fields, error) {
 	if len(answer) < len(FieldNames) {
 		return Fields{}, errors.New("no fields")
@@ -57,6 +91,9 @@ func ParseFields(answer []any) (Fields, error) {
 			}
 			return Fields{}, fmt.Errorf("field %s is missing", FieldNames[i])
 		}
+		if i == 1 && isOverridden(text) {
+			text = text[1:]
+		}
 		if n[i], ok = number(text); !ok {
 			return Fields{}, fmt.Errorf("field %s is %s, not a whole number from 0 to %d", FieldNames[i], words.Quote(text), int64(maxNumber))
 		}
@@ -67,7 +104,31 @@ func ParseFields(answer []any) (Fields, error) {
 	f := Fields{Rate: n[0], IntervalMS: n[1], Type: n[2], KeepAliveMS: n[3]}
 	if len(answer) == len(allFields) {
 		f.Origin = f.originBy(answer[len(FieldNames)])
+		if interval, _ := answer[1].(string); isOverridden(interval) {
+			return f.withEnd(answer[len(FieldNames)+1])
+		}
 	}
+	return f, nil
+}
+
+// isOverridden reports whether an interval is that of a rate that was set for a while: it has a zero in front.
+func isOverridden(interval string) bool {
+	return len(interval) > 1 && interval[0] == '0' && interval[1] != '0'
+}
+
+// withEnd adds what the field "override" says: see lua/include/override.lua. The keep-alive time is that which comes back.
+func (f Fields) withEnd(field any) (Fields, error) {
+	text, _ := field.(string)
+	var n [4]int64
+	parts := strings.Split(text, " ")
+	whole := len(parts) == len(n)
+	for i := 0; whole && i < len(n); i++ {
+		n[i], whole = number(parts[i])
+	}
+	if !whole {
+		return Fields{}, fmt.Errorf("field override is %s, which does not say what comes back", words.Quote(text))
+	}
+	f.Origin, f.Ends, f.KeepAliveMS = Override, Ends{AtMS: n[0], Rate: n[1], IntervalMS: n[2]}, n[3]
 	return f, nil
 }
 

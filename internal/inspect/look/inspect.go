@@ -26,6 +26,7 @@ type Inspection struct {
 	IntervalMS  *int64   `json:"interval_ms"`
 	Type        *string  `json:"type"`
 	Origin      Origin   `json:"origin,omitempty"`
+	Ends        *Ends    `json:"ends,omitempty"` // of a rate that was set for a while
 	KeepAliveMS *int64   `json:"keep_alive_ms"`
 	TTLMS       *int64   `json:"ttl_ms"`
 	Clients     int      `json:"clients"` // that have keys of their own, and were looked for
@@ -83,7 +84,7 @@ func inspect(ctx context.Context, rdb nodes.Client, name string, find Finder) (*
 		cfg = &parsed
 		typeName := parsed.TypeName()
 		found.Rate, found.IntervalMS, found.Type, found.KeepAliveMS = &parsed.Rate, &parsed.IntervalMS, &typeName, &parsed.KeepAliveMS
-		found.Origin = parsed.Origin
+		found.Origin, found.Ends = parsed.Origin, parsed.End()
 	}
 	found.Anomalies.checkConfig(shared, err)
 	if cfg != nil && parsed.PerClient() {

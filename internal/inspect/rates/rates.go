@@ -200,7 +200,7 @@ func (p *Plan) change(ctx context.Context, c Change, now *look.Short, set Setter
 
 // sameRate reports whether two limiters have one rate, whatever its origin.
 func sameRate(a, b look.Fields) bool {
-	a.Origin = b.Origin
+	a.Origin, a.Ends = b.Origin, b.Ends
 	return a == b
 }
 
