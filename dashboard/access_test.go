@@ -451,7 +451,7 @@ func questions(t *testing.T, name string) (all []*http.Request) {
 		"name": {name}, "key": {name}, "hash": {name}, "client": {name}, "search": {name}, "sort": {"name"}, "entry": {"1"}, "cursor": {"0"},
 	}
 	values := m{
-		"rate": 1, "interval_ms": 1, "type": "OVERALL", "keep_alive_ms": 1, "keep_state": true, "create": false,
+		"rate": 1, "interval_ms": 1, "type": "OVERALL", "keep_alive_ms": 1, "keep_state": true, "for_ms": 1, "create": false,
 		"ttl_ms": 1, "permits": 1, "threshold": 1,
 	}
 	ask := func(path string, e endpoint, query url.Values, body m) {

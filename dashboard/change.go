@@ -163,7 +163,7 @@ type kind struct {
 }
 
 var kinds = map[string]kind{
-	"rate":        {(*call).planRate, "name", "rate interval_ms type keep_alive_ms keep_state create"},
+	"rate":        {(*call).planRate, "name", "rate interval_ms type keep_alive_ms keep_state for_ms create"},
 	"undo":        {(*call).planUndo, "entry", ""},
 	"default":     {(*call).planDefault, "name", ""},
 	"expire":      {(*call).planExpire, "name", "ttl_ms"},

@@ -81,6 +81,29 @@ func TestChange_RateAndUndo(t *testing.T) {
 }
 
 // A change makes a default an override, which its undo and "Use default" take back.
+func TestChange_RateForAWhile(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.limiter("orders", rratelimiter.Config{Rate: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour}, 4)
+	for _, rate := range []int64{50, 60} {
+		preview, _ := s.change(m{"action": "rate", "name": "orders", "rate": rate, "interval_ms": 60_000, "for_ms": 3_600_000})
+		assert.Equal(t, fmt.Sprint(rate, "/1m for 1h, then 10/1h"), facts(preview["after"])[factRate])
+		found := s.show("orders")
+		has(t, m{"rate": float64(rate), "free": float64(rate - 4), "keep_alive_ms": 7_200_000.0, "origin": "override"}, found)
+		has(t, m{"rate": 10.0, "interval_ms": 3_600_000.0}, found["ends"].(m))
+	}
+	for _, body := range []m{
+		{"for_ms": 0}, {"for_ms": int64(1 << 52)}, {"for_ms": 1, "keep_state": false}, {"for_ms": 1, "keep_alive_ms": 3_600_000},
+		{"for_ms": 1, "type": "OVERALL"}, {"for_ms": 1, "create": true},
+	} {
+		body["action"], body["name"], body["rate"] = "rate", "orders", 5
+		status, _ := s.post("/api/preview", body)
+		assert.Equal(t, 400, status, body)
+	}
+	s.change(rateBody("orders", 7, 60_000, true))
+	assert.NotContains(t, s.show("orders"), "ends")
+}
+
 func TestTheOriginOfARate(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/httpjson"
@@ -34,7 +35,36 @@ func (c *call) planRate(ctx context.Context, r *request) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.ForMS != nil {
+		return c.rateFor(r.name, f, cfg, time.Duration(*r.ForMS)*time.Millisecond)
+	}
 	return c.rateTo(r.name, f, cfg, r.KeepState == nil || *r.KeepState)
+}
+
+// rateFor plans a rate for a while. It needs no undo: that is its end, or the rate before.
+func (c *call) rateFor(name string, f *look.Inspection, cfg rratelimiter.Config, d time.Duration) (*plan, error) {
+	old, readable := configOf(f)
+	if !readable {
+		return nil, httpjson.Refuse(http.StatusConflict, "the rate can't be read: there is nothing to go back to")
+	}
+	then := words.ShortRate(old.Rate, old.Interval.Milliseconds())
+	if f.Ends != nil {
+		then = words.ShortRate(f.Ends.Rate, f.Ends.IntervalMS)
+	}
+	return &plan{
+		name: name, state: stateText(f) + string(f.Origin),
+		before: []fact{{factRate, words.ShortRate(old.Rate, old.Interval.Milliseconds())}, {factOrigin, string(f.Origin)}, {factInUse, inUse(f)}},
+		after: []fact{
+			{factRate, words.ShortRate(cfg.Rate, cfg.Interval.Milliseconds()) + " for " + words.Duration(d) + ", then " + then},
+			{factOrigin, string(look.Override)}, {factInUse, inUse(f)},
+		},
+		do: func(ctx context.Context) error {
+			return c.with(ctx, name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+				set, err := l.UpdateRate(ctx, cfg, rratelimiter.For(d))
+				return gone(set, err)
+			})
+		},
+	}, nil
 }
 
 // newRate plans a rate for a limiter that is not there.

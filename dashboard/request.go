@@ -38,6 +38,7 @@ type values struct {
 	Type        *string `json:"type,omitempty"`
 	KeepAliveMS *int64  `json:"keep_alive_ms,omitempty"`
 	KeepState   *bool   `json:"keep_state,omitempty"` // as if true
+	ForMS       *int64  `json:"for_ms,omitempty"`     // after that the rate now comes back
 	Create      bool    `json:"create,omitempty"`     // if there is no such limiter
 
 	TTLMS     int64  `json:"ttl_ms,omitempty"`
@@ -121,6 +122,9 @@ func checkObject(text []byte, fields []string) error {
 // maxMillis is the longest time that a time.Duration holds.
 const maxMillis = int64((1<<63 - 1) / time.Millisecond)
 
+// maxForMS is the longest time for which a rate can be set.
+const maxForMS = 100 * 366 * 24 * 3600 * 1000
+
 // checkRate refuses parts of a rate that no limiter can have.
 func (v *values) checkRate() error {
 	outside := func(n *int64, low, high int64) bool { return n != nil && (*n < low || *n > high) }
@@ -133,6 +137,10 @@ func (v *values) checkRate() error {
 		return httpjson.BadRequest("an interval has at least 1 ms")
 	case outside(v.KeepAliveMS, 0, maxMillis):
 		return httpjson.BadRequest("a keep-alive time has at least 0 ms")
+	case outside(v.ForMS, 1, maxForMS):
+		return httpjson.BadRequest("a rate holds for 1 to %d ms", int64(maxForMS))
+	case v.ForMS != nil && (v.Type != nil || v.KeepAliveMS != nil || v.Create || v.KeepState != nil && !*v.KeepState):
+		return httpjson.BadRequest("for_ms keeps type, keep-alive time and permits in use: leave those out")
 	}
 	if v.Type != nil {
 		if _, ok := typeOf(*v.Type); !ok {
@@ -154,7 +162,9 @@ func (v *values) config(now rratelimiter.Config) (rratelimiter.Config, error) {
 	if v.IntervalMS != nil {
 		to.Interval = time.Duration(*v.IntervalMS) * time.Millisecond
 	}
-	to = rates.Keep(now, to)
+	if to = rates.Keep(now, to); v.ForMS != nil {
+		to.KeepAlive = 0 // what comes back has its own
+	}
 	if v.KeepAliveMS != nil {
 		to.KeepAlive = time.Duration(*v.KeepAliveMS) * time.Millisecond
 	}
