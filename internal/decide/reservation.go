@@ -149,10 +149,10 @@ func permits(each []int64) string {
 func (r *Reservation) settlePart(ctx context.Context, i int) (err error) {
 	p, actual := &r.parts[i], r.actual[i]
 	end := func(err error) { r.end(i, actual, err) }
-	switch charged := p.Settle != nil; {
-	case charged:
+	if p.Settle != nil {
 		return p.Settle(ctx, actual, end)
-	case !charged && actual == 0 && p.Undo != nil:
+	}
+	if actual == 0 && p.Undo != nil {
 		err = p.Undo(ctx)
 	}
 	end(err)

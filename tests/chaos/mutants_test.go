@@ -81,7 +81,7 @@ end
 		name: "merged members stay beside what stands for them", in: gentle, shows: func(l *limiter) bool { return exactly(l) && !l.exact },
 		Mutant: limitertest.Mutant{
 			Script: lua.Merge,
-			Old:    "call('ZREMRANGEBYRANK', permits_key, from - #rows - 1, last - #rows - 1)",
+			Old:    "call('ZREMRANGEBYRANK', permits_key, first - #rows - 1, last - #rows - 1)",
 			New:    "",
 		},
 	},

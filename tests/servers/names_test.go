@@ -192,7 +192,7 @@ func TestWithClientName_CostsOneCallAnHour(t *testing.T) {
 		}))
 		sentBy := func(opts ...rratelimiter.Option) int {
 			sent := limitertest.CountCommands(rdb)
-			l := limitertest.NewClient(t, rdb, opts...).RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(10_000)))
+			l := limitertest.NewClient(t, rdb, opts...).RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(10_000)), rratelimiter.WithExact())
 			for range 500 {
 				limitertest.MustAcquire(t, l, 1)
 			}
