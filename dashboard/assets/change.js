@@ -44,7 +44,8 @@ const fields = {
       input("Permits", "rate", limiter.rate ?? 100), amount("Every", "interval", limiter.interval_ms ?? 1000),
       el("label", {}, "Shared by ", select), amount("Deleted when unused for (0: never)", "keep_alive", limiter.keep_alive_ms ?? 0, { min: 0 }),
       check("Keep the permits in use counted", "keep_state", true),
-    ];
+      limiter.rate ? amount("Only for (0: for good), with all else as it is", "span", 0, { min: 0 }) : null,
+    ].filter(Boolean);
   },
   rates: (like) => [input("Permits", "rate", like.rate ?? 100), amount("Every", "interval", like.interval_ms ?? 1000)],
   expire: (limiter) => [amount("Expires in", "ttl", limiter.ttl_ms === null ? 3600000 : Math.max(1000, Math.round(limiter.ttl_ms / 1000) * 1000))],
@@ -71,7 +72,11 @@ const queries = {
   undo: () => "entry=" + subject.entry,
 };
 const bodies = {
-  rate: () => ({ rate: count("rate"), interval_ms: millis("interval"), type: value("type").value, keep_alive_ms: millis("keep_alive"), keep_state: value("keep_state").checked }),
+  rate: () => {
+    const change = bodies.rates();
+    if (value("span") && count("span") > 0) return { ...change, for_ms: millis("span") };
+    return { ...change, type: value("type").value, keep_alive_ms: millis("keep_alive"), keep_state: value("keep_state").checked };
+  },
   rates: () => ({ rate: count("rate"), interval_ms: millis("interval") }),
   expire: () => ({ ttl_ms: millis("ttl") }),
   release: () => ({ permits: count("permits") }),

@@ -122,6 +122,7 @@ var forms = []struct {
 	{"keeping what is in use", "rate", [][2]string{
 		{"rate", "2"}, {"interval", "1.5"}, {"interval_unit", "h"}, {"keep_alive", "2"}, {"keep_alive_unit", "d"},
 	}, "100", "1h30m", outcome{two, 0, 48 * time.Hour}},
+	{"a rate for a while", "rate", [][2]string{{"rate", "80"}, {"span", "20"}, {"span_unit", "h"}}, "100", "80", outcome{eighty, 40, 0}},
 	{"a whole rate for each client", "rate", [][2]string{{"type", "PER_CLIENT"}}, "", "each client for itself", outcome{ownOnes, 100, 0}},
 	{"use the default", "default", nil, "override", "default", outcome{hundred, 60, 0}},
 	{"expire", "expire", [][2]string{{"ttl", "2"}, {"ttl_unit", "h"}}, "", "2", outcome{hundred, 60, 2 * time.Hour}},

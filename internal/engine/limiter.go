@@ -23,6 +23,7 @@ type Limiter struct {
 	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil if they are not remembered
 	Exact    bool           // its members are not merged
+	Kept     bool           // the handle stays while its limiter is used
 
 	queue          atomic.Pointer[queue] // the limiter's, while it has one that this handle has made
 	prefetched     handleLease
@@ -32,6 +33,7 @@ type Limiter struct {
 	accepted       atomic.Pointer[limit.Rate]  // what a comparison left in place of Rate; nil if it was none
 	interval       atomic.Int64                // as the last audit found it, ns
 	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members
+	granted        atomic.Int32                // how often it was, before it had a log
 	asksFigures    atomic.Bool                 // the interval is not known: the next batch asks for figures
 	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while that is not likely
 }

@@ -9,9 +9,11 @@ import (
 	"time"
 )
 
+// AskAfter is how many grants of a limiter are not worth a Log, nor to ask for its interval.
+const AskAfter = 8
+
 const (
 	slicesOf   = 64 // an interval has so many: a permit comes back at most one of them late
-	askAfter   = 8  // grants after which the interval is asked for
 	longest    = 32 // slices after which a settlement finds no member of its slice
 	maxEntries = 128
 	eighths    = 8 // of an interval, in which grants are counted
@@ -86,7 +88,7 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 	defer l.mu.Unlock()
 	ms := at.UnixMilli()
 	if few := l.count(ms, 1); few || l.exact {
-		return false, l.interval == 0 && l.grants[0] >= askAfter
+		return false, l.interval == 0 && l.grants[0] >= AskAfter
 	}
 	slice := uint32((ms + int64(l.offset)) * slicesOf / l.interval)
 	if late := int32(l.newest - slice); late > 0 && late <= slicesOf {
@@ -112,7 +114,7 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 // count counts grants, and reports whether an interval has had but a few before.
 func (l *Log) count(ms int64, grants uint8) (few bool) {
 	if l.interval == 0 {
-		l.grants[0] = min(l.grants[0]+grants, askAfter)
+		l.grants[0] = min(l.grants[0]+grants, AskAfter)
 		return true
 	}
 	now := uint32(ms * eighths / l.interval)
