@@ -87,7 +87,7 @@ func TestPolicyCharge_Status(t *testing.T) {
 		assert.Equal(t, []int64{int64(c.want)}, reserver.Settled, name)
 	}
 
-	// Of a client that has left nothing tells whether it has got the answer.
+	// A client that has left may have got the answer or not.
 	for status, handle := range map[int]http.HandlerFunc{
 		httplimit.StatusClientGone: writes(), http.StatusAccepted: writes(202),
 	} {

@@ -283,7 +283,7 @@ func TestTransport_WaitsForPlaces(t *testing.T) {
 	}
 }
 
-// While a place is waited for in vain, nothing stays taken.
+// While a call waits for a place that does not come, nothing stays taken.
 func TestTransport_GivesUpAPlace(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {

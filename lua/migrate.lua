@@ -11,7 +11,7 @@
 --   'again', token   the call must be repeated, with another member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "bring_up_to_date" "expiry" "limiter"
+--- @include "bring_up_to_date" "expiry" "rows" "limiter"
 
 local text = redis.call('GET', value_key)
 local value = integer(text)
@@ -35,20 +35,19 @@ if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and 
   return written
 end
 
-local from, written = string.match(ARGV[2], '^from:(%d+):(%d+)$')
-local _, answer = bring_up_to_date(config, text, now, 0, from and '' or ARGV[2], '')
-if answer and (answer.err or not from) then
+local written, place = string.match(ARGV[2], '^from:(%d+):(.*)$')
+local _, answer = bring_up_to_date(config, text, now, 0, place and '' or ARGV[2], '')
+if answer and (answer.err or not place) then
   return answer
 end
-from, written = tonumber(from or '0'), tonumber(written or '0')
--- From the newest on: rows that run out or are added meanwhile leave none out.
-local rows = redis.call('ZRANGE', permits_key, digits(-from - 256), digits(-from - 1))
+written = tonumber(written or '0')
+local rows, first = rows_from(permits_key, place or '', 256)
 _, problem = sum_of(rows, config.permits_place)
 if problem then
   return problem
 end
 -- Reading a row takes much less time than rewriting it. Members of layout D keep the id, which bears their client's mark.
-local old, new, looked = {}, {}, 0
+local old, new, looked, last = {}, {}, 0, nil
 for i = #rows, 1, -1 do
   local row = rows[i]
   if #row ~= 21 then
@@ -62,8 +61,9 @@ for i = #rows, 1, -1 do
     end
     new[#new + 1] = member
     old[#old + 1] = row
+    row = member
   end
-  looked = looked + 1
+  looked, last = looked + 1, row
 end
 if old[1] then
   redis.call('ZADD', permits_key, unpack(new))
@@ -71,7 +71,7 @@ if old[1] then
   redis.call('HSET', KEYS[1], 'lapsed', digits(now)) -- a held reservation is not found by its member any more
 end
 written = written + #old
-if looked < #rows or #rows == 256 then
-  return {'again', 'from:' .. digits(from + looked) .. ':' .. digits(written)}
+if looked < #rows or first > 0 then
+  return {'again', 'from:' .. digits(written) .. ':' .. place_of(permits_key, last, first + #rows - looked)}
 end
 return written

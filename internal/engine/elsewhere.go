@@ -48,7 +48,7 @@ func (e *Engine) SettlerOf(l *Limiter, text []byte) (func(context.Context, int64
 		granted = now
 	}
 	s := &settlement{
-		engine: e, limiter: l, shared: true, member: slices.Clone(text), permits: int64(m.Permits),
+		engine: e, limiter: l, asked: true, member: slices.Clone(text), permits: int64(m.Permits),
 		hold: Hold{script.Millis(int64(words[1])), int64(words[0])}, granted: granted, sent: granted.Add(-script.Millis(int64(words[2]))),
 	}
 	s.charge = slices.Clone(s.member)

@@ -159,7 +159,7 @@ func (q *queue) answer(b *batch, place int, told lane.Result, o lane.Outcome, er
 		a.Undo = q.undo(b.grant(place, a.Taken, o))
 	case r.Reserve:
 		reserved := b.grant(place, a.Taken, o)
-		q.engine.Reserved(a, r.limiter, reserved.member, a.Taken, reserved.hold, b.sent, time.Now())
+		q.engine.Reserved(a, r.limiter, reserved.member, a.Taken, reserved.hold, b.sent, time.Now(), b.call.Doubts() > 0)
 	}
 	r.err, r.State = err, lane.Answered
 	r.sent, r.alive = b.sent, aliveBy(b.sent, o.Keep)

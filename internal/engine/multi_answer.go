@@ -39,6 +39,7 @@ func (m *multiRequest) giveDefault(ctx context.Context, l *Limiter, older limit.
 // over returns the answer of a try that is over, and counts it out. If the caller has gone, grants go back.
 func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a decide.Answer, err error) {
 	e := m.engine
+	m.doubtful = c.Doubts() > 0
 	reply, err := c.Outcome()
 	switch {
 	case err == nil:
@@ -84,7 +85,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 				one.hold = m.said.holds[place]
 			}
 			q.giveBack(one)
-		} else if l := m.claims[place].Limiter; taken && !m.reserves && c.Doubts() == 0 {
+		} else if l := m.claims[place].Limiter; taken && !m.reserves && !m.doubtful {
 			q.noteMember(l, e.mergeLog(l, 0, 0), m.memberOf(place), permits, m.sent, time.Now(), nil)
 		}
 		q.exit()

@@ -39,11 +39,12 @@ type multiRequest struct {
 	waiter   jointWaiter
 
 	// The last try.
-	member []byte // of the first limiter; those of the others differ in their permits
-	sent   time.Time
-	told   bool // the figures are in the answer: the caller wants them, or the line
-	left   bool // the caller left before it was answered
-	said   said
+	member   []byte // of the first limiter; those of the others differ in their permits
+	sent     time.Time
+	told     bool // the figures are in the answer: the caller wants them, or the line
+	left     bool // the caller left before it was answered
+	doubtful bool // an attempt of it may come yet
+	said     said
 }
 
 // said is what an answer says beside the caller's.
@@ -68,7 +69,7 @@ func (e *Engine) AcquireAll(ctx context.Context, claims []Claim, q decide.Ask) (
 			one.Taken = claims[i].Permits
 		}
 		if a.Granted && q.Reserve {
-			e.Reserved(one, claims[i].Limiter, m.memberOf(i), one.Taken, m.said.holds[i], m.sent, time.Now())
+			e.Reserved(one, claims[i].Limiter, m.memberOf(i), one.Taken, m.said.holds[i], m.sent, time.Now(), m.doubtful)
 		}
 	}
 	return a, err

@@ -31,15 +31,19 @@ type settlement struct {
 	renewed  atomic.Pointer[time.Time] // when one was made that has; nil if none has
 
 	known  bool      // no call asks for its members any more
-	shared bool      // other programs may settle it, and look for its members
+	asked  bool      // some call may still ask for its members: another program's, or a late one for the grant
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
 
 // Reserved sets how the grant of an answer is settled and renewed: one with a member of its own, asked for at sent and
-// answered at granted.
-func (e *Engine) Reserved(a *decide.Answer, l *Limiter, member []byte, permits int64, hold Hold, sent, granted time.Time) {
-	s := &settlement{engine: e, limiter: l, member: member, permits: permits, hold: hold, sent: sent, granted: granted}
+// answered at granted; doubtful says that an attempt of the call may come yet.
+func (e *Engine) Reserved(
+	a *decide.Answer, l *Limiter, member []byte, permits int64, hold Hold, sent, granted time.Time, doubtful bool,
+) {
+	s := &settlement{
+		engine: e, limiter: l, member: member, permits: permits, hold: hold, sent: sent, granted: granted, asked: doubtful,
+	}
 	a.Settle, a.Renew, a.Reserved = s.settle, s.renew, s
 }
 
@@ -47,7 +51,9 @@ func (e *Engine) Reserved(a *decide.Answer, l *Limiter, member []byte, permits i
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
 	if used == s.permits && s.hold.Early == 0 { // it is as it was granted
 		if q, err := s.engine.lock(ctx, s.limiter); err == nil {
-			s.noteMembers(q, used, 0)
+			if !s.asked {
+				s.noteMembers(q, used, 0)
+			}
 			q.unlock()
 		}
 		then(nil)
@@ -199,7 +205,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 				limit.ErrUnknownOutcome, words.Plural(most, "permit"))
 		case err == nil:
 			back, err := script.Integer(reply, nil)
-			s.known = err == nil && !s.shared && s.doubt.IsZero() && c.Doubts() == 0
+			s.known = err == nil && !s.asked && s.doubt.IsZero() && c.Doubts() == 0
 			return max(0, -back), err
 		}
 		err = e.explain(s.limiter.Keys().Names(), err)

@@ -79,6 +79,9 @@ func (l *Log) Name(draw func() []byte) (c *Call, start []*Member) {
 // add adds a member to the group. It returns false if the member is in use otherwise, or there is no room.
 func (g *group) add(e entry, m *Member) bool {
 	permits := e.permits()
+	if m == nil && slices.Contains(g.entries, e) { // settled twice
+		return true
+	}
 	if m != nil {
 		var ok bool
 		if permits, ok = m.name(maxPermits - g.sum); !ok {

@@ -105,7 +105,7 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 		l.put(e, m)
 		l.fresh++
 	}
-	if due = l.fresh >= limits.together && !l.busy; due {
+	if due = (l.fresh >= limits.together || len(l.entries) >= maxEntries) && !l.busy; due {
 		l.fresh = 0
 	}
 	return due, false
@@ -151,7 +151,7 @@ func (l *Log) age(e entry) int { return int(int8((uint8(l.newest)-e.slice())<<1)
 
 // keep puts an entry back that may be merged with later ones.
 func (l *Log) keep(e entry, m *Member) {
-	if l.age(e) <= int(l.reach)+1 {
+	if l.age(e) <= int(l.reach)+1 && !m.gone() {
 		l.put(e, m)
 	}
 }

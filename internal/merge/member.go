@@ -91,6 +91,16 @@ func (m *Member) name(most int64) (permits int64, ok bool) {
 	return m.remaining, true
 }
 
+// gone reports whether all permits of the member, which may be nil, have gone back.
+func (m *Member) gone() bool {
+	if m == nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.remaining <= 0 && !m.busy && len(m.waiting) == 0
+}
+
 // end says that no call merges the member any more, which may be nil. It appends to start what [Member.Add] returns.
 func (m *Member) end(start []*Member, doubtful bool) []*Member {
 	if m == nil {

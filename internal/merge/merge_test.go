@@ -260,3 +260,26 @@ func TestCall_DoubtfulAnswerLeavesMembersAlone(t *testing.T) {
 		assert.True(t, m.WentBack(0, nil), what)
 	}
 }
+
+// Grants that have gone back are forgotten, however many: otherwise nothing else would be merged.
+func TestLog_ForgetsWhatHasGoneBack(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, 64*time.Minute)
+	p.grant(32, 0, nil)
+	for range 200 {
+		m := merge.NewMember(p.draw(), 2)
+		before := p.due
+		p.grant(1, time.Second, m)
+		require.NotNil(t, m.Add(&merge.Return{Permits: 2}))
+		m.Next()
+		m.WentBack(2, nil)
+		m.Next()
+		if p.due > before {
+			c, _ := p.Name(p.draw)
+			assert.Nil(t, c)
+		}
+	}
+	p.grant(20, time.Second, nil)
+	c, _ := p.Name(p.draw)
+	assert.NotEmpty(t, groups(t, c))
+}

@@ -209,3 +209,33 @@ func TestFixedWindow_IsChargedBeyondTheLimit(t *testing.T) {
 		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 1, ResetAfter: time.Hour}, peek())
 	})
 }
+
+// What another program may settle too stays as it is, also if its hold is as long as the interval.
+func TestSettlerOf_MembersAreNotMerged(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), "shared", rratelimiter.PerHour(100_000))
+		b, _ := door.Behind[engine.Behind](l)
+		take := func() {
+			for range 40 {
+				assert.True(t, limitertest.Take(t, l, 1).Granted)
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+		take()
+		a, err := b.Engine.AcquireAll(t.Context(), []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: time.Hour}},
+			decide.Ask{Figures: true, Reserve: true})
+		require.NoError(t, err)
+		text, err := a.Each[0].Reserved.AppendBinary(nil)
+		require.NoError(t, err)
+		for range 2 {
+			settle, err := b.Engine.SettlerOf(b.Limiter, text)
+			require.NoError(t, err)
+			require.NoError(t, settle(t.Context(), 100, func(error) {}))
+		}
+		take()
+		time.Sleep(time.Second)
+		assert.EqualValues(t, 180, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+		assert.EqualValues(t, 100_000-180, limitertest.Available(t, l))
+	})
+}

@@ -327,6 +327,16 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 			require.True(t, limitertest.TryAll(t, s.Client, 2, s.RateLimiter, beside))
 			s.held += 2
 		}},
+		"Reserve": {lua.Acquire, func(t *testing.T, s *scene) {
+			require.NoError(t, limitertest.Reserve(t, s.RateLimiter, 3).Settle(t.Context(), 3))
+			s.held += 3
+		}},
+		"ReserveAll": {lua.AcquireAll, func(t *testing.T, s *scene) {
+			all, err := s.Client.ReserveAll(t.Context(), 0, s.Claim(3))
+			require.NoError(t, err)
+			require.NoError(t, all.Settle(t.Context(), 2))
+			s.held += 2
+		}},
 		"Settle": {lua.SettleReservation, func(t *testing.T, s *scene) {
 			r := limitertest.Reserve(t, s.RateLimiter, 3)
 			require.NoError(t, r.Settle(t.Context(), 5))

@@ -49,7 +49,7 @@ func inUse(grants []grant, interval, late time.Duration) (least, most int64) {
 	return least, most
 }
 
-// Permits come back no earlier than an interval after their grant, and at most a 64th of it later, whoever asks.
+// Permits come back no earlier than an interval after their grant, and at most a 64th of it later.
 func TestPermits_ComeBackInTime(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, limitertest.Seeds(3), func(t *testing.T, rdb redistest.Client, seed uint64) {

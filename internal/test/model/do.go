@@ -88,7 +88,8 @@ func (op Op) Settle(ctx context.Context, l *rratelimiter.RateLimiter) error {
 	member, ms := redisson.WithPermits([]byte(op.Row.Member), op.Permits), time.Millisecond
 	at := time.Now().Add(-time.Duration(op.age()) * ms)
 	var a decide.Answer
-	behind.Engine.Reserved(&a, behind.Limiter, member, op.Permits, engine.Hold{Early: time.Duration(op.Early) * ms, At: at.UnixMilli()}, at, at)
+	hold := engine.Hold{Early: time.Duration(op.Early) * ms, At: at.UnixMilli()}
+	behind.Engine.Reserved(&a, behind.Limiter, member, op.Permits, hold, at, at, false)
 	return a.Settle(ctx, op.Used, func(error) {})
 }
 

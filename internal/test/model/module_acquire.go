@@ -170,7 +170,7 @@ func (m *Module) free(c *Call) Answer {
 			reset = p.ValueEnd - c.Now
 		}
 	}
-	return Say(true, c.Rate(), max(0, u.free)).With(0, reset)
+	return Say(u.free >= 0, c.Rate(), max(0, u.free)).With(0, reset)
 }
 
 // ready returns when permits may be had, or when the limiter ends, if that is sooner.
