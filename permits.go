@@ -86,9 +86,9 @@ func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit
 
 // Peek returns what Take would return now, without taking anything; Peek(ctx, 0) answers how many permits are
 // free, as Remaining, and is not Granted only if more are in use than the rate has. It changes nothing in Redis, not even
-// times to live, and a later Take may still be refused. It always asks Redis, even if WithRefusalCache remembers a refusal. It counts permits of a lease as
-// in use. With WithDefault it answers for a limiter that has no rate as if it had been set up. Errors are
-// those of Take, never ErrUnknownOutcome.
+// times to live, unless an override has just ended, and a later Take may still be refused. It always asks Redis, even if
+// WithRefusalCache remembers a refusal. It counts permits of a lease as in use. With WithDefault it answers for a limiter
+// that has no rate as if it had been set up. Errors are those of Take, never ErrUnknownOutcome.
 func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Peek"
 	d, err := limit.Decision{}, l.check(ctx, op, permits, 0, MaxPermits, false)
