@@ -43,7 +43,7 @@ func TestMigrate_WhileOthersMerge(t *testing.T) {
 			assert.EqualValues(t, 300, reply)
 			break
 		}
-		if token = words[1].(string); page == 0 { //nolint:forcetypeassert // it is the token
+		if token = words[1].(string); page == 0 {
 			merged := ids.Next(nil, 1)
 			redisson.SetPermits(merged, 16)
 			require.NoError(t, rdb.Eval(t.Context(), lua.Merge.Source, all, 128, append(merged, fresh...)).Err())
