@@ -15,7 +15,7 @@ var buckets = []float64{
 	0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 }
 
-// shares are the bounds of histograms of shares: what is nearly used up is told apart.
+// shares are the bounds of histograms of shares, closest where little is left.
 var shares = []float64{0, 0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1}
 
 type instruments struct {
