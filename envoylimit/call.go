@@ -206,13 +206,18 @@ func (d *domain) key(entries []*entry, values []string, of *per) string {
 	key.WriteByte('}')
 	for i, e := range entries {
 		key.WriteByte(':')
-		key.WriteString(keypart.Escape(e.GetKey()))
+		key.WriteString(escapeKey(e.GetKey()))
 		key.WriteByte('_')
 		key.WriteString(keypart.Escape(valueOf(e, values, i)))
 	}
 	key.WriteByte(':')
 	key.WriteString(of.name)
 	return key.String()
+}
+
+// escapeKey writes an entry's key without '_', which comes between it and the value.
+func escapeKey(key string) string {
+	return strings.ReplaceAll(keypart.Escape(key), "_", "%5F")
 }
 
 func valueOf(e *entry, values []string, i int) string {
