@@ -146,7 +146,7 @@ func (q *question) cost(r *ratelimitv3.RateLimitRequest, d *descriptor, settles,
 // add adds a question, to that about the same counter if there is one.
 func (c *call) add(q *question) *question {
 	for _, other := range c.questions {
-		if other.key != q.key || other.deed > always || q.deed > always {
+		if other.key != q.key || !other.goesWith(q) {
 			continue
 		}
 		other.permits = min(other.permits+q.permits, math.MaxUint32)
@@ -155,6 +155,14 @@ func (c *call) add(q *question) *question {
 	}
 	c.questions = append(c.questions, q)
 	return q
+}
+
+// goesWith reports whether two questions about one counter are asked as one.
+func (q *question) goesWith(other *question) bool {
+	if q.deed <= always || other.deed <= always {
+		return q.deed <= always && other.deed <= always
+	}
+	return q.deed == other.deed && (q.deed == giveBack || q.reservation == other.reservation)
 }
 
 // override returns the rule that a request brings along. What the configuration says of reservations and charges of the

@@ -30,3 +30,30 @@ descriptors:
 		}, names(t, rdb))
 	})
 }
+
+// What several descriptors of a call settle of one reservation, or give back to one counter, is summed.
+func TestService_SettlesAndGivesBackTheSum(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- {key: tok, rate_limit: {unit: hour, requests_per_unit: 1000, estimate: 100, hold: 60s}}
+- {key: daily, rate_limit: {unit: day, requests_per_unit: 100}}
+`
+	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
+		id := s.reserves(t, "tok=a | 50\ntok=a | 60", "OK: OK 890/1000 OK 890/1000")
+		other := s.reserves(t, "tok=a", "OK: OK 790/1000")
+		end := "tok=a, rrl_reservation=" + id
+		run(t, s,
+			step{end + " | 300\n" + end + " | 200", "OK: OK OK"}, //nolint:dupword // two descriptors
+			step{"tok=a | 0", "OK: OK 400/1000"},
+			step{"tok=a, rrl_reservation=" + other + " | 20\ntok=a, rrl_reservation=none | 30", "OK: OK OK"}, //nolint:dupword // two descriptors
+			step{"tok=a | 0", "OK: OK 450/1000"},
+			step{"tok=a | -20\ntok=a | -30", "OK: OK OK"}, //nolint:dupword // two descriptors
+			step{"tok=a | 0", "OK: OK 500/1000"},
+			step{"daily=a | 60\ndaily=a | 20", "OK: OK 20/100 OK 20/100"},
+			step{"daily=a | -20\ndaily=a | -30\ndaily=a | 0", "OK: OK OK OK 20/100"}, //nolint:dupword // three descriptors
+			step{"daily=a | 0", "OK: OK 70/100"},
+		)
+	})
+}
