@@ -2,6 +2,7 @@ package envoylimit
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -69,10 +70,13 @@ func (c *counter) look(ctx context.Context) (limit.Decision, error) {
 	return c.other.Peek(ctx, c.key, 0)
 }
 
-// release gives permits back, but not to a token bucket.
+// release gives permits back, but not to a token bucket. A counter that Redis does not have has none to give back.
 func (c *counter) release(ctx context.Context, permits int64) error {
 	if c.log != nil {
-		return c.log.Release(ctx, permits)
+		if err := c.log.Release(ctx, permits); !errors.Is(err, limit.ErrNotInitialized) {
+			return err
+		}
+		return nil
 	}
 	// The answer, whatever it is, says which window it is.
 	a, err := c.Ask(ctx, decide.Ask{Call: callName, Key: c.key, Permits: 1, Reserve: true})
