@@ -72,3 +72,31 @@ func TestService_GivesBackToNoCounter(t *testing.T) {
 		)
 	})
 }
+
+// If only quotas refuse, and without being asked, what other limits took goes back.
+func TestService_QuotasThatRefuseUnaskedChargeNothing(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- {key: q, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: z, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
+- {key: user, rate_limit: {unit: hour, requests_per_unit: 5}}
+- {key: plan, rate_limit: {unit: hour, requests_per_unit: 4}}
+- {key: day, rate_limit: {unit: day, requests_per_unit: 3}}
+- {key: tok, rate_limit: {unit: hour, requests_per_unit: 1000, estimate: 100, hold: 60s}}
+`
+	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
+		run(t, s,
+			step{"z=x\nuser=bob", "OVER: OVER 0/0 OK 5/5"},
+			step{"user=bob | 0", "OK: OK 5/5"},
+			step{"q=x | 2\nuser=bob\nplan=x", "OVER: OVER 0/1 OK 5/5 OK 4/4"},
+			step{"user=bob | 0\nplan=x | 0", "OK: OK 5/5 OK 4/4"},
+			step{"z=x\nday=x", "OVER: OVER 0/0 OK 3/3"},
+			step{"day=x | 0", "OK: OK 3/3"},
+			step{"z=x\ntok=a", "OVER: OVER 0/0 OK 1000/1000"},
+			step{"tok=a | 0", "OK: OK 1000/1000"},
+			step{"z=x\nq=x\nuser=bob", "OK: OVER 0/0 OK 0/1 OK 4/5"},
+		)
+	})
+}

@@ -44,7 +44,8 @@ func (c *call) decide(ctx context.Context) error {
 	}
 	c.foresee(ctx)
 	groups := c.groups()
-	decide.AtOnce(len(groups), func(i int) { c.ask(ctx, groups[i], len(groups) > 1) })
+	beside := len(groups) > 1 || slices.ContainsFunc(c.questions, func(q *question) bool { return q.quota && q.over })
+	decide.AtOnce(len(groups), func(i int) { c.ask(ctx, groups[i], beside) })
 	err := c.judge()
 	if err != nil || !c.passes {
 		c.undo(ctx)
@@ -126,7 +127,7 @@ func (q *question) ask(key string) decide.Ask {
 	return a
 }
 
-// ask asks a group. beside says that others are asked too, so that a grant may have to go back.
+// ask asks a group. beside says that others are asked too, or a quota is over, so that a grant may have to go back.
 func (c *call) ask(ctx context.Context, g *group, beside bool) {
 	q, of := g.questions[0], &g.counters[0]
 	switch {
