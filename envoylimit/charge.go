@@ -56,6 +56,9 @@ func (c *call) charge(ctx context.Context, q *question, of *counter) {
 		err = a.Settle(ctx, q.permits, func(error) {})
 	}
 	a.Granted, a.Remaining, a.Settle, a.Undo = false, 0, nil, nil
+	if q.algorithm == slidingLog && q.deed == always && err == nil {
+		a.RetryAfter, a.ResetAfter = of.waits(ctx, q)
+	}
 	q.record(a, err)
 }
 

@@ -92,6 +92,15 @@ func (c *counter) charge(ctx context.Context, permits int64) error {
 	return behind.Engine.Charge(ctx, behind.Limiter, permits, func(error) {})
 }
 
+// waits returns after how long a sliding log grants as much again, 0 if that is not known, and all of it.
+func (c *counter) waits(ctx context.Context, q *question) (retry, reset time.Duration) {
+	d, err := c.log.Peek(ctx, min(q.permits, q.most()))
+	if err != nil {
+		return 0, q.window
+	}
+	return d.RetryAfter, d.ResetAfter
+}
+
 // settler returns what settles what was reserved, perhaps by another program; nil if that can't be.
 func (c *counter) settler(text []byte) settler {
 	if c.log == nil || text == nil {

@@ -2,8 +2,10 @@ package envoylimit
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -99,4 +101,43 @@ descriptors:
 			step{"z=x\nq=x\nuser=bob", "OK: OVER 0/0 OK 0/1 OK 4/5"},
 		)
 	})
+}
+
+// What was charged beyond the limit counts for when to come back: the same cost passes then, and not before.
+func TestService_WhenToComeBackAfterAChargeBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- {key: lax, rate_limit: {unit: hour, requests_per_unit: 2, charge: always}}
+- {key: tok, rate_limit: {unit: hour, requests_per_unit: 100, charge: always}}
+- {key: daily, rate_limit: {unit: day, requests_per_unit: 2, charge: always}}
+`
+	for name, tc := range map[string]struct {
+		cost, last string // of three calls, ten minutes apart
+		wait       time.Duration
+	}{
+		"Log":           {"lax=a", "OVER: OVER 0/2", 50 * time.Minute},
+		"LogCosts":      {"tok=a | 60", "OVER: OVER 0/100", time.Hour},
+		"LogAboveLimit": {"tok=a | 250", "OVER: OVER 0/100", time.Hour},
+		"Window":        {"daily=a", "OVER: OVER 0/2", 24*time.Hour - 20*time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
+				for range 2 {
+					s.ask(t, "web", tc.cost)
+					time.Sleep(10 * time.Minute)
+				}
+				got := s.ask(t, "web", tc.cost)
+				require.Equal(t, tc.last, says(got))
+				wait := got.GetStatuses()[0].GetDurationUntilReset().AsDuration()
+				require.InDelta(t, tc.wait, wait, float64(time.Minute)) // members are merged
+				time.Sleep(wait)
+				if name != "LogAboveLimit" {
+					require.Equal(t, ok, s.ask(t, "web", tc.cost).GetOverallCode())
+				}
+			})
+		})
+	}
 }
