@@ -176,7 +176,10 @@ func (s *settings) run(ctx context.Context, log *slog.Logger) error {
 	return err
 }
 
-// shutDown ends calls under way, within the time of --drain.
+// closing is how long what is under way to Redis has at the end, even if --drain is over.
+const closing = 2 * time.Second
+
+// shutDown ends calls under way, within the time of --drain, and then what they left to do.
 func (s *settings) shutDown(server *grpc.Server, pages []*http.Server, d *daemon) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.drain)
 	defer cancel()
@@ -189,6 +192,11 @@ func (s *settings) shutDown(server *grpc.Server, pages []*http.Server, d *daemon
 	case <-done:
 	case <-ctx.Done():
 		server.Stop()
+	}
+	if left, _ := ctx.Deadline(); time.Until(left) < closing {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(context.Background(), closing)
+		defer end()
 	}
 	d.close(ctx)
 	for _, page := range pages {
