@@ -108,12 +108,12 @@ func testMergedMembers(t *testing.T) {
 	s := newSite(t)
 	s.client(func(client *rratelimiter.Client) {
 		limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerDay(10_000)))
-		for range 76 {
+		for range 67 {
 			time.Sleep(100 * time.Millisecond)
 			require.True(t, limitertest.Try(t, limiter, 1))
 		}
 		found := s.show("orders")
-		has(t, m{"in_use": 76.0}, found)
+		has(t, m{"in_use": 67.0}, found)
 		assert.InDelta(t, 10, found["granted_per_second"], 1)
 		has(t, m{"merged": 1.0, "late_ms": 1_350_000.0}, found["states"].([]any)[0].(m))
 	})

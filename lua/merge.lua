@@ -33,19 +33,24 @@ end
 
 for g = 2, #ARGV do
   local group, slice, slices, names, place = ARGV[g], nil, {}, {}, {}
-  local merged, n = sub(group, 1, 21), #group / 21 - 1
+  local merged, oldest, n = sub(group, 1, 21), sub(group, 22, 42), #group / 21 - 1
   -- Mostly they are the last rows, but for what other calls and groups have added behind them. Then one command removes
   -- them. The set is never empty meanwhile, which would lose its time to live.
-  local rows, first, last, found = call('ZRANGE', permits_key, -n - 8, -1), math.huge, 0, 0
-  for i, row in ipairs(rows) do
-    place[row] = i
+  local rows, first, last, found = call('ZRANGE', permits_key, -n - 8, -1), 1, 0, n
+  while rows[first] and rows[first] ~= oldest do
+    first = first + 1
   end
-  for i = 1, n do
-    local name = sub(group, 21 * i + 1, 21 * i + 21)
-    local at = place[name]
-    names[i] = name
-    if at then
-      first, last, found = math.min(first, at), math.max(last, at), found + 1
+  last = math.min(first + n - 1, #rows)
+  if table.concat(rows, '', first, last) ~= sub(group, 22) then
+    first, last, found = math.huge, 0, 0
+    for i, row in ipairs(rows) do -- those of one millisecond stand in another order
+      place[row] = i
+    end
+    for i = 1, n do
+      local at = place[sub(group, 21 * i + 1, 21 * i + 21)]
+      if at then
+        first, last, found = math.min(first, at), math.max(last, at), found + 1
+      end
     end
   end
   if found == n and last - first < n and n < #rows then
@@ -57,6 +62,9 @@ for g = 2, #ARGV do
     end
   end
   if not slice then
+    for i = 1, n do
+      names[i] = sub(group, 21 * i + 1, 21 * i + 21)
+    end
     local scores = call('ZMSCORE', permits_key, unpack(names))
     local newest = scores[1]
     slice = slice_of(newest)

@@ -27,7 +27,7 @@ type thresholds struct {
 	together uint8 // members that are named at once, beside those that stand for others
 }
 
-var limits = thresholds{rate: 128, few: 32, together: 16}
+var limits = thresholds{rate: 128, few: 32, together: 20}
 
 // Everything makes all members be merged as soon as there are two, for tests.
 func Everything() { limits = thresholds{together: 2} }

@@ -80,19 +80,19 @@ func TestLog_NamesMembersOfEachSlice(t *testing.T) {
 	assert.Nil(t, c, "few of an interval are left alone")
 	p.grant(3, time.Minute, nil)
 	p.grant(1, 2*time.Minute, nil)
-	p.grant(11, 3*time.Minute, nil)
+	p.grant(15, 3*time.Minute, nil)
 	assert.Zero(t, p.due)
 	p.grant(1, 3*time.Minute, nil)
 	assert.Equal(t, 1, p.due)
 	c, _ = p.Name(p.draw)
-	require.Equal(t, [][]int{slices.Repeat([]int{2}, 12), {2, 2, 2}}, groups(t, c), "the newest first; one is not merged with itself")
+	require.Equal(t, [][]int{slices.Repeat([]int{2}, 16), {2, 2, 2}}, groups(t, c), "the newest first; one is not merged with itself")
 
 	again, _ := p.Name(p.draw)
 	assert.Nil(t, again, "one call at a time")
 	p.answered(c, p.sliceAt(3*time.Minute), p.sliceAt(time.Minute))
 	p.grant(1, 3*time.Minute, nil)
 	c, _ = p.Name(p.draw)
-	assert.Equal(t, [][]int{{24, 2}}, groups(t, c), "what is merged is merged with later ones of its slice")
+	assert.Equal(t, [][]int{{32, 2}}, groups(t, c), "what is merged is merged with later ones of its slice")
 }
 
 func TestLog_LearnsFromTheServer(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // A lone caller's grants: as many as stay exact, and as many as are then merged at once.
 const (
 	few      = 32
-	together = 16
+	together = 20
 )
 
 // once is the most members after a call that merges all but the first.

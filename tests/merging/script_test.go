@@ -121,7 +121,7 @@ var scriptMutants = map[string][2]string{
 	"dated as the oldest":                     {"call('ZADD', permits_key, scores[2], merged)", "call('ZADD', permits_key, scores[1], merged)"},
 	"dated as the first of them":              {"tonumber(scores[i]) > tonumber(newest)", "false"},
 	"dated as the oldest, one by one":         {"tonumber(scores[i]) > tonumber(newest)", "tonumber(scores[i]) < tonumber(newest)"},
-	"the last rows are not compared":          {"if found == n and last - first < n and n < #rows then", "if n < #rows then"},
+	"the last rows are not compared":          {"if table.concat(rows, '', first, last) ~= sub(group, 22) then", "if false then"},
 	"rows of others among them are removed":   {"last - first < n and", ""},
 	"the slices of the last rows are not":     {"slice_of(scores[1]) == slice_of(scores[2])", "true"},
 	"the slices of others are not":            {"if slices[i] ~= slices[1] then", "if slices[i] == 0 then"},
@@ -136,7 +136,7 @@ var scriptMutants = map[string][2]string{
 	"only limits above the next":              {"if rate <= tonumber(ARGV[1]) then", "if rate - 1 <= tonumber(ARGV[1]) then"},
 	"slices begin with the first":             {"math.floor(score * 64 / interval)", "math.ceil(score * 64 / interval)"},
 	"slices are twice as long":                {"score * 64 / interval", "score * 32 / interval"},
-	"the new member has the first's id":       {"local merged, n = sub(group, 1, 21),", "local merged, n = sub(group, 22, 42),"},
+	"the new member has the first's id":       {"local merged, oldest, n = sub(group, 1, 21),", "local merged, oldest, n = sub(group, 22, 42),"},
 }
 
 func TestScriptMutants(t *testing.T) {
