@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -142,6 +143,36 @@ func TestPolicyCharge_HandlerSettles(t *testing.T) {
 	serve(httplimit.New(httplimit.Policy{Name: "logins", Limiter: fails, Charge: charge}, hearing(&errs)).Handler(hello), newRequest(t))
 	assert.ErrorContains(t, errs.Take()[0], `httplimit: policy "logins": `)
 	require.ErrorIs(t, httplimit.New(httplimit.Policy{Limiter: grants(), Charge: charge}).Err(), limit.ErrUnsupported)
+}
+
+// A Charge and an error handler that panic do not end the program, also where the response ends with its context.
+func TestPolicyCharge_Panics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var errs middlewaretest.Errors
+		fails := &middlewaretest.Reserver{Fake: grants(), Fails: limit.ErrUnavailable}
+		others := &middlewaretest.Reserver{Fake: grants()}
+		charge := func(*http.Request, int) int64 { return 7 }
+		transport := httplimit.NewTransport(answersBody(http.StatusOK), httplimit.Policy{
+			Name: "mine", Limiter: &middlewaretest.Reserver{Fake: grants()},
+			Charge: func(*http.Request, int) int64 { panic("oops") },
+		}, httplimit.WithPolicy(httplimit.Policy{Name: "fails", Limiter: fails, Charge: charge}),
+			httplimit.WithPolicy(httplimit.Policy{Name: "others", Limiter: others, Charge: charge}),
+			httplimit.WithErrorHandler(func(_ *http.Request, err error) {
+				errs.Add(err)
+				panic("too")
+			}))
+		ctx, leave := context.WithCancel(t.Context())
+		_, err := transport.RoundTrip(newRequest(t).WithContext(ctx)) //nolint:bodyclose // it ends with its context
+		require.NoError(t, err)
+		leave()
+		synctest.Wait()
+		got := errs.Take()
+		require.Len(t, got, 2)
+		require.EqualError(t, got[0], `httplimit: policy "mine": panic: oops`)
+		require.ErrorIs(t, got[1], limit.ErrUnavailable)
+		assert.Equal(t, []int64{7}, others.Settled)
+	})
 }
 
 // Logins that succeed are free, beside a limit in flight and another that counts all. A transport is charged by what upstreams

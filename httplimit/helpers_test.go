@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -163,6 +164,15 @@ func answers(status int, header ...string) roundTripper {
 			resp.Header.Set(header[i], header[i+1])
 		}
 		return resp, nil
+	}
+}
+
+// answersBody is answers with a body to be read.
+func answersBody(status int) roundTripper {
+	return func(r *http.Request) (*http.Response, error) {
+		resp, err := answers(status)(r)
+		resp.Body = io.NopCloser(strings.NewReader("hello"))
+		return resp, err
 	}
 }
 

@@ -16,7 +16,12 @@ import (
 // than the middleware's timeout it goes on in the background. failed receives what fails. Begin returns nil if no limit
 // waits for the end.
 func (p *Policies[R]) Begin(ctx context.Context, r R, questions []Question, failed func(error)) (end func(status int)) {
-	e := ending{failed: func(q *Question, err error) { failed(fmt.Errorf("%s: policy %q: %w", p.Middleware, q.Limit.Name, err)) }}
+	e := ending{failed: func(q *Question, err error) {
+		_ = safely(ctx, func(context.Context) error { // a panic has no one left to report to
+			failed(fmt.Errorf("%s: policy %q: %w", p.Middleware, q.Limit.Name, err))
+			return nil
+		})
+	}}
 	for i := range questions {
 		switch q := &questions[i]; {
 		case q.settle == nil:
@@ -50,12 +55,22 @@ type ending struct {
 	failed func(*Question, error)
 }
 
-// settle settles each question by what actual returns, all at the same time. It waits for that until ctx ends.
+// settle settles each question by what actual returns, all at the same time. It waits for that until ctx ends. What a question
+// took stays taken if actual panics.
 func (e *ending) settle(ctx context.Context, questions []*Question, actual func(*Question) int64) {
-	all := make([]chan struct{}, len(questions))
-	for i, q := range questions {
-		permits, done := actual(q), make(chan struct{})
-		all[i] = done
+	all := make([]chan struct{}, 0, len(questions))
+	for _, q := range questions {
+		var permits int64
+		err := safely(ctx, func(context.Context) error {
+			permits = actual(q)
+			return nil
+		})
+		if err != nil {
+			e.failed(q, err)
+			continue
+		}
+		done := make(chan struct{})
+		all = append(all, done)
 		go func() {
 			defer close(done)
 			err := safely(context.WithoutCancel(ctx), func(ctx context.Context) error { return q.settle(ctx, permits) })
