@@ -50,8 +50,8 @@ type Policy struct {
 	Settle bool
 
 	// Charge says what a call costs once its code is known, for example 0 for codes.Unavailable. Until then it costs what
-	// Cost says, an estimate as with Settle. A handler that calls Settle wins. After a panic the code is codes.Internal.
-	// Messages of streams (WithPerMessage) take nothing. nil: the cost stays.
+	// Cost says, an estimate as with Settle. A handler that calls Settle wins, unless a policy has Settle.
+	// After a panic the code is codes.Internal. Messages of streams (WithPerMessage) take nothing. nil: the cost stays.
 	Charge func(ctx context.Context, call Call, code codes.Code) int64
 
 	// InFlight makes the policy limit how many calls and streams are under way at the same time: what one took comes back

@@ -145,6 +145,43 @@ func TestPolicyCharge_HandlerSettles(t *testing.T) {
 	require.ErrorIs(t, httplimit.New(httplimit.Policy{Limiter: grants(), Charge: charge}).Err(), limit.ErrUnsupported)
 }
 
+// Where a policy waits for Settle, a handler that calls it settles that one. One with a Charge beside it, or in another
+// middleware, is charged by the status, also if the request costs nothing of the first.
+func TestPolicyCharge_BesideSettle(t *testing.T) {
+	t.Parallel()
+	for _, free := range []bool{false, true} {
+		for _, nested := range []bool{false, true} {
+			settled, both, charged := &middlewaretest.Reserver{Fake: grants()}, &middlewaretest.Reserver{Fake: grants()}, &middlewaretest.Reserver{Fake: grants()}
+			charge := func(_ *http.Request, status int) int64 { return int64(status) }
+			tokens := httplimit.Policy{Name: "tokens", Limiter: settled, Settle: true}
+			failures := httplimit.Policy{Name: "failures", Limiter: charged, Charge: charge}
+			var opts []httplimit.Option
+			if free {
+				tokens.Cost = func(*http.Request) (int64, error) { return 0, nil }
+			} else {
+				opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: "both", Limiter: both, Settle: true, Charge: charge}))
+			}
+			handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				assert.NoError(t, httplimit.Settle(r.Context(), 1234))
+				w.WriteHeader(http.StatusTeapot)
+			}))
+			if nested {
+				handler = httplimit.New(failures).Handler(handler)
+			} else {
+				opts = append(opts, httplimit.WithPolicy(failures))
+			}
+			serve(httplimit.New(tokens, opts...).Handler(handler), newRequest(t))
+			want := []int64{1234}
+			if free {
+				want = nil
+			}
+			assert.Equal(t, want, settled.Settled)
+			assert.Equal(t, want, both.Settled)
+			assert.Equal(t, []int64{http.StatusTeapot}, charged.Settled)
+		}
+	}
+}
+
 // A Charge and an error handler that panic do not end the program, also where the response ends with its context.
 func TestPolicyCharge_Panics(t *testing.T) {
 	t.Parallel()

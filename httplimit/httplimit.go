@@ -141,7 +141,7 @@ func (m *gate) decide(w http.ResponseWriter, r *http.Request, next http.Handler,
 
 // pass calls the handler, which may see the answers and settle what the request was charged.
 func (m *gate) pass(w http.ResponseWriter, r *http.Request, next http.Handler, questions []middleware.Question) {
-	ctx, record := middleware.WithRecord(r.Context(), m.Settles() || m.Charges())
+	ctx, record := middleware.WithRecord(r.Context(), m.Settles(), m.Charges())
 	record.Set(questions)
 	r = r.WithContext(ctx)
 	end := m.begin(r, questions)

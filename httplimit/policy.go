@@ -66,10 +66,10 @@ type Policy struct {
 	Settle bool
 
 	// Charge says what a request costs once its status is known, for example 1 for a failed login and 0 for all else. Until
-	// then it costs what Cost says, an estimate as with Settle. A handler that calls Settle wins. The status is the one
-	// that the handler has written; 101 if it took the connection over; 200 if it has written nothing, but 500 after a
-	// panic and StatusClientGone if the client has left. The handler gets a ResponseWriter that notes it. In a transport
-	// it is the response's, once that has ended, and 0 if there is none. nil: the cost stays.
+	// then it costs what Cost says, an estimate as with Settle. A handler that calls Settle wins, unless a policy has Settle.
+	// The status is the one that the handler has written; 101 if it took the connection over; 200 if it has written nothing,
+	// but 500 after a panic and StatusClientGone if the client has left. The handler gets a ResponseWriter that notes it. In
+	// a transport it is the response's, once that has ended, and 0 if there is none. nil: the cost stays.
 	Charge func(r *http.Request, status int) int64
 
 	// InFlight makes the policy limit how many requests are handled at the same time: what a request took comes back

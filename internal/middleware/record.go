@@ -14,7 +14,8 @@ import (
 // Record is what middleware has decided about a request and charged it, for its handler.
 type Record struct {
 	outer   *Record // of the middleware around this one
-	settles bool    // the handler may settle
+	settles bool    // the handler is to settle
+	charges bool    // the handler may settle, in place of what the status says
 
 	mu        sync.Mutex
 	questions []Question // with their answers
@@ -24,9 +25,9 @@ type Record struct {
 type recordKey struct{}
 
 // WithRecord returns a context for a handler, and the Record that Settle and Decisions find in it.
-func WithRecord(ctx context.Context, settles bool) (context.Context, *Record) {
+func WithRecord(ctx context.Context, settles, charges bool) (context.Context, *Record) {
 	outer, _ := ctx.Value(recordKey{}).(*Record)
-	r := &Record{outer: outer, settles: settles}
+	r := &Record{outer: outer, settles: settles, charges: charges}
 	return context.WithValue(ctx, recordKey{}, r), r
 }
 
@@ -45,7 +46,7 @@ func (r *Record) Set(questions []Question) {
 // outermost first.
 func Decisions(ctx context.Context, each func(name string, d limit.Decision)) {
 	r, _ := ctx.Value(recordKey{}).(*Record)
-	questions, _, _ := r.all(false)
+	questions, _, _, _ := r.all(false)
 	for _, q := range questions {
 		if q.Decided() {
 			each(q.Limit.Name, q.Decision)
@@ -53,16 +54,19 @@ func Decisions(ctx context.Context, each func(name string, d limit.Decision)) {
 	}
 }
 
-// Settle settles the charges of all middleware around a handler. If nothing was charged it does nothing.
+// Settle settles the charges of all middleware around a handler: those that wait for it, or if there are none, those
+// that the status would settle. If nothing was charged it does nothing.
 func Settle(ctx context.Context, actual int64) error {
 	if actual < 0 {
 		return fmt.Errorf("%w: %d is below 0", limit.ErrInvalidPermits, actual)
 	}
 	r, _ := ctx.Value(recordKey{}).(*Record)
-	charges, settles, again := r.all(true)
-	charges = slices.DeleteFunc(charges, func(q Question) bool { return q.settle == nil || q.Limit.InFlight })
+	charges, settles, may, again := r.all(true)
+	charges = slices.DeleteFunc(charges, func(q Question) bool {
+		return q.settle == nil || q.Limit.InFlight || settles && !q.Limit.Settle
+	})
 	switch {
-	case !settles:
+	case !settles && !may:
 		return fmt.Errorf("%w: the context is not that of a request that passed middleware with a Policy.Settle", limit.ErrInvalidConfig)
 	case len(charges) == 0 && again:
 		return fmt.Errorf("%w: it was settled before, and nothing was charged", limit.ErrSettled)
@@ -83,16 +87,16 @@ func Settle(ctx context.Context, actual int64) error {
 	return errors.Join(errs...)
 }
 
-// all returns the questions of all middleware, and reports whether any of it settles and Settle was called before,
-// as it is now if settling.
-func (r *Record) all(settling bool) (questions []Question, settles, again bool) {
+// all returns the questions of all middleware, and reports whether its handler is to settle any, or may, and whether Settle
+// was called before, as it is now if settling.
+func (r *Record) all(settling bool) (questions []Question, settles, may, again bool) {
 	again = true
 	for ; r != nil; r = r.outer {
 		r.mu.Lock()
 		questions = append(slices.Clone(r.questions), questions...)
-		settles = settles || r.settles
+		settles, may = settles || r.settles, may || r.charges
 		again, r.called = again && r.called, r.called || settling
 		r.mu.Unlock()
 	}
-	return questions, settles, again
+	return questions, settles, may, again
 }

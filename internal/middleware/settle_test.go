@@ -48,7 +48,7 @@ func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
 	questions := []middleware.Question{l.Question("k", "k", 3)}
 	v := o.AskAll(t.Context(), questions)
 	require.False(t, v.Refused || v.Closed)
-	ctx, record := middleware.WithRecord(t.Context(), true)
+	ctx, record := middleware.WithRecord(t.Context(), true, false)
 	record.Set(questions)
 	return ctx
 }
