@@ -148,6 +148,100 @@ func TestFailureInEachFramework(t *testing.T) {
 		})
 }
 
+// reserver is a limiter that grants all and notes what requests were charged.
+type reserver struct{ charged chan int64 }
+
+func (reserver) Take(context.Context, string, int64) (limit.Decision, error) {
+	return limit.Decision{Granted: true, Limit: 5, Remaining: 4}, nil
+}
+
+func (l reserver) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	d, err := l.Take(ctx, key, n)
+	return d, func(_ context.Context, actual int64) error {
+		l.charged <- actual
+		return nil
+	}, err
+}
+
+// charging charges each request by its status.
+func charging(charged chan int64) middleware {
+	return httplimit.New(httplimit.Policy{
+		Limiter: reserver{charged}, Charge: func(_ *http.Request, status int) int64 { return int64(status) },
+	}).Handler
+}
+
+// A policy's Charge gets the status that the client gets, however it is written.
+func TestChargeInEachFramework(t *testing.T) {
+	t.Parallel()
+	charged := make(chan int64, 1)
+	for name, handler := range map[string]http.HandlerFunc{
+		"status": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"error":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) },
+		"string": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
+		"bytes":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) },
+		"flush": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusAccepted)
+			assert.NoError(t, http.NewResponseController(w).Flush())
+			w.WriteHeader(http.StatusTeapot)
+		},
+		"taken over": func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			assert.NoError(t, err)
+			_, _ = io.WriteString(conn, "HTTP/1.1 418 Teapot\r\nContent-Length: 0\r\n\r\n")
+			_ = conn.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for framework, router := range frameworks {
+				limits := charging(charged)
+				server := httptest.NewServer(router(limits, limits, handler))
+				status := send(t, server, http.MethodGet).status
+				server.Close()
+				if name == "taken over" {
+					assert.Equal(t, http.StatusTeapot, status, framework)
+					status = http.StatusSwitchingProtocols
+				}
+				assert.EqualValues(t, status, <-charged, framework)
+			}
+		})
+	}
+}
+
+// The same for what only gin does. What comes before in its chain may still write the body.
+func TestChargeByGin(t *testing.T) {
+	t.Parallel()
+	charged := make(chan int64, 1)
+	for want, handler := range map[int]gin.HandlerFunc{
+		http.StatusOK:           func(*gin.Context) {},
+		http.StatusCreated:      func(c *gin.Context) { c.JSON(http.StatusCreated, "made") },
+		http.StatusUnauthorized: func(c *gin.Context) { c.AbortWithStatus(http.StatusUnauthorized) },
+		http.StatusTeapot:       func(c *gin.Context) { c.Status(http.StatusTeapot) },
+		http.StatusAccepted: func(c *gin.Context) {
+			c.Status(http.StatusAccepted)
+			c.Stream(func(io.Writer) bool { return false })
+		},
+	} {
+		router := gin.New()
+		router.Use(func(c *gin.Context) {
+			c.Next()
+			assert.Equal(t, want, c.Writer.Status())
+			if !c.Writer.Written() {
+				c.String(c.Writer.Status(), "before")
+			}
+		}, adapters.Gin(charging(charged)), adapters.Gin(noting()))
+		router.GET("/items/:id", handler)
+		server := httptest.NewServer(router)
+		got := send(t, server, http.MethodGet)
+		server.Close()
+		assert.Equal(t, want, got.status)
+		assert.EqualValues(t, want, <-charged)
+		if want == http.StatusOK || want == http.StatusTeapot {
+			assert.Equal(t, "before", got.body)
+			assert.Contains(t, got.header.Get("Content-Type"), "text/plain")
+		}
+	}
+}
+
 type seen struct{}
 
 // noting puts the route that httplimit.Route knows into the request.

@@ -12,6 +12,9 @@
 package adapters
 
 import (
+	"bufio"
+	"io"
+	"net"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -23,22 +26,70 @@ import (
 // Pattern is gin's full path meanwhile, so that httplimit.Route works. Handlers
 // before find theirs as they left it.
 //
-// The ResponseWriter stays gin's own: this is for middleware that passes it on as it is, as
-// httplimit's does, and not for middleware that wraps it, for example to compress.
+// What they write goes through the ResponseWriter that the middleware passes on: that of a httplimit.Policy with Charge
+// notes the status.
 func Gin(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		before, pattern := c.Request, c.Request.Pattern
-		defer func() { c.Request, before.Pattern = before, pattern }()
+		before, pattern, own := c.Request, c.Request.Pattern, c.Writer
+		defer func() { c.Request, before.Pattern, c.Writer = before, pattern, own }()
 		passed := false
-		next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			passed = true
 			c.Request = r // the middleware may have replaced it
+			out := &writer{ResponseWriter: own, through: w}
+			c.Writer = out
 			c.Next()
+			if own.Status() != http.StatusOK {
+				out.tell() // by c.Status: gin sends it later
+			}
 		})
 		before.Pattern = c.FullPath()
-		middleware(next).ServeHTTP(c.Writer, before)
+		middleware(next).ServeHTTP(own, before)
 		if !passed {
 			c.Abort()
 		}
 	}
 }
+
+// writer is gin's ResponseWriter whose writes go through that of a middleware around it.
+type writer struct {
+	gin.ResponseWriter
+
+	through http.ResponseWriter
+	told    bool
+}
+
+// tell lets through know the status that gin has noted.
+func (w *writer) tell() {
+	if !w.told {
+		w.told = true
+		w.through.WriteHeader(w.Status())
+	}
+}
+
+func (w *writer) WriteHeaderNow() {
+	w.tell()
+	w.ResponseWriter.WriteHeaderNow()
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.tell()
+	return w.through.Write(p)
+}
+
+func (w *writer) WriteString(s string) (int, error) {
+	w.tell()
+	return io.WriteString(w.through, s)
+}
+
+func (w *writer) Flush() {
+	w.tell()
+	_ = http.NewResponseController(w.through).Flush()
+}
+
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.through).Hijack()
+}
+
+// Unwrap returns the ResponseWriter of the middleware, for http.ResponseController.
+func (w *writer) Unwrap() http.ResponseWriter { return w.through }
