@@ -145,6 +145,39 @@ func TestPolicyCharge_HandlerSettles(t *testing.T) {
 	require.ErrorIs(t, httplimit.New(httplimit.Policy{Limiter: grants(), Charge: charge}).Err(), limit.ErrUnsupported)
 }
 
+// gone is a recorder that knows when the client has left, and wrapped one behind another ResponseWriter.
+type (
+	gone struct {
+		*httptest.ResponseRecorder
+		left chan bool
+	}
+	wrapped struct {
+		http.ResponseWriter
+		by http.ResponseWriter
+	}
+)
+
+func (w gone) CloseNotify() <-chan bool       { return w.left }
+func (w wrapped) Unwrap() http.ResponseWriter { return w.by }
+
+// Handlers of older code, such as gin's streams, find a CloseNotifier.
+func TestPolicyCharge_CloseNotifier(t *testing.T) {
+	t.Parallel()
+	knows, recorder := gone{httptest.NewRecorder(), make(chan bool, 1)}, httptest.NewRecorder()
+	knows.left <- true
+	for name, c := range map[string]struct {
+		w    http.ResponseWriter
+		want int
+	}{"has it": {knows, 1}, "behind": {wrapped{recorder, knows}, 1}, "does not": {recorder, 0}, "nor behind": {wrapped{recorder, recorder}, 0}} {
+		limits := httplimit.New(httplimit.Policy{
+			Limiter: &middlewaretest.Reserver{Fake: grants()}, Charge: func(*http.Request, int) int64 { return 1 },
+		})
+		limits.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			assert.Len(t, w.(http.CloseNotifier).CloseNotify(), c.want, name) //nolint:staticcheck // older code has it
+		})).ServeHTTP(c.w, newRequest(t))
+	}
+}
+
 // Where a policy waits for Settle, a handler that calls it settles that one. One with a Charge beside it, or in another
 // middleware, is charged by the status, also if the request costs nothing of the first.
 func TestPolicyCharge_BesideSettle(t *testing.T) {

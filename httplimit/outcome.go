@@ -78,6 +78,20 @@ func (o *outcome) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
+// CloseNotify is for gin's Context.Stream, which panics without it.
+func (o *outcome) CloseNotify() <-chan bool {
+	for w := o.ResponseWriter; ; {
+		switch of := w.(type) {
+		case http.CloseNotifier: //nolint:staticcheck // as gin has it
+			return of.CloseNotify()
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = of.Unwrap()
+		default:
+			return make(chan bool) // not known
+		}
+	}
+}
+
 func (o *outcome) Push(target string, opts *http.PushOptions) error {
 	if pusher, ok := o.ResponseWriter.(http.Pusher); ok {
 		return pusher.Push(target, opts)

@@ -242,6 +242,27 @@ func TestChargeByGin(t *testing.T) {
 	}
 }
 
+// gin's streams need a CloseNotifier of the ResponseWriter that gin is given.
+func TestStreamOfGinBehindCharge(t *testing.T) {
+	t.Parallel()
+	charged := make(chan int64, 2)
+	router := gin.New()
+	router.GET("/items/:id", func(c *gin.Context) {
+		c.Status(http.StatusAccepted)
+		left := c.Stream(func(w io.Writer) bool {
+			_, _ = io.WriteString(w, "hello")
+			return false
+		})
+		assert.False(t, left)
+	})
+	limits := charging(charged)
+	server := httptest.NewServer(limits(limits(router)))
+	t.Cleanup(server.Close)
+	assert.Equal(t, "hello", send(t, server, http.MethodGet).body)
+	assert.EqualValues(t, http.StatusAccepted, <-charged)
+	assert.EqualValues(t, http.StatusAccepted, <-charged)
+}
+
 type seen struct{}
 
 // noting puts the route that httplimit.Route knows into the request.
