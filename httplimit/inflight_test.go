@@ -159,6 +159,41 @@ type switched struct {
 	io.Writer
 }
 
+// halves is a connection that can be closed for writing.
+type halves struct {
+	switched
+
+	closed *bool
+}
+
+func (h halves) CloseWrite() error {
+	*h.closed = true
+	return nil
+}
+
+// The connection of a request that has switched protocols can still be closed for writing.
+func TestTransport_CloseWrite(t *testing.T) {
+	t.Parallel()
+	closed, plain := false, switched{http.NoBody, io.Discard}
+	for body, want := range map[io.ReadCloser]error{plain: http.ErrNotSupported, halves{plain, &closed}: nil} {
+		limiter := &middlewaretest.Reserver{Fake: grants()}
+		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := answers(http.StatusSwitchingProtocols)(r)
+			resp.Body = body
+			return resp, err
+		}), httplimit.Policy{Limiter: limiter, InFlight: true})
+		resp, err := transport.RoundTrip(newRequest(t))
+		require.NoError(t, err)
+		conn, ok := resp.Body.(interface{ CloseWrite() error })
+		require.True(t, ok)
+		require.ErrorIs(t, conn.CloseWrite(), want)
+		assert.Empty(t, limiter.Settled)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, []int64{0}, limiter.Settled)
+	}
+	assert.True(t, closed)
+}
+
 // A request of a transport is in flight until its response's body is closed, or it has failed.
 func TestTransport_InFlight(t *testing.T) {
 	t.Parallel()

@@ -132,10 +132,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // ending returns a response's body after which end is called: once it is closed, or ctx has ended and with it the response.
 func ending(ctx context.Context, body io.ReadCloser, end func()) io.ReadCloser {
 	if w, ok := body.(io.Writer); ok { // the connection, after a switch of protocols, which outlives ctx
-		return struct {
-			endingBody
-			io.Writer
-		}{endingBody{body, end}, w}
+		return switchedBody{endingBody{body, end}, w}
 	}
 	leave := context.AfterFunc(ctx, end)
 	return endingBody{body, func() {
@@ -153,6 +150,20 @@ type endingBody struct {
 func (b endingBody) Close() error {
 	defer b.end()
 	return b.ReadCloser.Close()
+}
+
+// switchedBody is the connection after a switch of protocols.
+type switchedBody struct {
+	endingBody
+	io.Writer
+}
+
+// CloseWrite ends what is written, while the other side may still write.
+func (b switchedBody) CloseWrite() error {
+	if w, ok := b.Writer.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return http.ErrNotSupported
 }
 
 // hear pauses a key if the response asks for that.
