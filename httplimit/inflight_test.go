@@ -194,7 +194,7 @@ func TestTransport_CloseWrite(t *testing.T) {
 	assert.True(t, closed)
 }
 
-// A request of a transport is in flight until its response's body is closed, or it has failed.
+// A request of a transport is in flight until its response's body is closed or was read to its end, or it has failed.
 func TestTransport_InFlight(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -209,16 +209,30 @@ func TestTransport_InFlight(t *testing.T) {
 			require.NoError(t, err)
 			return transport.RoundTrip(r)
 		}
-		base = answers(http.StatusOK)
+		base = answersBody(http.StatusOK)
 		resp, err := send()
 		require.NoError(t, err)
-		_, err = io.ReadAll(resp.Body)
+		_, err = io.ReadFull(resp.Body, make([]byte, 5))
 		require.NoError(t, err)
 		time.Sleep(10 * time.Minute)
 		assert.EqualValues(t, 1, free(), "it is renewed")
 		require.NoError(t, resp.Body.Close())
 		assert.EqualValues(t, 2, free())
 		require.NoError(t, resp.Body.Close())
+
+		resp, err = send()
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, free())
+		_, err = io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, free(), "it was read to its end")
+		require.NoError(t, resp.Body.Close())
+		assert.EqualValues(t, 2, free())
+
+		base = answers(http.StatusOK)
+		_, err = send() //nolint:bodyclose // it has none
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, free(), "there is no body")
 
 		base = func(r *http.Request) (*http.Response, error) {
 			resp, err := answers(http.StatusOK)(r)
@@ -228,7 +242,7 @@ func TestTransport_InFlight(t *testing.T) {
 		_, err = send() //nolint:bodyclose // it has none
 		require.NoError(t, err)
 		assert.EqualValues(t, 2, free())
-		base = answers(http.StatusOK)
+		base = answersBody(http.StatusOK)
 		ctx, leave := context.WithCancel(t.Context())
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)
 		require.NoError(t, err)
@@ -255,7 +269,9 @@ func TestTransport_InFlight(t *testing.T) {
 		require.NoError(t, err)
 		_, err = io.WriteString(resp.Body.(io.Writer), "hello")
 		require.NoError(t, err)
-		assert.EqualValues(t, 1, free())
+		_, err = io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, free(), "more may be written")
 		require.NoError(t, resp.Body.Close())
 		assert.EqualValues(t, 2, free())
 	})
@@ -283,7 +299,7 @@ func TestTransport_WaitsForPlaces(t *testing.T) {
 				base := roundTripper(func(r *http.Request) (*http.Response, error) {
 					order.Add(r.Header.Get("X-Number"))
 					most.Store(max(most.Load(), inFlight.Add(1)))
-					return answers(http.StatusOK)(r)
+					return answersBody(http.StatusOK)(r)
 				})
 				transport := httplimit.NewTransport(base,
 					httplimit.Policy{Name: "places", Limiter: client.Keyed("", rratelimiter.PerHour(2)), InFlight: true}, more(client)...)
@@ -323,7 +339,7 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
-		transport := httplimit.NewTransport(answers(http.StatusOK), httplimit.Policy{Limiter: places, InFlight: true}, httplimit.WithWait(time.Minute))
+		transport := httplimit.NewTransport(answersBody(http.StatusOK), httplimit.Policy{Limiter: places, InFlight: true}, httplimit.WithWait(time.Minute))
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
 		require.NoError(t, err)
 		resp, err := transport.RoundTrip(r)

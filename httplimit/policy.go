@@ -73,9 +73,9 @@ type Policy struct {
 	Charge func(r *http.Request, status int) int64
 
 	// InFlight makes the policy limit how many requests are handled at the same time: what a request took comes back
-	// when its handler has returned, or of a transport, when the response's Body is closed. Until then it is renewed,
-	// so the limiter's interval, or Hold, only bounds how long a program that was killed keeps it. The Limiter must be a
-	// limit.Reserver, but no fixed window; Err names others. docs/at-once.md has more.
+	// when its handler has returned, or of a transport, when the response's Body is closed or was read to its end. Until
+	// then it is renewed, so the limiter's interval, or Hold, only bounds how long a program that was killed keeps it. The
+	// Limiter must be a limit.Reserver, but no fixed window; Err names others. docs/at-once.md has more.
 	InFlight bool
 
 	// Hold makes what was taken come back after that time if its request is neither settled nor renewed, since its program

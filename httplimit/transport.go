@@ -121,7 +121,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.hear(r, key, resp)
 	}
 	if end != nil && err == nil && resp != nil {
-		status, open = resp.StatusCode, resp.Body != nil
+		status, open = resp.StatusCode, resp.Body != nil && resp.Body != http.NoBody
 		if open {
 			resp.Body = ending(r.Context(), resp.Body, func() { end(resp.StatusCode) })
 		}
@@ -129,7 +129,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// ending returns a response's body after which end is called: once it is closed, or ctx has ended and with it the response.
+// ending returns a response's body after which end is called: once it is closed, or was read to its end, or ctx has ended and
+// with it the response.
 func ending(ctx context.Context, body io.ReadCloser, end func()) io.ReadCloser {
 	if w, ok := body.(io.Writer); ok { // the connection, after a switch of protocols, which outlives ctx
 		return switchedBody{endingBody{body, end}, w}
@@ -147,6 +148,14 @@ type endingBody struct {
 	end func()
 }
 
+func (b endingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.end()
+	}
+	return n, err
+}
+
 func (b endingBody) Close() error {
 	defer b.end()
 	return b.ReadCloser.Close()
@@ -157,6 +166,9 @@ type switchedBody struct {
 	endingBody
 	io.Writer
 }
+
+// Read does not end the request: what is written may go on.
+func (b switchedBody) Read(p []byte) (int, error) { return b.ReadCloser.Read(p) }
 
 // CloseWrite ends what is written, while the other side may still write.
 func (b switchedBody) CloseWrite() error {
