@@ -151,3 +151,29 @@ func TestPolicyInFlight_Streams(t *testing.T) {
 		assert.Equal(t, []int64{0, int64(codes.Unimplemented)}, codesOf())
 	})
 }
+
+// A Charge and an error handler that panic do not end a client's program when the stream ends with its context.
+func TestPolicyCharge_Panics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var errs middlewaretest.Errors
+		client := grpclimit.New(grpclimit.Policy{
+			Name: "mine", Limiter: again{&middlewaretest.Reserver{Fake: middlewaretest.Grants()}},
+			Charge: func(context.Context, grpclimit.Call, codes.Code) int64 { panic("oops") },
+		}, grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) {
+			errs.Add(err)
+			panic("too")
+		}))
+		conn, service := serve(t, nil, grpc.WithStreamInterceptor(client.StreamClient()))
+		ctx, leave := context.WithCancel(t.Context())
+		_, err := testpb.NewTestServiceClient(conn).FullDuplexCall(ctx)
+		require.NoError(t, err)
+		synctest.Wait()
+		leave()
+		assert.Error(t, <-service.ended)
+		synctest.Wait()
+		got := errs.Take()
+		require.Len(t, got, 1)
+		assert.EqualError(t, got[0], `grpclimit: policy "mine": panic: oops`)
+	})
+}
