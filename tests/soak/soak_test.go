@@ -59,11 +59,13 @@ func used(tb testing.TB, rdb redistest.Client) usage {
 	return usage{int64(m.HeapAlloc), int64(runtime.NumGoroutine()), inRedis}
 }
 
+// growth is how much more may be in use, in bytes.
+const growth = int64(512 << 10)
+
 // flat checks that no more is in use than before.
 func (u usage) flat(t *testing.T, now usage) {
 	t.Helper()
 	t.Logf("%+v, before %+v", now, u)
-	const growth = int64(512 << 10)
 	assert.LessOrEqual(t, now.heap, u.heap+growth, "heap")
 	assert.LessOrEqual(t, now.goroutines, u.goroutines+20, "goroutines")
 	assert.LessOrEqual(t, now.redis, u.redis+growth, "memory of Redis")
@@ -164,7 +166,15 @@ func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it me
 	use("first", 1000)
 	before := used(t, rdb)
 	use("used", *manyOf)
-	before.flat(t, used(t, rdb))
+	after := used(t, rdb)
+	for range 100 { // on a busy machine leases end late
+		if after.heap <= before.heap+growth {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+		after = used(t, rdb)
+	}
+	before.flat(t, after)
 	require.NoError(t, client.Close(t.Context()))
 }
 
