@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -51,8 +52,7 @@ func (e *Engine) SettlerOf(l *Limiter, text []byte) (func(context.Context, int64
 		engine: e, limiter: l, asked: true, member: slices.Clone(text), permits: int64(m.Permits),
 		hold: Hold{script.Millis(int64(words[1])), int64(words[0])}, granted: granted, sent: granted.Add(-script.Millis(int64(words[2]))),
 	}
-	s.charge = slices.Clone(s.member)
-	s.charge[12] ^= 64 // no call's id, and not the one that the script gives what is settled
+	s.charge = redisson.ChargeOf(s.member)
 	if l.Rate.Interval > now.Sub(s.sent) {
 		s.doubt = s.sent // another call may have run
 	}

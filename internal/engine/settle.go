@@ -30,8 +30,7 @@ type settlement struct {
 	renewing atomic.Bool               // a call that dates the member anew was made, and may run until the grant is settled
 	renewed  atomic.Pointer[time.Time] // when one was made that has; nil if none has
 
-	known  bool      // no call asks for its members any more
-	asked  bool      // some call may still ask for its members: another program's, or a late one for the grant
+	asked  bool      // some call may still ask for its members: another program's, or a late attempt
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
 }
@@ -51,20 +50,19 @@ func (e *Engine) Reserved(
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
 	if used == s.permits && s.hold.Early == 0 { // it is as it was granted
 		if q, err := s.engine.lock(ctx, s.limiter); err == nil {
-			if !s.asked {
-				s.noteMembers(q, used, 0)
-			}
+			s.noteMembers(q, used, 0)
 			q.unlock()
 		}
 		then(nil)
 		return nil
 	}
-	charged := int64(0)
+	charged, done := int64(0), false
 	return s.beside(ctx, func(ctx context.Context, start time.Time) (err error) {
 		charged, err = s.call(ctx, used, start)
+		done = err == nil
 		return err
 	}, func(q *queue) {
-		if s.known {
+		if done {
 			s.noteMembers(q, used, charged)
 		}
 		q.settled(charged, used < s.permits)
@@ -139,8 +137,12 @@ func (s *settlement) beside(
 	})
 }
 
-// noteMembers records the members of a settled grant, of which so many permits were charged from then on.
+// noteMembers records the members of a settled grant, of which so many permits were charged from then on, unless some call
+// may still ask for them.
 func (s *settlement) noteMembers(q *queue, used, charged int64) {
+	if s.asked {
+		return
+	}
 	log, now := s.engine.mergeLog(s.limiter, 0, 0), time.Now()
 	if log == nil {
 		return
@@ -205,7 +207,7 @@ func (s *settlement) call(ctx context.Context, used int64, start time.Time) (cha
 				limit.ErrUnknownOutcome, words.Plural(most, "permit"))
 		case err == nil:
 			back, err := script.Integer(reply, nil)
-			s.known = err == nil && !s.asked && s.doubt.IsZero() && c.Doubts() == 0
+			s.asked = s.asked || !s.doubt.IsZero() || c.Doubts() > 0
 			return max(0, -back), err
 		}
 		err = e.explain(s.limiter.Keys().Names(), err)

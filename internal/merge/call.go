@@ -35,13 +35,13 @@ func (l *Log) Name(draw func() []byte) (c *Call, start []*Member) {
 	if l.busy {
 		return nil, nil
 	}
-	order := make([]int, len(l.entries))
+	entries, members := l.takeAll()
+	order := make([]int, len(entries))
 	for i := range order {
 		order[i] = i
 	}
-	entries, members := l.entries, l.members
 	slices.SortStableFunc(order, func(i, j int) int { return l.age(entries[i]) - l.age(entries[j]) })
-	l.entries, l.members, l.fresh = nil, nil, 0
+	l.fresh = 0
 	c = &Call{log: l, high: l.high}
 	for len(order) > 0 {
 		n := 1
@@ -50,11 +50,7 @@ func (l *Log) Name(draw func() []byte) (c *Call, start []*Member) {
 		}
 		var g group
 		for _, i := range order[:n] {
-			e, m := entries[i], (*Member)(nil)
-			if members != nil {
-				m = members[i]
-			}
-			if n == 1 || !g.add(e, m) {
+			if e, m := entries[i], members[i]; n == 1 || !g.add(e, m) {
 				l.keep(e, m)
 			}
 		}
@@ -78,18 +74,17 @@ func (l *Log) Name(draw func() []byte) (c *Call, start []*Member) {
 
 // add adds a member to the group. It returns false if the member is in use otherwise, or there is no room.
 func (g *group) add(e entry, m *Member) bool {
-	permits := e.permits()
-	if m == nil && slices.Contains(g.entries, e) { // settled twice
-		return true
-	}
-	if m != nil {
+	permits, room := e.permits(), maxPermits-g.sum
+	switch {
+	case m != nil:
 		var ok bool
-		if permits, ok = m.name(maxPermits - g.sum); !ok {
+		if permits, ok = m.name(room); !ok {
 			return false
 		}
 		e.setPermits(permits)
-	}
-	if g.sum+permits > maxPermits {
+	case slices.Contains(g.entries, e): // settled twice
+		return true
+	case permits > room:
 		return false
 	}
 	g.sum += permits
@@ -123,15 +118,10 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 	if len(numbers) < 3 {
 		return c.left(start, doubtful)
 	}
-	since, members := l.entries, l.members
-	l.entries, l.members = nil, nil
+	since, members := l.takeAll()
 	defer func() { // what was granted since stands behind what was named, as in the set
 		for i, e := range since {
-			if members != nil {
-				l.put(e, members[i])
-			} else {
-				l.put(e, nil)
-			}
+			l.put(e, members[i])
 		}
 	}()
 	l.offset = int32(numbers[2] - sent.Add(now.Sub(sent)/2).UnixMilli())

@@ -72,7 +72,7 @@ func (l *Log) Learn(rate int64, interval time.Duration) {
 func (l *Log) learn(rate, interval int64) {
 	l.exact = LeftAlone(rate)
 	if l.interval != interval || l.exact {
-		l.entries, l.members, l.fresh = nil, nil, 0
+		l.forget()
 	}
 	if l.interval != interval {
 		early := l.grants[0]
@@ -98,7 +98,8 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 	}
 	e, high := entryOf(member, permits)
 	if high != l.high {
-		l.entries, l.members, l.fresh, l.high = nil, nil, 0, high
+		l.forget()
+		l.high = high
 	}
 	e.setSlice(uint8(slice))
 	if len(l.entries) < maxEntries { // while a call takes long
@@ -131,6 +132,18 @@ func (l *Log) count(ms int64, grants uint8) (few bool) {
 	last := &l.grants[l.eighth%eighths]
 	*last = min(*last, 255-grants) + grants
 	return before < limits.few
+}
+
+func (l *Log) forget() { l.entries, l.members, l.fresh = nil, nil, 0 }
+
+// takeAll takes all entries out, and returns them with the Member of each, nil for those that have none.
+func (l *Log) takeAll() (entries []entry, members []*Member) {
+	entries, members = l.entries, l.members
+	if members == nil {
+		members = make([]*Member, len(entries))
+	}
+	l.entries, l.members = nil, nil
+	return entries, members
 }
 
 func (l *Log) put(e entry, m *Member) {

@@ -112,6 +112,14 @@ func Settled(member []byte) []byte {
 	return member
 }
 
+// ChargeOf returns a member of layout D2 for what is charged beyond a reservation's, the same in every program. Its id is no
+// call's, and not that of the settled reservation.
+func ChargeOf(member []byte) []byte {
+	member = slices.Clone(member)
+	member[12] ^= 64
+	return member
+}
+
 // Merged gives a new member of layout D2 an id of those that stand for others, by the bit that settled reservations have.
 func Merged(member []byte) []byte { return Settled(member) }
 
