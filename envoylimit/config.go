@@ -81,7 +81,7 @@ func Parse(files []File, opts ...ConfigOption) (*Config, error) {
 	return p.config, nil
 }
 
-// Warnings returns what in the files has no effect, with file and line, such as a key that does not belong where it is.
+// Warnings returns the parts of the files that have no effect, such as misplaced keys, with file and line.
 func (c *Config) Warnings() []string { return slices.Clone(c.warnings) }
 
 // Domains returns the names of the domains, in order.

@@ -52,7 +52,7 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"LargeNumber":        {limits("unit: day", "requests_per_unit: 4294967296"), "web.yaml:6: requests_per_unit"},
 		"NoNumber":           {limits("unit: day", "requests_per_unit: many"), `web.yaml:6: requests_per_unit is "many"`},
 		"UnlimitedAndUnit":   {limits("unlimited: true", "unit: day"), "web.yaml:6: an unlimited limit has no unit"},
-		"ReplacesNobody":     {limits("name: self", "replaces:", "- name:", "unit: day"), "web.yaml:7: replaces has an entry without a name"},
+		"ReplacesNothing":    {limits("name: self", "replaces:", "- name:", "unit: day"), "web.yaml:7: replaces has an entry without a name"},
 		"ReplacesItself":     {limits("name: self", "replaces: [{name: self}]", "unit: day"), `web.yaml:6: the limit "self" replaces itself`},
 		"ReplacesText":       {limits("replaces: [a]", "unit: day"), "web.yaml:5: replaces has"},
 		"ShareWithoutStar":   {"domain: web\ndescriptors:\n- key: k\n  value: v\n  share_threshold: true", "web.yaml:5: share_threshold is for values with a *"},

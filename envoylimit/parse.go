@@ -31,7 +31,7 @@ var (
 	allKeys = slices.Concat(rootKeys, descriptorKeys, limitKeys)
 )
 
-// known reports keys that do not belong where they are.
+// known reports misplaced and unknown keys.
 func (p *parser) known(all map[string]field, here []string) {
 	for key, f := range all {
 		switch {
@@ -215,7 +215,7 @@ func (p *parser) rule(n *yaml.Node, path string) *rule {
 // per reads how a limit counts.
 func (p *parser) per(r *rule, n *yaml.Node, all map[string]field) {
 	of, window := all["unit"], all["window"]
-	name, length := p.text(of, "unit"), p.duration(window, "window", 0)
+	name, length := p.text(of, "unit"), p.duration(window, "window")
 	switch u, is := unitOf(name); {
 	case window.value != nil && name != "":
 		p.failf(of.key, "unit and window are given: choose one")
@@ -285,7 +285,7 @@ func (p *parser) calendar(r *rule, zone field) {
 // reserving reads what concerns costs that are known later.
 func (p *parser) reserving(r *rule, all map[string]field) {
 	hold, charge := all["hold"], all["charge"]
-	if r.hold = p.duration(hold, "hold", 0); hold.value != nil && r.estimate == 0 {
+	if r.hold = p.duration(hold, "hold"); hold.value != nil && r.estimate == 0 {
 		p.failf(hold.key, "hold is for limits with an estimate")
 	}
 	r.charge = p.text(charge, "charge")
@@ -311,14 +311,14 @@ func (p *parser) number(f field, what string, least uint32) int64 {
 }
 
 // duration reads a duration of whole milliseconds, at least one; 0 if there is none.
-func (p *parser) duration(f field, what string, none time.Duration) time.Duration {
+func (p *parser) duration(f field, what string) time.Duration {
 	if f.value == nil {
-		return none
+		return 0
 	}
 	d, err := time.ParseDuration(p.text(f, what))
 	if err != nil || d < time.Millisecond || d%time.Millisecond != 0 {
 		p.failf(f.value, "%s is %s, not a duration of whole milliseconds such as 90s or 1h30m", what, shown(f.value))
-		return none
+		return 0
 	}
 	return d
 }

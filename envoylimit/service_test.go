@@ -28,7 +28,7 @@ descriptors:
 - {key: slow, rate_limit: {window: 90s, requests_per_unit: 1}}
 `
 
-// The answers to cases of envoyproxy/ratelimit's tests and README, where they are the same here.
+// The answers to those cases of envoyproxy/ratelimit's tests and README that are the same here.
 func TestService_AnswersAsThere(t *testing.T) {
 	t.Parallel()
 	inVirtual(t, web, func(t *testing.T, s *Service, _ redistest.Client) {

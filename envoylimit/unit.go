@@ -53,11 +53,16 @@ func ofWindow(window time.Duration) per {
 	return p
 }
 
-func (p *per) setDefaults() {
-	p.algorithm = slidingLog
+// usual is the algorithm unless another is named.
+func (p *per) usual() algorithm {
 	if p.window >= day {
-		p.algorithm = fixedWindow
+		return fixedWindow
 	}
+	return slidingLog
+}
+
+func (p *per) setDefaults() {
+	p.algorithm = p.usual()
 	if p.algorithm == fixedWindow && p.window == day {
 		p.calendar = time.UTC
 	}
@@ -65,15 +70,11 @@ func (p *per) setDefaults() {
 
 // setName sets its name.
 func (p *per) setName() {
-	usual := slidingLog
 	p.name = p.window.String()
 	if p.multiple == 1 {
 		p.name = strings.ToLower(p.unit.String())
 	}
-	if p.window >= day {
-		usual = fixedWindow
-	}
-	if p.algorithm != usual {
+	if p.algorithm != p.usual() {
 		p.name += "." + string(p.algorithm)
 	}
 }

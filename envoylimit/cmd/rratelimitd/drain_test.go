@@ -1,8 +1,6 @@
 package main
 
 import (
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,19 +24,11 @@ func TestServe_ClosesAfterTheDrain(t *testing.T) {
 	require.NoError(t, err)
 	_, err = watch.Recv()
 	require.NoError(t, err)
-	held, release := make(chan struct{}), make(chan struct{})
-	holds := sync.OnceFunc(func() { close(held) })
-	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if strings.Contains(c.Name(), "eval") {
-			holds()
-			return redistest.Pass.When(release)
-		}
-		return redistest.Pass
-	})
+	held, release := holdScripts(proxy)
 	answer := make(chan string, 1)
 	go func() { answer <- r.ask("ann") }()
 	<-held
-	time.AfterFunc(300*time.Millisecond, func() { close(release) })
+	time.AfterFunc(300*time.Millisecond, release)
 	r.stop()
 	<-answer
 	assert.NotContains(t, r.log.String(), "not all that was under way has ended")

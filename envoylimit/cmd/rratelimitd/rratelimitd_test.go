@@ -300,6 +300,20 @@ func TestServe_TLS(t *testing.T) {
 	assert.Equal(t, "Unavailable", r.ask("ann"))
 }
 
+// holdScripts holds script calls at the proxy until release is called. held is closed once one has come.
+func holdScripts(proxy *redistest.Proxy) (held <-chan struct{}, release func()) {
+	come, released := make(chan struct{}), make(chan struct{})
+	comes := sync.OnceFunc(func() { close(come) })
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if strings.Contains(c.Name(), "eval") {
+			comes()
+			return redistest.Pass.When(released)
+		}
+		return redistest.Pass
+	})
+	return come, func() { close(released) }
+}
+
 // A call under way when SIGTERM comes gets its answer.
 func TestServe_Drains(t *testing.T) {
 	t.Parallel()
@@ -307,15 +321,7 @@ func TestServe_Drains(t *testing.T) {
 	proxy := redistest.StartProxy(t, m.Addr())
 	r := start(t, directory(t, web), proxy.Addr())
 	assert.Equal(t, "OK", r.ask("ann"))
-	held, release := make(chan struct{}), make(chan struct{})
-	holds := sync.OnceFunc(func() { close(held) })
-	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if strings.Contains(c.Name(), "eval") {
-			holds()
-			return redistest.Pass.When(release)
-		}
-		return redistest.Pass
-	})
+	held, release := holdScripts(proxy)
 	answer := make(chan string, 1)
 	go func() { answer <- r.ask("ann") }()
 	<-held
@@ -328,7 +334,7 @@ func TestServe_Drains(t *testing.T) {
 		code, _ := get(t, "GET", "http://"+r.http+"/healthcheck", "")
 		return code == http.StatusInternalServerError
 	})
-	close(release)
+	release()
 	assert.Equal(t, "OK", <-answer)
 	<-stopped
 }
