@@ -24,7 +24,7 @@ func TestServe_ClosesAfterTheDrain(t *testing.T) {
 	require.NoError(t, err)
 	_, err = watch.Recv()
 	require.NoError(t, err)
-	held, release := holdScripts(proxy)
+	held, release := holdCallsOf("ann", proxy)
 	answer := make(chan string, 1)
 	go func() { answer <- r.ask("ann") }()
 	<-held

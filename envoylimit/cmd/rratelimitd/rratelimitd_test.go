@@ -300,12 +300,12 @@ func TestServe_TLS(t *testing.T) {
 	assert.Equal(t, "Unavailable", r.ask("ann"))
 }
 
-// holdScripts holds script calls at the proxy until release is called. held is closed once one has come.
-func holdScripts(proxy *redistest.Proxy) (held <-chan struct{}, release func()) {
+// holdCallsOf holds script calls for a user at the proxy until release is called. held is closed once one has come.
+func holdCallsOf(user string, proxy *redistest.Proxy) (held <-chan struct{}, release func()) {
 	come, released := make(chan struct{}), make(chan struct{})
 	comes := sync.OnceFunc(func() { close(come) })
 	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if strings.Contains(c.Name(), "eval") {
+		if strings.Contains(c.Name(), "eval") && c.Contains("user_"+user) {
 			comes()
 			return redistest.Pass.When(released)
 		}
@@ -321,7 +321,7 @@ func TestServe_Drains(t *testing.T) {
 	proxy := redistest.StartProxy(t, m.Addr())
 	r := start(t, directory(t, web), proxy.Addr())
 	assert.Equal(t, "OK", r.ask("ann"))
-	held, release := holdScripts(proxy)
+	held, release := holdCallsOf("ann", proxy)
 	answer := make(chan string, 1)
 	go func() { answer <- r.ask("ann") }()
 	<-held
