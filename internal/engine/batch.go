@@ -140,7 +140,9 @@ func (b *batch) makeCall() *lane.Call {
 		ctx = b.requests[0].ctx
 	}
 	// If nothing in Redis would show that a window's batch was decided, the call is not repeated after a lost answer.
-	b.call = lane.Call{Call: script.Call{Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests), Ctx: ctx}
+	b.call = lane.Call{
+		Call: script.Call{Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests), Ctx: ctx, Rider: b.queue.rider(b.limiter),
+	}
 	return &b.call
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -18,14 +19,16 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	if !whole {
 		b.record(o, err)
 	}
+	var log *merge.Log
+	if err == nil {
+		log = b.grantedLog(o)
+	}
 	now := time.Now()
 	q.lock()
 	if !whole || !b.grantAll(o) {
 		q.completeEach(b, o, err, now)
 	}
-	if err == nil {
-		q.granted(b, o, now)
-	}
+	b.noteGranted(log, o, now)
 	q.calls--
 	q.next(now)
 	q.wakeAll(b)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
@@ -34,6 +35,8 @@ type Limiter struct {
 	interval       atomic.Int64                // as the last audit found it, ns
 	noOwnMembersAt atomic.Int64                // the client's last grant when a Release found none of its members
 	granted        atomic.Int32                // how often it was, before it had a log
+	due            atomic.Pointer[merge.Log]   // has members to merge: the next call takes them along
+	asked          atomic.Bool                 // a call was made
 	asksFigures    atomic.Bool                 // the interval is not known: the next batch asks for figures
 	overall        atomic.Pointer[script.Keys] // the keys that a limiter of type Overall needs; nil while that is not likely
 }

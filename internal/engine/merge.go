@@ -43,79 +43,121 @@ func (e *Engine) mergeLog(l *Limiter, rate int64, interval time.Duration) *merge
 	return log
 }
 
-// granted records members of a batch, which no call asks for any more.
-func (q *queue) granted(b *batch, o lane.Outcome, now time.Time) {
+// grantedLog returns the log for the members of a batch that no call asks for any more, nil if they are left alone. No lock
+// is held.
+func (b *batch) grantedLog(o lane.Outcome) *merge.Log {
 	if o.Taken == 0 || b.exact || b.call.Doubts() > 0 {
-		return
+		return nil
 	}
-	log := q.engine.mergeLog(b.limiter, o.Limit, o.Interval)
+	return b.queue.engine.mergeLog(b.limiter, o.Limit, o.Interval)
+}
+
+// noteGranted records these members.
+func (b *batch) noteGranted(log *merge.Log, o lane.Outcome, now time.Time) {
 	if log == nil {
 		return
 	}
 	if !b.own {
-		q.noteMember(b.limiter, log, b.member, o.Taken, b.sent, now, b.shared)
+		b.limiter.noteMember(log, b.member, o.Taken, b.sent, now, b.shared)
 	}
 	for i, r := range b.requests {
 		if b.own && !r.Reserve && !r.Undo && r.State == lane.Answered && r.answer.Granted {
-			q.noteMember(b.limiter, log, redisson.Later(b.member, i), r.answer.Taken, b.sent, now, nil)
+			b.limiter.noteMember(log, redisson.Later(b.member, i), r.answer.Taken, b.sent, now, nil)
 		}
 	}
 }
 
 // noteMember records a member that was asked for and granted at these times.
-func (q *queue) noteMember(l *Limiter, log *merge.Log, member []byte, permits int64, sent, granted time.Time, shared *merge.Member) {
+func (l *Limiter) noteMember(log *merge.Log, member []byte, permits int64, sent, granted time.Time, shared *merge.Member) {
 	if log == nil {
 		return
 	}
 	due, asks := log.Add(member, permits, sent.Add(granted.Sub(sent)/2), shared)
 	if due {
-		q.mergeSome(log)
+		l.due.Store(log)
 	}
 	if l.asksFigures.Load() != asks {
 		l.asksFigures.Store(asks)
 	}
 }
 
-// mergeSome merges members of the log, beside the limiter's other calls but before jobs, which count
-// members. Nothing is lost if that fails: they stay as they are.
-func (q *queue) mergeSome(log *merge.Log) {
-	if q.engine.lanes.Closed() {
-		return
-	}
-	q.beside++
-	go func() {
-		e := q.engine
-		for range 2 { // what others have taken permits off keeps a group from being merged only once
-			c, start := log.Name(func() []byte { return redisson.Merged(e.ids.Next(nil, 1)) })
-			if c != nil {
-				start = append(start, e.merge(q.of, c)...)
-			}
-			for _, m := range start {
-				go q.returnWaiting(context.Background(), m)
-			}
-			if c == nil || !c.Missed {
-				break
-			}
-		}
-		q.lock()
-		defer q.unlock()
-		q.beside--
-		q.next(time.Now())
-	}()
+// merging is a call that merges members, beside the limiter's other calls but before jobs, which count members. It goes
+// along with one of these, so that it costs no round trip. Nothing is lost if it fails or never goes: members stay as they are.
+type merging struct {
+	call    lane.Call
+	queue   *queue
+	limiter *Limiter
+	log     *merge.Log
+	named   *merge.Call
+	sent    time.Time
 }
 
-// merge makes the call. It returns members of which permits are to go back.
-func (e *Engine) merge(l *Limiter, m *merge.Call) (start []*merge.Member) {
-	keys := l.overall.Load()
-	if keys == nil {
-		keys = l.Keys()
+// rider returns a call that merges members of the limiter, to go along with one of its calls; nil if there is no need.
+func (q *queue) rider(l *Limiter) *lane.Call {
+	log := l.due.Load()
+	switch {
+	case log != nil:
+		l.due.Store(nil)
+	case !l.asked.Load(): // what was granted before may have been granted by other handles
+		l.asked.Store(true)
+		if log, _ = q.engine.logs.Get(l.Config); log != nil && !log.Due() {
+			log = nil
+		}
 	}
-	c := &lane.Call{Call: script.Call{Script: lua.Merge, Keys: keys, Repeat: true, Args: script.Constant(m.Append(nil))}}
-	sent := time.Now()
-	reply, err := e.lanes.RunCall(context.Background(), c)
+	if log == nil {
+		return nil
+	}
+	m := &merging{queue: q, limiter: l, log: log}
+	m.call.Owner = m
+	return &m.call
+}
+
+// Prepare names the members, unless there are none to merge. The call that this one goes along with uses the queue.
+func (m *merging) Prepare(c *lane.Call) {
+	q := m.queue
+	var start []*merge.Member
+	m.named, start = m.log.Name(func() []byte { return redisson.Merged(q.engine.ids.Next(nil, 1)) })
+	q.startReturns(start)
+	if m.named == nil {
+		return
+	}
+	keys := m.limiter.overall.Load()
+	if keys == nil {
+		keys = m.limiter.Keys()
+	}
+	m.sent = time.Now()
+	c.Call = script.Call{Script: lua.Merge, Keys: keys, Repeat: true, Args: script.Constant(m.named.Append(nil))}
+	q.lock()
+	defer q.unlock()
+	q.beside++
+}
+
+// OnReply records what has become of the members.
+func (m *merging) OnReply(c *lane.Call) (again bool) {
+	q := m.queue
+	reply, err := c.Outcome()
 	numbers, unexpected := script.Integers(reply, 1)
 	if err = cmp.Or(err, unexpected); err != nil {
-		return m.Failed(!errors.Is(err, limit.ErrUnavailable))
+		q.startReturns(m.named.Failed(!errors.Is(err, limit.ErrUnavailable)))
+	} else {
+		q.startReturns(m.named.Answered(numbers, m.sent, c.Doubts() > 0))
 	}
-	return m.Answered(numbers, sent, c.Doubts() > 0)
+	if m.named.Missed { // what others have taken permits off keeps a group from being merged only once
+		m.limiter.due.Store(m.log)
+	}
+	q.lock()
+	defer q.unlock()
+	q.beside--
+	q.next(time.Now())
+	return false
+}
+
+// Progressed has nothing to do.
+func (m *merging) Progressed() {}
+
+// startReturns gives back permits of members that no call names any more.
+func (q *queue) startReturns(start []*merge.Member) {
+	for _, m := range start {
+		go q.returnWaiting(context.Background(), m)
+	}
 }

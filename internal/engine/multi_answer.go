@@ -86,7 +86,7 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 			}
 			q.giveBack(one)
 		} else if l := m.claims[place].Limiter; taken && !m.reserves && !m.doubtful {
-			q.noteMember(l, e.mergeLog(l, 0, 0), m.memberOf(place), permits, m.sent, time.Now(), nil)
+			l.noteMember(e.mergeLog(l, 0, 0), m.memberOf(place), permits, m.sent, time.Now(), nil)
 		}
 		q.exit()
 	})

@@ -190,7 +190,12 @@ func (m *multiRequest) call(start time.Time) *lane.Call {
 	m.member, m.said = m.engine.ids.Next(nil, 1), said{}
 	redisson.SetPermits(m.member, m.claims[0].Permits)
 	m.sent = time.Now()
+	var rider *lane.Call
+	for i := 0; rider == nil && i < len(m.claims); i++ {
+		rider = m.queues[i].rider(m.claims[i].Limiter)
+	}
 	return &lane.Call{
+		Rider:    rider,
 		Call:     script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Since: start},
 		Requests: 1,
 		Late: func(c *lane.Call) {

@@ -50,7 +50,7 @@ func (e *Engine) Reserved(
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
 	if used == s.permits && s.hold.Early == 0 { // it is as it was granted
 		if q, err := s.engine.lock(ctx, s.limiter); err == nil {
-			s.noteMembers(q, used, 0)
+			s.noteMembers(used, 0)
 			q.unlock()
 		}
 		then(nil)
@@ -63,7 +63,7 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 		return err
 	}, func(q *queue) {
 		if done {
-			s.noteMembers(q, used, charged)
+			s.noteMembers(used, charged)
 		}
 		q.settled(charged, used < s.permits)
 	}, then)
@@ -139,7 +139,7 @@ func (s *settlement) beside(
 
 // noteMembers records the members of a settled grant, of which so many permits were charged from then on, unless some call
 // may still ask for them.
-func (s *settlement) noteMembers(q *queue, used, charged int64) {
+func (s *settlement) noteMembers(used, charged int64) {
 	if s.asked {
 		return
 	}
@@ -148,7 +148,7 @@ func (s *settlement) noteMembers(q *queue, used, charged int64) {
 		return
 	}
 	if charged > 0 {
-		q.noteMember(s.limiter, log, s.charge, charged, now, now, nil)
+		s.limiter.noteMember(log, s.charge, charged, now, now, nil)
 	}
 	member := s.member
 	if s.hold.Early > 0 || charged > 0 {
@@ -159,7 +159,7 @@ func (s *settlement) noteMembers(q *queue, used, charged int64) {
 		sent, granted = *renewed, *renewed
 	}
 	if kept := min(used, s.permits); kept > 0 && charged < used {
-		q.noteMember(s.limiter, log, member, kept, sent, granted, nil)
+		s.limiter.noteMember(log, member, kept, sent, granted, nil)
 	}
 }
 

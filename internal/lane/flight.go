@@ -14,8 +14,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// maxJoint is how many calls are merged into one, so that no script runs for long.
-const maxJoint = 64
+const (
+	maxJoint  = 64 // calls that are merged into one, so that no script runs for long
+	maxRiders = 16 // of a flight
+)
 
 // flight is calls that go in one pipeline: take fills it under the lock, sendFlight sends it without, and land gives
 // its calls their results, with which they are done or sent again. It has one of the lane's places until it has landed
@@ -24,6 +26,7 @@ const maxJoint = 64
 // Each call gets its result once.
 type flight struct {
 	calls []*Call
+	load  int              // how many there are without riders
 	joint int              // how many of them, the first, are merged
 	cmds  []script.Command // one for each maxJoint of these, one for each other call, and WAIT if it waits for replicas
 	room  [1]script.Command
@@ -56,8 +59,9 @@ func (l *Lane) take() *flight {
 		f.wave, l.wave = l.wave, nil
 		over = append(over, l.fill(f)...)
 	}
-	l.load += len(f.calls)
-	if len(f.calls) == 0 {
+	f.load = len(f.calls)
+	l.load += f.load
+	if f.load == 0 {
 		f.wave.End()
 		f = nil
 		l.flights--
@@ -122,6 +126,7 @@ func dropped[T any](all []T, n int) []T {
 // and sendFlight returns the value of the panic.
 func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	f.sent = time.Now()
+	f.takeRiders()
 	watched := l.lanes.Observer.Watches()
 	for _, c := range f.calls {
 		if c.Script == nil {
@@ -173,6 +178,19 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	return panicked
 }
 
+// takeRiders adds the calls that go along with others, but not so many that these wait for long.
+func (f *flight) takeRiders() {
+	for _, c := range f.calls {
+		r := c.Rider
+		if c.Rider = nil; r == nil || len(f.calls) == f.load+maxRiders {
+			continue
+		}
+		if r.Owner.Prepare(r); r.Script != nil {
+			f.calls = append(f.calls, r)
+		}
+	}
+}
+
 // exchange sends the commands of a flight. If it waits for replicas, they go to the lane's master by one
 // connection, past a cluster's client, which would send a command without a key to any node.
 func (l *Lane) exchange(ctx context.Context, f *flight) (panicked any) {
@@ -192,7 +210,7 @@ func (l *Lane) land(f *flight, panicked any) {
 	silent := script.AllSilent(f.cmds)
 	l.mu.Lock()
 	if f.hasPlace {
-		l.load -= len(f.calls)
+		l.load -= f.load
 	}
 	switch {
 	case !silent:

@@ -39,6 +39,7 @@ type Call struct {
 
 	Wave  *Wave // of its first flight, on which callers may wait; it ends when all owners have answered theirs
 	Short error // why the grant of the last attempt does not count
+	Rider *Call // goes along with the call's first flight, if its owner's Prepare sets the Script; nil: none
 
 	// Late, if not nil, is called once the call is over if Do has returned false, perhaps before it does: with the
 	// call, or with nil if that was not under way when its caller left.
@@ -315,7 +316,7 @@ func (l *Lane) TryReserve() bool {
 // who leaves.
 func (l *Lane) SendOne(ctx context.Context, c *Call, timed bool) {
 	c.Ctx, c.self[0] = ctx, c
-	f := &flight{calls: c.self[:], alone: true, hasPlace: true}
+	f := &flight{calls: c.self[:], load: 1, alone: true, hasPlace: true}
 	if timed || !l.conn.Inline || l.leaves(ctx, c) {
 		l.dispatch(f)
 		return

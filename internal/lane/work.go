@@ -240,7 +240,7 @@ func (l *Lane) overdue(f *flight, now time.Time) (givenUp bool) {
 		l.setSilent(l.silent || !now.Before(silent))
 		l.stuck++
 		l.flights--
-		l.load -= len(f.calls)
+		l.load -= f.load
 		l.start()
 	}
 	f.due = now.Add(l.conn.ProbePace)

@@ -106,10 +106,18 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 		l.put(e, m)
 		l.fresh++
 	}
-	if due = (l.fresh >= limits.together || len(l.entries) >= maxEntries) && !l.busy; due {
-		l.fresh = 0
-	}
-	return due, false
+	return l.due(), false
+}
+
+// Due reports whether it is time for [Log.Name].
+func (l *Log) Due() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.due()
+}
+
+func (l *Log) due() bool {
+	return (l.fresh >= limits.together || len(l.entries) >= maxEntries) && !l.busy
 }
 
 // count counts grants, and reports whether an interval has had but a few before.

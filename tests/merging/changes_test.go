@@ -21,6 +21,7 @@ type change struct {
 	rate   int64 // then; 0: there is no such limiter any more, or of another type
 	less   int64 // fewer permits are in use
 	starts bool  // from anew, with none in use
+	ends   bool  // permits run out, and are not in use any more once a call has found that
 }
 
 var changes = map[string]change{
@@ -33,7 +34,7 @@ var changes = map[string]change{
 	"UpdateRate, KeepState, longer":  {do: keep(2000, 10*interval), rate: 2000},
 	"UpdateRate, KeepState, shorter": {do: keep(1000, interval/10), rate: 1000},
 	"UpdateRate, KeepState, fewer":   {do: keep(20, interval), rate: 20},
-	"UpdateRate, KeepState, run out": {do: keep(1000, time.Millisecond), rate: 1000},
+	"UpdateRate, KeepState, run out": {do: keep(1000, time.Millisecond), rate: 1000, ends: true},
 	"another type":                   {do: limitertest.SetRate(limitertest.PerClient(1000, interval))},
 	"Delete":                         {do: limitertest.Delete},
 	"Rename":                         {do: limitertest.Rename},
@@ -65,8 +66,13 @@ func TestChange_WhileMembersAreNamed(t *testing.T) {
 			limitertest.Bubbles(t, changes, func(t *testing.T, c change) {
 				s := newScene(t, limitertest.Every(1000, interval))
 				undo := s.nearly(t)
+				full := s.Client.RateLimiter("{"+s.Name()+"}:full", rratelimiter.WithDefault(limitertest.Every(1, interval)))
+				limitertest.MustAcquire(t, full, 1)
 				s.on(lua.Merge, action.When(s.late))
-				s.take(t, 1)
+				s.Go(func() (bool, error) { // it is refused, also if it is repeated, and takes the merging call along
+					all, err := s.Client.TakeAll(t.Context(), s.Claim(1), full.Claim(1))
+					return err == nil && all[0].Granted, err
+				})
 				synctest.Wait()
 				require.Equal(t, 1, s.sent(lua.Merge))
 				require.NoError(t, c.do(t.Context(), s.Client, s.Other))
@@ -76,7 +82,7 @@ func TestChange_WhileMembersAreNamed(t *testing.T) {
 					s.checkGone(t)
 					return
 				}
-				if c.starts {
+				if c.starts || c.ends && limitertest.InUse(t, s.Mini, s.permits()) == 0 {
 					s.held = 0
 				}
 				s.checkSum(t, "merged or not")
@@ -139,9 +145,9 @@ func TestSet_KeepsItsTimeToLive(t *testing.T) {
 					require.NoError(t, s.Other.Release(t.Context(), few))
 					s.held = 0
 				}
-				s.take(t, together-1)
+				s.take(t, together)
 				require.True(t, ok(s.Other.Expire(t.Context(), time.Hour)))
-				s.take(t, 1)
+				require.False(t, limitertest.Try(t, s.RateLimiter, 1000), "it takes the merging call along")
 				s.check(t, "merged")
 				if alone {
 					require.Equal(t, 1, s.members(t))
