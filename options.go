@@ -159,7 +159,7 @@ func WithShadow() SharedOption {
 // [ErrNotReplicated] and its permits go back. Callers that share a round trip share its WAIT.
 //
 // A refusal that shares a round trip or a connection with a grant that is not confirmed takes up to wait too,
-// and does not fail. What takes no permits, such as Settle, Release or SetRate, does not wait. A lease counts as a grant.
+// and does not fail. What takes no permits, such as Settle, Release or SetRate, does not wait. A lease and Renew count as grants.
 // ErrNotReplicated is no outage: WithFailure leaves it to the caller; with WithShadow the call passes.
 //
 // wait is a whole number of milliseconds, at least 1, at most a third of the call timeout, and below the

@@ -90,7 +90,8 @@ func (r *Reservation) Cancel(ctx context.Context) error { return r.of.Cancel(ctx
 // Renew makes the reservation count from now on for its [Hold], or for an interval without one, as if it were made
 // now: work that may last longer calls it in time, for example at each third. It returns ErrSettled if the reservation
 // was settled or has come back: others may have its permits, so the work should end. After any other error
-// it can be repeated, and does no harm if it was done before. It does nothing if Redis was not charged.
+// it can be repeated, and does no harm if it was done before: so after ErrNotReplicated, since it waits for [WithReplicas]
+// as Reserve does. It does nothing if Redis was not charged.
 func (r *Reservation) Renew(ctx context.Context) error { return r.of.Renew(ctx) }
 
 // Reservations is the answer to [Client.ReserveAll]. If it is Granted, settle it once with [Reservations.Settle].

@@ -78,14 +78,17 @@ func (s *settlement) renew(ctx context.Context) error {
 func (s *settlement) date(ctx context.Context, start time.Time) error {
 	early, _ := s.hold.words()
 	s.renewing.Store(true)
-	there, err := script.Integer(s.engine.lanes.Run(ctx, &script.Call{
+	c := &lane.Call{Requests: 1, Call: script.Call{ // a request, since it is a grant anew, for which replicas are waited for
 		Script: lua.RenewReservation, Keys: s.limiter.Keys(), Repeat: true, Args: script.Constant{s.member, early}, Since: start,
-	}))
+	}}
+	there, err := script.Integer(s.engine.lanes.RunCall(ctx, c))
 	switch {
 	case err != nil:
 		return s.engine.explain(s.limiter.Keys().Names(), err)
 	case there == 0:
 		return fmt.Errorf("%w: what was reserved has come back", limit.ErrSettled)
+	case c.Short != nil:
+		return c.Short
 	}
 	s.renewed.Store(&start)
 	return nil

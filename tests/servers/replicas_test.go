@@ -96,8 +96,20 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 	client := durable(t, rdb, 200*time.Millisecond, rratelimiter.WithObserver(recorder))
 	l, other := limiterOf(client, "{a}", 10), limiterOf(client, "{a}b", 20)
 	limitertest.MustRefuse(t, l, 7)
+	lasting := limitertest.Reserve(t, limiterOf(before, "{a}d", 10), 1)
+	sent := waits(t, rdb)
+	require.NoError(t, lasting.Renew(t.Context()))
+	assert.Greater(t, waits(t, rdb), sent, "a failover must not bring the old date back")
+	var renewed *rratelimiter.Reservation
+	impatient := limiterOf(durable(t, rdb, 200*time.Millisecond), "{a}d", 10)
+	require.Eventually(t, func() bool { // the replica may be late on a busy machine
+		var err error
+		renewed, err = impatient.Reserve(t.Context(), 1, 0)
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
 
 	close(r.silent)
+	require.ErrorIs(t, renewed.Renew(t.Context()), rratelimiter.ErrNotReplicated)
 	require.NoError(t, owed.Settle(t.Context(), 2), "a settlement needs no replicas")
 	for name, call := range map[string]func(ctx context.Context) error{
 		"TryAcquire": func(ctx context.Context) error { return limitertest.Second(l.TryAcquire(ctx, 1, 0)) },
