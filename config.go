@@ -112,12 +112,9 @@ func KeepState() RateOption {
 func For(d time.Duration) RateOption {
 	return func(o *rateOptions) {
 		o.span = d.Truncate(time.Millisecond)
-		o.spanErr = invalid(d < time.Millisecond || d > maxOverride, "For: %v is not between 1ms and %v", d, maxOverride)
+		o.spanErr = invalid(d < time.Millisecond || d > engine.MaxOverride, "For: %v is not between 1ms and %v", d, engine.MaxOverride)
 	}
 }
-
-// maxOverride is the longest override. Redis counts times to live in ms from 1970 on, with room for more.
-const maxOverride = 100 * 366 * 24 * time.Hour
 
 // Override is a rate that [For] has set for a while.
 type Override struct {

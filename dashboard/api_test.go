@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -259,6 +260,9 @@ func TestAPI_Bodies(t *testing.T) {
 			[]string{`1e3`, `1.0`}},
 		{rateOfOrders, `{"rate":1,"interval_ms":%s}`, "interval",
 			[]string{`1`, `1000`, `9223372036854`}, []string{`-1`, `0`, `1.5`, `9223372036855`, `true`, `null`, `[1]`, `"1s"`}, nil},
+		{rateOfOrders, `{"rate":1,"interval_ms":1000,"for_ms":%s}`, "holds",
+			[]string{`1`, fmt.Sprint(engine.MaxOverride.Milliseconds())},
+			[]string{`0`, `-1`, fmt.Sprint(engine.MaxOverride.Milliseconds() + 1)}, nil},
 		{rateOfOrders, `{"interval_ms":60000,"keep_alive_ms":%s}`, "keep", []string{`60000`, `0`}, []string{`-1`, `"0"`, `9223372036855`}, nil},
 		{rateOfOrders, `{"type":%s}`, "type", []string{`"OVERALL"`, `"PER_CLIENT"`, `"OVERALL"`}, []string{`"overall"`, `0`, `""`, `null`}, nil},
 		{rateOfOrders, `{"rate":1,"keep_state":%s}`, "keep_state", []string{`true`, `false`}, []string{`1`, `"yes"`, `null`}, nil},

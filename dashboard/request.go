@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/httpjson"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
 )
@@ -122,9 +123,6 @@ func checkObject(text []byte, fields []string) error {
 // maxMillis is the longest time that a time.Duration holds.
 const maxMillis = int64((1<<63 - 1) / time.Millisecond)
 
-// maxForMS is the longest time for which a rate can be set.
-const maxForMS = 100 * 366 * 24 * 3600 * 1000
-
 // checkRate refuses parts of a rate that no limiter can have.
 func (v *values) checkRate() error {
 	outside := func(n *int64, low, high int64) bool { return n != nil && (*n < low || *n > high) }
@@ -137,8 +135,8 @@ func (v *values) checkRate() error {
 		return httpjson.BadRequest("an interval has at least 1 ms")
 	case outside(v.KeepAliveMS, 0, maxMillis):
 		return httpjson.BadRequest("a keep-alive time has at least 0 ms")
-	case outside(v.ForMS, 1, maxForMS):
-		return httpjson.BadRequest("a rate holds for 1 to %d ms", int64(maxForMS))
+	case outside(v.ForMS, 1, engine.MaxOverride.Milliseconds()):
+		return httpjson.BadRequest("a rate holds for 1 to %d ms", engine.MaxOverride.Milliseconds())
 	case v.ForMS != nil && (v.Type != nil || v.KeepAliveMS != nil || v.Create || v.KeepState != nil && !*v.KeepState):
 		return httpjson.BadRequest("for_ms keeps type, keep-alive time and permits in use: leave those out")
 	}

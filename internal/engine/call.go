@@ -99,6 +99,9 @@ func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 	return rate, err
 }
 
+// MaxOverride is for how long a rate can be set at most. Redis counts times to live in ms from 1970 on, with room for more.
+const MaxOverride = 100 * 366 * 24 * time.Hour
+
 // Override is Rate that also returns when the rate ends, and what comes back then; the zero time if it has no end.
 func (e *Engine) Override(ctx context.Context, l *Limiter) (rate limit.Rate, until time.Time, then limit.Rate, err error) {
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Config, Args: script.Constant{}})
