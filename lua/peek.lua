@@ -25,7 +25,11 @@ end
 local value_key, permits_key = config.value_key, config.permits_key
 config.windowed = windowed
 local now = tonumber(clock())
-local state, unsettled = read_state(config, redis.call('GET', value_key), now)
+local text = config.value_text
+if text == nil then
+  text = redis.call('GET', value_key)
+end
+local state, unsettled = read_state(config, text, now)
 if not state then
   return unsettled
 end

@@ -24,8 +24,7 @@ let drawHistory = null;
 function originText({ origin, ends, at }) {
   if (!ends) return origin ?? null;
   const [end, then] = [new Date(ends.at_ms), rate(ends.rate, ends.interval_ms)];
-  const left = end - new Date(at);
-  if (left <= 0) return `${origin} that has ended: the next request gets ${then}`;
+  const left = Math.max(0, end - new Date(at));
   return `${origin} until ${end.toLocaleString(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit" })} (in ${duration(left)}), then ${then}`;
 }
 

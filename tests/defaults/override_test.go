@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // An override ends by itself however a busy limiter with a keep-alive time is asked, and the default is one again.
@@ -273,6 +274,60 @@ func TestOverride_EndsOnce(t *testing.T) {
 			if there {
 				assert.LessOrEqual(t, value+limitertest.InUse(t, rdb, keys.Permits), int64(10), name)
 			}
+		}
+	})
+}
+
+// A client that has used none of its own permits during an override that another has set finds all of them at its end.
+func TestOverride_EndsForAClientThatWasIdle(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		own := limitertest.PerClient(10, 24*time.Hour)
+		ann := limitertest.NewClient(t, rdb).RateLimiter("orders")
+		limitertest.MustTrySetRate(t, ann, own)
+		limitertest.MustAcquire(t, ann, 1)
+		require.NoError(t, ann.Release(t.Context(), 1))
+		bob := limitertest.NewClient(t, rdb).RateLimiter("orders")
+		require.NoError(t, bob.SetRate(t.Context(), limitertest.PerClient(100, 24*time.Hour), rratelimiter.For(time.Hour)))
+		time.Sleep(time.Hour)
+		d, err := ann.Peek(t.Context(), 10)
+		require.NoError(t, err)
+		assert.True(t, d.Granted)
+		limitertest.MustAcquire(t, ann, 10)
+		limitertest.MustRefuse(t, ann, 1)
+	})
+}
+
+// A program that may not write learns at the end what the next request finds, and leaves the end to that.
+func TestOverride_EndIsReadWithoutTheRightToWrite(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, nil)
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		name := redistest.Name(t)
+		ann := rratelimiter.WithClientID("ann")
+		reader := limitertest.NewClient(t, redistest.AddUser(t, server, nil, "+@read +@scripting +time", "~*"), ann).RateLimiter(name)
+		l := limitertest.NewClient(t, rdb, ann).RateLimiter(name)
+		before := rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour}
+		for rate, taken := range map[int64]int64{100: 7, 5: 4} {
+			require.NoError(t, l.SetRate(t.Context(), before))
+			limitertest.MustAcquire(t, l, 3)
+			during := before
+			during.Rate = rate
+			require.NoError(t, l.SetRate(t.Context(), during, rratelimiter.For(time.Hour)))
+			limitertest.MustAcquire(t, l, taken-3)
+			require.NoError(t, rdb.HSet(t.Context(), name, "override", "1000 10 3600000 0").Err()) // it has ended
+			var before, after limit.Decision
+			var err error
+			limitertest.RequireUntouched(t, rdb, name, func() {
+				before, err = reader.Peek(t.Context(), 1)
+				require.NoError(t, err)
+			})
+			assert.Equal(t, 10-taken, before.Remaining+1)
+			after, err = l.Peek(t.Context(), 1)
+			require.NoError(t, err)
+			after.ResetAfter = before.ResetAfter
+			assert.Equal(t, after, before)
 		}
 	})
 }

@@ -31,21 +31,19 @@ type pair struct {
 
 // entry is what a Reader knows of a limiter.
 type entry struct {
-	name       string
-	rate       int64
-	intervalMS int64
-	perClient  bool
-	origin     Origin
-	broken     Anomaly // why the hash is no configuration
-	pairs      []*pair
-	node       *node
-	round      int // of the walk, when it was seen last
-	config     int // of the walk, when its configuration was read
-	read       time.Time
-	usedUp     time.Time // when it was read last with no permit free
-	detail     *Limiter  // as it was read last in full
-	detailed   time.Time
-	ttls       time.Time // when times to live were read
+	Fields
+
+	name     string
+	broken   Anomaly // why the hash is no configuration
+	pairs    []*pair
+	node     *node
+	round    int // of the walk, when it was seen last
+	config   int // of the walk, when its configuration was read
+	read     time.Time
+	usedUp   time.Time // when it was read last with no permit free
+	detail   *Limiter  // as it was read last in full
+	detailed time.Time
+	ttls     time.Time // when times to live were read
 }
 
 // free returns the fewest permits that a client finds, and whether it is known.
@@ -54,7 +52,7 @@ func (e *entry) free() (int64, bool) {
 		return 0, false
 	}
 	if len(e.pairs) == 0 {
-		return e.rate, true
+		return e.Rate, true
 	}
 	least := int64(math.MaxInt64)
 	for _, p := range e.pairs {
@@ -93,12 +91,12 @@ func (e *entry) why() Anomaly {
 
 // spoil records why the limiter has no configuration.
 func (e *entry) spoil(why Anomaly) {
-	e.rate, e.intervalMS, e.origin, e.perClient, e.pairs, e.detail, e.broken = 0, 0, "", false, nil, nil, why
+	e.Fields, e.pairs, e.detail, e.broken = Fields{}, nil, nil, why
 }
 
-// set takes over the configuration and reports whether it is one, a broken one
+// set takes over the configuration at a time in epoch ms and reports whether it is one, a broken one
 // included.
-func (e *entry) set(fields []any) bool {
+func (e *entry) set(fields []any, nowMS int64) bool {
 	f, broken, found := Judge(fields)
 	if broken != "" {
 		e.spoil(Anomaly{Kind: "bad_config", Text: broken})
@@ -106,9 +104,10 @@ func (e *entry) set(fields []any) bool {
 	if !found || broken != "" {
 		return found
 	}
-	e.rate, e.intervalMS, e.origin, e.broken = f.Rate, f.IntervalMS, f.Origin, Anomaly{}
-	if perClient := f.PerClient(); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
-		e.perClient, e.pairs = perClient, nil
+	was := e.PerClient()
+	e.Fields, e.broken = f.At(nowMS), Anomaly{}
+	if perClient := f.PerClient(); perClient != was || !perClient && len(e.pairs) == 0 {
+		e.pairs = nil
 		if !perClient {
 			k := redisson.KeysOf(e.name, "")
 			e.pairs = []*pair{{value: k.Value, set: k.Permits}}
@@ -119,7 +118,7 @@ func (e *entry) set(fields []any) bool {
 
 func (e *entry) limiter(now time.Time) Limiter {
 	l := Limiter{
-		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.rate, IntervalMS: e.intervalMS, Origin: e.origin,
+		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.Rate, IntervalMS: e.IntervalMS, Origin: e.Origin,
 		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(),
 	}
 	why := e.why()
@@ -127,7 +126,7 @@ func (e *entry) limiter(now time.Time) Limiter {
 	if e.broken.Kind != "" {
 		l.Type = ""
 	}
-	if e.perClient {
+	if e.PerClient() {
 		l.Type, l.Clients = rratelimiter.PerClient.String(), len(e.pairs)
 	}
 	if free, known := e.free(); known {
@@ -137,13 +136,13 @@ func (e *entry) limiter(now time.Time) Limiter {
 	l.State = l.Health()
 	for _, p := range e.pairs {
 		if p.known {
-			l.InUse += e.rate - p.free
+			l.InUse += e.Rate - p.free
 		}
 	}
 	if e.detail != nil && now.Sub(e.detailed) < stale {
 		l.Callers, l.PerSecond = e.detail.Callers, e.detail.PerSecond
-	} else if e.intervalMS > 0 {
-		l.PerSecond = float64(l.InUse) * 1000 / float64(e.intervalMS)
+	} else if e.IntervalMS > 0 {
+		l.PerSecond = float64(l.InUse) * 1000 / float64(e.IntervalMS)
 	}
 	return l
 }

@@ -18,9 +18,12 @@ type Fields struct {
 
 	Origin Origin
 	Ends   Ends // zero if the rate has no end
+
+	then Origin // of what comes back
+	over int64  // the rate before, if that had an end: the value is of it until the next request
 }
 
-// Ends says when a rate that was set for a while ends, in epoch ms, and what comes back then. It does so at the next request.
+// Ends says when a rate that was set for a while ends, in epoch ms, and what comes back then.
 type Ends struct {
 	AtMS       int64 `json:"at_ms"`
 	Rate       int64 `json:"rate"`
@@ -33,13 +36,10 @@ func (e *Ends) Or(origin Origin, now time.Time) string {
 		return string(origin)
 	}
 	at, rate := time.UnixMilli(e.AtMS), words.ShortRate(e.Rate, e.IntervalMS)
-	left := at.Sub(now)
+	left := max(at.Sub(now), 0)
 	format := "Mon 15:04"
 	if left > 6*24*time.Hour {
 		format = "2006-01-02 15:04"
-	}
-	if left <= 0 {
-		return fmt.Sprintf("%s that has ended: the next request gets %s", origin, rate)
 	}
 	return fmt.Sprintf("%s until %s (in %s), then %s", origin, at.Format(format), words.Soon(left.Milliseconds()), rate)
 }
@@ -105,7 +105,7 @@ func ParseFields(answer []any) (Fields, error) {
 	if len(answer) == len(allFields) {
 		f.Origin = f.originBy(answer[len(FieldNames)])
 		if interval, _ := answer[1].(string); isOverridden(interval) {
-			return f.withEnd(answer[len(FieldNames)+1])
+			return f.withEnd(answer[len(FieldNames):])
 		}
 	}
 	return f, nil
@@ -116,8 +116,9 @@ func isOverridden(interval string) bool {
 	return len(interval) > 1 && interval[0] == '0' && interval[1] != '0'
 }
 
-// withEnd adds what the field "override" says: see lua/include/override.lua. The keep-alive time is that which comes back.
-func (f Fields) withEnd(field any) (Fields, error) {
+// withEnd adds what the field "override", behind "default", says. The keep-alive time is that which comes back.
+func (f Fields) withEnd(fields []any) (Fields, error) {
+	byDefault, field := fields[0], fields[1]
 	text, _ := field.(string)
 	var n [4]int64
 	parts := strings.Split(text, " ")
@@ -128,9 +129,34 @@ func (f Fields) withEnd(field any) (Fields, error) {
 	if !whole {
 		return Fields{}, fmt.Errorf("field override is %s, which does not say what comes back", words.Quote(text))
 	}
-	f.Origin, f.Ends, f.KeepAliveMS = Override, Ends{AtMS: n[0], Rate: n[1], IntervalMS: n[2]}, n[3]
+	f.Ends, f.KeepAliveMS = Ends{AtMS: n[0], Rate: n[1], IntervalMS: n[2]}, n[3]
+	f.Origin, f.then = Override, Fields{Rate: n[1], IntervalMS: n[2], Type: f.Type, KeepAliveMS: n[3]}.originBy(byDefault)
 	return f, nil
 }
+
+// At returns the fields as the next request finds them at a time in epoch ms: what comes back if the rate has ended. Until
+// then Redis holds that rate: see lua/include/override.lua.
+func (f Fields) At(ms int64) Fields {
+	if f.Ends.AtMS == 0 || ms < f.Ends.AtMS {
+		return f
+	}
+	return Fields{Rate: f.Ends.Rate, IntervalMS: f.Ends.IntervalMS, Type: f.Type, KeepAliveMS: f.KeepAliveMS, Origin: f.then, over: f.Rate}
+}
+
+// lasts reports whether the rate has no end, and is no other one's whose end is to be written yet.
+func (f *Fields) lasts() bool { return f.Ends.AtMS == 0 && f.over == 0 }
+
+// value returns a value as the next request finds it.
+func (f *Fields) value(stored int64) int64 {
+	if f.over == 0 {
+		return stored
+	}
+	return max(-maxNumber, f.Rate-f.over+min(stored, f.over))
+}
+
+// forgets reports whether the next request goes by the permits in use, whatever the value: a client's own may be of yet
+// another rate.
+func (f *Fields) forgets() bool { return f.over != 0 && f.PerClient() }
 
 // originBy returns the origin, given the field "default": the rate that it names, and which program's it is. Redisson's
 // setRate leaves the field as it was, with another rate.

@@ -81,6 +81,7 @@ func inspect(ctx context.Context, rdb nodes.Client, name string, find Finder) (*
 	var cfg *Fields
 	parsed, err := ParseFields(shared.fields)
 	if err == nil {
+		parsed = parsed.At(shared.nowMS)
 		cfg = &parsed
 		typeName := parsed.TypeName()
 		found.Rate, found.IntervalMS, found.Type, found.KeepAliveMS = &parsed.Rate, &parsed.IntervalMS, &typeName, &parsed.KeepAliveMS

@@ -36,13 +36,16 @@ func readPair(ctx context.Context, pipe redis.Pipeliner, p *pair, runOutMS int64
 }
 
 // judge works out how many permits a request would find.
-func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
+func (rd *pairRead) judge(f *Fields, nowMS int64) {
+	rate, intervalMS := f.Rate, f.IntervalMS
 	rd.members = parse(rd.last.Val())
 	rd.free, rd.known = rate, true
 	var found Findings
 	readable := found.checkPair(rd.pair, rd.value, rd.last, rd.expired)
 	value, err := rd.value.Int64()
-	if n := rd.card.Val(); readable && len(found) == 0 && err == nil && n > 0 && n == int64(len(rd.members)) {
+	value = f.value(value)
+	missing := errors.Is(rd.value.Err(), redis.Nil) || f.forgets()
+	if n := rd.card.Val(); readable && !missing && len(found) == 0 && err == nil && n > 0 && n == int64(len(rd.members)) {
 		var sum int64
 		for _, m := range rd.members {
 			sum += int64(m.Permits)
@@ -52,7 +55,6 @@ func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
 		}
 	}
 	rd.pair.broken = found.Broken()
-	missing := errors.Is(rd.value.Err(), redis.Nil)
 	var inUse, runOut int64
 	for _, m := range rd.members {
 		if m.granted+intervalMS > nowMS {

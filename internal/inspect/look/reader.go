@@ -126,7 +126,7 @@ func (r *Reader) glance(ctx context.Context, n *node, entries []*entry) (units i
 // judge takes the value as the free permits, unless all permits in use have run out.
 func (g *glanced) judge(nowMS int64) {
 	e, p := g.entry, g.pair
-	p.free, p.known = e.rate, true
+	p.free, p.known = e.Rate, true
 	var found Findings
 	readable := g.check(&found)
 	old := time.Since(e.detailed) >= stale
@@ -141,12 +141,12 @@ func (g *glanced) judge(nowMS int64) {
 		return
 	}
 	last := g.last.Val()
-	runOut := len(last) > 0 && int64(last[0].Score)+e.intervalMS <= nowMS
-	if errors.Is(g.value.Err(), redis.Nil) || runOut {
+	runOut := len(last) > 0 && int64(last[0].Score)+e.IntervalMS <= nowMS
+	if errors.Is(g.value.Err(), redis.Nil) || runOut || e.forgets() {
 		return
 	}
 	value, err := g.value.Int64()
-	p.free, p.known = min(max(value, 0), e.rate), err == nil
+	p.free, p.known = min(max(e.value(value), 0), e.Rate), err == nil
 }
 
 // look reads limiters in full: configuration, free permits and callers.
@@ -172,9 +172,10 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 	reads := make([][]*pairRead, len(entries))
 	now := n.now(time.Now())
 	for i, e := range entries {
+		e.Fields = e.At(now)
 		configs[i] = pipe.HMGet(ctx, e.name, allFields...)
 		for _, p := range e.pairs[:min(len(e.pairs), maxPairs)] {
-			reads[i] = append(reads[i], readPair(ctx, pipe, p, now-e.intervalMS, newest))
+			reads[i] = append(reads[i], readPair(ctx, pipe, p, now-e.IntervalMS, newest))
 		}
 	}
 	if err := r.run(ctx, pipe); err != nil {
@@ -183,7 +184,7 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 	local := time.Now()
 	now = n.now(local)
 	for i, e := range entries {
-		if gone := ofWrongType(configs[i]); gone || configs[i].Err() == nil && !e.set(configs[i].Val()) {
+		if gone := ofWrongType(configs[i]); gone || configs[i].Err() == nil && !e.set(configs[i].Val(), now) {
 			delete(r.entries, e.name)
 			continue
 		}
@@ -231,19 +232,19 @@ func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 	l := &Limiter{}
 	byClient := map[string]int64{}
 	for _, rd := range reads {
-		rd.judge(e.rate, e.intervalMS, nowMS)
+		rd.judge(&e.Fields, nowMS)
 		rd.pair.free, rd.pair.known = rd.free, rd.known
 		if rd.pair.pace == nil {
 			rd.pair.pace = &pace{}
 		}
-		l.PerSecond += rd.pair.pace.perSecond(rd.members, len(rd.last.Val()) == rd.most, e.intervalMS, nowMS)
-		if e.perClient && rd.known {
-			byClient[names.ofID(rd.pair.client)] += e.rate - rd.free
-		} else if !e.perClient {
-			l.Callers = callersOf(rd.inUse(e.intervalMS, nowMS), names)
+		l.PerSecond += rd.pair.pace.perSecond(rd.members, len(rd.last.Val()) == rd.most, e.IntervalMS, nowMS)
+		if e.PerClient() && rd.known {
+			byClient[names.ofID(rd.pair.client)] += e.Rate - rd.free
+		} else if !e.PerClient() {
+			l.Callers = callersOf(rd.inUse(e.IntervalMS, nowMS), names)
 		}
 	}
-	if e.perClient {
+	if e.PerClient() {
 		l.Callers = shares(byClient)
 	}
 	if l.Callers == nil {
@@ -271,7 +272,7 @@ func (r *Reader) choose(v *View) (shown []*entry, s Snapshot) {
 			s.Broken++
 		}
 		if free, known := e.free(); known {
-			if free < e.rate {
+			if free < e.Rate {
 				s.InUse++
 			}
 			if free == 0 || e.wasUsedUp(s.At) {
@@ -348,7 +349,7 @@ func firstOf(views [][]*entry, most int) []*entry {
 // each permits of its own.
 func (r *Reader) Clients(name string) []string {
 	var ids []string
-	if e := r.entries[name]; e != nil && e.perClient {
+	if e := r.entries[name]; e != nil && e.PerClient() {
 		for _, p := range e.pairs {
 			ids = append(ids, p.client)
 		}

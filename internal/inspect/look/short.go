@@ -84,14 +84,21 @@ func ReadHashes(ctx context.Context, rdb nodes.Client, names []string, also ...f
 		return nil, err
 	}
 	all := make([]*Short, len(names))
+	var now time.Time
 	for i, name := range names {
 		f, broken, is := Judge(answers[i].Val())
+		var err error
+		if !f.lasts() && now.IsZero() {
+			now, err = rdb.Time(ctx).Result()
+		}
 		switch {
+		case err != nil:
+			return nil, err
 		case !is:
 		case broken != "":
 			all[i] = &Short{Name: name, State: IsBroken, Broken: broken, NoRate: true}
 		default:
-			all[i] = &Short{Name: name, Fields: f}
+			all[i] = &Short{Name: name, Fields: f.At(now.UnixMilli())}
 		}
 	}
 	return all, nil
@@ -109,7 +116,7 @@ func tell(ctx context.Context, rdb nodes.Client, limiters []*Short) error {
 			continue
 		}
 		k := redisson.KeysOf(l.Name, "")
-		e := &entry{rate: l.Rate, intervalMS: l.IntervalMS}
+		e := &entry{Fields: l.Fields}
 		t := &told{limiter: l, glanced: glanced{entry: e, pair: &pair{value: k.Value, set: k.Permits}}}
 		e.pairs = []*pair{t.pair}
 		t.read(ctx, pipe)
@@ -143,7 +150,7 @@ func tell(ctx context.Context, rdb nodes.Client, limiters []*Short) error {
 	}
 	for _, t := range all {
 		if rd := reads[t]; rd != nil {
-			rd.judge(t.limiter.Rate, t.limiter.IntervalMS, nowMS)
+			rd.judge(&t.limiter.Fields, nowMS)
 			t.pair.free, t.pair.known = rd.free, rd.known
 		}
 		found := t.entry.limiter(time.Now())

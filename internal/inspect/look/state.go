@@ -72,10 +72,6 @@ func newState(s *snapshot, cfg *Fields, clientID *string) State {
 		ValueTTLMS: millis(s.value.ttl), PermitsTTLMS: millis(s.permits.ttl),
 	}
 	st.Unreadable = s.value.wrong("string") || s.permits.wrong("zset")
-	if n, err := strconv.ParseInt(s.number, 10, 64); err == nil {
-		st.Value = &n
-		st.Window = cfg != nil && n < cfg.Rate && s.isWindow(script.Millis(cfg.IntervalMS))
-	}
 	allRunOut := true
 	for _, z := range s.members {
 		p := newPermit(z, s.nowMS, cfg)
@@ -89,6 +85,17 @@ func newState(s *snapshot, cfg *Fields, clientID *string) State {
 			}
 		}
 		st.Permits = append(st.Permits, p)
+	}
+	if n, err := strconv.ParseInt(s.number, 10, 64); err == nil {
+		switch {
+		case cfg == nil:
+		case cfg.forgets():
+			n = cfg.Rate - st.InUse - st.RunOut
+		default:
+			n = cfg.value(n)
+		}
+		st.Value = &n
+		st.Window = cfg != nil && n < cfg.Rate && !cfg.PerClient() && s.isWindow(script.Millis(cfg.IntervalMS))
 	}
 	st.Free = st.free(s, cfg, allRunOut)
 	if cfg != nil {

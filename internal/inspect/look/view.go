@@ -86,7 +86,7 @@ func (v *View) compare(a, b rank) int {
 		c = cmp.Compare(a.free, b.free)
 	case "rate":
 		// Permits a second, without dividing by an interval of 0.
-		c = cmp.Compare(float64(b.entry.rate)*float64(a.entry.intervalMS), float64(a.entry.rate)*float64(b.entry.intervalMS))
+		c = cmp.Compare(float64(b.entry.Rate)*float64(a.entry.IntervalMS), float64(a.entry.Rate)*float64(b.entry.IntervalMS))
 	case ByWeight:
 		c = cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(b.use, a.use))
 	}

@@ -155,7 +155,7 @@ func (r *Reader) turn() {
 			delete(r.entries, name)
 			continue
 		}
-		if e.perClient {
+		if e.PerClient() {
 			r.perKey++
 			e.forget(w.round)
 		}
@@ -180,7 +180,7 @@ func (r *Reader) hashes(ctx context.Context, n *node, names []string) (units int
 	var found []*entry
 	var unread []string
 	for _, name := range names {
-		if e := r.entries[name]; e != nil && r.walk.round < e.config+configRounds {
+		if e := r.entries[name]; e != nil && e.lasts() && r.walk.round < e.config+configRounds {
 			found = append(found, r.seen(n, e))
 		} else {
 			unread = append(unread, name)
@@ -208,7 +208,7 @@ func (r *Reader) hashes(ctx context.Context, n *node, names []string) (units int
 
 // seen notes that this round has met a limiter, and where.
 func (r *Reader) seen(n *node, e *entry) *entry {
-	if e.perClient {
+	if e.PerClient() {
 		r.perKey++
 	}
 	e.node, e.round = n, r.walk.round
@@ -224,7 +224,7 @@ func (r *Reader) note(n *node, name string, config *redis.SliceCmd) *entry {
 		}
 		e = &entry{name: name}
 	}
-	if config.Err() != nil || !e.set(config.Val()) {
+	if config.Err() != nil || !e.set(config.Val(), n.now(time.Now())) {
 		delete(r.entries, name)
 		return nil
 	}
@@ -286,7 +286,7 @@ func (r *Reader) owner(key string) (e *entry, client string) {
 			names = append(names, strings.TrimSuffix(inner, "}"))
 		}
 		for _, name := range names {
-			if e := r.entries[name]; e != nil && e.perClient && redisson.KeysOf(name, client).ClientPermits == key {
+			if e := r.entries[name]; e != nil && e.PerClient() && redisson.KeysOf(name, client).ClientPermits == key {
 				return e, client
 			}
 		}

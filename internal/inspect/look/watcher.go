@@ -66,7 +66,7 @@ func (w *Watcher) Sample(ctx context.Context) (Point, error) {
 	}
 	n.ahead = clock.Val().Sub(start.Add(time.Since(start) / 2))
 	p := Point{At: time.Now(), Limiter: Limiter{Name: w.Name, Callers: []Caller{}}}
-	if p.Gone = ofWrongType(config) || !e.set(config.Val()); p.Gone {
+	if p.Gone = ofWrongType(config) || !e.set(config.Val(), clock.Val().UnixMilli()); p.Gone {
 		return p, nil
 	}
 	if err := w.findClients(ctx, n); err != nil {
@@ -98,7 +98,7 @@ func (w *Watcher) node(ctx context.Context) (*node, error) {
 // findClients looks for those that have permits of their own.
 func (w *Watcher) findClients(ctx context.Context, n *node) error {
 	e := w.entry
-	if !e.perClient || time.Since(w.found) < clientsEvery {
+	if !e.PerClient() || time.Since(w.found) < clientsEvery {
 		return nil
 	}
 	w.found = time.Now()
@@ -130,7 +130,7 @@ func (w *Watcher) grants(ctx context.Context, n *node, at int64, p *Point) error
 	pipe := n.client.Pipeline()
 	var reads []*pairRead
 	for _, pr := range e.pairs {
-		reads = append(reads, readPair(ctx, pipe, pr, at-e.intervalMS, newMembers))
+		reads = append(reads, readPair(ctx, pipe, pr, at-e.IntervalMS, newMembers))
 	}
 	if err := w.reader.run(ctx, pipe); err != nil {
 		return err

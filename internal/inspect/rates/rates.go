@@ -200,8 +200,7 @@ func (p *Plan) change(ctx context.Context, c Change, now *look.Short, set Setter
 
 // sameRate reports whether two limiters have one rate, whatever its origin.
 func sameRate(a, b look.Fields) bool {
-	a.Origin, a.Ends = b.Origin, b.Ends
-	return a == b
+	return a.Rate == b.Rate && a.IntervalMS == b.IntervalMS && a.Type == b.Type && a.KeepAliveMS == b.KeepAliveMS
 }
 
 // done counts a change, with the lock held.
