@@ -209,7 +209,7 @@ func (k *KeyedLimiter) handleOf(key string, cfg Config, name string) *RateLimite
 // newHandle makes a handle. It takes no lock, and calls the program's NameMapper.
 func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
 	l, like, err := k.client.handle(k.prefix+key), &k.like.facts, k.bad
-	l.policy, l.ofKey, l.facts.Kept = k.like.policy, true, true
+	l.policy, l.ofKey, l.facts.Kept, l.facts.Exact = k.like.policy, true, true, like.Exact
 	if like.Lease != nil {
 		l.facts.Lease = &lease.Planner{Most: like.Lease.Most, Want: like.Lease.Want}
 	}

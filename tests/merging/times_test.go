@@ -102,11 +102,13 @@ func TestPermits_ComeBackToTheMillisecond(t *testing.T) {
 		rate, takes int64
 		version     string
 		exact       bool
+		keyed       bool
 	}
 	limitertest.Virtual(t, map[string]row{
 		"a small limit":           {rate: 128, takes: 128},
 		"the first grants":        {rate: 1000, takes: few},
 		"WithExact":               {rate: 1000, takes: few + together + 8, exact: true},
+		"WithExact of a Keyed":    {rate: 1000, takes: few + together + 8, exact: true, keyed: true},
 		"beside Redisson 3.34.1":  {rate: 1000, takes: few + together + 8, version: "3.34.1"},
 		"beside Redisson 3.20.1":  {rate: 1000, takes: few + together + 8, version: "3.20.1"},
 		"the rate becomes small":  {rate: 128, takes: 100},
@@ -121,8 +123,12 @@ func TestPermits_ComeBackToTheMillisecond(t *testing.T) {
 		if c.exact {
 			of = append(of, rratelimiter.WithExact())
 		}
-		l := limitertest.NewClient(t, rdb, opts...).RateLimiter(name, of...)
-		limitertest.MustTrySetRate(t, limitertest.NewClient(t, rdb).RateLimiter(name), limitertest.Every(c.rate, time.Minute))
+		client, cfg := limitertest.NewClient(t, rdb, opts...), limitertest.Every(c.rate, time.Minute)
+		l := client.RateLimiter(name, of...)
+		if c.keyed {
+			l = client.Keyed("", cfg, of...).Limiter(name)
+		}
+		limitertest.MustTrySetRate(t, limitertest.NewClient(t, rdb).RateLimiter(name), cfg)
 		start := time.Now()
 		for i := range c.takes {
 			if i%2 == 0 {
