@@ -328,8 +328,9 @@ type watcher struct {
 	window   int   // the number of the last window
 	wrong    error // what no server may do
 
-	givesBack bool   // the script that runs does, or charges
-	rest      string // the member that it wrote for what is kept
+	givesBack bool     // the script that runs does, or charges
+	rest      string   // the member that it wrote for what is kept
+	merges    []string // what the script that runs was named to merge; nil for others
 }
 
 func (w *watcher) see(ran redistest.Ran) {
@@ -337,12 +338,17 @@ func (w *watcher) see(ran redistest.Ran) {
 	if !ran.InScript {
 		script := limitertest.ScriptOf(slices.Concat(words, []string{"", ""})[1])
 		w.givesBack = script == lua.GiveBack || script == lua.SettleReservation
-		w.rest = ""
+		w.rest, w.merges = "", nil
+		if script == lua.Merge {
+			w.merges = words
+		}
 	}
 	switch {
 	case len(words) < 3:
 	case w.givesBack && ran.InScript && !strings.EqualFold(words[2], "nx"):
 		w.seeBack(ran.At, words)
+	case w.merges != nil && words[0] == "zadd" && words[1] == w.set.Permits:
+		w.merged(words[3], time.UnixMilli(w.number(words[2])))
 	case words[0] == "zadd" && words[1] == w.set.Permits && !strings.EqualFold(words[2], "xx"): // which dates a member anew
 		pairs := words[2:]
 		if strings.EqualFold(pairs[0], "nx") {
@@ -405,19 +411,34 @@ func (w *watcher) seeBack(at time.Time, words []string) {
 	}
 }
 
+// merged notes that a member of that date stands for those of a group, which are named behind it.
+func (w *watcher) merged(into string, dated time.Time) {
+	for _, group := range w.merges {
+		for i, g := range w.grants {
+			if strings.HasPrefix(group, into) && g.member != "" && strings.Contains(group, g.member) {
+				w.grants[i].member, w.grants[i].dated = into, dated
+			}
+		}
+	}
+}
+
 func (w *watcher) giveBackMember(at time.Time, member string) {
-	kept := int64(0)
+	permits, known := w.permits(member), false
 	if w.rest != "" {
-		kept = w.permits(w.rest)
+		permits -= w.permits(w.rest)
 	}
 	for i, g := range slices.Backward(w.grants) {
 		if g.member == member && g.back.IsZero() {
-			w.giveBack(i, at, g.permits-kept)
-			w.grants[i].member = w.rest
-			return
+			known, w.grants[i].member = true, w.rest
+			if part := min(permits, g.permits); part > 0 {
+				permits -= part
+				w.giveBack(i, at, part)
+			}
 		}
 	}
-	w.fail(fmt.Errorf("%q is given back, of which no grant is known", member))
+	if !known || permits > 0 {
+		w.fail(fmt.Errorf("%q is given back, of which no grant is known, or of %d permits too few", member, permits))
+	}
 }
 
 // giveBack notes that permits of a grant were given back.

@@ -200,7 +200,7 @@ func TestShowOfALimiterInUse(t *testing.T) {
 	t.Parallel()
 	s := shared(t)
 	name := redistest.Name(t)
-	limiter := limitertest.NewClient(t, s.rdb).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(100)))
+	limiter := limitertest.NewClient(t, s.rdb).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(100)), rratelimiter.WithExact())
 	for n := int64(1); n <= 5; n++ {
 		limitertest.MustAcquire(t, limiter, n)
 	}

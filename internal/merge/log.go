@@ -27,10 +27,15 @@ type thresholds struct {
 	together uint8 // members that are named at once, beside those that stand for others
 }
 
-var limits = thresholds{rate: 128, few: 32, together: 20}
+var usual = thresholds{rate: 128, few: 32, together: 20}
 
-// Everything makes all members be merged as soon as there are two, for tests.
+var limits = usual
+
+// Everything makes all members be merged as soon as there are two, for tests. AsUsual undoes that.
 func Everything() { limits = thresholds{together: 2} }
+
+// AsUsual is for tests of when members are merged.
+func AsUsual() { limits = usual }
 
 // Merges counts the members that have come to stand for others: a test of merging in which none has says nothing.
 var Merges atomic.Int64

@@ -362,7 +362,8 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Virtual(t, limitertest.KindsOfContext, func(t *testing.T, rdb redistest.Client, with func(context.Context) context.Context) {
-				l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, time.Second))
+				l := limitertest.NewHandle(t, rdb, rratelimiter.WithExact()) // merging is no caller's
+				limitertest.MustTrySetRate(t, l, limitertest.Every(2, time.Second))
 				var calls, seen atomic.Int64
 				rdb.AddHook(seesContext(func(ctx context.Context) {
 					calls.Add(1)

@@ -94,7 +94,7 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 		for i := range names {
 			mapped = "a name of more bytes than share a block " + strconv.Itoa(i)
 			known[i] = weak.Make(unsafe.StringData(mapped))
-			l := c.RateLimiter("name")
+			l := c.RateLimiter("name", rratelimiter.WithExact()) // names whose members are merged are remembered
 			ctx := cancellable
 			if i%2 == 0 {
 				ctx = plain
@@ -152,7 +152,7 @@ func TestKeyedManyKeys(t *testing.T) {
 //
 //nolint:paralleltest // others' allocations would count
 func TestTryAcquire_Allocations(t *testing.T) {
-	l := rratelimiter.New(answering{}, limitertest.Patient()).RateLimiter("orders")
+	l := rratelimiter.New(answering{}, limitertest.Patient()).RateLimiter("orders", rratelimiter.WithExact())
 	for _, ctx := range []context.Context{context.WithoutCancel(t.Context()), t.Context()} {
 		for _, timeout := range []time.Duration{0, time.Minute} {
 			allocations := testing.AllocsPerRun(1000, func() {

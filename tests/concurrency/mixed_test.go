@@ -108,7 +108,7 @@ func TestClient_LimitersShareFlightsWithThoseThatAreRepeatedAlike(t *testing.T) 
 		_, m := redistest.Mini(t)
 		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 2, MaxConcurrentDials: 1}) // one flight at a time
 		c := limitertest.OpenClient(rdb)
-		orders := limitertest.ByDefault(c, "orders", rratelimiter.PerHour(100))
+		orders := c.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(100)), rratelimiter.WithExact())
 		all := []func(ctx context.Context) error{
 			func(ctx context.Context) error { return limitertest.Granted(orders.TryAcquire(ctx, 1, 0)) },
 		}

@@ -57,7 +57,7 @@ func TestRenew_SettledAfterwards(t *testing.T) {
 		for used, free := range map[int64]int64{0: 9, 2: 7, 6: 3, 8: 1, 20: -11} {
 			for _, released := range []int64{0, 4} {
 				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-					l := limitertest.NewClient(t, rdb).RateLimiter("jobs", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+					l := limitertest.NewClient(t, rdb).RateLimiter("jobs", rratelimiter.WithDefault(rratelimiter.PerMinute(10)), rratelimiter.WithExact())
 					r := limitertest.Reserve(t, l, 6, c.opts...)
 					for range 4 {
 						time.Sleep(c.lasts - time.Second)

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		handleInFlight(words[0], words[1], words[2])
 		return
 	}
-	os.Exit(m.Run())
+	limitertest.Main(m)
 }
 
 // enters counts a request in at its handler, and notes how many there have been at the same time at most.

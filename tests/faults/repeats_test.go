@@ -449,7 +449,7 @@ func TestGiveBack_RepeatAfterPartialRelease(t *testing.T) {
 // limiter is before it.
 func newSharedGrants(t *testing.T, s *limitertest.HeldScene, callers int) (undo []func(context.Context) error) {
 	t.Helper()
-	keyed := s.Client.Keyed("", limitertest.Every(100, time.Hour))
+	keyed := s.Client.Keyed("", limitertest.Every(100, time.Hour), rratelimiter.WithExact())
 	letGo := s.Hold(t, lua.Acquire, 1)
 	first := s.StartTryAcquire(t.Context(), 1, 0)
 	undo = make([]func(context.Context) error, callers)

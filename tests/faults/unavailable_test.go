@@ -271,7 +271,7 @@ func TestHookPanic_ReachesAllInItsFlight(t *testing.T) {
 				require.NoError(t, q.limiter("{good}").Acquire(t.Context(), 1))
 				require.NoError(t, q.ask(t.Context(), "{good}"))
 				assert.Less(t, time.Since(start), 100*time.Millisecond)
-				synctest.Wait()
+				time.Sleep(time.Second) // members may be merged
 				limitertest.CheckIdle(t, q.client)
 				assert.EqualValues(t, 1, q.rdb.Exists(t.Context(), "{bad}").Val())
 			})

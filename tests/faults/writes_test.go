@@ -205,7 +205,7 @@ func loseJointCall(t *testing.T, lost redistest.Action, punctual bool) {
 	const rate, callers = 10, 40
 	limiters := make([]*rratelimiter.RateLimiter, callers)
 	for i := range limiters {
-		limiters[i] = c.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithDefault(limitertest.Every(rate, time.Hour)))
+		limiters[i] = c.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithDefault(limitertest.Every(rate, time.Hour)), rratelimiter.WithExact())
 		limitertest.MustAcquire(t, limiters[i], 1)
 		limitertest.MustAcquire(t, limiters[i], 1) // its short answer says that the limiter is shared
 	}

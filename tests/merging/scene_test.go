@@ -12,9 +12,13 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
+
+// These tests are about when members are merged, also with RRL_MERGE=all.
+func init() { merge.AsUsual() }
 
 // A lone caller's grants: as many as stay exact, and as many as are then merged at once.
 const (

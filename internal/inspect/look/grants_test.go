@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -64,7 +65,7 @@ func TestMergedGrants_AreCountedOnce(t *testing.T) {
 				require.NoError(t, err)
 				merged = max(merged, shown.States[0].Merged)
 			}
-			small := exact || c.cfg.Rate < 128
+			small := exact || merge.LeftAlone(c.cfg.Rate)
 			assert.Equal(t, small, merged == 0)
 		})
 	}

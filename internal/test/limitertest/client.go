@@ -266,17 +266,29 @@ type Counter struct {
 	names map[string]int
 }
 
-// CountCommands counts what rdb sends from now on, those of pipelines one by one.
+// CountCommands counts what rdb sends from now on, those of pipelines one by one. Calls that merge
+// members do not count: they are no caller's, and go beside others when there is enough to merge.
 func CountCommands(rdb redistest.Client) *Counter {
 	c := &Counter{names: map[string]int{}}
 	rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, cmd := range cmds {
-			c.names[cmd.Name()]++
+			if !IsMerging(cmd) {
+				c.names[cmd.Name()]++
+			}
 		}
 	}))
 	return c
+}
+
+// IsMerging reports whether a command is a call that merges members.
+func IsMerging(cmd redis.Cmder) bool {
+	text := ""
+	if args := cmd.Args(); len(args) > 1 {
+		text, _ = args[1].(string)
+	}
+	return ScriptOf(text) == lua.Merge
 }
 
 // Total returns the number of commands sent.

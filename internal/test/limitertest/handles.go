@@ -2,6 +2,7 @@ package limitertest
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -17,10 +18,22 @@ import (
 )
 
 // With RRL_MERGE=all the members of all limiters are merged as soon as there are two.
+var mergesAll = os.Getenv("RRL_MERGE") == "all"
+
 func init() {
-	if os.Getenv("RRL_MERGE") == "all" {
+	if mergesAll {
 		merge.Everything()
 	}
+}
+
+// Main runs a package's tests for its TestMain. With RRL_MERGE=all it fails if nothing was merged.
+func Main(m *testing.M) {
+	code := m.Run()
+	if mergesAll && code == 0 && merge.Merges.Load() == 0 {
+		fmt.Fprintln(os.Stderr, "RRL_MERGE=all: nothing was merged")
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // ByDefault returns a Client's handle whose default is cfg.
