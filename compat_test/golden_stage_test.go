@@ -399,7 +399,7 @@ func (st *stage) handle(t *testing.T, s step) *rratelimiter.RateLimiter {
 	if who.goes == nil {
 		return nil
 	}
-	handle := who.goes.RateLimiter(st.names[s.On])
+	handle := who.goes.RateLimiter(st.names[s.On], rratelimiter.WithExact())
 	if s.Held {
 		require.NoError(t, handle.SetRate(t.Context(), rratelimiter.PerHour(1)))
 		for _, granted := range []bool{true, false} {

@@ -14,13 +14,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Do has a Client's handle do an operation, now being base, and returns what it says.
+// Do has a Client's handle do an operation, now being base, and returns what it says. Handles must be WithExact, since the model
+// merges nothing.
 func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, op Op, base int64) Answer {
 	switch n := op.Permits; op.Do {
 	case "tryAcquire":
 		return Says(l.TryAcquire(ctx, n, 0))
 	case "withDefault":
-		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
+		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public()), rratelimiter.WithExact()).TryAcquire(ctx, n, 0))
 	case "wait":
 		// A waiting caller asks at times that are drawn. To know when limiters were last asked, and so
 		// how long they live, one that was refused asks once more.
@@ -105,7 +106,7 @@ func (op Op) acquire(ctx context.Context, client *rratelimiter.Client, l *rratel
 }
 
 func (op Op) acquireAll(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, timeout time.Duration) (bool, error) {
-	var opts []rratelimiter.LimiterOption
+	opts := []rratelimiter.LimiterOption{rratelimiter.WithExact()}
 	if op.Rate != nil {
 		opts = append(opts, rratelimiter.WithDefault(op.Rate.Public()))
 	}
