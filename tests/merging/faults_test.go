@@ -323,8 +323,10 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 		"TakeReturnable": {lua.Acquire, func(t *testing.T, s *scene) { s.returnable(t, 2) }},
 		"TakeAll": {lua.AcquireAll, func(t *testing.T, s *scene) {
 			beside := s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(1000, interval)))
+			limitertest.Grants(t, beside, few)
 			require.True(t, limitertest.TryAll(t, s.Client, 2, s.RateLimiter, beside))
 			s.held += 2
+			limitertest.Grants(t, beside, 2*together) // the copy is known as one by either member
 		}},
 		"Reserve": {lua.Acquire, func(t *testing.T, s *scene) {
 			require.NoError(t, limitertest.Reserve(t, s.RateLimiter, 3).Settle(t.Context(), 3))
