@@ -1,6 +1,7 @@
 package merge_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -185,6 +186,22 @@ func TestMember_GoesBackByWhatItHasBecome(t *testing.T) {
 	p.grant(1, 0, nil)
 	c, _ = p.Name(p.draw)
 	assert.Equal(t, [][]int{{3, 2}}, groups(t, c), "what has gone back is not merged again")
+}
+
+// A call that gave permits back got no answer. A group with the member would mostly not be as it is named.
+func TestMember_WithUnknownPermitsIsNotNamed(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, time.Minute)
+	p.grant(32, 0, nil)
+	m := merge.NewMember(p.draw(), 2)
+	p.grant(1, 0, m)
+	p.grant(3, 0, nil)
+	require.NotNil(t, m.Add(&merge.Return{Permits: 1}))
+	m.Next()
+	m.WentBack(0, errors.New("no answer"))
+	m.Next()
+	c, _ := p.Name(p.draw)
+	assert.Equal(t, [][]int{{2, 2, 2}}, groups(t, c))
 }
 
 func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
