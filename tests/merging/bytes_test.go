@@ -31,6 +31,7 @@ type usage struct {
 	calls   int
 	every   time.Duration
 	call    func(t *testing.T, u *user)
+	trip    time.Duration // to Redis
 }
 
 // user is one call's Client, and its handles of the limits.
@@ -50,6 +51,11 @@ func (u *user) claims(permits ...int64) (all []rratelimiter.Claim) {
 func takeOne(t *testing.T, u *user) {
 	t.Helper()
 	limitertest.Try(t, u.limits[0], 1)
+}
+
+func takeAtOnce(t *testing.T, u *user) {
+	t.Helper()
+	limitertest.Together(256, func(int) { takeOne(t, u) })
 }
 
 // reserve reserves as many permits of each limit, and settles less or more of them after up to a time.
@@ -91,38 +97,40 @@ func takeAll(t *testing.T, u *user) {
 }
 
 var (
-	perMinute = []rratelimiter.Config{rratelimiter.PerMinute(1000)}
-	perDay    = []rratelimiter.Config{rratelimiter.PerDay(10_000)}
-	both      = []rratelimiter.Config{rratelimiter.PerMinute(1000), rratelimiter.PerDay(10_000)}
-	gateway   = []rratelimiter.Config{
+	perMinute     = []rratelimiter.Config{rratelimiter.PerMinute(1000)}
+	perMinuteMuch = []rratelimiter.Config{rratelimiter.PerMinute(1_000_000)}
+	perDay        = []rratelimiter.Config{rratelimiter.PerDay(10_000)}
+	both          = []rratelimiter.Config{rratelimiter.PerMinute(1000), rratelimiter.PerDay(10_000)}
+	gateway       = []rratelimiter.Config{
 		rratelimiter.PerMinute(100), rratelimiter.PerDay(10_000), rratelimiter.PerMinute(20_000), rratelimiter.PerDay(1_000_000),
 	}
 )
 
 var usages = []usage{
-	{"50 a minute", false, 50, []rratelimiter.Config{rratelimiter.PerMinute(50)}, 1, 60, 1200 * time.Millisecond, takeOne},
-	{"1000 a minute", false, 128, perMinute, 1, 1300, 60 * time.Millisecond, takeOne},
-	{"1000 a minute, three Clients", true, 3 * 128, perMinute, 3, 1300, 60 * time.Millisecond, takeOne},
-	{"1000 a minute, reservations settled at once", true, 128, perMinute, 1, 700, 120 * time.Millisecond, reserve(0, 2)},
-	{"the same, settled after up to 10 s", true, 256, perMinute, 1, 700, 120 * time.Millisecond, reserve(10*time.Second, 2)},
-	{"10,000 a day, used 200 times", false, 128, perDay, 1, 230, 432 * time.Second, takeOne},
-	{"10,000 a day", true, 128, perDay, 1, 11_000, 8640 * time.Millisecond, takeOne},
-	{"`TakeAll` of 1000 a minute and 10,000 a day", true, 256, both, 1, 3000, 70 * time.Millisecond, takeAll},
-	{"`ReserveAll` of them, settled after up to 10 s", true, 384, both, 1, 2000, 150 * time.Millisecond, reserve(10*time.Second, 2, 2)},
+	{"50 a minute", false, 50, []rratelimiter.Config{rratelimiter.PerMinute(50)}, 1, 60, 1200 * time.Millisecond, takeOne, 0},
+	{"1000 a minute", false, 128, perMinute, 1, 1300, 60 * time.Millisecond, takeOne, 0},
+	{"1000 a minute, three Clients", true, 3 * (64 + together), perMinute, 3, 1300, 60 * time.Millisecond, takeOne, 0},
+	{"1000 a minute, reservations settled at once", true, 128, perMinute, 1, 700, 120 * time.Millisecond, reserve(0, 2), 0},
+	{"the same, settled after up to 10 s", true, 256, perMinute, 1, 700, 120 * time.Millisecond, reserve(10*time.Second, 2), 0},
+	{"10,000 a day, used 200 times", false, 128, perDay, 1, 230, 432 * time.Second, takeOne, 0},
+	{"10,000 a day", true, 128, perDay, 1, 11_000, 8640 * time.Millisecond, takeOne, 0},
+	{"`TakeAll` of 1000 a minute and 10,000 a day", true, 256, both, 1, 3000, 70 * time.Millisecond, takeAll, 0},
+	{"`ReserveAll` of them, settled after up to 10 s", true, 384, both, 1, 2000, 150 * time.Millisecond, reserve(10*time.Second, 2, 2), 0},
+	{"a million a minute, 256 callers for 5 s", true, few + 3*together, perMinuteMuch, 1, 1000, 5 * time.Millisecond, takeAtOnce, time.Millisecond},
 	{
 		"the gateway's four, 2000 requests in a day", true, 512, gateway, 1, 2300, 43200 * time.Millisecond,
-		reserve(10*time.Second, 1, 1, 300, 300),
+		reserve(10*time.Second, 1, 1, 300, 300), 0,
 	},
 	{
 		"the same, by three gateways", true, 3 * 256, gateway, 3, 2300, 43200 * time.Millisecond,
-		reserve(10*time.Second, 1, 1, 300, 300),
+		reserve(10*time.Second, 1, 1, 300, 300), 0,
 	},
 }
 
 // run uses the limits and returns the members of their sets.
 func (u *usage) run(t *testing.T, opts ...rratelimiter.LimiterOption) (sets [][]redis.Z) {
 	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+		rdb := limitertest.FarAway(t, u.trip)
 		var later sync.WaitGroup
 		users := make([]*user, u.clients)
 		for i := range users {
