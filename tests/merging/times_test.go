@@ -167,7 +167,7 @@ func TestWithExact_OfOneOfACallsHandles(t *testing.T) {
 			letGo()
 			s.held += 4
 		}
-		s.merged(t, few+together+2)
+		s.merged(t, few+together+4)
 		var ofCalls int
 		for _, member := range s.Mini.ZRange(t.Context(), s.permits(), 0, -1).Val() {
 			if limitertest.PermitsIn(t, member) == 3 {
