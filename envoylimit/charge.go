@@ -18,7 +18,7 @@ func (looking) FromMemory(context.Context, decide.Ask) (decide.Answer, bool, err
 
 // Ask looks.
 func (l looking) Ask(ctx context.Context, _ decide.Ask) (decide.Answer, error) {
-	d, err := l.look(ctx)
+	d, err := l.peek(ctx, 0)
 	return decide.Answer{Decision: d, By: limit.FromRedis, Unanswered: true}, err
 }
 
@@ -34,8 +34,7 @@ func (c *call) charge(ctx context.Context, q *question, of *counter) {
 	ctx = context.WithoutCancel(ctx)
 	ask := q.ask(of.key)
 	ask.Permits = min(q.permits, q.most())
-	ask.Reserve = q.algorithm == fixedWindow // so that the answer can charge the rest
-	ask.UpTo = q.algorithm == tokenBucket
+	ask.Reserve = q.algorithm != slidingLog // so that the answer can charge the rest
 	a, err := c.policy.Decide(ctx, of.Asker, ask)
 	rest := q.permits
 	if a.Granted {
@@ -56,15 +55,15 @@ func (c *call) charge(ctx context.Context, q *question, of *counter) {
 		err = a.Settle(ctx, q.permits, func(error) {})
 	}
 	a.Granted, a.Remaining, a.Settle, a.Undo = false, 0, nil, nil
-	if q.algorithm == slidingLog && q.deed == always && err == nil {
+	if q.algorithm != fixedWindow && q.deed == always && err == nil {
 		a.RetryAfter, a.ResetAfter = of.waits(ctx, q)
 	}
 	q.record(a, err)
 }
 
-// giveBack gives permits back. A token bucket takes none.
+// giveBack gives permits back.
 func (c *call) giveBack(ctx context.Context, q *question) error {
-	if q.algorithm == tokenBucket || q.permits == 0 || q.limit == 0 {
+	if q.permits == 0 || q.limit == 0 {
 		return nil
 	}
 	of := c.service.counterOf(q)

@@ -80,7 +80,6 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"EstimateOfBucket":   {limits("unit: hour", "algorithm: token_bucket", "estimate: 5"), "web.yaml:7: estimate is for algorithm: sliding_log"},
 		"HoldOfNothing":      {limits("unit: hour", "hold: 60s"), "web.yaml:6: hold is for limits with an estimate"},
 		"UnknownCharge":      {limits("unit: hour", "charge: often"), `web.yaml:6: charge is "often"`},
-		"BucketAlways":       {limits("unit: hour", "algorithm: token_bucket", "charge: always"), "web.yaml:7: a token_bucket can't be charged"},
 		"UnlimitedWindow":    {limits("unlimited: true", "window: 90s"), "web.yaml:6: an unlimited limit has no window"},
 		"WindowOfDescriptor": {"domain: web\ndescriptors:\n- key: k\n  window: 90s", `web.yaml:4: the key "window" does not belong here`},
 		"UnknownFailure":     {"domain: web\nfailure: maybe", `web.yaml:2: failure is "maybe"`},

@@ -62,15 +62,15 @@ func (s *Service) counterOf(q *question) counter {
 	return counter{Asker: of.Asker(decide.Ask{Key: keyPrefix + q.key}), key: keyPrefix + q.key, other: l}
 }
 
-// look returns what is free. It is not Granted if more is used than the limit.
-func (c *counter) look(ctx context.Context) (limit.Decision, error) {
+// peek returns what a request would get. One for 0 permits is not Granted if more is used than the limit.
+func (c *counter) peek(ctx context.Context, permits int64) (limit.Decision, error) {
 	if c.log != nil {
-		return c.log.Peek(ctx, 0)
+		return c.log.Peek(ctx, permits)
 	}
-	return c.other.Peek(ctx, c.key, 0)
+	return c.other.Peek(ctx, c.key, permits)
 }
 
-// release gives permits back, but not to a token bucket. A counter that Redis does not have has none to give back.
+// release gives permits back. A counter that Redis does not have has none to give back.
 func (c *counter) release(ctx context.Context, permits int64) error {
 	if c.log != nil {
 		if err := c.log.Release(ctx, permits); !errors.Is(err, limit.ErrNotInitialized) {
@@ -78,7 +78,7 @@ func (c *counter) release(ctx context.Context, permits int64) error {
 		}
 		return nil
 	}
-	// The answer, whatever it is, says which window it is.
+	// The answer, whatever it is, says which window it is, or how full the bucket.
 	a, err := c.Ask(ctx, decide.Ask{Call: callName, Key: c.key, Permits: 1, Reserve: true})
 	if err != nil || a.Settle == nil {
 		return err
@@ -92,9 +92,9 @@ func (c *counter) charge(ctx context.Context, permits int64) error {
 	return behind.Engine.Charge(ctx, behind.Limiter, permits, func(error) {})
 }
 
-// waits returns after how long a sliding log grants as much again, 0 if that is not known, and all of it.
+// waits returns after how long as much is granted again, 0 if that is not known, and all of it.
 func (c *counter) waits(ctx context.Context, q *question) (retry, reset time.Duration) {
-	d, err := c.log.Peek(ctx, min(q.permits, q.most()))
+	d, err := c.peek(ctx, min(q.permits, q.most()))
 	if err != nil {
 		return 0, q.window
 	}

@@ -112,6 +112,7 @@ descriptors:
 - {key: lax, rate_limit: {unit: hour, requests_per_unit: 2, charge: always}}
 - {key: tok, rate_limit: {unit: hour, requests_per_unit: 100, charge: always}}
 - {key: daily, rate_limit: {unit: day, requests_per_unit: 2, charge: always}}
+- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 60, algorithm: token_bucket, charge: always}}
 `
 	for name, tc := range map[string]struct {
 		cost, last string // of three calls, ten minutes apart
@@ -120,6 +121,7 @@ descriptors:
 		"Log":           {"lax=a", "OVER: OVER 0/2", 50 * time.Minute},
 		"LogCosts":      {"tok=a | 60", "OVER: OVER 0/100", time.Hour},
 		"LogAboveLimit": {"tok=a | 250", "OVER: OVER 0/100", time.Hour},
+		"Bucket":        {"bucket=a | 40", "OVER: OVER 0/60", 80 * time.Minute},
 		"Window":        {"daily=a", "OVER: OVER 0/2", 24*time.Hour - 20*time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -289,11 +289,8 @@ func (p *parser) reserving(r *rule, all map[string]field) {
 		p.failf(hold.key, "hold is for limits with an estimate")
 	}
 	r.charge = p.text(charge, "charge")
-	switch {
-	case !slices.Contains([]string{"", "granted", "always"}, r.charge):
+	if !slices.Contains([]string{"", "granted", "always"}, r.charge) {
 		p.failf(charge.value, "charge is %.60q, not granted or always", r.charge)
-	case r.charge == "always" && r.algorithm == tokenBucket:
-		p.failf(charge.value, "a %s can't be charged more than it has", tokenBucket)
 	}
 }
 

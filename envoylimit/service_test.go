@@ -207,7 +207,7 @@ descriptors:
 - {key: calls, rate_limit: {unit: hour, requests_per_unit: 100}}
 `
 	inVirtual(t, text, func(t *testing.T, s *Service, rdb redistest.Client) {
-		for _, key := range []string{"tokens", "daily"} {
+		for _, key := range []string{"tokens", "daily", "bucket"} {
 			run(t, s,
 				step{key + "=ann | 60", "OK: OK 40/100"},
 				step{key + "=ann | 0", "OK: OK 40/100"},
@@ -223,8 +223,6 @@ descriptors:
 			)
 		}
 		run(t, s,
-			step{"bucket=ann | 250", "OVER: OVER 0/100"},
-			step{"bucket=ann", "OVER: OVER 0/100"},
 			step{"strict=ann | 60", "OK: OK 40/100"},
 			step{"strict=ann | 60", "OVER: OVER 0/100"},
 			step{"strict=ann | 0", "OK: OK 40/100"},

@@ -11,6 +11,7 @@
 -- Returns
 --   limit, free, taken, last, reset, waits..., as for fixed_window
 --      limit: the capacity, with what may be borrowed
+--      free: below 0 if more are borrowed
 --      last: epoch seconds of the last refill
 --      reset: ms until the bucket is full; 0 if it is
 --   CORRUPT <key's number> <field> <why>
@@ -34,17 +35,13 @@ end
 local changed = not tokens or not last
 -- -borrow could be -0, which is no integer's text.
 tokens, last = math.min(tokens or last and 0 - borrow or capacity, capacity), last or second
-local periods = math.floor((second - last) / interval)
-if periods > 0 then
-  tokens = math.min(capacity, tokens + periods * refill)
-  last = last + periods * interval
-  changed = true
-end
-local life, known = life_of(tokens, capacity, refill, interval, ARGV[5]), last
+local known = last
+tokens, last = refilled(tokens, last, second, capacity, refill, interval)
+local life = life_of(tokens, capacity, refill, interval, ARGV[5])
 last = since(last, second, life)
 changed = changed or last ~= known
 
-local free = math.max(0, tokens + borrow)
+local free = tokens + borrow
 local taken, refused = decide_requests(free, capacity + borrow, 6)
 tokens = tokens - taken
 

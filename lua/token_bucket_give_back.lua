@@ -1,13 +1,13 @@
--- Puts tokens back into a bucket, except those that have come back by themselves: with more in it, it overflows sooner.
+-- Puts tokens back into a bucket, or takes more whether it has them or not; not what has come back by itself since.
 --
 -- KEYS
 --   1 tokens  2 time
 -- ARGV
 --   1  capacity  2  refill: tokens added each interval  3  interval in seconds
---   4  tokens to be put back  5  how many were left when they had been taken  6  epoch seconds of the last refill then
+--   4  tokens to be put back; below 0 to be taken  5  how many were left when they had been taken  6  epoch seconds of the last refill then
 --   7  ms since, by the caller's clock  8  ms until an empty bucket is full
 -- Returns
---   how many were put back
+--   how many were put back; below 0 if they were taken
 
 --- @include "bucket" "clock" "integer"
 
@@ -22,9 +22,11 @@ end
 local second = math.floor(clock() / 1000)
 local passed = math.max(second - began, last - began, math.floor(ARGV[7] / 1000))
 local come = math.floor(passed / interval) * refill
+tokens, last = refilled(tokens, last, second, capacity, refill, interval)
 local back = math.min(capacity, left + ARGV[4] + come) - math.min(capacity, left + come)
-back = math.min(back, capacity - tokens)
-if back <= 0 then
+-- Lua holds no number exactly that is smaller.
+back = math.max(math.min(back, capacity - tokens), -9007199254740991 - tokens)
+if back == 0 then
   return 0
 end
 tokens = tokens + back

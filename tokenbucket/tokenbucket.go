@@ -132,8 +132,8 @@ func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision
 }
 
 // Peek returns what Take would return now, without taking anything; with n 0 it answers how many tokens could be
-// taken, as Remaining. It changes nothing in Redis, not even times to live, and a later Take may still be
-// refused. Errors are those of Take, except limit.ErrUnknownOutcome.
+// taken, as Remaining, and is not Granted only if more are owed than Borrow. It changes nothing in Redis,
+// not even times to live, and a later Take may still be refused. Errors are those of Take, except limit.ErrUnknownOutcome.
 func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	return l.table.Peek(ctx, "Peek", key, n)
 }
@@ -202,6 +202,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Outcome, e
 			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
 		return explain(err, keys.Names())
 	}
+	v.Charge = func(ctx context.Context, more int64) error { return v.GiveBack(ctx, -more) }
 	return v, err
 }
 

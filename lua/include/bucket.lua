@@ -8,6 +8,12 @@ local function life_of(tokens, capacity, refill, interval, fill)
   return math.min(longest, math.max(tonumber(fill), math.ceil((capacity - tokens) / refill) * interval * 1000))
 end
 
+-- Returns the tokens and the second of the last refill once what has come since is in the bucket.
+local function refilled(tokens, last, second, capacity, refill, interval)
+  local periods = math.max(0, math.floor((second - last) / interval))
+  return math.min(capacity, tokens + periods * refill), last + periods * interval
+end
+
 -- Returns the second of the last refill, now if the clock has gone back since: then the second lies ahead, and the end
 -- of the keys has moved away as far. What a caller's clock that is ahead wrote stays: it would refill again after us.
 local function since(last, second, life)
