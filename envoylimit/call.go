@@ -190,7 +190,7 @@ func (c *call) override(d *descriptor, entries []*entry, configured *rule) (*rul
 		case configured.window == r.window:
 			r.per = configured.per
 		case r.estimate > 0:
-			r.algorithm, r.calendar = slidingLog, nil
+			r.algorithm = slidingLog
 		}
 	}
 	r.setName()

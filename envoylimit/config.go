@@ -157,5 +157,5 @@ type per struct {
 	window    time.Duration
 	algorithm algorithm
 	burst     int64          // of a token bucket; 0: the limit
-	calendar  *time.Location // of a fixed window of a day, a week or a month; nil: none
+	calendar  *time.Location // of a fixed window of a day, a week or a month; nil: aligned to 1970
 }

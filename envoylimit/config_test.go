@@ -186,7 +186,6 @@ func TestParse_HowALimitCounts(t *testing.T) {
 	}
 	berlin := parsed(t, limits("unit: month", "calendar: Europe/Berlin")).domains["web"].entries["user"].rule
 	assert.Equal(t, "Europe/Berlin", berlin.calendar.String())
-	assert.Equal(t, time.UTC, parsed(t, limits("unit: day")).domains["web"].entries["user"].rule.calendar)
 	held := parsed(t, limits("unit: hour", "requests_per_unit: 100", "estimate: 100", "hold: 1m", "charge: granted")).domains["web"].entries["user"].rule
 	assert.Equal(t, []any{int64(100), time.Minute, "granted"}, []any{held.estimate, held.hold, held.charge})
 }

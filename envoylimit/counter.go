@@ -117,15 +117,18 @@ func (c *counter) settler(text []byte) settler {
 func (s *Service) newOther(q *question) other {
 	name := rratelimiter.WithName(q.metric)
 	if q.algorithm == fixedWindow {
-		cfg := fixedwindow.Config{Limit: q.limit, Window: q.window}
+		cfg := fixedwindow.Config{Limit: q.limit}
 		switch {
+		case q.calendar == nil && q.window < time.Second:
+			cfg.Window = q.window
 		case q.calendar == nil:
+			cfg.Calendar = fixedwindow.Aligned(q.window) // as envoyproxy/ratelimit has them
 		case q.window == day:
-			cfg.Window, cfg.Calendar = 0, fixedwindow.Daily(q.calendar)
+			cfg.Calendar = fixedwindow.Daily(q.calendar)
 		case q.window == 7*day:
-			cfg.Window, cfg.Calendar = 0, fixedwindow.Weekly(q.calendar, time.Monday)
+			cfg.Calendar = fixedwindow.Weekly(q.calendar, time.Monday)
 		default:
-			cfg.Window, cfg.Calendar = 0, fixedwindow.Monthly(q.calendar)
+			cfg.Calendar = fixedwindow.Monthly(q.calendar)
 		}
 		return fixedwindow.New(s.client, cfg, name)
 	}

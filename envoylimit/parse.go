@@ -238,14 +238,12 @@ func (p *parser) per(r *rule, n *yaml.Node, all map[string]field) {
 func (p *parser) algorithm(r *rule, all map[string]field) {
 	of, zone, burst := all["algorithm"], all["calendar"], all["burst"]
 	if r.estimate = p.number(all["estimate"], "estimate", 1); r.estimate > 0 {
-		r.algorithm, r.calendar = slidingLog, nil // which others can't settle
+		r.algorithm = slidingLog // which others can't settle
 	}
 	switch a := algorithm(p.text(of, "algorithm")); a {
 	case "":
 	case slidingLog, fixedWindow, tokenBucket:
-		if a != r.algorithm {
-			r.algorithm, r.calendar = a, nil
-		}
+		r.algorithm = a
 	default:
 		p.failf(of.value, "algorithm is %.60q, not %s, %s or %s", string(a), slidingLog, fixedWindow, tokenBucket)
 	}

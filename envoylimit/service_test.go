@@ -296,6 +296,26 @@ descriptors:
 	})
 }
 
+// Fixed windows begin as there: at multiples of the unit since 1970 began, so that of a week on a Thursday.
+func TestService_WindowsAsThere(t *testing.T) {
+	t.Parallel()
+	for lines, seconds := range map[string]int64{
+		"unit: second, algorithm: fixed_window": 1, "unit: minute, algorithm: fixed_window": 60, "unit: hour, algorithm: fixed_window": 3600,
+		"unit: day": 86400, "unit: week": 7 * 86400, "unit: month": 30 * 86400, "unit: year": 365 * 86400, "window: 36h": 36 * 3600,
+	} {
+		inVirtual(t, "domain: web\ndescriptors:\n- {key: k, rate_limit: {"+lines+", requests_per_unit: 1}}", func(t *testing.T, s *Service, _ redistest.Client) {
+			for _, after := range []time.Duration{0, 100*time.Second + 300*time.Millisecond, 1000 * time.Hour} {
+				time.Sleep(after)
+				want := seconds - time.Now().Unix()%seconds // as CalculateReset there
+				for range 2 {
+					reset := s.ask(t, "web", "k=x").GetStatuses()[0].GetDurationUntilReset()
+					assert.Equal(t, want, reset.GetSeconds(), "%s after %v", lines, after)
+				}
+			}
+		})
+	}
+}
+
 // A calendar's windows end with its day, week or month.
 func TestService_Calendars(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func ofUnit(u unit, multiple int64) per {
 		multiple = int64(math.MaxInt64 / lengths[u])
 	}
 	p.window = lengths[u] * time.Duration(multiple)
-	p.setDefaults()
+	p.algorithm = p.usual()
 	return p
 }
 
@@ -49,7 +49,7 @@ func ofWindow(window time.Duration) per {
 			p.unit, p.multiple = u, int64(n)
 		}
 	}
-	p.setDefaults()
+	p.algorithm = p.usual()
 	return p
 }
 
@@ -59,13 +59,6 @@ func (p *per) usual() algorithm {
 		return fixedWindow
 	}
 	return slidingLog
-}
-
-func (p *per) setDefaults() {
-	p.algorithm = p.usual()
-	if p.algorithm == fixedWindow && p.window == day {
-		p.calendar = time.UTC
-	}
 }
 
 // setName sets its name.

@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// Calendar makes windows end at a date, in a time zone: see [Daily], [Weekly] and [Monthly]. The zero Calendar is none.
+// Calendar makes windows end at a date, in a time zone: see [Daily], [Weekly] and [Monthly]; or by the clock: see [Aligned].
+// The zero Calendar is none.
 type Calendar struct {
-	every period
-	loc   *time.Location
-	first time.Weekday // of a week
+	every  period
+	loc    *time.Location
+	first  time.Weekday  // of a week
+	length time.Duration // of aligned windows
 }
 
 type period int
@@ -22,6 +24,7 @@ const (
 	day
 	week
 	month
+	aligned
 )
 
 // Daily makes windows end at midnight in a time zone. With a change to or from summer time a day has 23 or
@@ -36,6 +39,13 @@ func Weekly(loc *time.Location, first time.Weekday) Calendar {
 // Monthly makes windows end at midnight before the first of the month, in a time zone.
 func Monthly(loc *time.Location) Calendar { return Calendar{every: month, loc: loc} }
 
+// Aligned makes windows of that length begin at its multiples since the beginning of 1970 in UTC, as many services count
+// them: those of an hour at full hours, those of a day at midnight, those of seven days on Thursdays. The length is a whole
+// number of milliseconds, at least a second.
+func Aligned(length time.Duration) Calendar {
+	return Calendar{every: aligned, loc: time.UTC, length: length}
+}
+
 // around returns the moments at which the window before that of t begins, that of t, the next, and the one after.
 func (c Calendar) around(t time.Time) []time.Time {
 	t = t.In(c.loc)
@@ -48,6 +58,9 @@ func (c Calendar) around(t time.Time) []time.Time {
 		case week:
 			since := (7 + int(t.Weekday()-c.first)) % 7
 			starts = append(starts, startOf(y, m, d-since+7*i, c.loc))
+		case aligned:
+			ms := max(1, c.length.Milliseconds())
+			starts = append(starts, time.UnixMilli((t.UnixMilli()/ms+int64(i))*ms))
 		default:
 			starts = append(starts, startOf(y, m, d+i, c.loc))
 		}

@@ -98,6 +98,36 @@ func TestCalendar_WeekEndsBeforeItsFirstDay(t *testing.T) {
 	})
 }
 
+// Aligned windows begin at the multiples of their length since 1970 began, whichever of two programs counts first.
+func TestAligned_WindowsBeginAtMultiples(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for _, length := range []time.Duration{
+		time.Second, 1500 * time.Millisecond, time.Minute, time.Hour, day, 7 * day, 30 * day, 365 * day, 40 * 365 * day, 290 * 365 * day,
+	} {
+		t.Run(length.String(), func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+				cfg := fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Aligned(length)}
+				l, other := fixedwindow.New(limitertest.OpenClient(rdb), cfg), fixedwindow.New(limitertest.OpenClient(rdb), cfg)
+				step(5 * time.Hour)
+				assert.Equal(t, length, l.Window())
+				time.Sleep((length / 3).Truncate(time.Millisecond))
+				for range 3 {
+					now := rdb.Time(t.Context()).Val().UnixMilli()
+					left := length - time.Duration(now%length.Milliseconds())*time.Millisecond
+					assert.Equal(t, left, limittest.Take(t, l, "key", 7).ResetAfter)
+					assert.Equal(t, left, limittest.Take(t, other, "key", 4).RetryAfter)
+					if length > 40*365*day {
+						return // time ends before it does
+					}
+					time.Sleep(left)
+				}
+			})
+		})
+	}
+}
+
 // Programs whose clocks are wrong count in the window that it is by the server's clock.
 func TestCalendar_ServerClockDecidesWhichWindowItIs(t *testing.T) {
 	t.Parallel()
@@ -298,6 +328,10 @@ func TestCalendar_Input(t *testing.T) {
 		"no day":      {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, 7)}, "weekday"},
 		"bad day":     {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, -1)}, "weekday"},
 		"no zone yet": {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(nil, time.Monday)}, "time zone"},
+		"too short":   {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(999 * time.Millisecond)}, "aligned windows can't last 999ms"},
+		"no length":   {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(0)}, "aligned windows"},
+		"negative":    {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(-time.Hour)}, "aligned windows"},
+		"too exact":   {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(time.Second + 1)}, "aligned windows"},
 		"both":        {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(time.UTC), Window: time.Minute}, "window 1m0s"},
 		"neither":     {fixedwindow.Config{Limit: 1}, "window 0s"},
 		"no limit":    {fixedwindow.Config{Calendar: fixedwindow.Daily(time.UTC)}, "limit 0"},

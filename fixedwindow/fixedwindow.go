@@ -4,7 +4,7 @@
 // ends, and the next grant begins another window. The fixed windows and counters that many services keep in
 // Redis with a script of a few lines work the same way; both can share the key with this package while they run.
 //
-// A window lasts for a time, or with a [Calendar] for a day, a week or a month.
+// A window lasts for a time from its first grant on, or with a [Calendar] for a day, a week, a month, or an hour by the clock.
 //
 // Around the end of a window up to twice the limit can pass within one window's length: all of the
 // old window's permits at its end, and all of the new one's at its beginning. If that matters, use
@@ -36,8 +36,8 @@ type Config struct {
 	// with the first grant after the previous window has ended.
 	Window time.Duration
 
-	// Calendar, in place of Window, makes windows end at a date, such as each day's midnight in Berlin. The
-	// server's clock decides which window it is.
+	// Calendar, in place of Window, makes windows end at a date, such as each day's midnight in Berlin, or at
+	// each full hour. The server's clock decides which window it is.
 	Calendar Calendar
 }
 
@@ -51,6 +51,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("%w: window %v and a calendar are given: choose one", limit.ErrInvalidConfig, c.Window)
 	case c.Calendar != Calendar{} && c.Calendar.loc == nil:
 		return fmt.Errorf("%w: the calendar's time zone is nil", limit.ErrInvalidConfig)
+	case c.Calendar.every == aligned && (c.Calendar.length < time.Second || c.Calendar.length%time.Millisecond != 0):
+		return fmt.Errorf("%w: aligned windows can't last %v: a whole number of milliseconds, at least 1s", limit.ErrInvalidConfig, c.Calendar.length)
 	case c.Calendar.first < time.Sunday || c.Calendar.first > time.Saturday:
 		return fmt.Errorf("%w: a week can't begin with weekday %d", limit.ErrInvalidConfig, c.Calendar.first)
 	}

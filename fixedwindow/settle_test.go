@@ -41,6 +41,7 @@ func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *f
 	for name, cfg := range map[string]fixedwindow.Config{
 		"window":   {Limit: 10, Window: 24 * time.Hour},
 		"calendar": {Limit: 10, Calendar: fixedwindow.Daily(time.UTC)},
+		"aligned":  {Limit: 10, Calendar: fixedwindow.Aligned(24 * time.Hour)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -2,7 +2,7 @@
 -- order, are the epoch ms at which windows begin and end.
 local function end_of_window(text, moment)
   local began = false
-  for number in string.gmatch(text, '%d+') do
+  for number in string.gmatch(text, '%-?%d+') do
     if tonumber(number) > moment then
       return began and tonumber(number) or nil
     end
