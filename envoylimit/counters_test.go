@@ -75,6 +75,34 @@ func TestService_GivesBackToNoCounter(t *testing.T) {
 	})
 }
 
+// What was given back since another descriptor refused is shown as a question would find it.
+func TestService_FiguresOfWhatWentBack(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- {key: full, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: log, rate_limit: {unit: hour, requests_per_unit: 5}}
+- {key: held, rate_limit: {unit: hour, requests_per_unit: 5, estimate: 2}}
+- {key: day, rate_limit: {unit: day, requests_per_unit: 5}}
+- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 60, algorithm: token_bucket}}
+`
+	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
+		keys := []string{"log", "held", "day", "bucket"}
+		for range 2 { // counters that nothing has used, and others
+			s.ask(t, "web", "full=x")
+			time.Sleep(10 * time.Minute)
+			for _, key := range keys {
+				refused := s.ask(t, "web", "full=x\n"+key+"=x")
+				require.Equal(t, over, refused.GetOverallCode())
+				assert.Equal(t, s.ask(t, "web", key+"=x | 0").GetStatuses()[0].String(), refused.GetStatuses()[1].String(), key)
+				s.ask(t, "web", key+"=x")
+			}
+			time.Sleep(5 * time.Minute)
+		}
+	})
+}
+
 // If only quotas refuse, and without being asked, what other limits took goes back.
 func TestService_QuotasThatRefuseUnaskedChargeNothing(t *testing.T) {
 	t.Parallel()

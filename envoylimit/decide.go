@@ -17,6 +17,7 @@ const callName = "ShouldRateLimit"
 // answer is what a counter said.
 type answer struct {
 	decision limit.Decision
+	by       limit.Source
 	over     bool // refused, or more used than the limit
 	open     bool // nothing is known, and it passes
 	reserved []byte
@@ -48,13 +49,8 @@ func (c *call) decide(ctx context.Context) error {
 	decide.AtOnce(len(groups), func(i int) { c.ask(ctx, groups[i], beside) })
 	err := c.judge()
 	if err != nil || !c.passes {
-		c.undo(ctx)
-	}
-	if err != nil {
+		c.undo(ctx, err == nil)
 		return err
-	}
-	if !c.passes {
-		return nil
 	}
 	for _, q := range c.questions {
 		if q.deed == giveBack && q.err == nil {
@@ -183,7 +179,7 @@ func (q *question) record(a decide.Answer, err error) {
 	if a.Report != nil {
 		a.Report()
 	}
-	q.decision, q.undo = a.Decision, a.Undo
+	q.decision, q.by, q.undo = a.Decision, a.By, a.Undo
 	switch {
 	case errors.Is(err, limit.ErrPermitsExceedRate): // the limit in Redis is lower than the configured one
 		q.over = true
@@ -228,16 +224,25 @@ func (c *call) judge() error {
 	return nil
 }
 
-// undo gives back what was granted. What fails only leaves the limits tighter.
-func (c *call) undo(ctx context.Context) {
+// undo gives back what was granted. What fails only leaves the limits tighter. With answers it asks what holds then.
+func (c *call) undo(ctx context.Context, answers bool) {
 	decide.AtOnce(len(c.questions), func(i int) {
 		q := c.questions[i]
 		if q.undo == nil {
 			return
 		}
-		if q.undo(context.WithoutCancel(ctx)) == nil {
-			q.decision.Remaining = min(q.decision.Remaining+q.permits, q.decision.Limit)
-		}
+		err := q.undo(context.WithoutCancel(ctx))
 		q.undo, q.reserved = nil, nil
+		if err != nil {
+			return
+		}
+		q.decision.Remaining = min(q.decision.Remaining+q.permits, q.decision.Limit)
+		if q.by != limit.FromRedis || !answers {
+			return
+		}
+		of := c.service.counterOf(q)
+		if d, err := of.peek(ctx, 0); err == nil {
+			q.decision = d
+		}
 	})
 }
