@@ -1,8 +1,9 @@
 package main
 
 import (
+	"context"
+	"io"
 	"testing"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/assert"
@@ -13,23 +14,55 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// A client that watches the health uses up --drain, and what is under way to Redis arrives nevertheless.
+// A call whose Redis takes longer than --drain ends then, and what it has under way to Redis arrives nevertheless.
 func TestServe_ClosesAfterTheDrain(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
 	proxy := redistest.StartProxy(t, m.Addr())
 	r := start(t, directory(t, web), proxy.Addr(), "--drain", "50ms")
 	assert.Equal(t, "OK", r.ask("ann"))
-	watch, err := healthv1.NewHealthClient(r.dial(insecure.NewCredentials())).Watch(t.Context(), &healthv1.HealthCheckRequest{})
-	require.NoError(t, err)
-	_, err = watch.Recv()
-	require.NoError(t, err)
 	held, release := holdCallsOf("ann", proxy)
 	answer := make(chan string, 1)
 	go func() { answer <- r.ask("ann") }()
 	<-held
-	time.AfterFunc(300*time.Millisecond, release)
-	r.stop()
-	<-answer
+	stopped := make(chan struct{})
+	go func() {
+		r.stop()
+		close(stopped)
+	}()
+	assert.Equal(t, "Unavailable", <-answer)
+	release()
+	<-stopped
 	assert.NotContains(t, r.log.String(), "not all that was under way has ended")
+}
+
+// Clients that watch the health learn that it drains, and do not use up --drain.
+func TestServe_DrainsWhoWatches(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	r := start(t, directory(t, web), m.Addr(), "--drain", "1h")
+	all := map[string]healthv1.Health_WatchClient{}
+	health := healthv1.NewHealthClient(r.dial(insecure.NewCredentials()))
+	for name, want := range map[string]string{"": "SERVING", "ratelimit": "SERVING", "other": "SERVICE_UNKNOWN"} {
+		watch, err := health.Watch(t.Context(), &healthv1.HealthCheckRequest{Service: name})
+		require.NoError(t, err)
+		answer, err := watch.Recv()
+		require.NoError(t, err)
+		assert.Equal(t, want, answer.GetStatus().String())
+		all[name] = watch
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	_, err := health.Watch(gone, &healthv1.HealthCheckRequest{})
+	require.NoError(t, err)
+	cancel()
+	r.stop()
+	for name, watch := range all {
+		answer, err := watch.Recv()
+		if name != "other" {
+			require.NoError(t, err)
+			assert.Equal(t, "NOT_SERVING", answer.GetStatus().String())
+			_, err = watch.Recv()
+		}
+		assert.ErrorIs(t, err, io.EOF)
+	}
 }

@@ -14,7 +14,6 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/rratelimiter/rratelimiter/envoylimit"
@@ -148,10 +147,9 @@ func (s *settings) run(ctx context.Context, log *slog.Logger) error {
 	if creds != nil {
 		options = append(options, grpc.Creds(creds))
 	}
-	server, healthy := grpc.NewServer(options...), health.NewServer()
+	server, healthy := grpc.NewServer(options...), newHealthServer()
 	ratelimitv3.RegisterRateLimitServiceServer(server, d)
 	healthv1.RegisterHealthServer(server, healthy)
-	healthy.SetServingStatus("ratelimit", healthv1.HealthCheckResponse_SERVING)
 	failed := make(chan error, len(l))
 	var background sync.WaitGroup
 	watching, stop := context.WithCancel(ctx)
@@ -169,7 +167,7 @@ func (s *settings) run(ctx context.Context, log *slog.Logger) error {
 	}
 	log.Info("draining")
 	d.draining.Store(true)
-	healthy.Shutdown()
+	healthy.drain()
 	stop()
 	background.Wait()
 	s.shutDown(server, pages, d)
