@@ -110,7 +110,7 @@ pictures: ## the pictures and figures of docs/dashboard.md, in a Chromium; five 
 	@scripts/install-chromium.sh
 	cd dashboard/browser && go test -count 1 -run 'TestPictures|TestFigures' . -update
 
-dist: ## rrl for Linux, macOS and Windows, for amd64 and arm64, and SHA256SUMS, into dist/; the same bytes for the same commit
+dist: ## rrl and rratelimitd for Linux, macOS and Windows, for amd64 and arm64, and SHA256SUMS, into dist/; the same bytes for the same commit
 	@scripts/dist.sh dist
 
 release: ## make a release in this clone: VERSION=v1.2.3; checks it as a user would get it, and pushes nothing

@@ -235,7 +235,7 @@ func sources(t *testing.T) []source {
 func needsBuild(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("builds rrl")
+		t.Skip("builds commands")
 	}
 	if runtime.GOOS == "windows" {
 		t.Skip("make dist and make release run in a shell")
@@ -291,12 +291,14 @@ func TestBuilds_AreReproducible(t *testing.T) {
 		sum, err := os.ReadFile(filepath.Join(out, "SHA256SUMS"))
 		require.NoError(t, err)
 		sums = append(sums, sum)
-		name := "rrl-" + runtime.GOOS + "-" + runtime.GOARCH
-		assert.Regexp(t, `^[0-9a-f]{64}  `+name+"\n$", string(sum))
-		program, err := os.ReadFile(filepath.Join(out, name))
-		require.NoError(t, err)
-		assert.NotContains(t, string(program), top, "the folder is in the program")
-		assert.Contains(t, run(t, dir, nil, filepath.Join(out, name), "--version"), run(t, dir, nil, "git", "rev-parse", "HEAD"))
+		suffix := "-" + runtime.GOOS + "-" + runtime.GOARCH
+		assert.Regexp(t, `^[0-9a-f]{64}  rratelimitd`+suffix+"\n[0-9a-f]{64}  rrl"+suffix+"\n$", string(sum))
+		for _, name := range []string{"rrl" + suffix, "rratelimitd" + suffix} {
+			program, err := os.ReadFile(filepath.Join(out, name))
+			require.NoError(t, err)
+			assert.NotContains(t, string(program), top, "the folder is in the program")
+			assert.Contains(t, run(t, dir, nil, filepath.Join(out, name), "--version"), run(t, dir, nil, "git", "rev-parse", "HEAD"))
+		}
 		assert.Empty(t, run(t, dir, nil, "git", "status", "--porcelain"), "git does not ignore the builds")
 	}
 	assert.Equal(t, string(sums[0]), string(sums[1]))
