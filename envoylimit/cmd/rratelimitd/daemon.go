@@ -85,7 +85,7 @@ func (d *daemon) start(ctx context.Context) {
 		d.use(conn)
 		return
 	}
-	d.log.ErrorContext(ctx, "Redis can't be reached: domains answer as their failure says", "error", inFlags(err))
+	d.log.ErrorContext(ctx, "Redis can't be reached: domains answer as their failure says", "error", inFlags(err.Error()))
 	d.set(d.newBackend(unreachable(err), nil))
 	ctx, d.stop = context.WithCancel(ctx)
 	d.dialing.Go(func() { d.dial(ctx) })
@@ -165,5 +165,5 @@ func (d *daemon) close(ctx context.Context) {
 // flagNames are the flags of rrl that are called otherwise here.
 var flagNames = regexp.MustCompile(`--(tls|ring|sentinel|user|password|connect)`)
 
-// inFlags returns an error's text with the flags as they are called here.
-func inFlags(err error) string { return flagNames.ReplaceAllString(err.Error(), "--redis-$1") }
+// inFlags returns a text of package connect with the flags as they are called here.
+func inFlags(text string) string { return flagNames.ReplaceAllString(text, "--redis-$1") }

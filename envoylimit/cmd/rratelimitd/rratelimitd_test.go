@@ -154,6 +154,7 @@ func TestRun_Commands(t *testing.T) {
 		{"help", "rratelimitd check", "", 0},
 		{"version", "rratelimitd", "", 0},
 		{"serve -h", "", "-redis-sentinel-master", 0},
+		{"serve -h", "", "unless --redis-ring or --redis-sentinel-master is given", 0},
 		{"serve", "", "serve wants --config", 2},
 		{"serve --config x y", "", "serve wants flags only", 2},
 		{"serve --config " + good + " --config-every 0", "", "--config-every is above 0", 2},

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,35 +40,18 @@ type settings struct {
 	listening func(grpc, http, metrics string) // learns the addresses; may be nil
 }
 
-// redisFlags are flags whose names begin with "redis".
-type redisFlags struct{ *flag.FlagSet }
-
-func redisName(name string) string {
-	if name == "redis" {
-		return name
-	}
-	return "redis-" + name
-}
-
-func (f redisFlags) StringVar(p *string, name, value, usage string) {
-	f.FlagSet.StringVar(p, redisName(name), value, usage)
-}
-
-func (f redisFlags) BoolVar(p *bool, name string, value bool, usage string) {
-	f.FlagSet.BoolVar(p, redisName(name), value, usage)
-}
-
-func (f redisFlags) DurationVar(p *time.Duration, name string, value time.Duration, usage string) {
-	f.FlagSet.DurationVar(p, redisName(name), value, usage)
-}
-
 // newFlags returns the flags that set s.
 func newFlags(s *settings) *flag.FlagSet {
 	flags := flag.NewFlagSet("rratelimitd serve", flag.ContinueOnError)
 	flags.StringVar(&s.config, "config", "", "the `DIRECTORY` with the limits, files *.yaml; it may change while the service runs")
 	flags.BoolVar(&s.merge, "merge-domains", false, "several files may have limits of one domain")
 	flags.DurationVar(&s.every, "config-every", time.Second, "how often the directory is read; a change must be found twice")
-	s.redis.Bind(redisFlags{flags})
+	redis := flag.NewFlagSet("", flag.ContinueOnError)
+	s.redis.Bind(redis)
+	redis.VisitAll(func(f *flag.Flag) {
+		name := strings.TrimPrefix(inFlags("--"+f.Name), "--")
+		flags.Var(f.Value, name, inFlags(f.Usage))
+	})
 	flags.StringVar(&s.grpc, "grpc", ":8081", "the `ADDRESS` at which Envoy asks")
 	flags.StringVar(&s.http, "http", ":8080", "the `ADDRESS` of /healthcheck and /json; \"\" for none")
 	flags.StringVar(&s.metrics, "metrics", ":9102", "the `ADDRESS` of /metrics, for Prometheus; \"\" for none")
@@ -111,7 +95,7 @@ func serve(ctx context.Context, args []string, stderr io.Writer, getenv func(str
 		return exitUsage
 	}
 	if err := s.redis.Check(); err != nil {
-		fmt.Fprintln(stderr, "rratelimitd:", inFlags(err))
+		fmt.Fprintln(stderr, "rratelimitd:", inFlags(err.Error()))
 		return exitUsage
 	}
 	if err := s.run(ctx, s.logger(stderr)); err != nil {
