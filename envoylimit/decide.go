@@ -210,9 +210,9 @@ func (c *call) judge() error {
 		if q.err != nil && !q.shadow {
 			return q.err
 		}
-		if q.quota && !q.shadow && q.deed < giveBack {
+		if q.quota && q.deed < giveBack {
 			quotas++
-			if q.over {
+			if q.over && !q.shadow {
 				over++
 			}
 		}

@@ -2,25 +2,57 @@ package envoylimit
 
 import (
 	"maps"
+	"strings"
 
-	"google.golang.org/protobuf/types/known/structpb"
+	"go.yaml.in/yaml/v3"
 )
 
 // metadata reads what is passed on to Envoy; nil if there is nothing.
 func (p *parser) metadata(f field) map[string]any {
-	if f.value == nil || isNull(f.value) {
+	if f.value == nil {
 		return nil
 	}
-	var all map[string]any
-	if err := f.value.Decode(&all); err != nil {
-		p.failf(f.value, "metadata is no map with text as keys")
-		return nil
-	}
-	if _, err := structpb.NewStruct(all); err != nil {
-		p.failf(f.value, "metadata has what JSON has not: %v", err)
-		return nil
+	return p.values(f.value, 0)
+}
+
+func (p *parser) values(n *yaml.Node, depth int) map[string]any {
+	all := map[string]any{}
+	for key, f := range p.fields(n, "metadata", depth) {
+		all[key] = p.value(f.value, depth+1)
 	}
 	return all
+}
+
+// value returns a value of metadata as envoyproxy/ratelimit reads it, by YAML 1.1: "yes" is true, and a date is text.
+func (p *parser) value(n *yaml.Node, depth int) (v any) {
+	n = p.resolved(n)
+	switch {
+	case n == nil || isNull(n):
+		return nil
+	case depth > maxDepth:
+		p.failf(n, "metadata is nested more than %d deep", maxDepth)
+		return nil
+	case n.Kind == yaml.MappingNode:
+		return p.values(n, depth)
+	case n.Kind == yaml.SequenceNode:
+		all := []any{}
+		for _, item := range n.Content {
+			all = append(all, p.value(item, depth+1))
+		}
+		return all
+	}
+	switch kind := strings.TrimPrefix(n.Tag, "!!"); kind {
+	case "bool", "int", "float":
+		if n.Decode(&v) != nil {
+			p.failf(n, "metadata has %s, which is no %s", shown(n), kind)
+		}
+		return v
+	}
+	var b bool
+	if n.Style == 0 && n.Decode(&b) == nil {
+		return b
+	}
+	return n.Value
 }
 
 // mergeMetadata adds to a map what another has: of values given twice the first counts, of maps all that they have.

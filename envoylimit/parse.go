@@ -1,6 +1,7 @@
 package envoylimit
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -33,7 +34,8 @@ var (
 
 // known reports misplaced and unknown keys.
 func (p *parser) known(all map[string]field, here []string) {
-	for key, f := range all {
+	for _, f := range slices.SortedFunc(maps.Values(all), func(a, b field) int { return a.key.Line - b.key.Line }) {
+		key := f.key.Value
 		switch {
 		case slices.Contains(here, key):
 		case !slices.Contains(allKeys, key):

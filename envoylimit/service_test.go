@@ -280,6 +280,7 @@ descriptors:
 - {key: user, rate_limit: {name: usual, unit: hour, requests_per_unit: 1}}
 - {key: user, value: vip, rate_limit: {replaces: [{name: usual}], unit: hour, requests_per_unit: 9}}
 - {key: free, rate_limit: {unlimited: true, replaces: [{name: usual}]}}
+- {key: c, quota_mode: true, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
 `
 	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
 		run(t, s,
@@ -289,6 +290,7 @@ descriptors:
 			step{"a=x\nb=x", "OK: OK 0/1 OK 1/2"},
 			step{"a=x\nb=x", "OK: OVER 0/1 OK 0/2"},
 			step{"a=x\nb=x\nuser=bob", "OVER: OVER 0/1 OVER 0/2 OK 1/1"},
+			step{"a=x\nc=x", "OK: OVER 0/1 OK 0/0"},     // not all quotas, since c is only watched
 			step{"user=bob\nuser=vip", "OK: OK OK 8/9"}, //nolint:dupword // two descriptors
 			step{"user=bob\nfree=x", "OK: OK OK"},       //nolint:dupword // two descriptors
 			step{"user=bob", "OK: OK 0/1"},
@@ -386,6 +388,35 @@ descriptors:
 		assert.Equal(t, map[string]any{"tier": map[string]any{"name": "a", "n": 1.0, "m": 2.0}, "list": []any{"x"}}, tier(s.ask(t, "web", "a=x\nb=x")))
 		assert.Equal(t, map[string]any{"tier": map[string]any{"name": "b", "m": 2.0}, "list": []any{"x"}}, tier(s.ask(t, "web", "a=x\nb=x")))
 		assert.Nil(t, s.ask(t, "web", "other=x").GetDynamicMetadata())
+	})
+}
+
+// Metadata are as envoyproxy/ratelimit reads them, by YAML 1.1.
+func TestService_MetadataAsThere(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- key: a
+  metadata: &m
+    1: {true: x, 2: [~, 0x10, 1.5, {3: x}]}
+    on: no
+    quoted: "yes"
+    since: 2001-01-01
+    twice: first
+    twice: &t [1]
+    again: *t
+  rate_limit: {unit: hour, requests_per_unit: 1}
+- {key: b, metadata: {<<: *m, on: 5}, rate_limit: {unit: hour, requests_per_unit: 1}}
+`
+	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
+		want := map[string]any{
+			"1":  map[string]any{"true": "x", "2": []any{nil, 16.0, 1.5, map[string]any{"3": "x"}}},
+			"on": false, "quoted": "yes", "since": "2001-01-01", "twice": []any{1.0}, "again": []any{1.0},
+		}
+		assert.Equal(t, map[string]any{"metadata": want}, s.ask(t, "web", "a=x").GetDynamicMetadata().AsMap())
+		want["on"] = 5.0
+		assert.Equal(t, map[string]any{"metadata": want}, s.ask(t, "web", "b=x").GetDynamicMetadata().AsMap())
 	})
 }
 

@@ -98,7 +98,7 @@ func (p *parser) fields(n *yaml.Node, what string, depth int) map[string]field {
 		switch {
 		case key.Tag == "!!merge":
 			p.mergeInto(all, value, what, depth)
-		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
+		case key.Kind != yaml.ScalarNode:
 			p.failf(key, "the key %s is no text", shown(key))
 		default:
 			if value = p.resolved(value); value == nil {
