@@ -31,8 +31,6 @@ type call struct {
 // asked is what becomes of a descriptor.
 type asked struct {
 	rule     *rule     // nil: no limit
-	values   []string  // by which it is counted, if they are not the entries'
-	metric   string    // how the limit's metric is called
 	question *question // nil: there is nothing to ask
 }
 
@@ -69,42 +67,40 @@ func (c *call) read(r *ratelimitv3.RateLimitRequest) error {
 	if c.domain == nil {
 		return nil
 	}
-	var replaced []string
-	for i, d := range r.GetDescriptors() {
-		entries, _, _ := withoutReservation(d.GetEntries())
-		of, values, metric := c.domain.match(entries)
-		if d.GetLimit() != nil && len(entries) > 0 {
-			var err error
-			if of, metric, err = c.override(d, entries, of); err != nil {
-				return err
-			}
-			values = nil
-		}
-		if of != nil {
-			replaced = append(replaced, of.replaces...)
-		}
-		c.asked[i] = asked{rule: of, values: values, metric: metric}
-	}
 	allOwn := !slices.ContainsFunc(r.GetDescriptors(), func(d *descriptor) bool {
 		return d.GetHitsAddend().GetValue() == 0 || d.GetIsNegativeHits()
 	})
+	var replaced []string
 	for i, d := range r.GetDescriptors() {
-		of := &c.asked[i]
-		switch {
-		case of.rule == nil || of.rule.unlimited:
-			continue
-		case of.rule.name != "" && slices.Contains(replaced, of.rule.name):
-			of.rule = nil
-			continue
-		}
 		entries, reservation, settles := withoutReservation(d.GetEntries())
-		q := &question{rule: of.rule, metric: of.metric, reservation: reservation}
-		q.key = c.domain.key(entries, of.values, &q.per)
-		if settles && d.GetHitsAddend() == nil {
-			continue // the hold ends it
+		of, values, metric := c.domain.match(entries)
+		if d.GetLimit() != nil && len(entries) > 0 {
+			var err error
+			if of, err = c.override(d, entries, of); err != nil {
+				return err
+			}
+			values, metric = nil, of.metric
 		}
+		if of == nil {
+			continue
+		}
+		replaced = append(replaced, of.replaces...)
+		c.asked[i].rule = of
+		if of.unlimited || settles && d.GetHitsAddend() == nil { // the hold ends it
+			continue
+		}
+		q := &question{rule: of, metric: metric, reservation: reservation, key: c.domain.key(entries, values, &of.per)}
 		q.cost(r, d, settles, allOwn)
-		of.question = c.add(q)
+		c.asked[i].question = q
+	}
+	for i := range c.asked {
+		switch of := &c.asked[i]; {
+		case of.question == nil:
+		case of.rule.name != "" && slices.Contains(replaced, of.rule.name):
+			*of = asked{}
+		default:
+			of.question = c.add(of.question)
+		}
 	}
 	return nil
 }
@@ -151,6 +147,9 @@ func (c *call) add(q *question) *question {
 		}
 		other.permits = min(other.permits+q.permits, math.MaxUint32)
 		other.deed = max(other.deed, q.deed)
+		if q.limit < other.limit { // by an override
+			other.rule, other.metric = q.rule, q.metric
+		}
 		return other
 	}
 	c.questions = append(c.questions, q)
@@ -167,15 +166,15 @@ func (q *question) goesWith(other *question) bool {
 
 // override returns the rule that a request brings along. What the configuration says of reservations and charges of the
 // same entries stays.
-func (c *call) override(d *descriptor, entries []*entry, configured *rule) (*rule, string, error) {
+func (c *call) override(d *descriptor, entries []*entry, configured *rule) (*rule, error) {
 	of, multiple := d.GetLimit(), int64(1)
 	u := unit(of.GetUnit())
 	if lengths[u] == 0 {
-		return nil, "", fmt.Errorf("the limit of a descriptor has the unit %v", of.GetUnit())
+		return nil, fmt.Errorf("the limit of a descriptor has the unit %v", of.GetUnit())
 	}
 	if m := of.GetUnitMultiplier(); m != nil {
 		if multiple = int64(m.GetValue()); multiple == 0 {
-			return nil, "", errors.New("the limit of a descriptor has a multiplier of 0")
+			return nil, errors.New("the limit of a descriptor has a multiplier of 0")
 		}
 	}
 	var metric strings.Builder
@@ -194,7 +193,7 @@ func (c *call) override(d *descriptor, entries []*entry, configured *rule) (*rul
 		}
 	}
 	r.setName()
-	return r, r.metric, nil
+	return r, nil
 }
 
 // key returns the name of a counter, without what all have. values are those by which it is counted if they are others than

@@ -252,6 +252,7 @@ func TestService_OverridesCountAtTheCounterOfEntriesAndUnit(t *testing.T) {
 			step{"unknown=x | | 1 SECOND", "OK: OK 0/1"},
 			step{"unknown=x | | 1 SECOND", "OVER: OVER 0/1"},
 			step{"user=vip | | 0 HOUR", "OVER: OVER 0/0"},
+			step{"user=bob | | 10 MINUTE\nuser=bob | 2 | 2 MINUTE", "OVER: OVER 0/2 OVER 0/2"}, // one counter has the lowest of its limits
 		)
 		assert.ElementsMatch(t, []string{"envoy:{web}:user_ann:minute", "envoy:{web}:user_ann:hour", "envoy:{web}:user_ann:day", "envoy:{web}:unknown_x:second"},
 			names(t, rdb))
