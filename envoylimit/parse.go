@@ -32,8 +32,9 @@ var (
 	allKeys = slices.Concat(rootKeys, descriptorKeys, limitKeys)
 )
 
-// known reports misplaced and unknown keys.
-func (p *parser) known(all map[string]field, here []string) {
+// block returns a map's keys with their values, and reports those that do not belong here.
+func (p *parser) block(n *yaml.Node, what string, here []string) map[string]field {
+	all := p.fields(n, what, 0)
 	for _, f := range slices.SortedFunc(maps.Values(all), func(a, b field) int { return a.key.Line - b.key.Line }) {
 		key := f.key.Value
 		switch {
@@ -46,6 +47,7 @@ func (p *parser) known(all map[string]field, here []string) {
 			p.warnf(f.key, "the key %q has no effect here", key)
 		}
 	}
+	return all
 }
 
 // parse reads one file.
@@ -54,8 +56,7 @@ func (p *parser) parse(f File) {
 	if root == nil {
 		return
 	}
-	all := p.fields(root, "the file", 0)
-	p.known(all, rootKeys)
+	all := p.block(root, "the file", rootKeys)
 	d := &domain{name: p.text(all["domain"], "domain")}
 	p.failure(d, all)
 	switch hash := p.text(all["hash"], "hash"); hash {
@@ -73,42 +74,34 @@ func (p *parser) parse(f File) {
 		p.failf(at, "the domain is empty or missing")
 		return
 	}
-	known := p.config.domains[d.name]
-	if known != nil && !p.merge {
-		p.failf(all["domain"].key, "another file has the domain %q too: put them together, or merge the files of a domain", d.name)
-		return
-	}
-	if known == nil {
-		known = d
-		p.config.domains[d.name] = d
-	} else {
-		p.mergeDomain(all)
-	}
-	p.descriptors(&known.level, all["descriptors"], d.name, 1)
-}
-
-// mergeDomain merges what a further file says of a domain as a whole: it may say it if no other file does.
-func (p *parser) mergeDomain(all map[string]field) {
-	for _, key := range []string{"failure", "share", "hash"} {
-		if f, has := all[key]; has {
-			p.failf(f.key, "%s of a domain belongs in the first of its files", key)
+	if known := p.config.domains[d.name]; known != nil {
+		if !p.merge {
+			p.failf(all["domain"].key, "another file has the domain %q too: put them together, or merge the files of a domain", d.name)
+			return
 		}
+		for _, key := range []string{"failure", "share", "hash"} {
+			if f, has := all[key]; has {
+				p.failf(f.key, "%s of a domain belongs in the first of its files", key)
+			}
+		}
+		d = known
 	}
+	p.config.domains[d.name] = d
+	p.descriptors(&d.level, all["descriptors"], d.name, 1)
 }
 
 // failure reads what answers while Redis does not decide.
 func (p *parser) failure(d *domain, all map[string]field) {
-	share := 1.0
+	of, share := all["failure"], 1.0
+	text := p.text(of, "failure")
 	if f, has := all["share"]; has {
 		p.scalar(f, "share", "a number", &share)
-		if !(share > 0 && share <= 1) {
+		switch {
+		case text != "local":
+			p.failf(f.key, "share is for failure: local")
+		case !(share > 0 && share <= 1):
 			p.failf(f.value, "share is not above 0 and at most 1")
 		}
-	}
-	of := all["failure"]
-	text := p.text(of, "failure")
-	if f, has := all["share"]; has && text != "local" {
-		p.failf(f.key, "share is for failure: local")
 	}
 	var failure limit.Failure
 	switch text {
@@ -134,9 +127,7 @@ func (p *parser) descriptors(into *level, list field, path string, depth int) {
 		return
 	}
 	for _, item := range p.items(list, "descriptors") {
-		all := p.fields(item, "a descriptor", 0)
-		p.known(all, descriptorKeys)
-		p.descriptor(into, item, all, path, depth)
+		p.descriptor(into, item, p.block(item, "a descriptor", descriptorKeys), path, depth)
 	}
 }
 
@@ -180,16 +171,13 @@ func (p *parser) descriptor(into *level, item *yaml.Node, all map[string]field, 
 
 // rule reads a rate_limit.
 func (p *parser) rule(n *yaml.Node, path string) *rule {
-	all := p.fields(n, "rate_limit", 0)
-	p.known(all, limitKeys)
+	all := p.block(n, "rate_limit", limitKeys)
 	r := &rule{
 		metric: path, name: p.text(all["name"], "name"), unlimited: p.bool(all["unlimited"], "unlimited"),
 		limit: p.number(all["requests_per_unit"], "requests_per_unit", 0),
 	}
 	for _, item := range p.items(all["replaces"], "replaces") {
-		of := p.fields(item, "replaces", 0)
-		p.known(of, replaceKeys)
-		name := p.text(of["name"], "name")
+		name := p.text(p.block(item, "replaces", replaceKeys)["name"], "name")
 		switch name {
 		case "":
 			p.failf(item, "replaces has an entry without a name")

@@ -31,11 +31,7 @@ func unitOf(name string) (unit, bool) {
 
 // ofUnit returns how the limits of so many units are counted if nothing else is said.
 func ofUnit(u unit, multiple int64) per {
-	p := per{unit: u, multiple: multiple}
-	if multiple < 1 || multiple > int64(math.MaxInt64/lengths[u]) {
-		multiple = int64(math.MaxInt64 / lengths[u])
-	}
-	p.window = lengths[u] * time.Duration(multiple)
+	p := per{unit: u, multiple: multiple, window: lengths[u] * time.Duration(min(multiple, int64(math.MaxInt64/lengths[u])))}
 	p.algorithm = p.usual()
 	return p
 }

@@ -31,13 +31,11 @@ type daemon struct {
 	draining atomic.Bool
 	logged   atomic.Int64 // when a failure was logged last, in Unix seconds
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the configuration, and which backend is in use
 	config  *envoylimit.Config
-	current *backend // in use
+	serving atomic.Pointer[backend]
 	stop    context.CancelFunc
 	dialing sync.WaitGroup
-
-	serving atomic.Pointer[envoylimit.Service] // that of current
 }
 
 // backend is a Service with what it needs.
@@ -49,7 +47,7 @@ type backend struct {
 
 // ShouldRateLimit answers by the Service in use.
 func (d *daemon) ShouldRateLimit(ctx context.Context, r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	answer, err := d.serving.Load().ShouldRateLimit(ctx, r)
+	answer, err := d.serving.Load().service.ShouldRateLimit(ctx, r)
 	if err != nil {
 		d.logFailure(r.GetDomain(), err)
 	}
@@ -75,7 +73,7 @@ func (d *daemon) setConfig(config *envoylimit.Config) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.config = config
-	d.current.service.SetConfig(config)
+	d.serving.Load().service.SetConfig(config)
 }
 
 // start connects to Redis, and goes on trying in the background if it can't be reached.
@@ -128,10 +126,8 @@ func (d *daemon) newBackend(rdb rratelimiter.Redis, closing func() error) *backe
 // set serves with a backend in place of the one before.
 func (d *daemon) set(b *backend) {
 	d.mu.Lock()
-	before := d.current
 	b.service.SetConfig(d.config)
-	d.current = b
-	d.serving.Store(b.service)
+	before := d.serving.Swap(b)
 	d.mu.Unlock()
 	if before != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -155,9 +151,7 @@ func (d *daemon) close(ctx context.Context) {
 		d.stop()
 		d.dialing.Wait()
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.current.end(ctx); err != nil {
+	if err := d.serving.Load().end(ctx); err != nil {
 		d.log.Error("not all that was under way has ended", "error", err)
 	}
 }
