@@ -78,8 +78,8 @@ func (c *counter) release(ctx context.Context, permits int64) error {
 		}
 		return nil
 	}
-	// The answer, whatever it is, says which window it is, or how full the bucket.
-	a, err := c.Ask(ctx, decide.Ask{Call: callName, Key: c.key, Permits: 1, Reserve: true})
+	// Asked for nothing, the answer says which window it is, or how full the bucket.
+	a, err := c.Ask(ctx, decide.Ask{Call: callName, Key: c.key, Reserve: true})
 	if err != nil || a.Settle == nil {
 		return err
 	}

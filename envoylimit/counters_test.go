@@ -64,11 +64,14 @@ descriptors:
 func TestService_GivesBackToNoCounter(t *testing.T) {
 	t.Parallel()
 	const text = web + "- {key: exact, rate_limit: {unit: day, requests_per_unit: 7, algorithm: fixed_window}}\n"
-	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
+	inVirtual(t, text, func(t *testing.T, s *Service, rdb redistest.Client) {
 		run(t, s,
 			step{"user=ann | -1", "OK: OK"},
 			step{"user=ann | -9\nuser=bob", "OK: OK " + "OK 4/5"},
 			step{"plan=free | -1\nplan=bucket | -1\nnone=x | -1\nexact=x | -9", "OK: OK OK OK OK"}, //nolint:dupword // four descriptors
+		)
+		assert.ElementsMatch(t, []string{"envoy:{web}:user_bob:minute", "envoy:{web}:plan_bucket:minute.token_bucket", "envoy:{web}:plan_bucket:minute.token_bucket_time"}, names(t, rdb))
+		run(t, s,
 			step{"user=ann | 0\nplan=free | 0\nexact=x | 0", "OK: OK 5/5 OK 3/3 OK 7/7"},
 			step{"user=ann", "OK: OK 4/5"},
 		)
