@@ -54,6 +54,7 @@ func (c *call) charge(ctx context.Context, q *question, of *counter) {
 	case a.Settle != nil:
 		err = a.Settle(ctx, q.permits, func(error) {})
 	}
+	err = c.domain.failed(err)
 	a.Granted, a.Remaining, a.Settle, a.Undo = false, 0, nil, nil
 	if q.algorithm != fixedWindow && q.deed == always && err == nil {
 		a.RetryAfter, a.ResetAfter = of.waits(ctx, q)
@@ -67,7 +68,15 @@ func (c *call) giveBack(ctx context.Context, q *question) error {
 		return nil
 	}
 	of := c.service.counterOf(q)
-	return of.release(context.WithoutCancel(ctx), q.permits)
+	return c.domain.failed(of.release(context.WithoutCancel(ctx), q.permits))
+}
+
+// failed returns the error of what can't refuse. If the domain lets requests pass while Redis does not decide, that is none.
+func (d *domain) failed(err error) error {
+	if d.failure != nil && !d.closed && errors.Is(err, limit.ErrUnavailable) {
+		return nil
+	}
+	return err
 }
 
 // settle charges what a stream has cost: in place of what was reserved, or as it is. It goes on to the end even if the
@@ -75,7 +84,7 @@ func (c *call) giveBack(ctx context.Context, q *question) error {
 func (c *call) settle(ctx context.Context, q *question, of *counter) {
 	ctx = context.WithoutCancel(ctx)
 	if settle := of.settler(named(q.reservation, q.key)); settle != nil {
-		q.err = settle(ctx, q.permits, func(error) {})
+		q.err = c.domain.failed(settle(ctx, q.permits, func(error) {}))
 		return
 	}
 	if q.permits > 0 {

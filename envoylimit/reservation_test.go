@@ -182,6 +182,26 @@ descriptors:
 	}
 }
 
+// What settles or gives back refuses nothing, so it fails while Redis is away only if the domain's other calls do.
+func TestFailure_OfWhatIsSettledOrGivenBack(t *testing.T) {
+	t.Parallel()
+	for head, want := range map[string]codes.Code{
+		"": codes.Unavailable, "failure: open": codes.OK, "failure: local": codes.OK, "failure: closed": codes.OK,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, down := failing(t)
+			s := newService(t, rdb, head+llm)
+			id := s.reserves(t, "user=ann", "OK: OK 100/200")
+			down.Store(true)
+			for _, text := range []string{"user=ann, rrl_reservation=" + id + " | 37", "user=ann | -5"} {
+				_, err := s.ShouldRateLimit(t.Context(), request("web", text))
+				assert.Equal(t, want, status.Code(err), "%q %s: %v", head, text, err)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
 // Two Services on one Redis: never above the limit in any span.
 func TestService_TwoOnOneRedis(t *testing.T) {
 	t.Parallel()
