@@ -25,63 +25,40 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-func TestAPI_RateCountsFromTheNextRequestOn(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
-		ctx, name := t.Context(), redistest.Name(t)
-		s := apiOn(t, rdb)
-		l := rratelimiter.New(rdb, limitertest.Patient()).RateLimiter(name) // as in another process
-		t.Cleanup(func() { _, _ = l.Delete(context.Background()) })
-		require.NoError(t, l.SetRate(ctx, rratelimiter.PerMinute(1)))
-		_, err := l.TryAcquire(ctx, 2, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
-
-		what := "POST /change/rate?name=" + url.QueryEscape(name)
-		s.ask(what, `{"rate":2,"keep_alive_ms":3600000}`, http.StatusOK, `"outcome":"done"`)
-		assert.True(t, limitertest.Try(t, l, 2))
-		assert.Equal(t, rratelimiter.Config{Rate: 2, Interval: time.Minute, KeepAlive: time.Hour}, s.config(name))
-	})
-}
-
-// What a body leaves out stays as it is.
+// What a body leaves out stays as it is. A keep-alive time that was the interval, as Keyed sets it, follows the interval.
 func TestAPI_RateLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	s := newAPI(t)
-	before := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 5, Interval: time.Minute, KeepAlive: time.Hour}
-	for body, change := range map[string]func(c *rratelimiter.Config){
-		`{"rate":6}`:           func(c *rratelimiter.Config) { c.Rate = 6 },
-		`{"interval_ms":1500}`: func(c *rratelimiter.Config) { c.Interval = 1500 * time.Millisecond },
-		`{"keep_alive_ms":0}`:  func(c *rratelimiter.Config) { c.KeepAlive = 0 },
-		`{"type":"OVERALL"}`:   func(c *rratelimiter.Config) { c.Type = rratelimiter.Overall },
-		`{"type":"OVERALL","rate":5,"interval_ms":60000,"keep_alive_ms":3600000}`: func(c *rratelimiter.Config) { c.Type = rratelimiter.Overall },
-	} {
-		s.limiter("orders", before, 0)
-		s.ask("POST "+rateOfOrders, body, http.StatusOK, "")
-		want := before
-		change(&want)
-		assert.Equal(t, want, s.config("orders"), body)
+	const ms, minute, hour = time.Millisecond, time.Minute, time.Hour
+	config := func(of rratelimiter.RateType, rate int64, interval, keep time.Duration) rratelimiter.Config {
+		return rratelimiter.Config{Type: of, Rate: rate, Interval: interval, KeepAlive: keep}
 	}
-	s.limiter("orders", before, 0)
-	s.ask("POST "+rateOfOrders, `{"keep_alive_ms":1000}`, http.StatusBadRequest, "shorter than the interval")
-	s.ask("POST "+rateOfOrders, `{"interval_ms":7200000}`, http.StatusBadRequest, "shorter than the interval")
-	assert.Equal(t, before, s.config("orders"))
-}
-
-// As Keyed sets it.
-func TestAPI_KeepAliveThatWasTheIntervalFollowsIt(t *testing.T) {
-	t.Parallel()
-	s := newAPI(t)
-	for body, want := range map[string]time.Duration{
-		`{"interval_ms":3600000}`:                              time.Hour,
-		`{"interval_ms":1000}`:                                 time.Second,
-		`{"interval_ms":3600000,"keep_alive_ms":360000000}`:    100 * time.Hour,
-		`{"interval_ms":1000,"keep_alive_ms":0,"rate":5}`:      0,
-		`{"interval_ms":60000,"keep_alive_ms":60000,"rate":5}`: time.Minute,
+	own, keyed := config(rratelimiter.PerClient, 5, minute, hour), config(rratelimiter.Overall, 5, minute, minute)
+	for _, c := range []struct {
+		before rratelimiter.Config
+		body   string
+		want   rratelimiter.Config
+	}{
+		{own, `{"rate":6}`, config(rratelimiter.PerClient, 6, minute, hour)},
+		{own, `{"interval_ms":1500}`, config(rratelimiter.PerClient, 5, 1500*ms, hour)},
+		{own, `{"keep_alive_ms":0}`, config(rratelimiter.PerClient, 5, minute, 0)},
+		{own, `{"type":"OVERALL"}`, config(rratelimiter.Overall, 5, minute, hour)},
+		{own, `{"type":"OVERALL","rate":5,"interval_ms":60000,"keep_alive_ms":3600000}`, config(rratelimiter.Overall, 5, minute, hour)},
+		{keyed, `{"interval_ms":3600000}`, config(rratelimiter.Overall, 5, hour, hour)},
+		{keyed, `{"interval_ms":1000}`, config(rratelimiter.Overall, 5, 1000*ms, 1000*ms)},
+		{keyed, `{"interval_ms":3600000,"keep_alive_ms":360000000}`, config(rratelimiter.Overall, 5, hour, 100*hour)},
+		{keyed, `{"interval_ms":1000,"keep_alive_ms":0,"rate":5}`, config(rratelimiter.Overall, 5, 1000*ms, 0)},
+		{keyed, `{"interval_ms":60000,"keep_alive_ms":60000,"rate":5}`, keyed},
 	} {
-		s.limiter("orders", rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: time.Minute}, 0)
-		s.ask("POST "+rateOfOrders, body, http.StatusOK, "")
-		assert.Equal(t, want, s.config("orders").KeepAlive, body)
+		s.limiter("orders", c.before, 0)
+		s.ask("POST "+rateOfOrders, c.body, http.StatusOK, "")
+		assert.Equal(t, c.want, s.config("orders"), c.body)
 	}
+	s.limiter("orders", own, 0)
+	for _, body := range []string{`{"keep_alive_ms":1000}`, `{"interval_ms":7200000}`} {
+		s.ask("POST "+rateOfOrders, body, http.StatusBadRequest, "shorter than the interval")
+	}
+	assert.Equal(t, own, s.config("orders"))
 }
 
 // Permits in use stay counted, as with rrl, unless the body says otherwise.
@@ -137,30 +114,6 @@ func TestAPI_CreatesLimiter(t *testing.T) {
 	s.ask("GET /limiter?name=orders", "", http.StatusOK, `"origin":"override"`)
 	s.ask("POST "+path, with, http.StatusConflict, "has changed since")
 	s.ask("POST "+path, string(text), http.StatusOK, "") // as any change of a limiter that is there
-}
-
-func TestAPI_RateCuresCorruption(t *testing.T) {
-	t.Parallel()
-	s := newAPI(t)
-	require.NoError(t, s.rdb.HSet(t.Context(), "orders", "rate", "x", "interval", "1", "type", "0").Err())
-	s.ask("POST "+rateOfOrders, `{"rate":1}`, http.StatusConflict, "give rate and interval_ms")
-	s.ask("POST "+rateOfOrders, `{"rate":1,"interval_ms":1000}`, http.StatusOK, "")
-	assert.Contains(t, s.log.String(), `before.Rate="can't be read"`)
-	assert.Equal(t, rratelimiter.PerSecond(1), s.config("orders"))
-}
-
-func TestAPI_DeleteExpireAndDefault(t *testing.T) {
-	t.Parallel()
-	s := newAPI(t)
-	s.limiter("orders", rratelimiter.PerHour(10), 5)
-	s.ask("POST /change/expire?name=orders", `{"ttl_ms":3600000}`, http.StatusOK, "")
-	s.ask("GET /limiter?name=orders", "", http.StatusOK, `"ttl_ms":3`)
-	s.ask("POST /change/keep?name=orders", `{}`, http.StatusOK, "")
-	s.ask("POST /change/default?name=orders", `{}`, http.StatusOK, "")
-	s.ask("GET /limiter?name=orders", "", http.StatusOK, `"origin":"taken back"`)
-	s.ask("POST /change/delete?name=orders", `{}`, http.StatusOK, "")
-	assert.Empty(t, s.rdb.Keys(t.Context(), "*").Val())
-	assert.Len(t, s.audited(), 4)
 }
 
 func TestAPI_ConcurrentChangesAreLoggedAsAChain(t *testing.T) {
@@ -308,12 +261,4 @@ func TestAPI_ClientsAreShownByTheirShares(t *testing.T) {
 		}
 		assert.Equal(t, want, answer.Clients)
 	}
-}
-
-func TestAPI_ClientsOfALimiterThatIsCorrupt(t *testing.T) {
-	t.Parallel()
-	s := newAPI(t)
-	s.limiter("orders", limitertest.Hourly(100), 0)
-	require.NoError(t, s.rdb.Set(t.Context(), "{orders}:permits", "x", 0).Err())
-	s.ask("GET /clients?name=orders", "", http.StatusConflict, "")
 }

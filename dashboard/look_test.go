@@ -299,6 +299,7 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	assert.Len(t, list["limiters"], 10)
 }
 
+// A rate counts from the next request on, also in other processes.
 func TestOnAllServers(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
@@ -306,8 +307,11 @@ func TestOnAllServers(t *testing.T) {
 		s := siteOn(t, rdb, func(c *Config) { c.Pattern = name + "*" })
 		s.limiter(name, rratelimiter.PerHour(10), 4)
 		has(t, m{"free": 6.0}, s.limiters()[name])
+		other := limitertest.NewClient(t, rdb).RateLimiter(name)
+		require.ErrorIs(t, limitertest.Second(other.TryAcquire(t.Context(), 15, 0)), rratelimiter.ErrPermitsExceedRate)
 		s.change(rateBody(name, 20, 3_600_000, true))
 		has(t, m{"free": 16.0}, s.show(name))
+		assert.True(t, limitertest.Try(t, other, 15))
 		s.change(m{"action": "delete", "name": name})
 		has(t, m{"exists": false}, s.show(name))
 	})
@@ -367,6 +371,7 @@ func testLimitersThatAreBroken(t *testing.T) {
 		assert.NotEmpty(t, list[name]["broken"], name)
 		has(t, m{"free": nil, "in_use": nil}, s.show(name), name)
 		has(t, m{"state": "broken"}, s.show(name), name)
+		assert.Equal(t, name == "set is text", s.read("/api/clients?name="+url.QueryEscape(name)).Code == http.StatusConflict, name)
 		_, preview := s.post("/api/preview", m{"action": "delete", "name": name})
 		inUse := facts(preview["before"])[factInUse]
 		assert.Equal(t, name != "value is a word", inUse == "not known", "%s: %s", name, inUse)
