@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -34,19 +31,4 @@ func TestWithCost_StatusOfTheError(t *testing.T) {
 			assert.Empty(t, limiter.Asked())
 		}
 	}
-}
-
-// A client that waits asks a limiter that names no time a few times a second.
-func TestWithWait_RefusalWithoutATime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		limiter := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
-			return limit.Decision{Granted: time.Since(start) >= time.Second, Limit: 1}, nil
-		}}
-		conn, _ := serve(t, nil, unaryClient(limiter, grpclimit.WithWait()))
-		require.NoError(t, check(t.Context(), conn))
-		assert.Equal(t, time.Second, time.Since(start))
-		assert.Len(t, limiter.Asked(), 11)
-	})
 }

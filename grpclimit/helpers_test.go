@@ -241,6 +241,9 @@ func TestMiddleware(t *testing.T) {
 			WithPrefix:   grpclimit.WithPrefix,
 			WithShadow:   grpclimit.WithShadow,
 			WithTimeout:  grpclimit.WithTimeout,
+			WithPolicy: func(p middlewaretest.Policy) grpclimit.Option {
+				return grpclimit.WithPolicy(policyOf(p).(grpclimit.Policy))
+			},
 			Bad: map[string][]grpclimit.Option{
 				"cost": {grpclimit.WithCost(nil)},
 				"skip": {grpclimit.WithSkip(nil)},
@@ -255,6 +258,7 @@ func TestMiddleware(t *testing.T) {
 			kind.Bad["waiting"] = []grpclimit.Option{grpclimit.WithWait()}
 			kind.Settle = grpclimit.Settle
 		} else {
+			kind.WithWait = grpclimit.WithWait
 			kind.Bad["settling"] = []grpclimit.Option{
 				grpclimit.WithPolicy(grpclimit.Policy{Name: "hour", Limiter: middlewaretest.Grants(), Settle: true}),
 			}
@@ -337,7 +341,7 @@ func answer(t testing.TB, err error, trailer metadata.MD, server bool) middlewar
 }
 
 func policyOf(p middlewaretest.Policy) limit.Limiter {
-	policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle, InFlight: p.InFlight, Hold: p.Hold}
+	policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle, Shadow: p.Shadow, InFlight: p.InFlight, Hold: p.Hold}
 	if p.Plan != nil {
 		policy.Plan = func(ctx context.Context, call grpclimit.Call) limit.Limiter {
 			user, _ := grpclimit.Metadata("user")(ctx, call)

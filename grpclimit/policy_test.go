@@ -219,38 +219,6 @@ func TestInterceptors_ShareOneBreaker(t *testing.T) {
 	})
 }
 
-// A KeyedLimiter waits by itself: in order, and woken by a release. A call whose deadline comes too early ends at once,
-// with what a refusal says.
-func TestWithWait_KeyedLimiterServesInOrder(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(1))
-		made := interceptors["unary client"](grpclimit.New(keyed, grpclimit.WithWait(), grpclimit.WithKey(text("a", nil))))
-		require.NoError(t, keyed.Acquire(t.Context(), "grpc:a", 1))
-		order := make(chan int, 3)
-		for i := range 3 {
-			go func() {
-				assert.NoError(t, made(t.Context(), func() error { order <- i; return nil }))
-			}()
-			time.Sleep(time.Second)
-		}
-		start := time.Now()
-		require.NoError(t, keyed.Release(t.Context(), "grpc:a", 1))
-		assert.Equal(t, 0, <-order)
-		assert.Zero(t, time.Since(start), "at once")
-		assert.Equal(t, 1, <-order)
-		assert.Equal(t, 2, <-order)
-		assert.Equal(t, 2*time.Minute, time.Since(start).Round(time.Second))
-
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		start = time.Now()
-		err := made(ctx, func() error { return nil })
-		assert.Equal(t, time.Minute, retryDelay(t, err).Round(time.Second))
-		assert.Zero(t, time.Since(start), "it is known")
-	})
-}
-
 // Of calls that wait for several policies none takes what another lacks: what the scarcest allows is sent.
 func TestWithWait_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
 	t.Parallel()
@@ -273,26 +241,4 @@ func TestWithWait_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
 		assert.LessOrEqual(t, sent.Load(), int64(50))
 		assert.GreaterOrEqual(t, sent.Load(), int64(48))
 	})
-}
-
-// A policy in shadow refuses no call and shows in no trailer.
-func TestPolicyShadow(t *testing.T) {
-	t.Parallel()
-	for _, refuses := range []limit.Limiter{
-		middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Minute}, nil),
-		middlewaretest.Says(limit.Decision{Limit: 1}, limit.ErrPermitsExceedRate),
-	} {
-		recorder := &limitertest.Recorder{}
-		shadow := grpclimit.WithPolicy(grpclimit.Policy{Name: "watches", Limiter: refuses, Shadow: true})
-		conn, _ := serve(t, []grpc.ServerOption{grpc.UnaryInterceptor(
-			grpclimit.New(middlewaretest.Budget(1, time.Minute), shadow, grpclimit.WithObserver(recorder)).UnaryServer())},
-			unaryClient(middlewaretest.Grants(), shadow, grpclimit.WithWait()))
-		require.NoError(t, check(t.Context(), conn))
-		_, violations := refusalDetails(t, check(t.Context(), conn))
-		assert.NotNil(t, violations)
-		decisions := recorder.Decisions()
-		require.Len(t, decisions, 3, "only a call that the other let pass")
-		assert.True(t, decisions[1].Shadow)
-		assert.NotEqual(t, limit.Granted, decisions[1].Outcome)
-	}
 }

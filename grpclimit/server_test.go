@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -392,46 +391,6 @@ func everySecond() limit.Limiter {
 	}}
 }
 
-func TestWithWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		conn, _ := serve(t, nil, unaryClient(everySecond(), grpclimit.WithWait()))
-		start := time.Now()
-		for range 3 {
-			require.NoError(t, check(t.Context(), conn))
-		}
-		assert.Equal(t, 2*time.Second, time.Since(start))
-
-		start = time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 999*time.Millisecond)
-		defer cancel()
-		assert.Equal(t, time.Second, retryDelay(t, check(ctx, conn)), "no time left to wait")
-		assert.Zero(t, time.Since(start))
-
-		ctx, cancel = context.WithCancel(t.Context())
-		time.AfterFunc(500*time.Millisecond, cancel)
-		assert.Equal(t, codes.Canceled, status.Code(check(ctx, conn)))
-		assert.Equal(t, 500*time.Millisecond, time.Since(start))
-	})
-}
-
-func TestWithWait_RefusesIfWaitingCannotHelp(t *testing.T) {
-	t.Parallel()
-	for name, limiter := range map[string]limit.Limiter{
-		"a limit of 0": middlewaretest.Budget(0, time.Minute),
-		"never":        middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: math.MaxInt64}, nil),
-		"too costly":   middlewaretest.Says(limit.Decision{}, limit.ErrPermitsExceedRate),
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			conn, _ := serve(t, nil, unaryClient(limiter, grpclimit.WithWait()))
-			start := time.Now()
-			retry, _ := refusalDetails(t, check(t.Context(), conn))
-			assert.Nil(t, retry, name)
-			assert.Zero(t, time.Since(start), name)
-		})
-	}
-}
-
 func TestStreamClientPerMessage(t *testing.T) {
 	t.Parallel()
 	limiter := middlewaretest.Budget(3, time.Second)
@@ -459,35 +418,6 @@ func TestStreamClientWaitsPerMessage(t *testing.T) {
 		require.ErrorIs(t, limitertest.Second(stream.Recv()), io.EOF)
 		require.ErrorIs(t, <-service.ended, io.EOF)
 	})
-}
-
-// A client that would wait does not, and one that waits is one decision.
-func TestShadow_ClientDoesNotWait(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		opts    []grpclimit.Option
-		waits   time.Duration
-		outcome limit.Outcome
-	}{
-		"in shadow":  {[]grpclimit.Option{grpclimit.WithShadow()}, 0, limit.Refused},
-		"in earnest": {nil, 3 * time.Second, limit.Granted},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			recorder := &limitertest.Recorder{}
-			opts := append([]grpclimit.Option{grpclimit.WithWait(), grpclimit.WithObserver(recorder)}, c.opts...)
-			start := time.Now()
-			limiter := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
-				return limit.Decision{Granted: time.Since(start) >= 3*time.Second, Limit: 1, RetryAfter: time.Second}, nil
-			}}
-			conn, _ := serve(t, nil, unaryClient(limiter, opts...))
-			require.NoError(t, check(t.Context(), conn))
-			assert.Equal(t, c.waits, time.Since(start), name)
-			decisions := recorder.Decisions()
-			require.Len(t, decisions, 1)
-			assert.Equal(t, c.outcome, decisions[0].Outcome)
-			assert.Equal(t, c.waits, decisions[0].Waited)
-		})
-	}
 }
 
 // A stream that has ended, or does not open, leaves nothing behind in the caller's context.

@@ -125,14 +125,18 @@ func TestMiddleware(t *testing.T) {
 		WithPrefix:   httplimit.WithPrefix,
 		WithShadow:   httplimit.WithShadow,
 		WithTimeout:  httplimit.WithTimeout,
-		Settle:       httplimit.Settle,
-		Bad:          badOptions("http:"),
+		WithPolicy: func(p middlewaretest.Policy) httplimit.Option {
+			return httplimit.WithPolicy(policyOf(p).(httplimit.Policy))
+		},
+		Settle: httplimit.Settle,
+		Bad:    badOptions("http:"),
 	}
 	maps.Copy(kind.Bad, map[string][]httplimit.Option{"pause": {httplimit.WithPause(0)}, "wait": {httplimit.WithWait(0)}})
 	t.Run("handler", kind.Run)
 
 	kind.Prefix, kind.Parts, kind.Exact, kind.Figures, kind.Late = "upstream:", "api.example.org", 1, false, middlewaretest.Overdue
 	kind.Settle = nil
+	kind.WithWait = func() httplimit.Option { return httplimit.WithWait(time.Hour) }
 	kind.Wrap, kind.Bad = wrapTransport, badOptions("upstream:")
 	kind.Check = func(l limit.Limiter, opts ...httplimit.Option) error {
 		return httplimit.NewTransport(nil, l, opts...).Err()
@@ -317,7 +321,7 @@ func answer(t testing.TB, w *httptest.ResponseRecorder) middlewaretest.Answer {
 }
 
 func policyOf(p middlewaretest.Policy) limit.Limiter {
-	policy := httplimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle, InFlight: p.InFlight, Hold: p.Hold}
+	policy := httplimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle, Shadow: p.Shadow, InFlight: p.InFlight, Hold: p.Hold}
 	if p.Plan != nil {
 		policy.Plan = func(r *http.Request) limit.Limiter { return p.Plan(r.Header.Get("X-User")) }
 	}

@@ -70,31 +70,6 @@ func TestPolicyShadow_CountsWhatTheOthersLetPass(t *testing.T) {
 	}
 }
 
-// A policy in shadow that fails lets requests pass, and the error handler learns of it. A transport does not wait for one.
-func TestPolicyShadow_LetsAllPass(t *testing.T) {
-	t.Parallel()
-	for name, limiter := range map[string]limit.Limiter{
-		"down":       middlewaretest.Says(limit.Decision{}, errDown),
-		"refuses":    middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Minute}, nil),
-		"never":      middlewaretest.Says(limit.Decision{}, nil),
-		"too costly": middlewaretest.Says(limit.Decision{Limit: 1}, limit.ErrPermitsExceedRate),
-	} {
-		var errs middlewaretest.Errors
-		shadow := httplimit.WithPolicy(httplimit.Policy{Name: "watches", Limiter: limiter, Shadow: true})
-		w := serve(httplimit.New(grants(), hearing(&errs), shadow).Handler(hello), newRequest(t))
-		assert.Equal(t, http.StatusOK, w.Code, name)
-		took, err := send(t.Context(), t, httplimit.NewTransport(answers(http.StatusNoContent), grants(), hearing(&errs), shadow), api)
-		assert.NoError(t, err, name)
-		assert.Less(t, took, time.Second)
-		if name == "down" {
-			for _, err := range errs.Take() {
-				assert.ErrorIs(t, err, errDown)
-			}
-		}
-		errs.Check(t)
-	}
-}
-
 // A limit of a day is tried out beside that of a minute: it refuses nothing, and an observer sees what it would refuse.
 func ExamplePolicy_shadow() {
 	handler := httplimit.New(httplimit.Local(100, time.Minute),

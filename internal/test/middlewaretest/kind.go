@@ -56,6 +56,10 @@ type Kind[O, K any] struct {
 	// Policy returns what middleware has in place of a limiter.
 	Policy func(Policy) limit.Limiter
 
+	WithPolicy func(Policy) O
+
+	WithWait func() O // requests wait until they can pass; nil: they can't
+
 	Settle func(ctx context.Context, actual int64) error // nil: no handler
 
 	Bad map[string][]O // options that make no sense, besides those that all kinds have
@@ -67,6 +71,7 @@ type Policy struct {
 	Limiter limit.Limiter
 	Plan    func(user string) limit.Limiter
 	Settle  bool
+	Shadow  bool
 
 	InFlight bool
 	Hold     time.Duration
@@ -140,7 +145,13 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"InFlight":        k.testInFlight,
 		"InFlightInRedis": k.testInFlightInRedis,
 		"SettleIsChecked": k.testSettleIsChecked,
+		"ShadowPolicy":    k.testShadowPolicy,
+		"Waits":           k.testWaits,
+		"WaitsInOrder":    k.testWaitsInOrder,
 	} {
+		if strings.HasPrefix(name, "Waits") && k.WithWait == nil {
+			continue
+		}
 		if (strings.HasPrefix(name, "Settle") || strings.HasPrefix(name, "InFlight")) && k.Settle == nil {
 			continue
 		}
