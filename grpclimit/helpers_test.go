@@ -248,6 +248,7 @@ func TestMiddleware(t *testing.T) {
 				"cost": {grpclimit.WithCost(nil)},
 				"skip": {grpclimit.WithSkip(nil)},
 				"hook": {grpclimit.WithErrorHandler(nil)},
+				"bits": {grpclimit.WithKey(grpclimit.Method(), grpclimit.ClientIP(grpclimit.ClientIPConfig{IPv6Bits: 129}))},
 			},
 		}
 		server := name == "unary server" || name == "stream server"

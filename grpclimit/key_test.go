@@ -60,35 +60,6 @@ func TestClientIP(t *testing.T) {
 	}
 }
 
-// A config that is not valid is found when the program starts, and passes no call.
-func TestClientIP_RefusesABadConfig(t *testing.T) {
-	t.Parallel()
-	for text, cfg := range map[string]grpclimit.ClientIPConfig{
-		"IPv6Bits is 129": {IPv6Bits: 129}, "IPv6Bits is -1": {IPv6Bits: -1}, "a trusted prefix": {Trusted: []netip.Prefix{{}}},
-	} {
-		var heard middlewaretest.Errors
-		limiter := middlewaretest.Grants()
-		opts := []grpclimit.Option{
-			hearing(&heard), grpclimit.WithFailure(limit.FailOpen()), grpclimit.WithKey(grpclimit.Method(), grpclimit.ClientIP(cfg)),
-		}
-		limits := grpclimit.New(limiter, opts...)
-		err := limits.Err()
-		require.ErrorIs(t, err, limit.ErrInvalidConfig)
-		require.ErrorContains(t, err, text)
-		err = interceptors["unary server"](limits)(t.Context(), func() error { return nil })
-		assert.Equal(t, codes.Internal, status.Code(err), text)
-		heard.Check(t, limit.ErrInvalidConfig)
-
-		within := func(ctx context.Context, call grpclimit.Call) (string, error) {
-			return grpclimit.ClientIP(cfg)(ctx, call)
-		}
-		err = interceptors["unary server"](grpclimit.New(limiter, hearing(&heard), grpclimit.WithKey(within)))(t.Context(), func() error { return nil })
-		assert.Equal(t, codes.Internal, status.Code(err), text)
-		heard.Check(t, limit.ErrInvalidConfig)
-		assert.Empty(t, limiter.Asked(), text)
-	}
-}
-
 // A proxy on the same machine, over a Unix socket.
 func TestClientIP_ReadsTheMetadataOfATrustedSocket(t *testing.T) {
 	t.Parallel()
@@ -113,4 +84,21 @@ func TestClientIP_ReadsTheMetadataOfATrustedSocket(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
 	require.NoError(t, check(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.9, 192.0.2.1"), conn))
 	assert.Equal(t, "grpc:192.0.2.1", limiter.Key())
+}
+
+// A config that is not valid, of a key function that another calls, passes no call either.
+func TestClientIP_RefusesABadConfig(t *testing.T) {
+	t.Parallel()
+	for text, cfg := range map[string]grpclimit.ClientIPConfig{
+		"IPv6Bits is 129": {IPv6Bits: 129}, "IPv6Bits is -1": {IPv6Bits: -1}, "a trusted prefix": {Trusted: []netip.Prefix{{}}},
+	} {
+		byAddress := grpclimit.ClientIP(cfg)
+		require.ErrorContains(t, grpclimit.New(middlewaretest.Grants(), grpclimit.WithKey(byAddress)).Err(), text)
+		var heard middlewaretest.Errors
+		within := func(ctx context.Context, call grpclimit.Call) (string, error) { return byAddress(ctx, call) }
+		limits := grpclimit.New(middlewaretest.Grants(), hearing(&heard), grpclimit.WithKey(within))
+		err := interceptors["unary server"](limits)(t.Context(), func() error { return nil })
+		assert.Equal(t, codes.Internal, status.Code(err), text)
+		heard.Check(t, limit.ErrInvalidConfig)
+	}
 }

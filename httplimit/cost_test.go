@@ -1,21 +1,16 @@
 package httplimit_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
@@ -54,42 +49,32 @@ func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A client that leaves while its cost is found out gets no answer, and no one is to blame.
-func TestWithCost_ClientLeaves(t *testing.T) {
-	t.Parallel()
-	for name, opt := range map[string]httplimit.Option{
-		"cost": httplimit.WithCost(func(r *http.Request) (int64, error) { return 0, r.Context().Err() }),
-		"key":  httplimit.WithKey(func(r *http.Request) (string, error) { return "", r.Context().Err() }),
-	} {
-		var errs middlewaretest.Errors
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		w := serve(httplimit.New(middlewaretest.Grants(), hearing(&errs), opt).Handler(hello), newRequest(t).WithContext(ctx))
-		assert.Equal(t, http.StatusServiceUnavailable, w.Code, name)
-		assert.Empty(t, w.Body, name)
-		errs.Check(t)
-	}
-}
-
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
 
-// A payload above the limit is refused for its size, and no observer counts it as an error: a client chooses it.
+// A payload above the limit is refused for its size, with the limit, and no observer counts it as an error: a client
+// chooses it.
 func TestWithCost_PayloadAboveTheLimitIsNoError(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		var own, told limitertest.Recorder
-		client := rratelimiter.New(rdb, rratelimiter.WithObserver(&own))
-		perMinute := fixedwindow.New(limitertest.OpenClient(rdb, rratelimiter.WithObserver(&own)), fixedwindow.Config{Limit: 10, Window: time.Minute})
-		for _, limiter := range []limit.Limiter{client.Keyed("", rratelimiter.PerMinute(10)), perMinute, middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits)} {
-			for _, cost := range []int64{11, 1 << 60} {
-				handler := httplimit.New(limiter, httplimit.WithPrefix(fmt.Sprintf("%T:", limiter)), httplimit.WithObserver(&told),
+		limiters := middlewaretest.Limiters(t, rdb, rratelimiter.WithObserver(&own))
+		limiters["foreign"] = says(limit.Decision{}, limit.ErrInvalidPermits)
+		for name, limiter := range limiters {
+			for _, cost := range []int64{6, 1 << 60} {
+				handler := httplimit.New(limiter, httplimit.WithPrefix(name+":"), httplimit.WithObserver(&told),
 					httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil })).Handler(refuseAll(t))
-				assert.Equal(t, http.StatusTooManyRequests, serve(handler, newRequest(t)).Code)
-				for _, d := range append(told.Decisions(), own.Decisions()...) {
-					assert.Equal(t, limit.TooCostly, d.Outcome, "%T", limiter)
+				w := serve(handler, newRequest(t))
+				assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
+				known := map[bool]string{true: `"default";q=5;w=10`}[cost == 6 && name != "foreign"]
+				assert.Equal(t, known, w.Header().Get("RateLimit-Policy"), name)
+				assert.NotContains(t, w.Header(), http.CanonicalHeaderKey("RateLimit"), name)
+				assert.NotContains(t, w.Header(), "Retry-After", name)
+				decisions := append(told.Decisions(), own.Decisions()...)
+				assert.NotEmpty(t, decisions, name)
+				for _, d := range decisions {
+					assert.Equal(t, limit.TooCostly, d.Outcome, name)
 					require.NoError(t, d.Err)
 					assert.Empty(t, d.Kind)
 				}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -225,12 +226,21 @@ func wrapTransport(t testing.TB, l limit.Limiter, opts ...httplimit.Option) midd
 	}
 }
 
+// badKeys are key functions that were not made properly.
+func badKeys() map[string]httplimit.KeyFunc {
+	bits := func(n int) httplimit.KeyFunc { return httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: n}) }
+	return map[string]httplimit.KeyFunc{
+		"nil user": httplimit.User(nil), "no header": httplimit.Header(""), "bits": bits(129), "negative bits": bits(-1),
+		"trusted": httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}),
+	}
+}
+
 func badOptions(prefix string) map[string][]httplimit.Option {
 	sound := middlewaretest.Grants()
 	of := func(name, prefix string) httplimit.Option {
 		return httplimit.WithPolicy(httplimit.Policy{Name: name, Limiter: sound, Prefix: prefix})
 	}
-	return map[string][]httplimit.Option{
+	all := map[string][]httplimit.Option{
 		"cost":              {httplimit.WithCost(nil)},
 		"skip":              {httplimit.WithSkip(nil)},
 		"hook":              {httplimit.WithErrorHandler(nil)},
@@ -252,6 +262,11 @@ func badOptions(prefix string) map[string][]httplimit.Option {
 		"prefix of names":   {policy("hour", sound), of("day", prefix)},
 		"prefix twice, tag": {httplimit.WithHashTag(), of("hour", prefix)},
 	}
+	for name, key := range badKeys() {
+		all[name] = []httplimit.Option{httplimit.WithKey(httplimit.Path(), key)}
+		all[name+" of a policy"] = []httplimit.Option{httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{key}})}
+	}
+	return all
 }
 
 var verdicts = map[int]middlewaretest.Verdict{

@@ -195,35 +195,6 @@ func TestEachLimiterGivesBack(t *testing.T) {
 	})
 }
 
-// A threshold set in Redis counts for the next request, as for Java services on
-// the same keys.
-func TestThresholdIsChangedWhileItRuns(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 2, Window: 30 * time.Second, Thresholds: "rate:limit:config"})
-		handler := httplimit.New(log, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path())).Handler(hello)
-		ask := func(code int, most int64) {
-			t.Helper()
-			r := newRequest(t)
-			r.Header.Set("X-User", "ann")
-			w := serve(handler, r)
-			assert.Equal(t, code, w.Code)
-			assert.Equal(t, map[string]int64{"q": most, "w": 30}, members(t, w.Header(), "RateLimit-Policy")[0].Params)
-			waits := code == http.StatusTooManyRequests && most > 0
-			assert.Equal(t, waits, w.Header().Get("Retry-After") != "", "no wait brings what a threshold of 0 refuses")
-		}
-		ask(http.StatusOK, 2)
-		ask(http.StatusOK, 2)
-		ask(http.StatusTooManyRequests, 2)
-		require.NoError(t, rdb.HSet(t.Context(), "rate:limit:config", "limit:ann:/items/1", "3").Err())
-		ask(http.StatusOK, 3)
-		ask(http.StatusTooManyRequests, 3)
-		require.NoError(t, rdb.HSet(t.Context(), "rate:limit:config", "limit:ann:/items/1", "0").Err())
-		ask(http.StatusTooManyRequests, 0)
-		assert.EqualValues(t, 3, rdb.ZCard(t.Context(), "limit:ann:/items/1").Val())
-	})
-}
-
 // A bucket has a second key, with "_time" behind the first: no client chooses a name
 // that leads to another's, whatever the policies.
 func TestTokenBucket_KeysOfPoliciesStayApart(t *testing.T) {
@@ -239,21 +210,6 @@ func TestTokenBucket_KeysOfPoliciesStayApart(t *testing.T) {
 			assert.Equal(t, http.StatusTooManyRequests, serve(handler, r).Code, user)
 		}
 		assert.EqualValues(t, 1, rdb.Exists(t.Context(), "http:b:ann_time%").Val())
-	})
-}
-
-// The answer to a request that costs too much has the limit.
-func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		for name, limiter := range middlewaretest.Limiters(t, rdb) {
-			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) (int64, error) { return 6, nil })).Handler(refuseAll(t))
-			w := serve(handler, newRequest(t))
-			assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
-			assert.Equal(t, `"default";q=5;w=10`, w.Header().Get("RateLimit-Policy"), name)
-			assert.NotContains(t, w.Header(), http.CanonicalHeaderKey("RateLimit"), name)
-			assert.NotContains(t, w.Header(), "Retry-After", name)
-		}
 	})
 }
 

@@ -31,19 +31,6 @@ func policy(name string, l limit.Limiter) httplimit.Option {
 // refusing refuses everything for a second.
 var refusing = says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
 
-func TestSeveralPoliciesInOneAnswer(t *testing.T) {
-	t.Parallel()
-	second, hour := grants(), says(limit.Decision{Granted: true, Limit: 1000, Remaining: 998, ResetAfter: time.Hour}, nil)
-	w := serve(httplimit.New(httplimit.Policy{Name: "second", Limiter: windowed{Limiter: second, Span: time.Second}},
-		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: hour, Window: time.Hour}),
-		httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil })).Handler(hello), newRequest(t))
-	assert.Equal(t, "hello", w.Body.String())
-	assert.Equal(t, `"second";q=10;w=1, "hour";q=1000;w=3600`, w.Header().Get("RateLimit-Policy"))
-	assert.Equal(t, `"second";r=9;t=60, "hour";r=998;t=3600`, w.Header().Get("RateLimit"))
-	assert.Equal(t, []call{{Key: "http:second:192.0.2.1", N: 2}}, second.Asked())
-	assert.Equal(t, []call{{Key: "http:hour:192.0.2.1", N: 2}}, hour.Asked())
-}
-
 // What a limit counts, if not requests, is the unit of its quota.
 func TestPolicy_UnitIsThatOfTheQuota(t *testing.T) {
 	t.Parallel()
@@ -379,14 +366,6 @@ func TestHeaderText(t *testing.T) {
 		assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 1)
 		assert.Empty(t, w.Header().Get("X-RateLimit-Limit"))
 	}
-}
-
-func TestWindowOfThePolicyComesFirst(t *testing.T) {
-	t.Parallel()
-	w := serve(httplimit.New(grants(), httplimit.WithPolicy(httplimit.Policy{
-		Name: "hour", Limiter: windowed{Limiter: grants(), Span: time.Minute}, Window: time.Hour,
-	})).Handler(hello), newRequest(t))
-	assert.EqualValues(t, 3600, members(t, w.Header(), "RateLimit-Policy")[1].Params["w"])
 }
 
 // The window is the answering limiter's, if it is known.

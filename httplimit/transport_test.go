@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -391,45 +390,27 @@ func TestTransportWaitsInOrder(t *testing.T) {
 	})
 }
 
-// Key functions that were not made properly, and limiters that were not, are found before any
-// request, and answer each with 500, whatever WithFailure says.
+// Limiters that were not made properly are found before any request. Key functions that were not are found where
+// another calls them.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		bits := func(n int) httplimit.KeyFunc { return httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: n}) }
 		invalid := rratelimiter.New(rdb, limitertest.Patient()).Keyed("", rratelimiter.PerDay(0))
-		keys := map[string]httplimit.KeyFunc{
-			"nil user": httplimit.User(nil), "no header": httplimit.Header(""), "bits": bits(129), "negative bits": bits(-1),
-			"trusted": httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}),
-		}
 		for name, opt := range map[string]httplimit.Option{
 			"local": policy("hour", httplimit.Local(0, time.Hour)), "keyed": policy("hour", invalid),
 			"fallback": httplimit.WithFallback(invalid),
 		} {
 			assert.ErrorIs(t, httplimit.New(grants(), opt).Err(), limit.ErrInvalidConfig, name)
 		}
-		for name, key := range keys {
-			ofPolicy := httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: grants(), Key: []httplimit.KeyFunc{key}})
-			for _, opt := range []httplimit.Option{httplimit.WithKey(httplimit.Path(), key), ofPolicy} {
-				var errs middlewaretest.Errors
-				limiter := grants()
-				handler := httplimit.New(limiter, hearing(&errs), httplimit.WithFailure(limit.FailOpen()), opt).Handler(refuseAll(t))
-				w := serve(handler, newRequest(t))
-				assert.Equal(t, http.StatusInternalServerError, w.Code, name)
-				errs.Check(t, limit.ErrInvalidConfig)
-				assert.Empty(t, limiter.Asked(), name)
-				require.ErrorIs(t, httplimit.New(grants(), opt).Err(), limit.ErrInvalidConfig, name)
-				require.ErrorIs(t, httplimit.NewTransport(nil, grants(), opt).Err(), limit.ErrInvalidConfig, name)
-				within := httplimit.WithKey(func(r *http.Request) (string, error) { return key(r) })
-				w = serve(httplimit.New(limiter, hearing(&errs), within).Handler(refuseAll(t)), newRequest(t))
-				assert.Equal(t, http.StatusInternalServerError, w.Code, name)
-				errs.Check(t, limit.ErrInvalidConfig)
-				shadow := httplimit.New(limiter, quiet, httplimit.WithShadow(), opt).Handler(refuseAll(t))
-				assert.Equal(t, http.StatusInternalServerError, serve(shadow, newRequest(t)).Code, name)
-			}
-		}
 		for _, limiter := range middlewaretest.Limiters(t, rdb) {
 			require.NoError(t, httplimit.New(limiter, httplimit.WithKey(httplimit.Header("X"), httplimit.Host(), text("", errDown))).Err())
 		}
 	})
+	for name, key := range badKeys() {
+		var errs middlewaretest.Errors
+		within := httplimit.WithKey(func(r *http.Request) (string, error) { return key(r) })
+		w := serve(httplimit.New(grants(), hearing(&errs), within).Handler(refuseAll(t)), newRequest(t))
+		assert.Equal(t, http.StatusInternalServerError, w.Code, name)
+		errs.Check(t, limit.ErrInvalidConfig)
+	}
 }

@@ -1,6 +1,7 @@
 package middlewaretest
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
@@ -109,6 +110,14 @@ func (k Kind[O, K]) testCostFails(t *testing.T) {
 		assert.NotContains(t, k.rig(t, limiter, opts...).ask(want, heard...).Text, "secret")
 		assert.Nil(t, k.rig(t, limiter, append(opts, k.WithShadow())...).ask(Passed, err).Figures)
 		k.rig(t, limiter, k.WithCost(7, err), k.WithSkip(true)).ask(Passed)
+	}
+	// One that leaves meanwhile gets no answer, and no one is to blame.
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, opt := range []O{k.WithCost(0, context.Canceled), k.WithKey(k.Text("", context.Canceled))} {
+		r := k.rig(t, limiter, opt)
+		assert.Equal(t, Gone, r.handle(gone, "").Verdict)
+		r.errs.Check(t)
 	}
 	assert.Empty(t, limiter.Asked())
 }
@@ -281,15 +290,14 @@ func (k Kind[O, K]) testLog(t *testing.T) {
 }
 
 // Limiters returns each limiter of this module, of 5 in 10 seconds.
-func Limiters(t *testing.T, rdb redistest.Client) map[string]limit.Limiter {
+func Limiters(t *testing.T, rdb redistest.Client, opts ...rratelimiter.Option) map[string]limit.Limiter {
 	t.Helper()
-	client := rratelimiter.New(rdb, limitertest.Patient())
-	t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
+	client := limitertest.NewClient(t, rdb, opts...)
 	return map[string]limit.Limiter{
 		"keyed":       client.Keyed("rate:", rratelimiter.Config{Rate: 5, Interval: 10 * time.Second}),
-		"fixedwindow": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 5, Window: 10 * time.Second}),
-		"slidinglog":  slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 5, Window: 10 * time.Second}),
-		"tokenbucket": tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}),
+		"fixedwindow": fixedwindow.New(client, fixedwindow.Config{Limit: 5, Window: 10 * time.Second}),
+		"slidinglog":  slidinglog.New(client, slidinglog.Config{Limit: 5, Window: 10 * time.Second}),
+		"tokenbucket": tokenbucket.New(client, tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}),
 	}
 }
 
