@@ -3,6 +3,11 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +19,12 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -240,5 +251,243 @@ func TestWithWait_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
 		callers.Wait()
 		assert.LessOrEqual(t, sent.Load(), int64(50))
 		assert.GreaterOrEqual(t, sent.Load(), int64(48))
+	})
+}
+
+// The rules are those of package httplimit, whose tests and fuzzing have more of them.
+func TestClientIP(t *testing.T) {
+	t.Parallel()
+	behind := grpclimit.ClientIPConfig{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	behindReal, behindSocket := behind, behind
+	behindReal.Header, behindSocket.TrustUnix = "X-Real-IP", true
+	proxy, socket := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 80}, &net.UnixAddr{Net: "unix", Name: "@"}
+	const xff = "x-forwarded-for"
+	for name, c := range map[string]struct {
+		cfg  grpclimit.ClientIPConfig
+		peer net.Addr
+		sent []string
+		want string
+	}{
+		"no trust":         {grpclimit.ClientIPConfig{}, proxy, []string{xff, "192.0.2.9"}, "10.0.0.1"},
+		"forged":           {behind, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, []string{xff, "192.0.2.9"}, "192.0.2.1"},
+		"client's own":     {behind, proxy, []string{xff, "1.1.1.1", xff, "192.0.2.9, 10.0.0.2"}, "192.0.2.9"},
+		"IPv6":             {behind, proxy, []string{xff, "2001:db8:1:2:3:4:5:6"}, "2001%3Adb8%3A1%3A2%3A%3A/64"},
+		"mapped proxy":     {behind, &net.TCPAddr{IP: net.ParseIP("::ffff:10.0.0.1")}, []string{xff, "192.0.2.9"}, "192.0.2.9"},
+		"proxy by text":    {behind, namedAddr("10.0.0.1:80"), []string{xff, "192.0.2.9"}, "192.0.2.9"},
+		"nothing sent":     {behind, proxy, nil, "10.0.0.1"},
+		"one address":      {behindReal, proxy, []string{"x-real-ip", "192.0.2.9", xff, "1.1.1.1"}, "192.0.2.9"},
+		"socket":           {behind, socket, []string{xff, "192.0.2.9"}, ""},
+		"trusted socket":   {behindSocket, socket, []string{xff, "1.1.1.1, 192.0.2.9"}, "192.0.2.9"},
+		"no address":       {behindSocket, namedAddr("pipe"), []string{xff, "192.0.2.9"}, ""},
+		"others of socket": {behindSocket, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, []string{xff, "192.0.2.9"}, "192.0.2.1"},
+	} {
+		ctx := metadata.NewIncomingContext(peer.NewContext(t.Context(), &peer.Peer{Addr: c.peer}), metadata.Pairs(c.sent...))
+		assert.Equal(t, "grpc:"+c.want, keyOf(ctx, t, grpclimit.WithKey(grpclimit.ClientIP(c.cfg))), name)
+	}
+	for _, name := range []string{"unary client", "stream client"} { // these know no peer yet
+		err := interceptors[name](grpclimit.New(middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.ClientIP(behind))))(t.Context(), func() error { return nil })
+		assert.Equal(t, codes.Unavailable, status.Code(err), name)
+	}
+}
+
+// A proxy on the same machine, over a Unix socket.
+func TestClientIP_ReadsTheMetadataOfATrustedSocket(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // t.TempDir is too long for a socket's name
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	socket := filepath.Join(dir, "s")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	require.NoError(t, err)
+	limiter := middlewaretest.Grants()
+	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.New(limiter,
+		grpclimit.WithKey(grpclimit.ClientIP(grpclimit.ClientIPConfig{TrustUnix: true}))).UnaryServer()))
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	done := make(chan error)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		assert.NoError(t, <-done)
+	})
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
+	require.NoError(t, check(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.9, 192.0.2.1"), conn))
+	assert.Equal(t, "grpc:192.0.2.1", limiter.Key())
+}
+
+// A config that is not valid, of a key function that another calls, passes no call either.
+func TestClientIP_RefusesABadConfig(t *testing.T) {
+	t.Parallel()
+	for text, cfg := range map[string]grpclimit.ClientIPConfig{
+		"IPv6Bits is 129": {IPv6Bits: 129}, "IPv6Bits is -1": {IPv6Bits: -1}, "a trusted prefix": {Trusted: []netip.Prefix{{}}},
+	} {
+		byAddress := grpclimit.ClientIP(cfg)
+		require.ErrorContains(t, grpclimit.New(middlewaretest.Grants(), grpclimit.WithKey(byAddress)).Err(), text)
+		var heard middlewaretest.Errors
+		within := func(ctx context.Context, call grpclimit.Call) (string, error) { return byAddress(ctx, call) }
+		limits := grpclimit.New(middlewaretest.Grants(), hearing(&heard), grpclimit.WithKey(within))
+		err := interceptors["unary server"](limits)(t.Context(), func() error { return nil })
+		assert.Equal(t, codes.Internal, status.Code(err), text)
+		heard.Check(t, limit.ErrInvalidConfig)
+	}
+}
+
+// places returns a policy in flight, and how many calls are under way. Each is charged by its code.
+func places() (p grpclimit.Policy, busy func() int, charged grpclimit.Option, codesOf func() []int64) {
+	inFlight, outcome := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}, &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
+	p = grpclimit.Policy{Name: "places", Limiter: again{inFlight}, InFlight: true}
+	charged = grpclimit.WithPolicy(grpclimit.Policy{
+		Name: "outcome", Limiter: again{outcome},
+		Charge: func(_ context.Context, _ grpclimit.Call, code codes.Code) int64 { return int64(code) },
+	})
+	busy = func() int { return len(inFlight.Asked()) - len(inFlight.Settled) }
+	return p, busy, charged, func() []int64 { return outcome.Settled }
+}
+
+// again is a limiter of which any number of grants can be settled.
+type again struct{ *middlewaretest.Reserver }
+
+func (a again) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	d, err := a.Take(ctx, key, n)
+	return d, func(_ context.Context, actual int64) error {
+		a.Settled = append(a.Settled, actual)
+		return nil
+	}, err
+}
+
+// A call of a server is in flight until its handler has returned, and charged by the code that the client gets.
+func TestPolicyInFlight_CallsOfAServer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		want codes.Code
+	}{
+		"OK": {nil, codes.OK}, "status": {status.Error(codes.NotFound, "no"), codes.NotFound}, "error": {errors.New("oops"), codes.Unknown},
+		"context": {context.Canceled, codes.Canceled}, "deadline": {context.DeadlineExceeded, codes.DeadlineExceeded},
+	} {
+		for kind, intercept := range interceptors {
+			p, busy, charged, codesOf := places()
+			made := intercept(grpclimit.New(p, charged, grpclimit.WithKey(text("all", nil))))
+			err := made(withTransport(t.Context()), func() error {
+				assert.Equal(t, 1, busy(), kind)
+				return c.err
+			})
+			require.ErrorIs(t, err, c.err)
+			if kind == "stream client" && c.err == nil {
+				continue // it is open
+			}
+			assert.Zero(t, busy(), "%s, %s", kind, name)
+			assert.Equal(t, []int64{int64(c.want)}, codesOf(), "%s, %s", kind, name)
+		}
+	}
+	for kind, intercept := range interceptors {
+		p, busy, charged, codesOf := places()
+		made := intercept(grpclimit.New(p, charged, grpclimit.WithKey(text("all", nil))))
+		assert.PanicsWithValue(t, "oops", func() { _ = made(withTransport(t.Context()), func() error { panic("oops") }) }, kind)
+		assert.Zero(t, busy(), kind)
+		assert.Equal(t, []int64{int64(codes.Internal)}, codesOf(), kind)
+	}
+}
+
+func withTransport(ctx context.Context) context.Context {
+	return grpc.NewContextWithServerTransportStream(ctx, &transport{})
+}
+
+// A stream is in flight until it has ended, however it does, on both sides. Its messages take nothing.
+func TestPolicyInFlight_Streams(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end  func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, leave func())
+		want codes.Code
+	}{
+		"ends": {func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, _ func()) {
+			require.NoError(t, stream.CloseSend())
+			_, err := stream.Recv()
+			require.ErrorIs(t, err, io.EOF)
+		}, codes.OK},
+		"is left": {func(_ *testing.T, _ testpb.TestService_FullDuplexCallClient, leave func()) { leave() }, codes.Canceled},
+		"is left, and looked at": {func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, leave func()) {
+			leave()
+			_, err := stream.Recv()
+			assert.Equal(t, codes.Canceled, status.Code(err))
+		}, codes.Canceled},
+	} {
+		for _, perMessage := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				var opts []grpclimit.Option
+				if perMessage {
+					opts = append(opts, grpclimit.WithPerMessage())
+				}
+				there, busyThere, chargedThere, codesThere := places()
+				here, busyHere, chargedHere, codesHere := places()
+				server, client := grpclimit.New(there, append(opts, chargedThere)...), grpclimit.New(here, append(opts, chargedHere)...)
+				conn, service := serve(t, []grpc.ServerOption{grpc.StreamInterceptor(server.StreamServer())}, grpc.WithStreamInterceptor(client.StreamClient()))
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(ctx)
+				require.NoError(t, err)
+				for range 3 {
+					require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
+					_, err := stream.Recv()
+					require.NoError(t, err)
+					assert.Equal(t, []int{1, 1}, []int{busyThere(), busyHere()}, name)
+				}
+				c.end(t, stream, leave)
+				assert.Error(t, <-service.ended)
+				synctest.Wait()
+				assert.Equal(t, []int{0, 0}, []int{busyThere(), busyHere()}, name)
+				assert.Equal(t, []int64{int64(c.want)}, codesThere(), name)
+				assert.Equal(t, []int64{int64(c.want)}, codesHere(), name)
+			})
+		}
+	}
+
+	// A stream of one answer has ended with that.
+	synctest.Test(t, func(t *testing.T) {
+		here, busy, charged, codesOf := places()
+		conn, _ := serve(t, nil, grpc.WithStreamInterceptor(grpclimit.New(here, charged).StreamClient()))
+		stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.NoError(t, err)
+		assert.Equal(t, 1, busy())
+		_, err = stream.Recv()
+		require.ErrorIs(t, err, io.EOF)
+		assert.Zero(t, busy())
+		assert.Equal(t, []int64{0}, codesOf())
+
+		failing, err := testpb.NewTestServiceClient(conn).StreamingInputCall(t.Context())
+		require.NoError(t, err)
+		_, err = failing.CloseAndRecv()
+		assert.Equal(t, codes.Unimplemented, status.Code(err))
+		assert.Zero(t, busy())
+		assert.Equal(t, []int64{0, int64(codes.Unimplemented)}, codesOf())
+	})
+}
+
+// A Charge and an error handler that panic do not end a client's program when the stream ends with its context.
+func TestPolicyCharge_Panics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var errs middlewaretest.Errors
+		client := grpclimit.New(grpclimit.Policy{
+			Name: "mine", Limiter: again{&middlewaretest.Reserver{Fake: middlewaretest.Grants()}},
+			Charge: func(context.Context, grpclimit.Call, codes.Code) int64 { panic("oops") },
+		}, grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) {
+			errs.Add(err)
+			panic("too")
+		}))
+		conn, service := serve(t, nil, grpc.WithStreamInterceptor(client.StreamClient()))
+		ctx, leave := context.WithCancel(t.Context())
+		_, err := testpb.NewTestServiceClient(conn).FullDuplexCall(ctx)
+		require.NoError(t, err)
+		synctest.Wait()
+		leave()
+		assert.Error(t, <-service.ended)
+		synctest.Wait()
+		got := errs.Take()
+		require.Len(t, got, 1)
+		assert.EqualError(t, got[0], `grpclimit: policy "mine": panic: oops`)
 	})
 }

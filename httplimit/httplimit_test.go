@@ -2,11 +2,14 @@ package httplimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -323,4 +326,167 @@ func TestHeaders_WithLeaseFallSteadily(t *testing.T) {
 		}
 		assert.Contains(t, from("ann").Header(), "Ratelimit", "leased before")
 	})
+}
+
+// A cost that is read from the body fails as the body does, which is the client's fault and no error of the server's.
+func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		body io.Reader
+		want int
+	}{
+		"whole":     {strings.NewReader("1234567"), http.StatusOK},
+		"too large": {strings.NewReader("123456789"), http.StatusRequestEntityTooLarge},
+		"broken":    {io.MultiReader(strings.NewReader("123"), broken{}), http.StatusBadRequest},
+	} {
+		var errs middlewaretest.Errors
+		limiter := middlewaretest.Grants()
+		handler := httplimit.New(limiter, hearing(&errs), httplimit.WithCost(func(r *http.Request) (int64, error) {
+			body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, 8))
+			return int64(len(body)), err
+		})).Handler(hello)
+		r := newRequest(t)
+		r.Body = io.NopCloser(c.body)
+		w := serve(handler, r)
+		assert.Equal(t, c.want, w.Code, name)
+		errs.Check(t)
+		if c.want == http.StatusOK {
+			assert.EqualValues(t, 7, limiter.Asked()[0].N)
+			continue
+		}
+		assert.Empty(t, w.Header().Get("Retry-After"), name)
+		assert.Empty(t, limiter.Asked(), name)
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
+
+// A payload above the limit is refused for its size, with the limit, and no observer counts it as an error: a client
+// chooses it.
+func TestWithCost_PayloadAboveTheLimitIsNoError(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		var own, told limitertest.Recorder
+		limiters := middlewaretest.Limiters(t, rdb, rratelimiter.WithObserver(&own))
+		limiters["foreign"] = says(limit.Decision{}, limit.ErrInvalidPermits)
+		for name, limiter := range limiters {
+			for _, cost := range []int64{6, 1 << 60} {
+				handler := httplimit.New(limiter, httplimit.WithPrefix(name+":"), httplimit.WithObserver(&told),
+					httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil })).Handler(refuseAll(t))
+				w := serve(handler, newRequest(t))
+				assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
+				known := map[bool]string{true: `"default";q=5;w=10`}[cost == 6 && name != "foreign"]
+				assert.Equal(t, known, w.Header().Get("RateLimit-Policy"), name)
+				assert.NotContains(t, w.Header(), http.CanonicalHeaderKey("RateLimit"), name)
+				assert.NotContains(t, w.Header(), "Retry-After", name)
+				decisions := append(told.Decisions(), own.Decisions()...)
+				assert.NotEmpty(t, decisions, name)
+				for _, d := range decisions {
+					assert.Equal(t, limit.TooCostly, d.Outcome, name)
+					require.NoError(t, d.Err)
+					assert.Empty(t, d.Kind)
+				}
+			}
+		}
+	})
+}
+
+type programObserver struct {
+	limit.NoObserver
+
+	decided func()
+}
+
+func (o programObserver) Decided(context.Context, limit.Decided) { o.decided() }
+
+// While a function of the program's blocks, only its request waits. It may send requests itself, and close the Client.
+func TestFunctionOfTheProgram_BlocksOnlyItsRequest(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"Key", "User", "Cost", "Plan", "Skip", "Decided", "RefusalHandler", "ErrorHandler", "policy's Key", "policy's Cost", "policy's Plan"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := redistest.Mini(t)
+			client := rratelimiter.New(rdb, limitertest.Patient())
+			var do func()
+			var done atomic.Bool
+			called := func(of string) {
+				if of == name && !done.Swap(true) {
+					do()
+				}
+			}
+			key := func(of string) httplimit.KeyFunc {
+				return func(r *http.Request) (string, error) {
+					called(of)
+					return r.Header.Get("User"), nil
+				}
+			}
+			cost := func(of string) func(*http.Request) (int64, error) {
+				return func(*http.Request) (int64, error) {
+					called(of)
+					return 1, nil
+				}
+			}
+			plan := func(of string) func(*http.Request) limit.Limiter {
+				return func(r *http.Request) limit.Limiter {
+					called(of)
+					if r.Header.Get("User") == "bad" {
+						return client.Keyed("bad:", rratelimiter.Config{}) // for the ErrorHandler
+					}
+					return client.Keyed("plan:", rratelimiter.PerHour(2))
+				}
+			}
+			opts := []httplimit.Option{
+				httplimit.WithKey(key("Key"), httplimit.User(func(r *http.Request) string {
+					called("User")
+					return r.Header.Get("User")
+				})),
+				httplimit.WithCost(cost("Cost")),
+				httplimit.WithSkip(func(*http.Request) bool {
+					called("Skip")
+					return false
+				}),
+				httplimit.WithObserver(programObserver{decided: func() { called("Decided") }}),
+				httplimit.WithRefusal(func(w http.ResponseWriter, _ *http.Request, _ httplimit.Refusal) {
+					called("RefusalHandler")
+					w.WriteHeader(http.StatusTooManyRequests)
+				}),
+				httplimit.WithErrorHandler(func(*http.Request, error) { called("ErrorHandler") }),
+				httplimit.WithPolicy(httplimit.Policy{
+					Name: "b", Limiter: client.Keyed("policy:", rratelimiter.PerHour(2)),
+					Key: []httplimit.KeyFunc{key("policy's Key")}, Cost: cost("policy's Cost"), Plan: plan("policy's Plan"),
+				}),
+			}
+			first := httplimit.Policy{Limiter: client.Keyed("default:", rratelimiter.PerHour(2)), Plan: plan("Plan")}
+			handler := httplimit.New(first, opts...).Handler(hello)
+			use := func(user string) {
+				for range 3 {
+					r := newRequest(t)
+					r.Header.Set("User", user)
+					serve(handler, r)
+				}
+			}
+			useAndClose := func() {
+				use("other")
+				_ = client.Close(limitertest.EndedContext(t))
+			}
+
+			begun, free := make(chan struct{}), make(chan struct{})
+			do = func() {
+				useAndClose() // as the function itself
+				close(begun)
+				<-free
+			}
+			working := limitertest.Go(func() {
+				use("ann")
+				use("bad")
+			})
+			limitertest.Soon(t, begun, "it is called, and can use the limiters")
+			limitertest.Soon(t, limitertest.Go(func() { use("third") }), "another request waits for it")
+			close(free)
+			limitertest.Soon(t, working, "the request goes on")
+			assert.NoError(t, client.Close(t.Context()))
+		})
+	}
 }

@@ -7,15 +7,21 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
 // A partner that counts each second strictly sees more than the limit if calls take different times to arrive, and no more
@@ -94,4 +100,144 @@ func TestPartner_TenantsLimiterBeforeTheSharedOne(t *testing.T) {
 	t.Logf("a tenant of few calls waits %v at most, with limiters of their own %v", one, own)
 	assert.Greater(t, one, 5*time.Second)
 	assert.Less(t, own, time.Second)
+}
+
+// flood sends requests of a tenant by a transport, that many at the same time until the time is over, and counts those
+// that leave.
+func flood(t *testing.T, transport http.RoundTripper, tenant string, callers int, lasts time.Duration) (sent int64) {
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	var left atomic.Int64
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := send(context.WithValue(ctx, tenantKey{}, tenant), t, transport, api); err == nil {
+					left.Add(1)
+				} else {
+					time.Sleep(100 * time.Millisecond) // its deadline is near
+				}
+			}
+		})
+	}
+	all.Wait()
+	return left.Load()
+}
+
+// later makes the server a millisecond away.
+var later = redistest.Hook(func(_ context.Context, _ []redis.Cmder, send func() error) error {
+	time.Sleep(time.Millisecond)
+	return send()
+})
+
+type tenantKey struct{}
+
+func tenantOf(r *http.Request) string { s, _ := r.Context().Value(tenantKey{}).(string); return s }
+
+// Of three policies that are asked apart, requests that wait waste nothing: what the scarcest allows is sent.
+func TestTransport_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]func(t *testing.T, rdb redistest.Client, rate int64) limit.Limiter{
+		"keyed": func(t *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
+			return limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerSecond(rate))
+		},
+		"slidinglog": func(_ *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
+			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: rate, Window: time.Second})
+		},
+		"foreign": func(_ *testing.T, _ redistest.Client, rate int64) limit.Limiter {
+			return httplimit.Local(rate, time.Second)
+		},
+	}
+	for name, limiter := range kinds {
+		for _, rates := range [][3]int64{{10, 10, 10}, {30, 20, 10}} {
+			t.Run(fmt.Sprint(name, rates), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					rdb, _ := redistest.Mini(t)
+					rdb.AddHook(later)
+					transport := httplimit.NewTransport(answers(http.StatusNoContent), limiter(t, rdb, rates[0]), quiet,
+						httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: limiter(t, rdb, rates[1]), Key: []httplimit.KeyFunc{text("b", nil)}}),
+						httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: limiter(t, rdb, rates[2]), Key: []httplimit.KeyFunc{text("c", nil)}}))
+					// Some of the first second's permits may be used a second later, and so on.
+					sent := flood(t, transport, "", 20, 20*time.Second-50*time.Millisecond)
+					assert.LessOrEqual(t, sent, int64(200))
+					// It is 200 as a rule. Goroutines that wake at one moment run in any order, by which a few are lost.
+					assert.GreaterOrEqual(t, sent, int64(180), "90 %% of what the scarcest allows")
+				})
+			})
+		}
+	}
+}
+
+// A tenant that floods waits for its own limit, and takes none of what all share meanwhile.
+func TestTransport_FloodOfATenantLeavesOthersTheSharedLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		rdb.AddHook(later)
+		client := limitertest.NewClient(t, rdb)
+		transport := httplimit.NewTransport(answers(http.StatusNoContent), client.Keyed("", rratelimiter.PerSecond(10)), quiet,
+			httplimit.WithPolicy(httplimit.Policy{
+				Name: "tenant", Limiter: client.Keyed("", rratelimiter.PerSecond(3)), Key: []httplimit.KeyFunc{httplimit.User(tenantOf)},
+			}))
+		var all sync.WaitGroup
+		all.Go(func() { flood(t, transport, "loud", 40, 6*time.Second) })
+		time.Sleep(2 * time.Second)
+		slow := 0
+		for range 8 {
+			took, err := send(context.WithValue(t.Context(), tenantKey{}, "polite"), t, transport, api)
+			assert.NoError(t, err)
+			if took > 100*time.Millisecond {
+				slow++
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		assert.LessOrEqual(t, slow, 1)
+		all.Wait()
+	})
+}
+
+// What a request keeps while it waits for another policy goes back if its caller leaves, or an upstream pauses it.
+func TestTransport_KeptGrantsGoBack(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]func(ctx context.Context, cancel func(), transport http.RoundTripper){
+		"its caller leaves": func(_ context.Context, cancel func(), _ http.RoundTripper) { cancel() },
+		"it is paused": func(ctx context.Context, _ func(), transport http.RoundTripper) {
+			_, _ = send(context.WithValue(ctx, tenantKey{}, "other"), t, transport, api)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			first := &returner{Fake: middlewaretest.Budget(1, time.Second)}
+			asked := 0
+			second := &returner{Fake: &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+				asked++
+				return limit.Decision{Granted: asked > 1, Limit: 10, RetryAfter: time.Second, ResetAfter: time.Minute}, nil
+			}}}
+			other := grants()
+			plan := func(r *http.Request) limit.Limiter {
+				if tenantOf(r) == "other" {
+					return other
+				}
+				return nil
+			}
+			transport := httplimit.NewTransport(answers(http.StatusTooManyRequests, "Retry-After", "2"), httplimit.Policy{Limiter: first, Plan: plan}, quiet,
+				httplimit.WithPolicy(httplimit.Policy{Name: "second", Limiter: second, Cost: func(r *http.Request) (int64, error) {
+					return int64(1 - len(tenantOf(r))/5), nil // none of other's
+				}}))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			left := make(chan error, 1)
+			go func() { left <- limitertest.Second(send(ctx, t, transport, api)) }()
+			time.Sleep(1500 * time.Millisecond)
+			assert.Len(t, second.Asked(), 2)
+			assert.Len(t, first.Asked(), 2, "after the second")
+			assert.Empty(t, second.GivenBack(), "it is kept")
+			ends(ctx, cancel, transport)
+			time.Sleep(time.Second)
+			assert.Len(t, second.GivenBack(), 1, name)
+			assert.Len(t, second.Asked(), 2, "it does not ask meanwhile")
+			cancel()
+			assert.ErrorIs(t, <-left, context.Canceled)
+		})
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -237,5 +239,205 @@ func TestTransport_GrantOfAPausedRequestGoesBack(t *testing.T) {
 		assert.Equal(t, []time.Duration{1010 * ms, 1020 * ms}, limiter.released.All())
 		assert.Equal(t, []time.Duration{1000 * ms, 1010 * ms, 1020 * ms, 12000 * ms, 13000 * ms}, limiter.acquired.All())
 		assert.Equal(t, []sent{{"/stop", 1000 * ms}, {"/a", 12000 * ms}, {"/b", 13000 * ms}}, arrived.All(), "one after another")
+	})
+}
+
+const pauseKey = "{upstream:api.example.org}:pause"
+
+// partner answers requests of the path /stop with 429 and Retry-After, and records when others arrive.
+type partner struct {
+	after   time.Duration
+	arrived redistest.List[time.Duration]
+}
+
+func (p *partner) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == "/stop" {
+		return answers(http.StatusTooManyRequests, "Retry-After", strconv.Itoa(int(p.after/time.Second)))(r)
+	}
+	p.arrived.Add(sinceBubble())
+	return answers(http.StatusOK)(r)
+}
+
+// program returns the transport of a program of its own, which shares pauses.
+func program(t testing.TB, rdb redistest.Client, base http.RoundTripper, opts ...httplimit.Option) *httplimit.Transport {
+	t.Helper()
+	client := limitertest.NewClient(t, rdb)
+	transport := httplimit.NewTransport(base, client.Keyed("", rratelimiter.PerSecond(1000)), append(opts, httplimit.WithSharedPause(client))...)
+	require.NoError(t, transport.Err())
+	return transport
+}
+
+func fetch(t testing.TB, transport http.RoundTripper, path string) {
+	t.Helper()
+	_, err := send(t.Context(), t, transport, "http://api.example.org"+path)
+	assert.NoError(t, err)
+}
+
+// What one program hears holds within a second in one that sends all the time, and at once in one that starts.
+func TestSharedPause_HoldsInAllPrograms(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		upstream := &partner{after: 30 * time.Second}
+		busy, hears := program(t, rdb, upstream), program(t, rdb, upstream)
+		var programs sync.WaitGroup
+		programs.Go(func() {
+			for range 40 {
+				fetch(t, busy, "/busy")
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+		time.Sleep(2050 * time.Millisecond)
+		heard := sinceBubble()
+		fetch(t, hears, "/stop")
+		assert.Equal(t, "429", rdb.Get(t.Context(), pauseKey).Val())
+		assert.InDelta(t, 30*time.Second, rdb.PTTL(t.Context(), pauseKey).Val(), float64(2*time.Millisecond))
+		time.Sleep(10 * time.Second)
+		programs.Go(func() { fetch(t, program(t, rdb, upstream), "/restarted") })
+		programs.Wait()
+		all, before := upstream.arrived.All(), 0
+		for _, at := range all {
+			if at < heard+30*time.Second {
+				before++
+				assert.Less(t, at, heard+time.Second)
+			}
+		}
+		assert.Len(t, all, 41)
+		assert.InDelta(t, 25, before, 5)
+		assert.InDelta(t, heard+30*time.Second, all[before], float64(5*time.Millisecond), "it ends for all at once")
+		assert.Zero(t, rdb.Exists(t.Context(), pauseKey).Val())
+	})
+}
+
+// A request that waits for a permit of its program does not leave if another program has heard meanwhile that it
+// should not, and its permit goes back.
+func TestSharedPause_StopsRequestsThatWait(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		upstream := &partner{after: 30 * time.Second}
+		client := limitertest.NewClient(t, rdb)
+		slow := client.Keyed("slow:", rratelimiter.Config{Rate: 1, Interval: 10 * time.Second})
+		waits := httplimit.NewTransport(upstream, slow, httplimit.WithSharedPause(client))
+		fetch(t, waits, "/first")
+		time.AfterFunc(3*time.Second, func() { fetch(t, program(t, rdb, upstream), "/stop") })
+		fetch(t, waits, "/second")
+		all := upstream.arrived.All()
+		assert.InDelta(t, 33*time.Second, all[1]-all[0], float64(5*time.Millisecond))
+		free, err := slow.Peek(t.Context(), "upstream:api.example.org", 0)
+		require.NoError(t, err)
+		assert.Equal(t, 10*time.Second, free.ResetAfter.Round(10*time.Millisecond), "one permit is in use, of the moment in which it left")
+	})
+}
+
+// Requests pay at most one command a second for it, and no round trip of their own.
+func TestSharedPause_IsReadOnceASecond(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		const requests = 100
+		client := limitertest.NewClient(t, rdb)
+		perHost := client.Keyed("", rratelimiter.PerSecond(1000))
+		alone, shares := httplimit.NewTransport(answers(http.StatusOK), perHost), program(t, rdb, answers(http.StatusOK))
+		fetch(t, alone, "/")
+		fetch(t, shares, "/") // both know their scripts now
+		commands := limitertest.CountCommands(rdb)
+		for range requests {
+			fetch(t, alone, "/")
+			time.Sleep(50 * time.Millisecond)
+		}
+		without := commands.Total()
+		for range requests {
+			fetch(t, shares, "/")
+			time.Sleep(50 * time.Millisecond)
+		}
+		assert.InDelta(t, 5, commands.Total()-2*without, 2)
+		time.Sleep(time.Minute)
+		idle := commands.Total()
+		time.Sleep(time.Hour)
+		assert.Equal(t, idle, commands.Total(), "nothing is read for no one")
+	})
+}
+
+// While Redis does not answer, a pause holds in its transport as without the option, and only the first request waits for
+// Redis.
+func TestSharedPause_WithoutRedis(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var silent atomic.Bool
+		silent.Store(true)
+		rdb.AddHook(redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
+			for silent.Load() {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Second):
+				}
+			}
+			return next()
+		}))
+		upstream := &partner{after: 7 * time.Second}
+		client := limitertest.NewClient(t, rdb)
+		transport := httplimit.NewTransport(upstream, grants(), httplimit.WithSharedPause(client), httplimit.WithTimeout(100*time.Millisecond))
+		start := time.Now()
+		fetch(t, transport, "/")
+		assert.Equal(t, 100*time.Millisecond, time.Since(start))
+		start = time.Now()
+		for range 50 {
+			fetch(t, transport, "/")
+		}
+		fetch(t, transport, "/stop")
+		assert.Zero(t, time.Since(start))
+		fetch(t, transport, "/")
+		assert.Equal(t, 7*time.Second, time.Since(start))
+		silent.Store(false)
+		time.Sleep(5 * time.Second)
+		fetch(t, transport, "/")
+		synctest.Wait()
+		fetch(t, transport, "/stop")
+		assert.Positive(t, rdb.PTTL(t.Context(), pauseKey).Val(), "it is shared again")
+
+		require.NoError(t, client.Close(t.Context()))
+		time.Sleep(10 * time.Second)
+		start = time.Now()
+		fetch(t, transport, "/")
+		fetch(t, transport, "/stop")
+		fetch(t, transport, "/")
+		assert.Equal(t, 7*time.Second, time.Since(start), "a closed Client is as no Redis")
+	})
+}
+
+// A longer pause is kept, whichever program hears of it first, and a transport keeps to its own bound.
+func TestSharedPause_LongestCounts(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		long, short := &partner{after: 40 * time.Second}, &partner{after: 2 * time.Second}
+		fetch(t, program(t, rdb, long), "/stop")
+		hurried := program(t, rdb, short, httplimit.WithPause(5*time.Second))
+		start := time.Now()
+		fetch(t, hurried, "/a")
+		assert.Equal(t, 40*time.Second, time.Since(start).Round(10*time.Millisecond), "it looks again each time")
+		fetch(t, hurried, "/stop")
+		fetch(t, program(t, rdb, long), "/stop")
+		assert.Equal(t, 40*time.Second, rdb.PTTL(t.Context(), pauseKey).Val().Round(time.Second))
+	})
+}
+
+// The key is of the same slot as the limiter's keys, on every server.
+func TestSharedPause_Key(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
+		name := redistest.Name(t)
+		for key, opts := range map[string][]httplimit.Option{
+			"{" + name + ":api.example.org}:pause": {httplimit.WithPrefix(name + ":")},
+			name + "+{api.example.org}:pause":      {httplimit.WithPrefix(name + "+"), httplimit.WithHashTag()},
+		} {
+			opts = append(opts, httplimit.WithWait(0))
+			upstream := &partner{after: time.Minute}
+			fetch(t, program(t, rdb, upstream, opts...), "/stop")
+			left := rdb.PTTL(t.Context(), key).Val()
+			assert.InDelta(t, time.Minute, left, float64(30*time.Second), key)
+			_, err := send(t.Context(), t, program(t, rdb, upstream, opts...), api)
+			assert.True(t, notSent(t, err).Paused)
+			require.NoError(t, rdb.Del(t.Context(), key).Err())
+		}
 	})
 }

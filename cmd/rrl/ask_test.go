@@ -6,12 +6,136 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
+
+func TestReset_FreesAllPermits(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+set-rate orders 5/1h --keep-alive 2h  => ...
+acquire orders -n 5                   => ...
+reset orders                          => orders has all 5 permits free
+acquire orders -n 5                   => granted 5 permits, 0 left
+reset orders --json                   => {"name":"orders","reset":true}
+reset none                            -> none is no limiter, nothing changed
+reset none --json                     -> {"name":"none","reset":false}
+reset                                 !> NAME is missing; usage: rrl reset NAME
+set-rate own 5/1h --type per-client   => ...
+reset own                             => own has all 5 permits free
+acquire own -n 4 --client-id ann      => ...
+acquire own -n 4 --client-id bob      => ...
+reset own --client-id ann             => own has all 5 permits free, of client ann
+acquire own -n 4 --client-id ann      => granted 4 permits, 1 left
+acquire own -n 4 --client-id bob      -> denied 4 permits, 1 left...
+reset own                             => own has all 5 permits free, of 2 clients
+acquire own -n 4 --client-id ann      => granted 4 permits, 1 left
+acquire own -n 4 --client-id bob      => granted 4 permits, 1 left
+`)
+	orders := s.show("orders")
+	assert.Equal(t, []any{int64(5), (2 * time.Hour).Milliseconds()}, []any{*orders.Rate, *orders.KeepAliveMS})
+	assert.EqualValues(t, 5, *orders.States[0].Free)
+
+	s.HSet("bad", "rate", "x", "interval", "1", "type", "0")
+	s.HSet("hash", "color", "red")
+	s.play(`
+reset bad   !> bad: corrupt state: key "bad": rate is no integer: x; rrl set-rate --reset or rrl delete cures it
+reset hash  !> hash is a hash of something else, not a limiter: nothing changed
+`)
+}
+
+func TestSetRate_ForAWhile(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+set-rate orders 5/1h --for 20h                    !> orders: limiter has no rate; give it one by rrl try-set-rate
+set-rate orders 5/1h                              => ...
+set-rate orders 9/1h --for 20h                    => orders: 5/1h -> 9/1h, override until ...
+update-rate orders 7/1h --for 20h --json          => {"name":"orders","set":true,"created":false,"from":"9/1h","to":"7/1h","ends":{"at_ms":...
+set-rate orders 9/1h --for 20h --reset            !> --for and --reset exclude each other
+set-rate orders 9/1h --for 0s                     !> --for is not longer than 0
+`)
+	found := s.show("orders")
+	require.NotNil(t, found.Ends)
+	assert.Equal(t, []any{int64(7), look.Override, int64(5)}, []any{*found.Rate, found.Origin, found.Ends.Rate})
+	assert.InDelta(t, time.Now().Add(20*time.Hour).UnixMilli(), found.Ends.AtMS, 60_000)
+	s.HSet("orders", "override", "x")
+	assert.Contains(t, s.show("orders").Broken, "override")
+}
+
+// A program that runs with another default takes a limiter over once its override was taken back, and not
+// before. Permits in use stay counted, and at no time the limiter has no rate.
+func TestUseDefault_TakesAnOverrideBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	client := rratelimiter.New(s.rdb, limitertest.Patient())
+	limit := func() int64 {
+		// A handle compares its default at its first request.
+		d, err := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))).Take(t.Context(), 1)
+		require.NoError(t, err)
+		return d.Limit
+	}
+	assert.EqualValues(t, 10, limit())
+	assert.Contains(t, s.rrl("show orders").stdout, "\n  rate        10/1h\n  origin      default\n")
+	s.play("use-default orders -> orders has a default already, nothing changed\nset-rate orders 50/1h => ...\n")
+	assert.EqualValues(t, 50, limit())
+	assert.Equal(t, look.Override, s.show("orders").Origin)
+	s.play(`
+use-default orders --json => {"name":"orders","changed":true}
+set-rate orders 50/1h     => ...
+use-default orders        => orders follows programs' defaults again; 50/1h stays until a program has another one
+acquire orders            => granted 1 permit, 47 left
+`)
+	assert.Equal(t, look.TakenBack, s.list("orders")[0].Origin, "50/1h counts yet")
+	assert.EqualValues(t, 10, limit())
+	assert.Equal(t, look.Default, s.show("orders").Origin)
+	assert.EqualValues(t, 4, s.show("orders").States[0].InUse)
+
+	s.HSet("bad", "rate", "x", "interval", "1", "type", "0")
+	s.HSet("hash", "default", "red")
+	s.play(`
+use-default orders --json -> {"name":"orders","changed":false}
+use-default none          -> none is no limiter, nothing changed
+use-default bad           !> bad: corrupt state: key "bad": rate is no integer: x; rrl set-rate --reset or rrl delete cures it
+use-default hash          !> hash is a hash of something else, not a limiter: nothing changed
+use-default               !> NAME is missing; usage: rrl use-default NAME
+`)
+}
+
+// A limiter with a keep-alive time would set that at its next request, so rrl does not say that it expires. Without one
+// an override ends in time, and the program's rate counts again.
+func TestExpire_RefusesKeepAliveTimes(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	keyed := limitertest.NewClient(t, s.rdb).Keyed("user:", rratelimiter.PerMinute(10))
+	limit := func() int64 {
+		d, err := keyed.Take(t.Context(), "ann", 1)
+		require.NoError(t, err)
+		return d.Limit
+	}
+	limit()
+	const refused = `user:ann has a keep-alive time of 1m, and its next request would set its time to live back to that: nothing changed; ` +
+		`first take that off: rrl set-rate user:ann 100/1m --keep-alive 0`
+	s.play(`
+set-rate user:ann 100/1m                   => ...
+expire user:ann 20h                        !> REFUSED
+expire user:ann --clear                    !> REFUSED
+set-rate user:ann 100/1m --keep-alive 0    => ...
+expire user:ann 20h                        => user:ann expires in 20h
+`, "REFUSED", refused)
+	assert.EqualValues(t, 100, limit())
+	assert.InDelta(t, 20*time.Hour, s.TTL("user:ann"), float64(time.Minute), "a request leaves it")
+	s.FastForward(21 * time.Hour)
+	assert.EqualValues(t, 10, limit())
+}
 
 // asked runs a command line on a terminal, on which the user types something.
 func (s servers) asked(ctx context.Context, typed io.Reader, line string) outcome {
@@ -107,4 +231,28 @@ type onRead struct {
 func (r onRead) Read(p []byte) (int, error) {
 	r.f()
 	return r.Reader.Read(p)
+}
+
+func TestAnUnknownCommandHasSuggestions(t *testing.T) {
+	t.Parallel()
+	for typed, want := range map[string]string{
+		"acqire":          "; did you mean acquire?",
+		"lst":             "; did you mean ls?",
+		"list":            "; did you mean ls?",
+		"rm":              "; did you mean delete?",
+		"set":             "; did you mean set-rate or try-set-rate?",
+		"RATE":            "; did you mean set-rate or try-set-rate or update-rate?",
+		"get":             "; did you mean show?",
+		"foo":             "; rrl help lists all",
+		"frobnicate":      "; rrl help lists all",
+		`"x\" for rrl y"`: "; rrl help lists all",
+	} {
+		for _, line := range []string{typed, "help " + typed} {
+			got := rrl(t, "%s", line)
+			assert.Equal(t, exitError, got.code, line)
+			assert.Regexp(t, `^rrl: unknown command ".*"`+want[:1]+` [^\n]*\n$`, got.stderr, line)
+			assert.Contains(t, got.stderr, want+"\n", line)
+		}
+	}
+	assert.Contains(t, object(t, rrl(t, "acqire --json").stderr)["error"], "did you mean acquire?")
 }
