@@ -205,8 +205,7 @@ func TestTransport_InFlight(t *testing.T) {
 		require.NoError(t, transport.Err())
 		free := func() int64 { return freeOf(t, places, "upstream:api.example.org") }
 		send := func() (*http.Response, error) {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
-			require.NoError(t, err)
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
 			return transport.RoundTrip(r)
 		}
 		base = answersBody(http.StatusOK)
@@ -244,8 +243,7 @@ func TestTransport_InFlight(t *testing.T) {
 		assert.EqualValues(t, 2, free())
 		base = answersBody(http.StatusOK)
 		ctx, leave := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)
-		require.NoError(t, err)
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)
 		_, err = transport.RoundTrip(r) //nolint:bodyclose // it has ended
 		require.NoError(t, err)
 		leave()
@@ -309,8 +307,7 @@ func TestTransport_WaitsForPlaces(t *testing.T) {
 				for i := range 8 {
 					all.Go(func() {
 						time.Sleep(time.Duration(i) * time.Millisecond)
-						r, err := http.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)
-						assert.NoError(t, err)
+						r := httptest.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)
 						r.Header.Set("X-Number", string(rune('a'+i)))
 						resp, err := transport.RoundTrip(r)
 						if assert.NoError(t, err) {
@@ -340,8 +337,7 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
 		transport := httplimit.NewTransport(answersBody(http.StatusOK), httplimit.Policy{Limiter: places, InFlight: true}, httplimit.WithWait(time.Minute))
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
-		require.NoError(t, err)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
 		resp, err := transport.RoundTrip(r)
 		require.NoError(t, err)
 		took, err := send(t.Context(), t, transport, api)

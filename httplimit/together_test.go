@@ -3,8 +3,10 @@ package httplimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -121,41 +123,28 @@ func (s *site) leftOfAll() []int64 {
 	return s.left("requests-minute", "tokens-minute", "requests-day", "tokens-day")
 }
 
-func TestPolicies_OneScriptCallForAll(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		s := newSite(t, rdb, quotas())
-		assert.Equal(t, http.StatusOK, s.ask(t.Context(), 100).Code) // the server learns the script
-		for i := range int64(3) {
-			before := s.calls.Scripts()
-			w := s.ask(t.Context(), 300)
-			assert.Equal(t, http.StatusOK, w.Code)
-			assert.Equal(t, 1, s.calls.Scripts()-before)
-			assert.Len(t, members(t, w.Header(), "RateLimit"), 4)
-			assert.Equal(t, []int64{8 - i, 600 - 300*i, 98 - i, 4600 - 300*i}, s.leftOfAll())
-		}
-		before := s.calls.Scripts()
-		w := s.ask(t.Context(), 300)
-		assert.Equal(t, http.StatusTooManyRequests, w.Code)
-		assert.Equal(t, []any{"tokens-minute"}, problem(t, w)["violated-policies"])
-		assert.Equal(t, "60", w.Header().Get("Retry-After"))
-		assert.Equal(t, 1, s.calls.Scripts()-before, "nothing is given back")
-	})
-}
-
-// A request that any of the policies refuses is charged to none, and counts as refused by that policy alone.
+// One script call decides for all policies. A request that any of them refuses is charged to none, and counts as refused by
+// that policy alone.
 func TestPolicies_RefusedByOneChargedToNone(t *testing.T) {
 	t.Parallel()
 	for i, refuser := range quotas() {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			all := quotas()
-			all[i].rate.Rate = map[bool]int64{false: 1, true: 150}[refuser.tokens]
+			all[i].rate.Rate = map[bool]int64{false: 2, true: 250}[refuser.tokens]
 			s := newSite(t, rdb, all)
-			assert.Equal(t, http.StatusOK, s.ask(t.Context(), 100).Code)
-			before := s.leftOfAll()
+			assert.Equal(t, http.StatusOK, s.ask(t.Context(), 100).Code) // the server learns the script
+			before, calls := s.leftOfAll(), s.calls.Scripts()
 			w := s.ask(t.Context(), 100)
+			assert.Equal(t, http.StatusOK, w.Code)
+			assert.Equal(t, 1, s.calls.Scripts()-calls)
+			assert.Len(t, members(t, w.Header(), "RateLimit"), 4)
+			assert.Equal(t, []int64{before[0] - 1, before[1] - 100, before[2] - 1, before[3] - 100}, s.leftOfAll())
+			before, calls = s.leftOfAll(), s.calls.Scripts()
+			w = s.ask(t.Context(), 100)
 			assert.Equal(t, http.StatusTooManyRequests, w.Code)
 			assert.Equal(t, []any{refuser.name}, problem(t, w)["violated-policies"])
+			assert.Equal(t, fmt.Sprint(refuser.rate.Interval.Seconds()), w.Header().Get("Retry-After"))
+			assert.Equal(t, 1, s.calls.Scripts()-calls, "nothing is given back")
 			assert.Equal(t, before, s.leftOfAll())
 			synctest.Wait()
 			for _, recorder := range []*limitertest.Recorder{s.seen, s.told} {
@@ -163,8 +152,8 @@ func TestPolicies_RefusedByOneChargedToNone(t *testing.T) {
 				for _, d := range recorder.Decisions() {
 					outcomes = append(outcomes, d.Outcome)
 				}
-				want := []limit.Outcome{limit.Granted, limit.Granted, limit.Granted, limit.Granted, limit.Granted, limit.Granted, limit.Granted, limit.Granted}
-				want[4+i] = limit.Refused
+				want := slices.Repeat([]limit.Outcome{limit.Granted}, 12)
+				want[8+i] = limit.Refused
 				assert.Equal(t, want, outcomes)
 			}
 		})

@@ -29,8 +29,7 @@ const api = "http://api.example.org/items"
 // send sends a request by a transport, and returns how long that took.
 func send(ctx context.Context, t testing.TB, transport http.RoundTripper, url string) (time.Duration, error) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	assert.NoError(t, err)
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	start := time.Now()
 	resp, err := transport.RoundTrip(r)
 	if err == nil {
@@ -168,8 +167,7 @@ func TestHost(t *testing.T) {
 		"unix://socket:80":            "socket:80",
 		"/path":                       "front.example",
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-		require.NoError(t, err)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 		r.Host = "Front.Example"
 		got, err := httplimit.Host()(r)
 		require.NoError(t, err)
@@ -317,8 +315,7 @@ func TestTransport_RetryAfterStopsWaitingRequests(t *testing.T) {
 		}), limiter)
 		ended := make(chan time.Duration)
 		for i, stop := range []string{"10", "2"} {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
-			require.NoError(t, err)
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
 			r.Header.Set("Stop", stop)
 			go func() {
 				time.Sleep(time.Duration(i) * 50 * time.Millisecond)
