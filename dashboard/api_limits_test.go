@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -21,7 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -194,29 +192,6 @@ func TestAPI_ManyThresholds(t *testing.T) {
 	}
 	assert.Len(t, got, len(want))
 	assert.True(t, maps.Equal(want, got))
-}
-
-func TestAPI_ThresholdCountsFromTheNextRequestOn(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
-		prefix := redistest.Name(t)
-		key, hash := prefix+":log", prefix+":config"
-		t.Cleanup(func() { rdb.Unlink(context.Background(), key, hash) })
-		s := apiOn(t, rdb, withLogs(hash))
-		log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1, Window: time.Hour, Thresholds: hash}) // as in another process
-		take := func() bool {
-			d, err := log.Take(t.Context(), key, 1)
-			require.NoError(t, err)
-			return d.Granted
-		}
-		require.True(t, take())
-		require.False(t, take())
-		s.ask("POST /change/threshold?"+ofKey(hash, key), `{"threshold":2}`, http.StatusOK, "")
-		assert.True(t, take())
-		assert.False(t, take())
-		s.ask("POST /change/unthreshold?"+ofKey(hash, key), `{}`, http.StatusOK, "")
-		assert.False(t, take())
-	})
 }
 
 func TestAPI_ClientsAreShownByTheirShares(t *testing.T) {

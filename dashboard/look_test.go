@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"net/http"
@@ -299,12 +300,13 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	assert.Len(t, list["limiters"], 10)
 }
 
-// A rate counts from the next request on, also in other processes.
+// A rate and a threshold count from the next request on, also in other processes.
 func TestOnAllServers(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		name := redistest.Name(t)
-		s := siteOn(t, rdb, func(c *Config) { c.Pattern = name + "*" })
+		hash, key := name+":config", name+":log"
+		s := siteOn(t, rdb, withLogs(hash), func(c *Config) { c.Pattern = name + "*" })
 		s.limiter(name, rratelimiter.PerHour(10), 4)
 		has(t, m{"free": 6.0}, s.limiters()[name])
 		other := limitertest.NewClient(t, rdb).RateLimiter(name)
@@ -314,6 +316,22 @@ func TestOnAllServers(t *testing.T) {
 		assert.True(t, limitertest.Try(t, other, 15))
 		s.change(m{"action": "delete", "name": name})
 		has(t, m{"exists": false}, s.show(name))
+
+		log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1, Window: time.Hour, Thresholds: hash})
+		takes := func(want bool) {
+			t.Helper()
+			d, err := log.Take(t.Context(), key, 1)
+			require.NoError(t, err)
+			assert.Equal(t, want, d.Granted)
+		}
+		takes(true)
+		takes(false)
+		s.change(m{"action": "threshold", "hash": hash, "key": key, "threshold": 2})
+		takes(true)
+		takes(false)
+		s.change(m{"action": "unthreshold", "hash": hash, "key": key})
+		takes(false)
+		t.Cleanup(func() { rdb.Unlink(context.Background(), key, hash) })
 	})
 }
 

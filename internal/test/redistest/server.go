@@ -132,9 +132,6 @@ func (s *Server) hostPort() (host, port string) {
 	return host, port
 }
 
-// Binary returns the path of the server's binary.
-func (s *Server) Binary() string { return s.binary }
-
 // Socket returns the path of the server's unix socket.
 func (s *Server) Socket() string { return s.socket }
 
