@@ -288,7 +288,7 @@ func TestRelease_OfOneClient(t *testing.T) {
 }
 
 // TestDialogs checks the questions before a change: a token, and that the change made is the
-// one shown.
+// one shown; and how a change is undone.
 func TestDialogs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
@@ -333,8 +333,9 @@ func TestDialogs(t *testing.T) {
 	p.click("#change-cancel")
 	p.until(closed)
 
-	// The limiter may be used while a user looks at what a change would do.
+	// The page says what a rate was before a change. The limiter may be used while a user looks at what a change would do.
 	p.changeRate("orders", "80")
+	assert.Equal(t, "Rate of orders: 60/1m → 80/1m. Undo", strings.Join(strings.Fields(p.text("#told")), " "))
 	p.goTo("#/changes")
 	p.dialog(`#audit button[data-undo]`)
 	p.review()
@@ -343,24 +344,16 @@ func TestDialogs(t *testing.T) {
 	assert.Equal(t, outcome{rratelimiter.PerMinute(60), 59, 0}, s.outcome(l))
 	p.until(`document.querySelectorAll('#audit tbody tr').length === 3`)
 	assert.Regexp(t, `127\.0\.0\.1\s+orders`, p.text("#audit"))
-}
 
-// The page says what a rate was before a change, with a button beside it that undoes the change.
-func TestChangedRate_CanBeUndone(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, writable)
-	l := s.limiter("orders", hundred, 40)
-	p := s.unlocked("#/limiter/" + id("orders"))
-	p.until(seen("#limiter-name"))
-	p.make("rate", "rate", "80")
-	assert.Equal(t, "Rate of orders: 100/1m → 80/1m. Undo", strings.Join(strings.Fields(p.text("#told")), " "))
+	// Beside it is a button that undoes the change, too.
+	p.changeRate("orders", "70")
 	p.click("#told-undo")
 	p.review()
 	p.confirm()
-	assert.Equal(t, outcome{hundred, 60, 0}, s.outcome(l))
-	p.until(one("#told") + ".innerText.includes('80/1m → 100/1m')")
+	assert.Equal(t, outcome{rratelimiter.PerMinute(60), 59, 0}, s.outcome(l))
+	p.until(one("#told") + ".innerText.includes('70/1m → 60/1m')")
 	p.make("expire", "ttl", "2")
-	assert.Regexp(t, "^Done: let a limiter expire, entry 3 of the changes.$", p.text("#told"))
+	assert.Regexp(t, "^Done: let a limiter expire, entry 6 of the changes.$", p.text("#told"))
 }
 
 func TestReadOnly(t *testing.T) {
