@@ -129,6 +129,9 @@ func (s summary) add(r *round) {
 	}
 	for i := range r.calls {
 		s.count("answers", string(r.calls[i].Answer))
+		if r.calls[i].Op == opOverride {
+			s.count("overrides", string(r.calls[i].Answer))
+		}
 	}
 }
 

@@ -342,13 +342,18 @@ func (r *round) historyOf(p *pool, s *state) *linear.History {
 			reserved[c.Reservation] = i + 1
 		}
 	}
-	for _, c := range p.made {
+	for i, c := range p.made {
 		record, some := r.recordOf(p, c)
-		if some {
-			record.Began, record.Ended = moment(c.Start), moment(c.End)
-			record.Reservation = reserved[c.Reservation]
-			h.Records = append(h.Records, record)
+		if !some {
+			continue
 		}
+		record.Began, record.Ended = moment(c.Start), moment(c.End)
+		record.Reservation = reserved[c.Reservation]
+		if c.Op == opOverride {
+			record.Override = i + 1
+			h.Records = append(h.Records, endOf(record, c, moment))
+		}
+		h.Records = append(h.Records, record)
 	}
 	slices.SortStableFunc(h.Records, func(a, b linear.Record) int { return cmp.Compare(a.Began, b.Began) })
 	if rate, err := s.config.Field("rate"); err == nil {
@@ -361,6 +366,13 @@ func (r *round) historyOf(p *pool, s *state) *linear.History {
 		h.Records[i].Number = i + 1
 	}
 	return h
+}
+
+// endOf returns the end of an override, which the server's clock brings in whole milliseconds after it was set.
+func endOf(override linear.Record, c *call, moment func(time.Duration) int64) linear.Record {
+	end := override
+	end.Name, end.Began, end.Ended = linear.End, moment(c.Start+c.Lasts-time.Millisecond), moment(c.End+c.Lasts+time.Millisecond)+1
+	return end
 }
 
 // moments returns what counts the moments at which calls began and ended.
@@ -378,7 +390,7 @@ func (r *round) moments(p *pool) func(time.Duration) int64 {
 
 var linearNames = map[string]linear.CallName{
 	opTry: linear.Try, opWait: linear.Try, opAcquire: linear.Acquire, opTake: linear.Take, opUpTo: linear.UpTo, opPeek: linear.Peek, opReset: linear.Reset, opAll: linear.All, opReserve: linear.Reserve, opSettle: linear.Settle, opRelease: linear.Release,
-	opUpdate: linear.Update, opSetKeep: linear.Set, opTrySet: linear.TrySet, opAvailable: linear.Available,
+	opUpdate: linear.Update, opSetKeep: linear.Set, opOverride: linear.Set, opTrySet: linear.TrySet, opAvailable: linear.Available,
 }
 
 // recordOf returns a call as the model takes it, if it has it.
@@ -387,7 +399,7 @@ func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
 	if !some {
 		return record, false
 	}
-	record.Call = linear.Call{Name: name, Permits: c.permitsOf(p.name), Used: c.Used, Timeout: c.Timeout, Keep: c.Op == opUpdate || c.Op == opSetKeep}
+	record.Call = linear.Call{Name: name, Permits: c.permitsOf(p.name), Used: c.Used, Timeout: c.Timeout, Keep: c.Op == opUpdate || c.Op == opSetKeep || c.Op == opOverride}
 	if c.Op == opUpTo {
 		record.Permits = c.Asked
 		if c.Answer == granted {
@@ -400,6 +412,9 @@ func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
 		record.ByDefault, record.Config = true, p.config
 	case c.Rate > 0:
 		record.Config = p.configOf(c)
+	}
+	if c.Op == opOverride && p.brings() {
+		record.Base = p.config.Rate
 	}
 	if c.Answer == killed && c.Timeout == 0 {
 		record.Timeout = c.Ends // over before the process was, it may have been given back

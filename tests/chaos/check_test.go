@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -19,6 +21,7 @@ import (
 // check looks at all that the round's records and the servers tell, once all is quiet.
 func (r *round) check() {
 	r.checkAnswers()
+	r.checkOverrides()
 	for _, l := range r.limiters {
 		for _, pool := range r.pools(l) {
 			s, err := l.read(r.t.Context(), r.admin, pool.id)
@@ -41,6 +44,26 @@ func (r *round) check() {
 			}
 		}
 	}
+}
+
+// checkOverrides waits until all overrides are over, and checks that the next call ends them.
+func (r *round) checkOverrides() {
+	client := rratelimiter.New(r.admin, rratelimiter.WithCallTimeout(time.Minute))
+	var over time.Duration
+	for i := range r.calls {
+		over = max(over, r.calls[i].End+r.calls[i].Lasts)
+	}
+	time.Sleep(over - r.now() + 2*time.Millisecond)
+	for _, l := range r.limiters {
+		if !l.overrides || !waitable(l) {
+			continue
+		}
+		o, there, err := client.RateLimiter(l.name).Override(r.t.Context())
+		if r.mood != stepping && (there || err != nil && !errors.Is(err, rratelimiter.ErrNotInitialized)) {
+			r.violate("override", l.name, "it has not ended: %v, %v", o, err)
+		}
+	}
+	require.NoError(r.t, client.Close(r.t.Context()))
 }
 
 // A pool is a limiter, or one Client's part if each has permits of its own, and the calls that

@@ -385,6 +385,7 @@ type call struct {
 	Asked    int64         `json:"asked,omitempty"`   // of TakeUpTo, at most; Permits are what it was granted
 	Used     int64         `json:"used,omitempty"`    // by a Settle of the Permits that were reserved
 	Rate     int64         `json:"rate,omitempty"`    // that is set
+	Lasts    time.Duration `json:"lasts,omitempty"`   // for how long it is
 	Timeout  time.Duration `json:"timeout,omitempty"` // of a TryAcquire that waits
 	Ends     time.Duration `json:"ends,omitempty"`    // after which the context does
 	Cancels  bool          `json:"cancels,omitempty"` // the context is cancelled then; else it has a deadline
@@ -450,6 +451,7 @@ func (c *call) String() string {
 		{c.Op == opSettle, fmt.Sprintf("%d used", c.Used)},
 		{c.Reservation != "", c.Reservation},
 		{c.Rate != 0, fmt.Sprintf("rate %d", c.Rate)},
+		{c.Lasts != 0, fmt.Sprintf("for %v", c.Lasts)},
 		{c.Timeout != 0, fmt.Sprintf("timeout %v", c.Timeout)},
 		{c.Ends != 0 && c.Cancels, fmt.Sprintf("cancelled after %v", c.Ends)},
 		{c.Ends != 0 && !c.Cancels, fmt.Sprintf("deadline %v", c.Ends)},

@@ -43,6 +43,7 @@ type limiter struct {
 	exact     bool     // its members are not merged
 	resets    bool     // callers also Reset it
 	reserves  bool     // they reserve and settle, and do not release
+	overrides bool     // they set rates for a while
 	wild      bool     // all calls are made, also those that forget permits in use
 	threshold string   // the hash of a sliding log's thresholds
 	redisson  string   // the release of the Redisson programs that use it too
@@ -81,6 +82,7 @@ func (l *limiter) String() string {
 		{l.exact, ", exact"},
 		{l.resets, ", reset"},
 		{l.reserves, ", reserved"},
+		{l.overrides, ", overridden"},
 		{l.wild, ", all calls"},
 		{l.threshold != "", ", with a threshold"},
 		{l.redisson != "", ", shared with Redisson " + l.redisson},
@@ -199,6 +201,7 @@ const (
 	opRelease   = "Release"
 	opUpdate    = "UpdateRate, KeepState"
 	opSetKeep   = "SetRate, KeepState"
+	opOverride  = "SetRate, For"
 	opTrySet    = "TrySetRate"
 	opAvailable = "AvailablePermits"
 	opThreshold = "SetThreshold"
@@ -231,6 +234,7 @@ func releasable(l *limiter) bool    { return waitable(l) && !l.reserves }
 func reservable(l *limiter) bool    { return l.reserves || l.wild }
 func renewable(l *limiter) bool     { return l.reserves && l.counted() } // where permits run out, checks don't know how long renewed ones stay
 func wild(l *limiter) bool          { return l.wild }
+func overridable(l *limiter) bool   { return waitable(l) && l.overrides }
 func resettable(l *limiter) bool    { return l.resets || l.wild }
 func inFamily(l *limiter) bool      { return len(l.family) > 0 }
 func withThreshold(l *limiter) bool { return l.threshold != "" }
@@ -315,6 +319,10 @@ var operations = []operation{
 		err := h.rate.SetRate(ctx, h.configOf(c), rratelimiter.KeepState())
 		return err == nil, err
 	})},
+	{opOverride, 5, overridable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
+		err := h.rate.SetRate(ctx, h.configOf(c), rratelimiter.For(c.Lasts))
+		return err == nil, err
+	})},
 	{opTrySet, 1, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
 		return h.rate.TrySetRate(ctx, h.configOf(c))
 	})},
@@ -372,7 +380,7 @@ func drawCall(draw *rand.Rand, op operation, l *limiter) call {
 		if draw.IntN(8) == 0 {
 			c.Permits += draw.Int64N(max(1, l.config.Rate/2))
 		}
-	case opUpdate, opSetKeep, opTrySet, opSet, opRenew, opThreshold:
+	case opUpdate, opSetKeep, opOverride, opTrySet, opSet, opRenew, opThreshold:
 		c.Rate = l.config.Rate/2 + 1 + draw.Int64N(l.config.Rate)
 	}
 	switch op.name {
@@ -385,6 +393,8 @@ func drawCall(draw *rand.Rand, op operation, l *limiter) call {
 		}
 	case opWait:
 		c.Timeout = drawTimeout(draw)
+	case opOverride:
+		c.Lasts = drawTimeout(draw)
 	}
 	if op.name == opAcquire || draw.IntN(6) == 0 {
 		c.Ends = drawTimeout(draw)

@@ -399,6 +399,7 @@ func (p *plan) drawLimiters(draw *rand.Rand) {
 	for _, l := range p.limiters {
 		// A lease goes on after another Client's Reset, of permits that are free again.
 		l.resets, l.exact = draw.IntN(4) == 0 && l.lease == 0, draw.IntN(2) == 0
+		l.overrides = draw.IntN(3) == 0
 	}
 }
 

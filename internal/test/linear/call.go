@@ -15,8 +15,10 @@ type Call struct {
 	Permits   int64
 	Timeout   time.Duration
 	Config    rratelimiter.Config
-	Keep      bool // with KeepState
-	ByDefault bool // on a handle that gives the limiter Config if it has no rate
+	Keep      bool  // with KeepState
+	Override  int   // that SetRate makes and End ends; 0: none
+	Base      int64 // the default of SetRate's handle, if that makes an override; 0: none
+	ByDefault bool  // on a handle that gives the limiter Config if it has no rate
 
 	Reservation int           // that Reserve makes or Settle settles, of Permits
 	Hold        time.Duration // of it, shorter than every interval; 0: none
@@ -41,6 +43,7 @@ const (
 	TrySet    CallName = "TrySetRate"
 	Set       CallName = "SetRate"
 	Update    CallName = "UpdateRate"
+	End       CallName = "the end of an override" // which no one calls
 	Reset     CallName = "Reset"
 	Delete    CallName = "Delete"
 )
@@ -50,7 +53,10 @@ func (c Call) String() string {
 	if c.Hold > 0 {
 		held = fmt.Sprintf(", held %v", c.Hold)
 	}
-	if c.Keep {
+	switch {
+	case c.Override > 0:
+		keep = fmt.Sprint(", override ", c.Override)
+	case c.Keep:
 		keep = ", KeepState"
 	}
 	text := string(c.Name)
@@ -61,6 +67,8 @@ func (c Call) String() string {
 		text += fmt.Sprintf("(%d of %d%s)", c.Used, c.Permits, held)
 	case Acquire, Take, UpTo, Peek, All, Release:
 		text += fmt.Sprintf("(%d)", c.Permits)
+	case End:
+		text += fmt.Sprintf(" %d", c.Override)
 	case TrySet, Set, Update:
 		text += fmt.Sprintf("(%d/%v%s)", c.Config.Rate, c.Config.Interval, keep)
 	default:

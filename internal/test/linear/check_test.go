@@ -142,6 +142,12 @@ func set(rate int64, keep bool) Call {
 	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: keep}
 }
 
+func override(number int, rate int64) Call {
+	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: true, Override: number}
+}
+
+func ends(number int) Call { return Call{Name: End, Override: number} }
+
 func figures(ok bool, free int64) Answer {
 	reset := 5 * time.Millisecond
 	return Answer{Outcome: Done, OK: ok, Free: free, Limit: 10, Reset: reset}
@@ -174,10 +180,26 @@ var plainHistories = map[string]judgedHistory{
 	"SetRate that kept what was in use": {false, []Record{
 		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, set(9, false), granted), recorded(5, 6, 0, look, free(1)),
 	}},
-	"fewer than are free":                 {false, []Record{recorded(1, 2, 0, upTo(9), took(8))}},
-	"more than were asked":                {false, []Record{recorded(1, 2, 0, upTo(3), took(4)), recorded(3, 4, 0, look, free(6))}},
-	"a look that took":                    {false, []Record{recorded(1, 2, 0, peek(4), figures(true, 6)), recorded(3, 4, 0, look, free(6))}},
-	"a look that tells too much":          {false, []Record{recorded(1, 2, 0, try(7), granted), recorded(3, 4, 0, peek(4), figures(true, 0))}},
+	"fewer than are free":        {false, []Record{recorded(1, 2, 0, upTo(9), took(8))}},
+	"more than were asked":       {false, []Record{recorded(1, 2, 0, upTo(3), took(4)), recorded(3, 4, 0, look, free(6))}},
+	"a look that took":           {false, []Record{recorded(1, 2, 0, peek(4), figures(true, 6)), recorded(3, 4, 0, look, free(6))}},
+	"a look that tells too much": {false, []Record{recorded(1, 2, 0, try(7), granted), recorded(3, 4, 0, peek(4), figures(true, 0))}},
+	"an override that ended": {true, []Record{
+		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, override(1, 20), granted), recorded(5, 6, 0, try(9), granted),
+		recorded(7, 8, 0, override(2, 3), granted), recorded(9, 10, 0, ends(1), granted), recorded(11, 12, 0, look, free(0)),
+		recorded(13, 14, 0, ends(2), granted), recorded(15, 16, 0, give(8), granted), recorded(17, 18, 0, look, free(1)),
+	}},
+	"an override that ended for good": {true, []Record{
+		recorded(1, 2, 0, override(1, 20), granted), recorded(3, 4, 0, set(7, true), granted), recorded(5, 6, 0, ends(1), granted),
+		recorded(7, 8, 0, look, free(7)),
+	}},
+	"an override that did not end": {false, []Record{
+		recorded(1, 2, 0, override(1, 20), granted), recorded(3, 4, 0, ends(1), granted), recorded(5, 6, 0, try(11), granted),
+	}},
+	"an override that forgot what is in use": {false, []Record{
+		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, override(1, 20), granted), recorded(5, 6, 0, ends(1), granted),
+		recorded(7, 8, 0, try(3), granted),
+	}},
 	"Reset of a limiter that has no rate": {false, []Record{recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, reset, granted)}},
 	"Reset that left some": {false, []Record{
 		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, granted), recorded(5, 6, 0, look, free(9)),

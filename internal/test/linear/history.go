@@ -67,6 +67,9 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 	case TrySet, Set, Update:
 		e.kind = setRateEffect
 		e.keep, e.try, e.update = r.Keep, r.Name == TrySet, r.Name == Update
+		e.override, e.base = r.Override, r.Base
+	case End:
+		e.kind, e.override = endEffect, r.Override
 	}
 	return e, loose, r.Outcome != Cancelled // which a call is that was never sent
 }
