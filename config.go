@@ -112,7 +112,8 @@ func KeepState() RateOption {
 func For(d time.Duration) RateOption {
 	return func(o *rateOptions) {
 		o.span = d.Truncate(time.Millisecond)
-		o.spanErr = invalid(d < time.Millisecond || d > engine.MaxOverride, "For: %v is not between 1ms and %v", d, engine.MaxOverride)
+		err := invalid(d < time.Millisecond || d > engine.MaxOverride, "For: %v is not between 1ms and %v", d, engine.MaxOverride)
+		o.spanErr = cmp.Or(o.spanErr, err)
 	}
 }
 

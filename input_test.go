@@ -170,6 +170,8 @@ func TestInputFor(t *testing.T) {
 			requireRefused(t, sent, l, "UpdateRate", "For", rratelimiter.ErrInvalidConfig, err)
 			err = l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d))
 			requireRefused(t, sent, l, "SetRate", "For", rratelimiter.ErrInvalidConfig, err)
+			err = l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d), rratelimiter.For(time.Hour))
+			requireRefused(t, sent, l, "SetRate", "For", rratelimiter.ErrInvalidConfig, err)
 		}
 		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(100*366*24*time.Hour)))
 		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(2*time.Millisecond-1)))
