@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -69,6 +70,13 @@ set-rate orders 9/1h --for 0s                     !> --for is not longer than 0
 	assert.InDelta(t, time.Now().Add(20*time.Hour).UnixMilli(), found.Ends.AtMS, 60_000)
 	s.HSet("orders", "override", "x")
 	assert.Contains(t, s.show("orders").Broken, "override")
+
+	// One of a millisecond may be over before it is read.
+	var out bytes.Buffer
+	a, from, to := &app{out: output.Printer{Writer: &out}}, "5/1h", "9/1h"
+	l := limitertest.NewLimiter(t, redistest.MiniClient(t, s.Miniredis, nil), rratelimiter.PerHour(5))
+	require.NoError(t, a.answerOverride(t.Context(), l, rateChange{From: &from, To: &to}))
+	assert.Contains(t, out.String(), "5/1h -> 9/1h, override\n")
 }
 
 // A program that runs with another default takes a limiter over once its override was taken back, and not

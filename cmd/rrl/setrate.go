@@ -205,11 +205,13 @@ func (s setter) change(a *app, cmd *cobra.Command, l *rratelimiter.RateLimiter, 
 
 // answerOverride is the answer to a rate that was set for a while.
 func (a *app) answerOverride(ctx context.Context, l *rratelimiter.RateLimiter, done rateChange) error {
-	o, _, err := l.Override(ctx)
+	o, overridden, err := l.Override(ctx)
 	if err != nil {
 		return err
 	}
-	done.Ends = &look.Ends{AtMS: o.Until.UnixMilli(), Rate: o.Then.Rate, IntervalMS: o.Then.Interval.Milliseconds()}
+	if overridden { // it may be over already
+		done.Ends = &look.Ends{AtMS: o.Until.UnixMilli(), Rate: o.Then.Rate, IntervalMS: o.Then.Interval.Milliseconds()}
+	}
 	text := fmt.Sprintf("%s: %s -> %s, %s", words.Printable(l.Name()), *done.From, *done.To, done.Ends.Or(look.Override, time.Now()))
 	return a.answer(done, text, true)
 }
