@@ -144,10 +144,10 @@ func (f Fields) At(ms int64) Fields {
 }
 
 // lasts reports whether the rate has no end, and is no other one's whose end is to be written yet.
-func (f *Fields) lasts() bool { return f.Ends.AtMS == 0 && f.over == 0 }
+func (f Fields) lasts() bool { return f.Ends.AtMS == 0 && f.over == 0 }
 
 // value returns a value as the next request finds it.
-func (f *Fields) value(stored int64) int64 {
+func (f Fields) value(stored int64) int64 {
 	if f.over == 0 {
 		return stored
 	}
@@ -156,7 +156,7 @@ func (f *Fields) value(stored int64) int64 {
 
 // forgets reports whether the next request goes by the permits in use, whatever the value: a client's own may be of yet
 // another rate.
-func (f *Fields) forgets() bool { return f.over != 0 && f.PerClient() }
+func (f Fields) forgets() bool { return f.over != 0 && f.PerClient() }
 
 // originBy returns the origin, given the field "default": the rate that it names, and which program's it is. Redisson's
 // setRate leaves the field as it was, with another rate.

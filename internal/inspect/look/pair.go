@@ -36,7 +36,7 @@ func readPair(ctx context.Context, pipe redis.Pipeliner, p *pair, runOutMS int64
 }
 
 // judge works out how many permits a request would find.
-func (rd *pairRead) judge(f *Fields, nowMS int64) {
+func (rd *pairRead) judge(f Fields, nowMS int64) {
 	rate, intervalMS := f.Rate, f.IntervalMS
 	rd.members = parse(rd.last.Val())
 	rd.free, rd.known = rate, true

@@ -232,7 +232,7 @@ func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 	l := &Limiter{}
 	byClient := map[string]int64{}
 	for _, rd := range reads {
-		rd.judge(&e.Fields, nowMS)
+		rd.judge(e.Fields, nowMS)
 		rd.pair.free, rd.pair.known = rd.free, rd.known
 		if rd.pair.pace == nil {
 			rd.pair.pace = &pace{}

@@ -150,7 +150,7 @@ func tell(ctx context.Context, rdb nodes.Client, limiters []*Short) error {
 	}
 	for _, t := range all {
 		if rd := reads[t]; rd != nil {
-			rd.judge(&t.limiter.Fields, nowMS)
+			rd.judge(t.limiter.Fields, nowMS)
 			t.pair.free, t.pair.known = rd.free, rd.known
 		}
 		found := t.entry.limiter(time.Now())
