@@ -70,7 +70,7 @@ func (p *plan) shareWith(draw *rand.Rand, l *limiter, release string) {
 	if (l.kind != overall && l.kind != perClient) || l.wild || l.config.KeepAlive > 0 || draw.IntN(3) == 0 {
 		return
 	}
-	l.redisson, l.byDefault, l.overrides = release, false, false             // no check knows what Redissons make of one
+	l.redisson, l.byDefault = release, false
 	l.mints = release == newestRedisson && (l.reserves || draw.IntN(3) == 0) // release often meets reservations
 }
 
