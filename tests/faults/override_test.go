@@ -258,3 +258,29 @@ func TestOverride_EndsOnceThoughTheCallComesTwice(t *testing.T) {
 		}
 	}
 }
+
+// So it does for several limiters that one call asks.
+func TestOverride_EndsOnceForSeveralLimiters(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []string{"drop", "swallow+drop", "late", "double"} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			for during, version := range overrides {
+				w := newBundleInUse(t, three{2, 0, 1}, version)
+				for i, l := range w.others {
+					cfg := limitertest.Hourly(during)
+					cfg.Type = []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient, rratelimiter.Overall}[i]
+					require.NoError(t, l.SetRate(t.Context(), cfg, rratelimiter.For(time.Hour)))
+					over(t, w.each[i])
+				}
+				w.On(lua.AcquireAll, actions(fault, w.Held)...)
+				w.mustTryAll(t, 4)
+				w.LetGo()
+				w.checkAll(t, three{6, 4, 5}, "beside "+version)
+				for i, l := range w.others {
+					assert.EqualValues(t, 10, limitertest.ConfigOf(t, l).Rate, i)
+				}
+			}
+		})
+	}
+}
