@@ -94,6 +94,10 @@ end
 		},
 	},
 	{
+		name: "the end of an override forgets what is in use", in: gentle, shows: func(l *limiter) bool { return exactly(l) && overridable(l) },
+		Mutant: limitertest.Mutant{Old: `after - (before - math.min(value, before))`, New: `after`},
+	},
+	{
 		name: "a lease is kept after Close", closing: true, in: gentle, shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
 		Mutant: limitertest.Mutant{
 			Script: lua.GiveBack,
