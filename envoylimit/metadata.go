@@ -8,11 +8,11 @@ import (
 )
 
 // metadata reads what is passed on to Envoy; nil if there is nothing.
-func (p *parser) metadata(f field) map[string]any {
-	if f.value == nil {
+func (b block) metadata() map[string]any {
+	if !b.has("metadata") {
 		return nil
 	}
-	return p.values(f.value, 0)
+	return b.values(b.keys["metadata"].value, 0)
 }
 
 func (p *parser) values(n *yaml.Node, depth int) map[string]any {

@@ -3,7 +3,10 @@ package envoylimit
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -129,23 +132,45 @@ func (p *parser) mergeInto(all map[string]field, value *yaml.Node, what string, 
 	}
 }
 
+// block is a map of keys and values.
+type block struct {
+	*parser
+
+	at   *yaml.Node
+	keys map[string]field
+}
+
+// has reports whether a key is there, with a value.
+func (b block) has(key string) bool {
+	f, has := b.keys[key]
+	return has && !isNull(f.value)
+}
+
+// wrong reports what is wrong with a key.
+func (b block) wrong(key, format string, args ...any) {
+	at := b.at
+	if f, has := b.keys[key]; has {
+		at = f.key
+	}
+	b.failf(at, format, args...)
+}
+
 // items returns the maps of a list; none if it is empty.
-func (p *parser) items(f field, what string) []*yaml.Node {
-	n := f.value
+func (b block) items(key string) (all []*yaml.Node) {
+	n := b.keys[key].value
 	switch {
-	case n == nil || isNull(n):
+	case !b.has(key):
 		return nil
 	case n.Kind != yaml.SequenceNode:
-		p.failf(n, "%s is no list", what)
+		b.wrong(key, "%s is no list", key)
 		return nil
 	}
-	var all []*yaml.Node
 	for _, item := range n.Content {
-		if item = p.resolved(item); item == nil {
+		if item = b.resolved(item); item == nil {
 			return nil
 		}
 		if item.Kind != yaml.MappingNode {
-			p.failf(item, "%s has %s, which is no map of keys and values", what, shown(item))
+			b.failf(item, "%s has %s, which is no map of keys and values", key, shown(item))
 			continue
 		}
 		all = append(all, item)
@@ -154,30 +179,59 @@ func (p *parser) items(f field, what string) []*yaml.Node {
 }
 
 // text returns a scalar as it is written; "" if there is none.
-func (p *parser) text(f field, what string) string {
+func (b block) text(key string) string {
+	n := b.keys[key].value
 	switch {
-	case f.value == nil || isNull(f.value):
+	case !b.has(key):
 		return ""
-	case f.value.Kind != yaml.ScalarNode:
-		p.failf(f.value, "%s is no text", what)
+	case n.Kind != yaml.ScalarNode:
+		b.wrong(key, "%s is no text", key)
 		return ""
 	}
-	return f.value.Value
+	return n.Value
 }
 
-// scalar reads a scalar into v, and reports what it is not.
-func (p *parser) scalar(f field, what, kind string, v any) {
-	if f.value == nil || isNull(f.value) {
-		return
+// choice returns one of several texts; "" if there is none.
+func (b block) choice(key string, of ...string) string {
+	text, last := b.text(key), len(of)-1
+	if text == "" || slices.Contains(of, text) {
+		return text
 	}
-	if f.value.Kind != yaml.ScalarNode || f.value.Decode(v) != nil {
-		p.failf(f.value, "%s is %s, not %s", what, shown(f.value), kind)
+	b.wrong(key, "%s is %.60q, not %s or %s", key, text, strings.Join(of[:last], ", "), of[last])
+	return ""
+}
+
+// scalar reads a scalar, if there is one, and reports what it is not.
+func (b block) scalar(key, kind string, read func(n *yaml.Node) bool) {
+	if n := b.keys[key].value; b.has(key) && (n.Kind != yaml.ScalarNode || !read(n)) {
+		b.wrong(key, "%s is %s, not %s", key, shown(n), kind)
 	}
 }
 
-func (p *parser) bool(f field, what string) (b bool) {
-	p.scalar(f, what, "true or false", &b)
-	return b
+func (b block) bool(key string) (v bool) {
+	b.scalar(key, "true or false", func(n *yaml.Node) bool { return n.Decode(&v) == nil })
+	return v
+}
+
+// number reads a whole number from least to 4294967295; 0 if there is none.
+func (b block) number(key string, least uint32) int64 {
+	var v uint32
+	kind := fmt.Sprintf("a whole number from %d to %d", least, uint32(math.MaxUint32))
+	b.scalar(key, kind, func(n *yaml.Node) bool { return n.Decode(&v) == nil && v >= least })
+	return int64(v)
+}
+
+// duration reads a duration of whole milliseconds, at least one; 0 if there is none.
+func (b block) duration(key string) (v time.Duration) {
+	b.scalar(key, "a duration of whole milliseconds such as 90s or 1h30m", func(n *yaml.Node) bool {
+		d, err := time.ParseDuration(n.Value)
+		if err != nil || d < time.Millisecond || d%time.Millisecond != 0 {
+			return false
+		}
+		v = d
+		return true
+	})
+	return v
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
