@@ -70,3 +70,26 @@ func TestSettle_ChargesWhatTheBucketHasNot(t *testing.T) {
 		}
 	}
 }
+
+// The scripts do so on a real server too.
+func TestSettle_Everywhere(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
+		of, _ := door.Behind[outage.Keyed](l)
+		key := "{" + redistest.Name(t) + "}"
+		q := decide.Ask{Key: key, Permits: 4, Reserve: true}
+		a, err := of.Asker(q).Ask(t.Context(), q)
+		require.NoError(t, err)
+		require.NoError(t, a.Settle(t.Context(), 25, func(error) {}))
+		d, err := l.Peek(t.Context(), key, 0)
+		require.NoError(t, err)
+		assert.False(t, d.Granted)
+		assert.Equal(t, "-15", rdb.Get(t.Context(), key).Val())
+		q = decide.Ask{Key: key, Reserve: true}
+		a, err = of.Asker(q).Ask(t.Context(), q)
+		require.NoError(t, err)
+		require.NoError(t, a.Settle(t.Context(), -18, func(error) {}))
+		assert.Equal(t, "3", rdb.Get(t.Context(), key).Val())
+	})
+}
