@@ -138,7 +138,7 @@ func (m *merging) OnReply(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	numbers, unexpected := script.Integers(reply, 1)
 	if err = cmp.Or(err, unexpected); err != nil {
-		q.startReturns(m.named.Failed(!errors.Is(err, limit.ErrUnavailable)))
+		q.startReturns(m.named.Failed(!errors.Is(script.Outage(err), limit.ErrUnavailable)))
 	} else {
 		q.startReturns(m.named.Answered(numbers, m.sent, c.Doubts() > 0))
 	}

@@ -108,6 +108,34 @@ func TestMergingCall_IsGivenUp(t *testing.T) {
 	}
 }
 
+// A call that is given up is no reason to merge nothing more, also if no answer tells the rate again.
+func TestMergingCall_IsGivenUpWithoutFigures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, limitertest.Every(1000, interval))
+		beside := s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(1000, interval)))
+		take := func(n int) {
+			for range n {
+				require.True(t, limitertest.TryAll(t, s.Client, 1, s.RateLimiter, beside))
+				s.held++
+			}
+			s.check(t, "granted")
+		}
+		s.onScript(func(script *lua.Script, _ int) redistest.Action {
+			if script == lua.Merge {
+				return redistest.DropAnswer
+			}
+			return redistest.Pass
+		})
+		take(few + together + 2)
+		require.Positive(t, s.sent(lua.Merge))
+		s.on(nil)
+		before := s.members(t)
+		take(4 * together)
+		require.Less(t, s.members(t), before+2*together)
+	})
+}
+
 // While a call is under way that takes long, more is granted than a program remembers.
 func TestMergingCall_TakesLong(t *testing.T) {
 	t.Parallel()
