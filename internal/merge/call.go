@@ -128,7 +128,7 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 	numbers = numbers[3:]
 	for i, g := range c.groups {
 		switch {
-		case len(numbers) == 0 || numbers[0] == 0 && len(numbers) <= len(g.entries):
+		case len(numbers) == 0 || numbers[0] <= 0 && len(numbers) <= len(g.entries):
 			rest := Call{groups: c.groups[i:]}
 			return rest.left(start, doubtful)
 		case numbers[0] > 0:

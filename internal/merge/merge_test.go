@@ -278,6 +278,19 @@ func TestCall_DoubtfulAnswerLeavesMembersAlone(t *testing.T) {
 	}
 }
 
+// What merge.lua never answers, a server may.
+func TestCall_SurvivesAnyAnswer(t *testing.T) {
+	t.Parallel()
+	for _, numbers := range [][]int64{{1000, 60_000, 0}, {1000, 0, 0, 0}, {1000, 60_000, 0, -1}, {-1, -1, -1, -1, -1}, {1000, 60_000, 0, 256, 7}} {
+		p := newProgram(1000, time.Minute)
+		p.grant(32+4, 0, nil)
+		c, _ := p.Name(p.draw)
+		require.Len(t, groups(t, c), 1)
+		assert.NotPanics(t, func() { c.Answered(slices.Clip(numbers), time.Now(), false) }, numbers)
+		assert.NotPanics(t, func() { p.grant(40, 0, nil) }, numbers)
+	}
+}
+
 // Grants that have gone back are forgotten, however many: otherwise nothing else would be merged.
 func TestLog_ForgetsWhatHasGoneBack(t *testing.T) {
 	t.Parallel()
