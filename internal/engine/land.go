@@ -28,11 +28,16 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	if !whole || !b.grantAll(o) {
 		q.completeEach(b, o, err, now)
 	}
-	b.noteGranted(log, o, now)
+	if b.own { // soon the requests are their callers' again
+		b.noteEach(log, now)
+	}
 	q.calls--
 	q.next(now)
 	q.wakeAll(b)
 	q.unlock()
+	if !b.own {
+		b.limiter.noteMember(log, b.member, o.Taken, b.sent, now, b.shared)
+	}
 	b.free()
 }
 

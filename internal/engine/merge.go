@@ -52,16 +52,10 @@ func (b *batch) grantedLog(o lane.Outcome) *merge.Log {
 	return b.queue.engine.mergeLog(b.limiter, o.Limit, o.Interval)
 }
 
-// noteGranted records these members.
-func (b *batch) noteGranted(log *merge.Log, o lane.Outcome, now time.Time) {
-	if log == nil {
-		return
-	}
-	if !b.own {
-		b.limiter.noteMember(log, b.member, o.Taken, b.sent, now, b.shared)
-	}
+// noteEach records those of these members that are one request's each.
+func (b *batch) noteEach(log *merge.Log, now time.Time) {
 	for i, r := range b.requests {
-		if b.own && !r.Reserve && !r.Undo && r.State == lane.Answered && r.answer.Granted {
+		if log != nil && !r.Reserve && !r.Undo && r.State == lane.Answered && r.answer.Granted {
 			b.limiter.noteMember(log, redisson.Later(b.member, i), r.answer.Taken, b.sent, now, nil)
 		}
 	}

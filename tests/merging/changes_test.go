@@ -146,6 +146,7 @@ func TestSet_KeepsItsTimeToLive(t *testing.T) {
 					s.held = 0
 				}
 				s.take(t, together)
+				synctest.Wait()
 				require.True(t, ok(s.Other.Expire(t.Context(), time.Hour)))
 				require.False(t, limitertest.Try(t, s.RateLimiter, 1000), "it takes the merging call along")
 				s.check(t, "merged")
