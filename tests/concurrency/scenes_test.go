@@ -12,6 +12,8 @@ const (
 	forever = limitertest.Forever
 )
 
+func TestMain(m *testing.M) { limitertest.Main(m) }
+
 // failed checks with what calls failed, and when.
 func failed(t *testing.T, target error, at time.Duration, callers ...*limitertest.Caller) {
 	t.Helper()

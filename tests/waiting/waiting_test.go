@@ -21,6 +21,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
+func TestMain(m *testing.M) { limitertest.Main(m) }
+
 // waits are the ways to wait for the second limiter of a family.
 var waits = map[string]wait{
 	"alone": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {

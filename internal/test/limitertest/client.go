@@ -274,7 +274,7 @@ func CountCommands(rdb redistest.Client) *Counter {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, cmd := range cmds {
-			if !IsMerging(cmd) {
+			if !isMerging(cmd) {
 				c.names[cmd.Name()]++
 			}
 		}
@@ -282,8 +282,8 @@ func CountCommands(rdb redistest.Client) *Counter {
 	return c
 }
 
-// IsMerging reports whether a command is a call that merges members.
-func IsMerging(cmd redis.Cmder) bool {
+// isMerging reports whether a command is a call that merges members.
+func isMerging(cmd redis.Cmder) bool {
 	text := ""
 	if args := cmd.Args(); len(args) > 1 {
 		text, _ = args[1].(string)

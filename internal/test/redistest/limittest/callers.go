@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -105,12 +104,8 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	direct, m := redistest.Mini(t)
 	// With so few connections one flight is under way at a time, so that a test can
 	// say who goes together.
-	var opts []rratelimiter.LimiterOption
-	if k.Keyed {
-		opts = append(opts, rratelimiter.WithExact()) // no calls but the callers'
-	}
-	h := held{proxy: redistest.MiniProxy(t, m), other: k.on(direct, permits, time.Hour, opts...)}
-	h.Limiter = k.on(h.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour, opts...)
+	h := held{proxy: redistest.MiniProxy(t, m), other: k.exact(direct, permits)}
+	h.Limiter = k.exact(h.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
 	synctest.Wait()
