@@ -177,10 +177,15 @@ func (c *Call) left(start []*Member, doubtful bool) []*Member {
 	return start
 }
 
-// Failed ends a call that may have run or not. Its members are left alone from now on, and with refused all others, too.
+// Failed ends a call that may have run or not. Its members are left alone from now on, and with refused all others, too,
+// for an interval.
 func (c *Call) Failed(refused bool) (start []*Member) {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
-	c.log.busy, c.log.exact = false, c.log.exact || refused
+	c.log.busy = false
+	if refused {
+		c.log.exact, c.log.refused = true, c.log.eighth
+		c.log.forget()
+	}
 	return c.left(nil, true)
 }

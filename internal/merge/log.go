@@ -51,6 +51,7 @@ type Log struct {
 	offset   int32           // how much the server's clock is ahead of this one, in ms
 	newest   uint32          // slice
 	eighth   uint32          // the last with a grant
+	refused  uint32          // the eighth in which the server refused a call, for an interval; otherwise 0
 	grants   [eighths]uint8  // of the last eighths
 	high     [highBytes]byte // how the entries' ids go on behind what is the client's
 	fresh    uint8           // entries that no call has named yet, of as many as count
@@ -75,10 +76,11 @@ func (l *Log) Learn(rate int64, interval time.Duration) {
 }
 
 func (l *Log) learn(rate, interval int64) {
-	l.exact = LeftAlone(rate)
-	if l.interval != interval || l.exact {
+	if l.interval != interval || LeftAlone(rate) {
+		l.refused = 0
 		l.forget()
 	}
+	l.exact = LeftAlone(rate) || l.refused > 0
 	if l.interval != interval {
 		early := l.grants[0]
 		l.interval, l.reach, l.grants = interval, 0, [eighths]uint8{}
@@ -92,7 +94,11 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ms := at.UnixMilli()
-	if few := l.count(ms, 1); few || l.exact {
+	few := l.count(ms, 1)
+	if l.refused > 0 && l.eighth-l.refused > eighths {
+		l.refused, l.exact = 0, false
+	}
+	if few || l.exact {
 		return false, l.interval == 0 && l.grants[0] >= AskAfter
 	}
 	slice := uint32((ms + int64(l.offset)) * slicesOf / l.interval)

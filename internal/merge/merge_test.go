@@ -227,7 +227,10 @@ func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
 	c, _ = p.Name(p.draw)
 	assert.Nil(t, c, "the server refuses the script")
 	p.Learn(1000, time.Minute)
-	p.grant(20, 0, nil)
+	p.grant(20, time.Minute, nil)
+	c, _ = p.Name(p.draw)
+	assert.Nil(t, c, "for an interval")
+	p.grant(32+20, 2*time.Minute, nil)
 	c, _ = p.Name(p.draw)
 	assert.NotNil(t, c)
 }
