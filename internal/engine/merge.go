@@ -33,7 +33,7 @@ func (e *Engine) mergeLog(l *Limiter, rate int64, interval time.Duration) *merge
 		if rate = cmp.Or(rate, l.Rate.Permits); rate > 0 && merge.LeftAlone(rate) {
 			return nil
 		}
-		if l.Kept && l.granted.Add(1) <= merge.AskAfter { // keys that are used once have no log
+		if l.Kept && !merge.IsWorthALog(l.granted.Add(1)) { // keys that are used once have no log
 			return nil
 		}
 		log = e.logs.Add(l.Config, &merge.Log{}, merge.Bytes, func(*merge.Log) bool { return true })

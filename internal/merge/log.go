@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// AskAfter is how many grants of a limiter are not worth a Log, nor to ask for its interval.
-const AskAfter = 8
-
 const (
 	slicesOf   = 64 // an interval has so many: a permit comes back at most one of them late
 	longest    = 32 // slices after which a settlement finds no member of its slice
@@ -24,10 +21,11 @@ const (
 type thresholds struct {
 	rate     int64 // of limiters whose members are all left alone
 	few      int   // of an interval
+	first    uint8 // grants that are not worth a Log, nor to ask for the interval
 	together uint8 // members that are named at once, beside those that stand for others
 }
 
-var usual = thresholds{rate: 128, few: 32, together: 20}
+var usual = thresholds{rate: 128, few: 32, first: 8, together: 20}
 
 var limits = usual
 
@@ -42,6 +40,9 @@ var Merges atomic.Int64
 
 // LeftAlone reports whether the members of limiters of that rate are not merged.
 func LeftAlone(rate int64) bool { return rate <= limits.rate }
+
+// IsWorthALog reports whether a limiter with so many grants is.
+func IsWorthALog(grants int32) bool { return grants > int32(limits.first) }
 
 // Log is what a program knows of its last members in one limiter's set. There may be one for each of a million keys, so it
 // is small: numbers that only grow are kept without their first bits.
@@ -99,7 +100,7 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 		l.refused, l.exact = 0, false
 	}
 	if few || l.exact {
-		return false, l.interval == 0 && l.grants[0] >= AskAfter
+		return false, l.interval == 0 && l.grants[0] >= limits.first
 	}
 	slice := uint32((ms + int64(l.offset)) * slicesOf / l.interval)
 	if late := int32(l.newest - slice); late > 0 && late <= slicesOf {
@@ -134,7 +135,7 @@ func (l *Log) due() bool {
 // count counts grants, and reports whether an interval has had but a few before.
 func (l *Log) count(ms int64, grants uint8) (few bool) {
 	if l.interval == 0 {
-		l.grants[0] = min(l.grants[0]+grants, AskAfter)
+		l.grants[0] = min(l.grants[0]+grants, limits.first)
 		return true
 	}
 	now := uint32(ms * eighths / l.interval)
