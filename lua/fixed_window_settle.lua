@@ -11,7 +11,7 @@
 --- @include "digits" "expiry" "integer"
 
 local count, window, ends, left = integer(redis.call('GET', KEYS[1])), tonumber(ARGV[3]), expiry(KEYS[1])
--- A later window ends at least a window later, or a day if a calendar makes it.
+-- A later window ends at least a window later, a second or more if a calendar makes it.
 if not count or left < 1 or math.abs(ends - ARGV[2]) > math.min((window or 10) / 2, 5) then
   return 0
 end

@@ -29,9 +29,10 @@ back = math.max(math.min(back, capacity - tokens), -9007199254740991 - tokens)
 if back == 0 then
   return 0
 end
-tokens = tokens + back
+-- The keys' end tells by the tokens that are in Redis whether the clock has gone back.
+last, tokens = since(last, second, life_of(tokens, capacity, refill, interval, ARGV[8])), tokens + back
 local life = life_of(tokens, capacity, refill, interval, ARGV[8])
 -- Redis would refuse a script that begins with SET if memory is full.
 redis.call('PEXPIRE', KEYS[1], digits(life))
-store(tokens, since(last, second, life), life)
+store(tokens, last, life)
 return back
