@@ -192,6 +192,9 @@ func (c *call) override(d *descriptor, entries []*entry, configured *rule) (*rul
 			r.algorithm = slidingLog
 		}
 	}
+	if r.endless() {
+		return nil, fmt.Errorf("with the limit of a descriptor its bucket, for a burst of %d, takes more than 292 years to fill", r.burst)
+	}
 	r.setName()
 	return r, nil
 }
@@ -240,6 +243,11 @@ func (r *rule) most() int64 {
 		return r.burst
 	}
 	return r.limit
+}
+
+// endless reports whether a bucket would take longer to fill than can be counted.
+func (r *rule) endless() bool {
+	return r.burst > 0 && r.limit > 0 && (r.burst-1)/int64(math.MaxInt64/r.window) >= r.limit
 }
 
 // held is how long a reservation counts that is not settled. Less than an interval, so that Redis says when it was granted.

@@ -77,6 +77,7 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"UnknownZone":        {limits("unit: day", "calendar: Mars"), `web.yaml:6: calendar is "Mars", not a time zone`},
 		"BurstOfLog":         {limits("unit: hour", "burst: 5"), "web.yaml:6: burst is for algorithm: token_bucket"},
 		"BurstOfNothing":     {limits("unit: hour", "algorithm: token_bucket", "burst: 0"), `web.yaml:7: burst is "0", not a whole number from 1`},
+		"EndlessBurst":       {limits("unit: year", "requests_per_unit: 2", "algorithm: token_bucket", "burst: 585"), "web.yaml:8: a bucket with that burst takes"},
 		"BucketOfHalves":     {limits("window: 1500ms", "algorithm: token_bucket"), "web.yaml:5: the window of a token_bucket is"},
 		"LargeEstimate":      {limits("unit: hour", "requests_per_unit: 4", "estimate: 5"), "web.yaml:7: estimate is above requests_per_unit"},
 		"EstimateOfBucket":   {limits("unit: hour", "algorithm: token_bucket", "estimate: 5"), "web.yaml:7: estimate is for algorithm: sliding_log"},

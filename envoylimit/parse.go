@@ -211,6 +211,8 @@ func (b block) algorithm(r *rule) {
 	switch {
 	case r.estimate > 0 && r.algorithm != slidingLog:
 		b.wrong("estimate", "estimate is for algorithm: %s", slidingLog)
+	case r.endless():
+		b.wrong("burst", "a bucket with that burst takes more than 292 years to fill")
 	case r.estimate > r.limit:
 		b.wrong("estimate", "estimate is above requests_per_unit, so no request would pass")
 	}

@@ -23,6 +23,7 @@ descriptors:
 - {key: user, value: good}
 - {key: plan, value: free, rate_limit: {unit: day, requests_per_unit: 3}}
 - {key: plan, value: bucket, rate_limit: {unit: minute, requests_per_unit: 60, algorithm: token_bucket, burst: 2}}
+- {key: plan, value: year, rate_limit: {unit: year, requests_per_unit: 60, algorithm: token_bucket, burst: 300}}
 - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
 - {key: file, value: a/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 2}}
 - {key: slow, rate_limit: {window: 90s, requests_per_unit: 1}}
@@ -61,6 +62,7 @@ func TestService_RefusesRequestsThatMakeNoSense(t *testing.T) {
 			"the rate limit domain must not be empty":          request("", "user=ann"),
 			"the rate limit descriptor list must not be empty": {Domain: "web"},
 			"the limit of a descriptor has the unit UNKNOWN":   request("web", "user=ann | 1 | 5 UNKNOWN"),
+			"takes more than 292 years to fill":                request("web", "plan=year | 1 | 1 YEAR"),
 		} {
 			_, err := s.ShouldRateLimit(t.Context(), r)
 			assert.Equal(t, codes.InvalidArgument, status.Code(err))
