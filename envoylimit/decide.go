@@ -53,8 +53,11 @@ func (c *call) decide(ctx context.Context) error {
 		return err
 	}
 	for _, q := range c.questions {
-		if q.deed == giveBack && q.err == nil {
-			err = errors.Join(err, c.giveBack(ctx, q))
+		if q.deed != giveBack {
+			continue
+		}
+		if failure := c.giveBack(ctx, q); !q.shadow {
+			err = errors.Join(err, failure)
 		}
 	}
 	return err

@@ -202,6 +202,27 @@ func TestFailure_OfWhatIsSettledOrGivenBack(t *testing.T) {
 	}
 }
 
+// A limit in shadow refuses nothing, also if what it is told to give back finds no Redis, or a key that holds something else.
+func TestFailure_OfWhatIsGivenBackInShadow(t *testing.T) {
+	t.Parallel()
+	for _, rule := range []string{"algorithm: sliding_log", "algorithm: fixed_window", "algorithm: token_bucket"} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, down := failing(t)
+			s := newService(t, rdb, "domain: web\ndescriptors:\n- {key: user, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 5, "+rule+"}}")
+			assert.Equal(t, "OK: OK 3/5", says(s.ask(t, "web", "user=ann | 2")))
+			assert.Equal(t, "OK: OK", says(s.ask(t, "web", "user=ann | -1")))
+			down.Store(true)
+			assert.Equal(t, "OK: OK", says(s.ask(t, "web", "user=ann | -1")))
+			down.Store(false)
+			time.Sleep(time.Minute)
+			require.NoError(t, rdb.FlushDB(t.Context()).Err())
+			require.NoError(t, rdb.SAdd(t.Context(), "envoy:{web}:user_ann:"+s.active.Load().domains["web"].entries["user"].rule.per.name, 1).Err())
+			assert.Equal(t, "OK: OK", says(s.ask(t, "web", "user=ann | -1")))
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
 // Two Services on one Redis: never above the limit in any span.
 func TestService_TwoOnOneRedis(t *testing.T) {
 	t.Parallel()
