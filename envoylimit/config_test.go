@@ -56,6 +56,7 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"ReplacesItself":     {limits("name: self", "replaces: [{name: self}]", "unit: day"), `web.yaml:6: the limit "self" replaces itself`},
 		"ReplacesText":       {limits("replaces: [a]", "unit: day"), "web.yaml:5: replaces has"},
 		"ShareWithoutStar":   {"domain: web\ndescriptors:\n- key: k\n  value: v\n  share_threshold: true", "web.yaml:5: share_threshold is for values with a *"},
+		"Fraction":           {limits("unit: day", "requests_per_unit: 2.7"), `web.yaml:6: requests_per_unit is "2.7", not a whole number`},
 		"NoBool":             {"domain: web\ndescriptors:\n- key: k\n  shadow_mode: perhaps\n  rate_limit: {unit: day}", `web.yaml:4: shadow_mode is "perhaps", not true or false`},
 		"MetadataOfText":     {"domain: web\ndescriptors:\n- key: k\n  metadata: x\n  rate_limit: {unit: day}", "web.yaml:4: metadata is no map"},
 		"MetadataOfLists":    {"domain: web\ndescriptors:\n- key: k\n  metadata:\n    l: &a [*a]\n  rate_limit: {unit: day}", "web.yaml:5: metadata is nested more than 100 deep"},
@@ -75,6 +76,7 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"CalendarOfHours":    {limits("unit: hour", "calendar: UTC"), "web.yaml:6: calendar is for unit: day, week or month"},
 		"CalendarOfLog":      {limits("unit: day", "algorithm: sliding_log", "calendar: UTC"), "web.yaml:7: calendar is for"},
 		"UnknownZone":        {limits("unit: day", "calendar: Mars"), `web.yaml:6: calendar is "Mars", not a time zone`},
+		"LocalZone":          {limits("unit: day", "calendar: Local"), `web.yaml:6: calendar is "Local", not a time zone`},
 		"BurstOfLog":         {limits("unit: hour", "burst: 5"), "web.yaml:6: burst is for algorithm: token_bucket"},
 		"BurstOfNothing":     {limits("unit: hour", "algorithm: token_bucket", "burst: 0"), `web.yaml:7: burst is "0", not a whole number from 1`},
 		"EndlessBurst":       {limits("unit: year", "requests_per_unit: 2", "algorithm: token_bucket", "burst: 585"), "web.yaml:8: a bucket with that burst takes"},
@@ -154,6 +156,10 @@ func TestParse_AcceptsWhatHasNoEffectAndSaysSo(t *testing.T) {
 	assert.EqualValues(t, 16, b.limit)
 	assert.Equal(t, time.Second, b.window)
 	assert.True(t, b.shadow)
+	c = parsed(t, "domain: web\n---\n\ndomain: shop")
+	assert.Equal(t, []string{"web"}, c.Domains())
+	assert.Equal(t, []string{"web.yaml:4: the file has a second document, which has no effect"}, c.Warnings())
+	assert.Empty(t, parsed(t, "---\ndomain: web\n---\n").Warnings())
 }
 
 func TestParse_HowALimitCounts(t *testing.T) {

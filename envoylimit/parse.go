@@ -222,7 +222,7 @@ func (b block) calendar(r *rule) {
 	var err error
 	b.scalar("calendar", "a time zone such as UTC or Europe/Berlin", func(n *yaml.Node) bool {
 		r.calendar, err = time.LoadLocation(n.Value)
-		return err == nil && n.Value != ""
+		return err == nil && n.Value != "" && r.calendar != time.Local // which is another one elsewhere
 	})
 	whole := r.multiple == 1 && (r.window == day || r.window == 7*day || r.window == 30*day)
 	if err == nil && b.has("calendar") && (r.algorithm != fixedWindow || !whole) {

@@ -1,8 +1,10 @@
 package envoylimit
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -42,9 +44,10 @@ func (p *parser) warnf(at *yaml.Node, format string, args ...any) {
 
 // document returns the root of a file; nil if it has none, which was reported.
 func (p *parser) document(f File) *yaml.Node {
-	var doc yaml.Node
+	var doc, next yaml.Node
 	p.file, p.aliases = f.Name, 0
-	if err := yaml.Unmarshal(f.Data, &doc); err != nil {
+	from := yaml.NewDecoder(bytes.NewReader(f.Data))
+	if err := from.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
 		text := strings.TrimPrefix(err.Error(), "yaml: ")
 		where, found := strings.CutPrefix(text, "line ")
 		if !found {
@@ -55,6 +58,9 @@ func (p *parser) document(f File) *yaml.Node {
 	}
 	if len(doc.Content) == 0 {
 		return &yaml.Node{Kind: yaml.MappingNode, Line: 1}
+	}
+	if from.Decode(&next) == nil && !isNull(next.Content[0]) {
+		p.warnf(next.Content[0], "the file has a second document, which has no effect")
 	}
 	return doc.Content[0]
 }
@@ -215,9 +221,11 @@ func (b block) bool(key string) (v bool) {
 
 // number reads a whole number from least to 4294967295; 0 if there is none.
 func (b block) number(key string, least uint32) int64 {
-	var v uint32
+	var v float64 // as a whole one it would be read without its fraction
 	kind := fmt.Sprintf("a whole number from %d to %d", least, uint32(math.MaxUint32))
-	b.scalar(key, kind, func(n *yaml.Node) bool { return n.Decode(&v) == nil && v >= least })
+	b.scalar(key, kind, func(n *yaml.Node) bool {
+		return n.Decode(&v) == nil && v == math.Trunc(v) && v >= float64(least) && v <= math.MaxUint32
+	})
 	return int64(v)
 }
 
