@@ -147,7 +147,8 @@ func (c *call) add(q *question) *question {
 		}
 		other.permits = min(other.permits+q.permits, math.MaxUint32)
 		other.deed = max(other.deed, q.deed)
-		if q.limit < other.limit { // by an override
+		// By an override, which is never mild.
+		if other.mild() && !q.mild() || other.mild() == q.mild() && q.limit < other.limit {
 			other.rule, other.metric = q.rule, q.metric
 		}
 		return other

@@ -32,9 +32,12 @@ type group struct {
 	counters  []counter
 }
 
+// mild reports whether the limit refuses nothing by itself.
+func (r *rule) mild() bool { return r.shadow || r.quota }
+
 // refuses reports whether the question's limit refuses by itself.
 func (q *question) refuses() bool {
-	return q.over && !q.shadow && !q.quota && q.deed < giveBack
+	return q.over && !q.mild() && q.deed < giveBack
 }
 
 // decide asks all questions. What some granted goes back if another refuses or fails.
@@ -102,7 +105,7 @@ func (c *call) groups() []*group {
 		}
 		of := c.service.counterOf(q)
 		g := &group{}
-		if joint, is := of.Asker.(outage.Joint); is && len(c.questions) > 1 && q.deed == take && !q.shadow && !q.quota {
+		if joint, is := of.Asker.(outage.Joint); is && len(c.questions) > 1 && q.deed == take && !q.mild() {
 			g.kind = joint.Group(q.ask(""))
 		}
 		at := slices.IndexFunc(all, func(other *group) bool {

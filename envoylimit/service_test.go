@@ -297,6 +297,11 @@ descriptors:
 			step{"user=bob\nuser=vip", "OK: OK OK 8/9"}, //nolint:dupword // two descriptors
 			step{"user=bob\nfree=x", "OK: OK OK"},       //nolint:dupword // two descriptors
 			step{"user=bob", "OK: OK 0/1"},
+			// An override counts though the same counter has a lower limit that refuses nothing.
+			step{"shadow=z | | 5 HOUR\nshadow=z", "OK: OK 3/5 OK 3/5"},
+			step{"shadow=z\nshadow=z | | 5 HOUR", "OK: OK 1/5 OK 1/5"},
+			step{"shadow=z\nshadow=z | | 5 HOUR", "OVER: OVER 0/5 OVER 0/5"},
+			step{"a=z\na=z | | 5 HOUR", "OK: OK 3/5 OK 3/5"},
 		)
 	})
 }
