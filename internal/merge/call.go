@@ -49,6 +49,9 @@ func (l *Log) Name(draw func() []byte) (c *Call, start []*Member) {
 			n++
 		}
 		var g group
+		if n > 1 {
+			g = group{entries: make([]entry, 0, n), members: make([]*Member, 0, n)}
+		}
 		for _, i := range order[:n] {
 			if e, m := entries[i], members[i]; n == 1 || !g.add(e, m) {
 				l.keep(e, m)
