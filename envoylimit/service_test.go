@@ -299,9 +299,9 @@ descriptors:
 			step{"user=bob", "OK: OK 0/1"},
 			// An override counts though the same counter has a lower limit that refuses nothing.
 			step{"shadow=z | | 5 HOUR\nshadow=z", "OK: OK 3/5 OK 3/5"},
-			step{"shadow=z\nshadow=z | | 5 HOUR", "OK: OK 1/5 OK 1/5"},
-			step{"shadow=z\nshadow=z | | 5 HOUR", "OVER: OVER 0/5 OVER 0/5"},
-			step{"a=z\na=z | | 5 HOUR", "OK: OK 3/5 OK 3/5"},
+			step{"shadow=z\nshadow=z | | 5 HOUR", "OK: OK 1/5 OK 1/5"},       //nolint:dupword // two descriptors
+			step{"shadow=z\nshadow=z | | 5 HOUR", "OVER: OVER 0/5 OVER 0/5"}, //nolint:dupword // two descriptors
+			step{"a=z\na=z | | 5 HOUR", "OK: OK 3/5 OK 3/5"},                 //nolint:dupword // two descriptors
 		)
 	})
 }
