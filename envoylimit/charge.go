@@ -26,6 +26,9 @@ func (l looking) Ask(ctx context.Context, _ decide.Ask) (decide.Answer, error) {
 func (c *call) look(ctx context.Context, q *question, of *counter) {
 	a, err := c.policy.Decide(ctx, looking{of}, decide.Ask{Call: callName, Key: of.key, Figures: true, Watched: q.shadow})
 	a.Undo = nil
+	if err == nil && !a.Granted && a.Cause == nil && q.algorithm != fixedWindow {
+		a.RetryAfter, a.ResetAfter = of.waits(ctx, q)
+	}
 	q.record(a, err)
 }
 

@@ -94,7 +94,7 @@ func (c *counter) charge(ctx context.Context, permits int64) error {
 
 // waits returns after how long as much is granted again, 0 if that is not known, and all of it.
 func (c *counter) waits(ctx context.Context, q *question) (retry, reset time.Duration) {
-	d, err := c.peek(ctx, min(q.permits, q.most()))
+	d, err := c.peek(ctx, min(max(1, q.permits), q.most()))
 	if err != nil {
 		return 0, q.window
 	}

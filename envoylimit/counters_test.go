@@ -174,3 +174,34 @@ descriptors:
 		})
 	}
 }
+
+// A question that finds more used than the limit says when it finds a permit free.
+func TestService_WhenToAskAgain(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- {key: log, rate_limit: {unit: hour, requests_per_unit: 100}}
+- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 60, algorithm: token_bucket}}
+- {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 60, algorithm: token_bucket}}
+- {key: day, rate_limit: {unit: day, requests_per_unit: 60}}
+`
+	for key, want := range map[string]time.Duration{
+		"log": 40 * time.Minute, "bucket": 42 * time.Minute, "quota": 42 * time.Minute, "day": 24*time.Hour - 20*time.Minute,
+	} {
+		inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
+			for range 2 {
+				s.ask(t, "web", key+"=a | 60")
+				time.Sleep(10 * time.Minute)
+			}
+			s.ask(t, "web", key+"=a")
+			question := key + "=a | 0"
+			got := s.ask(t, "web", question)
+			require.Equal(t, over, got.GetOverallCode(), key)
+			wait := got.GetStatuses()[0].GetDurationUntilReset().AsDuration()
+			assert.InDelta(t, want, wait, float64(time.Minute), key) // members are merged
+			time.Sleep(wait)
+			assert.Equal(t, ok, s.ask(t, "web", question).GetOverallCode(), key)
+		})
+	}
+}
