@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -57,6 +59,20 @@ descriptors:
 			step{"daily=a | -20\ndaily=a | -30\ndaily=a | 0", "OK: OK OK OK 20/100"}, //nolint:dupword // three descriptors
 			step{"daily=a | 0", "OK: OK 70/100"},
 		)
+	})
+}
+
+// If permits can't be given back, the call fails, and what others granted goes back.
+func TestService_GivesBackToWhatIsNoCounter(t *testing.T) {
+	t.Parallel()
+	const text = web + "- {key: exact, rate_limit: {unit: day, requests_per_unit: 7, algorithm: fixed_window}}\n"
+	inVirtual(t, text, func(t *testing.T, s *Service, rdb redistest.Client) {
+		require.NoError(t, rdb.SAdd(t.Context(), "envoy:{web}:exact_x:day", 1).Err())
+		for _, other := range []string{"user=ann", "plan=free", "plan=bucket"} {
+			_, err := s.ShouldRateLimit(t.Context(), request("web", other+"\nexact=x | -1"))
+			require.Equal(t, codes.Internal, status.Code(err))
+		}
+		run(t, s, step{"user=ann | 0\nplan=free | 0\nplan=bucket | 2", "OK: OK 5/5 OK 3/3 OK 0/60"})
 	})
 }
 

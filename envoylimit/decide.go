@@ -48,7 +48,7 @@ func (c *call) decide(ctx context.Context) error {
 	}
 	c.foresee(ctx)
 	groups := c.groups()
-	beside := len(groups) > 1 || slices.ContainsFunc(c.questions, func(q *question) bool { return q.quota && q.over })
+	beside := len(groups) > 1 || slices.ContainsFunc(c.questions, func(q *question) bool { return q.quota && q.over || q.deed == giveBack })
 	decide.AtOnce(len(groups), func(i int) { c.ask(ctx, groups[i], beside) })
 	err := c.judge()
 	if err != nil || !c.passes {
@@ -62,6 +62,9 @@ func (c *call) decide(ctx context.Context) error {
 		if failure := c.giveBack(ctx, q); !q.shadow {
 			err = errors.Join(err, failure)
 		}
+	}
+	if err != nil {
+		c.undo(ctx, false)
 	}
 	return err
 }
