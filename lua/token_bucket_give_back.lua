@@ -30,7 +30,8 @@ if back == 0 then
   return 0
 end
 -- The keys' end tells by the tokens that are in Redis whether the clock has gone back.
-last, tokens = since(last, second, life_of(tokens, capacity, refill, interval, ARGV[8])), tokens + back
+last = since(last, second, life_of(tokens, capacity, refill, interval, ARGV[8]))
+tokens = tokens + back
 local life = life_of(tokens, capacity, refill, interval, ARGV[8])
 -- Redis would refuse a script that begins with SET if memory is full.
 redis.call('PEXPIRE', KEYS[1], digits(life))
