@@ -132,7 +132,10 @@ func (s *scene) members(t *testing.T) int {
 // merges members, the other does so again if these were not as they were named.
 func (s *scene) merged(t *testing.T, most int) {
 	t.Helper()
-	s.take(t, 2)
+	for range 2 {
+		synctest.Wait()
+		s.take(t, 1)
+	}
 	s.check(t, "merged")
 	require.LessOrEqual(t, s.members(t), most, "members")
 }
