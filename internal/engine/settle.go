@@ -49,10 +49,7 @@ func (e *Engine) Reserved(
 // settle settles the grant and then calls then with the result.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
 	if used == s.permits && s.hold.Early == 0 { // it is as it was granted
-		if q, err := s.engine.lock(ctx, s.limiter); err == nil {
-			s.noteMembers(used, 0)
-			q.unlock()
-		}
+		s.noteMembers(used, 0)
 		then(nil)
 		return nil
 	}
