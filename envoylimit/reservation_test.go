@@ -202,7 +202,7 @@ func TestFailure_OfWhatIsSettledOrGivenBack(t *testing.T) {
 	}
 }
 
-// A limit in shadow refuses nothing, also if what it is told to give back finds no Redis, or a key that holds something else.
+// A limit in shadow refuses nothing, even if giving back finds no Redis, or a key that holds something else.
 func TestFailure_OfWhatIsGivenBackInShadow(t *testing.T) {
 	t.Parallel()
 	for _, rule := range []string{"algorithm: sliding_log", "algorithm: fixed_window", "algorithm: token_bucket"} {

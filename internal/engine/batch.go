@@ -166,13 +166,9 @@ func (b *batch) Prepare(c *lane.Call) {
 	if b.fallback != "" {
 		b.fallback, b.checksDefault = b.queue.engine.fallback(l, b.sent), l.defaultCheckDue(b.sent)
 	}
-	overall := l.overall.Load()
-	keys := overall
-	if overall == nil {
-		keys = b.queue.of.Keys()
-	}
+	keys, overall := b.queue.keysFor(l)
 	c.Script, c.Keys, c.Args = lua.Acquire, keys, b
-	if flags := b.flags(); overall != nil && b.bySum() && (flags == "" || flags == "a") {
+	if flags := b.flags(); overall && b.bySum() && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}
 		c.Joint = &b.joint
 	}

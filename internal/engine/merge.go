@@ -115,10 +115,7 @@ func (m *merging) Prepare(c *lane.Call) {
 	if m.named == nil {
 		return
 	}
-	keys := m.limiter.overall.Load()
-	if keys == nil {
-		keys = m.limiter.Keys()
-	}
+	keys, _ := q.keysFor(m.limiter)
 	m.sent = time.Now()
 	c.Call = script.Call{Script: lua.Merge, Keys: keys, Repeat: true, Args: script.Constant(m.named.Append(nil))}
 	q.lock()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -86,6 +87,14 @@ func (e *Engine) queueOf(l *Limiter, to *lane.Lane) *queue {
 		l.queue.Store(q)
 		return q
 	})
+}
+
+// keysFor returns the keys that a call of a handle needs; overall says that the client's own are left out.
+func (q *queue) keysFor(l *Limiter) (keys *script.Keys, overall bool) {
+	if keys := l.overall.Load(); keys != nil {
+		return keys, true
+	}
+	return q.of.Keys(), false
 }
 
 // use reports whether the queue is one of the Engine's. It then has users until unlock finds none.

@@ -10,26 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // A call whose Redis takes longer than --drain ends then, and what it has under way to Redis arrives nevertheless.
 func TestServe_ClosesAfterTheDrain(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
-	proxy := redistest.StartProxy(t, m.Addr())
-	r := start(t, directory(t, web), proxy.Addr(), "--drain", "50ms")
-	assert.Equal(t, "OK", r.ask("ann"))
-	held, release := holdCallsOf("ann", proxy)
-	answer := make(chan string, 1)
-	go func() { answer <- r.ask("ann") }()
-	<-held
-	stopped := make(chan struct{})
-	go func() {
-		r.stop()
-		close(stopped)
-	}()
+	r, answer, release, stopped := startHeld(t, "--drain", "50ms")
 	assert.Equal(t, "Unavailable", <-answer)
 	release()
 	<-stopped

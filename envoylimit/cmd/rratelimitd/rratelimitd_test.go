@@ -315,22 +315,28 @@ func holdCallsOf(user string, proxy *redistest.Proxy) (held <-chan struct{}, rel
 	return come, func() { close(released) }
 }
 
+// startHeld starts a rratelimitd and stops it once it has a call under way to Redis, which ends after release was called.
+func startHeld(t *testing.T, flags ...string) (r *running, answer <-chan string, release func(), stopped <-chan struct{}) {
+	t.Helper()
+	m := miniredis.RunT(t)
+	proxy := redistest.StartProxy(t, m.Addr())
+	r = start(t, directory(t, web), proxy.Addr(), flags...)
+	assert.Equal(t, "OK", r.ask("ann"))
+	held, release := holdCallsOf("ann", proxy)
+	answered, ended := make(chan string, 1), make(chan struct{})
+	go func() { answered <- r.ask("ann") }()
+	<-held
+	go func() {
+		r.stop()
+		close(ended)
+	}()
+	return r, answered, release, ended
+}
+
 // A call under way when SIGTERM comes gets its answer.
 func TestServe_Drains(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
-	proxy := redistest.StartProxy(t, m.Addr())
-	r := start(t, directory(t, web), proxy.Addr())
-	assert.Equal(t, "OK", r.ask("ann"))
-	held, release := holdCallsOf("ann", proxy)
-	answer := make(chan string, 1)
-	go func() { answer <- r.ask("ann") }()
-	<-held
-	stopped := make(chan struct{})
-	go func() {
-		r.stop()
-		close(stopped)
-	}()
+	r, answer, release, stopped := startHeld(t)
 	r.until("draining", func() bool {
 		code, _ := get(t, "GET", "http://"+r.http+"/healthcheck", "")
 		return code == http.StatusInternalServerError
