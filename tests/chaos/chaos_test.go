@@ -30,15 +30,16 @@ var (
 
 var arenas = []string{single, cluster, sentinel}
 
-// fewRounds are the rounds of a run without a flag for more.
-const fewRounds = 2
+// A run without a flag for more makes fewRounds, and up to mostRounds if they merged nothing:
+// on a busy machine a round may grant too little for that.
+const fewRounds, mostRounds = 2, 12
 
 func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	redistest.SkipShort(t, "real redis-servers")
 	logging.Disable()
 	t.Cleanup(jvms.close)
 	seed, started, sum := askedSeed(), servers{}, summary{}
-	for number := range askedRounds(fewRounds) {
+	for number := range askedRounds(fewRounds, mostRounds) {
 		p := askedPlan(t, seed, number)
 		a := started.of(t, p.servers)
 		before := runtime.NumGoroutine()
@@ -69,15 +70,16 @@ func askedArenas() []string {
 	return arenas
 }
 
-// askedRounds yields the numbers of rounds: a few, and more until the time is over.
-func askedRounds(few int) iter.Seq[int] {
+// askedRounds yields the numbers of rounds: a few, and more until the time is over, and until
+// members were merged, but then no more than most.
+func askedRounds(few, most int) iter.Seq[int] {
 	until := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
 	return func(yield func(int) bool) {
 		if *onlyRound > 0 {
 			yield(*onlyRound)
 			return
 		}
-		for number := 1; number <= few || time.Now().Before(until); number++ {
+		for number := 1; number <= few || time.Now().Before(until) || number <= most && merge.Merges.Load() == 0; number++ {
 			if !yield(number) {
 				return
 			}
@@ -203,7 +205,7 @@ func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow d
 	logging.Disable()
 	t.Cleanup(jvms.close)
 	seed, started := askedSeed(), servers{}
-	for number := range askedRounds(0) {
+	for number := range askedRounds(0, 0) {
 		for _, redisson := range []string{newestRedisson, ""} {
 			p := newBesidePlan(seed, number, askedArenas(), redisson)
 			if !prepareRedisson(t, p) {
