@@ -56,7 +56,7 @@ raced() {
 # The tests of raced packages that go without: one call follows another, with each fault
 # for each layout or as drawn; the faults are in scripts and models; or the time goes into
 # the search for an order of calls, of which the race detector sees those with several flights.
-calm='HappensOnce|AsAlone$|KeysAreApart$|^TestMutants$|^TestConcurrentHistories$/^(calm|a_limiter|beside|late|lost_answers|lost_give)'
+calm='HappensOnce|AsAlone$|KeysAreApart$|FaultsAndAreMerged$|^Test(Mutants|Set_StaysSmall|Bytes|Permits_.*|Merged_BesideRedisson)$|^TestConcurrentHistories$/^(calm|a_limiter|beside|late|lost_answers|lost_give)'
 
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors.
@@ -73,7 +73,7 @@ all_merged() {
 # All others.
 without_race() {
 	local status=0
-	raced | grep -E '/(tests/(faults|linearizability|chaos|defaults)|httplimit)$' |
+	raced | grep -E '/(tests/(faults|linearizability|merging|chaos|defaults)|httplimit)$' |
 		xargs go test -vet=off -ldflags=-w -shuffle=on -run "$calm" -p 2 -parallel 8 -timeout 30m || status=1
 	local apart=(./compat_test ./internal/test/distribution)
 	[ "$all" = all ] || apart+=("${only_in_all[@]}")
