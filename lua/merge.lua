@@ -10,10 +10,10 @@
 --   2, 3, ...  a group each, the newest first: the member that is to stand for all, whose id no other call has, and they
 -- Returns
 --   rate, interval, the time in epoch ms, and for each group the slice in which it was merged; or 0, and for each of its
---   members the slice that it lies in, 0 if it is not there. Only the first two if the rate is no higher than ARGV 1, only 0
---   if there is no limiter
+--   members the slice that it lies in, 0 if it is not there, or -permits if it has other permits now. Only the first two if
+--   the rate is no higher than ARGV 1, only 0 if there is no limiter
 
---- @include "clock" "unpack"
+--- @include "clock" "member" "unpack"
 
 local call, sub = redis.call, string.sub
 local fields = call('HMGET', KEYS[1], 'rate', 'interval', 'type')
@@ -29,6 +29,19 @@ local answer = {rate, interval, tonumber(clock())}
 
 local function slice_of(score)
   return score and math.floor(score * 64 / interval) or 0
+end
+
+-- Returns -permits of a member of which others have released some, 0 if it is not one of the newest.
+local newest_rows
+local function left_of(member)
+  if not newest_rows then
+    newest_rows = {}
+    for _, row in ipairs(call('ZRANGE', permits_key, -256, -1)) do
+      newest_rows[sub(row, 1, -5)] = row
+    end
+  end
+  local row = newest_rows[sub(member, 1, -5)]
+  return row and -permits_of(row) or 0
 end
 
 for g = 2, #ARGV do
@@ -86,7 +99,7 @@ for g = 2, #ARGV do
   end
   answer[#answer + 1] = slice
   for i = 1, slice == 0 and n or 0 do
-    answer[#answer + 1] = slices[i]
+    answer[#answer + 1] = slices[i] > 0 and slices[i] or left_of(names[i])
   end
 end
 return answer

@@ -142,8 +142,14 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 		c.Missed = true
 		for j, slice := range numbers[1 : len(g.entries)+1] {
 			e, m := g.entries[j], g.members[j]
-			if e.setSlice(uint8(slice)); slice > 0 && c.high == l.high {
-				l.keep(e, m)
+			if slice >= 0 {
+				e.setSlice(uint8(slice))
+			} else { // others have released some of its permits
+				e.setPermits(-slice)
+				m.has(-slice)
+			}
+			if slice != 0 && c.high == l.high { // the next call names it, however old it is
+				l.put(e, m)
 			}
 			start = m.end(start, doubtful)
 		}

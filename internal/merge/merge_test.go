@@ -108,6 +108,10 @@ func TestLog_LearnsFromTheServer(t *testing.T) {
 	p.grant(1, 2*time.Minute, nil)
 	c, _ = p.Name(p.draw)
 	assert.Equal(t, [][]int{{2, 2, 2}}, groups(t, c), "in the slice that the server says, without the one that has gone")
+	p.answered(c, 0, at+1, -1, at+1)
+	p.grant(1, 10*time.Minute, nil)
+	c, _ = p.Name(p.draw)
+	assert.Equal(t, [][]int{{2, 1, 2}}, groups(t, c), "with the permits that others have left of one, however old they are by now")
 
 	for what, answer := range map[string][]int64{"a low rate": {128, 1000}, "no limiter": {0}} {
 		p := newProgram(1000, time.Minute)

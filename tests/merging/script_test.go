@@ -38,8 +38,8 @@ var scriptCases = map[string]scriptCase{
 	"two slices, not in order":   {set: "x1@1 a1@64000 b2@64999 c3@65000", groups: "m6=c3,a1,b2", answer: "0 65 64 64", then: "x1@1 a1@64000 b2@64999 c3@65000"},
 	"one has gone":               {set: "x1@1 a1@64000 c3@64500", groups: "m6=a1,b2,c3", answer: "0 64 0 64", then: "x1@1 a1@64000 c3@64500"},
 	"the first has gone":         {set: "x1@1 b2@64000 c3@64500", groups: "m6=a1,b2,c3", answer: "0 0 64 64", then: "x1@1 b2@64000 c3@64500"},
-	"one has fewer permits":      {set: "x1@1 a1@64000 b1@64200 c3@64500", groups: "m6=a1,b2,c3", answer: "0 64 0 64", then: "x1@1 a1@64000 b1@64200 c3@64500"},
-	"the last has fewer permits": {set: "x1@1 a1@64000 b2@64200 c2@64500", groups: "m6=a1,b2,c3", answer: "0 64 64 0", then: "x1@1 a1@64000 b2@64200 c2@64500"},
+	"one has fewer permits":      {set: "x1@1 a1@64000 b1@64200 c3@64500", groups: "m6=a1,b2,c3", answer: "0 64 -1 64", then: "x1@1 a1@64000 b1@64200 c3@64500"},
+	"the last has fewer permits": {set: "x1@1 a1@64000 b2@64200 c2@64500", groups: "m6=a1,b2,c3", answer: "0 64 64 -2", then: "x1@1 a1@64000 b2@64200 c2@64500"},
 	"it has come before":         {set: "x1@1 m6@64500", groups: "m6=a1,b2,c3", answer: "64", then: "x1@1 m6@64500"},
 	"it has come, and some went": {set: "x1@1 m5@64500", groups: "m6=a1,b2,c3", answer: "0 0 0 0", then: "x1@1 m5@64500"},
 	"several groups": {
@@ -131,6 +131,7 @@ var scriptMutants = map[string][2]string{
 	"removed by wrong ranks":                  {"first - #rows - 1, last - #rows - 1", "-n, -1"},
 	"all are removed before the new is there": {"n < #rows and 1 or 2", "1"},
 	"all rows are removed by rank":            {"last - first < n and n < #rows then", "last - first < n then"},
+	"fewer permits are not seen":              {"or left_of(names[i])", "or 0"},
 	"a repeat does not look":                  {"slice = slice_of(call('ZSCORE', permits_key, merged))", "slice = 0"},
 	"small limits too":                        {"if rate <= tonumber(ARGV[1]) then", "if false then"},
 	"only limits above the next":              {"if rate <= tonumber(ARGV[1]) then", "if rate - 1 <= tonumber(ARGV[1]) then"},
