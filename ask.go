@@ -115,7 +115,7 @@ func (l *asker) Together(all []outage.Asker, asks []decide.Ask) outage.Asker {
 	claims := make([]Claim, len(all))
 	for i, of := range all {
 		one, _ := of.(*asker)
-		claims[i] = Claim{(*RateLimiter)(one), asks[i].Permits, reserveOptions{hold: asks[i].Hold}}
+		claims[i] = Claim{(*RateLimiter)(one), asks[i].Permits, reserveOptions{hold: asks[i].Hold}, !asks[i].Reserve}
 	}
 	return &jointAsker{l.client, claims}
 }
@@ -138,7 +138,7 @@ func (j *jointAsker) FromMemory(ctx context.Context, q decide.Ask) (a decide.Ans
 func (j *jointAsker) Ask(ctx context.Context, q decide.Ask) (decide.Answer, error) {
 	claims := make([]engine.Claim, len(j.claims))
 	for i, claim := range j.claims {
-		claims[i] = engine.Claim{Limiter: &claim.limiter.facts, Permits: claim.permits, Hold: claim.of.hold}
+		claims[i] = engine.Claim{Limiter: &claim.limiter.facts, Permits: claim.permits, Hold: claim.of.hold, Undo: claim.undo}
 	}
 	return j.engine.AcquireAll(ctx, claims, q)
 }

@@ -19,12 +19,13 @@ type Claim struct {
 	limiter *RateLimiter
 	permits int64
 	of      reserveOptions
+	undo    bool // for middleware: it is not settled, but may go back
 }
 
 // Claim returns a claim to so many permits, from 1 to MaxPermits. [Hold] is for [Client.ReserveAll], and each claim
 // has its own; other calls return ErrInvalidConfig. Claim does no I/O.
 func (l *RateLimiter) Claim(permits int64, opts ...ReserveOption) Claim {
-	return Claim{l, permits, chosen(opts)}
+	return Claim{limiter: l, permits: permits, of: chosen(opts)}
 }
 
 // Claim is [RateLimiter.Claim] of the key's limiter. Limiters of several Keyed go together if the key has

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -67,7 +68,8 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 	}
 	m.locked(func(q *queue) {
 		place := slices.Index(m.queues, q)
-		permits := m.claims[place].Permits
+		claim := m.claims[place]
+		permits := claim.Permits
 		if err != nil || taken {
 			took := lane.Outcome{}
 			if taken {
@@ -79,18 +81,31 @@ func (m *multiRequest) over(ctx context.Context, c *lane.Call, gone bool) (a dec
 		if gone && errors.Is(err, limit.ErrUnknownOutcome) {
 			e.givenUp(q, permits, err)
 		}
-		if taken && (gone || err != nil) {
-			one := grant{member: m.memberOf(place), permits: permits, sent: m.sent}
-			if m.said.holds != nil {
-				one.hold = m.said.holds[place]
+		switch {
+		case taken && (gone || err != nil):
+			q.giveBack(m.grantOf(place))
+		case taken && (claim.Undo || !m.reserves):
+			one := m.grantOf(place)
+			if m.reserves {
+				one.shared = merge.NewMember(one.member, permits)
+				a.Each[place].Undo = q.undo(one)
 			}
-			q.giveBack(one)
-		} else if l := m.claims[place].Limiter; taken && !m.reserves && !m.doubtful {
-			l.noteMember(e.mergeLog(l, 0, 0), m.memberOf(place), permits, m.sent, time.Now(), nil)
+			if l := claim.Limiter; !m.doubtful {
+				l.noteMember(e.mergeLog(l, 0, 0), one.member, permits, m.sent, time.Now(), one.shared)
+			}
 		}
 		q.exit()
 	})
 	return a, err
+}
+
+// grantOf returns what the limiter at that place has granted.
+func (m *multiRequest) grantOf(place int) grant {
+	one := grant{member: m.memberOf(place), permits: m.claims[place].Permits, sent: m.sent}
+	if m.said.holds != nil {
+		one.hold = m.said.holds[place]
+	}
+	return one
 }
 
 // parse reads the script's answer.

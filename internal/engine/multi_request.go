@@ -22,6 +22,7 @@ type Claim struct {
 	Limiter *Limiter
 	Permits int64
 	Hold    time.Duration // of a reservation: how long it counts unless it is settled; 0: an interval
+	Undo    bool          // among reservations: it is never settled, but may go back
 }
 
 // multiRequest is one caller's request for permits of several limiters, all or none. Each try counts as a
@@ -55,7 +56,7 @@ type said struct {
 	refusals []int64         // of each limiter that refused: its number from 1, wait and interval in ms
 }
 
-// AcquireAll takes the permits of all claims, or none of any. Claims with a Hold want figures.
+// AcquireAll takes the permits of all claims, or none of any. Reservations want figures.
 func (e *Engine) AcquireAll(ctx context.Context, claims []Claim, q decide.Ask) (a decide.Answer, err error) {
 	m := &multiRequest{engine: e, claims: claims, figures: q.Figures, reserves: q.Reserve, within: q.Within}
 	asks := func(c Claim) bool { return c.Limiter.asksFigures.Load() }
@@ -68,7 +69,7 @@ func (e *Engine) AcquireAll(ctx context.Context, claims []Claim, q decide.Ask) (
 		if a.Granted {
 			one.Taken = claims[i].Permits
 		}
-		if a.Granted && q.Reserve {
+		if a.Granted && q.Reserve && !claims[i].Undo {
 			e.Reserved(one, claims[i].Limiter, m.memberOf(i), one.Taken, m.said.holds[i], m.sent, time.Now(), m.doubtful)
 		}
 	}

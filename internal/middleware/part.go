@@ -138,7 +138,7 @@ func (r *round) ask(ctx context.Context) {
 // It returns false if one of the limiters can't be asked: then nothing was charged, and each is to be asked alone.
 func (r *round) together(ctx context.Context) bool {
 	start, ask := time.Now(), r.parts[0].ask
-	ask.Reserve = true // a grant can be undone, too, if it has a member of its own
+	ask.Reserve = true // those that are not to be settled can be undone
 	for tries := 0; ; tries++ {
 		a, sent, err := r.send(ctx, ask)
 		if !sent {
@@ -194,9 +194,6 @@ func (r *round) send(ctx context.Context, ask decide.Ask) (a decide.Answer, sent
 // decided ends a part that Redis has answered together with others.
 func (p *part) decided(ctx context.Context, start time.Time) {
 	p.policy.Learn(p.of, p.ask, p.answer, p.err)
-	if settle := p.answer.Settle; settle != nil && !p.ask.Reserve {
-		p.answer.Settle, p.answer.Undo = nil, func(ctx context.Context) error { return settle(ctx, 0, func(error) {}) }
-	}
 	p.end(ctx, start)
 }
 
