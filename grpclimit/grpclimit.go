@@ -204,7 +204,7 @@ func (g *gate) askOn(ctx context.Context, call Call, questions []middleware.Ques
 	for {
 		v := ask(ctx)
 		wait := middleware.RetryAfter(middleware.Live(questions))
-		over := !v.Refused || wait <= 0 || middleware.Sleep(ctx, wait) != nil
+		over := !v.Refused || wait <= 0 || turn.Sleep(ctx, wait) != nil
 		if over && v.Refused {
 			v.Kept = errors.Join(v.Kept, g.GiveBack(ctx, questions))
 		}

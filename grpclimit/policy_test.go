@@ -254,6 +254,34 @@ func TestWithWait_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
 	})
 }
 
+// A call that waits for a place beside another policy is sent as soon as one is free, and waits for that until its time is over.
+func TestWithWait_PlacesBesideARate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		slow := grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			time.Sleep(200 * time.Millisecond)
+			return handle(ctx, req)
+		})
+		conn, _ := serve(t, []grpc.ServerOption{slow}, unaryClient(httplimit.Local(100, time.Second), grpclimit.WithWait(),
+			grpclimit.WithPolicy(grpclimit.Policy{
+				Name: "places", Limiter: limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1)), InFlight: true,
+			})))
+		var calls sync.WaitGroup
+		start := time.Now()
+		for range 3 {
+			calls.Go(func() { assert.NoError(t, check(t.Context(), conn)) })
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(check(ctx, conn)))
+		assert.Equal(t, 100*time.Millisecond, time.Since(start).Truncate(10*time.Millisecond))
+		calls.Wait()
+		assert.Equal(t, 600*time.Millisecond, time.Since(start).Truncate(10*time.Millisecond))
+	})
+}
+
 // The rules are those of package httplimit, whose tests and fuzzing have more of them.
 func TestClientIP(t *testing.T) {
 	t.Parallel()

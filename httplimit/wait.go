@@ -70,7 +70,7 @@ func (w *wait) obtain() (err error) {
 			if d == 0 {
 				return w.notSent(refused, 0, false, errNever)
 			}
-			if more, err := w.sleep(d); err != nil {
+			if more, err := w.sleep(d, refused.Limit.InFlight); err != nil {
 				return w.notSent(refused, more, false, err)
 			}
 		case v.Closed:
@@ -101,7 +101,7 @@ func (w *wait) awaitTurn() (more time.Duration, err error) {
 		switch {
 		case left > 0:
 			w.undo()
-			more, err = w.sleep(left)
+			more, err = w.sleep(left, false)
 		case !mayAsk:
 			err = w.awaitOthers()
 		default:
@@ -202,17 +202,23 @@ func (w *wait) refusal() (of *middleware.Question, d time.Duration) {
 }
 
 // sleep waits for d. If the request's time ends before that, it returns an error, at once if it
-// knows so in advance, and how much of d is left.
-func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
+// knows so in advance, and how much of d is left. What is in flight may come back before d is over.
+func (w *wait) sleep(d time.Duration, inFlight bool) (more time.Duration, err error) {
 	if err := w.ctx.Err(); err != nil {
 		w.verdict.Gone = true
 		return d, err
 	}
-	if err := w.tooLong(d); err != nil {
+	end, sleep := time.Now().Add(d), middleware.Sleep
+	if left := w.maxWait - time.Since(w.start); inFlight {
+		if sleep = w.turn.Sleep; w.maxWait >= 0 && left <= 0 {
+			return d, errMaxWait
+		} else if w.maxWait >= 0 {
+			d = min(d, left)
+		}
+	} else if err := w.tooLong(d); err != nil {
 		return d, err
 	}
-	end := time.Now().Add(d)
-	if err := middleware.Sleep(w.ctx, d); err != nil {
+	if err := sleep(w.ctx, d); err != nil {
 		w.verdict.Gone = true
 		return time.Until(end), err
 	}

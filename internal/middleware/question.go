@@ -163,6 +163,13 @@ func (q *Question) record(p *part) {
 		if q.lasts = a.ResetAfter; p.ask.Hold > 0 { // this grant is the newest
 			q.lasts = min(q.lasts, p.ask.Hold)
 		}
+		if q.Limit.InFlight {
+			charge, key, crowd := settle, q.Key, &q.Limit.options.crowd
+			settle = func(ctx context.Context, used int64) error {
+				defer crowd.freed(key)
+				return charge(ctx, used)
+			}
+		}
 		q.settle, q.GiveBack = settle, func(ctx context.Context) error { return settle(ctx, 0) }
 	}
 }

@@ -16,13 +16,17 @@ type Turn struct {
 	questions []Question
 	inOrder   bool   // asks one limit after the other
 	awaited   string // the key that it waits for; "" if it waits for none
+	inFlight  bool   // that is of a limit in flight
+
+	came  uint64        // how many requests came before it, and itself
+	freed chan struct{} // closed when what it waits for in flight came back
 }
 
 // Turn counts in a request with these questions, whose answers Ask sets.
 func (o *Options) Turn(questions []Question) *Turn {
 	t := &Turn{options: o, questions: questions}
 	for i := range questions {
-		if o.crowd.enter(questions[i].Key) {
+		if o.crowd.enter(questions[i].Key, t) {
 			t.inOrder = len(questions) > 1
 		}
 	}
@@ -36,8 +40,8 @@ func (t *Turn) Leave() {
 	}
 }
 
-// Ask asks the limits that have granted nothing which is kept. If some refuse, it is to be called again after RetryAfter;
-// until then GiveBack returns what is kept.
+// Ask asks the limits that have granted nothing which is kept. If some refuse, it is to be called again after RetryAfter,
+// for which Sleep waits; until then GiveBack returns what is kept.
 func (t *Turn) Ask(ctx context.Context) Verdict {
 	for i := range t.questions {
 		if q := &t.questions[i]; !q.kept {
@@ -72,6 +76,24 @@ func (t *Turn) AskAndWait(ctx context.Context) Verdict {
 	return t.options.conclude(ctx, t.questions, false)
 }
 
+// Sleep waits for d, or until what the request waits for in flight comes back here, which is at any moment. If ctx ends before
+// that, it returns an error, at once if it knows so in advance.
+func (t *Turn) Sleep(ctx context.Context, d time.Duration) error {
+	if !t.inFlight {
+		return Sleep(ctx, d)
+	}
+	t.options.crowd.await(t)
+	timer := time.NewTimer(max(d, time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-t.freed:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	t.options.crowd.goOn(t, ctx.Err() == nil)
+	return ctx.Err()
+}
+
 // Sleep waits for d. If ctx ends before that, it returns an error, at once if it knows so in advance.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
@@ -89,11 +111,11 @@ func Sleep(ctx context.Context, d time.Duration) error {
 
 // await records for which key a refused request waits.
 func (t *Turn) await() {
-	t.awaited = ""
+	t.awaited, t.inFlight = "", false
 	longest := time.Duration(-1)
 	for i := range t.questions {
 		if q := &t.questions[i]; q.Refused() && !q.Limit.Shadow && q.Wait() > longest {
-			t.awaited, longest = q.Key, q.Wait()
+			t.awaited, t.inFlight, longest = q.Key, q.Limit.InFlight, q.Wait()
 		}
 	}
 	if t.awaited != "" {
@@ -123,18 +145,22 @@ func keep(questions []Question, asksAgain bool) {
 type crowd struct {
 	mu   sync.Mutex
 	keys map[string]*demand
+	came uint64 // how many
 }
 
 // demand is what requests want of a key.
 type demand struct {
 	requests int
 	until    time.Time // when the last of them that was refused could pass; zero: none was
+	line     []*Turn   // those that wait for what is in flight, in the order in which they came
 }
 
 // enter counts in a request, and reports whether others ask about the key.
-func (c *crowd) enter(key string) (others bool) {
+func (c *crowd) enter(key string, t *Turn) (others bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.came++
+	t.came = c.came
 	if c.keys == nil {
 		c.keys = make(map[string]*demand)
 	}
@@ -163,6 +189,46 @@ func (c *crowd) refused(key string, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keys[key].until = until
+}
+
+// await puts a request in line for what it waits for in flight.
+func (c *crowd) await(t *Turn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.freed = make(chan struct{})
+	d := c.keys[t.awaited]
+	at, _ := slices.BinarySearchFunc(d.line, t, byCame)
+	d.line = slices.Insert(d.line, at, t)
+}
+
+// goOn takes a request out of the line. If it was woken and does not ask, the next is woken.
+func (c *crowd) goOn(t *Turn, asks bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.keys[t.awaited]
+	if at, inLine := slices.BinarySearchFunc(d.line, t, byCame); inLine {
+		d.line = slices.Delete(d.line, at, at+1)
+	} else if !asks {
+		d.wakeFirst()
+	}
+}
+
+func byCame(a, b *Turn) int { return cmp.Compare(a.came, b.came) }
+
+// freed wakes the request that has waited longest for what is in flight of a key.
+func (c *crowd) freed(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d := c.keys[key]; d != nil {
+		d.wakeFirst()
+	}
+}
+
+func (d *demand) wakeFirst() {
+	if len(d.line) > 0 {
+		close(d.line[0].freed)
+		d.line = slices.Delete(d.line, 0, 1)
+	}
 }
 
 // sort puts first what the request itself waits for, and then what has refused requests for the longest.
