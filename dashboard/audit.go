@@ -50,6 +50,7 @@ type undo struct {
 	origin        look.Origin // of before
 	keepState     bool
 	expired       bool // it had a time to live, which the change has ended
+	override      bool // its rate had an end, which the change has taken away
 }
 
 // audit keeps the newest changes.

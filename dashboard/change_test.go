@@ -98,8 +98,16 @@ func TestChange_RateForAWhile(t *testing.T) {
 		status, _ := s.post("/api/preview", body)
 		assert.Equal(t, 400, status, body)
 	}
-	s.change(rateBody("orders", 7, 60_000, true))
+	_, answer := s.change(rateBody("orders", 7, 60_000, true))
 	assert.NotContains(t, s.show("orders"), "ends")
+	_, undo := s.post("/api/preview", m{"action": "undo", "entry": entryOf(answer)["entry"]})
+	assert.Len(t, undo["warnings"], 1, "the end does not come back")
+
+	// Taken back, it ends at once.
+	s.change(m{"action": "rate", "name": "orders", "rate": 50, "interval_ms": 60_000, "for_ms": 3_600_000})
+	preview, _ := s.change(m{"action": "default", "name": "orders"})
+	assert.Equal(t, "7/1m, until a program has another default", facts(preview["after"])[factRate])
+	has(t, m{"origin": "taken back", "rate": 7.0}, s.show("orders"))
 }
 
 func TestTheOriginOfARate(t *testing.T) {

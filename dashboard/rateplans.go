@@ -98,7 +98,7 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 		p.before = append(factsOf(old), fact{factOrigin, string(f.Origin)})
 		p.after = append(p.after, fact{factOrigin, string(look.Override)})
 		ends := f.TTLMS != nil && old.KeepAlive == 0
-		p.undo = &undo{before: old, after: cfg, origin: f.Origin, keepState: keepState, expired: ends}
+		p.undo = &undo{before: old, after: cfg, origin: f.Origin, keepState: keepState, expired: ends, override: f.Ends != nil}
 	} else {
 		p.before = []fact{{factRate, "can't be read"}}
 	}
@@ -164,6 +164,9 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 	if how.expired {
 		p.warnings = append(p.warnings, "The time to live that it had before that change does not come back.")
 	}
+	if how.override {
+		p.warnings = append(p.warnings, "That rate had an end, which does not come back: it stays until it is changed.")
+	}
 	if !how.keepState {
 		p.warnings = append(p.warnings, "The permits that were in use before that change are not known any more.")
 	}
@@ -200,10 +203,14 @@ func (c *call) planDefault(ctx context.Context, r *request) (*plan, error) {
 		return nil, httpjson.Refuse(http.StatusConflict, "the rate is a default already")
 	}
 	rate := words.ShortRate(now.Rate, now.Interval.Milliseconds())
+	then := rate
+	if f.Ends != nil {
+		then = words.ShortRate(f.Ends.Rate, f.Ends.IntervalMS)
+	}
 	return &plan{
 		name: r.name, state: stateText(f) + string(f.Origin),
 		before: []fact{{factRate, rate}, {factOrigin, string(look.Override)}},
-		after:  []fact{{factRate, rate + ", until a program has another default"}, {factOrigin, string(look.TakenBack)}},
+		after:  []fact{{factRate, then + ", until a program has another default"}, {factOrigin, string(look.TakenBack)}},
 		do: func(ctx context.Context) error {
 			_, err := rates.UseDefault(ctx, c.cfg.Redis, r.name, script.DefaultTimeout)
 			return err

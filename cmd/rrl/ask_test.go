@@ -107,6 +107,14 @@ acquire orders            => granted 1 permit, 47 left
 	assert.Equal(t, look.Default, s.show("orders").Origin)
 	assert.EqualValues(t, 4, s.show("orders").States[0].InUse)
 
+	// One that has an end is over: it does not stay for good.
+	s.play(`
+set-rate mail 7/1h            => ...
+set-rate mail 50/1h --for 20h => ...
+use-default mail              => mail follows programs' defaults again; 7/1h stays until a program has another one
+`)
+	assert.Equal(t, look.TakenBack, s.show("mail").Origin)
+
 	s.HSet("bad", "rate", "x", "interval", "1", "type", "0")
 	s.HSet("hash", "default", "red")
 	s.play(`

@@ -60,8 +60,8 @@ func newUseDefault(a *app) *cobra.Command {
 		Long: `Take an override back: a rate that was set by set-rate, try-set-rate or update-rate,
 by a program or by Redisson. Programs' WithDefault leaves such a rate alone. After
 use-default a program that has another default sets that at its next request for
-the limiter, or within a minute. Until then the rate stays. Permits in use stay
-counted.
+the limiter, or within a minute. Until then the rate stays; of one with an end,
+that which comes back. Permits in use stay counted.
 
 Exits 1 if there is no such limiter, or its rate is a default already.`,
 		Example: `  rrl use-default orders`,
@@ -79,6 +79,9 @@ Exits 1 if there is no such limiter, or its rate is a default already.`,
 				changed, err := rates.UseDefault(cmd.Context(), conn.Client, name, a.connect.CallTimeout())
 				if err != nil {
 					return fmt.Errorf("%s: %w", words.Printable(name), err)
+				}
+				if cfg, err = a.configOf(cmd.Context(), conn, name); err != nil { // an override with an end has gone
+					return err
 				}
 				rate := words.ShortRate(cfg.Rate, cfg.Interval.Milliseconds())
 				return a.printChanged(name, "changed", changed,

@@ -408,6 +408,21 @@ func TestUseDefault_LetsTheNextDefaultReplaceAnOverride(t *testing.T) {
 		assert.Equal(t, []any{int64(1), int64(0)}, eval(Available, ""), "of the permits taken before none is free")
 		require.NoError(t, rdb.Del(t.Context(), keys...).Err())
 
+		// One that has an end ends: what it would have gone back to, a default or not, counts.
+		eval(Acquire, member(1), 1, fallback, "d")
+		for _, want := range []string{fallback, "4 60000 0 0 0"} {
+			eval(SetRate, 50, 30000, 0, 0, "1", "for 3600000 ", "")
+			eval(Acquire, member(3), 1, "", "")
+			assert.Equal(t, int64(1), eval(UseDefault))
+			fields := rdb.HGetAll(t.Context(), keys[0]).Val()
+			assert.Equal(t, want, fields["default"])
+			assert.Equal(t, strings.Fields(want)[:2], []string{fields["rate"], fields["interval"]})
+			assert.NotContains(t, fields, "override")
+			assert.Equal(t, int64(0), eval(UseDefault), "again")
+			eval(SetRate, 4, 60000, 0, 0, "1", 0, "")
+		}
+		require.NoError(t, rdb.Del(t.Context(), keys...).Err())
+
 		// An older Redisson writes no keep-alive time.
 		rdb.HSet(t.Context(), keys[0], "rate", 5, "interval", 60000, "type", 0)
 		assert.Equal(t, int64(1), eval(UseDefault))

@@ -16,8 +16,9 @@ import (
 )
 
 // UseDefault takes an override of a limiter's rate back: programs' defaults may replace it from then on,
-// and until one does, it stays. It returns false if the rate is a default already. The call is not repeated
-// once it may have run; each has this long for an answer.
+// and until one does, it stays. One that has an end ends at once, and that is so of the rate that comes back.
+// It returns false if the rate is a default already. The call is not repeated once it may have run; each has this
+// long for an answer.
 func UseDefault(ctx context.Context, rdb nodes.Client, name string, timeout time.Duration) (bool, error) {
 	lanes := lane.New(script.NewConn(rdb, timeout), nil)
 	defer lanes.Close(ctx, nil) //nolint:errcheck // nothing is under way then
