@@ -163,7 +163,7 @@ type rateChange struct {
 
 // change sets the rate of a limiter, which keeps what no flag names.
 func (s setter) change(a *app, cmd *cobra.Command, l *rratelimiter.RateLimiter, cfg rratelimiter.Config, opts []rratelimiter.RateOption, yes bool) error {
-	name, from := words.Printable(l.Name()), ""
+	name, from, ended := words.Printable(l.Name()), "", false
 	now, err := l.Config(cmd.Context())
 	switch {
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
@@ -184,6 +184,11 @@ func (s setter) change(a *app, cmd *cobra.Command, l *rratelimiter.RateLimiter, 
 		if cfg, err = keep(cmd.Flags(), now, cfg); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		if cfg == now {
+			if _, ended, err = l.Override(cmd.Context()); err != nil {
+				return err
+			}
+		}
 	}
 	set, err := s.set(l, cmd.Context(), cfg, opts...)
 	switch {
@@ -199,6 +204,9 @@ func (s setter) change(a *app, cmd *cobra.Command, l *rratelimiter.RateLimiter, 
 	}
 	if cmd.Flags().Changed("for") {
 		return a.answerOverride(cmd.Context(), l, done)
+	}
+	if ended {
+		return a.answer(done, name+" has "+describe(cfg)+", which has no end any more", true)
 	}
 	return a.answer(done, name+done.text(now, cfg), true)
 }

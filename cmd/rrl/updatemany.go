@@ -181,11 +181,12 @@ type ratePlan struct {
 	DryRun  bool `json:"dry_run"`
 
 	reset bool
+	span  span // for how long; 0: until it is changed
 }
 
 // plan keeps of each limiter what the flags don't name.
 func (u *updateMany) plan(found []*look.Short, set rates.Setter) *ratePlan {
-	p := &ratePlan{reset: len(u.flags.options()) == 0}
+	p := &ratePlan{reset: len(u.flags.options()) == 0, span: u.flags.span}
 	given := u.cmd.Flags()
 	p.Plan = rates.NewPlan(found, func(now rratelimiter.Config) rratelimiter.Config {
 		to := u.cfg
@@ -196,7 +197,7 @@ func (u *updateMany) plan(found []*look.Short, set rates.Setter) *ratePlan {
 			to = rates.Keep(now, to)
 		}
 		return to
-	}, p.reset, set, func(name string, err error) string {
+	}, p.reset || p.span > 0, set, func(name string, err error) string {
 		return strings.TrimPrefix(inWords(err), words.Printable(name)+": ")
 	})
 	return p
@@ -212,6 +213,9 @@ func (p *ratePlan) progress(width int) string {
 func (p *ratePlan) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %s would change", p.Planned(), words.Plural(int64(p.Found), "limiter"))
+	if p.span > 0 {
+		b.WriteString(" for " + p.span.String())
+	}
 	if p.Already > 0 {
 		fmt.Fprintf(&b, ", %d have that rate already", p.Already)
 	}

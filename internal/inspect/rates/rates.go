@@ -79,8 +79,8 @@ func Keep(now, to rratelimiter.Config) rratelimiter.Config {
 // Setter sets the rate of a limiter that has one, as Client.RateLimiter(name).UpdateRate does.
 type Setter func(context.Context, Change) (set bool, err error)
 
-// NewPlan returns the plan that gives each limiter the rate that to returns. If always,
-// limiters that have it already are changed too. Those whose rate set would refuse without asking
+// NewPlan returns the plan that gives each limiter the rate that to returns. Limiters that have it already, and without an
+// end, are changed only if always. Those whose rate set would refuse without asking
 // Redis have failed from the start. explain puts into words why one could not be changed.
 func NewPlan(found []*look.Short, to func(now rratelimiter.Config) rratelimiter.Config, always bool, set Setter,
 	explain func(name string, err error) string,
@@ -92,7 +92,7 @@ func NewPlan(found []*look.Short, to func(now rratelimiter.Config) rratelimiter.
 	for _, l := range found {
 		now := configOf(l.Fields)
 		c := Change{Name: l.Name, From: words.ShortRate(l.Rate, l.IntervalMS), Config: to(now), before: l.Fields}
-		if !l.NoRate && c.Config == now && !always {
+		if !l.NoRate && c.Config == now && l.End() == nil && !always {
 			p.Already++
 			continue
 		}
