@@ -3,6 +3,7 @@ package rratelimiter
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -102,13 +103,13 @@ func KeepState() RateOption {
 }
 
 // For sets the rate for d, by the server's clock, which is at least a millisecond and rounded down to whole ones. Then the
-// limiter goes back by itself to the rate that it has now, or to the handle's default if it has none; without either the
-// error is ErrNotInitialized. Permits in use stay counted both times, as with KeepState, and the type must be the limiter's.
+// limiter goes back by itself to the rate that it has now, or to the handle's default if it has none; without either SetRate
+// returns ErrNotInitialized. Permits in use stay counted both times, as with KeepState, and the type must be the limiter's.
 // Another override replaces the first, and goes back to the same rate; any other change of the rate ends it for good.
 //
 // Unused, the limiter lives until the override has ended; then its own keep-alive time counts again, whatever cfg.KeepAlive.
 // Redissons see the override's rate like any other: if only they use the limiter when it ends, they keep it until a Client
-// asks. It is an option of SetRate, and of UpdateRate for a limiter that has a rate.
+// asks.
 func For(d time.Duration) RateOption {
 	return func(o *rateOptions) {
 		o.span = d.Truncate(time.Millisecond)
@@ -182,14 +183,18 @@ func (l *RateLimiter) setRate(ctx context.Context, op string, cfg Config, what a
 	if err == nil && keep == true && l.facts.Err == nil && l.client.rules.KeepsNoMembers() {
 		err = l.client.rules.Unsupported("KeepState and For")
 	}
+	updates := what == 1
 	if o.span > 0 {
 		fallback := ""
-		if what != 1 {
+		if !updates {
 			fallback = l.client.engine.Fallback(&l.facts)
 		}
 		what = fmt.Sprintf("for %d %s", o.span.Milliseconds(), fallback)
 	}
 	n, err := l.changed(ctx, err, lua.SetRate, script.Paged(append(engine.RateWords(cfg.rate()), keep, what)))
+	if updates && errors.Is(err, ErrNotInitialized) {
+		return false, nil
+	}
 	if n < 0 {
 		err = fmt.Errorf("%w: For: the limiter is not of type %v", ErrInvalidConfig, cfg.Type)
 	}

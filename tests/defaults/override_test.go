@@ -173,8 +173,9 @@ func TestOverride_NeedsWhatToGoBackTo(t *testing.T) {
 	l, byDefault := client.RateLimiter(name), limitertest.ByDefault(client, name, rratelimiter.PerHour(10))
 	hour := rratelimiter.For(time.Hour)
 	require.ErrorIs(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), hour), rratelimiter.ErrNotInitialized)
-	_, err := byDefault.UpdateRate(t.Context(), rratelimiter.PerHour(100), hour)
-	require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+	set, err := byDefault.UpdateRate(t.Context(), rratelimiter.PerHour(100), hour)
+	require.NoError(t, err)
+	assert.False(t, set)
 	assert.Zero(t, rdb.Exists(t.Context(), name).Val())
 
 	require.NoError(t, byDefault.SetRate(t.Context(), rratelimiter.PerHour(100), hour))
