@@ -7,7 +7,7 @@ import (
 )
 
 // Observer receives what limiters do, for metrics, traces and logs: see WithObserver of a Client,
-// [WithObserver] for the other limiters, and WithObserver of packages httplimit and grpclimit, which
+// for all limiters made on it, and WithObserver of packages httplimit and grpclimit, which
 // report Decided and Happened only. Decided runs on the caller's goroutine, which waits for it. The
 // other methods run soon after, one at a time, and are skipped while an observer is thousands behind.
 // No lock of a limiter is held while a method runs, and a panic in one is caught.
