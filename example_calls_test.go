@@ -193,6 +193,27 @@ func ExampleKeepState() {
 	// 96 <nil>
 }
 
+// Ten times the rate for a migration; it ends by itself.
+func ExampleFor() {
+	client, server, stop := connect()
+	defer stop()
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(orders.Acquire(ctx, 4))
+	fmt.Println(orders.SetRate(ctx, rratelimiter.PerMinute(100), rratelimiter.For(20*time.Hour)))
+	fmt.Println(orders.AvailablePermits(ctx))
+	override, _, err := orders.Override(ctx)
+	fmt.Println("then", override.Then.Rate, err)
+
+	server.SetTime(noon.Add(20 * time.Hour))
+	fmt.Println(orders.AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// <nil>
+	// 96 <nil>
+	// then 10 <nil>
+	// 10 <nil>
+}
+
 // Each permit comes back one interval after it was granted.
 func ExampleRateLimiter_AvailablePermits() {
 	client, server, stop := connect()
