@@ -234,7 +234,7 @@ func (l *Lane) land(f *flight, panicked any) {
 		l.keepUnsent(f, silent || panicked != nil)
 	}
 	l.mu.Unlock()
-	if !silent {
+	if script.Decides(f.cmds) {
 		l.Breaker.Heard(now.Sub(f.sent))
 	}
 	var failed error

@@ -43,7 +43,7 @@ type Breaker struct {
 
 	mu      sync.Mutex
 	failed  int       // calls in a row
-	heard   time.Time // when the server last answered any call
+	heard   time.Time // when the server last decided any call
 	left    time.Time // when the first call began that was left without an answer since
 	trip    Trips
 	probing bool
@@ -151,7 +151,7 @@ func (b *Breaker) probed(decides bool) {
 	b.told = nil
 }
 
-// Heard notes that the server answered after that time, even if no caller still waited.
+// Heard notes that the server decided after that time, even if no caller still waited.
 func (b *Breaker) Heard(after time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

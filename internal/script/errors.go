@@ -156,6 +156,14 @@ func AllSilent(cmds []Command) bool {
 	})
 }
 
+// Decides reports whether an answer to one of the commands shows that the server decides.
+func Decides(cmds []Command) bool {
+	return slices.ContainsFunc(cmds, func(cmd Command) bool {
+		err := cmd.Err()
+		return err == nil || meaningOf(err)&undecided == 0
+	})
+}
+
 // Outage adds to an error whether Redis decided, limit.ErrUnavailable, and whether it may have done
 // what it was asked, limit.ErrUnknownOutcome. It returns other errors unchanged.
 func Outage(err error) error {

@@ -2,7 +2,9 @@ package faults_test
 
 import (
 	"context"
+	"net"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +32,38 @@ func TestDeadlinesOpenTheBreaker(t *testing.T) {
 		}
 		assert.True(t, atOnce(t, func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) }))
 	})
+}
+
+// So do those of callers who have gone before a server that is away, or decides nothing, has told them so.
+func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
+	t.Parallel()
+	for name, why := range map[string]error{
+		"refused": &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED},
+		"loading": answered("LOADING Redis is loading the dataset in memory"),
+		"memory":  answered("OOM command not allowed when used memory > 'maxmemory'."),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+				_, err := l.Take(t.Context(), "ann", 5)
+				require.NoError(t, err)
+				s.rdb.AddHook(redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, _ func() error) error {
+					select { // go-redis tries again for so long
+					case <-ctx.Done():
+					case <-time.After(30 * time.Millisecond):
+					}
+					return redistest.Fail(cmds, why)
+				}))
+				for range 10 { // the ninth ends after 50 ms without a decision, and three make an outage
+					_, _ = takeWithin(t, l, "ann", 10*time.Millisecond)
+				}
+				assert.True(t, atOnce(t, func() (bool, error) {
+					d, err := l.Take(t.Context(), "ann", 1)
+					return d.Granted, err
+				}))
+			})
+		})
+	}
 }
 
 // Refusals, callers who go, limiters without a rate, and deadlines that end while a caller
