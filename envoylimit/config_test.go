@@ -56,8 +56,10 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"ReplacesItself":     {limits("name: self", "replaces: [{name: self}]", "unit: day"), `web.yaml:6: the limit "self" replaces itself`},
 		"ReplacesText":       {limits("replaces: [a]", "unit: day"), "web.yaml:5: replaces has"},
 		"ShareWithoutStar":   {"domain: web\ndescriptors:\n- key: k\n  value: v\n  share_threshold: true", "web.yaml:5: share_threshold is for values with a *"},
-		"Fraction":           {limits("unit: day", "requests_per_unit: 5", "estimate: 2.7"), `web.yaml:7: estimate is "2.7", not a whole number`},
+		"Fraction":           {limits("unit: day", "requests_per_unit: 2.7"), `web.yaml:6: requests_per_unit is "2.7", not a whole number`},
+		"FractionOfEstimate": {limits("unit: day", "requests_per_unit: 5", "estimate: 2.7"), `web.yaml:7: estimate is "2.7", not a whole number`},
 		"NoBool":             {"domain: web\ndescriptors:\n- key: k\n  shadow_mode: perhaps\n  rate_limit: {unit: day}", `web.yaml:4: shadow_mode is "perhaps", not true or false`},
+		"MetadataAlone":      {"domain: web\ndescriptors:\n- key: k\n  metadata: x", "web.yaml:4: metadata is no map"},
 		"MetadataOfText":     {"domain: web\ndescriptors:\n- key: k\n  metadata: x\n  rate_limit: {unit: day}", "web.yaml:4: metadata is no map"},
 		"MetadataOfLists":    {"domain: web\ndescriptors:\n- key: k\n  metadata:\n    l: &a [*a]\n  rate_limit: {unit: day}", "web.yaml:5: metadata is nested more than 100 deep"},
 		"MetadataNoNumber":   {"domain: web\ndescriptors:\n- key: k\n  metadata: {n: !!int x}\n  rate_limit: {unit: day}", `web.yaml:4: metadata has "x", which is no int`},
@@ -102,6 +104,13 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What follows from a mistake is not reported as another.
+func TestParse_SaysANumberIsWrongOnce(t *testing.T) {
+	t.Parallel()
+	_, err := Parse([]File{{"web.yaml", []byte(limits("unit: day", "requests_per_unit: -1"))}})
+	require.EqualError(t, err, `web.yaml:6: requests_per_unit is "-1", not a whole number from 0 to 4294967295`)
 }
 
 func TestParse_SeveralFiles(t *testing.T) {
@@ -160,9 +169,6 @@ func TestParse_AcceptsWhatHasNoEffectAndSaysSo(t *testing.T) {
 	assert.Equal(t, []string{"web"}, c.Domains())
 	assert.Equal(t, []string{"web.yaml:4: the file has a second document, which has no effect"}, c.Warnings())
 	assert.Empty(t, parsed(t, "---\ndomain: web\n---\n").Warnings())
-	c = parsed(t, limits("unit: day", "requests_per_unit: 2.7"))
-	assert.EqualValues(t, 2, c.domains["web"].entries["user"].rule.limit)
-	assert.Equal(t, []string{"web.yaml:6: the fraction of requests_per_unit has no effect here"}, c.Warnings())
 }
 
 func TestParse_HowALimitCounts(t *testing.T) {

@@ -137,10 +137,11 @@ func (b block) descriptor(into *level, path string, depth int) {
 		into.entries = map[string]*node{}
 	}
 	into.entries[n.name] = n
+	metadata := b.metadata()
 	if b.has("rate_limit") {
 		n.rule = b.block(b.keys["rate_limit"].value, "rate_limit", limitKeys).rule(path)
 		n.rule.shadow, n.rule.quota, n.rule.detailed = b.bool("shadow_mode"), b.bool("quota_mode"), b.bool("detailed_metric")
-		n.rule.metadata = b.metadata()
+		n.rule.metadata = metadata
 	}
 	b.descriptors(&n.level, path, depth+1)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"os"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -178,6 +179,29 @@ descriptors:
 				}
 				assert.Equal(t, "OK: OK 3/4 OK 3/4", says(s.ask(t, "web", "user=bob\nplan=y")))
 			})
+		})
+	}
+}
+
+// Once Redis is known to be silent no call waits for it, whatever the domain says.
+func TestFailure_IsKnown(t *testing.T) {
+	t.Parallel()
+	for _, head := range []string{"domain: web\n", "domain: web\nfailure: open\n", "domain: web\nfailure: closed\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, _ := redistest.Mini(t)
+			s := newService(t, rdb, head+"descriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: 4}}")
+			s.ask(t, "web", "user=ann")
+			rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+				time.Sleep(3 * time.Second)
+				return redistest.Fail(cmds, os.ErrDeadlineExceeded)
+			}))
+			for range 3 {
+				_, _ = s.ShouldRateLimit(t.Context(), request("web", "user=ann"))
+			}
+			start := time.Now()
+			_, _ = s.ShouldRateLimit(t.Context(), request("web", "user=ann"))
+			assert.LessOrEqual(t, time.Since(start), 5*time.Millisecond, head)
+			time.Sleep(time.Minute)
 		})
 	}
 }

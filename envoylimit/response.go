@@ -44,7 +44,7 @@ func (c *call) response() *ratelimitv3.RateLimitResponse {
 		r.DynamicMetadata, _ = structpb.NewStruct(all) // as was checked when it was read
 	}
 	if c.service.headers {
-		r.ResponseHeadersToAdd = headers(r)
+		r.ResponseHeadersToAdd = c.headers(r)
 	}
 	return r
 }
@@ -109,13 +109,13 @@ func (q *question) current() *ratelimitv3.RateLimitResponse_RateLimit {
 	return l
 }
 
-// headers returns those of the limit that refused, or else has the least left.
-func headers(r *ratelimitv3.RateLimitResponse) []*corev3.HeaderValue {
+// headers returns those of the last limit that refused, or else of the one that has the least left.
+func (c *call) headers(r *ratelimitv3.RateLimitResponse) []*corev3.HeaderValue {
 	var of *descriptorStatus
-	for _, s := range r.GetStatuses() {
+	for i, s := range r.GetStatuses() {
 		switch {
 		case s.GetCurrentLimit() == nil:
-		case of == nil, s.GetCode() > of.GetCode(), s.GetCode() == of.GetCode() && s.GetLimitRemaining() < of.GetLimitRemaining():
+		case of == nil, s.GetLimitRemaining() < of.GetLimitRemaining(), s.GetCode() == over && !c.asked[i].rule.quota:
 			of = s
 		}
 	}

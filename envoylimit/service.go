@@ -1,6 +1,7 @@
 package envoylimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,11 +85,10 @@ func (s *Service) SetConfig(config *Config) {
 		return
 	}
 	a := &active{Config: config, policies: map[string]*outage.Policy{}}
+	fails := limit.FailClosed() // at once if Redis is known not to decide
 	for name, d := range config.domains {
 		policy := *s.policy
-		if d.failure != nil {
-			policy.Failure = d.failure
-		}
+		policy.Failure = cmp.Or(d.failure, policy.Failure, &fails)
 		a.policies[name] = &policy
 	}
 	s.active.Store(a)

@@ -361,6 +361,37 @@ func TestService_SaysWhenToComeBack(t *testing.T) {
 	}, WithHeaders())
 }
 
+// Of several limits that refuse, headers show the last one, and those of quotas only if no other limit refuses, as there.
+func TestService_WhichLimitHeadersShow(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- {key: a, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: b, rate_limit: {unit: hour, requests_per_unit: 2}}
+- {key: c, rate_limit: {unit: hour, requests_per_unit: 30}}
+- {key: q, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 3}}
+- {key: s, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 4}}
+- {key: free, rate_limit: {unlimited: true}}
+`
+	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
+		for _, tc := range []struct{ request, limit, remaining string }{
+			{"a=x | 9\nb=x | 9\nc=x", "2", "0"},
+			{"b=x | 9\na=x | 9\nc=x", "1", "0"},
+			{"a=x | 9\nq=x | 9\nb=x", "1", "0"},
+			{"q=x | 9\na=x | 9", "1", "0"},
+			{"q=x | 9\nb=x | 1", "3", "0"},
+			{"s=x | 9\nq=x | 9", "4", "0"},
+			{"c=x | 1\nb=y | 1\nfree=x\nother=x", "2", "1"},
+		} {
+			headers := s.ask(t, "web", tc.request).GetResponseHeadersToAdd()
+			require.NotEmpty(t, headers, tc.request)
+			assert.Equal(t, []string{tc.limit, tc.remaining}, []string{headers[0].GetValue(), headers[1].GetValue()}, tc.request)
+		}
+		assert.Empty(t, s.ask(t, "web", "free=x\nother=x").GetResponseHeadersToAdd())
+	}, WithHeaders())
+}
+
 // The counters of a domain are in one slot of a cluster, or with hash: descriptor where their first value leads.
 func TestService_NamesOfCounters(t *testing.T) {
 	t.Parallel()

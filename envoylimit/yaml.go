@@ -219,23 +219,18 @@ func (b block) bool(key string) (v bool) {
 	return v
 }
 
-// number reads a whole number from least to 4294967295; 0 if there is none. Only what least 0 allows may have a fraction, which
-// has no effect, as in envoyproxy/ratelimit.
-func (b block) number(key string, least uint32) int64 {
-	var v float64 // as a whole one it would be read without its fraction
+// number reads a whole number from least to 4294967295; 0 if there is none.
+func (b block) number(key string, least uint32) (n int64) {
 	kind := fmt.Sprintf("a whole number from %d to %d", least, uint32(math.MaxUint32))
-	b.scalar(key, kind, func(n *yaml.Node) bool {
-		if n.Decode(&v) != nil {
+	b.scalar(key, kind, func(at *yaml.Node) bool {
+		var v float64 // as a whole one it would be read without its fraction
+		if at.Decode(&v) != nil || v != math.Trunc(v) || v < float64(least) || v > math.MaxUint32 {
 			return false
 		}
-		whole := math.Trunc(v)
-		if v != whole && least == 0 {
-			b.warnf(n, "the fraction of %s has no effect here", key)
-			v = whole
-		}
-		return v == whole && v >= float64(least) && v <= math.MaxUint32
+		n = int64(v)
+		return true
 	})
-	return int64(v)
+	return n
 }
 
 // duration reads a duration of whole milliseconds, at least one; 0 if there is none.
