@@ -26,6 +26,7 @@ type call struct {
 	asked     []asked     // for each descriptor
 	questions []*question // one for each counter and what is done with it
 	passes    bool
+	until     time.Time // when the answer must be there, if ctx has a deadline
 }
 
 // asked is what becomes of a descriptor.

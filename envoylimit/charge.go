@@ -24,7 +24,7 @@ func (l looking) Ask(ctx context.Context, _ decide.Ask) (decide.Answer, error) {
 
 // look finds out whether more is used than the limit.
 func (c *call) look(ctx context.Context, q *question, of *counter) {
-	a, err := c.policy.Decide(ctx, looking{of}, decide.Ask{Call: callName, Key: of.key, Figures: true, Watched: q.shadow})
+	a, err := c.answer(ctx, looking{of}, decide.Ask{Call: callName, Key: of.key, Figures: true, Watched: q.shadow})
 	a.Undo = nil
 	if err == nil && !a.Granted && a.Cause == nil && q.algorithm != fixedWindow {
 		a.RetryAfter, a.ResetAfter = of.waits(ctx, q)
@@ -38,7 +38,7 @@ func (c *call) charge(ctx context.Context, q *question, of *counter) {
 	ask := q.ask(of.key)
 	ask.Permits = min(q.permits, q.most())
 	ask.Reserve = q.algorithm != slidingLog // so that the answer can charge the rest
-	a, err := c.policy.Decide(ctx, of.Asker, ask)
+	a, err := c.answer(ctx, of.Asker, ask)
 	rest := q.permits
 	if a.Granted {
 		rest -= ask.Permits

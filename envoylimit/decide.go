@@ -3,6 +3,7 @@ package envoylimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,6 +14,9 @@ import (
 )
 
 const callName = "ShouldRateLimit"
+
+// returnTime is how long an answer has to reach the caller, unless that is more than an eighth of all the time.
+const returnTime = 10 * time.Millisecond
 
 // answer is what a counter said.
 type answer struct {
@@ -46,15 +50,22 @@ func (c *call) decide(ctx context.Context) error {
 		c.passes = true
 		return nil
 	}
+	if end, has := ctx.Deadline(); has {
+		c.until = end.Add(-min(time.Until(end)/8, returnTime))
+	}
 	c.foresee(ctx)
 	groups := c.groups()
 	beside := len(groups) > 1 || slices.ContainsFunc(c.questions, func(q *question) bool { return q.quota && q.over || q.deed == giveBack })
 	decide.AtOnce(len(groups), func(i int) { c.ask(ctx, groups[i], beside) })
-	err := c.judge()
-	if err != nil || !c.passes {
-		c.undo(ctx, err == nil)
+	if err := c.judge(); err != nil {
+		c.undoInTime(ctx)
 		return err
 	}
+	if !c.passes {
+		c.undo(ctx, true)
+		return nil
+	}
+	var err error
 	for _, q := range c.questions {
 		if q.deed != giveBack {
 			continue
@@ -64,7 +75,7 @@ func (c *call) decide(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		c.undo(ctx, false)
+		c.undoInTime(ctx)
 	}
 	return err
 }
@@ -147,9 +158,29 @@ func (c *call) ask(ctx context.Context, g *group, beside bool) {
 	default:
 		ask := q.ask(of.key)
 		ask.Undo = !ask.Reserve && beside
-		a, err := c.policy.Decide(ctx, of.Asker, ask)
+		a, err := c.answer(ctx, of.Asker, ask)
 		q.record(a, err)
 	}
+}
+
+// answer asks a counter, but not quite as long as the caller waits: what the domain says of failures is to arrive in time.
+func (c *call) answer(ctx context.Context, of outage.Asker, ask decide.Ask) (decide.Answer, error) {
+	start := time.Now()
+	asking, cancel := c.inTime(ctx)
+	defer cancel()
+	a, err := c.policy.Ask(asking, of, ask, start)
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, limit.ErrUnavailable) && ctx.Err() == nil {
+		a, err = c.policy.Instead(ctx, of, ask, a.Known, fmt.Errorf("%w: not in the caller's time: %w", limit.ErrUnavailable, err))
+	}
+	return c.policy.Complete(ctx, of, ask, a, err, start)
+}
+
+// inTime returns a context that ends while there is time for an answer to reach the caller.
+func (c *call) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); !has {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, c.until)
 }
 
 // askTogether asks the counters of a group by one script call, which charges all or none.
@@ -163,7 +194,7 @@ func (c *call) askTogether(ctx context.Context, g *group, beside bool) {
 		all, asks = append(all, g.counters[i].Asker), append(asks, ask)
 	}
 	of := all[0].(outage.Joint).Together(all, asks) //nolint:forcetypeassert // it has a group
-	a, err := c.policy.Decide(ctx, of, whole)
+	a, err := c.answer(ctx, of, whole)
 	for i, q := range g.questions {
 		one := decide.Answer{Decision: limit.Decision{Granted: true}, By: a.By, Undo: a.Undo}
 		if i < len(a.Each) {
@@ -231,6 +262,21 @@ func (c *call) judge() error {
 		c.passes = false
 	}
 	return nil
+}
+
+// undoInTime is undo without answers. It goes on if the caller's time is over: Redis may be away.
+func (c *call) undoInTime(ctx context.Context) {
+	waits, cancel := c.inTime(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.undo(ctx, false)
+	}()
+	select {
+	case <-done:
+	case <-waits.Done():
+	}
 }
 
 // undo gives back what was granted. What fails only leaves the limits tighter. With answers it asks what holds then.
