@@ -16,6 +16,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/rratelimiter/rratelimiter/envoylimit"
 	"github.com/rratelimiter/rratelimiter/internal/connect"
@@ -127,7 +128,7 @@ func (s *settings) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	d.start(ctx)
-	var options []grpc.ServerOption
+	options := []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true})}
 	if creds != nil {
 		options = append(options, grpc.Creds(creds))
 	}
@@ -157,6 +158,9 @@ func (s *settings) run(ctx context.Context, log *slog.Logger) error {
 	s.shutDown(server, pages, d)
 	return err
 }
+
+// pingsEvery is how often clients may ping: those of gRPC alone do so rarely, and Envoy as its connection_keepalive says.
+const pingsEvery = 100 * time.Millisecond
 
 // closing is how long what is under way to Redis has at the end, even if --drain is over.
 const closing = 2 * time.Second
