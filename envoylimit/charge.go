@@ -18,7 +18,7 @@ func (looking) FromMemory(context.Context, decide.Ask) (decide.Answer, bool, err
 
 // Ask looks.
 func (l looking) Ask(ctx context.Context, _ decide.Ask) (decide.Answer, error) {
-	d, err := l.peek(ctx, 0)
+	d, err := l.look(ctx)
 	return decide.Answer{Decision: d, By: limit.FromRedis, Unanswered: true}, err
 }
 

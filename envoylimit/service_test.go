@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -258,6 +259,30 @@ func TestService_OverridesCountAtTheCounterOfEntriesAndUnit(t *testing.T) {
 		)
 		assert.ElementsMatch(t, []string{"envoy:{web}:user_ann:minute", "envoy:{web}:user_ann:hour", "envoy:{web}:user_ann:day", "envoy:{web}:unknown_x:second"},
 			names(t, rdb))
+	})
+}
+
+// A question is about the limit that it comes with, also if a request had another before or the configuration has changed,
+// but not if somebody has set the rate by hand.
+func TestService_QuestionsAfterAnotherLimit(t *testing.T) {
+	t.Parallel()
+	inVirtual(t, web, func(t *testing.T, s *Service, rdb redistest.Client) {
+		run(t, s,
+			step{"user=ann | 4 | 10 MINUTE", "OK: OK 6/10"},
+			step{"user=ann | 0", "OK: OK 1/5"},
+			step{"user=ann | 3 | 10 MINUTE", "OK: OK 3/10"},
+			step{"user=ann | 0", "OVER: OVER 0/5"},
+			step{"user=ann | 0\nuser=bob", "OVER: OVER 0/5 OK 5/5"},
+			step{"user=ann | 0 | 8 MINUTE", "OK: OK 1/8"},
+			step{"none=x\nuser=ann", "OVER: OVER 0/0 OVER 0/5"},
+		)
+		s.SetConfig(parsed(t, "domain: web\ndescriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: 9}}"))
+		run(t, s, step{"user=ann | 0", "OK: OK 2/9"})
+		l := s.client.RateLimiter("envoy:{web}:user_ann:minute")
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.Config{Rate: 20, Interval: time.Minute}, rratelimiter.KeepState()))
+		for range 3 {
+			run(t, s, step{"user=ann | 0", "OK: OK 13/20"})
+		}
 	})
 }
 

@@ -60,6 +60,25 @@ func (e *Engine) changed(key string) {
 	})
 }
 
+// Adopt gives the limiter, whose rate Peek has shown, the handle's default if it has the default of a program that began
+// before, as a request does, and reports whether it had.
+func (e *Engine) Adopt(ctx context.Context, l *Limiter, shown int64) (bool, error) {
+	older, accepted := limit.Rate{Permits: shown, Interval: l.Rate.Interval}, l.accepted.Load()
+	if l.Fallback == "" || shown == l.Rate.Permits || accepted != nil && *accepted == older {
+		return false, nil
+	}
+	reply, err := e.Change(ctx, l, e.defaultCall(l))
+	switch {
+	case err != nil:
+	case reply == int64(1):
+		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
+		return true, nil
+	default:
+		l.accepted.Store(&older)
+	}
+	return false, err
+}
+
 // Rename moves the limiter to other keys.
 func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error {
 	keys := script.KeysOf(slices.Concat(l.Keys().Names(), to.List())...)
