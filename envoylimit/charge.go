@@ -22,12 +22,15 @@ func (l looking) Ask(ctx context.Context, _ decide.Ask) (decide.Answer, error) {
 	return decide.Answer{Decision: d, By: limit.FromRedis, Unanswered: true}, err
 }
 
-// look finds out whether more is used than the limit.
+// look finds out whether more is used than the limit, or less is free than would be asked for if another limit did not refuse.
 func (c *call) look(ctx context.Context, q *question, of *counter) {
 	a, err := c.answer(ctx, looking{of}, decide.Ask{Call: callName, Key: of.key, Figures: true, Watched: q.shadow})
 	a.Undo = nil
-	if err == nil && !a.Granted && a.Cause == nil && q.algorithm != fixedWindow {
-		a.RetryAfter, a.ResetAfter = of.waits(ctx, q)
+	if err == nil && a.Cause == nil {
+		a.Granted = a.Granted && q.permits <= a.Remaining
+		if !a.Granted && q.algorithm != fixedWindow {
+			a.RetryAfter, a.ResetAfter = of.waits(ctx, q)
+		}
 	}
 	q.record(a, err)
 }

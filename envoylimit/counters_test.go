@@ -221,3 +221,20 @@ descriptors:
 		})
 	}
 }
+
+// If one limit can never grant, the others are asked nothing, and say whether they would have refused, as there.
+func TestService_WhatElseRefuses(t *testing.T) {
+	t.Parallel()
+	inVirtual(t, web, func(t *testing.T, s *Service, _ redistest.Client) {
+		run(t, s,
+			step{"user=ann | 4\nplan=free", "OK: OK 1/5 OK 2/3"},
+			step{"none=x\nuser=ann | 2\nuser=bob | 2\nplan=free", "OVER: OVER 0/0 OVER 0/5 OK 5/5 OK 2/3"},
+			step{"none=x\nuser=ann\nplan=free | 3", "OVER: OVER 0/0 OK 1/5 OVER 0/3"},
+			step{"user=bob | 6\nuser=ann | 2\nplan=bucket | 2\nuser=ann | 0", "OVER: OVER 0/5 OVER 0/5 OK 2/60 OVER 0/5"},
+			step{"none=x\nuser=ann | 0\nplan=free | 0", "OVER: OVER 0/0 OK 1/5 OK 2/3"},
+		)
+		time.Sleep(30 * time.Second)
+		got := s.ask(t, "web", "none=x\nuser=ann | 2\nplan=bucket | 2")
+		assert.EqualValues(t, 30, got.GetStatuses()[1].GetDurationUntilReset().GetSeconds())
+	})
+}
