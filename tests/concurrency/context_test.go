@@ -22,11 +22,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// acquires are those of methods that give back what their caller went away from.
-var acquires = map[string]bool{
-	"TryAcquire": true, "TryAcquire, waiting": true, "Acquire": true, "Take": true, "TakeUpTo": true, "Reserve": true,
-}
-
 func TestContext_EndsInFlight(t *testing.T) {
 	t.Parallel()
 	for name, call := range limitertest.Operations {
@@ -46,7 +41,7 @@ func TestContext_EndsInFlight(t *testing.T) {
 				s.Until(900 * ms)
 				c.RequireEnd(t, context.DeadlineExceeded, 300*ms)
 				end, _ := c.Ended()
-				unknown := !limitertest.Reads[name] && !acquires[name]
+				unknown := !limitertest.Reads[name] && !limitertest.Acquires[name]
 				assert.Equal(t, unknown, errors.Is(end.Err, rratelimiter.ErrUnknownOutcome),
 					"a write that was sent may have run: %v", end.Err)
 				checkPair := func(inUse int64) {
@@ -57,11 +52,11 @@ func TestContext_EndsInFlight(t *testing.T) {
 					assert.Equal(t, inUse, limitertest.InUse(t, s.Mini, pair[0]))
 					assert.Equal(t, 3-inUse, value)
 				}
-				if acquires[name] {
+				if limitertest.Acquires[name] {
 					checkPair(2)
 				}
 				close(held)
-				if acquires[name] {
+				if limitertest.Acquires[name] {
 					checkPair(1)
 				}
 				require.NoError(t, s.Client.Close(t.Context()))

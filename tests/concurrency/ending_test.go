@@ -69,7 +69,7 @@ func TestContext_EndIsNoOutage(t *testing.T) {
 	t.Parallel()
 	calls := maps.Clone(endingCalls)
 	for name, call := range limitertest.Operations {
-		unknown := !limitertest.Reads[name] && !acquires[name]
+		unknown := !limitertest.Reads[name] && !limitertest.Acquires[name]
 		calls[name] = endingCall{sent: unknown, do: func(ctx context.Context, s endingScene) error { return call(ctx, s.RateLimiter) }}
 	}
 	for name, call := range calls {

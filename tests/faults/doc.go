@@ -4,11 +4,8 @@
 // answered then; and that an observer learns of it.
 //
 // A proxy between a Client and its server cuts, drops, delays and doubles requests and
-// answers; each case checks that the permits in use are those that callers hold. The
-// calls meet the same faults with each layout of members: see underFaults. The storms
-// draw faults at random for some seconds, and print the seed; more rounds of them find
-// more. The tests of a hung server bound every answer by the call timeout.
-//
-//	go test ./tests/faults
-//	go test ./tests/faults -run TestStorm -count 20
+// answers; each case checks that the permits in use are those that callers hold. Every call
+// is a row of verbs, or of limitertest.Operations, and meets the same faults with each
+// layout of members: see TestVerb_HappensOnce. The tests of a hung server bound every
+// answer by the call timeout.
 package faults

@@ -1,10 +1,11 @@
 package faults_test
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,175 +20,67 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// onceCase is a call on a limiter of rate 10, with some permits in use by another Client, and
-// its answer.
-type onceCase struct {
-	inUse     int64
-	requests  []limitertest.Request
-	want      []int64
-	kind      rratelimiter.RateType
-	byDefault bool
-}
-
-var onceCases = map[string]onceCase{
-	"one granted":              {inUse: 2, requests: try(3), want: []int64{3}},
-	"one granted all":          {inUse: 0, requests: try(10), want: []int64{10}},
-	"one refused":              {inUse: 9, requests: try(3), want: []int64{0}},
-	"Take granted":             {inUse: 2, requests: []limitertest.Request{limitertest.TakeFor(3)}, want: []int64{3}},
-	"Take refused":             {inUse: 9, requests: []limitertest.Request{limitertest.TakeFor(3)}, want: []int64{0}},
-	"all that are free":        {inUse: 2, requests: []limitertest.Request{limitertest.UpToFor(20)}, want: []int64{8}},
-	"fewer than are free":      {inUse: 2, requests: []limitertest.Request{limitertest.UpToFor(3)}, want: []int64{3}},
-	"as many as none":          {inUse: 10, requests: []limitertest.Request{limitertest.UpToFor(3)}, want: []int64{0}},
-	"batch granted":            {inUse: 0, requests: try(1, 1, 2, 3), want: []int64{1, 1, 2, 3}},
-	"batch granted, all used":  {inUse: 3, requests: try(1, 1, 2, 3), want: []int64{1, 1, 2, 3}},
-	"batch granted in part":    {inUse: 4, requests: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}},
-	"batch granted in part, 1": {inUse: 4, requests: try(3, 5, 2), want: []int64{3, 0, 2}},
-	"batch refused":            {inUse: 9, requests: try(3, 2), want: []int64{0, 0}},
-	"batch with Take": {
-		inUse:    4,
-		requests: []limitertest.Request{limitertest.TryFor(3), limitertest.TakeFor(1), limitertest.TakeFor(5), limitertest.TryFor(2)},
-		want:     []int64{3, 1, 0, 2},
-	},
-	"batch of Reserve": {
-		inUse:    4,
-		requests: []limitertest.Request{limitertest.ReserveFor(3), limitertest.ReserveFor(1), limitertest.ReserveFor(5), limitertest.ReserveFor(2)},
-		want:     []int64{3, 1, 0, 2},
-	},
-	"Reserve, each with its hold": {
-		inUse:    1,
-		requests: []limitertest.Request{limitertest.ReserveFor(3, hold), limitertest.ReserveFor(5), limitertest.ReserveFor(2, shorter)},
-		want:     []int64{3, 5, 0},
-	},
-	"Reserve, held": {inUse: 2, requests: []limitertest.Request{limitertest.ReserveFor(3, hold)}, want: []int64{3}},
-	"batch of Reserve, held": {
-		inUse:    4,
-		requests: []limitertest.Request{limitertest.ReserveFor(3, hold), limitertest.ReserveFor(5, hold), limitertest.ReserveFor(2, hold)},
-		want:     []int64{3, 0, 2},
-	},
-	"batch beyond the rate":               {inUse: 4, requests: try(1, 2, 9), want: []int64{1, 2, 0}},
-	"PER_CLIENT, one granted":             {inUse: 2, requests: try(3), want: []int64{3}, kind: rratelimiter.PerClient},
-	"PER_CLIENT, batch granted in part":   {inUse: 4, requests: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}, kind: rratelimiter.PerClient},
-	"set up by it, one granted":           {requests: try(3), want: []int64{3}, byDefault: true},
-	"set up by it, batch granted in part": {requests: try(3, 1, 5, 2), want: []int64{3, 1, 5, 0}, byDefault: true},
-}
-
-var waitingCases = map[string]onceCase{
-	"one that waits": {inUse: 9, requests: []limitertest.Request{leaves(3)}, want: []int64{0}},
-	"batch with the line": {
-		inUse:    4,
-		requests: []limitertest.Request{limitertest.WaitFor(3, time.Minute), leaves(4), limitertest.TryFor(2), limitertest.TakeFor(2)},
-		want:     []int64{3, 0, 2, 0},
-	},
-}
-
-func TestAcquireHappensOnce(t *testing.T) {
+// Whatever its attempts meet, and with each layout of members, a call happens once. One that is not repeated says so if it
+// can't know whether it has.
+func TestVerb_HappensOnce(t *testing.T) {
 	t.Parallel()
-	underFaults(t, slices.Concat(lossy, tardy), onceCases, waitingCases, func(t *testing.T, c onceCase, what, fault, version string) {
-		cfg := rratelimiter.Config{Type: c.kind, Rate: 10, Interval: time.Hour}
-		w := limitertest.NewWire(t, redistest.Shared(t), cfg, c.byDefault, rratelimiter.WithRedissonVersion(version))
-		if c.inUse > 0 {
-			limitertest.MustAcquire(t, w.Other, c.inUse)
-		}
-		w.On(lua.Acquire, actions(fault, w.Held)...)
-		got := w.Ask(t, c.requests...)
-		assert.Equal(t, c.want, got, "%s: granted", what)
-		w.CheckHeldSoon(t, c.inUse+limitertest.Sum(got), what)
-		w.LetGo()
-		w.CheckHeld(t, c.inUse+limitertest.Sum(got), what+", when all had arrived")
-	})
-}
-
-// allCase is what is asked of a bundle of rate 10.
-type allCase struct {
-	inUse   three
-	permits int64
-	timeout time.Duration
-	want    int64
-}
-
-// All limiters or none have been charged, once.
-func TestTryAcquireAllHappensOnce(t *testing.T) {
-	t.Parallel()
-	cases := map[string]allCase{
-		"granted":               {three{2, 0, 0}, 3, 0, 3},
-		"granted all":           {three{}, 10, 0, 10},
-		"refused by the first":  {three{9, 1, 0}, 3, 0, 0},
-		"refused by the second": {three{0, 9, 3}, 3, 0, 0},
-		"refused by the last":   {three{1, 2, 9}, 3, 0, 0},
-		"refused by all":        {three{9, 9, 9}, 3, 0, 0},
+	for _, fault := range slices.Concat(lossy, tardy, twice) {
+		name := cmp.Or(fault, "no fault")
+		eachLayout(t, name, func(t *testing.T, version string) {
+			server := redistest.Shared(t)
+			var all sync.WaitGroup
+			for what, v := range verbs() {
+				if !v.waits {
+					all.Go(func() { v.happensOnce(t, server, what, fault, version) })
+				}
+			}
+			all.Wait()
+		})
+		t.Run(name+", waiting", func(t *testing.T) { // takes long: all layouts at once
+			t.Parallel()
+			server := redistest.Shared(t)
+			var all sync.WaitGroup
+			for what, v := range verbs() {
+				for layout, version := range limitertest.MembersOf {
+					if v.waits {
+						all.Go(func() { v.happensOnce(t, server, what+", "+layout, fault, version) })
+					}
+				}
+			}
+			all.Wait()
+		})
 	}
-	waiting := map[string]allCase{"waiting": {three{9, 1, 2}, 3, time.Hour, 0}}
-	faults := append(slices.Concat(lossy, tardy), "double")
-	underFaults(t, faults, cases, waiting, func(t *testing.T, c allCase, what, fault, version string) {
-		if fault == "double" && version != limitertest.MembersOf["D2"] && version != limitertest.MembersOf["D2 merged"] {
-			return // the copy learns that the id is another's, and no caller waits for that
-		}
-		w := newBundleInUse(t, c.inUse, version)
-		w.On(lua.AcquireAll, actions(fault, w.Held)...)
-		ctx := context.Background()
-		if c.timeout > 0 {
-			ctx = leaving()
-		}
-		got, err := w.tryAll(ctx, c.permits, c.timeout)
-		assert.True(t, err == nil || errors.Is(err, context.Canceled), "%s: %v", what, err)
-		assert.Equal(t, c.want, got, what)
-		w.LetGo()
-		w.checkAll(t, c.inUse.plus(got), what)
-	})
 }
 
-// settleCase is a reservation of a limiter of rate 10, and the permits that it costs.
-type settleCase struct {
-	reserved, used int64
-	kind           rratelimiter.RateType
-	released       int64 // by the other Client, before
-}
-
-// A reservation is settled once, whether it costs less or more.
-func TestSettleHappensOnce(t *testing.T) {
-	t.Parallel()
-	cases := map[string]settleCase{
-		"cancelled":             {reserved: 4},
-		"less":                  {reserved: 4, used: 1},
-		"more":                  {reserved: 4, used: 6},
-		"more than are free":    {reserved: 4, used: 20},
-		"PER_CLIENT, less":      {reserved: 4, used: 1, kind: rratelimiter.PerClient},
-		"PER_CLIENT, more":      {reserved: 4, used: 20, kind: rratelimiter.PerClient},
-		"less, some were taken": {reserved: 6, used: 1, released: 3},
-		"more, some were taken": {reserved: 6, used: 8, released: 3},
-		"less, all were taken":  {reserved: 6, used: 1, released: 10},
+func (v verb) happensOnce(t *testing.T, server *redistest.Server, what, fault, version string) {
+	lost := fault != "" && !slices.Contains(twice, fault)
+	brief := !strings.Contains(fault, "+") && (version == limitertest.MembersOf["D2 merged"] || version == limitertest.MembersOf["C"])
+	if lost && v.whole || v.brief && !brief || fault == "double, last" && shortIDs(version) {
+		return
 	}
-	underFaults(t, slices.Concat(lossy, tardy), cases, nil, func(t *testing.T, c settleCase, what, fault, version string) {
-		cfg := rratelimiter.Config{Type: c.kind, Rate: 10, Interval: time.Hour}
-		w := limitertest.NewWire(t, redistest.Shared(t), cfg, false, rratelimiter.WithRedissonVersion(version))
-		r := limitertest.Reserve(t, w.RateLimiter, c.reserved)
-		held := c.used
-		if c.released > 0 {
-			require.NoError(t, w.Other.Release(t.Context(), c.released))
-			held = min(c.used, max(0, c.reserved-c.released)) + max(0, c.used-c.reserved)
-		}
-		w.On(lua.SettleReservation, actions(fault, w.Held)...)
-		require.NoError(t, r.Settle(t.Context(), c.used), what)
-		w.CheckHeldSoon(t, held, what)
-		w.LetGo()
-		w.CheckHeld(t, held, what+", when all had arrived")
-		require.ErrorIs(t, r.Settle(t.Context(), c.used), rratelimiter.ErrSettled)
-	})
-}
-
-// A charge that others have given back since is not made by a late copy of its call.
-func TestSettle_LateCopyChargesNothing(t *testing.T) {
-	t.Parallel()
-	eachLayout(t, "more", func(t *testing.T, version string) {
-		w := newWireInUse(t, 10, 0, version)
-		r := limitertest.Reserve(t, w.RateLimiter, 4)
-		w.On(lua.SettleReservation, redistest.Late.When(w.Held))
-		require.NoError(t, r.Settle(t.Context(), 9))
-		require.NoError(t, w.Release(t.Context(), 9))
-		w.CheckHeldSoon(t, 0, "released")
-		w.LetGo()
-		w.CheckHeld(t, 0, "the request arrived")
-	})
+	w := v.wires(t, server, 10, version)
+	w.runs = !v.once || fault != "cut"
+	call := v.open(t, w)
+	w.take(t, v.inUse)
+	w.meet(fault, v.scripts)
+	more, err := call()
+	held := v.inUse.add(more)
+	switch {
+	case v.once && lost:
+		assert.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome, what)
+		assert.ErrorContains(t, err, w.Name(), what)
+	case !v.once || fault != "double, last": // the second time may be answered otherwise
+		assert.NoError(t, err, what)
+		w.checkSoon(t, held, what)
+	}
+	w.LetGo()
+	w.checkAll(t, held, what)
+	if w.check != nil {
+		w.check(what)
+	}
+	if v.once && !v.whole {
+		assert.Equal(t, 1, w.sent(), "%s: it is not repeated", what)
+	}
 }
 
 // A Settle that failed is repeated with the same number, and charges once, also if the first
@@ -241,121 +134,92 @@ func TestSettle_RepeatAfterIntervalChargesOnce(t *testing.T) {
 	})
 }
 
-// goneCase is a batch of requests some of whose callers go away.
-type goneCase struct {
-	permits []int64 // none for a TryAcquireAll
-	goes    []bool
-	held    int64
-}
-
-// For callers that went away, permits are given back once, and to each limiter.
-func TestGiveBackHappensOnce(t *testing.T) {
+// A repeat, or a copy that comes late, finds the reservation settled though the hold is over then.
+func TestHold_RepeatComesWhenItIsOver(t *testing.T) {
 	t.Parallel()
-	cases := map[string]goneCase{
-		"one":                     {[]int64{3}, []bool{true}, 0},
-		"half of a batch":         {[]int64{1, 2, 1, 3}, []bool{true, false, false, true}, 3},
-		"a third of a batch":      {[]int64{1, 1, 1}, []bool{true, false, false}, 2},
-		"a batch":                 {[]int64{1, 2}, []bool{true, true}, 0},
-		"a batch granted in part": {[]int64{3, 7, 2, 1}, []bool{true, false, false, true}, 2},
-		"those that were refused": {[]int64{3, 7, 2}, []bool{false, true, false}, 5},
-		"all":                     {},
-	}
-	faults := []string{"", "drop", "drop+drop+drop", "swallow", "hold", "cut", "drop+cut", "late", "late+drop", "drop+late"}
-	underFaults(t, faults, cases, nil, func(t *testing.T, c goneCase, what, fault, version string) {
-		if c.permits == nil {
-			giveBackAll(t, fault, version)
-			return
+	for what, c := range settleCases {
+		if c.opts == nil || c.released == 6 {
+			continue // what was released can't be told then from what has run out: it is charged
 		}
-		w := newWireInUse(t, 10, 2, version)
-		got := w.CancelledInFlight(t, c.permits, c.goes, actions(fault, w.Held)...)
-		assert.Equal(t, c.held, limitertest.Sum(got), what)
-		assert.Eventually(t, func() bool {
-			return limitertest.InUse(t, w.Redis, w.Keys.Permits) <= 2+c.held
-		}, time.Minute, time.Millisecond, what)
-		w.LetGo()
-		w.CheckHeld(t, 2+c.held, what)
-	})
-}
-
-func giveBackAll(t *testing.T, fault, version string) {
-	t.Helper()
-	w := newBundleInUse(t, three{2, 0, 1}, version)
-	ctx, cancel := context.WithCancel(t.Context())
-	gone := make(chan struct{})
-	met := actions(fault, w.Held)
-	w.OnScript(func(s *lua.Script, n int) redistest.Action {
-		switch {
-		case s == lua.AcquireAll && n == 1:
-			cancel()
-			<-gone
-		case s == lua.GiveBack && n <= len(met):
-			return met[n-1]
-		}
-		return redistest.Pass
-	})
-	_, err := w.tryAll(ctx, 4, 0)
-	close(gone)
-	assert.ErrorIs(t, err, context.Canceled)
-	w.LetGo()
-	w.checkAll(t, three{2, 0, 1}, "all")
-}
-
-// What happens to a limiter between an attempt whose request is late and the
-// late request itself must not let that take permits that no caller holds.
-func TestTryAcquire_LateRequestTakesNothing(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		inUse      int64 // by another Client
-		requests   []limitertest.Request
-		own, other int64 // released since
-		given      int64 // back by that
-	}{
-		"one, refused, permits released since":              {10, try(3), 0, 8, 8},
-		"batch, refused, permits released since":            {10, try(3, 2), 0, 8, 8},
-		"one, granted, some released since":                 {2, try(5), 2, 0, 2},
-		"one, granted, all released since":                  {2, try(5), 5, 0, 5},
-		"one, granted, everything released since":           {2, try(5), 100, 0, 7},
-		"batch, granted, few are free":                      {0, try(3, 3), 0, 0, 0},
-		"batch, granted, some released since":               {2, try(3, 2), 2, 0, 2},
-		"batch, granted, all released since":                {2, try(3, 2), 5, 0, 5},
-		"batch, granted in part, some released since":       {4, try(3, 4, 2), 1, 0, 1},
-		"batch, granted in part, all released since":        {4, try(3, 4, 2), 5, 0, 5},
-		"batch, granted in part, everything released since": {4, try(3, 4, 2), 100, 0, 9},
-		"Take, refused, permits released since":             {10, []limitertest.Request{limitertest.TakeFor(3)}, 0, 8, 8},
-	} {
-		eachLayout(t, name, func(t *testing.T, version string) {
-			w := newWireInUse(t, 10, tt.inUse, version)
-			w.On(lua.Acquire, redistest.Late.When(w.Held))
-			held := tt.inUse + limitertest.Sum(w.Ask(t, tt.requests...))
-			w.CheckHeldSoon(t, held, "before")
-			release(t, []*rratelimiter.RateLimiter{w.RateLimiter, w.Other}, three{tt.own, tt.other})
-			w.CheckHeldSoon(t, held-tt.given, "released")
-			w.LetGo()
-			w.CheckHeld(t, held-tt.given, "the request arrived")
+		eachLayout(t, what, func(t *testing.T, version string) {
+			for _, late := range []bool{false, true} {
+				v := c.settles()
+				w := v.wires(t, redistest.Shared(t), 10, version)
+				r := c.reserve(t, w)
+				w.OnScript(func(s *lua.Script, n int) redistest.Action {
+					switch {
+					case s != lua.SettleReservation || n > 2:
+						return redistest.Pass
+					case n == 1 && late:
+						return redistest.Late.When(w.Held)
+					case n == 1:
+						return redistest.DropAnswer
+					case !late:
+						w.Proxy.Settle(t)
+						endHolds(t, w)
+					}
+					return redistest.Pass
+				})
+				require.NoError(t, r.Settle(t.Context(), c.used))
+				if late {
+					endHolds(t, w)
+				}
+				w.LetGo()
+				w.CheckHeld(t, c.in(), "when all had arrived")
+			}
 		})
 	}
 }
 
-func TestTryAcquireAll_LateRequestTakesNothing(t *testing.T) {
+// releases releases permits of each limiter, by handles of its own Client and of another.
+func releases(own, others three) func(t *testing.T, w *bundle) {
+	return func(t *testing.T, w *bundle) {
+		release(t, w.own, own)
+		release(t, w.others, others)
+	}
+}
+
+// aboveRate asks for more than the rate, and is answered so.
+var aboveRate = verb{scripts: []*lua.Script{lua.Acquire}, open: func(t *testing.T, w *bundle) func() (three, error) {
+	return func() (three, error) {
+		require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 11, 0)), rratelimiter.ErrPermitsExceedRate)
+		return three{}, nil
+	}
+}}
+
+// What happens to a limiter between an attempt whose request is late and the
+// late request itself must not let that take permits that no caller holds.
+func TestVerb_LateRequestTakesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		inUse three // by another Client
-		then  func(t *testing.T, w *bundle)
-		given three // back by that
+		verb
+		then  func(t *testing.T, w *bundle) // once it is answered
+		given three                         // back by that
 	}{
-		"refused, released since": {three{2, 9, 0}, func(t *testing.T, w *bundle) {
-			release(t, w.others, three{0, 8, 0})
-		}, three{0, 8, 0}},
-		"granted, some released of one": {three{2, 0, 1}, func(t *testing.T, w *bundle) {
-			release(t, w.own, three{2, 0, 0})
-		}, three{2, 0, 0}},
-		"granted, all released": {three{2, 0, 1}, func(t *testing.T, w *bundle) {
-			release(t, w.own, three{3, 3, 3})
-		}, three{3, 3, 3}},
-		"granted, one deleted": {three{}, func(t *testing.T, w *bundle) {
+		"TryAcquire, refused, permits released since":       {asks(10, []int64{0}, try(3)...), releases(three{}, three{8}), three{8}},
+		"batch, refused, permits released since":            {asks(10, []int64{0, 0}, try(3, 2)...), releases(three{}, three{8}), three{8}},
+		"Take, refused, permits released since":             {asks(10, []int64{0}, limitertest.TakeFor(3)), releases(three{}, three{8}), three{8}},
+		"TryAcquire, granted, some released since":          {asks(2, []int64{5}, try(5)...), releases(three{2}, three{}), three{2}},
+		"TryAcquire, granted, all released since":           {asks(2, []int64{5}, try(5)...), releases(three{5}, three{}), three{5}},
+		"TryAcquire, granted, everything released since":    {asks(2, []int64{5}, try(5)...), releases(three{100}, three{}), three{7}},
+		"batch, granted, few are free":                      {asks(0, []int64{3, 3}, try(3, 3)...), releases(three{}, three{}), three{}},
+		"batch, granted, some released since":               {asks(2, []int64{3, 2}, try(3, 2)...), releases(three{2}, three{}), three{2}},
+		"batch, granted, all released since":                {asks(2, []int64{3, 2}, try(3, 2)...), releases(three{5}, three{}), three{5}},
+		"batch, granted in part, some released since":       {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{1}, three{}), three{1}},
+		"batch, granted in part, all released since":        {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{5}, three{}), three{5}},
+		"batch, granted in part, everything released since": {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{100}, three{}), three{9}},
+		"Settle, all released since":                        {settleCase{used: 9}.settles(), releases(three{100}, three{}), three{11}},
+		"TryAcquire above the rate, a higher rate since": {aboveRate, func(t *testing.T, w *bundle) {
+			w.Rate = 19
+			require.NoError(t, limitertest.Second(w.Other.UpdateRate(t.Context(), limitertest.Hourly(19), rratelimiter.KeepState())))
+		}, three{}},
+		"TryAcquireAll, refused, released since":    {takesAll(three{2, 9, 0}, 3, 0, 0), releases(three{}, three{0, 8, 0}), three{0, 8, 0}},
+		"TryAcquireAll, some released of one since": {takesAll(three{2, 0, 1}, 3, 0, 3), releases(three{2, 0, 0}, three{}), three{2, 0, 0}},
+		"TryAcquireAll, all released since":         {takesAll(three{2, 0, 1}, 3, 0, 3), releases(three{3, 3, 3}, three{}), three{3, 3, 3}},
+		"TryAcquireAll, one made anew since": {takesAll(three{}, 3, 0, 3), func(t *testing.T, w *bundle) {
 			require.NoError(t, w.others[2].SetRate(t.Context(), limitertest.Hourly(10)))
 		}, three{0, 0, 3}},
-		"granted, all released, one forgotten": {three{}, func(t *testing.T, w *bundle) {
+		"TryAcquireAll, all released, one forgotten": {takesAll(three{}, 3, 0, 3), func(t *testing.T, w *bundle) {
 			release(t, w.own, three{3, 3, 3})
 			require.NoError(t, w.Redis.HDel(t.Context(), w.own[0].Name(), "answered").Err())
 			require.NoError(t, w.Redis.HDel(t.Context(), w.own[2].Name(), "answered").Err())
@@ -363,143 +227,74 @@ func TestTryAcquireAll_LateRequestTakesNothing(t *testing.T) {
 	} {
 		eachLayout(t, name, func(t *testing.T, version string) {
 			for _, fault := range []string{"late", "drop+late"} { // the attempt, or its repeat
-				w := newBundleInUse(t, tt.inUse, version)
-				w.On(lua.AcquireAll, actions(fault, w.Held)...)
-				got, err := w.tryAll(t.Context(), 3, 0)
+				if fault != "late" && tt.scripts[0] == lua.SettleReservation {
+					continue // if all is given back, of the charge and of what was reserved, it is charged again
+				}
+				w := tt.wires(t, redistest.Shared(t), 10, version)
+				call := tt.open(t, w)
+				w.take(t, tt.inUse)
+				w.meet(fault, tt.scripts)
+				more, err := call()
 				require.NoError(t, err)
+				held := tt.inUse.add(more)
+				w.checkSoon(t, held, "before")
 				tt.then(t, w)
+				w.checkSoon(t, held.minus(tt.given), "after")
 				w.LetGo()
-				w.checkAll(t, tt.inUse.plus(got).minus(tt.given), fault)
+				w.checkAll(t, held.minus(tt.given), fault)
 			}
 		})
 	}
 }
 
-// A repeat that was answered that its permits exceed the rate counts as answered
-// too: with a higher rate the late request must not take permits that no caller holds.
-func TestTryAcquire_LateRequestAboveRateTakesNothing(t *testing.T) {
+// The same for a change between an attempt whose answer was lost and its repeat, by another Client. A member in one limiter
+// shows that all were charged.
+func TestVerb_HappensOnceThoughOthersInterfere(t *testing.T) {
 	t.Parallel()
-	eachLayout(t, "late", func(t *testing.T, version string) {
-		w := newWireInUse(t, 4, 0, version)
-		w.On(lua.Acquire, redistest.Late.When(w.Held))
-		require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 5, 0)), rratelimiter.ErrPermitsExceedRate)
-		w.Rate = 9
-		require.NoError(t, limitertest.Second(w.Other.UpdateRate(t.Context(), limitertest.Hourly(9), rratelimiter.KeepState())))
-		w.LetGo()
-		w.CheckHeld(t, 0, "the request arrived")
-	})
-}
-
-// The same for a change between an attempt whose answer was lost and its repeat, by
-// another Client.
-func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
-	t.Parallel()
-	released := func(permits int64) func(*testing.T, *limitertest.Wire) error {
-		return func(t *testing.T, w *limitertest.Wire) error { return w.Other.Release(t.Context(), permits) }
-	}
-	rate := func(rate int64, opts ...rratelimiter.RateOption) func(*testing.T, *limitertest.Wire) error {
-		return func(t *testing.T, w *limitertest.Wire) error {
-			return w.Other.SetRate(t.Context(), limitertest.Hourly(rate), opts...)
+	rate := func(rate int64, opts ...rratelimiter.RateOption) func(*testing.T, *bundle) {
+		return func(t *testing.T, w *bundle) {
+			w.Rate = rate
+			assert.NoError(t, w.Other.SetRate(t.Context(), limitertest.Hourly(rate), opts...))
 		}
 	}
+	keep, all := rratelimiter.KeepState(), takesAll(three{}, 5, 0, 5)
 	for name, tt := range map[string]struct {
-		requests []limitertest.Request
-		change   func(t *testing.T, w *limitertest.Wire) error
-		given    int64 // back by the change
-		others   int64 // taken by it
-		rate     int64 // after it
-	}{
-		"one, Release of some":                   {try(5), released(2), 2, 0, 10},
-		"one, Release of all":                    {try(5), released(5), 5, 0, 10},
-		"batch, Release of some":                 {try(2, 3), released(2), 2, 0, 10},
-		"batch granted in part, Release of some": {try(4, 7, 4), released(1), 1, 0, 10},
-		"one, a lower rate":                      {try(5), rate(3, rratelimiter.KeepState()), 0, 0, 3},
-		"batch, a lower rate":                    {try(2, 4, 1), rate(3, rratelimiter.KeepState()), 0, 0, 3},
-		"one, a higher rate":                     {try(5), rate(30, rratelimiter.KeepState()), 0, 0, 30},
-		"batch granted in part, a higher rate":   {try(4, 7, 4), rate(30, rratelimiter.KeepState()), 0, 0, 30},
-		"one, a new start":                       {try(5), rate(10), 0, 0, 10},
-		"batch, a new start":                     {try(4, 7, 4), rate(10), 0, 0, 10},
-		"one, the value is lost": {try(5), func(t *testing.T, w *limitertest.Wire) error {
-			return w.Redis.Del(t.Context(), w.Keys.Value).Err()
-		}, 0, 0, 10},
-		"batch granted in part, others take the rest": {try(4, 9, 4), func(t *testing.T, w *limitertest.Wire) error {
-			limitertest.MustAcquire(t, w.Other, 2)
-			return nil
-		}, 0, 2, 10},
-	} {
-		eachLayout(t, name, func(t *testing.T, version string) {
-			w := newWireInUse(t, 10, 0, version)
-			w.OnScript(func(s *lua.Script, n int) redistest.Action {
-				if s == lua.Acquire && n == 2 {
-					w.Proxy.Settle(t)
-					w.Rate = tt.rate
-					assert.NoError(t, tt.change(t, w))
-				}
-				if s == lua.Acquire && n == 1 {
-					return redistest.DropAnswer
-				}
-				return redistest.Pass
-			})
-			checkInterfered(t, w, tt.requests, tt.given, tt.others)
-		})
-	}
-}
-
-// A caller whose request was granted holds its permits, less those that another gave back if
-// it was granted before; another holds none. Of a batch none can say whose were
-// given back.
-func checkInterfered(t *testing.T, w *limitertest.Wire, requests []limitertest.Request, given, others int64) {
-	t.Helper()
-	var granted int64
-	if len(requests) > 1 {
-		granted = limitertest.Sum(w.AskAny(t, requests...))
-	} else {
-		granted, _ = requests[0](w) // its permits may exceed the rate now
-	}
-	w.Proxy.Settle(t)
-	inUse := limitertest.InUse(t, w.Redis, w.Keys.Permits)
-	held := granted + others
-	if len(requests) > 1 && given > 0 {
-		assert.GreaterOrEqual(t, inUse, held-given, "permits in use, %d granted", granted)
-		assert.LessOrEqual(t, inUse, held, "permits in use, %d granted", granted)
-	} else {
-		assert.Contains(t, []int64{held, held - given}, inUse, "permits in use, %d granted", granted)
-	}
-	free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
-	assert.Equal(t, w.Rate-inUse, free)
-}
-
-// A member in one limiter shows that all were charged.
-func TestTryAcquireAllHappensOnceThoughOthersInterfere(t *testing.T) {
-	t.Parallel()
-	released := func(permits three) func(*testing.T, *bundle) {
-		return func(t *testing.T, w *bundle) { release(t, w.others, permits) }
-	}
-	for name, tt := range map[string]struct {
+		verb
 		change func(t *testing.T, w *bundle)
-		given  three
+		given  three // back by the change
 	}{
-		"some of each released":    {released(three{2, 2, 2}), three{2, 2, 2}},
-		"all of two released":      {released(three{5, 5, 0}), three{5, 5, 0}},
-		"all of the last released": {released(three{0, 0, 5}), three{0, 0, 5}},
-		"a new start of the first": {func(t *testing.T, w *bundle) {
-			assert.NoError(t, w.others[0].SetRate(t.Context(), limitertest.Hourly(10)))
-		}, three{5, 0, 0}},
-		"others take the rest": {func(t *testing.T, w *bundle) {
-			limitertest.MustAcquire(t, w.others[0], 5)
-			limitertest.MustAcquire(t, w.others[2], 4)
-		}, three{-5, 0, -4}},
-		"the values are lost": {func(t *testing.T, w *bundle) {
+		"one, Release of some":                   {asks(0, nil, try(5)...), releases(three{}, three{2}), three{2}},
+		"one, Release of all":                    {asks(0, nil, try(5)...), releases(three{}, three{5}), three{5}},
+		"batch, Release of some":                 {asks(0, nil, try(2, 3)...), releases(three{}, three{2}), three{2}},
+		"batch granted in part, Release of some": {asks(0, nil, try(4, 7, 4)...), releases(three{}, three{1}), three{1}},
+		"one, a lower rate":                      {asks(0, nil, try(5)...), rate(3, keep), three{}},
+		"batch, a lower rate":                    {asks(0, nil, try(2, 4, 1)...), rate(3, keep), three{}},
+		"one, a higher rate":                     {asks(0, nil, try(5)...), rate(30, keep), three{}},
+		"batch granted in part, a higher rate":   {asks(0, nil, try(4, 7, 4)...), rate(30, keep), three{}},
+		"one, a new start":                       {asks(0, nil, try(5)...), rate(10), three{}},
+		"batch, a new start":                     {asks(0, nil, try(4, 7, 4)...), rate(10), three{}},
+		"one, the value is lost": {asks(0, nil, try(5)...), func(t *testing.T, w *bundle) {
+			assert.NoError(t, w.Redis.Del(t.Context(), w.Keys.Value).Err())
+		}, three{}},
+		"batch granted in part, others take the rest": {asks(0, nil, try(4, 9, 4)...), func(t *testing.T, w *bundle) {
+			w.take(t, three{2})
+		}, three{-2}},
+		"all, some of each released":    {all, releases(three{}, three{2, 2, 2}), three{2, 2, 2}},
+		"all, all of two released":      {all, releases(three{}, three{5, 5, 0}), three{5, 5, 0}},
+		"all, all of the last released": {all, releases(three{}, three{0, 0, 5}), three{0, 0, 5}},
+		"all, a new start of the first": {all, rate(10), three{5, 0, 0}},
+		"all, others take the rest":     {all, func(t *testing.T, w *bundle) { w.take(t, three{5, 0, 4}) }, three{-5, 0, -4}},
+		"all, the values are lost": {all, func(t *testing.T, w *bundle) {
 			assert.NoError(t, w.Redis.Del(t.Context(), w.each[0].Keys.Value, w.each[1].Keys.Value).Err())
 		}, three{}},
-		"a lower rate of the second": {func(t *testing.T, w *bundle) {
+		"all, a lower rate of the second": {all, func(t *testing.T, w *bundle) {
 			w.each[1].Rate = 2
-			assert.NoError(t, w.others[1].SetRate(t.Context(), limitertest.PerClient(2, time.Hour), rratelimiter.KeepState()))
+			assert.NoError(t, w.others[1].SetRate(t.Context(), limitertest.PerClient(2, time.Hour), keep))
 		}, three{}},
-		"the first is gone": {func(t *testing.T, w *bundle) {
+		"all, the first is gone": {all, func(t *testing.T, w *bundle) {
 			assert.NoError(t, limitertest.Second(w.others[0].Delete(t.Context())))
 		}, three{5, 0, 0}},
-		"many newer members": {func(t *testing.T, w *bundle) {
+		"all, many newer members": {all, func(t *testing.T, w *bundle) {
 			for _, each := range w.each {
 				each.Rate += 600
 				each.ManyRows(t, -time.Millisecond, 600)
@@ -510,25 +305,68 @@ func TestTryAcquireAllHappensOnceThoughOthersInterfere(t *testing.T) {
 		}, three{0, 0, 1}},
 	} {
 		eachLayout(t, name, func(t *testing.T, version string) {
-			w := newBundle(t, 10, version)
-			var changed sync.Once
+			w := tt.wires(t, redistest.Shared(t), 10, version)
 			w.OnScript(func(s *lua.Script, n int) redistest.Action {
 				switch {
-				case s == lua.AcquireAll && n == 1:
+				case s == tt.scripts[0] && n == 1:
 					return redistest.DropAnswer
-				case s == lua.AcquireAll:
-					changed.Do(func() {
-						w.Proxy.Settle(t)
-						tt.change(t, w)
-					})
+				case s == tt.scripts[0] && n == 2:
+					w.Proxy.Settle(t)
+					tt.change(t, w)
 				}
 				return redistest.Pass
 			})
-			w.mustTryAll(t, 5)
-			for _, l := range w.others {
-				_, _ = l.AvailablePermits(t.Context()) // makes the value that was lost
+			if tt.several {
+				w.mustTryAll(t, 5)
+				for _, l := range w.others {
+					_, _ = l.AvailablePermits(t.Context()) // makes the value that was lost
+				}
+				w.checkAll(t, three{5, 5, 5}.minus(tt.given), "repeated")
+				return
 			}
-			w.checkAll(t, three{5, 5, 5}.minus(tt.given), "repeated")
+			checkInterfered(t, w, tt.requests, tt.given[0])
 		})
 	}
+}
+
+// A caller whose request was granted holds its permits, less those that another gave back if
+// it was granted before; another holds none. Of a batch none can say whose were
+// given back.
+func checkInterfered(t *testing.T, w *bundle, requests []limitertest.Request, given int64) {
+	t.Helper()
+	var granted int64
+	if len(requests) > 1 {
+		granted = limitertest.Sum(w.AskAny(t, requests...))
+	} else {
+		granted, _ = requests[0](w.Wire) // its permits may exceed the rate now
+	}
+	w.Proxy.Settle(t)
+	inUse := limitertest.InUse(t, w.Redis, w.Keys.Permits)
+	assert.GreaterOrEqual(t, inUse, granted-given, "permits in use, %d granted", granted)
+	assert.LessOrEqual(t, inUse, granted+max(0, -given), "permits in use, %d granted", granted)
+	if len(requests) == 1 {
+		assert.Contains(t, []int64{granted, granted - given}, inUse, "permits in use, %d granted", granted)
+	}
+	free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
+	assert.Equal(t, w.Rate-inUse, free)
+}
+
+// Whose caller goes away while several limiters are asked gets nothing, of any.
+func TestClaims_OfOneWhoHasGoneGoBack(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "gone", func(t *testing.T, version string) {
+		w := newBundleInUse(t, three{1, 2, 3}, version)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.On(lua.AcquireAll, actions("hold", w.Held)...)
+		gone := make(chan error)
+		go func() {
+			_, err := w.Client.TakeAll(ctx, w.claims(three{2, 4, 1})...)
+			gone <- err
+		}()
+		assert.Eventually(t, func() bool { return w.Sent(lua.AcquireAll) > 0 }, limitertest.Outlasts, limitertest.Outlasts/1000)
+		cancel()
+		assert.ErrorIs(t, <-gone, context.Canceled)
+		w.LetGo()
+		w.checkAll(t, three{1, 2, 3}, "gone")
+	})
 }

@@ -1,8 +1,6 @@
 package faults_test
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,137 +16,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// twiceCase is a call on a limiter of rate 10 of which the caller holds some permits and others the rest
-// of those in use.
-type twiceCase struct {
-	inUse int64 // by another Client
-	call  func(ctx context.Context, t *testing.T, w *limitertest.Wire) error
-	held  int64 // in use after it
-}
-
-// asks returns the call of a request that must be granted so many permits.
-func asks(r limitertest.Request, want int64) func(context.Context, *testing.T, *limitertest.Wire) error {
-	return func(_ context.Context, t *testing.T, w *limitertest.Wire) error {
-		got, err := r(w)
-		assert.Equal(t, want, got)
-		return err
-	}
-}
-
-// settles returns the call that settles a reservation of 4 permits with so many.
-func settles(used int64, opts ...rratelimiter.ReserveOption) func(context.Context, *testing.T, *limitertest.Wire) error {
-	return func(ctx context.Context, t *testing.T, w *limitertest.Wire) error {
-		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
-		r := limitertest.Reserve(t, w.RateLimiter, 4, opts...)
-		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.DuplicateLast })
-		return r.Settle(ctx, used)
-	}
-}
-
-// renews returns the call that renews a reservation of 4 permits.
-func renews(opts ...rratelimiter.ReserveOption) func(context.Context, *testing.T, *limitertest.Wire) error {
-	return func(ctx context.Context, t *testing.T, w *limitertest.Wire) error {
-		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
-		r := limitertest.Reserve(t, w.RateLimiter, 4, opts...)
-		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.DuplicateLast })
-		return r.Renew(ctx)
-	}
-}
-
-var twiceCases = map[string]twiceCase{
-	"TryAcquire":              {2, asks(limitertest.TryFor(3), 3), 5},
-	"TryAcquire of all":       {0, asks(limitertest.TryFor(10), 10), 10},
-	"TryAcquire, refused":     {9, asks(limitertest.TryFor(3), 0), 9},
-	"Acquire":                 {2, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error { return w.Acquire(ctx, 3) }, 5},
-	"Take":                    {2, asks(limitertest.TakeFor(3), 3), 5},
-	"Take of the rest":        {2, asks(limitertest.TakeFor(8), 8), 10},
-	"TakeUpTo, all of it":     {2, asks(limitertest.UpToFor(3), 3), 5},
-	"TakeUpTo, some of it":    {2, asks(limitertest.UpToFor(20), 8), 10},
-	"Reserve":                 {2, asks(limitertest.ReserveFor(3), 3), 5},
-	"Reserve, the rest":       {2, asks(limitertest.ReserveFor(8), 8), 10},
-	"Settle, more":            {2, settles(6), 8},
-	"Settle, beyond the rate": {2, settles(25), 27},
-	"Settle, less":            {2, settles(1), 3},
-	"Cancel":                  {2, settles(0), 2},
-	"Renew":                   {2, renews(), 6},
-	"Renew, held":             {2, renews(hold), 6},
-	"Reserve, held":           {2, asks(limitertest.ReserveFor(3, hold), 3), 5},
-	"Settle, held, less":      {2, settles(1, hold), 3},
-	"Settle, held, the same":  {2, settles(4, hold), 6},
-	"Settle, held, more":      {2, settles(6, hold), 8},
-	"Release":                 {7, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error { return w.Release(ctx, 2) }, 5},
-	"Release of several calls": {7, func(ctx context.Context, t *testing.T, w *limitertest.Wire) error {
-		for range 130 {
-			w.ManyRows(t, 0, 1)
-		}
-		return w.Release(ctx, 131)
-	}, 6},
-	"give-back": {2, func(ctx context.Context, t *testing.T, w *limitertest.Wire) error {
-		d, undo, err := w.Client.Keyed("", limitertest.Hourly(10)).TakeReturnable(ctx, w.Name(), 3)
-		require.NoError(t, err)
-		require.True(t, d.Granted)
-		return undo(ctx)
-	}, 2},
-	"UpdateRate": {2, func(ctx context.Context, t *testing.T, w *limitertest.Wire) error {
-		w.Rate = 20
-		return limitertest.Second(w.UpdateRate(ctx, limitertest.Hourly(20), rratelimiter.KeepState()))
-	}, 2},
-	"SetRate": {2, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error {
-		return w.SetRate(ctx, limitertest.Hourly(10))
-	}, 0},
-	"Reset": {2, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error { return w.Reset(ctx) }, 0},
-	"Expire": {2, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error {
-		return limitertest.Second(w.Expire(ctx, time.Hour))
-	}, 2},
-	"AvailablePermits": {2, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error {
-		return limitertest.Second(w.AvailablePermits(ctx))
-	}, 2},
-	"Migrate": {2, func(ctx context.Context, _ *testing.T, w *limitertest.Wire) error {
-		if err := limitertest.Second(w.Migrate(ctx)); !errors.Is(err, rratelimiter.ErrUnsupported) {
-			return err
-		}
-		return nil
-	}, 2},
-}
-
+// shortIDs reports whether the ids of two calls may meet: the copy of a call that comes a millisecond later may then take
+// its own for another's. See TestTryAcquire_DuplicateWithShortID.
 func shortIDs(version string) bool {
 	return version == limitertest.MembersOf["B"] || version == limitertest.MembersOf["C"]
-}
-
-// Something on the way may send a request twice, and deliver the answer to the second: it is counted once.
-func TestRequest_DuplicateCountsOnce(t *testing.T) {
-	t.Parallel()
-	for what, c := range twiceCases {
-		eachLayout(t, what, func(t *testing.T, version string) {
-			for name, action := range map[string]redistest.Action{"first": redistest.Duplicate, "last": redistest.DuplicateLast} {
-				if shortIDs(version) && name == "last" {
-					continue // a millisecond later the id may be another's: see TestTryAcquire_DuplicateWithShortID
-				}
-				w := newWireInUse(t, 10, c.inUse, version)
-				w.OnScript(func(*lua.Script, int) redistest.Action { return action })
-				require.NoError(t, c.call(t.Context(), t, w), name)
-				w.CheckHeld(t, c.held, name)
-			}
-		})
-	}
-}
-
-// The same for several limiters.
-func TestTryAcquireAll_DuplicateCountsOnce(t *testing.T) {
-	t.Parallel()
-	for _, permits := range []int64{3, 10} {
-		eachLayout(t, "all", func(t *testing.T, version string) {
-			for name, action := range map[string]redistest.Action{"first": redistest.Duplicate, "last": redistest.DuplicateLast} {
-				if shortIDs(version) && name == "last" {
-					continue
-				}
-				w := newBundle(t, 10, version)
-				w.OnScript(func(*lua.Script, int) redistest.Action { return action })
-				w.mustTryAll(t, permits)
-				w.checkAll(t, three{permits, permits, permits}, "twice")
-			}
-		})
-	}
 }
 
 // A short id at a member of this millisecond is the call's own, whose request came twice.
@@ -231,4 +102,39 @@ func TestSlidingLog_DuplicateCountsOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A TryAcquire of all permits finds its own member where a refusal would look for the oldest.
+func TestTryAcquire_DuplicateOfAllPermitsIsGranted(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "all", func(t *testing.T, version string) {
+		w := newWireInUse(t, 10, 0, version)
+		limitertest.MustAcquire(t, w.Other, 10)
+		limitertest.MustRefuse(t, w.RateLimiter, 10) // the next refusal is a plain one
+		require.NoError(t, w.Other.Release(t.Context(), 10))
+		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.DuplicateLast })
+		limitertest.MustAcquire(t, w.RateLimiter, 10)
+		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
+		w.Proxy.Settle(t)
+		w.CheckHeld(t, 10, "once")
+	})
+}
+
+// A copy of two reservations that comes late changes nothing, though more is free by then than when
+// they were decided.
+func TestReserve_LateCopyOfTwoChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWireInUse(t, 10, 6, "4.7.0")
+	several := func() int64 {
+		keys := w.Keys.List()
+		answer, err := w.Redis.Eval(t.Context(), lua.Acquire.Source, keys,
+			"\x10an id 16 bytes..\x05\x00\x00\x00", 8, "", "s", "", "", 0, 5, 1, 3, 1).Int64Slice()
+		require.NoError(t, err)
+		return answer[2]
+	}
+	assert.EqualValues(t, 3, several(), "one of two")
+	require.NoError(t, w.Other.Release(t.Context(), 6))
+	assert.EqualValues(t, 3, several())
+	assert.EqualValues(t, 7, limitertest.Available(t, w.Other))
+	w.CheckHeld(t, 3, "once")
 }

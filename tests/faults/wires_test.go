@@ -1,17 +1,18 @@
 package faults_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -23,6 +24,8 @@ var (
 	lossy = []string{"", "drop", "drop+drop+drop", "swallow", "swallow+drop", "cut", "cut+drop", "drop+cut", "hold", "hold+hold"}
 	// With these it does so after it was repeated.
 	tardy = []string{"late", "late+late", "late+drop", "drop+late"}
+	// With these it does so twice for each attempt, whichever answer is heard.
+	twice = []string{"double", "double, last"}
 )
 
 // actions returns what the words of a fault stand for; held releases the commands held back.
@@ -31,7 +34,7 @@ func actions(fault string, held <-chan struct{}) []redistest.Action {
 	for _, word := range strings.FieldsFunc(fault, func(r rune) bool { return r == '+' }) {
 		action, known := map[string]redistest.Action{
 			"pass": redistest.Pass, "drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
-			"double": redistest.Duplicate, "hold": redistest.Pass.When(held), "late": redistest.Late.When(held),
+			"double": redistest.Duplicate, "double, last": redistest.DuplicateLast, "hold": redistest.Pass.When(held), "late": redistest.Late.When(held),
 		}[word]
 		if !known {
 			panic("no such fault: " + word)
@@ -39,34 +42,6 @@ func actions(fault string, held <-chan struct{}) []redistest.Action {
 		all = append(all, action)
 	}
 	return all
-}
-
-// underFaults checks each case under each fault and with each layout of members. What
-// waits takes long: it is checked with all layouts at once.
-func underFaults[C any](
-	t *testing.T, faults []string, cases, waiting map[string]C, check func(t *testing.T, c C, what, fault, version string),
-) {
-	t.Helper()
-	for _, fault := range faults {
-		name := cmp.Or(fault, "no fault")
-		eachLayout(t, name, func(t *testing.T, version string) {
-			var wg sync.WaitGroup
-			for what, c := range cases {
-				wg.Go(func() { check(t, c, what, fault, version) })
-			}
-			wg.Wait()
-		})
-		t.Run(name+", waiting", func(t *testing.T) {
-			t.Parallel()
-			var wg sync.WaitGroup
-			for what, c := range waiting {
-				for layout, version := range limitertest.MembersOf {
-					wg.Go(func() { check(t, c, what+", "+layout, fault, version) })
-				}
-			}
-			wg.Wait()
-		})
-	}
 }
 
 // eachLayout runs test with a release of Redisson for each layout.
@@ -94,14 +69,6 @@ func newWireInUse(t testing.TB, rate, inUse int64, version string) *limitertest.
 	return w
 }
 
-// try returns a TryAcquire for each.
-func try(permits ...int64) (requests []limitertest.Request) {
-	for _, n := range permits {
-		requests = append(requests, limitertest.TryFor(n))
-	}
-	return requests
-}
-
 // three are permits of the limiters of a bundle.
 type three [3]int64
 
@@ -111,46 +78,82 @@ func (a three) minus(b three) three { return three{a[0] - b[0], a[1] - b[1], a[2
 
 func (a three) plus(n int64) three { return a.add(three{n, n, n}) }
 
-// A bundle is a wire to three limiters that share a hash tag.
+// A bundle is a wire to one limiter, or to three that share a hash tag.
 type bundle struct {
 	*limitertest.Wire // to the first
 
 	each        []*limitertest.Wire         // what CheckHeld needs of each
 	own, others []*rratelimiter.RateLimiter // through the proxy, and another Client's, past it
+
+	runs  bool              // what is asked reaches Redis
+	check func(what string) // what else must hold of it, if anything
 }
 
-// newBundle returns limiters of that rate; the second is of type PerClient, and the
-// third is set up by its first use.
+// newBundle returns three limiters of that rate.
 func newBundle(t testing.TB, rate int64, version string) *bundle {
 	t.Helper()
-	opts := []rratelimiter.Option{rratelimiter.WithRedissonVersion(version), rratelimiter.WithClientID("the-client")}
-	w := &bundle{Wire: limitertest.NewWireOf(t, redistest.Shared(t), limitertest.Hourly(rate), false, 20, opts...)}
-	other := limitertest.NewClient(t, w.Redis, opts...)
+	return verb{several: true}.wires(t, redistest.Shared(t), rate, version)
+}
+
+// wires returns the verb's limiters. Of several the second is of type PerClient, and the third is set up by its first use.
+func (v verb) wires(t testing.TB, server *redistest.Server, rate int64, version string) *bundle {
+	t.Helper()
+	connections := 3
+	if v.several {
+		connections = 20
+	}
+	cfg := rratelimiter.Config{Type: v.kind, Rate: rate, Interval: time.Hour}
+	wire := limitertest.NewWireOf(t, server, cfg, v.byDefault, connections, rratelimiter.WithRedissonVersion(version))
+	w := &bundle{Wire: wire, runs: true}
+	add := func(each *limitertest.Wire, other *rratelimiter.RateLimiter) {
+		w.each, w.own, w.others = append(w.each, each), append(w.own, each.RateLimiter), append(w.others, other)
+	}
+	add(wire, wire.Other)
+	if !v.several {
+		return w
+	}
 	byDefault := rratelimiter.WithDefault(limitertest.Hourly(rate))
-	for i, name := range []string{w.Name(), "{" + w.Name() + "}:own", "{" + w.Name() + "}:default"} {
-		keys, l := redisson.KeysOf(name, "the-client"), w.Client.RateLimiter(name)
-		switch i {
-		case 1:
-			limitertest.MustTrySetRate(t, other.RateLimiter(name), limitertest.PerClient(rate, time.Hour))
+	for _, name := range []string{"{" + w.Name() + "}:own", "{" + w.Name() + "}:default"} {
+		keys, l, other := redisson.KeysOf(name, limitertest.WireID), w.Client.RateLimiter(name, byDefault), w.OtherClient.RateLimiter(name, byDefault)
+		if len(w.each) == 1 {
+			l = w.Client.RateLimiter(name)
+			limitertest.MustTrySetRate(t, other, limitertest.PerClient(rate, time.Hour))
 			keys.Value, keys.Permits = keys.ClientValue, keys.ClientPermits
-		case 2:
-			l = w.Client.RateLimiter(name, byDefault)
 		}
-		w.own, w.others = append(w.own, l), append(w.others, other.RateLimiter(name, byDefault))
-		w.each = append(w.each, &limitertest.Wire{RateLimiter: l, Proxy: w.Proxy, Redis: w.Redis, Keys: keys, Rate: rate})
+		add(&limitertest.Wire{RateLimiter: l, Proxy: w.Proxy, Redis: w.Redis, Keys: keys, Rate: rate}, other)
 	}
 	return w
+}
+
+// take lets the other Client take permits.
+func (w *bundle) take(t testing.TB, permits three) {
+	t.Helper()
+	for i, n := range permits {
+		if n > 0 {
+			limitertest.MustAcquire(t, w.others[i], n)
+		}
+	}
+}
+
+// meet lets the calls of scripts, or of all, meet a fault from now on.
+func (w *bundle) meet(fault string, scripts []*lua.Script) {
+	met := actions(fault, w.Held)
+	w.OnScript(func(s *lua.Script, n int) redistest.Action {
+		switch {
+		case slices.Contains(twice, fault):
+			return met[0]
+		case n <= len(met) && (scripts == nil || slices.Contains(scripts, s)):
+			return met[n-1]
+		}
+		return redistest.Pass
+	})
 }
 
 // newBundleInUse is newBundle of rate 10 with permits that another Client has taken.
 func newBundleInUse(t testing.TB, inUse three, version string) *bundle {
 	t.Helper()
 	w := newBundle(t, 10, version)
-	for i, n := range inUse {
-		if n > 0 {
-			limitertest.MustAcquire(t, w.others[i], n)
-		}
-	}
+	w.take(t, inUse)
 	return w
 }
 
@@ -185,16 +188,37 @@ func (w *bundle) checkAll(t testing.TB, held three, when string) bool {
 	return ok
 }
 
+// checkSoon is checkAll while requests or answers are held back, of permits in use.
+func (w *bundle) checkSoon(t testing.TB, held three, when string) {
+	t.Helper()
+	for i, each := range w.each {
+		assert.Eventually(t, func() bool {
+			return limitertest.InUse(t, w.Redis, each.Keys.Permits) == held[i]
+		}, time.Minute, time.Millisecond, "%s: permits in use of limiter %d are not %d", when, i, held[i])
+	}
+}
+
+// sent returns how many calls the Client has sent for its callers.
+func (w *bundle) sent() (calls int) {
+	for _, s := range lua.All() {
+		if s != lua.Merge && s != lua.NoteClient {
+			calls += w.Sent(s)
+		}
+	}
+	return calls
+}
+
+func (w *bundle) claims(permits three, opts ...rratelimiter.ReserveOption) []rratelimiter.Claim {
+	claims := make([]rratelimiter.Claim, len(permits))
+	for i, n := range permits {
+		claims[i] = w.own[i].Claim(n, opts...)
+	}
+	return claims
+}
+
 // leaving ends after a while, as callers' patience: a timeout may end before answers come again.
 func leaving() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(limitertest.Outlasts, cancel)
 	return ctx
-}
-
-func leaves(permits int64) limitertest.Request {
-	return func(w *limitertest.Wire) (int64, error) {
-		ok, err := w.TryAcquire(w.Context(leaving()), permits, time.Hour)
-		return limitertest.Counted(permits, ok, err)
-	}
 }

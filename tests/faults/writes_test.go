@@ -1,7 +1,6 @@
 package faults_test
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -48,96 +47,6 @@ func TestAcquireWithoutAnyAnswer(t *testing.T) {
 
 			w.On(nil)
 			limitertest.MustAcquire(t, w.RateLimiter, 1)
-		})
-	}
-}
-
-// runOnce are calls that write, and how to see whether one has run, on a limiter of 10
-// permits an hour of which 6 are in use.
-var runOnce = map[string]struct {
-	script *lua.Script
-	ran    func(ctx context.Context, t *testing.T, w *limitertest.Wire) bool
-}{
-	"Release": {lua.Release, func(_ context.Context, t *testing.T, w *limitertest.Wire) bool {
-		return limitertest.InUse(t, w.Redis, w.Keys.Permits) == 5
-	}},
-	"TrySetRate":  {lua.SetRate, hasNewRate},
-	"SetRate":     {lua.SetRate, hasNewRate},
-	"UpdateRate":  {lua.SetRate, hasNewRate},
-	"Delete":      {lua.Delete, isGone},
-	"Rename":      {lua.Rename, isGone},
-	"Expire":      {lua.Expire, expires},
-	"ExpireAt":    {lua.Expire, expires},
-	"ClearExpire": {lua.Expire, func(ctx context.Context, t *testing.T, w *limitertest.Wire) bool { return !expires(ctx, t, w) }},
-}
-
-func hasNewRate(ctx context.Context, _ *testing.T, w *limitertest.Wire) bool {
-	return w.Redis.HGet(ctx, w.Name(), "rate").Val() == "7"
-}
-
-func isGone(ctx context.Context, _ *testing.T, w *limitertest.Wire) bool {
-	return w.Redis.Exists(ctx, w.Name()).Val() == 0
-}
-
-func expires(ctx context.Context, _ *testing.T, w *limitertest.Wire) bool {
-	return w.Redis.TTL(ctx, w.Name()).Val() > 0
-}
-
-func TestWritesRunAtMostOnce(t *testing.T) {
-	t.Parallel()
-	for name, tt := range runOnce {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var wg sync.WaitGroup
-			for _, fault := range []string{"drop", "swallow", "hold", "cut", "late"} {
-				wg.Go(func() {
-					w := newWire(t, 10)
-					limitertest.MustAcquire(t, w.RateLimiter, 6)
-					switch name {
-					case "TrySetRate":
-						assert.NoError(t, limitertest.Second(w.Other.Delete(t.Context())))
-					case "ClearExpire":
-						assert.NoError(t, w.Redis.Expire(t.Context(), w.Name(), time.Hour).Err())
-					}
-					w.On(tt.script, actions(fault, w.Held)...)
-					err := limitertest.Operations[name](context.Background(), w.RateLimiter)
-					assert.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome, fault)
-					assert.ErrorContains(t, err, w.Name(), fault)
-					w.LetGo()
-					w.Proxy.Settle(t)
-					assert.Equal(t, 1, w.Sent(tt.script), "%s: it is not repeated", fault)
-					assert.Equal(t, fault != "cut", tt.ran(t.Context(), t, w), "%s: it ran", fault)
-				})
-			}
-			wg.Wait()
-		})
-	}
-}
-
-func TestReadsOutliveLostAnswers(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		script *lua.Script
-		read   func(w *limitertest.Wire) (any, error)
-		want   any
-	}{
-		"Config":           {lua.Config, func(w *limitertest.Wire) (any, error) { return w.Config(t.Context()) }, limitertest.Hourly(10)},
-		"AvailablePermits": {lua.Available, func(w *limitertest.Wire) (any, error) { return w.AvailablePermits(t.Context()) }, int64(4)},
-		"TTL": {lua.Command, func(w *limitertest.Wire) (any, error) {
-			_, expires, err := w.TTL(t.Context())
-			return expires, err
-		}, false},
-		"Exists": {lua.Command, func(w *limitertest.Wire) (any, error) { return w.Exists(t.Context()) }, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWire(t, 10)
-			limitertest.MustAcquire(t, w.RateLimiter, 6)
-			w.On(tt.script, redistest.DropAnswer, redistest.Swallow, redistest.Cut)
-			got, err := tt.read(w)
-			require.NoError(t, err)
-			assert.Equal(t, tt.want, got)
-			w.CheckHeld(t, 6, "read")
 		})
 	}
 }

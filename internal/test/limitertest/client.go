@@ -237,6 +237,11 @@ var Reads = map[string]bool{
 	"Peek": true, "AvailablePermits": true, "Config": true, "TTL": true, "Exists": true, "Rename, to its name": true,
 }
 
+// Acquires are those that give back what their caller went away from.
+var Acquires = map[string]bool{
+	"TryAcquire": true, "TryAcquire, waiting": true, "Acquire": true, "Take": true, "TakeUpTo": true, "Reserve": true,
+}
+
 // Second returns the error of a call of which nothing else matters.
 func Second[T any](_ T, err error) error { return err }
 

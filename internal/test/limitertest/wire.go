@@ -23,24 +23,29 @@ import (
 type Wire struct {
 	*rratelimiter.RateLimiter
 
-	Client *rratelimiter.Client
-	Proxy  *redistest.Proxy
-	Other  *rratelimiter.RateLimiter // another Client's handle, past the proxy
-	Redis  redistest.Client          // past the proxy
-	Keys   redisson.Keys             // Value and Permits are those in use
-	Rate   int64
-	Held   chan struct{} // what a fault holds back waits for it
-	LetGo  func()        // closes held
+	Client      *rratelimiter.Client
+	Proxy       *redistest.Proxy
+	Other       *rratelimiter.RateLimiter // another Client's handle, past the proxy
+	OtherClient *rratelimiter.Client
+	Redis       redistest.Client // past the proxy
+	Keys        redisson.Keys    // Value and Permits are those in use
+	Rate        int64
+	Held        chan struct{} // what a fault holds back waits for it
+	LetGo       func()        // closes held
 
-	mu    sync.Mutex
-	calls map[string]int // of each script, as the Client sent them
-	gate  *gate
+	mu     sync.Mutex
+	calls  map[string]int // of each script, as the Client sent them
+	gate   *gate
+	before map[*lua.Script]func()
 
 	waits func() // called once the caller of a Request waits
 }
 
 // A gate holds back the answer to an acquire.
 type gate struct{ reached, open chan struct{} }
+
+// WireID is the id of both Clients of a Wire.
+const WireID = "the-client"
 
 // Requests whose answers a fault keeps back are given up after this time, and repeated
 // as often as faults are met and some more.
@@ -77,39 +82,70 @@ func NewWireOf(
 	t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool, connections int, opts ...rratelimiter.Option,
 ) *Wire {
 	t.Helper()
-	const id = "the-client"
 	w := &Wire{
-		Proxy: redistest.StartProxy(t, server.Addr()),
-		Redis: server.Client(t, nil),
-		Rate:  cfg.Rate,
-		Held:  make(chan struct{}),
-		calls: map[string]int{},
-		waits: func() {},
+		Proxy:  redistest.StartProxy(t, server.Addr()),
+		Redis:  direct(t, server),
+		Rate:   cfg.Rate,
+		Held:   make(chan struct{}),
+		calls:  map[string]int{},
+		before: map[*lua.Script]func(){},
+		waits:  func() {},
 	}
 	w.LetGo = sync.OnceFunc(func() { close(w.Held) })
 	t.Cleanup(w.LetGo)
-	opts = append([]rratelimiter.Option{rratelimiter.WithClientID(id)}, opts...)
+	opts = append([]rratelimiter.Option{rratelimiter.WithClientID(WireID)}, opts...)
 	rdb := w.Proxy.FairClient(t, &redistest.Options{
 		ReadTimeout: answerTimeout, WriteTimeout: time.Minute, MaxRetries: maxRetries, PoolSize: connections,
 	})
 	w.Client = NewClient(t, rdb, opts...)
 	name := redistest.Name(t)
-	w.Other = NewClient(t, w.Redis, append(slices.Clip(opts), rratelimiter.WithCallTimeout(time.Minute))...).RateLimiter(name)
+	w.OtherClient = NewClient(t, w.Redis, append(slices.Clip(opts), rratelimiter.WithCallTimeout(time.Minute))...)
+	w.Other = w.OtherClient.RateLimiter(name)
 	if byDefault {
 		w.RateLimiter = w.Client.RateLimiter(name, rratelimiter.WithDefault(cfg))
 	} else {
 		w.RateLimiter = w.Client.RateLimiter(name)
 		MustTrySetRate(t, w.Other, cfg)
 	}
-	w.Keys = redisson.KeysOf(name, id)
+	w.Keys = redisson.KeysOf(name, WireID)
 	if cfg.Type == rratelimiter.PerClient {
 		w.Keys.Value, w.Keys.Permits = w.Keys.ClientValue, w.Keys.ClientPermits
 	}
-	for _, s := range lua.All() {
-		require.NoError(t, w.Redis.ScriptLoad(t.Context(), s.Source).Err())
-	}
+	load(t, w.Redis)
 	w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
 	return w
+}
+
+// clients are those past the proxies: all wires of a test share one to a server, since to connect costs much of what a wire
+// does.
+var clients sync.Map
+
+func direct(t testing.TB, server *redistest.Server) redistest.Client {
+	type key struct {
+		t      testing.TB
+		server *redistest.Server
+	}
+	open, known := clients.LoadOrStore(key{t, server}, sync.OnceValue(func() redistest.Client { return server.Client(t, nil) }))
+	if !known {
+		t.Cleanup(func() { clients.Delete(key{t, server}) })
+	}
+	return open.(func() redistest.Client)()
+}
+
+// load lets the server know all scripts.
+func load(t testing.TB, rdb redistest.Client) {
+	t.Helper()
+	var shas []string
+	for _, s := range lua.All() {
+		shas = append(shas, s.SHA)
+	}
+	known, err := rdb.ScriptExists(t.Context(), shas...).Result()
+	require.NoError(t, err)
+	for i, s := range lua.All() {
+		if !known[i] {
+			require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source).Err())
+		}
+	}
 }
 
 // Hourly is the configuration of a wire that nothing else is asked of.
@@ -133,7 +169,12 @@ func (w *Wire) OnScript(f func(script *lua.Script, n int) redistest.Action) {
 			close(g.reached)
 			return redistest.Pass.Until(g.open)
 		}
+		do := w.before[s]
+		delete(w.before, s)
 		w.mu.Unlock()
+		if do != nil {
+			do()
+		}
 		seen[s.Name]++
 		return f(s, seen[s.Name])
 	})
@@ -157,6 +198,13 @@ func (w *Wire) On(script *lua.Script, actions ...redistest.Action) {
 		}
 		return redistest.Pass
 	})
+}
+
+// Before lets do be done when the next call of a script is on its way, whatever that meets.
+func (w *Wire) Before(script *lua.Script, do func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.before[script] = do
 }
 
 // Sent returns how often the Client sent the script.
@@ -336,7 +384,7 @@ func (w *Wire) NewestGo(t testing.TB, count int64) {
 
 // CancelledInFlight makes requests in one batch; those with a true go away while it is on
 // its way, before it reaches Redis. It returns what the others were granted.
-func (w *Wire) CancelledInFlight(t testing.TB, permits []int64, goes []bool, giveBack ...redistest.Action) []int64 {
+func (w *Wire) CancelledInFlight(t testing.TB, permits []int64, goes []bool) []int64 {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var away sync.WaitGroup
@@ -354,15 +402,9 @@ func (w *Wire) CancelledInFlight(t testing.TB, permits []int64, goes []bool, giv
 			return Counted(n, ok, err)
 		})
 	}
-	w.OnScript(func(s *lua.Script, n int) redistest.Action {
-		switch {
-		case s == lua.Acquire && n == 1:
-			cancel()
-			away.Wait()
-		case s == lua.GiveBack && n <= len(giveBack):
-			return giveBack[n-1]
-		}
-		return redistest.Pass
+	w.Before(lua.Acquire, func() {
+		cancel()
+		away.Wait()
 	})
 	return w.Ask(t, requests...)
 }
