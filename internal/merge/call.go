@@ -142,11 +142,13 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 		c.Missed = true
 		for j, slice := range numbers[1 : len(g.entries)+1] {
 			e, m := g.entries[j], g.members[j]
-			if slice >= 0 {
+			switch {
+			case slice >= 0:
 				e.setSlice(uint8(slice))
-			} else { // others have released some of its permits
-				e.setPermits(-slice)
-				m.has(-slice)
+			case m == nil:
+				e.setPermits(-slice) // others have released some
+			default:
+				slice = 0 // of the rest its grants may give back more than is left: it stays by itself
 			}
 			if slice != 0 && c.high == l.high { // the next call names it, however old it is
 				l.put(e, m)

@@ -91,15 +91,6 @@ func (m *Member) name(most int64) (permits int64, ok bool) {
 	return m.remaining, true
 }
 
-// has records that the member, which may be nil, was seen with so many permits.
-func (m *Member) has(permits int64) {
-	if m != nil {
-		m.mu.Lock()
-		m.remaining = permits
-		m.mu.Unlock()
-	}
-}
-
 // gone reports whether all permits of the member, which may be nil, have gone back.
 func (m *Member) gone() bool {
 	if m == nil {

@@ -112,6 +112,17 @@ func TestLog_LearnsFromTheServer(t *testing.T) {
 	p.grant(1, 10*time.Minute, nil)
 	c, _ = p.Name(p.draw)
 	assert.Equal(t, [][]int{{2, 1, 2}}, groups(t, c), "with the permits that others have left of one, however old they are by now")
+	p.answered(c, 0, 0, 0, 0)
+	for range 4 {
+		p.grant(1, 11*time.Minute, merge.NewMember(p.draw(), 2))
+	}
+	c, _ = p.Name(p.draw)
+	require.Equal(t, [][]int{{2, 2, 2, 2}}, groups(t, c))
+	at = p.sliceAt(11 * time.Minute)
+	p.answered(c, 0, at, -1, at, at)
+	p.grant(1, 13*time.Minute, nil)
+	c, _ = p.Name(p.draw)
+	assert.Equal(t, [][]int{{2, 2, 2}}, groups(t, c), "without one whose grant would give back more than is left of it")
 
 	for what, answer := range map[string][]int64{"a low rate": {128, 1000}, "no limiter": {0}} {
 		p := newProgram(1000, time.Minute)

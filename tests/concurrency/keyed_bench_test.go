@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,18 +90,28 @@ func BenchmarkNewHandle(b *testing.B) {
 
 // BenchmarkLeasesOfKeys measures decisions from the leases of a few keys; try it with -cpu 1,2.
 func BenchmarkLeasesOfKeys(b *testing.B) {
-	for _, n := range []int{1, 2, 16} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
+	for _, of := range []struct {
+		name string
+		keys int
+		own  bool // each caller has a key of his own
+	}{{"one", 1, false}, {"two, one for each caller", 2, true}, {"two", 2, false}, {"sixteen", 16, false}} {
+		b.Run(of.name, func(b *testing.B) {
 			client := limitertest.NewClient(b, redistest.Redis(b))
 			k := client.Keyed(redistest.Name(b)+":", limitertest.Every(1_000_000_000, time.Hour), rratelimiter.WithLease(rratelimiter.Lease{}))
-			keys := manyKeys(n)
+			keys := manyKeys(of.keys)
 			for _, key := range keys {
 				require.NoError(b, k.Acquire(b.Context(), key, 1))
 			}
+			ctx := b.Context()
+			var callers atomic.Uint32
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
-				for i := rand.Uint32(); pb.Next(); i++ {
-					if ok, err := k.TryAcquire(b.Context(), keys[i%uint32(n)], 1, 0); err != nil || !ok {
+				i, step := rand.Uint32(), uint32(1)
+				if of.own {
+					i, step = callers.Add(1), 0
+				}
+				for ; pb.Next(); i += step {
+					if ok, err := k.TryAcquire(ctx, keys[i%uint32(len(keys))], 1, 0); err != nil || !ok {
 						b.Error(ok, err)
 					}
 				}
