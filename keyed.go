@@ -195,11 +195,12 @@ func (k *KeyedLimiter) handleOf(key string, cfg Config, name string) *RateLimite
 	if l, ok := k.handles.Get(key); ok && current(l) {
 		return l
 	}
-	if !k.begun.Load() && k.begun.CompareAndSwap(false, true) {
+	first := !k.begun.Load() && k.begun.CompareAndSwap(false, true)
+	if first {
 		k.note("")
 	}
 	l := k.newHandle(key, cfg)
-	l.facts.Observed = name
+	l.facts.Observed, l.facts.Kept = name, !first // a program may make a KeyedLimiter for each call
 	if l.facts.Err != nil {
 		return l
 	}
@@ -209,7 +210,7 @@ func (k *KeyedLimiter) handleOf(key string, cfg Config, name string) *RateLimite
 // newHandle makes a handle. It takes no lock, and calls the program's NameMapper.
 func (k *KeyedLimiter) newHandle(key string, cfg Config) *RateLimiter {
 	l, like, err := k.client.handle(k.prefix+key), &k.like.facts, k.bad
-	l.policy, l.ofKey, l.facts.Kept, l.facts.Exact = k.like.policy, true, true, like.Exact
+	l.policy, l.ofKey, l.facts.Exact = k.like.policy, true, like.Exact
 	if like.Lease != nil {
 		l.facts.Lease = &lease.Planner{Most: like.Lease.Most, Want: like.Lease.Want}
 	}

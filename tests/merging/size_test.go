@@ -38,6 +38,12 @@ var uses = map[string]use{
 	"a handle for each call": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
 		eachCall(n, cfg, func(int) { limitertest.Try(t, client.RateLimiter(name), 1) })
 	},
+	"a Keyed for each call": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		eachCall(n, cfg, func(int) {
+			_, err := client.Keyed("", cfg).Take(t.Context(), name, 1)
+			require.NoError(t, err)
+		})
+	},
 	"Take": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
 		l := client.RateLimiter(name)
 		eachCall(n, cfg, func(int) { limitertest.Take(t, l, 1) })
