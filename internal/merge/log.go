@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	slicesOf   = 64 // an interval has so many: a permit comes back at most one of them late
-	longest    = 32 // slices after which a settlement finds no member of its slice
-	maxEntries = 128
-	eighths    = 8 // of an interval, in which grants are counted
+	slicesOf   = 64   // an interval has so many: a permit comes back at most one of them late
+	longest    = 32   // slices after which a settlement finds no member of its slice
+	maxEntries = 1024 // as many as several hundred callers of claims are granted in two round trips
+	eighths    = 8    // of an interval, in which grants are counted
 )
 
 // thresholds are below what members are left alone. A set has then at most one member a slice of a program's, those
@@ -116,7 +116,7 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 	e.setSlice(uint8(slice))
 	if len(l.entries) < maxEntries { // while a call takes long
 		l.put(e, m)
-		l.fresh++
+		l.fresh = min(l.fresh, 254) + 1
 	}
 	return l.due(), false
 }
@@ -173,8 +173,8 @@ func (l *Log) put(e entry, m *Member) {
 	if l.members != nil {
 		l.members = append(l.members, m)
 	}
-	if len(l.entries) == cap(l.entries) { // append would double it
-		l.entries = slices.Grow(l.entries, 4)
+	if n := len(l.entries); n == cap(l.entries) { // append would double it
+		l.entries = slices.Grow(l.entries, max(4, n/4))
 	}
 	l.entries = append(l.entries, e)
 }

@@ -257,7 +257,7 @@ func TestLog_GoesOnAfterACallThatTookLong(t *testing.T) {
 	p.grant(32+20, 0, nil)
 	c, _ := p.Name(p.draw)
 	require.Len(t, groups(t, c), 1)
-	p.grant(300, 0, nil)
+	p.grant(1100, 0, nil)
 	p.grant(1, 0, merge.NewMember(p.draw(), 2))
 	assert.Equal(t, 1, p.due)
 	p.answered(c, p.sliceAt(0))
@@ -265,7 +265,7 @@ func TestLog_GoesOnAfterACallThatTookLong(t *testing.T) {
 	assert.Equal(t, 2, p.due)
 	c, _ = p.Name(p.draw)
 	require.Len(t, groups(t, c), 1)
-	assert.Len(t, groups(t, c)[0], 129, "those that it remembers, and what stands for the first")
+	assert.Len(t, groups(t, c)[0], 1025, "those that it remembers, and what stands for the first")
 }
 
 // Of grants whose permits may go back none came before many that can't.

@@ -140,14 +140,14 @@ func TestMergingCall_IsGivenUpWithoutFigures(t *testing.T) {
 func TestMergingCall_TakesLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, limitertest.Every(1000, interval))
+		s := newScene(t, limitertest.Every(10_000, interval))
 		s.nearly(t)
 		letGo := s.Hold(t, lua.Merge, 1)
-		s.take(t, 250)
+		s.take(t, 1100)
 		letGo()
 		s.on(lua.Merge)
 		s.rest() // it may have been repeated
-		s.merged(t, few+250-128+7)
+		s.merged(t, few+1100-1024+7)
 	})
 }
 

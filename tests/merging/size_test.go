@@ -116,6 +116,35 @@ var uses = map[string]use{
 	},
 }
 
+// Many callers ask at once, each by a call or with a member of its own.
+func TestSet_OfManyCallersAtOnce(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, map[string]func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client){
+		"claims": func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client) {
+			assert.True(t, limitertest.TryAll(t, client, 1, l, beside))
+		},
+		"reservations": func(t *testing.T, l, _ *rratelimiter.RateLimiter, _ *rratelimiter.Client) {
+			assert.NoError(t, limitertest.Reserve(t, l, 2).Settle(t.Context(), 1))
+		},
+	}, func(t *testing.T, call func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client)) {
+		const callers, rounds = 256, 4
+		rdb := limitertest.FarAway(t, time.Millisecond)
+		client := limitertest.NewClient(t, rdb)
+		cfg := rratelimiter.WithDefault(limitertest.Every(1_000_000, interval))
+		l, beside := client.RateLimiter("{many}", cfg), client.RateLimiter("{many}2", cfg)
+		limitertest.MustAcquire(t, l, 1)
+		for range rounds {
+			limitertest.Together(callers, func(int) { call(t, l, beside, client) })
+		}
+		for range 2 {
+			limitertest.MustAcquire(t, l, 1)
+		}
+		keys := limitertest.KeysOf(l)
+		assert.EqualValues(t, 1+rounds*callers+2, limitertest.InUse(t, rdb, keys.Permits))
+		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+callers), "what is not named yet, and what is exact")
+	})
+}
+
 func TestSet_StaysSmall(t *testing.T) {
 	t.Parallel()
 	for name, use := range uses {
