@@ -95,12 +95,17 @@ func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, a
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ms := at.UnixMilli()
-	few := l.count(ms, 1)
+	before := l.count(ms, 1)
 	if l.refused > 0 && l.eighth-l.refused > eighths {
 		l.refused, l.exact = 0, false
 	}
-	if few || l.exact {
-		return false, l.interval == 0 && l.grants[0] >= limits.first
+	switch low := l.exact && l.refused == 0; {
+	case l.interval == 0:
+		return false, l.grants[0] >= limits.first
+	case low && before > int(limits.rate): // it is another by now
+		return false, true
+	case l.exact || before < limits.few:
+		return false, false
 	}
 	slice := uint32((ms + int64(l.offset)) * slicesOf / l.interval)
 	if late := int32(l.newest - slice); late > 0 && late <= slicesOf {
@@ -132,11 +137,11 @@ func (l *Log) due() bool {
 	return (l.fresh >= limits.together || len(l.entries) >= maxEntries) && !l.busy
 }
 
-// count counts grants, and reports whether an interval has had but a few before.
-func (l *Log) count(ms int64, grants uint8) (few bool) {
+// count counts grants, and returns how many an interval has had before.
+func (l *Log) count(ms int64, grants uint8) (before int) {
 	if l.interval == 0 {
 		l.grants[0] = min(l.grants[0]+grants, limits.first)
-		return true
+		return 0
 	}
 	now := uint32(ms * eighths / l.interval)
 	if passed := int32(now - l.eighth); passed < -eighths || passed > 0 {
@@ -145,13 +150,12 @@ func (l *Log) count(ms int64, grants uint8) (few bool) {
 		}
 		l.eighth = now
 	}
-	before := 0
 	for _, n := range l.grants {
 		before += int(n)
 	}
 	last := &l.grants[l.eighth%eighths]
 	*last = min(*last, 255-grants) + grants
-	return before < limits.few
+	return before
 }
 
 func (l *Log) forget() { l.entries, l.members, l.fresh = nil, nil, 0 }

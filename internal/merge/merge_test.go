@@ -153,6 +153,14 @@ func TestLog_LeavesLowRatesAloneAndAsksForUnknownOnes(t *testing.T) {
 	p.grant(24, 0, nil)
 	p.grant(20, 0, nil)
 	assert.Equal(t, 1, p.due, "these few count")
+
+	p = newProgram(100, time.Minute)
+	for range 129 {
+		_, asks := p.Add(p.draw(), 1, p.start, nil)
+		assert.False(t, asks)
+	}
+	_, asks := p.Add(p.draw(), 1, p.start, nil)
+	assert.True(t, asks, "it can't be as low any more")
 }
 
 func TestLog_CountsGrantsOfTheLastInterval(t *testing.T) {

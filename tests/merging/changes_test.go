@@ -179,3 +179,26 @@ func TestLimiter_RunsOutAndIsMadeAnew(t *testing.T) {
 		}
 	})
 }
+
+// A rate is lowered for a time, to what is not merged, and raised again. No answer to claims says so unless it is asked for.
+func TestRate_IsLowForATime(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		l, client := limitertest.NewLimiter(t, rdb, rratelimiter.PerMinute(1000)), limitertest.NewClient(t, rdb)
+		ours := client.RateLimiter(l.Name())
+		beside := client.RateLimiter("{"+l.Name()+"}:beside", rratelimiter.WithDefault(rratelimiter.PerMinute(10_000)))
+		use := func(n int, pause time.Duration) {
+			for range n {
+				require.True(t, limitertest.TryAll(t, client, 1, ours, beside))
+				time.Sleep(pause)
+			}
+		}
+		use(200, 100*time.Millisecond)
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(120), rratelimiter.KeepState()))
+		time.Sleep(time.Minute)
+		use(150, 600*time.Millisecond)
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(1000), rratelimiter.KeepState()))
+		use(1000, 70*time.Millisecond)
+		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(small))
+	})
+}
