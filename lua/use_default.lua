@@ -12,7 +12,7 @@
 
 local ends = config.base
 if ends then
-  redis.call('HSET', KEYS[1], 'override', '0 ' .. table.concat(ends, ' '))
+  redis.call('HSET', KEYS[1], 'override', '0 ' .. ends[1] .. ' ' .. ends[2] .. ' ' .. ends[3])
   config = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
 end
 local kind = config.per_client and ' 1 ' or ' 0 '
