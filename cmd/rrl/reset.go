@@ -69,7 +69,7 @@ Exits 1 if there is no such limiter, or its rate is a default already.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				cfg, err := a.configOf(cmd.Context(), conn, name)
+				_, err := a.configOf(cmd.Context(), conn, name)
 				if errors.Is(err, rratelimiter.ErrNotInitialized) {
 					return a.printChanged(name, "changed", false, "", noLimiter)
 				}
@@ -80,7 +80,8 @@ Exits 1 if there is no such limiter, or its rate is a default already.`,
 				if err != nil {
 					return fmt.Errorf("%s: %w", words.Printable(name), err)
 				}
-				if cfg, err = a.configOf(cmd.Context(), conn, name); err != nil { // an override with an end has gone
+				cfg, err := a.configOf(cmd.Context(), conn, name) // of an override that had an end, what came back
+				if err != nil {
 					return err
 				}
 				rate := words.ShortRate(cfg.Rate, cfg.Interval.Milliseconds())
