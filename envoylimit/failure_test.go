@@ -79,3 +79,15 @@ descriptors:
 		})
 	}
 }
+
+// A Service that lets all pass does so for a domain that is closed, too.
+func TestFailure_InShadow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, down := failing(t)
+		down.Store(true)
+		s := newService(t, rdb, "failure: closed"+web, WithShadow())
+		assert.Equal(t, "OK: OVER OK", says(s.ask(t, "web", "user=ann\nother=x")))
+		time.Sleep(time.Minute)
+	})
+}

@@ -20,3 +20,9 @@ func WithLeases() Option {
 func WithHeaders() Option {
 	return func(s *Service) { s.headers = true }
 }
+
+// WithShadow lets all requests pass, as SHADOW_MODE does in envoyproxy/ratelimit: limits count, and statuses and metrics say what
+// they refuse. A request that a limit refuses is charged to none.
+func WithShadow() Option {
+	return func(s *Service) { s.shadow = true }
+}

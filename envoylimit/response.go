@@ -21,10 +21,7 @@ const (
 
 // response returns the answer to Envoy.
 func (c *call) response() *ratelimitv3.RateLimitResponse {
-	r := &ratelimitv3.RateLimitResponse{OverallCode: ok}
-	if !c.passes {
-		r.OverallCode = over
-	}
+	r := &ratelimitv3.RateLimitResponse{OverallCode: c.overall()}
 	metadata := map[string]any{}
 	for _, of := range c.asked {
 		s := of.status()
@@ -49,9 +46,17 @@ func (c *call) response() *ratelimitv3.RateLimitResponse {
 	return r
 }
 
+func (c *call) overall() ratelimitv3.RateLimitResponse_Code {
+	if c.passes || c.service.shadow {
+		return ok
+	}
+	return over
+}
+
 // refusal returns the answer of a domain that is closed while Redis does not decide.
 func (c *call) refusal() *ratelimitv3.RateLimitResponse {
-	r := &ratelimitv3.RateLimitResponse{OverallCode: over}
+	c.passes = false
+	r := &ratelimitv3.RateLimitResponse{OverallCode: c.overall()}
 	for _, of := range c.asked {
 		s := &descriptorStatus{Code: ok}
 		if of.question != nil {

@@ -29,6 +29,7 @@ type Service struct {
 
 	ahead   []rratelimiter.LimiterOption
 	headers bool
+	shadow  bool
 
 	client *rratelimiter.Client
 	err    error          // of the Client

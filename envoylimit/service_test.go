@@ -331,6 +331,21 @@ descriptors:
 	})
 }
 
+// WithShadow lets all pass, and statuses say what limits refuse.
+func TestService_WithShadow(t *testing.T) {
+	t.Parallel()
+	inVirtual(t, web, func(t *testing.T, s *Service, _ redistest.Client) {
+		run(t, s,
+			step{"user=ann | 5\nplan=free", "OK: OK 0/5 OK 2/3"},
+			step{"user=ann\nplan=free", "OK: OVER 0/5 OK 2/3"},
+			step{"none=x", "OK: OVER 0/0"},
+		)
+		for _, h := range s.ask(t, "web", "user=ann").GetResponseHeadersToAdd() {
+			assert.NotEqual(t, "Retry-After", h.GetKey())
+		}
+	}, WithShadow(), WithHeaders())
+}
+
 // Fixed windows begin as there: at multiples of the unit since 1970 began, so that of a week on a Thursday.
 func TestService_WindowsAsThere(t *testing.T) {
 	t.Parallel()

@@ -279,6 +279,16 @@ func TestServe_StartsWithoutRedis(t *testing.T) {
 	r.until("that it has gone", func() bool { return r.ask("bob") == "OVER_LIMIT" })
 }
 
+func TestServe_Shadow(t *testing.T) {
+	t.Parallel()
+	r := start(t, directory(t, web), miniredis.RunT(t).Addr(), "--shadow")
+	for range 5 {
+		assert.Equal(t, "OK", r.ask("ann"))
+	}
+	_, text := get(t, "GET", "http://"+r.metrics+"/metrics", "")
+	assert.Contains(t, text, `ratelimiter_outcome="refused",ratelimiter_source="redis"} 2`)
+}
+
 func TestServe_TLS(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)

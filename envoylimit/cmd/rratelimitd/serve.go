@@ -33,6 +33,7 @@ type settings struct {
 	metrics string
 	headers bool
 	leases  bool
+	shadow  bool
 	drain   time.Duration
 	tls     tlsFiles
 	level   slog.Level
@@ -58,6 +59,7 @@ func newFlags(s *settings) *flag.FlagSet {
 	flags.StringVar(&s.metrics, "metrics", ":9102", "the `ADDRESS` of /metrics, for Prometheus; \"\" for none")
 	flags.BoolVar(&s.headers, "headers", false, "add RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset and Retry-After to answers")
 	flags.BoolVar(&s.leases, "leases", false, "take permits ahead, so that descriptors in much use cost no round trip")
+	flags.BoolVar(&s.shadow, "shadow", false, "let all requests pass, and only count what limits refuse")
 	flags.DurationVar(&s.drain, "drain", 10*time.Second, "how long calls under way have after SIGTERM")
 	flags.StringVar(&s.tls.cert, "tls-cert", "", "the gRPC server's certificate, a `FILE` in PEM")
 	flags.StringVar(&s.tls.key, "tls-key", "", "its key, a `FILE` in PEM")
@@ -246,6 +248,9 @@ func (s *settings) serviceOptions() (all []envoylimit.Option) {
 	}
 	if s.leases {
 		all = append(all, envoylimit.WithLeases())
+	}
+	if s.shadow {
+		all = append(all, envoylimit.WithShadow())
 	}
 	return all
 }
