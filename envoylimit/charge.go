@@ -3,6 +3,7 @@ package envoylimit
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -24,7 +25,7 @@ func (l looking) Ask(ctx context.Context, _ decide.Ask) (decide.Answer, error) {
 
 // look finds out whether more is used than the limit, or less is free than would be asked for if another limit did not refuse.
 func (c *call) look(ctx context.Context, q *question, of *counter) {
-	a, err := c.answer(ctx, looking{of}, decide.Ask{Call: callName, Key: of.key, Figures: true, Watched: q.shadow})
+	a, err := c.answer(ctx, looking{of}, decide.Ask{Call: callName, Key: of.key, Figures: true})
 	a.Undo = nil
 	if err == nil && a.Cause == nil {
 		a.Granted = a.Granted && q.permits <= a.Remaining
@@ -90,7 +91,7 @@ func (d *domain) failed(err error) error {
 func (c *call) settle(ctx context.Context, q *question, of *counter) {
 	ctx = context.WithoutCancel(ctx)
 	if settle := of.settler(named(q.reservation, q.key)); settle != nil {
-		q.err = c.domain.failed(settle(ctx, q.permits, func(error) {}))
+		q.start, q.err = time.Time{}, c.domain.failed(settle(ctx, q.permits, func(error) {}))
 		return
 	}
 	if q.permits > 0 {

@@ -1,6 +1,7 @@
 package envoylimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,10 @@ const returnTime = 10 * time.Millisecond
 type answer struct {
 	decision limit.Decision
 	by       limit.Source
-	over     bool // refused, or more used than the limit
-	open     bool // nothing is known, and it passes
+	over     bool      // refused, or more used than the limit
+	costly   bool      // it is more than the counter ever grants
+	open     bool      // nothing is known, and it passes
+	start    time.Time // when it was asked; zero: it was not
 	reserved []byte
 	undo     func(context.Context) error
 	err      error
@@ -53,7 +56,7 @@ func (c *call) decide(ctx context.Context) error {
 	if end, has := ctx.Deadline(); has {
 		c.until = end.Add(-min(time.Until(end)/8, returnTime))
 	}
-	c.foresee(ctx)
+	c.foresee()
 	groups := c.groups()
 	beside := len(groups) > 1 || slices.ContainsFunc(c.questions, func(q *question) bool { return q.quota && q.over || q.deed == giveBack })
 	decide.AtOnce(len(groups), func(i int) { c.ask(ctx, groups[i], beside) })
@@ -81,7 +84,7 @@ func (c *call) decide(ctx context.Context) error {
 }
 
 // foresee answers what can never be granted. The others are then only looked at.
-func (c *call) foresee(ctx context.Context) {
+func (c *call) foresee() {
 	hopeless := false
 	for _, q := range c.questions {
 		switch {
@@ -92,12 +95,7 @@ func (c *call) foresee(ctx context.Context) {
 		default:
 			continue
 		}
-		q.decision = limit.Decision{RetryAfter: q.window, ResetAfter: q.window}
-		if q.over {
-			c.policy.Observer.Decided(ctx, limit.Decided{
-				Limiter: q.metric, Call: callName, Permits: q.permits, Shadow: q.shadow, Start: time.Now(),
-			}, false, limit.ErrPermitsExceedRate)
-		}
+		q.decision, q.costly = limit.Decision{RetryAfter: q.window, ResetAfter: q.window}, q.over
 		hopeless = hopeless || q.refuses()
 	}
 	for _, q := range c.questions {
@@ -136,7 +134,7 @@ func (c *call) groups() []*group {
 
 // ask returns what a counter is asked.
 func (q *question) ask(key string) decide.Ask {
-	a := decide.Ask{Call: callName, Key: key, Permits: q.permits, Figures: true, Watched: q.shadow}
+	a := decide.Ask{Call: callName, Key: key, Permits: q.permits, Figures: true}
 	if q.deed == take && q.estimate > 0 {
 		a.Reserve, a.Hold = true, q.held()
 	}
@@ -146,6 +144,9 @@ func (q *question) ask(key string) decide.Ask {
 // ask asks a group. beside says that others are asked too, or a quota is over, so that a grant may have to go back.
 func (c *call) ask(ctx context.Context, g *group, beside bool) {
 	q, of := g.questions[0], &g.counters[0]
+	for _, q := range g.questions {
+		q.start = time.Now()
+	}
 	switch {
 	case len(g.questions) > 1:
 		c.askTogether(ctx, g, beside)
@@ -172,7 +173,30 @@ func (c *call) answer(ctx context.Context, of outage.Asker, ask decide.Ask) (dec
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, limit.ErrUnavailable) && ctx.Err() == nil {
 		a, err = c.policy.Instead(ctx, of, ask, a.Known, fmt.Errorf("%w: not in the caller's time: %w", limit.ErrUnavailable, err))
 	}
-	return c.policy.Complete(ctx, of, ask, a, err, start)
+	return unobserved.Complete(ctx, of, ask, a, err, start) // see report
+}
+
+var unobserved outage.Policy
+
+// report tells observers what a call that was decided was granted, or which limits have refused it; and what failed.
+func (c *call) report(ctx context.Context, decided bool) {
+	if c.policy == nil || !c.policy.Observer.Watches() {
+		return
+	}
+	for _, q := range c.questions {
+		err := q.err
+		if q.costly {
+			err = limit.ErrPermitsExceedRate
+		}
+		granted := err == nil && !q.over && decided && c.passes
+		if !granted && err == nil && !q.over || q.start.IsZero() && !q.costly {
+			continue
+		}
+		c.policy.Observer.Decided(ctx, limit.Decided{
+			Limiter: q.metric, Call: callName, Permits: q.permits, Source: q.by, Start: cmp.Or(q.start, time.Now()),
+			Shadow: q.shadow || c.service.shadow, Limit: q.decision.Limit, Remaining: q.decision.Remaining,
+		}, granted, err)
+	}
 }
 
 // inTime returns a context that ends while there is time for an answer to reach the caller.
@@ -216,13 +240,10 @@ func (c *call) askTogether(ctx context.Context, g *group, beside bool) {
 
 // record records the answer to a question.
 func (q *question) record(a decide.Answer, err error) {
-	if a.Report != nil {
-		a.Report()
-	}
 	q.decision, q.by, q.undo = a.Decision, a.By, a.Undo
 	switch {
 	case errors.Is(err, limit.ErrPermitsExceedRate): // the limit in Redis is lower than the configured one
-		q.over = true
+		q.over, q.costly = true, true
 		q.decision.RetryAfter, q.decision.ResetAfter = q.window, q.window
 	case err != nil:
 		q.err = err

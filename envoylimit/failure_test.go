@@ -80,14 +80,16 @@ descriptors:
 	}
 }
 
-// A Service that lets all pass does so for a domain that is closed, too.
+// A Service that lets all pass does so while Redis is away, too.
 func TestFailure_InShadow(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, down := failing(t)
-		down.Store(true)
-		s := newService(t, rdb, "failure: closed"+web, WithShadow())
-		assert.Equal(t, "OK: OVER OK", says(s.ask(t, "web", "user=ann\nother=x")))
-		time.Sleep(time.Minute)
-	})
+	for head, want := range map[string]string{"": "OK: OK OK", "failure: closed": "OK: OVER OK", "failure: open": "OK: OK OK"} { //nolint:dupword // two descriptors
+		synctest.Test(t, func(t *testing.T) {
+			rdb, down := failing(t)
+			down.Store(true)
+			s := newService(t, rdb, head+web, WithShadow())
+			assert.Equal(t, want, says(s.ask(t, "web", "user=ann\nother=x")), head)
+			time.Sleep(time.Minute)
+		})
+	}
 }

@@ -22,7 +22,7 @@ func WithHeaders() Option {
 }
 
 // WithShadow lets all requests pass, as SHADOW_MODE does in envoyproxy/ratelimit: limits count, and statuses and metrics say what
-// they refuse. A request that a limit refuses is charged to none.
+// they refuse. A request that a limit refuses is charged to none. A Client with [rratelimiter.WithShadow] does the same.
 func WithShadow() Option {
 	return func(s *Service) { s.shadow = true }
 }

@@ -53,13 +53,13 @@ func (c *call) overall() ratelimitv3.RateLimitResponse_Code {
 	return over
 }
 
-// refusal returns the answer of a domain that is closed while Redis does not decide.
-func (c *call) refusal() *ratelimitv3.RateLimitResponse {
+// undecided returns the answer while Redis does not decide, if the domain is closed or all requests pass.
+func (c *call) undecided() *ratelimitv3.RateLimitResponse {
 	c.passes = false
 	r := &ratelimitv3.RateLimitResponse{OverallCode: c.overall()}
 	for _, of := range c.asked {
 		s := &descriptorStatus{Code: ok}
-		if of.question != nil {
+		if of.question != nil && c.domain.closed {
 			s.Code, s.DurationUntilReset = over, durationpb.New(time.Second)
 		}
 		r.Statuses = append(r.Statuses, s)

@@ -70,6 +70,7 @@ func New(client *rratelimiter.Client, config *Config, opts ...Option) *Service {
 	s.logs, _ = of.(logs)
 	behind, _ := door.Behind[func(string, []rratelimiter.LimiterOption) engine.Behind](s.client)
 	s.policy = behind(keyPrefix, nil).Policy
+	s.shadow = s.shadow || s.policy.Shadow
 	s.err = errors.Join(s.err, keyed.Err())
 	s.SetConfig(config)
 	return s
@@ -89,7 +90,7 @@ func (s *Service) SetConfig(config *Config) {
 	fails := limit.FailClosed() // at once if Redis is known not to decide
 	for name, d := range config.domains {
 		policy := *s.policy
-		policy.Failure = cmp.Or(d.failure, policy.Failure, &fails)
+		policy.Failure, policy.Shadow = cmp.Or(d.failure, policy.Failure, &fails), false
 		a.policies[name] = &policy
 	}
 	s.active.Store(a)
@@ -114,9 +115,11 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimitv3.RateLimitR
 	if err := c.read(r); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := c.decide(ctx); err != nil {
-		if c.domain.closed && errors.Is(err, limit.ErrUnavailable) && ctx.Err() == nil {
-			return c.refusal(), nil
+	err := c.decide(ctx)
+	c.report(ctx, err == nil)
+	if err != nil {
+		if (c.domain.closed || s.shadow) && errors.Is(err, limit.ErrUnavailable) && ctx.Err() == nil {
+			return c.undecided(), nil
 		}
 		return nil, statusOf(ctx, err)
 	}

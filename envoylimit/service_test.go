@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -331,19 +332,26 @@ descriptors:
 	})
 }
 
-// WithShadow lets all pass, and statuses say what limits refuse.
+// WithShadow, of the Service or its Client, lets all pass, and statuses say what limits refuse.
 func TestService_WithShadow(t *testing.T) {
 	t.Parallel()
-	inVirtual(t, web, func(t *testing.T, s *Service, _ redistest.Client) {
-		run(t, s,
-			step{"user=ann | 5\nplan=free", "OK: OK 0/5 OK 2/3"},
-			step{"user=ann\nplan=free", "OK: OVER 0/5 OK 2/3"},
-			step{"none=x", "OK: OVER 0/0"},
-		)
-		for _, h := range s.ask(t, "web", "user=ann").GetResponseHeadersToAdd() {
-			assert.NotEqual(t, "Retry-After", h.GetKey())
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		of := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		for name, s := range map[string]*Service{
+			"ann": newService(t, rdb, web, WithShadow(), WithHeaders()),
+			"bob": New(of, parsed(t, strings.ReplaceAll(web, "free", "cheap")), WithHeaders()),
+		} {
+			plan := map[string]string{"ann": "free", "bob": "cheap"}[name]
+			run(t, s,
+				step{"user=" + name + " | 5\nplan=" + plan, "OK: OK 0/5 OK 2/3"},
+				step{"user=" + name + "\nplan=" + plan, "OK: OVER 0/5 OK 2/3"},
+				step{"none=x", "OK: OVER 0/0"},
+			)
+			for _, h := range s.ask(t, "web", "user="+name).GetResponseHeadersToAdd() {
+				assert.NotEqual(t, "Retry-After", h.GetKey())
+			}
 		}
-	}, WithShadow(), WithHeaders())
+	})
 }
 
 // Fixed windows begin as there: at multiples of the unit since 1970 began, so that of a week on a Thursday.

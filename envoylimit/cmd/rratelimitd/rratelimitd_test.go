@@ -286,7 +286,7 @@ func TestServe_Shadow(t *testing.T) {
 		assert.Equal(t, "OK", r.ask("ann"))
 	}
 	_, text := get(t, "GET", "http://"+r.metrics+"/metrics", "")
-	assert.Contains(t, text, `ratelimiter_outcome="refused",ratelimiter_source="redis"} 2`)
+	assert.Contains(t, text, `ratelimiter_outcome="refused",ratelimiter_shadow="true",ratelimiter_source="redis"} 2`)
 }
 
 func TestServe_TLS(t *testing.T) {
