@@ -3,20 +3,26 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // behindScene is a HeldScene with what calls behind a Release need.
@@ -58,67 +64,63 @@ var callsBehind = map[string]func(ctx context.Context, s behindScene) error{
 	},
 }
 
-// A call's time runs from when its caller came, also while it waits for a Release of a server that hangs.
-func TestRelease_HungDoesNotExtendCallsBehindIt(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
-		s := newBehindScene(t, 20)
-		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
-		var wg sync.WaitGroup
-		wg.Go(func() { assert.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome) })
-		time.Sleep(script.DefaultTimeout * 8 / 10)
-		start := time.Now()
-		require.ErrorIs(t, call(t.Context(), s), rratelimiter.ErrUnavailable)
-		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
-		wg.Wait()
-	})
-}
-
-// So it does behind a change of another limiter if there are connections for one flight only.
-func TestSetRate_HungDoesNotExtendCallsBehindIt(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
-		s := newBehindScene(t, 3)
-		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			other := s.Client.RateLimiter(limitertest.Besides(s.Name()))
-			assert.ErrorIs(t, other.SetRate(t.Context(), limitertest.Hourly(1)), rratelimiter.ErrUnknownOutcome)
-		})
-		synctest.Wait()
-		start := time.Now()
-		require.ErrorIs(t, call(context.WithoutCancel(t.Context()), s), rratelimiter.ErrUnavailable)
-		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
-		wg.Wait()
-	})
-}
-
-// So it does behind a Release of many calls, each of which is answered in time.
-func TestRelease_OfManyCallsDoesNotExtendCallsBehindIt(t *testing.T) {
+// A call's time runs from when its caller came, also while it waits for a change of a server that hangs, or for many calls
+// of a Release each of which is answered in time.
+func TestHung_ChangeDoesNotExtendCallsBehindIt(t *testing.T) {
 	t.Parallel()
 	const rows = 1200
-	limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
-		s := newBehindScene(t, 20)
-		keys := limitertest.KeysOf(s.RateLimiter)
-		limitertest.AddGrants(t, s.Mini, keys.Permits, 0, rows, 1)
-		require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, rows).Err())
-		s.Redis.AddHook(limitertest.BeforeScript(lua.Release, func() { time.Sleep(script.DefaultTimeout / 2) }))
-		var wg sync.WaitGroup
-		wg.Go(func() {
+	type change struct {
+		connections int
+		hang        func(t *testing.T, s behindScene)
+		before      time.Duration // the call, it began
+		fails       bool          // the call does
+		do          func(t *testing.T, s behindScene)
+	}
+	swallow := func(_ *testing.T, s behindScene) {
+		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
+	}
+	for name, c := range map[string]change{
+		"Release": {20, swallow, script.DefaultTimeout * 8 / 10, true, func(t *testing.T, s behindScene) {
+			assert.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome)
+		}},
+		"SetRate of another, and connections for one flight": {3, swallow, 0, true, func(t *testing.T, s behindScene) {
+			other := s.Client.RateLimiter(limitertest.Besides(s.Name()))
+			assert.ErrorIs(t, other.SetRate(t.Context(), limitertest.Hourly(1)), rratelimiter.ErrUnknownOutcome)
+		}},
+		"Release of many calls": {20, func(t *testing.T, s behindScene) {
+			keys := limitertest.KeysOf(s.RateLimiter)
+			limitertest.AddGrants(t, s.Mini, keys.Permits, 0, rows, 1)
+			require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, rows).Err())
+			s.Redis.AddHook(limitertest.BeforeScript(lua.Release, func() { time.Sleep(script.DefaultTimeout / 2) }))
+		}, 0, false, func(t *testing.T, s behindScene) {
 			start := time.Now()
 			assert.NoError(t, s.Release(t.Context(), rows))
 			if !strings.HasSuffix(t.Name(), "/SetRate") { // which leaves nothing to release
 				assert.Greater(t, time.Since(start), 2*script.DefaultTimeout)
 			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
+				s := newBehindScene(t, c.connections)
+				c.hang(t, s)
+				over := limitertest.Go(func() { c.do(t, s) })
+				time.Sleep(c.before)
+				synctest.Wait()
+				start := time.Now()
+				ctx := t.Context()
+				if c.connections < 20 {
+					ctx = context.WithoutCancel(ctx)
+				}
+				if err := call(ctx, s); err != nil || c.fails {
+					require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+				}
+				assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
+				<-over
+			})
 		})
-		synctest.Wait()
-		start := time.Now()
-		if err := call(t.Context(), s); err != nil {
-			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-		}
-		assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
-		wg.Wait()
-	})
+	}
 }
 
 // A repeat searches among the members that others made since, in as many steps as that takes. What is lost
@@ -178,3 +180,122 @@ func TestRepeat_SearchForFirstAttemptEnds(t *testing.T) {
 }
 
 func third[A, B any](_ A, _ B, err error) error { return err }
+
+// A change goes in a flight of its own, and may take all of a call's time. Who waits behind it for a flight has a call's
+// time too, from when the caller came.
+func TestHung_CallerBehindAChangeEndsInTime(t *testing.T) {
+	t.Parallel()
+	const callTime = 900 * time.Millisecond
+	type calls struct {
+		take, reset func(key string) error
+		first       time.Duration // how long the flight before takes
+	}
+	for _, punctual := range []bool{false, true} {
+		for name, open := range map[string]func(t *testing.T, rdb redistest.Client) calls{
+			"RateLimiter": func(t *testing.T, rdb redistest.Client) calls {
+				t.Helper()
+				c := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(callTime))
+				of := func(key string) *rratelimiter.RateLimiter {
+					return limitertest.ByDefault(c, key, limitertest.Hourly(100))
+				}
+				return calls{
+					take:  func(key string) error { return limitertest.Second(of(key).TryAcquire(context.Background(), 1, 0)) },
+					reset: func(key string) error { return of(key).Reset(context.Background()) },
+					first: callTime * 3 / 10,
+				}
+			},
+			"fixedwindow": func(_ *testing.T, rdb redistest.Client) calls {
+				l := fixedwindow.New(rratelimiter.New(rdb, rratelimiter.WithCallTimeout(callTime)), fixedwindow.Config{Limit: 100, Window: time.Hour})
+				return calls{
+					take:  func(key string) error { return limitertest.Second(l.Take(context.Background(), key, 1)) },
+					reset: func(key string) error { return l.Reset(context.Background(), key) },
+					first: callTime * 8 / 10,
+				}
+			},
+		} {
+			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %v", name, punctual), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					_, m := redistest.Mini(t)
+					rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 2, ContextTimeoutEnabled: punctual, MaxRetries: -1})
+					c := open(t, rdb)
+					var hangs atomic.Bool
+					rdb.AddHook(redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+						switch {
+						case !hangs.Load():
+						case strings.Contains(fmt.Sprint(cmds), "first"):
+							time.Sleep(c.first)
+						default:
+							select {
+							case <-ctx.Done():
+							case <-time.After(3 * time.Second):
+							}
+							return redistest.Fail(cmds, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded})
+						}
+						return next()
+					}))
+					for _, key := range []string{"first", "behind"} {
+						assert.NoError(t, c.take(key))
+					}
+					hangs.Store(true)
+					go func() { _ = c.take("first") }()
+					go func() {
+						time.Sleep(c.first - 5*time.Millisecond)
+						assert.Error(t, c.reset("changed"))
+					}()
+					time.Sleep(time.Millisecond)
+					start := time.Now()
+					assert.ErrorIs(t, c.take("behind"), limit.ErrUnavailable)
+					assert.LessOrEqual(t, time.Since(start), callTime)
+					time.Sleep(10 * time.Second) // calls under way end
+				})
+			})
+		}
+	}
+}
+
+// go-redis with ContextTimeoutEnabled closes a connection at the deadline. So that of a caller who has less time than an
+// attempt does not reach it: the caller leaves, and the connection stays for those that come.
+func TestShortDeadlines_EndNoConnection(t *testing.T) {
+	t.Parallel()
+	names := questions(rratelimiter.New(nil, limitertest.Patient()), nil, "")
+	names["windows"] = nil // of Redissons before 3.13.3
+	for name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				_, m := redistest.Mini(t)
+				rdb := redistest.MiniClient(t, m, &redistest.Options{ContextTimeoutEnabled: true})
+				var mu sync.Mutex
+				shortest := time.Hour
+				rdb.AddHook(redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
+					mu.Lock()
+					deadline, _ := ctx.Deadline()
+					shortest = min(shortest, time.Until(deadline))
+					mu.Unlock()
+					time.Sleep(100 * time.Millisecond)
+					return next()
+				}))
+				c := limitertest.NewClient(t, rdb)
+				ask := questions(c, rdb, "thresholds")[name]
+				if name == "windows" {
+					c = limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0"))
+					byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
+					ask = func(ctx context.Context, key string) error {
+						return limitertest.Second(c.RateLimiter(key, byDefault).TryAcquire(ctx, 1, 0))
+					}
+				}
+				for range 5 {
+					start := time.Now()
+					_, err := within(t, 50*time.Millisecond, func(ctx context.Context) (any, error) { return nil, ask(ctx, "{key}") })
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+					assert.Equal(t, 50*time.Millisecond, time.Since(start))
+					time.Sleep(time.Second)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				assert.GreaterOrEqual(t, shortest, 900*time.Millisecond, "a third of a call's time")
+			})
+		})
+	}
+}

@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -349,24 +348,4 @@ func checkInterfered(t *testing.T, w *bundle, requests []limitertest.Request, gi
 	}
 	free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
 	assert.Equal(t, w.Rate-inUse, free)
-}
-
-// Whose caller goes away while several limiters are asked gets nothing, of any.
-func TestClaims_OfOneWhoHasGoneGoBack(t *testing.T) {
-	t.Parallel()
-	eachLayout(t, "gone", func(t *testing.T, version string) {
-		w := newBundleInUse(t, three{1, 2, 3}, version)
-		ctx, cancel := context.WithCancel(t.Context())
-		w.On(lua.AcquireAll, actions("hold", w.Held)...)
-		gone := make(chan error)
-		go func() {
-			_, err := w.Client.TakeAll(ctx, w.claims(three{2, 4, 1})...)
-			gone <- err
-		}()
-		assert.Eventually(t, func() bool { return w.Sent(lua.AcquireAll) > 0 }, limitertest.Outlasts, limitertest.Outlasts/1000)
-		cancel()
-		assert.ErrorIs(t, <-gone, context.Canceled)
-		w.LetGo()
-		w.checkAll(t, three{1, 2, 3}, "gone")
-	})
 }

@@ -61,8 +61,7 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWire(t, 2500)
-			limitertest.MustAcquire(t, w.Other, tt.inUse)
+			w := newWire(t, 2500, tt.inUse)
 			if tt.before != nil {
 				tt.before(t, w)
 			}
@@ -387,7 +386,7 @@ func TestGiveBackFindsItsMember(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWire(t, 2000)
+			w := newWire(t, 2000, 0)
 			ctx, cancel := context.WithCancel(t.Context())
 			gone := make(chan struct{})
 			others := 0
@@ -420,30 +419,12 @@ func TestGiveBackFindsItsMember(t *testing.T) {
 // A Release that comes after a give-back whose answer was lost does not meet it half way.
 func TestReleaseAfterAGiveBackInDoubt(t *testing.T) {
 	t.Parallel()
-	w := newWireInUse(t, 10, 2, "4.7.0")
+	w := newWire(t, 10, 2)
 	w.On(lua.GiveBack, redistest.DropAnswer, redistest.DropAnswer)
 	got := w.CancelledInFlight(t, []int64{3, 4}, []bool{true, false})
 	assert.EqualValues(t, 4, limitertest.Sum(got))
 	require.NoError(t, w.Release(t.Context(), 4))
 	w.CheckHeld(t, 2, "released")
-}
-
-// An undo whose first request was lost gives back what others have left of the grant.
-func TestGiveBack_RepeatAfterPartialRelease(t *testing.T) {
-	t.Parallel()
-	for _, fault := range []string{"cut", "drop"} {
-		t.Run(fault, func(t *testing.T) {
-			t.Parallel()
-			w := newWire(t, 10)
-			_, undo, err := w.Client.Keyed("", limitertest.Hourly(10)).TakeReturnable(t.Context(), w.Name(), 3)
-			require.NoError(t, err)
-			require.NoError(t, w.Other.Release(t.Context(), 1))
-			w.On(lua.GiveBack, actions(fault, nil)...)
-			require.NoError(t, undo(t.Context()))
-			assert.Equal(t, 2, w.Sent(lua.GiveBack))
-			w.CheckHeld(t, 0, "undone")
-		})
-	}
 }
 
 // newSharedGrants makes grants of one permit each by one call, and returns their undos. Another grant of the

@@ -35,100 +35,71 @@ func loseTwo(t *testing.T, rdb redistest.Client, meanwhile func()) {
 	}))
 }
 
-// takeSix takes 6 permits of each limiter, and what has run out goes.
-func takeSix(t *testing.T, limiters ...*rratelimiter.RateLimiter) {
-	t.Helper()
-	for _, l := range limiters {
-		d, err := l.Take(t.Context(), 6)
-		require.NoError(t, err)
-		require.True(t, d.Granted)
-	}
-}
-
 // Two attempts were granted 4 permits, and all of them came back before the third: it is decided anew, as long as what
-// they were granted can't be in use any more. A refusal would name a wait although all is free.
+// they were granted can't be in use any more, of several limiters in none. A refusal would name a wait although all is free.
 func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 	t.Parallel()
-	take := func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) {
-		d, err := l.Take(ctx, 4)
+	type row struct {
+		intervals []time.Duration // of each limiter
+		ask       func(ctx context.Context, f *limitertest.Family) (bool, error)
+		released  bool // of the last limiter, during the interval, by another program
+	}
+	second := []time.Duration{time.Second}
+	take := func(ctx context.Context, f *limitertest.Family) (bool, error) {
+		d, err := f.Limiters[0].Take(ctx, 4)
 		return d.Granted, err
 	}
-	type row struct {
-		interval time.Duration
-		ask      func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error)
-		released bool // during the interval, by another program
-		want     bool
+	reserve := func(opts ...rratelimiter.ReserveOption) func(ctx context.Context, f *limitertest.Family) (bool, error) {
+		return func(ctx context.Context, f *limitertest.Family) (bool, error) {
+			r, err := f.Limiters[0].Reserve(ctx, 4, 0, opts...)
+			return err == nil && r.Granted, err
+		}
+	}
+	all := func(ctx context.Context, f *limitertest.Family) (bool, error) {
+		return f.Client.TryAcquireAll(ctx, 0, limitertest.Claims(4, f.Limiters...)...)
 	}
 	for what, c := range map[string]row{
-		"TryAcquire": {time.Second, func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.TryAcquire(ctx, 4, 0) }, false, true},
-		"Take":       {time.Second, take, false, true},
-		"TakeUpTo": {time.Second, func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) {
-			n, _, err := l.TakeUpTo(ctx, 4)
+		"TryAcquire": {second, func(ctx context.Context, f *limitertest.Family) (bool, error) {
+			return f.Limiters[0].TryAcquire(ctx, 4, 0)
+		}, false},
+		"Take": {second, take, false},
+		"TakeUpTo": {second, func(ctx context.Context, f *limitertest.Family) (bool, error) {
+			n, _, err := f.Limiters[0].TakeUpTo(ctx, 4)
 			return n == 4, err
-		}, false, true},
-		"Reserve": {time.Second, func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) {
-			r, err := l.Reserve(ctx, 4, 0)
-			return err == nil && r.Granted, err
-		}, false, true},
-		"Hold": {time.Hour, func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) {
-			r, err := l.Reserve(ctx, 4, 0, rratelimiter.Hold(time.Second))
-			return err == nil && r.Granted, err
-		}, false, true},
-		"released, in a longer interval": {time.Minute, take, true, false},
+		}, false},
+		"Reserve":                        {second, reserve(), false},
+		"Hold":                           {[]time.Duration{time.Hour}, reserve(rratelimiter.Hold(time.Second)), false},
+		"released, in a longer interval": {[]time.Duration{time.Minute}, take, true},
+		"TryAcquireAll":                  {[]time.Duration{time.Second, 2 * time.Second}, all, false},
+		"TryAcquireAll, released in the longer one": {[]time.Duration{time.Second, time.Minute}, all, true},
 	} {
 		eachLayout(t, what, func(t *testing.T, version string) {
 			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-				l := client.RateLimiter(redistest.Name(t))
-				require.NoError(t, l.SetRate(t.Context(), limitertest.Every(10, c.interval)))
-				other := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)).RateLimiter(l.Name())
-				loseTwo(t, rdb, func() {
-					if c.released {
-						require.NoError(t, other.Release(t.Context(), 4))
-					}
-					step(time.Second)
-					takeSix(t, other)
-				})
-				got, err := c.ask(t.Context(), l)
-				require.NoError(t, err)
-				assert.Equal(t, c.want, got)
-				want := int64(6)
-				if c.want {
-					want = 10
+				var cfgs []rratelimiter.Config
+				for _, interval := range c.intervals {
+					cfgs = append(cfgs, limitertest.Every(10, interval))
 				}
-				assert.Equal(t, want, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-				assert.Equal(t, 10-want, limitertest.Available(t, other))
-			})
-		})
-	}
-}
-
-// Of several limiters an attempt is decided anew once what it was granted has run out in all.
-func TestTryAcquireAll_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
-	t.Parallel()
-	for what, c := range map[string]struct {
-		longer time.Duration // of the second
-		want   bool
-	}{"all": {2 * time.Second, true}, "released in the longer one": {time.Minute, false}} {
-		eachLayout(t, what, func(t *testing.T, version string) {
-			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-				f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Second), limitertest.Every(10, c.longer))
+				f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)), cfgs...)
 				others := f.SeenBy(limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)))
 				loseTwo(t, rdb, func() {
-					if !c.want {
-						require.NoError(t, others.Limiters[1].Release(t.Context(), 4))
+					if c.released {
+						require.NoError(t, others.Limiters[len(cfgs)-1].Release(t.Context(), 4))
 					}
-					step(2 * time.Second)
-					takeSix(t, others.Limiters...)
+					step(time.Duration(len(cfgs)) * time.Second)
+					for _, l := range others.Limiters {
+						require.True(t, limitertest.Take(t, l, 6).Granted) // what has run out goes
+					}
 				})
-				assert.Equal(t, c.want, f.Try(t, 4))
-				for _, l := range f.Limiters {
-					want := int64(6)
-					if c.want {
-						want = 10
-					}
+				got, err := c.ask(t.Context(), f)
+				require.NoError(t, err)
+				assert.Equal(t, !c.released, got)
+				want := int64(10)
+				if c.released {
+					want = 6
+				}
+				for i, l := range f.Limiters {
 					assert.Equal(t, want, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+					assert.Equal(t, 10-want, limitertest.Available(t, others.Limiters[i]))
 				}
 			})
 		})

@@ -104,27 +104,11 @@ func TestSlidingLog_DuplicateCountsOnce(t *testing.T) {
 	}
 }
 
-// A TryAcquire of all permits finds its own member where a refusal would look for the oldest.
-func TestTryAcquire_DuplicateOfAllPermitsIsGranted(t *testing.T) {
-	t.Parallel()
-	eachLayout(t, "all", func(t *testing.T, version string) {
-		w := newWireInUse(t, 10, 0, version)
-		limitertest.MustAcquire(t, w.Other, 10)
-		limitertest.MustRefuse(t, w.RateLimiter, 10) // the next refusal is a plain one
-		require.NoError(t, w.Other.Release(t.Context(), 10))
-		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.DuplicateLast })
-		limitertest.MustAcquire(t, w.RateLimiter, 10)
-		w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
-		w.Proxy.Settle(t)
-		w.CheckHeld(t, 10, "once")
-	})
-}
-
 // A copy of two reservations that comes late changes nothing, though more is free by then than when
 // they were decided.
 func TestReserve_LateCopyOfTwoChangesNothing(t *testing.T) {
 	t.Parallel()
-	w := newWireInUse(t, 10, 6, "4.7.0")
+	w := newWire(t, 10, 6)
 	several := func() int64 {
 		keys := w.Keys.List()
 		answer, err := w.Redis.Eval(t.Context(), lua.Acquire.Source, keys,

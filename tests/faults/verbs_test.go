@@ -93,17 +93,22 @@ func verbs() map[string]verb {
 		"ReserveAll, held, and cancelled":   claims(three{2, 4, 1}, &three{}, hold),
 		"Release of several calls":          releasesMany(),
 		"Migrate":                           migrates(),
-		"undo":                              undoes(),
+		"undo":                              undoes(0),
+		"undo, some were taken":             undoes(1),
 		"caller gone":                       gone([]int64{3}, []bool{true}, 0),
 		"callers gone: half of a batch":     gone([]int64{1, 2, 1, 3}, []bool{true, false, false, true}, 3),
 		"callers gone: a third of a batch":  gone([]int64{1, 1, 1}, []bool{true, false, false}, 2),
 		"callers gone: a batch":             gone([]int64{1, 2}, []bool{true, true}, 0),
 		"callers gone: a batch in part":     gone([]int64{3, 7, 2, 1}, []bool{true, false, false, true}, 2),
 		"callers gone: those refused":       gone([]int64{3, 7, 2}, []bool{false, true, false}, 5),
-		"caller of TryAcquireAll gone":      goneFromAll(),
-		"Config":                            reads(lua.Config, limitertest.Hourly(10), func(ctx context.Context, w *bundle) (any, error) { return w.Config(ctx) }),
-		"AvailablePermits":                  reads(lua.Available, int64(8), func(ctx context.Context, w *bundle) (any, error) { return w.AvailablePermits(ctx) }),
-		"Exists":                            reads(lua.Command, true, func(ctx context.Context, w *bundle) (any, error) { return w.Exists(ctx) }),
+		"caller of TryAcquireAll gone":      goneFrom(func(ctx context.Context, w *bundle) error { return limitertest.Second(w.tryAll(ctx, 4, 0)) }),
+		"caller of TakeAll gone": goneFrom(func(ctx context.Context, w *bundle) error {
+			return limitertest.Second(w.Client.TakeAll(ctx, w.claims(three{2, 4, 1})...))
+		}),
+		"TryAcquire of all, after a refusal": afterRefusal(asks(0, []int64{10}, try(10)...)),
+		"Config":                             reads(lua.Config, limitertest.Hourly(10), func(ctx context.Context, w *bundle) (any, error) { return w.Config(ctx) }),
+		"AvailablePermits":                   reads(lua.Available, int64(8), func(ctx context.Context, w *bundle) (any, error) { return w.AvailablePermits(ctx) }),
+		"Exists":                             reads(lua.Command, true, func(ctx context.Context, w *bundle) (any, error) { return w.Exists(ctx) }),
 		"TTL": reads(lua.Command, false, func(ctx context.Context, w *bundle) (any, error) {
 			_, expires, err := w.TTL(ctx)
 			return expires, err
@@ -390,14 +395,28 @@ func (c renewCase) renews() verb {
 	}
 }
 
-// undoes gives a grant of a key back.
-func undoes() verb {
+// afterRefusal is the verb when all permits were in use once, and refused: it finds its own member where a refusal would look
+// for the oldest.
+func afterRefusal(v verb) verb {
+	call := v.open
+	v.open = func(t *testing.T, w *bundle) func() (three, error) {
+		limitertest.MustAcquire(t, w.Other, 10)
+		limitertest.MustRefuse(t, w.RateLimiter, 10) // the next refusal is a plain one
+		require.NoError(t, w.Other.Release(t.Context(), 10))
+		return call(t, w)
+	}
+	return v.shortly()
+}
+
+// undoes gives a grant of a key back, or what others have left of it.
+func undoes(taken int64) verb {
 	return verb{
 		scripts: []*lua.Script{lua.GiveBack}, inUse: three{2},
 		open: func(t *testing.T, w *bundle) func() (three, error) {
 			d, undo, err := w.Client.Keyed("", limitertest.Hourly(10)).TakeReturnable(t.Context(), w.Name(), 3)
 			require.NoError(t, err)
 			require.True(t, d.Granted)
+			release(t, w.others, three{taken})
 			return func() (three, error) { return three{}, undo(t.Context()) }
 		},
 	}
@@ -416,8 +435,8 @@ func gone(permits []int64, goes []bool, held int64) verb {
 	}
 }
 
-// goneFromAll is a TryAcquireAll whose caller goes away. Its permits are given back to each limiter.
-func goneFromAll() verb {
+// goneFrom is a call for permits of several limiters whose caller goes away. They are given back to each.
+func goneFrom(ask func(ctx context.Context, w *bundle) error) verb {
 	return verb{
 		scripts: []*lua.Script{lua.GiveBack}, inUse: three{2, 0, 1}, several: true,
 		open: func(t *testing.T, w *bundle) func() (three, error) {
@@ -428,7 +447,7 @@ func goneFromAll() verb {
 					cancel()
 					<-gone
 				})
-				_, err := w.tryAll(ctx, 4, 0)
+				err := ask(ctx, w)
 				close(gone)
 				assert.ErrorIs(t, err, context.Canceled)
 				return three{}, nil

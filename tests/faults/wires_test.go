@@ -55,14 +55,10 @@ func eachLayout(t *testing.T, name string, test func(t *testing.T, version strin
 	}
 }
 
-func newWire(t testing.TB, rate int64, opts ...rratelimiter.Option) *limitertest.Wire {
+// newWire returns a limiter of that rate, of which another Client has taken some permits.
+func newWire(t testing.TB, rate, inUse int64) *limitertest.Wire {
 	t.Helper()
-	return limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(rate), false, opts...)
-}
-
-func newWireInUse(t testing.TB, rate, inUse int64, version string) *limitertest.Wire {
-	t.Helper()
-	w := newWire(t, rate, rratelimiter.WithRedissonVersion(version))
+	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(rate), false)
 	if inUse > 0 {
 		limitertest.MustAcquire(t, w.Other, inUse)
 	}
@@ -75,8 +71,6 @@ type three [3]int64
 func (a three) add(b three) three { return three{a[0] + b[0], a[1] + b[1], a[2] + b[2]} }
 
 func (a three) minus(b three) three { return three{a[0] - b[0], a[1] - b[1], a[2] - b[2]} }
-
-func (a three) plus(n int64) three { return a.add(three{n, n, n}) }
 
 // A bundle is a wire to one limiter, or to three that share a hash tag.
 type bundle struct {
@@ -147,14 +141,6 @@ func (w *bundle) meet(fault string, scripts []*lua.Script) {
 		}
 		return redistest.Pass
 	})
-}
-
-// newBundleInUse is newBundle of rate 10 with permits that another Client has taken.
-func newBundleInUse(t testing.TB, inUse three, version string) *bundle {
-	t.Helper()
-	w := newBundle(t, 10, version)
-	w.take(t, inUse)
-	return w
 }
 
 // release releases permits of each limiter, 0 for none.
