@@ -66,11 +66,12 @@ func (s shared) free() int64 {
 // Whichever programs settle a reservation, and however often, it is charged once.
 func TestSettlerOf_ChargesOnce(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
+	type row struct {
 		after         time.Duration
 		first, second int64
 		want          int64 // free after the first
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"Less":            {time.Second, 37, 37, 163},
 		"LessThenMore":    {time.Second, 37, 50, 163},
 		"Nothing":         {time.Second, 0, 0, 200},
@@ -83,25 +84,22 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		"AfterTheHour":    {61 * time.Minute, 30, 30, 170},
 		"AtTheHoldsEnd":   {time.Minute, 130, 130, 70},
 		"NothingAfterAll": {2 * time.Minute, 0, 0, 200},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				s := shared{t, rdb}
-				text := s.reserve()
-				time.Sleep(tc.after)
-				s.settle(text, tc.first)
+	}, func(t *testing.T, tc row) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			s := shared{t, rdb}
+			text := s.reserve()
+			time.Sleep(tc.after)
+			s.settle(text, tc.first)
+			assert.Equal(t, tc.want, s.free())
+			for range 2 {
+				time.Sleep(time.Second)
+				s.settle(text, tc.second)
 				assert.Equal(t, tc.want, s.free())
-				for range 2 {
-					time.Sleep(time.Second)
-					s.settle(text, tc.second)
-					assert.Equal(t, tc.want, s.free())
-				}
-				time.Sleep(time.Hour + time.Second)
-				assert.EqualValues(t, 200, s.free())
-			})
+			}
+			time.Sleep(time.Hour + time.Second)
+			assert.EqualValues(t, 200, s.free())
 		})
-	}
+	})
 }
 
 // What settles a reservation stays apart from other members, by which a later program finds it.

@@ -445,7 +445,7 @@ func TestSettleAndRelease_WaitForEachOther(t *testing.T) {
 // A settlement whose caller has gone counts from the call on: Close waits for it, and a Release comes after it.
 func TestSettle_OfGoneCallerComesBeforeWhatFollows(t *testing.T) {
 	t.Parallel()
-	for name, next := range map[string]func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter) (free int64){
+	limitertest.Each(t, map[string]func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter) (free int64){
 		"Close": func(t *testing.T, c *rratelimiter.Client, _ *rratelimiter.RateLimiter) int64 {
 			assert.NoError(t, c.Close(t.Context()))
 			return 90
@@ -454,24 +454,21 @@ func TestSettle_OfGoneCallerComesBeforeWhatFollows(t *testing.T) {
 			assert.NoError(t, l.Release(t.Context(), 6))
 			return 96
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				c := limitertest.NewClient(t, rdb)
-				l := c.RateLimiter("limiter")
-				limitertest.MustTrySetRate(t, l, rratelimiter.Config{Rate: 100, Interval: time.Minute})
-				limitertest.MustAcquire(t, l, 10)
-				r := limitertest.Reserve(t, l, 6)
-				gone, leave := context.WithCancel(t.Context())
-				leave()
-				require.ErrorIs(t, r.Settle(gone, 0), context.Canceled)
-				free := next(t, c, l)
-				synctest.Wait()
-				left, err := limitertest.NewClient(t, rdb).RateLimiter("limiter").AvailablePermits(t.Context())
-				require.NoError(t, err)
-				assert.Equal(t, free, left)
-			})
+	}, func(t *testing.T, next func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter) (free int64)) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			c := limitertest.NewClient(t, rdb)
+			l := c.RateLimiter("limiter")
+			limitertest.MustTrySetRate(t, l, rratelimiter.Config{Rate: 100, Interval: time.Minute})
+			limitertest.MustAcquire(t, l, 10)
+			r := limitertest.Reserve(t, l, 6)
+			gone, leave := context.WithCancel(t.Context())
+			leave()
+			require.ErrorIs(t, r.Settle(gone, 0), context.Canceled)
+			free := next(t, c, l)
+			synctest.Wait()
+			left, err := limitertest.NewClient(t, rdb).RateLimiter("limiter").AvailablePermits(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, free, left)
 		})
-	}
+	})
 }

@@ -112,10 +112,11 @@ func TestOverride_WaitingCallersHearItsEnd(t *testing.T) {
 func TestOverride_EndsForGoodByOtherChanges(t *testing.T) {
 	t.Parallel()
 	hourly := rratelimiter.PerHour(7)
-	for name, test := range map[string]struct {
+	type row struct {
 		change func(t *testing.T, rdb redistest.Client, l *rratelimiter.RateLimiter)
 		want   int64 // the rate after the override would have ended
-	}{
+	}
+	limitertest.Bubbles(t, map[string]row{
 		"SetRate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
 			require.NoError(t, l.SetRate(t.Context(), hourly))
 		}, 7},
@@ -147,22 +148,17 @@ func TestOverride_EndsForGoodByOtherChanges(t *testing.T) {
 		"Migrate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
 			require.NoError(t, limitertest.Second(l.Migrate(t.Context())))
 		}, 10},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb, _ := redistest.Mini(t)
-				l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
-				require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.For(time.Minute)))
-				test.change(t, rdb, l)
-				time.Sleep(time.Minute)
-				assert.Equal(t, test.want, limitertest.ConfigOf(t, l).Rate)
-				assert.Equal(t, test.want, limitertest.Available(t, l))
-				fields := rdb.HGetAll(t.Context(), l.Name()).Val()
-				assert.False(t, strings.HasPrefix(fields["interval"], "0"), fields)
-			})
-		})
-	}
+	}, func(t *testing.T, test row) {
+		rdb, _ := redistest.Mini(t)
+		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.For(time.Minute)))
+		test.change(t, rdb, l)
+		time.Sleep(time.Minute)
+		assert.Equal(t, test.want, limitertest.ConfigOf(t, l).Rate)
+		assert.Equal(t, test.want, limitertest.Available(t, l))
+		fields := rdb.HGetAll(t.Context(), l.Name()).Val()
+		assert.False(t, strings.HasPrefix(fields["interval"], "0"), fields)
+	})
 }
 
 func TestOverride_NeedsWhatToGoBackTo(t *testing.T) {

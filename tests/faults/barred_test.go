@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -22,33 +23,30 @@ import (
 // A server that decides nothing for this program is asked no more, whatever it answers.
 func TestFailOpen_ServerRefusesEveryCall(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]string{
+	limitertest.Each(t, map[string]string{
 		"password": "WRONGPASS invalid username-password pair or user is disabled.",
 		"rights":   "NOPERM this user has no permissions to run the 'evalsha' command",
 		"proxy":    "ERR Connection refused",
 		"upstream": "upstream failure",
 		"unknown":  "UNAVAILABLE upstream is not available",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-				sent := 0
-				s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
-					sent++
-					return redistest.Fail(cmds, answered(answer))
-				}))
-				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
-				for range 100 {
-					limitertest.MustAcquire(t, l, 1)
-				}
-				assert.LessOrEqual(t, sent, 15, "at most five attempts of three calls")
-				synctest.Wait()
-				require.NotEmpty(t, s.told.Events())
-				assert.Equal(t, limit.AskedNoMore, s.told.Events()[0].Kind)
-				assert.ErrorContains(t, s.told.Events()[0].Err, answer)
-			})
+	}, func(t *testing.T, answer string) {
+		duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+			sent := 0
+			s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+				sent++
+				return redistest.Fail(cmds, answered(answer))
+			}))
+			l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
+			for range 100 {
+				limitertest.MustAcquire(t, l, 1)
+			}
+			assert.LessOrEqual(t, sent, 15, "at most five attempts of three calls")
+			synctest.Wait()
+			require.NotEmpty(t, s.told.Events())
+			assert.Equal(t, limit.AskedNoMore, s.told.Events()[0].Kind)
+			assert.ErrorContains(t, s.told.Events()[0].Err, answer)
 		})
-	}
+	})
 }
 
 // A password that was changed is met at connecting.
@@ -110,38 +108,82 @@ func TestFailOpen_ProxyThatChecksScriptsIsNoOutage(t *testing.T) {
 // says so in its own words. go-redis gives up a connection only at Redis' words.
 func TestReadOnly_InWordsOfAProxyIsMetOnceByAConnection(t *testing.T) {
 	t.Parallel()
-	for name, opt := range map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
+	limitertest.Bubbles(t, kinds, func(t *testing.T, opt redistest.Options) {
+		_, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		l := limitertest.NewLimiter(t, proxy.Client(t, &opt), limitertest.Every(1000, time.Hour))
+		var last, old, met atomic.Int64 // connections, and what those before the failover were answered
+		proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			last.Store(max(last.Load(), int64(c.Conn)))
+			if int64(c.Conn) > old.Load() || !strings.HasPrefix(c.Name(), "eval") {
+				return redistest.Pass
+			}
+			met.Add(1)
+			return redistest.Instead("eval", `return redis.error_reply("ERR READONLY You can't write against a read only replica.")`, "0")
+		})
+		together := func() {
+			var callers sync.WaitGroup
+			for range 20 {
+				callers.Go(func() { limitertest.MustAcquire(t, l, 1) })
+			}
+			callers.Wait()
+		}
+		for _, each := range []func(){func() { limitertest.MustAcquire(t, l, 1) }, together} {
+			each()
+			old.Store(last.Load())
+			start := time.Now()
+			each()
+			assert.Less(t, time.Since(start), time.Second)
+		}
+		assert.Positive(t, met.Load())
+		assert.LessOrEqual(t, met.Load(), 2*last.Load(), "a connection is left at its second such answer at the latest")
+	})
+}
+
+// A policy does the same wherever it is set; middleware has the other rows of this table.
+func TestWithFailure_IsAlikeWhereverItIsSet(t *testing.T) {
+	t.Parallel()
+	rate := rratelimiter.PerHour(8)
+	for name, open := range map[string]func(c *rratelimiter.Client, own rratelimiter.LimiterOption) middlewaretest.Asking{
+		"Client": func(c *rratelimiter.Client, _ rratelimiter.LimiterOption) middlewaretest.Asking {
+			l := c.RateLimiter("orders", rratelimiter.WithDefault(rate))
+			return func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, 1, 0) }
+		},
+		"Client, waiting": func(c *rratelimiter.Client, _ rratelimiter.LimiterOption) middlewaretest.Asking {
+			l := c.RateLimiter("orders", rratelimiter.WithDefault(rate))
+			return func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, 1, 10*time.Millisecond) }
+		},
+		"handle": func(c *rratelimiter.Client, own rratelimiter.LimiterOption) middlewaretest.Asking {
+			l := c.RateLimiter("orders", rratelimiter.WithDefault(rate), own)
+			return func(ctx context.Context) (bool, error) {
+				d, err := l.Take(ctx, 1)
+				return d.Granted, err
+			}
+		},
+		"Keyed": func(c *rratelimiter.Client, own rratelimiter.LimiterOption) middlewaretest.Asking {
+			l := c.Keyed("rate:", rate, own)
+			return func(ctx context.Context) (bool, error) {
+				d, err := l.Take(ctx, "ann", 1)
+				return d.Granted, err
+			}
+		},
+		"all": func(c *rratelimiter.Client, _ rratelimiter.LimiterOption) middlewaretest.Asking {
+			a := c.RateLimiter("{shop}a", rratelimiter.WithDefault(rate))
+			b := c.RateLimiter("{shop}b", rratelimiter.WithDefault(rate))
+			return func(ctx context.Context) (bool, error) { return c.TryAcquireAll(ctx, 0, a.Claim(1), b.Claim(1)) }
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				proxy := redistest.MiniProxy(t, m)
-				l := limitertest.NewLimiter(t, proxy.Client(t, &opt), limitertest.Every(1000, time.Hour))
-				var last, old, met atomic.Int64 // connections, and what those before the failover were answered
-				proxy.OnCommand(func(c redistest.Command) redistest.Action {
-					last.Store(max(last.Load(), int64(c.Conn)))
-					if int64(c.Conn) > old.Load() || !strings.HasPrefix(c.Name(), "eval") {
-						return redistest.Pass
+			middlewaretest.Outages(t, middlewaretest.Guarded{
+				Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, _ func(error)) middlewaretest.Asking {
+					t.Helper()
+					policy := rratelimiter.WithFailure(*how.Failure)
+					if name == "handle" || name == "Keyed" {
+						return open(limitertest.NewClient(t, rdb), policy)
 					}
-					met.Add(1)
-					return redistest.Instead("eval", `return redis.error_reply("ERR READONLY You can't write against a read only replica.")`, "0")
-				})
-				together := func() {
-					var callers sync.WaitGroup
-					for range 20 {
-						callers.Go(func() { limitertest.MustAcquire(t, l, 1) })
-					}
-					callers.Wait()
-				}
-				for _, each := range []func(){func() { limitertest.MustAcquire(t, l, 1) }, together} {
-					each()
-					old.Store(last.Load())
-					start := time.Now()
-					each()
-					assert.Less(t, time.Since(start), time.Second)
-				}
-				assert.Positive(t, met.Load())
-				assert.LessOrEqual(t, met.Load(), 2*last.Load(), "a connection is left at its second such answer at the latest")
+					return open(limitertest.NewClient(t, rdb, policy), policy)
+				},
 			})
 		})
 	}

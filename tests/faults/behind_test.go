@@ -79,7 +79,7 @@ func TestHung_ChangeDoesNotExtendCallsBehindIt(t *testing.T) {
 	swallow := func(_ *testing.T, s behindScene) {
 		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
 	}
-	for name, c := range map[string]change{
+	limitertest.Each(t, map[string]change{
 		"Release": {20, swallow, script.DefaultTimeout * 8 / 10, true, func(t *testing.T, s behindScene) {
 			assert.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome)
 		}},
@@ -99,28 +99,25 @@ func TestHung_ChangeDoesNotExtendCallsBehindIt(t *testing.T) {
 				assert.Greater(t, time.Since(start), 2*script.DefaultTimeout)
 			}
 		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
-				s := newBehindScene(t, c.connections)
-				c.hang(t, s)
-				over := limitertest.Go(func() { c.do(t, s) })
-				time.Sleep(c.before)
-				synctest.Wait()
-				start := time.Now()
-				ctx := t.Context()
-				if c.connections < 20 {
-					ctx = context.WithoutCancel(ctx)
-				}
-				if err := call(ctx, s); err != nil || c.fails {
-					require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-				}
-				assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
-				<-over
-			})
+	}, func(t *testing.T, c change) {
+		limitertest.Bubbles(t, callsBehind, func(t *testing.T, call func(context.Context, behindScene) error) {
+			s := newBehindScene(t, c.connections)
+			c.hang(t, s)
+			over := limitertest.Go(func() { c.do(t, s) })
+			time.Sleep(c.before)
+			synctest.Wait()
+			start := time.Now()
+			ctx := t.Context()
+			if c.connections < 20 {
+				ctx = context.WithoutCancel(ctx)
+			}
+			if err := call(ctx, s); err != nil || c.fails {
+				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+			}
+			assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout+time.Millisecond)
+			<-over
 		})
-	}
+	})
 }
 
 // A repeat searches among the members that others made since, in as many steps as that takes. What is lost

@@ -60,6 +60,19 @@ func (s *outageScene) recover() {
 	time.Sleep(5 * time.Second) // earlier requests have come back
 }
 
+// checkAskedAgain checks that the observer was told of one outage, and of its end.
+func (s *outageScene) checkAskedAgain(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	var kinds []limit.EventKind
+	for _, e := range s.told.Events() {
+		if e.Kind == limit.AskedNoMore || e.Kind == limit.AskedAgain {
+			kinds = append(kinds, e.Kind)
+		}
+	}
+	assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds)
+}
+
 // atOnce checks that a call takes no more than it takes to begin a probe.
 func atOnce(t *testing.T, call func() (bool, error)) bool {
 	t.Helper()
@@ -96,14 +109,7 @@ func TestFailOpen(t *testing.T) {
 			require.Less(t, time.Since(back), 5*time.Second)
 			open++
 		}
-		synctest.Wait()
-		var kinds []limit.EventKind
-		for _, e := range s.told.Events() {
-			if e.Kind == limit.AskedNoMore || e.Kind == limit.AskedAgain {
-				kinds = append(kinds, e.Kind)
-			}
-		}
-		assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds)
+		s.checkAskedAgain(t)
 		sources := map[limit.Source]int{}
 		for _, d := range s.told.Decisions() {
 			sources[d.Source]++
@@ -207,59 +213,54 @@ func TestFailLocalFollowsTheRate(t *testing.T) {
 		require.NoError(t, limitertest.Second(l.Take(t.Context(), 1)))
 	}
 	try := func(t *testing.T, l *rratelimiter.RateLimiter) { limitertest.MustAcquire(t, l, 1) }
-	for name, test := range map[string]struct {
+	type row struct {
 		before, after time.Duration
 		call          func(*testing.T, *rratelimiter.RateLimiter)
 		pause         time.Duration // until the call that tells of the change
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"a longer interval":                       {time.Minute, time.Hour, take, 0},
 		"a shorter interval, by and by":           {time.Hour, time.Minute, take, time.Minute},
 		"a longer interval, by calls of no words": {time.Minute, time.Hour, try, time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
-				admin := s.other.RateLimiter("orders")
-				limitertest.MustTrySetRate(t, admin, limitertest.Every(20, test.before))
-				l := s.client.RateLimiter("orders")
-				test.call(t, l)
-				synctest.Wait()
-				require.NoError(t, admin.SetRate(t.Context(), limitertest.Every(20, test.after)))
-				time.Sleep(test.pause)
-				test.call(t, l)
-				synctest.Wait()
-				s.fail(t, l)
-				limitertest.MustAcquire(t, l, 17)
-				limitertest.MustRefuse(t, l, 1)
-				time.Sleep(test.after - 5*time.Second) // the first three took some
-				limitertest.MustRefuse(t, l, 18)
-				time.Sleep(10 * time.Second)
-				limitertest.MustAcquire(t, l, 20)
-			})
+	}, func(t *testing.T, test row) {
+		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+			admin := s.other.RateLimiter("orders")
+			limitertest.MustTrySetRate(t, admin, limitertest.Every(20, test.before))
+			l := s.client.RateLimiter("orders")
+			test.call(t, l)
+			synctest.Wait()
+			require.NoError(t, admin.SetRate(t.Context(), limitertest.Every(20, test.after)))
+			time.Sleep(test.pause)
+			test.call(t, l)
+			synctest.Wait()
+			s.fail(t, l)
+			limitertest.MustAcquire(t, l, 17)
+			limitertest.MustRefuse(t, l, 1)
+			time.Sleep(test.after - 5*time.Second) // the first three took some
+			limitertest.MustRefuse(t, l, 18)
+			time.Sleep(10 * time.Second)
+			limitertest.MustAcquire(t, l, 20)
 		})
-	}
+	})
 }
 
 func TestFailLocal_RefreshesRate(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]rratelimiter.LimiterOption{
+	limitertest.Each(t, map[string][]rratelimiter.LimiterOption{
 		"known":   {rratelimiter.WithExact(), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))},
 		"unknown": {rratelimiter.WithExact()}, // merging costs calls
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
-				limitertest.MustTrySetRate(t, s.other.RateLimiter("orders"), limitertest.Every(1000, time.Hour))
-				l := s.client.RateLimiter("orders", opts...)
-				counted := limitertest.CountCommands(s.rdb)
-				for range 100 {
-					limitertest.MustAcquire(t, l, 1)
-					synctest.Wait()
-				}
-				assert.LessOrEqual(t, counted.Scripts(), 104, "with NOSCRIPT")
-			})
+	}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
+		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+			limitertest.MustTrySetRate(t, s.other.RateLimiter("orders"), limitertest.Every(1000, time.Hour))
+			l := s.client.RateLimiter("orders", opts...)
+			counted := limitertest.CountCommands(s.rdb)
+			for range 100 {
+				limitertest.MustAcquire(t, l, 1)
+				synctest.Wait()
+			}
+			assert.LessOrEqual(t, counted.Scripts(), 104, "with NOSCRIPT")
 		})
-	}
+	})
 }
 
 func TestTryAcquireAllDuringAnOutage(t *testing.T) {
@@ -399,45 +400,36 @@ func TestFailure_LimitersOfAClientShareABreaker(t *testing.T) {
 		s.recover()
 		limitertest.MustAcquire(t, orders, 5)
 		assert.True(t, atOnce(t, take))
-		synctest.Wait()
-		var kinds []limit.EventKind
-		for _, e := range s.told.Events() {
-			if e.Kind == limit.AskedNoMore || e.Kind == limit.AskedAgain {
-				kinds = append(kinds, e.Kind)
-			}
-		}
-		assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds)
+		s.checkAskedAgain(t)
 	})
 }
 
 func TestTakeUpToDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	type row struct {
 		how  limit.Failure
 		want []int64
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"open":  {limit.FailOpen(), []int64{3, 3, 3, 3, 3}},
 		"local": {limit.FailLocal(0.5), []int64{3, 1, 0, 0, 0}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			duringOutages(t, test.how, func(t *testing.T, s *outageScene) {
-				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(8, time.Hour)))
-				keys := fixedwindow.New(s.client, fixedwindow.Config{Limit: 8, Window: time.Hour}, rratelimiter.WithFailure(test.how))
-				s.hook.hang(true)
-				for i, want := range test.want {
-					n, d, err := l.TakeUpTo(t.Context(), 3)
-					require.NoError(t, err)
-					assert.Equal(t, want, n, "call %d", i)
-					assert.Equal(t, want > 0, d.Granted)
-					n, d, err = keys.TakeUpTo(t.Context(), "ann", 3)
-					require.NoError(t, err)
-					assert.Equal(t, want, n, "call %d of a key", i)
-					assert.Equal(t, want > 0, d.Granted)
-				}
-			})
+	}, func(t *testing.T, test row) {
+		duringOutages(t, test.how, func(t *testing.T, s *outageScene) {
+			l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(8, time.Hour)))
+			keys := fixedwindow.New(s.client, fixedwindow.Config{Limit: 8, Window: time.Hour}, rratelimiter.WithFailure(test.how))
+			s.hook.hang(true)
+			for i, want := range test.want {
+				n, d, err := l.TakeUpTo(t.Context(), 3)
+				require.NoError(t, err)
+				assert.Equal(t, want, n, "call %d", i)
+				assert.Equal(t, want > 0, d.Granted)
+				n, d, err = keys.TakeUpTo(t.Context(), "ann", 3)
+				require.NoError(t, err)
+				assert.Equal(t, want, n, "call %d of a key", i)
+				assert.Equal(t, want > 0, d.Granted)
+			}
 		})
-	}
+	})
 }
 
 func TestTakeUpTo_RetryAfterDuringOutage(t *testing.T) {

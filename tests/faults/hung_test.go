@@ -215,30 +215,26 @@ func TestHungServer_ChangeBesideLeaseEndsInTime(t *testing.T) {
 // A timeout bounds the wait for permits also if go-redis ends its reads in time.
 func TestHungServer_TimeoutBoundsWait(t *testing.T) {
 	t.Parallel()
-	for _, punctual := range []bool{false, true} {
-		t.Run(fmt.Sprintf("ContextTimeoutEnabled %v", punctual), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				proxy := redistest.MiniProxy(t, m)
-				c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ContextTimeoutEnabled: punctual, ReadTimeout: time.Minute}))
-				byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
-				limitertest.MustAcquire(t, c.RateLimiter("{a}1", byDefault), 1)
-				proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
-				start := time.Now()
-				_, err := c.RateLimiter("{a}2", byDefault).TryAcquire(t.Context(), 1, time.Millisecond)
-				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-				assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
-				start = time.Now()
-				both := []*rratelimiter.RateLimiter{c.RateLimiter("{a}3", byDefault), c.RateLimiter("{a}4", byDefault)}
-				_, err = c.TryAcquireAll(t.Context(), time.Millisecond, limitertest.Claims(1, both...)...)
-				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-				assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
-				proxy.OnCommand(nil)
-				time.Sleep(2 * time.Minute)
-			})
-		})
-	}
+	limitertest.Bubbles(t, kinds, func(t *testing.T, opt redistest.Options) {
+		opt.ReadTimeout = time.Minute
+		_, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		c := limitertest.NewClient(t, proxy.Client(t, &opt))
+		byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
+		limitertest.MustAcquire(t, c.RateLimiter("{a}1", byDefault), 1)
+		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
+		start := time.Now()
+		_, err := c.RateLimiter("{a}2", byDefault).TryAcquire(t.Context(), 1, time.Millisecond)
+		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+		assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
+		start = time.Now()
+		both := []*rratelimiter.RateLimiter{c.RateLimiter("{a}3", byDefault), c.RateLimiter("{a}4", byDefault)}
+		_, err = c.TryAcquireAll(t.Context(), time.Millisecond, limitertest.Claims(1, both...)...)
+		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+		assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
+		proxy.OnCommand(nil)
+		time.Sleep(2 * time.Minute)
+	})
 }
 
 // probePace is how often a server that answers no call is asked.

@@ -130,79 +130,67 @@ func TestObserverReceivesPermitsGivenUp(t *testing.T) {
 	})
 }
 
-// The observer learns what a request for permits found damaged, and mended.
+// The observer learns what a call found damaged, and mended, by the limiter's name.
 func TestObserverReceivesRepairs(t *testing.T) {
 	t.Parallel()
+	const value, set = "{orders}:value", "{orders}:permits"
 	lose := func(keys ...string) func(*testing.T, redistest.Client) {
 		return func(t *testing.T, rdb redistest.Client) { require.NoError(t, rdb.Del(t.Context(), keys...).Err()) }
 	}
-	const value, set = "{orders}:value", "{orders}:permits"
 	later := func(ms float64) func(*testing.T, redistest.Client) {
 		return func(t *testing.T, rdb redistest.Client) {
 			row := rdb.ZRange(t.Context(), set, 0, 0).Val()[0]
 			require.NoError(t, rdb.ZIncrBy(t.Context(), set, ms, row).Err())
 		}
 	}
-	for name, test := range map[string]struct {
-		damage  func(*testing.T, redistest.Client)
-		permits int64
-		told    bool
-	}{
-		"none":                    {lose("another"), 1, false},
-		"none, and refused":       {lose("another"), 97, false},
-		"a lost value":            {lose(value), 1, true},
-		"a lost set":              {lose(set), 1, true},
-		"a lost set, and refused": {lose(set), 97, true},
-		"both are lost":           {lose(value, set), 1, false},
+	type call = func(*testing.T, *watchedScene, *rratelimiter.RateLimiter)
+	try := func(permits int64) call {
+		return func(t *testing.T, _ *watchedScene, l *rratelimiter.RateLimiter) { limitertest.Try(t, l, permits) }
+	}
+	tryAll := func(permits int64) call {
+		return func(t *testing.T, s *watchedScene, l *rratelimiter.RateLimiter) {
+			limitertest.TryAll(t, s.client, permits, s.limiter("{orders}:whole"), l)
+		}
+	}
+	reads := func(t *testing.T, _ *watchedScene, l *rratelimiter.RateLimiter) { limitertest.Available(t, l) }
+	type row struct {
+		damage func(*testing.T, redistest.Client)
+		call   call
+		told   bool
+	}
+	limitertest.Each(t, map[string]row{
+		"none":                    {lose("another"), try(1), false},
+		"none, and refused":       {lose("another"), try(97), false},
+		"a lost value":            {lose(value), try(1), true},
+		"a lost set":              {lose(set), try(1), true},
+		"a lost set, and refused": {lose(set), try(97), true},
+		"both are lost":           {lose(value, set), try(1), false},
 		"leaked permits": {func(t *testing.T, rdb redistest.Client) {
 			require.NoError(t, rdb.DecrBy(t.Context(), value, 9).Err())
-		}, 90, true},
-		"a grant of the future":       {later(10_000), 97, true},
-		"clocks that differ a little": {later(500), 97, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			watched(t, func(t *testing.T, s *watchedScene) {
-				l := s.limiter("orders")
-				limitertest.MustAcquire(t, l, 4)
-				for range 2 {
-					test.damage(t, s.rdb)
-					require.NoError(t, limitertest.Second(l.TryAcquire(t.Context(), test.permits, 0)))
-				}
-				s.checkTold(t, limit.StateRepaired, "orders", test.told) // the second comes too soon
-			})
-		})
-	}
-}
+		}, try(90), true},
+		"a grant of the future":       {later(10_000), try(97), true},
+		"clocks that differ a little": {later(500), try(97), false},
 
-// So is what AvailablePermits and TryAcquireAll find damaged, by the limiter's name.
-func TestObserverReceivesRepairsByOtherCalls(t *testing.T) {
-	t.Parallel()
-	tryAll := func(permits int64) func(*testing.T, *watchedScene, *rratelimiter.RateLimiter) {
-		return func(t *testing.T, s *watchedScene, l *rratelimiter.RateLimiter) {
-			require.NoError(t, limitertest.Second(s.client.TryAcquireAll(t.Context(), 0, s.limiter("{orders}:whole").Claim(permits), l.Claim(permits))))
-		}
-	}
-	for name, ask := range map[string]func(*testing.T, *watchedScene, *rratelimiter.RateLimiter){
-		"AvailablePermits": func(t *testing.T, _ *watchedScene, l *rratelimiter.RateLimiter) {
-			limitertest.Available(t, l)
-		},
-		"TryAcquireAll of few":               tryAll(1),
-		"TryAcquireAll of more than is left": tryAll(98),
-	} {
-		for lost, told := range map[string]bool{"{orders}:value": true, "{orders}:permits": true, "nothing": false} {
-			t.Run(name+", "+lost, func(t *testing.T) {
-				t.Parallel()
-				watched(t, func(t *testing.T, s *watchedScene) {
-					l := s.limiter("{orders}")
-					limitertest.MustAcquire(t, l, 4)
-					require.NoError(t, s.rdb.Del(t.Context(), lost).Err())
-					ask(t, s, l)
-					s.checkTold(t, limit.StateRepaired, "{orders}", told)
-				})
-			})
-		}
-	}
+		"AvailablePermits":                         {lose("another"), reads, false},
+		"AvailablePermits, a lost value":           {lose(value), reads, true},
+		"AvailablePermits, a lost set":             {lose(set), reads, true},
+		"TryAcquireAll":                            {lose("another"), tryAll(1), false},
+		"TryAcquireAll, a lost value":              {lose(value), tryAll(1), true},
+		"TryAcquireAll, a lost set":                {lose(set), tryAll(1), true},
+		"TryAcquireAll, refused":                   {lose("another"), tryAll(98), false},
+		"TryAcquireAll, a lost value, and refused": {lose(value), tryAll(98), true},
+		"TryAcquireAll, a lost set, and refused":   {lose(set), tryAll(98), true},
+	}, func(t *testing.T, r row) {
+		watched(t, func(t *testing.T, s *watchedScene) {
+			l := s.limiter("{orders}")
+			limitertest.MustAcquire(t, l, 4)
+			for range 2 {
+				r.damage(t, s.rdb)
+				r.call(t, s, l)
+			}
+			s.checkTold(t, limit.StateRepaired, "{orders}", r.told) // the second comes too soon
+		})
+	})
 }
 
 // Of damage that lasts the observer learns once a minute, and of each limiter of those
@@ -233,10 +221,11 @@ func TestObserverReceivesRepairsOnceAMinute(t *testing.T) {
 
 func TestObserverReceivesIncompatibleLayouts(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	type row struct {
 		ours, theirs string
 		told         bool
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"the same":                  {"4.7.0", "4.7.0", false},
 		"ids of 8 bytes and of 16":  {"4.7.0", "3.20.1", false},
 		"ids of 16 bytes and of 8":  {"3.20.1", "4.7.0", false},
@@ -246,21 +235,18 @@ func TestObserverReceivesIncompatibleLayouts(t *testing.T) {
 		"ours are fixed windows":    {"3.12.3", "4.7.0", true},
 		"layouts of the old ones":   {"3.16.8", "3.15.5", true},
 		"ours are old, theirs also": {"3.16.8", "3.16.8", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			watched(t, func(t *testing.T, s *watchedScene) {
-				other := limitertest.NewClient(t, s.rdb, rratelimiter.WithRedissonVersion(test.theirs)).RateLimiter("orders")
-				limitertest.MustTrySetRate(t, other, limitertest.Every(100, time.Hour))
-				limitertest.MustAcquire(t, other, 4)
-				l := s.client.RateLimiter("orders")
-				for range 3 {
-					require.NoError(t, limitertest.Second(l.Take(t.Context(), 1)))
-				}
-				s.checkTold(t, limit.LayoutsExclude, "orders", test.told)
-			}, rratelimiter.WithRedissonVersion(test.ours))
-		})
-	}
+	}, func(t *testing.T, test row) {
+		watched(t, func(t *testing.T, s *watchedScene) {
+			other := limitertest.NewClient(t, s.rdb, rratelimiter.WithRedissonVersion(test.theirs)).RateLimiter("orders")
+			limitertest.MustTrySetRate(t, other, limitertest.Every(100, time.Hour))
+			limitertest.MustAcquire(t, other, 4)
+			l := s.client.RateLimiter("orders")
+			for range 3 {
+				require.NoError(t, limitertest.Second(l.Take(t.Context(), 1)))
+			}
+			s.checkTold(t, limit.LayoutsExclude, "orders", test.told)
+		}, rratelimiter.WithRedissonVersion(test.ours))
+	})
 }
 
 func TestLog_IncompatibleLayoutsNameTheOption(t *testing.T) {

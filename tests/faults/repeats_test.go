@@ -23,13 +23,14 @@ import (
 
 func TestRepeat_OfSeveralCalls(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
+	type row struct {
 		inUse   int64
 		refused int64 // of the three requests the one that is too large
 		before  func(t *testing.T, w *limitertest.Wire)
 		during  map[int]func(t *testing.T, w *limitertest.Wire) // before that call
 		others  int64                                           // in use in the end, by others
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"for newer members": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
 			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
 		}, 1400 + 600},
@@ -58,28 +59,25 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 				assert.NoError(t, w.Redis.Del(t.Context(), w.Keys.Value).Err())
 			},
 		}, 1300 + 600},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWire(t, 2500, tt.inUse)
-			if tt.before != nil {
-				tt.before(t, w)
+	}, func(t *testing.T, tt row) {
+		w := newWire(t, 2500, tt.inUse)
+		if tt.before != nil {
+			tt.before(t, w)
+		}
+		w.OnScript(func(s *lua.Script, n int) redistest.Action {
+			switch during := tt.during[n]; {
+			case s == lua.Acquire && n == 1:
+				return redistest.DropAnswer
+			case s == lua.Acquire && during != nil:
+				w.Proxy.Settle(t)
+				during(t, w)
 			}
-			w.OnScript(func(s *lua.Script, n int) redistest.Action {
-				switch during := tt.during[n]; {
-				case s == lua.Acquire && n == 1:
-					return redistest.DropAnswer
-				case s == lua.Acquire && during != nil:
-					w.Proxy.Settle(t)
-					during(t, w)
-				}
-				return redistest.Pass
-			})
-			got := w.Ask(t, limitertest.TryFor(300), limitertest.TakeFor(tt.refused), limitertest.TryFor(200))
-			assert.Equal(t, []int64{300, 0, 200}, got)
-			w.CheckHeld(t, tt.others+500, "repeated")
+			return redistest.Pass
 		})
-	}
+		got := w.Ask(t, limitertest.TryFor(300), limitertest.TakeFor(tt.refused), limitertest.TryFor(200))
+		assert.Equal(t, []int64{300, 0, 200}, got)
+		w.CheckHeld(t, tt.others+500, "repeated")
+	})
 }
 
 func TestTryAcquireAll_AttemptArrivesDuringRepeat(t *testing.T) {

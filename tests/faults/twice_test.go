@@ -53,7 +53,7 @@ func TestTryAcquire_DuplicateWithShortID(t *testing.T) {
 // A sliding log keeps members too. Nothing tells two requests of a fixed window or a bucket apart.
 func TestSlidingLog_DuplicateCountsOnce(t *testing.T) {
 	t.Parallel()
-	for name, ask := range map[string]func(t *testing.T, l *slidinglog.Limiter, key string) int64{
+	limitertest.Each(t, map[string]func(t *testing.T, l *slidinglog.Limiter, key string) int64{
 		"some": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
 			assert.True(t, limittest.Take(t, l, key, 3).Granted)
 			return 3
@@ -81,27 +81,24 @@ func TestSlidingLog_DuplicateCountsOnce(t *testing.T) {
 			require.NoError(t, undo(t.Context()))
 			return 0
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for _, action := range []redistest.Action{redistest.Duplicate, redistest.DuplicateLast} {
-				proxy, rdb := redistest.StartProxy(t, redistest.Shared(t).Addr()), redistest.Redis(t)
-				proxy.OnCommand(func(c redistest.Command) redistest.Action {
-					if c.Name() == "evalsha" {
-						return action
-					}
-					return redistest.Pass
-				})
-				client := rratelimiter.New(proxy.FairClient(t, &redistest.Options{}), rratelimiter.WithCallTimeout(time.Minute))
-				l := slidinglog.New(client, slidinglog.Config{Limit: 10, Window: time.Hour})
-				key := redistest.Name(t)
-				held := ask(t, l, key)
-				proxy.Settle(t)
-				assert.Equal(t, held, rdb.ZCard(t.Context(), key).Val())
-				require.NoError(t, rdb.Del(t.Context(), key).Err())
-			}
-		})
-	}
+	}, func(t *testing.T, ask func(t *testing.T, l *slidinglog.Limiter, key string) int64) {
+		for _, action := range []redistest.Action{redistest.Duplicate, redistest.DuplicateLast} {
+			proxy, rdb := redistest.StartProxy(t, redistest.Shared(t).Addr()), redistest.Redis(t)
+			proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if c.Name() == "evalsha" {
+					return action
+				}
+				return redistest.Pass
+			})
+			client := rratelimiter.New(proxy.FairClient(t, &redistest.Options{}), rratelimiter.WithCallTimeout(time.Minute))
+			l := slidinglog.New(client, slidinglog.Config{Limit: 10, Window: time.Hour})
+			key := redistest.Name(t)
+			held := ask(t, l, key)
+			proxy.Settle(t)
+			assert.Equal(t, held, rdb.ZCard(t.Context(), key).Val())
+			require.NoError(t, rdb.Del(t.Context(), key).Err())
+		}
+	})
 }
 
 // A copy of two reservations that comes late changes nothing, though more is free by then than when

@@ -241,42 +241,39 @@ func recovered(f func() error) (panicked any, err error) {
 // would wait for.
 func TestHookPanic_ReachesAllInItsFlight(t *testing.T) {
 	t.Parallel()
-	for kind, opt := range map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			eachQuestion(t, &opt, func(t *testing.T, q *question) {
-				q.rdb.AddHook(limitertest.Slow(time.Millisecond))
-				hook := newPanicsOn(q.rdb)
-				if strings.HasSuffix(q.name, "Threshold") {
-					q.ask = questions(q.client, q.rdb, "{bad}")[q.name]
+	limitertest.Each(t, kinds, func(t *testing.T, opt redistest.Options) {
+		eachQuestion(t, &opt, func(t *testing.T, q *question) {
+			q.rdb.AddHook(limitertest.Slow(time.Millisecond))
+			hook := newPanicsOn(q.rdb)
+			if strings.HasSuffix(q.name, "Threshold") {
+				q.ask = questions(q.client, q.rdb, "{bad}")[q.name]
+			}
+			for range 3 {
+				for _, key := range []string{"{bad}", "{good}"} {
+					require.NoError(t, q.limiter(key).Acquire(t.Context(), 1))
+					require.NoError(t, q.limiter(key).Release(t.Context(), 1))
+					require.NoError(t, q.ask(t.Context(), key))
 				}
-				for range 3 {
-					for _, key := range []string{"{bad}", "{good}"} {
-						require.NoError(t, q.limiter(key).Acquire(t.Context(), 1))
-						require.NoError(t, q.limiter(key).Release(t.Context(), 1))
-						require.NoError(t, q.ask(t.Context(), key))
-					}
-					require.NoError(t, q.limiter("{bad}").Acquire(t.Context(), 1))
-					hook.on("{bad}")
-					var wg sync.WaitGroup
-					for i := range 40 {
-						wg.Go(func() { q.askBesideAPanic(t, i) })
-					}
-					wg.Wait()
-					hook.off()
-					synctest.Wait()
+				require.NoError(t, q.limiter("{bad}").Acquire(t.Context(), 1))
+				hook.on("{bad}")
+				var wg sync.WaitGroup
+				for i := range 40 {
+					wg.Go(func() { q.askBesideAPanic(t, i) })
 				}
-				time.Sleep(5 * time.Second)
-				start := time.Now()
-				require.NoError(t, q.limiter("{good}").Acquire(t.Context(), 1))
-				require.NoError(t, q.ask(t.Context(), "{good}"))
-				assert.Less(t, time.Since(start), 100*time.Millisecond)
-				time.Sleep(time.Second) // members may be merged
-				limitertest.CheckIdle(t, q.client)
-				assert.EqualValues(t, 1, q.rdb.Exists(t.Context(), "{bad}").Val())
-			})
+				wg.Wait()
+				hook.off()
+				synctest.Wait()
+			}
+			time.Sleep(5 * time.Second)
+			start := time.Now()
+			require.NoError(t, q.limiter("{good}").Acquire(t.Context(), 1))
+			require.NoError(t, q.ask(t.Context(), "{good}"))
+			assert.Less(t, time.Since(start), 100*time.Millisecond)
+			time.Sleep(time.Second) // members may be merged
+			limitertest.CheckIdle(t, q.client)
+			assert.EqualValues(t, 1, q.rdb.Exists(t.Context(), "{bad}").Val())
 		})
-	}
+	})
 }
 
 // askBesideAPanic asks as the i-th caller: of one of three keys, with one of four contexts.
@@ -329,34 +326,29 @@ func TestHookPanic_DialHook(t *testing.T) {
 // A hook may also panic in the call that finds a limiter's fault, on any goroutine.
 func TestHookPanic_WhileErrorIsExplained(t *testing.T) {
 	t.Parallel()
-	for kind, opt := range map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				direct, m := redistest.Mini(t)
-				rdb := redistest.MiniClient(t, m, &opt)
-				rdb.AddHook(limitertest.Slow(time.Millisecond))
-				newPanicsOn(rdb).on(lua.Command.SHA)
-				c := limitertest.NewClient(t, rdb)
-				l := c.RateLimiter("{wrong}")
-				require.NoError(t, direct.Set(t.Context(), "{wrong}", "text", 0).Err())
-				var wg sync.WaitGroup
-				for range 20 {
-					wg.Go(func() {
-						panicked, err := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
-						if panicked == nil && !errors.Is(err, rratelimiter.ErrUnknownOutcome) { // it may go with another's question
-							assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
-						}
-						panicked, _ = recovered(func() error {
-							other := c.RateLimiter("{wrong}2", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-							return limitertest.Second(c.TryAcquireAll(t.Context(), 0, l.Claim(1), other.Claim(1)))
-						})
-						assert.Nil(t, panicked)
-						_, _ = recovered(func() error { return l.Release(t.Context(), 1) })
-					})
+	limitertest.Bubbles(t, kinds, func(t *testing.T, opt redistest.Options) {
+		direct, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &opt)
+		rdb.AddHook(limitertest.Slow(time.Millisecond))
+		newPanicsOn(rdb).on(lua.Command.SHA)
+		c := limitertest.NewClient(t, rdb)
+		l := c.RateLimiter("{wrong}")
+		require.NoError(t, direct.Set(t.Context(), "{wrong}", "text", 0).Err())
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				panicked, err := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
+				if panicked == nil && !errors.Is(err, rratelimiter.ErrUnknownOutcome) { // it may go with another's question
+					assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
 				}
-				wg.Wait()
+				panicked, _ = recovered(func() error {
+					other := c.RateLimiter("{wrong}2", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+					return limitertest.Second(c.TryAcquireAll(t.Context(), 0, l.Claim(1), other.Claim(1)))
+				})
+				assert.Nil(t, panicked)
+				_, _ = recovered(func() error { return l.Release(t.Context(), 1) })
 			})
-		})
-	}
+		}
+		wg.Wait()
+	})
 }

@@ -28,6 +28,9 @@ var (
 	twice = []string{"double", "double, last"}
 )
 
+// kinds are clients that wait for their answers as long as a read may take, and that end it with the caller's deadline.
+var kinds = map[string]redistest.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}}
+
 // actions returns what the words of a fault stand for; held releases the commands held back.
 func actions(fault string, held <-chan struct{}) []redistest.Action {
 	var all []redistest.Action

@@ -79,7 +79,7 @@ var frees = map[string]func(ctx context.Context, s *meanwhileScene) error{
 // A refusal may be older than permits that were freed while it was on its way: the caller who got it asks again at once.
 func TestRefusal_OlderThanPermitsFreedMeanwhile(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T, s *meanwhileScene) (letGo func(), waiting *limitertest.Caller){
+	limitertest.Each(t, map[string]func(t *testing.T, s *meanwhileScene) (letGo func(), waiting *limitertest.Caller){
 		"the first of a line": func(t *testing.T, s *meanwhileScene) (func(), *limitertest.Caller) {
 			letGo := s.Hold(t, lua.Acquire, 1)
 			return letGo, s.StartAcquire(t.Context(), 1)
@@ -98,23 +98,20 @@ func TestRefusal_OlderThanPermitsFreedMeanwhile(t *testing.T) {
 			both := limitertest.Claims(1, s.RateLimiter, other)
 			return letGo, s.Go(func() (bool, error) { return s.Client.TryAcquireAll(t.Context(), forever, both...) })
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Bubbles(t, frees, func(t *testing.T, free func(context.Context, *meanwhileScene) error) {
-				s := newMeanwhileScene(t)
-				letGo, waiting := start(t, s)
-				freeing := s.Go(func() (bool, error) { return true, free(context.WithoutCancel(t.Context()), s) })
-				assert.Equal(t, "waits", waiting.Outcome())
-				s.Until(60 * ms)
-				letGo()
-				s.Until(100 * ms)
-				end, done := freeing.Ended()
-				assert.True(t, done)
-				assert.NoError(t, end.Err)
-				end, done = waiting.Ended()
-				assert.True(t, done && end.Ok, waiting.Outcome())
-			})
+	}, func(t *testing.T, start func(t *testing.T, s *meanwhileScene) (letGo func(), waiting *limitertest.Caller)) {
+		limitertest.Bubbles(t, frees, func(t *testing.T, free func(context.Context, *meanwhileScene) error) {
+			s := newMeanwhileScene(t)
+			letGo, waiting := start(t, s)
+			freeing := s.Go(func() (bool, error) { return true, free(context.WithoutCancel(t.Context()), s) })
+			assert.Equal(t, "waits", waiting.Outcome())
+			s.Until(60 * ms)
+			letGo()
+			s.Until(100 * ms)
+			end, done := freeing.Ended()
+			assert.True(t, done)
+			assert.NoError(t, end.Err)
+			end, done = waiting.Ended()
+			assert.True(t, done && end.Ok, waiting.Outcome())
 		})
-	}
+	})
 }
