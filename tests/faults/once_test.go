@@ -59,7 +59,7 @@ func (v verb) happensOnce(t *testing.T, server *redistest.Server, what, fault, v
 	}
 	w := v.wires(t, server, 10, version)
 	w.runs = !v.once || fault != "cut"
-	call := v.open(t, w)
+	call := v.begin(t, w)
 	w.take(t, v.inUse)
 	w.meet(fault, v.scripts)
 	more, err := call()
@@ -179,11 +179,9 @@ func releases(own, others three) func(t *testing.T, w *bundle) {
 }
 
 // aboveRate asks for more than the rate, and is answered so.
-var aboveRate = verb{scripts: []*lua.Script{lua.Acquire}, open: func(t *testing.T, w *bundle) func() (three, error) {
-	return func() (three, error) {
-		require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 11, 0)), rratelimiter.ErrPermitsExceedRate)
-		return three{}, nil
-	}
+var aboveRate = verb{scripts: []*lua.Script{lua.Acquire}, do: func(t *testing.T, w *bundle) (three, error) {
+	require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 11, 0)), rratelimiter.ErrPermitsExceedRate)
+	return three{}, nil
 }}
 
 // What happens to a limiter between an attempt whose request is late and the
@@ -230,7 +228,7 @@ func TestVerb_LateRequestTakesNothing(t *testing.T) {
 					continue // if all is given back, of the charge and of what was reserved, it is charged again
 				}
 				w := tt.wires(t, redistest.Shared(t), 10, version)
-				call := tt.open(t, w)
+				call := tt.begin(t, w)
 				w.take(t, tt.inUse)
 				w.meet(fault, tt.scripts)
 				more, err := call()

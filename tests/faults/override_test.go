@@ -41,7 +41,7 @@ func atEnd() map[string]verb {
 func (v verb) overridden(t *testing.T, server *redistest.Server, during int64) (w *bundle, call func() (three, error)) {
 	t.Helper()
 	w = v.wires(t, server, 10, overrides[during])
-	call = v.open(t, w)
+	call = v.begin(t, w)
 	set := func(rate int64) {
 		for i, l := range w.others {
 			cfg := rratelimiter.Config{Type: v.kind, Rate: rate, Interval: time.Hour}

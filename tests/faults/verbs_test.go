@@ -29,8 +29,9 @@ type verb struct {
 	whole     bool // none of its answers gets lost
 	brief     bool // it is tried with one fault at a time, in two layouts
 
-	// open prepares a call, which returns how many more permits are in use by it.
-	open     func(t *testing.T, w *bundle) (call func() (three, error))
+	// do calls it, and returns how many more permits are in use by that. Open prepares such a call.
+	do       func(t *testing.T, w *bundle) (three, error)
+	open     func(t *testing.T, w *bundle) (do func() (three, error))
 	requests []limitertest.Request // that it makes together, if it is requests
 }
 
@@ -130,6 +131,14 @@ func verbs() map[string]verb {
 	return all
 }
 
+// begin prepares the call.
+func (v verb) begin(t *testing.T, w *bundle) (do func() (three, error)) {
+	if v.open != nil {
+		return v.open(t, w)
+	}
+	return func() (three, error) { return v.do(t, w) }
+}
+
 func (v verb) perClient() verb {
 	v.kind = rratelimiter.PerClient
 	return v
@@ -184,14 +193,12 @@ func leaves(permits int64) limitertest.Request {
 func asks(inUse int64, want []int64, requests ...limitertest.Request) verb {
 	return verb{
 		scripts: []*lua.Script{lua.Acquire}, inUse: three{inUse}, requests: requests,
-		open: func(t *testing.T, w *bundle) func() (three, error) {
-			return func() (three, error) {
-				got := w.Ask(t, requests...)
-				if want != nil {
-					assert.Equal(t, want, got)
-				}
-				return three{limitertest.Sum(got)}, nil
+		do: func(t *testing.T, w *bundle) (three, error) {
+			got := w.Ask(t, requests...)
+			if want != nil {
+				assert.Equal(t, want, got)
 			}
+			return three{limitertest.Sum(got)}, nil
 		},
 	}
 }
@@ -200,19 +207,17 @@ func asks(inUse int64, want []int64, requests ...limitertest.Request) verb {
 func takesAll(inUse three, permits int64, timeout time.Duration, want int64) verb {
 	return verb{
 		scripts: []*lua.Script{lua.AcquireAll}, inUse: inUse, several: true,
-		open: func(t *testing.T, w *bundle) func() (three, error) {
-			return func() (three, error) {
-				ctx := context.Background()
-				if timeout > 0 {
-					ctx = leaving()
-				}
-				got, err := w.tryAll(ctx, permits, timeout)
-				if errors.Is(err, context.Canceled) {
-					err = nil
-				}
-				assert.Equal(t, want, got)
-				return three{got, got, got}, err
+		do: func(t *testing.T, w *bundle) (three, error) {
+			ctx := context.Background()
+			if timeout > 0 {
+				ctx = leaving()
 			}
+			got, err := w.tryAll(ctx, permits, timeout)
+			if errors.Is(err, context.Canceled) {
+				err = nil
+			}
+			assert.Equal(t, want, got)
+			return three{got, got, got}, err
 		},
 	}
 }
@@ -398,12 +403,11 @@ func (c renewCase) renews() verb {
 // afterRefusal is the verb when all permits were in use once, and refused: it finds its own member where a refusal would look
 // for the oldest.
 func afterRefusal(v verb) verb {
-	call := v.open
 	v.open = func(t *testing.T, w *bundle) func() (three, error) {
 		limitertest.MustAcquire(t, w.Other, 10)
 		limitertest.MustRefuse(t, w.RateLimiter, 10) // the next refusal is a plain one
 		require.NoError(t, w.Other.Release(t.Context(), 10))
-		return call(t, w)
+		return func() (three, error) { return v.do(t, w) }
 	}
 	return v.shortly()
 }
@@ -426,11 +430,9 @@ func undoes(taken int64) verb {
 func gone(permits []int64, goes []bool, held int64) verb {
 	return verb{
 		scripts: []*lua.Script{lua.GiveBack}, inUse: three{2},
-		open: func(t *testing.T, w *bundle) func() (three, error) {
-			return func() (three, error) {
-				assert.Equal(t, held, limitertest.Sum(w.CancelledInFlight(t, permits, goes)))
-				return three{held}, nil
-			}
+		do: func(t *testing.T, w *bundle) (three, error) {
+			assert.Equal(t, held, limitertest.Sum(w.CancelledInFlight(t, permits, goes)))
+			return three{held}, nil
 		},
 	}
 }
@@ -439,19 +441,17 @@ func gone(permits []int64, goes []bool, held int64) verb {
 func goneFrom(ask func(ctx context.Context, w *bundle) error) verb {
 	return verb{
 		scripts: []*lua.Script{lua.GiveBack}, inUse: three{2, 0, 1}, several: true,
-		open: func(t *testing.T, w *bundle) func() (three, error) {
-			return func() (three, error) {
-				ctx, cancel := context.WithCancel(t.Context())
-				gone := make(chan struct{})
-				w.Before(lua.AcquireAll, func() {
-					cancel()
-					<-gone
-				})
-				err := ask(ctx, w)
-				close(gone)
-				assert.ErrorIs(t, err, context.Canceled)
-				return three{}, nil
-			}
+		do: func(t *testing.T, w *bundle) (three, error) {
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			w.Before(lua.AcquireAll, func() {
+				cancel()
+				<-gone
+			})
+			err := ask(ctx, w)
+			close(gone)
+			assert.ErrorIs(t, err, context.Canceled)
+			return three{}, nil
 		},
 	}
 }
@@ -460,13 +460,11 @@ func goneFrom(ask func(ctx context.Context, w *bundle) error) verb {
 func releasesMany() verb {
 	return verb{
 		inUse: three{7}, whole: true, once: true, brief: true,
-		open: func(t *testing.T, w *bundle) func() (three, error) {
-			return func() (three, error) {
-				for range 130 {
-					w.ManyRows(t, 0, 1)
-				}
-				return three{-1}, w.Release(t.Context(), 131)
+		do: func(t *testing.T, w *bundle) (three, error) {
+			for range 130 {
+				w.ManyRows(t, 0, 1)
 			}
+			return three{-1}, w.Release(t.Context(), 131)
 		},
 	}
 }
@@ -474,13 +472,11 @@ func releasesMany() verb {
 func migrates() verb {
 	return verb{
 		scripts: []*lua.Script{lua.Migrate}, inUse: three{2},
-		open: func(t *testing.T, w *bundle) func() (three, error) {
-			return func() (three, error) {
-				if err := limitertest.Second(w.Migrate(t.Context())); !errors.Is(err, rratelimiter.ErrUnsupported) {
-					return three{}, err
-				}
-				return three{}, nil
+		do: func(t *testing.T, w *bundle) (three, error) {
+			if err := limitertest.Second(w.Migrate(t.Context())); !errors.Is(err, rratelimiter.ErrUnsupported) {
+				return three{}, err
 			}
+			return three{}, nil
 		},
 	}
 }
@@ -489,12 +485,10 @@ func migrates() verb {
 func reads(script *lua.Script, want any, call func(ctx context.Context, w *bundle) (any, error)) verb {
 	return verb{
 		scripts: []*lua.Script{script}, inUse: three{2}, brief: true,
-		open: func(t *testing.T, w *bundle) func() (three, error) {
-			return func() (three, error) {
-				got, err := call(t.Context(), w)
-				assert.Equal(t, want, got)
-				return three{}, err
-			}
+		do: func(t *testing.T, w *bundle) (three, error) {
+			got, err := call(t.Context(), w)
+			assert.Equal(t, want, got)
+			return three{}, err
 		},
 	}
 }

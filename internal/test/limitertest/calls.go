@@ -1,0 +1,59 @@
+package limitertest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// A Call is of a limiter of 10 permits or more, by a Client. Its first part makes what it needs, as a reservation.
+type Call func(t testing.TB, c *rratelimiter.Client, l *rratelimiter.RateLimiter) func(ctx context.Context) error
+
+// Calls are all Operations, and calls that ask another limiter too, or need what was granted before.
+func Calls() map[string]Call {
+	all := map[string]Call{
+		"TryAcquireAll": ofTwo(func(ctx context.Context, c *rratelimiter.Client, both []rratelimiter.Claim) error {
+			return Second(c.TryAcquireAll(ctx, Forever, both...))
+		}),
+		"TakeAll": ofTwo(func(ctx context.Context, c *rratelimiter.Client, both []rratelimiter.Claim) error {
+			return Second(c.TakeAll(ctx, both...))
+		}),
+		"ReserveAll": ofTwo(func(ctx context.Context, c *rratelimiter.Client, both []rratelimiter.Claim) error {
+			return Second(c.ReserveAll(ctx, 0, both...))
+		}),
+		"Settle": ofReservation(func(ctx context.Context, r *rratelimiter.Reservation) error { return r.Settle(ctx, 9) }),
+		"Cancel": ofReservation(func(ctx context.Context, r *rratelimiter.Reservation) error { return r.Cancel(ctx) }),
+		"Renew":  ofReservation(func(ctx context.Context, r *rratelimiter.Reservation) error { return r.Renew(ctx) }),
+		"undo": func(t testing.TB, c *rratelimiter.Client, l *rratelimiter.RateLimiter) func(ctx context.Context) error {
+			_, undo, err := c.Keyed("", ConfigOf(t, l)).TakeReturnable(t.Context(), l.Name(), 1)
+			require.NoError(t, err)
+			return undo
+		},
+		"Migrate": func(_ testing.TB, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) func(ctx context.Context) error {
+			return func(ctx context.Context) error { return Second(l.Migrate(ctx)) }
+		},
+	}
+	for name, do := range Operations {
+		all[name] = func(_ testing.TB, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) func(ctx context.Context) error {
+			return func(ctx context.Context) error { return do(ctx, l) }
+		}
+	}
+	return all
+}
+
+func ofTwo(do func(ctx context.Context, c *rratelimiter.Client, both []rratelimiter.Claim) error) Call {
+	return func(t testing.TB, c *rratelimiter.Client, l *rratelimiter.RateLimiter) func(ctx context.Context) error {
+		both := []rratelimiter.Claim{ByDefault(c, Besides(l.Name()), ConfigOf(t, l)).Claim(1), l.Claim(1)}
+		return func(ctx context.Context) error { return do(ctx, c, both) }
+	}
+}
+
+func ofReservation(do func(ctx context.Context, r *rratelimiter.Reservation) error) Call {
+	return func(t testing.TB, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) func(ctx context.Context) error {
+		r := Reserve(t, l, 4)
+		return func(ctx context.Context) error { return do(ctx, r) }
+	}
+}
