@@ -15,7 +15,204 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
+
+// waited is how a caller's wait ended, and when.
+type waited struct {
+	err  error
+	took time.Duration
+}
+
+// within calls f with a context that ends after that time, if it is not 0.
+func within(t *testing.T, deadline time.Duration, f func(context.Context) error) waited {
+	t.Helper()
+	ctx := t.Context()
+	if deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, deadline)
+		defer cancel()
+	}
+	start := time.Now()
+	err := f(ctx)
+	return waited{err, time.Since(start)}
+}
+
+// perMinute runs a test with two Clients' handles of a limiter of one permit a minute, which is in use.
+func perMinute(t *testing.T, test func(t *testing.T, l, other *rratelimiter.RateLimiter), opts ...rratelimiter.LimiterOption) {
+	t.Helper()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		var handles []*rratelimiter.RateLimiter
+		for range 2 {
+			client := limitertest.NewClient(t, rdb)
+			handles = append(handles, client.RateLimiter("orders", append(opts, rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))...))
+		}
+		limitertest.MustAcquire(t, handles[1], 1)
+		test(t, handles[0], handles[1])
+	})
+}
+
+func requireHopeless(t *testing.T, w waited, took time.Duration, text string) {
+	t.Helper()
+	require.ErrorIs(t, w.err, context.DeadlineExceeded)
+	assert.ErrorContains(t, w.err, `Wait "orders": no permit is free before the deadline, the next one is in `+text)
+	assert.Equal(t, took, w.took)
+}
+
+func TestWait_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]rratelimiter.LimiterOption{
+		"plain":  nil,
+		"policy": {rratelimiter.WithFailure(limit.FailLocal(1))},
+		"memory": {rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			perMinute(t, func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+				minute, less := "1m0s", "50s"
+				if name == "memory" {
+					minute, less = "", "" // callers of programs with leases ask again at different times
+				}
+				requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, minute)
+				time.Sleep(10 * time.Second)
+				requireHopeless(t, within(t, 49*time.Second, l.Wait), 0, less)
+				assert.Equal(t, waited{nil, 50 * time.Second}, within(t, 51*time.Second, l.Wait))
+				assert.Equal(t, waited{nil, time.Minute}, within(t, 0, l.Wait))
+			}, opts...)
+		})
+	}
+}
+
+// A permit that is free at the deadline is not too late.
+func TestWait_LastsIfPermitIsFreeAtDeadline(t *testing.T) {
+	t.Parallel()
+	perMinute(t, func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+		assert.Equal(t, time.Minute, within(t, time.Minute, l.Wait).took)
+	})
+}
+
+// Acquire and TryAcquire wait for their whole time, as Redisson's do: permits may be released.
+func TestAcquire_WaitsThoughItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
+	t.Parallel()
+	perMinute(t, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		w := within(t, 2*time.Second, func(ctx context.Context) error { return l.Acquire(ctx, 1) })
+		require.ErrorIs(t, w.err, context.DeadlineExceeded)
+		assert.Equal(t, 2*time.Second, w.took)
+		w = within(t, 0, func(ctx context.Context) error {
+			ok, err := l.TryAcquire(ctx, 1, 2*time.Second)
+			assert.False(t, ok)
+			return err
+		})
+		assert.Equal(t, waited{nil, 2 * time.Second}, w)
+		time.AfterFunc(time.Second, func() { assert.NoError(t, l.Release(t.Context(), 1)) })
+		w = within(t, 10*time.Second, func(ctx context.Context) error { return l.Acquire(ctx, 1) })
+		assert.Equal(t, waited{nil, time.Second}, w)
+		assert.Zero(t, limitertest.Available(t, other))
+	})
+}
+
+// So it is behind others in line, and for those whose permit another program takes.
+func TestWait_EndsInLine(t *testing.T) {
+	t.Parallel()
+	perMinute(t, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() { first <- l.Acquire(ctx, 1) }()
+		time.Sleep(time.Second)
+		w := within(t, 30*time.Second, l.Wait)
+		requireHopeless(t, w, w.took, "59s")
+		assert.Less(t, w.took, time.Second/10)
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+
+		// The permit comes in 59 s, and goes to another.
+		hopeful := make(chan waited, 1)
+		go func() { hopeful <- within(t, 90*time.Second, l.Wait) }()
+		synctest.Wait()
+		require.NoError(t, other.Release(t.Context(), 1))
+		limitertest.MustAcquire(t, other, 1)
+		time.Sleep(31 * time.Second)
+		require.NoError(t, other.Reset(t.Context()))
+		limitertest.MustAcquire(t, other, 1)
+		w = <-hopeful
+		require.ErrorIs(t, w.err, context.DeadlineExceeded)
+		assert.ErrorContains(t, w.err, "no permit is free before the deadline")
+		assert.Less(t, w.took, 35*time.Second, "it asks again from time to time")
+	})
+}
+
+// So it is with more permits, of a key too, and behind those in line who want fewer.
+func TestWaitN_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(10, time.Minute)))
+		keyed := client.Keyed("user:", limitertest.Every(10, time.Minute))
+		for name, waitN := range map[string]func(permits int64) func(context.Context) error{
+			"orders": func(n int64) func(context.Context) error {
+				return func(ctx context.Context) error { return l.WaitN(ctx, n) }
+			},
+			"user:ann": func(n int64) func(context.Context) error {
+				return func(ctx context.Context) error { return keyed.WaitN(ctx, "ann", n) }
+			},
+		} {
+			hopeless := func(within waited) {
+				require.ErrorIs(t, within.err, context.DeadlineExceeded)
+				assert.ErrorContains(t, within.err, `WaitN "`+name+`": fewer than 6 permits are free before the deadline, so many are in 1m0s`)
+				assert.Less(t, within.took, time.Second/10)
+			}
+			require.NoError(t, waitN(5)(t.Context()))
+			hopeless(within(t, 30*time.Second, waitN(6)))
+			require.ErrorIs(t, within(t, 30*time.Second, waitN(11)).err, rratelimiter.ErrPermitsExceedRate)
+			require.ErrorIs(t, within(t, 30*time.Second, waitN(0)).err, rratelimiter.ErrInvalidPermits)
+			require.NoError(t, waitN(5)(t.Context()))
+			first := make(chan waited, 1)
+			go func() { first <- within(t, 0, waitN(3)) }()
+			synctest.Wait()
+			w := within(t, 30*time.Second, waitN(6))
+			assert.ErrorContains(t, w.err, "fewer than 6 permits")
+			assert.Less(t, w.took, time.Second/10)
+			assert.Equal(t, time.Minute, (<-first).took.Round(time.Second))
+		}
+		require.NoError(t, keyed.Wait(t.Context(), "bob"))
+	})
+}
+
+// A refusal that is remembered tells it without a round trip, as long as it lasts.
+func TestWaitN_EndsByARememberedRefusal(t *testing.T) {
+	t.Parallel()
+	perMinute(t, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		limitertest.MustRefuse(t, l, 1)
+		time.Sleep(time.Second / 2)
+		require.NoError(t, other.Release(t.Context(), 1)) // by another program
+		requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, "59.5s")
+		time.Sleep(time.Second)
+		assert.Equal(t, waited{}, within(t, 2*time.Second, l.Wait))
+
+		limitertest.MustRefuse(t, l, 1)
+		assert.Equal(t, waited{nil, time.Minute}, within(t, 2*time.Minute, l.Wait), "it may wait so long")
+	}, rratelimiter.WithRefusalCache())
+}
+
+// Observers receive a refusal: Redis has decided.
+func TestWait_IsObservedAsRefused(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		recorder := &limitertest.Recorder{}
+		client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithObserver(recorder))
+		defer func() { assert.NoError(t, client.Close(t.Context())) }()
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
+		require.NoError(t, l.Wait(t.Context()))
+		w := within(t, time.Second, l.Wait)
+		requireHopeless(t, w, 0, "1m0s")
+		var outcomes []limit.Outcome
+		for _, d := range recorder.Decisions() {
+			assert.Equal(t, "Wait", d.Call)
+			outcomes = append(outcomes, d.Outcome)
+		}
+		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused}, outcomes)
+	})
+}
 
 // A caller's deadline is a net.Error, and yet no outage: no policy may answer in its place.
 func TestContext_EndIsNoOutage(t *testing.T) {
@@ -81,4 +278,19 @@ func TestClose_DoesNotWaitForCallersThatHaveGone(t *testing.T) {
 		defer cancel()
 		assert.NoError(t, c.Close(ctx))
 	})
+}
+
+const (
+	ms      = time.Millisecond
+	forever = limitertest.Forever
+)
+
+func TestMain(m *testing.M) { limitertest.Main(m) }
+
+// failed checks with what calls failed, and when.
+func failed(t *testing.T, target error, at time.Duration, callers ...*limitertest.Caller) {
+	t.Helper()
+	for _, c := range callers {
+		c.RequireEnd(t, target, at)
+	}
 }

@@ -1,0 +1,352 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+func TestAcquireWithoutAnyAnswer(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		action redistest.Action
+		held   three // each attempt that arrives counts once
+	}
+	limitertest.Each(t, map[string]row{
+		"dropped": {redistest.DropAnswer, three{3 + 2 + 2 + 4, 4, 4}},
+		"cut":     {redistest.Cut, three{}},
+	}, func(t *testing.T, tt row) {
+		w := newBundle(t, 20, "4.7.0")
+		w.OnScript(func(s *lua.Script, _ int) redistest.Action {
+			if s == lua.Acquire || s == lua.AcquireAll {
+				return tt.action
+			}
+			return redistest.Pass
+		})
+		ok, err := w.TryAcquire(t.Context(), 3, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+		assert.False(t, ok)
+		require.ErrorIs(t, limitertest.Second(w.Take(t.Context(), 2)), rratelimiter.ErrUnknownOutcome)
+		require.ErrorIs(t, w.Acquire(t.Context(), 2), rratelimiter.ErrUnknownOutcome)
+		assert.LessOrEqual(t, w.Sent(lua.Acquire), 3*5)
+		require.ErrorIs(t, limitertest.Second(w.tryAll(t.Context(), 4, 0)), rratelimiter.ErrUnknownOutcome)
+		assert.LessOrEqual(t, w.Sent(lua.AcquireAll), 5)
+		w.checkAll(t, tt.held, "without an answer")
+
+		w.On(nil)
+		limitertest.MustAcquire(t, w.RateLimiter, 1)
+	})
+}
+
+func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	for _, tt := range []struct {
+		fault  string // EVALSHA, EVAL, EVALSHA ...
+		forget int    // before that call, too
+	}{{"", 0}, {"pass+drop", 0}, {"drop", 0}, {"pass+cut+pass+drop", 0}, {"pass+drop", 3}, {"pass+drop+pass+drop", 3}} {
+		t.Run(fmt.Sprint(tt.fault, ", forgotten ", tt.forget), func(t *testing.T) {
+			w := limitertest.NewWire(t, server, limitertest.Hourly(10), false)
+			limitertest.MustAcquire(t, w.Other, 3)
+			forget := func() { assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err()) }
+			met := actions(tt.fault, nil)
+			for _, requests := range [][]limitertest.Request{try(2), {limitertest.TryFor(1), limitertest.TryFor(9), limitertest.TakeFor(1)}} {
+				forget()
+				w.OnScript(func(s *lua.Script, n int) redistest.Action {
+					if s != lua.Acquire {
+						return redistest.Pass
+					}
+					if n == tt.forget {
+						forget()
+					}
+					if n <= len(met) {
+						return met[n-1]
+					}
+					return redistest.Pass
+				})
+				assert.EqualValues(t, 2, limitertest.Sum(w.Ask(t, requests...)))
+			}
+			w.CheckHeld(t, 7, "acquired")
+
+			forget()
+			require.NoError(t, w.Release(t.Context(), 3), "NOSCRIPT says that it did not run")
+			w.CheckHeld(t, 4, "released")
+			forget()
+			w.On(lua.Release, redistest.Pass, redistest.DropAnswer)
+			require.ErrorIs(t, w.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome)
+			w.CheckHeld(t, 3, "released once")
+		})
+	}
+}
+
+// A lost answer to a joint call that carries its script, because the server did not
+// know it, costs its callers one attempt, and those who flew with it nothing.
+func TestJointCall_LostWithScriptCostsOneAttempt(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]redistest.Action{"no answer": redistest.Swallow, "a broken connection": redistest.DropAnswer} {
+		for _, punctual := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %v", name, punctual), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { loseJointCall(t, lost, punctual) })
+			})
+		}
+	}
+}
+
+func loseJointCall(t *testing.T, lost redistest.Action, punctual bool) {
+	t.Helper()
+	direct, m := redistest.Mini(t)
+	proxy := redistest.MiniProxy(t, m)
+	c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ContextTimeoutEnabled: punctual}))
+	const rate, callers = 10, 40
+	limiters := make([]*rratelimiter.RateLimiter, callers)
+	for i := range limiters {
+		limiters[i] = c.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithDefault(limitertest.Every(rate, time.Hour)), rratelimiter.WithExact())
+		limitertest.MustAcquire(t, limiters[i], 1)
+		limitertest.MustAcquire(t, limiters[i], 1) // its short answer says that the limiter is shared
+	}
+	var sent, losses atomic.Int32
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		switch {
+		case sent.Add(1) <= 2: // while these two are under way the others gather
+			return redistest.Pass.After(10 * time.Millisecond)
+		case c.Name() == "eval" && c.Args[1] == lua.AcquireMany.Source && losses.Add(1) == 1:
+			return lost
+		}
+		return redistest.Pass
+	})
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i, l := range limiters {
+		wg.Go(func() {
+			if i%10 == 9 { // figures are not asked for together
+				d, err := l.Take(t.Context(), 1)
+				assert.NoError(t, err)
+				assert.True(t, d.Granted)
+				assert.Less(t, time.Since(start), 100*time.Millisecond)
+				return
+			}
+			ok, err := l.TryAcquire(t.Context(), 1, 0)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			assert.Less(t, time.Since(start), 1500*time.Millisecond)
+		})
+		synctest.Wait()
+	}
+	wg.Wait()
+	require.Positive(t, losses.Load())
+	for _, l := range limiters {
+		assert.EqualValues(t, 3, limitertest.InUse(t, direct, limitertest.KeysOf(l).Permits))
+		assert.EqualValues(t, rate-3, limitertest.Available(t, l))
+	}
+}
+
+// shortIDs reports whether the ids of two calls may meet: the copy of a call that comes a millisecond later may then take
+// its own for another's. See TestTryAcquire_DuplicateWithShortID.
+func shortIDs(version string) bool {
+	return version == limitertest.MembersOf["B"] || version == limitertest.MembersOf["C"]
+}
+
+// A short id at a member of this millisecond is the call's own, whose request came twice.
+func TestTryAcquire_DuplicateWithShortID(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"B", "C"} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, m := redistest.Mini(t)
+			proxy := redistest.MiniProxy(t, m)
+			client := limitertest.NewClient(t, proxy.Client(t, nil), rratelimiter.WithRedissonVersion(limitertest.MembersOf[layout]))
+			byDefault := rratelimiter.WithDefault(limitertest.Hourly(10))
+			a, b := client.RateLimiter("{s}a", byDefault), client.RateLimiter("{s}b", byDefault)
+			proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if c.Name() == "eval" || c.Name() == "evalsha" {
+					return redistest.DuplicateLast
+				}
+				return redistest.Pass
+			})
+			limitertest.MustAcquire(t, a, 3)
+			assert.True(t, limitertest.TryAll(t, client, 2, a, b))
+			r := limitertest.Reserve(t, a, 1)
+			require.NoError(t, r.Settle(t.Context(), 4))
+			limitertest.MustAcquire(t, b, 8)
+			assert.EqualValues(t, 3+2+4, limitertest.InUse(t, rdb, limitertest.KeysOf(a).Permits))
+			assert.EqualValues(t, 2+8, limitertest.InUse(t, rdb, limitertest.KeysOf(b).Permits))
+			proxy.Settle(t)
+		})
+	}
+}
+
+// A sliding log keeps members too. Nothing tells two requests of a fixed window or a bucket apart.
+func TestSlidingLog_DuplicateCountsOnce(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, map[string]func(t *testing.T, l *slidinglog.Limiter, key string) int64{
+		"some": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
+			assert.True(t, limittest.Take(t, l, key, 3).Granted)
+			return 3
+		},
+		"all": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
+			assert.True(t, limittest.Take(t, l, key, 10).Granted)
+			return 10
+		},
+		"one": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
+			for range 10 {
+				assert.True(t, limittest.Take(t, l, key, 1).Granted)
+			}
+			return 10
+		},
+		"up to": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
+			assert.True(t, limittest.Take(t, l, key, 3).Granted)
+			taken, _, err := l.TakeUpTo(t.Context(), key, 20)
+			require.NoError(t, err)
+			assert.EqualValues(t, 7, taken)
+			return 10
+		},
+		"undone": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
+			_, undo, err := l.TakeReturnable(t.Context(), key, 3)
+			require.NoError(t, err)
+			require.NoError(t, undo(t.Context()))
+			return 0
+		},
+	}, func(t *testing.T, ask func(t *testing.T, l *slidinglog.Limiter, key string) int64) {
+		for _, action := range []redistest.Action{redistest.Duplicate, redistest.DuplicateLast} {
+			proxy, rdb := redistest.StartProxy(t, redistest.Shared(t).Addr()), redistest.Redis(t)
+			proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if c.Name() == "evalsha" {
+					return action
+				}
+				return redistest.Pass
+			})
+			client := rratelimiter.New(proxy.FairClient(t, &redistest.Options{}), rratelimiter.WithCallTimeout(time.Minute))
+			l := slidinglog.New(client, slidinglog.Config{Limit: 10, Window: time.Hour})
+			key := redistest.Name(t)
+			held := ask(t, l, key)
+			proxy.Settle(t)
+			assert.Equal(t, held, rdb.ZCard(t.Context(), key).Val())
+			require.NoError(t, rdb.Del(t.Context(), key).Err())
+		}
+	})
+}
+
+// A copy of two reservations that comes late changes nothing, though more is free by then than when
+// they were decided.
+func TestReserve_LateCopyOfTwoChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWire(t, 10, 6)
+	several := func() int64 {
+		keys := w.Keys.List()
+		answer, err := w.Redis.Eval(t.Context(), lua.Acquire.Source, keys,
+			"\x10an id 16 bytes..\x05\x00\x00\x00", 8, "", "s", "", "", 0, 5, 1, 3, 1).Int64Slice()
+		require.NoError(t, err)
+		return answer[2]
+	}
+	assert.EqualValues(t, 3, several(), "one of two")
+	require.NoError(t, w.Other.Release(t.Context(), 6))
+	assert.EqualValues(t, 3, several())
+	assert.EqualValues(t, 7, limitertest.Available(t, w.Other))
+	w.CheckHeld(t, 3, "once")
+}
+
+// loseTwo loses the first two answers of calls for permits. Before the second is lost it calls meanwhile.
+func loseTwo(t *testing.T, rdb redistest.Client, meanwhile func()) {
+	t.Helper()
+	for _, s := range []*lua.Script{lua.Acquire, lua.AcquireAll} {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source).Err())
+	}
+	lost := 0
+	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		err := next()
+		if lost == 2 || !redistest.Calls(cmds[0], lua.Acquire.SHA) && !redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
+			return err
+		}
+		if lost++; lost == 2 {
+			meanwhile()
+		}
+		return redistest.Fail(cmds, errors.New("the line is dead"))
+	}))
+}
+
+// Two attempts were granted 4 permits, and all of them came back before the third: it is decided anew, as long as what
+// they were granted can't be in use any more, of several limiters in none. A refusal would name a wait although all is free.
+func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		intervals []time.Duration // of each limiter
+		ask       func(ctx context.Context, f *limitertest.Family) (bool, error)
+		released  bool // of the last limiter, during the interval, by another program
+	}
+	second := []time.Duration{time.Second}
+	take := func(ctx context.Context, f *limitertest.Family) (bool, error) {
+		d, err := f.Limiters[0].Take(ctx, 4)
+		return d.Granted, err
+	}
+	reserve := func(opts ...rratelimiter.ReserveOption) func(ctx context.Context, f *limitertest.Family) (bool, error) {
+		return func(ctx context.Context, f *limitertest.Family) (bool, error) {
+			r, err := f.Limiters[0].Reserve(ctx, 4, 0, opts...)
+			return err == nil && r.Granted, err
+		}
+	}
+	all := func(ctx context.Context, f *limitertest.Family) (bool, error) {
+		return f.Client.TryAcquireAll(ctx, 0, limitertest.Claims(4, f.Limiters...)...)
+	}
+	for what, c := range map[string]row{
+		"TryAcquire": {second, func(ctx context.Context, f *limitertest.Family) (bool, error) {
+			return f.Limiters[0].TryAcquire(ctx, 4, 0)
+		}, false},
+		"Take": {second, take, false},
+		"TakeUpTo": {second, func(ctx context.Context, f *limitertest.Family) (bool, error) {
+			n, _, err := f.Limiters[0].TakeUpTo(ctx, 4)
+			return n == 4, err
+		}, false},
+		"Reserve":                        {second, reserve(), false},
+		"Hold":                           {[]time.Duration{time.Hour}, reserve(rratelimiter.Hold(time.Second)), false},
+		"released, in a longer interval": {[]time.Duration{time.Minute}, take, true},
+		"TryAcquireAll":                  {[]time.Duration{time.Second, 2 * time.Second}, all, false},
+		"TryAcquireAll, released in the longer one": {[]time.Duration{time.Second, time.Minute}, all, true},
+	} {
+		eachLayout(t, what, func(t *testing.T, version string) {
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+				var cfgs []rratelimiter.Config
+				for _, interval := range c.intervals {
+					cfgs = append(cfgs, limitertest.Every(10, interval))
+				}
+				f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)), cfgs...)
+				others := f.SeenBy(limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)))
+				loseTwo(t, rdb, func() {
+					if c.released {
+						require.NoError(t, others.Limiters[len(cfgs)-1].Release(t.Context(), 4))
+					}
+					step(time.Duration(len(cfgs)) * time.Second)
+					for _, l := range others.Limiters {
+						require.True(t, limitertest.Take(t, l, 6).Granted) // what has run out goes
+					}
+				})
+				got, err := c.ask(t.Context(), f)
+				require.NoError(t, err)
+				assert.Equal(t, !c.released, got)
+				want := int64(10)
+				if c.released {
+					want = 6
+				}
+				for i, l := range f.Limiters {
+					assert.Equal(t, want, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+					assert.Equal(t, 10-want, limitertest.Available(t, others.Limiters[i]))
+				}
+			})
+		})
+	}
+}
