@@ -21,13 +21,6 @@ import (
 // held is the hold of these tests, in limiters of 10 permits a minute.
 const held = 20 * time.Second
 
-// holdCase is what may happen between Reserve of 6 permits, held, and Settle.
-type holdCase struct {
-	between []between
-	free    map[int64]int64         // by the permits used, when they are settled
-	back    map[int64]time.Duration // by the permits used, from Reserve until all is free
-}
-
 // lateBack is what comes of a settlement so long after the grant, when the hold is over.
 func lateBack(after time.Duration) map[int64]time.Duration {
 	return map[int64]time.Duration{1: after + time.Minute, 6: after + time.Minute, 9: after + time.Minute}
@@ -47,7 +40,8 @@ func releases(permits int64) between {
 	return func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), permits)) }
 }
 
-var holdCases = map[string]holdCase{
+// holdCases are settlements of 6 permits, held.
+var holdCases = map[string]settlement{
 	"at once": {
 		free: map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1, 30: -20},
 		back: map[int64]time.Duration{1: time.Minute, 6: time.Minute, 9: time.Minute},
@@ -127,15 +121,23 @@ var holdCases = map[string]holdCase{
 	},
 }
 
-// holders reserve 6 permits of a limiter, held, and return what settles them.
-var holders = map[string]func(t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (settle func(used int64) error){
-	"alone": func(t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) func(int64) error {
-		r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
+// A holder reserves permits of a limiter, and returns what settles them.
+type holder func(
+	t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts ...rratelimiter.ReserveOption,
+) (settle func(used int64) error)
+
+var holders = map[string]holder{
+	"alone": func(
+		t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts ...rratelimiter.ReserveOption,
+	) func(int64) error {
+		r := limitertest.Reserve(t, l, permits, opts...)
 		return func(used int64) error { return r.Settle(t.Context(), used) }
 	},
-	"with others": func(t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter) func(int64) error {
+	"with others": func(
+		t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts ...rratelimiter.ReserveOption,
+	) func(int64) error {
 		others := client.RateLimiter("{"+l.Name()+"}others", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
-		r, err := client.ReserveAll(t.Context(), 0, others.Claim(2), l.Claim(6, rratelimiter.Hold(held)))
+		r, err := client.ReserveAll(t.Context(), 0, others.Claim(2), l.Claim(permits, opts...))
 		require.NoError(t, err)
 		require.True(t, r.Granted)
 		return func(used int64) error {
@@ -147,38 +149,8 @@ var holders = map[string]func(t *testing.T, client *rratelimiter.Client, l *rrat
 
 func TestHold_SettleChargesWhatWasUsed(t *testing.T) {
 	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		for name, c := range holdCases {
-			for used, free := range c.free {
-				for how, reserve := range holders {
-					t.Run(fmt.Sprint(name, ", used ", used, ", ", how), func(t *testing.T) {
-						redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-							client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
-							l := client.RateLimiter("limiter")
-							limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
-							stored, start := books{rdb, redisson.KeysOf("limiter", "id")}, time.Now()
-							settle := reserve(t, client, l)
-							stored.free(t, "reserved")
-							for _, happens := range c.between {
-								happens(t, l)
-								stored.free(t, "before it is settled")
-							}
-							require.NoError(t, settle(used))
-							got, _ := stored.free(t, "settled")
-							assert.Equal(t, free, got)
-							rate := limitertest.ConfigOf(t, l).Rate
-							if back := c.back[used]; back > 0 {
-								time.Sleep(time.Until(start.Add(back - time.Millisecond)))
-								assert.Less(t, limitertest.Available(t, l), rate, "a millisecond before all is back")
-								stored.free(t, "then")
-								time.Sleep(time.Millisecond)
-								assert.Equal(t, rate, limitertest.Available(t, l), "all is back")
-							}
-						})
-					})
-				}
-			}
-		}
+	limitertest.Each(t, holders, func(t *testing.T, reserve holder) {
+		checkSettlements(t, holdCases, reserve, rratelimiter.Hold(held))
 	})
 }
 

@@ -1,6 +1,7 @@
 package concurrency_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,48 +57,48 @@ func (l books) free(t testing.TB, when string) (free int64, ok bool) {
 // between is what happens between Reserve and Settle.
 type between func(t *testing.T, l *rratelimiter.RateLimiter)
 
-// settlements are what may happen between Reserve and Settle of a limiter of 10 permits a
-// minute, and what is free then.
-var settlements = map[string]struct {
-	taken, reserved int64 // by others before, and by Reserve
-	between         between
-	free            map[int64]int64 // by the permits used
-	gone            bool            // there is no limiter under the name
-	back            time.Duration   // from Reserve until all is free, if more is used
-}{
-	"nothing":            {reserved: 6, free: map[int64]int64{0: 10, 2: 8, 6: 4, 7: 3, 10: 0}, back: time.Minute},
-	"the rest in use":    {taken: 4, reserved: 6, free: map[int64]int64{0: 6, 2: 4, 6: 0, 7: -1, 16: -10}, back: time.Minute},
-	"more than the rate": {reserved: 1, free: map[int64]int64{25: -15, rratelimiter.MaxPermits: 10 - rratelimiter.MaxPermits}, back: time.Minute},
+// A settlement is what may happen to a limiter of 10 permits a minute between Reserve and Settle.
+type settlement struct {
+	taken    int64 // by others before
+	reserved int64 // 6 if it is not said
+	between  []between
+	free     map[int64]int64         // by the permits used, when they are settled
+	back     map[int64]time.Duration // by the permits used, from Reserve until all is free
+	gone     bool                    // there is no limiter under the name
+}
+
+var settlements = map[string]settlement{
+	"nothing":         {free: map[int64]int64{0: 10, 2: 8, 6: 4, 7: 3, 10: 0}, back: map[int64]time.Duration{7: time.Minute, 10: time.Minute}},
+	"the rest in use": {taken: 4, free: map[int64]int64{0: 6, 2: 4, 6: 0, 7: -1, 16: -10}, back: map[int64]time.Duration{7: time.Minute, 16: time.Minute}},
+	"more than the rate": {reserved: 1, free: map[int64]int64{25: -15, rratelimiter.MaxPermits: 10 - rratelimiter.MaxPermits},
+		back: map[int64]time.Duration{25: time.Minute, rratelimiter.MaxPermits: time.Minute}},
 	"half an interval": {
-		taken: 1, reserved: 6, between: sleeps(30 * time.Second), free: map[int64]int64{0: 9, 2: 7, 6: 3, 12: -3}, back: 90 * time.Second,
+		taken: 1, between: []between{sleeps(30 * time.Second)},
+		free: map[int64]int64{0: 9, 2: 7, 6: 3, 12: -3}, back: map[int64]time.Duration{12: 90 * time.Second},
 	},
 	"an interval": {
-		taken: 1, reserved: 6, between: sleeps(time.Minute), free: map[int64]int64{0: 10, 2: 10, 7: 9, 26: -10}, back: 2 * time.Minute,
+		taken: 1, between: []between{sleeps(time.Minute)},
+		free: map[int64]int64{0: 10, 2: 10, 7: 9, 26: -10}, back: map[int64]time.Duration{7: 2 * time.Minute, 26: 2 * time.Minute},
 	},
-	"others' grants": {reserved: 6, between: othersTake(3), free: map[int64]int64{0: 7, 2: 5, 6: 1, 8: -1}, back: time.Minute + time.Millisecond},
-	"Release of some": {
-		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), 4)) },
-		free: map[int64]int64{0: 10, 1: 9, 3: 8, 6: 8, 8: 6},
+	"others' grants": {
+		between: []between{othersTake(3)},
+		free:    map[int64]int64{0: 7, 2: 5, 6: 1, 8: -1}, back: map[int64]time.Duration{8: time.Minute + time.Millisecond},
 	},
-	"Release of all": {
-		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), 10)) },
-		free: map[int64]int64{0: 10, 3: 10, 8: 8},
-	},
-	"Reset": {
-		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Reset(t.Context())) },
-		free: map[int64]int64{0: 10, 3: 10, 8: 8},
-	},
-	"another rate":             {reserved: 6, between: setsRate(20, 0), free: map[int64]int64{0: 20, 3: 20, 8: 18}},
-	"a higher rate, KeepState": {reserved: 6, between: setsRate(20, 0, keep), free: map[int64]int64{0: 20, 3: 17, 8: 12}},
-	"a lower rate, KeepState":  {reserved: 6, between: setsRate(4, 0, keep), free: map[int64]int64{0: 4, 3: 1, 6: -2, 8: -4}},
-	"a KeepAlive time":         {reserved: 6, between: setsRate(10, time.Hour, keep), free: map[int64]int64{0: 10, 3: 7, 8: 2}},
-	"Delete":                   {reserved: 6, between: deletes(false), gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0}},
-	"Delete, and made again":   {reserved: 6, between: deletes(true), free: map[int64]int64{0: 10, 3: 10, 8: 8}},
-	"Rename": {
-		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Rename(t.Context(), "another")) },
-		gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0},
-	},
-	"two days": {reserved: 6, between: sleeps(48 * time.Hour), free: map[int64]int64{0: 10, 8: 8}},
+	"Release of some":          {between: []between{releases(4)}, free: map[int64]int64{0: 10, 1: 9, 3: 8, 6: 8, 8: 6}},
+	"Release of all":           {between: []between{releases(10)}, free: map[int64]int64{0: 10, 3: 10, 8: 8}},
+	"Reset":                    {between: []between{resets}, free: map[int64]int64{0: 10, 3: 10, 8: 8}},
+	"another rate":             {between: []between{setsRate(20, 0)}, free: map[int64]int64{0: 20, 3: 20, 8: 18}},
+	"a higher rate, KeepState": {between: []between{setsRate(20, 0, keep)}, free: map[int64]int64{0: 20, 3: 17, 8: 12}},
+	"a lower rate, KeepState":  {between: []between{setsRate(4, 0, keep)}, free: map[int64]int64{0: 4, 3: 1, 6: -2, 8: -4}},
+	"a KeepAlive time":         {between: []between{setsRate(10, time.Hour, keep)}, free: map[int64]int64{0: 10, 3: 7, 8: 2}},
+	"Delete":                   {between: []between{deletes(false)}, gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0}},
+	"Delete, and made again":   {between: []between{deletes(true)}, free: map[int64]int64{0: 10, 3: 10, 8: 8}},
+	"Rename":                   {between: []between{renames}, gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0}},
+	"two days":                 {between: []between{sleeps(48 * time.Hour)}, free: map[int64]int64{0: 10, 8: 8}},
+}
+
+func renames(t *testing.T, l *rratelimiter.RateLimiter) {
+	require.NoError(t, l.Rename(t.Context(), "another"))
 }
 
 var keep = rratelimiter.KeepState()
@@ -133,31 +134,41 @@ func deletes(anew bool) between {
 
 func TestSettle(t *testing.T) {
 	t.Parallel()
+	checkSettlements(t, settlements, holders["alone"])
+}
+
+// checkSettlements checks what is free by permits used, after each settlement of what reserve has reserved.
+func checkSettlements(t *testing.T, all map[string]settlement, reserve holder, opts ...rratelimiter.ReserveOption) {
+	t.Helper()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		for name, tt := range settlements {
-			for used, free := range tt.free {
-				what := fmt.Sprint(name, ", used ", used)
-				t.Run(what, func(t *testing.T) {
+		for name, c := range all {
+			for used, free := range c.free {
+				t.Run(fmt.Sprint(name, ", used ", used), func(t *testing.T) {
 					redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-						l := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id")).RateLimiter("limiter")
+						client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
+						l := client.RateLimiter("limiter")
 						limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
-						start := time.Now()
-						if tt.taken > 0 {
-							limitertest.MustAcquire(t, l, tt.taken)
+						stored, start := books{rdb, redisson.KeysOf("limiter", "id")}, time.Now()
+						if c.taken > 0 {
+							limitertest.MustAcquire(t, l, c.taken)
 						}
-						r := limitertest.Reserve(t, l, tt.reserved)
-						if tt.between != nil {
-							tt.between(t, l)
+						settle := reserve(t, client, l, cmp.Or(c.reserved, 6), opts...)
+						stored.free(t, "reserved")
+						for _, happens := range c.between {
+							happens(t, l)
+							stored.free(t, "before it is settled")
 						}
-						require.NoError(t, r.Settle(t.Context(), used))
-						got, there := books{rdb, redisson.KeysOf("limiter", "id")}.free(t, what)
-						assert.Equal(t, free, got, what)
-						assert.Equal(t, !tt.gone, there, what)
-						if tt.back > 0 && used > tt.reserved {
-							time.Sleep(time.Until(start.Add(tt.back - time.Millisecond)))
-							assert.Less(t, limitertest.Available(t, l), int64(10), what)
+						require.NoError(t, settle(used))
+						got, there := stored.free(t, "settled")
+						assert.Equal(t, free, got)
+						assert.Equal(t, !c.gone, there)
+						if back := c.back[used]; back > 0 {
+							rate := limitertest.ConfigOf(t, l).Rate
+							time.Sleep(time.Until(start.Add(back - time.Millisecond)))
+							assert.Less(t, limitertest.Available(t, l), rate, "a millisecond before all is back")
+							stored.free(t, "then")
 							time.Sleep(time.Millisecond)
-							assert.EqualValues(t, 10, limitertest.Available(t, l), what)
+							assert.Equal(t, rate, limitertest.Available(t, l), "all is back")
 						}
 					})
 				})
