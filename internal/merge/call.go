@@ -127,7 +127,7 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 			l.put(e, members[i])
 		}
 	}()
-	l.offset = int32(numbers[2] - sent.Add(now.Sub(sent)/2).UnixMilli())
+	l.learnOffset(int32(numbers[2] - sent.Add(now.Sub(sent)/2).UnixMilli()))
 	numbers = numbers[3:]
 	for i, g := range c.groups {
 		switch {

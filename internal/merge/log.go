@@ -89,6 +89,14 @@ func (l *Log) learn(rate, interval int64) {
 	}
 }
 
+// learnOffset sets the offset. The newest slice is as long ago as before.
+func (l *Log) learnOffset(ms int32) {
+	if l.interval > 0 {
+		l.newest += uint32(int64(ms-l.offset) * slicesOf / l.interval)
+	}
+	l.offset = ms
+}
+
 // Add records a member that was granted at that time, and that is no call's any more. m is what its grants share, if
 // some of them may go back. Add reports whether it is time for [Log.Name], and whether [Log.Learn] would help.
 func (l *Log) Add(member []byte, permits int64, at time.Time, m *Member) (due, asks bool) {

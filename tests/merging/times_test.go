@@ -265,6 +265,25 @@ func TestClock_IsSet(t *testing.T) {
 	}
 }
 
+// The server's clock is up to an interval behind the program's, or ahead of it.
+func TestSet_OfAProgramWithAnotherClock(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{-55 * time.Second, 30 * time.Second} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+				step(by)
+				l := limitertest.NewLimiter(t, rdb, rratelimiter.PerMinute(3000))
+				for range 1000 {
+					limitertest.MustAcquire(t, l, 1)
+					time.Sleep(25 * time.Millisecond)
+				}
+				assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(few+64/2+together))
+			})
+		})
+	}
+}
+
 // Redissons take and release beside two of our Clients.
 func TestMerged_BesideRedisson(t *testing.T) {
 	t.Parallel()
