@@ -369,6 +369,34 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 	})
 }
 
+// A place that a call keeps while it waits for a rate is one that it still has when it is sent: it is not kept for its hold.
+func TestTransport_KeepsNoPlaceThatComesBack(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		places, rate := client.Keyed("", rratelimiter.PerHour(2)), client.Keyed("", limitertest.Every(1, 10*time.Second))
+		require.NoError(t, places.Acquire(t.Context(), "places:api.example.org", 1)) // for an hour
+		occupy := func(d time.Duration) {
+			r, err := places.Limiter("places:api.example.org").Reserve(t.Context(), 1, 0)
+			assert.True(t, err == nil && r.Granted)
+			time.Sleep(d)
+			assert.NoError(t, r.Cancel(t.Context()))
+		}
+		transport := httplimit.NewTransport(answers(http.StatusOK),
+			httplimit.Policy{Name: "places", Prefix: "places:", Limiter: places, InFlight: true, Hold: 4 * time.Second},
+			httplimit.WithPolicy(httplimit.Policy{Name: "rate", Prefix: "rate:", Limiter: rate}))
+		go occupy(1500 * time.Millisecond)
+		synctest.Wait()
+		time.AfterFunc(time.Second, func() { // while the call waits for the place
+			assert.NoError(t, rate.Acquire(t.Context(), "rate:api.example.org", 1))
+		})
+		time.AfterFunc(7*time.Second, func() { occupy(7 * time.Second) })
+		took, err := send(t.Context(), t, transport, api)
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, took, 14*time.Second)
+	})
+}
+
 type oneByOneReserver struct{ *middlewaretest.Reserver }
 
 func (oneByOneReserver) Acquire(context.Context, string, int64) error { panic("not asked") }

@@ -123,8 +123,8 @@ func (t *Turn) await() {
 	}
 }
 
-// keepable is the part of the time until a limit is full again for which its grant may wait for others: what leaves much
-// later than it was granted would be more than the limit then.
+// keepable is the part of the time for which a grant counts, or until its limit is full again, for which it may wait for
+// others: what leaves much later than it was granted would be more than the limit then.
 const keepable = 8
 
 // keep decides which grants are kept until a refused request asks again, if it does.
@@ -137,7 +137,7 @@ func keep(questions []Question, asksAgain bool) {
 	for i := range questions {
 		q := &questions[i]
 		late := time.Since(q.answered) + wait // when the request leaves
-		q.kept = q.kept && wait > 0 && late <= cmp.Or(q.Decision.ResetAfter, q.Limit.Window())/keepable
+		q.kept = q.kept && wait > 0 && late <= cmp.Or(q.lasts, q.Decision.ResetAfter, q.Limit.Window())/keepable
 	}
 }
 
