@@ -145,6 +145,9 @@ func WithObserver(observer limit.Observer) Option {
 // found out ([WithCost]) and a call whose context ended. With [WithFailure] or [WithFallback] the
 // first calls of an outage are reported, and no later ones. By default slog's default logger logs
 // the errors.
+//
+// It is called too for what Policy.InFlight and Policy.Charge can't renew or settle, by any goroutine and also after the
+// call.
 func WithErrorHandler(hook func(ctx context.Context, call Call, err error)) Option {
 	return func(s *settings) error { return middleware.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }

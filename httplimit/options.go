@@ -186,6 +186,9 @@ func WithObserver(observer limit.Observer) Option {
 // not errors, nor are a cost that can't be found out ([WithCost]) and a client that went away.
 // With [WithFailure] or [WithFallback] the first requests of an outage are reported, and no later
 // ones. By default slog's default logger logs the errors.
+//
+// It is called too for what Policy.InFlight and Policy.Charge can't renew or settle, by any goroutine and also after the
+// answer.
 func WithErrorHandler(hook func(*http.Request, error)) Option {
 	return func(s *settings) error { return middleware.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }
