@@ -57,7 +57,7 @@ func TestSetRate_ForAWhile(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play(`
-set-rate orders 5/1h --for 20h                    !> orders: limiter has no rate; give it one by rrl try-set-rate
+set-rate orders 5/1h --for 20h                    !> orders: there is no rate to go back to; give it that one first by rrl try-set-rate
 update-rate orders 5/1h --for 20h                 -> orders has no rate, nothing changed
 set-rate orders 5/1h                              => ...
 set-rate orders 9/1h --for 20h                    => orders: 5/1h -> 9/1h, override until ...

@@ -168,7 +168,7 @@ func (s setter) change(a *app, cmd *cobra.Command, l *rratelimiter.RateLimiter, 
 	switch {
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
 		if s.creates && cmd.Flags().Changed("for") {
-			return err // there is nothing to go back to
+			return fmt.Errorf("%s: there is no rate to go back to; give it that one first by rrl try-set-rate", name)
 		}
 		if s.creates && !yes && a.canAsk() {
 			if err := a.ask(cmd, name+" is no limiter: create it with "+describe(cfg)); err != nil {
