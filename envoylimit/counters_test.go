@@ -1,9 +1,15 @@
 package envoylimit
 
 import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -237,4 +243,39 @@ func TestService_WhatElseRefuses(t *testing.T) {
 		got := s.ask(t, "web", "none=x\nuser=ann | 2\nplan=bucket | 2")
 		assert.EqualValues(t, 30, got.GetStatuses()[1].GetDurationUntilReset().GetSeconds())
 	})
+}
+
+// What a call is granted before another limit refuses it is in no call's way that none refuses: as many pass as the scarcest
+// limit has, however many come at once and whatever the limits count by.
+func TestService_GrantsAllThatTheScarcestLimitHas(t *testing.T) {
+	t.Parallel()
+	for scarce, text := range map[string]string{
+		"log":    "- {key: log, rate_limit: {unit: hour, requests_per_unit: 20}}\n- {key: day, rate_limit: {unit: day, requests_per_unit: 22}}\n- {key: bucket, rate_limit: {unit: day, requests_per_unit: 24, algorithm: token_bucket}}\n",
+		"day":    "- {key: log, rate_limit: {unit: hour, requests_per_unit: 22}}\n- {key: day, rate_limit: {unit: day, requests_per_unit: 20}}\n- {key: bucket, rate_limit: {unit: day, requests_per_unit: 24, algorithm: token_bucket}}\n",
+		"bucket": "- {key: log, rate_limit: {unit: hour, requests_per_unit: 22}}\n- {key: day, rate_limit: {unit: day, requests_per_unit: 24}}\n- {key: bucket, rate_limit: {unit: day, requests_per_unit: 20, algorithm: token_bucket}}\n",
+	} {
+		inVirtual(t, "domain: web\ndescriptors:\n"+text, func(t *testing.T, s *Service, rdb redistest.Client) {
+			var sent atomic.Uint32
+			rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+				time.Sleep(time.Duration(sent.Add(1)*7919%5) * time.Millisecond)
+				return next()
+			}))
+			var granted atomic.Int64
+			var calls sync.WaitGroup
+			for i := range 200 {
+				calls.Go(func() {
+					lines := []string{"log=a", "day=a", "bucket=a"}
+					slices.Reverse(lines[i%3:])
+					if s.ask(t, "web", strings.Join(lines, "\n")).GetOverallCode() == ok {
+						granted.Add(1)
+					}
+				})
+			}
+			calls.Wait()
+			assert.EqualValues(t, 20, granted.Load(), scarce)
+			for _, st := range s.ask(t, "web", "log=a | 0\nday=a | 0\nbucket=a | 0").GetStatuses() {
+				assert.EqualValues(t, st.GetCurrentLimit().GetRequestsPerUnit()-20, st.GetLimitRemaining(), scarce)
+			}
+		})
+	}
 }

@@ -57,9 +57,7 @@ func (c *call) decide(ctx context.Context) error {
 		c.until = end.Add(-min(time.Until(end)/8, returnTime))
 	}
 	c.foresee()
-	groups := c.groups()
-	beside := len(groups) > 1 || slices.ContainsFunc(c.questions, func(q *question) bool { return q.quota && q.over || q.deed == giveBack })
-	decide.AtOnce(len(groups), func(i int) { c.ask(ctx, groups[i], beside) })
+	c.askAll(ctx)
 	if err := c.judge(); err != nil {
 		c.undoInTime(ctx)
 		return err
@@ -108,16 +106,65 @@ func (c *call) foresee() {
 // answered reports whether a question needs no asking.
 func (q *question) answered() bool { return q.over || q.limit == 0 || q.deed == giveBack }
 
-// groups returns the questions to ask, those of sliding logs that grant together in one group.
+// askAll asks all questions. Those that may refuse are asked one after the other, in an order that all calls have: what a
+// call is granted before it is refused is then in the way only of calls that are refused as well. Once one has refused, the
+// rest is only looked at.
+func (c *call) askAll(ctx context.Context) {
+	rest := c.groups()
+	beside := len(rest) > 1 || slices.ContainsFunc(c.questions, func(q *question) bool { return q.quota && q.over || q.deed == giveBack })
+	for len(rest) > 0 && rest[0].questions[0].strict() {
+		g := rest[0]
+		c.ask(ctx, g, beside)
+		rest = rest[1:]
+		if slices.ContainsFunc(g.questions, func(q *question) bool { return q.err != nil }) {
+			return
+		}
+		if slices.ContainsFunc(g.questions, (*question).refuses) {
+			rest = looks(rest)
+			break
+		}
+	}
+	decide.AtOnce(len(rest), func(i int) { c.ask(ctx, rest[i], beside) })
+}
+
+// strict reports whether the question's limit grants all or refuses by itself.
+func (q *question) strict() bool { return q.deed == take && !q.mild() }
+
+// looks returns groups that only look where they would have taken.
+func looks(groups []*group) (all []*group) {
+	for _, g := range groups {
+		for i, q := range g.questions {
+			if q.deed == take {
+				q.deed = look
+			}
+			all = append(all, &group{questions: g.questions[i : i+1], counters: g.counters[i : i+1]})
+		}
+	}
+	return all
+}
+
+// inOrder compares two questions: those that are strict come first.
+func inOrder(a, b *question) int {
+	switch {
+	case a.strict() && !b.strict():
+		return -1
+	case b.strict() && !a.strict():
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.algorithm, b.algorithm), cmp.Compare(a.key, b.key))
+}
+
+// groups returns the questions to ask, in order, those of sliding logs that grant together in one group.
 func (c *call) groups() []*group {
 	var all []*group
+	slices.SortStableFunc(c.questions, inOrder)
 	for _, q := range c.questions {
 		if q.answered() {
 			continue
 		}
 		of := c.service.counterOf(q)
 		g := &group{}
-		if joint, is := of.Asker.(outage.Joint); is && len(c.questions) > 1 && q.deed == take && !q.mild() {
+		if joint, is := of.Asker.(outage.Joint); is && len(c.questions) > 1 && q.strict() {
 			g.kind = joint.Group(q.ask(""))
 		}
 		at := slices.IndexFunc(all, func(other *group) bool {
@@ -174,29 +221,6 @@ func (c *call) answer(ctx context.Context, of outage.Asker, ask decide.Ask) (dec
 		a, err = c.policy.Instead(ctx, of, ask, a.Known, fmt.Errorf("%w: not in the caller's time: %w", limit.ErrUnavailable, err))
 	}
 	return unobserved.Complete(ctx, of, ask, a, err, start) // see report
-}
-
-var unobserved outage.Policy
-
-// report tells observers what a call that was decided was granted, or which limits have refused it; and what failed.
-func (c *call) report(ctx context.Context, decided bool) {
-	if c.policy == nil || !c.policy.Observer.Watches() {
-		return
-	}
-	for _, q := range c.questions {
-		err := q.err
-		if q.costly {
-			err = limit.ErrPermitsExceedRate
-		}
-		granted := err == nil && !q.over && decided && c.passes
-		if !granted && err == nil && !q.over || q.start.IsZero() && !q.costly {
-			continue
-		}
-		c.policy.Observer.Decided(ctx, limit.Decided{
-			Limiter: q.metric, Call: callName, Permits: q.permits, Source: q.by, Start: cmp.Or(q.start, time.Now()),
-			Shadow: q.shadow || c.service.shadow, Limit: q.decision.Limit, Remaining: q.decision.Remaining,
-		}, granted, err)
-	}
 }
 
 // inTime returns a context that ends while there is time for an answer to reach the caller.

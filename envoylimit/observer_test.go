@@ -32,13 +32,13 @@ descriptors:
 		s := New(limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told)), parsed(t, text))
 		all := "free=a\nday=a\nbucket=a\n"
 		for _, tc := range []struct{ request, want string }{
-			{all + "full=a", "free granted 1, day granted 1, bucket granted 1, full granted 1"},
+			{all + "full=a", "day granted 1, free granted 1, full granted 1, bucket granted 1"},
 			{all + "full=a", "full refused 1"},
 			{all + "zero=a", "zero too_costly 1"},
 			{all + "full=a | 2", "full too_costly 2"},
-			{"shadow=a\nfree=a", "shadow granted 1 (shadow), free granted 1"},
-			{"shadow=a\nfree=a", "shadow refused 1 (shadow), free granted 1"},
-			{"quota=a\nfree=a | 3", "quota granted 1, free granted 3"},
+			{"shadow=a\nfree=a", "free granted 1, shadow granted 1 (shadow)"},
+			{"shadow=a\nfree=a", "free granted 1, shadow refused 1 (shadow)"},
+			{"quota=a\nfree=a | 3", "free granted 3, quota granted 1"},
 			{"quota=a\nfree=a", "quota refused 1"},
 			{"free=a | 0", "free granted 0"},
 			{"free=a | -1", ""},
