@@ -72,16 +72,11 @@ func (c *counter) peek(ctx context.Context, permits int64) (limit.Decision, erro
 
 // look returns what a question is answered by: what is free of the limit that the question is about.
 func (c *counter) look(ctx context.Context) (limit.Decision, error) {
-	d, err := c.peek(ctx, 0)
-	if c.log == nil || err != nil {
-		return d, err
-	}
-	behind, _ := door.Behind[engine.Behind](c.log)
-	adopted, err := behind.Engine.Adopt(ctx, behind.Limiter, d.Limit)
-	if adopted {
+	if c.log == nil {
 		return c.peek(ctx, 0)
 	}
-	return d, err
+	behind, _ := door.Behind[engine.Behind](c.log)
+	return behind.Engine.Look(ctx, behind.Limiter)
 }
 
 // release gives permits back. A counter that Redis does not have has none to give back.

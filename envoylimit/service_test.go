@@ -1,7 +1,9 @@
 package envoylimit
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -283,6 +285,27 @@ func TestService_QuestionsAfterAnotherLimit(t *testing.T) {
 		require.NoError(t, l.SetRate(t.Context(), rratelimiter.Config{Rate: 20, Interval: time.Minute}, rratelimiter.KeepState()))
 		for range 3 {
 			run(t, s, step{"user=ann | 0", "OK: OK 13/20"})
+		}
+	})
+}
+
+// So are all of those that come at once.
+func TestService_QuestionsAtOnceAfterAnotherLimit(t *testing.T) {
+	t.Parallel()
+	inVirtual(t, web, func(t *testing.T, s *Service, rdb redistest.Client) {
+		run(t, s, step{"user=ann | 4", "OK: OK 1/5"})
+		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+			time.Sleep(time.Millisecond)
+			return next()
+		}))
+		for _, n := range []string{"3", "5", "3"} {
+			s.SetConfig(parsed(t, "domain: web\ndescriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: "+n+"}}"))
+			want := map[string]string{"3": "OVER: OVER 0/3", "5": "OK: OK 1/5"}[n]
+			var calls sync.WaitGroup
+			for range 20 {
+				calls.Go(func() { assert.Equal(t, want, says(s.ask(t, "web", "user=ann | 0"))) })
+			}
+			calls.Wait()
 		}
 	})
 }

@@ -60,23 +60,26 @@ func (e *Engine) changed(key string) {
 	})
 }
 
-// Adopt gives the limiter, whose rate Peek has shown, the handle's default if it has the default of a program that began
-// before, as a request does, and reports whether it had.
-func (e *Engine) Adopt(ctx context.Context, l *Limiter, shown int64) (bool, error) {
-	older, accepted := limit.Rate{Permits: shown, Interval: l.Rate.Interval}, l.accepted.Load()
-	if l.Fallback == "" || shown == l.Rate.Permits || accepted != nil && *accepted == older {
-		return false, nil
+// Look is a Peek for 0 permits that, as a request does, first gives the limiter the handle's default if it has that of a program
+// that began before.
+func (e *Engine) Look(ctx context.Context, l *Limiter) (limit.Decision, error) {
+	d, err := e.Peek(ctx, l, 0)
+	older, accepted := limit.Rate{Permits: d.Limit, Interval: l.Rate.Interval}, l.accepted.Load()
+	if err != nil || l.Fallback == "" || d.Limit == l.Rate.Permits || accepted != nil && *accepted == older {
+		return d, err
 	}
 	reply, err := e.Change(ctx, l, e.defaultCall(l))
-	switch {
-	case err != nil:
-	case reply == int64(1):
-		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
-		return true, nil
-	default:
-		l.accepted.Store(&older)
+	if err != nil {
+		return d, err
 	}
-	return false, err
+	if reply == int64(1) {
+		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
+	}
+	again, err := e.Peek(ctx, l, 0)
+	if err == nil && again.Limit == d.Limit {
+		l.accepted.Store(&older) // it was set on purpose
+	}
+	return again, err
 }
 
 // Rename moves the limiter to other keys.
