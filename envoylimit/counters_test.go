@@ -274,7 +274,7 @@ func TestService_GrantsAllThatTheScarcestLimitHas(t *testing.T) {
 			calls.Wait()
 			assert.EqualValues(t, 20, granted.Load(), scarce)
 			for _, st := range s.ask(t, "web", "log=a | 0\nday=a | 0\nbucket=a | 0").GetStatuses() {
-				assert.EqualValues(t, st.GetCurrentLimit().GetRequestsPerUnit()-20, st.GetLimitRemaining(), scarce)
+				assert.Equal(t, st.GetCurrentLimit().GetRequestsPerUnit()-20, st.GetLimitRemaining(), scarce)
 			}
 		})
 	}

@@ -60,8 +60,8 @@ func (e *Engine) changed(key string) {
 	})
 }
 
-// Look is a Peek for 0 permits that, as a request does, first gives the limiter the handle's default if it has that of a program
-// that began before.
+// Look is a Peek for 0 permits that first gives the limiter the handle's default, as a request does, if it has that of a
+// program that began before.
 func (e *Engine) Look(ctx context.Context, l *Limiter) (limit.Decision, error) {
 	d, err := e.Peek(ctx, l, 0)
 	older, accepted := limit.Rate{Permits: d.Limit, Interval: l.Rate.Interval}, l.accepted.Load()
