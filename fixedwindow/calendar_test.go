@@ -319,10 +319,11 @@ func TestCalendar_Window(t *testing.T) {
 
 func TestCalendar_Input(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
+	type row struct {
 		cfg  fixedwindow.Config
 		text string
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"no zone":     {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(nil)}, "time zone"},
 		"no zone too": {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Monthly(nil)}, "time zone"},
 		"no day":      {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, 7)}, "weekday"},
@@ -335,13 +336,10 @@ func TestCalendar_Input(t *testing.T) {
 		"both":        {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(time.UTC), Window: time.Minute}, "window 1m0s"},
 		"neither":     {fixedwindow.Config{Limit: 1}, "window 0s"},
 		"no limit":    {fixedwindow.Config{Calendar: fixedwindow.Daily(time.UTC)}, "limit 0"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := fixedwindow.New(limitertest.OpenClient(limittest.Unreachable(t)), tc.cfg)
-			limittest.RequireRefused(t, l, "key", 1, limit.ErrInvalidConfig, tc.text)
-			require.ErrorIs(t, l.Err(), limit.ErrInvalidConfig)
-			assert.NotPanics(t, func() { l.Window() })
-		})
-	}
+	}, func(t *testing.T, tc row) {
+		l := fixedwindow.New(limitertest.OpenClient(limittest.Unreachable(t)), tc.cfg)
+		limittest.RequireRefused(t, l, "key", 1, limit.ErrInvalidConfig, tc.text)
+		require.ErrorIs(t, l.Err(), limit.ErrInvalidConfig)
+		assert.NotPanics(t, func() { l.Window() })
+	})
 }

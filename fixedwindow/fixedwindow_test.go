@@ -137,32 +137,30 @@ func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
 // a counter's, refuses for ever.
 func TestFaultValueWithoutTTL(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
+	type row struct {
 		stored  string
 		granted bool
 		left    int64
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"one taken":       {"1", true, 8},
 		"room left":       {"4", true, 5},
 		"full":            {"10", false, 0},
 		"above the limit": {"5000", false, 0},
 		"nothing taken":   {"0", true, 9},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				l := tenAMinute(rdb)
-				require.NoError(t, rdb.Set(t.Context(), "key", tc.stored, 0).Err())
-				d := limittest.Take(t, l, "key", 1)
-				assert.Equal(t, tc.granted, d.Granted)
-				assert.Equal(t, tc.left, d.Remaining)
-				assert.Equal(t, time.Minute, d.ResetAfter)
-				assert.Equal(t, time.Minute, rdb.PTTL(t.Context(), "key").Val())
-				time.Sleep(time.Minute)
-				assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-			})
+	}, func(t *testing.T, tc row) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			l := tenAMinute(rdb)
+			require.NoError(t, rdb.Set(t.Context(), "key", tc.stored, 0).Err())
+			d := limittest.Take(t, l, "key", 1)
+			assert.Equal(t, tc.granted, d.Granted)
+			assert.Equal(t, tc.left, d.Remaining)
+			assert.Equal(t, time.Minute, d.ResetAfter)
+			assert.Equal(t, time.Minute, rdb.PTTL(t.Context(), "key").Val())
+			time.Sleep(time.Minute)
+			assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
 		})
-	}
+	})
 }
 
 // The counter counts what it refuses, so that the count has no bound.

@@ -42,18 +42,15 @@ func reserve(t testing.TB, l *fixedwindow.Limiter, key string, n int64) settle {
 // Calendar; both days end a day after the test begins.
 func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter)) {
 	t.Helper()
-	for name, cfg := range map[string]fixedwindow.Config{
+	limitertest.Each(t, map[string]fixedwindow.Config{
 		"window":   {Limit: 10, Window: 24 * time.Hour},
 		"calendar": {Limit: 10, Calendar: fixedwindow.Daily(time.UTC)},
 		"aligned":  {Limit: 10, Calendar: fixedwindow.Aligned(24 * time.Hour)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				test(t, rdb, fixedwindow.New(limitertest.OpenClient(rdb), cfg))
-			})
+	}, func(t *testing.T, cfg fixedwindow.Config) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			test(t, rdb, fixedwindow.New(limitertest.OpenClient(rdb), cfg))
 		})
-	}
+	})
 }
 
 // The difference between what was reserved and what was used is free, or charged, at once.
@@ -164,27 +161,22 @@ func (s scene) lose(fault redistest.Action) (calls *int) {
 // A count can't show whether a call has run: it is not repeated, and its caller learns that.
 func TestTakeReserved_AnswerLost(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]redistest.Action{"closed": redistest.DropAnswer, "never": redistest.Swallow} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newScene(t)
-				settle := reserve(t, s.Limiter, "key", 20)
-				calls := s.lose(fault)
-				_, unknown, err := s.TakeReserved(t.Context(), "key", 30)
-				require.ErrorIs(t, err, limit.ErrUnknownOutcome)
-				require.ErrorIs(t, settle(t.Context(), 25), limit.ErrUnknownOutcome)
-				s.proxy.OnCommand(nil)
-				s.proxy.Settle(t)
-				assert.Equal(t, 2, *calls)
-				took := s.rdb.Get(t.Context(), "key").Val()
-				assert.Equal(t, "55", took, "each has run once")
-				require.ErrorIs(t, settle(t.Context(), 25), limit.ErrSettled)
-				require.NoError(t, unknown(t.Context(), 0), "nothing is known to be taken")
-				assert.Equal(t, took, s.rdb.Get(t.Context(), "key").Val())
-			})
-		})
-	}
+	limitertest.Bubbles(t, map[string]redistest.Action{"closed": redistest.DropAnswer, "never": redistest.Swallow}, func(t *testing.T, fault redistest.Action) {
+		s := newScene(t)
+		settle := reserve(t, s.Limiter, "key", 20)
+		calls := s.lose(fault)
+		_, unknown, err := s.TakeReserved(t.Context(), "key", 30)
+		require.ErrorIs(t, err, limit.ErrUnknownOutcome)
+		require.ErrorIs(t, settle(t.Context(), 25), limit.ErrUnknownOutcome)
+		s.proxy.OnCommand(nil)
+		s.proxy.Settle(t)
+		assert.Equal(t, 2, *calls)
+		took := s.rdb.Get(t.Context(), "key").Val()
+		assert.Equal(t, "55", took, "each has run once")
+		require.ErrorIs(t, settle(t.Context(), 25), limit.ErrSettled)
+		require.NoError(t, unknown(t.Context(), 0), "nothing is known to be taken")
+		assert.Equal(t, took, s.rdb.Get(t.Context(), "key").Val())
+	})
 }
 
 // A settlement that was not sent is repeated with the same number.

@@ -379,7 +379,7 @@ func threeAMinuteOr(rdb redistest.Client, hash string) *slidinglog.Limiter {
 // next decision.
 func TestThresholdsOnSeveralServers(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) redistest.Client{
+	limitertest.Each(t, map[string]func(t *testing.T) redistest.Client{
 		"cluster": func(t *testing.T) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
 		"ring": func(t *testing.T) redistest.Client {
 			// The shards are one server: it is the client that parts the keys.
@@ -388,34 +388,31 @@ func TestThresholdsOnSeveralServers(t *testing.T) {
 			t.Cleanup(func() { assert.NoError(t, ring.Close()) })
 			return ring
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb, ctx := start(t), t.Context()
-			hash := redistest.Name(t)
-			l, other := threeAMinuteOr(rdb, hash), threeAMinuteOr(rdb, hash)
-			for _, suffix := range []string{"ann:/orders", "bob:/orders", "cid:/users", "dan:/", "{" + hash + "}:near"} {
-				key := redistest.Name(t) + suffix
-				require.NoError(t, rdb.HSet(ctx, hash, key, 2).Err())
-				assert.Equal(t, 2, limittest.Grants(t, l, key, 4), key)
-				require.NoError(t, other.SetThreshold(ctx, key, 6))
-				d := limittest.Take(t, l, key, 1)
-				assert.True(t, d.Granted, key)
-				assert.Equal(t, int64(6), d.Limit)
-				assert.Equal(t, int64(3), d.Remaining)
-				require.NoError(t, rdb.HSet(ctx, hash, key, 3).Err())
-				assert.False(t, limittest.Take(t, l, key, 1).Granted, key)
-				assert.False(t, limittest.Take(t, other, key, 1).Granted, key)
-				assert.EqualValues(t, 3, rdb.ZCard(ctx, key).Val(), "refusals leave nothing")
-				require.NoError(t, rdb.HSet(ctx, hash, key, 5).Err())
-				assert.Equal(t, 2, limittest.Grants(t, other, key, 4), key)
-				require.NoError(t, l.ResetThreshold(ctx, key))
-				d = limittest.Take(t, l, key, 1)
-				assert.False(t, d.Granted)
-				assert.Equal(t, int64(3), d.Limit)
-			}
-		})
-	}
+	}, func(t *testing.T, start func(t *testing.T) redistest.Client) {
+		rdb, ctx := start(t), t.Context()
+		hash := redistest.Name(t)
+		l, other := threeAMinuteOr(rdb, hash), threeAMinuteOr(rdb, hash)
+		for _, suffix := range []string{"ann:/orders", "bob:/orders", "cid:/users", "dan:/", "{" + hash + "}:near"} {
+			key := redistest.Name(t) + suffix
+			require.NoError(t, rdb.HSet(ctx, hash, key, 2).Err())
+			assert.Equal(t, 2, limittest.Grants(t, l, key, 4), key)
+			require.NoError(t, other.SetThreshold(ctx, key, 6))
+			d := limittest.Take(t, l, key, 1)
+			assert.True(t, d.Granted, key)
+			assert.Equal(t, int64(6), d.Limit)
+			assert.Equal(t, int64(3), d.Remaining)
+			require.NoError(t, rdb.HSet(ctx, hash, key, 3).Err())
+			assert.False(t, limittest.Take(t, l, key, 1).Granted, key)
+			assert.False(t, limittest.Take(t, other, key, 1).Granted, key)
+			assert.EqualValues(t, 3, rdb.ZCard(ctx, key).Val(), "refusals leave nothing")
+			require.NoError(t, rdb.HSet(ctx, hash, key, 5).Err())
+			assert.Equal(t, 2, limittest.Grants(t, other, key, 4), key)
+			require.NoError(t, l.ResetThreshold(ctx, key))
+			d = limittest.Take(t, l, key, 1)
+			assert.False(t, d.Granted)
+			assert.Equal(t, int64(3), d.Limit)
+		}
+	})
 }
 
 // A cluster client may send what only reads to any node. Replicas lag behind, and

@@ -171,21 +171,18 @@ func TestFaultTTLEndsBeforeTheRefill(t *testing.T) {
 // Theirs writes a time to live of 33 s; the first call of this package mends it.
 func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 	t.Parallel()
-	for name, cost := range map[string]int64{"granted": 8, "refused": 10} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
-				_, err := article.Eval(t.Context())
-				require.NoError(t, err)
-				require.Equal(t, 33*time.Second, rdb.PTTL(t.Context(), "key").Val())
-				d := limittest.Take(t, threeInTenSeconds(rdb), "key", 2)
-				assert.Equal(t, cost == 8, d.Granted)
-				assert.Equal(t, 40*time.Second, d.ResetAfter)
-				requireTTLs(t, rdb, "key", d)
-			})
+	limitertest.Each(t, map[string]int64{"granted": 8, "refused": 10}, func(t *testing.T, cost int64) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
+			_, err := article.Eval(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 33*time.Second, rdb.PTTL(t.Context(), "key").Val())
+			d := limittest.Take(t, threeInTenSeconds(rdb), "key", 2)
+			assert.Equal(t, cost == 8, d.Granted)
+			assert.Equal(t, 40*time.Second, d.ResetAfter)
+			requireTTLs(t, rdb, "key", d)
 		})
-	}
+	})
 }
 
 func TestBorrowing(t *testing.T) {

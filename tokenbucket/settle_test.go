@@ -100,35 +100,33 @@ func TestSettle_Everywhere(t *testing.T) {
 func TestSettle_RefillThatLiesAhead(t *testing.T) {
 	t.Parallel()
 	const ahead = 5
-	for name, tc := range map[string]struct {
+	type row struct {
 		tokens, used int64         // in Redis, and what is settled
 		lives        time.Duration // of the keys
 		ahead        int64         // then
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"FastClockGivenBack": {-15, -15, 25 * time.Second, ahead},
 		"FastClockCharged":   {-15, 15, 25 * time.Second, ahead},
 		"GoneBackGivenBack":  {-20, -15, (30 + ahead) * time.Second, 0},
 		"GoneBackCharged":    {-20, 15, (30 + ahead) * time.Second, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
-				of, _ := door.Behind[outage.Keyed](l)
-				now := time.Now().Unix()
-				set := func(tokens, last int64, lives time.Duration) {
-					require.NoError(t, rdb.Set(t.Context(), "k", tokens, lives).Err())
-					require.NoError(t, rdb.Set(t.Context(), "k_time", last, lives).Err())
-				}
-				set(-20, now, 30*time.Second)
-				q := decide.Ask{Key: "k", Reserve: true}
-				a, err := of.Asker(q).Ask(t.Context(), q)
-				require.NoError(t, err)
-				set(tc.tokens, now+ahead, tc.lives)
-				require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
-				assert.Equal(t, strconv.FormatInt(tc.tokens-tc.used, 10), rdb.Get(t.Context(), "k").Val())
-				assert.Equal(t, strconv.FormatInt(now+tc.ahead, 10), rdb.Get(t.Context(), "k_time").Val())
-			})
+	}, func(t *testing.T, tc row) {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+			of, _ := door.Behind[outage.Keyed](l)
+			now := time.Now().Unix()
+			set := func(tokens, last int64, lives time.Duration) {
+				require.NoError(t, rdb.Set(t.Context(), "k", tokens, lives).Err())
+				require.NoError(t, rdb.Set(t.Context(), "k_time", last, lives).Err())
+			}
+			set(-20, now, 30*time.Second)
+			q := decide.Ask{Key: "k", Reserve: true}
+			a, err := of.Asker(q).Ask(t.Context(), q)
+			require.NoError(t, err)
+			set(tc.tokens, now+ahead, tc.lives)
+			require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
+			assert.Equal(t, strconv.FormatInt(tc.tokens-tc.used, 10), rdb.Get(t.Context(), "k").Val())
+			assert.Equal(t, strconv.FormatInt(now+tc.ahead, 10), rdb.Get(t.Context(), "k_time").Val())
 		})
-	}
+	})
 }

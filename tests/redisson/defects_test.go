@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -155,28 +154,23 @@ func readsByScripts(p *play) {
 
 func TestDefectDuplicatedAcquireTakesItsPermitsTwice(t *testing.T) {
 	t.Parallel()
-	for name, action := range map[string]redistest.Action{
+	limitertest.Bubbles(t, map[string]redistest.Action{
 		"a copy behind it": redistest.Duplicate, "no answer": redistest.DropAnswer,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb, m := redistest.Mini(t)
-				proxy := redistest.MiniProxy(t, m)
-				l := limitertest.NewLimiter(t, proxy.Client(t, nil), every(10, hour))
-				limitertest.MustAcquire(t, l, 1)
-				for i := range 9 {
-					proxy.OnCommand(redistest.Nth(1, "evalsha", action))
-					limitertest.MustAcquire(t, l, 1)
-					proxy.Settle(t)
-					stored, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-					require.EqualValues(t, 8-i, stored)
-					require.EqualValues(t, 2+i, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-				}
-				limitertest.MustRefuse(t, l, 1)
-			})
-		})
-	}
+	}, func(t *testing.T, action redistest.Action) {
+		rdb, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		l := limitertest.NewLimiter(t, proxy.Client(t, nil), every(10, hour))
+		limitertest.MustAcquire(t, l, 1)
+		for i := range 9 {
+			proxy.OnCommand(redistest.Nth(1, "evalsha", action))
+			limitertest.MustAcquire(t, l, 1)
+			proxy.Settle(t)
+			stored, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
+			require.EqualValues(t, 8-i, stored)
+			require.EqualValues(t, 2+i, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+		}
+		limitertest.MustRefuse(t, l, 1)
+	})
 }
 
 func TestDefectLargeRatesBreakTheValue(t *testing.T) {
