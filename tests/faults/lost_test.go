@@ -18,8 +18,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
-	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
 func TestAcquireWithoutAnyAnswer(t *testing.T) {
@@ -189,57 +187,6 @@ func TestTryAcquire_DuplicateWithShortID(t *testing.T) {
 			proxy.Settle(t)
 		})
 	}
-}
-
-// A sliding log keeps members too. Nothing tells two requests of a fixed window or a bucket apart.
-func TestSlidingLog_DuplicateCountsOnce(t *testing.T) {
-	t.Parallel()
-	limitertest.Each(t, map[string]func(t *testing.T, l *slidinglog.Limiter, key string) int64{
-		"some": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
-			assert.True(t, limittest.Take(t, l, key, 3).Granted)
-			return 3
-		},
-		"all": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
-			assert.True(t, limittest.Take(t, l, key, 10).Granted)
-			return 10
-		},
-		"one": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
-			for range 10 {
-				assert.True(t, limittest.Take(t, l, key, 1).Granted)
-			}
-			return 10
-		},
-		"up to": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
-			assert.True(t, limittest.Take(t, l, key, 3).Granted)
-			taken, _, err := l.TakeUpTo(t.Context(), key, 20)
-			require.NoError(t, err)
-			assert.EqualValues(t, 7, taken)
-			return 10
-		},
-		"undone": func(t *testing.T, l *slidinglog.Limiter, key string) int64 {
-			_, undo, err := l.TakeReturnable(t.Context(), key, 3)
-			require.NoError(t, err)
-			require.NoError(t, undo(t.Context()))
-			return 0
-		},
-	}, func(t *testing.T, ask func(t *testing.T, l *slidinglog.Limiter, key string) int64) {
-		for _, action := range []redistest.Action{redistest.Duplicate, redistest.DuplicateLast} {
-			proxy, rdb := redistest.StartProxy(t, redistest.Shared(t).Addr()), redistest.Redis(t)
-			proxy.OnCommand(func(c redistest.Command) redistest.Action {
-				if c.Name() == "evalsha" {
-					return action
-				}
-				return redistest.Pass
-			})
-			client := rratelimiter.New(proxy.FairClient(t, &redistest.Options{}), rratelimiter.WithCallTimeout(time.Minute))
-			l := slidinglog.New(client, slidinglog.Config{Limit: 10, Window: time.Hour})
-			key := redistest.Name(t)
-			held := ask(t, l, key)
-			proxy.Settle(t)
-			assert.Equal(t, held, rdb.ZCard(t.Context(), key).Val())
-			require.NoError(t, rdb.Del(t.Context(), key).Err())
-		}
-	})
 }
 
 // A copy of two reservations that comes late changes nothing, though more is free by then than when

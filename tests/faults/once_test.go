@@ -170,7 +170,7 @@ func TestHold_RepeatComesWhenItIsOver(t *testing.T) {
 	}
 }
 
-// releases releases permits of each limiter, by handles of its own Client and of another.
+// releases gives back permits of each limiter, by handles of its own Client and of another.
 func releases(own, others three) func(t *testing.T, w *bundle) {
 	return func(t *testing.T, w *bundle) {
 		release(t, w.own, own)

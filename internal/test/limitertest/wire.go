@@ -125,11 +125,13 @@ func direct(t testing.TB, server *redistest.Server) redistest.Client {
 		t      testing.TB
 		server *redistest.Server
 	}
-	open, known := clients.LoadOrStore(key{t, server}, sync.OnceValue(func() redistest.Client { return server.Client(t, nil) }))
-	if !known {
+	open := sync.OnceValue(func() redistest.Client { return server.Client(t, nil) })
+	known, loaded := clients.LoadOrStore(key{t, server}, open)
+	if !loaded {
 		t.Cleanup(func() { clients.Delete(key{t, server}) })
 	}
-	return open.(func() redistest.Client)()
+	open, _ = known.(func() redistest.Client)
+	return open()
 }
 
 // load lets the server know all scripts.

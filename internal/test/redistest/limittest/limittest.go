@@ -122,6 +122,7 @@ func Run(t *testing.T, k Kind) {
 		"AnswerLost":              testAnswerLost,
 		"AnswersLostOfMany":       testAnswersLostOfMany,
 		"LateCopy":                testLateCopy,
+		"Twice":                   testTwice,
 		"NeverSent":               testNeverSent,
 		"RedisErrors":             testRedisErrors,
 		"Input":                   testInput,

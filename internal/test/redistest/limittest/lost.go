@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -20,44 +21,38 @@ import (
 // A request whose answer is lost takes its permits once, or it is not repeated and
 // its caller gets ErrUnknownOutcome.
 func testAnswerLost(t *testing.T, k Kind) {
-	for name, fault := range map[string]redistest.Action{
-		"connection closed": redistest.DropAnswer,
-		"never answered":    redistest.Swallow,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				h := newHeld(t, k, 10)
-				for lost := range 3 {
-					calls := 0
-					h.proxy.OnCommand(func(c redistest.Command) redistest.Action {
-						if c.Name() != "evalsha" {
-							return redistest.Pass
-						}
-						if calls++; calls <= lost+1 {
-							return fault
-						}
-						return redistest.Pass
-					})
-					d, err := h.Take(t.Context(), "orders", 2)
-					h.proxy.OnCommand(nil)
-					h.proxy.Settle(t)
-					if !k.Once {
-						require.ErrorIs(t, err, limit.ErrUnknownOutcome)
-						assert.ErrorContains(t, err, `orders"`)
-						assert.Equal(t, 1, calls)
-						assert.Zero(t, d)
-						continue
-					}
-					require.NoError(t, err)
-					assert.True(t, d.Granted)
-					assert.Equal(t, int64(8-2*lost), d.Remaining)
-					assert.Equal(t, lost+2, calls)
+	limitertest.Bubbles(t, map[string]redistest.Action{
+		"connection closed": redistest.DropAnswer, "never answered": redistest.Swallow,
+	}, func(t *testing.T, fault redistest.Action) {
+		h := newHeld(t, k, 10)
+		for lost := range 3 {
+			calls := 0
+			h.proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if c.Name() != "evalsha" {
+					return redistest.Pass
 				}
-				assert.Equal(t, int64(3), Take(t, h.other, "orders", 1).Remaining, "each has taken its two")
+				if calls++; calls <= lost+1 {
+					return fault
+				}
+				return redistest.Pass
 			})
-		})
-	}
+			d, err := h.Take(t.Context(), "orders", 2)
+			h.proxy.OnCommand(nil)
+			h.proxy.Settle(t)
+			if !k.Once {
+				require.ErrorIs(t, err, limit.ErrUnknownOutcome)
+				assert.ErrorContains(t, err, `orders"`)
+				assert.Equal(t, 1, calls)
+				assert.Zero(t, d)
+				continue
+			}
+			require.NoError(t, err)
+			assert.True(t, d.Granted)
+			assert.Equal(t, int64(8-2*lost), d.Remaining)
+			assert.Equal(t, lost+2, calls)
+		}
+		assert.Equal(t, int64(3), Take(t, h.other, "orders", 1).Remaining, "each has taken its two")
+	})
 }
 
 // The same for callers who ask at once, on a connection that breaks again and again.
@@ -124,6 +119,35 @@ func testLateCopy(t *testing.T, k Kind) {
 		assert.Equal(t, int64(7), d.Remaining)
 		assert.Equal(t, 40*time.Minute, d.ResetAfter)
 		assert.Equal(t, 40*time.Minute, d.RetryAfter)
+	})
+}
+
+// A request that comes twice counts once, whichever answer is heard.
+func testTwice(t *testing.T, k Kind) {
+	if !k.Once {
+		return // nothing tells two requests of a fixed window or a bucket apart
+	}
+	limitertest.Bubbles(t, map[string]redistest.Action{
+		"first": redistest.Duplicate, "last": redistest.DuplicateLast,
+	}, func(t *testing.T, twice redistest.Action) {
+		h := newHeld(t, k, 10)
+		h.proxy.OnCommand(limitertest.OnEach("evalsha", twice))
+		for _, n := range []int64{3, 1, 1} {
+			assert.True(t, Take(t, h, "orders", n).Granted)
+		}
+		taken, _, err := h.TakeUpTo(t.Context(), "orders", 20)
+		require.NoError(t, err)
+		assert.EqualValues(t, 5, taken)
+		assert.True(t, Take(t, h, "all", 10).Granted)
+		_, undo, err := h.TakeReturnable(t.Context(), "undone", 3)
+		require.NoError(t, err)
+		require.NoError(t, undo(t.Context()))
+		h.proxy.Settle(t)
+		for key, left := range map[string]int64{"orders": 0, "all": 0, "undone": 10} {
+			d, err := h.other.Peek(t.Context(), key, 0)
+			require.NoError(t, err)
+			assert.Equal(t, left, d.Remaining, key)
+		}
 	})
 }
 
