@@ -140,8 +140,8 @@ func TestHung_CallerBehindAChangeEndsInTime(t *testing.T) {
 		take, reset func(key string) error
 		first       time.Duration // how long the flight before takes
 	}
-	for _, punctual := range []bool{false, true} {
-		for name, open := range map[string]func(t *testing.T, rdb redistest.Client) calls{
+	limitertest.Each(t, kinds, func(t *testing.T, opt redistest.Options) {
+		limitertest.Bubbles(t, map[string]func(t *testing.T, rdb redistest.Client) calls{
 			"RateLimiter": func(t *testing.T, rdb redistest.Client) calls {
 				t.Helper()
 				c := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(callTime))
@@ -162,55 +162,50 @@ func TestHung_CallerBehindAChangeEndsInTime(t *testing.T) {
 					first: callTime * 8 / 10,
 				}
 			},
-		} {
-			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %v", name, punctual), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					_, m := redistest.Mini(t)
-					rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 2, ContextTimeoutEnabled: punctual, MaxRetries: -1})
-					c := open(t, rdb)
-					var hangs atomic.Bool
-					rdb.AddHook(redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
-						switch {
-						case !hangs.Load():
-						case strings.Contains(fmt.Sprint(cmds), "first"):
-							time.Sleep(c.first)
-						default:
-							select {
-							case <-ctx.Done():
-							case <-time.After(3 * time.Second):
-							}
-							return redistest.Fail(cmds, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded})
-						}
-						return next()
-					}))
-					for _, key := range []string{"first", "behind"} {
-						assert.NoError(t, c.take(key))
+		}, func(t *testing.T, open func(t *testing.T, rdb redistest.Client) calls) {
+			_, m := redistest.Mini(t)
+			opt := opt
+			opt.PoolSize, opt.MaxRetries = 2, -1
+			rdb := redistest.MiniClient(t, m, &opt)
+			c := open(t, rdb)
+			var hangs atomic.Bool
+			rdb.AddHook(redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+				switch {
+				case !hangs.Load():
+				case strings.Contains(fmt.Sprint(cmds), "first"):
+					time.Sleep(c.first)
+				default:
+					select {
+					case <-ctx.Done():
+					case <-time.After(3 * time.Second):
 					}
-					hangs.Store(true)
-					go func() { _ = c.take("first") }()
-					go func() {
-						time.Sleep(c.first - 5*time.Millisecond)
-						assert.Error(t, c.reset("changed"))
-					}()
-					time.Sleep(time.Millisecond)
-					start := time.Now()
-					assert.ErrorIs(t, c.take("behind"), limit.ErrUnavailable)
-					assert.LessOrEqual(t, time.Since(start), callTime)
-					time.Sleep(10 * time.Second) // calls under way end
-				})
-			})
-		}
-	}
+					return redistest.Fail(cmds, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded})
+				}
+				return next()
+			}))
+			for _, key := range []string{"first", "behind"} {
+				assert.NoError(t, c.take(key))
+			}
+			hangs.Store(true)
+			go func() { _ = c.take("first") }()
+			go func() {
+				time.Sleep(c.first - 5*time.Millisecond)
+				assert.Error(t, c.reset("changed"))
+			}()
+			time.Sleep(time.Millisecond)
+			start := time.Now()
+			assert.ErrorIs(t, c.take("behind"), limit.ErrUnavailable)
+			assert.LessOrEqual(t, time.Since(start), callTime)
+			time.Sleep(10 * time.Second) // calls under way end
+		})
+	})
 }
 
 // go-redis with ContextTimeoutEnabled closes a connection at the deadline. So that of a caller who has less time than an
 // attempt does not reach it: the caller leaves, and the connection stays for those that come.
 func TestShortDeadlines_EndNoConnection(t *testing.T) {
 	t.Parallel()
-	names := questions(rratelimiter.New(nil, limitertest.Patient()), nil, "")
-	names["windows"] = nil // of Redissons before 3.13.3
-	for name := range names {
+	for _, name := range append(questionNames(), "windows") { // those of Redissons before 3.13.3
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -3,8 +3,10 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -104,6 +106,11 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 	return all
 }
 
+// questionNames are those of questions.
+func questionNames() []string {
+	return slices.Collect(maps.Keys(questions(rratelimiter.New(nil, limitertest.Patient()), nil, "")))
+}
+
 // A question is one of questions, and the Client that asks it.
 type question struct {
 	name   string
@@ -118,7 +125,7 @@ func (q *question) limiter(key string) *rratelimiter.RateLimiter {
 
 func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, q *question)) {
 	t.Helper()
-	for name := range questions(rratelimiter.New(nil, limitertest.Patient()), nil, "") {
+	for _, name := range questionNames() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -302,7 +309,7 @@ func TestHungServer_DelaysNoOtherShard(t *testing.T) {
 	if testing.Short() {
 		waiters = 20
 	}
-	for name := range questions(rratelimiter.New(nil, limitertest.Patient()), nil, "") {
+	for _, name := range questionNames() {
 		if strings.HasSuffix(name, "Threshold") {
 			continue // those of all keys are on one server
 		}

@@ -97,21 +97,18 @@ func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
 // know it, costs its callers one attempt, and those who flew with it nothing.
 func TestJointCall_LostWithScriptCostsOneAttempt(t *testing.T) {
 	t.Parallel()
-	for name, lost := range map[string]redistest.Action{"no answer": redistest.Swallow, "a broken connection": redistest.DropAnswer} {
-		for _, punctual := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %v", name, punctual), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { loseJointCall(t, lost, punctual) })
-			})
-		}
-	}
+	limitertest.Each(t, kinds, func(t *testing.T, opt redistest.Options) {
+		limitertest.Bubbles(t, map[string]redistest.Action{
+			"no answer": redistest.Swallow, "a broken connection": redistest.DropAnswer,
+		}, func(t *testing.T, lost redistest.Action) { loseJointCall(t, lost, opt) })
+	})
 }
 
-func loseJointCall(t *testing.T, lost redistest.Action, punctual bool) {
+func loseJointCall(t *testing.T, lost redistest.Action, opt redistest.Options) {
 	t.Helper()
 	direct, m := redistest.Mini(t)
 	proxy := redistest.MiniProxy(t, m)
-	c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ContextTimeoutEnabled: punctual}))
+	c := limitertest.NewClient(t, proxy.Client(t, &opt))
 	const rate, callers = 10, 40
 	limiters := make([]*rratelimiter.RateLimiter, callers)
 	for i := range limiters {

@@ -344,12 +344,6 @@ func Sum(permits []int64) int64 {
 	return total
 }
 
-// CheckHeldSoon is CheckHeld while requests or answers are held back.
-func (w *Wire) CheckHeldSoon(t testing.TB, held int64, when string) {
-	t.Helper()
-	assert.Equal(t, held, InUse(t, w.Redis, w.Keys.Permits), "%s: permits in use", when)
-}
-
 // AskAny is Ask for requests that may fail.
 func (w *Wire) AskAny(t testing.TB, requests ...Request) []int64 {
 	t.Helper()
