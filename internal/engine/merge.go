@@ -16,8 +16,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// mergeMemory is how many bytes the logs of all limiters take at most. They are known by name: handles come and go.
-const mergeMemory = 64 << 20
+// mergeMemory is how many bytes the logs of all limiters take at most: enough for three times as many as one KeyedLimiter has
+// handles. They are known by name: handles come and go.
+const mergeMemory = 128 << 20
 
 type mergeLogs = recent.Map[string, *merge.Log]
 
