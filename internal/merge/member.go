@@ -6,17 +6,19 @@ import (
 )
 
 // Member is a member of several grants. Merged into another it becomes that one, also for its grants. Its permits go
-// back in one call at a time, so that a repeated call can tell by the permits that are left whether it has run.
+// back in one call at a time, so that a repeated call can tell by the permits that are left whether it has run. A Log keeps
+// one for each grant that may go back, so it is small.
 type Member struct {
 	mu        sync.Mutex
-	bytes     []byte // without the right permits
-	remaining int64  // permits, when last seen
 	into      *Member
-	busy      bool // a call is under way that gives permits back
-	named     bool // a call is under way that may merge it
-	doubtful  bool // such a call may have merged it into another
-	unsure    bool // a call that gave permits back failed: it is not known how many are left
-	waiting   []*Return
+	waiting   *Return
+	remaining int64        // permits, when last seen
+	bytes     [length]byte // without the right permits
+	size      uint8        // of the bytes: members of other layouts are shorter
+	busy      bool         // a call is under way that gives permits back
+	named     bool         // a call is under way that may merge it
+	doubtful  bool         // such a call may have merged it into another
+	unsure    bool         // a call that gave permits back failed: it is not known how many are left
 }
 
 // Return is permits of a member that wait for the next call that gives some back.
@@ -25,10 +27,15 @@ type Return struct {
 	Sent    time.Time     // when the grant was asked for
 	Done    chan struct{} // closed then
 	Err     error         // set before
+	next    *Return       // that waits, too
 }
 
-// NewMember returns a Member that was granted so many permits. It keeps the bytes.
-func NewMember(bytes []byte, permits int64) *Member { return &Member{bytes: bytes, remaining: permits} }
+// NewMember returns a Member that was granted so many permits.
+func NewMember(bytes []byte, permits int64) *Member {
+	m := &Member{remaining: permits}
+	m.size = uint8(copy(m.bytes[:], bytes))
+	return m
+}
 
 // lock locks the member that m has become, and returns it.
 func (m *Member) lock() *Member {
@@ -48,13 +55,13 @@ func (m *Member) lock() *Member {
 func (m *Member) Add(r *Return) (start *Member) {
 	m = m.lock()
 	defer m.mu.Unlock()
-	m.waiting = append(m.waiting, r)
+	r.next, m.waiting = m.waiting, r
 	return m.start()
 }
 
 // start returns the member if a call is to begin that gives permits back. It is locked.
 func (m *Member) start() *Member {
-	if m.busy || m.named || len(m.waiting) == 0 {
+	if m.busy || m.named || m.waiting == nil {
 		return nil
 	}
 	m.busy = true
@@ -65,9 +72,11 @@ func (m *Member) start() *Member {
 func (m *Member) Next() (bytes []byte, permits int64, all []*Return) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all, m.waiting = m.waiting, nil
+	for ; m.waiting != nil; m.waiting = m.waiting.next {
+		all = append(all, m.waiting)
+	}
 	m.busy = len(all) > 0
-	return m.bytes, m.remaining, all
+	return m.bytes[:m.size], m.remaining, all
 }
 
 // WentBack records that so many permits have gone back, and the error of the call. It reports whether the member may
@@ -84,7 +93,7 @@ func (m *Member) WentBack(permits int64, err error) (doubtful bool) {
 func (m *Member) name(most int64) (permits int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.busy || m.doubtful || m.unsure || len(m.waiting) > 0 || m.remaining <= 0 || m.remaining > most {
+	if m.busy || m.doubtful || m.unsure || m.waiting != nil || m.remaining <= 0 || m.remaining > most {
 		return 0, false
 	}
 	m.named = true
@@ -98,7 +107,7 @@ func (m *Member) gone() bool {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.remaining <= 0 && !m.busy && len(m.waiting) == 0
+	return m.remaining <= 0 && !m.busy && m.waiting == nil
 }
 
 // end says that no call merges the member any more, which may be nil. It appends to start what [Member.Add] returns.
@@ -122,17 +131,22 @@ func (m *Member) become(into *Member) {
 	}
 	m.mu.Lock()
 	waiting := m.waiting
-	m.into, m.bytes, m.waiting = into, nil, nil
+	m.into, m.waiting = into, nil
 	m.mu.Unlock()
 	into.mu.Lock()
-	into.waiting = append(into.waiting, waiting...)
-	into.mu.Unlock()
+	defer into.mu.Unlock()
+	for waiting != nil {
+		r := waiting
+		waiting = r.next
+		r.next, into.waiting = into.waiting, r
+	}
 }
 
 // stands says that the member stands for a group now.
 func (m *Member) stands(g group, start []*Member) []*Member {
 	m.mu.Lock()
-	m.bytes, m.remaining = g.into, g.sum
+	copy(m.bytes[:], g.into)
+	m.remaining = g.sum
 	m.mu.Unlock()
 	return m.end(start, false)
 }
