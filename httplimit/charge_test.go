@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -44,10 +45,15 @@ func TestPolicyCharge_Status(t *testing.T) {
 		handle func(w http.ResponseWriter, r *http.Request)
 		want   int
 	}{
-		"nothing":    {func(http.ResponseWriter, *http.Request) {}, 200},
-		"a body":     {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, 200},
-		"bytes":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, 200},
-		"a copy":     {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("hello")) }, 200},
+		"nothing": {func(http.ResponseWriter, *http.Request) {}, 200},
+		"a body":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, 200},
+		"bytes":   {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, 200},
+		"a copy":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("hello")) }, 200},
+		"no copy": {func(w http.ResponseWriter, _ *http.Request) {
+			if n, err := io.Copy(w, iotest.ErrReader(errDown)); n == 0 && err != nil {
+				w.WriteHeader(http.StatusBadGateway)
+			}
+		}, 502},
 		"a status":   {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }, 401},
 		"two":        {writes(202, 500), 202},
 		"hints":      {writes(103, 404), 404},

@@ -55,8 +55,11 @@ func (o *outcome) WriteString(s string) (int, error) {
 }
 
 func (o *outcome) ReadFrom(src io.Reader) (int64, error) {
-	o.wrote(http.StatusOK)
-	return io.Copy(o.ResponseWriter, src)
+	n, err := io.Copy(o.ResponseWriter, src)
+	if n > 0 { // a handler may still write another status
+		o.wrote(http.StatusOK)
+	}
+	return n, err
 }
 
 func (o *outcome) Flush() { _ = o.FlushError() }
