@@ -127,17 +127,25 @@ func Send(ctx context.Context, of Asker, q decide.Ask, by ...*Policy) (a decide.
 		return decide.Answer{Undecided: true, Known: true}, ErrNotSent
 	}
 	a, err = of.Ask(ctx, q)
-	ended := errors.Is(err, context.DeadlineExceeded)
+	canceled := errors.Is(err, context.Canceled)
+	ended := errors.Is(err, context.DeadlineExceeded) || canceled && nearlyOver(ctx)
 	switch {
 	case a.Undecided || errors.Is(err, limit.ErrUnavailable):
 		a.Undecided, a.Known = true, b.Failed(q.Start, err, by...)
 	case ended && a.Unanswered && b.CallerGaveUp(q.Start): // the caller has gone, but the server is silent
 		a.Known = b.Failed(q.Start, err, by...)
-	case ended, errors.Is(err, context.Canceled):
+	case ended, canceled:
 	default:
 		b.Decided()
 	}
 	return a, err
+}
+
+// nearlyOver reports whether ctx's deadline is as good as over: a gRPC client cancels its call then, and the server, which
+// learnt of the deadline a little later, sees that first.
+func nearlyOver(ctx context.Context) bool {
+	end, has := ctx.Deadline()
+	return has && time.Until(end) <= 5*time.Millisecond
 }
 
 // Learn notes what an answer of Redis shows of the limiters' rates, if a local limiter may need them.

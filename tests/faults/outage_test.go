@@ -34,6 +34,41 @@ func TestDeadlinesOpenTheBreaker(t *testing.T) {
 	})
 }
 
+// A gRPC client resets its stream when its deadline is over, so that its server sees a context that is canceled, just before
+// its own deadline.
+func TestDeadlinesOpenTheBreaker_IfTheClientCancels(t *testing.T) {
+	t.Parallel()
+	eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+		_, err := l.Take(t.Context(), "ann", 5)
+		require.NoError(t, err)
+		cancels := func(after time.Duration) {
+			for range 12 {
+				_, _ = within(t, 10*time.Millisecond, func(ctx context.Context) (any, error) {
+					ctx, cancel := context.WithCancel(ctx)
+					time.AfterFunc(after, cancel)
+					return l.Take(ctx, "ann", 1)
+				})
+			}
+		}
+		s.hook.hang(true)
+		cancels(2 * time.Millisecond) // which says nothing
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, _ = l.Take(ctx, "ann", 1)
+		require.GreaterOrEqual(t, time.Since(start), 900*time.Millisecond)
+		s.recover()
+		_, err = l.Take(t.Context(), "ann", 1)
+		require.NoError(t, err)
+		s.hook.hang(true)
+		cancels(9 * time.Millisecond)
+		assert.True(t, atOnce(t, func() (bool, error) {
+			d, err := l.Take(t.Context(), "ann", 1)
+			return d.Granted, err
+		}))
+	})
+}
+
 // So do those of callers who have gone before a server that is away, or decides nothing, has told them so.
 func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 	t.Parallel()
