@@ -133,7 +133,7 @@ func Send(ctx context.Context, of Asker, q decide.Ask, by ...*Policy) (a decide.
 	case a.Undecided || errors.Is(err, limit.ErrUnavailable):
 		a.Undecided, a.Known = true, b.Failed(q.Start, err, by...)
 	case ended && a.Unanswered && b.CallerGaveUp(q.Start): // the caller has gone, but the server is silent
-		a.Known = b.Failed(q.Start, err, by...)
+		a.Known = b.Failed(q.Start, fmt.Errorf("no decision in a caller's time: %w", err), by...)
 	case ended, canceled:
 	default:
 		b.Decided()
