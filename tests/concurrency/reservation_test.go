@@ -312,36 +312,33 @@ func TestSettle_WakesWaiters(t *testing.T) {
 // Each reservation has a member of its own, however many callers go together.
 func TestReservationsHaveTheirOwnMembers(t *testing.T) {
 	t.Parallel()
-	for layout, version := range limitertest.MembersOf {
-		t.Run(layout, func(t *testing.T) {
-			t.Parallel()
-			const callers = 100
-			rdb := redistest.Redis(t)
-			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-			l := client.RateLimiter(redistest.Name(t))
-			limitertest.MustTrySetRate(t, l, limitertest.Every(10_000, time.Hour))
-			keys := redisson.KeysOf(l.Name(), "")
-			all := make([]*rratelimiter.Reservation, callers)
-			limitertest.Together(callers, func(i int) {
-				all[i] = limitertest.Reserve(t, l, 7)
-				limitertest.MustAcquire(t, l, 1)
-			})
-			own := 0
-			for _, text := range rdb.ZRange(t.Context(), keys.Permits, 0, -1).Val() {
-				if member, err := codec.Parse(text); assert.NoError(t, err) && member.Permits == 7 {
-					own++
-				}
-			}
-			assert.GreaterOrEqual(t, own, callers)
-			used := int64(0)
-			for i := range int64(callers) {
-				used += i % 14
-			}
-			limitertest.Together(callers, func(i int) { assert.NoError(t, all[i].Settle(t.Context(), int64(i%14))) })
-			free, _ := books{rdb, keys}.free(t, "all settled")
-			assert.Equal(t, 10_000-callers-used, free)
+	limitertest.Each(t, limitertest.MembersOf, func(t *testing.T, version string) {
+		const callers = 100
+		rdb := redistest.Redis(t)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(10_000, time.Hour))
+		keys := redisson.KeysOf(l.Name(), "")
+		all := make([]*rratelimiter.Reservation, callers)
+		limitertest.Together(callers, func(i int) {
+			all[i] = limitertest.Reserve(t, l, 7)
+			limitertest.MustAcquire(t, l, 1)
 		})
-	}
+		own := 0
+		for _, text := range rdb.ZRange(t.Context(), keys.Permits, 0, -1).Val() {
+			if member, err := codec.Parse(text); assert.NoError(t, err) && member.Permits == 7 {
+				own++
+			}
+		}
+		assert.GreaterOrEqual(t, own, callers)
+		used := int64(0)
+		for i := range int64(callers) {
+			used += i % 14
+		}
+		limitertest.Together(callers, func(i int) { assert.NoError(t, all[i].Settle(t.Context(), int64(i%14))) })
+		free, _ := books{rdb, keys}.free(t, "all settled")
+		assert.Equal(t, 10_000-callers-used, free)
+	})
 }
 
 // A reservation takes no permits of a lease, and none ahead.

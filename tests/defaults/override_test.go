@@ -18,37 +18,32 @@ import (
 // An override ends by itself however a busy limiter with a keep-alive time is asked, and the default is one again.
 func TestOverride_EndsForEachWayToTake(t *testing.T) {
 	t.Parallel()
-	for name, taker := range takers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb, _ := redistest.Mini(t)
-				client := limitertest.NewClient(t, rdb)
-				take := taker(t.Context(), client, limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
-				granted := func() bool {
-					ok, err := take()
-					require.NoError(t, err)
-					return ok
-				}
-				l := limitertest.ByDefault(client, "user:ann", limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
-				require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(3), rratelimiter.For(20*time.Hour)))
-				time.Sleep(10 * time.Hour) // unused for longer than the keep-alive time
-				assert.Equal(t, 6, grantsOf(4, granted), "of 3 in each of two minutes, 59 s apart")
-				time.Sleep(10*time.Hour - 4*59*time.Second + 30*time.Second)
-				assert.LessOrEqual(t, grantsOf(2, granted), 2)
-				assert.Equal(t, 5, grantsOf(10, granted))
-				assert.Equal(t, limitertest.Alive(rratelimiter.Overall, 1, time.Minute), limitertest.ConfigOf(t, l))
+	limitertest.Bubbles(t, takers, func(t *testing.T, open taker) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb)
+		take := open(t.Context(), client, limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
+		granted := func() bool {
+			ok, err := take()
+			require.NoError(t, err)
+			return ok
+		}
+		l := limitertest.ByDefault(client, "user:ann", limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(3), rratelimiter.For(20*time.Hour)))
+		time.Sleep(10 * time.Hour) // unused for longer than the keep-alive time
+		assert.Equal(t, 6, grantsOf(4, granted), "of 3 in each of two minutes, 59 s apart")
+		time.Sleep(10*time.Hour - 4*59*time.Second + 30*time.Second)
+		assert.LessOrEqual(t, grantsOf(2, granted), 2)
+		assert.Equal(t, 5, grantsOf(10, granted))
+		assert.Equal(t, limitertest.Alive(rratelimiter.Overall, 1, time.Minute), limitertest.ConfigOf(t, l))
 
-				// Another program's default replaces it, as before the override.
-				time.Sleep(time.Second)
-				newer := limitertest.NewClient(t, rdb)
-				take = taker(t.Context(), newer, limitertest.Alive(rratelimiter.Overall, 2, time.Minute))
-				assert.Equal(t, 10, grantsOf(10, granted))
-				time.Sleep(3 * time.Minute)
-				assert.Zero(t, rdb.Exists(t.Context(), "user:ann").Val())
-			})
-		})
-	}
+		// Another program's default replaces it, as before the override.
+		time.Sleep(time.Second)
+		newer := limitertest.NewClient(t, rdb)
+		take = open(t.Context(), newer, limitertest.Alive(rratelimiter.Overall, 2, time.Minute))
+		assert.Equal(t, 10, grantsOf(10, granted))
+		time.Sleep(3 * time.Minute)
+		assert.Zero(t, rdb.Exists(t.Context(), "user:ann").Val())
+	})
 }
 
 func TestOverride_KeepsWhatIsInUse(t *testing.T) {

@@ -324,8 +324,10 @@ func TestTryAcquireAll_OfOneFollowsClientsPolicy(t *testing.T) {
 	})
 }
 
+type ofKeys func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner
+
 // limitersOfKeys are limiters of that many permits an hour for each key.
-var limitersOfKeys = map[string]func(s *outageScene, rate int64, how rratelimiter.LimiterOption) limit.Returner{
+var limitersOfKeys = map[string]ofKeys{
 	"Keyed": func(s *outageScene, rate int64, _ rratelimiter.LimiterOption) limit.Returner {
 		return s.client.Keyed("k:", rratelimiter.PerHour(rate))
 	},
@@ -343,45 +345,40 @@ var limitersOfKeys = map[string]func(s *outageScene, rate int64, how rratelimite
 // eachOfKeys runs test with each of limitersOfKeys, by that policy.
 func eachOfKeys(t *testing.T, rate int64, how limit.Failure, test func(t *testing.T, s *outageScene, l limit.Returner)) {
 	t.Helper()
-	for name, open := range limitersOfKeys {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			duringOutages(t, how, func(t *testing.T, s *outageScene) { test(t, s, open(s, rate, rratelimiter.WithFailure(how))) })
-		})
-	}
+	limitertest.Each(t, limitersOfKeys, func(t *testing.T, open ofKeys) {
+		duringOutages(t, how, func(t *testing.T, s *outageScene) { test(t, s, open(s, rate, rratelimiter.WithFailure(how))) })
+	})
 }
 
 func TestLimitersOfKeysDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	for policy, test := range map[string]struct {
+	type row struct {
 		how     limit.Failure
 		granted int
-	}{"open": {limit.FailOpen(), 20}, "local": {limit.FailLocal(0.5), 4}} {
-		t.Run(policy, func(t *testing.T) {
-			t.Parallel()
-			eachOfKeys(t, 8, test.how, func(t *testing.T, s *outageScene, l limit.Returner) {
-				s.hook.hang(true)
-				for range 3 {
-					d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
-					require.NoError(t, err)
-					require.True(t, d.Granted)
-					require.NoError(t, back(t.Context()))
-				}
-				granted := 0
-				for range 20 {
-					if atOnce(t, func() (bool, error) {
-						d, err := l.Take(t.Context(), "ann", 1)
-						return d.Granted, err
-					}) {
-						granted++
-					}
-				}
-				assert.Equal(t, test.granted, granted)
-				s.recover()
-				assert.Equal(t, int64(8), limittest.Take(t, l, "ann", 1).Limit)
-			})
-		})
 	}
+	limitertest.Each(t, map[string]row{"open": {limit.FailOpen(), 20}, "local": {limit.FailLocal(0.5), 4}}, func(t *testing.T, test row) {
+		eachOfKeys(t, 8, test.how, func(t *testing.T, s *outageScene, l limit.Returner) {
+			s.hook.hang(true)
+			for range 3 {
+				d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
+				require.NoError(t, err)
+				require.True(t, d.Granted)
+				require.NoError(t, back(t.Context()))
+			}
+			granted := 0
+			for range 20 {
+				if atOnce(t, func() (bool, error) {
+					d, err := l.Take(t.Context(), "ann", 1)
+					return d.Granted, err
+				}) {
+					granted++
+				}
+			}
+			assert.Equal(t, test.granted, granted)
+			s.recover()
+			assert.Equal(t, int64(8), limittest.Take(t, l, "ann", 1).Limit)
+		})
+	})
 }
 
 // What one limiter of a Client has found out about a server, all of them know.

@@ -440,24 +440,19 @@ func TestDefectAFastClockIsSetRightByTheNextRefusal(t *testing.T) {
 
 func TestDefectTheClientsClockDecides(t *testing.T) {
 	t.Parallel()
-	for name, ahead := range map[string]time.Duration{"ahead": time.Minute, "behind": -time.Minute} {
-		t.Run("the server is "+name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb, m := redistest.Mini(t)
-				server := time.Now().Add(ahead)
-				m.SetTime(server)
-				l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Second))
-				limitertest.MustAcquire(t, l, 10)
-				members := limitertest.ReadState(t, rdb, l.Name())[limitertest.KeysOf(l).Permits].Members
-				require.Len(t, members, 1)
-				assert.InDelta(t, server.UnixMilli(), members[0].Score, 0)
-				limitertest.MustRefuse(t, l, 1)
-				m.SetTime(server.Add(999 * time.Millisecond))
-				limitertest.MustRefuse(t, l, 1)
-				m.SetTime(server.Add(time.Second))
-				limitertest.MustAcquire(t, l, 10)
-			})
-		})
-	}
+	limitertest.Bubbles(t, map[string]time.Duration{"ahead": time.Minute, "behind": -time.Minute}, func(t *testing.T, ahead time.Duration) {
+		rdb, m := redistest.Mini(t)
+		server := time.Now().Add(ahead)
+		m.SetTime(server)
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Second))
+		limitertest.MustAcquire(t, l, 10)
+		members := limitertest.ReadState(t, rdb, l.Name())[limitertest.KeysOf(l).Permits].Members
+		require.Len(t, members, 1)
+		assert.InDelta(t, server.UnixMilli(), members[0].Score, 0)
+		limitertest.MustRefuse(t, l, 1)
+		m.SetTime(server.Add(999 * time.Millisecond))
+		limitertest.MustRefuse(t, l, 1)
+		m.SetTime(server.Add(time.Second))
+		limitertest.MustAcquire(t, l, 10)
+	})
 }

@@ -297,21 +297,6 @@ func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 	}
 }
 
-func TestTryAcquireAll_ReleaseWakesWaiters(t *testing.T) {
-	t.Parallel()
-	for place := range 2 {
-		synctest.Test(t, func(t *testing.T) {
-			s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(2, time.Second))
-			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[place].Name()), 2)
-			c := s.TryAll(t.Context(), f, 1, limitertest.Forever)
-			s.Until(300 * time.Millisecond)
-			require.NoError(t, f.Limiters[place].Release(t.Context(), 1))
-			s.Until(limitertest.Forever)
-			assert.Equal(t, "true at 300ms", c.Outcome())
-		})
-	}
-}
-
 // An attempt waits for the Release that came before it, unless that one's caller has gone.
 func TestTryAcquireAll_GoesOnAfterCancelledRelease(t *testing.T) {
 	t.Parallel()
