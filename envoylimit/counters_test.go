@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -278,4 +279,35 @@ func TestService_GrantsAllThatTheScarcestLimitHas(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What descriptors that are charged together are granted is merged, also beside a limit of another kind that refuses some.
+func TestService_MergesWhatDescriptorsAreGranted(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 10000}}
+- {key: plan, rate_limit: {unit: hour, requests_per_unit: 20000}}
+- {key: bucket, rate_limit: {unit: minute, requests_per_unit: 900, burst: 10, algorithm: token_bucket}}
+`
+	inVirtual(t, text, func(t *testing.T, s *Service, rdb redistest.Client) {
+		passed := int64(0)
+		for i := range 600 {
+			descriptors := "user=ann\nplan=free"
+			if i%2 == 1 {
+				descriptors += "\nbucket=ann | 2"
+			}
+			if s.ask(t, "web", descriptors).GetOverallCode() == ok {
+				passed++
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		assert.Less(t, passed, int64(600))
+		for _, name := range []string{"envoy:{web}:user_ann:minute", "envoy:{web}:plan_free:hour"} {
+			l := s.client.RateLimiter(name)
+			assert.Equal(t, limitertest.ConfigOf(t, l).Rate-passed, limitertest.Available(t, l), name)
+			assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(128), name)
+		}
+	})
 }
