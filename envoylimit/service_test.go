@@ -266,7 +266,7 @@ func TestService_OverridesCountAtTheCounterOfEntriesAndUnit(t *testing.T) {
 }
 
 // A question is about the limit that it comes with, also if a request had another before or the configuration has changed,
-// but not if somebody has set the rate by hand.
+// but not if its rate was set by hand.
 func TestService_QuestionsAfterAnotherLimit(t *testing.T) {
 	t.Parallel()
 	inVirtual(t, web, func(t *testing.T, s *Service, rdb redistest.Client) {
