@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -394,6 +395,34 @@ func TestTransport_KeepsNoPlaceThatComesBack(t *testing.T) {
 		took, err := send(t.Context(), t, transport, api)
 		require.NoError(t, err)
 		assert.GreaterOrEqual(t, took, 14*time.Second)
+	})
+}
+
+// A place that comes back while a call is refused is asked for at once.
+func TestTransport_TakesAPlaceThatCameBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		var slow atomic.Bool // answers, but not what is done
+		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+			err := next()
+			if slow.Load() {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return err
+		}))
+		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
+		transport := httplimit.NewTransport(answersBody(http.StatusOK), httplimit.Policy{Limiter: places, InFlight: true, Prefix: "places:"},
+			httplimit.WithPolicy(httplimit.Policy{Name: "rate", Limiter: httplimit.Local(100, time.Second)}))
+		resp, err := transport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody))
+		require.NoError(t, err)
+		slow.Store(true)
+		time.AfterFunc(50*time.Millisecond, func() {
+			slow.Store(false)
+			assert.NoError(t, resp.Body.Close())
+		})
+		took, err := send(t.Context(), t, transport, api)
+		require.NoError(t, err)
+		assert.Equal(t, 100*time.Millisecond, took.Truncate(50*time.Millisecond))
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,7 @@ type Turn struct {
 	inFlight  bool   // that is of a limit in flight
 
 	came  uint64        // how many requests came before it, and itself
+	frees uint64        // what had come back in flight when it last asked
 	freed chan struct{} // closed when what it waits for in flight came back
 }
 
@@ -43,6 +45,7 @@ func (t *Turn) Leave() {
 // Ask asks the limits that have granted nothing which is kept. If some refuse, it is to be called again after RetryAfter,
 // for which Sleep waits; until then GiveBack returns what is kept.
 func (t *Turn) Ask(ctx context.Context) Verdict {
+	t.frees = t.options.crowd.frees.Load()
 	for i := range t.questions {
 		if q := &t.questions[i]; !q.kept {
 			*q = q.Again()
@@ -146,6 +149,8 @@ type crowd struct {
 	mu   sync.Mutex
 	keys map[string]*demand
 	came uint64 // how many
+
+	frees atomic.Uint64 // how often something in flight came back
 }
 
 // demand is what requests want of a key.
@@ -153,6 +158,7 @@ type demand struct {
 	requests int
 	until    time.Time // when the last of them that was refused could pass; zero: none was
 	line     []*Turn   // those that wait for what is in flight, in the order in which they came
+	freed    uint64    // what had come back by then, when some of it last did
 }
 
 // enter counts in a request, and reports whether others ask about the key.
@@ -191,12 +197,16 @@ func (c *crowd) refused(key string, until time.Time) {
 	c.keys[key].until = until
 }
 
-// await puts a request in line for what it waits for in flight.
+// await puts a request in line for what it waits for in flight, unless some has come back since it asked.
 func (c *crowd) await(t *Turn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.freed = make(chan struct{})
 	d := c.keys[t.awaited]
+	if d.freed > t.frees {
+		close(t.freed)
+		return
+	}
 	at, _ := slices.BinarySearchFunc(d.line, t, byCame)
 	d.line = slices.Insert(d.line, at, t)
 }
@@ -220,6 +230,7 @@ func (c *crowd) freed(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d := c.keys[key]; d != nil {
+		d.freed = c.frees.Add(1)
 		d.wakeFirst()
 	}
 }
