@@ -3,6 +3,7 @@ package limitertest
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,5 +56,51 @@ func ofReservation(do func(ctx context.Context, r *rratelimiter.Reservation) err
 	return func(t testing.TB, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) func(ctx context.Context) error {
 		r := Reserve(t, l, 4)
 		return func(ctx context.Context) error { return do(ctx, r) }
+	}
+}
+
+// A Request is one call. It returns the permits that it was granted.
+type Request func(w *Wire) (int64, error)
+
+// Counted is what TryAcquire answered, as permits.
+func Counted(permits int64, granted bool, err error) (int64, error) {
+	if !granted {
+		permits = 0
+	}
+	return permits, err
+}
+
+// TryFor is a TryAcquire with no timeout.
+func TryFor(permits int64) Request { return WaitFor(permits, 0) }
+
+// WaitFor is a TryAcquire with that timeout.
+func WaitFor(permits int64, timeout time.Duration) Request {
+	return func(w *Wire) (int64, error) {
+		ok, err := w.TryAcquire(w.Context(context.Background()), permits, timeout)
+		return Counted(permits, ok, err)
+	}
+}
+
+// TakeFor is a Take.
+func TakeFor(permits int64) Request {
+	return func(w *Wire) (int64, error) {
+		d, err := w.Take(w.Context(context.Background()), permits)
+		return Counted(permits, d.Granted, err)
+	}
+}
+
+// UpToFor is a TakeUpTo.
+func UpToFor(permits int64) Request {
+	return func(w *Wire) (int64, error) {
+		taken, _, err := w.TakeUpTo(w.Context(context.Background()), permits)
+		return taken, err
+	}
+}
+
+// ReserveFor is a Reserve.
+func ReserveFor(permits int64, opts ...rratelimiter.ReserveOption) Request {
+	return func(w *Wire) (int64, error) {
+		r, err := w.Reserve(w.Context(context.Background()), permits, 0, opts...)
+		return Counted(permits, err == nil && r.Granted, err)
 	}
 }
