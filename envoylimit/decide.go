@@ -130,7 +130,7 @@ func (c *call) askAll(ctx context.Context) {
 // strict reports whether the question's limit grants all or refuses by itself.
 func (q *question) strict() bool { return q.deed == take && !q.mild() }
 
-// looks returns groups that only look where they would have taken.
+// looks returns the questions of groups, each by itself. Those that would take permits only look.
 func looks(groups []*group) (all []*group) {
 	for _, g := range groups {
 		for i, q := range g.questions {

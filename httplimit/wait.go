@@ -192,13 +192,7 @@ func (w *wait) undo() {
 // refusal returns the question for which the request has to wait the longest, and how long: 0 if no
 // waiting helps.
 func (w *wait) refusal() (of *middleware.Question, d time.Duration) {
-	longest := time.Duration(-1)
-	for i := range w.questions {
-		if q := &w.questions[i]; q.Refused() && !q.Limit.Shadow && q.Wait() > longest {
-			of, longest = q, q.Wait()
-		}
-	}
-	return of, middleware.RetryAfter(middleware.Live(w.questions))
+	return middleware.Longest(w.questions), middleware.RetryAfter(middleware.Live(w.questions))
 }
 
 // sleep waits for d. If the request's time ends before that, it returns an error, at once if it

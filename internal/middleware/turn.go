@@ -115,15 +115,21 @@ func Sleep(ctx context.Context, d time.Duration) error {
 // await records for which key a refused request waits.
 func (t *Turn) await() {
 	t.awaited, t.inFlight = "", false
+	if q := Longest(t.questions); q != nil {
+		t.awaited, t.inFlight = q.Key, q.Limit.InFlight
+		t.options.crowd.refused(q.Key, time.Now().Add(q.Wait()))
+	}
+}
+
+// Longest returns the refused question that has the longest wait, nil if none was refused.
+func Longest(questions []Question) (of *Question) {
 	longest := time.Duration(-1)
-	for i := range t.questions {
-		if q := &t.questions[i]; q.Refused() && !q.Limit.Shadow && q.Wait() > longest {
-			t.awaited, t.inFlight, longest = q.Key, q.Limit.InFlight, q.Wait()
+	for i := range questions {
+		if q := &questions[i]; q.Refused() && !q.Limit.Shadow && q.Wait() > longest {
+			of, longest = q, q.Wait()
 		}
 	}
-	if t.awaited != "" {
-		t.options.crowd.refused(t.awaited, time.Now().Add(longest))
-	}
+	return of
 }
 
 // keepable is the part of the time for which a grant counts, or until its limit is full again, for which it may wait for
