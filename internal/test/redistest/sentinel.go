@@ -213,9 +213,10 @@ func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
 }
 
 // AwaitOrder makes all servers that answer follow the one that the Sentinels have for the
-// master, waits until they do and no failover is under way, and returns it. A failover that
-// begins before may choose a server that is no replica yet, or leave a Sentinel waiting
-// for one that has gone, as long as that stays away.
+// master, waits until they do, all Sentinels know it and no failover is under way, and returns
+// it. A failover that begins before may choose a server that is no replica yet, leave a Sentinel
+// waiting for one that has gone, as long as that stays away, or be undone by a Sentinel: it
+// demotes a server that was a master for 8 s when it last asked, whatever that is by now.
 func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), electionTimeout)
@@ -228,6 +229,9 @@ func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
 			if server != master && server.answers() {
 				err = errors.Join(err, server.follow(ctx, master))
 			}
+		}
+		if err == nil {
+			err = s.replicasKnown(ctx)
 		}
 		return err
 	}))
@@ -257,6 +261,28 @@ func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
 		return nil, errNoMaster
 	}
 	return master, master.isMaster(ctx)
+}
+
+// replicasKnown fails if a Sentinel has heard from a replica that it is something else.
+func (s *Sentinel) replicasKnown(ctx context.Context) error {
+	for _, w := range s.watch {
+		if !w.answers() {
+			continue
+		}
+		replicas, err := w.ask(ctx, "SENTINEL", "REPLICAS", masterName).Slice()
+		if err != nil {
+			return err
+		}
+		for _, replica := range replicas {
+			fields, _ := replica.(map[any]any)
+			addr := fmt.Sprint(fields["ip"], ":", fields["port"])
+			if fields["role-reported"] != "slave" &&
+				slices.ContainsFunc(s.data, func(server *Server) bool { return server.addr == addr && server.answers() }) {
+				return fmt.Errorf("%s still takes %s for a %v", w.addr, addr, fields["role-reported"])
+			}
+		}
+	}
+	return nil
 }
 
 // isMaster fails unless the server takes itself for a master.
