@@ -41,7 +41,8 @@ local earliest = latest + least - most
 
 -- Looks for members of the reservation, dated so many ms before the grant. If it walks, a member is found that others have
 -- taken permits off, and what was found stands before later tokens: a walk begins at the member's time, since others were
--- granted permits before and after it. Returns the permits, or nil if there is none; or nil, token.
+-- granted permits before and after it. The ages are as of when the call left: see search_of. Returns the permits, or nil if
+-- there is none; or nil, token.
 local function seek(name, members, before, walks)
   local known, rest = string.match(token, '^' .. name .. ':(%d+);(.*)$')
   local found, further = tonumber(known or '0'), nil
@@ -53,7 +54,7 @@ local function seek(name, members, before, walks)
       local newest = tonumber(redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')[2] or '0')
       place = newest > now and '' or digits(latest - before) .. ':0:' -- it may still be dated ahead
     end
-    found, further = find(permits_key, members, false, earliest - before, place)
+    found, further = find(permits_key, members, false, earliest - before - (granted and 0 or 3000), place)
     if further then
       return nil, prefix .. name .. '=' .. further
     end

@@ -96,6 +96,40 @@ func TestSettle_FindsHeldReservationAmongMany(t *testing.T) {
 	}
 }
 
+// A settlement that was on its way for three seconds finds its reservation, though others have taken permits off it, and
+// many were granted some since.
+func TestSettle_FindsReservationThoughItsCallTookLong(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {
+		t.Run(layout.String(), func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Redis(t)
+			keys := redisson.KeysOf(redistest.Name(t), "id").List()
+			now := rdb.Time(t.Context()).Val().UnixMilli()
+			reserved := memberOf(t, layout, 1000)
+			left := redis.Z{Score: float64(now - 2900), Member: redisson.WithPermits([]byte(reserved), 3)}
+			rows := []redis.Z{left}
+			for i := range 500 {
+				rows = append(rows, redis.Z{Score: float64(now - 2500 + int64(5*i)), Member: memberOf(t, layout, i)})
+			}
+			require.NoError(t, rdb.HSet(t.Context(), keys[0], "rate", 1000, "interval", 3600_000, "type", 0).Err())
+			require.NoError(t, rdb.ZAdd(t.Context(), keys[3], rows...).Err())
+			require.NoError(t, rdb.Set(t.Context(), keys[1], 1000-3-500, 0).Err())
+
+			// It left 10 ms after the reservation was asked for, to which the ages allow a second.
+			var answer any = []any{"again", ""}
+			for again, ok := answer.([]any); ok; again, ok = answer.([]any) {
+				args := []any{redisson.WithPermits([]byte(reserved), 6), 1, other(0), 1010, 0, "", again[1], "", "", ""}
+				var err error
+				answer, err = rdb.Eval(t.Context(), SettleReservation.Source, keys, args...).Result()
+				require.NoError(t, err)
+			}
+			assert.EqualValues(t, 2, answer)
+			assert.Equal(t, "499", rdb.Get(t.Context(), keys[1]).Val())
+		})
+	}
+}
+
 // After the server's clock went back a reservation is dated ahead. It is found too, though others have taken permits
 // off it.
 func TestSettle_FindsReservationDatedAhead(t *testing.T) {
