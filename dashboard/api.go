@@ -143,7 +143,7 @@ func (c *call) listClients() error {
 	if err := c.within(name); err != nil {
 		return err
 	}
-	ctx, cancel := bounded(c.r.Context())
+	ctx, cancel := c.cfg.bounded(c.r.Context())
 	defer cancel()
 	if err := c.turn(ctx, clientCommands); err != nil {
 		return err

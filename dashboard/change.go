@@ -41,7 +41,7 @@ func (c *call) preview() error {
 	if r.verb == many {
 		return c.previewMany(r)
 	}
-	ctx, cancel := bounded(c.r.Context())
+	ctx, cancel := c.cfg.bounded(c.r.Context())
 	defer cancel()
 	p, err := c.plan(ctx, r)
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *call) change() error {
 		return err
 	}
 	// A caller who goes away must not leave a change without its entry.
-	ctx, cancel := bounded(context.WithoutCancel(c.r.Context()))
+	ctx, cancel := c.cfg.bounded(context.WithoutCancel(c.r.Context()))
 	defer cancel()
 	end, err := begin(ctx, c.changing)
 	if err != nil {
@@ -184,7 +184,7 @@ func (c *call) with(ctx context.Context, name, id string, do func(*rratelimiter.
 
 // by calls do with such a Client.
 func (c *call) by(ctx context.Context, id string, do func(*rratelimiter.Client) error) error {
-	var opts []rratelimiter.Option
+	opts := []rratelimiter.Option{rratelimiter.WithCallTimeout(c.cfg.callTimeout())}
 	if id != "" {
 		opts = append(opts, rratelimiter.WithClientID(id))
 	}

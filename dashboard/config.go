@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -69,6 +70,10 @@ type Config struct {
 	// Logger receives every change, with who, before and after, and every refusal. nil stands for
 	// slog.Default.
 	Logger *slog.Logger
+
+	// patience is how long tests wait for Redis: longer than a machine may stall. 0 stands for
+	// timeout, and for script.DefaultTimeout if a Client waits.
+	patience time.Duration
 }
 
 // Other describes the keys of a fixed window, a sliding log or a token bucket that begin with
@@ -184,9 +189,12 @@ const (
 )
 
 // bounded returns ctx with the timeout.
-func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, timeout)
+func (c *Config) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, cmp.Or(c.patience, timeout))
 }
+
+// callTimeout is how long one call of a Client may take.
+func (c *Config) callTimeout() time.Duration { return cmp.Or(c.patience, script.DefaultTimeout) }
 
 func (c *Config) withDefaults() {
 	c.Reads = cmp.Or(c.Reads, defaultReads)

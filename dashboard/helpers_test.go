@@ -50,6 +50,7 @@ func siteOn(t *testing.T, rdb redistest.Client, with ...func(*Config)) *site {
 	t.Helper()
 	s := &site{t: t, log: &redistest.Buffer{}, rdb: rdb}
 	cfg := Config{Redis: rdb.(redis.UniversalClient), Write: true, Authorize: WithToken(token), Logger: slog.New(slog.NewTextHandler(s.log, nil)), Server: "a test"}
+	cfg.patience = redistest.Patience(0)
 	for _, change := range with {
 		change(&cfg)
 	}

@@ -48,7 +48,7 @@ func (c *call) showKey() error {
 	if err := c.within(name); err != nil && other < 0 && !thresholds {
 		return err
 	}
-	ctx, cancel := bounded(c.r.Context())
+	ctx, cancel := c.cfg.bounded(c.r.Context())
 	defer cancel()
 	if err := c.turn(ctx, keyCommands); err != nil {
 		return err

@@ -12,7 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/rates"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -185,7 +184,7 @@ func (c *call) backToDefault(p *plan) {
 		if err := set(ctx); err != nil {
 			return err
 		}
-		_, err := rates.UseDefault(ctx, c.cfg.Redis, p.name, script.DefaultTimeout)
+		_, err := rates.UseDefault(ctx, c.cfg.Redis, p.name, c.cfg.callTimeout())
 		return err
 	}
 }
@@ -212,7 +211,7 @@ func (c *call) planDefault(ctx context.Context, r *request) (*plan, error) {
 		before: []fact{{factRate, rate}, {factOrigin, string(look.Override)}},
 		after:  []fact{{factRate, then + ", until a program has another default"}, {factOrigin, string(look.TakenBack)}},
 		do: func(ctx context.Context) error {
-			_, err := rates.UseDefault(ctx, c.cfg.Redis, r.name, script.DefaultTimeout)
+			_, err := rates.UseDefault(ctx, c.cfg.Redis, r.name, c.cfg.callTimeout())
 			return err
 		},
 	}, nil

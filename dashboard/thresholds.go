@@ -57,7 +57,7 @@ func (c *call) listThresholds() error {
 			return httpjson.BadRequest("the cursor is none that an answer had")
 		}
 	}
-	ctx, cancel := bounded(c.r.Context())
+	ctx, cancel := c.cfg.bounded(c.r.Context())
 	defer cancel()
 	all, foreign := []threshold{}, 0
 	for seen := 0; ; {
