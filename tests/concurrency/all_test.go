@@ -206,7 +206,7 @@ func TestTryAcquireAll(t *testing.T) {
 // named returns a Client's limiters of those names, which have a default.
 func named(c *rratelimiter.Client, names ...string) (all []*rratelimiter.RateLimiter) {
 	for _, name := range names {
-		all = append(all, limitertest.ByDefault(c, name, limitertest.Every(10, time.Second)))
+		all = append(all, limitertest.ByDefault(c, name, limitertest.Every(10, time.Hour)))
 	}
 	return all
 }
