@@ -21,6 +21,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -64,6 +65,11 @@ func hearing(errs *middlewaretest.Errors) httplimit.Option {
 
 // quiet keeps failures that a test expects out of its output.
 var quiet = hearing(new(middlewaretest.Errors))
+
+// patient is the option to wait for a limiter with redistest.Patience.
+func patient() httplimit.Option {
+	return httplimit.WithTimeout(redistest.Patience(httplimit.DefaultTimeout))
+}
 
 // problem is the body of a refusal, read without this package's types.
 func problem(t testing.TB, w *httptest.ResponseRecorder) map[string]any {

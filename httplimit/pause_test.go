@@ -262,7 +262,7 @@ func (p *partner) RoundTrip(r *http.Request) (*http.Response, error) {
 func program(t testing.TB, rdb redistest.Client, base http.RoundTripper, opts ...httplimit.Option) *httplimit.Transport {
 	t.Helper()
 	client := limitertest.NewClient(t, rdb)
-	transport := httplimit.NewTransport(base, client.Keyed("", rratelimiter.PerSecond(1000)), append(opts, httplimit.WithSharedPause(client))...)
+	transport := httplimit.NewTransport(base, client.Keyed("", rratelimiter.PerSecond(1000)), append([]httplimit.Option{patient(), httplimit.WithSharedPause(client)}, opts...)...)
 	require.NoError(t, transport.Err())
 	return transport
 }

@@ -446,7 +446,7 @@ func TestHeadersOfAnyDecision(t *testing.T) {
 	})
 	rapid.Check(t, func(rt *rapid.T) {
 		all := rapid.SliceOfN(decision, 2, 4).Draw(rt, "decisions")
-		var opts []httplimit.Option
+		opts := []httplimit.Option{patient()}
 		for i, d := range all[1:] {
 			opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: strconv.Itoa(i), Limiter: says(d, nil)}))
 		}

@@ -78,7 +78,7 @@ func newSiteWith(t testing.TB, rdb redistest.Client, all []quota, of rratelimite
 	s.client = limitertest.NewClient(t, rdb, rratelimiter.WithObserver(s.seen), of)
 	opts = append([]httplimit.Option{
 		httplimit.WithKey(httplimit.Header("X-User")),
-		httplimit.WithObserver(s.told), hearing(&s.errs),
+		httplimit.WithObserver(s.told), hearing(&s.errs), patient(),
 	}, opts...)
 	for _, q := range all[1:] {
 		p := httplimit.Policy{Name: q.name, Limiter: s.client.Keyed("", q.rate, q.opts...)}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -183,7 +184,11 @@ type rig struct {
 func (k Kind[O, K]) rig(t testing.TB, l limit.Limiter, opts ...O) *rig {
 	t.Helper()
 	r := &rig{t: t}
-	r.handle = k.Wrap(t, l, append([]O{k.WithErrorHandler(r.errs.Add), k.WithObserver(&r.told)}, opts...)...)
+	own := []O{k.WithErrorHandler(r.errs.Add), k.WithObserver(&r.told)}
+	if !redistest.InBubble() {
+		own = append(own, k.WithTimeout(redistest.Patience(0))) // the machine may stall
+	}
+	r.handle = k.Wrap(t, l, append(own, opts...)...)
 	return r
 }
 
