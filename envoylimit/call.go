@@ -75,7 +75,7 @@ func (c *call) read(r *ratelimitv3.RateLimitRequest) error {
 	for i, d := range r.GetDescriptors() {
 		entries, reservation, settles := withoutReservation(d.GetEntries())
 		of, values, metric := c.domain.match(entries)
-		if d.GetLimit() != nil && len(entries) > 0 {
+		if d.GetLimit() != nil {
 			var err error
 			if of, err = c.override(d, entries, of); err != nil {
 				return err

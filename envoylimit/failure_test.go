@@ -93,3 +93,16 @@ func TestFailure_InShadow(t *testing.T) {
 		})
 	}
 }
+
+// A limit in shadow refuses nothing in a closed domain either.
+func TestFailure_ClosedBesideShadow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, down := failing(t)
+		down.Store(true)
+		s := newService(t, rdb, "failure: closed"+web+"- {key: watched, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}")
+		assert.Equal(t, "OVER: OVER OK", says(s.ask(t, "web", "user=ann\nwatched=x")))
+		assert.Equal(t, "OK: OK", says(s.ask(t, "web", "watched=x")))
+		time.Sleep(time.Minute)
+	})
+}

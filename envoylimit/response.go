@@ -25,7 +25,7 @@ func (c *call) response() *ratelimitv3.RateLimitResponse {
 	metadata := map[string]any{}
 	for _, of := range c.asked {
 		s := of.status()
-		if s.GetCode() == ok && of.rule != nil {
+		if s.GetCode() == ok && of.question != nil {
 			mergeMetadata(metadata, of.rule.metadata)
 		}
 		r.Statuses = append(r.Statuses, s)
@@ -59,7 +59,7 @@ func (c *call) undecided() *ratelimitv3.RateLimitResponse {
 	r := &ratelimitv3.RateLimitResponse{OverallCode: c.overall()}
 	for _, of := range c.asked {
 		s := &descriptorStatus{Code: ok}
-		if of.question != nil && c.domain.closed {
+		if of.question != nil && !of.question.shadow && c.domain.closed {
 			s.Code, s.DurationUntilReset = over, durationpb.New(time.Second)
 		}
 		r.Statuses = append(r.Statuses, s)

@@ -258,9 +258,11 @@ func TestService_OverridesCountAtTheCounterOfEntriesAndUnit(t *testing.T) {
 			step{"unknown=x | | 1 SECOND", "OK: OK 0/1"},
 			step{"unknown=x | | 1 SECOND", "OVER: OVER 0/1"},
 			step{"user=vip | | 0 HOUR", "OVER: OVER 0/0"},
+			step{" | | 1 YEAR", "OK: OK 0/1"},
+			step{" | | 1 YEAR", "OVER: OVER 0/1"},
 			step{"user=bob | | 10 MINUTE\nuser=bob | 2 | 2 MINUTE", "OVER: OVER 0/2 OVER 0/2"}, // one counter has the lowest of its limits
 		)
-		assert.ElementsMatch(t, []string{"envoy:{web}:user_ann:minute", "envoy:{web}:user_ann:hour", "envoy:{web}:user_ann:day", "envoy:{web}:unknown_x:second"},
+		assert.ElementsMatch(t, []string{"envoy:{web}:user_ann:minute", "envoy:{web}:user_ann:hour", "envoy:{web}:user_ann:day", "envoy:{web}:unknown_x:second", "envoy:{web}:year"},
 			names(t, rdb))
 	})
 }
@@ -492,12 +494,13 @@ domain: web
 descriptors:
 - {key: a, metadata: {tier: {name: a, n: 1}}, rate_limit: {unit: hour, requests_per_unit: 1}}
 - {key: b, metadata: {tier: {name: b, m: 2}, list: [x]}, rate_limit: {unit: hour, requests_per_unit: 9}}
+- {key: free, metadata: {tier: x}, rate_limit: {unlimited: true}}
 `
 	inVirtual(t, text, func(t *testing.T, s *Service, _ redistest.Client) {
 		tier := func(r *ratelimitv3.RateLimitResponse) any { return r.GetDynamicMetadata().AsMap()["metadata"] }
 		assert.Equal(t, map[string]any{"tier": map[string]any{"name": "a", "n": 1.0, "m": 2.0}, "list": []any{"x"}}, tier(s.ask(t, "web", "a=x\nb=x")))
 		assert.Equal(t, map[string]any{"tier": map[string]any{"name": "b", "m": 2.0}, "list": []any{"x"}}, tier(s.ask(t, "web", "a=x\nb=x")))
-		assert.Nil(t, s.ask(t, "web", "other=x").GetDynamicMetadata())
+		assert.Nil(t, s.ask(t, "web", "other=x\nfree=x").GetDynamicMetadata())
 	})
 }
 
