@@ -3,6 +3,7 @@ package envoylimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
@@ -30,15 +31,31 @@ func (c *call) look(ctx context.Context, q *question, of *counter) {
 	if err == nil && a.Cause == nil {
 		a.Granted = a.Granted && q.permits <= a.Remaining
 		if !a.Granted && q.algorithm != fixedWindow {
-			a.RetryAfter, a.ResetAfter = of.waits(ctx, q)
+			waits, cancel := c.inTime(ctx)
+			defer cancel()
+			a.RetryAfter, a.ResetAfter = of.waits(waits, q)
 		}
 	}
 	q.record(a, err)
 }
 
-// charge charges a cost, whether it is free or not, to the end even if the caller has gone. It is over if it was not free.
+// errLate is why the domain answers, and not Redis.
+var errLate = fmt.Errorf("%w: not in the caller's time", limit.ErrUnavailable)
+
+// chargeInTime is charge. If the caller's time ends before Redis answers, what the domain says of failures does.
+func (c *call) chargeInTime(ctx context.Context, q *question, of *counter) {
+	own := *q
+	if c.toTheEnd(ctx, func(ctx context.Context) { c.charge(ctx, &own, of) }) {
+		q.answer = own.answer
+		return
+	}
+	a, err := c.policy.Instead(ctx, of.Asker, q.ask(of.key), false, errLate)
+	a.Undo = nil
+	q.record(a, err)
+}
+
+// charge charges a cost, whether it is free or not. It is over if it was not free.
 func (c *call) charge(ctx context.Context, q *question, of *counter) {
-	ctx = context.WithoutCancel(ctx)
 	ask := q.ask(of.key)
 	ask.Permits = min(q.permits, q.most())
 	ask.Reserve = q.algorithm != slidingLog // so that the answer can charge the rest
@@ -74,8 +91,11 @@ func (c *call) giveBack(ctx context.Context, q *question) error {
 	if q.permits == 0 || q.limit == 0 {
 		return nil
 	}
-	of := c.service.counterOf(q)
-	return c.domain.failed(of.release(context.WithoutCancel(ctx), q.permits))
+	err, of := error(nil), c.service.counterOf(q)
+	if !c.toTheEnd(ctx, func(ctx context.Context) { err = of.release(ctx, q.permits) }) {
+		return c.domain.failed(errLate)
+	}
+	return c.domain.failed(err)
 }
 
 // failed returns the error of what can't refuse. If the domain lets requests pass while Redis does not decide, that is none.

@@ -59,7 +59,7 @@ func (c *call) decide(ctx context.Context) error {
 	c.foresee()
 	c.askAll(ctx)
 	if err := c.judge(); err != nil {
-		c.undoInTime(ctx)
+		c.undo(ctx, false)
 		return err
 	}
 	if !c.passes {
@@ -76,7 +76,7 @@ func (c *call) decide(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		c.undoInTime(ctx)
+		c.undo(ctx, false)
 	}
 	return err
 }
@@ -108,7 +108,7 @@ func (q *question) answered() bool { return q.over || q.limit == 0 || q.deed == 
 
 // askAll asks all questions. Those that may refuse are asked one after the other, in an order that all calls have: what a
 // call is granted before it is refused is then in the way only of calls that are refused as well. Once one has refused, the
-// rest is only looked at.
+// rest is only looked at. Once one has failed, the rest is not asked, but what was spent is charged.
 func (c *call) askAll(ctx context.Context) {
 	rest := c.groups()
 	beside := len(rest) > 1 || slices.ContainsFunc(c.questions, func(q *question) bool { return q.quota && q.over || q.deed == giveBack })
@@ -117,7 +117,8 @@ func (c *call) askAll(ctx context.Context) {
 		c.ask(ctx, g, beside)
 		rest = rest[1:]
 		if slices.ContainsFunc(g.questions, func(q *question) bool { return q.err != nil }) {
-			return
+			rest = slices.DeleteFunc(looks(rest), func(g *group) bool { return g.questions[0].deed == look })
+			break
 		}
 		if slices.ContainsFunc(g.questions, (*question).refuses) {
 			rest = looks(rest)
@@ -200,7 +201,7 @@ func (c *call) ask(ctx context.Context, g *group, beside bool) {
 	case q.deed == look:
 		c.look(ctx, q, of)
 	case q.deed == always:
-		c.charge(ctx, q, of)
+		c.chargeInTime(ctx, q, of)
 	case q.deed == settle:
 		c.settle(ctx, q, of)
 	default:
@@ -309,40 +310,54 @@ func (c *call) judge() error {
 	return nil
 }
 
-// undoInTime is undo without answers. It goes on if the caller's time is over: Redis may be away.
-func (c *call) undoInTime(ctx context.Context) {
+// toTheEnd does what goes on even if the caller's time is over, and reports whether it is done while there is time for an
+// answer. What it uses must be its own: Redis may be away.
+func (c *call) toTheEnd(ctx context.Context, do func(ctx context.Context)) bool {
 	waits, cancel := c.inTime(ctx)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.undo(ctx, false)
+		do(context.WithoutCancel(ctx))
 	}()
 	select {
 	case <-done:
+		return true
 	case <-waits.Done():
+		return false
 	}
 }
 
 // undo gives back what was granted. What fails only leaves the limits tighter. With answers it asks what holds then.
 func (c *call) undo(ctx context.Context, answers bool) {
-	decide.AtOnce(len(c.questions), func(i int) {
-		q := c.questions[i]
-		if q.undo == nil {
-			return
+	var all []*question
+	var granted []question
+	for _, q := range c.questions {
+		if q.undo != nil {
+			all, granted = append(all, q), append(granted, *q)
+			q.undo, q.reserved = nil, nil
 		}
-		err := q.undo(context.WithoutCancel(ctx))
-		q.undo, q.reserved = nil, nil
-		if err != nil {
-			return
+	}
+	if len(all) > 0 && c.toTheEnd(ctx, func(ctx context.Context) {
+		decide.AtOnce(len(granted), func(i int) { c.giveBackGranted(ctx, &granted[i], answers) })
+	}) {
+		for i, q := range all {
+			q.decision = granted[i].decision
 		}
-		q.decision.Remaining = min(q.decision.Remaining+q.permits, q.decision.Limit)
-		if q.by != limit.FromRedis || !answers {
-			return
-		}
-		of := c.service.counterOf(q)
-		if d, err := of.peek(ctx, 0); err == nil {
-			q.decision = d
-		}
-	})
+	}
+}
+
+// giveBackGranted gives back what a question was granted.
+func (c *call) giveBackGranted(ctx context.Context, q *question, answers bool) {
+	if q.undo(ctx) != nil {
+		return
+	}
+	q.decision.Remaining = min(q.decision.Remaining+q.permits, q.decision.Limit)
+	if q.by != limit.FromRedis || !answers {
+		return
+	}
+	of := c.service.counterOf(q)
+	if d, err := of.peek(ctx, 0); err == nil {
+		q.decision = d
+	}
 }

@@ -106,3 +106,62 @@ func TestFailure_ClosedBesideShadow(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// So do answers to calls that charge to the end, give back, or are refused by one limit after another has granted: what is still
+// to be done with Redis is done after the answer.
+func TestFailure_AnswersInTheCallersTimeWhatGoesOn(t *testing.T) {
+	t.Parallel()
+	const limits = `
+descriptors:
+- {key: lax, rate_limit: {unit: hour, requests_per_unit: 8, charge: always}}
+- {key: user, rate_limit: {unit: hour, requests_per_unit: 8}}
+- {key: full, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: day, rate_limit: {unit: day, requests_per_unit: 1}}
+`
+	for _, tc := range []struct {
+		call   string
+		prompt int // how many calls Redis answers at once, before it is slow
+		want   map[string]string
+		then   string // what is used in the end
+	}{
+		{"lax=ann", 0, map[string]string{"": "Unavailable", "failure: closed": "OVER: OVER", "failure: open": "OK: OK", "failure: local": "OK: OK 7/8"}, "lax=ann | 0 -> OK: OK 7/8"},
+		{"user=ann | 9", 1, map[string]string{"": "Unavailable", "failure: closed": "OVER: OVER", "failure: open": "OK: OK", "failure: local": "OVER: OVER 0/8"}, "user=ann | 0 -> OVER: OVER 0/8"},
+		{"user=ann | -1", 0, map[string]string{"": "Unavailable", "failure: closed": "OVER: OVER", "failure: open": "OK: OK", "failure: local": "OK: OK"}, "user=ann | 0 -> OK: OK 8/8"},
+		{"day=y\nfull=x", 2, map[string]string{"": "OVER: OK 0/1 OVER 0/1"}, "day=y | 0 -> OK: OK 1/1"},
+		{"full=y | 0", 1, map[string]string{"": "OVER: OVER 0/1"}, "full=y | 0 -> OVER: OVER 0/1"},
+	} {
+		for head, want := range tc.want {
+			t.Run(head+tc.call, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					rdb, _ := redistest.Mini(t)
+					s := newService(t, rdb, "domain: web\n"+head+limits)
+					for _, text := range []string{"lax=eve", "user=eve", "lax=eve | 9", "user=eve | -1", "full=x", "full=x | 0", "full=y | 2", "day=x", "day=z\nfull=x"} { // scripts are loaded
+						s.ask(t, "web", text)
+					}
+					var prompt atomic.Int64
+					prompt.Store(int64(tc.prompt))
+					rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+						if prompt.Add(-1) < 0 {
+							time.Sleep(30 * time.Millisecond)
+						}
+						return next()
+					}))
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+					defer cancel()
+					r, err := s.ShouldRateLimit(ctx, request("web", tc.call))
+					require.NoError(t, ctx.Err())
+					got := status.Code(err).String()
+					if err == nil {
+						got = says(r)
+					}
+					assert.Equal(t, want, got)
+					prompt.Store(1 << 20)
+					time.Sleep(time.Minute)
+					ask, used, _ := strings.Cut(tc.then, " -> ")
+					assert.Equal(t, used, says(s.ask(t, "web", ask)))
+				})
+			})
+		}
+	}
+}

@@ -287,3 +287,15 @@ func FuzzNamed(f *testing.F) {
 		}
 	})
 }
+
+// What was spent is charged though another limit of the call can't be asked.
+func TestReservation_IsSettledThoughAnotherLimitFails(t *testing.T) {
+	t.Parallel()
+	inVirtual(t, llm+"- {key: lax, rate_limit: {unit: hour, requests_per_unit: 9, charge: always}}\n", func(t *testing.T, s *Service, rdb redistest.Client) {
+		require.NoError(t, rdb.SAdd(t.Context(), "envoy:{web}:user%5Fcalls_ann:minute", 1).Err())
+		id := s.reserves(t, "user=ann", "OK: OK 100/200")
+		_, err := s.ShouldRateLimit(t.Context(), request("web", "user_calls=ann\nlax=ann | 4\nuser=ann, rrl_reservation="+id+" | 150\nteam=red"))
+		require.Equal(t, codes.Internal, status.Code(err))
+		run(t, s, step{"user=ann | 0\nlax=ann | 0\nteam=red | 0", "OK: OK 50/200 OK 5/9 OK 1000/1000"})
+	})
+}
