@@ -3,7 +3,9 @@ package envoylimit
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,26 +42,30 @@ func Load(dir string, opts ...ConfigOption) (*Config, error) {
 	return Parse(files, opts...)
 }
 
-// ReadFiles returns the files *.yaml and *.yml of a directory, in the order of their names, without those whose names begin
-// with a dot. A directory without such files is an error.
+// ReadFiles returns the files *.yaml and *.yml of a directory and those in it, in the order of their names, as
+// envoyproxy/ratelimit does. Files and directories whose names begin with a dot are left out. A directory without such files
+// is an error.
 func ReadFiles(dir string) ([]File, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("envoylimit: %w", err)
-	}
 	var files []File
-	for _, e := range entries {
-		name := filepath.Join(dir, e.Name())
-		if ext := filepath.Ext(name); strings.HasPrefix(e.Name(), ".") || ext != ".yaml" && ext != ".yml" {
-			continue
+	of := os.DirFS(dir)
+	err := fs.WalkDir(of, ".", func(name string, e fs.DirEntry, err error) error {
+		ext := path.Ext(name)
+		switch hidden := len(name) > 1 && strings.HasPrefix(e.Name(), "."); {
+		case err != nil:
+			return err
+		case hidden && e.IsDir():
+			return fs.SkipDir
+		case hidden || e.IsDir() || ext != ".yaml" && ext != ".yml":
+			return nil
 		}
-		data, err := os.ReadFile(name)
-		if err != nil {
-			return nil, fmt.Errorf("envoylimit: %w", err)
-		}
-		files = append(files, File{name, data})
-	}
-	if len(files) == 0 {
+		data, err := fs.ReadFile(of, name)
+		files = append(files, File{filepath.Join(dir, name), data})
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("envoylimit: %s: %w", dir, err)
+	case len(files) == 0:
 		return nil, fmt.Errorf("envoylimit: %s has no file *.yaml", dir)
 	}
 	return files, nil

@@ -139,13 +139,18 @@ func TestLoad_ReadsTheFilesOfADirectory(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	for name, text := range map[string]string{
 		"web.yaml": "domain: web", "shop.yml": "domain: shop", "notes.txt": "'", ".hidden.yaml": "'", "..data/x.yaml": "'",
+		"team/a/mail.yaml": "domain: mail", "team/.git/x.yaml": "'", "old.yaml/notes": "'",
 	} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	c, err := Load(dir)
-	require.NoError(t, err)
-	assert.Equal(t, []string{"shop", "web"}, c.Domains())
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(dir, link))
+	for _, at := range []string{dir, link} {
+		c, err := Load(at)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"mail", "shop", "web"}, c.Domains())
+	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "web.yaml"), []byte("domain: web\nx: y"), 0o600))
 	_, err = Load(dir)
 	require.EqualError(t, err, filepath.Join(dir, "web.yaml")+`:2: unknown key "x"`)
