@@ -21,6 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // freeOf returns what is free of a key of a limiter.
@@ -423,6 +424,72 @@ func TestTransport_TakesAPlaceThatCameBackMeanwhile(t *testing.T) {
 		took, err := send(t.Context(), t, transport, api)
 		require.NoError(t, err)
 		assert.Equal(t, 100*time.Millisecond, took.Truncate(50*time.Millisecond))
+	})
+}
+
+// onePlace is a limiter with one place, which is taken while held. Its answers take 10 ms.
+type onePlace struct{ held atomic.Bool }
+
+func (p *onePlace) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	d, _, err := p.TakeReserved(ctx, key, n)
+	return d, err
+}
+
+func (p *onePlace) TakeReserved(context.Context, string, int64) (limit.Decision, func(context.Context, int64) error, error) {
+	granted := p.held.CompareAndSwap(false, true)
+	time.Sleep(10 * time.Millisecond)
+	if !granted {
+		return limit.Decision{Limit: 1, RetryAfter: time.Hour, ResetAfter: time.Hour}, nil, nil
+	}
+	return limit.Decision{Granted: true, Limit: 1, ResetAfter: time.Hour}, func(context.Context, int64) error {
+		p.held.Store(false)
+		return nil
+	}, nil
+}
+
+// Requests of two programs that want the same two places and first get one each do not wait for each other.
+func TestTransport_WantsTwoPlaces(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := new(onePlace), new(onePlace)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		request := func() {
+			transport := httplimit.NewTransport(answers(http.StatusOK), httplimit.Policy{Name: "first", Limiter: first, InFlight: true},
+				httplimit.WithPolicy(httplimit.Policy{Name: "second", Limiter: second, InFlight: true}))
+			all.Go(func() { assert.NoError(t, limitertest.Second(send(ctx, t, transport, api))) })
+		}
+		second.held.Store(true)
+		request() // gets the first, and gives it back since it has to wait for the second
+		time.Sleep(5 * time.Millisecond)
+		request() // waits for the first, and asks again while the other does
+		time.Sleep(500 * time.Millisecond)
+		second.held.Store(false)
+		all.Wait()
+	})
+}
+
+// A place that all tenants share is not kept from others by a tenant whose requests wait for one of its own.
+func TestTransport_KeepsNoPlaceForAnother(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		shared, own := client.Keyed("", rratelimiter.PerHour(2)), client.Keyed("", rratelimiter.PerHour(1))
+		transport := httplimit.NewTransport(answersBody(http.StatusOK), httplimit.Policy{Name: "shared", Limiter: shared, InFlight: true},
+			httplimit.WithPolicy(httplimit.Policy{Name: "own", Limiter: own, InFlight: true, Key: []httplimit.KeyFunc{httplimit.Path()}}))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://api.example.org/ann", http.NoBody)
+		resp, err := transport.RoundTrip(r)
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		all.Go(func() { fetch(t, transport, "/ann") })
+		time.Sleep(90 * time.Second) // it has asked again and again
+		took, err := send(t.Context(), t, transport, "http://api.example.org/bob")
+		require.NoError(t, err)
+		assert.Less(t, took, 100*time.Millisecond)
+		require.NoError(t, resp.Body.Close())
+		all.Wait()
+		assert.EqualValues(t, 2, freeOf(t, shared, "upstream:shared:api.example.org"))
 	})
 }
 

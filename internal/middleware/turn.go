@@ -136,11 +136,13 @@ func Longest(questions []Question) (of *Question) {
 // others: what leaves much later than it was granted would be more than the limit then.
 const keepable = 8
 
-// keep decides which grants are kept until a refused request asks again, if it does.
+// keep decides which grants are kept until a refused request asks again, if it does. No place in flight waits for another:
+// two requests that each have what the other waits for would get neither.
 func keep(questions []Question, asksAgain bool) {
+	place := slices.ContainsFunc(questions, func(q Question) bool { return q.Refused() && q.Limit.InFlight && !q.Limit.Shadow })
 	for i := range questions {
 		q := &questions[i]
-		q.kept = asksAgain && q.State == Granted && !q.Returned
+		q.kept = asksAgain && q.State == Granted && !q.Returned && !(place && q.Limit.InFlight)
 	}
 	wait := RetryAfter(Live(questions))
 	for i := range questions {
@@ -248,26 +250,36 @@ func (d *demand) wakeFirst() {
 	}
 }
 
-// sort puts first what the request itself waits for, and then what has refused requests for the longest.
+// rank is where a round stands in the order in which a request asks.
+type rank struct {
+	own   bool      // the request waits for it
+	until time.Time // when the last request that it refused could pass
+}
+
+// sort puts first what the request itself waits for, and then what has refused requests for the longest. Places in flight stay
+// together in the order of the policies: of two requests that want the same places one gets them all.
 func (c *crowd) sort(all []*round, awaited string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	until := make(map[*round]time.Time, len(all))
-	own := func(r *round) bool {
-		return slices.ContainsFunc(r.parts, func(p part) bool { return p.question.Key == awaited })
-	}
+	ranks, places := make(map[*round]*rank, len(all)), &rank{}
 	for _, r := range all {
+		of := &rank{}
+		if slices.ContainsFunc(r.parts, func(p part) bool { return p.question.Limit.InFlight }) {
+			of = places
+		}
+		ranks[r] = of
 		for _, p := range r.parts {
-			if at := c.keys[p.question.Key].until; at.After(until[r]) {
-				until[r] = at
+			of.own = of.own || p.question.Key == awaited
+			if at := c.keys[p.question.Key].until; at.After(of.until) {
+				of.until = at
 			}
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *round) int {
-		switch {
-		case own(a) == own(b):
-			return until[b].Compare(until[a])
-		case own(a):
+		switch first, second := ranks[a], ranks[b]; {
+		case first.own == second.own:
+			return second.until.Compare(first.until)
+		case first.own:
 			return -1
 		default:
 			return 1
