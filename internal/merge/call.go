@@ -27,21 +27,28 @@ type group struct {
 }
 
 // Name returns a call that merges members, nil if there are none to merge. draw returns a new member of the client,
-// with no permits on it yet. Until the Call has ended there is no other. Of the Members in start permits wait to go back:
-// see [Member.Add].
+// with no permits on it yet. Until the Call has ended there is no other. After one that has Missed a group it names only
+// what that has seen: newer members may have changed since, as permits are released off the newest. Of the Members in start
+// permits wait to go back: see [Member.Add].
 func (l *Log) Name(draw func() []byte) (c *Call, start []*Member) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.busy {
+	if l.last == underWay {
 		return nil, nil
 	}
 	entries, members := l.takeAll()
-	order := make([]int, len(entries))
+	seen := len(entries)
+	if l.last == missed {
+		seen -= min(int(l.fresh), seen)
+	}
+	order := make([]int, seen)
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(i, j int) int { return l.age(entries[i]) - l.age(entries[j]) })
-	l.fresh = 0
+	if seen == len(entries) {
+		l.fresh = 0
+	}
 	c = &Call{log: l, high: l.high}
 	for len(order) > 0 {
 		n := 1
@@ -68,10 +75,13 @@ func (l *Log) Name(draw func() []byte) (c *Call, start []*Member) {
 		}
 		order = order[n:]
 	}
-	l.busy = len(c.groups) > 0
-	if !l.busy {
+	for i, e := range entries[seen:] {
+		l.put(e, members[seen+i])
+	}
+	if l.last = ended; len(c.groups) == 0 {
 		return nil, start
 	}
+	l.last = underWay
 	return c, start
 }
 
@@ -114,7 +124,7 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 	l, now := c.log, time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.busy = false
+	l.last = ended
 	if len(numbers) > 1 {
 		l.learn(numbers[0], numbers[1])
 	}
@@ -152,6 +162,7 @@ func (c *Call) Answered(numbers []int64, sent time.Time, doubtful bool) (start [
 			}
 			if slice != 0 && c.high == l.high { // the next call names it, however old it is
 				l.put(e, m)
+				l.last = missed
 			}
 			start = m.end(start, doubtful)
 		}
@@ -193,7 +204,7 @@ func (c *Call) left(start []*Member, doubtful bool) []*Member {
 func (c *Call) Failed(refused bool) (start []*Member) {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
-	c.log.busy = false
+	c.log.last = ended
 	if refused {
 		c.log.exact, c.log.refused = true, c.log.eighth
 		c.log.forget()

@@ -58,10 +58,19 @@ type Log struct {
 	fresh    uint8           // entries that no call has named yet, of as many as count
 	reach    uint8           // slices between the newest and one in which a settlement ended lately
 	exact    bool            // members are left alone
-	busy     bool            // a call is under way
+	last     state           // of the last call
 	entries  []entry
 	members  []*Member // of the entries; nil if there is none at all
 }
+
+// state is how a call stands.
+type state uint8
+
+const (
+	ended state = iota
+	missed
+	underWay
+)
 
 // Bytes is about how much memory a Log takes beside its key.
 const Bytes = 300
@@ -142,7 +151,7 @@ func (l *Log) Due() bool {
 }
 
 func (l *Log) due() bool {
-	return (l.fresh >= limits.together || len(l.entries) >= maxEntries) && !l.busy
+	return (l.fresh >= limits.together || len(l.entries) >= maxEntries) && l.last != underWay
 }
 
 // count counts grants, and returns how many an interval has had before.

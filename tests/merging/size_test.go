@@ -145,6 +145,24 @@ func TestSet_OfManyCallersAtOnce(t *testing.T) {
 	})
 }
 
+// Each caller releases some of what it was granted, so that the newest member is never as it was granted.
+func TestSet_OfPermitsThatAreReleased(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		const calls = 200
+		merges, l := countMerges(rdb), limitertest.NewLimiter(t, rdb, limitertest.Every(10_000, interval))
+		for range calls {
+			limitertest.MustAcquire(t, l, 2)
+			require.NoError(t, l.Release(t.Context(), 1))
+			time.Sleep(time.Millisecond) // the newest is the last
+		}
+		keys := limitertest.KeysOf(l)
+		assert.EqualValues(t, calls, limitertest.InUse(t, rdb, keys.Permits))
+		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+together+2))
+		assert.LessOrEqual(t, merges.Load(), int64(2*calls/together), "one that finds what has changed, and one that merges the rest")
+	})
+}
+
 func TestSet_StaysSmall(t *testing.T) {
 	t.Parallel()
 	for name, use := range uses {
