@@ -82,6 +82,7 @@ func NewCluster(slots []redis.ClusterSlot, opt *Options) Client {
 func NewRing(addrs map[string]string, opt *Options) Client {
 	o := ringOptions(opt)
 	o.Addrs, o.HeartbeatFrequency = addrs, valueOf(opt).HeartbeatFrequency
+	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	return redis.NewRing(o)
 }
 
