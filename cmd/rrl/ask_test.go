@@ -168,7 +168,7 @@ expire user:ann 20h                        => user:ann expires in 20h
 // asked runs a command line on a terminal, on which the user types something.
 func (s servers) asked(ctx context.Context, typed io.Reader, line string) outcome {
 	var stdout, stderr bytes.Buffer
-	a := newApp(&stdout, &stderr, func(string) string { return "" })
+	a := patientApp(&stdout, &stderr, nil)
 	a.terminal = true
 	a.in = typed
 	code := a.run(ctx, append(argsOf(line), s.flags...))

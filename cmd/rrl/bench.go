@@ -37,6 +37,7 @@ too; those of a bench that was killed expire within about a minute.`,
 				return errors.New("--time is at least 100ms, --limiters at least 2, each of --callers at least 1")
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				opts.Client = append(opts.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout()))
 				if a.redisson != "" {
 					opts.Client = append(opts.Client, rratelimiter.WithRedissonVersion(a.redisson))
 				}

@@ -121,7 +121,7 @@ func (b *board) run(cmd *cobra.Command, a *app, pattern string) error {
 	err = a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 		reached = true
 		cfg.Redis, cfg.Server = conn.Client, conn.Description()
-		client := rratelimiter.New(conn.Client)
+		client := rratelimiter.New(conn.Client, rratelimiter.WithCallTimeout(a.connect.CallTimeout()))
 		defer closeClient(cmd.Context(), client)
 		for _, keys := range others {
 			cfg.Others = append(cfg.Others, keys(client))

@@ -40,6 +40,7 @@ Each other limiter has a demo of its own, by name.`,
 			if d.Tries < 1 || d.Count < 1 || d.Timeout < 0 {
 				return errors.New("--tries and --clients are at least 1, --timeout at least 0")
 			}
+			d.CallTimeout = a.connect.CallTimeout()
 			if cmd.Flags().Changed("redis") {
 				return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 					return yesOrNo(d.RunOn(cmd.Context(), &a.out, conn.Client))

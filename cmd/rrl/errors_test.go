@@ -229,7 +229,7 @@ func TestSelfTest_LeavesNoKeysIfInterrupted(t *testing.T) {
 		}
 		return redistest.Pass
 	})
-	assert.Equal(t, outcome{exitError, "", "rrl: interrupted\n"}, through.ends(ctx, "doctor --self-test"))
+	assert.Equal(t, outcome{exitError, "", "rrl: interrupted\n"}, through.ends(ctx, "doctor --self-test --connect-timeout 1h"))
 	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
 }
 

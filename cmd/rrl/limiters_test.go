@@ -114,7 +114,7 @@ update-rate api:[0-9]* 50/1h --yes --json \
 	// Names on standard input, here and there.
 	in := func(names string, args ...string) outcome {
 		var stdout, stderr bytes.Buffer
-		none := connect.Options{Getenv: func(string) string { return "" }}
+		none := connect.Options{Getenv: func(string) string { return "" }, Timeout: time.Minute}
 		root := newRoot(&app{out: output.Printer{Writer: &stdout}, stderr: &stderr, connect: none})
 		root.SetIn(strings.NewReader(names))
 		root.SetArgs(append(args, s.flags...))

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -362,6 +364,28 @@ func TestDemoAsJSON(t *testing.T) {
 
 // A demo on a given Redis leaves nothing, also if it is interrupted, and none uses the
 // Redis of the environment.
+// Commands with limiters of their own wait for an answer as long as others.
+func TestConnectTimeout_AnAnswerMayTakeAsLong(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"bench --time 100ms --callers 1 --limiters 2", "demo --tries 1"} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			m := newServer(t)
+			through, proxy := m.behind(t)
+			var late atomic.Bool
+			proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if c.Name() == "evalsha" && late.CompareAndSwap(false, true) {
+					return redistest.Pass.After(script.DefaultTimeout + time.Second/2)
+				}
+				return redistest.Pass
+			})
+			got := through.ends(t.Context(), line+" --connect-timeout 1m")
+			assert.Equal(t, exitYes, got.code, "%+v", got)
+			assert.True(t, late.Load())
+		})
+	}
+}
+
 func TestDemo_LeavesGivenRedisClean(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

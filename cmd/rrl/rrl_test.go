@@ -41,11 +41,16 @@ func rrlWith(ctx context.Context, env map[string]string, args ...string) outcome
 	return outcome{code, stdout.String(), stderr.String()}
 }
 
-// runPatiently is run, but a machine that stalls is no reason to give up.
-func runPatiently(ctx context.Context, args []string, stdout, stderr io.Writer, env map[string]string) int {
+// patientApp is newApp, but a machine that stalls is no reason to give up.
+func patientApp(stdout, stderr io.Writer, env map[string]string) *app {
 	a := newApp(stdout, stderr, func(name string) string { return env[name] })
 	a.connect.Timeout, a.completeTime = time.Minute, time.Minute
-	return a.run(ctx, args)
+	return a
+}
+
+// runPatiently is run by such a one.
+func runPatiently(ctx context.Context, args []string, stdout, stderr io.Writer, env map[string]string) int {
+	return patientApp(stdout, stderr, env).run(ctx, args)
 }
 
 // servers are what commands run against, and how a command line names them.
@@ -394,7 +399,7 @@ func TestCommands_WriteErrorIsAnError(t *testing.T) {
 			if command != "demo counter" {
 				args = append(args, s.flags...)
 			}
-			code := run(t.Context(), args, full{}, &stderr, func(string) string { return "" })
+			code := runPatiently(t.Context(), args, full{}, &stderr, nil)
 			assert.Equal(t, exitError, code, "%q", args)
 			assert.Contains(t, stderr.String(), "no space left", "%q", args)
 		}
@@ -413,12 +418,12 @@ func TestDocsShowWhatCommandsPrint(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
 	m.SetTime(time.Unix(1_800_000_000, 0))
-	env := map[string]string{"REDIS_URL": m.Addr()}
+	s := servers{t: t, env: map[string]string{"REDIS_URL": m.Addr()}}
 	commands := 0
 	for _, block := range regexp.MustCompile("(?s)```console\n(.*?)```").FindAllStringSubmatch(page(t), -1) {
 		for _, shown := range strings.Split("\n"+block[1], "\n$ rrl ")[1:] {
 			line, want, _ := strings.Cut(shown, "\n")
-			got := rrlWith(t.Context(), env, strings.Fields(line)...)
+			got := s.run(t.Context(), strings.Fields(line)...)
 			assert.Equal(t, strings.TrimSuffix(want, "\n"), strings.TrimSuffix(got.stdout+got.stderr, "\n"), "rrl %s", line)
 			commands++
 		}

@@ -10,13 +10,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 func options(t *testing.T) Options {
 	t.Helper()
-	return Options{Time: 500 * time.Millisecond, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
+	return Options{Time: 500 * time.Millisecond, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t), Client: []rratelimiter.Option{limitertest.Patient()}}
 }
 
 func TestBenchMeasuresAndLeavesNothing(t *testing.T) {

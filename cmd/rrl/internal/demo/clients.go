@@ -23,7 +23,7 @@ const keepAlive = time.Minute
 const closeTimeout = 2 * time.Second
 
 // A busy machine alone may keep an answer from coming in time. A client asks again after a pause, while
-// it has patience.
+// it has patience; a server inside this process has that for each call.
 const (
 	patience = 10 * time.Second
 	pause    = 100 * time.Millisecond
@@ -38,6 +38,8 @@ type Clients struct {
 	Tries    int           // of each client
 	Timeout  time.Duration // of each try
 	Prefix   string        // of the limiter's name
+
+	CallTimeout time.Duration // for an answer of Redis
 }
 
 // Run makes the tries on a Redis of its own, prints them and their results, and reports whether
@@ -58,7 +60,7 @@ func (c Clients) run(ctx context.Context, out *output.Printer, rdb redis.Univers
 	r := &clientsRun{Clients: c, out: out, rdb: rdb, name: c.Prefix + "rrl-demo:" + rand.Text()}
 	r.record = newRecord(rdb, r.name, c.Interval)
 
-	setup := rratelimiter.New(rdb)
+	setup := rratelimiter.New(rdb, rratelimiter.WithCallTimeout(c.CallTimeout))
 	defer closeClient(ctx, setup)
 	limiter := setup.RateLimiter(r.name)
 	cfg := rratelimiter.Config{
@@ -125,7 +127,7 @@ func (r *clientsRun) runAll(ctx context.Context) error {
 
 // runClient makes the tries of the n-th client.
 func (r *clientsRun) runClient(ctx context.Context, n int) error {
-	client := rratelimiter.New(r.rdb)
+	client := rratelimiter.New(r.rdb, rratelimiter.WithCallTimeout(r.CallTimeout))
 	defer closeClient(ctx, client)
 	limiter := client.RateLimiter(r.name, rratelimiter.WithExact()) // the record tells grants by their members
 	for range r.Tries {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
 
@@ -32,11 +33,17 @@ func embedded(clients int) (*redis.Client, *miniredis.Miniredis) {
 			// long request, and that for the answer.
 			return netpipe.Buffer(conn), nil
 		},
+		ReadTimeout:              patience,
 		PoolSize:                 10 + 2*clients,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	return rdb, m
+}
+
+// newClient returns a Client of a server inside this process.
+func newClient(rdb *redis.Client, opts ...rratelimiter.Option) *rratelimiter.Client {
+	return rratelimiter.New(rdb, append(opts, rratelimiter.WithCallTimeout(patience))...)
 }
 
 // grant is permits that were granted at a moment, counted from any one before.

@@ -192,7 +192,7 @@ func TestScenariosFitTheTerminal(t *testing.T) {
 func TestClientsFitTheTerminal(t *testing.T) {
 	t.Parallel()
 	fits(t, func(t *testing.T, out *output.Printer) {
-		c := Clients{Rate: 3, Interval: time.Second, Count: 2, Tries: 30, Timeout: 100 * time.Millisecond}
+		c := Clients{Rate: 3, Interval: time.Second, Count: 2, Tries: 30, Timeout: 100 * time.Millisecond, CallTimeout: patience}
 		_, err := c.Run(t.Context(), out)
 		require.NoError(t, err)
 	})

@@ -47,7 +47,7 @@ func StartLoad(ctx context.Context, observer limit.Observer) (*Load, error) {
 	rdb, m := embedded(8)
 	l := &Load{Redis: rdb}
 	for _, name := range []string{"orders-1", "orders-2", "billing"} {
-		l.clients = append(l.clients, rratelimiter.New(rdb, rratelimiter.WithClientName(name), rratelimiter.WithObserver(observer)))
+		l.clients = append(l.clients, newClient(rdb, rratelimiter.WithClientName(name), rratelimiter.WithObserver(observer)))
 	}
 	l.Windows = fixedwindow.New(l.clients[0], fixedwindow.Config{Limit: 60, Window: time.Minute})
 	l.Logs = slidinglog.New(l.clients[0], slidinglog.Config{Limit: 20, Window: 30 * time.Second, Thresholds: Thresholds})

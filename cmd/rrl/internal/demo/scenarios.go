@@ -50,7 +50,7 @@ func newWindowLane(client *rratelimiter.Client, name, key string, cfg fixedwindo
 }
 
 func windowPlan(rdb *redis.Client) *plan {
-	user := newWindowLane(rratelimiter.New(rdb), "user1", "api:limit:user1", fixedwindow.Config{Limit: 100, Window: time.Minute})
+	user := newWindowLane(newClient(rdb), "user1", "api:limit:user1", fixedwindow.Config{Limit: 100, Window: time.Minute})
 	p := &plan{
 		rule: "fixed window, 100 permits every 1m", row: 5 * time.Second, mark: 3, speed: 60, lanes: []*lane{user},
 		kept: "never more than 100 in one window, by the windows that the limiter made",
@@ -69,7 +69,7 @@ func windowPlan(rdb *redis.Client) *plan {
 
 func logPlan(rdb *redis.Client) *plan {
 	cfg := slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: thresholds}
-	log := slidinglog.New(rratelimiter.New(rdb), cfg)
+	log := slidinglog.New(newClient(rdb), cfg)
 	p := &plan{
 		rule: "sliding log, 3 permits in any 1m for each user", row: 10 * time.Second, mark: 1, speed: 60,
 		kept:   "never over the limit in any minute, nor over the threshold",
@@ -91,7 +91,7 @@ func logPlan(rdb *redis.Client) *plan {
 }
 
 func bucketPlan(rdb *redis.Client) *plan {
-	client, cfg := rratelimiter.New(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second}
+	client, cfg := newClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second}
 	newLane := func(name, key string, cfg tokenbucket.Config) *lane {
 		limiter := tokenbucket.New(client, cfg)
 		return &lane{name: name, key: key, limiter: limiter, window: limiter.Window(), rule: keptByBucket(cfg.Refill, cfg.Interval)}
@@ -120,7 +120,7 @@ func bucketPlan(rdb *redis.Client) *plan {
 }
 
 func counterPlan(rdb *redis.Client) *plan {
-	client := rratelimiter.New(rdb)
+	client := newClient(rdb)
 	address := newWindowLane(client, "10/1s by address", "count:10.0.0.7:/orders", fixedwindow.Config{Limit: 10, Window: time.Second})
 	user := newWindowLane(client, "500/30s by user", "count:ann:/orders", fixedwindow.Config{Limit: 500, Window: 30 * time.Second})
 	p := &plan{
