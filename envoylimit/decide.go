@@ -81,19 +81,15 @@ func (c *call) decide(ctx context.Context) error {
 	return err
 }
 
-// foresee answers what can never be granted. The others are then only looked at.
+// foresee answers what can never be granted: questions too, of a limit of 0, which counts nothing. The others are then only
+// looked at.
 func (c *call) foresee() {
 	hopeless := false
 	for _, q := range c.questions {
-		switch {
-		case q.limit == 0 && q.deed < giveBack:
-			q.over = q.deed != look
-		case q.deed == take && q.permits > q.most():
-			q.over = true
-		default:
+		if q.deed >= giveBack || q.limit > 0 && (q.deed != take || q.permits <= q.most()) {
 			continue
 		}
-		q.decision, q.costly = limit.Decision{RetryAfter: q.window, ResetAfter: q.window}, q.over
+		q.over, q.costly, q.decision = true, true, limit.Decision{RetryAfter: q.window, ResetAfter: q.window}
 		hopeless = hopeless || q.refuses()
 	}
 	for _, q := range c.questions {

@@ -177,7 +177,7 @@ func TestService_HitsOfRequestAndDescriptor(t *testing.T) {
 	})
 }
 
-// A question costs nothing, and is over only if more is used than the limit.
+// A question costs nothing, and is over only if more is used than the limit, or that is 0.
 func TestService_Questions(t *testing.T) {
 	t.Parallel()
 	inVirtual(t, web, func(t *testing.T, s *Service, _ redistest.Client) {
@@ -195,7 +195,10 @@ func TestService_Questions(t *testing.T) {
 			)
 		}
 		time.Sleep(24 * time.Hour)
-		run(t, s, step{"user=ann | 0\nplan=free | 0\nplan=bucket | 0", "OK: OK 5/5 OK 3/3 OK 2/60"})
+		run(t, s,
+			step{"user=ann | 0\nplan=free | 0\nplan=bucket | 0", "OK: OK 5/5 OK 3/3 OK 2/60"},
+			step{"none=x | 0\nuser=ann", "OVER: OVER 0/0 OK 5/5"}, // nothing counts what a limit of 0 was charged
+		)
 	})
 }
 
