@@ -186,7 +186,7 @@ func (c *call) override(d *descriptor, entries []*entry, configured *rule) (*rul
 	}
 	r := &rule{limit: int64(of.GetRequestsPerUnit()), per: ofUnit(u, multiple), metric: metric.String()}
 	if configured != nil && !configured.unlimited {
-		r.estimate, r.hold, r.charge = configured.estimate, configured.hold, configured.charge
+		r.estimate, r.hold, r.charge = min(configured.estimate, r.limit), configured.hold, configured.charge
 		switch {
 		case configured.window == r.window:
 			r.per = configured.per

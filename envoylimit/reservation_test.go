@@ -100,6 +100,7 @@ func TestReservation_EstimateOfTheRequest(t *testing.T) {
 		assert.Empty(t, s.reserves(t, "user=ann | 0", "OK: OK 50/200"))
 		// What refuses beside a reservation charges nothing.
 		assert.NotEmpty(t, s.reserves(t, "user=bob | | 500 HOUR", "OK: OK 400/500"))
+		assert.NotEmpty(t, s.reserves(t, "user=zoe | | 50 HOUR", "OK: OK 0/50")) // no more than there is
 		assert.Empty(t, s.reserves(t, "user=bob\nuser_calls=ann | 29", "OVER: OK 100/200 OVER 0/30"))
 	})
 }

@@ -92,7 +92,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	if flags.NArg() != 1 {
-		fmt.Fprintln(stderr, "rratelimitd: check wants one directory")
+		fmt.Fprintln(stderr, "rratelimitd: check wants one directory, after flags")
 		return exitUsage
 	}
 	config, err := envoylimit.Load(flags.Arg(0), configOptions(*merge)...)
