@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 )
 
@@ -59,7 +61,12 @@ func (i *Interceptors) StreamClient() grpc.StreamClientInterceptor {
 		var cancelable context.Context
 		cancelable, s.cancel = context.WithCancel(ctx)
 		s.leave = context.AfterFunc(ctx, func() { s.ended(ctx.Err()) })
-		if s.ClientStream, err = streamer(cancelable, desc, cc, method, callOpts...); err != nil {
+		closes := grpc.OnFinish(func(err error) { // each attempt of an interceptor that retries finishes
+			if cc.GetState() == connectivity.Shutdown {
+				s.over(err)
+			}
+		})
+		if s.ClientStream, err = streamer(cancelable, desc, cc, method, append(slices.Clip(callOpts), closes)...); err != nil {
 			return nil, err
 		}
 		return s, nil

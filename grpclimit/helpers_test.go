@@ -16,6 +16,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -82,7 +83,11 @@ func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOp
 		}),
 	}, dialOpts...)...)
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
+	t.Cleanup(func() {
+		if conn.GetState() != connectivity.Shutdown { // by the test
+			assert.NoError(t, conn.Close())
+		}
+	})
 	return conn, service
 }
 

@@ -426,16 +426,21 @@ func withTransport(ctx context.Context) context.Context {
 func TestPolicyInFlight_Streams(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		end  func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, leave func())
+		end  func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, leave func(), conn *grpc.ClientConn)
 		want codes.Code
 	}{
-		"ends": {func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, _ func()) {
+		"ends": {func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, _ func(), _ *grpc.ClientConn) {
 			require.NoError(t, stream.CloseSend())
 			_, err := stream.Recv()
 			require.ErrorIs(t, err, io.EOF)
 		}, codes.OK},
-		"is left": {func(_ *testing.T, _ testpb.TestService_FullDuplexCallClient, leave func()) { leave() }, codes.Canceled},
-		"is left, and looked at": {func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, leave func()) {
+		"is left": {func(_ *testing.T, _ testpb.TestService_FullDuplexCallClient, leave func(), _ *grpc.ClientConn) {
+			leave()
+		}, codes.Canceled},
+		"loses its connection": {func(t *testing.T, _ testpb.TestService_FullDuplexCallClient, _ func(), conn *grpc.ClientConn) {
+			require.NoError(t, conn.Close())
+		}, codes.Canceled},
+		"is left, and looked at": {func(t *testing.T, stream testpb.TestService_FullDuplexCallClient, leave func(), _ *grpc.ClientConn) {
 			leave()
 			_, err := stream.Recv()
 			assert.Equal(t, codes.Canceled, status.Code(err))
@@ -461,7 +466,7 @@ func TestPolicyInFlight_Streams(t *testing.T) {
 					require.NoError(t, err)
 					assert.Equal(t, []int{1, 1}, []int{busyThere(), busyHere()}, name)
 				}
-				c.end(t, stream, leave)
+				c.end(t, stream, leave, conn)
 				assert.Error(t, <-service.ended)
 				synctest.Wait()
 				assert.Equal(t, []int{0, 0}, []int{busyThere(), busyHere()}, name)
