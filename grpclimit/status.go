@@ -78,17 +78,12 @@ const never = "-1"
 // exhausted is the answer to a call that limiters refused.
 func exhausted(questions []middleware.Question) *refusal {
 	failure, wait := &errdetails.QuotaFailure{}, middleware.RetryAfter(questions)
-	var worst *middleware.Question
 	for i := range questions {
-		q := &questions[i]
-		if !q.Refused() {
-			continue
-		}
-		failure.Violations = append(failure.Violations, violation(q, fmt.Sprintf("the limit is %d", q.Decision.Limit)))
-		if worst == nil || q.Hopeless() || !worst.Hopeless() && q.Wait() > worst.Wait() {
-			worst = q
+		if q := &questions[i]; q.Refused() {
+			failure.Violations = append(failure.Violations, violation(q, fmt.Sprintf("the limit is %d", q.Decision.Limit)))
 		}
 	}
+	worst := middleware.Longest(questions)
 	about := info(ReasonExceeded, worst)
 	about.Metadata["remaining"] = strconv.FormatInt(max(0, worst.Decision.Remaining), 10)
 	if wait <= 0 {

@@ -373,9 +373,11 @@ func TestTransportWaitsInOrder(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.True(t, notSent(t, err).Timeout())
 		assert.Equal(t, []time.Duration{0, 0, time.Minute}, []time.Duration{took, notSent(t, err).Waited, notSent(t, err).RetryAfter})
-		costly := httplimit.NewTransport(base, keyed, httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil }))
+		costly := httplimit.NewTransport(base, keyed, httplimit.WithCost(func(*http.Request) (int64, error) { return 2, nil }),
+			httplimit.WithPolicy(httplimit.Policy{Name: "b", Prefix: "b:", Limiter: says(limit.Decision{Limit: 9, RetryAfter: time.Hour}, nil)}))
 		_, err = send(t.Context(), t, costly, api)
 		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
+		assert.Equal(t, key, notSent(t, err).Key)
 
 		time.AfterFunc(time.Second, func() { assert.NoError(t, client.Close(context.Background())) })
 		var errs middlewaretest.Errors

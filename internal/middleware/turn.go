@@ -121,12 +121,14 @@ func (t *Turn) await() {
 	}
 }
 
-// Longest returns the refused question that has the longest wait, nil if none was refused.
+// Longest returns the refused question that has the longest wait, one for which no waiting helps if there is any; nil if none
+// was refused.
 func Longest(questions []Question) (of *Question) {
-	longest := time.Duration(-1)
 	for i := range questions {
-		if q := &questions[i]; q.Refused() && !q.Limit.Shadow && q.Wait() > longest {
-			of, longest = q, q.Wait()
+		switch q := &questions[i]; {
+		case !q.Refused() || q.Limit.Shadow:
+		case of == nil, q.Hopeless(), !of.Hopeless() && q.Wait() > of.Wait():
+			of = q
 		}
 	}
 	return of
