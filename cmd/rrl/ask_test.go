@@ -151,14 +151,18 @@ func TestExpire_RefusesKeepAliveTimes(t *testing.T) {
 	}
 	limit()
 	const refused = `user:ann has a keep-alive time of 1m, and its next request would set its time to live back to that: nothing changed; ` +
-		`first take that off: rrl set-rate user:ann 100/1m --keep-alive 0`
+		`first take that off: rrl set-rate user:ann RATE --keep-alive 0`
+	s.play(`
+set-rate user:ann 50/1m --for 20h          => ...
+expire user:ann 20h                        !> REFUSED
+`, "REFUSED", strings.Replace(refused, "RATE", "10/1m", 1))
 	s.play(`
 set-rate user:ann 100/1m                   => ...
 expire user:ann 20h                        !> REFUSED
 expire user:ann --clear                    !> REFUSED
 set-rate user:ann 100/1m --keep-alive 0    => ...
 expire user:ann 20h                        => user:ann expires in 20h
-`, "REFUSED", refused)
+`, "REFUSED", strings.Replace(refused, "RATE", "100/1m", 1))
 	assert.EqualValues(t, 100, limit())
 	assert.InDelta(t, 20*time.Hour, s.TTL("user:ann"), float64(time.Minute), "a request leaves it")
 	s.FastForward(21 * time.Hour)

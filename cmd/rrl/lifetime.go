@@ -87,6 +87,9 @@ func refuseKept(ctx context.Context, rdb redis.UniversalClient, name string) err
 		return err
 	}
 	rate, life := words.ShortRate(found[0].Rate, found[0].IntervalMS), words.Millis(found[0].KeepAliveMS)
+	if end := found[0].End(); end != nil { // an override is not to stay for good
+		rate = words.ShortRate(end.Rate, end.IntervalMS)
+	}
 	return fmt.Errorf("%s has a keep-alive time of %s, and its next request would set its time to live back to that: nothing changed; "+
 		"first take that off: rrl set-rate %s %s --keep-alive 0", words.Printable(name), life, words.Printable(name), rate)
 }
