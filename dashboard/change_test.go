@@ -98,7 +98,8 @@ func TestChange_RateForAWhile(t *testing.T) {
 		status, _ := s.post("/api/preview", body)
 		assert.Equal(t, 400, status, body)
 	}
-	_, answer := s.change(rateBody("orders", 7, 60_000, true))
+	ends, answer := s.change(rateBody("orders", 7, 60_000, true))
+	assert.Equal(t, []any{"The rate now has an end, after which 10/1h would come back: the new one stays."}, ends["warnings"])
 	assert.NotContains(t, s.show("orders"), "ends")
 	_, undo := s.post("/api/preview", m{"action": "undo", "entry": entryOf(answer)["entry"]})
 	assert.Len(t, undo["warnings"], 1, "the end does not come back")

@@ -119,6 +119,10 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 				words.Plural(n, "permit"), n-cfg.Rate+1))
 		}
 	}
+	if f.Ends != nil {
+		p.warnings = append(p.warnings, fmt.Sprintf("The rate now has an end, after which %s would come back: the new one stays.",
+			words.ShortRate(f.Ends.Rate, f.Ends.IntervalMS)))
+	}
 	if f.TTLMS != nil && cfg.KeepAlive == 0 {
 		p.before = append(p.before, fact{factExpires, ttlText(f.TTLMS)})
 		p.after = append(p.after, fact{factExpires, never})
