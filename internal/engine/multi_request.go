@@ -192,8 +192,10 @@ func (m *multiRequest) call(start time.Time) *lane.Call {
 	redisson.SetPermits(m.member, m.claims[0].Permits)
 	m.sent = time.Now()
 	var rider *lane.Call
-	for i := 0; rider == nil && i < len(m.claims); i++ {
-		rider = m.queues[i].rider(m.claims[i].Limiter)
+	for i, q := range m.queues {
+		if r := q.rider(m.claims[i].Limiter); r != nil {
+			r.Rider, rider = rider, r
+		}
 	}
 	return &lane.Call{
 		Rider:    rider,

@@ -181,13 +181,14 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 // takeRiders adds the calls that go along with others, but not so many that these wait for long.
 func (f *flight) takeRiders() {
 	for _, c := range f.calls {
-		r := c.Rider
-		if c.Rider = nil; r == nil || len(f.calls) == f.load+maxRiders {
-			continue
+		for len(f.calls) < f.load+maxRiders && c.Rider != nil {
+			r := c.Rider
+			c.Rider, r.Rider = r.Rider, nil
+			if r.Owner.Prepare(r); r.Script != nil {
+				f.calls = append(f.calls, r)
+			}
 		}
-		if r.Owner.Prepare(r); r.Script != nil {
-			f.calls = append(f.calls, r)
-		}
+		c.Rider = nil
 	}
 }
 

@@ -39,7 +39,7 @@ type Call struct {
 
 	Wave  *Wave // of its first flight, on which callers may wait; it ends when all owners have answered theirs
 	Short error // why the grant of the last attempt does not count
-	Rider *Call // goes along with the call's first flight, if its owner's Prepare sets the Script; nil: none
+	Rider *Call // goes along with the call's first flight, if its owner's Prepare sets the Script, and so does its own Rider
 
 	// Late, if not nil, is called once the call is over if Do has returned false, perhaps before it does: with the
 	// call, or with nil if that was not under way when its caller left.

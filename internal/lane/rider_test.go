@@ -52,6 +52,31 @@ func TestRider_GoesAlong(t *testing.T) {
 	}
 }
 
+// A rider's own rider goes along, too, also if the first does not go, and no rider goes again if it is repeated.
+func TestRiders_OfOneCall(t *testing.T) {
+	t.Parallel()
+	lost := true
+	onRig(t, &flights{trip: time.Millisecond, fails: func(int) error {
+		defer func() { lost = false }()
+		if lost {
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}}, 20, func(t *testing.T, r *rig) {
+		host, first := ridden(newAsk("host", script.Call{Repeat: true}), true)
+		second, third := &rider{ask: &ask{done: make(chan struct{})}}, &rider{ask: &ask{done: make(chan struct{})}, goes: true}
+		host.call.Rider.Rider = &lane.Call{Owner: second, Rider: &lane.Call{Owner: third}}
+		_, err := host.by(r)
+		assert.NoError(t, err)
+		for _, along := range []*rider{first, third} {
+			<-along.done
+			assert.NoError(t, along.err)
+		}
+		r.mustAsk(t, 0)
+		assert.Equal(t, "2", r.direct.Get(t.Context(), "riders").Val())
+	})
+}
+
 // A flight takes few riders along, so that its calls do not wait for many.
 func TestRiders_AreFewInAFlight(t *testing.T) {
 	t.Parallel()

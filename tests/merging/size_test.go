@@ -2,6 +2,7 @@ package merging_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -142,6 +143,27 @@ func TestSet_OfManyCallersAtOnce(t *testing.T) {
 		keys := limitertest.KeysOf(l)
 		assert.EqualValues(t, 1+rounds*callers+2, limitertest.InUse(t, rdb, keys.Permits))
 		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+callers), "what is not named yet, and what is exact")
+	})
+}
+
+// Each call takes of as many limiters as there may be.
+func TestSet_OfManyLimiters(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client, claims := limitertest.NewClient(t, rdb), []rratelimiter.Claim(nil)
+		for i := range rratelimiter.MaxLimiters {
+			l := client.RateLimiter(fmt.Sprint("{many}", i), rratelimiter.WithDefault(limitertest.Every(10_000, interval)))
+			claims = append(claims, l.Claim(1))
+		}
+		for range few + 3*together {
+			_, err := client.TakeAll(t.Context(), claims...)
+			require.NoError(t, err)
+		}
+		for i := range claims {
+			keys := limitertest.KeysOf(client.RateLimiter(fmt.Sprint("{many}", i)))
+			assert.EqualValues(t, few+3*together, limitertest.InUse(t, rdb, keys.Permits))
+			assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+together+2))
+		}
 	})
 }
 
