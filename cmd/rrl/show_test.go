@@ -253,6 +253,20 @@ func TestShowOfMergedMembers(t *testing.T) {
 	assert.Regexp(t, `(?m)^  merged +\d+ of them, whose permits come back up to 22m30s late$`, s.rrl("show %q", name).stdout)
 }
 
+// Settled reservations stand for one grant each.
+func TestShowOfSettledReservations(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	limiter := limitertest.NewClient(t, s.rdb).RateLimiter(redistest.Name(t), rratelimiter.WithDefault(rratelimiter.PerDay(10_000)), rratelimiter.WithExact())
+	for used := range int64(3) {
+		require.NoError(t, limitertest.Reserve(t, limiter, 1, rratelimiter.Hold(time.Hour)).Settle(t.Context(), used+1))
+	}
+	st := s.show("%q", limiter.Name()).States[0]
+	assert.EqualValues(t, 1+2+3, st.InUse)
+	assert.Zero(t, st.Merged)
+	assert.NotContains(t, s.rrl("show %q", limiter.Name()).stdout, "late")
+}
+
 func TestShowOfClientsWithPermitsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

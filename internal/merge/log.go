@@ -201,7 +201,7 @@ func (l *Log) put(e entry, m *Member) {
 }
 
 // age is how many slices an entry's is before the newest; it may be below 0.
-func (l *Log) age(e entry) int { return int(int8((uint8(l.newest)-e.slice())<<1)) >> 1 }
+func (l *Log) age(e entry) int { return int(int8(uint8(l.newest) - e.slice())) }
 
 // keep puts an entry back that may be merged with later ones.
 func (l *Log) keep(e entry, m *Member) {

@@ -120,14 +120,17 @@ func ChargeOf(member []byte) []byte {
 	return member
 }
 
-// Merged gives a new member of layout D2 an id of those that stand for others, by the bit that settled reservations have.
-func Merged(member []byte) []byte { return Settled(member) }
+// Merged gives a new member of layout D2 an id of those that stand for others, which no call's is nor becomes.
+func Merged(member []byte) []byte {
+	member = slices.Clone(member)
+	member[12] ^= 192
+	return member
+}
 
-// MayBeMerged reports whether a member may stand for others that a Client has merged: if not, it is a settled
-// reservation's.
-func MayBeMerged(m codec.Member) bool {
+// IsMerged reports whether a member stands for others that a Client has merged.
+func IsMerged(m codec.Member) bool {
 	_, ours := MarkOf(m)
-	return ours && m.ID[11]&128 != 0
+	return ours && m.ID[11]&192 == 192
 }
 
 // Later returns a copy of a member with a number that is places above its own.

@@ -93,7 +93,7 @@ func perSecond(members []member, partial bool, intervalMS, nowMS int64) float64 
 			continue
 		}
 		part := 1.0
-		if redisson.MayBeMerged(m.Member) {
+		if redisson.IsMerged(m.Member) {
 			part = min(1, float64(lately)/float64(m.granted-merge.SliceStart(m.granted, intervalMS)+1))
 		}
 		sum += float64(m.Permits) * part

@@ -26,8 +26,8 @@ type State struct {
 	PermitsTTLMS *int64   `json:"permits_ttl_ms"`
 	Permits      []Permit `json:"permits"`
 
-	// Merged is how many members in use stand for grants of one slice of the interval, or are settled reservations, and
-	// LateMS by how much their permits come back late at most.
+	// Merged is how many members in use stand for grants of one slice of the interval, and LateMS by how much their
+	// permits come back late at most.
 	Merged int64 `json:"merged,omitempty"`
 	LateMS int64 `json:"late_ms,omitempty"`
 
@@ -80,7 +80,7 @@ func newState(s *snapshot, cfg *Fields, clientID *string) State {
 		} else {
 			st.InUse += int64(p.Permits)
 			allRunOut = false
-			if cfg != nil && !merge.LeftAlone(cfg.Rate) && p.Known() && redisson.MayBeMerged(p.member) {
+			if cfg != nil && !merge.LeftAlone(cfg.Rate) && p.Known() && redisson.IsMerged(p.member) {
 				st.Merged++
 			}
 		}
