@@ -119,7 +119,8 @@ func unreachable(why error) *redis.Client {
 }
 
 func (d *daemon) newBackend(rdb rratelimiter.Redis, closing func() error) *backend {
-	client := rratelimiter.New(rdb, d.metrics.observer(), rratelimiter.WithLogger(d.log), rratelimiter.WithClientName("rratelimitd"))
+	client := rratelimiter.New(rdb, d.metrics.observer(), rratelimiter.WithLogger(d.log), rratelimiter.WithClientName("rratelimitd"),
+		rratelimiter.WithCallTimeout(d.redis.CallTimeout()))
 	return &backend{service: envoylimit.New(client, nil, d.serviceOptions()...), client: client, close: closing}
 }
 
