@@ -77,7 +77,7 @@ func newProgram(t *testing.T, only string) *program {
 func (p *program) newRing(t *testing.T, m *miniredis.Miniredis) *redis.Ring {
 	ring := redis.NewRing(&redis.RingOptions{
 		Addrs: map[string]string{"one": "memory"}, NewConsistentHash: func([]string) redis.ConsistentHash { return programHash{p} },
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() }, ReadTimeout: time.Minute,
 	})
 	t.Cleanup(func() { assert.NoError(t, ring.Close()) })
 	return ring

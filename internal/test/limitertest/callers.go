@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // KindsOfContext are two, since calls have code of their own for contexts that can't end.
@@ -56,7 +58,7 @@ func Soon(t testing.TB, over <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-over:
-	case <-time.After(20 * time.Second):
+	case <-time.After(redistest.Patience(20 * time.Second)):
 		require.FailNow(t, "it hangs", what)
 	}
 }
