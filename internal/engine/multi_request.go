@@ -58,9 +58,7 @@ type said struct {
 
 // AcquireAll takes the permits of all claims, or none of any. Reservations want figures.
 func (e *Engine) AcquireAll(ctx context.Context, claims []Claim, q decide.Ask) (a decide.Answer, err error) {
-	m := &multiRequest{engine: e, claims: claims, figures: q.Figures, reserves: q.Reserve, within: q.Within}
-	asks := func(c Claim) bool { return c.Limiter.asksFigures.Load() }
-	m.told = q.Figures || slices.ContainsFunc(claims, asks)
+	m := &multiRequest{engine: e, claims: claims, figures: q.Figures, told: q.Figures, reserves: q.Reserve, within: q.Within}
 	a, err = m.acquire(ctx, q)
 	a.By, a.Unanswered = limit.FromRedis, !q.MayWait // one that waits may have been refused before
 	for i := range a.Each {
@@ -190,6 +188,7 @@ func (m *multiRequest) exit() { m.locked((*queue).exit) }
 func (m *multiRequest) call(start time.Time) *lane.Call {
 	m.member, m.said = m.engine.ids.Next(nil, 1), said{}
 	redisson.SetPermits(m.member, m.claims[0].Permits)
+	m.told = m.told || slices.ContainsFunc(m.claims, func(c Claim) bool { return c.Limiter.asksFigures.Load() })
 	m.sent = time.Now()
 	var rider *lane.Call
 	for i, q := range m.queues {

@@ -101,6 +101,13 @@ var uses = map[string]use{
 			require.NoError(t, err)
 		})
 	},
+	"TryAcquireAll, which may wait": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
+		a, b := client.RateLimiter(name), client.RateLimiter("{"+name+"}:day", rratelimiter.WithDefault(limitertest.Hourly(1_000_000)))
+		eachCall(n, cfg, func(int) {
+			_, err := client.TryAcquireAll(t.Context(), time.Second, a.Claim(1), b.Claim(3))
+			require.NoError(t, err)
+		})
+	},
 	"ReserveAll": func(t *testing.T, client *rratelimiter.Client, name string, cfg rratelimiter.Config, n int) {
 		a, b := client.RateLimiter(name), client.RateLimiter("{"+name+"}:day", rratelimiter.WithDefault(limitertest.Hourly(1_000_000)))
 		eachCall(n, cfg, func(i int) {
