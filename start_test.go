@@ -33,7 +33,6 @@ func TestStart(t *testing.T) {
 	port, err := config.Listen(t.Context(), "tcp", "localhost:0")
 	require.NoError(t, err)
 	addr, dir := port.Addr().String(), t.TempDir()
-	require.NoError(t, port.Close())
 
 	text := strings.ReplaceAll(readText(t, "docs/start.md"), "localhost:8080", addr)
 	program := strings.ReplaceAll(goBlocks(t, "docs/start.md")[0], "localhost:8080", addr)
@@ -45,6 +44,7 @@ func TestStart(t *testing.T) {
 	env := append(os.Environ(), "REDIS_ADDR="+server.Addr(), "REDIS_URL=redis://"+server.Addr(), "PATH="+dir+":"+os.Getenv("PATH"))
 	shop := exec.CommandContext(t.Context(), filepath.Join(dir, "shop"))
 	shop.Env = env
+	require.NoError(t, port.Close()) // not before: others may take it while programs are built
 	require.NoError(t, shop.Start())
 	t.Cleanup(func() { _, _ = shop.Process.Kill(), shop.Wait() })
 	require.Eventually(t, func() bool {
