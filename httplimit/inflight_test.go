@@ -155,6 +155,33 @@ func TestPolicyInFlight_RedisHangsAtTheEnd(t *testing.T) {
 	})
 }
 
+// A place comes back, and a status is charged, once Redis answers again that did not when the request ended.
+func TestPolicyInFlight_RedisIsAwayAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		var away atomic.Bool
+		var errs middlewaretest.Errors
+		proxy.OnCommand(func(redistest.Command) redistest.Action {
+			return map[bool]redistest.Action{true: redistest.Cut, false: redistest.Pass}[away.Load()]
+		})
+		client := limitertest.NewClient(t, proxy.Client(t, nil))
+		limits := httplimit.New(httplimit.Policy{Name: "at-once", Limiter: client.Keyed("", rratelimiter.PerHour(1)), InFlight: true}, httplimit.WithKey(httplimit.Path()),
+			httplimit.WithPolicy(httplimit.Policy{Name: "failed", Limiter: client.Keyed("", rratelimiter.PerHour(9)), Charge: func(_ *http.Request, status int) int64 { return int64(status / 100) }}),
+			hearing(&errs))
+		w := serve(limits.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { away.Store(true) })), newRequest(t))
+		assert.Equal(t, http.StatusOK, w.Code)
+		time.Sleep(time.Minute)
+		assert.Len(t, errs.Take(), 2)
+		away.Store(false)
+		time.Sleep(time.Minute)
+		for policy, free := range map[string]int64{"at-once": 1, "failed": 7} {
+			assert.Equal(t, free, freeOf(t, limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(9)), "http:"+policy+":/items/1"), policy)
+		}
+	})
+}
+
 // switched is the connection of a request that has switched protocols.
 type switched struct {
 	io.ReadCloser

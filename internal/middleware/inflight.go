@@ -71,12 +71,16 @@ func (e *ending) settle(ctx context.Context, questions []*Question, actual func(
 		}
 		done := make(chan struct{})
 		all = append(all, done)
+		settle := func() error {
+			return safely(context.WithoutCancel(ctx), func(ctx context.Context) error { return q.settle(ctx, permits) })
+		}
 		go func() {
-			defer close(done)
-			err := safely(context.WithoutCancel(ctx), func(ctx context.Context) error { return q.settle(ctx, permits) })
+			err := settle()
 			if err != nil && !errors.Is(err, limit.ErrSettled) { // by the handler
 				e.failed(q, err)
 			}
+			close(done)
+			q.again(settle, err)
 		}()
 	}
 	for _, done := range all {
@@ -85,6 +89,16 @@ func (e *ending) settle(ctx context.Context, questions []*Question, actual func(
 		case <-ctx.Done(): // the limiter may hang
 			return
 		}
+	}
+}
+
+// again repeats what has failed, while Redis does not answer, until what was granted has come back by itself: otherwise a short
+// outage would leave no places for as long as that.
+func (q *Question) again(settle func() error, err error) {
+	start, pause := time.Now(), time.Second
+	for q.Limit.keyed != nil && errors.Is(err, limit.ErrUnavailable) && time.Since(start)+pause < q.lasts {
+		time.Sleep(pause)
+		pause, err = min(2*pause, time.Minute), settle()
 	}
 }
 
