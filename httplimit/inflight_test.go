@@ -155,21 +155,28 @@ func TestPolicyInFlight_RedisHangsAtTheEnd(t *testing.T) {
 	})
 }
 
+// awayServer returns a client of a server that a switch takes away.
+func awayServer(t *testing.T) (client *rratelimiter.Client, rdb redistest.Client, away *atomic.Bool) {
+	t.Helper()
+	rdb, m := redistest.Mini(t)
+	proxy, away := redistest.MiniProxy(t, m), new(atomic.Bool)
+	proxy.OnCommand(func(redistest.Command) redistest.Action {
+		return map[bool]redistest.Action{true: redistest.Cut, false: redistest.Pass}[away.Load()]
+	})
+	return limitertest.NewClient(t, proxy.Client(t, nil)), rdb, away
+}
+
 // A place comes back, and a status is charged, once Redis answers again that did not when the request ended.
 func TestPolicyInFlight_RedisIsAwayAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		proxy := redistest.MiniProxy(t, m)
-		var away atomic.Bool
+		client, rdb, away := awayServer(t)
 		var errs middlewaretest.Errors
-		proxy.OnCommand(func(redistest.Command) redistest.Action {
-			return map[bool]redistest.Action{true: redistest.Cut, false: redistest.Pass}[away.Load()]
-		})
-		client := limitertest.NewClient(t, proxy.Client(t, nil))
-		limits := httplimit.New(httplimit.Policy{Name: "at-once", Limiter: client.Keyed("", rratelimiter.PerHour(1)), InFlight: true}, httplimit.WithKey(httplimit.Path()),
-			httplimit.WithPolicy(httplimit.Policy{Name: "failed", Limiter: client.Keyed("", rratelimiter.PerHour(9)), Charge: func(_ *http.Request, status int) int64 { return int64(status / 100) }}),
-			hearing(&errs))
+		limits := httplimit.New(httplimit.Policy{Name: "at-once", Limiter: client.Keyed("", rratelimiter.PerHour(1)), InFlight: true},
+			httplimit.WithPolicy(httplimit.Policy{
+				Name: "failed", Limiter: client.Keyed("", rratelimiter.PerHour(9)),
+				Charge: func(_ *http.Request, status int) int64 { return int64(status / 100) },
+			}), httplimit.WithKey(httplimit.Path()), hearing(&errs))
 		w := serve(limits.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { away.Store(true) })), newRequest(t))
 		assert.Equal(t, http.StatusOK, w.Code)
 		time.Sleep(time.Minute)
@@ -179,6 +186,30 @@ func TestPolicyInFlight_RedisIsAwayAtTheEnd(t *testing.T) {
 		for policy, free := range map[string]int64{"at-once": 1, "failed": 7} {
 			assert.Equal(t, free, freeOf(t, limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(9)), "http:"+policy+":/items/1"), policy)
 		}
+	})
+}
+
+// A place is still renewed if Redis answers again shortly before it would come back by itself.
+func TestPolicyInFlight_RedisIsAwayMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, rdb, away := awayServer(t)
+		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(1))
+		var errs middlewaretest.Errors
+		limits := httplimit.New(httplimit.Policy{Limiter: client.Keyed("", rratelimiter.PerMinute(1)), InFlight: true, Hold: 30 * time.Second},
+			httplimit.WithKey(httplimit.Path()), hearing(&errs))
+		serve(limits.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			time.Sleep(9 * time.Second)
+			away.Store(true)
+			time.Sleep(16 * time.Second)
+			away.Store(false)
+			for range 20 {
+				time.Sleep(time.Second)
+				assert.Zero(t, freeOf(t, places, "http:/items/1"))
+			}
+		})), newRequest(t))
+		errs.Check(t)
+		assert.EqualValues(t, 1, freeOf(t, places, "http:/items/1"))
 	})
 }
 

@@ -113,14 +113,17 @@ func (e *ending) renew(ctx context.Context) (stop func()) {
 		}
 		timers = append(timers, time.AfterFunc(every, func() {
 			for {
-				err := safely(ctx, q.renew)
+				err, pause := safely(ctx, q.renew), every
 				switch {
 				case ctx.Err() != nil:
 					return
 				case errors.Is(err, limit.ErrSettled):
 					e.failed(q, fmt.Errorf("what the request took came back before it was renewed, so others may have it: %w", err))
 					return
-				case Sleep(ctx, every) != nil:
+				case errors.Is(err, limit.ErrUnavailable): // there is still time
+					pause = min(every, time.Second)
+				}
+				if Sleep(ctx, pause) != nil {
 					return
 				}
 			}
