@@ -80,7 +80,7 @@ func (e *ending) settle(ctx context.Context, questions []*Question, actual func(
 				e.failed(q, err)
 			}
 			close(done)
-			q.again(settle, err)
+			q.again(settle, err, time.Second, q.lasts)
 		}()
 	}
 	for _, done := range all {
@@ -92,13 +92,11 @@ func (e *ending) settle(ctx context.Context, questions []*Question, actual func(
 	}
 }
 
-// again repeats what has failed, while Redis does not answer, until what was granted has come back by itself: otherwise a short
-// outage would leave no places for as long as that.
-func (q *Question) again(settle func() error, err error) {
-	start, pause := time.Now(), time.Second
-	for q.Limit.keyed != nil && errors.Is(err, limit.ErrUnavailable) && time.Since(start)+pause < q.lasts {
-		time.Sleep(pause)
-		pause, err = min(2*pause, time.Minute), settle()
+// again repeats what has failed, after pauses, while Redis does not answer and until what was granted has come back by itself:
+// otherwise a short outage would leave no places for as long as that.
+func (q *Question) again(settle func() error, err error, pause, left time.Duration) {
+	if q.Limit.keyed != nil && errors.Is(err, limit.ErrUnavailable) && pause < left {
+		time.AfterFunc(pause, func() { q.again(settle, settle(), min(2*pause, time.Minute), left-pause) })
 	}
 }
 
