@@ -87,7 +87,7 @@ func (c *call) read(r *ratelimitv3.RateLimitRequest) error {
 		}
 		replaced = append(replaced, of.replaces...)
 		c.asked[i].rule = of
-		if of.unlimited || settles && d.GetHitsAddend() == nil && r.GetHitsAddend() == 0 { // the hold ends it
+		if of.unlimited || settles && d.GetHitsAddend() == nil { // the hold ends it
 			continue
 		}
 		q := &question{rule: of, metric: metric, reservation: reservation, key: c.domain.key(entries, values, &of.per)}
@@ -122,7 +122,7 @@ func (q *question) cost(r *ratelimitv3.RateLimitRequest, d *descriptor, settles,
 	switch {
 	case own:
 		hits = d.GetHitsAddend().GetValue()
-	case q.estimate > 0 && r.GetHitsAddend() == 0:
+	case q.estimate > 0:
 		hits = uint64(q.estimate)
 	}
 	q.permits = int64(min(hits, math.MaxUint32))

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -299,25 +298,5 @@ func TestReservation_IsSettledThoughAnotherLimitFails(t *testing.T) {
 		_, err := s.ShouldRateLimit(t.Context(), request("web", "user_calls=ann\nlax=ann | 4\nuser=ann, rrl_reservation="+id+" | 150\nteam=red"))
 		require.Equal(t, codes.Internal, status.Code(err))
 		run(t, s, step{"user=ann | 0\nlax=ann | 0\nteam=red | 0", "OK: OK 50/200 OK 5/9 OK 1000/1000"})
-	})
-}
-
-// Envoy's filter state envoy.ratelimit.hits_addend is the cost of a whole call, at the stream's end too.
-func TestReservation_CostsOfTheCall(t *testing.T) {
-	t.Parallel()
-	inVirtual(t, llm, func(t *testing.T, s *Service, _ redistest.Client) {
-		call := func(text string, hits uint32) *ratelimitv3.RateLimitResponse {
-			r := request("web", text)
-			r.HitsAddend = hits
-			got, err := s.ShouldRateLimit(t.Context(), r)
-			require.NoError(t, err)
-			return got
-		}
-		first := call("user=ann", 150)
-		assert.Equal(t, "OK: OK 50/200", says(first))
-		id, _ := first.GetDynamicMetadata().AsMap()[reservationKey].(string)
-		assert.Equal(t, "OK: OK", says(call("user=ann, rrl_reservation="+id, 37)))
-		assert.Equal(t, "OK: OK", says(call("user=ann, rrl_reservation=none", 5)))
-		run(t, s, step{"user=ann | 0", "OK: OK 158/200"})
 	})
 }
