@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -92,6 +93,10 @@ func (c *call) giveBack(ctx context.Context, q *question) error {
 		return nil
 	}
 	err, of := error(nil), c.service.counterOf(q)
+	ask := q.ask(of.key)
+	if b := of.Breaker(ctx, ask); b.Open() && !b.Allows(of.Probe(ctx, ask), c.policy) {
+		return c.domain.failed(outage.ErrNotSent)
+	}
 	if !c.toTheEnd(ctx, func(ctx context.Context) { err = of.release(ctx, q.permits) }) {
 		return c.domain.failed(errLate)
 	}

@@ -190,7 +190,7 @@ func TestFailure_IsKnown(t *testing.T) {
 	for _, head := range []string{"domain: web\n", "domain: web\nfailure: open\n", "domain: web\nfailure: closed\n"} {
 		synctest.Test(t, func(t *testing.T) {
 			rdb, _ := redistest.Mini(t)
-			s := newService(t, rdb, head+"descriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: 4}}")
+			s := newService(t, rdb, head+"descriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: 4}}\n- {key: day, rate_limit: {unit: day, requests_per_unit: 4}}")
 			s.ask(t, "web", "user=ann")
 			rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
 				time.Sleep(3 * time.Second)
@@ -199,9 +199,11 @@ func TestFailure_IsKnown(t *testing.T) {
 			for range 3 {
 				_, _ = s.ShouldRateLimit(t.Context(), request("web", "user=ann"))
 			}
-			start := time.Now()
-			_, _ = s.ShouldRateLimit(t.Context(), request("web", "user=ann"))
-			assert.LessOrEqual(t, time.Since(start), 5*time.Millisecond, head)
+			for _, text := range []string{"user=ann", "user=ann | 2", "user=ann | 0", "user=ann | -1", "day=ann | -1", "user=ann, rrl_reservation=none | 2"} {
+				start := time.Now()
+				_, _ = s.ShouldRateLimit(t.Context(), request("web", text))
+				assert.LessOrEqual(t, time.Since(start), 5*time.Millisecond, "%q %s", head, text)
+			}
 			time.Sleep(time.Minute)
 		})
 	}
