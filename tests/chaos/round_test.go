@@ -84,7 +84,7 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	t.Helper()
 	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, javaIDs: map[string]bool{}, dead: map[string]time.Duration{}}
 	r.admin = a.client(t, redistest.Options{ReadTimeout: 5 * time.Second}) // faults hang servers
-	r.setUp()
+	r.setUp(a.client(t, redistest.Options{}))
 	r.over, r.end = context.WithCancel(t.Context())
 	defer r.end()
 	r.began = time.Now()
@@ -94,8 +94,10 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	for _, w := range r.workers {
 		w.blow()
 	}
+	answered := make(chan struct{})
+	defer close(answered)
+	go r.pulse.beat(answered) // for as long as calls wait, also after the round
 	var working, beside sync.WaitGroup
-	beside.Go(func() { r.pulse.beat(r.over.Done()) })
 	beside.Go(func() { r.happen(false) })
 	beside.Go(func() { r.watch() })
 	for _, w := range r.workers {
@@ -116,8 +118,8 @@ func (p *plan) run(t *testing.T, a arena) *round {
 }
 
 // setUp gives a rate to the limiters whose handles bring none.
-func (r *round) setUp() {
-	client := rratelimiter.New(r.admin, rratelimiter.WithCallTimeout(time.Minute))
+func (r *round) setUp(rdb redistest.Client) {
+	client := rratelimiter.New(rdb, rratelimiter.WithCallTimeout(time.Minute))
 	for _, l := range r.limiters {
 		if (l.kind == overall || l.kind == perClient) && !l.byDefault {
 			_, err := client.RateLimiter(l.name).TrySetRate(r.t.Context(), l.config)
