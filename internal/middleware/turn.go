@@ -144,7 +144,7 @@ func keep(questions []Question, asksAgain bool) {
 	place := slices.ContainsFunc(questions, func(q Question) bool { return q.Refused() && q.Limit.InFlight && !q.Limit.Shadow })
 	for i := range questions {
 		q := &questions[i]
-		q.kept = asksAgain && q.State == Granted && !q.Returned && !(place && q.Limit.InFlight)
+		q.kept = asksAgain && q.State == Granted && !q.Returned && (!place || !q.Limit.InFlight)
 	}
 	wait := RetryAfter(Live(questions))
 	for i := range questions {
