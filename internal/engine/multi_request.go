@@ -42,7 +42,7 @@ type multiRequest struct {
 	// The last try.
 	member   []byte // of the first limiter; those of the others differ in their permits
 	sent     time.Time
-	told     bool // the figures are in the answer: the caller wants them, or the line
+	told     bool // the figures are in the answer: for the caller, for the line, or to know the rate
 	left     bool // the caller left before it was answered
 	doubtful bool // an attempt of it may come yet
 	said     said
