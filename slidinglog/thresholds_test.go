@@ -66,7 +66,7 @@ func TestThresholdsCountAtOnce(t *testing.T) {
 			assert.False(t, d.Granted)
 			assert.Equal(t, threshold, d.Limit)
 			assert.Equal(t, left, d.Remaining)
-			assert.InDelta(t, time.Minute, d.RetryAfter, float64(5*time.Second))
+			assert.InDelta(t, time.Minute, d.RetryAfter, float64(30*time.Second))
 		}
 		expect(3, 3, 0)
 		require.NoError(t, l.SetThreshold(ctx, key, 5))
