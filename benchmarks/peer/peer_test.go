@@ -59,7 +59,7 @@ func TestPeersGrantAndRefuse(t *testing.T) {
 			l := load.Load{Callers: 4, Limiters: 3, Draw: load.Zipf, Length: 100 * time.Millisecond}
 			before, err := redis.Usage(ctx)
 			require.NoError(t, err)
-			all := int64(0)
+			all, failed := int64(0), int64(0)
 			require.Eventually(t, func() bool {
 				r, err := p.Load(ctx, l)
 				if !assert.NoError(t, err) {
@@ -67,14 +67,16 @@ func TestPeersGrantAndRefuse(t *testing.T) {
 				}
 				assert.Zero(t, r.Refused)
 				assert.Zero(t, r.Errors, r.FirstError)
-				all += r.All
+				all, failed = all+r.All, failed+r.Failed
 				return r.All > 0 && r.CPU > 0
 			}, time.Minute, time.Millisecond)
 			after, err := redis.Usage(ctx)
 			require.NoError(t, err)
 			assert.Positive(t, after.Since(before, kind.Commands).Took, "its commands are others than it says")
 			if kind.Value != nil {
-				assert.Equal(t, all, used(t, redis, kind, 1_000_000))
+				got := used(t, redis, kind, 1_000_000)
+				assert.GreaterOrEqual(t, got, all)
+				assert.LessOrEqual(t, got, all+failed, "what a call took whose answer was not waited for, on a busy machine")
 			}
 			if kind.Floor {
 				return
