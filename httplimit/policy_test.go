@@ -103,7 +103,7 @@ func TestPolicies(t *testing.T) {
 		},
 	} {
 		var errs middlewaretest.Errors
-		opts := []httplimit.Option{hearing(&errs), httplimit.WithCost(func(*http.Request) (int64, error) { return c.cost, nil })}
+		opts := []httplimit.Option{patient(), hearing(&errs), httplimit.WithCost(func(*http.Request) (int64, error) { return c.cost, nil })}
 		opts = append(opts, c.opts...)
 		all := make([]*returner, len(c.policies))
 		limiters := make([]limit.Limiter, len(c.policies))
