@@ -91,10 +91,11 @@ func Other(prefix, name string) string {
 
 // suffixed reports whether text is what follows the tag in keys of a limiter, or, if it need not be all, begins so.
 func suffixed(text string, all bool) bool {
-	if all {
-		text += ":"
+	rest, ok := strings.CutPrefix(text, valueSuffix)
+	if !ok {
+		rest, ok = strings.CutPrefix(text, permitsSuffix)
 	}
-	return strings.HasPrefix(text, valueSuffix+":") || strings.HasPrefix(text, permitsSuffix+":")
+	return ok && (strings.HasPrefix(rest, ":") || all && rest == "")
 }
 
 // List returns the keys in the order in which scripts take them.

@@ -174,3 +174,12 @@ func TestOtherOfLongNames(t *testing.T) {
 		}
 	})
 }
+
+// Clients may choose long keys, so a name is not copied for each of its bytes.
+//
+//nolint:paralleltest // others' allocations would count
+func TestOther_CopiesNoLongName(t *testing.T) {
+	for _, name := range []string{"{a}" + strings.Repeat("k", 1<<16), "{" + strings.Repeat("k", 1<<16) + "}", "a:value:" + strings.Repeat(":", 1<<16)} {
+		assert.LessOrEqual(t, testing.AllocsPerRun(2, func() { redisson.Other("", name) }), 2.0, name[:9])
+	}
+}
