@@ -35,7 +35,7 @@ var (
 	ErrNotInitialized = errors.New("limiter has no rate")
 
 	// ErrNotReplicated: too few replicas confirmed the grant in time, so a failover could have
-	// lost it. The caller has no permits; they are given back.
+	// lost it. The caller has no permits; they are given back. What a Renew was to keep stays in use.
 	ErrNotReplicated = errors.New("not replicated")
 
 	// ErrSettled: the reservation is already settled, or is being settled now.

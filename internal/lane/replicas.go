@@ -26,7 +26,7 @@ func (l *Lanes) AwaitReplicas(r Replicas) {
 }
 
 var (
-	errNotReplicated = fmt.Errorf("%w: the grant does not count, and what it took goes back; ask again, and see that replicas are connected",
+	errNotReplicated = fmt.Errorf("%w: the call does not count, and what it took goes back; ask again, and see that replicas are connected",
 		limit.ErrNotReplicated)
 
 	// errRepeated is for grants about which WAIT can say nothing: it knows what its connection has
