@@ -188,10 +188,8 @@ func (m *multiRequest) exit() { m.locked((*queue).exit) }
 func (m *multiRequest) call(start time.Time) *lane.Call {
 	m.member, m.said = m.engine.ids.Next(nil, 1), said{}
 	redisson.SetPermits(m.member, m.claims[0].Permits)
+	m.told = m.told || slices.ContainsFunc(m.claims, func(c Claim) bool { return c.Limiter.asksFigures.Load() })
 	m.sent = time.Now()
-	// Others may have set a rate that is merged where the default is not.
-	asks := func(c Claim) bool { return c.Limiter.asksFigures.Load() || c.Limiter.defaultCheckDue(m.sent) }
-	m.told = m.told || slices.ContainsFunc(m.claims, asks)
 	var rider *lane.Call
 	for i, q := range m.queues {
 		if r := q.rider(m.claims[i].Limiter); r != nil {

@@ -202,17 +202,3 @@ func TestRate_IsLowForATime(t *testing.T) {
 		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(small))
 	})
 }
-
-// Others have set a rate that is merged where a program's default is not. Of those calls that answer no rate one a minute asks.
-func TestRate_IsHigherThanTheDefault(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, client := limitertest.NewLimiter(t, rdb, rratelimiter.PerMinute(1000)), limitertest.NewClient(t, rdb)
-		ours := client.RateLimiter(l.Name(), rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
-		for range 500 {
-			require.True(t, limitertest.TryAll(t, client, 1, ours))
-			time.Sleep(70 * time.Millisecond)
-		}
-		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(small))
-	})
-}
