@@ -2,6 +2,7 @@ package lane_test
 
 import (
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,17 @@ func ridden(host *ask, goes bool) (*ask, *rider) {
 	return host, r
 }
 
+// losesFirst returns flights of which the answer to the first is lost.
+func losesFirst() *flights {
+	var others atomic.Bool
+	return &flights{trip: time.Millisecond, fails: func(int) error {
+		if others.Swap(true) {
+			return nil
+		}
+		return os.ErrDeadlineExceeded
+	}}
+}
+
 // A rider goes in the flight of its call, and costs no round trip.
 func TestRider_GoesAlong(t *testing.T) {
 	t.Parallel()
@@ -55,14 +67,7 @@ func TestRider_GoesAlong(t *testing.T) {
 // A rider's own rider goes along, too, also if the first does not go, and no rider goes again if it is repeated.
 func TestRiders_OfOneCall(t *testing.T) {
 	t.Parallel()
-	lost := true
-	onRig(t, &flights{trip: time.Millisecond, fails: func(int) error {
-		defer func() { lost = false }()
-		if lost {
-			return os.ErrDeadlineExceeded
-		}
-		return nil
-	}}, 20, func(t *testing.T, r *rig) {
+	onRig(t, losesFirst(), 20, func(t *testing.T, r *rig) {
 		host, first := ridden(newAsk("host", script.Call{Repeat: true}), true)
 		second, third := &rider{ask: &ask{done: make(chan struct{})}}, &rider{ask: &ask{done: make(chan struct{})}, goes: true}
 		host.call.Rider.Rider = &lane.Call{Owner: second, Rider: &lane.Call{Owner: third}}
@@ -98,14 +103,7 @@ func TestRiders_AreFewInAFlight(t *testing.T) {
 // If an answer is lost, each is repeated, and no rider goes twice.
 func TestRider_IsRepeatedByItself(t *testing.T) {
 	t.Parallel()
-	lost := true
-	onRig(t, &flights{trip: time.Millisecond, fails: func(int) error {
-		defer func() { lost = false }()
-		if lost {
-			return os.ErrDeadlineExceeded
-		}
-		return nil
-	}}, 20, func(t *testing.T, r *rig) {
+	onRig(t, losesFirst(), 20, func(t *testing.T, r *rig) {
 		host, along := ridden(newAsk("host", script.Call{Repeat: true}), true)
 		_, err := host.by(r)
 		assert.NoError(t, err)

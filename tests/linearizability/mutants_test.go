@@ -134,7 +134,8 @@ local more, identity, prefix =`,
 	{"of several limiters only the first is asked", farKind, lua.AcquireAll, "if free < permits then", "if free < permits and i == 1 then"},
 	{
 		"what several limiters granted is forgotten by a repeat", farLostKind, lua.AcquireAll,
-		"      if found then\n", "      if found then return {0, 0, 0, 0, 1, 1, 1000} end if found then\n",
+		"      if found then\n", "      if found then return figures and {now, 0, 0, 9, 0, 0, 1000, 0, 0, 9, 0, 0, 1000, 1, 1, 1000} or " +
+			"{0, 0, 0, 0, 1, 1, 1000} end if found then\n",
 	},
 	{
 		"each limiter of a joint call but the first pays one permit less", manyKind, lua.AcquireMany,
