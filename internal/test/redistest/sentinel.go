@@ -250,12 +250,11 @@ func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
 			return nil, err
 		}
 		fields, _ := answer.(map[any]any)
-		addr := fmt.Sprint(fields["ip"], ":", fields["port"])
-		i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == addr })
-		if i < 0 || fields["flags"] != "master" || master != nil && master != s.data[i] {
+		known := s.serverOf(fields)
+		if known == nil || fields["flags"] != "master" || master != nil && master != known {
 			return nil, fmt.Errorf("%s still has the master %v", w.addr, fields)
 		}
-		master = s.data[i]
+		master = known
 	}
 	if master == nil {
 		return nil, errNoMaster
@@ -275,12 +274,19 @@ func (s *Sentinel) replicasKnown(ctx context.Context) error {
 		}
 		for _, replica := range replicas {
 			fields, _ := replica.(map[any]any)
-			addr := fmt.Sprint(fields["ip"], ":", fields["port"])
-			if fields["role-reported"] != "slave" &&
-				slices.ContainsFunc(s.data, func(server *Server) bool { return server.addr == addr && server.answers() }) {
-				return fmt.Errorf("%s still takes %s for a %v", w.addr, addr, fields["role-reported"])
+			if server := s.serverOf(fields); server != nil && server.answers() && fields["role-reported"] != "slave" {
+				return fmt.Errorf("%s still takes %s for a %v", w.addr, server.addr, fields["role-reported"])
 			}
 		}
+	}
+	return nil
+}
+
+// serverOf returns the server that a Sentinel describes by these fields, nil if there is none.
+func (s *Sentinel) serverOf(fields map[any]any) *Server {
+	addr := fmt.Sprint(fields["ip"], ":", fields["port"])
+	if i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == addr }); i >= 0 {
+		return s.data[i]
 	}
 	return nil
 }
