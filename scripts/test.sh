@@ -124,6 +124,15 @@ other_servers() {
 	END
 }
 
+# One after the other: the more is busy at once, the longer each waits for its turn, and a test
+# that has to wait for minutes proves nothing.
+rest() {
+	local status=0
+	without_race || status=1
+	other_modules || status=1
+	return $status
+}
+
 # What users get, with no module fetched before, as somebody has it who has just come:
 # go get wants go.mod files that no build here ever fetched.
 from_nothing() {
@@ -186,14 +195,12 @@ begin vet vet
 echo "== servers"
 servers
 echo "== servers: $SECONDS s"
-begin plain without_race
+begin rest rest
 begin redisson beside_redisson
-begin modules other_modules
 step "tests where goroutines meet" with_race
-step "other unit and server tests (begun before)" end plain
+step "other tests, other modules (begun before)" end rest
 [ "$all" != all ] || begin cells other_servers
 [ "$all" != all ] || begin chaos chaos
-step "other modules (begun before)" end modules
 [ "$all" != all ] || step "modules from nothing" from_nothing
 [ "$all" != all ] || step "other servers and topologies (begun before)" end cells
 step "vet and lint (begun before)" end vet

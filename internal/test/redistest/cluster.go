@@ -16,7 +16,7 @@ import (
 
 const (
 	slots          = 16384
-	clusterTimeout = 2 * time.Minute // several nodes may stall one after another
+	clusterTimeout = 4 * time.Minute // several nodes may stall one after another
 	// A busy machine may keep a node from answering for some seconds.
 	nodeTimeout = 10 * time.Second
 )

@@ -181,10 +181,13 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 		}
 		return nil
 	}))
-	must(t, ask())
 	if slot < 0 {
 		t.Fatalf("the node at %s has no slots to take over", replica.addr)
 	}
+	// Refused for as long as the replica takes its master, which may have stalled, for dead.
+	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	defer cancel()
+	must(t, poll(ctx, ask))
 	// Masters do not vote twice within two node timeouts about the same slots, and
 	// the replica does not learn of it.
 	c.waitOwner(t, slot, replica, alive, func() {
@@ -194,8 +197,12 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 	})
 }
 
-// insistAfter is when nodes that still disagree get their orders again.
-const insistAfter = time.Second
+// Nodes that still disagree get their orders again, at first soon. On a busy machine asking them
+// all may take longer, and a failover that is ordered again begins anew: it has twice the time then.
+const (
+	insistAfter     = time.Second
+	insistAtLeastBy = 8 * time.Second
+)
 
 // waitOwner waits until all nodes that are alive see the slot at its owner, with at least that
 // many nodes in all, and themselves are in step. As long as they do not it calls again, and
@@ -205,12 +212,16 @@ func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, ag
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
 	defer cancel()
-	for {
-		err := c.untilOwner(ctx, slot, owner, nodes)
-		if err == nil || ctx.Err() != nil {
-			must(t, err)
+	var last error
+	for patience := insistAfter; ; patience = min(2*patience, insistAtLeastBy) {
+		err := c.untilOwner(ctx, patience, slot, owner, nodes)
+		if err == nil {
 			return
 		}
+		if ctx.Err() != nil {
+			must(t, errors.Join(err, last))
+		}
+		last = err
 		again()
 		if owner.IsMaster(t) {
 			must(t, owner.ask(ctx, "CLUSTER", "BUMPEPOCH").Err())
@@ -218,8 +229,8 @@ func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, ag
 	}
 }
 
-func (c *Cluster) untilOwner(ctx context.Context, slot int, owner *Server, nodes int) error {
-	ctx, cancel := context.WithTimeout(ctx, insistAfter)
+func (c *Cluster) untilOwner(ctx context.Context, patience time.Duration, slot int, owner *Server, nodes int) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return c.until(ctx, c.allAlive(), func(ctx context.Context, rdb Client) error {
 		ranges, err := slotRanges(ctx, rdb)

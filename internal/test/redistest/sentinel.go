@@ -19,8 +19,8 @@ const (
 	sentinels       = 3
 	quorum          = 2
 	replicaUser     = "replica"
-	failoverTimeout = 60 * time.Second
-	electionTimeout = time.Minute
+	failoverTimeout = 3 * time.Minute
+	electionTimeout = 3 * time.Minute
 	givenUpAfter    = 10 * time.Second      // far more than a failover takes
 	lookEvery       = 50 * time.Millisecond // between looks at all of them: it takes a second or more
 )

@@ -22,7 +22,7 @@ import (
 
 const (
 	startAttempts = 5
-	startTimeout  = time.Minute
+	startTimeout  = 3 * time.Minute
 )
 
 // A Server is a real server of one process: a Redis or Valkey, or a Sentinel.
