@@ -18,6 +18,12 @@ touch "$skips"
 export RRL_SKIP_LOG=$skips # see redistest.SkipOrFail
 export GOGC=${GOGC:-400}   # a tenth of the time goes into garbage otherwise
 
+# Many tests wait more than they compute, so more tests at a time than there are processors. A
+# few packages in each of the steps that go on beside each other keep these busy: with more, each
+# test waits for its turn so long that what it proves within seconds takes minutes.
+at_once=(-p 2 -parallel 6)
+[ -z "$all" ] || at_once=(-p 1 -parallel 8)
+
 ran=()
 failed=()
 
@@ -58,27 +64,25 @@ raced() {
 # the search for an order of calls, of which the race detector sees those with several flights.
 calm='HappensOnce|AsAlone$|KeysAreApart$|FaultsAndAreMerged$|^Test(Mutants|Set_StaysSmall|Bytes|Permits_.*|Merged_BesideRedisson)$|^TestConcurrentHistories$/^(calm|a_limiter|beside|late|lost_answers|lost_give)'
 
-# Many tests wait more than they compute: more tests and packages at a time than there
-# are processors.
 with_race() {
-	raced | xargs scripts/race.sh -vet=off -shuffle=on -skip "$calm" -p 3 -parallel 6 -timeout 30m
+	raced | xargs scripts/race.sh -vet=off -shuffle=on -skip "$calm" "${at_once[@]}" -timeout 30m
 }
 
 # Most tests use so little of a limiter that none of its members are merged. In these all are;
 # a package in which none was fails.
 all_merged() {
-	RRL_MERGE=all go test -vet=off -ldflags=-w -shuffle=on -p 2 -parallel 8 -timeout 30m ./tests/{concurrency,waiting}
+	RRL_MERGE=all go test -vet=off -ldflags=-w -shuffle=on "${at_once[@]}" -timeout 30m ./tests/{concurrency,waiting}
 }
 
 # All others.
 without_race() {
 	local status=0
 	raced | grep -E '/(tests/(faults|linearizability|merging|chaos|defaults)|httplimit)$' |
-		xargs go test -vet=off -ldflags=-w -shuffle=on -run "$calm" -p 2 -parallel 8 -timeout 30m || status=1
+		xargs go test -vet=off -ldflags=-w -shuffle=on -run "$calm" "${at_once[@]}" -timeout 30m || status=1
 	local apart=(./compat_test ./internal/test/distribution)
 	[ "$all" = all ] || apart+=("${only_in_all[@]}")
 	go list ./... ./cmd/rrl/... | grep -vxF "$(go list "${apart[@]}" && raced)" |
-		xargs go test -vet=off -ldflags=-w -shuffle=on -p 2 -parallel 8 -timeout 30m || status=1
+		xargs go test -vet=off -ldflags=-w -shuffle=on "${at_once[@]}" -timeout 30m || status=1
 	[ "$all" != all ] || all_merged || status=1
 	return $status
 }
@@ -88,9 +92,8 @@ chaos() {
 	make --no-print-directory chaos MINUTES=2 SEED=1 && make --no-print-directory chaos MINUTES=1
 }
 
-# Two at a time: they wait more than they compute. In make test-all the race detector looks
-# at all but tools and examples; in make test go vet has to do for these. cmd/rrl takes so
-# long that it goes with the root's.
+# In make test-all the race detector looks at all but tools and examples; in make test go vet
+# has to do for these. cmd/rrl takes so long that it goes with the root's.
 other_modules() {
 	local -x short=-short vet=
 	[ "$all" != all ] || short='' vet=-vet=off
@@ -198,8 +201,8 @@ echo "== servers: $SECONDS s"
 begin rest rest
 begin redisson beside_redisson
 step "tests where goroutines meet" with_race
-step "other tests, other modules (begun before)" end rest
 [ "$all" != all ] || begin cells other_servers
+step "other tests, other modules (begun before)" end rest
 [ "$all" != all ] || begin chaos chaos
 [ "$all" != all ] || step "modules from nothing" from_nothing
 [ "$all" != all ] || step "other servers and topologies (begun before)" end cells
