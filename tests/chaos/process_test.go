@@ -111,9 +111,10 @@ func (w *processCrew) order(p *javadriver.Process, what string) (string, error) 
 	return id, err
 }
 
-// read notes all that a process that has ended wrote in its journal, as if it were here. The
-// results of calls without an answer are unknown.
-func (w *processCrew) read() {
+// read notes all that a process that has ended, or was to end from a moment on, wrote in its
+// journal, as if it were here. The results of calls without an answer are unknown, and how long
+// the process took to end is not theirs.
+func (w *processCrew) read(ending time.Duration) {
 	text, err := os.ReadFile(w.journal)
 	require.NoError(w.r.t, err)
 	begun, at := map[int]*call{}, w.r.now()
@@ -142,6 +143,7 @@ func (w *processCrew) read() {
 	}
 	for _, c := range begun {
 		c.Answer, c.End = killed, at
+		c.Bound += at - ending
 		w.r.tell(*c)
 	}
 	w.r.died(open, at-4*w.plan.callTimeout)
@@ -182,7 +184,7 @@ func (w *processCrew) leave() error {
 	p, _ := w.state()
 	_, err := w.order(p, "Leave")
 	p.Close()
-	w.read()
+	w.read(w.r.now())
 	return errors.Join(err, p.Wait())
 }
 
@@ -191,8 +193,9 @@ func (w *processCrew) kill() (left string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	left = w.id
+	ending := w.r.now()
 	w.now.Kill()
-	w.read()
+	w.read(ending)
 	w.start()
 	return left
 }
