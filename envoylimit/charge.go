@@ -59,7 +59,8 @@ func (c *call) chargeInTime(ctx context.Context, q *question, of *counter) {
 func (c *call) charge(ctx context.Context, q *question, of *counter) {
 	ask := q.ask(of.key)
 	ask.Permits = min(q.permits, q.most())
-	ask.Reserve = q.algorithm != slidingLog // so that the answer can charge the rest
+	// So that the answer can charge the rest, and takes nothing ahead of what is reserved.
+	ask.Reserve = q.algorithm != slidingLog || q.estimate > 0
 	a, err := c.answer(ctx, of.Asker, ask)
 	rest := q.permits
 	if a.Granted {

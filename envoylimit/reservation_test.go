@@ -90,6 +90,18 @@ func TestReservation_WithoutOneWhatWasUsedIsCharged(t *testing.T) {
 	})
 }
 
+// What would be taken ahead is left to reservations.
+func TestReservation_ChargesTakeNothingAhead(t *testing.T) {
+	t.Parallel()
+	inVirtual(t, llm, func(t *testing.T, s *Service, _ redistest.Client) {
+		for range 5 {
+			run(t, s, step{"user=ann, rrl_reservation=none | 10", "OK: OK"})
+			time.Sleep(time.Millisecond)
+		}
+		run(t, s, step{"user=ann | 0", "OK: OK 150/200"}, step{"user=ann | 150", "OK: OK 0/200"})
+	}, WithLeases())
+}
+
 func TestReservation_EstimateOfTheRequest(t *testing.T) {
 	t.Parallel()
 	inVirtual(t, llm, func(t *testing.T, s *Service, _ redistest.Client) {
