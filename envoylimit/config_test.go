@@ -160,7 +160,10 @@ func TestLoad_ReadsTheFilesOfADirectory(t *testing.T) {
 func TestParse_AcceptsWhatHasNoEffectAndSaysSo(t *testing.T) {
 	t.Parallel()
 	c := parsed(t, limits("unit: HOUR", "requests_per_unit: 5", "shadow_mode: true", "requests_per_unit: 6"))
-	assert.Equal(t, []string{`web.yaml:7: the key "shadow_mode" has no effect here`}, c.Warnings())
+	assert.Equal(t, []string{
+		`web.yaml:6: the key "requests_per_unit" has no effect here: line 8 has it again`,
+		`web.yaml:7: the key "shadow_mode" has no effect here`,
+	}, c.Warnings())
 	r := c.domains["web"].entries["user"].rule
 	assert.False(t, r.shadow)
 	assert.EqualValues(t, 6, r.limit, "of a key given twice the last counts")
@@ -170,10 +173,13 @@ func TestParse_AcceptsWhatHasNoEffectAndSaysSo(t *testing.T) {
 	assert.EqualValues(t, 16, b.limit)
 	assert.Equal(t, time.Second, b.window)
 	assert.True(t, b.shadow)
+	assert.Empty(t, c.Warnings(), "of what was merged some may be replaced")
 	c = parsed(t, "domain: web\n---\n\ndomain: shop")
 	assert.Equal(t, []string{"web"}, c.Domains())
 	assert.Equal(t, []string{"web.yaml:4: the file has a second document, which has no effect"}, c.Warnings())
 	assert.Empty(t, parsed(t, "---\ndomain: web\n---\n").Warnings())
+	assert.Equal(t, []string{"web.yaml:8: charge: always beside estimate charges the estimate, and then the cost: nothing is reserved"},
+		parsed(t, limits("unit: hour", "requests_per_unit: 5", "estimate: 1", "charge: always")).Warnings())
 }
 
 func TestParse_HowALimitCounts(t *testing.T) {

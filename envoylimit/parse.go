@@ -237,4 +237,7 @@ func (b block) reserving(r *rule) {
 	if b.has("hold") && r.estimate == 0 {
 		b.wrong("hold", "hold is for limits with an estimate")
 	}
+	if r.charge == "always" && r.estimate > 0 {
+		b.warnf(b.keys["charge"].key, "charge: always beside estimate charges the estimate, and then the cost: nothing is reserved")
+	}
 }

@@ -113,6 +113,9 @@ func (p *parser) fields(n *yaml.Node, what string, depth int) map[string]field {
 			if value = p.resolved(value); value == nil {
 				return all
 			}
+			if before := all[key.Value].key; before != nil && slices.Contains(n.Content[:i], before) {
+				p.warnf(before, "the key %.60q has no effect here: line %d has it again", key.Value, key.Line)
+			}
 			all[key.Value] = field{key, value}
 		}
 	}
