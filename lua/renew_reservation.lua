@@ -7,7 +7,7 @@
 --   1  the reservation's member, with the permits that were reserved
 --   2  '' or, if the reservation is held, how many ms its member is dated before the grant
 -- Returns
---   1; 0 if the reservation has come back, or others have taken permits off it
+--   the epoch ms from which it counts; 0 if the reservation has come back, or others have taken permits off it
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "clock" "config" "digits" "first_write" "keep_ttl" "window"
@@ -21,7 +21,9 @@ local score = redis.call('ZSCORE', permits_key, ARGV[1])
 if not score or tonumber(score) <= now - config.interval then
   return 0
 end
+local early = tonumber(ARGV[2]) or 0
+local from = math.max(now, score + early)
 first_write(permits_key, true)
-redis.call('ZADD', permits_key, 'XX', 'GT', digits(now - (tonumber(ARGV[2]) or 0)), ARGV[1])
+redis.call('ZADD', permits_key, 'XX', digits(from - early), ARGV[1])
 keep_ttl(config, true, is_window(config))
-return 1
+return from

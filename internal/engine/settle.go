@@ -27,12 +27,18 @@ type settlement struct {
 	sent    time.Time // when the grant was asked for
 	granted time.Time // when its answer came
 
-	renewing atomic.Bool               // a call that dates the member anew was made, and may run until the grant is settled
-	renewed  atomic.Pointer[time.Time] // when one was made that has; nil if none has
+	renewing atomic.Int32            // calls that date the member anew and may still run
+	renewed  atomic.Pointer[renewal] // the last that has; nil if none has
 
 	asked  bool      // some call may still ask for its members: another program's, or a late attempt
 	charge []byte    // the member for the charge beyond permits
 	doubt  time.Time // when the first call that may have run was sent; zero if none was
+}
+
+// renewal is a call that has dated a grant's member anew.
+type renewal struct {
+	sent time.Time
+	at   int64 // from when the grant counts since, in epoch ms by the server's clock
 }
 
 // Reserved sets how the grant of an answer is settled and renewed: one with a member of its own, asked for at sent and
@@ -74,21 +80,24 @@ func (s *settlement) renew(ctx context.Context) error {
 // date makes the script's call of renew.
 func (s *settlement) date(ctx context.Context, start time.Time) error {
 	early, _ := s.hold.words()
-	s.renewing.Store(true)
+	s.renewing.Add(1)
 	c := &lane.Call{Requests: 1, Call: script.Call{ // a request, since it is a grant anew, for which replicas are waited for
 		Script: lua.RenewReservation, Keys: s.limiter.Keys(), Repeat: true, Args: script.Constant{s.member, early}, Since: start,
 	}}
-	there, err := script.Integer(s.engine.lanes.RunCall(ctx, c))
-	switch {
-	case err != nil:
+	at, err := script.Integer(s.engine.lanes.RunCall(ctx, c))
+	if err != nil {
 		return s.engine.explain(s.limiter.Keys().Names(), err)
-	case there == 0:
-		return fmt.Errorf("%w: what was reserved has come back", limit.ErrSettled)
-	case c.Short != nil:
-		return c.Short
 	}
-	s.renewed.Store(&start)
-	return nil
+	for last := s.renewed.Load(); last == nil && at > 0 || last != nil && last.at < at; last = s.renewed.Load() {
+		s.renewed.CompareAndSwap(last, &renewal{start, at})
+	}
+	if c.Doubts() == 0 { // no attempt comes late
+		s.renewing.Add(-1)
+	}
+	if at == 0 {
+		return fmt.Errorf("%w: what was reserved has come back", limit.ErrSettled)
+	}
+	return c.Short
 }
 
 // ages returns how old the grant, or its last renewal, is at most and at least, and the hold's words.
@@ -96,11 +105,13 @@ func (s *settlement) ages() (most string, least int64, early, at string) {
 	sent := s.sent
 	least = script.ShortAge(time.Since(s.granted)).Milliseconds()
 	early, at = s.hold.words()
-	if s.renewing.Load() {
-		least, at = 0, ""
+	renewing := s.renewing.Load() > 0
+	if last := s.renewed.Load(); last != nil {
+		sent, least = last.sent, 0
+		early, at = Hold{s.hold.Early, last.at}.words()
 	}
-	if renewed := s.renewed.Load(); renewed != nil {
-		sent = *renewed
+	if renewing {
+		least, at = 0, ""
 	}
 	return script.LongAge(time.Since(sent)), least, early, at
 }
@@ -155,8 +166,8 @@ func (s *settlement) noteMembers(used, charged int64) {
 		member = redisson.Settled(member)
 	}
 	sent, granted := s.sent, s.granted
-	if renewed := s.renewed.Load(); renewed != nil {
-		sent, granted = *renewed, *renewed
+	if last := s.renewed.Load(); last != nil {
+		sent, granted = last.sent, last.sent
 	}
 	if kept := min(used, s.permits); kept > 0 && charged < used {
 		s.limiter.noteMember(log, member, kept, sent, granted, nil)

@@ -279,11 +279,16 @@ func TestHold_ServerClockDecides(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-time.Second, held - time.Millisecond, held, time.Hour} {
 		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-			l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Minute))
-			r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
-			step(ahead)
-			require.NoError(t, r.Settle(t.Context(), 2))
-			assert.EqualValues(t, 8, limitertest.Available(t, l), "ahead by %v", ahead)
+			for renewals := range 3 {
+				l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Minute))
+				r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
+				for range renewals {
+					require.NoError(t, r.Renew(t.Context()))
+				}
+				step(ahead)
+				require.NoError(t, r.Settle(t.Context(), 2))
+				assert.EqualValues(t, 8, limitertest.Available(t, l), "ahead by %v after %d renewals", ahead, renewals)
+			}
 		})
 	}
 }
