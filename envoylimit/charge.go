@@ -59,17 +59,19 @@ func (c *call) chargeInTime(ctx context.Context, q *question, of *counter) {
 func (c *call) charge(ctx context.Context, q *question, of *counter) {
 	ask := q.ask(of.key)
 	ask.Permits = min(q.permits, q.most())
+	ask.UpTo = q.algorithm == slidingLog // or else what is free would be taken ahead, beside the cost
 	// So that the answer can charge the rest, and takes nothing ahead of what is reserved.
-	ask.Reserve = q.algorithm != slidingLog || q.estimate > 0
+	ask.Reserve = !ask.UpTo || q.estimate > 0
 	a, err := c.answer(ctx, of.Asker, ask)
 	rest := q.permits
 	if a.Granted {
-		rest -= ask.Permits
+		rest -= a.Taken
 	}
 	switch {
 	case errors.Is(err, limit.ErrPermitsExceedRate):
 		err = nil
 	case err != nil || rest == 0 || a.Cause != nil: // something else answered
+		a.Granted = a.Granted && (a.By != limit.FromLocal || a.Taken == ask.Permits)
 		a.Settle, a.Undo = nil, nil
 		q.record(a, err)
 		return
