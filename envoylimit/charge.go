@@ -27,6 +27,16 @@ func (l looking) Ask(ctx context.Context, _ decide.Ask) (decide.Answer, error) {
 
 // look finds out whether more is used than the limit, or less is free than would be asked for if another limit did not refuse.
 func (c *call) look(ctx context.Context, q *question, of *counter) {
+	if q.permits > 0 { // what was taken ahead is free for it
+		ask := q.ask(of.key)
+		ask.Undo = true
+		if a, known, err := of.FromMemory(ctx, ask); err == nil && known && a.Granted {
+			c.toTheEnd(ctx, func(ctx context.Context) { _ = a.Undo(ctx) })
+			q.record(decide.Answer{Decision: a.Decision, By: a.By}, nil)
+			q.decision.Remaining += q.permits
+			return
+		}
+	}
 	a, err := c.answer(ctx, looking{of}, decide.Ask{Call: callName, Key: of.key, Figures: true})
 	a.Undo = nil
 	if err == nil && a.Cause == nil {

@@ -2,6 +2,7 @@ package envoylimit
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -160,6 +161,23 @@ func TestService_WithLeasesChargesBeyondTheLimit(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}, WithLeases())
+}
+
+// What is taken ahead is free for a request that another limit refuses.
+func TestService_WithLeasesSaysWhoRefuses(t *testing.T) {
+	t.Parallel()
+	inVirtual(t, "domain: web\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 40}}, {key: none, rate_limit: {unit: minute}}]",
+		func(t *testing.T, s *Service, _ redistest.Client) {
+			for left := 39; left >= 0; left-- {
+				run(t, s, step{"user=ann", fmt.Sprintf("OK: OK %d/40", left)})
+				want := fmt.Sprintf("OVER: OK %d/40 OVER 0/0", left)
+				if left == 0 {
+					want = "OVER: OVER 0/40 OVER 0/0"
+				}
+				run(t, s, step{"user=ann\nnone=x", want})
+				time.Sleep(time.Millisecond)
+			}
+		}, WithLeases())
 }
 
 func TestService_CostAboveTheLimitIsRefusedAndNotCharged(t *testing.T) {
