@@ -22,7 +22,8 @@ export GOGC=${GOGC:-400}   # a tenth of the time goes into garbage otherwise
 # few packages in each of the steps that go on beside each other keep these busy: with more, each
 # test waits for its turn so long that what it proves within seconds takes minutes.
 at_once=(-p 2 -parallel 6)
-[ -z "$all" ] || at_once=(-p 1 -parallel 8)
+beside=("${at_once[@]}")
+[ "$all" != all ] || beside=(-p 1 -parallel 8)
 
 ran=()
 failed=()
@@ -71,18 +72,18 @@ with_race() {
 # Most tests use so little of a limiter that none of its members are merged. In these all are;
 # a package in which none was fails.
 all_merged() {
-	RRL_MERGE=all go test -vet=off -ldflags=-w -shuffle=on "${at_once[@]}" -timeout 30m ./tests/{concurrency,waiting}
+	RRL_MERGE=all go test -vet=off -ldflags=-w -shuffle=on "${beside[@]}" -timeout 30m ./tests/{concurrency,waiting}
 }
 
 # All others.
 without_race() {
 	local status=0
 	raced | grep -E '/(tests/(faults|linearizability|merging|chaos|defaults)|httplimit)$' |
-		xargs go test -vet=off -ldflags=-w -shuffle=on -run "$calm" "${at_once[@]}" -timeout 30m || status=1
+		xargs go test -vet=off -ldflags=-w -shuffle=on -run "$calm" "${beside[@]}" -timeout 30m || status=1
 	local apart=(./compat_test ./internal/test/distribution)
 	[ "$all" = all ] || apart+=("${only_in_all[@]}")
 	go list ./... ./cmd/rrl/... | grep -vxF "$(go list "${apart[@]}" && raced)" |
-		xargs go test -vet=off -ldflags=-w -shuffle=on "${at_once[@]}" -timeout 30m || status=1
+		xargs go test -vet=off -ldflags=-w -shuffle=on "${beside[@]}" -timeout 30m || status=1
 	[ "$all" != all ] || all_merged || status=1
 	return $status
 }
