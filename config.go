@@ -109,7 +109,8 @@ func KeepState() RateOption {
 //
 // Unused, the limiter lives until the override has ended; then its own keep-alive time counts again, whatever cfg.KeepAlive.
 // Redissons see the override's rate like any other: if only they use the limiter when it ends, they keep it until a Client
-// asks.
+// asks. Redissons before 3.13.3 can't read it: beside these SetRate returns ErrUnsupported, if WithRedissonVersion names them or
+// they have lately taken permits.
 func For(d time.Duration) RateOption {
 	return func(o *rateOptions) {
 		o.span = d.Truncate(time.Millisecond)
@@ -195,8 +196,11 @@ func (l *RateLimiter) setRate(ctx context.Context, op string, cfg Config, what a
 	if updates && errors.Is(err, ErrNotInitialized) {
 		return false, nil
 	}
-	if n < 0 {
+	switch n {
+	case -1:
 		err = fmt.Errorf("%w: For: the limiter is not of type %v", ErrInvalidConfig, cfg.Type)
+	case -2:
+		err = fmt.Errorf("%w: For: a Redisson before 3.13.3 uses the limiter, and can't read such a rate", ErrUnsupported)
 	}
 	return n > 0, l.fail(op, err)
 }

@@ -10,7 +10,8 @@
 --      to what the limiter has, or to the default that stands behind a space if it has none
 --   7  '' or the token of the 'again' answer
 -- Returns
---   1 when the rate was set, 0 when there was nothing to change, -1 when it is for a while and of another type
+--   1 when the rate was set, 0 when there was nothing to change, -1 when it is for a while and of another type, -2 when a
+--      Redisson that can't read such a rate counts a window
 --   'again', token   the call must be repeated
 --   CORRUPT <key's number> <field> <why>, NOTINIT if there is nothing to go back to
 
@@ -38,6 +39,8 @@ if keeps then
     return problem
   elseif span and old.per_client ~= config.per_client then
     return -1
+  elseif span and not made and is_window(old) then
+    return -2
   end
   if ARGV[6] == 'new' and old or new[5] and not (old and other_default(fields, new[5], now) == 'older') then
     return 0

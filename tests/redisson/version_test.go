@@ -333,6 +333,15 @@ var windows = map[string]scenario{
 		// A rate that is lowered in the hash alone holds at once.
 		wait(minute + ms), oldTakes(1), put("rate", 2), take(2), refuse(1),
 	}},
+	// Such a Redisson can't read the interval of a rate that ends by itself.
+	"is refused a rate for a while": {cfg: every(10, minute), steps: []step{
+		oldTakes(3), untouched(
+			fails(rratelimiter.ErrUnsupported, func(p *play) error { return p.l.SetRate(p.Context(), every(20, minute), rratelimiter.For(hour)) }),
+			fails(rratelimiter.ErrUnsupported, func(p *play) error {
+				return limitertest.Second(p.l.UpdateRate(p.Context(), every(20, minute), rratelimiter.For(hour)))
+			}),
+		), oldTakes(7), valueEnds(minute), wait(minute + ms), oldTakes(10),
+	}},
 	// No time to live of the limiter moves the end of a window: its permits come back then.
 	"keeps its end":                     {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
 	"keeps its end, without the option": {cfg: every(10, minute), steps: keepsItsEnd},
