@@ -196,6 +196,21 @@ descriptors:
 	}
 }
 
+// What is spent counts at this process too, as far as its share goes.
+func TestFailure_LocalCountsWhatIsSpent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, down := failing(t)
+		down.Store(true)
+		s := newService(t, rdb, "domain: web\nfailure: local\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 4}}]")
+		run(t, s,
+			step{"user=ann | 3", "OK: OK 1/4"},
+			step{"user=ann | 3", "OVER: OVER 0/4"},
+			step{"user=ann", "OVER: OVER 0/4"},
+		)
+	})
+}
+
 // Once Redis is known to be silent no call waits for it, whatever the domain says.
 func TestFailure_IsKnown(t *testing.T) {
 	t.Parallel()
