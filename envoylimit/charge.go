@@ -69,9 +69,9 @@ func (c *call) chargeInTime(ctx context.Context, q *question, of *counter) {
 func (c *call) charge(ctx context.Context, q *question, of *counter) {
 	ask := q.ask(of.key)
 	ask.Permits = min(q.permits, q.most())
-	ask.UpTo = q.algorithm == slidingLog // or else what is free would be taken ahead, beside the cost
 	// So that the answer can charge the rest, and takes nothing ahead of what is reserved.
-	ask.Reserve = !ask.UpTo || q.estimate > 0
+	ask.Reserve = q.algorithm != slidingLog || q.estimate > 0
+	ask.UpTo = !ask.Reserve && ask.Permits > 1 // or else what is free would be taken ahead, beside the cost
 	a, err := c.answer(ctx, of.Asker, ask)
 	rest := q.permits
 	if a.Granted {
