@@ -257,7 +257,8 @@ func WithPauseOn(pauseOf func(*http.Response) time.Duration) Option {
 // A pause is a string that expires when it ends. Its key is the transport's key in braces with ":pause" behind, such as
 // {upstream:api.example.org}:pause, or without the braces if the key has a hash tag. A transport that is used reads it
 // about once a second, and a request waits for that only if what is known is older. An answer that begins a pause is
-// returned once Redis has the key. While Redis does not answer, pauses hold in one transport.
+// returned once Redis has the key. While Redis does not answer, pauses hold in one transport, and
+// others hear of them once it does.
 func WithSharedPause(client *rratelimiter.Client) Option {
 	return func(s *settings) error {
 		s.clientOnly, s.sharing.Client = "WithSharedPause", client

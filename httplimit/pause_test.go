@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
 
 // sent is a request that arrived at an upstream.
@@ -353,6 +354,25 @@ func TestSharedPause_IsReadOnceASecond(t *testing.T) {
 		idle := commands.Total()
 		time.Sleep(time.Hour)
 		assert.Equal(t, idle, commands.Total(), "nothing is read for no one")
+	})
+}
+
+// What was heard while Redis was away holds in other programs too once it is back.
+func TestSharedPause_HeardWithoutRedis(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		env := rratelimitertest.New(t)
+		upstream := &partner{after: time.Minute}
+		hears := httplimit.NewTransport(upstream, grants(), httplimit.WithSharedPause(env.Client))
+		env.Down()
+		fetch(t, hears, "/stop")
+		heard := time.Now()
+		time.Sleep(10 * time.Second)
+		env.Up()
+		time.Sleep(10 * time.Second)
+		other := httplimit.NewTransport(upstream, grants(), httplimit.WithSharedPause(limitertest.NewClient(t, env.Redis)))
+		fetch(t, other, "/restarted")
+		assert.InDelta(t, time.Minute, time.Since(heard), float64(5*time.Second))
 	})
 }
 

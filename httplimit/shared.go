@@ -2,12 +2,14 @@ package httplimit
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/sharedpause"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // readEvery is how old what a transport knows of other programs' pauses may be when a request is sent: with the time that
@@ -33,17 +35,23 @@ func (s *shared) read(key string) time.Duration {
 
 // write lets other programs know of a pause. It returns once they can, unless Redis is known not to answer.
 func (s *shared) write(ctx context.Context, key string, until time.Time, resp *http.Response) {
-	why := strconv.Itoa(resp.StatusCode)
-	extend := func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
-		defer cancel()
-		s.silent.Store(s.Extend(ctx, key, until, why) != nil)
-	}
+	ctx, why := context.WithoutCancel(ctx), strconv.Itoa(resp.StatusCode)
 	if s.silent.Load() {
-		go extend()
+		go s.extend(ctx, key, until, why, time.Second)
 		return
 	}
-	extend()
+	s.extend(ctx, key, until, why, time.Second)
+}
+
+// extend writes a pause. If that fails it is repeated, after so long at first and then after longer, until the pause is over.
+func (s *shared) extend(ctx context.Context, key string, until time.Time, why string, again time.Duration) {
+	calling, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	err := s.Extend(calling, key, until, why)
+	s.silent.Store(err != nil)
+	if err != nil && !errors.Is(err, limit.ErrClosed) && time.Until(until) > again {
+		time.AfterFunc(again, func() { s.extend(ctx, key, until, why, min(2*again, time.Minute)) })
+	}
 }
 
 // refresh begins to read what other programs have heard of the key, unless that is known. It returns a channel that is
