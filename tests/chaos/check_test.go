@@ -333,6 +333,9 @@ func (r *round) checkSum(p *pool, s *state, rate int64) {
 	if p.kind == perClient && (p.wild || r.rateChanged(p.limiter)) {
 		rate, exact = r.highest(p.limiter), false
 	}
+	if p.kind == perClient && p.overrides && !s.pair.HasValue {
+		return // a client's own value goes with an override, for its next request to sum up, and none may have come
+	}
 	if why := s.pair.Broken(rate, exact); why != "" && !r.damaged(p.limiter) {
 		r.violatePool(p, "sum", "%s\n%v", why, s)
 	}
