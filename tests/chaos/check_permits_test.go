@@ -408,7 +408,7 @@ func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
 	}
 	record.Client = slices.IndexFunc(r.clients, func(plan clientPlan) bool { return plan.name == c.Worker })
 	switch {
-	case (c.takes() || c.Op == opPeek || c.Op == opReset || c.Op == opSettle) && p.brings():
+	case (c.takes() || slices.Contains([]string{opPeek, opReset, opSettle, opAvailable}, c.Op)) && p.brings():
 		record.ByDefault, record.Config = true, p.config
 	case c.Rate > 0:
 		record.Config = p.configOf(c)

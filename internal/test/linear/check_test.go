@@ -142,6 +142,11 @@ func set(rate int64, keep bool) Call {
 	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: keep}
 }
 
+func byDefault(c Call, rate int64) Call {
+	c.ByDefault, c.Config = true, limitertest.Every(rate, 5*time.Millisecond)
+	return c
+}
+
 func override(number int, rate int64) Call {
 	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: true, Override: number}
 }
@@ -199,6 +204,12 @@ var plainHistories = map[string]judgedHistory{
 	"an override that forgot what is in use": {false, []Record{
 		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, override(1, 20), granted), recorded(5, 6, 0, ends(1), granted),
 		recorded(7, 8, 0, try(3), granted),
+	}},
+	"a look at a default": {true, []Record{
+		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, byDefault(look, 7), free(7)), recorded(5, 6, 0, look, Answer{Outcome: NoRate}),
+	}},
+	"a look at another rate than the default": {false, []Record{
+		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, byDefault(look, 7), free(10)),
 	}},
 	"Reset of a limiter that has no rate": {false, []Record{recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, reset, granted)}},
 	"Reset that left some": {false, []Record{

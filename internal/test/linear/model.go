@@ -118,7 +118,8 @@ func (s State) step(e effect) []State {
 		s = s.full()
 		s.rate, s.interval, s.override, s.then = 0, 0, 0, 0
 	case availableEffect, finalEffect:
-		if (s.rate == 0) != (e.outcome == NoRate) || s.rate > 0 && e.free != max(0, s.free()) {
+		seen := s.byDefault(e)
+		if (seen.rate == 0) != (e.outcome == NoRate) || seen.rate > 0 && e.free != max(0, seen.free()) {
 			return nil
 		}
 		if e.kind == finalEffect && e.keep && slices.ContainsFunc(s.stakes, func(k stake) bool { return !k.phantom }) {
