@@ -128,8 +128,7 @@ other_servers() {
 	END
 }
 
-# One after the other: the more is busy at once, the longer each waits for its turn, and a test
-# that has to wait for minutes proves nothing.
+# One after the other, for the reason that packages are few: see at_once.
 rest() {
 	local status=0
 	without_race || status=1
@@ -203,7 +202,7 @@ begin rest rest
 begin redisson beside_redisson
 step "tests where goroutines meet" with_race
 [ "$all" != all ] || begin cells other_servers
-step "other tests, other modules (begun before)" end rest
+step "other tests and other modules (begun before)" end rest
 [ "$all" != all ] || begin chaos chaos
 [ "$all" != all ] || step "modules from nothing" from_nothing
 [ "$all" != all ] || step "other servers and topologies (begun before)" end cells

@@ -200,8 +200,8 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 // Nodes that still disagree get their orders again, at first soon. On a busy machine asking them
 // all may take longer, and a failover that is ordered again begins anew: it has twice the time then.
 const (
-	insistAfter     = time.Second
-	insistAtLeastBy = 8 * time.Second
+	firstPatience   = time.Second
+	longestPatience = 8 * time.Second
 )
 
 // waitOwner waits until all nodes that are alive see the slot at its owner, with at least that
@@ -213,7 +213,7 @@ func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, ag
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
 	defer cancel()
 	var last error
-	for patience := insistAfter; ; patience = min(2*patience, insistAtLeastBy) {
+	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
 		err := c.untilOwner(ctx, patience, slot, owner, nodes)
 		if err == nil {
 			return

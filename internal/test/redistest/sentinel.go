@@ -20,7 +20,6 @@ const (
 	quorum          = 2
 	replicaUser     = "replica"
 	failoverTimeout = 3 * time.Minute
-	electionTimeout = 3 * time.Minute
 	givenUpAfter    = 10 * time.Second      // far more than a failover takes
 	lookEvery       = 50 * time.Millisecond // between looks at all of them: it takes a second or more
 )
@@ -204,7 +203,7 @@ func (s *Sentinel) Failover(t testing.TB) *Server {
 // master, it says itself that it is one, and returns it.
 func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), electionTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
 	defer cancel()
 	master, err := s.master(ctx, old)
 	must(t, err)
@@ -219,7 +218,7 @@ func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
 // demotes a server that was a master for 8 s when it last asked, whatever that is by now.
 func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), electionTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
 	defer cancel()
 	must(t, pollEvery(ctx, lookEvery, func() (err error) {
 		if master, err = s.settled(ctx); err != nil {
@@ -250,7 +249,7 @@ func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
 			return nil, err
 		}
 		fields, _ := answer.(map[any]any)
-		known := s.serverOf(fields)
+		known := s.serverAt(fields["ip"], fields["port"])
 		if known == nil || fields["flags"] != "master" || master != nil && master != known {
 			return nil, fmt.Errorf("%s still has the master %v", w.addr, fields)
 		}
@@ -274,7 +273,7 @@ func (s *Sentinel) replicasKnown(ctx context.Context) error {
 		}
 		for _, replica := range replicas {
 			fields, _ := replica.(map[any]any)
-			if server := s.serverOf(fields); server != nil && server.answers() && fields["role-reported"] != "slave" {
+			if server := s.serverAt(fields["ip"], fields["port"]); server != nil && server.answers() && fields["role-reported"] != "slave" {
 				return fmt.Errorf("%s still takes %s for a %v", w.addr, server.addr, fields["role-reported"])
 			}
 		}
@@ -282,9 +281,9 @@ func (s *Sentinel) replicasKnown(ctx context.Context) error {
 	return nil
 }
 
-// serverOf returns the server that a Sentinel describes by these fields, nil if there is none.
-func (s *Sentinel) serverOf(fields map[any]any) *Server {
-	addr := fmt.Sprint(fields["ip"], ":", fields["port"])
+// serverAt returns the server that a Sentinel knows by this address, nil if there is none.
+func (s *Sentinel) serverAt(ip, port any) *Server {
+	addr := fmt.Sprint(ip, ":", port)
 	if i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == addr }); i >= 0 {
 		return s.data[i]
 	}
@@ -343,15 +342,14 @@ func (s *Sentinel) master(ctx context.Context, old *Server) (master *Server, err
 			if err != nil {
 				return err
 			}
-			for _, server := range s.data {
-				if server.addr != strings.Join(addr, ":") {
-					continue
-				}
-				if server == old || master != nil && server != master {
-					return fmt.Errorf("%s still takes %s for the master", w.addr, server.addr)
-				}
-				master = server
+			server := s.serverAt(addr[0], addr[1])
+			if server == nil {
+				continue
 			}
+			if server == old || master != nil && server != master {
+				return fmt.Errorf("%s still takes %s for the master", w.addr, server.addr)
+			}
+			master = server
 		}
 		if master == nil {
 			return errNoMaster
