@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -110,27 +111,54 @@ type held struct {
 
 func (h *held) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) { return nil, false }
 
-// Who waits beside others ends in time too, also if the flight has nothing to take.
-func TestWave_EndsIfFlightIsEmpty(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+// leaves checks that a caller who joins a Wave leaves unanswered after that time.
+func (r *rig) leaves(t *testing.T, w lane.Waiter, p *lane.Pending, after time.Duration, join func()) {
+	t.Helper()
+	start := time.Now()
+	p.Asked = start
+	r.lane.Lock()
+	join()
+	r.lane.Unlock()
+	answered, err := p.Await(t.Context(), r.lanes, w, start.Add(after), false)
+	assert.False(t, answered)
+	assert.ErrorIs(t, err, limit.ErrUnavailable)
+	assert.Equal(t, after, time.Since(start))
+}
+
+var waveTests = map[string]rigTest{
+	// Who waits beside others ends in time too, also if the flight has nothing to take.
+	"ends if the flight is empty": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
-		start := time.Now()
 		h := &held{Lane: r.lane}
-		h.Asked = start
-		r.Go(func() {
-			r.lane.Lock()
-			h.WaitOn(r.lane.Ready(h))
-			r.lane.Unlock()
-			answered, err := h.Await(t.Context(), r.lanes, h, start.Add(script.DefaultTimeout), false)
-			assert.False(t, answered)
-			assert.ErrorIs(t, err, limit.ErrUnavailable)
-			assert.Equal(t, script.DefaultTimeout, time.Since(start))
-		})
+		r.Go(func() { r.leaves(t, h, &h.Pending, script.DefaultTimeout, func() { h.WaitOn(r.lane.Ready(h)) }) })
 		synctest.Wait()
 		close(r.hold)
 		r.Wait()
-	})
+	}},
+	// Who comes for a source that a full flight has left behind leaves in time too, though the flight has their Wave.
+	"ends in time for sources that a full flight leaves": {conditions{trip: script.DefaultTimeout / 10}, 1024, func(t *testing.T, r *rig) {
+		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
+		r.start(511, func(i int) { _, _ = r.ask(i, script.Call{}) })
+		h := &held{Lane: r.lane}
+		r.lane.Lock()
+		wave := r.lane.Ready(h)
+		r.lane.Unlock()
+		time.Sleep(script.DefaultTimeout / 10)
+		synctest.Wait()
+		h.Last = time.Now().Add(10 * time.Millisecond)
+		r.Go(func() {
+			r.leaves(t, h, &h.Pending, 10*time.Millisecond, func() {
+				h.WaitOn(wave)
+				r.lane.EndBy(wave, h.Last)
+			})
+		})
+		r.Wait()
+	}},
+}
+
+func TestWave(t *testing.T) {
+	t.Parallel()
+	onRigs(t, waveTests)
 }
 
 // taken is a caller's request whose call a flight takes.
@@ -147,22 +175,14 @@ func (w *taken) NextCall(l *lane.Lane, now time.Time) (c *lane.Call, more bool) 
 func TestWave_EndsInTimeThoughFlightsWaitForReplicas(t *testing.T) {
 	t.Parallel()
 	const wait = script.DefaultTimeout / 3
-	onRig(t, &flights{trip: script.DefaultTimeout + wait/2}, 1, func(t *testing.T, r *rig) {
+	onRig(t, conditions{trip: script.DefaultTimeout + wait/2}, 1, func(t *testing.T, r *rig) {
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: wait})
 		r.lane = r.lanes.Lock(t.Context(), "key")
 		r.lane.Unlock()
 		r.start(1, func(i int) { _, _ = r.ask(i, script.Call{}) })
 		time.Sleep(wait + script.DefaultTimeout/8) // it is late
-		start := time.Now()
 		w := &taken{held: held{Lane: r.lane}, ask: newAsk("key", script.Call{})}
-		w.Asked = start
-		r.lane.Lock()
-		w.WaitOn(r.lane.Ready(w))
-		r.lane.Unlock()
-		answered, err := w.Await(t.Context(), r.lanes, w, start.Add(script.DefaultTimeout), false)
-		assert.False(t, answered)
-		assert.ErrorIs(t, err, limit.ErrUnavailable)
-		assert.Equal(t, script.DefaultTimeout, time.Since(start))
+		r.leaves(t, w, &w.Pending, script.DefaultTimeout, func() { w.WaitOn(r.lane.Ready(w)) })
 		r.Wait()
 	})
 }
@@ -171,7 +191,7 @@ func TestWave_EndsInTimeThoughFlightsWaitForReplicas(t *testing.T) {
 func TestWave_IsNotLeftForAnAnswerThatIsNotMarkedYet(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {
-		onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
+		onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
 			h := &held{Lane: r.lane}
 			if waits { // on a Wave that ends early
 				r.lane.Lock()
@@ -193,30 +213,79 @@ func TestWave_IsNotLeftForAnAnswerThatIsNotMarkedYet(t *testing.T) {
 	}
 }
 
-// Who comes for a source that a full flight has left behind leaves in time too, though the flight has their Wave.
-func TestWave_EndsInTimeForSourcesThatAFullFlightLeaves(t *testing.T) {
+// rider is a call that goes along with another, if it goes at all.
+type rider struct {
+	*ask
+
+	goes bool
+}
+
+func (r *rider) Prepare(c *lane.Call) {
+	if r.goes {
+		c.Call = script.Call{Script: incr, Keys: script.KeysOf("riders"), Args: script.Constant{}, Repeat: true}
+	}
+}
+
+func ridden(host *ask, goes bool) (*ask, *rider) {
+	r := &rider{ask: &ask{done: make(chan struct{})}, goes: goes}
+	host.call.Rider = &lane.Call{Owner: r}
+	return host, r
+}
+
+// A rider goes in the flight of its call, and costs no round trip.
+func TestRider_GoesAlong(t *testing.T) {
 	t.Parallel()
-	onRig(t, &flights{trip: script.DefaultTimeout / 10}, 1024, func(t *testing.T, r *rig) {
-		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
-		r.start(511, func(i int) { _, _ = r.ask(i, script.Call{}) })
-		h := &held{Lane: r.lane}
-		r.lane.Lock()
-		wave := r.lane.Ready(h)
-		r.lane.Unlock()
-		time.Sleep(script.DefaultTimeout / 10)
-		synctest.Wait()
-		start := time.Now()
-		h.Asked, h.Last = start, start.Add(10*time.Millisecond)
-		r.Go(func() {
-			r.lane.Lock()
-			h.WaitOn(wave)
-			r.lane.EndBy(wave, h.Last)
-			r.lane.Unlock()
-			answered, err := h.Await(t.Context(), r.lanes, h, h.Last, false)
-			assert.False(t, answered)
-			assert.ErrorIs(t, err, limit.ErrUnavailable)
-			assert.Equal(t, 10*time.Millisecond, time.Since(start))
+	limitertest.Each(t, map[string]bool{"on the caller's goroutine": true, "on another": false}, func(t *testing.T, inline bool) {
+		onRig(t, conditions{trip: time.Millisecond, inline: inline}, 20, func(t *testing.T, r *rig) {
+			host, along := ridden(newAsk("host", script.Call{}), true)
+			reply, err := host.by(r)
+			assert.NoError(t, err)
+			assert.EqualValues(t, 1, reply)
+			<-along.done
+			assert.EqualValues(t, 1, along.reply)
+			host, _ = ridden(newAsk("host", script.Call{}), false)
+			_, err = host.by(r)
+			assert.NoError(t, err, "the other did not go")
+			assert.Equal(t, []int{2, 1}, r.sizes())
+		})
+	})
+}
+
+var riderTests = map[string]rigTest{
+	// A rider's own rider goes along, too, also if the first does not go. If the answers are lost each is repeated, and none goes twice.
+	"of one call": {conditions{trip: time.Millisecond}, 20, func(t *testing.T, r *rig) {
+		r.loses.Store(1)
+		host, first := ridden(newAsk("host", script.Call{Repeat: true}), true)
+		second, third := &rider{ask: &ask{done: make(chan struct{})}}, &rider{ask: &ask{done: make(chan struct{})}, goes: true}
+		host.call.Rider.Rider = &lane.Call{Owner: second, Rider: &lane.Call{Owner: third}}
+		_, err := host.by(r)
+		assert.NoError(t, err)
+		for _, along := range []*rider{first, third} {
+			<-along.done
+			assert.NoError(t, along.err)
+		}
+		for range 3 {
+			r.mustAsk(t, 0)
+		}
+		assert.Equal(t, "2", r.direct.Get(t.Context(), "riders").Val())
+	}},
+	// A flight takes few riders along, so that its calls do not wait for many.
+	"are few in a flight": {conditions{trip: 10 * time.Millisecond}, 2, func(t *testing.T, r *rig) {
+		r.start(41, func(i int) {
+			host, _ := ridden(newAsk(keyOf(i), script.Call{}), true)
+			_, err := host.by(r)
+			assert.NoError(t, err)
 		})
 		r.Wait()
-	})
+		assert.Equal(t, []int{2, 40 + 16}, r.sizes())
+		assert.Equal(t, "17", r.direct.Get(t.Context(), "riders").Val())
+		r.forget()
+		r.mustAsk(t, 0)
+		assert.Equal(t, []int{1}, r.sizes(), "those that found no room do not follow")
+	}},
+}
+
+func TestRiders(t *testing.T) {
+	t.Parallel()
+	onRigs(t, riderTests)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/keyed"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -30,11 +31,10 @@ func commandOf(i int) *script.Call {
 	return &script.Call{Script: incr, Keys: script.KeysOf(keyOf(i)), Args: script.Constant{}}
 }
 
-// What comes by the thousands at a distance is done by flights of a bounded size, and
-// does not keep decisions waiting behind all of it.
-func TestCommandsGoTogether(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
+var commandTests = map[string]rigTest{
+	// What comes by the thousands at a distance is done by flights of a bounded size, and
+	// does not keep decisions waiting behind all of it.
+	"go together": {conditions{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const commands = 3000
 		for i := range commands {
 			r.Add(1)
@@ -56,13 +56,9 @@ func TestCommandsGoTogether(t *testing.T) {
 		assert.Equal(t, commands+1, ran)
 		assert.LessOrEqual(t, r.most(), 10)
 		assert.Equal(t, "1", r.direct.Get(t.Context(), keyOf(commands-1)).Val())
-	})
-}
-
-// Calls that are repeated and calls that are not go in flights of their own, however they come.
-func TestCommands_OfTwoKindsGoInOwnFlights(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{trip: 100 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
+	}},
+	// Calls that are repeated and calls that are not go in flights of their own, however they come.
+	"of two kinds go in flights of their own": {conditions{trip: 100 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const commands = 4000
 		start := time.Now()
 		for i := range commands {
@@ -80,14 +76,10 @@ func TestCommands_OfTwoKindsGoInOwnFlights(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(asked), 2*r.trip)
 		r.Wait()
 		assert.LessOrEqual(t, time.Since(start), 8*r.trip)
-	})
-}
-
-// A call that is not repeated has the time of a call for its one attempt. Decisions beside
-// it are repeated after a third of that nevertheless.
-func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 64, func(t *testing.T, r *rig) {
+	}},
+	// A call that is not repeated has the time of a call for its one attempt. Decisions beside
+	// it are repeated after a third of that nevertheless.
+	"decisions beside changes are repeated in time": {conditions{held: true}, 64, func(t *testing.T, r *rig) {
 		ask := func(i int) {
 			_, err := r.ask(i, script.Call{Repeat: true})
 			assert.NoError(t, err)
@@ -102,13 +94,166 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 		time.Sleep(script.DefaultTimeout / 2)
 		r.stuck.Store(false)
 		r.Wait()
-	})
+	}},
+	// Finished calls are forgotten even while a server sends no answers and reads nothing more.
+	"that are over are forgotten": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
+		var kept []weak.Pointer[script.Keys]
+		for i := range 60 {
+			for j := range 100 {
+				c := commandOf(100*i + j)
+				kept = append(kept, weak.Make(c.Keys))
+				r.command(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
+			}
+			time.Sleep(script.DefaultTimeout)
+		}
+		synctest.Wait()
+		runtime.GC()
+		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
+		assert.LessOrEqual(t, len(kept), 200, "beside what is under way")
+		close(r.hold)
+	}},
+	// A caller that goes away leaves no call behind that was not sent, and learns whether it
+	// may have run.
+	"cancelled before they are sent are not sent": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r.start(2, func(i int) {
+			_, err := r.lanes.Run(ctx, commandOf(i))
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.Equal(t, i < 1, errors.Is(err, limit.ErrUnknownOutcome), "one flight was under way")
+		})
+		cancel()
+		r.Wait()
+		close(r.hold)
+		time.Sleep(time.Second)
+		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
+	}},
+	// A call that has waited for all its time when a flight could take it is not sent: the attempt would be given up at once,
+	// and its outcome unknown.
+	"whose time is over are not sent": {conditions{}, 2, func(t *testing.T, r *rig) {
+		time.Sleep(script.DefaultTimeout)
+		for i, wanted := range []func() bool{nil, func() bool { return true }} {
+			c := commandOf(i)
+			c.Wanted, c.Since = wanted, time.Now().Add(time.Millisecond-script.DefaultTimeout)
+			_, err := r.lanes.Run(t.Context(), c)
+			assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable)
+			assert.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
+			assert.Empty(t, r.sizes())
+		}
+		r.mustAsk(t, 0)
+	}},
+	"that are not wanted are not sent": {conditions{}, 2, func(t *testing.T, r *rig) {
+		for i, want := range []error{nil, script.ErrUnwanted} {
+			c := commandOf(i)
+			asked := 0
+			c.Wanted = func() bool { asked++; return want == nil }
+			_, err := r.lanes.Run(t.Context(), c)
+			assert.ErrorIs(t, err, want)
+			assert.Equal(t, 1, asked)
+		}
+		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
+	}},
+	// Late gets a call that was under way when its caller left, once that is over, and no other: the lane may still look at
+	// that.
+	"Late learns once whether the call was under way": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
+		ctx, leave := context.WithCancel(t.Context())
+		var late [6]redistest.List[*lane.Call]
+		r.start(len(late), func(i int) {
+			done, err := r.lanes.Do(ctx, &lane.Call{Call: *commandOf(i), Late: func(c *lane.Call) { late[i].Add(c) }})
+			assert.False(t, done)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+		leave()
+		r.Wait()
+		close(r.hold)
+		time.Sleep(time.Minute)
+		underWay := 0
+		for i := range late {
+			told := late[i].All()
+			require.Len(t, told, 1, i)
+			if told[0] == nil {
+				assert.Empty(t, r.direct.Get(t.Context(), keyOf(i)).Val())
+				continue
+			}
+			underWay++
+			reply, err := told[0].Outcome()
+			require.NoError(t, err)
+			assert.Equal(t, int64(1), reply)
+		}
+		assert.Positive(t, underWay)
+		assert.Less(t, underWay, len(late))
+	}},
+	// Those whose callers go away are not kept until a flight takes them: with a server that is slow to answer that may be
+	// long. The others are sent.
+	"cancelled are forgotten before the next flight": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
+		const stay = 10
+		call := func(i int) {
+			_, err := r.lanes.Run(t.Context(), commandOf(i))
+			assert.NoError(t, err)
+		}
+		r.start(stay/2, call) // the first is all that may be under way
+		ctx, cancel := context.WithCancel(t.Context())
+		var kept []weak.Pointer[script.Keys]
+		for i := range 1000 {
+			c := &lane.Call{Call: *commandOf(stay + i), Late: func(c *lane.Call) { assert.Nil(t, c) }}
+			c.Repeat = i%2 == 0
+			kept = append(kept, weak.Make(c.Keys))
+			go func() {
+				_, err := r.lanes.Do(ctx, c)
+				assert.ErrorIs(t, err, context.Canceled)
+			}()
+		}
+		r.start(stay/2, func(i int) { call(stay/2 + i) })
+		cancel()
+		synctest.Wait()
+		runtime.GC()
+		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
+		assert.LessOrEqual(t, len(kept), 2*stay)
+		close(r.hold)
+		r.Wait()
+		assert.LessOrEqual(t, len(r.sizes()), 3)
+	}},
+	// Nothing is in doubt about a call that only reads.
+	"that only read are no unknown outcome": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
+		ctx, cancel := context.WithCancel(t.Context())
+		read := func(ctx context.Context, i int) error {
+			_, err := r.lanes.Read(ctx, incr, script.KeysOf(keyOf(i)))
+			assert.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
+			return err
+		}
+		for i := range 2 { // under way, and to be sent
+			r.Go(func() {
+				var left *script.Left
+				assert.ErrorAs(t, read(ctx, i), &left)
+				assert.ErrorIs(t, left, context.Canceled)
+			})
+			synctest.Wait()
+		}
+		cancel()
+		r.Wait()
+		assert.ErrorIs(t, script.Outage(read(t.Context(), 2)), limit.ErrUnavailable)
+		close(r.hold)
+	}},
+	// Whether a call is wanted is asked before its first attempt, however many follow.
+	"are wanted once they were": {conditions{}, 2, func(t *testing.T, r *rig) {
+		r.loses.Store(2)
+		asked := 0
+		c := commandOf(0)
+		c.Repeat, c.Wanted = true, func() bool { asked++; return asked == 1 }
+		_, err := r.lanes.Run(t.Context(), c)
+		assert.NoError(t, err)
+		assert.Len(t, r.sizes(), 3)
+	}},
+}
+
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	onRigs(t, commandTests)
 }
 
 // A server that hangs holds a bounded number of goroutines and attempts for commands, and
 // none goes unanswered for longer than a call's time.
 func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest // it counts goroutines
-	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
+	onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
 		r.stuck.Store(true)
 		start, before := time.Now(), runtime.NumGoroutine()
 		var mu sync.Mutex
@@ -131,79 +276,6 @@ func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest 
 		assert.Equal(t, commands, told)
 		mu.Unlock()
 		assert.LessOrEqual(t, r.most(), 2*64)
-	})
-}
-
-// Finished calls are forgotten even while a server sends no answers and reads nothing more.
-func TestCommandsThatAreOverAreForgotten(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
-		var kept []weak.Pointer[script.Keys]
-		for i := range 60 {
-			for j := range 100 {
-				c := commandOf(100*i + j)
-				kept = append(kept, weak.Make(c.Keys))
-				r.command(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
-			}
-			time.Sleep(script.DefaultTimeout)
-		}
-		synctest.Wait()
-		runtime.GC()
-		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
-		assert.LessOrEqual(t, len(kept), 200, "beside what is under way")
-		close(r.hold)
-	})
-}
-
-// A caller that goes away leaves no call behind that was not sent, and learns whether it
-// may have run.
-func TestCommands_CancelledBeforeSendingAreNotSent(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
-		ctx, cancel := context.WithCancel(t.Context())
-		r.start(2, func(i int) {
-			_, err := r.lanes.Run(ctx, commandOf(i))
-			assert.ErrorIs(t, err, context.Canceled)
-			assert.Equal(t, i < 1, errors.Is(err, limit.ErrUnknownOutcome), "one flight was under way")
-		})
-		cancel()
-		r.Wait()
-		close(r.hold)
-		time.Sleep(time.Second)
-		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
-	})
-}
-
-// A call that has waited for all its time when a flight could take it is not sent: the attempt would be given up at once,
-// and its outcome unknown.
-func TestCommandsWhoseTimeIsOverAreNotSent(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{}, 2, func(t *testing.T, r *rig) {
-		time.Sleep(script.DefaultTimeout)
-		for i, wanted := range []func() bool{nil, func() bool { return true }} {
-			c := commandOf(i)
-			c.Wanted, c.Since = wanted, time.Now().Add(time.Millisecond-script.DefaultTimeout)
-			_, err := r.lanes.Run(t.Context(), c)
-			assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable)
-			assert.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
-			assert.Empty(t, r.sizes())
-		}
-		r.mustAsk(t, 0)
-	})
-}
-
-func TestUnwantedCommands(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{}, 2, func(t *testing.T, r *rig) {
-		for i, want := range []error{nil, script.ErrUnwanted} {
-			c := commandOf(i)
-			asked := 0
-			c.Wanted = func() bool { asked++; return want == nil }
-			_, err := r.lanes.Run(t.Context(), c)
-			assert.ErrorIs(t, err, want)
-			assert.Equal(t, 1, asked)
-		}
-		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
 	})
 }
 
@@ -243,7 +315,7 @@ type desk struct {
 // atDesk runs test in a bubble, with a desk that has that many flights under way at most.
 func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	t.Helper()
-	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
+	onRig(t, conditions{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
 		require.NoError(t, r.direct.ScriptLoad(t.Context(), tenEach.Source).Err())
 		d := &desk{rig: r}
 		d.Queues = keyed.New(rratelimiter.New(r.rdb), keyed.Rule{Package: "desk", Most: 100, Ask: d.question}, nil)
@@ -307,34 +379,32 @@ func TestBatch_IsBounded(t *testing.T) {
 func TestBatch_ErrorReachesAllCallers(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("a hook fails")
-	for name, tt := range map[string]struct {
+	type row struct {
 		set  func(d *desk, on bool)
 		want error
 		text string
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"an error": {func(d *desk, on bool) {
 			d.fails = map[bool]func(int) error{true: func(int) error { return fail }}[on]
 		}, fail, ""},
 		"a panic": {func(d *desk, on bool) {
 			d.fails = map[bool]func(int) error{true: func(int) error { panic("a hook") }}[on]
 		}, limit.ErrUnknownOutcome, "a hook"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			atDesk(t, 1, func(t *testing.T, d *desk) {
-				tt.set(d, true)
-				d.start(5, func(int) {
-					a, err := d.Take(context.Background(), decide.Ask{Call: "Take", Key: "a", Permits: 1})
-					assert.ErrorIs(t, err, tt.want)
-					assert.ErrorContains(t, err, tt.text)
-					assert.Nil(t, a.Undo)
-				})
-				d.Wait()
-				tt.set(d, false)
-				assert.EqualValues(t, 9, d.mustTake(t, "a", 1))
+	}, func(t *testing.T, tt row) {
+		atDesk(t, 1, func(t *testing.T, d *desk) {
+			tt.set(d, true)
+			d.start(5, func(int) {
+				a, err := d.Take(context.Background(), decide.Ask{Call: "Take", Key: "a", Permits: 1})
+				assert.ErrorIs(t, err, tt.want)
+				assert.ErrorContains(t, err, tt.text)
+				assert.Nil(t, a.Undo)
 			})
+			d.Wait()
+			tt.set(d, false)
+			assert.EqualValues(t, 9, d.mustTake(t, "a", 1))
 		})
-	}
+	})
 }
 
 // A request that could not be sent in time fails, and says that it was not.
@@ -355,45 +425,11 @@ func TestLane_UnsentCallFailsInTime(t *testing.T) {
 	})
 }
 
-// Late gets a call that was under way when its caller left, once that is over, and no other: the lane may still look at
-// that.
-func TestDo_LateIsToldOnceWhetherTheCallWasUnderWay(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
-		ctx, leave := context.WithCancel(t.Context())
-		var late [6]redistest.List[*lane.Call]
-		r.start(len(late), func(i int) {
-			done, err := r.lanes.Do(ctx, &lane.Call{Call: *commandOf(i), Late: func(c *lane.Call) { late[i].Add(c) }})
-			assert.False(t, done)
-			assert.ErrorIs(t, err, context.Canceled)
-		})
-		leave()
-		r.Wait()
-		close(r.hold)
-		time.Sleep(time.Minute)
-		underWay := 0
-		for i := range late {
-			told := late[i].All()
-			require.Len(t, told, 1, i)
-			if told[0] == nil {
-				assert.Empty(t, r.direct.Get(t.Context(), keyOf(i)).Val())
-				continue
-			}
-			underWay++
-			reply, err := told[0].Outcome()
-			require.NoError(t, err)
-			assert.Equal(t, int64(1), reply)
-		}
-		assert.Positive(t, underWay)
-		assert.Less(t, underWay, len(late))
-	})
-}
-
 // A call of several steps has the time of a call once more when a step is answered, also while the next is refused.
 func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 	t.Parallel()
 	steps := newScript("if ARGV[1] == '' then return {'again', 'next'} end return 7")
-	f := &flights{}
+	f := conditions{}
 	attempts := redistest.List[time.Time]{}
 	f.fails = func(int) error {
 		attempts.Add(time.Now())
@@ -425,7 +461,7 @@ func TestCommandsWithLittleTimeLeftProbeASilentServerAtItsPace(t *testing.T) {
 	t.Parallel()
 	for _, repeat := range []bool{false, true} {
 		for _, every := range []time.Duration{0, 10 * time.Millisecond} {
-			onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
+			onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
 				r.stuck.Store(true)
 				command := func(i int) {
 					c := commandOf(i)
@@ -447,61 +483,6 @@ func TestCommandsWithLittleTimeLeftProbeASilentServerAtItsPace(t *testing.T) {
 	}
 }
 
-// Those whose callers go away are not kept until a flight takes them: with a server that is slow to answer that may be
-// long. The others are sent.
-func TestCommands_CancelledAreForgottenBeforeTheNextFlight(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
-		const stay = 10
-		call := func(i int) {
-			_, err := r.lanes.Run(t.Context(), commandOf(i))
-			assert.NoError(t, err)
-		}
-		r.start(stay/2, call) // the first is all that may be under way
-		ctx, cancel := context.WithCancel(t.Context())
-		var kept []weak.Pointer[script.Keys]
-		for i := range 1000 {
-			c := &lane.Call{Call: *commandOf(stay + i), Late: func(c *lane.Call) { assert.Nil(t, c) }}
-			c.Repeat = i%2 == 0
-			kept = append(kept, weak.Make(c.Keys))
-			go func() {
-				_, err := r.lanes.Do(ctx, c)
-				assert.ErrorIs(t, err, context.Canceled)
-			}()
-		}
-		r.start(stay/2, func(i int) { call(stay/2 + i) })
-		cancel()
-		synctest.Wait()
-		runtime.GC()
-		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
-		assert.LessOrEqual(t, len(kept), 2*stay)
-		close(r.hold)
-		r.Wait()
-		assert.LessOrEqual(t, len(r.sizes()), 3)
-	})
-}
-
-// Whether a call is wanted is asked before its first attempt, however many follow.
-func TestCommands_AreWantedOnceTheyWere(t *testing.T) {
-	t.Parallel()
-	var losses atomic.Int32
-	losses.Store(2)
-	fails := func(int) error {
-		if losses.Add(-1) >= 0 {
-			return errors.New("the answer was lost")
-		}
-		return nil
-	}
-	onRig(t, &flights{fails: fails}, 2, func(t *testing.T, r *rig) {
-		asked := 0
-		c := commandOf(0)
-		c.Repeat, c.Wanted = true, func() bool { asked++; return asked == 1 }
-		_, err := r.lanes.Run(t.Context(), c)
-		assert.NoError(t, err)
-		assert.Len(t, r.sizes(), 3)
-	})
-}
-
 // A change under way whose caller has gone is repeated only if Late is to learn what has become of it.
 func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 	t.Parallel()
@@ -509,7 +490,7 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 		repeat, late bool
 		sent         int
 	}{{true, true, 2}, {true, false, 1}, {false, true, 1}} {
-		f := &flights{held: true, fails: func(int) error { return answered("LOADING not yet") }}
+		f := conditions{held: true, fails: func(int) error { return answered("LOADING not yet") }}
 		onRig(t, f, 2, func(t *testing.T, r *rig) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var told atomic.Int32
@@ -533,29 +514,4 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 			assert.Equal(t, tt.late, told.Load() == 1)
 		})
 	}
-}
-
-// Nothing is in doubt about a call that only reads.
-func TestCommands_ReadsThatAreNotAnsweredAreNoUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
-		ctx, cancel := context.WithCancel(t.Context())
-		read := func(ctx context.Context, i int) error {
-			_, err := r.lanes.Read(ctx, incr, script.KeysOf(keyOf(i)))
-			assert.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
-			return err
-		}
-		for i := range 2 { // under way, and to be sent
-			r.Go(func() {
-				var left *script.Left
-				assert.ErrorAs(t, read(ctx, i), &left)
-				assert.ErrorIs(t, left, context.Canceled)
-			})
-			synctest.Wait()
-		}
-		cancel()
-		r.Wait()
-		assert.ErrorIs(t, script.Outage(read(t.Context(), 2)), limit.ErrUnavailable)
-		close(r.hold)
-	})
 }

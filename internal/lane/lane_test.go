@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,12 +19,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestFlight_TakesGatheredCalls(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+var flightTests = map[string]rigTest{
+	"takes the gathered calls": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(1000, func(i int) {
 			reply, err := r.ask(i, script.Call{})
 			assert.NoError(t, err)
@@ -36,7 +37,53 @@ func TestFlight_TakesGatheredCalls(t *testing.T) {
 		assert.Len(t, sizes, 4)
 		assert.Equal(t, 1000, sizes[0]+sizes[1]+sizes[2]+sizes[3])
 		assert.LessOrEqual(t, max(sizes[2], sizes[3]), 512)
-	})
+	}},
+	// A server that is busy answers large flights late; a small one now and then tells
+	// how long the wire is. When the wire grows that shows a second or two later.
+	"the shortest trip counts": {conditions{}, 1024, func(t *testing.T, r *rig) {
+		one := func(trip time.Duration) {
+			r.takes(trip)
+			r.mustAsk(t, 0)
+		}
+		most := func(callers int) int {
+			r.takes(10 * time.Millisecond)
+			r.forget()
+			r.start(callers, func(i int) { r.mustAsk(t, i) })
+			r.Wait()
+			return r.most()
+		}
+		for range 30 {
+			one(200 * time.Microsecond)
+			assert.Equal(t, 5, most(10))
+			one(50 * time.Millisecond)
+		}
+		for range 60 {
+			one(50 * time.Millisecond)
+		}
+		assert.Equal(t, 64, most(100))
+	}},
+	// Joint and other calls share a flight, and each gets its own answer.
+	"joint and other calls get their own answers": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
+		r.start(20, func(i int) {
+			call, want := script.Call{}, any(int64(1))
+			if i%3 == 0 {
+				call.Joint = &script.Joint{Script: many, Args: [2]any{"", 100 + i}}
+				if i > 1 {
+					want = int64(100 + i)
+				}
+			}
+			reply, err := newAsk(keyOf(i), call).by(r)
+			assert.NoError(t, err)
+			assert.Equal(t, want, reply, i)
+		})
+		close(r.hold)
+		r.Wait()
+	}},
+}
+
+func TestFlight(t *testing.T) {
+	t.Parallel()
+	onRigs(t, flightTests)
 }
 
 // answered is an error that Redis answered.
@@ -57,7 +104,7 @@ func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 			}
 			return failure
 		}
-		onRig(t, &flights{held: true, fails: fails}, 1024, func(t *testing.T, r *rig) {
+		onRig(t, conditions{held: true, fails: fails}, 1024, func(t *testing.T, r *rig) {
 			r.start(10, func(i int) {
 				_, err := r.ask(i, script.Call{})
 				if i < 2 {
@@ -79,7 +126,7 @@ func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 func TestFlight_HookPanics(t *testing.T) {
 	t.Parallel()
 	for _, inline := range []bool{false, true} {
-		f := &flights{held: true, inline: inline, fails: func(int) error { panic("a hook") }}
+		f := conditions{held: true, inline: inline, fails: func(int) error { panic("a hook") }}
 		onRig(t, f, 1024, func(t *testing.T, r *rig) {
 			r.start(20, func(i int) {
 				call := script.Call{Repeat: true}
@@ -109,7 +156,7 @@ func TestFlight_HookPanics(t *testing.T) {
 func TestFlight_ByCallerHandsItsPlaceOn(t *testing.T) {
 	t.Parallel()
 	for _, inline := range []bool{false, true} {
-		onRig(t, &flights{held: true, inline: inline}, 2, func(t *testing.T, r *rig) {
+		onRig(t, conditions{held: true, inline: inline}, 2, func(t *testing.T, r *rig) {
 			r.start(3, func(i int) { r.mustAsk(t, i) })
 			close(r.hold)
 			r.Wait()
@@ -140,7 +187,7 @@ func TestHowManyFlightsAreUnderWay(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.trip, " ", tc.pool), func(t *testing.T) {
 			t.Parallel()
-			onRig(t, &flights{trip: tc.trip}, tc.pool, func(t *testing.T, r *rig) {
+			onRig(t, conditions{trip: tc.trip}, tc.pool, func(t *testing.T, r *rig) {
 				r.mustAsk(t, 0)
 				r.forget()
 				for i := range 150 {
@@ -164,38 +211,10 @@ func TestHowManyFlightsAreUnderWay(t *testing.T) {
 	}
 }
 
-// A server that is busy answers large flights late; a small one now and then tells
-// how long the wire is. When the wire grows that shows a second or two later.
-func TestLane_ShortestTripCounts(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
-		one := func(trip time.Duration) {
-			r.takes(trip)
-			r.mustAsk(t, 0)
-		}
-		most := func(callers int) int {
-			r.takes(10 * time.Millisecond)
-			r.forget()
-			r.start(callers, func(i int) { r.mustAsk(t, i) })
-			r.Wait()
-			return r.most()
-		}
-		for range 30 {
-			one(200 * time.Microsecond)
-			assert.Equal(t, 5, most(10))
-			one(50 * time.Millisecond)
-		}
-		for range 60 {
-			one(50 * time.Millisecond)
-		}
-		assert.Equal(t, 64, most(100))
-	})
-}
-
 // A server that answers no call is asked by one call at a time, until it answers.
 func TestLane_SilentServerIsProbed(t *testing.T) {
 	t.Parallel()
-	onRig(t, &flights{trip: 10 * time.Millisecond}, 1024, func(t *testing.T, r *rig) {
+	onRig(t, conditions{trip: 10 * time.Millisecond}, 1024, func(t *testing.T, r *rig) {
 		r.mustAsk(t, 0)
 		r.stuck.Store(true)
 		ask := func(i int) {
@@ -244,7 +263,7 @@ var echo = newScript("return {ARGV[1]}")
 // server knows echo, and the others that are named.
 func joined(t *testing.T, calls []*script.Joint, known []*lua.Script, check func(replies []any, r *rig)) {
 	t.Helper()
-	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+	onRig(t, conditions{held: true}, 1024, func(t *testing.T, r *rig) {
 		for _, s := range append(known, echo) {
 			require.NoError(t, r.direct.ScriptLoad(t.Context(), s.Source).Err())
 		}
@@ -268,11 +287,12 @@ func joined(t *testing.T, calls []*script.Joint, known []*lua.Script, check func
 
 func TestJointCalls(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
+	type row struct {
 		word string // the first argument of each call
 		last any    // the second of the last
 		want func(i int) any
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"answered": {"", 100, func(i int) any {
 			switch {
 			case i < 2:
@@ -285,36 +305,33 @@ func TestJointCalls(t *testing.T) {
 		"keys in different slots": {"CROSSSLOT", "fail", func(i int) any { return []any{fmt.Sprint(i, false)} }},
 		"refused unrun":           {"LOADING", "fail", func(i int) any { return []any{fmt.Sprint(i, false)} }},
 		"an error from within":    {"OOM", "fail", func(i int) any { return []any{fmt.Sprint(i, i >= 2)} }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var calls []*script.Joint
-			var known []*lua.Script
+	}, func(t *testing.T, tc row) {
+		var calls []*script.Joint
+		var known []*lua.Script
+		if tc.last == "fail" {
+			known = append(known, many)
+		}
+		for i := range 80 {
+			second := any(100 + i)
+			if i == 5 {
+				second = 0
+			}
 			if tc.last == "fail" {
-				known = append(known, many)
+				second = "fail"
 			}
-			for i := range 80 {
-				second := any(100 + i)
-				if i == 5 {
-					second = 0
+			calls = append(calls, &script.Joint{Script: many, Args: [2]any{tc.word, second}, Early: true})
+		}
+		joined(t, calls, known, func(replies []any, r *rig) {
+			for i, reply := range replies {
+				want := []any{tc.want(i)}
+				if known == nil { // after NOSCRIPT a flight may take one call before the next is queued
+					want = append(want, []any{fmt.Sprint(i, false)})
 				}
-				if tc.last == "fail" {
-					second = "fail"
-				}
-				calls = append(calls, &script.Joint{Script: many, Args: [2]any{tc.word, second}, Early: true})
+				assert.Contains(t, want, reply, i)
 			}
-			joined(t, calls, known, func(replies []any, r *rig) {
-				for i, reply := range replies {
-					want := []any{tc.want(i)}
-					if known == nil { // after NOSCRIPT a flight may take one call before the next is queued
-						want = append(want, []any{fmt.Sprint(i, false)})
-					}
-					assert.Contains(t, want, reply, i)
-				}
-				assert.Equal(t, []int{1, 1, 2}, r.sizes()[:3], "78 calls as two")
-			})
+			assert.Equal(t, []int{1, 1, 2}, r.sizes()[:3], "78 calls as two")
 		})
-	}
+	})
 }
 
 // Calls stay apart once a server has shown that it does not take them together, and only then.
@@ -357,27 +374,6 @@ func TestEarlyJointCallsComeFirst(t *testing.T) {
 	})
 }
 
-// Joint and other calls share a flight, and each gets its own answer.
-func TestFlight_JointAndOtherCallsGetOwnAnswers(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
-		r.start(20, func(i int) {
-			call, want := script.Call{}, any(int64(1))
-			if i%3 == 0 {
-				call.Joint = &script.Joint{Script: many, Args: [2]any{"", 100 + i}}
-				if i > 1 {
-					want = int64(100 + i)
-				}
-			}
-			reply, err := newAsk(keyOf(i), call).by(r)
-			assert.NoError(t, err)
-			assert.Equal(t, want, reply, i)
-		})
-		close(r.hold)
-		r.Wait()
-	})
-}
-
 func newScript(source string) *lua.Script {
 	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash(), Word: redis.NewScript(source).Hash()}
 }
@@ -385,16 +381,22 @@ func newScript(source string) *lua.Script {
 // incr counts how often it has run, and answers that.
 var incr = newScript("return redis.call('INCR', KEYS[1])")
 
-// flights counts the scripts of each round trip, and does to it what the fields say.
-type flights struct {
+// conditions say what becomes of round trips.
+type conditions struct {
 	trip    time.Duration
-	held    bool // each waits until hold is closed
-	hold    chan struct{}
+	held    bool                     // each waits until the rig's hold is closed
 	fails   func(scripts int) error  // instead of the round trip, or panics; nil for never
 	inline  bool                     // callers who find the way free send by themselves
 	answers func(cmds []redis.Cmder) // changes the answers of flights; nil for no change
+}
 
-	stuck atomic.Bool // no answer comes
+// flights counts the scripts of each round trip.
+type flights struct {
+	conditions
+
+	hold  chan struct{}
+	stuck atomic.Bool  // no answer comes
+	loses atomic.Int32 // so many answers get lost
 
 	went redistest.List[int] // the scripts of each
 
@@ -432,6 +434,9 @@ func (f *flights) send(_ context.Context, cmds []redis.Cmder, next func() error)
 		<-f.hold
 	}
 	time.Sleep(trip)
+	if f.loses.Add(-1) >= 0 {
+		return os.ErrDeadlineExceeded
+	}
 	if f.fails != nil {
 		if err := f.fails(n); err != nil {
 			return err
@@ -481,9 +486,9 @@ type rig struct {
 }
 
 // newRig must be called in a bubble.
-func newRig(t *testing.T, f *flights, pool int) *rig {
+func newRig(t *testing.T, c conditions, pool int) *rig {
 	t.Helper()
-	f.hold = make(chan struct{}) // of the bubble
+	f := &flights{conditions: c, hold: make(chan struct{})} // of the bubble
 	direct, m := redistest.Mini(t)
 	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
 	rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: pool, MaxConcurrentDials: 1, ContextTimeoutEnabled: f.inline})
@@ -496,12 +501,24 @@ func newRig(t *testing.T, f *flights, pool int) *rig {
 }
 
 // onRig runs test in a bubble, with a pool of that size.
-func onRig(t *testing.T, f *flights, pool int, test func(t *testing.T, r *rig)) {
+func onRig(t *testing.T, c conditions, pool int, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		test(t, newRig(t, f, pool))
+		test(t, newRig(t, c, pool))
 		time.Sleep(time.Minute) // calls under way end
 	})
+}
+
+// A rigTest is a test of a lane to a server under these conditions, with a pool of that size.
+type rigTest struct {
+	conditions
+	pool int
+	run  func(t *testing.T, r *rig)
+}
+
+func onRigs(t *testing.T, all map[string]rigTest) {
+	t.Helper()
+	limitertest.Each(t, all, func(t *testing.T, test rigTest) { onRig(t, test.conditions, test.pool, test.run) })
 }
 
 // start starts callers, one after another: each finds those before it under way.

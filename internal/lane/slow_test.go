@@ -225,18 +225,9 @@ func TestDeadConnection_CallIsRepeatedWhileOthersAreAnswered(t *testing.T) {
 	})
 }
 
-// The observer learns of flights that decide requests, not of changes.
-func TestFlight_IsToldToTheObserver(t *testing.T) {
-	t.Parallel()
-	lost := os.ErrDeadlineExceeded // no answer came
-	var losses atomic.Int32
-	f := &flights{trip: 10 * time.Millisecond, fails: func(int) error {
-		if losses.Add(-1) >= 0 {
-			return lost
-		}
-		return nil
-	}}
-	onRig(t, f, 2, func(t *testing.T, r *rig) {
+var observerTests = map[string]rigTest{
+	// The observer learns of flights that decide requests, not of changes.
+	"learns of flights": {conditions{trip: 10 * time.Millisecond}, 2, func(t *testing.T, r *rig) {
 		s := &seen{}
 		r.lanes.Observer = observe.New(s, nil)
 		told := func() []limit.Flight {
@@ -252,24 +243,20 @@ func TestFlight_IsToldToTheObserver(t *testing.T) {
 		}
 		r.start(3, ask)
 		r.Wait()
-		one, two := limit.Flight{Requests: 3, Calls: 1, RoundTrip: f.trip}, limit.Flight{Requests: 6, Calls: 2, RoundTrip: f.trip}
+		one, two := limit.Flight{Requests: 3, Calls: 1, RoundTrip: r.trip}, limit.Flight{Requests: 6, Calls: 2, RoundTrip: r.trip}
 		assert.Equal(t, []limit.Flight{one, two}, told())
-		losses.Store(1)
+		r.loses.Store(1)
 		r.start(1, ask)
 		r.Wait()
 		all := told()
 		assert.Len(t, all, 2)
-		assert.ErrorIs(t, all[0].Err, lost)
+		assert.ErrorIs(t, all[0].Err, os.ErrDeadlineExceeded)
 		assert.Zero(t, all[0].Repeats)
 		one.Repeats = 1
 		assert.Equal(t, one, all[1])
-	})
-}
-
-// Whether the server answers at all is said when that changes.
-func TestLane_TellsWhenTheServerFallsSilent(t *testing.T) {
-	t.Parallel()
-	onRig(t, &flights{}, 64, func(t *testing.T, r *rig) {
+	}},
+	// Whether the server answers at all is said when that changes.
+	"learns when the server falls silent": {conditions{}, 64, func(t *testing.T, r *rig) {
 		s := &seen{}
 		r.lanes.Observer = observe.New(s, nil)
 		r.mustAsk(t, 0)
@@ -283,7 +270,12 @@ func TestLane_TellsWhenTheServerFallsSilent(t *testing.T) {
 		r.mustAsk(t, 0)
 		synctest.Wait()
 		assert.Equal(t, []limit.EventKind{limit.ServerSilent, limit.ServerAnswers}, s.kinds())
-	})
+	}},
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	onRigs(t, observerTests)
 }
 
 func TestDetached_ErrorSaysWhyTheCallerLeft(t *testing.T) {
@@ -379,4 +371,168 @@ func TestLanes_BreakerIsFoundWithoutLock(t *testing.T) {
 	assert.NotNil(t, lanes.Breaker(t.Context(), "unknown"))
 	s.of["one"] = b
 	assert.Same(t, two, lanes.Breaker(t.Context(), "one"), "the key has moved")
+}
+
+// What takes no permits does not wait for replicas, also beside a call that does.
+func TestReplicas_OnlyDecisionsWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const wait = 100 * time.Millisecond
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 20})
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+			time.Sleep(time.Millisecond)
+			for _, cmd := range cmds {
+				if cmd.Name() == "wait" { // the replicas have stopped
+					time.Sleep(wait)
+				}
+				cmd.(interface{ SetVal(val any) }).SetVal(int64(0))
+			}
+			return nil
+		}))
+		lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
+		lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: wait})
+		t.Cleanup(func() { assert.NoError(t, lanes.Close(context.Background(), nil)) })
+		var all sync.WaitGroup
+		do := func(requests int, check func(took time.Duration, call *lane.Call)) {
+			call := &lane.Call{Call: *commandOf(requests), Requests: requests}
+			call.Repeat = true
+			all.Go(func() {
+				start := time.Now()
+				done, err := lanes.Do(t.Context(), call)
+				assert.True(t, done)
+				assert.NoError(t, err)
+				check(time.Since(start), call)
+			})
+		}
+		for range 10 {
+			do(1, func(took time.Duration, call *lane.Call) {
+				assert.GreaterOrEqual(t, took, wait)
+				assert.Error(t, call.Short)
+			})
+			time.Sleep(time.Millisecond)
+			do(0, func(took time.Duration, call *lane.Call) {
+				assert.Less(t, took, wait/2)
+				assert.NoError(t, call.Short)
+			})
+			time.Sleep(2 * wait)
+		}
+		all.Wait()
+	})
+}
+
+// seen is an observer of what happens to flights.
+type seen struct {
+	limit.Observer
+
+	events  redistest.List[limit.Event]
+	flights redistest.List[limit.Flight]
+}
+
+func (s *seen) Happened(e limit.Event) { s.events.Add(e) }
+
+func (s *seen) Landed(f limit.Flight) { s.flights.Add(f) }
+
+func (s *seen) kinds() (all []limit.EventKind) {
+	for _, e := range s.events.All() {
+		all = append(all, e.Kind)
+	}
+	return all
+}
+
+// onReplicated runs test on a lane whose flights wait a second for two replicas. Those answer what confirmed is.
+func onReplicated(t *testing.T, test func(t *testing.T, r *rig, s *seen, confirmed *any)) {
+	t.Helper()
+	onRig(t, conditions{}, 64, func(t *testing.T, r *rig) {
+		s, confirmed := &seen{}, any(int64(2))
+		r.lanes.Observer = observe.New(s, nil)
+		r.answers = func(cmds []redis.Cmder) {
+			wait := cmds[len(cmds)-1].(script.Command)
+			assert.Equal(t, []any{"wait", 2, int64(1000)}, wait.Args())
+			if err, failed := confirmed.(error); failed {
+				wait.SetErr(err)
+				return
+			}
+			wait.SetErr(nil)
+			wait.SetVal(confirmed)
+		}
+		r.lanes.AwaitReplicas(lane.Replicas{Count: 2, Wait: time.Second})
+		r.lane = r.lanes.Lock(t.Context(), "key")
+		r.lane.Unlock()
+		test(t, r, s, &confirmed)
+	})
+}
+
+// decision is a call that waits for replicas: it decides a request.
+func decision(key string, repeat bool) *ask {
+	a := newAsk(key, script.Call{Repeat: repeat})
+	a.call.Requests = 1
+	return a
+}
+
+func TestReplicas_GrantCountsOnceTheyConfirmIt(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		confirmed any
+		want      string // nothing: the grant counts
+	}{
+		{int64(2), ""},
+		{int64(3), ""},
+		{int64(1), "1 of the 2 replicas"},
+		{"two", "two of the 2 replicas"},
+		{answered("ERR no"), "WAIT failed: ERR no"},
+		{errors.New("the answer was lost"), "WAIT failed: the answer was lost"},
+	} {
+		onReplicated(t, func(t *testing.T, r *rig, _ *seen, confirmed *any) {
+			*confirmed = tt.confirmed
+			a := decision("key", false)
+			reply, err := a.by(r)
+			assert.NoError(t, err)
+			assert.EqualValues(t, 1, reply)
+			if tt.want == "" {
+				assert.NoError(t, a.call.Short)
+				return
+			}
+			assert.ErrorIs(t, a.call.Short, limit.ErrNotReplicated)
+			assert.ErrorContains(t, a.call.Short, tt.want)
+			assert.False(t, script.IsAnswer(a.call.Short))
+		})
+	}
+}
+
+// A repeat finds what an earlier attempt was granted and writes nothing, so WAIT says nothing about it.
+func TestReplicas_GrantOfManyAttemptsDoesNotCount(t *testing.T) {
+	t.Parallel()
+	onReplicated(t, func(t *testing.T, r *rig, _ *seen, _ *any) {
+		r.loses.Store(2)
+		a := decision("key", true)
+		_, err := a.by(r)
+		assert.NoError(t, err)
+		assert.ErrorIs(t, a.call.Short, limit.ErrNotReplicated)
+		assert.ErrorContains(t, a.call.Short, "too often")
+	})
+}
+
+// That they are behind is said once, and that they keep up once they have done so for a second.
+func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
+	t.Parallel()
+	onReplicated(t, func(t *testing.T, r *rig, s *seen, confirmed *any) {
+		asks := func(told any, wait time.Duration, want ...limit.EventKind) {
+			t.Helper()
+			time.Sleep(wait)
+			*confirmed = told
+			_, _ = decision("key", false).by(r)
+			synctest.Wait()
+			assert.Equal(t, want, s.kinds())
+		}
+		lost := errors.New("the answer was lost")
+		asks(int64(2), 0)
+		asks(lost, 0)
+		asks(int64(1), 0, limit.ReplicasBehind)
+		asks(answered("ERR no"), 900*time.Millisecond, limit.ReplicasBehind)
+		asks(int64(2), 200*time.Millisecond, limit.ReplicasBehind)
+		asks(int64(2), 900*time.Millisecond, limit.ReplicasBehind, limit.ReplicasKeepUp)
+		asks(int64(2), time.Minute, limit.ReplicasBehind, limit.ReplicasKeepUp)
+		asks(int64(0), 0, limit.ReplicasBehind, limit.ReplicasKeepUp, limit.ReplicasBehind)
+	})
 }
