@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -14,9 +16,11 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 func newTestEngine(rdb script.Redis) *Engine {
@@ -144,36 +148,6 @@ func TestLimiter_AuditOfTheLongestIntervalIsNotDueAtOnce(t *testing.T) {
 	assert.True(t, l.auditDue(now.Add(time.Minute)))
 }
 
-func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
-	t.Parallel()
-	b := newTestBatch()
-	for _, w := range []drawn{{3, true}, {3, true}, {4, true}, {9, false}, {5, false}, {5, false}, {1, false}, {2, false}} {
-		require.True(t, b.add(newTestRequest(w.permits), w.inLine))
-	}
-	// 5 of 8 are free: the first 3 fits, the second blocks the 4, 9 exceeds the
-	// rate, both 5 are refused, 1 fits, 2 is refused.
-	answers := b.Results(nil, lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, RetryAfters: []int64{10, 20, 30}})
-	type row struct {
-		granted, inLine bool
-		after           time.Duration
-	}
-	var got []row
-	for _, a := range answers {
-		got = append(got, row{a.Decision.Granted, a.Unasked, a.Decision.RetryAfter})
-	}
-	assert.Equal(t, []row{
-		{granted: true},
-		{after: 10 * time.Millisecond},
-		{inLine: true, after: 10 * time.Millisecond}, // as long as the one before it, at least
-		{},
-		{after: 20 * time.Millisecond},
-		{after: 20 * time.Millisecond},
-		{granted: true},
-		{after: 30 * time.Millisecond},
-	}, got)
-	assert.True(t, answers[3].Exceeds)
-}
-
 // What the script grants and how many waits it tells must be what the walk in
 // Go takes them for.
 func TestAnswers_WalkMatchesScript(t *testing.T) {
@@ -247,10 +221,11 @@ func TestBatchLimits(t *testing.T) {
 		inLine   bool
 		fallback string
 	}
-	for name, tt := range map[string]struct {
+	type row struct {
 		adding []adding
 		runs   []lane.Run
-	}{
+	}
+	each(t, map[string]row{
 		"permits fit in a member": {
 			[]adding{{maxPermits - 1, 1, true, false, ""}, {2, 1, false, false, ""}, {1, 1, true, false, ""}, {1, 1, false, false, ""}},
 			[]lane.Run{{Permits: maxPermits - 1, Count: 1}, {Permits: 1, Count: 1}},
@@ -267,46 +242,30 @@ func TestBatchLimits(t *testing.T) {
 			[]adding{{1, 2, true, true, ""}, {1, 1, true, false, ""}},
 			[]lane.Run{{Permits: 1, Count: 2, InLine: true}, {Permits: 1, Count: 1}},
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := newTestBatch()
-			requests, line, sum := 0, 0, int64(0)
-			for i, a := range tt.adding {
-				for range a.times {
-					r := newTestRequest(a.permits)
-					if a.fallback != "" {
-						r.limiter = &Limiter{Default: &Default{Fallback: a.fallback}}
-					}
-					require.Equal(t, a.fits, b.add(r, a.inLine), "adding %d", i)
-					if a.fits {
-						requests++
-						sum += a.permits
-					}
-					if a.inLine {
-						line++
-					}
+	}, func(t *testing.T, tt row) {
+		b := newTestBatch()
+		requests, line, sum := 0, 0, int64(0)
+		for i, a := range tt.adding {
+			for range a.times {
+				r := newTestRequest(a.permits)
+				if a.fallback != "" {
+					r.limiter = &Limiter{Default: &Default{Fallback: a.fallback}}
+				}
+				require.Equal(t, a.fits, b.add(r, a.inLine), "adding %d", i)
+				if a.fits {
+					requests++
+					sum += a.permits
+				}
+				if a.inLine {
+					line++
 				}
 			}
-			assert.Equal(t, tt.runs, b.Runs)
-			assert.Len(t, b.requests, requests)
-			assert.Equal(t, line, b.Line)
-			assert.Equal(t, sum, b.Sum)
-		})
-	}
-}
-
-func TestRunsOfABatch(t *testing.T) {
-	t.Parallel()
-	b := newTestBatch()
-	for i := range lane.MaxRuns {
-		require.True(t, b.add(newTestRequest(int64(i%2+1)), false))
-	}
-	assert.False(t, b.add(newTestRequest(1), false), "a run too many")
-	assert.True(t, b.add(newTestRequest(2), false), "one more of the last run")
-	assert.Len(t, b.Runs, lane.MaxRuns)
-	assert.Len(t, b.requests, lane.MaxRuns+1)
-	assert.LessOrEqual(t, len(b.Append(nil, script.Attempt{Age: -1})), 7+2*lane.MaxRuns)
+		}
+		assert.Equal(t, tt.runs, b.Runs)
+		assert.Len(t, b.requests, requests)
+		assert.Equal(t, line, b.Line)
+		assert.Equal(t, sum, b.Sum)
+	})
 }
 
 func TestArgumentsOfABatch(t *testing.T) {
@@ -320,4 +279,170 @@ func TestArgumentsOfABatch(t *testing.T) {
 	b = newTestBatch()
 	require.True(t, b.add(newTestRequest(2), false))
 	assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
+}
+
+// newTestJointLine returns the line of a limiter with an interval of a second, in which requests for so many permits
+// wait, the first of which has just been refused.
+func newTestJointLine(t *testing.T, now time.Time, permits ...int64) (l *jointLine, all []*multiRequest) {
+	t.Helper()
+	rdb, _ := redistest.Mini(t)
+	e := newTestEngine(rdb)
+	e.joints.Lock()
+	q := &queue{engine: e}
+	l = newJointLine(q)
+	q.joint.Store(l)
+	t.Cleanup(func() {
+		l.timer.Stop()
+		e.joints.Unlock()
+	})
+	for i, n := range permits {
+		m := &multiRequest{engine: e, queues: []*queue{q}, claims: []Claim{{Permits: n}}}
+		m.waiter.since, m.waiter.turn = now.Add(time.Duration(i)), make(chan struct{}, 1)
+		l.insert(m)
+		all = append(all, m)
+	}
+	l.note(all[0], time.Hour, time.Second, now)
+	l.run(now)
+	return l, all
+}
+
+// asking returns which of the requests it is the turn of.
+func asking(all []*multiRequest) (turns []int) {
+	for i, m := range all {
+		if m.waiter.asking {
+			turns = append(turns, i)
+		}
+	}
+	return turns
+}
+
+// One that becomes the first as the time of the one before is over has an interval of its own.
+func TestJointLine_NextOfOneWhoseTimeIsOverYieldsAfterAnInterval(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := newTestJointLine(t, now, 5, 5, 1)
+	l.overdue, l.again = []*place{&all[0].waiter.place}, true
+	l.run(now.Add(5 * time.Second))
+	assert.Nil(t, all[0].waiter.line)
+	l.goOn(1, now.Add(5*time.Second))
+	assert.True(t, l.strict)
+	assert.Equal(t, []int{1}, asking(all))
+}
+
+// Once the first has yielded, a pass asks for all for whom there is enough, in their order; otherwise for the one that wants
+// the fewest.
+func TestJointLine_PassForAllReturnsToThoseForWhomThereIsEnoughNow(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := newTestJointLine(t, now, 9, 5, 6, 2)
+	now = now.Add(time.Second)
+	l.run(now)
+	assert.False(t, l.strict)
+	assert.Equal(t, []int{0}, asking(all))
+	refused := func(i int, free int64) {
+		l.asked(all[i])
+		l.note(all[i], time.Hour, time.Second, now)
+		l.goOn(free, now)
+	}
+	refused(0, 3)
+	assert.Equal(t, []int{3}, asking(all))
+	refused(3, 8)
+	assert.Equal(t, []int{1}, asking(all), "both were passed over with 3")
+	refused(1, 7)
+	assert.Equal(t, []int{2}, asking(all))
+	refused(2, math.MaxInt64)
+	assert.Empty(t, asking(all), "each is asked for once")
+
+	l.again = true
+	l.run(now)
+	refused(0, 1)
+	assert.Equal(t, []int{3}, asking(all), "to learn when to go on")
+	refused(3, 1)
+	assert.Empty(t, asking(all), "all others want more than it")
+}
+
+// Requests that were not asked for, since the first was refused, are the next of the pass if the first has left.
+func TestLine_PassGoesOnWithThoseThatWereNotAskedFor(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := &line{}, make([]*request, 4)
+	for i := range all {
+		all[i] = cameAt(now.Add(time.Duration(i)))
+		l.insert(all[i])
+	}
+	asked := 0
+	l.fill(now, func(*request, bool) bool {
+		asked++
+		return asked < len(all)
+	})
+	l.remove(all[0])
+	for _, r := range all[1:3] {
+		l.refused(r, lane.Result{Unasked: true}, time.Second, time.Time{})
+	}
+	assert.Equal(t, &all[1].place, l.unasked())
+}
+
+// Once the one that wants the fewest permits has been asked for, another may be.
+func TestJointLine_PassForAllLearnsFromAnotherOnceTheLeastIsGranted(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := newTestJointLine(t, now, 9, 4, 5)
+	now = now.Add(time.Second)
+	l.run(now)
+	l.asked(all[0])
+	l.note(all[0], time.Hour, time.Second, now)
+	l.goOn(3, now)
+	assert.Equal(t, []int{1}, asking(all))
+	l.asked(all[1])
+	l.remove(all[1])
+	l.goOn(2, now)
+	assert.Equal(t, []int{2}, asking(all))
+}
+
+// Walks over more requests than are handled at once let go of the lock in between, and leave none out.
+func TestLine_AllOfManyWaitersAreAnswered(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		timeout time.Duration // 0: until the Engine is closed, after a minute
+		want    error
+	}
+	each(t, map[string]row{"when their time is over": {time.Second, nil}, "when it closes": {0, limit.ErrClosed}}, func(t *testing.T, row row) {
+		onFar(t, 2, 100*time.Millisecond, func(t *testing.T, e *far) {
+			l := testLimiter("a", "1 3600000 0 0")
+			e.take(t, l, 1)
+			start := time.Now()
+			for range 3*lane.MaxWalk + 1 {
+				e.Go(func() {
+					a, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true, Timeout: row.timeout})
+					assert.ErrorIs(t, err, row.want)
+					assert.False(t, a.Granted)
+					assert.LessOrEqual(t, time.Since(start), cmp.Or(row.timeout, time.Minute)+e.grace)
+				})
+			}
+			if row.timeout == 0 {
+				time.Sleep(time.Minute)
+				require.NoError(t, e.Close(t.Context()))
+			}
+			e.Wait()
+			synctest.Wait() // who answers the last of them counts them out after that
+			assert.Zero(t, e.lanes.Work())
+		})
+	})
+}
+
+// A gateway of 100,000 users has three limits of each whose members are merged. Used in turn, none is forgotten.
+func TestMergeLogs_AreEnoughForAGateway(t *testing.T) {
+	t.Parallel()
+	logs := newMergeLogs()
+	for round := range 2 {
+		forgotten := 0
+		for i := range 300_000 {
+			name := "gateway:requests-day:{" + strconv.Itoa(i) + "}"
+			if _, ok := logs.Get(name); !ok {
+				forgotten++
+				logs.Add(name, nil, merge.Bytes, func(*merge.Log) bool { return true })
+			}
+		}
+		assert.Equal(t, 300_000*(1-round), forgotten)
+	}
 }

@@ -48,13 +48,31 @@ func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e
 		e.trip, e.trips = trip, nil
 		test(t, e)
 		time.Sleep(time.Hour) // calls under way end
-		assert.Zero(t, e.underWay())
+		assert.Zero(t, e.lanes.Work())
 	})
 }
 
-// underWay returns how many limiters have a queue, and how many calls and how much background work is under way, together.
-func (e *far) underWay() int {
-	return e.lanes.Work()
+// A farTest is a test of an Engine at the end of a wire on which round trips take so long.
+type farTest struct {
+	most int
+	trip time.Duration
+	run  func(t *testing.T, e *far)
+}
+
+func onFars(t *testing.T, all map[string]farTest) {
+	t.Helper()
+	each(t, all, func(t *testing.T, test farTest) { onFar(t, test.most, test.trip, test.run) })
+}
+
+// each runs test for each row, as a parallel subtest.
+func each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
+	t.Helper()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, row)
+		})
+	}
 }
 
 const hourly = "100 3600000 0 0"
@@ -106,9 +124,8 @@ func (e *far) take(t *testing.T, l *Limiter, permits int64) {
 	assert.True(t, a.Granted, l.Name)
 }
 
-func TestAcquire_SingleCallerIsSentAtOnce(t *testing.T) {
-	t.Parallel()
-	onFar(t, 2, 900*time.Millisecond, func(t *testing.T, e *far) {
+var farTests = map[string]farTest{
+	"a single caller is sent at once": {2, 900 * time.Millisecond, func(t *testing.T, e *far) {
 		l := testLimiter("a", hourly)
 		start := time.Now()
 		for i := range 5 {
@@ -123,7 +140,64 @@ func TestAcquire_SingleCallerIsSentAtOnce(t *testing.T) {
 		e.withQueue(l.Config, func(q *queue) { assert.Equal(t, 3, q.gathered.count) }) // go together once one is back
 		e.Wait()
 		assert.Equal(t, []int{1, 1, 1}, e.trips)
-	})
+	}},
+	// A round of the line that takes two batches ends if those of the second have
+	// gone before it left.
+	"a pass ends if its second batch has gone": {2, 0, func(t *testing.T, e *far) {
+		first, second := testLimiter("a", "2 10000 0 0"), testLimiter("a", "3 10000 0 0")
+		e.take(t, first, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		start := time.Now()
+		e.Go(func() {
+			a, err := acquire(t.Context(), e.Engine, first, decide.Ask{Permits: 2, MayWait: true})
+			assert.NoError(t, err)
+			assert.True(t, a.Granted)
+			assert.Less(t, time.Since(start), 16*time.Second)
+		})
+		synctest.Wait()
+		e.Go(func() { // in a batch of its own, for its default
+			_, err := acquire(ctx, e.Engine, second, decide.Ask{Permits: 2, MayWait: true})
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+		time.Sleep(5 * time.Second)
+		e.take(t, first, 1)
+
+		// The first has asked for an interval at 10 s: a round asks for both.
+		e.takes(900 * time.Millisecond)
+		time.Sleep(5*time.Second + 100*time.Millisecond)
+		assert.NoError(t, e.runJob(t.Context(), first, &job{since: time.Now(), run: func(context.Context, *job) error {
+			cancel() // the first batch has landed
+			synctest.Wait()
+			return nil
+		}}))
+		e.Wait()
+	}},
+	// Callers who wait for permits of a server that answers no call any more learn that in
+	// time, however many limiters have callers in line.
+	"lines on a silent server end in time": {2, 0, func(t *testing.T, e *far) {
+		const interval = 30 * time.Second
+		for i := range 100 {
+			l := testLimiter(fmt.Sprint("limiter", i), "1 30000 0 0")
+			start := time.Now()
+			e.take(t, l, 1)
+			for range 3 {
+				e.Go(func() {
+					_, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true})
+					assert.ErrorIs(t, err, limit.ErrUnavailable)
+					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
+				})
+				synctest.Wait()
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		e.takes(time.Minute)
+		e.Wait()
+	}},
+}
+
+func TestFarEngine(t *testing.T) {
+	t.Parallel()
+	onFars(t, farTests)
 }
 
 // Nothing is sent for those who leave while they gather: one of three, or all.
@@ -207,7 +281,7 @@ func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
 	const interval = time.Second
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	for name, changes := range map[string]func(l *line, a, b *request){
+	each(t, map[string]func(l *line, a, b *request){
 		"none":                 func(*line, *request, *request) {},
 		"one joins":            func(l *line, _, _ *request) { l.join(cameAt(at(2000)), 0) },
 		"one behind leaves":    func(l *line, _, b *request) { l.remove(b) },
@@ -221,29 +295,26 @@ func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
 			l.remove(b)
 			l.enter(cameAt(at(1000)), lane.Result{}, interval, time.Time{}, at(2000))
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var l line
-			a, b := cameAt(at(0)), cameAt(at(1))
-			l.enter(a, lane.Result{}, interval, time.Time{}, at(500))
-			l.join(b, 0)
-			assert.False(t, l.asksForAll(at(1499)))
-			before := l.first()
-			changes(&l, a, b)
-			from := 500
-			if l.first() != before {
-				from = 2000
-			}
-			l.nextAt(at(2000))
-			assert.False(t, l.asksForAll(at(from+999)))
-			assert.True(t, l.asksForAll(at(from+1000)))
-			if l.count > 1 {
-				l.dueAt, l.again = at(9999), false
-				assert.Equal(t, at(from+1000), l.nextAt(at(2000)))
-			}
-		})
-	}
+	}, func(t *testing.T, changes func(l *line, a, b *request)) {
+		var l line
+		a, b := cameAt(at(0)), cameAt(at(1))
+		l.enter(a, lane.Result{}, interval, time.Time{}, at(500))
+		l.join(b, 0)
+		assert.False(t, l.asksForAll(at(1499)))
+		before := l.first()
+		changes(&l, a, b)
+		from := 500
+		if l.first() != before {
+			from = 2000
+		}
+		l.nextAt(at(2000))
+		assert.False(t, l.asksForAll(at(from+999)))
+		assert.True(t, l.asksForAll(at(from+1000)))
+		if l.count > 1 {
+			l.dueAt, l.again = at(9999), false
+			assert.Equal(t, at(from+1000), l.nextAt(at(2000)))
+		}
+	})
 }
 
 // A batch that is refused late is put before all who came since without going
@@ -266,47 +337,12 @@ func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 	assert.True(t, slices.IsSortedFunc(since(requestsIn(&l)), time.Time.Compare))
 }
 
-// A round of the line that takes two batches ends if those of the second have
-// gone before it left.
-func TestLine_PassEndsIfSecondBatchHasGone(t *testing.T) {
-	t.Parallel()
-	onFar(t, 2, 0, func(t *testing.T, e *far) {
-		first, second := testLimiter("a", "2 10000 0 0"), testLimiter("a", "3 10000 0 0")
-		e.take(t, first, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		start := time.Now()
-		e.Go(func() {
-			a, err := acquire(t.Context(), e.Engine, first, decide.Ask{Permits: 2, MayWait: true})
-			assert.NoError(t, err)
-			assert.True(t, a.Granted)
-			assert.Less(t, time.Since(start), 16*time.Second)
-		})
-		synctest.Wait()
-		e.Go(func() { // in a batch of its own, for its default
-			_, err := acquire(ctx, e.Engine, second, decide.Ask{Permits: 2, MayWait: true})
-			assert.ErrorIs(t, err, context.Canceled)
-		})
-		time.Sleep(5 * time.Second)
-		e.take(t, first, 1)
-
-		// The first has asked for an interval at 10 s: a round asks for both.
-		e.takes(900 * time.Millisecond)
-		time.Sleep(5*time.Second + 100*time.Millisecond)
-		assert.NoError(t, e.runJob(t.Context(), first, &job{since: time.Now(), run: func(context.Context, *job) error {
-			cancel() // the first batch has landed
-			synctest.Wait()
-			return nil
-		}}))
-		e.Wait()
-	})
-}
-
 // A grant whose answer is lost is looked for though its caller's patience has ended
 // meanwhile, and goes back.
 func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	t.Parallel()
 	impatient := decide.Ask{Permits: 4, MayWait: true, Timeout: 100 * time.Millisecond}
-	for name, ask := range map[string]func(ctx context.Context, e *far, a, b *Limiter) error{
+	each(t, map[string]func(ctx context.Context, e *far, a, b *Limiter) error{
 		"one": func(ctx context.Context, e *far, a, _ *Limiter) error {
 			_, err := acquire(ctx, e.Engine, a, impatient)
 			return err
@@ -315,78 +351,48 @@ func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 			_, err := e.AcquireAll(ctx, []Claim{{Limiter: a, Permits: impatient.Permits}, {Limiter: b, Permits: impatient.Permits}}, impatient)
 			return err
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onFar(t, 2, 0, func(t *testing.T, e *far) {
-				a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly) // a handle is of one Engine
-				e.loses = 1
-				require.ErrorIs(t, ask(t.Context(), e, a, b), limit.ErrUnknownOutcome)
-				time.Sleep(script.DefaultTimeout)
-				assert.Zero(t, e.underWay())
-				e.take(t, a, 100)
-				e.take(t, b, 100)
-			})
+	}, func(t *testing.T, ask func(ctx context.Context, e *far, a, b *Limiter) error) {
+		onFar(t, 2, 0, func(t *testing.T, e *far) {
+			a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly) // a handle is of one Engine
+			e.loses = 1
+			require.ErrorIs(t, ask(t.Context(), e, a, b), limit.ErrUnknownOutcome)
+			time.Sleep(script.DefaultTimeout)
+			assert.Zero(t, e.lanes.Work())
+			e.take(t, a, 100)
+			e.take(t, b, 100)
 		})
-	}
-}
-
-// Callers who wait for permits of a server that answers no call any more learn that in
-// time, however many limiters have callers in line.
-func TestLinesOnASilentServerEndInTime(t *testing.T) {
-	t.Parallel()
-	onFar(t, 2, 0, func(t *testing.T, e *far) {
-		const interval = 30 * time.Second
-		for i := range 100 {
-			l := testLimiter(fmt.Sprint("limiter", i), "1 30000 0 0")
-			start := time.Now()
-			e.take(t, l, 1)
-			for range 3 {
-				e.Go(func() {
-					_, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true})
-					assert.ErrorIs(t, err, limit.ErrUnavailable)
-					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
-				})
-				synctest.Wait()
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		e.takes(time.Minute)
-		e.Wait()
 	})
 }
 
 func TestRelease_SharedCallKeepsOwnTimeouts(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
+	type row struct {
 		trip time.Duration // of the answer to the two
 		last error
-	}{
+	}
+	each(t, map[string]row{
 		"the answer comes late": {400 * time.Millisecond, nil},
 		"no answer comes":       {time.Minute, limit.ErrUnknownOutcome},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onFar(t, 8, 0, func(t *testing.T, e *far) {
-				l := testLimiter("a", hourly)
-				e.take(t, l, 30)
-				assert.NoError(t, e.Release(t.Context(), l, 1)) // the server knows the script
-				release := func(want error) {
-					e.Go(func() {
-						start := time.Now()
-						assert.ErrorIs(t, e.Release(t.Context(), l, 1), want)
-						assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
-					})
-				}
-				e.takes(2800 * time.Millisecond)
-				release(nil) // what comes next waits for it
-				time.Sleep(100 * time.Millisecond)
-				e.takes(tt.trip)
-				release(limit.ErrUnknownOutcome) // its time ends while the two are under way
-				time.Sleep(2600 * time.Millisecond)
-				release(tt.last)
-				e.Wait()
-			})
+	}, func(t *testing.T, tt row) {
+		onFar(t, 8, 0, func(t *testing.T, e *far) {
+			l := testLimiter("a", hourly)
+			e.take(t, l, 30)
+			assert.NoError(t, e.Release(t.Context(), l, 1)) // the server knows the script
+			release := func(want error) {
+				e.Go(func() {
+					start := time.Now()
+					assert.ErrorIs(t, e.Release(t.Context(), l, 1), want)
+					assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
+				})
+			}
+			e.takes(2800 * time.Millisecond)
+			release(nil) // what comes next waits for it
+			time.Sleep(100 * time.Millisecond)
+			e.takes(tt.trip)
+			release(limit.ErrUnknownOutcome) // its time ends while the two are under way
+			time.Sleep(2600 * time.Millisecond)
+			release(tt.last)
+			e.Wait()
 		})
-	}
+	})
 }
