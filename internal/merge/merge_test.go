@@ -24,10 +24,12 @@ type program struct {
 	due      int // how often it was time to merge
 }
 
-func newProgram(rate int64, interval time.Duration) *program {
+// newProgram returns a program that knows the rate and has granted members at 0.
+func newProgram(rate int64, interval time.Duration, grants int) *program {
 	p := &program{Log: &merge.Log{}, ids: redisson.NewIdentities(codec.LayoutD2), interval: interval}
 	p.start = time.Now().Truncate(interval)
 	p.Learn(rate, interval)
+	p.grant(grants, 0, nil)
 	return p
 }
 
@@ -64,6 +66,15 @@ func groups(t *testing.T, c *merge.Call) (all [][]int) {
 	return all
 }
 
+// names checks which groups the next call names, none if it is not time for one.
+func (p *program) names(t *testing.T, want [][]int, why ...any) *merge.Call {
+	t.Helper()
+	c, _ := p.Name(p.draw)
+	require.Equal(t, want == nil, c == nil, why...)
+	require.Equal(t, want, groups(t, c), why...)
+	return c
+}
+
 func (p *program) answered(c *merge.Call, numbers ...int64) []*merge.Member {
 	return c.Answered(append([]int64{1000, p.interval.Milliseconds(), time.Now().UnixMilli()}, numbers...), time.Now(), false)
 }
@@ -75,70 +86,57 @@ func (p *program) sliceAt(at time.Duration) int64 {
 
 func TestLog_NamesMembersOfEachSlice(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, 64*time.Minute)
-	p.grant(32, 0, nil)
-	c, _ := p.Name(p.draw)
-	assert.Nil(t, c, "few of an interval are left alone")
+	p := newProgram(1000, 64*time.Minute, 32)
+	p.names(t, nil, "few of an interval are left alone")
 	p.grant(3, time.Minute, nil)
 	p.grant(1, 2*time.Minute, nil)
 	p.grant(15, 3*time.Minute, nil)
 	assert.Zero(t, p.due)
 	p.grant(1, 3*time.Minute, nil)
 	assert.Equal(t, 1, p.due)
-	c, _ = p.Name(p.draw)
-	require.Equal(t, [][]int{slices.Repeat([]int{2}, 16), {2, 2, 2}}, groups(t, c), "the newest first; one is not merged with itself")
+	c := p.names(t, [][]int{slices.Repeat([]int{2}, 16), {2, 2, 2}}, "the newest first; one is not merged with itself")
 
-	again, _ := p.Name(p.draw)
-	assert.Nil(t, again, "one call at a time")
+	p.names(t, nil, "one call at a time")
 	p.answered(c, p.sliceAt(3*time.Minute), p.sliceAt(time.Minute))
 	p.grant(1, 3*time.Minute, nil)
-	c, _ = p.Name(p.draw)
-	assert.Equal(t, [][]int{{32, 2}}, groups(t, c), "what is merged is merged with later ones of its slice")
+	p.names(t, [][]int{{32, 2}}, "what is merged is merged with later ones of its slice")
 }
 
 func TestLog_LearnsFromTheServer(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, 64*time.Minute)
-	p.grant(32, 0, nil)
+	p := newProgram(1000, 64*time.Minute, 32)
 	p.grant(4, time.Minute, nil)
 	c, _ := p.Name(p.draw)
 	require.Len(t, groups(t, c), 1)
 	at := p.sliceAt(time.Minute)
 	p.answered(c, 0, at, 0, at+1, at+1)
 	p.grant(1, 2*time.Minute, nil)
-	c, _ = p.Name(p.draw)
-	assert.Equal(t, [][]int{{2, 2}}, groups(t, c), "in the slice that the server says, without the one that has gone")
+	c = p.names(t, [][]int{{2, 2}}, "in the slice that the server says, without the one that has gone")
 	p.answered(c, 0, at+1, -1)
 	p.grant(1, 10*time.Minute, nil)
-	c, _ = p.Name(p.draw)
-	assert.Equal(t, [][]int{{2, 1}}, groups(t, c), "with the permits that others have left of one, however old they are by now")
+	c = p.names(t, [][]int{{2, 1}}, "with the permits that others have left of one, however old they are by now")
 	p.answered(c, 0, 0, 0)
 	for range 4 {
 		p.grant(1, 11*time.Minute, merge.NewMember(p.draw(), 2))
 	}
-	c, _ = p.Name(p.draw)
-	require.Equal(t, [][]int{{2, 2, 2, 2}}, groups(t, c))
+	c = p.names(t, [][]int{{2, 2, 2, 2}})
 	at = p.sliceAt(11 * time.Minute)
 	p.answered(c, 0, at, -1, at, at)
 	p.grant(1, 13*time.Minute, nil)
-	c, _ = p.Name(p.draw)
-	assert.Equal(t, [][]int{{2, 2, 2}}, groups(t, c), "without one whose grant would give back more than is left of it")
+	p.names(t, [][]int{{2, 2, 2}}, "without one whose grant would give back more than is left of it")
 
 	for what, answer := range map[string][]int64{"a low rate": {128, 1000}, "no limiter": {0}} {
-		p := newProgram(1000, time.Minute)
-		p.grant(40, 0, nil)
+		p := newProgram(1000, time.Minute, 40)
 		c, _ := p.Name(p.draw)
 		require.NotNil(t, c)
 		assert.Empty(t, c.Answered(answer, time.Now(), false), what)
-		c, _ = p.Name(p.draw)
-		assert.Nil(t, c, what)
+		p.names(t, nil, what)
 	}
 }
 
 func TestLog_LeavesLowRatesAloneAndAsksForUnknownOnes(t *testing.T) {
 	t.Parallel()
-	p := newProgram(128, time.Minute)
-	p.grant(128, 0, nil)
+	p := newProgram(128, time.Minute, 128)
 	assert.Zero(t, p.due)
 
 	p.Log = &merge.Log{}
@@ -154,7 +152,7 @@ func TestLog_LeavesLowRatesAloneAndAsksForUnknownOnes(t *testing.T) {
 	p.grant(20, 0, nil)
 	assert.Equal(t, 1, p.due, "these few count")
 
-	p = newProgram(100, time.Minute)
+	p = newProgram(100, time.Minute, 0)
 	for range 129 {
 		_, asks := p.Add(p.draw(), 1, p.start, nil)
 		assert.False(t, asks)
@@ -165,20 +163,18 @@ func TestLog_LeavesLowRatesAloneAndAsksForUnknownOnes(t *testing.T) {
 
 func TestLog_CountsGrantsOfTheLastInterval(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, time.Minute)
+	p := newProgram(1000, time.Minute, 0)
 	for i := range 300 { // 30 in an interval
 		p.grant(1, time.Duration(i)*2*time.Second, nil)
 	}
-	c, _ := p.Name(p.draw)
-	assert.Nil(t, c)
+	p.names(t, nil)
 	p.grant(100, 11*time.Minute, nil)
 	assert.Positive(t, p.due)
 }
 
 func TestMember_GoesBackByWhatItHasBecome(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, time.Minute)
-	p.grant(32, 0, nil)
+	p := newProgram(1000, time.Minute, 32)
 	first, second, third := merge.NewMember(p.draw(), 2), merge.NewMember(p.draw(), 2), merge.NewMember(p.draw(), 2)
 	p.grant(1, 0, nil)
 	for _, m := range []*merge.Member{first, second, third} {
@@ -207,15 +203,13 @@ func TestMember_GoesBackByWhatItHasBecome(t *testing.T) {
 	_, _, all = second.Next()
 	assert.Empty(t, all)
 	p.grant(1, 0, nil)
-	c, _ = p.Name(p.draw)
-	assert.Equal(t, [][]int{{3, 2}}, groups(t, c), "what has gone back is not merged again")
+	p.names(t, [][]int{{3, 2}}, "what has gone back is not merged again")
 }
 
 // A call that gave permits back got no answer. A group with the member would mostly not be as it is named.
 func TestMember_WithUnknownPermitsIsNotNamed(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, time.Minute)
-	p.grant(32, 0, nil)
+	p := newProgram(1000, time.Minute, 32)
 	m := merge.NewMember(p.draw(), 2)
 	p.grant(1, 0, m)
 	p.grant(3, 0, nil)
@@ -223,14 +217,12 @@ func TestMember_WithUnknownPermitsIsNotNamed(t *testing.T) {
 	m.Next()
 	m.WentBack(0, errors.New("no answer"))
 	m.Next()
-	c, _ := p.Name(p.draw)
-	assert.Equal(t, [][]int{{2, 2, 2}}, groups(t, c))
+	p.names(t, [][]int{{2, 2, 2}})
 }
 
 func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, time.Minute)
-	p.grant(32, 0, nil)
+	p := newProgram(1000, time.Minute, 32)
 	m := merge.NewMember(p.draw(), 2)
 	p.grant(1, 0, m)
 	p.grant(3, 0, nil)
@@ -240,19 +232,15 @@ func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
 	assert.Equal(t, []*merge.Member{m}, c.Failed(false))
 	assert.True(t, m.WentBack(0, nil), "it may have been merged")
 	p.grant(1, 0, m)
-	c, _ = p.Name(p.draw)
-	assert.Nil(t, c)
+	p.names(t, nil)
 	p.grant(2, 0, nil)
-	c, _ = p.Name(p.draw)
-	require.Equal(t, [][]int{{2, 2}}, groups(t, c), "others are merged")
+	c = p.names(t, [][]int{{2, 2}}, "others are merged")
 	assert.Empty(t, c.Failed(true))
 	p.grant(20, 0, nil)
-	c, _ = p.Name(p.draw)
-	assert.Nil(t, c, "the server refuses the script")
+	p.names(t, nil, "the server refuses the script")
 	p.Learn(1000, time.Minute)
 	p.grant(20, time.Minute, nil)
-	c, _ = p.Name(p.draw)
-	assert.Nil(t, c, "for an interval")
+	p.names(t, nil, "for an interval")
 	p.grant(32+20, 2*time.Minute, nil)
 	c, _ = p.Name(p.draw)
 	assert.NotNil(t, c)
@@ -261,8 +249,7 @@ func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
 // While a call is under way that takes long, more is granted than is remembered. Once it has ended, others merge.
 func TestLog_GoesOnAfterACallThatTookLong(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, time.Minute)
-	p.grant(32+20, 0, nil)
+	p := newProgram(1000, time.Minute, 32+20)
 	c, _ := p.Name(p.draw)
 	require.Len(t, groups(t, c), 1)
 	p.grant(1100, 0, nil)
@@ -279,8 +266,7 @@ func TestLog_GoesOnAfterACallThatTookLong(t *testing.T) {
 // Of grants whose permits may go back none came before many that can't.
 func TestLog_LearnsLateThatPermitsMayGoBack(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, time.Minute)
-	p.grant(32+40, 0, nil)
+	p := newProgram(1000, time.Minute, 32+40)
 	p.grant(1, 0, merge.NewMember(p.draw(), 2))
 	c, _ := p.Name(p.draw)
 	require.Len(t, groups(t, c), 1)
@@ -291,8 +277,7 @@ func TestLog_LearnsLateThatPermitsMayGoBack(t *testing.T) {
 func TestCall_DoubtfulAnswerLeavesMembersAlone(t *testing.T) {
 	t.Parallel()
 	for what, numbers := range map[string][]int64{"too low a rate": {100, 60_000}, "not there": {1000, 60_000, 0, 0, 0, 7, 7}} {
-		p := newProgram(1000, time.Minute)
-		p.grant(32, 0, nil)
+		p := newProgram(1000, time.Minute, 32)
 		m := merge.NewMember(p.draw(), 2)
 		p.grant(1, 0, nil)
 		p.grant(1, 0, m)
@@ -308,8 +293,7 @@ func TestCall_DoubtfulAnswerLeavesMembersAlone(t *testing.T) {
 func TestCall_SurvivesAnyAnswer(t *testing.T) {
 	t.Parallel()
 	for _, numbers := range [][]int64{{1000, 60_000, 0}, {1000, 0, 0, 0}, {1000, 60_000, 0, -1}, {-1, -1, -1, -1, -1}, {1000, 60_000, 0, 256, 7}} {
-		p := newProgram(1000, time.Minute)
-		p.grant(32+4, 0, nil)
+		p := newProgram(1000, time.Minute, 32+4)
 		c, _ := p.Name(p.draw)
 		require.Len(t, groups(t, c), 1)
 		assert.NotPanics(t, func() { c.Answered(slices.Clip(numbers), time.Now(), false) }, numbers)
@@ -320,8 +304,7 @@ func TestCall_SurvivesAnyAnswer(t *testing.T) {
 // Grants that have gone back are forgotten, however many: otherwise nothing else would be merged.
 func TestLog_ForgetsWhatHasGoneBack(t *testing.T) {
 	t.Parallel()
-	p := newProgram(1000, 64*time.Minute)
-	p.grant(32, 0, nil)
+	p := newProgram(1000, 64*time.Minute, 32)
 	for range 200 {
 		m := merge.NewMember(p.draw(), 2)
 		before := p.due
@@ -331,8 +314,7 @@ func TestLog_ForgetsWhatHasGoneBack(t *testing.T) {
 		m.WentBack(2, nil)
 		m.Next()
 		if p.due > before {
-			c, _ := p.Name(p.draw)
-			assert.Nil(t, c)
+			p.names(t, nil)
 		}
 	}
 	p.grant(20, time.Second, nil)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,14 +114,18 @@ return {'again', 'token' .. n, n}`)
 	})
 }
 
+// begun returns a call that has begun, and its Conn, whose server nothing is sent to.
+func begun() (*script.Conn, *script.Call) {
+	conn, call := script.NewConn(&reloads{}, script.DefaultTimeout), &script.Call{Repeat: true}
+	call.Begin(conn)
+	return conn, call
+}
+
 // A step's time begins with the answer before it: it may have to wait until it is sent.
 func TestCall_ContinuedIsOverdueThoughNotSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		conn := script.NewConn(rdb, script.DefaultTimeout)
-		call := script.Call{Repeat: true}
-		call.Begin(conn)
+		conn, call := begun()
 		time.Sleep(time.Second)
 		done, _ := call.Ended(conn, []any{"again", "token"}, nil)
 		assert.False(t, done)
@@ -137,10 +140,7 @@ func TestCall_ContinuedIsOverdueThoughNotSent(t *testing.T) {
 func TestCall_InDoubtEndsWithinTwiceItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		conn := script.NewConn(rdb, script.DefaultTimeout)
-		call := script.Call{Repeat: true}
-		call.Begin(conn)
+		conn, call := begun()
 		done, _ := call.Ended(conn, nil, io.EOF)
 		assert.False(t, done)
 		for range 5 {
@@ -245,45 +245,10 @@ type downRing struct{ script.Redis }
 
 func (downRing) GetShardClientForKey(string) (*redis.Client, error) { return nil, redis.ErrClosed }
 
-// slow holds commands of a name back, and may lose their answers.
-type slow struct {
-	name string
-
-	mu   sync.Mutex
-	hold time.Duration
-	lose bool
-	seen int
-}
-
-func (s *slow) do(_ context.Context, cmds []redis.Cmder, next func() error) error {
-	err := next()
-	if cmds[0].Name() != s.name {
-		return err
-	}
-	s.mu.Lock()
-	s.seen++
-	hold, lose := s.hold, s.lose
-	s.mu.Unlock()
-	time.Sleep(hold)
-	if lose {
-		return redistest.Fail(cmds, context.DeadlineExceeded)
-	}
-	return err
-}
-
-func (s *slow) set(hold time.Duration, lose bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hold, s.lose, s.seen = hold, lose, 0
-}
-
 func TestOnceAndRead(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		s := &slow{name: "evalsha"}
-		rdb.AddHook(redistest.Hook(s.do))
-		conn := newConn(rdb)
+	virtual(t, nil, func(t *testing.T, s *scene) {
+		conn := newConn(s.rdb)
 		do := func(ctx context.Context, reads bool, key string, words ...any) (any, error) {
 			if reads {
 				return conn.Read(ctx, lua.Command, script.KeysOf(key), words...)
@@ -300,16 +265,19 @@ func TestOnceAndRead(t *testing.T) {
 		require.NotErrorIs(t, err, script.ErrLost)
 		_, err = do(t.Context(), false, "n", "HSET", "field", 1)
 		require.Equal(t, "WRONGTYPE", script.Code(err), err)
-		s.set(0, false)
+		s.nowMeets(nil)
 
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = incr(ended, false)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, script.ErrLost, "it was not sent")
-		assert.Zero(t, s.seen)
+		assert.Empty(t, s.sent())
 
-		s.set(time.Minute, false)
+		s.nowMeets(func(int) error {
+			time.Sleep(time.Minute)
+			return nil
+		})
 		for _, reads := range []bool{false, true} {
 			start := time.Now()
 			soon, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -321,10 +289,10 @@ func TestOnceAndRead(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 
-		s.set(0, true)
+		s.nowMeets(meets(context.DeadlineExceeded))
 		_, err = incr(t.Context(), false)
 		require.ErrorIs(t, err, script.ErrLost)
-		assert.Equal(t, 1, s.seen, "a command that writes is not repeated")
+		assert.Len(t, s.sent(), 1, "a command that writes is not repeated")
 	})
 }
 

@@ -48,12 +48,12 @@ func (w *wire) do(_ context.Context, cmds []redis.Cmder, next func() error) erro
 	}
 	w.mu.Lock()
 	w.verbs = append(w.verbs, cmds[0].Name())
-	attempt := len(w.verbs)
+	attempt, fault := len(w.verbs), w.fault
 	w.mu.Unlock()
-	if w.fault == nil {
+	if fault == nil {
 		return next()
 	}
-	err := w.fault(attempt)
+	err := fault(attempt)
 	if errors.Is(err, errHangs) {
 		time.Sleep(3 * time.Second) // as long as go-redis waits by default
 		err = context.DeadlineExceeded
@@ -68,6 +68,13 @@ func (w *wire) sent() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.verbs
+}
+
+// nowMeets counts scripts anew, which meet that fault.
+func (w *wire) nowMeets(fault func(attempt int) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fault, w.verbs = fault, nil
 }
 
 // scene is a client whose scripts meet faults.
