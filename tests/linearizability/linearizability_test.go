@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/linear"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -69,15 +70,15 @@ type linearKind struct {
 	name      string
 	histories int
 	virtual   bool
-	calls     map[linear.CallName]int // how often each is drawn
-	endings   int                     // calls whose context ends, at most
-	lost      int                     // answers that get lost, at most, on their way to a client
-	losing    *lua.Script             // the only script whose answers do, if any
-	late      bool                    // in place of that, requests are held back until their client has given up
-	perClient bool                    // each Client has permits of its own
-	redisson  string                  // the oldest that shares the limiters
-	many      bool                    // limiters, so that calls for several meet in one script call
-	far       bool                    // the server is, so that several calls of a Client's for one limiter are under way
+	calls     map[op.Name]int // how often each is drawn
+	endings   int             // calls whose context ends, at most
+	lost      int             // answers that get lost, at most, on their way to a client
+	losing    *lua.Script     // the only script whose answers do, if any
+	late      bool            // in place of that, requests are held back until their client has given up
+	perClient bool            // each Client has permits of its own
+	redisson  string          // the oldest that shares the limiters
+	many      bool            // limiters, so that calls for several meet in one script call
+	far       bool            // the server is, so that several calls of a Client's for one limiter are under way
 }
 
 // happen returns what lets a history be drawn and happen, with the scripts changed by m, and how many calls have merged
@@ -95,38 +96,38 @@ func (k linearKind) happen(t *testing.T, m limitertest.Mutation) (history func(*
 }
 
 var (
-	calmCalls = map[linear.CallName]int{
-		linear.Try: 34, linear.Take: 18, linear.UpTo: 8, linear.Peek: 6, linear.Release: 12, linear.Available: 8, linear.Set: 8, linear.Update: 6,
-		linear.TrySet: 3, linear.Reset: 4, linear.Delete: 1, linear.Reserve: 8, linear.Settle: 12,
+	calmCalls = map[op.Name]int{
+		op.Try: 34, op.Take: 18, op.UpTo: 8, op.Peek: 6, op.Release: 12, op.Available: 8, op.Set: 8, op.Update: 6,
+		op.TrySet: 3, op.Reset: 4, op.Delete: 1, op.Reserve: 8, op.Settle: 12,
 	}
 	// With these, what an attempt was granted is there until a repeat finds it.
-	keepingCalls = map[linear.CallName]int{
-		linear.Try: 38, linear.Take: 20, linear.UpTo: 10, linear.Peek: 6, linear.Available: 10, linear.Update: 8, linear.TrySet: 2,
-		linear.Reserve: 8, linear.Settle: 12,
+	keepingCalls = map[op.Name]int{
+		op.Try: 38, op.Take: 20, op.UpTo: 10, op.Peek: 6, op.Available: 10, op.Update: 8, op.TrySet: 2,
+		op.Reserve: 8, op.Settle: 12,
 	}
 	// Requests that are alone in their batch, mostly, so that calls for several
 	// limiters can meet.
-	plainCalls = map[linear.CallName]int{linear.Try: 60, linear.Take: 6, linear.UpTo: 2, linear.Peek: 3, linear.Available: 8, linear.Update: 5}
+	plainCalls = map[op.Name]int{op.Try: 60, op.Take: 6, op.UpTo: 2, op.Peek: 3, op.Available: 8, op.Update: 5}
 	// With some for two limiters at once.
-	allCalls = map[linear.CallName]int{
-		linear.Try: 30, linear.Take: 12, linear.UpTo: 7, linear.Peek: 5, linear.All: 16, linear.Release: 12, linear.Available: 8, linear.Set: 5,
-		linear.Update: 4, linear.TrySet: 3, linear.Reset: 3, linear.Delete: 1, linear.Reserve: 6, linear.Settle: 8,
+	allCalls = map[op.Name]int{
+		op.Try: 30, op.Take: 12, op.UpTo: 7, op.Peek: 5, op.All: 16, op.Release: 12, op.Available: 8, op.Set: 5,
+		op.Update: 4, op.TrySet: 3, op.Reset: 3, op.Delete: 1, op.Reserve: 6, op.Settle: 8,
 	}
-	keepingAllCalls = map[linear.CallName]int{
-		linear.Try: 32, linear.Take: 14, linear.UpTo: 8, linear.Peek: 5, linear.All: 18, linear.Available: 8, linear.Update: 6, linear.TrySet: 2,
-		linear.Reserve: 6, linear.Settle: 8,
+	keepingAllCalls = map[op.Name]int{
+		op.Try: 32, op.Take: 14, op.UpTo: 8, op.Peek: 5, op.All: 18, op.Available: 8, op.Update: 6, op.TrySet: 2,
+		op.Reserve: 6, op.Settle: 8,
 	}
 	// No caller waits forever if nothing runs out.
-	virtualCalls = map[linear.CallName]int{
-		linear.Try: 31, linear.Acquire: 8, linear.Take: 18, linear.UpTo: 8, linear.Peek: 6, linear.Release: 12, linear.Available: 6, linear.Set: 5,
-		linear.Update: 6, linear.TrySet: 2, linear.Reset: 3, linear.Delete: 1, linear.Reserve: 8, linear.Settle: 12,
+	virtualCalls = map[op.Name]int{
+		op.Try: 31, op.Acquire: 8, op.Take: 18, op.UpTo: 8, op.Peek: 6, op.Release: 12, op.Available: 6, op.Set: 5,
+		op.Update: 6, op.TrySet: 2, op.Reset: 3, op.Delete: 1, op.Reserve: 8, op.Settle: 12,
 	}
 	// What happens to reservations, and to limiters that were made by default.
-	reservingCalls = map[linear.CallName]int{
-		linear.Reserve: 20, linear.Settle: 40, linear.Release: 12, linear.Available: 14, linear.Try: 10, linear.Update: 3, linear.Delete: 6,
+	reservingCalls = map[op.Name]int{
+		op.Reserve: 20, op.Settle: 40, op.Release: 12, op.Available: 14, op.Try: 10, op.Update: 3, op.Delete: 6,
 	}
 
-	settlingCalls = map[linear.CallName]int{linear.Reserve: 20, linear.Settle: 40, linear.Try: 10, linear.Take: 10, linear.Available: 20, linear.Update: 3}
+	settlingCalls = map[op.Name]int{op.Reserve: 20, op.Settle: 40, op.Try: 10, op.Take: 10, op.Available: 20, op.Update: 3}
 
 	calmKind      = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
 	ownKind       = linearKind{name: "a limiter for each client", histories: 20, calls: calmCalls, endings: 4, perClient: true}
@@ -152,15 +153,15 @@ var (
 )
 
 // callNames are the calls, in the order in which they are drawn.
-var callNames = []linear.CallName{
-	linear.Try, linear.Acquire, linear.Take, linear.UpTo, linear.Peek, linear.All, linear.Release, linear.Available, linear.Set, linear.Update,
-	linear.TrySet, linear.Reset, linear.Delete, linear.Reserve, linear.Settle,
+var callNames = []op.Name{
+	op.Try, op.Acquire, op.Take, op.UpTo, op.Peek, op.All, op.Release, op.Available, op.Set, op.Update,
+	op.TrySet, op.Reset, op.Delete, op.Reserve, op.Settle,
 }
 
 // frees reports whether permits in use may come back by other calls than the one
 // that took them.
 func (k linearKind) frees() bool {
-	return k.calls[linear.Release]+k.calls[linear.Set]+k.calls[linear.Reset]+k.calls[linear.Delete] > 0
+	return k.calls[op.Release]+k.calls[op.Set]+k.calls[op.Reset]+k.calls[op.Delete] > 0
 }
 
 const (
@@ -248,7 +249,7 @@ func (d *drawing) config(keep bool) rratelimiter.Config {
 func (d *drawing) call() linearCall {
 	limiters := len(d.limiters)
 	c := linearCall{
-		Call:    linear.Call{Name: drawName(d.kind, d.draw)},
+		Call:    linear.Call{Op: op.Op{Name: drawName(d.kind, d.draw)}},
 		second:  d.draw.IntN(limiters - 1),
 		limiter: d.draw.IntN(limiters+1) * limiters / (limiters + 1), // the first one is in greater demand
 	}
@@ -259,11 +260,11 @@ func (d *drawing) call() linearCall {
 	if d.draw.IntN(12) == 0 {
 		c.Permits += 6
 	}
-	if c.Name == linear.Settle && len(d.open) == 0 {
-		c.Name = linear.Reserve
+	if c.Name == op.Settle && len(d.open) == 0 {
+		c.Name = op.Reserve
 	}
 	switch c.Name {
-	case linear.Try, linear.Reserve:
+	case op.Try, op.Reserve:
 		if d.draw.IntN(3) == 0 {
 			c.Timeout = time.Duration(1+d.draw.IntN(8)) * time.Millisecond
 			if !d.kind.virtual {
@@ -274,21 +275,21 @@ func (d *drawing) call() linearCall {
 		if c.ByDefault {
 			c.Config = d.defaults[c.limiter]
 		}
-		if c.Name == linear.Reserve {
+		if c.Name == op.Reserve {
 			d.reserved++
 			c.Reservation = d.reserved
 			c.Hold = d.hold()
 			d.open = append(d.open, c)
 		}
-	case linear.Settle:
+	case op.Settle:
 		c, d.open = d.open[0], d.open[1:]
-		c.Name, c.Timeout, c.Used = linear.Settle, 0, d.draw.Int64N(c.Permits+6)
-	case linear.UpTo:
+		c.Name, c.Timeout, c.Used = op.Settle, 0, d.draw.Int64N(c.Permits+6)
+	case op.UpTo:
 		c.Permits += d.draw.Int64N(12)
-	case linear.Set, linear.Update:
+	case op.Set, op.Update:
 		c.Keep = d.draw.IntN(2) == 0 || !d.kind.frees()
 		c.Config = d.config(c.Keep)
-	case linear.TrySet:
+	case op.TrySet:
 		c.Config = d.config(false)
 	}
 	if d.kind.virtual && d.draw.IntN(2) == 0 {
@@ -326,7 +327,7 @@ func (d *drawing) drawEnd(c *linearCall) {
 
 // drawName draws a call. If each Client has permits of its own, the rate, which all share,
 // stays.
-func drawName(kind linearKind, draw *rand.Rand) linear.CallName {
+func drawName(kind linearKind, draw *rand.Rand) op.Name {
 	total := 0
 	for _, n := range kind.calls {
 		total += n
@@ -335,7 +336,7 @@ func drawName(kind linearKind, draw *rand.Rand) linear.CallName {
 		n := draw.IntN(total)
 		for _, name := range callNames {
 			if n -= kind.calls[name]; n < 0 {
-				sets := name == linear.Set || name == linear.Update || name == linear.TrySet || name == linear.Delete
+				sets := name == op.Set || name == op.Update || name == op.TrySet || name == op.Delete
 				if sets && kind.perClient {
 					break
 				}

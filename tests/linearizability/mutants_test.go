@@ -1,6 +1,7 @@
 package linearizability_test
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -164,7 +165,7 @@ func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			seed := rand.Uint64()
+			seed := cmp.Or(*linearSeed, rand.Uint64())
 			happen, _ := m.kind.happen(t, limitertest.Mutant{Script: m.script, Old: m.before, New: m.after}.Mutation(t))
 			for i := range enoughHistories {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {

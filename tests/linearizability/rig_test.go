@@ -23,8 +23,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/linear"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // linearCall is what a caller does with a limiter.
@@ -32,19 +32,17 @@ type linearCall struct {
 	linear.Call
 
 	limiter  int
-	second   int                                     // limiter, of a call for two
-	both     func(ctx context.Context) (bool, error) // the call for two
-	reserved map[int]*rratelimiter.Reservation       // what its caller has reserved, by its number
-	pause    time.Duration                           // before the call
-	patience time.Duration                           // until its context ends; 0: for ever
-	rash     bool                                    // in place of that, it ends while a request is on its way
-	dead     bool                                    // its context has ended before
+	second   int           // limiter, of a call for two
+	pause    time.Duration // before the call
+	patience time.Duration // until its context ends; 0: for ever
+	rash     bool          // in place of that, it ends while a request is on its way
+	dead     bool          // its context has ended before
 }
 
 // run makes the call and notes the result. rash ends a context while a request may be on its
 // way.
-func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moments *moments, rash func(context.CancelFunc)) linear.Record {
-	r, err := linear.Record{Call: c.Call}, error(nil)
+func (c linearCall) run(ctx context.Context, h op.Handle, moments *moments, rash func(context.CancelFunc)) linear.Record {
+	r := linear.Record{Call: c.Call}
 	if c.patience > 0 || c.dead {
 		ending, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -58,71 +56,13 @@ func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moment
 			defer time.AfterFunc(c.patience, cancel).Stop()
 		}
 	}
-	var opts []rratelimiter.RateOption
-	if c.Keep {
-		opts = append(opts, rratelimiter.KeepState())
-	}
 	r.Began, r.BeganAt = moments.next()
-	switch c.Name {
-	case linear.Try:
-		r.OK, err = l.TryAcquire(ctx, c.Permits, c.Timeout)
-	case linear.All:
-		r.OK, err = c.both(ctx)
-	case linear.Acquire:
-		err = l.Acquire(ctx, c.Permits)
-		r.OK = err == nil
-	case linear.Take:
-		err = note(&r)(l.Take(ctx, c.Permits))
-	case linear.Peek:
-		err = note(&r)(l.Peek(ctx, c.Permits))
-	case linear.UpTo:
-		var d limit.Decision
-		r.Taken, d, err = l.TakeUpTo(ctx, c.Permits)
-		err = note(&r)(d, err)
-	case linear.Reserve:
-		var reserved *rratelimiter.Reservation
-		var hold rratelimiter.ReserveOption
-		if c.Hold > 0 {
-			hold = rratelimiter.Hold(c.Hold)
-		}
-		if reserved, err = l.Reserve(ctx, c.Permits, c.Timeout, hold); err == nil {
-			c.reserved[c.Reservation] = reserved
-			err = note(&r)(reserved.Decision, nil)
-		}
-	case linear.Settle:
-		err = c.reserved[c.Reservation].Settle(ctx, c.Used)
-		r.OK = err == nil
-	case linear.Release:
-		err = l.Release(ctx, c.Permits)
-	case linear.Available:
-		r.Free, err = l.AvailablePermits(ctx)
-	case linear.TrySet:
-		r.OK, err = l.TrySetRate(ctx, c.Config)
-	case linear.Set:
-		err = l.SetRate(ctx, c.Config, opts...)
-		r.OK = err == nil
-	case linear.Update:
-		r.OK, err = l.UpdateRate(ctx, c.Config, opts...)
-	case linear.Reset:
-		err = l.Reset(ctx)
-		r.OK = err == nil
-	case linear.Delete:
-		r.OK, err = l.Delete(ctx)
-	}
+	r.Answer = c.Do(ctx, h)
 	r.Ended, r.EndedAt = moments.next()
-	r.Outcome = linear.OutcomeOf(err)
-	if c.Timeout > 0 && errors.Is(err, rratelimiter.ErrUnavailable) {
-		r.Outcome = linear.Cancelled // it went before its answer came: what it was granted goes back
+	if c.Timeout > 0 && errors.Is(r.Err, rratelimiter.ErrUnavailable) {
+		r.Outcome = op.Gone // it went before its answer came: what it was granted goes back
 	}
 	return r
-}
-
-// note returns what notes the figures of a decision.
-func note(r *linear.Record) func(d limit.Decision, err error) error {
-	return func(d limit.Decision, err error) error {
-		r.OK, r.Free, r.Limit, r.Wait, r.Reset = d.Granted, d.Remaining, d.Limit, d.RetryAfter, d.ResetAfter
-		return err
-	}
 }
 
 // moments counts the moments of a history.
@@ -373,22 +313,23 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 			<-start
 			reserved := map[int]*rratelimiter.Reservation{}
 			for _, c := range calls {
-				if c.Name == linear.Settle && (reserved[c.Reservation] == nil || !reserved[c.Reservation].Granted) {
+				if c.Name == op.Settle && (reserved[c.Reservation] == nil || !reserved[c.Reservation].Granted) {
 					continue
 				}
-				c.reserved = reserved
 				time.Sleep(c.pause)
-				if c.Name == linear.All {
-					both := handles[client][false]
-					c.both = func(ctx context.Context) (bool, error) {
-						return clients[client].TryAcquireAll(ctx, c.Timeout, both[c.limiter].Claim(c.Permits), both[c.second].Claim(c.Permits+1))
-					}
+				h := op.On(handles[client][c.ByDefault][c.limiter])
+				h.Reserved, h.Client = reserved[c.Reservation], clients[client]
+				if c.Name == op.All {
+					h.Claims = []rratelimiter.Claim{h.Claim(c.Permits), handles[client][false][c.second].Claim(c.Permits + 1)}
 				}
-				r := c.run(t.Context(), handles[client][c.ByDefault][c.limiter], &rig.moments, func(cancel context.CancelFunc) {
+				r := c.run(t.Context(), h, &rig.moments, func(cancel context.CancelFunc) {
 					rig.cancelOnRequest(client, names[c.limiter], cancel)
 				})
 				r.Client, r.Caller = client, caller
-				assert.NotEqual(t, linear.Failed, r.Outcome, "%v", &r)
+				if c.Name == op.Reserve {
+					reserved[c.Reservation] = r.Reserved
+				}
+				assert.NotContains(t, []op.Outcome{op.Failed, op.Closed}, r.Outcome, "%v: %v", &r, r.Err)
 				records[caller] = append(records[caller], madeCall{r, c})
 			}
 		})
@@ -443,17 +384,17 @@ func (rig *linearRig) gather(t *testing.T, p plan, names []string, records []mad
 			}
 			h.Start = linear.Full(p.limiters[limiter].Rate, p.limiters[limiter].Interval.Milliseconds())
 			for _, r := range records {
-				mine := r.call.limiter == limiter || r.Name == linear.All && r.call.second == limiter
+				mine := r.call.limiter == limiter || r.Name == op.All && r.call.second == limiter
 				if mine && (!rig.kind.perClient || r.Client == client) {
-					if r.Name == linear.All {
+					if r.Name == op.All {
 						r.Claims = fmt.Sprint(r.Permits, r.Permits+1)
 						r.Permits += int64(slices.Index([]int{r.call.limiter, r.call.second}, limiter))
 					}
 					h.Records = append(h.Records, r.Record)
 				}
 			}
-			look := linearCall{Call: linear.Call{Name: linear.Available}}
-			r := look.run(t.Context(), rratelimiter.New(rig.rest, rig.kind.options(client)...).RateLimiter(name), &rig.moments, nil)
+			look := linearCall{Call: linear.Call{Op: op.Op{Name: op.Available}}}
+			r := look.run(t.Context(), op.On(rratelimiter.New(rig.rest, rig.kind.options(client)...).RateLimiter(name)), &rig.moments, nil)
 			r.Client, r.Final = client, true
 			h.Records = append(h.Records, r)
 			slices.SortFunc(h.Records, func(a, b linear.Record) int { return cmp.Compare(a.Began, b.Began) })

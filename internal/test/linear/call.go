@@ -1,136 +1,41 @@
 package linear
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"time"
 
-	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
 
 // A Call is what a caller asks of a limiter.
 type Call struct {
-	Name      CallName
-	Permits   int64
-	Timeout   time.Duration
-	Config    rratelimiter.Config
-	Keep      bool  // with KeepState
+	op.Op
+
 	Override  int   // that SetRate makes and End ends; 0: none
 	Base      int64 // the default of SetRate's handle, if that makes an override; 0: none
 	ByDefault bool  // on a handle that gives the limiter Config if it has no rate
 
-	Reservation int           // that Reserve makes or Settle settles, of Permits
-	Hold        time.Duration // of it, shorter than every interval; 0: none
-	Used        int64         // what Settle says that it cost
+	Reservation int // that Reserve makes or Settle settles, of Permits; its Hold is shorter than every interval
 }
 
-// A CallName is which call one is.
-type CallName string
-
-// The calls.
-const (
-	Try       CallName = "TryAcquire"
-	Acquire   CallName = "Acquire"
-	Take      CallName = "Take"
-	UpTo      CallName = "TakeUpTo"
-	Peek      CallName = "Peek"
-	All       CallName = "TryAcquireAll"
-	Reserve   CallName = "Reserve"
-	Settle    CallName = "Settle"
-	Release   CallName = "Release"
-	Available CallName = "AvailablePermits"
-	TrySet    CallName = "TrySetRate"
-	Set       CallName = "SetRate"
-	Update    CallName = "UpdateRate"
-	End       CallName = "the end of an override" // which no one calls
-	Reset     CallName = "Reset"
-	Delete    CallName = "Delete"
-)
+// End is the name of the end of an override, which no one calls.
+const End op.Name = "the end of an override"
 
 func (c Call) String() string {
-	keep, held := "", ""
-	if c.Hold > 0 {
-		held = fmt.Sprintf(", held %v", c.Hold)
-	}
-	switch {
-	case c.Override > 0:
-		keep = fmt.Sprint(", override ", c.Override)
-	case c.Keep:
-		keep = ", KeepState"
-	}
-	text := string(c.Name)
-	switch c.Name {
-	case Try, Reserve:
-		text += fmt.Sprintf("(%d, %v%s)", c.Permits, c.Timeout, held)
-	case Settle:
-		text += fmt.Sprintf("(%d of %d%s)", c.Used, c.Permits, held)
-	case Acquire, Take, UpTo, Peek, All, Release:
-		text += fmt.Sprintf("(%d)", c.Permits)
-	case End:
-		text += fmt.Sprintf(" %d", c.Override)
-	case TrySet, Set, Update:
-		text += fmt.Sprintf("(%d/%v%s)", c.Config.Rate, c.Config.Interval, keep)
-	default:
-		text += "()"
+	text := c.Op.String()
+	if c.Override > 0 {
+		text += fmt.Sprint(" of override ", c.Override)
 	}
 	if c.ByDefault {
-		text += fmt.Sprintf(" with default %d/%v", c.Config.Rate, c.Config.Interval)
+		text += " by default"
 	}
 	return text
-}
-
-func (c Call) waits() bool { return c.Timeout > 0 || c.Name == Acquire }
-
-// An Outcome is how a call ended.
-type Outcome string
-
-// The outcomes.
-const (
-	Done      Outcome = "done"
-	Exceeds   Outcome = "ErrPermitsExceedRate"
-	NoRate    Outcome = "ErrNotInitialized"
-	Cancelled Outcome = "cancelled"         // with no word of the result
-	Unknown   Outcome = "ErrUnknownOutcome" // the context's end among the causes or not
-	Unsent    Outcome = "ErrUnavailable"    // in time, by a machine that is busy
-	Failed    Outcome = "failed"
-)
-
-// OutcomeOf returns the outcome of a call that returned err.
-func OutcomeOf(err error) Outcome {
-	switch {
-	case err == nil:
-		return Done
-	case errors.Is(err, rratelimiter.ErrUnknownOutcome):
-		return Unknown
-	case errors.Is(err, rratelimiter.ErrUnavailable):
-		return Unsent
-	case errors.Is(err, rratelimiter.ErrPermitsExceedRate):
-		return Exceeds
-	case errors.Is(err, rratelimiter.ErrNotInitialized):
-		return NoRate
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return Cancelled
-	}
-	return Failed
-}
-
-// An Answer is what a call was answered.
-type Answer struct {
-	Outcome Outcome
-	OK      bool
-	Taken   int64 // of TakeUpTo
-	Free    int64 // of Take and its like, and of AvailablePermits
-	Limit   int64 // of Take and its like; 0 if its figures were not noted
-	Wait    time.Duration
-	Reset   time.Duration
 }
 
 // A Record is a call and its answer. Moments are counted: of two, the later has the greater
 // number.
 type Record struct {
 	Call
-	Answer
+	op.Answer
 
 	Claims           string // of a call of several limiters: the permits of each
 	Number           int
@@ -155,21 +60,15 @@ func (r *Record) String() string {
 	switch {
 	case r.open:
 		answer = "..."
-	case r.Outcome == Done:
-		switch r.Name {
-		case Try, All, Update, TrySet, Delete:
-			answer = fmt.Sprint(r.OK)
-		case Take, UpTo, Peek, Reserve:
-			answer = fmt.Sprint(r.OK)
-			if r.Name == UpTo {
-				answer = fmt.Sprint(r.Taken)
-			}
-			if r.Limit > 0 {
-				answer = fmt.Sprintf("%v, %d of %d left, retry %v, reset %v", answer, r.Free, r.Limit, r.Wait, r.Reset)
-			}
-		case Available:
-			answer = fmt.Sprint(r.Free)
-		}
+	case r.Outcome != op.Done:
+	case r.Limit > 0:
+		answer = fmt.Sprintf("%v, %d taken, %d of %d left, retry %v, reset %v", r.OK, r.Taken, r.Free, r.Limit, r.Wait, r.Reset)
+	case r.Name == op.Available:
+		answer = fmt.Sprint(r.Free)
+	case r.Name == op.UpTo:
+		answer = fmt.Sprint(r.Taken)
+	default:
+		answer = fmt.Sprint(r.OK)
 	}
 	who := fmt.Sprintf("client %d caller %d", r.Client, r.Caller)
 	if r.Final {
@@ -178,8 +77,8 @@ func (r *Record) String() string {
 	return fmt.Sprintf("%-17s %v = %s", who, r.Call, answer)
 }
 
-func (r *Record) unseen() bool { return r.Outcome == Cancelled || r.Outcome == Unknown }
+func (r *Record) unseen() bool { return r.Outcome == op.Gone || r.Outcome == op.Unknown }
 
 // mayHaveLeft reports whether the caller waited without success, and its last request may have
 // been answered after it left.
-func (r *Record) mayHaveLeft() bool { return r.waits() && r.Outcome == Done && !r.OK && r.later }
+func (r *Record) mayHaveLeft() bool { return r.Waits() && r.Outcome == op.Done && !r.OK && r.later }

@@ -1,48 +1,153 @@
 package linear
 
 import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
 
-// recorded returns a call between two moments, in virtual time at the
-// milliseconds of the same numbers.
-func recorded(began, ended int64, client int, c Call, a Answer) Record {
-	return Record{Call: c, Answer: a, Client: client, Began: began, Ended: ended, BeganAt: began, EndedAt: ended}
+// verbs are the calls that histories are told with: a word, and what the number behind it is.
+var verbs = map[string]func(n int64) Call{
+	"try":       permits(op.Op{Name: op.Try}),
+	"wait":      permits(op.Op{Name: op.Try, Timeout: 3 * time.Millisecond}),
+	"take":      permits(op.Op{Name: op.Take}),
+	"upTo":      permits(op.Op{Name: op.UpTo}),
+	"peek":      permits(op.Op{Name: op.Peek}),
+	"give":      permits(op.Op{Name: op.Release}),
+	"look":      permits(op.Op{Name: op.Available}),
+	"reset":     permits(op.Op{Name: op.Reset}),
+	"remove":    permits(op.Op{Name: op.Delete}),
+	"reserve":   func(n int64) Call { return Call{Op: op.Op{Name: op.Reserve, Permits: n}, Reservation: 1} },
+	"set":       sets(0, false),
+	"keep":      sets(0, true),
+	"override1": sets(1, true),
+	"override2": sets(2, true),
+	"end":       func(n int64) Call { return Call{Op: op.Op{Name: End}, Override: int(n)} },
+	"look7": func(int64) Call { // by a handle with a default of 7
+		return Call{Op: op.Op{Name: op.Available, Config: each5ms(7)}, ByDefault: true}
+	},
+}
+
+func permits(o op.Op) func(n int64) Call {
+	return func(n int64) Call {
+		o.Permits = n
+		return Call{Op: o}
+	}
+}
+
+func sets(override int, keep bool) func(n int64) Call {
+	return func(n int64) Call {
+		return Call{Op: op.Op{Name: op.Set, Config: each5ms(n), Keep: keep}, Override: override}
+	}
+}
+
+func each5ms(rate int64) rratelimiter.Config {
+	return rratelimiter.Config{Rate: rate, Interval: 5 * time.Millisecond}
+}
+
+// outcomes are the words of calls without an answer.
+var outcomes = map[string]op.Outcome{"gone": op.Gone, "unknown": op.Unknown, "unsent": op.Unavailable, "norate": op.Missing}
+
+// told returns the calls of a history, with semicolons between: of client 1 behind "b", else of 0; a verb and its number; "= yes"
+// or "= no", with what is left or, of a refusal, the wait in ms; or what was found, or how else it ended. "doubted" is one
+// of which a request was lost, "rests" one at the end. Each follows the one before, or lasts from the first moment behind @
+// to the second.
+func told(t *testing.T, text string) (records []Record) {
+	t.Helper()
+	for i, line := range strings.Split(text, "; ") {
+		r := Record{Number: i + 1, Began: int64(2*i + 1), Ended: int64(2*i + 2)}
+		call, answer, _ := strings.Cut(line, " = ")
+		if after, ok := strings.CutPrefix(call, "b "); ok {
+			r.Client, call = 1, after
+		}
+		verb, number, _ := strings.Cut(call, " ")
+		numbers := strings.Split(cmp.Or(number, "0"), " of ")
+		n := parsed(t, numbers[len(numbers)-1])
+		if verb == "settle" { // so many of those reserved
+			r.Call = Call{Op: op.Op{Name: op.Settle, Permits: n, Used: parsed(t, numbers[0])}, Reservation: 1}
+		} else {
+			require.Contains(t, verbs, verb)
+			r.Call = verbs[verb](n)
+		}
+		r.Outcome = op.Done
+		words := strings.Fields(answer)
+		for i, word := range words {
+			span, isSpan := strings.CutPrefix(word, "@")
+			switch outcome, ends := outcomes[word]; {
+			case ends:
+				r.Outcome = outcome
+			case isSpan:
+				from, to, two := strings.Cut(span, "-")
+				if !two {
+					to = from
+				}
+				r.Began, r.Ended = parsed(t, from), parsed(t, to)
+			case word == "doubted":
+				r.Doubts = 1
+			case word == "rests":
+				r.Final = true
+			case word == "yes" || word == "no":
+				r.OK = word == "yes"
+			case i > 0 && words[i-1] == "no": // ms until there is enough, and until there is all
+				r.Limit, r.Wait = 10, time.Duration(parsed(t, word))*time.Millisecond
+				r.Reset = r.Wait
+			default:
+				if r.Free = parsed(t, word); i > 0 {
+					r.Limit, r.Reset = 10, 5*time.Millisecond
+				}
+				if r.Taken = r.Free; r.Name == op.UpTo {
+					r.OK = r.Taken > 0
+				}
+			}
+		}
+		r.BeganAt, r.EndedAt = r.Began, r.Ended
+		records = append(records, r)
+	}
+	return records
+}
+
+func parsed(t *testing.T, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+// A judgedHistory is one of a limiter of 10 permits each 5 ms, and whether it is right.
+type judgedHistory struct {
+	right bool
+	calls string
 }
 
 // The checks would be worth nothing if they let wrong answers pass. That they take right ones
 // each history of a limiter shows that passes; here are those that few have.
 func TestModelTellsRightFromWrong(t *testing.T) {
 	t.Parallel()
-	for _, some := range []struct {
-		virtual bool
-		all     map[string]judgedHistory
-	}{{false, plainHistories}, {false, reservedHistories}, {false, doubtfulHistories}, {true, timedHistories}} {
-		for name, tt := range some.all {
+	for virtual, all := range map[bool]map[string]judgedHistory{false: histories, true: timedHistories} {
+		for name, tt := range all {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				h := &History{Records: tt.records, Virtual: some.virtual, Strict: true, Phantom: true}
-				h.Start = Full(10, 5)
+				h := &History{Start: Full(10, 5), Records: told(t, tt.calls), Virtual: virtual, Strict: true, Phantom: true}
 				for i := range h.Records {
-					h.Records[i].Number = i + 1
-					if some.virtual { // two calls may begin at the same millisecond
-						h.Records[i].Began, h.Records[i].Ended = 2*h.Records[i].Began, 2*h.Records[i].Ended+1
+					if r := &h.Records[i]; virtual { // two calls may begin at the same millisecond
+						r.Began, r.Ended = 2*r.Began, 2*r.Ended+1
 					}
 				}
 				h.Prepare(nil)
-				want := porcupine.Illegal
-				if tt.right {
-					want = porcupine.Ok
-				}
 				result, _ := h.Check(CheckTime)
-				assert.Equal(t, want, result, "%v", h.List())
+				assert.Equal(t, tt.right, result == porcupine.Ok, "%v: %v", result, h.List())
+				assert.NotEqual(t, porcupine.Unknown, result)
 			})
 		}
 	}
@@ -67,13 +172,8 @@ func TestModel_LateGrantIsInUseUntilGivenBack(t *testing.T) {
 		{porcupine.Ok, []Request{request(7, 9)}}, // made before the caller left
 		{porcupine.Ok, []Request{lost, request(7, 9)}},
 	} {
-		h := &History{Start: Full(10, 5), Phantom: true, Records: []Record{
-			recorded(1, 2, 0, try(8), granted), recorded(3, 6, 1, wait(2), refused),
-			recorded(7, 8, 0, try(2), refused), recorded(12, 13, 0, try(2), granted),
-		}}
-		for i := range h.Records {
-			h.Records[i].Number = i + 1
-		}
+		calls := "try 8 = yes; b wait 2 = no @3-6; try 2 = no @7-8; try 2 = yes @12-13"
+		h := &History{Start: Full(10, 5), Phantom: true, Records: told(t, calls)}
 		h.Prepare(tt.requests)
 		result, _ := h.Check(CheckTime)
 		assert.Equal(t, tt.want, result, "%v: %v", tt.requests, h.List())
@@ -83,12 +183,11 @@ func TestModel_LateGrantIsInUseUntilGivenBack(t *testing.T) {
 // A long history is decided by its beginning as far as the time goes.
 func TestCheck_DecidesLongHistoryByItsBeginning(t *testing.T) {
 	t.Parallel()
-	h := &History{Start: Full(1000, time.Hour.Milliseconds())}
-	for n := range int64(500) {
-		r := recorded(n, n+3, 0, Call{Name: Try, Permits: 2}, Answer{Outcome: Done, OK: true})
-		r.Number = int(n) + 1
-		h.Records = append(h.Records, r)
+	var calls []string
+	for n := range 500 {
+		calls = append(calls, fmt.Sprintf("try 2 = yes @%d-%d", n, n+3))
 	}
+	h := &History{Start: Full(1000, time.Hour.Milliseconds()), Records: told(t, strings.Join(calls, "; "))}
 	result, ordered := h.Check(time.Minute)
 	assert.Equal(t, porcupine.Ok, result)
 	assert.Equal(t, 500, ordered)
@@ -107,7 +206,7 @@ func TestCheck_EndsInTheMiddleOfAStep(t *testing.T) {
 	start := Full(1<<50, time.Hour.Milliseconds())
 	var loose []effect
 	for i := range 50 {
-		loose = append(loose, effect{kind: unseenEffect, call: i + 1, permits: 1 << i, outcome: Unknown})
+		loose = append(loose, effect{kind: unseenEffect, call: i + 1, permits: 1 << i, outcome: op.Unknown})
 		start.loose = start.loose.with(only(i))
 	}
 	within := newSearchTime(10 * time.Millisecond)
@@ -115,201 +214,77 @@ func TestCheck_EndsInTheMiddleOfAStep(t *testing.T) {
 	assert.True(t, within.cut.Load())
 }
 
-// These are calls and answers that histories are made of.
-var (
-	granted, refused  = Answer{Outcome: Done, OK: true}, Answer{Outcome: Done}
-	nobodyKnows, gone = Answer{Outcome: Unknown}, Answer{Outcome: Cancelled}
-
-	look   = Call{Name: Available}
-	take   = Call{Name: Take, Permits: 3}
-	reset  = Call{Name: Reset}
-	remove = Call{Name: Delete}
-)
-
-func free(n int64) Answer { return Answer{Outcome: Done, Free: n} }
-func took(n int64) Answer { return Answer{Outcome: Done, OK: n > 0, Taken: n} }
-func try(n int64) Call    { return Call{Name: Try, Permits: n} }
-func upTo(n int64) Call   { return Call{Name: UpTo, Permits: n} }
-func peek(n int64) Call   { return Call{Name: Peek, Permits: n} }
-func wait(n int64) Call   { return Call{Name: Try, Permits: n, Timeout: 3 * time.Millisecond} }
-func give(n int64) Call   { return Call{Name: Release, Permits: n} }
-
-// reserve and settle are of the only reservation of a history.
-func reserve(n int64) Call      { return Call{Name: Reserve, Permits: n, Reservation: 1} }
-func settle(n, used int64) Call { return Call{Name: Settle, Permits: n, Used: used, Reservation: 1} }
-
-func set(rate int64, keep bool) Call {
-	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: keep}
-}
-
-func byDefault(c Call, rate int64) Call {
-	c.ByDefault, c.Config = true, limitertest.Every(rate, 5*time.Millisecond)
-	return c
-}
-
-func override(number int, rate int64) Call {
-	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: true, Override: number}
-}
-
-func ends(number int) Call { return Call{Name: End, Override: number} }
-
-func figures(ok bool, free int64) Answer {
-	reset := 5 * time.Millisecond
-	return Answer{Outcome: Done, OK: ok, Free: free, Limit: 10, Reset: reset}
-}
-
-// waits are the figures of a refusal.
-func waits(ms int64) Answer {
-	wait := time.Duration(ms) * time.Millisecond
-	return Answer{Outcome: Done, Limit: 10, Wait: wait, Reset: wait}
-}
-
-func doubtful(r Record) Record { r.Doubts = 1; return r }
-func atRest(r Record) Record   { r.Final = true; return r }
-
-// A judgedHistory is a history of a limiter of 10 permits each 5 ms, and whether it is right.
-type judgedHistory struct {
-	right   bool
-	records []Record
-}
-
-// plainHistories have answers to all calls, and nothing runs out.
-var plainHistories = map[string]judgedHistory{
-	"grants beyond the rate": {false, []Record{recorded(1, 3, 0, try(6), granted), recorded(2, 4, 1, try(5), granted)}},
-	"refused though free":    {false, []Record{recorded(1, 2, 0, try(6), granted), recorded(3, 4, 0, try(4), refused)}},
-	"refused after a release": {false, []Record{
-		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 0, give(4), granted), recorded(5, 6, 0, try(4), refused),
-	}},
-	"more than the rate refused, not an error": {false, []Record{recorded(1, 2, 0, try(11), refused)}},
-	"figures of another grant":                 {false, []Record{recorded(1, 2, 0, take, figures(true, 7)), recorded(3, 4, 0, take, figures(true, 3))}},
-	"SetRate that kept what was in use": {false, []Record{
-		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, set(9, false), granted), recorded(5, 6, 0, look, free(1)),
-	}},
-	"fewer than are free":        {false, []Record{recorded(1, 2, 0, upTo(9), took(8))}},
-	"more than were asked":       {false, []Record{recorded(1, 2, 0, upTo(3), took(4)), recorded(3, 4, 0, look, free(6))}},
-	"a look that took":           {false, []Record{recorded(1, 2, 0, peek(4), figures(true, 6)), recorded(3, 4, 0, look, free(6))}},
-	"a look that tells too much": {false, []Record{recorded(1, 2, 0, try(7), granted), recorded(3, 4, 0, peek(4), figures(true, 0))}},
-	"an override that ended": {true, []Record{
-		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, override(1, 20), granted), recorded(5, 6, 0, try(9), granted),
-		recorded(7, 8, 0, override(2, 3), granted), recorded(9, 10, 0, ends(1), granted), recorded(11, 12, 0, look, free(0)),
-		recorded(13, 14, 0, ends(2), granted), recorded(15, 16, 0, give(8), granted), recorded(17, 18, 0, look, free(1)),
-	}},
-	"an override that ended for good": {true, []Record{
-		recorded(1, 2, 0, override(1, 20), granted), recorded(3, 4, 0, set(7, true), granted), recorded(5, 6, 0, ends(1), granted),
-		recorded(7, 8, 0, look, free(7)),
-	}},
-	"an override that did not end": {false, []Record{
-		recorded(1, 2, 0, override(1, 20), granted), recorded(3, 4, 0, ends(1), granted), recorded(5, 6, 0, try(11), granted),
-	}},
-	"an override that forgot what is in use": {false, []Record{
-		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, override(1, 20), granted), recorded(5, 6, 0, ends(1), granted),
-		recorded(7, 8, 0, try(3), granted),
-	}},
-	"a look at a default": {true, []Record{
-		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, byDefault(look, 7), free(7)), recorded(5, 6, 0, look, Answer{Outcome: NoRate}),
-	}},
-	"a look at another rate than the default": {false, []Record{
-		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, byDefault(look, 7), free(10)),
-	}},
-	"Reset of a limiter that has no rate": {false, []Record{recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, reset, granted)}},
-	"Reset that left some": {false, []Record{
-		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, granted), recorded(5, 6, 0, look, free(9)),
-	}},
-}
-
-// reservedHistories have a reservation.
-var reservedHistories = map[string]judgedHistory{
-	"one that cost less, which stays": {false, []Record{
-		recorded(1, 2, 0, reserve(6), granted), recorded(3, 4, 0, settle(6, 1), granted), recorded(5, 6, 0, look, free(4)),
-	}},
-	"one that cost more, charged twice": {false, []Record{
-		recorded(1, 2, 0, reserve(2), granted), doubtful(recorded(3, 4, 0, settle(2, 5), granted)), recorded(5, 6, 0, look, free(2)),
-	}},
-	"Release of the reservation, which comes back again": {false, []Record{
-		recorded(1, 2, 0, reserve(4), granted), recorded(3, 4, 0, give(4), granted), recorded(5, 6, 0, try(4), granted),
-		recorded(7, 8, 0, settle(4, 0), granted), recorded(9, 10, 0, look, free(10)),
-	}},
-}
-
-// doubtfulHistories have calls of which not all is known.
-var doubtfulHistories = map[string]judgedHistory{
-	"a call that Redis did not decide": {true, []Record{
-		recorded(1, 2, 0, look, Answer{Outcome: Unsent}), recorded(3, 4, 0, give(1), Answer{Outcome: Unsent}),
-		recorded(5, 6, 0, try(10), granted), recorded(7, 8, 0, set(3, true), Answer{Outcome: Unsent}), recorded(9, 10, 0, look, free(0)),
-	}},
-	"a cancelled call that took and gave back": {true, []Record{
-		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(10)),
-	}},
-	"a cancelled call that took after its end": {true, []Record{
-		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(10)), recorded(5, 6, 1, look, free(7)),
-	}},
-	"a cancelled call that took twice": {false, []Record{
-		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(10)),
-		recorded(7, 8, 1, look, free(7)),
-	}},
-	"a cancelled call that gave back a part": {false, []Record{
-		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(9)),
-	}},
-	"a cancelled call that kept its permits": {false, []Record{recorded(1, 2, 0, try(3), gone), atRest(recorded(3, 4, 1, look, free(7)))}},
-	"a cancelled release had not begun": {false, []Record{
-		recorded(1, 2, 0, try(3), granted), recorded(3, 4, 0, give(3), gone), recorded(5, 6, 1, look, free(10)),
-	}},
-	"a release that comes late": {true, []Record{
-		recorded(1, 2, 0, try(3), granted), recorded(3, 4, 0, give(2), nobodyKnows), recorded(5, 6, 1, look, free(7)),
-		recorded(7, 8, 1, look, free(9)),
-	}},
-	"a release that comes twice": {false, []Record{
-		recorded(1, 2, 0, try(4), granted), recorded(3, 4, 0, give(2), nobodyKnows), recorded(5, 6, 1, look, free(10)),
-	}},
-	"a call without an answer that took and gave back": {true, []Record{
-		recorded(1, 2, 0, try(3), nobodyKnows), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(10)),
-	}},
-	"a repeat that takes again what was released": {true, []Record{
-		doubtful(recorded(1, 8, 0, try(7), granted)), recorded(2, 3, 1, look, free(3)), recorded(4, 5, 1, give(7), granted),
-		recorded(6, 7, 1, look, free(10)), recorded(9, 10, 1, look, free(3)),
-	}},
-	"a repeat that takes twice": {false, []Record{
-		doubtful(recorded(1, 6, 0, try(4), granted)), recorded(2, 3, 1, try(1), granted), recorded(4, 5, 1, give(1), granted),
-		recorded(7, 8, 1, look, free(2)),
-	}},
-	"a repeat that finds a part, as much as another of its call wanted": {true, []Record{
-		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(5), granted)), recorded(2, 3, 1, look, free(4)),
-		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(5)),
-	}},
-	"a repeat that finds a part and grants it to no one": {false, []Record{
-		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(5), refused)), recorded(2, 3, 1, look, free(4)),
-		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(10)),
-	}},
-	"a repeat that finds a part, after the other of its call was answered": {false, []Record{
-		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 2, 0, try(2), granted)), recorded(3, 4, 1, look, free(2)),
-		recorded(5, 6, 1, give(4), granted), recorded(7, 8, 1, look, free(6)), recorded(10, 11, 1, look, free(8)),
-	}},
-	"a repeat that loses a part": {false, []Record{
-		doubtful(recorded(1, 9, 0, try(6), refused)), doubtful(recorded(1, 9, 0, try(4), granted)), recorded(2, 3, 1, look, free(4)),
-		recorded(4, 5, 1, give(1), granted), recorded(6, 7, 1, look, free(5)), recorded(10, 11, 1, look, free(6)),
-	}},
-	"Reset that comes late": {true, []Record{
-		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, nobodyKnows), recorded(5, 6, 0, look, free(0)), recorded(7, 8, 0, look, free(10)),
-	}},
-	"as many as are free, twice": {false, []Record{doubtful(recorded(1, 2, 0, upTo(4), took(4))), recorded(3, 4, 0, look, free(2))}},
-	"a repeat that finds what others have left of as many as were free": {true, []Record{
-		doubtful(recorded(1, 6, 0, upTo(9), took(6))), recorded(2, 3, 1, look, free(1)), recorded(4, 5, 1, give(3), granted),
-		recorded(7, 8, 1, look, free(4)),
-	}},
-	"a cancelled call that took what was free": {true, []Record{
-		recorded(1, 2, 0, try(6), granted), recorded(3, 4, 0, upTo(9), gone), recorded(5, 6, 1, look, free(0)), recorded(7, 8, 1, look, free(4)),
-	}},
+// histories are beyond time.
+var histories = map[string]judgedHistory{
+	// With answers to all calls, and nothing runs out.
+	"grants beyond the rate":                   {false, "try 6 = yes @1-3; b try 5 = yes @2-4"},
+	"refused though free":                      {false, "try 6 = yes; try 4 = no"},
+	"refused after a release":                  {false, "try 10 = yes; give 4 = yes; try 4 = no"},
+	"more than the rate refused, not an error": {false, "try 11 = no"},
+	"figures of another grant":                 {false, "take 3 = yes 7; take 3 = yes 3"},
+	"SetRate that kept what was in use":        {false, "try 8 = yes; set 9 = yes; look = 1"},
+	"fewer than are free":                      {false, "upTo 9 = 8"},
+	"more than were asked":                     {false, "upTo 3 = 4; look = 6"},
+	"a look that took":                         {false, "peek 4 = yes 6; look = 6"},
+	"a look that tells too much":               {false, "try 7 = yes; peek 4 = yes 0"},
+	"an override that ended": {true, "try 8 = yes; override1 20 = yes; try 9 = yes; override2 3 = yes; end 1 = yes; " +
+		"look = 0; end 2 = yes; give 8 = yes; look = 1"},
+	"an override that ended for good":         {true, "override1 20 = yes; keep 7 = yes; end 1 = yes; look = 7"},
+	"an override that did not end":            {false, "override1 20 = yes; end 1 = yes; try 11 = yes"},
+	"an override that forgot what is in use":  {false, "try 8 = yes; override1 20 = yes; end 1 = yes; try 3 = yes"},
+	"a look at a default":                     {true, "remove = yes; look7 = 7; look = norate"},
+	"a look at another rate than the default": {false, "remove = yes; look7 = 10"},
+	"Reset of a limiter that has no rate":     {false, "remove = yes; reset = yes"},
+	"Reset that left some":                    {false, "try 10 = yes; b reset = yes; look = 9"},
+	// With a reservation.
+	"one that cost less, which stays":                    {false, "reserve 6 = yes; settle 1 of 6 = yes; look = 4"},
+	"one that cost more, charged twice":                  {false, "reserve 2 = yes; settle 5 of 2 = yes doubted; look = 2"},
+	"Release of the reservation, which comes back again": {false, "reserve 4 = yes; give 4 = yes; try 4 = yes; settle 0 of 4 = yes; look = 10"},
+	// With calls of which not all is known.
+	"a call that Redis did not decide": {true, "look = unsent; give 1 = unsent; try 10 = yes; " +
+		"keep 3 = unsent; look = 0"},
+	"a cancelled call that took and gave back":         {true, "try 3 = gone; b look = 7; b look = 10"},
+	"a cancelled call that took after its end":         {true, "try 3 = gone; b look = 10; b look = 7"},
+	"a cancelled call that took twice":                 {false, "try 3 = gone; b look = 7; b look = 10; b look = 7"},
+	"a cancelled call that gave back a part":           {false, "try 3 = gone; b look = 7; b look = 9"},
+	"a cancelled call that kept its permits":           {false, "try 3 = gone; b look = 7 rests"},
+	"a cancelled release had not begun":                {false, "try 3 = yes; give 3 = gone; b look = 10"},
+	"a release that comes late":                        {true, "try 3 = yes; give 2 = unknown; b look = 7; b look = 9"},
+	"a release that comes twice":                       {false, "try 4 = yes; give 2 = unknown; b look = 10"},
+	"a call without an answer that took and gave back": {true, "try 3 = unknown; b look = 7; b look = 10"},
+	"a repeat that takes again what was released": {true, "try 7 = yes doubted @1-8; b look = 3 @2-3; b give 7 = yes @4-5; " +
+		"b look = 10 @6-7; b look = 3"},
+	"a repeat that takes twice": {false, "try 4 = yes doubted @1-6; b try 1 = yes @2-3; b give 1 = yes @4-5; " +
+		"b look = 2"},
+	"a repeat that finds a part, as much as another of its call wanted": {
+		true, "try 6 = no doubted @1-9; try 5 = yes doubted @1-9; b look = 4 @2-3; b give 1 = yes @4-5; " +
+			"b look = 5 @6-7; b look = 5 @10-11",
+	},
+	"a repeat that finds a part and grants it to no one": {
+		false, "try 6 = no doubted @1-9; try 5 = no doubted @1-9; b look = 4 @2-3; b give 1 = yes @4-5; " +
+			"b look = 5 @6-7; b look = 10 @10-11",
+	},
+	"a repeat that finds a part, after the other of its call was answered": {
+		false, "try 6 = no doubted @1-9; try 2 = yes doubted @1-2; b look = 2 @3-4; b give 4 = yes @5-6; " +
+			"b look = 6 @7-8; b look = 8 @10-11",
+	},
+	"a repeat that loses a part": {false, "try 6 = no doubted @1-9; try 4 = yes doubted @1-9; b look = 4 @2-3; b give 1 = yes @4-5; " +
+		"b look = 5 @6-7; b look = 6 @10-11"},
+	"Reset that comes late":      {true, "try 10 = yes; b reset = unknown; look = 0; look = 10"},
+	"as many as are free, twice": {false, "upTo 4 = 4 doubted; look = 2"},
+	"a repeat that finds what others have left of as many as were free": {
+		true, "upTo 9 = 6 doubted @1-6; b look = 1 @2-3; b give 3 = yes @4-5; " +
+			"b look = 4",
+	},
+	"a cancelled call that took what was free": {true, "try 6 = yes; upTo 9 = gone; b look = 0; b look = 4"},
 }
 
 // timedHistories are in virtual time.
 var timedHistories = map[string]judgedHistory{
-	"a millisecond early":                      {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(5, 5, 1, try(1), granted)}},
-	"a millisecond late":                       {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(6, 6, 1, try(1), refused)}},
-	"a wait that ended too soon":               {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(3, 5, 0, wait(4), granted)}},
-	"a wait without success for what was free": {false, []Record{recorded(3, 6, 0, wait(4), refused)}},
-	"others' are released last": {false, []Record{
-		recorded(1, 1, 0, try(4), granted), recorded(3, 3, 1, try(4), granted), recorded(4, 4, 0, give(4), granted),
-		recorded(6, 6, 0, look, free(10)),
-	}},
-	"a look that promises too much": {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(3, 3, 0, peek(2), waits(2))}},
+	"a millisecond early":                      {false, "try 10 = yes @1; b try 1 = yes @5"},
+	"a millisecond late":                       {false, "try 10 = yes @1; b try 1 = no @6"},
+	"a wait that ended too soon":               {false, "try 10 = yes @1; wait 4 = yes @3-5"},
+	"a wait without success for what was free": {false, "wait 4 = no @3-6"},
+	"others' are released last":                {false, "try 4 = yes @1; b try 4 = yes @3; give 4 = yes @4; look = 10 @6"},
+	"a look that promises too much":            {false, "try 10 = yes @1; peek 2 = no 2 @3"},
 }

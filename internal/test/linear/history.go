@@ -8,6 +8,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
 
 // A History is what callers did to one limiter; to one Client's part if each has its own.
@@ -35,43 +36,43 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 	if r.Config.Rate > 0 {
 		e.rate, e.interval = r.Config.Rate, r.Config.Interval.Milliseconds()
 	}
-	loose = r.open || r.Outcome == Unknown
-	if r.Outcome == Unsent { // or read without success
+	loose = r.open || r.Outcome == op.Unknown
+	if r.Outcome == op.Unavailable { // or read without success
 		return e, false, false
 	}
 	switch r.Name {
-	case Peek:
-		e.kind, e.figures = peekEffect, r.Limit > 0 && r.Outcome == Done
+	case op.Peek:
+		e.kind, e.figures = peekEffect, r.Limit > 0 && r.Outcome == op.Done
 		e.times = e.figures && h.Virtual
 		if loose || r.unseen() {
 			return e, false, false
 		}
-	case Try, Acquire, Take, UpTo, All, Reserve:
+	case op.Try, op.Acquire, op.Take, op.UpTo, op.All, op.Reserve:
 		return h.acquireEffectOf(r, e, loose)
-	case Release:
+	case op.Release:
 		e.kind = releaseEffect
-	case Settle:
+	case op.Settle:
 		e.kind, e.reservation, e.used, e.excess = settleEffect, r.Reservation, r.Used, max(0, r.Used-r.Permits)
 		if r.Used == r.Permits && r.Hold == 0 { // which asks Redis nothing
 			return e, false, false
 		}
-	case Reset:
+	case op.Reset:
 		e.kind = resetEffect
-	case Delete:
+	case op.Delete:
 		e.kind = deleteEffect
-	case Available:
+	case op.Available:
 		e.kind = availableEffect
 		if r.Final {
 			e.kind, e.keep = finalEffect, h.Strict
 		}
-	case TrySet, Set, Update:
+	case op.TrySet, op.Set, op.Update:
 		e.kind = setRateEffect
-		e.keep, e.try, e.update = r.Keep, r.Name == TrySet, r.Name == Update
+		e.keep, e.try, e.update = r.Keep, r.Name == op.TrySet, r.Name == op.Update
 		e.override, e.base = r.Override, r.Base
 	case End:
 		e.kind, e.override = endEffect, r.Override
 	}
-	return e, loose, r.Outcome != Cancelled // which a call is that was never sent
+	return e, loose, r.Outcome != op.Gone // which a call is that was never sent
 }
 
 // mates returns what may have been granted, together, to others whose requests shared script calls with a call, if
@@ -82,13 +83,13 @@ func (h *History) mates(r *Record) (list string) {
 	}
 	var sums []int64
 	for _, o := range h.Records {
-		released := func(x Record) bool { return x.Name == Release && x.Began < o.Ended && r.Began < x.Ended }
-		if o.Number == r.Number || o.Client != r.Client || o.Doubts == 0 || o.Outcome == Done && !o.OK || o.Ended < r.Began || r.Ended < o.Began ||
+		released := func(x Record) bool { return x.Name == op.Release && x.Began < o.Ended && r.Began < x.Ended }
+		if o.Number == r.Number || o.Client != r.Client || o.Doubts == 0 || o.Outcome == op.Done && !o.OK || o.Ended < r.Began || r.Ended < o.Began ||
 			callScripts[o.Name] != lua.Acquire || len(sums) > 100 || !slices.ContainsFunc(h.Records, released) {
 			continue
 		}
 		took := o.Permits
-		if o.Name == UpTo && o.Outcome == Done {
+		if o.Name == op.UpTo && o.Outcome == op.Done {
 			took = o.Taken
 		}
 		for _, sum := range append(slices.Clone(sums), 0) {
@@ -102,31 +103,31 @@ func (h *History) mates(r *Record) (list string) {
 // acquireEffectOf is effectOf of a call that asks for permits.
 func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, isLoose, some bool) {
 	e.kind, e.mates = acquireEffect, h.mates(r)
-	if r.Name == Reserve && slices.ContainsFunc(h.Records, func(o Record) bool { return o.Name == Settle && o.Reservation == r.Reservation }) {
+	if r.Name == op.Reserve && slices.ContainsFunc(h.Records, func(o Record) bool { return o.Name == op.Settle && o.Reservation == r.Reservation }) {
 		e.reservation = r.Reservation // else it is as any other grant
 	}
-	if e.upTo = r.Name == UpTo; e.upTo {
+	if e.upTo = r.Name == op.UpTo; e.upTo {
 		e.taken = r.Taken
 	}
 	if r.unseen() {
 		e.kind = unseenEffect
-		e.keep = r.Outcome == Cancelled
+		e.keep = r.Outcome == op.Gone
 		// If the caller's time ended first, a later grant is given back.
-		e.maybe = r.Outcome == Unknown
+		e.maybe = r.Outcome == op.Unknown
 		return e, true, true
 	}
 	// It may have left the line without having been asked for.
-	e.anyhow = r.waits() && r.Outcome == Done && !r.OK && (!h.Virtual || !r.alone)
-	if r.Name == All && !r.OK {
-		e.anyhow, e.outcome = true, Done // it may be the other limiter's doing
+	e.anyhow = r.Waits() && r.Outcome == op.Done && !r.OK && (!h.Virtual || !r.alone)
+	if r.Name == op.All && !r.OK {
+		e.anyhow, e.outcome = true, op.Done // it may be the other limiter's doing
 	}
 	if e.anyhow && (!h.Phantom || r.Doubts == 0) {
 		// What a request took that was late for its caller is given back.
 		e.kind, e.keep = unseenEffect, true
-		late := r.waits() && r.late
+		late := r.Waits() && r.late
 		return e, late, late
 	}
-	e.figures = (r.Name == Take || r.Name == UpTo || r.Name == Reserve) && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
+	e.figures = (r.Name == op.Take || r.Name == op.UpTo || r.Name == op.Reserve) && r.Limit > 0 && r.Outcome == op.Done && r.Doubts == 0
 	e.times = e.figures && h.Virtual
 	return e, loose, true
 }
@@ -134,7 +135,7 @@ func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, is
 // phantoms is how many attempts of a call a repeat may not have found again,
 // since others had released what they took.
 func (h *History) phantoms(r *Record, guess guess) int {
-	charges := callScripts[r.Name] == lua.Acquire || r.Name == All || r.Name == Settle && r.Used > r.Permits
+	charges := callScripts[r.Name] == lua.Acquire || r.Name == op.All || r.Name == op.Settle && r.Used > r.Permits
 	if !h.Phantom || guess.found || !charges {
 		return 0
 	}
@@ -142,9 +143,10 @@ func (h *History) phantoms(r *Record, guess guess) int {
 }
 
 // callScripts are the scripts that the calls run.
-var callScripts = map[CallName]*lua.Script{
-	Try: lua.Acquire, Acquire: lua.Acquire, Take: lua.Acquire, UpTo: lua.Acquire, Reserve: lua.Acquire, Settle: lua.SettleReservation, Peek: lua.Peek, Reset: lua.Reset, All: lua.AcquireAll, Release: lua.Release, Available: lua.Available,
-	TrySet: lua.SetRate, Set: lua.SetRate, Update: lua.SetRate, Delete: lua.Delete,
+var callScripts = map[op.Name]*lua.Script{
+	op.Try: lua.Acquire, op.Acquire: lua.Acquire, op.Take: lua.Acquire, op.UpTo: lua.Acquire, op.Reserve: lua.Acquire, op.All: lua.AcquireAll,
+	op.Settle: lua.SettleReservation, op.Release: lua.Release, op.Reset: lua.Reset, op.Delete: lua.Delete,
+	op.Peek: lua.Peek, op.Available: lua.Available, op.TrySet: lua.SetRate, op.Set: lua.SetRate, op.Update: lua.SetRate,
 }
 
 // carriedBy reports whether a request may have carried a call out.
@@ -153,13 +155,13 @@ func (r *Record) carriedBy(q Request) bool {
 		return false
 	}
 	switch r.Name {
-	case All:
+	case op.All:
 		return q.Argument == r.Claims
-	case Release:
+	case op.Release:
 		return q.Argument == fmt.Sprint(r.Permits)
-	case Settle:
+	case op.Settle:
 		return q.Argument == fmt.Sprint(r.Used)
-	case TrySet, Set, Update:
+	case op.TrySet, op.Set, op.Update:
 		return q.Argument == fmt.Sprint(r.Config.Rate)
 	}
 	return true
@@ -208,13 +210,13 @@ func (h *History) Prepare(requests []Request) {
 			if q.Ended < r.Ended || r.unseen() {
 				r.wide.add(q)
 				// The first that was answered is the one, as far as a call has one.
-				if callScripts[r.Name] != lua.Acquire || r.waits() || !r.tight.sure {
+				if callScripts[r.Name] != lua.Acquire || r.Waits() || !r.tight.sure {
 					r.tight.add(q)
 				}
 			}
 		}
-		r.alone = r.waits() && !slices.ContainsFunc(h.Records, func(o Record) bool {
-			return o.Number != r.Number && o.waits() && o.Client == r.Client && o.Began < r.Ended && r.Began < o.Ended
+		r.alone = r.Waits() && !slices.ContainsFunc(h.Records, func(o Record) bool {
+			return o.Number != r.Number && o.Waits() && o.Client == r.Client && o.Began < r.Ended && r.Began < o.Ended
 		})
 	}
 }
@@ -261,7 +263,7 @@ func (h *History) events(guess guess) (events []porcupine.Event, loose []effect)
 	}
 	for _, r := range h.Records {
 		if !guess.prompt && r.mayHaveLeft() {
-			r.Outcome, r.Doubts = Cancelled, r.lost
+			r.Outcome, r.Doubts = op.Gone, r.lost
 		}
 		e, isLoose, some := h.effectOf(&r)
 		if !some {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
 
 // An effect is what a call does at one moment.
@@ -32,7 +33,7 @@ type effect struct {
 	base           int64 // the rate that one goes back to if there was none
 	now            int64 // of a tick
 
-	outcome Outcome
+	outcome op.Outcome
 	ok      bool
 	anyhow  bool   // refused, whether permits were free or not
 	doubted bool   // a request that may have carried the call got no answer
@@ -92,7 +93,7 @@ func (s State) step(e effect) []State {
 		}
 		s = s.unseen(e)
 	case releaseEffect:
-		if e.outcome != Unknown && (s.rate == 0) != (e.outcome == NoRate) {
+		if e.outcome != op.Unknown && (s.rate == 0) != (e.outcome == op.Missing) {
 			return nil
 		}
 		if s.rate > 0 {
@@ -101,7 +102,7 @@ func (s State) step(e effect) []State {
 	case settleEffect:
 		return s.settle(e)
 	case resetEffect:
-		if e.outcome != Unknown && (s.rate == 0 && e.rate == 0) != (e.outcome == NoRate) {
+		if e.outcome != op.Unknown && (s.rate == 0 && e.rate == 0) != (e.outcome == op.Missing) {
 			return nil
 		}
 		s = s.full()
@@ -112,14 +113,14 @@ func (s State) step(e effect) []State {
 			s.rate, s.override, s.then = s.then, 0, 0
 		}
 	case deleteEffect:
-		if e.outcome != Unknown && e.ok != (s.rate > 0) {
+		if e.outcome != op.Unknown && e.ok != (s.rate > 0) {
 			return nil
 		}
 		s = s.full()
 		s.rate, s.interval, s.override, s.then = 0, 0, 0, 0
 	case availableEffect, finalEffect:
 		seen := s.byDefault(e)
-		if (seen.rate == 0) != (e.outcome == NoRate) || seen.rate > 0 && e.free != max(0, seen.free()) {
+		if (seen.rate == 0) != (e.outcome == op.Missing) || seen.rate > 0 && e.free != max(0, seen.free()) {
 			return nil
 		}
 		if e.kind == finalEffect && e.keep && slices.ContainsFunc(s.stakes, func(k stake) bool { return !k.phantom }) {
@@ -165,7 +166,7 @@ func (s State) acquire(e effect) []State {
 	if (e.loose != looseSet{}) {
 		// A repeat can't tell whether an earlier attempt was refused, or others
 		// have released since what it took.
-		anyhow = anyhow || e.outcome == Done && !e.ok && slices.ContainsFunc(s.stakes, func(k stake) bool { return k.call == e.call })
+		anyhow = anyhow || e.outcome == op.Done && !e.ok && slices.ContainsFunc(s.stakes, func(k stake) bool { return k.call == e.call })
 		left := s.withdrawn(e)
 		if left == nil {
 			return nil
@@ -178,12 +179,12 @@ func (s State) acquire(e effect) []State {
 	before := s
 	s = s.byDefault(e)
 	switch e.outcome {
-	case NoRate:
+	case op.Missing:
 		if s.rate > 0 || e.rate > 0 {
 			return nil
 		}
 		return []State{s}
-	case Exceeds:
+	case op.Exceeds:
 		if e.upTo {
 			return nil
 		}
@@ -316,7 +317,7 @@ func (s State) grant(e effect, permits int64) model.Grant {
 
 func (s State) setRate(e effect) []State {
 	did := (s.rate > 0 || !e.update) && (s.rate == 0 || !e.try) && (s.rate > 0 || e.override == 0 || e.base > 0)
-	if e.outcome != Unknown && e.ok != did {
+	if e.outcome != op.Unknown && e.ok != did {
 		return nil
 	}
 	if did {
