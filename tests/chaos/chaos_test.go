@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/merge"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -130,9 +131,9 @@ func (s summary) add(r *round) {
 		s.count("orders of calls found", r.orders[i].found())
 	}
 	for i := range r.calls {
-		s.count("answers", string(r.calls[i].Answer))
-		if r.calls[i].Op == opOverride {
-			s.count("overrides", string(r.calls[i].Answer))
+		s.count("answers", r.calls[i].result())
+		if r.calls[i].Lasts > 0 {
+			s.count("overrides", r.calls[i].result())
 		}
 	}
 }
@@ -186,12 +187,11 @@ func newBesidePlan(seed uint64, number int, arenas []string, redisson string) *p
 }
 
 // drawOperation draws a call: where Redisson is measured too, one that it has.
-func (p *plan) drawOperation(draw *rand.Rand, l *limiter) operation {
-	if !p.beside {
-		return drawOperation(draw, l)
+func (p *plan) drawOperation(draw *rand.Rand, l *limiter) op.Op {
+	if p.beside {
+		return p.drawJavaOperation(draw, l)
 	}
-	name := p.drawJavaOperation(draw, l)
-	return operations[slices.IndexFunc(operations, func(op operation) bool { return op.name == name })]
+	return drawOperation(draw, l)
 }
 
 // TestBesideRedisson makes rounds twice, with the newest Redisson alone and with this

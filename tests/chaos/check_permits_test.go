@@ -10,6 +10,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/linear"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
 
 // checkCount compares the permits that are in use, if nothing comes back by itself, with the
@@ -32,25 +33,25 @@ func (r *round) checkCount(p *pool, s *state) {
 	var sure, maybe, back, maybeBack, charged int64
 	begun, over := p.resets()
 	for _, c := range p.calls {
-		if c.Op == opCharge {
+		if c.Name == charge {
 			charged += c.Permits
 		}
 		switch {
-		case c.takes() && c.Answer == granted && c.End < begun: // it is free
-		case over > 0 && c.takes() && c.Answer == granted && c.Start <= over:
+		case c.granted() && c.End < begun: // it is free
+		case over > 0 && c.granted() && c.Start <= over:
 			maybe += c.Permits
-		case over > 0 && c.Op == opRelease:
+		case over > 0 && c.Name == op.Release:
 			maybeBack += c.Permits
-		case c.Op == opRelease && c.Redisson != "":
+		case c.Name == op.Release && c.Redisson != "":
 			maybeBack += c.Permits // to the value, if it leaves the members
-		case c.Op == opRelease && c.Answer == done:
+		case c.Name == op.Release && c.Outcome == op.Done:
 			back += c.Permits
-		case c.Op == opRelease && (c.Answer == unknown || c.Answer == killed):
+		case c.Name == op.Release && c.of(op.Unknown, op.Killed):
 			maybeBack += c.Permits
 		case !c.takes():
-		case c.Answer == granted:
+		case c.granted():
 			sure += c.Permits
-		case c.Answer == unknown, (!exact || c.Redisson != "") && p.mayKeep(c), r.cutOff(p, c):
+		case c.Outcome == op.Unknown, (!exact || c.Redisson != "") && p.mayKeep(c), r.cutOff(p, c):
 			maybe += c.Permits
 		}
 	}
@@ -79,8 +80,8 @@ func (r *round) checkCount(p *pool, s *state) {
 func (p *pool) resets() (begun, over time.Duration) {
 	for _, c := range p.calls {
 		switch {
-		case c.Op != opReset || c.Answer == missing || c.Answer == unavailable || c.Answer == closed || c.Answer == gone:
-		case c.Answer == done:
+		case c.Name != op.Reset || c.of(op.Missing, op.Unavailable, op.Closed, op.Gone):
+		case c.Outcome == op.Done:
 			begun, over = max(begun, c.Start), max(over, c.End)
 		default:
 			over = math.MaxInt64
@@ -92,13 +93,7 @@ func (p *pool) resets() (begun, over time.Duration) {
 // mayKeep reports whether permits may stay in use after a call that got none: they are given
 // back after its answer, which may fail if calls get lost.
 func (p *pool) mayKeep(c *call) bool {
-	switch c.Answer {
-	case gone:
-		return true
-	case refused, closed, unavailable:
-		return c.Timeout > 0 || c.Op == opAcquire
-	}
-	return false
+	return c.Outcome == op.Gone || c.Waits() && (c.refused() || c.of(op.Closed, op.Unavailable))
 }
 
 // checkRefusals checks that no call was refused what must have been free: all that calls
@@ -124,25 +119,25 @@ func (r *round) checkRefusals(p *pool) {
 	_, reset := p.resets()
 	for _, c := range p.calls {
 		switch {
-		case reset > 0 && c.Op == opRelease: // what it names may have been free before
-		case c.Op == opRelease && c.Answer == done && p.counted():
+		case reset > 0 && c.Name == op.Release: // what it names may have been free before
+		case c.Name == op.Release && c.Outcome == op.Done && p.counted():
 			back = append(back, change{c.End, c.Permits})
 		case !c.takes():
-		case c.Answer == granted:
+		case c.granted():
 			taken = append(taken, change{c.Start, c.Permits})
 			back = append(back, change{c.End + p.config.Interval + p.late() + 2*time.Millisecond, c.Permits})
-		case c.Answer == unknown || c.Answer == killed || p.mayKeep(c):
+		case c.of(op.Unknown, op.Killed) || p.mayKeep(c):
 			taken = append(taken, change{c.Start, c.Permits})
 		}
 	}
 	before, since := sums(taken), sums(back)
 	lowest := r.lowest(p.limiter)
 	for _, c := range p.calls {
-		if c.Answer != refused || c.Timeout > 0 || len(c.Limiters) > 1 {
+		if !c.refused() || c.Timeout > 0 || len(c.Limiters) > 1 {
 			continue
 		}
 		// A call whose grant a Reset undid, before its answer came, is refused when it is repeated.
-		undoes := func(o *call) bool { return o.Op == opReset && o.Start < c.End && c.Start < o.End }
+		undoes := func(o *call) bool { return o.Name == op.Reset && o.Start < c.End && c.Start < o.End }
 		inUse := before(c.End) - since(c.Start)
 		if inUse+c.Permits > lowest || r.lostCalls(p.limiter) && slices.ContainsFunc(p.calls, undoes) {
 			continue
@@ -174,8 +169,8 @@ func sums(all []change) func(time.Duration) int64 {
 func (r *round) lowest(l *limiter) int64 {
 	least := l.config.Rate
 	for i := range r.calls {
-		if c := &r.calls[i]; c.Rate > 0 && slices.Contains(c.Limiters, l.name) {
-			least = min(least, c.Rate)
+		if c := &r.calls[i]; c.Config.Rate > 0 && slices.Contains(c.Limiters, l.name) {
+			least = min(least, c.Config.Rate)
 		}
 	}
 	return least + l.borrow
@@ -207,7 +202,7 @@ type span struct {
 func (r *round) worstSpan(p *pool) (worst span) {
 	var grants []*call
 	for _, c := range p.calls {
-		if c.takes() && c.Answer == granted && c.Op != opCharge {
+		if c.granted() && c.Name != charge {
 			grants = append(grants, c)
 		}
 	}
@@ -246,10 +241,10 @@ func (r *round) span(p *pool, grants []*call, start, length time.Duration) span 
 		s.allowed += int64(e.forgot) * r.highest(p.limiter)
 	}
 	for _, c := range p.calls {
-		if c.Op == opReset && c.Start <= end && (c.End >= start || c.Answer != done) {
+		if c.Name == op.Reset && c.Start <= end && (c.End >= start || c.Outcome != op.Done) {
 			s.allowed += r.highest(p.limiter)
 		}
-		back := c.Op == opRelease && (c.Answer == done && c.End >= start || c.Answer == unknown || c.Answer == killed)
+		back := c.Name == op.Release && (c.Outcome == op.Done && c.End >= start || c.of(op.Unknown, op.Killed))
 		if back && c.Start <= end {
 			s.allowed += c.Permits
 		}
@@ -338,7 +333,7 @@ func (r *round) historyOf(p *pool, s *state) *linear.History {
 	}
 	moment, reserved := r.moments(p), map[string]int{}
 	for i, c := range p.made {
-		if c.Op == opReserve {
+		if c.Name == op.Reserve {
 			reserved[c.Reservation] = i + 1
 		}
 	}
@@ -349,7 +344,7 @@ func (r *round) historyOf(p *pool, s *state) *linear.History {
 		}
 		record.Began, record.Ended = moment(c.Start), moment(c.End)
 		record.Reservation = reserved[c.Reservation]
-		if c.Op == opOverride {
+		if c.Lasts > 0 {
 			record.Override = i + 1
 			h.Records = append(h.Records, endOf(record, c, moment))
 		}
@@ -357,8 +352,8 @@ func (r *round) historyOf(p *pool, s *state) *linear.History {
 	}
 	slices.SortStableFunc(h.Records, func(a, b linear.Record) int { return cmp.Compare(a.Began, b.Began) })
 	if rate, err := s.config.Field("rate"); err == nil {
-		last := linear.Record{Call: linear.Call{Name: linear.Available}, Final: true}
-		last.Outcome, last.Free = linear.Done, max(0, rate-s.inUse)
+		last := linear.Record{Call: linear.Call{Op: available}, Final: true}
+		last.Outcome, last.Free = op.Done, max(0, rate-s.inUse)
 		last.Began, last.Ended = moment(r.now()), moment(r.now())+1
 		h.Records = append(h.Records, last)
 	}
@@ -388,72 +383,44 @@ func (r *round) moments(p *pool) func(time.Duration) int64 {
 	}
 }
 
-var linearNames = map[string]linear.CallName{
-	opTry: linear.Try, opWait: linear.Try, opAcquire: linear.Acquire, opTake: linear.Take, opUpTo: linear.UpTo, opPeek: linear.Peek, opReset: linear.Reset, opAll: linear.All, opReserve: linear.Reserve, opSettle: linear.Settle, opRelease: linear.Release,
-	opUpdate: linear.Update, opSetKeep: linear.Set, opOverride: linear.Set, opTrySet: linear.TrySet, opAvailable: linear.Available,
-}
-
 // recordOf returns a call as the model takes it, if it has it.
 func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
-	name, some := linearNames[c.Op]
-	if !some {
+	if !linear.Has(c.Name) {
 		return record, false
 	}
-	record.Call = linear.Call{Name: name, Permits: c.permitsOf(p.name), Used: c.Used, Timeout: c.Timeout, Keep: c.Op == opUpdate || c.Op == opSetKeep || c.Op == opOverride}
-	if c.Op == opUpTo {
-		record.Permits = c.Asked
-		if c.Answer == granted {
-			record.Taken = c.Permits
+	record.Op, record.Answer = c.Op, c.Answer
+	record.Permits, record.Keep = c.asks(p.name), c.Keep || c.Lasts > 0
+	record.Limit = 0 // figures are of Redis's moment, and what is doubtful here is a guess
+	record.Client = slices.IndexFunc(r.clients, func(plan clientPlan) bool { return plan.name == c.Worker })
+	if p.brings() {
+		if c.Config.Rate == 0 && c.Name != op.Release {
+			record.ByDefault, record.Config = true, p.config
+		}
+		if c.Lasts > 0 {
+			record.Base = p.config.Rate
 		}
 	}
-	record.Client = slices.IndexFunc(r.clients, func(plan clientPlan) bool { return plan.name == c.Worker })
-	switch {
-	case (c.takes() || slices.Contains([]string{opPeek, opReset, opSettle, opAvailable}, c.Op)) && p.brings():
-		record.ByDefault, record.Config = true, p.config
-	case c.Rate > 0:
-		record.Config = p.configOf(c)
-	}
-	if c.Op == opOverride && p.brings() {
-		record.Base = p.config.Rate
-	}
-	if c.Answer == killed && c.Timeout == 0 {
+	if c.Outcome == op.Killed && c.Timeout == 0 {
 		record.Timeout = c.Ends // over before the process was, it may have been given back
 	}
 	record.Doubts = r.doubts(c)
-	record.OK, record.Free = c.Answer == granted || c.Did, c.Free
 	record.Outcome = outcomeOf(c, record.Doubts > 0)
 	return record, true
 }
 
-// outcomeOf returns a call's answer as the model takes it.
-func outcomeOf(c *call, doubtful bool) linear.Outcome {
+// outcomeOf returns a call's outcome as the model takes it.
+func outcomeOf(c *call, doubtful bool) op.Outcome {
 	// What a call that waited was granted too late is given back behind its back.
-	late := c.takes() && (c.Timeout > 0 || c.Op == opAcquire)
-	switch c.Answer {
-	case granted, done:
-		return linear.Done
-	case refused:
-		if late && doubtful {
-			return linear.Cancelled
-		}
-		return linear.Done
-	case gone:
-		return linear.Cancelled
-	case closed, unavailable:
-		if late {
-			return linear.Cancelled
-		}
-		return linear.Unsent
-	case missing:
-		return linear.NoRate
-	case exceeds:
-		return linear.Exceeds
-	case killed:
-		if c.Op == opAvailable || c.Op == opPeek {
-			return linear.Unsent
-		}
+	late := c.takes() && c.Waits()
+	switch {
+	case late && (c.refused() && doubtful || c.of(op.Closed, op.Unavailable)):
+		return op.Gone
+	case c.Outcome == op.Closed, c.Outcome == op.Killed && (c.Name == op.Available || c.Name == op.Peek):
+		return op.Unavailable
+	case c.of(op.Killed, op.Failed):
+		return op.Unknown
 	}
-	return linear.Unknown
+	return c.Outcome
 }
 
 // doubts returns how many requests of the call may have gone without an answer: no more

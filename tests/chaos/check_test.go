@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -112,8 +113,8 @@ func (r *round) pools(l *limiter) []*pool {
 func (r *round) highest(l *limiter) int64 {
 	most := l.config.Rate
 	for i := range r.calls {
-		if c := &r.calls[i]; c.Rate > 0 && slices.Contains(c.Limiters, l.name) {
-			most = max(most, c.Rate)
+		if c := &r.calls[i]; c.Config.Rate > 0 && slices.Contains(c.Limiters, l.name) {
+			most = max(most, c.Config.Rate)
 		}
 	}
 	return most + l.borrow
@@ -121,7 +122,7 @@ func (r *round) highest(l *limiter) int64 {
 
 // rateChanged reports whether a call may have set another rate.
 func (r *round) rateChanged(l *limiter) bool {
-	return slices.ContainsFunc(r.calls, func(c call) bool { return c.Rate > 0 && slices.Contains(c.Limiters, l.name) })
+	return slices.ContainsFunc(r.calls, func(c call) bool { return c.Config.Rate > 0 && slices.Contains(c.Limiters, l.name) })
 }
 
 // lostCalls reports whether calls for the limiter's permits may have been given up, or what
@@ -138,7 +139,7 @@ func (r *round) lostCalls(l *limiter) bool {
 		return true
 	}
 	return slices.ContainsFunc(r.calls, func(c call) bool {
-		return c.takes() && r.limiter(c.Limiters[0]).isRate() && (c.Answer == unknown || c.Answer == unavailable)
+		return c.takes() && r.limiter(c.Limiters[0]).isRate() && c.of(op.Unknown, op.Unavailable)
 	})
 }
 
@@ -175,10 +176,10 @@ func (r *round) checkAnswers() {
 		if took := c.End - c.Start; took > c.Bound+slack {
 			r.violate("answered", c.Limiters[0], "took %v, over %v and %v for this machine: %v", took, c.Bound, slack, c)
 		}
-		if c.Answer == failed {
+		if c.Outcome == op.Failed {
 			r.violate("answered", c.Limiters[0], "an answer that nothing explains: %v", c)
 		}
-		if c.Answer == missing && !r.mayBeMissing(c) {
+		if c.Outcome == op.Missing && !r.mayBeMissing(c) {
 			r.violate("answered", c.Limiters[0], "the limiter has gone: %v", c)
 		}
 	}
@@ -247,10 +248,10 @@ func (r *round) history(l *limiter, id string, until time.Duration) string {
 	brief := 0
 	for i := range r.calls {
 		c := &r.calls[i]
-		if c.Start > until || !slices.Contains(c.Limiters, l.name) || id != "" && c.Client != id && c.Rate == 0 {
+		if c.Start > until || !slices.Contains(c.Limiters, l.name) || id != "" && c.Client != id && c.Config.Rate == 0 {
 			continue
 		}
-		if c.takes() && c.Timeout == 0 && (c.Answer == refused || c.Answer == exceeds) {
+		if c.takes() && c.Timeout == 0 && (c.refused() || c.Outcome == op.Exceeds) {
 			brief++
 			continue
 		}
@@ -291,9 +292,9 @@ func (r *round) minted(p *pool) (sum int64) {
 	for _, c := range p.calls {
 		switch {
 		case c.Redisson == "":
-		case c.Op == opRelease:
+		case c.Name == op.Release:
 			sum += attempts * c.Permits
-		case c.Op == opUpdate:
+		case c.Name == op.Update:
 			sum += r.highest(p.limiter)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -174,7 +175,7 @@ func (p *party) toSettle(c *call, draw *rand.Rand) bool {
 	}
 	i := draw.IntN(len(all))
 	c.reserved, c.Reservation, c.Permits = all[i].Reservation, all[i].name, all[i].permits
-	if c.Op == opProlong {
+	if c.Name == op.Renew {
 		return true
 	}
 	c.Used = draw.Int64N(2*c.Permits + 2)
@@ -251,9 +252,9 @@ func (c clientPlan) eachCaller(ctx context.Context, drawOf func(i int) *rand.Ran
 // call makes one call; a Release only if there is something to release.
 func (w *goCrew) call(draw *rand.Rand) {
 	l := w.plan.limiters[draw.IntN(len(w.plan.limiters))]
-	op := w.plan.drawOperation(draw, l)
+	o := w.plan.drawOperation(draw, l)
 	p := w.party.Load()
-	c, ok := p.drawCall(draw, op, l, w.name)
+	c, ok := p.drawCall(draw, o, l, w.name)
 	if !ok {
 		return
 	}
@@ -269,40 +270,50 @@ func (w *goCrew) call(draw *rand.Rand) {
 		ctx, stop = context.WithTimeout(ctx, c.Ends)
 		defer stop()
 	}
+	h := p.handles[l.name].Handle
+	h.Reserved = c.reserved
+	if c.Name == op.All {
+		for _, name := range c.Limiters {
+			h.Claims = append(h.Claims, p.handles[name].Claim(c.permitsOf(name)))
+		}
+	}
 	c.Start = time.Since(w.began)
-	answered, err := op.do(ctx, p, p.handles[l.name], &c)
+	c.Answer = c.Do(ctx, h)
 	c.End = time.Since(w.began)
-	p.note(&c, answerOf(err, answered), err)
+	if c.Name == op.Renew && errors.Is(c.Err, rratelimiter.ErrSettled) { // others may have settled or reset it meanwhile
+		c.Outcome = op.Done
+	}
+	if c.Name == op.Reserve && c.granted() {
+		c.Reservation = p.reserve(l.name, c.Permits, c.Reserved)
+	}
+	p.note(&c)
 	end(c)
 }
 
 // drawCall draws a call of the party's; false if it would release or settle what no caller holds.
-func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker string) (c call, ok bool) {
-	c = drawCall(draw, op, l)
+func (p *party) drawCall(draw *rand.Rand, o op.Op, l *limiter, worker string) (c call, ok bool) {
+	c = drawCall(draw, o, l)
 	c.Worker, c.Client = worker, p.id
-	if op.name == opRelease {
+	if c.Name == op.Release {
 		if c.Permits = p.part(l.name, draw); c.Permits == 0 {
 			return c, false
 		}
 	}
-	if (op.name == opSettle || op.name == opProlong) && !p.toSettle(&c, draw) {
+	if (c.Name == op.Settle || c.Name == op.Renew) && !p.toSettle(&c, draw) {
 		return c, false
 	}
 	c.Bound = p.bound(&c)
 	return c, true
 }
 
-// note writes down the result of a call.
-func (p *party) note(c *call, answered answer, err error) {
-	if c.Answer = answered; err != nil {
-		c.Error = err.Error()
+// note writes down the result of a call, and what callers hold by it.
+func (p *party) note(c *call) {
+	if c.Err != nil {
+		c.Error = c.Err.Error()
 	}
-	if answered == granted {
-		p.hold(c)
+	if !c.granted() {
+		return
 	}
-}
-
-func (p *party) hold(c *call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range c.Limiters {
@@ -328,13 +339,13 @@ func (p *party) bound(c *call) time.Duration {
 	const underWay = 100 * time.Millisecond // that a question is waited for when its time is over
 	b := p.callTimeout
 	switch {
-	case c.Op == opAcquire:
+	case c.Name == op.Acquire:
 		b = c.Ends + p.callTimeout
 	case c.Timeout > 0:
 		b = c.Timeout + underWay
-	case c.Op == opRelease, c.Op == opSettle, c.Op == opProlong, c.Op == opRename:
+	case c.Name == op.Release, c.Name == op.Settle, c.Name == op.Renew, c.Name == op.Rename:
 		b *= 2 // until flights have landed, and the call
-	case c.Op == opMigrate:
+	case c.Name == op.Migrate:
 		b *= 4 // the same, two pages
 	}
 	if c.Ends > 0 && (!c.Cancels || !p.inline) {
@@ -356,55 +367,39 @@ func (p *party) close() error {
 // rest is how long Clients may take to be closed, and calls after the round is over.
 const rest = time.Minute
 
-// answer is the result of a call.
-type answer string
-
-const (
-	granted     answer = "granted"
-	refused     answer = "refused"
-	done        answer = "done"        // a call that asks for no permits
-	unknown     answer = "unknown"     // ErrUnknownOutcome
-	unavailable answer = "unavailable" // ErrUnavailable alone: nothing was done
-	gone        answer = "gone"        // the caller's context ended
-	closed      answer = "closed"
-	killed      answer = "killed"  // its process was, before the answer came
-	missing     answer = "missing" // there is no limiter
-	exceeds     answer = "exceeds" // more permits than the rate
-	failed      answer = "failed"  // anything else; no fault may bring it about
-)
-
-// A call is one call of a limiter. Those who make calls record them in this form,
+// A call is one call of a limiter, and its answer. Those who make calls record them in this form,
 // in this process or, a line of JSON each, in another one.
 type call struct {
+	op.Op
+	op.Answer
+
 	Worker   string        `json:"worker"`
 	Redisson string        `json:"redisson,omitempty"` // its release, if the call is one of its own
 	Client   string        `json:"client"`             // one Client; a worker may have several, one after another
-	Op       string        `json:"op"`
-	Limiters []string      `json:"limiters"` // more than one: TryAcquireAll
-	Permits  int64         `json:"permits,omitempty"`
-	Asked    int64         `json:"asked,omitempty"`   // of TakeUpTo, at most; Permits are what it was granted
-	Used     int64         `json:"used,omitempty"`    // by a Settle of the Permits that were reserved
-	Rate     int64         `json:"rate,omitempty"`    // that is set
-	Lasts    time.Duration `json:"lasts,omitempty"`   // for how long it is
-	Timeout  time.Duration `json:"timeout,omitempty"` // of a TryAcquire that waits
-	Ends     time.Duration `json:"ends,omitempty"`    // after which the context does
-	Cancels  bool          `json:"cancels,omitempty"` // the context is cancelled then; else it has a deadline
-	Bound    time.Duration `json:"bound"`             // by which there must be an answer
-	Start    time.Duration `json:"start"`             // since the round's beginning
-	End      time.Duration `json:"end"`               // the same
-	Answer   answer        `json:"answer"`
-	Free     int64         `json:"free,omitempty"` // the answer of AvailablePermits
-	Did      bool          `json:"did,omitempty"`  // a rate was set, or Peek answered with a grant
+	Limiters []string      `json:"limiters"`           // more than one: TryAcquireAll
+	Ends     time.Duration `json:"ends,omitempty"`     // after which the context does
+	Cancels  bool          `json:"cancels,omitempty"`  // the context is cancelled then; else it has a deadline
+	Bound    time.Duration `json:"bound"`              // by which there must be an answer
+	Start    time.Duration `json:"start"`              // since the round's beginning
+	End      time.Duration `json:"end"`                // the same
 	Error    string        `json:"error,omitempty"`
 
 	Reservation string                    `json:"reservation,omitempty"` // that Reserve has made or Settle settles
 	reserved    *rratelimiter.Reservation // by Settle
 }
 
-// permitsOf returns how many permits of the limiter the call is about: TryAcquireAll asks for one more of each
-// further one.
-func (c *call) permitsOf(limiter string) int64 {
+// asks returns for how many permits of the limiter the call asks: TryAcquireAll for one more of each further one.
+func (c *call) asks(limiter string) int64 {
 	return c.Permits + int64(max(0, slices.Index(c.Limiters, limiter)))
+}
+
+// permitsOf returns how many permits of the limiter the call is about: of TakeUpTo what it took, or one if it was
+// refused. If that is unknown, it may be all.
+func (c *call) permitsOf(limiter string) int64 {
+	if c.Name == op.UpTo && c.Outcome == op.Done {
+		return max(1, c.Taken)
+	}
+	return c.asks(limiter)
 }
 
 // counted returns the call as one that takes or gives back permits of the limiter: what Settle does is a release,
@@ -412,84 +407,65 @@ func (c *call) permitsOf(limiter string) int64 {
 func (c *call) counted(limiter string) *call {
 	counted := *c
 	counted.Permits = c.permitsOf(limiter)
-	if c.Op != opSettle {
-		return &counted
+	if c.Name == op.Settle {
+		counted.Name, counted.Permits = op.Release, c.Permits-c.Used
 	}
-	if counted.Op, counted.Permits = opRelease, c.Permits-c.Used; counted.Permits < 0 {
-		counted.Op, counted.Permits = opCharge, -counted.Permits
-		if c.Answer == done {
-			counted.Answer = granted
-		}
+	if counted.Permits < 0 {
+		counted.Name, counted.Permits = charge, -counted.Permits
 	}
 	return &counted
 }
 
-// takes reports whether the call asks for permits.
-func (c *call) takes() bool { return takers[c.Op] }
+// charge is a Settle's charge beyond the reservation.
+const charge op.Name = "charge"
 
-// name is the operation's name in records.
-func (c *call) name() string {
-	if c.Redisson != "" {
-		return c.Op + ", of Redisson"
+// takes reports whether the call asks for permits.
+func (c *call) takes() bool { return c.Takes() || c.Name == charge }
+
+func (c *call) granted() bool { return c.takes() && c.Did() }
+
+func (c *call) refused() bool { return c.takes() && c.Outcome == op.Done && !c.OK }
+
+// of reports whether the call's outcome is one of those.
+func (c *call) of(outcomes ...op.Outcome) bool { return slices.Contains(outcomes, c.Outcome) }
+
+// result is the outcome in records.
+func (c *call) result() string {
+	switch {
+	case c.granted():
+		return "granted"
+	case c.refused():
+		return "refused"
 	}
-	return c.Op
+	return string(c.Outcome)
 }
 
-var takers = map[string]bool{opTry: true, opWait: true, opAcquire: true, opTake: true, opUpTo: true, opAll: true, opReserve: true, opCharge: true}
-
-// opCharge is a Settle's charge beyond the reservation.
-const opCharge = "charge"
+// title is the call's name in records.
+func (c *call) title() string {
+	if c.Redisson != "" {
+		return c.Title() + ", of Redisson"
+	}
+	return c.Title()
+}
 
 func (c *call) String() string {
-	var args []string
-	for _, arg := range []struct {
-		there bool
-		text  string
-	}{
-		{c.Permits != 0, fmt.Sprintf("%d permits", c.Permits)},
-		{c.Asked != 0, fmt.Sprintf("of %d asked for", c.Asked)},
-		{c.Op == opSettle, fmt.Sprintf("%d used", c.Used)},
-		{c.Reservation != "", c.Reservation},
-		{c.Rate != 0, fmt.Sprintf("rate %d", c.Rate)},
-		{c.Lasts != 0, fmt.Sprintf("for %v", c.Lasts)},
-		{c.Timeout != 0, fmt.Sprintf("timeout %v", c.Timeout)},
-		{c.Ends != 0 && c.Cancels, fmt.Sprintf("cancelled after %v", c.Ends)},
-		{c.Ends != 0 && !c.Cancels, fmt.Sprintf("deadline %v", c.Ends)},
-	} {
-		if arg.there {
-			args = append(args, arg.text)
-		}
+	ends := ""
+	if c.Ends > 0 {
+		ends = fmt.Sprintf(", deadline %v", c.Ends)
 	}
-	text := fmt.Sprintf("%s-%s ms  %s  %s %s(%s): %s", millis(c.Start), millis(c.End), c.Client, strings.Join(c.Limiters, "+"),
-		c.Op, strings.Join(args, ", "), c.Answer)
-	if c.Error != "" {
-		text += "  [" + c.Error + "]"
+	if c.Cancels {
+		ends = fmt.Sprintf(", cancelled after %v", c.Ends)
+	}
+	text := fmt.Sprintf("%s-%s ms  %s  %s %v%s: %s", millis(c.Start), millis(c.End), c.Client, strings.Join(c.Limiters, "+"),
+		c.Op, ends, c.result())
+	for _, more := range []string{c.Reservation, c.Error} {
+		if more != "" {
+			text += "  [" + more + "]"
+		}
 	}
 	return text
 }
 
 func millis(d time.Duration) string {
 	return fmt.Sprintf("%8.1f", float64(d)/float64(time.Millisecond))
-}
-
-// answerOf classifies what a call returned; ok is the call's answer if it gets one.
-func answerOf(err error, ok answer) answer {
-	for _, known := range []struct {
-		err    error
-		answer answer
-	}{
-		{nil, ok},
-		{rratelimiter.ErrUnknownOutcome, unknown}, // beside others
-		{rratelimiter.ErrUnavailable, unavailable},
-		{context.Canceled, gone},
-		{context.DeadlineExceeded, gone},
-		{rratelimiter.ErrClosed, closed},
-		{rratelimiter.ErrNotInitialized, missing},
-		{rratelimiter.ErrPermitsExceedRate, exceeds},
-	} {
-		if errors.Is(err, known.err) {
-			return known.answer
-		}
-	}
-	return failed
 }

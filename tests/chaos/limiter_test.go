@@ -1,8 +1,6 @@
 package chaos_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,8 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
@@ -115,42 +112,12 @@ func (l *limiter) keys(id string) (config, value, permits string) {
 // A handle is a limiter in the hands of one Client.
 type handle struct {
 	*limiter
-	keysLimiter // all kinds are asked through this
-
-	key  string
-	rate *rratelimiter.RateLimiter // of a RateLimiter
-	log  *slidinglog.Limiter
+	op.Handle
 }
-
-// keysLimiter is what all limiters of keys have.
-type keysLimiter interface {
-	limit.Limiter
-
-	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
-	TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error)
-	Reset(ctx context.Context, key string) error
-}
-
-// oneKey is a RateLimiter as a limiter of one key.
-type oneKey struct{ *rratelimiter.RateLimiter }
-
-func (k oneKey) Take(ctx context.Context, _ string, n int64) (limit.Decision, error) {
-	return k.RateLimiter.Take(ctx, n)
-}
-
-func (k oneKey) Peek(ctx context.Context, _ string, n int64) (limit.Decision, error) {
-	return k.RateLimiter.Peek(ctx, n)
-}
-
-func (k oneKey) TakeUpTo(ctx context.Context, _ string, n int64) (int64, limit.Decision, error) {
-	return k.RateLimiter.TakeUpTo(ctx, n)
-}
-
-func (k oneKey) Reset(ctx context.Context, _ string) error { return k.RateLimiter.Reset(ctx) }
 
 // handle returns the limiter in the hands of the Client.
 func (l *limiter) handle(client *rratelimiter.Client) *handle {
-	h := &handle{limiter: l, key: l.name}
+	h := &handle{limiter: l, Handle: op.Handle{Client: client, Key: l.name}}
 	var opts []rratelimiter.LimiterOption
 	if l.lease > 0 {
 		opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: l.leased(), Life: l.lease}))
@@ -166,67 +133,30 @@ func (l *limiter) handle(client *rratelimiter.Client) *handle {
 		if l.byDefault {
 			opts = append(opts, rratelimiter.WithDefault(l.config))
 		}
-		h.rate = client.RateLimiter(l.name, opts...)
-		h.keysLimiter = oneKey{h.rate}
+		h.RateLimiter = client.RateLimiter(l.name, opts...)
 	case keyed:
 		all := client.Keyed(l.prefix, l.config, opts...)
-		h.keysLimiter, h.key = all, l.name[len(l.prefix):]
-		h.rate = all.Limiter(h.key)
+		h.Keys, h.Key = all, l.name[len(l.prefix):]
+		h.RateLimiter = all.Limiter(h.Key)
 	case window:
-		h.keysLimiter = fixedwindow.New(client, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval})
+		h.Keys = fixedwindow.New(client, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval})
 	case log:
-		h.log = slidinglog.New(client, slidinglog.Config{Limit: l.config.Rate, Window: l.config.Interval, Thresholds: l.threshold})
-		h.keysLimiter = h.log
+		h.Keys = slidinglog.New(client, slidinglog.Config{Limit: l.config.Rate, Window: l.config.Interval, Thresholds: l.threshold})
 	case bucket:
-		h.keysLimiter = tokenbucket.New(client, tokenbucket.Config{
+		h.Keys = tokenbucket.New(client, tokenbucket.Config{
 			Capacity: l.config.Rate, Refill: l.refill, Interval: l.config.Interval, Borrow: l.borrow,
 		})
 	}
 	return h
 }
 
-// The calls, by the names that records have for them.
-const (
-	opTry       = "TryAcquire"
-	opWait      = "TryAcquire, waiting"
-	opAcquire   = "Acquire"
-	opTake      = "Take"
-	opUpTo      = "TakeUpTo"
-	opPeek      = "Peek"
-	opReset     = "Reset"
-	opAll       = "TryAcquireAll"
-	opReserve   = "Reserve"
-	opSettle    = "Settle"
-	opProlong   = "Renew"
-	opRelease   = "Release"
-	opUpdate    = "UpdateRate, KeepState"
-	opSetKeep   = "SetRate, KeepState"
-	opOverride  = "SetRate, For"
-	opTrySet    = "TrySetRate"
-	opAvailable = "AvailablePermits"
-	opThreshold = "SetThreshold"
-
-	opSet     = "SetRate"
-	opRenew   = "UpdateRate"
-	opExpire  = "Expire"
-	opClear   = "ClearExpire"
-	opDelete  = "Delete"
-	opRename  = "Rename"
-	opMigrate = "Migrate"
-	opConfig  = "Config"
-	opTTL     = "TTL"
-)
-
-// An operation is a call that callers make.
+// An operation is a call that callers make. A timeout, or a time that a rate lasts, stands for those that are drawn.
 type operation struct {
-	name   string
+	op.Op
+
 	weight int                   // how often it is drawn beside the others
 	on     func(l *limiter) bool // what it is made on
-	do     doer
 }
-
-// A doer makes a call, and notes in it what else it learned.
-type doer func(ctx context.Context, p *party, h *handle, c *call) (answer, error)
 
 func anyLimiter(*limiter) bool      { return true }
 func waitable(l *limiter) bool      { return l.kind == overall || l.kind == perClient }
@@ -239,164 +169,88 @@ func resettable(l *limiter) bool    { return l.resets || l.wild }
 func inFamily(l *limiter) bool      { return len(l.family) > 0 }
 func withThreshold(l *limiter) bool { return l.threshold != "" }
 
-// decision is the answer to a call that asks for permits.
-func decision(ok bool, err error) (answer, error) {
-	if ok {
-		return granted, err
-	}
-	return refused, err
-}
+// some is a time in place of one that is drawn.
+const some = time.Second
 
-// plain is a call that returns an error only, or what nothing is checked of.
-func plain(do func(ctx context.Context, h *handle, c *call) error) doer {
-	return func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) { return done, do(ctx, h, c) }
-}
-
-// telling is a call that reports whether it has changed a rate, or would grant permits.
-func telling(do func(ctx context.Context, h *handle, c *call) (bool, error)) doer {
-	return plain(func(ctx context.Context, h *handle, c *call) (err error) {
-		c.Did, err = do(ctx, h, c)
-		return err
-	})
-}
+var (
+	try       = op.Op{Name: op.Try}
+	wait      = op.Op{Name: op.Try, Timeout: some}
+	release   = op.Op{Name: op.Release}
+	available = op.Op{Name: op.Available}
+	update    = op.Op{Name: op.Update, Keep: true}
+)
 
 // operations are drawn from in this order.
 var operations = []operation{
-	{opTry, 40, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		return decision(h.rate.TryAcquire(ctx, c.Permits, 0))
-	}},
-	{opWait, 12, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		return decision(h.rate.TryAcquire(ctx, c.Permits, c.Timeout))
-	}},
-	{opAcquire, 6, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		return granted, h.rate.Acquire(ctx, c.Permits)
-	}},
-	{opTake, 20, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		d, err := h.Take(ctx, h.key, c.Permits)
-		return decision(d.Granted, err)
-	}},
-	{opUpTo, 10, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		taken, _, err := h.TakeUpTo(ctx, h.key, c.Asked)
-		// One permit is refused. If that is unknown, it may be all.
-		if c.Permits = max(1, taken); err != nil {
-			c.Permits = c.Asked
-		}
-		return decision(taken > 0, err)
-	}},
-	{opPeek, 8, anyLimiter, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
-		d, err := h.Peek(ctx, h.key, c.Permits)
-		return d.Granted, err
-	})},
-	{opReset, 3, resettable, plain(func(ctx context.Context, h *handle, _ *call) error { return h.Reset(ctx, h.key) })},
-	{opAll, 20, inFamily, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
-		claims := make([]rratelimiter.Claim, len(h.family))
-		for i, name := range h.family {
-			claims[i] = p.handles[name].rate.Claim(c.permitsOf(name))
-		}
-		return decision(p.client.TryAcquireAll(ctx, c.Timeout, claims...))
-	}},
-	{opReserve, 20, reservable, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
-		r, err := h.rate.Reserve(ctx, c.Permits, 0)
-		if err != nil || !r.Granted {
-			return refused, err
-		}
-		c.Reservation = p.reserve(h.name, c.Permits, r)
-		return granted, nil
-	}},
-	{opSettle, 30, reservable, plain(func(ctx context.Context, _ *handle, c *call) error { return c.reserved.Settle(ctx, c.Used) })},
-	{opProlong, 10, renewable, plain(func(ctx context.Context, _ *handle, c *call) error {
-		err := c.reserved.Renew(ctx)
-		if errors.Is(err, rratelimiter.ErrSettled) { // others may have settled or reset it meanwhile
-			return nil
-		}
-		return err
-	})},
-	{opRelease, 25, releasable, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.Release(ctx, c.Permits) })},
-	{opUpdate, 3, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
-		return h.rate.UpdateRate(ctx, h.configOf(c), rratelimiter.KeepState())
-	})},
-	{opSetKeep, 1, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
-		err := h.rate.SetRate(ctx, h.configOf(c), rratelimiter.KeepState())
-		return err == nil, err
-	})},
-	{opOverride, 5, overridable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
-		err := h.rate.SetRate(ctx, h.configOf(c), rratelimiter.For(c.Lasts))
-		return err == nil, err
-	})},
-	{opTrySet, 1, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
-		return h.rate.TrySetRate(ctx, h.configOf(c))
-	})},
-	{opAvailable, 6, waitable, plain(func(ctx context.Context, h *handle, c *call) (err error) {
-		c.Free, err = h.rate.AvailablePermits(ctx)
-		return err
-	})},
-	{opThreshold, 3, withThreshold, plain(func(ctx context.Context, h *handle, c *call) error {
-		return h.log.SetThreshold(ctx, h.key, c.Rate)
-	})},
-	{opSet, 4, wild, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.SetRate(ctx, h.configOf(c)) })},
-	{opRenew, 2, wild, plain(func(ctx context.Context, h *handle, c *call) error {
-		return limitertest.Second(h.rate.UpdateRate(ctx, h.configOf(c)))
-	})},
-	{opExpire, 3, wild, plain(func(ctx context.Context, h *handle, c *call) error {
-		return limitertest.Second(h.rate.Expire(ctx, time.Duration(c.Permits)*200*time.Millisecond))
-	})},
-	{opClear, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error {
-		return limitertest.Second(h.rate.ClearExpire(ctx))
-	})},
-	{opDelete, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Delete(ctx)) })},
-	{opRename, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return h.rate.Rename(ctx, h.name+"2") })},
-	{opMigrate, 2, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Migrate(ctx)) })},
-	{opConfig, 2, waitable, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Config(ctx)) })},
-	{opTTL, 2, waitable, plain(func(ctx context.Context, h *handle, _ *call) error {
-		_, _, err := h.rate.TTL(ctx)
-		return err
-	})},
-}
-
-// configOf is the configuration that a call sets.
-func (l *limiter) configOf(c *call) rratelimiter.Config {
-	cfg := l.config
-	cfg.Rate = c.Rate
-	return cfg
+	{try, 40, waitable},
+	{wait, 12, waitable},
+	{op.Op{Name: op.Acquire}, 6, waitable},
+	{op.Op{Name: op.Take}, 20, anyLimiter},
+	{op.Op{Name: op.UpTo}, 10, anyLimiter},
+	{op.Op{Name: op.Peek}, 8, anyLimiter},
+	{op.Op{Name: op.Reset}, 3, resettable},
+	{op.Op{Name: op.All}, 20, inFamily},
+	{op.Op{Name: op.Reserve}, 20, reservable},
+	{op.Op{Name: op.Settle}, 30, reservable},
+	{op.Op{Name: op.Renew}, 10, renewable},
+	{release, 25, releasable},
+	{update, 3, waitable},
+	{op.Op{Name: op.Set, Keep: true}, 1, waitable},
+	{op.Op{Name: op.Set, Lasts: some}, 5, overridable},
+	{op.Op{Name: op.TrySet}, 1, waitable},
+	{available, 6, waitable},
+	{op.Op{Name: op.Threshold}, 3, withThreshold},
+	{op.Op{Name: op.Set}, 4, wild},
+	{op.Op{Name: op.Update}, 2, wild},
+	{op.Op{Name: op.Expire}, 3, wild},
+	{op.Op{Name: op.ClearExpire}, 3, wild},
+	{op.Op{Name: op.Delete}, 3, wild},
+	{op.Op{Name: op.Rename}, 3, wild},
+	{op.Op{Name: op.Migrate}, 2, wild},
+	{op.Op{Name: op.Config}, 2, waitable},
+	{op.Op{Name: op.TTL}, 2, waitable},
 }
 
 // drawOperation draws a call that can be made on the limiter.
-func drawOperation(draw *rand.Rand, l *limiter) operation {
-	var all []operation
-	for _, op := range operations {
-		if op.on(l) {
-			all = append(all, slices.Repeat([]operation{op}, op.weight)...)
+func drawOperation(draw *rand.Rand, l *limiter) op.Op {
+	var all []op.Op
+	for _, o := range operations {
+		if o.on(l) {
+			all = append(all, slices.Repeat([]op.Op{o.Op}, o.weight)...)
 		}
 	}
 	return all[draw.IntN(len(all))]
 }
 
 // drawCall draws the figures of a call.
-func drawCall(draw *rand.Rand, op operation, l *limiter) call {
-	c := call{Op: op.name, Limiters: []string{l.name}}
-	switch op.name {
-	case opTry, opTake, opUpTo, opPeek, opWait, opAcquire, opAll, opReserve, opExpire:
+func drawCall(draw *rand.Rand, o op.Op, l *limiter) call {
+	c := call{Op: o, Limiters: []string{l.name}}
+	switch o.Name {
+	case op.Try, op.Take, op.UpTo, op.Peek, op.Acquire, op.All, op.Reserve, op.Expire:
 		c.Permits = 1 + draw.Int64N(3)
 		if draw.IntN(8) == 0 {
 			c.Permits += draw.Int64N(max(1, l.config.Rate/2))
 		}
-	case opUpdate, opSetKeep, opOverride, opTrySet, opSet, opRenew, opThreshold:
-		c.Rate = l.config.Rate/2 + 1 + draw.Int64N(l.config.Rate)
+	case op.Update, op.TrySet, op.Set, op.Threshold:
+		c.Config = l.config
+		c.Config.Rate = l.config.Rate/2 + 1 + draw.Int64N(l.config.Rate)
 	}
-	switch op.name {
-	case opUpTo:
-		c.Asked = c.Permits
-	case opAll:
+	switch {
+	case o.Name == op.All:
 		c.Limiters = l.family
 		if draw.IntN(3) == 0 {
 			c.Timeout = drawTimeout(draw)
 		}
-	case opWait:
+	case o.Name == op.Expire:
+		c.In = time.Duration(c.Permits) * 200 * time.Millisecond
+	case o.Name == op.Rename:
+		c.To = l.name + "2"
+	case o.Timeout > 0:
 		c.Timeout = drawTimeout(draw)
-	case opOverride:
+	case o.Lasts > 0:
 		c.Lasts = drawTimeout(draw)
 	}
-	if op.name == opAcquire || draw.IntN(6) == 0 {
+	if o.Name == op.Acquire || draw.IntN(6) == 0 {
 		c.Ends = drawTimeout(draw)
 		c.Cancels = draw.IntN(2) == 0
 	}

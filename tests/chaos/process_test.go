@@ -27,6 +27,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
 
 // A task is what another process of the test binary must do: the crew of a worker. The seed and
@@ -142,7 +143,7 @@ func (w *processCrew) read(ending time.Duration) {
 		}
 	}
 	for _, c := range begun {
-		c.Answer, c.End = killed, at
+		c.Outcome, c.End = op.Killed, at
 		c.Bound += at - ending
 		w.r.tell(*c)
 	}
@@ -234,7 +235,7 @@ func (r *round) died(ids []string, moment time.Duration) {
 // cutOff reports whether the call may have left permits in use that no caller knows of,
 // since its process was killed before it could give them back, or during the call.
 func (r *round) cutOff(p *pool, c *call) bool {
-	if c.Answer == killed {
+	if c.Outcome == op.Killed {
 		return true
 	}
 	moment, dead := r.dead[c.Client]
@@ -266,8 +267,15 @@ func TestMain(m *testing.M) {
 func TestCallsBoundThePermitsInUse(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
-	take := func(permits int64, a answer) call { return call{Op: opTry, Permits: permits, Answer: a} }
-	back := call{Op: opRelease, Permits: 2, Answer: done}
+	did := func(name op.Name, permits int64, o op.Outcome) call {
+		return call{Op: op.Op{Name: name, Permits: permits}, Answer: op.Answer{Outcome: o, OK: o == op.Done}}
+	}
+	take := func(permits int64, o op.Outcome) call { return did(op.Try, permits, o) }
+	back := did(op.Release, 2, op.Done)
+	gone := take(3, op.Gone)
+	gone.End = 2 * second
+	ofAnother := gone
+	ofAnother.Client = "c2"
 	for _, tc := range []struct {
 		name     string
 		redisson string // whose calls they are; else those of a process that was killed
@@ -275,16 +283,16 @@ func TestCallsBoundThePermitsInUse(t *testing.T) {
 		lowest   int64 // permits in use that are right
 		most     int64 // none if it is below
 	}{
-		{"in mid call", "", []call{take(3, killed)}, 0, 3},
-		{"as some are given back", "", []call{take(3, granted), {Op: opRelease, Permits: 2, Answer: killed}}, 1, 3},
-		{"as a context has just ended", "", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * second}}, 0, 3},
-		{"long after a context has ended", "", []call{take(3, gone)}, 0, 0},
-		{"of another one", "", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * second, Client: "c2"}}, 0, 0},
-		{"granted", newestRedisson, []call{take(3, granted)}, 3, 3},
-		{"given up", newestRedisson, []call{take(3, unknown)}, 0, 3},
-		{"released, which leaves the member", newestRedisson, []call{take(3, granted), back}, 1, 3},
-		{"over the limit", newestRedisson, []call{take(8, granted), take(3, granted)}, 11, 10},
-		{"over the limit, as a release came back again", newestRedisson, []call{take(8, granted), back, take(5, granted)}, 11, 13},
+		{"in mid call", "", []call{take(3, op.Killed)}, 0, 3},
+		{"as some are given back", "", []call{take(3, op.Done), did(op.Release, 2, op.Killed)}, 1, 3},
+		{"as a context has just ended", "", []call{gone}, 0, 3},
+		{"long after a context has ended", "", []call{take(3, op.Gone)}, 0, 0},
+		{"of another one", "", []call{ofAnother}, 0, 0},
+		{"granted", newestRedisson, []call{take(3, op.Done)}, 3, 3},
+		{"given up", newestRedisson, []call{take(3, op.Unknown)}, 0, 3},
+		{"released, which leaves the member", newestRedisson, []call{take(3, op.Done), back}, 1, 3},
+		{"over the limit", newestRedisson, []call{take(8, op.Done), take(3, op.Done)}, 11, 10},
+		{"over the limit, as a release came back again", newestRedisson, []call{take(8, op.Done), back, take(5, op.Done)}, 11, 13},
 	} {
 		l := &limiter{name: "a", kind: overall, config: rratelimiter.PerHour(10), redisson: tc.redisson}
 		for i := range tc.calls {

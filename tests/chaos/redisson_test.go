@@ -18,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -298,8 +299,7 @@ func (w *javaCrew) kill() (left string) {
 func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 	shared := slices.DeleteFunc(slices.Clone(w.r.limiters), func(l *limiter) bool { return l.redisson == "" })
 	l := shared[draw.IntN(len(shared))]
-	op := w.r.drawJavaOperation(draw, l)
-	c, ok := p.drawCall(draw, operation{name: op}, l, w.name)
+	c, ok := p.drawCall(draw, w.r.drawJavaOperation(draw, l), l, w.name)
 	if !ok {
 		return
 	}
@@ -311,35 +311,32 @@ func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 	ctx, cancel := context.WithTimeout(context.Background(), ends)
 	defer cancel()
 	c.Start = w.r.now()
-	said, err := javadriver.Call[any](ctx, p.jvm, javaOperations[op], append([]any{p.name, l.name}, javaArguments(&c, l)...)...)
+	what := strings.ToLower(string(c.Name[:1])) + string(c.Name[1:])
+	said, err := javadriver.Call[any](ctx, p.jvm, what, append([]any{p.name, l.name}, javaArguments(&c, l)...)...)
 	c.End = w.r.now()
-	p.note(&c, javaAnswer(&c, said, err), err)
+	c.Answer = javaAnswer(&c, said, err)
+	p.note(&c)
 	w.r.tell(c)
 }
 
-// javaOperations are the driver's names of the calls that programs with Redisson make.
-var javaOperations = map[string]string{
-	opTry: "tryAcquire", opWait: "tryAcquire", opAvailable: "availablePermits", opRelease: "release", opUpdate: "updateRate",
-}
-
-func (p *plan) drawJavaOperation(draw *rand.Rand, l *limiter) string {
-	all := []string{opTry, opTry, opTry, opTry, opTry, opTry, opWait, opWait, opAvailable}
+func (p *plan) drawJavaOperation(draw *rand.Rand, l *limiter) op.Op {
+	all := []op.Op{try, try, try, try, try, try, wait, wait, available}
 	if l.mints {
-		all = append(all, opRelease, opRelease)
+		all = append(all, release, release)
 	}
 	if l.mints && !p.beside {
-		all = append(all, opUpdate) // the highest rate there was bounds nothing well
+		all = append(all, update) // the highest rate there was bounds nothing well
 	}
 	return all[draw.IntN(len(all))]
 }
 
 func javaArguments(c *call, l *limiter) []any {
-	switch c.Op {
-	case opWait:
+	switch {
+	case c.Timeout > 0:
 		return []any{c.Permits, c.Timeout.Milliseconds()}
-	case opUpdate:
-		return []any{l.config.Type, c.Rate, l.config.Interval.Milliseconds(), 0, true}
-	case opAvailable:
+	case c.Name == op.Update:
+		return []any{l.config.Type, c.Config.Rate, l.config.Interval.Milliseconds(), 0, true}
+	case c.Name == op.Available:
 		return nil
 	}
 	return []any{c.Permits}
@@ -347,44 +344,40 @@ func javaArguments(c *call, l *limiter) []any {
 
 // javaAnswer classifies what Redisson's call returned. What it throws as it gives up tells
 // nothing about what has been done.
-func javaAnswer(c *call, said any, err error) answer {
+func javaAnswer(c *call, said any, err error) op.Answer {
 	thrown, threw := errors.AsType[*javadriver.ThrownError](err)
 	message := ""
 	if threw {
 		// Behind that it quotes the script, which has all messages in it.
 		message, _, _ = strings.Cut(thrown.Message, "command: (")
 	}
+	a := op.Answer{Outcome: op.Unknown, OK: said == true || !c.takes(), Err: err}
 	switch {
-	case err == nil && !c.takes():
-		return done
-	case err == nil && said == true:
-		return granted
 	case err == nil:
-		return refused
+		a.Outcome = op.Done
 	case errors.Is(err, context.DeadlineExceeded) && c.Ends > 0:
-		return gone
+		a.Outcome = op.Gone
 	case errors.Is(err, context.DeadlineExceeded):
-		return unknown
 	case !threw:
-		return killed
+		a.Outcome = op.Killed
 	case strings.Contains(message, "not exceed defined rate"):
-		return exceeds
+		a.Outcome = op.Exceeds
 	case strings.Contains(message, "is not initialized"):
-		return missing
+		a.Outcome = op.Missing
 	}
-	return unknown
+	return a
 }
 
 func TestRedissonsAnswers(t *testing.T) {
 	t.Parallel()
 	script := "command: (EVAL), params: [assert(rate ~= false, 'RateLimiter is not initialized') 'could not exceed defined rate']"
-	for message, want := range map[string]answer{
-		"ERR user_script:1: Requested permits amount could not exceed defined rate. channel: [1] " + script: exceeds,
-		"ERR user_script:1: RateLimiter is not initialized. channel: [1] " + script:                         missing,
-		"Unable to write command into connection! Node source: NodeSource, " + script:                       unknown,
+	for message, want := range map[string]op.Outcome{
+		"ERR user_script:1: Requested permits amount could not exceed defined rate. channel: [1] " + script: op.Exceeds,
+		"ERR user_script:1: RateLimiter is not initialized. channel: [1] " + script:                         op.Missing,
+		"Unable to write command into connection! Node source: NodeSource, " + script:                       op.Unknown,
 	} {
 		err := &javadriver.ThrownError{Message: message}
-		assert.Equal(t, want, javaAnswer(&call{Op: opTry}, nil, err), message)
+		assert.Equal(t, want, javaAnswer(&call{Op: try}, nil, err).Outcome, message)
 	}
 }
 
@@ -402,13 +395,13 @@ func (r *round) sumUp(counts func(c *call) bool) (f figures) {
 			continue
 		}
 		f.calls++
-		if c.takes() && c.Answer == granted {
-			f.granted += c.Permits
+		if c.granted() {
+			f.granted += c.permitsOf(c.Limiters[0])
 		}
 		if c.End-c.Start > c.Bound+slack {
 			f.late++
 		}
-		if c.Answer == unknown || c.Answer == unavailable || c.Answer == failed {
+		if c.of(op.Unknown, op.Unavailable, op.Failed) {
 			f.errors++
 		}
 	}
@@ -441,13 +434,13 @@ func (r *round) balance(p *pool) (over, lost int64) {
 	held, maybeBack, doubtful := int64(0), int64(0), r.strandedLeases(p.limiter)
 	for _, c := range p.calls {
 		switch {
-		case c.Answer == killed, c.Op == opCharge, c.Redisson != r.redisson && (c.Answer == unknown || c.Answer == gone):
+		case c.Outcome == op.Killed, c.Name == charge, c.Redisson != r.redisson && c.of(op.Unknown, op.Gone):
 			doubtful += c.Permits
-		case c.Op == opRelease && c.Answer == done:
+		case c.Name == op.Release && c.Outcome == op.Done:
 			held -= c.Permits
-		case c.Op == opRelease:
+		case c.Name == op.Release:
 			maybeBack += c.Permits // else the caller may try again
-		case c.takes() && c.Answer == granted:
+		case c.granted():
 			held += c.Permits
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -132,7 +133,7 @@ func (r *round) setUp(rdb redistest.Client) {
 func (r *round) tell(c call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.Ends > 0 && c.Answer == gone {
+	if c.Ends > 0 && c.Outcome == op.Gone {
 		r.events = append(r.events, event{start: c.Start, end: c.End, kind: contextEnded, text: c.Client})
 	}
 	r.calls = append(r.calls, c)
@@ -251,7 +252,7 @@ func (r *round) record() {
 	}
 	for i := range r.calls {
 		c := &r.calls[i]
-		all.count("chaos-calls", fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.name(), c.Answer))
+		all.count("chaos-calls", fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.title(), c.result()))
 	}
 	for table, whats := range all {
 		for _, what := range sorted(whats) {
@@ -278,7 +279,7 @@ func TestRound_IsRecordedByServers(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("RRL_RESULTS", dir)
 	r := &round{plan: *newPlan(7, 3, []string{cluster}), t: t, tb: fragile{t}}
-	r.calls = []call{{Op: opTake, Limiters: []string{r.limiters[0].name}, Answer: granted}}
+	r.calls = []call{{Op: op.Op{Name: op.Take}, Limiters: []string{r.limiters[0].name}, Answer: op.Answer{Outcome: op.Done, OK: true}}}
 	r.events = []event{{kind: "slot moved"}, {kind: "slot moved"}}
 	r.orders = []order{{kind: overall, result: porcupine.Ok, calls: 9, ordered: 9}}
 	r.record()

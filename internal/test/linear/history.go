@@ -149,6 +149,9 @@ var callScripts = map[op.Name]*lua.Script{
 	op.Peek: lua.Peek, op.Available: lua.Available, op.TrySet: lua.SetRate, op.Set: lua.SetRate, op.Update: lua.SetRate,
 }
 
+// Has reports whether the model has such a call.
+func Has(call op.Name) bool { return callScripts[call] != nil }
+
 // carriedBy reports whether a request may have carried a call out.
 func (r *Record) carriedBy(q Request) bool {
 	if q.Client != r.Client || q.Began < r.Began || q.Script != callScripts[r.Name] {
