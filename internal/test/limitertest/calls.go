@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
 
 // A Call is of a limiter of 10 permits or more, by a Client. Its first part makes what it needs, as a reservation.
@@ -71,29 +72,26 @@ func Counted(permits int64, granted bool, err error) (int64, error) {
 }
 
 // TryFor is a TryAcquire with no timeout.
-func TryFor(permits int64) Request { return WaitFor(permits, 0) }
+func TryFor(permits int64) Request { return asks(op.Op{Name: op.Try, Permits: permits}) }
 
 // WaitFor is a TryAcquire with that timeout.
 func WaitFor(permits int64, timeout time.Duration) Request {
-	return func(w *Wire) (int64, error) {
-		ok, err := w.TryAcquire(w.Context(context.Background()), permits, timeout)
-		return Counted(permits, ok, err)
-	}
+	return asks(op.Op{Name: op.Try, Permits: permits, Timeout: timeout})
 }
 
 // TakeFor is a Take.
-func TakeFor(permits int64) Request {
-	return func(w *Wire) (int64, error) {
-		d, err := w.Take(w.Context(context.Background()), permits)
-		return Counted(permits, d.Granted, err)
-	}
-}
+func TakeFor(permits int64) Request { return asks(op.Op{Name: op.Take, Permits: permits}) }
 
 // UpToFor is a TakeUpTo.
-func UpToFor(permits int64) Request {
+func UpToFor(permits int64) Request { return asks(op.Op{Name: op.UpTo, Permits: permits}) }
+
+func asks(o op.Op) Request {
 	return func(w *Wire) (int64, error) {
-		taken, _, err := w.TakeUpTo(w.Context(context.Background()), permits)
-		return taken, err
+		a := o.Do(w.Context(context.Background()), op.On(w.RateLimiter))
+		if o.Name == op.UpTo {
+			return a.Taken, a.Err
+		}
+		return Counted(o.Permits, a.OK, a.Err)
 	}
 }
 

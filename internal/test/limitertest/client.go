@@ -20,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -182,54 +183,39 @@ func TakeOnce(t testing.TB, rdb redistest.Client, name string, cfg rratelimiter.
 
 // Operations are all calls of a limiter that go to Redis, with arguments that are in
 // order. What they leave behind beside the limiter is in its slot of a cluster.
-var Operations = map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{
-	"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.TryAcquire(ctx, 1, 0)) },
-	"TryAcquire, waiting": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		return Second(l.TryAcquire(ctx, 1, time.Hour))
-	},
-	"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Acquire(ctx, 1) },
-	"Take":    func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.Take(ctx, 1)) },
-	"Peek":    func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.Peek(ctx, 1)) },
-	"TakeUpTo": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, _, err := l.TakeUpTo(ctx, 1)
-		return err
-	},
-	"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		r, err := l.Reserve(ctx, 1, 0)
-		if err != nil {
+var Operations = operations()
+
+func operations() map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+	all := map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{
+		"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+			r, err := l.Reserve(ctx, 1, 0)
+			if err != nil {
+				return err
+			}
+			if err = r.Settle(ctx, 2); errors.Is(err, rratelimiter.ErrClosed) {
+				return nil // in between
+			}
 			return err
-		}
-		if err = r.Settle(ctx, 2); errors.Is(err, rratelimiter.ErrClosed) {
-			return nil // in between
-		}
-		return err
-	},
-	"Reset":            func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Reset(ctx) },
-	"Release":          func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Release(ctx, 1) },
-	"AvailablePermits": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.AvailablePermits(ctx)) },
-	"TrySetRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		return Second(l.TrySetRate(ctx, Every(7, time.Hour)))
-	},
-	"SetRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		return l.SetRate(ctx, Every(7, time.Hour))
-	},
-	"UpdateRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		},
+		"ExpireAt": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+			return Second(l.ExpireAt(ctx, time.Now().Add(time.Hour)))
+		},
+		"Rename":              func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, Besides(l.Name())) },
+		"Rename, to its name": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, l.Name()) },
+	}
+	for _, o := range []op.Op{
+		{Name: op.Try, Permits: 1}, {Name: op.Try, Permits: 1, Timeout: time.Hour}, {Name: op.Acquire, Permits: 1},
+		{Name: op.Take, Permits: 1}, {Name: op.Peek, Permits: 1}, {Name: op.UpTo, Permits: 1},
+		{Name: op.Release, Permits: 1}, {Name: op.Reset}, {Name: op.Available},
+		{Name: op.TrySet, Config: Every(7, time.Hour)}, {Name: op.Set, Config: Every(7, time.Hour)},
+		{Name: op.Config}, {Name: op.Expire, In: time.Hour}, {Name: op.ClearExpire}, {Name: op.TTL}, {Name: op.Exists}, {Name: op.Delete},
+	} {
+		all[o.Title()] = func(ctx context.Context, l *rratelimiter.RateLimiter) error { return o.Do(ctx, op.On(l)).Err }
+	}
+	all["UpdateRate"] = func(ctx context.Context, l *rratelimiter.RateLimiter) error {
 		return Second(l.UpdateRate(ctx, Every(7, time.Hour), rratelimiter.KeepState()))
-	},
-	"Config": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.Config(ctx)) },
-	"Expire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.Expire(ctx, time.Hour)) },
-	"ExpireAt": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		return Second(l.ExpireAt(ctx, time.Now().Add(time.Hour)))
-	},
-	"ClearExpire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.ClearExpire(ctx)) },
-	"TTL": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, _, err := l.TTL(ctx)
-		return err
-	},
-	"Exists":              func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.Exists(ctx)) },
-	"Delete":              func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.Delete(ctx)) },
-	"Rename":              func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, Besides(l.Name())) },
-	"Rename, to its name": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, l.Name()) },
+	}
+	return all
 }
 
 // Reads are those of Operations that change nothing, or nothing that matters.
