@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
@@ -240,4 +242,102 @@ func TestTransport_KeptGrantsGoBack(t *testing.T) {
 			assert.ErrorIs(t, <-left, context.Canceled)
 		})
 	}
+}
+
+// A transport asks its policies together too, and waits until all have permits.
+func TestTransport_PoliciesTogether(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		transport := httplimit.NewTransport(answers(http.StatusNoContent),
+			httplimit.Policy{Name: "second", Limiter: client.Keyed("", rratelimiter.PerSecond(2))}, httplimit.WithHashTag(),
+			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: client.Keyed("", rratelimiter.PerHour(5))}))
+		calls := limitertest.CountCommands(rdb)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for i := range 6 {
+			before := calls.Scripts()
+			took, err := send(ctx, t, transport, api)
+			if i < 5 {
+				require.NoError(t, err)
+				assert.Equal(t, i == 2 || i == 4, took > 500*time.Millisecond, "request %d", i)
+			} else {
+				assert.Equal(t, "upstream:hour:{api.example.org}", notSent(t, err).Key)
+				assert.Less(t, took, time.Second, "it is known to be too long")
+			}
+			if i == 1 || i == 5 {
+				assert.Equal(t, 1, calls.Scripts()-before, "request %d", i)
+			}
+		}
+	})
+}
+
+// A transport whose limiter waits for permits behaves as one that is asked again and again.
+func TestTransport_OutagesWhileTheLimiterWaits(t *testing.T) {
+	t.Parallel()
+	middlewaretest.Outages(t, middlewaretest.Guarded{
+		Fallbacks: true,
+		Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, told func(error)) middlewaretest.Asking {
+			t.Helper()
+			opts := []httplimit.Option{
+				httplimit.WithWait(10 * time.Millisecond),
+				httplimit.WithErrorHandler(func(_ *http.Request, err error) { told(err) }),
+			}
+			if how.Failure != nil {
+				opts = append(opts, httplimit.WithFailure(*how.Failure))
+			} else {
+				opts = append(opts, httplimit.WithFallback(how.Fallback))
+			}
+			keyed := limitertest.NewClient(t, rdb).Keyed("rate:", rratelimiter.PerHour(8))
+			transport := httplimit.NewTransport(answers(http.StatusNoContent), keyed, opts...)
+			return func(ctx context.Context) (bool, error) {
+				_, err := send(ctx, t, transport, api)
+				if err != nil && !errors.Is(err, limit.ErrUnavailable) {
+					return false, nil
+				}
+				return err == nil, err
+			}
+		},
+	})
+}
+
+// WithTimeout bounds each try of a request that waits for permits, and not how long it waits.
+func TestTransport_TimeoutIsThatOfEachTry(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var takes atomic.Int64
+		takes.Store(int64(20 * ms))
+		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, send func() error) error {
+			time.Sleep(time.Duration(takes.Load()))
+			return send()
+		}))
+		keyed := limitertest.NewClient(t, rdb).Keyed("", limitertest.Every(1, time.Second))
+		transport := func(opts ...httplimit.Option) http.RoundTripper {
+			return httplimit.NewTransport(answers(http.StatusNoContent), keyed, append(opts, quiet)...)
+		}
+		for later := range 10 { // some are under way a second after they began to wait
+			url := fmt.Sprintf("http://api%d.example.org", later)
+			_, err := send(t.Context(), t, transport(), url)
+			require.NoError(t, err)
+			time.Sleep(time.Duration(later) * 5 * ms)
+			_, err = send(t.Context(), t, transport(), url)
+			require.NoError(t, err, "%d", later)
+		}
+
+		for url, opts := range map[string][]httplimit.Option{
+			"http://a.example.org": nil, "http://b.example.org": {httplimit.WithWait(10 * time.Second)},
+		} {
+			_, err := send(t.Context(), t, transport(), url)
+			require.NoError(t, err)
+			silent := time.AfterFunc(500*ms, func() { takes.Store(int64(5 * time.Second)) })
+			took, err := send(t.Context(), t, transport(opts...), url)
+			require.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.False(t, silent.Stop())
+			assert.Less(t, took, 2500*ms, "it waits for a second, and then for an answer")
+			takes.Store(int64(20 * ms))
+			time.Sleep(time.Minute)
+		}
+	})
 }

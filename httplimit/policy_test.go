@@ -2,7 +2,6 @@ package httplimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -49,14 +48,6 @@ func TestPolicy_UnitIsThatOfTheQuota(t *testing.T) {
 	}
 }
 
-func TestPolicy_NameIsEscapedInKey(t *testing.T) {
-	t.Parallel()
-	first, second := grants(), grants()
-	serve(httplimit.New(httplimit.Policy{Name: "a:{b}", Limiter: first}, policy("a", second)).Handler(hello), newRequest(t))
-	assert.Equal(t, "http:a%3A%7Bb%7D:192.0.2.1", first.Key())
-	assert.Equal(t, "http:a:192.0.2.1", second.Key())
-}
-
 // Each policy is charged or none, the refusals tell of the longest wait, and in a 429 only
 // policies that stand in the way tell when there is more: so Retry-After is never earlier
 // than a t.
@@ -74,9 +65,10 @@ func TestPolicies(t *testing.T) {
 	for name, c := range map[string]struct {
 		policies []*fake // named "a", "b" and so on
 		kept     bool    // what they grant can't be given back
+		giving   error   // what giving back says
 		own      *fake   // the fallback of the last
 		opts     []httplimit.Option
-		cost     int64
+		cost     int64 // 0: 1
 		status   int
 		retry    string
 		limits   string // RateLimit
@@ -84,44 +76,46 @@ func TestPolicies(t *testing.T) {
 		given    string // back
 		failed   bool
 	}{
-		"closed":           {[]*fake{yes, down}, false, nil, nil, 1, 503, "5", "", "", "a", true},
-		"closed, refused":  {[]*fake{no, down}, false, nil, nil, 1, 429, "3", `"a";r=0;t=3`, "a", "", true},
-		"open":             {[]*fake{yes, down}, false, nil, []httplimit.Option{open}, 1, 200, "", `"a";r=9;t=60`, "", "", true},
-		"open, refused":    {[]*fake{no, down}, false, nil, []httplimit.Option{open}, 1, 429, "3", `"a";r=0;t=3`, "a", "", true},
-		"fallback":         {[]*fake{yes, down}, false, nil, []httplimit.Option{fallback}, 1, 200, "", both, "", "", true},
-		"own fallback":     {[]*fake{yes, down}, false, yes, nil, 1, 200, "", both, "", "", true},
-		"fallback refuses": {[]*fake{yes, down}, false, no, nil, 1, 429, "3", `"a";r=10, "b";r=0;t=3`, "b", "a", true},
-		"shadow":           {[]*fake{yes, no, down}, false, nil, []httplimit.Option{open, httplimit.WithShadow()}, 1, 200, "", "", "", "a", true},
+		"closed":           {policies: []*fake{yes, down}, status: 503, retry: "5", given: "a", failed: true},
+		"closed, refused":  {policies: []*fake{no, down}, status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true},
+		"open":             {policies: []*fake{yes, down}, opts: []httplimit.Option{open}, status: 200, limits: `"a";r=9;t=60`, failed: true},
+		"open, refused":    {policies: []*fake{no, down}, opts: []httplimit.Option{open}, status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true},
+		"fallback":         {policies: []*fake{yes, down}, opts: []httplimit.Option{fallback}, status: 200, limits: both, failed: true},
+		"own fallback":     {policies: []*fake{yes, down}, own: yes, status: 200, limits: both, failed: true},
+		"fallback refuses": {policies: []*fake{yes, down}, own: no, status: 429, retry: "3", limits: `"a";r=10, "b";r=0;t=3`, violated: "b", given: "a", failed: true},
+		"shadow":           {policies: []*fake{yes, no, down}, opts: []httplimit.Option{open, httplimit.WithShadow()}, status: 200, given: "a", failed: true},
+		"stays taken":      {policies: []*fake{yes, no}, giving: errDown, status: 429, retry: "3", limits: `"a";r=9, "b";r=0;t=3`, violated: "b", given: "a", failed: true},
 		"two refuse": {
-			[]*fake{granted(10, 5, time.Second), granted(5, 4, time.Minute), refused(1, 90*time.Second), refused(0, hour)},
-			false, nil, nil, 2, 429, "3600", `"a";r=7, "b";r=5, "c";r=1;t=90, "d";r=0;t=3600`, "cd", "ab", false,
+			policies: []*fake{granted(10, 5, time.Second), granted(5, 4, time.Minute), refused(1, 90*time.Second), refused(0, hour)}, cost: 2,
+			status: 429, retry: "3600", limits: `"a";r=7, "b";r=5, "c";r=1;t=90, "d";r=0;t=3600`, violated: "cd", given: "ab",
 		},
-		"some are left":       {[]*fake{granted(10, 4, hour), no}, true, nil, nil, 1, 429, "3", `"a";r=4, "b";r=0;t=3`, "b", "", false},
-		"as many as it takes": {[]*fake{granted(10, 2, hour), no}, true, nil, nil, 2, 429, "3", `"a";r=2, "b";r=0;t=3`, "b", "", false},
+		"some are left": {policies: []*fake{granted(10, 4, hour), no}, kept: true, status: 429, retry: "3", limits: `"a";r=4, "b";r=0;t=3`, violated: "b"},
+		"as many as it takes": {
+			policies: []*fake{granted(10, 2, hour), no}, kept: true, cost: 2, status: 429, retry: "3", limits: `"a";r=2, "b";r=0;t=3`, violated: "b",
+		},
 		"too few are left": {
-			[]*fake{granted(10, 1, hour), no}, true, nil, nil, 2, 429, "3600", `"a";r=1;t=3600, "b";r=0;t=3`, "b", "", false,
+			policies: []*fake{granted(10, 1, hour), no}, kept: true, cost: 2, status: 429, retry: "3600", limits: `"a";r=1;t=3600, "b";r=0;t=3`, violated: "b",
 		},
 	} {
 		var errs middlewaretest.Errors
-		opts := []httplimit.Option{patient(), hearing(&errs), httplimit.WithCost(func(*http.Request) (int64, error) { return c.cost, nil })}
-		opts = append(opts, c.opts...)
-		all := make([]*returner, len(c.policies))
-		limiters := make([]limit.Limiter, len(c.policies))
+		cost := max(1, c.cost)
+		opts := append(c.opts, patient(), hearing(&errs), httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil }))
+		var all []*returner
+		var policies []httplimit.Policy
 		for i, p := range c.policies {
-			all[i] = &returner{Fake: p}
-			limiters[i] = all[i]
+			all = append(all, &returner{Fake: p, Giving: func() error { return c.giving }})
+			made := httplimit.Policy{Name: string(rune('a' + i)), Limiter: all[i]}
 			if c.kept {
-				limiters[i] = p
+				made.Limiter = p
 			}
-			made := httplimit.Policy{Name: string(rune('a' + i)), Limiter: limiters[i]}
 			if c.own != nil {
 				made.Fallback = c.own
 			}
-			if i > 0 {
+			if policies = append(policies, made); i > 0 {
 				opts = append(opts, httplimit.WithPolicy(made))
 			}
 		}
-		w := serve(httplimit.New(httplimit.Policy{Name: "a", Limiter: limiters[0]}, opts...).Handler(hello), newRequest(t))
+		w := serve(httplimit.New(policies[0], opts...).Handler(hello), newRequest(t))
 		assert.Equal(t, c.status, w.Code, name)
 		assert.Equal(t, c.retry, w.Header().Get("Retry-After"), name)
 		assert.Equal(t, c.limits, w.Header().Get("RateLimit"), name)
@@ -134,7 +128,7 @@ func TestPolicies(t *testing.T) {
 		for i, p := range all {
 			for _, call := range p.GivenBack() {
 				given += string(rune('a' + i))
-				assert.Equal(t, c.cost, call.N)
+				assert.Equal(t, cost, call.N)
 			}
 		}
 		assert.Equal(t, c.given, given, name)
@@ -145,187 +139,26 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// A grant that stays taken is an error and does not show as free. Giving back does not
-// hold up the answer for longer than the timeout.
-func TestPolicies_GiveBackFails(t *testing.T) {
+// A handler learns what all middleware around it has decided, and settles it.
+func TestDecisions(t *testing.T) {
 	t.Parallel()
-	for says, giving := range map[string]func() error{
-		errDown.Error():                  func() error { return errDown },
-		"panic: boom":                    func() error { panic("boom") },
-		context.DeadlineExceeded.Error(): func() error { time.Sleep(time.Hour); return nil },
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			var errs middlewaretest.Errors
-			start := time.Now()
-			w := serve(httplimit.New(&returner{Fake: grants(), Giving: giving}, hearing(&errs), httplimit.WithTimeout(0),
-				policy("plain", grants()), policy("hour", refusing)).Handler(refuseAll(t)), newRequest(t))
-			assert.Equal(t, http.StatusTooManyRequests, w.Code)
-			assert.LessOrEqual(t, time.Since(start), time.Second)
-			heard := errs.Take()
-			require.Len(t, heard, 1)
-			require.ErrorContains(t, heard[0], says)
-			for _, m := range members(t, w.Header(), "RateLimit")[:2] {
-				assert.EqualValues(t, 9, m.Params["r"], says)
-			}
-			time.Sleep(time.Hour)
-		})
-	}
-}
-
-// A policy that panics leaves nothing taken of the others.
-func TestPanicOfOnePolicy(t *testing.T) {
-	t.Parallel()
-	panics := &fake{Answer: func(context.Context, int64) (limit.Decision, error) { panic(http.ErrAbortHandler) }}
-	first, last := &returner{Fake: grants()}, &returner{Fake: grants()}
-	handler := httplimit.New(first, policy("panics", panics), policy("last", last)).Handler(refuseAll(t))
-	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { serve(handler, newRequest(t)) })
-	assert.Len(t, first.GivenBack(), 1)
-	assert.Len(t, last.GivenBack(), 1)
-}
-
-// A policy that is slow to answer is no excuse for the others: what they said
-// counts, and who refuses refuses.
-func TestSlowPolicyDoesNotHideTheOthers(t *testing.T) {
-	t.Parallel()
-	for _, f := range []httplimit.Option{
-		httplimit.WithFailure(limit.FailClosed()), httplimit.WithFailure(limit.FailOpen()), httplimit.WithFallback(grants()),
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			w := serve(httplimit.New(deaf(time.Minute), f, quiet, policy("hour", refusing)).Handler(refuseAll(t)), newRequest(t))
-			assert.Equal(t, http.StatusTooManyRequests, w.Code)
-			assert.Equal(t, []any{"hour"}, problem(t, w)["violated-policies"])
-			time.Sleep(time.Hour)
-		})
-	}
-}
-
-// Policies are asked at the same time, and so are their fallbacks.
-func TestPoliciesAreAskedAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	const ms = time.Millisecond
-	down, other := says(limit.Decision{}, errDown), errors.New("another one")
-	for name, c := range map[string]struct {
-		first limit.Limiter
-		opts  []httplimit.Option
-		code  int
-		took  time.Duration
-		heard []error // in one
-	}{
-		"slow": {deaf(300 * ms), []httplimit.Option{policy("hour", deaf(400*ms))}, 200, 400 * ms, nil},
-		"down": {down, []httplimit.Option{policy("hour", says(limit.Decision{}, other))}, 503, 0, []error{errDown, other}},
-		"down, and slow fallbacks": {down, []httplimit.Option{
-			httplimit.WithFallback(deaf(time.Minute)),
-			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: down, Fallback: deaf(time.Minute)}),
-		}, 503, httplimit.DefaultTimeout, []error{errDown}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			var errs middlewaretest.Errors
-			began := time.Now()
-			assert.Equal(t, c.code, serve(httplimit.New(c.first, append(c.opts, hearing(&errs))...).Handler(hello), newRequest(t)).Code, name)
-			assert.Equal(t, c.took, time.Since(began), name)
-			errs.Check(t, c.heard...)
-			time.Sleep(time.Hour)
-		})
-	}
-}
-
-// Grants that come too late, or for a client that has gone, are given back.
-func TestGivingBackOutlivesTheRequest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		quick, late := &returner{Fake: grants()}, &returner{Fake: deaf(time.Minute)}
-		closed := httplimit.New(quick, policy("late", late), quiet).Handler(refuseAll(t))
-		open := httplimit.New(quick, policy("late", deaf(time.Minute)), httplimit.WithFailure(limit.FailOpen())).Handler(refuseAll(t))
-		leave := func(handler http.Handler) {
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(10*time.Millisecond, cancel)
-			serve(handler, newRequest(t).WithContext(ctx))
-		}
-		leave(closed)
-		assert.Len(t, quick.GivenBack(), 1)
-		assert.Empty(t, late.GivenBack())
-		time.Sleep(time.Hour)
-		assert.Len(t, late.GivenBack(), 1)
-
-		began := time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, serve(closed, newRequest(t)).Code)
-		assert.Equal(t, httplimit.DefaultTimeout, time.Since(began))
-		assert.Len(t, quick.GivenBack(), 2)
-		time.Sleep(time.Hour)
-		assert.Len(t, late.GivenBack(), 2)
-
-		leave(open)
-		assert.Len(t, quick.GivenBack(), 3)
-		time.Sleep(time.Hour)
-	})
-}
-
-func TestPolicyWithAKeyOfItsOwn(t *testing.T) {
-	t.Parallel()
-	user, address, day := grants(), grants(), grants()
-	limits := httplimit.New(httplimit.Policy{Name: "user", Limiter: user}, httplimit.WithPrefix("limit:"),
-		httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path()),
-		httplimit.WithPolicy(httplimit.Policy{
-			Name: "address", Limiter: address, Prefix: "client:", Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})},
-		}))
-	r := newRequest(t)
-	r.Header.Set("X-User", "ann")
-	serve(limits.Handler(hello), r)
-	assert.Equal(t, "limit:ann:/items/1", user.Key(), "one that begins so is in need of no name")
-	assert.Equal(t, "client:192.0.2.1", address.Key())
-
-	user, address = grants(), grants()
-	pathAndUser := []httplimit.KeyFunc{httplimit.Path(), httplimit.Header("X-User")}
-	limits = httplimit.New(user, httplimit.WithHashTag(),
-		httplimit.WithPolicy(httplimit.Policy{Name: "address", Limiter: address, Key: pathAndUser}),
-		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: day, Prefix: "day:"}))
-	serve(limits.Handler(hello), r)
-	assert.Equal(t, "http:default:{192.0.2.1}", user.Key())
-	assert.Equal(t, "http:address:{/items/1:ann}", address.Key())
-	assert.Equal(t, "day:{192.0.2.1}", day.Key())
-}
-
-// Who is called "ip" must not reach keys of the policy of that prefix. A hash tag
-// ends a prefix.
-func TestPolicies_KeysOfNestedPrefixesStayApart(t *testing.T) {
-	t.Parallel()
-	user, address := grants(), grants()
-	var errs middlewaretest.Errors
-	byUser := httplimit.Policy{Name: "user", Limiter: user}
-	opts := []httplimit.Option{
-		hearing(&errs), httplimit.WithPrefix("api:"),
-		httplimit.WithKey(httplimit.Header("X-User"), httplimit.Header("X-Item")),
-		httplimit.WithPolicy(httplimit.Policy{
-			Name: "address", Limiter: address, Prefix: "api:ip:", Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})},
-		}),
-	}
-	r := newRequest(t)
-	r.Header.Set("X-User", "ip")
-	r.Header.Set("X-Item", "192.0.2.1")
-	assert.Equal(t, http.StatusInternalServerError, serve(httplimit.New(byUser, opts...).Handler(refuseAll(t)), r).Code)
-	heard := errs.Take()
-	require.Len(t, heard, 1)
-	require.ErrorIs(t, heard[0], limit.ErrInvalidConfig)
-	for _, text := range []string{`"user"`, `"api:"`, `"address"`, `"api:ip:"`, "WithPrefix", "Policy.Prefix"} {
-		assert.ErrorContains(t, heard[0], text)
-	}
-
-	assert.Equal(t, http.StatusOK, serve(httplimit.New(byUser, append(opts, httplimit.WithHashTag())...).Handler(hello), r).Code)
-	assert.Equal(t, "api:{ip:192.0.2.1}", user.Key())
-	assert.Equal(t, "api:ip:{192.0.2.1}", address.Key())
-}
-
-func TestPolicyWhoseKeyFails(t *testing.T) {
-	t.Parallel()
-	var errs middlewaretest.Errors
-	first, second := grants(), grants()
-	w := serve(httplimit.New(first, hearing(&errs), httplimit.WithPolicy(httplimit.Policy{
-		Name: "session", Limiter: second, Key: []httplimit.KeyFunc{func(*http.Request) (string, error) { return "", errDown }},
-	})).Handler(refuseAll(t)), newRequest(t))
-	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
-	errs.Check(t, errDown)
-	assert.Empty(t, first.Asked(), "no limit is charged")
-	assert.Empty(t, second.Asked())
+	reserver := &middlewaretest.Reserver{Fake: grants()}
+	outer := httplimit.New(httplimit.Policy{Name: "outer", Limiter: reserver, Settle: true})
+	inner := httplimit.New(httplimit.Policy{Name: "shadow", Limiter: refusing}, httplimit.WithShadow())
+	skipped := httplimit.New(grants(), httplimit.WithSkip(func(*http.Request) bool { return true }))
+	w := serve(outer.Handler(inner.Handler(skipped.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, []httplimit.Decided{
+			{Name: "outer", Decision: limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: time.Minute}},
+			{Name: "shadow", Decision: limit.Decision{Limit: 1, RetryAfter: time.Second}},
+		}, httplimit.Decisions(r.Context()))
+		require.NoError(t, httplimit.Settle(r.Context(), 3))
+		err := httplimit.Settle(r.Context(), 3)
+		require.ErrorIs(t, err, limit.ErrSettled)
+		require.ErrorContains(t, err, "httplimit: Settle: ")
+	})))), newRequest(t))
+	assert.Equal(t, http.StatusOK, w.Code)
+	assert.Equal(t, []int64{3}, reserver.Settled)
+	assert.Empty(t, httplimit.Decisions(t.Context()))
 }
 
 func TestHeaderText(t *testing.T) {
@@ -470,35 +303,4 @@ func TestHeadersOfAnyDecision(t *testing.T) {
 			assert.GreaterOrEqual(rt, retry, int64(1))
 		}
 	})
-}
-
-// All policies of all middleware around a handler are settled, and one that failed by the next
-// call. What they reserved goes back if another refuses, even if the request passes.
-func TestSettleSettlesAllPolicies(t *testing.T) {
-	t.Parallel()
-	var all [3]*middlewaretest.Reserver
-	for i := range all {
-		all[i] = &middlewaretest.Reserver{Fake: grants()}
-	}
-	all[1].Fails = limit.ErrUnavailable
-	outer := httplimit.New(httplimit.Policy{Limiter: all[0], Settle: true})
-	inner := httplimit.New(httplimit.Policy{Limiter: all[1], Settle: true},
-		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: all[2], Settle: true}))
-	w := serve(outer.Handler(inner.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		assert.EqualError(t, httplimit.Settle(r.Context(), 3), `httplimit: Settle: limit "default": `+limit.ErrUnavailable.Error())
-		all[1].Fails = nil
-		assert.NoError(t, httplimit.Settle(r.Context(), 3))
-		assert.ErrorIs(t, httplimit.Settle(r.Context(), 3), limit.ErrSettled)
-	}))), newRequest(t))
-	require.Equal(t, http.StatusOK, w.Code)
-	for _, limiter := range all {
-		assert.Equal(t, []int64{3}, limiter.Settled)
-	}
-	for i, opts := range [][]httplimit.Option{nil, {httplimit.WithShadow()}} {
-		all[i].Settled = nil
-		opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: says(limit.Decision{}, nil), Settle: true}))
-		serve(httplimit.New(httplimit.Policy{Limiter: all[i], Settle: true}, opts...).Handler(
-			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { assert.NoError(t, httplimit.Settle(r.Context(), 3)) })), newRequest(t))
-		assert.Equal(t, []int64{0}, all[i].Settled)
-	}
 }

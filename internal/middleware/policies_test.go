@@ -1,0 +1,288 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// named are policies of these limiters, named "a", "b" and so on.
+func named(limiters ...limit.Limiter) (all []policy) {
+	for i, l := range limiters {
+		all = append(all, policy{Terms: middleware.Terms{Name: string(rune('a' + i)), Limiter: l}})
+	}
+	return all
+}
+
+// refusing refuses everything for a second.
+func refusing() *middlewaretest.Fake {
+	return middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
+}
+
+func giving(f func() error) *middlewaretest.Returner {
+	return &middlewaretest.Returner{Fake: middlewaretest.Grants(), Giving: f}
+}
+
+// Policies are asked at the same time, and so are their fallbacks. What one that is slow or fails leaves open is no excuse for
+// the others: a policy that refuses refuses. A grant that stays taken does not show as free, and giving back does not hold up the
+// answer for longer than the timeout.
+func TestPolicies_AskedAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	errDown, another := errors.New("connection refused"), errors.New("another one")
+	deaf := func(d time.Duration) limit.Limiter { return middlewaretest.Deaf(d) }
+	slow := func() []policy { return named(deaf(time.Minute), refusing()) }
+	keeping := func(f func() error) []policy { return named(giving(f), middlewaretest.Grants(), refusing()) }
+	fallbacks := named(middlewaretest.Says(limit.Decision{}, errDown), middlewaretest.Says(limit.Decision{}, errDown))
+	fallbacks[1].Fallback = deaf(time.Minute)
+	unbound := option((*middleware.Options).SetTimeout, 0)
+	type row struct {
+		policies []policy
+		opts     options
+		refused  string // by whom
+		took     time.Duration
+		failed   []error // all of them close
+		kept     string  // what giving back says
+	}
+	limitertest.Bubbles(t, map[string]row{
+		"slow": {policies: named(deaf(300*ms), deaf(400*ms)), took: 400 * ms},
+		"down": {
+			policies: named(middlewaretest.Says(limit.Decision{}, errDown), middlewaretest.Says(limit.Decision{}, another)),
+			failed:   []error{errDown, another},
+		},
+		"slow fallbacks": {
+			policies: fallbacks, opts: options{option((*middleware.Options).SetFallback, deaf(time.Minute))},
+			took: time.Second, failed: []error{errDown, context.DeadlineExceeded},
+		},
+		"slow, closed":   {policies: slow(), refused: "b", took: time.Second, failed: []error{context.DeadlineExceeded}},
+		"slow, open":     {policies: slow(), opts: options{failsOpen}, refused: "b", took: time.Second},
+		"slow, fallback": {policies: slow(), opts: options{failsTo()}, refused: "b", took: time.Second},
+		"gives nothing back": {
+			policies: keeping(func() error { return errDown }), opts: options{unbound}, refused: "c", kept: errDown.Error(),
+		},
+		"panics": {policies: keeping(func() error { panic("boom") }), opts: options{unbound}, refused: "c", kept: "panic: boom"},
+		"hangs": {
+			policies: keeping(func() error { time.Sleep(time.Hour); return nil }), opts: options{unbound},
+			refused: "c", took: time.Second, kept: context.DeadlineExceeded.Error(),
+		},
+	}, func(t *testing.T, row row) {
+		s := newSite(t, row.policies, row.opts...)
+		start := time.Now()
+		v, questions := s.ask(t.Context(), request{user: "ann"})
+		assert.Equal(t, row.took, time.Since(start))
+		assert.Equal(t, row.refused, refusers(questions))
+		assert.Equal(t, row.failed != nil, v.Closed)
+		for _, err := range row.failed {
+			require.ErrorIs(t, v.Failure, err)
+			require.ErrorIs(t, v.News, err)
+		}
+		if row.kept == "" {
+			require.NoError(t, v.Kept)
+		} else {
+			require.ErrorContains(t, v.Kept, row.kept)
+			assert.Equal(t, []int64{9, 9}, []int64{questions[0].Decision.Remaining, questions[1].Decision.Remaining})
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
+// A policy that panics leaves nothing taken of the others.
+func TestPolicies_OnePanics(t *testing.T) {
+	t.Parallel()
+	panics := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) { panic("oops") }}
+	first, last := giving(nil), giving(nil)
+	s := newSite(t, named(first, panics, last))
+	assert.PanicsWithValue(t, "oops", func() { s.ask(t.Context(), request{}) })
+	assert.Len(t, first.GivenBack(), 1)
+	assert.Len(t, last.GivenBack(), 1)
+}
+
+// Grants that come too late, or for a client that has gone, are given back.
+func TestPolicies_GivingBackOutlivesTheRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, row := range map[string]struct {
+			opts   options
+			leaves bool
+		}{"closed": {}, "its client leaves": {leaves: true}, "open": {options{failsOpen}, true}} {
+			quick, late := giving(nil), &middlewaretest.Returner{Fake: middlewaretest.Deaf(time.Minute)}
+			s := newSite(t, named(quick, late), row.opts...)
+			s.handle = func(context.Context) { t.Error("it got through") }
+			ctx, cancel := context.WithCancel(t.Context())
+			took := time.Second
+			if row.leaves {
+				took = 10 * time.Millisecond
+				time.AfterFunc(took, cancel)
+			}
+			start := time.Now()
+			v, _ := s.ask(ctx, request{})
+			cancel()
+			assert.Equal(t, row.leaves, v.Gone, name)
+			assert.Equal(t, took, time.Since(start), name)
+			assert.Len(t, quick.GivenBack(), 1, name)
+			assert.Empty(t, late.GivenBack(), name)
+			time.Sleep(time.Hour)
+			assert.Len(t, late.GivenBack(), 1, name)
+		}
+	})
+}
+
+// Policies have each its cost and key, or share those of the middleware, which are asked once. A request is asked of those that
+// it costs something. If a function fails, none is charged.
+func TestPolicies_CostsAndKeys(t *testing.T) {
+	t.Parallel()
+	fails := errors.New("no such model")
+	for name, row := range map[string]struct {
+		costs [3]int64 // of the middleware, and of two policies; 0: free
+		cost  error    // of the last
+		key   error    // of the last
+		want  [3]int64
+	}{
+		"each its own":     {costs: [3]int64{1, 2, 3}, want: [3]int64{1, 2, 3}},
+		"free of one":      {costs: [3]int64{1, 0, 3}, want: [3]int64{1, 0, 3}},
+		"free by the rest": {costs: [3]int64{0, 2, 3}, want: [3]int64{0, 2, 3}},
+		"free":             {costs: [3]int64{0, 0, -1}},
+		"cost fails":       {costs: [3]int64{1, 2, 3}, cost: fails},
+		"key fails":        {costs: [3]int64{1, 2, 3}, key: fails},
+	} {
+		limiters := []*middlewaretest.Fake{middlewaretest.Grants(), middlewaretest.Grants(), middlewaretest.Grants(), middlewaretest.Grants()}
+		all := named(limiters[0], limiters[1], limiters[2], limiters[3])
+		asked := map[string]int{}
+		cost := func(i int, err error) func(request) (int64, error) {
+			return func(request) (int64, error) {
+				asked["cost"]++
+				return row.costs[i], err
+			}
+		}
+		all[1].Cost, all[2].Cost = cost(1, nil), cost(2, row.cost)
+		all[2].Keys, all[2].Prefix = keys{func(request) (string, error) { return "192.0.2.1", row.key }}, "client:"
+		s := newSite(t, all, func(p *middleware.Policies[request]) {
+			p.Cost, p.Keys = cost(0, nil), keys{func(r request) (string, error) {
+				asked["key"]++
+				return r.user, nil
+			}}
+		})
+		questions, err := s.Questions(request{user: "ann"})
+		if row.cost != nil || row.key != nil {
+			require.ErrorIs(t, err, fails)
+			continue
+		}
+		require.NoError(t, err)
+		s.AskAll(t.Context(), questions)
+		for i, want := range append(row.want[:], row.want[0]) {
+			var got []middlewaretest.Call
+			if want > 0 {
+				key := []string{"test:a:ann", "test:b:ann", "client:192.0.2.1", "test:d:ann"}[i]
+				got = []middlewaretest.Call{{Key: key, N: want}}
+			}
+			assert.Equal(t, got, limiters[i].Asked(), name)
+		}
+		assert.Equal(t, 3, asked["cost"], name)
+		assert.LessOrEqual(t, asked["key"], 1, name)
+	}
+}
+
+// A user called "ip" must not reach keys of the policy of that prefix. A hash tag ends a prefix. The name of a policy is a part of
+// its keys like others, without which a prefix of its own does.
+func TestPolicies_KeysStayApart(t *testing.T) {
+	t.Parallel()
+	user, address, other := middlewaretest.Grants(), middlewaretest.Grants(), middlewaretest.Grants()
+	of := func(prefixes ...string) []policy {
+		all := named(user, address, other)[:len(prefixes)]
+		for i, prefix := range prefixes {
+			all[i].Prefix = prefix
+		}
+		all[0].Name = "a:{b}"
+		all[1].Keys = keys{func(request) (string, error) { return "192.0.2.1", nil }, func(r request) (string, error) { return r.user, nil }}
+		return all
+	}
+	api := func(p *middleware.Policies[request]) { p.Prefix = "api:" }
+	for _, row := range []struct {
+		policies []policy
+		opts     options
+		keys     []string
+		says     []string // of the mistake
+	}{
+		{of("", ""), nil, []string{"test:a%3A%7Bb%7D:ip", "test:b:192.0.2.1:ip"}, nil},
+		{of("", "client:"), options{api}, []string{"api:ip", "client:192.0.2.1:ip"}, nil},
+		{of("", "", "day:"), options{tagged}, []string{"test:a%3A%7Bb%7D:{ip}", "test:b:{192.0.2.1:ip}", "day:{ip}"}, nil},
+		{of("", "api:ip:"), options{api, tagged}, []string{"api:{ip}", "api:ip:{192.0.2.1:ip}"}, nil},
+		{of("", "api:ip:"), options{api}, nil, []string{`"a:{b}"`, `"api:"`, `"b"`, `"api:ip:"`, "WithPrefix", "Policy.Prefix"}},
+	} {
+		if row.says != nil {
+			p := middleware.Policies[request]{}
+			api(&p)
+			err := p.SetPolicies(row.policies)
+			for _, text := range row.says {
+				assert.ErrorContains(t, err, text)
+			}
+			continue
+		}
+		newSite(t, row.policies, row.opts...).ask(t.Context(), request{user: "ip"})
+		for i, want := range row.keys {
+			assert.Equal(t, want, []*middlewaretest.Fake{user, address, other}[i].Key())
+		}
+	}
+}
+
+// Settle settles the policies that say so, whoever says their cost, and all of all middleware around the handler. What failed is
+// settled by the next call. One that can't be settled is found when the program starts.
+func TestSettle_SettlesThePoliciesThatSaySo(t *testing.T) {
+	t.Parallel()
+	var all []*middlewaretest.Reserver
+	site := func(terms ...middleware.Terms) *site {
+		var policies []policy
+		for _, of := range terms {
+			all = append(all, &middlewaretest.Reserver{Fake: middlewaretest.Grants()})
+			of.Limiter = all[len(all)-1]
+			policies = append(policies, policy{Terms: of})
+		}
+		policies[len(policies)-1].Cost = func(request) (int64, error) { return 5, nil }
+		return newSite(t, policies)
+	}
+	outer := site(middleware.Terms{Name: "a", Settle: true}, middleware.Terms{Name: "keeps"})
+	inner := site(middleware.Terms{Name: "b", Settle: true}, middleware.Terms{Name: "c", Settle: true}, middleware.Terms{Name: "keeps too"})
+	fails := all[2]
+	fails.Fails = limit.ErrUnavailable
+	inner.handle = func(ctx context.Context) {
+		require.EqualError(t, middleware.Settle(ctx, 3), `limit "b": `+limit.ErrUnavailable.Error())
+		fails.Fails = nil
+		require.NoError(t, middleware.Settle(ctx, 3))
+		require.ErrorIs(t, middleware.Settle(ctx, 3), limit.ErrSettled)
+	}
+	outer.handle = func(ctx context.Context) { inner.ask(ctx, request{}) }
+	outer.ask(t.Context(), request{})
+	for i, want := range [][]int64{{3}, nil, {3}, {3}, nil} {
+		assert.Equal(t, want, all[i].Settled)
+	}
+
+	// What policies reserved goes back if another refuses, even if the request passes.
+	for _, opts := range []options{nil, {shadowed}} {
+		reserver := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
+		policies := named(reserver, middlewaretest.Says(limit.Decision{}, nil))
+		policies[0].Settle = true
+		s := newSite(t, policies, opts...)
+		s.handle = func(ctx context.Context) { require.NoError(t, middleware.Settle(ctx, 3)) }
+		s.ask(t.Context(), request{})
+		assert.Equal(t, []int64{0}, reserver.Settled)
+	}
+
+	var p middleware.Policies[request]
+	cannot := named(middlewaretest.Grants(), middlewaretest.Grants())
+	cannot[0].Settle = true
+	require.NoError(t, p.SetPolicies(cannot))
+	err := p.Err()
+	require.ErrorIs(t, err, limit.ErrUnsupported)
+	require.ErrorContains(t, err, `"a" can't be settled`)
+	assert.NotContains(t, err.Error(), `"b"`)
+}

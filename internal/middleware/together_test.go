@@ -1,0 +1,264 @@
+package middleware_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+const day = 24 * time.Hour
+
+// story is what happens to requests behind quotas.
+type story struct {
+	change func(all []quota)
+	opts   chatOptions
+	steps  []step
+}
+
+// ofKinds are policies that can't go together with the quotas, and one that has another key.
+func ofKinds(t *testing.T, rdb redistest.Client) []policy {
+	t.Helper()
+	all := []policy{
+		{Terms: middleware.Terms{Name: "other", Limiter: limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(900))}},
+		{Terms: middleware.Terms{Name: "log", Limiter: slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 800, Window: time.Minute})}},
+		{Terms: middleware.Terms{Name: "window", Limiter: fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 700, Window: time.Minute})}},
+	}
+	for i := range all {
+		all[i].Cost = tokensOf
+	}
+	constant := func(request) (string, error) { return "192.0.2.1", nil }
+	return append(all, policy{Terms: middleware.Terms{Name: "address", Limiter: middlewaretest.Grants()}, Keys: keys{constant}})
+}
+
+// stories tell of policies that one script call decides: a request is charged to all of them or to none.
+var stories = map[string]story{
+	"settled": {steps: []step{ // requests keep what they were charged
+		{tokens: 800, settle: []int64{50}, left: []int64{9, 950, 99, 4950}},
+		{tokens: 100, settle: []int64{300}, left: []int64{8, 650, 98, 4650}},
+		{tokens: 100, settle: []int64{0}, left: []int64{7, 650, 97, 4650}},
+		{tokens: 100, settle: []int64{100}, left: []int64{6, 550, 96, 4550}},
+	}},
+	"each has its hold": {change: func(all []quota) { all[1].hold, all[3].hold = 3*time.Second, 10*time.Minute }, steps: []step{
+		{tokens: 200},
+		{tokens: 600, calls: 1, left: []int64{8, 200, 98, 4200}},
+		{after: 4 * time.Second, look: true, left: []int64{8, 1000, 98, 4200}},
+		{after: 10 * time.Minute, look: true, left: []int64{unknown, unknown, 98, 5000}},
+	}},
+	// It takes the whole limit. A call more finds out what that is.
+	"estimate above a limit": {steps: []step{
+		{},
+		{tokens: 3000, calls: 2, during: []int64{8, 0, 98, 2000}, settle: []int64{4000}, left: []int64{8, 0, 98, 1000}},
+		{tokens: 1, refused: "tokens-minute", wait: time.Minute}, // a debt
+		{after: 25 * time.Hour, tokens: 6000, left: []int64{unknown, 0, unknown, 0}},
+		{tokens: 6000, refused: "tokens-minute, tokens-day", wait: day},
+		{after: 25 * time.Hour, tokens: 1 << 40, left: []int64{unknown, 0, unknown, 0}},
+		{tokens: 1 << 40, refused: "tokens-minute, tokens-day", wait: day},
+	}},
+	// What is not to be settled never passes above its limit.
+	"too costly for one": {
+		opts: chatOptions{site: options{func(p *middleware.Policies[request]) {
+			p.Cost = func(r request) (int64, error) { return r.tokens / 10, nil }
+		}}},
+		steps: []step{
+			{tokens: 10},
+			{tokens: 110, calls: 1, refused: "requests-minute", left: []int64{9, 990, 99, 4990}},
+			{look: true, do: func(c *chat) {
+				for _, recorder := range []*limitertest.Recorder{c.own, &c.told} {
+					synctest.Wait()
+					decisions := recorder.Decisions()
+					require.Len(c.t, decisions, 5)
+					last := decisions[4]
+					assert.Equal(c.t, []any{limit.TooCostly, nil, int64(11)}, []any{last.Outcome, last.Err, last.Permits})
+				}
+			}},
+		},
+	},
+	// What a limiter in shadow would have refused is not charged, and it takes none of what the others charge.
+	"one in shadow": {change: func(all []quota) { all[1].opts = []rratelimiter.LimiterOption{rratelimiter.WithShadow()} }, steps: []step{
+		{tokens: 600},
+		{tokens: 600, shadows: "tokens-minute"},
+		{tokens: 600, shadows: "tokens-minute", left: []int64{7, 400, 97, 3200}},
+		{tokens: 3200, shadows: "tokens-minute"},
+		{tokens: 1, refused: "tokens-day", wait: day, left: []int64{6, 400, 96, 0}},
+	}},
+	// Each request passes, and those that would have been refused are charged to none.
+	"all in shadow": {opts: chatOptions{site: options{shadowed}}, steps: []step{
+		{tokens: 300, settle: []int64{500}},
+		{tokens: 300, settle: []int64{500}},
+		{tokens: 300, calls: 1, refused: "tokens-minute", wait: time.Minute, settle: []int64{500}, left: []int64{8, 0, 98, 4000}},
+	}},
+	// Limiters that can't go together are asked at the same time. One call asks those of one Client that the request costs
+	// something, and one more each other.
+	"of several kinds and Clients": {opts: chatOptions{more: ofKinds}, steps: []step{
+		{tokens: 500},
+		{calls: 1},
+		{tokens: 1, calls: 4, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown}},
+		{tokens: 250, refused: "window", wait: time.Minute, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown}},
+		{tokens: 250, refused: "window", wait: time.Minute, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown}},
+		{tokens: 199}, // nothing stays taken of the log
+	}},
+	// Answers from memory are among them.
+	"lease and refusal cache": {change: func(all []quota) {
+		all[0].opts = []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Life: 10 * time.Second})}
+		all[2].rate, all[2].opts = rratelimiter.PerDay(3), []rratelimiter.LimiterOption{rratelimiter.WithRefusalCache()}
+	}, steps: []step{
+		{tokens: 10}, {tokens: 10},
+		{tokens: 10, do: func(c *chat) { c.own.Decisions() }},
+		{tokens: 10, refused: "requests-day", wait: day, do: func(c *chat) {
+			synctest.Wait()
+			var sources []limit.Source
+			for _, d := range c.own.Decisions() {
+				sources = append(sources, d.Source)
+			}
+			assert.Contains(c.t, sources, limit.FromMemory)
+		}},
+		{tokens: 10, refused: "requests-day", wait: day, left: []int64{unknown, 970, unknown, 4970}},
+	}},
+	// What a mistake of one limiter comes to is as if each had been asked alone.
+	"one is damaged": {steps: []step{
+		{tokens: 100},
+		{tokens: 100, closed: limit.ErrCorrupt, left: []int64{9, 900, 99, unknown}, do: func(c *chat) {
+			damaged := c.client.RateLimiter("test:tokens-day:{ann}")
+			limitertest.Damage(c.t, c.rdb, damaged, "HSET config rate many")
+		}},
+		{look: true, do: func(c *chat) {
+			errs := c.errs.Take()
+			require.Len(c.t, errs, 1)
+			assert.ErrorContains(c.t, errs[0], `test: policy "tokens-day": rratelimiter: Take "test:tokens-day:{ann}"`)
+		}},
+	}},
+}
+
+func TestPolicies_Together(t *testing.T) {
+	t.Parallel()
+	// Those before 3.13.3 keep fixed windows, which can't go together, nor be settled.
+	all := maps.Clone(stories)
+	for _, version := range []string{"3.13.3", "3.16.4", "3.17.0", "3.21.0", "4.7.0"} {
+		all["beside Redisson "+version] = story{opts: chatOptions{client: rratelimiter.WithRedissonVersion(version)}, steps: []step{
+			{tokens: 600, settle: []int64{400}, left: []int64{9, 600, 99, 4600}},
+			{tokens: 700, calls: 1, refused: "tokens-minute", wait: time.Minute, left: []int64{9, 600, 99, 4600}},
+		}}
+	}
+	all["beside Redisson 3.12.0"] = story{opts: chatOptions{client: rratelimiter.WithRedissonVersion("3.12.0")}, steps: []step{
+		{tokens: 600, settle: []int64{400}, cannot: limit.ErrUnsupported, left: []int64{9, 400, 99, 4400}},
+		{tokens: 700, refused: "tokens-minute", wait: time.Minute},
+	}}
+	limitertest.Virtual(t, all, func(t *testing.T, rdb redistest.Client, row story) {
+		of := quotas()
+		if row.change != nil {
+			row.change(of)
+		}
+		c := newChat(t, rdb, of, row.opts)
+		for i, s := range row.steps {
+			c.run(s, fmt.Sprint("step ", i))
+		}
+		assert.Empty(t, c.errs.All())
+	})
+}
+
+// One script call decides for all policies. A request that one of them refuses counts as refused by that policy alone.
+func TestPolicies_RefusedByOneChargedToNone(t *testing.T) {
+	t.Parallel()
+	for i, refuser := range quotas() {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			all := quotas()
+			all[i].rate.Rate = map[bool]int64{false: 2, true: 250}[refuser.tokens]
+			c := newChat(t, rdb, all, chatOptions{})
+			c.run(step{tokens: 100}, refuser.name) // the server learns the script
+			left := c.left()
+			left = []int64{left[0] - 1, left[1] - 100, left[2] - 1, left[3] - 100}
+			c.run(step{tokens: 100, calls: 1, left: left}, refuser.name)
+			c.run(step{tokens: 100, calls: 1, refused: refuser.name, wait: refuser.rate.Interval, left: left}, refuser.name)
+			want := slices.Repeat([]limit.Outcome{limit.Granted}, 12)
+			want[8+i] = limit.Refused
+			assert.Equal(t, want, outcomes(c.own))
+			assert.Equal(t, want, outcomes(&c.told))
+		})
+	}
+}
+
+// Estimates above several limits are lowered to each of them, in the time that the middleware allows.
+func TestPolicies_EstimateAboveManyLimits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		all := quotas()[:1]
+		for _, name := range []string{"a", "b", "c", "d"} {
+			all = append(all, quota{name: name, rate: rratelimiter.PerMinute(10), tokens: true})
+		}
+		c := newChat(t, rdb, all, chatOptions{})
+		c.run(step{tokens: 1}, "first")
+		c.run(step{after: time.Minute, tokens: 20, calls: 5, left: []int64{unknown, 0, 0, 0, 0}}, "above")
+		rdb.AddHook(limitertest.Slow(300 * time.Millisecond))
+		start := time.Now()
+		c.run(step{tokens: 20, closed: limit.ErrUnavailable}, "slow")
+		assert.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+// Policies that are asked together answer as those that are not, whatever requests come and what they are settled with.
+func TestPolicies_TogetherAsAlone(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(r *rapid.T) {
+		steps := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) [3]int64 {
+			return [3]int64{rapid.Int64Range(1, 1200).Draw(r, "estimate"), rapid.Int64Range(-1, 1200).Draw(r, "used"), rapid.Int64Range(0, 40).Draw(r, "pause")}
+		}), 1, 12).Draw(r, "steps")
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			all := quotas()
+			all[0].rate.Type = rratelimiter.PerClient
+			all[3].rate.Rate = 3000
+			alone := chatOptions{site: options{func(p *middleware.Policies[request]) { p.Tagged = false }}}
+			chats := []*chat{newChat(t, rdb, all, chatOptions{}), newChat(t, rdb, all, alone)}
+			for _, step := range steps {
+				var got [2]string
+				for i, c := range chats {
+					c.handle = func(ctx context.Context) {
+						if step[1] >= 0 {
+							assert.NoError(t, middleware.Settle(ctx, step[1]))
+						}
+					}
+					v, questions := c.ask(t.Context(), request{user: "ann", tokens: step[0]})
+					got[i] = fmt.Sprint(v, middleware.RetryAfter(questions))
+					for _, q := range questions {
+						got[i] += fmt.Sprint(q.State, q.Decision.Limit, q.Decision.Remaining, q.Window)
+						if !v.Refused || q.Blocks() { // what clients learn
+							got[i] += q.Wait().String()
+						}
+					}
+				}
+				assert.Equal(t, got[1], got[0])
+				time.Sleep(time.Duration(step[2]) * time.Second)
+			}
+		})
+	})
+}
+
+// On a cluster each user's limits are on one server, and one script call decides.
+func TestPolicies_OnACluster(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "a cluster")
+	c := newChat(t, redistest.StartCluster(t, 3, 0).Client(t, nil), quotas(), chatOptions{})
+	for _, user := range []string{"bob", "zoë", "eve"} {
+		v, _ := c.ask(t.Context(), request{user: user, tokens: 600})
+		assert.False(t, v.Refused || v.Closed, user)
+	}
+	c.run(step{tokens: 600, settle: []int64{400}, left: []int64{9, 600, 99, 4600}}, "ann")
+	c.run(step{tokens: 700, calls: 1, refused: "tokens-minute", wait: time.Minute, left: []int64{9, 600, 99, 4600}}, "ann")
+}
