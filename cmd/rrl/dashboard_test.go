@@ -134,33 +134,10 @@ func TestDashboard_Tokens(t *testing.T) {
 	assert.True(t, strings.HasPrefix(served{URL: "u", Shows: "s", Token: "t"}.String(), "dashboard: u shows s\ntoken: t"))
 }
 
-func TestDashboard_Flags(t *testing.T) {
+func TestDashboard_FlagsAreCheckedFirst(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	s.play(`
-dashboard --demo                                     !> --demo starts its own server: leave out the flags
-dashboard --token short                              !> the token has 5 characters, which is easily guessed
-dashboard --token "sixteen characters" --open        !> --open lets everyone look: give it no token for that
-dashboard --token ""                                 !> --token is empty
-dashboard --host ""                                  !> --host is a name or an address, such as limits.example.com
-dashboard --host http://limits.example               !> --host is a name or an address, such as limits.example.com
-dashboard --write --token-file EMPTY                 !> the token has 0 characters, which is easily guessed
-dashboard --write --token-file NONE                  !> no such file or directory
-dashboard --write --token-file MINE --token "sixteen characters" !> everyone who may look may change
-dashboard --reads 1                                  !> --reads is at least 100
-dashboard --listen nowhere                           !> --listen nowhere: listen tcp
-dashboard --listen 0.0.0.0:0                         !> --listen 0.0.0.0:0 lets other machines look
-dashboard --listen [::]:0                            !> --listen [::]:0 lets other machines look
-dashboard --listen :0                                !> by $RRL_DASHBOARD_READ_TOKEN or --token, or let everyone look by --open
-dashboard --keys x                                   !> want KIND:PREFIX=LIMIT/WINDOW, such as fixed-window:api:=500/30s
-dashboard --keys fixed-window:api:                   !> want KIND:PREFIX=LIMIT/WINDOW, such as fixed-window:api:=500/30s
-dashboard --keys fixed-window:api:=x                 !> rate "x": want permits/interval
-dashboard --keys sliding-log:api:=5/1s,              !> no hash of thresholds follows the comma
-dashboard --keys tokens:api:=1/1s                    !> "tokens" is none of fixed-window, sliding-log, token-bucket
-dashboard --keys token-bucket:api:=x+1/1s            !> want CAPACITY+REFILL/INTERVAL, such as 40+5/1s
-`, "EMPTY", tokenFile(t, ""), "NONE", tokenFile(t, "")+"x", "MINE", tokenFile(t, myToken))
 	servers{t: t}.fails("--demo shows keys of its own: leave out --keys", "dashboard", "--demo", "--keys", "fixed-window:api:=5/1m")
-	// What is wrong with flags comes before a server that is away.
+	// Before a server that is away.
 	for flags, want := range map[string]string{"--keys x": "want KIND:PREFIX", "--token short": "easily guessed"} {
 		servers{t: t, flags: []string{"--redis", "127.0.0.1:1"}}.fails(want, argsOf("dashboard "+flags)...)
 	}

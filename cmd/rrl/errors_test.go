@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,118 +17,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
-
-// refused are commands that end with an error, on a server on which only orders is a limiter.
-const refused = `
-acquire none                          !> none: limiter has no rate; give it one by rrl try-set-rate
-migrate none                          !> none: limiter has no rate; give it one by rrl try-set-rate
-migrate orders --redisson 3.13.0      !> which --redisson names
-acquire "x \"SetRate or Delete\" y"   !> "x \"SetRate or Delete\" y": limiter has no rate
-acquire bad                           !> rrl set-rate --reset or rrl delete cures it
-acquire orders -n 6                   !> permits exceed the rate
-acquire orders -n 0                   !> invalid number of permits
-release orders -n -1                  !> invalid number of permits
-set-rate orders 5/1h --keep-alive 1m  !> orders: keep-alive time 1m is shorter than the interval 1h: give --keep-alive 1h or more, or 0 for none
-acquire ""                            !> name
-
-acquire                               !> NAME is missing; usage: rrl acquire NAME
-acquire a b                           !> unexpected argument "b"
-acquire a --timeout -1s               !> --wait waits without end
-acquire a --timeout 1s --wait         !> --timeout and --wait exclude each other
-acquire a --timeout soon              !> --timeout "soon": want a time, such as 500ms
-acquire a -n two                      !> --permits "two": want a whole number
-acquire a -n 99999999999999999999     !> --permits "99999999999999999999" is out of range
-acquire a --wait=maybe                !> --wait "maybe": want true or false
-set-rate orders -5/1s                 !> -5/1s is below 0; write -- before a name that begins with -
-set-rate orders                       !> RATE is missing; usage: rrl set-rate NAME RATE
-try-set-rate orders 100               !> want permits/interval, such as 100/s
-update-rate orders 1/1s --type each   !> want overall or per-client
-try-set-rate orders 1/1s --keep-state !> unknown flag: --keep-state
-expire orders                         !> TTL is missing
-expire orders tomorrow                !> is not a time
-expire orders 0s                      !> use delete
-expire orders 1s --clear              !> --clear and a TTL exclude each other
-
-show                                  !> NAME is missing
-show a --limit -1                     !> --limit is negative
-ls a b                                !> unexpected argument "b"; usage: rrl ls [PATTERN]
-top a b                               !> unexpected argument "b"; usage: rrl top [PATTERN]
-top --interval 1ms                    !> --interval 1ms: at least 100ms
-top --count -1                        !> --count is negative
-top --sort size                       !> want one of use, in-use, granted, free, rate, name
-top --reads 5                         !> --reads is at least 100
-watch                                 !> NAME is missing
-watch a --interval 0s                 !> --interval 0s
-doctor a b                            !> unexpected argument "b"; usage: rrl doctor [PATTERN]
-doctor --time 0s                      !> --time is above 0
-doctor --all --time 1s                !> --all and --time exclude each other
-bench now                             !> unexpected argument "now"
-bench --callers 0                     !> each of --callers at least 1
-bench --callers 1,x                   !> --callers "1,x": want whole numbers, with commas
-demo --tries 0                        !> --tries
-demo --rate 3                         !> want permits/interval
-demo now                              !> unexpected argument "now"
-
-version now                           !> unexpected argument "now"
-acquire orders --redisson 3.11.0      !> 3.12.0 to 4.7.0
-show orders --redisson 3.1            !> --redisson: "3.1" is no version of Redisson
-demo --redisson 3.1                   !> --redisson: "3.1" is no version of Redisson
-version --redisson x                  !> --redisson: "x" is no version of Redisson
-ls --client-id ""                     !> --client-id is empty
-ls --user ""                          !> --user is empty
-delete orders --sentinel-master ""    !> --sentinel-master is empty
-ls --connect-timeout -1s              !> --connect-timeout is negative
-demo --tls-cert x                     !> --tls-cert and --tls-key go together
-demo fixed-window --ring --sentinel-master x !> exclude each other
-completion                            !> SHELL is missing; usage: rrl completion SHELL, with one of bash, fish, powershell, zsh
-completion tcsh                       !> unknown shell "tcsh": want one of bash, fish
-help frobnicate                       !> unknown command "frobnicate"
-frobnicate                            !> unknown command "frobnicate"
-
-take                                  !> the limiter is missing; usage: rrl take LIMITER KEY, with one of counter, fixed-window, \
-sliding-log, token-bucket
-take window k                         !> unknown limiter "window": want one of counter,
-take counter --limit 1/1s             !> KEY is missing; usage: rrl take counter KEY
-take counter a b --limit 1/1s         !> unexpected argument "b"
-take counter "" --limit 1/1s          !> the key is empty
-take counter k                        !> --limit is missing
-take counter bad --limit 1/1s         !> name it otherwise or remove it
-take fixed-window k --limit 100       !> want permits/interval, such as 100/s
-take fixed-window k --limit 0/daily   !> "0" is not a number of permits
-take fixed-window k --limit 5/daily@X !> rate "5/daily@X": unknown time zone X
-take fixed-window k --limit 5/yearly  !> "yearly" is not an interval
-take fixed-window k --limit 5/1m -n 6 !> permits exceed the rate
-take fixed-window k --limit 5/1m -n 0 !> invalid number of permits
-take fixed-window hash --limit 5/1m   !> corrupt state
-take sliding-log k                    !> --limit is missing
-take sliding-log HASH --limit 1/1s --thresholds HASH          !> the hash that --thresholds names
-take sliding-log k --limit 5/1m --thresholds hash             !> threshold "k" is no whole number
-take token-bucket k --capacity 5                              !> --refill is missing
-take token-bucket k --capacity 5 --limit 5+1/1s              !> --limit and --capacity exclude each other
-take token-bucket k --limit 5/1s                             !> "5/1s" is no capacity
-take token-bucket k --capacity 5 --refill 1/100ms             !> interval 100ms is not a whole number of seconds
-take token-bucket k --capacity 5 --refill 1/1s --borrow -1    !> borrowing of -1 tokens
-threshold                             !> KEY is missing
-threshold k 5 6                       !> unexpected argument "6"
-threshold k 5 --reset                 !> --reset and a threshold exclude each other
-threshold k many                      !> threshold "many" is not a whole number
-threshold k --thresholds hash         !> is no whole number
-threshold k --thresholds ""           !> --thresholds names no hash
-`
-
-func TestErrors(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	s.play("set-rate orders 5/1h => ...\n")
-	s.HSet("bad", "rate", "x", "interval", "1", "type", "0")
-	s.HSet("hash", "k", "many")
-	before := s.Dump()
-	s.play(refused, "HASH", commonHash)
-	assert.Equal(t, before, s.Dump(), "nothing was taken or changed")
-}
 
 func TestErrors_ServerUnreachable(t *testing.T) {
 	t.Parallel()
@@ -175,12 +72,13 @@ func TestInterrupt(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		"acquire orders --wait": {"evalsha", 1, false, exitError, interrupted},
-		"bench --prefix orders": {"", 20, false, exitError, interrupted},
-		"ls":                    {"scan", 1, true, exitError, interrupted},
-		"doctor":                {"", 1, true, exitError, interrupted},
-		"top":                   {"", 1, true, exitYes, ""},
-		"watch orders":          {"", 1, true, exitYes, ""},
+		"acquire orders --wait":     {"evalsha", 1, false, exitError, interrupted},
+		"bench --prefix orders":     {"", 20, false, exitError, interrupted},
+		"update-rate o* 9/1h --yes": {"", 1, false, exitError, interrupted},
+		"ls":                        {"scan", 1, true, exitError, interrupted},
+		"doctor":                    {"", 1, true, exitError, interrupted},
+		"top":                       {"", 1, true, exitYes, ""},
+		"watch orders":              {"", 1, true, exitYes, ""},
 
 		"top --json --interval 100ms":          {"", 20, false, exitYes, ""},
 		"watch orders --json --interval 100ms": {"", 20, false, exitYes, ""},
@@ -384,51 +282,6 @@ var topologies = map[string]func(*testing.T) servers{
 // rrlRights are what rrl's commands need beside what limiters do: docs/rrl.md has them.
 const rrlRights = "+scan +multi +exec +hexists"
 
-const life = `
-update-rate NAME 5/1h                   -> NAME has no rate, nothing changed
-delete NAME                             -> NAME is no limiter, nothing changed
-expire NAME 1h                          -> NAME is no limiter, nothing changed
-show NAME                               -> NAME: no such limiter
-watch NAME                              -> NAME: no such limiter
-try-set-rate NAME 5/1h                  => NAME has 5 permits every 1h
-try-set-rate NAME 6/1h                  -> NAME has a rate already, nothing changed
-acquire NAME                            => granted 1 permit, 4 left
-acquire NAME --permits 4                => granted 4 permits, 0 left
-release NAME -n 2                       => gave back 2 permits
-acquire NAME --permits 2 --wait         => granted 2 permits...
-acquire NAME --timeout 100ms            -> denied 1 permit...
-update-rate NAME 7/1h --keep-state      => NAME: 5/1h -> 7/1h
-acquire NAME --permits 2 --timeout 10s  => granted 2 permits...
-acquire NAME --timeout 0                -> denied 1 permit, 0 left, try again in ...
-show NAME                               => ...
-use-default NAME                        => NAME follows programs' defaults again; 7/1h stays until...
-use-default NAME                        -> NAME has a default already, nothing changed
-reset NAME                              => NAME has all 7 permits free
-acquire NAME --permits 7                => granted 7 permits, 0 left
-migrate NAME                            => NAME: 0 members rewritten
-set-rate NAME 2/1m --type per-client --keep-alive 1h => NAME: 7/1h -> 2/1m for each client, deleted when unused for 1h
-acquire NAME --permits 2 --client-id a  => granted 2 permits, 0 left
-acquire NAME --permits 2 --client-id b  => granted 2 permits, 0 left
-expire NAME 90s                         !> NAME has a keep-alive time of 1h
-set-rate NAME 2/1m --keep-alive 0       => NAME: ...
-expire NAME 90s                         => NAME expires in 1m30s
-expire NAME 1d                          => NAME expires in 24h
-expire NAME --clear                     => NAME no longer expires
-delete NAME --client-id a               => deleted NAME
-delete NAME --client-id a               -> NAME is no limiter, nothing changed
-`
-
-// others uses limiters of other kinds, of the key NAME.
-const others = `
-take fixed-window w:NAME --limit 5/1h                    => granted 1 permit, 4 left
-take counter c:NAME --limit 5/1h                         => granted 1 permit, 4 left
-take sliding-log l:NAME --limit 5/1h                     => granted 1 permit, 4 left
-take token-bucket {b:NAME} --capacity 5 --refill 1/1h    => granted 1 permit, 4 left
-threshold l:NAME 3                                       => l:NAME has a threshold of 3
-threshold l:NAME                                         => l:NAME has a threshold of 3
-threshold l:NAME --reset                                 => l:NAME has no threshold
-`
-
 func TestEachCommandOnEachTopology(t *testing.T) {
 	t.Parallel()
 	for name, start := range topologies {
@@ -440,7 +293,7 @@ func TestEachCommandOnEachTopology(t *testing.T) {
 				keys = append(keys, "k2", "k3", "k4") // they fall to all of three servers
 			}
 			for _, key := range keys {
-				s.play(life+others, "NAME", key)
+				s.play(scriptOf(t, "life.txt"), "NAME", key)
 			}
 			const limiters = 12
 			for i := range limiters {
@@ -580,4 +433,100 @@ func TestList_ReportsMasterThatIsDown(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(got.stdout), &all))
 	assert.NotEmpty(t, all)
 	assert.Contains(t, object(t, got.stderr)["error"], gone.Addr())
+}
+
+// One of a millisecond may be over before it is read.
+func TestSetRate_OverrideThatIsOver(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a, from, to := &app{out: output.Printer{Writer: &out}}, "5/1h", "9/1h"
+	rdb, _ := redistest.Mini(t)
+	l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(5))
+	require.NoError(t, a.answerOverride(t.Context(), l, rateChange{From: &from, To: &to}))
+	assert.Contains(t, out.String(), "5/1h -> 9/1h, override\n")
+}
+
+// A program that runs with another default takes a limiter over once its override was taken back, and not
+// before. Permits in use stay counted, and at no time the limiter has no rate.
+func TestUseDefault_TakesAnOverrideBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	client := rratelimiter.New(s.rdb, limitertest.Patient())
+	limit := func() int64 {
+		// A handle compares its default at its first request.
+		d, err := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))).Take(t.Context(), 1)
+		require.NoError(t, err)
+		return d.Limit
+	}
+	assert.EqualValues(t, 10, limit())
+	assert.Contains(t, s.rrl("show orders").stdout, "\n  rate        10/1h\n  origin      default\n")
+	s.play("use-default orders -> orders has a default already, nothing changed\nset-rate orders 50/1h => ...\n")
+	assert.EqualValues(t, 50, limit())
+	assert.Equal(t, look.Override, s.show("orders").Origin)
+	s.play(`
+use-default orders --json => {"name":"orders","changed":true}
+set-rate orders 50/1h     => ...
+use-default orders        => orders follows programs' defaults again; 50/1h stays until a program has another one
+acquire orders            => granted 1 permit, 47 left
+`)
+	assert.Equal(t, look.TakenBack, s.list("orders")[0].Origin, "50/1h counts yet")
+	assert.EqualValues(t, 10, limit())
+	assert.Equal(t, look.Default, s.show("orders").Origin)
+	assert.EqualValues(t, 4, s.show("orders").States[0].InUse)
+}
+
+// A limiter with a keep-alive time would set that at its next request, so rrl does not say that it expires. Without one
+// an override ends in time, and the program's rate counts again.
+func TestExpire_RefusesKeepAliveTimes(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	keyed := limitertest.NewClient(t, s.rdb).Keyed("user:", rratelimiter.PerMinute(10))
+	limit := func() int64 {
+		d, err := keyed.Take(t.Context(), "ann", 1)
+		require.NoError(t, err)
+		return d.Limit
+	}
+	limit()
+	const refused = `user:ann has a keep-alive time of 1m, and its next request would set its time to live back to that: nothing changed; ` +
+		`first take that off: rrl set-rate user:ann RATE --keep-alive 0`
+	s.play(`
+set-rate user:ann 50/1m --for 20h          => ...
+expire user:ann 20h                        !> REFUSED
+`, "REFUSED", strings.Replace(refused, "RATE", "10/1m", 1))
+	s.play(`
+set-rate user:ann 100/1m                   => ...
+expire user:ann 20h                        !> REFUSED
+expire user:ann --clear                    !> REFUSED
+set-rate user:ann 100/1m --keep-alive 0    => ...
+expire user:ann 20h                        => user:ann expires in 20h
+`, "REFUSED", strings.Replace(refused, "RATE", "100/1m", 1))
+	assert.EqualValues(t, 100, limit())
+	assert.InDelta(t, 20*time.Hour, s.TTL("user:ann"), float64(time.Minute), "a request leaves it")
+	s.FastForward(21 * time.Hour)
+	assert.EqualValues(t, 10, limit())
+}
+
+// Ctrl-C ends a command that waits for the answer.
+func TestAsk_EndsWhenInterrupted(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	typed, keyboard := io.Pipe() // on which nothing is typed
+	t.Cleanup(func() { _ = keyboard.Close() })
+	s.terminal, s.input = true, func() io.Reader { return onRead{typed, cancel} }
+	got := s.run(ctx, "set-rate", "orders", "5/1h")
+	assert.Equal(t, outcome{exitError, "", "orders is no limiter: create it with 5 permits every 1h? [y/N] \nrrl: interrupted\n"}, got)
+	assert.Empty(t, redistest.Keys(t, s.rdb, "*"))
+}
+
+// onRead calls a function when it is read.
+type onRead struct {
+	io.Reader
+
+	f func()
+}
+
+func (r onRead) Read(p []byte) (int, error) {
+	r.f()
+	return r.Reader.Read(p)
 }

@@ -2,8 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,189 +15,288 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
+	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// A changed rate must not grant permits in use a second time.
-func TestSetRate_KeepsPermitsInUse(t *testing.T) {
+func member(t testing.TB, layout codec.Layout, n byte, permits uint32) string {
+	t.Helper()
+	idLen := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}[layout]
+	packed, err := codec.Append(nil, layout, bytes.Repeat([]byte{n}, idLen), permits)
+	require.NoError(t, err)
+	return string(packed)
+}
+
+// written is what a test puts in place of a limiter.
+type written struct {
+	hash    map[string]string
+	value   any
+	members []redis.Z
+}
+
+func (w written) put(t testing.TB, rdb redistest.Client, name string) {
+	t.Helper()
+	ctx := t.Context()
+	if w.hash != nil {
+		require.NoError(t, rdb.HSet(ctx, name, w.hash).Err())
+	}
+	if w.value != nil {
+		require.NoError(t, rdb.Set(ctx, "{"+name+"}:value", w.value, 0).Err())
+	}
+	if w.members != nil {
+		require.NoError(t, rdb.ZAdd(ctx, "{"+name+"}:permits", w.members...).Err())
+	}
+}
+
+func config(rate, intervalMS int64) map[string]string {
+	return map[string]string{"rate": strconv.FormatInt(rate, 10), "interval": strconv.FormatInt(intervalMS, 10), "type": "0"}
+}
+
+func kinds(s look.Inspection) []string {
+	kinds := []string{}
+	for _, a := range s.Anomalies {
+		kinds = append(kinds, a.Kind)
+	}
+	return kinds
+}
+
+const hour = 3_600_000
+
+// damage is what may be in place of a limiter, and what show says of it.
+type damage struct {
+	written
+	kinds []string
+	free  any // nil: unknown
+}
+
+func damages(t *testing.T) map[string]damage {
+	t.Helper()
+	now := float64(time.Now().UnixMilli())
+	at := func(packed string, ageMS float64) redis.Z { return redis.Z{Score: now - ageMS, Member: packed} }
+	d2, d1 := member(t, codec.LayoutD2, 1, 3), member(t, codec.LayoutD1, 2, 2)
+	b, c := member(t, codec.LayoutB, 3, 2), member(t, codec.LayoutC, 4, 2)
+	return map[string]damage{
+		"full":          {written{hash: config(10, hour)}, nil, 10},
+		"some in use":   {written{config(10, hour), 7, []redis.Z{at(d2, 10)}}, nil, 7},
+		"run out":       {written{config(10, hour), 7, []redis.Z{at(d2, hour+10)}}, nil, 10},
+		"a debt":        {written{config(2, hour), -1, []redis.Z{at(d2, 10)}}, nil, 0},
+		"one B":         {written{config(10, hour), 8, []redis.Z{at(b, 10)}}, nil, 8},
+		"one C":         {written{config(10, hour), 8, []redis.Z{at(c, 10)}}, nil, 8},
+		"D1 and D2":     {written{config(10, hour), 5, []redis.Z{at(d2, 10), at(d1, 9)}}, nil, 5},
+		"B and D2":      {written{config(10, hour), 5, []redis.Z{at(d2, 10), at(b, 9)}}, []string{"mixed_layouts"}, 5},
+		"lost":          {written{config(10, hour), 4, []redis.Z{at(d2, 10)}}, []string{"sum_not_rate"}, 4},
+		"too many":      {written{config(10, hour), 9, []redis.Z{at(d2, 10)}}, []string{"sum_not_rate"}, 9},
+		"above rate":    {written{config(10, hour), 13, nil}, []string{"value_above_rate", "sum_not_rate"}, 10},
+		"set gone":      {written{config(10, hour), 4, nil}, []string{"sum_not_rate"}, 10},
+		"value gone":    {written{config(10, hour), nil, []redis.Z{at(d2, 10)}}, []string{"no_value"}, 7},
+		"future":        {written{config(10, hour), 7, []redis.Z{at(d2, -hour)}}, []string{"future_members"}, 7},
+		"unknown":       {written{config(10, hour), 7, []redis.Z{at("what is this", 10)}}, []string{"unknown_layout"}, 7},
+		"no config":     {written{nil, 7, []redis.Z{at(d2, 10)}}, []string{"no_config"}, nil},
+		"no interval":   {written{map[string]string{"rate": "10", "type": "0"}, 7, nil}, []string{"bad_config"}, nil},
+		"bad rate":      {written{map[string]string{"rate": "x", "type": "0", "interval": "1"}, 7, nil}, []string{"bad_config"}, nil},
+		"bad type":      {written{map[string]string{"rate": "1", "type": "2", "interval": "1"}, 1, nil}, []string{"bad_config"}, nil},
+		"bad value":     {written{config(10, hour), "many", []redis.Z{at(d2, 10)}}, []string{"bad_value"}, nil},
+		"C read as D":   {written{config(10, hour), int64(-9_999_999_999), []redis.Z{at(c, 10)}}, []string{"in_debt"}, 0},
+		"lost for good": {written{config(10, hour), -3, []redis.Z{at(d2, 10)}}, []string{"in_debt"}, 0},
+		"no permits":    {written{config(10, hour), 10, nil}, nil, 10},
+		"nothing taken": {written{config(10, hour), 10, []redis.Z{at(member(t, codec.LayoutD2, 9, 0), 10)}}, nil, 10},
+	}
+}
+
+func TestShowNamesAnomalies(t *testing.T) {
 	t.Parallel()
-	const kept, all = "=> granted 1 permit, 4 left", "=> granted 1 permit, 94 left"
-	for line, next := range map[string]string{
-		"set-rate orders 95/1h":                       kept,
-		"update-rate orders 95/1h":                    kept,
-		"set-rate orders 50/1h":                       "-> denied 1 permit, 0 left, try again in ...", // less than is in use
-		"set-rate orders 95/1h --keep-state":          kept,
-		"set-rate orders 95/1h --reset":               all,
-		"update-rate orders 95/1h --reset":            all,
-		"update-rate orders 95/1h --keep-state=false": all,
-		"set-rate orders 95/1h --type per-client":     all,
-	} {
-		t.Run(line, func(t *testing.T) {
+	server := shared(t)
+	for name, test := range damages(t) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newServer(t).play("set-rate orders 100/1h => ...\nacquire orders -n 90 => ...\n" + line + " => ...\nacquire orders " + next + "\n")
+			s := server.in(t)
+			limiter := redistest.Name(t)
+			test.put(t, s.rdb, limiter)
+			dump := func() (all []string) {
+				for _, key := range limitertest.LimiterKeys(t, s.rdb, limiter) {
+					all = append(all, key, s.rdb.Dump(t.Context(), key).Val())
+				}
+				return all
+			}
+			before := dump()
+
+			found := s.show("%q", limiter)
+			assert.ElementsMatch(t, test.kinds, kinds(found), "%v", found.Anomalies)
+			require.Len(t, found.States, 1)
+			if free := found.States[0].Free; test.free == nil {
+				assert.Nil(t, free)
+			} else {
+				require.NotNil(t, free)
+				assert.EqualValues(t, test.free, *free)
+			}
+			text := s.rrl("show %q", limiter)
+			owes := strings.HasPrefix(fmt.Sprint(test.value), "-")
+			assert.Equal(t, owes, found.States[0].Debt > 0 && strings.Contains(text.stdout, "  debt "), text.stdout)
+			isError := func(kind string) bool { return look.ProblemOf(kind).Level == look.Error }
+			assert.Equal(t, slices.ContainsFunc(test.kinds, isError), text.code == exitNo)
+			for _, a := range found.Anomalies {
+				assert.Contains(t, text.stdout, "  - "+a.Text[:10])
+			}
+			assert.Equal(t, before, dump(), "show must not change anything")
 		})
 	}
 }
 
-func TestSetRate(t *testing.T) {
+// Members of grants of one slice of a large limiter become one, and show says by how much that makes permits late.
+func TestShowOfMergedMembers(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	s.play(`
-set-rate orders 5/1d --keep-alive 7d   => orders created: 5 permits every 24h, deleted when unused for 168h
-set-rate orders 5/1d --keep-alive long !> --keep-alive "long": want a time, such as 500ms, 10s or 1h
-set-rate own 10/1h --type per-client   => own created: 10 permits every 1h for each client
-acquire own -n 4 --client-id ann       => granted 4 permits, 6 left
-acquire own -n 4 --client-id bob       => granted 4 permits, 6 left
-set-rate own 5/1h                      => own: 10/1h for each client -> 5/1h for each client
-update-rate own 5/1h                   => own has 5 permits every 1h for each client, as before
-`)
-	// Clients do not come to share what each had of its own.
-	for _, st := range s.show("own").States {
-		assert.EqualValues(t, 4, st.InUse, *st.ClientID)
-	}
-	// Starting full mends a broken limiter, as the error says.
-	s.HSet("broken", "rate", "ten", "interval", "1000", "type", "0")
-	s.play(`
-set-rate own 5/1h --type overall                 => own: 5/1h for each client -> 5/1h
-set-rate own 5/1h --type ""                      !> want overall or per-client
-set-rate broken 5/1h                             !> rrl set-rate --reset or rrl delete cures it
-set-rate broken 5/1h --reset                     => broken: broken -> 5/1h
-acquire broken                                   => granted 1 permit, 4 left
-set-rate broken 5/1h --reset --keep-state        !> --reset and --keep-state exclude each other
-set-rate broken 5/1h --redisson 3.12.0           !> give --reset
-set-rate broken 5/1h --redisson 3.12.0 --reset   => broken has 5 permits every 1h, as before
-`)
+	s := shared(t)
+	name := redistest.Name(t)
+	limiter := limitertest.NewClient(t, s.rdb).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerDay(10_000)))
+	taken := int64(0)
+	require.Eventually(t, func() bool {
+		limitertest.MustAcquire(t, limiter, 1)
+		taken++
+		return taken > 60 && s.show("%q", name).States[0].Merged > 0
+	}, time.Minute, time.Millisecond)
+	found := s.show("%q", name)
+	assert.Empty(t, found.Anomalies)
+	st := found.States[0]
+	assert.Equal(t, taken, st.InUse)
+	assert.Less(t, st.Members, taken)
+	assert.Equal(t, (22*time.Minute + 30*time.Second).Milliseconds(), st.LateMS)
+	assert.Regexp(t, `(?m)^  merged +\d+ of them, whose permits come back up to 22m30s late$`, s.rrl("show %q", name).stdout)
 }
 
-// A change of many limiters first shows what it would do, keeps what it does not name, and can
-// be run again after it was stopped.
-func TestUpdateRateOfMany(t *testing.T) {
+// Settled reservations stand for one grant each.
+func TestShowOfSettledReservations(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
-	for i := range 12 {
-		require.Zero(t, s.rrl("set-rate api:%02d 10/1h", i).code)
+	s := shared(t)
+	limiter := limitertest.NewClient(t, s.rdb).RateLimiter(redistest.Name(t), rratelimiter.WithDefault(rratelimiter.PerDay(10_000)), rratelimiter.WithExact())
+	for used := range int64(3) {
+		require.NoError(t, limitertest.Reserve(t, limiter, 1, rratelimiter.Hold(time.Hour)).Settle(t.Context(), used+1))
 	}
-	s.HSet("api:bad", "rate", "ten", "interval", "1000", "type", "0")
-	s.play(`
-set-rate api:own 10/1h --type per-client --keep-alive 2h => ...
-set-rate mail 10/1h               => ...
-set-rate "or*ders" 10/1h          => ...
-acquire api:00 -n 4               => ...
-update-rate api:* 50/1h           !> 14 limiters would change: --yes changes them, --dry-run shows which
-update-rate api:1* 50/1h --dry-run => 2 of 2 limiters would change...
-update-rate api:00 3/1h --dry-run  => 1 of 1 limiter would change; 1 with more permits in use than that...
-update-rate api:0 50/1h --dry-run -> no limiters, nothing changed
-update-rate none:* 50/1h          -> no limiters, nothing changed
-update-rate or*ders 50/1h         => or*ders: 10/1h -> 50/1h
-update-rate api:10 50/1h          => ...
-`)
-	plan := s.rrl("update-rate api:* 50/1h --dry-run").stdout
-	assert.Regexp(t, `^13 of 14 limiters would change, 1 have that rate already\n  api:bad  broken -> 50/1h\n  api:00  10/1h -> 50/1h\n`, plan)
-	assert.Contains(t, plan, "\n  and 3 more\n")
-	got := s.rrl("update-rate api:* 50/1h --yes")
-	assert.Equal(t, exitError, got.code)
-	assert.Contains(t, got.stdout, "\nchanged 12 of 13 limiters, 1 failed\n  api:bad: corrupt state: ")
-	s.play(`
-acquire api:00 -n 46 => granted 46 permits, 0 left
-acquire mail -n 11   !> mail
-update-rate api:[0-9]* 50/1h --yes --json \
-  => {"found":12,"already":12,"over":0,"broken":0,"changed":0,"gone":0,"meanwhile":0,"failed":0,"first":[],"failures":[],"missing":0,"dry_run":false}
-`)
-	own := s.show("api:own")
-	assert.Equal(t, []any{int64(50), "PER_CLIENT", int64(7_200_000)}, []any{*own.Rate, *own.Type, *own.KeepAliveMS})
-
-	// Names on standard input, here and there.
-	in := func(names string, args ...string) outcome {
-		var stdout, stderr bytes.Buffer
-		none := connect.Options{Getenv: func(string) string { return "" }, Timeout: time.Minute}
-		root := newRoot(&app{out: output.Printer{Writer: &stdout}, stderr: &stderr, connect: none})
-		root.SetIn(strings.NewReader(names))
-		root.SetArgs(append(args, s.flags...))
-		err := root.ExecuteContext(t.Context())
-		return outcome{stdout: stdout.String(), stderr: fmt.Sprint(err)}
-	}
-	assert.Contains(t, in("mail\n", "update-rate", "-", "7/1h").stderr, "--yes changes them")
-	got = in("mail\r\napi:00\n\nnone\nmail\n", "update-rate", "-", "7/1h", "--yes", "--reset")
-	assert.Contains(t, got.stdout, "2 of 2 limiters would change, 1 name of no limiter; permits in use are forgotten\n")
-	assert.Contains(t, got.stdout, "\nchanged 2 of 2 limiters\n")
-	s.play("acquire api:00 -n 7 => granted 7 permits, 0 left\n")
-
-	// A stopped update is run again.
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	assert.Equal(t, exitError, rrlWith(ctx, s.env, append([]string{"update-rate", "api:*", "9/1h", "--yes"}, s.flags...)...).code)
+	st := s.show("%q", limiter.Name()).States[0]
+	assert.EqualValues(t, 1+2+3, st.InUse)
+	assert.Zero(t, st.Merged)
+	assert.NotContains(t, s.rrl("show %q", limiter.Name()).stdout, "late")
 }
 
-// A keep-alive time that was the interval, as Keyed sets it, follows the interval, and no plan
-// promises what the change refuses.
-func TestUpdateRate_KeepAliveFollowsInterval(t *testing.T) {
+func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	client := rratelimiter.New(s.rdb, limitertest.Patient())
-	keyed := client.Keyed("user:", rratelimiter.PerMinute(10))
-	for _, key := range []string{"ann", "bob", "cid"} {
-		d, err := keyed.Take(t.Context(), key, 1)
-		require.NoError(t, err)
-		require.True(t, d.Granted)
-	}
-	s.play(`
-update-rate user:* 500/1h --dry-run       => 3 of 3 limiters would change...
-update-rate user:* 500/1h --yes           => ...
-update-rate user:* 500/1h --dry-run       => 0 of 3 limiters would change, 3 have that rate already
-update-rate user:ann 500/2h               => user:ann: 500/1h -> 500/2h, deleted when unused for 2h
-set-rate mail 5/1m --keep-alive 2m        => ...
-update-rate mail 9/1m                     => mail: 5/1m -> 9/1m, deleted when unused for 2m
-set-rate mail 5/1m                        => mail: 9/1m -> 5/1m, deleted when unused for 2m
-set-rate mail 5/1m --keep-alive 0         => mail: 5/1m -> 5/1m, no longer deleted when unused
-set-rate job:a 5/1m --keep-alive 2m       => ...
-set-rate job:b 5/1m                       => ...
-`)
-	const fails = "\n  job:a: keep-alive time 2m is shorter than the interval 1h"
-	got := s.rrl("update-rate job:* 5/1h --dry-run")
-	assert.Equal(t, outcome{exitError, "1 of 2 limiters would change, 1 can't have it\n  job:b  5/1m -> 5/1h" + fails + "\n", ""}, got)
-	got = s.rrl("update-rate job:* 5/1h --yes")
-	assert.Equal(t, exitError, got.code)
-	assert.Contains(t, got.stdout, "changed 1 of 2 limiters, 1 failed"+fails)
-	got = s.rrl("update-rate job:a 5/1h --dry-run")
-	assert.Equal(t, outcome{exitError, "0 of 1 limiter would change, 1 can't have it" + fails + "\n", ""}, got)
-	s.play("update-rate job:a 5/1h !> job:a: keep-alive time 2m is shorter than the interval 1h\n")
+	written{hash: config(10_000, hour), value: 10_000 - look.MaxMembers - 1}.put(t, s.rdb, "orders")
+	limitertest.AddGrants(t, s.rdb, "{orders}:permits", 0, look.MaxMembers+1, 1)
+	found := s.show("orders")
+	assert.Equal(t, []string{"not_all_read"}, kinds(found))
+	assert.Nil(t, found.States[0].Free)
+	assert.EqualValues(t, look.MaxMembers+1, found.States[0].Members)
+	assert.Len(t, found.States[0].Permits, 20)
 }
 
-func TestReleaseSaysHowManyWentBack(t *testing.T) {
+func sharesOf(s look.Inspection) (all []holders.Share) {
+	for _, share := range s.States[0].Shares {
+		all = append(all, share.Share)
+	}
+	return all
+}
+
+func TestShowTellsWhoHasThePermits(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	now := float64(time.Now().UnixMilli())
+	ours := func(n byte, permits uint32) string {
+		packed := []byte(member(t, codec.LayoutD2, n, permits))
+		clear(packed[9:17]) // its client's count of attempts
+		return string(packed)
+	}
+	written{
+		hash: config(100, hour), value: 100 - 5 - 2 - 3 - 1,
+		members: []redis.Z{
+			{Score: now, Member: ours(0xa1, 5)}, {Score: now, Member: ours(0xb2, 2)},
+			{Score: now, Member: member(t, codec.LayoutD2, 0xc3, 3)}, {Score: now, Member: member(t, codec.LayoutB, 1, 1)},
+			{Score: now - 4_000_000, Member: member(t, codec.LayoutD2, 0xd4, 9)}, // has run out
+		},
+	}.put(t, s.rdb, "orders")
+	require.NoError(t, s.rdb.ZAdd(t.Context(), clients.Key,
+		redis.Z{Score: now + 60_000, Member: `{"name":"orders-7f9c","mark":"a1a1a1a1a1a1a1a1","id":"its-id"}`},
+		redis.Z{Score: now - 60_000, Member: `{"name":"long gone","mark":"b2b2b2b2b2b2b2b2","id":"x"}`},
+	).Err())
+
+	assert.Equal(t, []holders.Share{
+		{Kind: holders.Named, Name: "orders-7f9c", Mark: "a1a1a1a1a1a1a1a1", Permits: 5},
+		{Kind: holders.Redisson, Permits: 3},
+		{Kind: holders.Unnamed, Mark: "b2b2b2b2b2b2b2b2", Permits: 2},
+		{Kind: holders.Unmarked, Permits: 1},
+	}, sharesOf(s.show("orders")))
+	assert.Positive(t, *s.show("orders").States[0].Shares[0].BackInMS)
+	text := s.rrl("show orders").stdout
+	for _, line := range []string{
+		`in use +11\n`, `- by orders-7f9c +5, the first back in `, `- by Redisson +3, `, `- by a client without a name, b2b2b2b2b2b2b2b2 +2, `,
+		`- by clients that leave no mark +1, `,
+	} {
+		assert.Regexp(t, line, text)
+	}
+
+	perClient := config(10, hour)
+	perClient["type"] = "1"
+	written{hash: perClient}.put(t, s.rdb, "each")
+	require.NoError(t, s.Set("{each}:value:its-id", "10"))
+	assert.Equal(t, "orders-7f9c", s.show("each").States[0].ClientName)
+	assert.Contains(t, s.rrl("show each").stdout, "client its-id, called orders-7f9c\n")
+
+	// Without the names there is the rest.
+	s.Del(clients.Key)
+	require.NoError(t, s.Set(clients.Key, "another program's"))
+	found := s.show("orders")
+	assert.Contains(t, found.NamesError, clients.Key)
+	assert.Len(t, found.States[0].Shares, 4)
+	assert.Contains(t, s.rrl("show orders").stdout, "the names of clients are not known: key "+clients.Key)
+	require.Equal(t, exitNo, s.rrl("show nothing").code)
+}
+
+// The keys of other limiters are named for what they look like. Nothing calls them broken, or would have them deleted.
+func TestShow_NamesKeysOfOtherLimiters(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.play(`
-set-rate orders 100/1h             => ...
-release orders                     => gave back nothing, no permits were in use
-acquire orders -n 30               => ...
-acquire orders -n 30               => ...
-acquire orders -n 30               => ...
-release orders                     => gave back 1 permit
-release orders -n 40               => gave back 40 permits
-acquire orders -n 52               -> denied 52 permits, 51 left, try again in ...
-release orders -n 200              => gave back 49 permits, no more were in use
-release orders -n 200              => gave back nothing, no permits were in use
-release orders -n 0                => gave back 0 permits
-set-rate own 10/1h --type per-client => ...
-acquire own -n 4 --client-id ann   => ...
-release own                        !> own: each client has permits of its own: choose the client
-release own -n 9 --client-id ann   => gave back 4 permits, no more were in use
-release own -n 9 --client-id bob   => gave back nothing, no permits were in use
+take fixed-window win --limit 10/1h                   => ...
+take sliding-log log --limit 10/1h --thresholds hash  => ...
+take token-bucket bucket --limit 10+1/1h              => ...
+threshold log 5 --thresholds hash                     => ...
 `)
-	for i, key := range []string{"{%s}:permits", "{%s}:value", "%s"} {
-		name := fmt.Sprint("broken", i)
-		require.Zero(t, s.rrl("set-rate %s 10/1h", name).code)
-		key = fmt.Sprintf(key, name)
-		s.Del(key)
-		require.NoError(t, s.Set(key, "x"))
-		s.fails(key, "release", name)
+	require.NoError(t, s.Set("text", "x"))
+	for name, like := range map[string]string{
+		"win": "a string that expires in 1h, as of a fixed window or a token bucket", "log": "a sorted set that expires in 1h, as of a sliding log",
+		"bucket": "a string that expires in ", "hash": "a hash, which may be the thresholds of sliding logs", "text": "a string\n",
+	} {
+		shown := s.rrl("show %s", name)
+		assert.Equal(t, exitNo, shown.code, name)
+		assert.Contains(t, shown.stdout, "key "+name+" is no RateLimiter's. It is "+like)
+		found := object(t, s.rrl("show %s --json", name).stdout)
+		assert.NotContains(t, found, "broken", name)
+		assert.NotContains(t, found, "state", name)
+		for _, command := range []string{"show", "delete", "reset", "expire --clear", "release", "watch --count 1"} {
+			got := s.rrl("%s %s", command, name)
+			assert.NotContains(t, got.stdout+got.stderr, "--force", command)
+			assert.NotContains(t, got.stdout+got.stderr, "broken", command)
+		}
+		assert.True(t, s.Exists(name), name)
 	}
+}
+
+// A hold's member is dated as if it had lasted an interval: it shows when the permits come back, not how old they are.
+func TestShow_SaysWhenHoldsComeBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	l := limitertest.NewClient(t, s.rdb).RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerDay(2)))
+	limitertest.Reserve(t, l, 2, rratelimiter.Hold(time.Minute))
+	shown := s.rrl("show orders").stdout
+	assert.Regexp(t, `\n  - by a client without a name, \w+ +2, the first back in (1m|59)`, shown)
+	assert.Regexp(t, `\n  BACK IN +PERMITS +LAYOUT +ID\n  (1m|59)`, shown)
+	assert.Regexp(t, `next permit in (1m|59).*, none granted for up to 23h59m`, shown)
+	assert.NotContains(t, shown, "oldest")
 }
 
 // A large set takes several calls of the script, and permits that have run out are no
@@ -237,195 +337,6 @@ func TestRelease_LostAnswerIsUnknownOutcome(t *testing.T) {
 	assert.Regexp(t, `^rrl: orders: outcome unknown`, got.stderr)
 	assert.LessOrEqual(t, sent.Load(), int64(2), "by its hash, then by its source")
 	assert.EqualValues(t, 4, *s.show("orders").States[0].Free)
-}
-
-func TestMigrate(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	now := float64(time.Now().UnixMilli())
-	written{config(10, 3_600_000), 3, []redis.Z{
-		{Score: now - 2, Member: member(t, codec.LayoutB, 1, 2)},
-		{Score: now - 1, Member: member(t, codec.LayoutC, 2, 1)},
-		{Score: now, Member: member(t, codec.LayoutD2, 3, 4)},
-	}}.put(t, s.rdb, "orders")
-	require.Equal(t, []string{"mixed_layouts"}, kinds(s.show("orders")))
-	s.play("migrate orders --redisson 3.15.5 !> 3.15.5\nmigrate orders => orders: 2 members rewritten\n")
-	found := s.show("orders")
-	assert.Empty(t, found.Anomalies)
-	assert.EqualValues(t, 3, *found.States[0].Free)
-	var permits []uint32
-	for _, p := range found.States[0].Permits {
-		assert.Equal(t, "D2", p.Layout)
-		permits = append(permits, p.Permits)
-	}
-	assert.Equal(t, []uint32{2, 1, 4}, permits)
-	s.play(`
-migrate orders --json => {"name":"orders","rewritten":0}
-try-set-rate mail 10/1h --type per-client => ...
-acquire mail -n 3 --client-id a --redisson 3.16.8 => ...
-acquire mail -n 3 --client-id b --redisson 3.16.8 => ...
-migrate mail => mail: 2 members rewritten
-migrate mail => mail: 0 members rewritten
-`)
-}
-
-// Permits that can't be read beside those in use would break the limiter.
-func TestAcquire_RefusesPermitsOfOlderRedissons(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	now := float64(time.Now().UnixMilli())
-	holds := func(name string, layouts ...codec.Layout) {
-		w := written{hash: config(10, hour), value: 10 - len(layouts)}
-		for i, layout := range layouts {
-			w.members = append(w.members, redis.Z{Score: now - float64(10-i), Member: member(t, layout, byte(i), 1)})
-		}
-		w.put(t, s.rdb, name)
-	}
-	sound := func(name string) { assert.Empty(t, kinds(s.show("%s", name)), name) }
-	for name, c := range map[string]struct {
-		layouts         []codec.Layout
-		releases, names string
-	}{
-		"b": {[]codec.Layout{codec.LayoutB, codec.LayoutB}, "3.13.3 to 3.16.3", "3.13.3"},
-		"c": {[]codec.Layout{codec.LayoutC}, "3.16.4 to 3.16.8", "3.16.4"},
-	} {
-		holds(name, c.layouts...)
-		refuses := name + " has permits of Redisson " + c.releases + ", which can't read newer ones: give --redisson " + c.names +
-			"; if no such Redisson is left, run rrl migrate first\n"
-		for _, line := range []string{"acquire NAME", "acquire NAME --wait", "acquire NAME --timeout 1s", "acquire NAME --redisson 3.40.0",
-			"set-rate NAME 20/1h", "update-rate NAME 20/1h"} {
-			s.play(line+" !> "+refuses, "NAME", name)
-		}
-		sound(name)
-		s.play("acquire NAME --redisson 3.17.0 !> "+refuses+`
-acquire NAME --redisson OLD          => granted 1 permit, ...
-set-rate NAME 20/1h --redisson OLD   => ...
-release NAME                         => gave back 1 permit
-`, "NAME", name, "OLD", c.names)
-		sound(name)
-		s.play(`
-migrate NAME          => ...
-acquire NAME          => granted 1 permit, ...
-`, "NAME", name)
-		sound(name)
-	}
-	// The oldest decides, also where harm is done already; 3.17 and newer read each other's.
-	holds("both", codec.LayoutD2, codec.LayoutC, codec.LayoutB)
-	holds("d", codec.LayoutD1, codec.LayoutD2)
-	holds("own")
-	require.NoError(t, s.rdb.HSet(t.Context(), "own", "type", 1).Err())
-	require.NoError(t, s.rdb.ZAdd(t.Context(), "{own}:permits:ann", redis.Z{Score: now, Member: member(t, codec.LayoutB, 1, 1)}).Err())
-	require.NoError(t, s.rdb.Set(t.Context(), "{own}:value:ann", 9, 0).Err())
-	holds("window")
-	require.NoError(t, s.rdb.Set(t.Context(), "{window}:value", 4, time.Minute).Err())
-	s.play(`
-acquire both                     !> give --redisson 3.13.3
-acquire both --redisson 3.13.3   => granted 1 permit...
-set-rate both 20/1h --reset      => ...
-acquire both                     => granted 1 permit...
-acquire d --redisson 3.15.5      !> d has permits of Redisson 3.17.0 to 3.20.1, which 3.15.5 can't read: leave out --redisson, or name a newer one
-acquire d                        => granted 1 permit...
-acquire own                      => granted 1 permit...
-acquire own --client-id ann      !> give --redisson 3.13.3
-acquire own --client-id bob      => granted 1 permit...
-acquire window                   !> window has permits of Redisson 3.12.0 to 3.13.2, which can't read newer ones: give --redisson 3.12.0
-acquire window --redisson 3.13.2 => granted 1 permit, 3 left
-acquire none                     !> none: limiter has no rate
-`)
-	sound("d")
-	sound("window")
-}
-
-func TestTake(t *testing.T) {
-	t.Parallel()
-	s := newStoppedServer(t)
-	for _, at := range []struct {
-		after  time.Duration
-		script string
-	}{
-		{0, "fixed-window w --limit 100/1m => granted 1 permit, 99 left"},
-		{0, "counter w --limit 100/1m -n 99 => granted 99 permits, 0 left"},
-		{time.Second, "fixed-window w --limit 100/1m -> denied 1 permit, 0 left, try again in 59s"},
-		{time.Minute, "counter w --limit 100/1m => granted 1 permit, 99 left"},
-		{0, "fixed-window day --limit 3/daily -n 3 => granted 3 permits, 0 left"},
-		{0, "counter day --limit 3/daily@Europe/Berlin -> denied 1 permit, 0 left, try again in 23h"},
-		{0, "fixed-window week --limit 3/weekly@Europe/Berlin --peek => 3 of 3 left"},
-		{0, "fixed-window month --limit 3/monthly@Europe/Berlin --peek => 3 of 3 left"},
-
-		{0, "sliding-log l --limit 3/1m --permits 2 => granted 2 permits, 1 left"},
-		{time.Second, "sliding-log l --limit 3/1m --permits 2 -> denied 2 permits, 1 left, try again in 59s"},
-		{time.Second, "sliding-log l --limit 3/1m --peek => 1 of 3 left"},
-		{time.Second, "sliding-log l --limit 3/1m --peek -n 2 -> 1 of 3 left, 2 permits in 59s"},
-
-		{0, "token-bucket b --limit 10+1/1s --peek => 10 of 10 left"},
-		{0, "fixed-window w2 --limit 10/1s --peek => 10 of 10 left"},
-		{0, "token-bucket b --capacity 10 --refill 1/1s -n 8 => granted 8 permits, 2 left"},
-		{0, "token-bucket b --capacity 10 --refill 1/1s -n 3 -> denied 3 permits, 2 left, try again in 1s"},
-		{0, "token-bucket b --limit 10+1/1s --borrow 1 -n 3 => granted 3 permits, 0 left"},
-		{0, "token-bucket b --capacity 10 --refill 1/1s -> denied 1 permit, 0 left, try again in 2s"},
-	} {
-		s.SetTime(startOfClock.Add(at.after))
-		s.play("take " + at.script + "\n")
-	}
-}
-
-func TestThreshold(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	//nolint:dupword // one line ends as the next begins
-	s.play(`
-threshold k                        -> k has no threshold
-threshold k --json                 -> {"key":"k","threshold":null}
-threshold k 5                      => k has a threshold of 5
-threshold k                        => k has a threshold of 5
-threshold k --json                 => {"key":"k","threshold":5}
-threshold k 7 --thresholds other   => k has a threshold of 7
-threshold k --reset                => k has no threshold
-threshold k                        -> k has no threshold
-threshold k --thresholds other     => k has a threshold of 7
-threshold "a\nb" 1                 => "a\nb" has a threshold of 1
-TAKE                               => granted 1 permit, 0 left
-threshold limit:ann:/ 3            => limit:ann:/ has a threshold of 3
-TAKE                               => granted 1 permit, 1 left
-threshold limit:ann:/ 0            => limit:ann:/ has a threshold of 0
-TAKE                               -> denied 1 permit, 0 left, try again in 1h
-`, "TAKE", "take sliding-log limit:ann:/ --limit 1/1h --thresholds rate:limit:config")
-	assert.Equal(t, "0", s.HGet("rate:limit:config", "limit:ann:/"))
-}
-
-// A mistyped name does not cost an application its data.
-func TestOtherKeysAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	require.NoError(t, s.Set("text", "x"))
-	s.HSet("user", "name", "ann")
-	s.HSet("car", "type", "car", "rate", "120")
-	s.HSet("job", "interval", "60", "type", "1")
-	s.HSet("half", "rate", "10", "interval", "1000")
-	s.SetTTL("car", time.Hour)
-	const other = "hash of something else"
-	for name, is := range map[string]string{"text": "string", "user": other, "car": other, "job": other} {
-		s.play(`
-delete NAME          !> NAME is a WHAT, not a limiter: nothing changed
-expire NAME 1m       !> NAME is a WHAT, not a limiter: nothing changed
-expire NAME --clear  !> NAME is a WHAT, not a limiter: nothing changed
-`, "NAME", name, "WHAT", is)
-		assert.True(t, s.Exists(name), name)
-	}
-	for _, command := range []string{"set-rate", "try-set-rate", "update-rate"} {
-		s.play(`
-COMMAND user 10/s --keep-alive 1h !> user is a hash of something else, not a limiter: nothing changed
-COMMAND text 10/s                 !> config is of type string, not hash
-`, "COMMAND", command)
-	}
-	assert.Empty(t, s.HGet("user", "rate"))
-	assert.Equal(t, []time.Duration{0, 0, time.Hour, 0}, []time.Duration{s.TTL("text"), s.TTL("user"), s.TTL("car"), s.TTL("job")})
-	s.play(`
-delete ""            !> name is empty
-expire "" 1m         !> name is empty
-delete half          => deleted half
-delete text --force  => deleted text
-`)
 }
 
 func TestParseRate(t *testing.T) {

@@ -26,37 +26,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestTopAndWatch(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	s.play(`
-set-rate api:a 10/1h  => ...
-set-rate api:b 10/1h  => ...
-set-rate jobs 10/1h   => ...
-acquire api:b -n 4    => ...
-`)
-	got := s.rrl("top --count 1 --rows 2")
-	require.Equal(t, exitYes, got.code, "%+v", got)
-	assert.Regexp(t, `(?m)^api:b +40% +6 +10/1h +\S+ +####\.{6} +[0-9a-f]{8} 100%$`, got.stdout)
-	assert.Len(t, strings.Split(strings.TrimSpace(got.stdout), "\n"), 5)
-	assert.NotContains(t, got.stdout, "\x1b")
-
-	got = s.rrl("top api:* --count 2 --interval 100ms --sort name --reverse --json")
-	require.Equal(t, exitYes, got.code, "%+v", got)
-	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
-	require.Len(t, lines, 2)
-	for _, line := range lines {
-		limiters, _ := object(t, line)["limiters"].([]any)
-		require.Len(t, limiters, 2)
-		assert.Equal(t, "api:b", limiters[0].(map[string]any)["name"])
-	}
-
-	got = s.rrl("watch api:b --count 2 --interval 100ms")
-	require.Equal(t, exitYes, got.code, "%+v", got)
-	assert.Regexp(t, `^(\d\d:\d\d:\d\d\.\d  free 6 of 10  in use 4  granted 0  by [0-9a-f]{8} 100%\n){2}$`, got.stdout)
-	assert.InDelta(t, 6, object(t, s.rrl("watch api:b --count 1 --json").stdout)["free"], 0)
-}
-
 // Names that Clients have stand in place of what their members begin with.
 func TestTopAndWatchNameClients(t *testing.T) {
 	t.Parallel()
@@ -125,37 +94,6 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	got = s.rrl("doctor --sample 1")
 	assert.Contains(t, got.stdout, "1 of about ")
 	assert.Contains(t, got.stdout, "--all looks at all of them")
-}
-
-func TestList_FindsOnlyLimiters(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	s.HSet("user", "name", "ann", "type", "0")
-	s.HSet("car", "rate", "fast", "interval", "monthly", "type", "0")
-	require.NoError(t, s.Set("text", "rate interval type"))
-	assert.Equal(t, outcome{exitYes, "[]\n", ""}, s.rrl("ls --json"))
-	s.play(`
-ls                                      => no limiters
-set-rate api:orders 100/1s              => ...
-set-rate api:mail 5/1m --type per-client --keep-alive 1h => ...
-set-rate "jobs\n" 7/1h                  => ...
-acquire api:orders                      => ...
-`)
-	mail := listed{Name: "api:mail", Rate: 5, IntervalMS: 60_000, Type: "PER_CLIENT", Origin: look.Override, KeepAliveMS: 3_600_000}
-	all := s.list("*")
-	all[0].TTLMS = nil // it has one, as it is deleted when unused
-	assert.Equal(t, []listed{
-		mail, {Name: "api:orders", State: look.Fine, Rate: 100, IntervalMS: 1000, Type: "OVERALL", Origin: look.Override},
-		{Name: "jobs\n", State: look.Fine, Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL", Origin: look.Override},
-	}, all)
-	assert.Len(t, s.list("api:*"), 2)
-
-	s.SetTTL("jobs\n", time.Hour)
-	text := s.rrl("ls").stdout
-	assert.Regexp(t, `(?m)^NAME +STATE +RATE +ORIGIN +TYPE +KEEP-ALIVE +EXPIRES IN$`, text)
-	assert.Regexp(t, `(?m)^api:mail +- +5/1m +override +PER_CLIENT +1h `, text)
-	assert.Regexp(t, `(?m)^api:orders +fine +100/1s +override +OVERALL +- +-$`, text)
-	assert.Regexp(t, `(?m)^"jobs\\n" +fine +7/1h +override +OVERALL +- +1h$`, text)
 }
 
 func plainRow(_ int, line string) string { return line }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"html"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -58,8 +60,12 @@ type servers struct {
 	t     testing.TB
 	flags []string
 	env   map[string]string
-	rdb   redistest.Client // of a user with all rights
-	addr  string           // if it is one server
+	rdb   redistest.Client     // of a user with all rights
+	addr  string               // if it is one server
+	mini  *miniredis.Miniredis // if it is in memory
+
+	input    func() io.Reader // what the user types, or a program writes
+	terminal bool             // it is typed
 }
 
 // rrl runs a command line, formatted as fmt.Sprintf does. Its words may be quoted as in Go.
@@ -72,7 +78,11 @@ func (s servers) run(ctx context.Context, args ...string) outcome {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	code := runPatiently(ctx, append(args, s.flags...), &stdout, &stderr, s.env)
+	a := patientApp(&stdout, &stderr, s.env)
+	if a.terminal = s.terminal; s.input != nil {
+		a.in = s.input()
+	}
+	code := a.run(ctx, append(args, s.flags...))
 	return outcome{code, stdout.String(), stderr.String()}
 }
 
@@ -112,19 +122,7 @@ func newServer(t testing.TB) server {
 	t.Helper()
 	m := miniredis.RunT(t)
 	url := "redis://" + m.Addr()
-	return server{m, servers{t: t, flags: []string{"--redis", url}, rdb: redistest.MiniClient(t, m, nil), addr: m.Addr()}}
-}
-
-// startOfClock is a whole second, as buckets count them.
-var startOfClock = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-
-// newStoppedServer is newServer with a clock that stands still until the test sets it.
-func newStoppedServer(t testing.TB) server {
-	t.Helper()
-	s := newServer(t)
-	s.SetTime(startOfClock)
-	s.ClockTTL(true)
-	return s
+	return server{m, servers{t: t, flags: []string{"--redis", url}, rdb: redistest.MiniClient(t, m, nil), addr: m.Addr(), mini: m}}
 }
 
 // alone returns a real Redis of the test's own.
@@ -140,33 +138,117 @@ func shared(t testing.TB) servers {
 	return servers{t: t, flags: []string{"--redis", s.URL()}, rdb: s.Client(t, nil)}
 }
 
-var stepOfScript = regexp.MustCompile(`^(.*?) *(=>|->|!>) ?(.*)\n$`)
+// startOfClock is a whole second, as buckets count them.
+var startOfClock = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// play runs the command lines of a script, each with its outcome:
+func scriptOf(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// TestScripts plays those of testdata/script, each story on a server of its own whose clock stands still.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	names, err := filepath.Glob("testdata/script/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		for _, story := range strings.Split("\n"+scriptOf(t, strings.TrimPrefix(name, "testdata/")), "\n== ")[1:] {
+			title, steps, _ := strings.Cut(story, "\n")
+			t.Run(filepath.Base(name)+": "+title, func(t *testing.T) {
+				t.Parallel()
+				s := newServer(t)
+				s.SetTime(startOfClock)
+				s.ClockTTL(true)
+				s.play(steps)
+			})
+		}
+	}
+}
+
+var stepOfScript = regexp.MustCompile(`^(.*?)(?: +(=>|->|=~|-~|!~|!>) ?(.*))?\n$`)
+
+// play runs the steps of a script, command lines of rrl with their outcomes:
 //
+//	acquire orders
 //	acquire orders => granted 1 permit, 4 left
 //	acquire orders -> denied 1 permit...
 //	acquire none   !> none: limiter has no rate
+//	show orders    =~ (?m)^ +in use +1$
 //
-// After => and -> stands what a command prints whose answer is yes or no, a line, the
-// beginning of one, or JSON. After !> stands a part of an error. A line that ends in \
-// goes on in the next. The pairs are replaced in the script.
+// The mark begins with = if the answer is yes, as it is without a mark, with - if it is no, and with ! after an error.
+// Behind => and -> stands a line, the beginning of what is printed, or JSON; behind ~ a regular expression; behind !> a part
+// of an error, which must change nothing. A line that ends in \ goes on in the next. The pairs are replaced in the script.
+// Beside rrl's there are these commands:
+//
+//	redis HSET bad rate x                   of the server, with its answer
+//	clock 1m                                sets the server's clock, from the script's start
+//	input "orders\n" update-rate - 5/1h     rrl, with this on standard input
+//	typed "n\n" delete orders -> delete orders, a limiter of 5/1h? [y/N] | nothing changed
+//
+// The last is on a terminal, and its outcome what is written to standard error and standard output.
 func (s servers) play(script string, pairs ...string) {
 	s.t.Helper()
 	for line := range strings.Lines(strings.NewReplacer(append(pairs, "\\\n", "")...).Replace(script)) {
-		if line == "\n" {
+		if line == "\n" || line[0] == '#' {
 			continue
 		}
 		step := stepOfScript.FindStringSubmatch(line)
 		require.NotNil(s.t, step, line)
-		switch args, want := argsOf(step[1]), step[3]; step[2] {
-		case "=>":
-			s.answers(exitYes, want, args...)
-		case "->":
-			s.answers(exitNo, want, args...)
-		default:
-			s.fails(want, args...)
+		args, mark, want := argsOf(step[1]), cmp.Or(step[2], "=>"), step[3]
+		if step[2] == "" {
+			want = "..."
 		}
+		switch args[0] {
+		case "clock":
+			after, err := time.ParseDuration(args[1])
+			require.NoError(s.t, err)
+			s.mini.SetTime(startOfClock.Add(after))
+		case "redis":
+			words := make([]any, len(args)-1)
+			for i, word := range args[1:] {
+				words[i] = word
+			}
+			got, err := s.rdb.Do(s.t.Context(), words...).Result()
+			require.NoError(s.t, err, line)
+			require.Contains(s.t, []string{"...", fmt.Sprint(got)}, want, line)
+		case "input", "typed":
+			s.terminal = args[0] == "typed"
+			s.input = func() io.Reader { return strings.NewReader(args[1]) }
+			s.step(mark, want, args[2:]...)
+			s.terminal, s.input = false, nil
+		default:
+			s.step(mark, want, args...)
+		}
+	}
+}
+
+func (s servers) step(mark, want string, args ...string) {
+	s.t.Helper()
+	if mark == "!>" {
+		s.fails(want, args...)
+		return
+	}
+	got := s.answered(args...)
+	require.Equal(s.t, map[byte]int{'=': exitYes, '-': exitNo, '!': exitError}[mark[0]], got.code, "%q: %+v", args, got)
+	if s.terminal {
+		require.Equal(s.t, strings.ReplaceAll(want, `\n`, "\n")+"\n", got.stderr+"| "+got.stdout, "%q", args)
+		return
+	}
+	require.Empty(s.t, got.stderr, "%q", args)
+	begin, open := strings.CutSuffix(want, "...")
+	switch {
+	case mark[1] == '~':
+		require.Regexp(s.t, want, got.stdout, "%q", args)
+	case open:
+		require.Equal(s.t, begin, got.stdout[:min(len(begin), len(got.stdout))], "%q: %+v", args, got)
+	case strings.HasPrefix(want, "{"):
+		require.JSONEq(s.t, want, got.stdout, "%q", args)
+		require.Equal(s.t, 1, strings.Count(got.stdout, "\n"), "%q: %+v", args, got)
+	default:
+		require.Equal(s.t, want+"\n", got.stdout, "%q", args)
 	}
 }
 
@@ -182,26 +264,16 @@ func (s servers) answered(args ...string) (got outcome) {
 	}
 }
 
-func (s servers) answers(code int, want string, args ...string) {
-	s.t.Helper()
-	got := s.answered(args...)
-	require.Equal(s.t, code, got.code, "%q: %+v", args, got)
-	require.Empty(s.t, got.stderr, "%q", args)
-	begin, open := strings.CutSuffix(want, "...")
-	switch {
-	case open:
-		require.Equal(s.t, begin, got.stdout[:min(len(begin), len(got.stdout))], "%q: %+v", args, got)
-	case strings.HasPrefix(want, "{"):
-		require.JSONEq(s.t, want, got.stdout, "%q", args)
-		require.Equal(s.t, 1, strings.Count(got.stdout, "\n"), "%q: %+v", args, got)
-	default:
-		require.Equal(s.t, want+"\n", got.stdout, "%q", args)
-	}
-}
-
-// fails runs a command that must end with an error, on one line or as JSON.
+// fails runs a command that must end with an error, on one line or as JSON, and change nothing.
 func (s servers) fails(stderr string, args ...string) {
 	s.t.Helper()
+	dump := func() string {
+		if s.mini == nil {
+			return ""
+		}
+		return s.mini.Dump()
+	}
+	before := dump()
 	got := s.run(s.t.Context(), args...)
 	assert.Equal(s.t, exitError, got.code, "%q", args)
 	assert.Empty(s.t, got.stdout, "%q", args)
@@ -213,6 +285,7 @@ func (s servers) fails(stderr string, args ...string) {
 	assert.Empty(s.t, got.stdout, "%q", args)
 	assert.Contains(s.t, object(s.t, got.stderr)["error"], stderr, "%q", args)
 	assert.NotRegexp(s.t, `^[^"/]*[a-z][A-Z]|0m0s|WRONGTYPE|user_script`, got.stderr[len(`{"error":"`):], "it speaks of Go or Lua")
+	assert.Equal(s.t, before, dump(), "%q", args)
 }
 
 // object parses the one JSON object that text must be.
@@ -243,39 +316,6 @@ func (s servers) list(pattern string) (all []listed) {
 	require.Equal(s.t, exitYes, got.code, "%+v", got)
 	require.NoError(s.t, json.Unmarshal([]byte(got.stdout), &all), "%+v", got)
 	return all
-}
-
-func TestJSON(t *testing.T) {
-	t.Parallel()
-	newStoppedServer(t).play(`
-try-set-rate orders 5/1h --json   => {"name":"orders","set":true}
-try-set-rate orders 5/1h --json   -> {"name":"orders","set":false}
-set-rate orders 6/1h --json       => {"name":"orders","set":true,"created":false,"from":"5/1h","to":"6/1h"}
-update-rate orders 5/1h --json    => {"name":"orders","set":true,"created":false,"from":"6/1h","to":"5/1h"}
-update-rate none 5/1h --json      -> {"name":"none","set":false,"created":false,"from":null,"to":null}
-acquire orders -n 4 --json        => {"name":"orders","permits":4,"granted":true,"waited_ms":0,"remaining":1,"retry_after_ms":0}
-acquire orders -n 2 --json        -> {"name":"orders","permits":2,"granted":false,"waited_ms":0,"remaining":1,"retry_after_ms":3600000}
-release orders -n 9 --json        => {"name":"orders","released":4}
-show none --json                  -> {"name":"none","exists":false...
-watch none --json                 -> {"name":"none","gone":true}
-expire orders 1h --json           => {"name":"orders","changed":true}
-expire orders --clear --json      => {"name":"orders","changed":true}
-delete orders --json              => {"name":"orders","deleted":true}
-delete orders --json              -> {"name":"orders","deleted":false}
-set-rate orders 5/1h --json       => {"name":"orders","set":true,"created":true,"from":null,"to":"5/1h"}
-take sliding-log l --limit 3/1.5s -n 2 --json \
-  => {"limiter":"sliding-log","key":"l","permits":2,"granted":true,"limit":3,"remaining":1,"retry_after_ms":0,"reset_after_ms":1500}
-take sliding-log l --limit 3/1.5s -n 2 --json \
-  -> {"limiter":"sliding-log","key":"l","permits":2,"granted":false,"limit":3,"remaining":1,"retry_after_ms":1500,"reset_after_ms":1500}
-`)
-	s := newServer(t)
-	s.play("set-rate orders 1/1h => ...\nacquire orders => ...\n")
-	got := s.answered("acquire", "orders", "--timeout", "100ms", "--json")
-	require.Equal(t, exitNo, got.code)
-	answer := object(t, got.stdout)
-	assert.Equal(t, false, answer["granted"])
-	assert.Nil(t, answer["remaining"], "of more than one try nothing is known")
-	assert.Nil(t, answer["retry_after_ms"])
 }
 
 func TestURL(t *testing.T) {

@@ -3,7 +3,6 @@ package live
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -108,7 +107,7 @@ func twoLimiters(t *testing.T, rdb redistest.Client) (prefix string) {
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
-		"top": testTop, "watch": testWatch, "a pipe": testPiped, "Ctrl-C": testCtrlC,
+		"top": testTop, "watch": testWatch, "Ctrl-C": testCtrlC,
 		"a server that hangs": testHungServer, "nothing": testNothing,
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
@@ -175,28 +174,6 @@ func testCtrlC(t *testing.T) {
 			require.NoError(t, <-ended)
 		}
 		cancel()
-	}
-}
-
-func testPiped(t *testing.T) {
-	rdb, _ := redistest.Mini(t)
-	prefix := twoLimiters(t, rdb)
-	var text bytes.Buffer
-	top := &Top{Reader: look.NewReader(rdb, prefix+"*"), View: look.View{Sort: "use", Rows: 20}, Interval: minTick, Reads: 5000, Count: 2}
-	require.NoError(t, top.Print(t.Context(), &output.Printer{Writer: &text}, 200))
-	assert.NotContains(t, text.String(), "\x1b")
-	assert.Equal(t, 2, strings.Count(text.String(), "\nNAME "))
-	assert.Equal(t, 2, strings.Count(text.String(), "\n"+prefix+":b"))
-
-	text.Reset()
-	require.NoError(t, top.Print(t.Context(), &output.Printer{Writer: &text, JSON: true}, 120))
-	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
-	require.Len(t, lines, 2)
-	for _, line := range lines {
-		var s look.Snapshot
-		require.NoError(t, json.Unmarshal([]byte(line), &s))
-		assert.Len(t, s.Limiters, 2)
-		assert.NotNil(t, s.Limiters[0].Callers)
 	}
 }
 
