@@ -14,25 +14,28 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
+
+// planned is a plan to give each of n limiters 5 permits a second.
+func planned(t *testing.T, rdb redistest.Client, n int, check func(context.Context, Change) (bool, error)) *Plan {
+	t.Helper()
+	var found []*look.Short
+	for i := range n {
+		name := fmt.Sprint("l", i)
+		require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10, "interval", 1000, "type", 0).Err())
+		found = append(found, &look.Short{Name: name, Fields: look.Fields{Rate: 10, IntervalMS: 1000, Origin: look.Override}})
+	}
+	return NewPlan(found, func(rratelimiter.Config) rratelimiter.Config { return rratelimiter.PerSecond(5) }, false, check,
+		func(name string, err error) string { return strings.ToUpper(name) + " " + err.Error() })
+}
 
 // A server that decides nothing is not asked for all of them; the rest can be tried later.
 func TestPlan_StopsIfRedisDoesNotDecide(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	var found []*look.Short
-	for i := range stepSize + 5 {
-		name := fmt.Sprint("l", i)
-		require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10, "interval", 1000, "type", 0).Err())
-		found = append(found, &look.Short{Name: name, Fields: look.Fields{Rate: 10, IntervalMS: 1000, Origin: look.Override}})
-	}
-	fine := func(context.Context, Change) (bool, error) { return true, nil }
-	p := NewPlan(found, func(rratelimiter.Config) rratelimiter.Config { return rratelimiter.PerSecond(5) }, false, fine,
-		func(name string, err error) string { return strings.ToUpper(name) + " " + err.Error() })
+	p := planned(t, rdb, stepSize+5, func(context.Context, Change) (bool, error) { return true, nil })
 	err := p.Step(t.Context(), rdb, func(context.Context, Change) (bool, error) { return false, limit.ErrUnavailable })
 	require.ErrorIs(t, err, limit.ErrUnavailable)
 	assert.ErrorContains(t, err, "stopped after 100 calls")
@@ -50,25 +53,18 @@ func TestPlan_StopsIfRedisDoesNotDecide(t *testing.T) {
 func TestPlan_StepEndsWithinItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		env := rratelimitertest.New(t)
-		var found []*look.Short
-		for i := range stepSize {
-			name := fmt.Sprint("l", i)
-			require.NoError(t, env.Redis.HSet(t.Context(), name, "rate", 10, "interval", 1000, "type", 0).Err())
-			found = append(found, &look.Short{Name: name, Fields: look.Fields{Rate: 10, IntervalMS: 1000, Origin: look.Override}})
-		}
+		rdb, _ := redistest.Mini(t)
 		slow := func(ctx context.Context, _ Change) (bool, error) {
 			if ctx.Err() == nil {
 				time.Sleep(time.Second)
 			}
 			return true, ctx.Err()
 		}
-		p := NewPlan(found, func(rratelimiter.Config) rratelimiter.Config { return rratelimiter.PerSecond(5) }, false, slow,
-			func(_ string, err error) string { return err.Error() })
+		p := planned(t, rdb, stepSize, slow)
 		var left []int
 		for p.Left() > 0 {
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-			require.NoError(t, p.Step(ctx, env.Redis, slow))
+			require.NoError(t, p.Step(ctx, rdb, slow))
 			cancel()
 			left = append(left, p.Left())
 		}
@@ -77,58 +73,3 @@ func TestPlan_StepEndsWithinItsTime(t *testing.T) {
 	})
 }
 
-// A plan promises what its changes do, for limiters whose rate can be read.
-func TestPlan_ChecksRatesAsTheChangeDoes(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	client := rratelimiter.New(rdb, rratelimiter.WithCallTimeout(time.Minute))
-	var names []string
-	for name, cfg := range map[string]rratelimiter.Config{
-		"alive while full":  {Rate: 10, Interval: time.Minute, KeepAlive: time.Minute},
-		"alive for longer":  {Rate: 10, Interval: time.Minute, KeepAlive: 2 * time.Minute},
-		"alive long enough": {Rate: 10, Interval: time.Minute, KeepAlive: 2 * time.Hour},
-		"alive for good":    {Rate: 10, Interval: time.Minute},
-	} {
-		require.NoError(t, client.RateLimiter(name).SetRate(t.Context(), cfg))
-		names = append(names, name)
-	}
-	found, err := look.ReadShort(t.Context(), rdb, names)
-	require.NoError(t, err)
-	p := NewPlan(found, func(now rratelimiter.Config) rratelimiter.Config { return Keep(now, rratelimiter.PerHour(5)) }, false,
-		func(ctx context.Context, c Change) (bool, error) {
-			return client.RateLimiter(c.Name).UpdateRate(ctx, c.Config)
-		},
-		func(_ string, err error) string { return err.Error() })
-
-	assert.Equal(t, []int{3, 4, 1}, []int{p.Planned(), p.Meant(), p.Failed})
-	require.Len(t, p.Failures, 1)
-	assert.Equal(t, "alive for longer", p.Failures[0].Name)
-	assert.Contains(t, p.Failures[0].Error, "keep-alive time 2m0s is shorter than the interval 1h0m0s")
-	require.NoError(t, p.Step(t.Context(), rdb, func(ctx context.Context, c Change) (bool, error) {
-		return client.RateLimiter(c.Name).UpdateRate(ctx, c.Config)
-	}))
-	assert.Equal(t, []int{3, 1, 0}, []int{p.Changed, p.Failed, p.Left()})
-	for name, want := range map[string]time.Duration{"alive while full": time.Hour, "alive long enough": 2 * time.Hour, "alive for good": 0} {
-		cfg, err := client.RateLimiter(name).Config(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: want}, cfg, name)
-	}
-}
-
-func TestUseDefault(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	useDefault := func(name string) (bool, error) { return UseDefault(t.Context(), rdb, name, time.Minute) }
-	require.NoError(t, rratelimiter.New(rdb, limitertest.Patient()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerHour(5)))
-	for _, want := range []bool{true, false} {
-		changed, err := useDefault("orders")
-		require.NoError(t, err)
-		assert.Equal(t, want, changed)
-	}
-	_, err := useDefault("none")
-	require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-	require.NoError(t, rdb.HSet(t.Context(), "broken", "rate", "x", "interval", 1, "type", 0).Err())
-	_, err = useDefault("broken")
-	require.ErrorIs(t, err, limit.ErrCorrupt)
-	assert.ErrorContains(t, err, `key "broken": rate is no integer: x`)
-}
