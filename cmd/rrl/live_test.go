@@ -156,55 +156,6 @@ func TestProgressLeavesNoTrace(t *testing.T) {
 	assert.NotContains(t, to.String(), "never")
 }
 
-// A limiter whose calls fail is broken in whatever shows it, and not unused.
-func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	s.play("set-rate a 10/1h => ...\nset-rate set 10/1h => ...\nset-rate busy 4/1h => ...\nacquire busy -n 4 => ...\n")
-	written{config(4, 60_000), 0, nil}.put(t, s.rdb, "idle") // its permits have run out
-	limitertest.AddGrants(t, s.rdb, "{idle}:permits", 2*time.Minute, 1, 3)
-	limitertest.AddGrants(t, s.rdb, "{idle}:permits", 0, 1, 1)
-	require.NoError(t, s.Set("{set}:permits", "x"))
-	s.HSet("user", "name", "ann", "type", "0")
-	require.NoError(t, s.Set("text", "x"))
-	broken := map[string]string{"set": "key {set}:permits is not a sorted set"}
-	for name, rate := range map[string]string{"word": "ten\x1b[31m", "large": "9007199254740992", "zeros": "05", "plus": "+5"} {
-		s.HSet(name, "rate", rate, "interval", "1000", "type", "0")
-		broken[name] = fmt.Sprintf("field rate is %q, not a whole number from 0 to 9007199254740991", rate)
-	}
-
-	list, top := s.rrl("ls"), s.rrl("top --count 1")
-	assert.NotContains(t, list.stdout+top.stdout, "user")
-	assert.Contains(t, top.stdout, "5 broken, 1 used up, 2 in use of 8 limiters")
-	assert.Regexp(t, `(?m)^a +0% +10 `, top.stdout)
-	assert.Regexp(t, `(?s)word +! broken .*zeros +! broken .*busy +# used up .*\na +fine .*idle +fine `, list.stdout)
-	assert.Regexp(t, `(?s)word +! broken: .*busy +# used up +0 .*idle +25% `, top.stdout)
-	assert.Regexp(t, `state +# used up: next permit in (1h|59m\d+s), none granted for up to \d+`, s.rrl("show busy").stdout)
-	assert.Contains(t, s.rrl("watch busy --count 1").stdout, "  # used up  free 0 of 4")
-	for name, why := range broken {
-		assert.Regexp(t, `(?m)^`+name+` +! broken +`, list.stdout)
-		assert.Contains(t, list.stdout, name+" is broken: "+why+"\n")
-		assert.Regexp(t, `(?m)^`+name+` +! broken: `, top.stdout)
-		watched := s.rrl("watch %s --count 1", name)
-		assert.Equal(t, exitYes, watched.code)
-		assert.Contains(t, watched.stdout, "  ! broken: "+why+"\n")
-		assert.Equal(t, why, object(t, s.rrl("watch %s --count 1 --json", name).stdout)["broken"])
-		s.fails("corrupt state", "acquire", name)
-	}
-	for _, name := range []string{"text", "user"} {
-		assert.Equal(t, exitNo, s.rrl("watch %s --count 1", name).code)
-		assert.Equal(t, exitNo, s.rrl("show %s", name).code)
-	}
-	broken["set"] = "key {set}:permits is a string, not a sorted set"
-	for name, why := range broken {
-		shown := s.rrl("show %s", name)
-		assert.Equal(t, exitNo, shown.code)
-		assert.Contains(t, shown.stdout, "\nbroken\n  - ")
-		assert.Contains(t, shown.stdout, why)
-	}
-	assert.Regexp(t, `in use +unknown\n`, s.rrl("show set").stdout)
-}
-
 // Names, and what keys hold, may be anything: a terminal shows them quoted.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
@@ -300,8 +251,6 @@ func TestDemoAsJSON(t *testing.T) {
 	}
 }
 
-// A demo on a given Redis leaves nothing, also if it is interrupted, and none uses the
-// Redis of the environment.
 // Commands with limiters of their own wait for an answer as long as others.
 func TestConnectTimeout_AnAnswerMayTakeAsLong(t *testing.T) {
 	t.Parallel()
@@ -324,6 +273,8 @@ func TestConnectTimeout_AnAnswerMayTakeAsLong(t *testing.T) {
 	}
 }
 
+// A demo on a given Redis leaves nothing, also if it is interrupted, and none uses the
+// Redis of the environment.
 func TestDemo_LeavesGivenRedisClean(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
