@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -144,60 +143,6 @@ func TestChange_Authorization(t *testing.T) {
 	}
 	s.change(body)
 	assert.Equal(t, int64(20), s.config("orders").Rate)
-}
-
-func TestReadOnly(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, func(c *Config) { c.Write = false })
-	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	s.refuses(http.StatusForbidden, rateBody("orders", 20, 1000, false))
-	s.refuses(http.StatusForbidden, manyBody("orders", 20))
-	has(t, m{"write": false, "allowed": false}, s.get("/api/about"))
-	assert.Equal(t, int64(10), s.config("orders").Rate)
-
-	s = newSite(t, func(c *Config) { c.Authorize = WithToken("") })
-	r := s.request("/api/preview", rateBody("orders", 20, 1000, false))
-	withBearer("")(r)
-	assert.Equal(t, http.StatusUnauthorized, s.do(r).Code, "an empty token changes nothing")
-}
-
-// Behind a login of one's own, all answers need it, and the list of changes has its names.
-func TestAuthorize_OwnLogin(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, func(c *Config) {
-		c.Authorize = func(r *http.Request, asked Access) (string, error) {
-			cookie, err := r.Cookie("session")
-			switch {
-			case err != nil:
-				return "", ErrUnauthenticated
-			case cookie.Value == "ann", asked.Action == Look:
-				return cookie.Value, nil
-			}
-			return cookie.Value, errors.New("only ann may change")
-		}
-	})
-	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	as := func(who string) func(*http.Request) { return withHeader("Cookie", "session="+who) }
-	for _, path := range []string{"/", "/assets/app.js", "/api/limiters", "/api/limiters/stream", "/none"} {
-		assert.Equal(t, http.StatusUnauthorized, s.code(http.MethodGet, path, nil), path)
-	}
-	assert.Equal(t, http.StatusOK, s.code(http.MethodGet, "/api/limiters", as("bob")))
-	assert.Equal(t, http.StatusForbidden, s.code(http.MethodPost, "/api/change", as("bob")))
-
-	var answer m
-	body := rateBody("orders", 20, 1000, false)
-	for _, path := range []string{"/api/preview", "/api/change"} {
-		if answer != nil {
-			body["expect"] = answer["expect"]
-		}
-		r := s.request(path, body)
-		as("ann")(r)
-		w := s.do(r)
-		require.Equal(t, http.StatusOK, w.Code, "%s", w.Body)
-		answer = object(t, w.Body.Bytes())
-	}
-	has(t, m{"who": "ann"}, answer["entry"].(m))
-	assert.Contains(t, s.log.String(), "who=ann")
 }
 
 func TestConfigsWithFaults(t *testing.T) {
@@ -343,6 +288,9 @@ func TestTokens_ForLooking(t *testing.T) {
 	}
 	assert.NotContains(t, s.log.String(), look)
 	assert.NotContains(t, s.log.String(), token)
+
+	s = newSite(t, func(c *Config) { c.Authorize = WithToken("") })
+	assert.Equal(t, http.StatusUnauthorized, s.code(http.MethodPost, "/api/preview/delete?name=orders", withBearer("")), "an empty token changes nothing")
 }
 
 // Who tries tokens is slowed down, and counted in the log; others, and who has the token, are

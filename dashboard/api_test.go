@@ -216,6 +216,7 @@ func TestAPI_BadRequestsAreRefusedBeforeRedisIsAsked(t *testing.T) {
 		{400, "no number", []string{"POST /change/undo?entry=x"}},
 		{409, "undone", []string{"POST /change/undo?entry=7"}},
 		{400, "one search", []string{"POST /change/rates"}},
+		{400, "search", []string{"POST /preview/rates?search=" + strings.Repeat("a", maxSearch+1)}},
 		{400, "means nothing", []string{"GET /limiter?name=orders&x=1", "GET /about?name=x", "POST " + rateOfOrders + "&expect=x"}},
 		{400, "query", []string{"GET /limiter?name=orders;x=1", "GET /limiter?name=%zz"}},
 		{400, "more than", []string{"GET /limiter?name=" + strings.Repeat("x", maxName+1)}},
@@ -234,7 +235,10 @@ func TestAPI_BadRequestsAreRefusedBeforeRedisIsAsked(t *testing.T) {
 	}
 	s.ask("POST "+rateOfOrders, `{"rate":1,"expect":"`+strings.Repeat("x", maxBody)+`"}`, http.StatusRequestEntityTooLarge, "4096")
 	readOnly := apiOn(t, untouchable(t), func(c *Config) { c.Write = false })
-	readOnly.ask("POST "+rateOfOrders, `{"rate":1}`, http.StatusForbidden, "nothing can be changed here")
+	for _, what := range []string{rateOfOrders, "/preview/rate?name=orders", "/change/rates?search=orders", "/preview/rates?search=orders"} {
+		readOnly.ask("POST "+what, `{"rate":1}`, http.StatusForbidden, "nothing can be changed here")
+	}
+	readOnly.ask("GET /about", "", http.StatusOK, `"write":false,"allowed":false`)
 }
 
 // The handler takes a body if the description does, except those of strict.

@@ -1,9 +1,14 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
 // entries are those of the list of changes, the newest first.
@@ -36,215 +42,6 @@ func facts(list any) map[string]string {
 		all[pair[0].(string)] = pair[1].(string)
 	}
 	return all
-}
-
-func TestChange_RateAndUndo(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	first := rratelimiter.Config{Rate: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour}
-	s.limiter("orders", first, 4)
-	_, preview := s.post("/api/preview", rateBody("orders", 3, 60_000, true))
-	assert.Equal(t, []any{"4 permits are in use, more than the new rate: no one gets a permit until 2 of them are back."}, preview["warnings"])
-	preview, answer := s.change(rateBody("orders", 50, 60_000, true))
-	before := map[string]string{factRate: "10/1h", factType: "all clients together", factAlive: "2h", factInUse: "4", factExpires: "2h", factOrigin: "override"}
-	assert.Equal(t, before, facts(preview["before"]))
-	assert.Equal(t, "50/1m", facts(preview["after"])[factRate])
-	assert.Equal(t, "4, back after the new interval", facts(preview["after"])[factInUse])
-	assert.Equal(t, rratelimiter.PerMinute(50), s.config("orders"))
-	has(t, m{"free": 46.0}, s.show("orders"))
-
-	entry := entryOf(answer)
-	has(t, m{"action": "rate", "outcome": done, "undo": true}, entry)
-	assert.Contains(t, entry["who"], "the token")
-	_, answer = s.change(m{"action": "undo", "entry": entry["entry"]})
-	assert.Equal(t, first, s.config("orders"))
-	has(t, m{"free": 6.0}, s.show("orders"), "permits in use were kept both times")
-
-	all := s.entries()
-	require.Len(t, all, 2)
-	has(t, m{"undone": 2.0, "undo": false}, all[1])
-	s.refuses(http.StatusConflict, m{"action": "undo", "entry": entry["entry"]})
-	// An undo can be undone.
-	s.change(m{"action": "undo", "entry": entryOf(answer)["entry"]})
-	assert.Equal(t, int64(50), s.config("orders").Rate)
-	assert.Contains(t, s.log.String(), `msg="limiter changed" who="holder of the token`)
-	assert.Contains(t, s.log.String(), `before.Rate=10/1h`)
-
-	// It says what does not come back.
-	s.limiter("mail", rratelimiter.PerHour(10), 0)
-	s.change(m{"action": "expire", "name": "mail", "ttl_ms": 60_000})
-	_, answer = s.change(rateBody("mail", 20, 1000, true))
-	_, preview = s.post("/api/preview", m{"action": "undo", "entry": entryOf(answer)["entry"]})
-	assert.Len(t, preview["warnings"], 1)
-}
-
-// A change makes a default an override, which its undo and "Use default" take back.
-func TestChange_RateForAWhile(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.limiter("orders", rratelimiter.Config{Rate: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour}, 4)
-	for _, rate := range []int64{50, 60} {
-		preview, _ := s.change(m{"action": "rate", "name": "orders", "rate": rate, "interval_ms": 60_000, "for_ms": 3_600_000})
-		assert.Equal(t, fmt.Sprint(rate, "/1m for 1h, then 10/1h"), facts(preview["after"])[factRate])
-		found := s.show("orders")
-		has(t, m{"rate": float64(rate), "free": float64(rate - 4), "keep_alive_ms": 7_200_000.0, "origin": "override"}, found)
-		has(t, m{"rate": 10.0, "interval_ms": 3_600_000.0}, found["ends"].(m))
-	}
-	for _, body := range []m{
-		{"for_ms": 0}, {"for_ms": int64(1 << 52)}, {"for_ms": 1, "keep_state": false}, {"for_ms": 1, "keep_alive_ms": 3_600_000},
-		{"for_ms": 1, "type": "OVERALL"}, {"for_ms": 1, "create": true},
-	} {
-		body["action"], body["name"], body["rate"] = "rate", "orders", 5
-		status, _ := s.post("/api/preview", body)
-		assert.Equal(t, 400, status, body)
-	}
-	ends, answer := s.change(rateBody("orders", 7, 60_000, true))
-	assert.Equal(t, []any{"The rate now has an end, after which 10/1h would come back: the new one stays."}, ends["warnings"])
-	assert.NotContains(t, s.show("orders"), "ends")
-	_, undo := s.post("/api/preview", m{"action": "undo", "entry": entryOf(answer)["entry"]})
-	assert.Len(t, undo["warnings"], 1, "the end does not come back")
-
-	// Taken back, it ends at once.
-	s.change(m{"action": "rate", "name": "orders", "rate": 50, "interval_ms": 60_000, "for_ms": 3_600_000})
-	preview, _ := s.change(m{"action": "default", "name": "orders"})
-	assert.Equal(t, "7/1m, until a program has another default", facts(preview["after"])[factRate])
-	has(t, m{"origin": "taken back", "rate": 7.0}, s.show("orders"))
-}
-
-func TestTheOriginOfARate(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	take := func(client *rratelimiter.Client) {
-		limitertest.MustAcquire(t, client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))), 1)
-	}
-	s.client(take)
-	toDefault := m{"action": "default", "name": "orders"}
-	s.refuses(http.StatusConflict, toDefault)
-	preview, answer := s.change(rateBody("orders", 50, 3_600_000, true))
-	assert.Equal(t, []string{"default", "override"}, []string{facts(preview["before"])[factOrigin], facts(preview["after"])[factOrigin]})
-	has(t, m{"origin": "override"}, s.show("orders"))
-	preview, answer = s.change(m{"action": "undo", "entry": entryOf(answer)["entry"]})
-	assert.Equal(t, "taken back", facts(preview["after"])[factOrigin])
-	has(t, m{"origin": "taken back", "rate": 10.0, "in_use": 1.0}, s.show("orders"))
-	s.change(m{"action": "undo", "entry": entryOf(answer)["entry"]})
-	has(t, m{"origin": "override", "rate": 50.0}, s.show("orders"))
-
-	preview, _ = s.change(toDefault)
-	assert.Equal(t, "50/1h, until a program has another default", facts(preview["after"])[factRate])
-	has(t, m{"origin": "taken back", "rate": 50.0}, s.show("orders"))
-	s.client(take)
-	has(t, m{"origin": "default", "rate": 10.0, "in_use": 2.0}, s.show("orders"))
-
-	require.NoError(t, s.rdb.HSet(t.Context(), "broken", "rate", "x", "interval", 1, "type", 0).Err())
-	s.refuses(http.StatusConflict, m{"action": "default", "name": "broken"})
-	s.refuses(http.StatusNotFound, m{"action": "default", "name": "none"})
-}
-
-func TestChange_RefusedIfChangedMeanwhile(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.limiter("orders", rratelimiter.PerHour(10), 1)
-	for _, body := range []m{
-		rateBody("orders", 20, 1000, false), {"action": "delete", "name": "orders"},
-		{"action": "expire", "name": "orders", "ttl_ms": 1000}, {"action": "release", "name": "orders", "permits": 1},
-		{"action": "migrate", "name": "orders"},
-	} {
-		code, preview := s.post("/api/preview", body)
-		require.Equal(t, http.StatusOK, code, "%v", preview)
-		rate := s.config("orders").Rate + 1
-		s.limiter("orders", rratelimiter.PerHour(rate), 1)
-		body["expect"] = preview["expect"]
-		code, _ = s.post("/api/change", body)
-		assert.Equal(t, http.StatusConflict, code, "%v", body["action"])
-		assert.Equal(t, rate, s.config("orders").Rate)
-		assert.Equal(t, refused, s.entries()[0]["outcome"])
-	}
-	// Nor is anything done that was not shown.
-	code, preview := s.post("/api/preview", rateBody("orders", 20, 1000, false))
-	require.Equal(t, http.StatusOK, code)
-	for _, body := range []m{rateBody("orders", 21, 1000, false), rateBody("orders", 20, 1000, true)} {
-		body["expect"] = preview["expect"]
-		code, _ = s.post("/api/change", body)
-		assert.Equal(t, http.StatusConflict, code)
-	}
-	// Another user's change is not undone.
-	_, answer := s.change(rateBody("orders", 20, 1000, false))
-	s.limiter("orders", rratelimiter.PerHour(99), 0)
-	s.refuses(http.StatusConflict, m{"action": "undo", "entry": entryOf(answer)["entry"]})
-	assert.Equal(t, int64(99), s.config("orders").Rate)
-}
-
-func TestChange_ExpireKeepReleaseDelete(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.limiter("orders", rratelimiter.PerHour(10), 5)
-	id := "orders"
-	s.refuses(http.StatusConflict, m{"action": "keep", "name": id}) // it does not expire
-	preview, _ := s.change(m{"action": "expire", "name": id, "ttl_ms": 3_600_000})
-	assert.Equal(t, []string{never, "1h"}, []string{facts(preview["before"])[factExpires], facts(preview["after"])[factExpires]})
-	assert.InDelta(t, 3_600_000, s.show("orders")["ttl_ms"], 60_000)
-	s.change(m{"action": "keep", "name": id})
-	has(t, m{"ttl_ms": nil}, s.show("orders"))
-	kept := rratelimiter.PerHour(10)
-	kept.KeepAlive = time.Hour
-	s.limiter("kept", kept, 1)
-	s.refuses(http.StatusConflict, m{"action": "expire", "name": "kept", "ttl_ms": 72_000_000}) // its next request would set it back
-	s.refuses(http.StatusConflict, m{"action": "keep", "name": "kept"})
-	preview, _ = s.change(m{"action": "release", "name": id, "permits": 2})
-	assert.Equal(t, []string{"5", "about 3"}, []string{facts(preview["before"])[factInUse], facts(preview["after"])[factInUse]})
-	has(t, m{"in_use": 3.0}, s.show("orders"))
-	preview, _ = s.change(m{"action": "delete", "name": id})
-	assert.Equal(t, "10/1h", facts(preview["before"])[factRate])
-	assert.Equal(t, int64(0), s.rdb.Exists(t.Context(), "orders", "{orders}:value", "{orders}:permits").Val())
-	for _, body := range []m{{"action": "delete", "name": id}, {"action": "expire", "name": id, "ttl_ms": 5}, rateBody("orders", 1, 1, false)} {
-		s.refuses(http.StatusNotFound, body)
-	}
-}
-
-func TestChange_MigrateAndRepair(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.limiter("orders", rratelimiter.PerHour(10), 1)
-	old := redis.Z{Score: float64(time.Now().UnixMilli()), Member: limitertest.NewMember(t, codec.LayoutD1, 2)}
-	require.NoError(t, s.rdb.ZAdd(t.Context(), "{orders}:permits", old).Err())
-	require.NoError(t, s.rdb.DecrBy(t.Context(), "{orders}:value", 2).Err())
-	preview, _ := s.change(m{"action": "migrate", "name": "orders"})
-	assert.Equal(t, "1 of layout D1, 1 of layout D2", facts(preview["before"])["Members"])
-	preview, _ = s.change(m{"action": "migrate", "name": "orders"})
-	assert.Equal(t, "2 of layout D2", facts(preview["before"])["Members"])
-	has(t, m{"in_use": 3.0}, s.show("orders"))
-
-	// One that can't be read is set anew, as a whole.
-	require.NoError(t, s.rdb.HSet(t.Context(), "damaged", "rate", "many", "interval", "1", "type", "0").Err())
-	s.refuses(http.StatusConflict, m{"action": "rate", "name": "damaged", "rate": 20})
-	preview, answer := s.change(rateBody("damaged", 20, 1000, true))
-	assert.Equal(t, "can't be read", facts(preview["before"])[factRate])
-	assert.Contains(t, s.log.String(), `before.Rate="can't be read"`)
-	assert.Equal(t, rratelimiter.PerSecond(20), s.config("damaged"))
-	has(t, m{"undo": false}, entryOf(answer))
-}
-
-func TestThresholds(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, withLogs("rate:limit:config", "text", "orders"))
-	hash, key := "rate:limit:config", "ann"
-	preview, _ := s.change(m{"action": "threshold", "hash": hash, "key": key, "threshold": 40})
-	assert.Equal(t, []string{noThreshold, "40"}, []string{facts(preview["before"])[factThreshold], facts(preview["after"])[factThreshold]})
-	require.NoError(t, s.rdb.HSet(t.Context(), "rate:limit:config", "log:<b>", "x", "foreign", "x").Err())
-	list := s.get("/api/thresholds?hash=" + hash)
-	found := rows(t, list, "thresholds")
-	has(t, m{"threshold": 40.0}, found["ann"])
-	has(t, m{"threshold": nil, "text": notThreshold}, found["log:<b>"])
-	assert.Len(t, found, 2, "nothing is shown of a field that is no key of such a log")
-	has(t, m{"foreign": 1.0}, list)
-	s.change(m{"action": "unthreshold", "hash": hash, "key": key})
-	s.refuses(http.StatusConflict, m{"action": "unthreshold", "hash": hash, "key": key})
-	require.NoError(t, s.rdb.Set(t.Context(), "text", "x", 0).Err())
-	s.refuses(http.StatusConflict, m{"action": "threshold", "hash": "text", "key": key, "threshold": 40})
-	// A limiter's hash looks like one of thresholds, by its numbers.
-	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	s.refuses(http.StatusConflict, m{"action": "threshold", "hash": "orders", "key": "rate", "threshold": 40})
-	s.refuses(http.StatusConflict, m{"action": "unthreshold", "hash": "orders", "key": "rate"})
 }
 
 func TestChangesAtOnce(t *testing.T) {
@@ -304,29 +101,6 @@ func TestOtherKeysAreLeftAlone(t *testing.T) {
 		assert.NotEmpty(t, s.show(name)["anomalies"], name)
 		assert.Equal(t, looksOther, s.looks(name), name)
 	}
-}
-
-func TestAudit_ListsFailedChanges(t *testing.T) {
-	t.Parallel()
-	rdb, mini := redistest.Mini(t)
-	s := siteOn(t, rdb)
-	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	_, answer := s.change(rateBody("orders", 20, 1000, false))
-	s.limiter("orders", rratelimiter.PerHour(99), 0)
-	tries := func(code int, outcome string, body m) {
-		t.Helper()
-		got, _ := s.post("/api/change", body)
-		mini.SetError("")
-		assert.Equal(t, code, got)
-		has(t, m{"action": body["action"], "outcome": outcome}, s.entries()[0])
-	}
-	tries(http.StatusConflict, refused, m{"action": "undo", "entry": entryOf(answer)["entry"]})
-	has(t, m{"name": "orders"}, s.entries()[0]["limiter"].(m))
-	tries(http.StatusNotFound, refused, m{"action": "delete", "name": "nothing"})
-	mini.SetError("LOADING Redis is loading the dataset in memory")
-	tries(http.StatusServiceUnavailable, failed, m{"action": "delete", "name": "orders"})
-	assert.Contains(t, s.log.String(), "action=undo limiter=orders outcome=refused")
-	assert.Contains(t, s.log.String(), "action=delete limiter=orders outcome=failed")
 }
 
 // Keys of any type in place of a limiter's are shown as such, and harm nothing else.
@@ -433,63 +207,153 @@ func TestChangeMany_Rates(t *testing.T) {
 	})
 }
 
-// A review promises what its changes do.
-func TestChangeMany_ReviewChecksRates(t *testing.T) {
+// What a body leaves out stays as it is. A keep-alive time that was the interval, as Keyed sets it, follows the interval.
+func TestAPI_RateLeavesTheRest(t *testing.T) {
 	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	s := siteOn(t, rdb)
-	for name, keepAlive := range map[string]time.Duration{"api:keyed": time.Minute, "api:long": 61 * time.Second} {
-		s.limiter(name, rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: keepAlive}, 0)
+	s := newAPI(t)
+	const ms, minute, hour = time.Millisecond, time.Minute, time.Hour
+	config := func(of rratelimiter.RateType, rate int64, interval, keep time.Duration) rratelimiter.Config {
+		return rratelimiter.Config{Type: of, Rate: rate, Interval: interval, KeepAlive: keep}
 	}
-	body := manyBody("api", 5)
-	code, preview := s.post("/api/preview", body)
-	require.Equal(t, http.StatusOK, code, "%v", preview)
-	has(t, m{"todo": 1.0}, preview)
-	assert.Contains(t, fmt.Sprint(preview["warnings"]), "1 limiter can't have that rate: rratelimiter: UpdateRate \"api:long\": invalid configuration: keep-alive time 1m1s is shorter than the interval 1h0m0s")
-	body["expect"] = preview["expect"]
-	code, step := s.post("/api/change", body)
-	require.Equal(t, http.StatusOK, code)
-	has(t, m{"todo": 2.0, "left": 0.0, "changed": 1.0, "failed": 1.0}, step)
-	has(t, m{"outcome": partly}, s.entries()[0])
-	assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: time.Hour}, s.config("api:keyed"))
-	code, preview = s.post("/api/preview", manyBody("api:long", 5))
-	assert.Equal(t, http.StatusConflict, code)
-	assert.Contains(t, fmt.Sprint(preview), "1 limiter can't have that rate")
+	own, keyed := config(rratelimiter.PerClient, 5, minute, hour), config(rratelimiter.Overall, 5, minute, minute)
+	for _, c := range []struct {
+		before rratelimiter.Config
+		body   string
+		want   rratelimiter.Config
+	}{
+		{own, `{"rate":6}`, config(rratelimiter.PerClient, 6, minute, hour)},
+		{own, `{"interval_ms":1500}`, config(rratelimiter.PerClient, 5, 1500*ms, hour)},
+		{own, `{"keep_alive_ms":0}`, config(rratelimiter.PerClient, 5, minute, 0)},
+		{own, `{"type":"OVERALL"}`, config(rratelimiter.Overall, 5, minute, hour)},
+		{own, `{"type":"OVERALL","rate":5,"interval_ms":60000,"keep_alive_ms":3600000}`, config(rratelimiter.Overall, 5, minute, hour)},
+		{keyed, `{"interval_ms":3600000}`, config(rratelimiter.Overall, 5, hour, hour)},
+		{keyed, `{"interval_ms":1000}`, config(rratelimiter.Overall, 5, 1000*ms, 1000*ms)},
+		{keyed, `{"interval_ms":3600000,"keep_alive_ms":360000000}`, config(rratelimiter.Overall, 5, hour, 100*hour)},
+		{keyed, `{"interval_ms":1000,"keep_alive_ms":0,"rate":5}`, config(rratelimiter.Overall, 5, 1000*ms, 0)},
+		{keyed, `{"interval_ms":60000,"keep_alive_ms":60000,"rate":5}`, keyed},
+	} {
+		s.limiter("orders", c.before, 0)
+		s.ask("POST "+rateOfOrders, c.body, http.StatusOK, "")
+		assert.Equal(t, c.want, s.config("orders"), c.body)
+	}
+	s.limiter("orders", own, 0)
+	for _, body := range []string{`{"keep_alive_ms":1000}`, `{"interval_ms":7200000}`} {
+		s.ask("POST "+rateOfOrders, body, http.StatusBadRequest, "shorter than the interval")
+	}
+	assert.Equal(t, own, s.config("orders"))
 }
 
-func TestChangeMany_InvalidRequests(t *testing.T) {
+func TestAPI_ConcurrentChangesAreLoggedAsAChain(t *testing.T) {
 	t.Parallel()
-	rdb, mini := redistest.Mini(t)
-	s := siteOn(t, rdb)
-	s.limiter("api", rratelimiter.PerHour(10), 0)
-	for code, bodies := range map[int][]m{
-		http.StatusBadRequest: {manyBody("", 5), manyBody(strings.Repeat("a", maxSearch+1), 5), manyBody("a", 0)},
-		http.StatusNotFound:   {manyBody("none", 5)}, http.StatusConflict: {manyBody("api", 10)},
-	} {
-		for _, body := range bodies {
-			got, answer := s.post("/api/preview", body)
-			assert.Equal(t, code, got, "%v", answer)
-			got, _ = s.post("/api/change", body)
-			assert.Contains(t, []int{http.StatusBadRequest, http.StatusConflict}, got)
+	s := newAPI(t)
+	s.limiter("orders", rratelimiter.PerHour(1), 0)
+	var all sync.WaitGroup
+	for i := range int64(20) {
+		all.Go(func() { s.ask("POST "+rateOfOrders, fmt.Sprintf(`{"rate":%d}`, 100+i), http.StatusOK, "") })
+	}
+	all.Wait()
+	lines := regexp.MustCompile(`limiter changed.*before.Rate=(\S+).*after.Rate=(\S+)`).FindAllStringSubmatch(s.log.String(), -1)
+	require.Len(t, lines, 20)
+	last := "1/1h"
+	for _, line := range lines {
+		assert.Equal(t, last, line[1])
+		last = line[2]
+	}
+}
+
+func ofKey(hash, key string) string { return url.Values{"hash": {hash}, "key": {key}}.Encode() }
+
+func TestAPI_Thresholds(t *testing.T) {
+	t.Parallel()
+	s := newAPI(t, withLogs("text"))
+	log := slidinglog.New(limitertest.OpenClient(s.rdb), slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: "limits"})
+	keys := []string{"log:ann:/hello", "log:bob:/a?b=c&d=e;f#g", "log:%2F:../..//x", "log:zoë:/é", "log:\xff\x00"}
+	limitOf := func(key string) any {
+		return object(t, s.ask("GET /key?key="+url.QueryEscape(key), "", http.StatusOK, "").Body.Bytes())["limit"]
+	}
+	set := map[string]int64{}
+	for _, key := range keys {
+		assert.InDelta(t, 20, limitOf(key), 0, "its log's own")
+		s.ask("POST /change/threshold?"+ofKey("limits", key), `{"threshold":5}`, http.StatusOK, `"Threshold","5"`)
+		assert.InDelta(t, 5, limitOf(key), 0)
+		set[key] = 5
+	}
+	got, err := log.Thresholds(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, set, got)
+	list := object(t, s.ask("GET /thresholds?hash=limits", "", http.StatusOK, "").Body.Bytes())
+	assert.Len(t, list["thresholds"], len(keys))
+	has(t, m{"threshold": 5.0}, rows(t, list, "thresholds")["log:ann:/hello"])
+	for _, key := range keys {
+		s.ask("POST /change/unthreshold?"+ofKey("limits", key), `{}`, http.StatusOK, "")
+		assert.InDelta(t, 20, limitOf(key), 0)
+	}
+}
+
+// A hash of many is read in parts.
+func TestAPI_ManyThresholds(t *testing.T) {
+	t.Parallel()
+	s := newAPI(t)
+	want := map[string]bool{}
+	pipe := s.rdb.Pipeline()
+	for i := range 2500 {
+		key := fmt.Sprintf("log:%04d", i)
+		want[key] = true
+		pipe.HSet(t.Context(), "limits", key, i)
+	}
+	require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
+	got := map[string]bool{}
+	for cursor, more := "0", true; more; {
+		list := object(t, s.ask("GET /thresholds?hash=limits&cursor="+cursor, "", http.StatusOK, "").Body.Bytes())
+		for key := range rows(t, list, "thresholds") {
+			got[key] = true
 		}
+		cursor, more = list["cursor"].(string), list["more"].(bool)
 	}
-	// A Redis that does not answer ends a step; the next one goes on.
-	body := manyBody("api", 5)
-	_, preview := s.post("/api/preview", body)
-	body["expect"] = preview["expect"]
-	mini.SetError("LOADING Redis is loading the dataset in memory")
-	code, _ := s.post("/api/change", body)
-	assert.Equal(t, http.StatusServiceUnavailable, code)
-	mini.SetError("")
-	has(t, m{"outcome": failed}, s.entries()[0])
-	code, answer := s.post("/api/change", body)
-	assert.Equal(t, http.StatusOK, code)
-	has(t, m{"left": 0.0, "changed": 1.0}, answer)
-	has(t, m{"outcome": done}, s.entries()[0])
-	// Only the newest reviews are kept.
-	for range maxReviews {
-		_, _ = s.post("/api/preview", manyBody("api", 7))
+	assert.Len(t, got, len(want))
+	assert.True(t, maps.Equal(want, got))
+}
+
+func TestAPI_ClientsAreShownByTheirShares(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []rratelimiter.Config{limitertest.Hourly(100), limitertest.PerClient(100, time.Hour)} {
+		s := newAPI(t)
+		const what = "GET /clients?name=orders"
+		s.limiter("orders", cfg, 0)
+		s.ask(what, "", http.StatusOK, `"in_use":0,`)
+		for name, permits := range map[string]int64{"ann": 5, "bob": 8} {
+			named := limitertest.NewClient(t, s.rdb, rratelimiter.WithClientName(name))
+			limitertest.MustAcquire(t, named.RateLimiter("orders"), permits)
+		}
+		member := limitertest.NewMember(t, codec.LayoutD2, 6)
+		now := float64(time.Now().UnixMilli())
+		require.NoError(t, s.rdb.ZAdd(t.Context(), "{orders}:permits", redis.Z{Score: now, Member: member}).Err())
+
+		type share struct {
+			Kind, Name, Mark string
+			Permits          int64
+		}
+		var answer struct {
+			Complete bool
+			Clients  []share
+		}
+		require.EventuallyWithT(t, func(c *assert.CollectT) { // names are written in the background
+			answer.Clients = nil
+			w := s.ask(what, "", http.StatusOK, "")
+			require.NoError(c, json.Unmarshal(w.Body.Bytes(), &answer))
+			for _, name := range []string{"ann", "bob"} {
+				assert.True(c, slices.ContainsFunc(answer.Clients, func(s share) bool { return s.Name == name }))
+			}
+		}, time.Minute, 5*time.Millisecond)
+		for i, s := range answer.Clients {
+			assert.Equal(t, s.Kind == "named", len(s.Mark) == 16, s)
+			answer.Clients[i].Mark = ""
+		}
+		want := []share{{Kind: "named", Name: "bob", Permits: 8}, {Kind: "redisson", Permits: 6}, {Kind: "named", Name: "ann", Permits: 5}}
+		assert.Equal(t, cfg.Type == rratelimiter.Overall, answer.Complete)
+		if cfg.Type == rratelimiter.PerClient {
+			want = []share{want[0], want[2]} // that member is no client's own
+		}
+		assert.Equal(t, want, answer.Clients)
 	}
-	code, _ = s.post("/api/change", body)
-	assert.Equal(t, http.StatusConflict, code)
 }

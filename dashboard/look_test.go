@@ -133,20 +133,6 @@ func TestInVirtualTime(t *testing.T) {
 	}
 }
 
-func TestClientsWithPermitsOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	for id, permits := range map[string]int64{"ann": 6, "bob": 2} {
-		s.limiter("own", limitertest.PerClient(10, time.Hour), permits, rratelimiter.WithClientID(id))
-	}
-	found := s.show("own")
-	has(t, m{"type": "PER_CLIENT", "free": 4.0, "in_use": 8.0}, found)
-	require.Len(t, found["states"], 2)
-	s.change(m{"action": "release", "name": "own", "client": "ann", "permits": 5})
-	has(t, m{"in_use": 3.0}, s.show("own"))
-	s.refuses(http.StatusBadRequest, m{"action": "release", "name": "own", "permits": 5}) // it must be said whose
-}
-
 func testHostileNames(t *testing.T) {
 	s := newSite(t)
 	names := []string{

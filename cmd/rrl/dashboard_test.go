@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 // dashboard runs rrl dashboard until the test ends, and returns what it printed first.
@@ -26,7 +28,7 @@ func (s servers) dashboard(format string, args ...any) served {
 	r, w := io.Pipe()
 	ended := make(chan int, 1)
 	var stderr bytes.Buffer
-	line := argsOf("dashboard --json --listen 127.0.0.1:0 " + fmt.Sprintf(format, args...))
+	line := story.Words("dashboard --json --listen 127.0.0.1:0 " + fmt.Sprintf(format, args...))
 	go func() {
 		code := runPatiently(ctx, append(line, s.flags...), w, &stderr, s.env)
 		_ = w.Close()
@@ -139,7 +141,7 @@ func TestDashboard_FlagsAreCheckedFirst(t *testing.T) {
 	servers{t: t}.fails("--demo shows keys of its own: leave out --keys", "dashboard", "--demo", "--keys", "fixed-window:api:=5/1m")
 	// Before a server that is away.
 	for flags, want := range map[string]string{"--keys x": "want KIND:PREFIX", "--token short": "easily guessed"} {
-		servers{t: t, flags: []string{"--redis", "127.0.0.1:1"}}.fails(want, argsOf("dashboard "+flags)...)
+		servers{t: t, flags: []string{"--redis", "127.0.0.1:1"}}.fails(want, story.Words("dashboard "+flags)...)
 	}
 }
 
@@ -220,7 +222,7 @@ func TestTheDashboardOfNoAddress(t *testing.T) {
 	defer cancel()
 	var stderr bytes.Buffer
 	stdout := cutOff{after: 1, call: cancel}
-	code := runPatiently(ctx, argsOf("dashboard --listen 127.0.0.1:0"), &stdout, &stderr, nil)
+	code := runPatiently(ctx, story.Words("dashboard --listen 127.0.0.1:0"), &stdout, &stderr, nil)
 	if code == exitYes {
 		assert.Contains(t, stdout.String(), " shows the server at 127.0.0.1:6379\n")
 		return

@@ -23,6 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 func TestErrors_ServerUnreachable(t *testing.T) {
@@ -33,7 +34,7 @@ func TestErrors_ServerUnreachable(t *testing.T) {
 		"top", "watch a", "doctor", "bench", "take counter k --limit 1/1s", "take sliding-log k --limit 1/1s",
 		"take token-bucket k --capacity 1 --refill 1/1s", "threshold k",
 	} {
-		gone.fails("connection refused", argsOf(line)...)
+		gone.fails("connection refused", story.Words(line)...)
 	}
 }
 
@@ -51,7 +52,7 @@ func greets(c redistest.Command) bool { return c.Name() == "hello" || c.Name() =
 func (s servers) ends(ctx context.Context, line string) outcome {
 	s.t.Helper()
 	done := make(chan outcome, 1)
-	go func() { done <- rrlWith(ctx, s.env, append(argsOf(line), s.flags...)...) }()
+	go func() { done <- rrlWith(ctx, s.env, append(story.Words(line), s.flags...)...) }()
 	select {
 	case got := <-done:
 		return got
@@ -164,7 +165,7 @@ func TestPasswordFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("secret\n"), 0o600))
 	assert.Zero(t, s.rrl("ls --password-file %s", path).code)
 	for _, line := range []string{"ls", "show x", "acquire x", "set-rate x 1/1s", "take counter x --limit 1/1s"} {
-		s.fails(s.addr+" wants a password (NOAUTH): give it", argsOf(line)...)
+		s.fails(s.addr+" wants a password (NOAUTH): give it", story.Words(line)...)
 	}
 }
 
@@ -292,8 +293,10 @@ func TestEachCommandOnEachTopology(t *testing.T) {
 			if name == "ring" || strings.Contains(name, "cluster") {
 				keys = append(keys, "k2", "k3", "k4") // they fall to all of three servers
 			}
+			life, err := os.ReadFile("testdata/life.txt")
+			require.NoError(t, err)
 			for _, key := range keys {
-				s.play(scriptOf(t, "life.txt"), "NAME", key)
+				s.play(string(life), "NAME", key)
 			}
 			const limiters = 12
 			for i := range limiters {

@@ -24,6 +24,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 // Names that Clients have stand in place of what their members begin with.
@@ -165,7 +166,7 @@ func TestHostileNames(t *testing.T) {
 		quoted := strings.NewReplacer("NAME", strconv.Quote(name), "OTHER", strconv.Quote(name+"?"))
 		run := func(lines ...string) {
 			for _, line := range lines {
-				got := s.run(t.Context(), argsOf(quoted.Replace(line))...)
+				got := s.run(t.Context(), story.Words(quoted.Replace(line))...)
 				for _, bad := range []string{"\x1b", "a\nb", "\u202e", "\a", "\xff"} {
 					assert.NotContains(t, got.stdout+got.stderr, bad, line)
 				}
@@ -280,7 +281,7 @@ func TestDemo_LeavesGivenRedisClean(t *testing.T) {
 	s := newServer(t)
 	byEnv := servers{env: map[string]string{"REDIS_URL": s.addr}}
 	for _, line := range []string{"demo --tries 3", "demo sliding-log --json", "demo fixed-window"} {
-		byEnv.inBubble(t, argsOf(line)...)
+		byEnv.inBubble(t, story.Words(line)...)
 		assert.Zero(t, s.TotalConnectionCount())
 	}
 	got := s.rrl("demo --rate 30/100ms --tries 10 --timeout 10s")

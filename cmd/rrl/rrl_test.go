@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,10 +10,8 @@ import (
 	"html"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -28,6 +25,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 // outcome is what one command line came to.
@@ -71,7 +69,7 @@ type servers struct {
 // rrl runs a command line, formatted as fmt.Sprintf does. Its words may be quoted as in Go.
 func (s servers) rrl(format string, args ...any) outcome {
 	s.t.Helper()
-	return s.run(s.t.Context(), argsOf(fmt.Sprintf(format, args...))...)
+	return s.run(s.t.Context(), story.Words(fmt.Sprintf(format, args...))...)
 }
 
 func (s servers) run(ctx context.Context, args ...string) outcome {
@@ -89,22 +87,6 @@ func (s servers) run(ctx context.Context, args ...string) outcome {
 func (s servers) in(t testing.TB) servers {
 	s.t = t
 	return s
-}
-
-func argsOf(line string) []string {
-	all := []string{} // without any, cobra takes the test's own
-	for line = strings.TrimSpace(line); line != ""; line = strings.TrimSpace(line) {
-		word, err := strconv.QuotedPrefix(line)
-		if err != nil {
-			word, _, _ = strings.Cut(line, " ")
-		}
-		line = line[len(word):]
-		if text, err := strconv.Unquote(word); err == nil {
-			word = text
-		}
-		all = append(all, word)
-	}
-	return all
 }
 
 // rrl runs a command line that names no server.
@@ -141,36 +123,29 @@ func shared(t testing.TB) servers {
 // startOfClock is a whole second, as buckets count them.
 var startOfClock = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func scriptOf(t testing.TB, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", name))
-	require.NoError(t, err)
-	return string(text)
-}
-
 // TestScripts plays those of testdata/script, each story on a server of its own whose clock stands still.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	names, err := filepath.Glob("testdata/script/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, names)
-	for _, name := range names {
-		for _, story := range strings.Split("\n"+scriptOf(t, strings.TrimPrefix(name, "testdata/")), "\n== ")[1:] {
-			title, steps, _ := strings.Cut(story, "\n")
-			t.Run(filepath.Base(name)+": "+title, func(t *testing.T) {
-				t.Parallel()
-				s := newServer(t)
-				s.SetTime(startOfClock)
-				s.ClockTTL(true)
-				s.play(steps)
-			})
+	story.Run(t, func(t *testing.T, _ string, steps []story.Step) {
+		t.Helper()
+		s := newServer(t)
+		s.SetTime(startOfClock)
+		s.ClockTTL(true)
+		for _, step := range steps {
+			s.step(step)
 		}
+	})
+}
+
+// play runs the steps of a script, in which the pairs are replaced.
+func (s servers) play(script string, pairs ...string) {
+	s.t.Helper()
+	for _, step := range story.Steps(s.t, script, pairs...) {
+		s.step(step)
 	}
 }
 
-var stepOfScript = regexp.MustCompile(`^(.*?)(?: +(=>|->|=~|-~|!~|!>) ?(.*))?\n$`)
-
-// play runs the steps of a script, command lines of rrl with their outcomes:
+// step runs a line of a script, a command line of rrl with its outcome:
 //
 //	acquire orders
 //	acquire orders => granted 1 permit, 4 left
@@ -180,8 +155,7 @@ var stepOfScript = regexp.MustCompile(`^(.*?)(?: +(=>|->|=~|-~|!~|!>) ?(.*))?\n$
 //
 // The mark begins with = if the answer is yes, as it is without a mark, with - if it is no, and with ! after an error.
 // Behind => and -> stands a line, the beginning of what is printed, or JSON; behind ~ a regular expression; behind !> a part
-// of an error, which must change nothing. A line that ends in \ goes on in the next. The pairs are replaced in the script.
-// Beside rrl's there are these commands:
+// of an error, which must change nothing. Beside rrl's there are these commands:
 //
 //	redis HSET bad rate x                   of the server, with its answer
 //	clock 1m                                sets the server's clock, from the script's start
@@ -189,48 +163,34 @@ var stepOfScript = regexp.MustCompile(`^(.*?)(?: +(=>|->|=~|-~|!~|!>) ?(.*))?\n$
 //	typed "n\n" delete orders -> delete orders, a limiter of 5/1h? [y/N] | nothing changed
 //
 // The last is on a terminal, and its outcome what is written to standard error and standard output.
-func (s servers) play(script string, pairs ...string) {
+func (s servers) step(step story.Step) {
 	s.t.Helper()
-	for line := range strings.Lines(strings.NewReplacer(append(pairs, "\\\n", "")...).Replace(script)) {
-		if line == "\n" || line[0] == '#' {
-			continue
-		}
-		step := stepOfScript.FindStringSubmatch(line)
-		require.NotNil(s.t, step, line)
-		args, mark, want := argsOf(step[1]), cmp.Or(step[2], "=>"), step[3]
-		if step[2] == "" {
-			want = "..."
-		}
-		switch args[0] {
-		case "clock":
-			after, err := time.ParseDuration(args[1])
-			require.NoError(s.t, err)
-			s.mini.SetTime(startOfClock.Add(after))
-		case "redis":
-			words := make([]any, len(args)-1)
-			for i, word := range args[1:] {
-				words[i] = word
-			}
-			got, err := s.rdb.Do(s.t.Context(), words...).Result()
-			require.NoError(s.t, err, line)
-			require.Contains(s.t, []string{"...", fmt.Sprint(got)}, want, line)
-		case "input", "typed":
-			s.terminal = args[0] == "typed"
-			s.input = func() io.Reader { return strings.NewReader(args[1]) }
-			s.step(mark, want, args[2:]...)
-			s.terminal, s.input = false, nil
-		default:
-			s.step(mark, want, args...)
-		}
+	switch args := step.Words; args[0] {
+	case "redis":
+		step.Redis(s.t, s.rdb)
+		return
+	case "clock":
+		after, err := time.ParseDuration(args[1])
+		require.NoError(s.t, err)
+		s.mini.SetTime(startOfClock.Add(after))
+		return
+	case "input", "typed":
+		s.terminal = args[0] == "typed"
+		s.input = func() io.Reader { return strings.NewReader(args[1]) }
+		step.Words = args[2:]
+	}
+	switch step.Mark {
+	case "":
+		s.answers("=>", "...", step.Words...)
+	case "!>":
+		s.fails(step.Want, step.Words...)
+	default:
+		s.answers(step.Mark, step.Want, step.Words...)
 	}
 }
 
-func (s servers) step(mark, want string, args ...string) {
+func (s servers) answers(mark, want string, args ...string) {
 	s.t.Helper()
-	if mark == "!>" {
-		s.fails(want, args...)
-		return
-	}
 	got := s.answered(args...)
 	require.Equal(s.t, map[byte]int{'=': exitYes, '-': exitNo, '!': exitError}[mark[0]], got.code, "%q: %+v", args, got)
 	if s.terminal {
@@ -435,7 +395,7 @@ func TestCommands_WriteErrorIsAnError(t *testing.T) {
 	} {
 		for _, form := range []string{"", " --json"} {
 			var stderr bytes.Buffer
-			args := argsOf(command + form)
+			args := story.Words(command + form)
 			if command != "demo counter" {
 				args = append(args, s.flags...)
 			}
