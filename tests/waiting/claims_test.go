@@ -1,6 +1,7 @@
 package waiting_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -66,173 +67,236 @@ func TestTryAcquireAll_ThousandWaitersAskForThoseWhoMayBeServed(t *testing.T) {
 	})
 }
 
-// In a line of its own, whatever the others ask for: there is one for each limiter that refuses.
-func TestTryAcquireAll_WaitersAreServedInOrder(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(10, time.Hour), limitertest.Every(100, time.Hour), limitertest.Every(100, time.Hour))
-		limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 10)
+// A jointLine is callers who wait for several limiters, of which the first refuses.
+type jointLine struct {
+	*limitertest.FamilyScene
+
+	ctx    context.Context
+	client *rratelimiter.Client
+	all    []*rratelimiter.RateLimiter
+	rival  *rratelimiter.RateLimiter // another Client's handle of the first
+}
+
+// A jointLineTest is a test of three limiters: the first of that rate, and the others of another, 100 an hour unless it is said.
+type jointLineTest struct {
+	first, others rratelimiter.Config
+	taken         int64 // of the first, by the other Client
+	run           func(t *testing.T, l *jointLine)
+}
+
+func (test jointLineTest) start(t *testing.T) {
+	others := cmp.Or(test.others, limitertest.Every(100, time.Hour))
+	s, f := limitertest.NewFamilyScene(t, test.first, others, others)
+	l := &jointLine{s, t.Context(), f.Client, f.Limiters, s.Rival.RateLimiter(f.Limiters[0].Name())}
+	if test.taken > 0 {
+		limitertest.MustAcquire(t, l.rival, test.taken)
+	}
+	test.run(t, l)
+}
+
+// asks lets a caller wait for permits of the first limiter and of another.
+func (l *jointLine) asks(permits int64, patience time.Duration, other int) *limitertest.Caller {
+	return l.Go(func() (bool, error) {
+		return l.client.TryAcquireAll(l.ctx, patience, limitertest.Claims(permits, l.all[0], l.all[other])...)
+	})
+}
+
+// leaver is asks for a caller who leaves when leave is called.
+func (l *jointLine) leaver(t *testing.T, permits int64, other int) (leave func()) {
+	return l.Leaver(t, func(ctx context.Context) (bool, error) {
+		return l.client.TryAcquireAll(ctx, forever, limitertest.Claims(permits, l.all[0], l.all[other])...)
+	})
+}
+
+// frees gives back permits of the first limiter.
+func (l *jointLine) frees(t *testing.T, permits int64) {
+	t.Helper()
+	require.NoError(t, l.all[0].Release(t.Context(), permits))
+}
+
+var jointLineTests = map[string]jointLineTest{
+	// In a line of its own, whatever the others ask for: there is one for each limiter that refuses.
+	"waiters are served in order": {first: limitertest.Every(10, time.Hour), taken: 10, run: func(t *testing.T, l *jointLine) {
 		var all []*limitertest.Caller
 		for i := range 9 {
-			claims := limitertest.Claims(1, f.Limiters[0], f.Limiters[1+i%2])
-			all = append(all, s.Go(func() (bool, error) { return f.Client.TryAcquireAll(t.Context(), forever, claims...) }))
+			all = append(all, l.asks(1, forever, 1+i%2))
 		}
-		before := s.Sent.Scripts()
+		before := l.Sent.Scripts()
 		for i := range 3 {
-			s.Until(time.Duration(i+1) * 10 * ms)
-			require.NoError(t, f.Limiters[0].Release(t.Context(), 3))
+			l.Until(time.Duration(i+1) * 10 * ms)
+			l.frees(t, 3)
 			synctest.Wait()
-			limitertest.CheckOutcome(t, fmt.Sprintf("true at %v", s.Now()), all[3*i:3*i+3]...)
+			limitertest.CheckOutcome(t, fmt.Sprintf("true at %v", l.Now()), all[3*i:3*i+3]...)
 		}
-		assert.LessOrEqual(t, s.Sent.Scripts()-before, 3*(1+3+1), "a release, three grants, a refusal that says when to ask again")
-	})
-}
-
-// One that waits for a limiter of its own holds up no others.
-func TestTryAcquireAll_WaiterForAnotherLimiterHoldsUpNoOne(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Minute), limitertest.Every(2, time.Hour), limitertest.Every(2, time.Hour))
-		common, full, free := f.Limiters[0], f.Limiters[1], f.Limiters[2]
-		limitertest.MustAcquire(t, s.Rival.RateLimiter(common.Name()), 2)
-		limitertest.MustAcquire(t, s.Rival.RateLimiter(full.Name()), 2)
-		try := func(with *rratelimiter.RateLimiter) *limitertest.Caller {
-			return s.Go(func() (bool, error) {
-				return f.Client.TryAcquireAll(t.Context(), forever, common.Claim(1), with.Claim(1))
-			})
-		}
-		stuck, other := try(full), try(free)
-		s.Until(time.Second)
-		require.NoError(t, common.Release(t.Context(), 1))
-		s.Until(2 * time.Second)
-		assert.Equal(t, "waits", stuck.Outcome())
-		assert.Equal(t, "true at 1s", other.Outcome())
-		require.NoError(t, common.Release(t.Context(), 1))
-		require.NoError(t, full.Release(t.Context(), 1))
-		s.Until(3 * time.Second)
-		assert.Equal(t, "true at 2s", stuck.Outcome())
-	})
-}
-
-// A claim that is too large for what comes back holds up smaller ones for an interval.
-func TestTryAcquireAll_LargeClaimYieldsAfterAnInterval(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(10, 10*time.Second), limitertest.Every(100, time.Hour))
-		rival := s.Rival.RateLimiter(f.Limiters[0].Name())
-		limitertest.MustAcquire(t, rival, 5)
-		s.Until(time.Second)
-		limitertest.MustAcquire(t, rival, 4)
+		assert.LessOrEqual(t, l.Sent.Scripts()-before, 3*(1+3+1), "a release, three grants, a refusal that says when to ask again")
+	}},
+	"one who waits for another limiter holds up no one": {
+		first: limitertest.Every(2, time.Minute), others: limitertest.Every(2, time.Hour), taken: 2, run: func(t *testing.T, l *jointLine) {
+			limitertest.MustAcquire(t, l.Rival.RateLimiter(l.all[1].Name()), 2)
+			stuck, other := l.asks(1, forever, 1), l.asks(1, forever, 2)
+			l.Until(time.Second)
+			l.frees(t, 1)
+			l.Until(2 * time.Second)
+			limitertest.CheckOutcome(t, "waits", stuck)
+			limitertest.CheckOutcome(t, "true at 1s", other)
+			l.frees(t, 1)
+			require.NoError(t, l.all[1].Release(t.Context(), 1))
+			l.Until(3 * time.Second)
+			limitertest.CheckOutcome(t, "true at 2s", stuck)
+		},
+	},
+	// It is too large for what comes back, and holds up smaller ones no longer.
+	"a large claim yields after an interval": {first: limitertest.Every(10, 10*time.Second), taken: 5, run: func(t *testing.T, l *jointLine) {
+		l.Until(time.Second)
+		limitertest.MustAcquire(t, l.rival, 4)
 		go func() { // 5 or 4 come back in turn, and the other program takes 4 of them again
 			for t.Context().Err() == nil {
-				_ = rival.Acquire(t.Context(), 4)
+				_ = l.rival.Acquire(t.Context(), 4)
 			}
 		}()
-		large := s.TryAll(t.Context(), f, 8, forever)
-		var small []*limitertest.Caller
-		for range 2 {
-			small = append(small, s.TryAll(t.Context(), f, 1, forever))
-		}
-		s.Until(10 * time.Second)
+		large := l.asks(8, forever, 1)
+		small := []*limitertest.Caller{l.asks(1, forever, 1), l.asks(1, forever, 1)}
+		l.Until(10 * time.Second)
 		limitertest.CheckOutcome(t, "waits", small...)
-		s.Until(14 * time.Second)
-		assert.Equal(t, "waits", large.Outcome())
+		l.Until(14 * time.Second)
+		limitertest.CheckOutcome(t, "waits", large)
 		for _, c := range small {
 			end, done := c.Ended()
 			assert.True(t, done && end.Ok, c.Outcome())
 		}
-	})
-}
-
-// All learn that the server is down by the questions of a few.
-func TestTryAcquireAll_WaitersFailTogetherInAnOutage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(1, time.Hour), limitertest.Every(9, time.Hour))
-		require.True(t, f.SeenBy(s.Rival).Try(t, 1))
-		client := rratelimiter.New(s.Redis, rratelimiter.WithCallTimeout(3*time.Second))
-		f = f.SeenBy(client)
+	}},
+	// All learn that the server is down by the questions of a few.
+	"waiters fail together in an outage": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
+		l.client = rratelimiter.New(l.Redis, rratelimiter.WithCallTimeout(3*time.Second))
+		for i, other := range l.all {
+			l.all[i] = l.client.RateLimiter(other.Name())
+		}
 		var all []*limitertest.Caller
 		for range 50 {
-			all = append(all, s.TryAll(t.Context(), f, 1, forever))
+			all = append(all, l.asks(1, forever, 1))
 		}
-		before := s.Sent.Scripts()
-		s.Proxy.OnCommand(limitertest.OnEach(lua.AcquireAll.SHA, redistest.Swallow))
-		s.Until(2 * time.Minute)
+		before := l.Sent.Scripts()
+		l.Proxy.OnCommand(limitertest.OnEach(lua.AcquireAll.SHA, redistest.Swallow))
+		l.Until(2 * time.Minute)
 		for _, c := range all {
 			end, done := c.Ended()
 			require.True(t, done)
 			require.ErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
 		}
-		assert.LessOrEqual(t, s.Sent.Scripts()-before, 20)
-		require.NoError(t, client.Close(t.Context()))
-	})
-}
-
-// A caller who joins makes those who wait ask, if their last answer is old.
-func TestTryAcquireAll_JoiningMakesLineAsk(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Hour), limitertest.Every(9, time.Hour))
-		rival := s.Rival.RateLimiter(f.Limiters[0].Name())
-		limitertest.MustAcquire(t, rival, 2)
-		waits := s.TryAll(t.Context(), f, 1, forever)
-		s.Until(time.Second)
-		require.NoError(t, rival.Release(t.Context(), 2))
-		s.Until(2 * time.Second)
-		joins := s.TryAll(t.Context(), f, 1, forever)
-		s.Until(3 * time.Second)
+		assert.LessOrEqual(t, l.Sent.Scripts()-before, 20)
+		require.NoError(t, l.client.Close(t.Context()))
+	}},
+	// If the last answer of those who wait is old.
+	"one who joins makes the line ask": {first: limitertest.Every(2, time.Hour), taken: 2, run: func(t *testing.T, l *jointLine) {
+		waits := l.asks(1, forever, 1)
+		l.Until(time.Second)
+		require.NoError(t, l.rival.Release(t.Context(), 2))
+		l.Until(2 * time.Second)
+		joins := l.asks(1, forever, 1)
+		l.Until(3 * time.Second)
 		limitertest.CheckOutcome(t, "true at 2s", waits, joins)
-	})
-}
-
-// The first goes away while it is asked for, or while it waits: the next is asked for.
-func TestTryAcquireAll_FirstWaiterThatLeavesWakesTheNext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(5, time.Hour), limitertest.Every(9, time.Hour))
-		limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 3)
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) {
-			return f.Client.TryAcquireAll(ctx, forever, limitertest.Claims(3, f.Limiters...)...)
-		})
-		second := s.TryAll(t.Context(), f, 2, forever)
-		third := s.TryAll(t.Context(), f, 1, forever)
-		s.Until(100 * ms)
-		assert.Equal(t, "waits", second.Outcome())
+	}},
+	// While it is asked for, or while it waits.
+	"the first that leaves wakes the next": {first: limitertest.Every(5, time.Hour), taken: 3, run: func(t *testing.T, l *jointLine) {
+		leave := l.leaver(t, 3, 1)
+		second, third := l.asks(2, forever, 1), l.asks(1, forever, 1)
+		l.Until(100 * ms)
+		limitertest.CheckOutcome(t, "waits", second)
 		leave()
-		s.Until(200 * ms)
-		assert.Equal(t, "true at 100ms", second.Outcome())
-		letGo := s.Hold(t, lua.AcquireAll, 1)
-		require.NoError(t, f.Limiters[0].Release(t.Context(), 1))
-		s.Until(300 * ms)
-		assert.Equal(t, "waits", third.Outcome())
+		l.Until(200 * ms)
+		limitertest.CheckOutcome(t, "true at 100ms", second)
+		letGo := l.Hold(t, lua.AcquireAll, 1)
+		l.frees(t, 1)
+		l.Until(300 * ms)
+		limitertest.CheckOutcome(t, "waits", third)
 		letGo()
-		s.Until(400 * ms)
-		assert.Equal(t, "true at 300ms", third.Outcome())
-	})
+		l.Until(400 * ms)
+		limitertest.CheckOutcome(t, "true at 300ms", third)
+	}},
+	"waiters of different limiters keep them alive": {
+		first: limitertest.Every(1, time.Hour), others: limitertest.Alive(rratelimiter.Overall, 9, time.Second), taken: 1,
+		run: func(t *testing.T, l *jointLine) {
+			one, two := l.asks(1, forever, 1), l.asks(1, forever, 2)
+			l.Until(time.Minute)
+			limitertest.CheckOutcome(t, "waits", one, two)
+			for _, other := range l.all[1:] {
+				ttl, _, err := other.TTL(t.Context())
+				require.NoError(t, err)
+				assert.Positive(t, ttl)
+			}
+		},
+	},
+	"an observer sees how many wait": {first: limitertest.Every(3, time.Hour), taken: 3, run: func(t *testing.T, l *jointLine) {
+		seen := &waiters{}
+		l.client = limitertest.NewClient(t, l.Redis, rratelimiter.WithObserver(seen))
+		for i, other := range l.all {
+			l.all[i] = l.client.RateLimiter(other.Name())
+		}
+		check := func(want int) {
+			synctest.Wait()
+			for _, other := range l.all[:2] {
+				callers, _ := seen.Load(other.Name())
+				assert.Equal(t, want, callers)
+			}
+		}
+		l.asks(1, time.Second, 1)
+		l.asks(1, time.Minute, 1)
+		leave := l.leaver(t, 1, 1)
+		check(3)
+		l.Until(2 * time.Second)
+		check(2)
+		leave()
+		check(1)
+		l.frees(t, 1)
+		check(0)
+	}},
+	// The next in line is refused after its time: those behind it have not been asked for, but the server has answered.
+	"one behind a late refusal is refused": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
+		first := l.asks(1, 10*time.Second, 1)
+		l.Until(time.Millisecond)
+		second, third := l.asks(1, 10*time.Second, 1), l.asks(1, 12*time.Second, 1)
+		l.Until(9900 * ms)
+		letGo := l.Hold(t, lua.AcquireAll, 1)
+		l.Until(10005 * ms)
+		letGo()
+		l.Until(13 * time.Second)
+		limitertest.CheckOutcome(t, "false at 10s", first)
+		limitertest.CheckOutcome(t, "false at 10.005s", second)
+		limitertest.CheckOutcome(t, "false at 12.001s", third)
+	}},
+	// A caller asks at once, because of another limiter, and leaves: no question is under way in the time until those who
+	// wait ask again, so nothing has gone unanswered then.
+	"waiters outlive one who left unanswered": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
+		var all []*limitertest.Caller
+		for range 3 {
+			all = append(all, l.asks(1, 10*time.Minute, 1))
+		}
+		l.Until(time.Second)
+		letGo := l.Hold(t, lua.AcquireAll, 1)
+		l.leaver(t, 1, 2)()
+		letGo()
+		l.Until(11 * time.Minute)
+		limitertest.CheckOutcome(t, "false at 10m0s", all...)
+	}},
+	// Permits come back while a caller asks beside one who has been refused: its grant lets the other ask.
+	"a grant beside a refusal wakes who waits": {first: limitertest.Every(6, time.Hour), run: func(t *testing.T, l *jointLine) {
+		held := limitertest.Reserve(t, l.all[0], 5)
+		waits := l.asks(5, forever, 1)
+		l.Until(time.Second)
+		letGo := l.Hold(t, lua.AcquireAll, 1)
+		beside := l.asks(1, forever, 2)
+		l.Until(1100 * ms)
+		require.NoError(t, held.Settle(t.Context(), 0))
+		l.Until(1200 * ms)
+		letGo()
+		l.Until(5 * time.Second)
+		limitertest.CheckOutcome(t, "true at 1.2s", beside, waits)
+	}},
 }
 
-// Callers who wait for one limiter keep their others alive.
-func TestTryAcquireAll_WaitersOfDifferentLimitersKeepThemAlive(t *testing.T) {
+func TestJointLine(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(1, time.Hour),
-			limitertest.Alive(rratelimiter.Overall, 9, time.Second), limitertest.Alive(rratelimiter.Overall, 9, time.Second))
-		limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
-		start := func(l *rratelimiter.RateLimiter) *limitertest.Caller {
-			return s.Go(func() (bool, error) {
-				return f.Client.TryAcquireAll(t.Context(), forever, f.Limiters[0].Claim(1), l.Claim(1))
-			})
-		}
-		one, two := start(f.Limiters[1]), start(f.Limiters[2])
-		s.Until(time.Minute)
-		limitertest.CheckOutcome(t, "waits", one, two)
-		for _, l := range f.Limiters[1:] {
-			ttl, _, err := l.TTL(t.Context())
-			require.NoError(t, err)
-			assert.Positive(t, ttl)
-		}
-	})
+	limitertest.Bubbles(t, jointLineTests, func(t *testing.T, test jointLineTest) { test.start(t) })
 }
 
 // waiters keeps how many callers an observer has last heard of.
@@ -242,106 +306,6 @@ type waiters struct {
 }
 
 func (w *waiters) Waiting(limiter string, callers int) { w.Store(limiter, callers) }
-
-func TestTryAcquireAll_ObserverSeesWaiters(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(3, time.Hour), limitertest.Every(9, time.Hour))
-		seen := &waiters{}
-		f = f.SeenBy(limitertest.NewClient(t, s.Redis, rratelimiter.WithObserver(seen)))
-		require.True(t, f.Try(t, 3))
-		check := func(want int) {
-			synctest.Wait()
-			for _, l := range f.Limiters {
-				callers, _ := seen.Load(l.Name())
-				assert.Equal(t, want, callers)
-			}
-		}
-		s.TryAll(t.Context(), f, 1, time.Second)
-		s.TryAll(t.Context(), f, 1, time.Minute)
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) {
-			return f.Client.TryAcquireAll(ctx, forever, limitertest.Claims(1, f.Limiters...)...)
-		})
-		check(3)
-		s.Until(2 * time.Second)
-		check(2)
-		leave()
-		check(1)
-		require.NoError(t, f.Limiters[0].Release(t.Context(), 1))
-		check(0)
-	})
-}
-
-// A caller asks at once, because of another limiter, and leaves: no question is under way in the time until those who
-// wait ask again, so nothing has gone unanswered then.
-func TestTryAcquireAll_WaitersOutliveOneWhoLeftUnanswered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		nine := limitertest.Every(9, time.Hour)
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(1, time.Hour), nine, nine)
-		limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
-		var all []*limitertest.Caller
-		for range 3 {
-			all = append(all, s.Go(func() (bool, error) {
-				return f.Client.TryAcquireAll(t.Context(), 10*time.Minute, limitertest.Claims(1, f.Limiters[:2]...)...)
-			}))
-		}
-		s.Until(time.Second)
-		letGo := s.Hold(t, lua.AcquireAll, 1)
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) {
-			return f.Client.TryAcquireAll(ctx, forever, limitertest.Claims(1, f.Limiters[0], f.Limiters[2])...)
-		})
-		leave()
-		letGo()
-		s.Until(11 * time.Minute)
-		limitertest.CheckOutcome(t, "false at 10m0s", all...)
-	})
-}
-
-// A caller asks beside one who has been refused, and permits come back meanwhile: its grant lets the other ask.
-func TestTryAcquireAll_GrantBesideARefusalWakesWhoWaits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		nine := limitertest.Every(9, time.Hour)
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(6, time.Hour), nine, nine)
-		held := limitertest.Reserve(t, f.Limiters[0], 5)
-		waits := s.Go(func() (bool, error) {
-			return f.Client.TryAcquireAll(t.Context(), forever, limitertest.Claims(5, f.Limiters[:2]...)...)
-		})
-		s.Until(time.Second)
-		letGo := s.Hold(t, lua.AcquireAll, 1)
-		beside := s.Go(func() (bool, error) {
-			return f.Client.TryAcquireAll(t.Context(), forever, limitertest.Claims(1, f.Limiters[0], f.Limiters[2])...)
-		})
-		s.Until(1100 * ms)
-		require.NoError(t, held.Settle(t.Context(), 0))
-		s.Until(1200 * ms)
-		letGo()
-		s.Until(5 * time.Second)
-		limitertest.CheckOutcome(t, "true at 1.2s", beside, waits)
-	})
-}
-
-// The next in line is refused after its time: those behind it have not been asked for, but the server has answered.
-func TestTryAcquireAll_WaiterBehindALateRefusalIsRefused(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(1, time.Hour), limitertest.Every(9, time.Hour))
-		limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
-		first := s.TryAll(t.Context(), f, 1, 10*time.Second)
-		s.Until(time.Millisecond)
-		second := s.TryAll(t.Context(), f, 1, 10*time.Second)
-		third := s.TryAll(t.Context(), f, 1, 12*time.Second)
-		s.Until(9900 * ms)
-		letGo := s.Hold(t, lua.AcquireAll, 1)
-		s.Until(10005 * ms)
-		letGo()
-		s.Until(13 * time.Second)
-		limitertest.CheckOutcome(t, "false at 10s", first)
-		limitertest.CheckOutcome(t, "false at 10.005s", second)
-		limitertest.CheckOutcome(t, "false at 12.001s", third)
-	})
-}
 
 // The line never comes to a caller whose time is over before: the answer has a Decision for each claim all the same.
 func TestReserveAll_AnswersForEachClaimThoughItsTurnDidNotCome(t *testing.T) {

@@ -124,6 +124,12 @@ func (lt lineTest) run(t *testing.T) {
 	}
 }
 
+// reserves takes permits as a reservation, and fails if they are not granted.
+func reserves(ctx context.Context, l *rratelimiter.RateLimiter, permits int64, patience time.Duration, opts ...rratelimiter.ReserveOption) error {
+	r, err := l.Reserve(ctx, permits, patience, opts...)
+	return limitertest.Granted(err == nil && r.Granted, err)
+}
+
 func keepRate(cfg rratelimiter.Config) func(ctx context.Context, s *limitertest.Scene) error {
 	return func(ctx context.Context, s *limitertest.Scene) error {
 		return s.SetRate(ctx, cfg, rratelimiter.KeepState())
@@ -448,71 +454,36 @@ func TestLine_OfSeveralKindsIsServedTogether(t *testing.T) {
 	t.Parallel()
 	const callers, trip = 200, 20 * ms
 	cfg := rratelimiter.PerSecond(callers)
-	limitertest.Bubbles(t, map[string][]func(t *testing.T, l, other *rratelimiter.RateLimiter) error{
-		"TryAcquire and Reserve": {
-			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
-				return limitertest.Granted(l.TryAcquire(t.Context(), 1, forever))
-			},
-			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
-				r, err := l.Reserve(t.Context(), 1, forever)
-				return limitertest.Granted(err == nil && r.Granted, err)
-			},
-		},
-		"Reserve, each with a hold of its own": {
-			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
-				r, err := l.Reserve(t.Context(), 1, forever, rratelimiter.Hold(time.Duration(1+time.Now().UnixMilli()%500)*ms))
-				return limitertest.Granted(err == nil && r.Granted, err)
-			},
-			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
-				r, err := l.Reserve(t.Context(), 1, forever)
-				return limitertest.Granted(err == nil && r.Granted, err)
-			},
-		},
-		"handles with and without a default": {
-			func(t *testing.T, l, _ *rratelimiter.RateLimiter) error {
-				return limitertest.Granted(l.TryAcquire(t.Context(), 1, forever))
-			},
-			func(t *testing.T, _, other *rratelimiter.RateLimiter) error {
-				return limitertest.Granted(other.TryAcquire(t.Context(), 1, forever))
-			},
-		},
-	}, func(t *testing.T, calls []func(t *testing.T, l, other *rratelimiter.RateLimiter) error) {
+	type ask func(t *testing.T, l *rratelimiter.RateLimiter) error
+	acquires := func(t *testing.T, l *rratelimiter.RateLimiter) error {
+		return limitertest.Granted(l.TryAcquire(t.Context(), 1, forever))
+	}
+	reserving := func(t *testing.T, l *rratelimiter.RateLimiter) error { return reserves(t.Context(), l, 1, forever) }
+	holding := func(t *testing.T, l *rratelimiter.RateLimiter) error {
+		return reserves(t.Context(), l, 1, forever, rratelimiter.Hold(time.Duration(1+time.Now().UnixMilli()%500)*ms))
+	}
+	type row struct {
+		asks      [2]ask
+		noDefault bool // the second's handle has none
+	}
+	limitertest.Bubbles(t, map[string]row{
+		"TryAcquire and Reserve":               {asks: [2]ask{acquires, reserving}},
+		"Reserve, each with a hold of its own": {asks: [2]ask{holding, reserving}},
+		"handles with and without a default":   {[2]ask{acquires, acquires}, true},
+	}, func(t *testing.T, row row) {
 		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
-		l, other := limitertest.ByDefault(c, "orders", cfg), c.RateLimiter("orders")
+		l := limitertest.ByDefault(c, "orders", cfg)
+		handles := []*rratelimiter.RateLimiter{l, l}
+		if row.noDefault {
+			handles[1] = c.RateLimiter("orders")
+		}
 		require.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), callers, 0)))
 		start := time.Now()
 		limitertest.Together(callers, func(i int) {
 			time.Sleep(time.Duration(i) * time.Millisecond)
-			assert.NoError(t, calls[i%2](t, l, other))
+			assert.NoError(t, row.asks[i%2](t, handles[i%2]))
 		})
 		assert.LessOrEqual(t, time.Since(start), time.Second+6*trip)
 		require.NoError(t, c.Close(t.Context()))
-	})
-}
-
-func TestDefectALargeRequestStarvesBehindSmallOnes(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(5, time.Second))
-		limitertest.MustAcquire(t, l, 2)
-		time.Sleep(500 * ms)
-		limitertest.MustAcquire(t, l, 3)
-		start := time.Now()
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			assert.NoError(t, l.Acquire(t.Context(), 5))
-			assert.Equal(t, time.Second, time.Since(start))
-			cancel()
-		})
-		synctest.Wait()
-		for range 8 {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					_ = l.Acquire(ctx, 1)
-				}
-			})
-		}
-		wg.Wait()
 	})
 }

@@ -137,37 +137,33 @@ var freed = map[string]limitertest.Change{
 // A caller who joins a line makes it ask, so that what another program frees is not missed.
 func TestLine_AsksWhenACallerJoins(t *testing.T) {
 	t.Parallel()
-	for verb, try := range map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{
+	limitertest.Each(t, map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{
 		"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
 			return limitertest.Granted(l.TryAcquire(ctx, 1, time.Second))
 		},
 		"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Acquire(ctx, 1) },
 		"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-			r, err := l.Reserve(ctx, 1, time.Second)
-			return limitertest.Granted(err == nil && r.Granted, err)
+			return reserves(ctx, l, 1, time.Second)
 		},
-	} {
-		t.Run(verb, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Bubbles(t, freed, func(t *testing.T, free limitertest.Change) {
-				cfg := limitertest.Every(2, time.Hour)
-				s := limitertest.NewScene(t, cfg, rratelimiter.WithDefault(cfg))
-				limitertest.MustAcquire(t, s.Other, 2)
-				first := s.Go(func() (bool, error) { return s.TryAcquire(t.Context(), 1, forever) })
-				s.Until(time.Second / 2)
-				require.NoError(t, free(t.Context(), nil, s.Other))
-				s.Until(3 * time.Second)
-				before := s.Sent.Scripts()
-				require.NoError(t, try(t.Context(), s.RateLimiter))
-				assert.Less(t, s.Now(), 3100*ms)
-				assert.LessOrEqual(t, s.Sent.Scripts()-before, 2)
-				synctest.Wait()
-				end, done := first.Ended()
-				assert.True(t, done && end.Ok)
-				assert.Less(t, end.At, 3100*ms)
-			})
+	}, func(t *testing.T, try func(ctx context.Context, l *rratelimiter.RateLimiter) error) {
+		limitertest.Bubbles(t, freed, func(t *testing.T, free limitertest.Change) {
+			cfg := limitertest.Every(2, time.Hour)
+			s := limitertest.NewScene(t, cfg, rratelimiter.WithDefault(cfg))
+			limitertest.MustAcquire(t, s.Other, 2)
+			first := s.Go(func() (bool, error) { return s.TryAcquire(t.Context(), 1, forever) })
+			s.Until(time.Second / 2)
+			require.NoError(t, free(t.Context(), nil, s.Other))
+			s.Until(3 * time.Second)
+			before := s.Sent.Scripts()
+			require.NoError(t, try(t.Context(), s.RateLimiter))
+			assert.Less(t, s.Now(), 3100*ms)
+			assert.LessOrEqual(t, s.Sent.Scripts()-before, 2)
+			synctest.Wait()
+			end, done := first.Ended()
+			assert.True(t, done && end.Ok)
+			assert.Less(t, end.At, 3100*ms)
 		})
-	}
+	})
 }
 
 // A largeRequest waits for permits of the limiter "key:a".
@@ -181,8 +177,7 @@ var large = map[string]largeRequest{
 		return limitertest.Granted(c.RateLimiter("key:a").TryAcquire(ctx, permits, forever))
 	},
 	"Reserve": func(ctx context.Context, c *rratelimiter.Client, _ *rratelimiter.KeyedLimiter, permits int64) error {
-		r, err := c.RateLimiter("key:a").Reserve(ctx, permits, forever, rratelimiter.Hold(500*ms))
-		return limitertest.Granted(err == nil && r.Granted, err)
+		return reserves(ctx, c.RateLimiter("key:a"), permits, forever, rratelimiter.Hold(500*ms))
 	},
 	"Keyed": func(ctx context.Context, _ *rratelimiter.Client, keyed *rratelimiter.KeyedLimiter, permits int64) error {
 		return keyed.Acquire(ctx, "a", permits)

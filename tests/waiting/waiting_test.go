@@ -43,24 +43,12 @@ type wait = func(ctx context.Context, f *limitertest.Family, permits int64, time
 
 func TestTryAcquireWaitsUpToItsTimeout(t *testing.T) {
 	t.Parallel()
-	type row struct {
-		timeout time.Duration
-		want    string
-	}
-	for _, row := range []row{
-		{math.MinInt64, "false at 250ms"},
-		{-1, "false at 250ms"},
-		{0, "false at 250ms"},
-		{1, "false at 250.000001ms"},
-		{400 * ms, "false at 650ms"},
-		{749 * ms, "false at 999ms"},
-		{1750*ms - 1, "false at 1.999999999s"},
-		{1750 * ms, "true at 2s"},
-		{1750*ms + 1, "true at 2s"},
-		{5 * time.Second, "true at 2s"},
-		{math.MaxInt64, "true at 2s"},
+	for timeout, want := range map[time.Duration]string{
+		math.MinInt64: "false at 250ms", -1: "false at 250ms", 0: "false at 250ms", 1: "false at 250.000001ms",
+		400 * ms: "false at 650ms", 749 * ms: "false at 999ms", 1750*ms - 1: "false at 1.999999999s",
+		1750 * ms: "true at 2s", 1750*ms + 1: "true at 2s", 5 * time.Second: "true at 2s", math.MaxInt64: "true at 2s",
 	} {
-		t.Run(row.timeout.String(), func(t *testing.T) {
+		t.Run(timeout.String(), func(t *testing.T) {
 			t.Parallel()
 			limitertest.Each(t, limitertest.KindsOfContext, func(t *testing.T, context func(context.Context) context.Context) {
 				limitertest.Bubbles(t, waits, func(t *testing.T, wait wait) {
@@ -70,9 +58,9 @@ func TestTryAcquireWaitsUpToItsTimeout(t *testing.T) {
 					require.True(t, f.SeenBy(s.Rival).Try(t, 1))
 					limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
 					s.Until(250 * ms)
-					c := s.Go(func() (bool, error) { return wait(context(t.Context()), f, 1, row.timeout) })
+					c := s.Go(func() (bool, error) { return wait(context(t.Context()), f, 1, timeout) })
 					s.Until(forever)
-					assert.Equal(t, row.want, c.Outcome())
+					assert.Equal(t, want, c.Outcome())
 					assert.LessOrEqual(t, s.Sent.Scripts(), 3, "it asks at first, after a second and when the server said")
 				})
 			})
@@ -191,11 +179,9 @@ func TestDefectOneMemberForEachPermit(t *testing.T) {
 	})
 }
 
-// A mapper may give two names one limiter; its waiters still form one line.
-func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+var waitTests = limitertest.Tests[redistest.Client]{
+	// A mapper may give two names one limiter; its waiters still form one line.
+	"of names of one limiter share the line": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(func(string) string { return "one" }))
 		names := []*rratelimiter.RateLimiter{client.RateLimiter("a"), client.RateLimiter("b")}
 		limitertest.MustTrySetRate(t, names[0], limitertest.Every(1, time.Second))
@@ -210,7 +196,22 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 		for i, c := range line {
 			assert.Equal(t, fmt.Sprintf("true at %v", time.Duration(i+1)*time.Second), c.Outcome())
 		}
-	})
+	},
+	// Redisson sets any keep-alive time.
+	"keep a limiter alive that lives for less than its interval": func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, 10*time.Second))
+		require.NoError(t, rdb.HSet(t.Context(), limitertest.KeysOf(l).Config, "keepAliveTime", 1000).Err())
+		limitertest.MustAcquire(t, l, 1)
+		sent, start := limitertest.CountCommands(rdb), time.Now()
+		require.NoError(t, l.Acquire(t.Context(), 1))
+		assert.Equal(t, 10*time.Second, time.Since(start))
+		assert.LessOrEqual(t, sent.Scripts(), 2*10+2)
+	},
+}
+
+func TestWaiters(t *testing.T) {
+	t.Parallel()
+	limitertest.OnMini(t, waitTests)
 }
 
 func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
@@ -272,20 +273,6 @@ func TestWaitersKeepTheirLimiterAliveOnAServer(t *testing.T) {
 			}
 		}
 		require.NoError(t, err)
-	})
-}
-
-// Redisson sets any keep-alive time.
-func TestLine_KeepAliveBelowInterval(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, 10*time.Second))
-		require.NoError(t, rdb.HSet(t.Context(), limitertest.KeysOf(l).Config, "keepAliveTime", 1000).Err())
-		limitertest.MustAcquire(t, l, 1)
-		sent, start := limitertest.CountCommands(rdb), time.Now()
-		require.NoError(t, l.Acquire(t.Context(), 1))
-		assert.Equal(t, 10*time.Second, time.Since(start))
-		assert.LessOrEqual(t, sent.Scripts(), 2*10+2)
 	})
 }
 
