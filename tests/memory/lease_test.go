@@ -418,6 +418,36 @@ var leaseTests = map[string]leaseTest{
 		require.NoError(t, err)
 		assert.False(t, exists)
 	}},
+	// A change waits for the rests of leases to go back, and no longer if one is on its way, whose permits go back after
+	// them.
+	"lease on its way to a server that hangs delays no change": {limitertest.Every(100_000, time.Hour), time.Minute, func(t *testing.T, s *leaseScene) {
+		onItsWay := s.RateLimiter
+		taken := s.drain(t, 10)
+		s.RateLimiter = s.Client.RateLimiter(s.Name(), limitertest.Ahead(time.Minute))
+		for s.inUse(t) <= taken { // until a lease has permits left
+			taken += s.take(t)
+		}
+
+		held := make(chan struct{})
+		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			switch {
+			case c.Contains(lua.Acquire.SHA):
+				return redistest.Pass.When(held)
+			case c.Contains(lua.GiveBack.SHA):
+				return redistest.Swallow
+			}
+			return redistest.Pass
+		})
+		s.Go(func() (bool, error) { return onItsWay.TryAcquire(t.Context(), 1, 0) })
+		start := s.Now()
+		changed := s.Go(func() (bool, error) { return false, s.SetRate(t.Context(), limitertest.Every(5, time.Hour)) })
+		s.Until(start + 500*ms)
+		close(held)
+		s.Until(start + time.Minute)
+		end, _ := changed.Ended()
+		require.ErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
+		assert.LessOrEqual(t, end.At-start, script.DefaultTimeout)
+	}},
 	"names that have had a lease leave nothing": {limitertest.Every(1, time.Minute), 0, func(t *testing.T, s *leaseScene) {
 		thousand := rratelimiter.WithDefault(limitertest.Every(1000, time.Minute))
 		for i := range 50 {
@@ -507,41 +537,6 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 			renamed := s.Client.RateLimiter(limitertest.Besides(s.Name()))
 			assert.Equal(t, 1000-taken, limitertest.Available(t, renamed), "the rest went back before")
 		}
-	})
-}
-
-// A change waits for the rests of leases to go back, and no longer if one is on its way, whose permits go back after
-// them.
-func TestHungServer_LeaseOnItsWayDelaysNoChange(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newLeaseScene(t, limitertest.Every(100_000, time.Hour), time.Minute)
-		onItsWay := s.RateLimiter
-		taken := s.drain(t, 10)
-		s.RateLimiter = s.Client.RateLimiter(s.Name(), limitertest.Ahead(time.Minute))
-		for s.inUse(t) <= taken { // until a lease has permits left
-			taken += s.take(t)
-		}
-
-		held := make(chan struct{})
-		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			switch {
-			case c.Contains(lua.Acquire.SHA):
-				return redistest.Pass.When(held)
-			case c.Contains(lua.GiveBack.SHA):
-				return redistest.Swallow
-			}
-			return redistest.Pass
-		})
-		s.Go(func() (bool, error) { return onItsWay.TryAcquire(t.Context(), 1, 0) })
-		start := s.Now()
-		changed := s.Go(func() (bool, error) { return false, s.SetRate(t.Context(), limitertest.Every(5, time.Hour)) })
-		s.Until(start + 500*ms)
-		close(held)
-		s.Until(start + time.Minute)
-		end, _ := changed.Ended()
-		require.ErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
-		assert.LessOrEqual(t, end.At-start, script.DefaultTimeout)
 	})
 }
 

@@ -115,6 +115,11 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 			})()
 			letGo()
 		},
+		"a cancelled reservation": func(t *testing.T, s *refusalScene) {
+			r := limitertest.Reserve(t, s.plain, 2)
+			s.exact(t, 5)
+			require.NoError(t, r.Cancel(t.Context()))
+		},
 		"a grant undone": func(t *testing.T, s *refusalScene) {
 			l := s.Client.Keyed(s.Name()[:1], limitertest.Every(10, 6*time.Second))
 			d, giveBack, err := l.TakeReturnable(t.Context(), s.Name()[1:], 2)
@@ -214,25 +219,17 @@ func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 	})
 }
 
-// Grants of other limiters are none of this one's, however many there are.
-func TestTakeFromMemoryBesideOtherLimiters(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	synctest.Test(t, func(t *testing.T) {
-		s := newFiguresScene(t, rratelimiter.Overall)
+var figuresTests = limitertest.Tests[*refusalScene]{
+	// However many there are.
+	"grants of other limiters change none": func(t *testing.T, s *refusalScene) {
+		redistest.SkipShort(t, "long")
 		others := s.Client.Keyed("others:", limitertest.Every(1, time.Hour))
 		limitertest.Together(int(750**rounds), func(i int) { assert.True(t, limittest.Take(t, others, fmt.Sprint(i), 1).Granted) })
 		before := s.Sent.Total()
 		limitertest.Take(t, s.RateLimiter, 5)
 		assert.Equal(t, before, s.Sent.Total())
-	})
-}
-
-// New figures cost one call.
-func TestTakeFromMemory_CostsOneCall(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFiguresScene(t, rratelimiter.Overall)
+	},
+	"new ones cost one call": func(t *testing.T, s *refusalScene) {
 		for range 3 {
 			limitertest.MustAcquire(t, s.plain, 1)
 			before := s.Sent.Scripts()
@@ -241,5 +238,12 @@ func TestTakeFromMemory_CostsOneCall(t *testing.T) {
 		}
 		s.Until(s.Now() + time.Second - 1)
 		s.remembers(t, 5)
+	},
+}
+
+func TestFigures(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, figuresTests, func(t *testing.T, test func(t *testing.T, s *refusalScene)) {
+		test(t, newFiguresScene(t, rratelimiter.Overall))
 	})
 }
