@@ -125,28 +125,6 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 	})
 }
 
-// Keys whose handles are forgotten are limited all the same.
-func TestKeyedManyKeys(t *testing.T) {
-	t.Parallel()
-	client, prefix := limitertest.NewClient(t, redistest.Redis(t)), redistest.Name(t)+":"
-	grants := func(keys int) int64 {
-		l := client.Keyed(prefix, limitertest.Every(1, time.Hour))
-		const callers = 64
-		var granted atomic.Int64
-		limitertest.Together(callers, func(c int) {
-			for i := c; i < keys; i += callers {
-				d, err := l.Take(t.Context(), strconv.Itoa(i), 1)
-				if assert.NoError(t, err) && d.Granted {
-					granted.Add(1)
-				}
-			}
-		})
-		return granted.Load()
-	}
-	assert.EqualValues(t, 1000, grants(1000))
-	assert.Zero(t, grants(1000), "with new handles")
-}
-
 // What a call allocates of its own: a closure that comes to need the heap shows
 // here. The race detector adds one or two.
 //

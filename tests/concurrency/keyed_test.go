@@ -3,20 +3,15 @@ package concurrency_test
 import (
 	"runtime"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 	"weak"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 var fromMemory = []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache()}
@@ -87,55 +82,6 @@ func TestKeyed_MakesOneHandleForAll(t *testing.T) {
 	}
 }
 
-// What a program passes to a Client is called without a lock, so it may use the limiter that calls it.
-func TestKeyed_IsUsedByWhatItCalls(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		var k *rratelimiter.KeyedLimiter
-		var called sync.Map // an observer is called on a goroutine of its own
-		use := func(by string) {
-			if _, before := called.LoadOrStore(by, true); k != nil && !before {
-				take(t, k, by)
-			}
-		}
-		client := limitertest.NewClient(t, rdb, limitertest.LogTo(t.Output()), rratelimiter.WithObserver(onEvent{use: use}),
-			rratelimiter.WithNameMapper(func(name string) string {
-				if strings.HasPrefix(name, "users:of:") {
-					use("mapper")
-				}
-				return name
-			}))
-		client.Keyed("users:", rratelimiter.PerMinute(100)).Limiter("ann")
-		k = client.KeyedFunc("users:of:", func(string) rratelimiter.Config {
-			use("rates")
-			return rratelimiter.PerMinute(100)
-		})
-		take(t, k, "ann")
-		synctest.Wait()
-		for _, by := range []string{"mapper", "rates", string(limit.PrefixesMeet)} {
-			d, err := k.Peek(t.Context(), by, 0)
-			require.NoError(t, err)
-			assert.EqualValues(t, 99, d.Remaining, "used by %s", by)
-		}
-	})
-}
-
-// onEvent is an observer of rare events.
-type onEvent struct {
-	limit.NoObserver
-
-	use func(string)
-}
-
-func (o onEvent) Happened(e limit.Event) { o.use(string(e.Kind)) }
-
-func take(t *testing.T, k *rratelimiter.KeyedLimiter, key string) {
-	t.Helper()
-	d, err := k.Take(t.Context(), key, 1)
-	require.NoError(t, err)
-	assert.True(t, d.Granted)
-}
-
 // A new key takes its handle, its name, and its keys in Redis as texts and as words of a command.
 //
 //nolint:paralleltest // others' allocations would count
@@ -151,4 +97,13 @@ func TestKeyed_AllocationsOfANewKey(t *testing.T) {
 		i++
 	}), 8.0)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { k.Limiter(keys[0]) }))
+}
+
+// manyKeys returns that many keys.
+func manyKeys(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = "user-" + strconv.Itoa(i)
+	}
+	return keys
 }
