@@ -2,7 +2,6 @@ package lua_test
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	top "github.com/rratelimiter/rratelimiter/lua"
 )
@@ -324,7 +324,7 @@ func (w *twins) acquire(t *testing.T) {
 func (w *twins) sameRefusal(t *testing.T, wait int64, answer any, err string, fast, general state, twice bool) {
 	t.Helper()
 	if strings.HasPrefix(err, "LATE") {
-		require.Equal(t, "0", fast[1].text)
+		require.Equal(t, "0", fast[1].Text)
 	} else {
 		require.Empty(t, err)
 		figures := answer.([]any)
@@ -339,7 +339,7 @@ func (w *twins) sameRefusal(t *testing.T, wait int64, answer any, err string, fa
 		}
 	}
 	for _, s := range []*state{&fast, &general} {
-		delete(s[0].fields, "answered")
+		delete(s[0].Fields, "answered")
 		for i := 1; i < len(s); i++ {
 			s[i].left = 0
 		}
@@ -357,8 +357,8 @@ func (w *twins) sameRefusal(t *testing.T, wait int64, answer any, err string, fa
 func (w *twins) sameGrant(t *testing.T, granted int64, answer any, err string, before, fast, general state, twice bool) {
 	t.Helper()
 	if twice && reflect.DeepEqual(before, fast) {
-		delete(fast[0].fields, "answered")
-		delete(general[0].fields, "answered")
+		delete(fast[0].Fields, "answered")
+		delete(general[0].Fields, "answered")
 		for i := range fast {
 			fast[i].left = general[i].left
 		}
@@ -367,19 +367,20 @@ func (w *twins) sameGrant(t *testing.T, granted int64, answer any, err string, b
 	require.Equal(t, granted, answer.([]any)[2])
 	now := float64(time.Now().UnixMilli())
 	// Another may have given the limiter another rate.
-	rate, convErr := strconv.ParseInt(before[0].fields["rate"], 10, 64)
+	rate, convErr := strconv.ParseInt(before[0].Fields["rate"], 10, 64)
 	require.NoError(t, convErr)
-	interval, convErr := strconv.ParseInt(before[0].fields["interval"], 10, 64)
+	interval, convErr := strconv.ParseInt(before[0].Fields["interval"], 10, 64)
 	require.NoError(t, convErr)
 
 	total, out := before.value(t), int64(0)
-	for _, row := range before[3].rows {
-		total += permitsOf(row)
+	for _, row := range before[3].Members {
+		permits := limitertest.PermitsIn(t, row.Member.(string))
+		total += permits
 		if row.Score <= now-float64(interval) {
 			if row.Member == w.last[0] {
 				return
 			}
-			out += permitsOf(row)
+			out += permits
 		}
 	}
 	had, has := general.value(t), fast.value(t)
@@ -395,13 +396,13 @@ func (w *twins) sameGrant(t *testing.T, granted int64, answer any, err string, b
 	}
 
 	var rows []redis.Z
-	for _, row := range fast[3].rows {
+	for _, row := range fast[3].Members {
 		if row.Score > now-float64(interval) {
 			rows = append(rows, redis.Z{Score: min(row.Score, now), Member: row.Member})
 		}
 	}
 	slices.SortFunc(rows, byScore)
-	require.Equal(t, general[3].rows, rows)
+	require.Equal(t, general[3].Members, rows)
 
 	if out > 0 && len(rows) == 1 && fast[0].left < 0 {
 		fast[3].left = general[3].left
@@ -414,40 +415,24 @@ func (w *twins) sameGrant(t *testing.T, granted int64, answer any, err string, b
 	}
 }
 
-// state is what five keys hold.
+// state is what five keys hold, and how long they live.
 type state [5]struct {
-	kind   string
-	fields map[string]string
-	text   string
-	rows   []redis.Z
-	left   time.Duration
+	redistest.Value
+
+	left time.Duration
 }
 
 func (s state) value(t *testing.T) int64 {
 	t.Helper()
-	value, err := strconv.ParseInt(s[1].text, 10, 64)
+	value, err := strconv.ParseInt(s[1].Text, 10, 64)
 	require.NoError(t, err)
 	return value
 }
 
-func (w *twins) look(t *testing.T, which int) state {
+func (w *twins) look(t *testing.T, which int) (s state) {
 	t.Helper()
-	var s state
-	ctx := t.Context()
 	for i, key := range w.keys[which] {
-		var err error
-		s[i].kind, err = w.rdb.Type(ctx, key).Result()
-		require.NoError(t, err)
-		s[i].left = w.rdb.PTTL(ctx, key).Val()
-		switch s[i].kind {
-		case "hash":
-			s[i].fields, err = w.rdb.HGetAll(ctx, key).Result()
-		case "string":
-			s[i].text, err = w.rdb.Get(ctx, key).Result()
-		case "zset":
-			s[i].rows, err = w.rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
-		}
-		require.NoError(t, err)
+		s[i].Value, s[i].left = redistest.Read(t, w.rdb, key), w.rdb.PTTL(t.Context(), key).Val()
 	}
 	return s
 }
@@ -477,11 +462,6 @@ func said(err error) string {
 		return code
 	}
 	return text
-}
-
-func permitsOf(row redis.Z) int64 {
-	m := row.Member.(string)
-	return int64(binary.LittleEndian.Uint32([]byte(m[len(m)-4:])))
 }
 
 func byScore(a, b redis.Z) int {

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -15,18 +14,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// settledID returns the member that a reservation becomes by its settlement.
-func settledID(reserved string) string {
-	id := []byte(reserved)
-	id[12] ^= 0x80
-	return string(id)
-}
-
 // A settlement finds a held reservation that others have taken permits off, among many grants of its time and
 // more since, in as few steps as these need; also if it was settled before, and if the value was lost.
 func TestSettle_FindsHeldReservationAmongMany(t *testing.T) {
 	t.Parallel()
-	const interval, early = 3600_000, 1800_000
+	const early = 1800_000
+	settled := func(permits byte) string { return string(redisson.Settled([]byte(member(permits)))) }
 	for what, c := range map[string]struct {
 		age    int64 // since the grant
 		row    string
@@ -37,60 +30,38 @@ func TestSettle_FindsHeldReservationAmongMany(t *testing.T) {
 		calls  int
 	}{
 		"in time":                            {600_000, member(4), early, "", 1, 3, 12},
-		"in time, settled before":            {600_000, settledID(member(2)), 0, "60000", 0, 2, 12},
-		"over, settled before":               {early + 10_000, settledID(member(2)), 0, "60000", -3, 2, 60},
+		"in time, settled before":            {600_000, settled(2), 0, "60000", 0, 2, 12},
+		"over, settled before":               {early + 10_000, settled(2), 0, "60000", -3, 2, 60},
 		"over":                               {early + 10_000, "", 0, "", -3, 3, 3},
 		"over, repeated":                     {early + 10_000, "", 0, "60000", -3, 3, 60},
 		"just over, repeated":                {early + 500, "", 0, "60000", -3, 3, 60},
-		"over, settled before, not a repeat": {early + 10_000, settledID(member(3)), 0, "", -3, 3, 3},
+		"over, settled before, not a repeat": {early + 10_000, settled(3), 0, "", -3, 3, 3},
 	} {
 		for lost := range 2 {
 			t.Run(fmt.Sprint(what, ", lost ", lost), func(t *testing.T) {
 				t.Parallel()
-				rdb := redistest.Redis(t)
-				name := redistest.Name(t)
-				all := redisson.KeysOf(name, "id").List()
-				now := time.Now().UnixMilli()
-				var rows []redis.Z
-				used := int64(0)
-				for i := range 6000 {
-					at := max(now-c.age-early+int64(i), now-interval+60_000)
+				l, now := newRig(t, redistest.Redis(t), 10_000), time.Now().UnixMilli()
+				l.grant(grants(6000, codec.LayoutD2, func(i int) int64 {
 					if i >= 2000 {
-						at = now - c.age + int64(i-2000)/4
+						return now - c.age + int64(i-2000)/4
 					}
-					rows = append(rows, redis.Z{Score: float64(at), Member: memberOf(t, codec.LayoutD2, i)})
-					used++
-				}
+					return max(now-c.age-early+int64(i), now-hour+60_000)
+				})...)
 				if c.row != "" {
-					rows = append(rows, redis.Z{Score: float64(now - c.age - c.dated), Member: c.row})
-					used += permits(t, c.row)
+					l.grant(row(now-c.age-c.dated, c.row))
 				}
-				require.NoError(t, rdb.ZAdd(t.Context(), all[3], rows...).Err())
-				require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10000, "interval", interval, "type", 0).Err())
-				if lost == 0 {
-					require.NoError(t, rdb.Set(t.Context(), all[1], 10000-used, 0).Err())
+				if lost == 1 {
+					l.loses(l.keys[1])
 				}
-				var answer any = []any{"again", ""}
-				calls := 0
-				for ; answer != c.want; calls++ {
-					require.Less(t, calls, 100, answer)
-					args := []any{member(6), 3, other(0), c.age + 1000, c.age - 1000, c.repeat, answer.([]any)[1], "", early, now - c.age}
-					var err error
-					answer, err = rdb.Eval(t.Context(), SettleReservation.Source, all, args...).Result()
-					require.NoError(t, err)
-				}
+				answer, calls := l.until(SettleReservation, 6, member(6), 3, other(0), c.age+1000, c.age-1000, c.repeat, "", "", early, now-c.age)
+				assert.Equal(t, c.want, answer)
 				assert.LessOrEqual(t, calls, c.calls+lost*30)
-				sum := int64(0)
-				for _, z := range rdb.ZRangeWithScores(t.Context(), all[3], 0, -1).Val() {
-					n := permits(t, z.Member.(string))
-					if sum += n; n > 1 && c.row != "" {
+				for _, z := range l.rows() {
+					if c.row != "" && permits(t, z.Member.(string)) > 1 {
 						assert.Equal(t, now-c.age, int64(z.Score), "dated to its grant")
 					}
 				}
-				assert.Equal(t, 6000+c.in, sum)
-				if value, err := rdb.Get(t.Context(), all[1]).Int64(); err == nil {
-					assert.Equal(t, 10000-sum, value)
-				}
+				l.check(6000 + c.in)
 			})
 		}
 	}
@@ -103,29 +74,14 @@ func TestSettle_FindsReservationThoughItsCallTookLong(t *testing.T) {
 	for _, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {
 		t.Run(layout.String(), func(t *testing.T) {
 			t.Parallel()
-			rdb := redistest.Redis(t)
-			keys := redisson.KeysOf(redistest.Name(t), "id").List()
-			now := rdb.Time(t.Context()).Val().UnixMilli()
-			reserved := memberOf(t, layout, 1000)
-			left := redis.Z{Score: float64(now - 2900), Member: redisson.WithPermits([]byte(reserved), 3)}
-			rows := []redis.Z{left}
-			for i := range 500 {
-				rows = append(rows, redis.Z{Score: float64(now - 2500 + int64(5*i)), Member: memberOf(t, layout, i)})
-			}
-			require.NoError(t, rdb.HSet(t.Context(), keys[0], "rate", 1000, "interval", 3600_000, "type", 0).Err())
-			require.NoError(t, rdb.ZAdd(t.Context(), keys[3], rows...).Err())
-			require.NoError(t, rdb.Set(t.Context(), keys[1], 1000-3-500, 0).Err())
-
+			l, reserved := newRig(t, redistest.Redis(t), 1000), memberOf(layout, 1000)
+			now := l.now()
+			l.grant(row(now-2900, with(reserved, 3)))
+			l.grant(grants(500, layout, func(i int) int64 { return now - 2500 + int64(5*i) })...)
 			// It left 10 ms after the reservation was asked for, to which the ages allow a second.
-			var answer any = []any{"again", ""}
-			for again, ok := answer.([]any); ok; again, ok = answer.([]any) {
-				args := []any{redisson.WithPermits([]byte(reserved), 6), 1, other(0), 1010, 0, "", again[1], "", "", ""}
-				var err error
-				answer, err = rdb.Eval(t.Context(), SettleReservation.Source, keys, args...).Result()
-				require.NoError(t, err)
-			}
+			answer, _ := l.until(SettleReservation, 6, with(reserved, 6), 1, other(0), 1010, 0, "", "", "", "", "")
 			assert.EqualValues(t, 2, answer)
-			assert.Equal(t, "499", rdb.Get(t.Context(), keys[1]).Val())
+			l.check(500 + 1)
 		})
 	}
 }
@@ -137,40 +93,22 @@ func TestSettle_FindsReservationDatedAhead(t *testing.T) {
 	for _, early := range []any{"", 1800_000} {
 		t.Run(fmt.Sprint("early ", early), func(t *testing.T) {
 			t.Parallel()
-			rdb := redistest.Redis(t)
-			name := redistest.Name(t)
-			all := redisson.KeysOf(name, "id").List()
-			now := time.Now().UnixMilli()
-			require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10, "interval", 3600_000, "type", 0).Err())
-			require.NoError(t, rdb.ZAdd(t.Context(), all[3], redis.Z{Score: float64(now + 30_000), Member: member(4)}).Err())
-			require.NoError(t, rdb.Set(t.Context(), all[1], 6, 0).Err())
-
-			answer, err := rdb.Eval(t.Context(), SettleReservation.Source, all, member(6), 3, other(0), 2000, 0, "", "", "", early).Int64()
-			require.NoError(t, err)
-			assert.EqualValues(t, 1, answer)
-			assert.Equal(t, "7", rdb.Get(t.Context(), all[1]).Val())
+			l := newRig(t, redistest.Redis(t), 10)
+			l.grant(row(l.now()+30_000, member(4)))
+			assert.EqualValues(t, 1, l.eval(SettleReservation, member(6), 3, other(0), 2000, 0, "", "", "", early))
+			l.check(3)
 		})
 	}
-}
-
-func permits(t *testing.T, text string) int64 {
-	t.Helper()
-	m, err := codec.Parse(text)
-	require.NoError(t, err)
-	return int64(m.Permits)
 }
 
 // Each request of a call has its own hold. A repeat finds what the first attempt left, as written or with fewer permits,
 // among many grants of those times; if it left nothing, the repeat decides. All in as few steps as these need.
 func TestAcquire_RepeatFindsMembersOfSeveralHolds(t *testing.T) {
 	t.Parallel()
-	const interval, requests, age = int64(3600_000), 60, int64(60_000)
-	holds := func(i int) int64 { return []int64{0, 600_000, 1800_000, 2 * interval, 900_000 + int64(i)}[i%5] }
-	early := func(i int) int64 { return map[bool]int64{false: max(0, interval-holds(i))}[holds(i) == 0] }
-	for layout, id := range map[codec.Layout]string{
-		codec.LayoutB: "\x80", codec.LayoutC: "\x80\x80\x80\x80\x80", codec.LayoutD1: "\x80\x80\x80\x80\x80",
-		codec.LayoutD2: "\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80",
-	} {
+	const requests, age = 60, int64(60_000)
+	holds := func(i int) int64 { return []int64{0, 600_000, 1800_000, 2 * hour, 900_000 + int64(i)}[i%5] }
+	early := func(i int) int64 { return map[bool]int64{false: max(0, hour-holds(i))}[holds(i) == 0] }
+	for layout, size := range map[codec.Layout]int{codec.LayoutB: 1, codec.LayoutC: 5, codec.LayoutD1: 5, codec.LayoutD2: 13} {
 		for what, c := range map[string]struct {
 			whole int // so many of the first members are as they were written, others have lost permits; below 0: none is there
 			calls int
@@ -180,78 +118,54 @@ func TestAcquire_RepeatFindsMembersOfSeveralHolds(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(layout, ", ", what), func(t *testing.T) {
 				t.Parallel()
-				rdb := redistest.Redis(t)
-				keys := redisson.KeysOf(redistest.Name(t), "id").List()
-				require.NoError(t, rdb.HSet(t.Context(), keys[0], "rate", 100_000, "interval", interval, "type", 0).Err())
-				first, err := codec.Append(nil, layout, []byte(id+"\x00\x00\x00"), 1)
+				l := newRig(t, redistest.Redis(t), 100_000)
+				first, err := codec.Append(nil, layout, []byte(strings.Repeat("\x80", size)+"\x00\x00\x00"), 3*requests)
 				require.NoError(t, err)
 				redisson.SetPermits(first, 3*requests)
+				nth := func(i int, permits int64) string { return with(string(redisson.Later(first, i)), permits) }
 				flags := "sh" + fmt.Sprint(holds(0))
 				for i := 1; i < requests; i++ {
 					flags += fmt.Sprint(",", holds(i))
 				}
-				acquire := func(age, token any) []any {
-					answer, err := rdb.Eval(t.Context(), Acquire.Source, keys, first, 3*requests, "", flags, age, token, 0, 3, requests).Slice()
-					require.NoError(t, err)
-					return answer
+				acquire := func(age any) (granted any, calls int) {
+					answer, calls := l.until(Acquire, 5, first, 3*requests, "", flags, age, "", 0, 3, requests)
+					return answer.([]any)[2], calls
 				}
-				now := rdb.Time(t.Context()).Val().UnixMilli()
-				var rows []redis.Z
-				for i := range 4000 {
-					at := now - early(i%5) - int64(i)*age/4000
-					rows = append(rows, redis.Z{Score: float64(at), Member: memberOf(t, layout, i)})
-				}
-				require.NoError(t, rdb.ZAdd(t.Context(), keys[3], rows...).Err())
-				require.NoError(t, rdb.Set(t.Context(), keys[1], 96_000, 0).Err())
+				now := l.now()
+				l.grant(grants(4000, layout, func(i int) int64 { return now - early(i%5) - int64(i)*age/4000 })...)
+				left := int64(3 * requests)
 				if c.whole >= 0 {
-					require.EqualValues(t, 3*requests, acquire("", "")[2])
+					granted, _ := acquire("")
+					require.EqualValues(t, 3*requests, granted)
+					for i := c.whole; i < requests; i++ {
+						l.release(nth(i, 3), 1)
+						left -= 2
+					}
 				}
-				for i := max(0, c.whole); i < requests && c.whole >= 0; i++ {
-					m := redisson.WithPermits(redisson.Later(first, i), 3)
-					at := rdb.ZScore(t.Context(), keys[3], string(m)).Val()
-					require.EqualValues(t, 1, rdb.ZRem(t.Context(), keys[3], m).Val())
-					require.NoError(t, rdb.ZAdd(t.Context(), keys[3], redis.Z{Score: at, Member: redisson.WithPermits(m, 1)}).Err())
-					require.NoError(t, rdb.IncrBy(t.Context(), keys[1], 2).Err())
-				}
-				answer, calls := acquire(age, ""), 1
-				for ; answer[0] == "again"; calls++ {
-					answer = acquire(age, answer[1])
-				}
-				assert.EqualValues(t, 3*requests, answer[2])
+				granted, calls := acquire(age)
+				assert.EqualValues(t, 3*requests, granted)
 				assert.LessOrEqual(t, calls, c.calls)
-				left, ran := int64(0), map[int64]bool{}
+				ran := map[int64]bool{}
 				for i := range requests {
 					for _, permits := range []int64{1, 3} {
-						m := redisson.WithPermits(redisson.Later(first, i), permits)
-						if at, err := rdb.ZScore(t.Context(), keys[3], string(m)).Result(); err == nil {
-							left += permits
+						if at, err := l.rdb.ZScore(t.Context(), l.keys[3], nth(i, permits)).Result(); err == nil {
 							ran[int64(at)+early(i)] = true
 						}
 					}
 				}
 				assert.Len(t, ran, 1, "each is dated by its hold")
-				assert.Equal(t, map[bool]int64{true: 3 * requests, false: 3*int64(c.whole) + requests - int64(c.whole)}[c.whole < 0], left)
-				assert.Equal(t, 100_000-4000-left, rdb.IncrBy(t.Context(), keys[1], 0).Val())
+				l.check(4000 + left)
 			})
 		}
 	}
 }
 
-// repeated returns a limiter's keys, and a function that asks it for requests of as many permits each, or asks again.
-func repeated(t *testing.T, rdb redistest.Client, id, flags string, permits byte, requests int) ([]string, func(age any) int64) {
-	t.Helper()
-	keys := redisson.KeysOf(redistest.Name(t), "id").List()
-	require.NoError(t, rdb.HSet(t.Context(), keys[0], "rate", 1000, "interval", 3600_000, "type", 0).Err())
+// asks returns what asks a limiter for requests of as many permits each, or asks again, and returns the permits granted.
+func (l *rig) asks(id, flags string, permits byte, requests int) func(age any) any {
 	sum := permits * byte(requests)
-	return keys, func(age any) int64 {
-		answer := []any{"again", ""}
-		for answer[0] == "again" {
-			args := []any{id + string([]byte{sum, 0, 0, 0}), sum, "", flags, age, answer[1], 0, permits, requests}
-			var err error
-			answer, err = rdb.Eval(t.Context(), Acquire.Source, keys, args...).Slice()
-			require.NoError(t, err)
-		}
-		return answer[2].(int64)
+	return func(age any) any {
+		answer, _ := l.until(Acquire, 5, id+string([]byte{sum, 0, 0, 0}), sum, "", flags, age, "", 0, permits, requests)
+		return answer.([]any)[2]
 	}
 }
 
@@ -259,15 +173,14 @@ func repeated(t *testing.T, rdb redistest.Client, id, flags string, permits byte
 // their permits, rather than in the place of the last.
 func TestAcquire_RepeatGrantsEachRequestThatHolds(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	keys, ask := repeated(t, rdb, "\x10"+strings.Repeat("i", 16), "sh1,3000000", 1, 3)
+	l := newRig(t, redistest.Redis(t), 1000)
+	ask := l.asks("\x10"+strings.Repeat("i", 16), "sh1,3000000", 1, 3)
 	require.EqualValues(t, 3, ask(""))
-	require.EqualValues(t, 1, rdb.ZRemRangeByRank(t.Context(), keys[3], 0, 0).Val(), "its hold is over")
-	require.NoError(t, rdb.IncrBy(t.Context(), keys[1], 1).Err())
+	l.release(l.rows()[0].Member.(string), 0) // its hold is over
 
 	assert.EqualValues(t, 3, ask(5000))
 	assert.EqualValues(t, 3, ask(5000), "however often it is repeated")
-	assert.Equal(t, "998", rdb.Get(t.Context(), keys[1]).Val(), "it takes nothing again")
+	l.check(2) // it takes nothing again
 }
 
 // A repeat finds what the first attempt left, though others have taken permits off it, among many grants of the same ms.
@@ -276,21 +189,14 @@ func TestAcquire_RepeatFindsMemberAmongManyOfItsTime(t *testing.T) {
 	for what, flags := range map[string]string{"merged": "f", "own": "s", "held": "sh60000"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			rdb := redistest.Redis(t)
-			id := "\x10" + strings.Repeat("\xff", 13) + "\x00\x00\x00"
-			keys, ask := repeated(t, rdb, id, flags, 4, 1)
+			l := newRig(t, redistest.Redis(t), 1000)
+			ask := l.asks("\x10"+strings.Repeat("\xff", 13)+"\x00\x00\x00", flags, 4, 1)
 			require.EqualValues(t, 4, ask(""))
-			at := rdb.ZRangeWithScores(t.Context(), keys[3], 0, 0).Val()[0].Score
-			rows := []redis.Z{{Score: at, Member: id + "\x01\x00\x00\x00"}}
-			for i := range 300 {
-				rows = append(rows, redis.Z{Score: at, Member: memberOf(t, codec.LayoutD2, i)})
-			}
-			require.NoError(t, rdb.ZRem(t.Context(), keys[3], id+"\x04\x00\x00\x00").Err())
-			require.NoError(t, rdb.ZAdd(t.Context(), keys[3], rows...).Err())
-			require.NoError(t, rdb.Set(t.Context(), keys[1], 699, 0).Err())
-
+			first := l.rows()[0]
+			l.release(first.Member.(string), 1)
+			l.grant(grants(300, codec.LayoutD2, func(int) int64 { return int64(first.Score) })...)
 			assert.EqualValues(t, 4, ask(5000))
-			assert.Equal(t, "699", rdb.Get(t.Context(), keys[1]).Val(), "it takes nothing again")
+			l.check(1 + 300) // it takes nothing again
 		})
 	}
 }
@@ -299,65 +205,49 @@ func TestAcquire_RepeatFindsMemberAmongManyOfItsTime(t *testing.T) {
 // with fewer permits, among many grants since; if it left nothing, the repeat decides. All in as few steps as these need.
 func TestAcquireAll_RepeatFindsHeldMember(t *testing.T) {
 	t.Parallel()
-	const interval, age, rows = int64(3600_000), int64(60_000), 3000
+	const age, rows = int64(60_000), 3000
+	holds := []int64{600_000, 1800_000, 2 * hour}
 	for what, c := range map[string]struct {
 		left  int64 // permits of the member of the limiter that still has it
 		ago   int64 // ms
 		calls int
 	}{"as written": {3, 0, 2}, "with fewer permits": {1, 30_000, 20}, "it never ran": {0, 0, 30}} {
-		for place, hold := range []int64{600_000, 1800_000, 2 * interval} {
+		for place, hold := range holds {
 			t.Run(fmt.Sprint(what, ", ", place), func(t *testing.T) {
 				t.Parallel()
-				rdb := redistest.Redis(t)
-				now, id := rdb.Time(t.Context()).Val().UnixMilli(), "\x10"+strings.Repeat("i", 16)
-				var keys []string
-				for i := range 3 {
-					limiter := redisson.KeysOf(fmt.Sprintf("{%s}%d", redistest.Name(t), i), "id").List()
-					require.NoError(t, rdb.HSet(t.Context(), limiter[0], "rate", 100_000, "interval", interval, "type", 0).Err())
-					var grants []redis.Z
-					for j := range rows {
-						at := now - max(0, interval-hold) - int64(j)*age/rows
-						grants = append(grants, redis.Z{Score: float64(at), Member: memberOf(t, codec.LayoutD2, j)})
-					}
-					require.NoError(t, rdb.ZAdd(t.Context(), limiter[3], grants...).Err())
-					require.NoError(t, rdb.Set(t.Context(), limiter[1], 100_000-rows, 0).Err())
-					keys = append(keys, limiter...)
+				rdb, asked := redistest.Redis(t), member(3)
+				var all []*rig
+				joint := &rig{T: t, rdb: rdb}
+				for range holds {
+					l := newRig(t, rdb, 100_000)
+					now := l.now() - max(0, hour-hold)
+					l.grant(grants(rows, codec.LayoutD2, func(i int) int64 { return now - int64(i)*age/rows })...)
+					all, joint.keys = append(all, l), append(joint.keys, l.keys...)
 				}
-				ask := func(age, token any) []any {
-					answer, err := rdb.Eval(t.Context(), AcquireAll.Source, keys,
-						id+"\x03\x00\x00\x00", "3h600000 3h1800000 3h7200000", "f", age, token, "", "", "").Slice()
-					require.NoError(t, err)
-					return answer
+				ask := func(age any) ([]any, int) {
+					answer, calls := joint.until(AcquireAll, 4, asked, "3h600000 3h1800000 3h7200000", "f", age, "", "", "", "")
+					require.Len(t, answer, 1+3*6, "it is granted")
+					return answer.([]any), calls
 				}
-				used := func(i int) int64 { return 100_000 - rows - rdb.IncrBy(t.Context(), keys[5*i+1], 0).Val() }
 				if c.left > 0 {
-					granted := ask("", "")
-					require.Len(t, granted, 1+3*6)
+					granted, _ := ask("")
 					if place < 2 {
-						assert.Equal(t, []any{int64(0), int64(0), int64(100_000), int64(100_000 - rows), int64(1800_000), interval}, granted[7:13],
+						assert.Equal(t, []any{int64(0), int64(0), int64(100_000), int64(100_000 - rows), int64(1800_000), hour}, granted[7:13],
 							"all is back when the longest hold is over")
 					}
-					for i := range 3 {
-						member := id + "\x03\x00\x00\x00"
-						at := rdb.ZScore(t.Context(), keys[5*i+3], member).Val()
-						assert.InDelta(t, max(0, interval-[]int64{600_000, 1800_000, 2 * interval}[i]), float64(granted[0].(int64))-at, 0)
-						require.NoError(t, rdb.ZRem(t.Context(), keys[5*i+3], member).Err())
+					for i, l := range all {
+						at := l.rdb.ZScore(t.Context(), l.keys[3], asked).Val()
+						assert.InDelta(t, max(0, hour-holds[i]), float64(granted[0].(int64))-at, 0)
+						require.NoError(t, rdb.ZRem(t.Context(), l.keys[3], asked).Err())
 						if i == place {
-							member = string(redisson.WithPermits([]byte(member), c.left))
-							at -= float64(c.ago)
-							require.NoError(t, rdb.ZAdd(t.Context(), keys[5*i+3], redis.Z{Score: at, Member: member}).Err())
+							require.NoError(t, rdb.ZAdd(t.Context(), l.keys[3], row(int64(at)-c.ago, with(asked, c.left))).Err())
 						}
 					}
 				}
-				answer, calls := ask(age, ""), 1
-				for ; answer[0] == "again"; calls++ {
-					require.Less(t, calls, 100)
-					answer = ask(age, answer[1])
-				}
-				require.Len(t, answer, 1+3*6, "it is granted")
+				_, calls := ask(age)
 				assert.LessOrEqual(t, calls, c.calls)
-				for i := range 3 {
-					assert.EqualValues(t, 3, used(i), "once")
+				for _, l := range all {
+					assert.Equal(t, fmt.Sprint(100_000-rows-3), l.value(), "once")
 				}
 			})
 		}

@@ -239,11 +239,6 @@ func TestKeysAreLiteral(t *testing.T) {
 	}
 }
 
-// member packs permits as layout D2.
-func member(permits byte) string {
-	return "\x10" + strings.Repeat("i", 16) + string([]byte{permits, 0, 0, 0})
-}
-
 // run is a call of a script, and its answer.
 type run struct {
 	script *Script

@@ -137,7 +137,7 @@ func (s *memoryScene) prepare(k memoryKind, st memoryState, keys []string) {
 		pipe.Set(ctx, value, st.value, 0)
 	}
 	for i, age := range st.ages {
-		pipe.ZAdd(ctx, permits, redis.Z{Score: float64(s.now - age), Member: rowOf(s.T, k.layout, i)})
+		pipe.ZAdd(ctx, permits, row(s.now-age, rowOf(k.layout, i)))
 	}
 	for _, key := range keys {
 		if k.keep {
@@ -152,31 +152,43 @@ func (s *memoryScene) prepare(k memoryKind, st memoryState, keys []string) {
 }
 
 // rowOf returns a member of 3 permits.
-func rowOf(t *testing.T, layout codec.Layout, n int) string {
-	t.Helper()
-	member := memberOf(t, layout, n)
-	return member[:len(member)-4] + "\x03\x00\x00\x00"
+func rowOf(layout codec.Layout, n int) string {
+	return memberOf(layout, n)[:len(memberOf(layout, n))-4] + "\x03\x00\x00\x00"
 }
 
-// limiterRuns prepares each call for each state of a kind of limiter.
-func (s *memoryScene) limiterRuns(k memoryKind) (runs []*memoryRun) {
-	calls := s.memoryCalls(k)
+// limiters are those of a kind.
+func (s *memoryScene) limiters(k memoryKind) memoryGroup {
+	g := memoryGroup{
+		name:   fmt.Sprintf("%+v", k),
+		keys:   func(id string) []string { return redisson.KeysOf(id, "id").List() },
+		states: map[string]func(keys []string){},
+		calls:  s.memoryCalls(k),
+	}
 	for state, st := range memoryStates {
-		for name, call := range calls {
-			r := &memoryRun{memoryCall: call, name: fmt.Sprintf("%s of %s %+v", name, state, k), unset: st.value == ""}
+		g.states[state] = func(keys []string) { s.prepare(k, st, keys) }
+	}
+	return g
+}
+
+// runs prepares each call for each state of a group.
+func (s *memoryScene) runs(g memoryGroup) (runs []*memoryRun) {
+	for state, prepare := range g.states {
+		for name, call := range g.calls {
+			r := &memoryRun{memoryCall: call, name: fmt.Sprintf("%s: %s of %s, %s", call.script.Name, name, state, g.name)}
+			r.unset = len(g.keys("")) == 5 && memoryStates[state].value == ""
 			for _, twin := range []string{"", "twin"} {
 				id := strconv.Itoa(len(runs)) + twin
-				keys, other := redisson.KeysOf(id, "id").List(), redisson.KeysOf(id+"o", "id").List()
-				s.prepare(k, st, keys)
+				keys, other := g.keys(id), g.keys(id+"o")
+				prepare(keys)
 				if call.joint != "" {
-					s.prepare(k, memoryStates[call.joint], other)
+					g.states[call.joint](other)
 				}
 				switch {
 				case call.script == AcquireMany:
 					keys = []string{keys[0], keys[1], keys[3]}
 				case call.second:
 					keys = append(other, keys...)
-				case call.joint != "" || call.script == Rename:
+				case call.joint != "":
 					keys = append(keys, other...)
 				}
 				r.keys, r.twin = r.twin, keys
@@ -189,7 +201,7 @@ func (s *memoryScene) limiterRuns(k memoryKind) (runs []*memoryRun) {
 
 // memoryCalls are the calls of all scripts of limiters that may write.
 func (s *memoryScene) memoryCalls(k memoryKind) map[string]memoryCall {
-	mine, first := rowOf(s.T, k.layout, 77), rowOf(s.T, k.layout, 0)
+	mine, first := rowOf(k.layout, 77), rowOf(k.layout, 0)
 	ends := s.now + 1000000
 	fallback := fmt.Sprintf("10 3600000 %d 0", map[bool]int{true: 1}[k.perClient])
 	calls := map[string]memoryCall{
@@ -247,7 +259,8 @@ func (s *memoryScene) memoryCalls(k memoryKind) map[string]memoryCall {
 
 // memoryGroup is calls, each of which finds each of the states.
 type memoryGroup struct {
-	keys   int
+	name   string
+	keys   func(id string) []string
 	states map[string]func(keys []string)
 	calls  map[string]memoryCall
 }
@@ -260,7 +273,7 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 	log := func(ages ...int64) func(keys []string) {
 		return func(keys []string) {
 			for i, age := range ages {
-				s.rdb.ZAdd(ctx, keys[0], redis.Z{Score: float64(s.now - age), Member: fmt.Sprintf("id:%d", i)})
+				s.rdb.ZAdd(ctx, keys[0], row(s.now-age, fmt.Sprintf("id:%d", i)))
 			}
 		}
 	}
@@ -284,15 +297,17 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 		"new": set(), "in use": set(4, second), "exhausted": set(0, second), "refilled": set(0, second-4000), "half": set(4),
 		"ahead": set(4, second+3600),
 	}
+	one := func(id string) []string { return []string{"{" + id + "}"} }
+	two := func(id string) []string { return []string{"{" + id + "}", "{" + id + "}:2"} }
 	return []memoryGroup{
-		{1, logs, map[string]memoryCall{
+		{"logs", one, logs, map[string]memoryCall{
 			"take":        {script: SlidingLog, args: []any{4, 3600000, "", "mine", "", 1, 1}},
 			"take again":  {script: SlidingLog, args: []any{4, 3600000, "", "mine", "1", 1, 1}},
 			"take two":    {script: SlidingLog, args: []any{4, 3600000, "", "mine", "", 1, 2, 3, 1}},
 			"give back":   {script: SlidingLogGiveBack, args: []any{"id", 0, 2, 3600000}, frees: true},
 			"note client": {script: NoteClient, args: []any{"me", 60000}},
 		}},
-		{1, counters, map[string]memoryCall{
+		{"counters", one, counters, map[string]memoryCall{
 			"take":      {script: FixedWindow, args: []any{10, 9000000, 3, 1}},
 			"take two":  {script: FixedWindow, args: []any{10, 9000000, 1, 2, 8, 1}},
 			"give back": {script: FixedWindowSettle, args: []any{2, ends, 9000000}, frees: true},
@@ -302,30 +317,12 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 			"take, calendar":      {script: FixedWindow, args: []any{10, calendar, 3, 1}},
 			"give back, calendar": {script: FixedWindowSettle, args: []any{2, ends, ""}, frees: true},
 		}},
-		{2, buckets, map[string]memoryCall{
+		{"buckets", two, buckets, map[string]memoryCall{
 			"take":      {script: TokenBucket, args: []any{10, 2, 3600, 0, 18000000, 3, 1}},
 			"take two":  {script: TokenBucket, args: []any{10, 2, 3600, 0, 18000000, 1, 2, 8, 1}},
 			"give back": {script: TokenBucketGiveBack, args: []any{10, 2, 3600, 2, 4, second, 0, 18000000}, frees: true},
 		}},
 	}
-}
-
-func (s *memoryScene) otherRuns() (runs []*memoryRun) {
-	for _, group := range s.otherGroups() {
-		for state, prepare := range group.states {
-			for name, call := range group.calls {
-				r := &memoryRun{memoryCall: call, name: fmt.Sprintf("%s: %s of %s", call.script.Name, name, state)}
-				for _, twin := range []string{"", "twin"} {
-					id := strconv.Itoa(len(runs)) + twin
-					keys := []string{"{" + id + "}", "{" + id + "}:2"}[:group.keys]
-					prepare(keys)
-					r.keys, r.twin = r.twin, keys
-				}
-				runs = append(runs, r)
-			}
-		}
-	}
-	return runs
 }
 
 // If memory is full, a script that needs some is refused before it changes anything,
@@ -346,9 +343,11 @@ func TestFullMemory(t *testing.T) {
 				kinds = kinds[:1] // what the scripts call is the same
 			}
 			for _, kind := range kinds {
-				s.check(s.limiterRuns(kind))
+				s.check(s.runs(s.limiters(kind)))
 			}
-			s.check(s.otherRuns())
+			for _, group := range s.otherGroups() {
+				s.check(s.runs(group))
+			}
 		})
 	}
 }
@@ -389,16 +388,9 @@ func TestGiveBackInDoubt(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for left, want := range map[byte]int64{5: 2, 4: 2, 3: 2, 1: -1} {
-			name := redistest.Name(t) + strconv.Itoa(int(left))
-			keys := []string{name, name + ":v", name + ":cv", name + ":p", name + ":cp"}
-			now, err := rdb.Time(t.Context()).Result()
-			require.NoError(t, err)
-			rdb.HSet(t.Context(), name, "rate", 10, "interval", 3600000, "type", 0)
-			rdb.Set(t.Context(), name+":v", 10-int(left), 0)
-			rdb.ZAdd(t.Context(), name+":p", redis.Z{Score: float64(now.UnixMilli()), Member: member(left)})
-			got, err := rdb.Eval(t.Context(), GiveBack.Source, keys, member(5), 2, "1", 1000, "", "own").Int64()
-			require.NoError(t, err)
-			assert.Equal(t, want, got, "%d left", left)
+			l := newRig(t, rdb, 10)
+			l.grant(row(l.now(), member(left)))
+			assert.Equal(t, want, l.eval(GiveBack, member(5), 2, "1", 1000, "", "own"), "%d left", left)
 		}
 	})
 }

@@ -1,9 +1,7 @@
 package lua
 
 import (
-	"encoding/hex"
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,14 +15,146 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
+const hour = int64(3600_000)
+
+// A rig is a limiter that all clients share, whose interval is an hour, for scripts to work with.
+type rig struct {
+	*testing.T
+
+	rdb  redistest.Client
+	keys []string // as redisson.Keys lists them
+	rate int64
+}
+
+// newRig returns a full limiter.
+func newRig(t *testing.T, rdb redistest.Client, rate int64) *rig {
+	t.Helper()
+	l := &rig{t, rdb, redisson.KeysOf("{"+redistest.Name(t)+"}", "id").List(), rate}
+	l.config("rate", rate, "interval", hour, "type", 0)
+	require.NoError(t, rdb.Set(t.Context(), l.keys[1], rate, 0).Err())
+	return l
+}
+
+// config sets fields of the configuration.
+func (l *rig) config(fields ...any) {
+	require.NoError(l, l.rdb.HSet(l.Context(), l.keys[0], fields...).Err())
+}
+
+// loses removes keys.
+func (l *rig) loses(keys ...string) { require.NoError(l, l.rdb.Del(l.Context(), keys...).Err()) }
+
+// now is the server's, in ms.
+func (l *rig) now() int64 { return l.rdb.Time(l.Context()).Val().UnixMilli() }
+
+// A row is a member of the set, and its time.
+func row(at int64, member string) redis.Z { return redis.Z{Score: float64(at), Member: member} }
+
+// grants are rows of one permit each.
+func grants(n int, layout codec.Layout, at func(i int) int64) (rows []redis.Z) {
+	for i := range n {
+		rows = append(rows, row(at(i), memberOf(layout, i)))
+	}
+	return rows
+}
+
+// grant puts rows into the set, and takes their permits off the value.
+func (l *rig) grant(rows ...redis.Z) {
+	sum := int64(0)
+	for _, z := range rows {
+		sum += permits(l.T, z.Member.(string))
+	}
+	require.NoError(l, l.rdb.ZAdd(l.Context(), l.keys[3], rows...).Err())
+	require.NoError(l, l.rdb.DecrBy(l.Context(), l.keys[1], sum).Err())
+}
+
+// release takes permits off a member, to leave so many.
+func (l *rig) release(member string, left int64) {
+	at, back := l.rdb.ZScore(l.Context(), l.keys[3], member).Val(), permits(l.T, member)
+	require.EqualValues(l, 1, l.rdb.ZRem(l.Context(), l.keys[3], member).Val())
+	require.NoError(l, l.rdb.IncrBy(l.Context(), l.keys[1], back).Err())
+	if left > 0 {
+		l.grant(row(int64(at), with(member, left)))
+	}
+}
+
+// rows are those of the set, the oldest first.
+func (l *rig) rows() []redis.Z { return l.rdb.ZRangeWithScores(l.Context(), l.keys[3], 0, -1).Val() }
+
+// value is the text of the free permits.
+func (l *rig) value() string { return l.rdb.Get(l.Context(), l.keys[1]).Val() }
+
+// check checks how many permits are in use, and that the others are free.
+func (l *rig) check(inUse int64) {
+	l.Helper()
+	sum := int64(0)
+	for _, z := range l.rows() {
+		sum += permits(l.T, z.Member.(string))
+	}
+	assert.Equal(l, inUse, sum, "permits in use")
+	if value := l.value(); value != "" {
+		assert.Equal(l, fmt.Sprint(l.rate-inUse), value, "free permits")
+	}
+}
+
+func (l *rig) eval(s *Script, args ...any) any {
+	l.Helper()
+	answer, err := l.rdb.Eval(l.Context(), s.Source, l.keys, args...).Result()
+	require.NoError(l, err)
+	return answer
+}
+
+// until calls a script until it has done all, and returns how often; its token is an argument.
+func (l *rig) until(s *Script, token int, args ...any) (answer any, calls int) {
+	l.Helper()
+	for calls = 1; ; calls++ {
+		require.Less(l, calls, 100)
+		answer = l.eval(s, args...)
+		again, ok := answer.([]any)
+		if !ok || again[0] != "again" {
+			return answer, calls
+		}
+		args[token] = again[1]
+	}
+}
+
+func permits(t *testing.T, text string) int64 {
+	t.Helper()
+	m, err := codec.Parse(text)
+	require.NoError(t, err)
+	return int64(m.Permits)
+}
+
+// member packs permits as layout D2.
+func member(permits byte) string {
+	return "\x10" + strings.Repeat("i", 16) + string([]byte{permits, 0, 0, 0})
+}
+
+// other is a member of another attempt than member's.
+func other(permits byte) string { return strings.ReplaceAll(member(permits), "i", "j") }
+
+// memberOf returns a member for one permit, with an id of its own.
+func memberOf(layout codec.Layout, n int) string {
+	size := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}[layout]
+	m, err := codec.Append(nil, layout, fmt.Appendf(nil, "%0*d", size, n), 1)
+	if err != nil {
+		panic(err) // the layouts are those above
+	}
+	return string(m)
+}
+
+// with returns a member with other permits.
+func with(member string, permits int64) string {
+	return string(redisson.WithPermits([]byte(member), permits))
+}
+
 // fastPathCalls ask for one permit of a shared limiter, as the fast path takes it.
 // Each returns the answer of acquire, and 0 of acquire_many if acquire decides.
-var fastPathCalls = map[string]func(t *testing.T, rdb redistest.Client, keys redisson.Keys, member string) (any, error){
-	"acquire": func(t *testing.T, rdb redistest.Client, keys redisson.Keys, member string) (any, error) {
-		return rdb.Eval(t.Context(), Acquire.Source, []string{keys.Config, keys.Value, keys.Permits}, member).Result()
+var fastPathCalls = map[string]func(l *rig, member string) (any, error){
+	"acquire": func(l *rig, member string) (any, error) {
+		return l.rdb.Eval(l.Context(), Acquire.Source, l.sharedKeys(), member).Result()
 	},
-	"acquire_many": func(t *testing.T, rdb redistest.Client, keys redisson.Keys, member string) (any, error) {
-		all, err := rdb.Eval(t.Context(), AcquireMany.Source, []string{keys.Config, keys.Value, keys.Permits}, 1, member, 1).Slice()
+	"acquire_many": func(l *rig, member string) (any, error) {
+		all, err := l.rdb.Eval(l.Context(), AcquireMany.Source, l.sharedKeys(), 1, member, 1).Slice()
 		if err != nil {
 			return nil, err
 		}
@@ -32,35 +162,30 @@ var fastPathCalls = map[string]func(t *testing.T, rdb redistest.Client, keys red
 	},
 }
 
+func (l *rig) sharedKeys() []string { return []string{l.keys[0], l.keys[1], l.keys[3]} }
+
 // eachFastPathCall runs a test with either call, on a limiter of 3 permits an hour of which
 // that many are in use, by one member of that age.
-func eachFastPathCall(t *testing.T, used int, age time.Duration,
-	test func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(member string) (any, error))) {
+func eachFastPathCall(t *testing.T, used byte, age time.Duration, test func(l *rig, call func(member string) (any, error))) {
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
-		for name, call := range fastPathCalls {
-			keys := redisson.KeysOf(redistest.Name(t)+name, "id")
-			require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", time.Hour.Milliseconds(), "type", 0).Err())
-			now, err := rdb.Time(t.Context()).Result()
-			require.NoError(t, err)
-			require.NoError(t, rdb.Set(t.Context(), keys.Value, 3-used, 0).Err())
+		for _, call := range fastPathCalls {
+			l := newRig(t, rdb, 3)
 			if used > 0 {
-				require.NoError(t, rdb.ZAdd(t.Context(), keys.Permits,
-					redis.Z{Score: float64(now.Add(-age).UnixMilli()), Member: member(byte(used))}).Err())
+				l.grant(row(l.now()-age.Milliseconds(), member(used)))
 			}
-			test(t, rdb, keys, func(member string) (any, error) { return call(t, rdb, keys, member) })
-			require.NoError(t, rdb.Del(t.Context(), keys.List()...).Err())
+			test(l, func(member string) (any, error) { return call(l, member) })
 		}
 	})
 }
 
 // permitsGranted makes the call, and acquire's if that is to decide, and returns how many permits it was granted.
-func permitsGranted(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error), member string) any {
-	t.Helper()
+func (l *rig) permitsGranted(call func(string) (any, error), member string) any {
+	l.Helper()
 	got, err := call(member)
-	require.NoError(t, err)
+	require.NoError(l, err)
 	if got == int64(0) {
-		got, err = fastPathCalls["acquire"](t, rdb, keys, member)
-		require.NoError(t, err)
+		got, err = fastPathCalls["acquire"](l, member)
+		require.NoError(l, err)
 	}
 	if figures, ok := got.([]any); ok {
 		return figures[2]
@@ -68,86 +193,65 @@ func permitsGranted(t *testing.T, rdb redistest.Client, keys redisson.Keys, call
 	return got
 }
 
-// other is a member of another attempt than member's.
-func other(permits byte) string { return strings.ReplaceAll(member(permits), "i", "j") }
-
-func noteOf(t *testing.T, rdb redistest.Client, keys redisson.Keys, member string) {
-	t.Helper()
-	now, err := rdb.Time(t.Context()).Result()
-	require.NoError(t, err)
-	note := strconv.FormatInt(now.UnixMilli(), 10) + ":" + hex.EncodeToString([]byte(member[:len(member)-4])) + ";"
-	require.NoError(t, rdb.HSet(t.Context(), keys.Config, "answered", note).Err())
-}
-
 // A late attempt finds an exhausted limiter, whose permits may have come back since: it
 // takes none of them. While they are in use its answer is a refusal like any other.
 func TestAcquire_LateAttemptTakesNothingOfExhaustedLimiter(t *testing.T) {
 	t.Parallel()
 	for age, come := range map[time.Duration]bool{time.Minute: false, 2 * time.Hour: true} {
-		eachFastPathCall(t, 3, age, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
-			noteOf(t, rdb, keys, other(1))
-			noted := rdb.HGetAll(t.Context(), keys.Config).Val()
-			got, err := call(other(1))
+		eachFastPathCall(t, 3, age, func(l *rig, call func(string) (any, error)) {
+			late := other(1)
+			l.config("answered", fmt.Sprintf("%d:%x;", l.now(), late[:len(late)-4]))
+			noted := l.rdb.HGetAll(l.Context(), l.keys[0]).Val()
+			got, err := call(late)
 			switch {
 			case !come:
-				require.NoError(t, err)
-				assert.InDelta(t, -(59 * time.Minute).Milliseconds(), got, 5000)
-				got, err = call(strings.ReplaceAll(other(1), "j", "k"))
-				require.NoError(t, err)
-				assert.InDelta(t, -(59 * time.Minute).Milliseconds(), got, 5000)
-				assert.Equal(t, noted, rdb.HGetAll(t.Context(), keys.Config).Val())
+				require.NoError(l, err)
+				assert.InDelta(l, -(59 * time.Minute).Milliseconds(), got, 5000)
+				got, err = call(strings.ReplaceAll(late, "j", "k"))
+				require.NoError(l, err)
+				assert.InDelta(l, -(59 * time.Minute).Milliseconds(), got, 5000)
+				assert.Equal(l, noted, l.rdb.HGetAll(l.Context(), l.keys[0]).Val())
 			case err != nil:
-				assert.True(t, redis.HasErrorPrefix(err, "LATE"), err)
+				assert.True(l, redis.HasErrorPrefix(err, "LATE"), err)
 			default:
-				assert.EqualValues(t, 0, got)
+				assert.EqualValues(l, 0, got)
 			}
-			assert.Equal(t, "0", rdb.Get(t.Context(), keys.Value).Val())
-			assert.Equal(t, []string{member(3)}, rdb.ZRange(t.Context(), keys.Permits, 0, -1).Val())
+			l.check(3)
+			assert.Len(l, l.rows(), 1)
 		})
 	}
 }
 
-// A grant gives the value and the permits the configuration's time to live,
-// whatever they had.
+// A grant gives the value and the permits the configuration's time to live, whatever they had.
 func TestAcquire_GivesAllKeysOneTimeToLive(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Hour
-	none, same := time.Duration(0), ttl
-	for _, tc := range []struct{ value, permits time.Duration }{
-		{none, none}, {same, none}, {none, same}, {same, same}, {3 * time.Hour, same}, {same, 3 * time.Hour}, {same, time.Hour},
+	const none, same, longer = time.Duration(0), 2 * time.Hour, 3 * time.Hour
+	for _, tc := range []struct {
+		value, permits time.Duration
+		most           byte // permits in use before
+	}{
+		{none, none, 1}, {same, none, 1}, {none, same, 1}, {same, same, 1}, {longer, same, 1}, {same, longer, 1}, {same, time.Hour, 1},
+		{40 * time.Minute, none, 0}, // a full value with an end of its own counts no window, of which nothing was in use
 	} {
 		t.Run(tc.value.String()+" "+tc.permits.String(), func(t *testing.T) {
 			t.Parallel()
-			for _, used := range []int{0, 1} {
-				eachFastPathCall(t, used, time.Minute, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
-					now, err := rdb.Time(t.Context()).Result()
-					require.NoError(t, err)
-					for key, ttl := range map[string]time.Duration{keys.Config: ttl, keys.Value: tc.value, keys.Permits: tc.permits} {
+			for used := range tc.most + 1 {
+				eachFastPathCall(t, used, time.Minute, func(l *rig, call func(string) (any, error)) {
+					now := time.UnixMilli(l.now())
+					for i, ttl := range map[int]time.Duration{0: same, 1: tc.value, 3: tc.permits} {
 						if ttl > 0 {
-							require.NoError(t, rdb.PExpireAt(t.Context(), key, now.Add(ttl)).Err())
+							require.NoError(l, l.rdb.PExpireAt(l.Context(), l.keys[i], now.Add(ttl)).Err())
 						}
 					}
-					require.EqualValues(t, 1, permitsGranted(t, rdb, keys, call, other(1)))
-					want := rdb.PTTL(t.Context(), keys.Config).Val()
-					for _, key := range []string{keys.Value, keys.Permits} {
-						assert.InDelta(t, want, rdb.PTTL(t.Context(), key).Val(), float64(time.Second), key)
+					require.EqualValues(l, 1, l.permitsGranted(call, other(1)))
+					want := l.rdb.PTTL(l.Context(), l.keys[0]).Val()
+					for _, key := range []string{l.keys[1], l.keys[3]} {
+						assert.InDelta(l, want, l.rdb.PTTL(l.Context(), key).Val(), float64(time.Second), key)
 					}
 				})
 			}
 		})
 	}
-}
-
-// So does a grant of a full value with an end of its own: it counts no window, of which
-// nothing was in use.
-func TestAcquire_GivesFullValueATimeToLive(t *testing.T) {
-	t.Parallel()
-	eachFastPathCall(t, 0, 0, func(t *testing.T, rdb redistest.Client, keys redisson.Keys, call func(string) (any, error)) {
-		require.NoError(t, rdb.PExpire(t.Context(), keys.Config, 2*time.Hour).Err())
-		require.NoError(t, rdb.PExpire(t.Context(), keys.Value, 40*time.Minute).Err())
-		require.EqualValues(t, 1, permitsGranted(t, rdb, keys, call, other(1)))
-		assert.InDelta(t, 2*time.Hour, rdb.PTTL(t.Context(), keys.Value).Val(), float64(time.Minute))
-	})
 }
 
 // The first grant of a full limiter makes the set. If that is all that lacks the limiter's
@@ -157,18 +261,17 @@ func TestAcquire_GivesNewSetATimeToLive(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		end := time.Now().Add(time.Hour)
 		for name, call := range fastPathCalls {
-			keys := redisson.KeysOf(redistest.Name(t)+name, "id")
-			require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", 60_000, "type", 0).Err())
-			require.NoError(t, rdb.Set(t.Context(), keys.Value, 3, 0).Err())
-			require.NoError(t, rdb.PExpireAt(t.Context(), keys.Config, end).Err())
-			require.NoError(t, rdb.PExpireAt(t.Context(), keys.Value, end).Err())
+			l := newRig(t, rdb, 3)
+			for _, key := range l.keys[:2] {
+				require.NoError(t, rdb.PExpireAt(t.Context(), key, end).Err())
+			}
 			for free := range 3 {
-				got, err := call(t, rdb, keys, strings.ReplaceAll(member(1), "i", strconv.Itoa(free)))
+				got, err := call(l, strings.ReplaceAll(member(1), "i", fmt.Sprint(free)))
 				require.NoError(t, err)
 				assert.Equal(t, int64(1), got, "%s: the fast path decides", name)
 			}
-			assert.Equal(t, "0", rdb.Get(t.Context(), keys.Value).Val(), name)
-			for _, key := range []string{keys.Config, keys.Value, keys.Permits} {
+			l.check(3)
+			for _, key := range l.sharedKeys() {
 				assert.Equal(t, time.Until(end), rdb.PTTL(t.Context(), key).Val(), key)
 			}
 		}
@@ -178,21 +281,16 @@ func TestAcquire_GivesNewSetATimeToLive(t *testing.T) {
 // If all have one time to live, a grant writes none.
 func TestAcquire_WritesNoTimeToLiveTwice(t *testing.T) {
 	t.Parallel()
-	s := redistest.StartRedis(t)
-	rdb := s.Client(t, nil)
-	keys := redisson.KeysOf("limiter", "id")
-	require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 1000, "interval", 60000, "type", 0).Err())
-	require.NoError(t, rdb.PExpire(t.Context(), keys.Config, time.Hour).Err())
+	l := newRig(t, redistest.StartRedis(t).Client(t, nil), 1000)
+	require.NoError(t, l.rdb.PExpire(t.Context(), l.keys[0], time.Hour).Err())
 	const grants = 15 // none of them in the general path but the first
 	for i := range grants {
-		m := strings.ReplaceAll(member(1), "i", string(rune('a'+i)))
-		require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, []string{keys.Config, keys.Value, keys.Permits}, m).Err())
+		_, err := fastPathCalls["acquire"](l, strings.ReplaceAll(member(1), "i", string(rune('a'+i))))
+		require.NoError(t, err)
 	}
-	stats := rdb.Info(t.Context(), "commandstats").Val()
-	_, calls, found := strings.Cut(stats, "cmdstat_pexpire:calls=")
-	require.True(t, found)
-	calls, _, _ = strings.Cut(calls, ",")
-	n, err := strconv.Atoi(calls)
+	var n int
+	_, calls, _ := strings.Cut(l.rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_pexpire:calls=")
+	_, err := fmt.Sscan(strings.ReplaceAll(calls, ",", " "), &n)
 	require.NoError(t, err)
 	assert.Less(t, n, grants, "of two for each grant")
 }
@@ -201,13 +299,11 @@ func TestAcquire_WritesNoTimeToLiveTwice(t *testing.T) {
 func TestAcquire_PerClientIgnoresSharedValue(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
-		keys := redisson.KeysOf(redistest.Name(t), "id")
-		require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", 60000, "type", 1).Err())
-		require.NoError(t, rdb.RPush(t.Context(), keys.Value, "of something else").Err())
-		got, err := rdb.Eval(t.Context(), Acquire.Source, keys.List(), member(1)).Slice()
-		require.NoError(t, err)
-		assert.EqualValues(t, 1, got[2])
-		require.NoError(t, rdb.Del(t.Context(), keys.List()...).Err())
+		l := newRig(t, rdb, 3)
+		l.config("type", 1)
+		l.loses(l.keys[1])
+		require.NoError(t, rdb.RPush(t.Context(), l.keys[1], "of something else").Err())
+		assert.EqualValues(t, 1, l.eval(Acquire, member(1)).([]any)[2])
 	})
 }
 
@@ -217,22 +313,17 @@ func TestAcquire_NotesLast31Attempts(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for layout, noted := range map[codec.Layout]int{codec.LayoutD2: 31, codec.LayoutD1: 46, codec.LayoutC: 32, codec.LayoutB: 66} {
-			name := redistest.Name(t)
-			all := redisson.KeysOf(name, "id").List()
-			require.NoError(t, rdb.HSet(t.Context(), name, "rate", 1000, "interval", 3600000, "type", 0).Err())
+			l := newRig(t, rdb, 1000)
 			const attempts = 70
-			ids := make([]string, attempts)
-			for i := range ids {
-				ids[i] = memberOf(t, layout, i)
-				require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, all, ids[i], 1, "", "", 0).Err())
+			for i := range attempts {
+				l.eval(Acquire, memberOf(layout, i), 1, "", "", 0)
 			}
-			list, err := rdb.HGet(t.Context(), name, "answered").Result()
-			require.NoError(t, err)
+			list := rdb.HGet(t.Context(), l.keys[0], "answered").Val()
 			assert.Equal(t, noted, strings.Count(list, ":"), "layout %v", layout)
 			assert.Regexp(t, `^(\d{13}:([0-9a-f]{2})+;)+$`, list, "layout %v", layout)
-			require.NoError(t, rdb.Del(t.Context(), all[1:]...).Err(), "so that late copies could be granted")
-			for i, id := range ids {
-				err := rdb.Eval(t.Context(), Acquire.Source, all, id, 1).Err()
+			l.loses(l.keys[1:]...) // so that late copies could be granted
+			for i := range attempts {
+				err := rdb.Eval(t.Context(), Acquire.Source, l.keys, memberOf(layout, i), 1).Err()
 				assert.Equal(t, i >= attempts-noted, redis.HasErrorPrefix(err, "LATE"), "layout %v, attempt %d: %v", layout, i, err)
 			}
 		}
@@ -245,39 +336,16 @@ func TestSettle_RepeatedChargeMeetsLostKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		for lost, made := range []int{0, 0, 1, 1} {
-			name := redistest.Name(t)
-			all := redisson.KeysOf(name, "id").List()
-			now := float64(time.Now().UnixMilli())
-			rows := []redis.Z{{Score: now, Member: other(2)}}[:made]
-			for i := range 600 {
-				rows = append(rows, redis.Z{Score: now, Member: memberOf(t, codec.LayoutD2, i)})
-			}
-			require.NoError(t, rdb.ZAdd(t.Context(), all[3], rows...).Err())
-			require.NoError(t, rdb.HSet(t.Context(), name, "rate", 1000, "interval", 3600000, "type", 0).Err())
-			require.NoError(t, rdb.Set(t.Context(), all[1], 400-2*made, 0).Err())
-			require.NoError(t, rdb.Del(t.Context(), all[lost%2]).Err())
-			var answer any = []any{"again", ""}
-			for calls := 0; answer != int64(-2); calls++ {
-				require.Less(t, calls, 20)
-				var err error
-				args := []any{member(3), 5, other(2), 0, 0, "60000", answer.([]any)[1], "1000 3600000 0 0"}
-				answer, err = rdb.Eval(t.Context(), SettleReservation.Source, all, args...).Result()
-				require.NoError(t, err)
-			}
-			require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, all, member(1), 1, "1000 3600000 0 0").Err())
-			assert.Positive(t, rdb.ZScore(t.Context(), all[3], other(2)).Val())
+			l, now := newRig(t, rdb, 1000), time.Now().UnixMilli()
+			l.grant(append(grants(600, codec.LayoutD2, func(int) int64 { return now }), []redis.Z{row(now, other(2))}[:made]...)...)
+			l.loses(l.keys[lost%2])
+			answer, calls := l.until(SettleReservation, 6, member(3), 5, other(2), 0, 0, "60000", "", "1000 3600000 0 0")
+			assert.EqualValues(t, -2, answer)
+			assert.Less(t, calls, 20)
+			l.eval(Acquire, member(1), 1, "1000 3600000 0 0")
+			assert.Positive(t, rdb.ZScore(t.Context(), l.keys[3], other(2)).Val())
 		}
 	})
-}
-
-// memberOf returns a member for one permit, with an id of its own.
-func memberOf(t *testing.T, layout codec.Layout, n int) string {
-	t.Helper()
-	sizes := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
-	id := []byte(fmt.Sprintf("%0*d", sizes[layout], n))
-	m, err := codec.Append(nil, layout, id, 1)
-	require.NoError(t, err)
-	return string(m)
 }
 
 // ofClients are the scripts that have nothing to do with limiters.
@@ -303,7 +371,6 @@ func TestPause_IsOnlyExtended(t *testing.T) {
 		require.NoError(t, rdb.HSet(t.Context(), key, "rate", 1).Err())
 		require.ErrorContains(t, rdb.Eval(t.Context(), Pause.Source, []string{key}, 60_000, 429).Err(), "WRONGTYPE")
 		assert.Equal(t, map[string]string{"rate": "1"}, rdb.HGetAll(t.Context(), key).Val())
-		require.NoError(t, rdb.Del(t.Context(), key).Err())
 	})
 }
 
@@ -325,7 +392,6 @@ func TestNamesOfClients(t *testing.T) {
 		note("second", 3_600_001)
 		assert.Equal(t, []string{"first", "second"}, rdb.ZRange(t.Context(), key, 0, -1).Val())
 		assert.InDelta(t, time.Hour, rdb.PTTL(t.Context(), key).Val(), float64(time.Minute))
-		require.NoError(t, rdb.Del(t.Context(), key).Err())
 	})
 }
 
@@ -334,7 +400,6 @@ func TestNamesOfClients(t *testing.T) {
 func TestOtherDefault_OrdersProgramsByTheServersClock(t *testing.T) {
 	t.Parallel()
 	rdb, m := redistest.Mini(t)
-	keys := redisson.KeysOf("a", "id").List()
 	server := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	m.SetTime(server)
 	// fallback is the default of a program that began so long ago, by a clock that is off by so much.
@@ -358,27 +423,21 @@ func TestOtherDefault_OrdersProgramsByTheServersClock(t *testing.T) {
 		"both are off, in the same way":   {20 * time.Second, time.Hour, 10 * time.Second, time.Hour, older},
 		"both are off, in different ways": {20 * time.Second, time.Hour, 10 * time.Second, -time.Hour, older},
 	} {
-		require.NoError(t, rdb.FlushAll(t.Context()).Err())
-		first, other := fallback(3, c.ago, c.off), fallback(4, c.laterAgo, c.laterOff)
-		require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, keys, member(1), 1, first, "d").Err(), name)
-		want := map[string][]any{older: {"default", int64(3), int64(60000), int64(0), int64(0)}}[c.want]
-		got, err := rdb.Eval(t.Context(), Acquire.Source, keys, member(2), 1, other, "d").Result()
-		require.NoError(t, err)
+		l := newRig(t, rdb, 3)
+		l.loses(l.keys...)
+		later := fallback(4, c.laterAgo, c.laterOff)
+		l.eval(Acquire, member(1), 1, fallback(3, c.ago, c.off), "d")
+		got := l.eval(Acquire, member(2), 1, later, "d").([]any)
+		set, ago := l.eval(SetRate, 4, 60000, 0, 0, "1", later, ""), c.ago
 		if c.want == older {
-			assert.Equal(t, want, got, name)
-		} else {
-			assert.Equal(t, int64(4), got.([]any)[6], name)
-		}
-		set, err := rdb.Eval(t.Context(), SetRate.Source, keys, 4, 60000, 0, 0, "1", other, "").Int()
-		require.NoError(t, err)
-		assert.Equal(t, c.want == older, set == 1, name)
-		at, err := strconv.ParseInt(strings.Fields(rdb.HGet(t.Context(), "a", "default").Val())[4], 10, 64)
-		require.NoError(t, err)
-		ago := c.ago
-		if set == 1 {
+			assert.Equal(t, []any{"default", int64(3), int64(60000), int64(0), int64(0)}, got, name)
+			assert.Equal(t, int64(1), set, name)
 			ago = c.laterAgo
+		} else {
+			assert.Equal(t, int64(4), got[6], name)
+			assert.Equal(t, int64(0), set, name)
 		}
-		assert.Equal(t, server.Add(-ago).UnixMicro(), at, name)
+		assert.Equal(t, fmt.Sprint(server.Add(-ago).UnixMicro()), strings.Fields(rdb.HGet(t.Context(), l.keys[0], "default").Val())[4], name)
 	}
 }
 
@@ -386,51 +445,45 @@ func TestOtherDefault_OrdersProgramsByTheServersClock(t *testing.T) {
 // permits in use stay counted. A default stays as it is.
 func TestUseDefault_LetsTheNextDefaultReplaceAnOverride(t *testing.T) {
 	t.Parallel()
+	const fallback = "3 60000 0 90000 1700000000000000"
+	field := func(l *rig, name string) string { return l.rdb.HGet(l.Context(), l.keys[0], name).Val() }
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
-		keys := redisson.KeysOf(redistest.Name(t), "id").List()
-		eval := func(s *Script, args ...any) any {
-			got, err := rdb.Eval(t.Context(), s.Source, keys, args...).Result()
-			require.NoError(t, err)
-			return got
-		}
-		const fallback = "3 60000 0 90000 1700000000000000"
-		eval(Acquire, member(1), 1, fallback, "d")
-		assert.Equal(t, int64(0), eval(UseDefault), "a default")
-		assert.Equal(t, fallback, rdb.HGet(t.Context(), keys[0], "default").Val())
+		l := newRig(t, rdb, 3)
+		l.loses(l.keys...)
+		l.eval(Acquire, member(1), 1, fallback, "d")
+		assert.Equal(t, int64(0), l.eval(UseDefault), "a default")
+		assert.Equal(t, fallback, field(l, "default"))
 
-		eval(SetRate, 5, 60000, 0, 0, "1", 0, "")
-		assert.Equal(t, int64(1), eval(Acquire, other(1), 1, fallback, "d"), "an override")
-		assert.Equal(t, int64(1), eval(UseDefault))
-		assert.Equal(t, int64(0), eval(UseDefault), "again")
-		assert.Equal(t, []any{int64(5), int64(60000), int64(0), int64(0)}, eval(Config), "the rate stays until then")
-		assert.Equal(t, []any{"default", int64(5), int64(60000), int64(0), int64(0)}, eval(Acquire, other(2), 1, fallback, "d"))
-		assert.Equal(t, int64(1), eval(SetRate, 3, 60000, 0, 90000, "1", fallback, ""))
-		assert.Equal(t, []any{int64(1), int64(0)}, eval(Available, ""), "of the permits taken before none is free")
-		require.NoError(t, rdb.Del(t.Context(), keys...).Err())
+		l.eval(SetRate, 5, 60000, 0, 0, "1", 0, "")
+		assert.Equal(t, int64(1), l.eval(Acquire, other(1), 1, fallback, "d"), "an override")
+		assert.Equal(t, int64(1), l.eval(UseDefault))
+		assert.Equal(t, int64(0), l.eval(UseDefault), "again")
+		assert.Equal(t, []any{int64(5), int64(60000), int64(0), int64(0)}, l.eval(Config), "the rate stays until then")
+		assert.Equal(t, []any{"default", int64(5), int64(60000), int64(0), int64(0)}, l.eval(Acquire, other(2), 1, fallback, "d"))
+		assert.Equal(t, int64(1), l.eval(SetRate, 3, 60000, 0, 90000, "1", fallback, ""))
+		assert.Equal(t, []any{int64(1), int64(0)}, l.eval(Available, ""), "of the permits taken before none is free")
 
 		// One that has an end ends: what it would have gone back to, a default or not, counts.
-		eval(Acquire, member(1), 1, fallback, "d")
+		l = newRig(t, rdb, 3)
+		l.loses(l.keys...)
+		l.eval(Acquire, member(1), 1, fallback, "d")
 		for _, want := range []string{fallback, "4 60000 0 0 0"} {
-			eval(SetRate, 50, 30000, 0, 0, "1", "for 3600000 ", "")
-			eval(Acquire, member(3), 1, "", "")
-			assert.Equal(t, int64(1), eval(UseDefault))
-			fields := rdb.HGetAll(t.Context(), keys[0]).Val()
-			assert.Equal(t, want, fields["default"])
-			assert.True(t, strings.HasPrefix(want, fields["rate"]+" "+fields["interval"]+" "), fields)
-			assert.NotContains(t, fields, "override")
-			assert.Equal(t, int64(0), eval(UseDefault), "again")
-			eval(SetRate, 4, 60000, 0, 0, "1", 0, "")
+			l.eval(SetRate, 50, 30000, 0, 0, "1", "for 3600000 ", "")
+			l.eval(Acquire, member(3), 1, "", "")
+			assert.Equal(t, int64(1), l.eval(UseDefault))
+			assert.Equal(t, want, field(l, "default"))
+			assert.True(t, strings.HasPrefix(want, field(l, "rate")+" "+field(l, "interval")+" "))
+			assert.Empty(t, field(l, "override"))
+			assert.Equal(t, int64(0), l.eval(UseDefault), "again")
+			l.eval(SetRate, 4, 60000, 0, 0, "1", 0, "")
 		}
-		require.NoError(t, rdb.Del(t.Context(), keys...).Err())
 
-		// An older Redisson writes no keep-alive time.
-		rdb.HSet(t.Context(), keys[0], "rate", 5, "interval", 60000, "type", 0)
-		assert.Equal(t, int64(1), eval(UseDefault))
-		assert.Equal(t, "5 60000 0 0 0", rdb.HGet(t.Context(), keys[0], "default").Val())
-		require.NoError(t, rdb.HSet(t.Context(), keys[0], "rate", "x").Err())
-		err := rdb.Eval(t.Context(), UseDefault.Source, keys).Err()
+		l = newRig(t, rdb, 5) // an older Redisson writes no keep-alive time
+		assert.Equal(t, int64(1), l.eval(UseDefault))
+		assert.Equal(t, "5 3600000 0 0 0", field(l, "default"))
+		l.config("rate", "x")
+		err := rdb.Eval(t.Context(), UseDefault.Source, l.keys).Err()
 		assert.True(t, redis.HasErrorPrefix(err, "CORRUPT 1 rate"), err)
-		require.NoError(t, rdb.Del(t.Context(), keys...).Err())
 	})
 }
 
@@ -438,22 +491,23 @@ func TestUseDefault_LetsTheNextDefaultReplaceAnOverride(t *testing.T) {
 // default and the time to live of each limiter from its own configuration.
 func TestAcquireAllTellsLimitersApart(t *testing.T) {
 	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	keys := append(redisson.KeysOf("a", "id").List(), redisson.KeysOf("b", "id").List()...)
-	for place, text := range map[int]string{7: "CORRUPT 8 value", 9: "CORRUPT 10 member"} {
-		require.NoError(t, rdb.FlushAll(t.Context()).Err())
-		for _, config := range []string{keys[0], keys[5]} {
-			require.NoError(t, rdb.HSet(t.Context(), config, "rate", 3, "interval", 60000, "type", 1).Err())
-		}
-		require.NoError(t, rdb.PExpire(t.Context(), keys[5], 5*time.Second).Err())
-		require.NoError(t, rdb.Eval(t.Context(), AcquireAll.Source, keys, member(1), 1, "s", "", "", "", "").Err())
-		assert.LessOrEqual(t, rdb.PTTL(t.Context(), keys[7]).Val(), 5*time.Second)
-		require.NoError(t, rdb.HSet(t.Context(), keys[5], "default", "3 60000 1 0 1").Err())
-		got, err := rdb.Eval(t.Context(), AcquireAll.Source, keys, member(1), 1, "s", "", "", "", "d9 60000 1 0 2").Result()
-		require.NoError(t, err)
-		assert.Equal(t, []any{"default", int64(2), int64(3), int64(60000), int64(1), int64(0)}, got)
-		require.NoError(t, rdb.Do(t.Context(), map[int][]any{7: {"SET", keys[7], "x"}, 9: {"ZADD", keys[9], 1, "x"}}[place]...).Err())
-		err = rdb.Eval(t.Context(), AcquireAll.Source, keys, member(1), 1, "s", "", "", "", "").Err()
+	for text, damage := range map[string]func(l *rig) error{
+		"CORRUPT 8 value":   func(l *rig) error { return l.rdb.Set(l.Context(), l.keys[7], "x", 0).Err() },
+		"CORRUPT 10 member": func(l *rig) error { return l.rdb.ZAdd(l.Context(), l.keys[9], row(1, "x")).Err() },
+	} {
+		rdb, _ := redistest.Mini(t)
+		l, second := newRig(t, rdb, 3), newRig(t, rdb, 3)
+		l.config("type", 1)
+		second.config("type", 1)
+		l.keys = append(l.keys, second.keys...)
+		require.NoError(t, rdb.PExpire(t.Context(), l.keys[5], 5*time.Second).Err())
+		l.eval(AcquireAll, member(1), 1, "s", "", "", "", "")
+		assert.LessOrEqual(t, rdb.PTTL(t.Context(), l.keys[7]).Val(), 5*time.Second)
+		require.NoError(t, rdb.HSet(t.Context(), l.keys[5], "default", "3 3600000 1 0 1").Err())
+		got := l.eval(AcquireAll, member(1), 1, "s", "", "", "", "d9 3600000 1 0 2")
+		assert.Equal(t, []any{"default", int64(2), int64(3), hour, int64(1), int64(0)}, got)
+		require.NoError(t, damage(l))
+		err := rdb.Eval(t.Context(), AcquireAll.Source, l.keys, member(1), 1, "s", "", "", "", "").Err()
 		assert.True(t, redis.HasErrorPrefix(err, text), err)
 	}
 }
