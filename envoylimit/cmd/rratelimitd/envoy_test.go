@@ -80,27 +80,15 @@ func (e *envoy) find(admin string) error {
 	if err != nil {
 		return err
 	}
-	var all struct {
-		Statuses []struct {
-			Name    string
-			Address struct {
-				Socket struct {
-					Port int `json:"port_value"`
-				} `json:"socket_address"`
-			} `json:"local_address"`
-		} `json:"listener_statuses"`
-	}
-	answer, err := http.Get("http://" + string(address) + "/listeners?format=json")
+	answer, err := http.Get("http://" + string(address) + "/listeners")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	if err := json.NewDecoder(answer.Body).Decode(&all); err != nil {
-		return err
-	}
-	for _, l := range all.Statuses {
-		if l.Name != "stand_in" && l.Name != "app" && l.Address.Socket.Port != 0 {
-			e.url = fmt.Sprintf("http://127.0.0.1:%d", l.Address.Socket.Port)
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		name, at, _ := strings.Cut(lines.Text(), "::")
+		if name != "stand_in" && name != "app" && at != "" && !strings.HasSuffix(at, ":0") {
+			e.url = "http://127.0.0.1" + at[strings.LastIndex(at, ":"):]
 			return nil
 		}
 	}
@@ -174,10 +162,27 @@ descriptors:
 - {key: user_calls, rate_limit: {unit: minute, requests_per_unit: 30}}
 `
 
+// startLLM starts an Envoy before a model and a rratelimitd.
+func startLLM(t *testing.T) (*envoy, *running, *model) {
+	t.Helper()
+	redistest.SkipShort(t, "several streams through Envoy")
+	backend, r := newModel(t), startMini(t, llm)
+	return startEnvoy(t, "envoy-llm.yaml", backend.URL, r.grpc), r, backend
+}
+
+// startPlain starts an Envoy before a server and a rratelimitd with these limits in a directory.
+func startPlain(t *testing.T, dir string) (*envoy, *running, *miniredis.Miniredis) {
+	t.Helper()
+	app, m := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})), miniredis.RunT(t)
+	t.Cleanup(app.Close)
+	r := start(t, dir, m.Addr())
+	return startEnvoy(t, "envoy-plain.yaml", app.URL, r.grpc), r, m
+}
+
 // left returns how many of ann's tokens are left, by what /json answers.
 func (r *running) left(user string) string {
 	r.t.Helper()
-	_, text := get(r.t, "POST", "http://"+r.http+"/json", `{"domain":"llm","descriptors":[{"entries":[{"key":"user","value":"`+user+`"}],"hits_addend":0}]}`)
+	_, text := r.get("/json", `{"domain":"llm","descriptors":[{"entries":[{"key":"user","value":"`+user+`"}],"hits_addend":0}]}`)
 	var answer struct {
 		Statuses []struct{ LimitRemaining json.Number }
 	}
@@ -193,17 +198,13 @@ func (r *running) settles(user, left string) {
 
 func TestEnvoy_PlainRoute(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
 	dir := directory(t, `
 domain: web
 descriptors:
 - {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 5}}
 - {key: plan, value: free, rate_limit: {unit: hour, requests_per_unit: 2}}
 `)
-	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	t.Cleanup(app.Close)
-	r := start(t, dir, m.Addr())
-	e := startEnvoy(t, "envoy-plain.yaml", app.URL, r.grpc)
+	e, r, m := startPlain(t, dir)
 
 	answer := e.send("/", "")
 	assert.Equal(t, 200, answer.code)
@@ -230,11 +231,7 @@ descriptors:
 // Each request reserves its estimate, and the end of its stream settles what it has cost.
 func TestEnvoy_LLMRoute(t *testing.T) {
 	t.Parallel()
-	redistest.SkipShort(t, "several streams through Envoy")
-	backend, m := newModel(t), miniredis.RunT(t)
-	dir := directory(t, llm)
-	r := start(t, dir, m.Addr())
-	e := startEnvoy(t, "envoy-llm.yaml", backend.URL, r.grpc)
+	e, r, backend := startLLM(t)
 	ann := []string{"X-User", "ann"}
 
 	assert.Equal(t, 200, e.send("/v1/json", `{"max_tokens":100}`, ann...).code)
@@ -258,12 +255,9 @@ func TestEnvoy_LLMRoute(t *testing.T) {
 // A stream that is cut has no cost: the hold ends its reservation. So it does if Envoy is killed.
 func TestEnvoy_StreamsThatAreCut(t *testing.T) {
 	t.Parallel()
-	redistest.SkipShort(t, "several streams through Envoy")
-	backend, m := newModel(t), miniredis.RunT(t)
-	r := start(t, directory(t, llm), m.Addr())
-	e := startEnvoy(t, "envoy-llm.yaml", backend.URL, r.grpc)
+	e, r, _ := startLLM(t)
 	now := time.Now()
-	m.SetTime(now)
+	r.redis.SetTime(now)
 	for _, end := range []func(io.Closer){
 		func(body io.Closer) { _ = body.Close() },
 		func(io.Closer) { e.process.Kill() },
@@ -274,7 +268,7 @@ func TestEnvoy_StreamsThatAreCut(t *testing.T) {
 		assert.Equal(t, "50", r.left("ann"))
 		end(body)
 		now = now.Add(time.Minute)
-		m.SetTime(now)
+		r.redis.SetTime(now)
 		r.settles("ann", "200")
 	}
 }
@@ -282,15 +276,11 @@ func TestEnvoy_StreamsThatAreCut(t *testing.T) {
 // A rratelimitd that is killed while a stream goes on leaves it to the next one.
 func TestEnvoy_AnotherServiceSettles(t *testing.T) {
 	t.Parallel()
-	redistest.SkipShort(t, "several streams through Envoy")
-	backend, m := newModel(t), miniredis.RunT(t)
-	dir := directory(t, llm)
-	first := start(t, dir, m.Addr())
-	e := startEnvoy(t, "envoy-llm.yaml", backend.URL, first.grpc)
+	e, first, backend := startLLM(t)
 	_, body := e.stream("/v1/stream", `{"max_tokens":150}`, "X-User", "ann")
 	<-backend.reached
 	first.stop()
-	second := start(t, dir, m.Addr(), "--grpc", first.grpc)
+	second := start(t, directory(t, llm), first.redis.Addr(), "--grpc", first.grpc)
 	assert.Equal(t, "50", second.left("ann"))
 	second.until("Envoy has found it", func() bool {
 		e.send("/v1/json", `{"max_tokens":1}`, "X-User", "bob")
@@ -306,15 +296,11 @@ func TestEnvoy_AnotherServiceSettles(t *testing.T) {
 func TestEnvoy_ReloadsUnderLoad(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "load through Envoy")
-	m := miniredis.RunT(t)
 	limits := func(n int) string {
 		return fmt.Sprintf("domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: hour, requests_per_unit: %d}}\n", n)
 	}
 	dir := directory(t, limits(100_000))
-	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	t.Cleanup(app.Close)
-	r := start(t, dir, m.Addr())
-	e := startEnvoy(t, "envoy-plain.yaml", app.URL, r.grpc)
+	e, r, _ := startPlain(t, dir)
 	var callers sync.WaitGroup
 	stop := make(chan struct{})
 	for range 4 {

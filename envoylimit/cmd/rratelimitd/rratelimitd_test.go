@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/binary"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -53,9 +55,19 @@ func write(t *testing.T, dir, text string) {
 // running is a rratelimitd that serves for a test.
 type running struct {
 	t                   *testing.T
+	redis               *miniredis.Miniredis
 	grpc, http, metrics string
 	log                 *redistest.Buffer
 	stop                func() // as SIGTERM does, and waits for the end
+}
+
+// startMini serves limits beside a Redis in memory until the test ends.
+func startMini(t *testing.T, text string, flags ...string) *running {
+	t.Helper()
+	m := miniredis.RunT(t)
+	r := start(t, directory(t, text), m.Addr(), flags...)
+	r.redis = m
+	return r
 }
 
 // start serves a directory until the test ends.
@@ -121,16 +133,23 @@ func (r *running) until(what string, is func() bool) {
 	require.Eventually(r.t, is, redistest.Patience(30*time.Second), 5*time.Millisecond, "%s\n%s", what, r.log)
 }
 
-// get returns the status and the body of a page.
-func get(t *testing.T, method, url, body string) (int, string) {
-	t.Helper()
-	q, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	require.NoError(t, err)
+// get returns the status and the body of a page: /metrics, /healthcheck, or with a body /json.
+func (r *running) get(page, body string) (int, string) {
+	r.t.Helper()
+	method, at := http.MethodGet, r.http
+	switch page {
+	case "/metrics":
+		at = r.metrics
+	case "/json":
+		method = http.MethodPost
+	}
+	q, err := http.NewRequestWithContext(r.t.Context(), method, "http://"+at+page, strings.NewReader(body))
+	require.NoError(r.t, err)
 	answer, err := http.DefaultClient.Do(q)
-	require.NoError(t, err)
+	require.NoError(r.t, err)
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(answer.Body)
-	require.NoError(t, err)
+	require.NoError(r.t, err)
 	return answer.StatusCode, string(text)
 }
 
@@ -174,15 +193,14 @@ func TestRun_Commands(t *testing.T) {
 
 func TestServe_AnswersByGRPCAndHTTP(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
-	r := start(t, directory(t, web), m.Addr(), "--headers")
+	r := startMini(t, web, "--headers")
 	health := healthv1.NewHealthClient(r.dial(insecure.NewCredentials()))
 	for _, name := range []string{"", "ratelimit"} {
 		answer, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name})
 		require.NoError(t, err)
 		assert.Equal(t, healthv1.HealthCheckResponse_SERVING, answer.GetStatus())
 	}
-	_, text := get(t, "GET", "http://"+r.http+"/healthcheck", "")
+	_, text := r.get("/healthcheck", "")
 	assert.Equal(t, "OK", text)
 	ann := `{"domain":"web","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}`
 	for _, tc := range []struct {
@@ -198,19 +216,19 @@ func TestServe_AnswersByGRPCAndHTTP(t *testing.T) {
 		{"{", "proto:", 400},
 		{strings.Repeat(" ", maxJSON+1), "too large", 400},
 	} {
-		code, text := get(t, "POST", "http://"+r.http+"/json", tc.body)
+		code, text := r.get("/json", tc.body)
 		assert.Equal(t, tc.code, code)
 		assert.Contains(t, strings.ReplaceAll(text, " ", ""), strings.ReplaceAll(tc.want, " ", ""))
 	}
 	assert.Equal(t, "OVER_LIMIT", r.ask("ann"))
-	_, text = get(t, "GET", "http://"+r.metrics+"/metrics", "")
+	_, text = r.get("/metrics", "")
 	assert.Contains(t, text, `rratelimitd_config_valid 1`)
 	for outcome, n := range map[string]string{"granted": "3", "refused": "2"} {
 		assert.Contains(t, text, `ratelimiter_decisions_total{ratelimiter_name="web.user",ratelimiter_outcome="`+outcome+`",ratelimiter_source="redis"} `+n)
 	}
 	assert.NotContains(t, text, "ann", "a value of a request")
 	// What is in the way of a counter is logged.
-	require.NoError(t, m.Set("envoy:{web}:user_bad:hour", "x"))
+	require.NoError(t, r.redis.Set("envoy:{web}:user_bad:hour", "x"))
 	r.until("a line in the log, one a second", func() bool {
 		assert.Equal(t, "Internal", r.ask("bad"))
 		return strings.Contains(r.log.String(), "envoy:{web}:user_bad:hour")
@@ -222,7 +240,6 @@ func TestServe_AnswersByGRPCAndHTTP(t *testing.T) {
 // Each way to change the files is found, and a bad one changes nothing.
 func TestServe_Reloads(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
 	top := t.TempDir()
 	// As Kubernetes mounts a ConfigMap: web.yaml -> ..data/web.yaml, ..data -> ..1.
 	for name, text := range map[string]string{"..1": web, "..2": strings.ReplaceAll(web, "3", "5"), "..3": "domain: web\nx: y", "..4": strings.ReplaceAll(web, "3", "7")} {
@@ -235,7 +252,7 @@ func TestServe_Reloads(t *testing.T) {
 	}
 	swap("..1")
 	require.NoError(t, os.Symlink(filepath.Join("..data", "web.yaml"), filepath.Join(top, "web.yaml")))
-	r := start(t, top, m.Addr())
+	r := start(t, top, miniredis.RunT(t).Addr())
 	for range 3 {
 		assert.Equal(t, "OK", r.ask("ann"))
 	}
@@ -248,7 +265,7 @@ func TestServe_Reloads(t *testing.T) {
 	r.until("the bad one is refused", func() bool { return strings.Contains(r.log.String(), `unknown key \"x\"`) })
 	assert.Contains(t, r.log.String(), "web.yaml:2: ")
 	assert.Equal(t, "OVER_LIMIT", r.ask("ann"))
-	_, text := get(t, "GET", "http://"+r.metrics+"/metrics", "")
+	_, text := r.get("/metrics", "")
 	assert.Contains(t, text, "rratelimitd_config_valid 0")
 	swap("..4")
 	r.until("the fourth", func() bool { return r.ask("ann") == "OK" })
@@ -268,9 +285,9 @@ func TestServe_StartsWithoutRedis(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "open.yaml"), []byte(strings.ReplaceAll("failure: open\n"+web, "domain: web", "domain: open")), 0o600))
 	r := start(t, dir, address)
 	assert.Equal(t, "OVER_LIMIT", r.ask("ann"))
-	code, _ := get(t, "GET", "http://"+r.http+"/healthcheck", "")
+	code, _ := r.get("/healthcheck", "")
 	assert.Equal(t, 200, code)
-	code, _ = get(t, "POST", "http://"+r.http+"/json", `{"domain":"open","descriptors":[{"entries":[{"key":"user"}]}]}`)
+	code, _ = r.get("/json", `{"domain":"open","descriptors":[{"entries":[{"key":"user"}]}]}`)
 	assert.Equal(t, 200, code)
 	assert.Contains(t, r.log.String(), "Redis can't be reached")
 	require.NoError(t, m.StartAddr(address))
@@ -281,19 +298,18 @@ func TestServe_StartsWithoutRedis(t *testing.T) {
 
 func TestServe_Shadow(t *testing.T) {
 	t.Parallel()
-	r := start(t, directory(t, web), miniredis.RunT(t).Addr(), "--shadow")
+	r := startMini(t, web, "--shadow")
 	for range 5 {
 		assert.Equal(t, "OK", r.ask("ann"))
 	}
-	_, text := get(t, "GET", "http://"+r.metrics+"/metrics", "")
+	_, text := r.get("/metrics", "")
 	assert.Contains(t, text, `ratelimiter_outcome="refused",ratelimiter_shadow="true",ratelimiter_source="redis"} 2`)
 }
 
 func TestServe_TLS(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
 	ca, cert, key := redistest.StartTLS(t).TLSFiles()
-	r := start(t, directory(t, web), m.Addr(), "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca)
+	r := startMini(t, web, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca)
 	pem, err := os.ReadFile(ca)
 	require.NoError(t, err)
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -311,20 +327,6 @@ func TestServe_TLS(t *testing.T) {
 	assert.Equal(t, "Unavailable", r.ask("ann"))
 }
 
-// holdCallsOf holds script calls for a user at the proxy until release is called. held is closed once one has come.
-func holdCallsOf(user string, proxy *redistest.Proxy) (held <-chan struct{}, release func()) {
-	come, released := make(chan struct{}), make(chan struct{})
-	comes := sync.OnceFunc(func() { close(come) })
-	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if strings.Contains(c.Name(), "eval") && c.Contains("user_"+user) {
-			comes()
-			return redistest.Pass.When(released)
-		}
-		return redistest.Pass
-	})
-	return come, func() { close(released) }
-}
-
 // startHeld starts a rratelimitd and stops it once it has a call under way to Redis, which ends after release was called.
 func startHeld(t *testing.T, flags ...string) (r *running, answer <-chan string, release func(), stopped <-chan struct{}) {
 	t.Helper()
@@ -332,15 +334,21 @@ func startHeld(t *testing.T, flags ...string) (r *running, answer <-chan string,
 	proxy := redistest.StartProxy(t, m.Addr())
 	r = start(t, directory(t, web), proxy.Addr(), flags...)
 	assert.Equal(t, "OK", r.ask("ann"))
-	held, release := holdCallsOf("ann", proxy)
-	answered, ended := make(chan string, 1), make(chan struct{})
+	held, released, answered, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1), make(chan struct{})
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if !strings.Contains(c.Name(), "eval") || !c.Contains("user_ann") {
+			return redistest.Pass
+		}
+		close(held)
+		return redistest.Pass.When(released)
+	})
 	go func() { answered <- r.ask("ann") }()
 	<-held
 	go func() {
 		r.stop()
 		close(ended)
 	}()
-	return r, answered, release, ended
+	return r, answered, func() { close(released) }, ended
 }
 
 // A call under way when SIGTERM comes gets its answer.
@@ -348,10 +356,78 @@ func TestServe_Drains(t *testing.T) {
 	t.Parallel()
 	r, answer, release, stopped := startHeld(t)
 	r.until("draining", func() bool {
-		code, _ := get(t, "GET", "http://"+r.http+"/healthcheck", "")
+		code, _ := r.get("/healthcheck", "")
 		return code == http.StatusInternalServerError
 	})
 	release()
 	assert.Equal(t, "OK", <-answer)
 	<-stopped
+}
+
+// A call whose Redis takes longer than --drain ends then, and what it has under way to Redis arrives nevertheless.
+func TestServe_ClosesAfterTheDrain(t *testing.T) {
+	t.Parallel()
+	r, answer, release, stopped := startHeld(t, "--drain", "50ms")
+	assert.Equal(t, "Unavailable", <-answer)
+	release()
+	<-stopped
+	assert.NotContains(t, r.log.String(), "not all that was under way has ended")
+}
+
+// Clients that watch the health learn that it drains, and do not use up --drain.
+func TestServe_DrainsWhoWatches(t *testing.T) {
+	t.Parallel()
+	r := startMini(t, web, "--drain", "1h")
+	all := map[string]healthv1.Health_WatchClient{}
+	health := healthv1.NewHealthClient(r.dial(insecure.NewCredentials()))
+	for name, want := range map[string]string{"": "SERVING", "ratelimit": "SERVING", "other": "SERVICE_UNKNOWN"} {
+		watch, err := health.Watch(t.Context(), &healthv1.HealthCheckRequest{Service: name})
+		require.NoError(t, err)
+		answer, err := watch.Recv()
+		require.NoError(t, err)
+		assert.Equal(t, want, answer.GetStatus().String())
+		all[name] = watch
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	_, err := health.Watch(gone, &healthv1.HealthCheckRequest{})
+	require.NoError(t, err)
+	cancel()
+	r.stop()
+	for name, watch := range all {
+		answer, err := watch.Recv()
+		if name != "other" {
+			require.NoError(t, err)
+			assert.Equal(t, "NOT_SERVING", answer.GetStatus().String())
+			_, err = watch.Recv()
+		}
+		assert.ErrorIs(t, err, io.EOF)
+	}
+}
+
+// Envoy's connection_keepalive pings a connection that has no calls, and keeps it.
+func TestServe_KeepsConnectionsThatPing(t *testing.T) {
+	t.Parallel()
+	r := startMini(t, web)
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.grpc)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	send := func(frame ...byte) {
+		_, err := conn.Write(frame)
+		require.NoError(t, err)
+	}
+	const settings, ping, goAway = 4, 6, 7
+	send([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")...)
+	send(0, 0, 0, settings, 0, 0, 0, 0, 0)
+	for range 6 {
+		time.Sleep(pingsEvery) // so often at most
+		send(0, 0, 8, ping, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)
+		for head := (make([]byte, 9)); head[3] != ping; {
+			_, err := io.ReadFull(conn, head)
+			require.NoError(t, err)
+			require.NotEqual(t, byte(goAway), head[3])
+			_, err = io.CopyN(io.Discard, conn, int64(binary.BigEndian.Uint32(append([]byte{0}, head[:3]...))))
+			require.NoError(t, err)
+		}
+	}
+	assert.Equal(t, "OK", r.ask("ann"))
 }
