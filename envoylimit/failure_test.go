@@ -2,108 +2,81 @@ package envoylimit
 
 import (
 	"context"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/status"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
+
+// in20ms returns the answer to a call whose caller waits as long as Envoy does by default, and how long it took.
+func (s *stage) in20ms(text string) (string, time.Duration) {
+	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	r, err := s.ShouldRateLimit(ctx, request("web", text))
+	require.NoError(s, ctx.Err())
+	return says(r, err), time.Since(start)
+}
+
+// delay makes calls to Redis take as long as away says, from the one after so many on.
+func (s *stage) delay(prompt int64, away *atomic.Int64) {
+	var calls atomic.Int64
+	s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+		if calls.Add(1) > prompt {
+			time.Sleep(time.Duration(away.Load()))
+		}
+		return next()
+	}))
+}
 
 // What a domain says of failures reaches Envoy before it gives up, which is after 20 ms by default, from the first call on.
 // What Redis grants afterwards goes back, and calls that were given up end those to a Redis that is silent.
 func TestFailure_AnswersInTheCallersTime(t *testing.T) {
 	t.Parallel()
 	const limits = `
+domain: web
 descriptors:
 - {key: user, rate_limit: {unit: hour, requests_per_unit: 8}}
 - {key: held, rate_limit: {unit: hour, requests_per_unit: 8, estimate: 2}}
 - {key: day, rate_limit: {unit: day, requests_per_unit: 8}}
 - {key: bucket, rate_limit: {unit: hour, requests_per_unit: 8, algorithm: token_bucket}}
 `
-	const all = "user=ann\nheld=ann\nday=ann\nbucket=ann"
-	for head, want := range map[string]string{
-		"domain: web":                           "Unavailable",
-		"domain: web\nfailure: closed":          "OVER: OVER OVER OVER OVER", //nolint:dupword // four descriptors
-		"domain: web\nfailure: open":            "OK: OK OK OK OK",           //nolint:dupword // four descriptors
-		"domain: web\nfailure: local\nshare: 1": "OK: OK 7/8 OK 6/8 OK 7/8 OK 7/8",
-	} {
-		t.Run(head, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb, _ := redistest.Mini(t)
-				s := newService(t, rdb, head+limits)
-				for key := range strings.SplitSeq(all, "\n") { // scripts are loaded
-					s.ask(t, "web", strings.Replace(key, "ann", "eve", 1))
-				}
-				var away atomic.Int64
-				rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
-					time.Sleep(time.Duration(away.Load()))
-					return next()
-				}))
-				within20ms := func(text string) (string, time.Duration) {
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-					defer cancel()
-					start := time.Now()
-					r, err := s.ShouldRateLimit(ctx, request("web", text))
-					require.NoError(t, ctx.Err())
-					if err != nil {
-						return status.Code(err).String(), time.Since(start)
-					}
-					return says(r), time.Since(start)
-				}
-				away.Store(int64(15 * time.Millisecond))
-				got, _ := within20ms("user=bob")
-				assert.Equal(t, "OK: OK 7/8", got)
-				away.Store(int64(30 * time.Millisecond))
-				got, _ = within20ms(all)
-				assert.Equal(t, want, got)
-				away.Store(0)
-				time.Sleep(time.Minute)
-				assert.Equal(t, "OK: OK 8/8 OK 8/8 OK 8/8 OK 8/8", says(s.ask(t, "web", "user=ann | 0\nheld=ann | 0\nday=ann | 0\nbucket=ann | 0")))
-				away.Store(int64(time.Hour))
-				for range 10 {
-					_, _ = within20ms("user=ann")
-				}
-				_, took := within20ms("user=ann")
-				assert.LessOrEqual(t, took, 5*time.Millisecond)
-				away.Store(0)
-				time.Sleep(2 * time.Hour)
-			})
+	const all = "user=ann; held=ann; day=ann; bucket=ann"
+	limitertest.Each(t, map[string][2]string{
+		"none": {"", "Unavailable"}, "closed": {"failure: closed", "OVER:" + strings.Repeat(" OVER", 4)},
+		"open": {"failure: open", "OK:" + strings.Repeat(" OK", 4)}, "local": {"failure: local\nshare: 1", "OK: OK 7/8 OK 6/8 OK 7/8 OK 7/8"},
+	}, func(t *testing.T, failure [2]string) {
+		onStage(t, failure[0]+limits, func(t *testing.T, s *stage) {
+			for key := range strings.SplitSeq(all, "; ") { // scripts are loaded
+				s.ask(t, strings.Replace(key, "ann", "eve", 1))
+			}
+			var away atomic.Int64
+			s.delay(0, &away)
+			away.Store(int64(15 * time.Millisecond))
+			got, _ := s.in20ms("user=bob")
+			assert.Equal(t, "OK: OK 7/8", got)
+			away.Store(int64(30 * time.Millisecond))
+			got, _ = s.in20ms(all)
+			assert.Equal(t, failure[1], got)
+			away.Store(0)
+			s.play("wait 1m\n user=ann | 0; held=ann | 0; day=ann | 0; bucket=ann | 0 -> OK: OK 8/8 OK 8/8 OK 8/8 OK 8/8")
+			away.Store(int64(time.Hour))
+			for range 10 {
+				_, _ = s.in20ms("user=ann")
+			}
+			_, took := s.in20ms("user=ann")
+			assert.LessOrEqual(t, took, 5*time.Millisecond)
+			away.Store(0)
+			time.Sleep(2 * time.Hour)
 		})
-	}
-}
-
-// A Service that lets all pass does so while Redis is away, too.
-func TestFailure_InShadow(t *testing.T) {
-	t.Parallel()
-	for head, want := range map[string]string{"": "OK: OK OK", "failure: closed": "OK: OVER OK", "failure: open": "OK: OK OK"} { //nolint:dupword // two descriptors
-		synctest.Test(t, func(t *testing.T) {
-			rdb, down := failing(t)
-			down.Store(true)
-			s := newService(t, rdb, head+web, WithShadow())
-			assert.Equal(t, want, says(s.ask(t, "web", "user=ann\nother=x")), head)
-			time.Sleep(time.Minute)
-		})
-	}
-}
-
-// A limit in shadow refuses nothing in a closed domain either.
-func TestFailure_ClosedBesideShadow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, down := failing(t)
-		down.Store(true)
-		s := newService(t, rdb, "failure: closed"+web+"- {key: watched, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}")
-		assert.Equal(t, "OVER: OVER OK", says(s.ask(t, "web", "user=ann\nwatched=x")))
-		assert.Equal(t, "OK: OK", says(s.ask(t, "web", "watched=x")))
-		time.Sleep(time.Minute)
 	})
 }
 
@@ -112,56 +85,65 @@ func TestFailure_ClosedBesideShadow(t *testing.T) {
 func TestFailure_AnswersInTheCallersTimeWhatGoesOn(t *testing.T) {
 	t.Parallel()
 	const limits = `
+domain: web
 descriptors:
 - {key: lax, rate_limit: {unit: hour, requests_per_unit: 8, charge: always}}
 - {key: user, rate_limit: {unit: hour, requests_per_unit: 8}}
 - {key: full, rate_limit: {unit: hour, requests_per_unit: 1}}
 - {key: day, rate_limit: {unit: day, requests_per_unit: 1}}
 `
+	const closed, open, local = "failure: closed", "failure: open", "failure: local"
 	for _, tc := range []struct {
 		call   string
-		prompt int // how many calls Redis answers at once, before it is slow
-		want   map[string]string
-		then   string // what is used in the end
+		prompt int64             // how many calls Redis answers at once, before it is slow
+		want   map[string]string // by what the domain says
+		then   string            // what is used in the end
 	}{
-		{"lax=ann", 0, map[string]string{"": "Unavailable", "failure: closed": "OVER: OVER", "failure: open": "OK: OK", "failure: local": "OK: OK 7/8"}, "lax=ann | 0 -> OK: OK 7/8"},
-		{"user=ann | 9", 1, map[string]string{"": "Unavailable", "failure: closed": "OVER: OVER", "failure: open": "OK: OK", "failure: local": "OVER: OVER 0/8"}, "user=ann | 0 -> OVER: OVER 0/8"},
-		{"user=ann | -1", 0, map[string]string{"": "Unavailable", "failure: closed": "OVER: OVER", "failure: open": "OK: OK", "failure: local": "OK: OK"}, "user=ann | 0 -> OK: OK 8/8"},
-		{"day=y\nfull=x", 2, map[string]string{"": "OVER: OK 0/1 OVER 0/1"}, "day=y | 0 -> OK: OK 1/1"},
+		{"lax=ann", 0, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OK: OK 7/8"}, "lax=ann | 0 -> OK: OK 7/8"},
+		{"user=ann | 9", 1, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OVER: OVER 0/8"}, "user=ann | 0 -> OVER: OVER 0/8"},
+		{"user=ann | -1", 0, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OK: OK"}, "user=ann | 0 -> OK: OK 8/8"},
+		{"day=y; full=x", 2, map[string]string{"": "OVER: OK 0/1 OVER 0/1"}, "day=y | 0 -> OK: OK 1/1"},
 		{"full=y | 0", 1, map[string]string{"": "OVER: OVER 0/1"}, "full=y | 0 -> OVER: OVER 0/1"},
 	} {
-		for head, want := range tc.want {
-			t.Run(head+tc.call, func(t *testing.T) {
+		for failure, want := range tc.want {
+			t.Run(failure+tc.call, func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					rdb, _ := redistest.Mini(t)
-					s := newService(t, rdb, "domain: web\n"+head+limits)
-					for _, text := range []string{"lax=eve", "user=eve", "lax=eve | 9", "user=eve | -1", "full=x", "full=x | 0", "full=y | 2", "day=x", "day=z\nfull=x"} { // scripts are loaded
-						s.ask(t, "web", text)
+				onStage(t, failure+limits, func(t *testing.T, s *stage) {
+					for _, text := range []string{"lax=eve", "user=eve", "lax=eve | 9", "user=eve | -1", "full=x", "full=x | 0", "full=y | 2", "day=x", "day=z; full=x"} { // scripts are loaded
+						s.ask(t, text)
 					}
-					var prompt atomic.Int64
-					prompt.Store(int64(tc.prompt))
-					rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
-						if prompt.Add(-1) < 0 {
-							time.Sleep(30 * time.Millisecond)
-						}
-						return next()
-					}))
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-					defer cancel()
-					r, err := s.ShouldRateLimit(ctx, request("web", tc.call))
-					require.NoError(t, ctx.Err())
-					got := status.Code(err).String()
-					if err == nil {
-						got = says(r)
-					}
+					var away atomic.Int64
+					away.Store(int64(30 * time.Millisecond))
+					s.delay(tc.prompt, &away)
+					got, _ := s.in20ms(tc.call)
 					assert.Equal(t, want, got)
-					prompt.Store(1 << 20)
-					time.Sleep(time.Minute)
-					ask, used, _ := strings.Cut(tc.then, " -> ")
-					assert.Equal(t, used, says(s.ask(t, "web", ask)))
+					away.Store(0)
+					s.play("wait 1m\n" + tc.then)
 				})
 			})
 		}
+	}
+}
+
+// Once Redis is known to be silent no call waits for it, whatever the domain says.
+func TestFailure_IsKnown(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []string{"", "failure: open", "failure: closed"} {
+		onStage(t, failure+outages, func(t *testing.T, s *stage) {
+			s.ask(t, "user=ann")
+			s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+				time.Sleep(3 * time.Second)
+				return redistest.Fail(cmds, os.ErrDeadlineExceeded)
+			}))
+			for range 3 {
+				_, _ = s.ShouldRateLimit(t.Context(), request("web", "user=ann"))
+			}
+			for _, text := range []string{"user=ann", "user=ann | 2", "user=ann | 0", "user=ann | -1", "plan=ann | -1", "user=ann, rrl_reservation=none | 2"} {
+				start := time.Now()
+				_, _ = s.ShouldRateLimit(t.Context(), request("web", text))
+				assert.LessOrEqual(t, time.Since(start), 5*time.Millisecond, "%q %s", failure, text)
+			}
+			time.Sleep(time.Minute)
+		})
 	}
 }

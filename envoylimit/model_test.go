@@ -204,7 +204,7 @@ func (m *model) answer(call []modelDescriptor) (string, *modelHeld) {
 // Any calls one after the other are answered as the model says, for all kinds of limits, hits and descriptors together.
 func TestService_AsTheModel(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(6) {
+	for seed := range uint64(24) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			m := newModel(seed)
 			s, log := newService(t, rdb, m.text), ""
@@ -220,9 +220,9 @@ func TestService_AsTheModel(t *testing.T) {
 				}
 				want, reserves := m.answer(call)
 				log += strings.Join(lines, "; ") + " -> " + want + "\n"
-				r := s.ask(t, "web", strings.Join(lines, "\n"))
-				require.Equal(t, want, says(r), "seed %d\n%s\n%s", seed, m.text, log)
-				id, _ := r.GetDynamicMetadata().AsMap()[reservationKey].(string)
+				r := s.ask(t, strings.Join(lines, "; "))
+				require.Equal(t, want, says(r, nil), "seed %d\n%s\n%s", seed, m.text, log)
+				id := reservation(r)
 				require.Equal(t, reserves != nil, id != "", "seed %d\n%s\n%s", seed, m.text, log)
 				if reserves != nil {
 					m.held[id], m.ids = reserves, append(m.ids, id)

@@ -30,24 +30,24 @@ descriptors:
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		told := &limitertest.Recorder{}
 		s := New(limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told)), parsed(t, text))
-		all := "free=a\nday=a\nbucket=a\n"
+		const all = "free=a; day=a; bucket=a; "
 		for _, tc := range []struct{ request, want string }{
 			{all + "full=a", "day granted 1, free granted 1, full granted 1, bucket granted 1"},
 			{all + "full=a", "full refused 1"},
 			{all + "zero=a", "zero too_costly 1"},
 			{all + "full=a | 2", "full too_costly 2"},
-			{"shadow=a\nfree=a", "free granted 1, shadow granted 1 (shadow)"},
-			{"shadow=a\nfree=a", "free granted 1, shadow refused 1 (shadow)"},
-			{"quota=a\nfree=a | 3", "free granted 3, quota granted 1"},
-			{"quota=a\nfree=a", "quota refused 1"},
+			{"shadow=a; free=a", "free granted 1, shadow granted 1 (shadow)"},
+			{"shadow=a; free=a", "free granted 1, shadow refused 1 (shadow)"},
+			{"quota=a; free=a | 3", "free granted 3, quota granted 1"},
+			{"quota=a; free=a", "quota refused 1"},
 			{"free=a | 0", "free granted 0"},
 			{"free=a | -1", ""},
 			{"tok=a", "tok granted 10"},
 			{"tok=a, rrl_reservation=none | 5", "tok granted 5"},
-			{"free=a | 1\nfree=a | 2", "free granted 3"},
+			{"free=a | 1; free=a | 2", "free granted 3"},
 			{"other=a", ""},
 		} {
-			s.ask(t, "web", tc.request)
+			s.ask(t, tc.request)
 			var got []string
 			for _, d := range told.Decisions() {
 				line := fmt.Sprintf("%s %v %d", strings.TrimPrefix(d.Limiter, "web."), d.Outcome, d.Permits)
