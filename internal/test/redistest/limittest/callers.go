@@ -3,7 +3,6 @@ package limittest
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -14,79 +13,45 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Many callers of several processes get exactly the limit.
+// Many callers of several processes, and the articles' scripts beside them, get exactly the limit.
 func testManyCallers(t *testing.T, k Kind) {
 	atRest(t, func(t *testing.T, rdb redistest.Client) {
 		const permits = 100
-		here, there := k.on(rdb, permits, time.Hour), k.on(rdb, permits, time.Hour)
-		keys := []string{Key(t), Key(t), Key(t)}
-		granted := make([]atomic.Int64, len(keys))
-		var wg sync.WaitGroup
-		for i := range 48 {
-			wg.Go(func() {
-				l := here
-				if i%2 == 1 {
-					l = there
-				}
+		both := []Limiter{k.on(rdb, permits, time.Hour), k.on(rdb, permits, time.Hour)}
+		for _, key := range []string{Key(t), Key(t), Key(t)} {
+			var rules []Rule
+			if k.Articles != nil {
+				rules = k.Articles(rdb, key, permits)
+			}
+			var granted atomic.Int64
+			limitertest.Together(24, func(i int) {
 				for range 12 {
-					at, n := rand.IntN(len(keys)), 1+rand.Int64N(3)
-					d, err := l.Take(t.Context(), keys[at], n)
-					assert.NoError(t, err)
-					if d.Granted {
-						granted[at].Add(n)
+					n := 1 + rand.Int64N(3)
+					var passes bool
+					if i >= 16 && rules != nil {
+						answer, err := rules[i%len(rules)](t.Context())
+						n, passes = 1, assert.NoError(t, err) && answer > 0
+					} else {
+						d, err := both[i%2].Take(t.Context(), key, n)
+						passes = assert.NoError(t, err) && d.Granted
+					}
+					if passes {
+						granted.Add(n)
 					}
 				}
 			})
-		}
-		wg.Wait()
-		for i, key := range keys {
-			sum := granted[i].Load()
+			sum := granted.Load()
 			assert.LessOrEqual(t, sum, int64(permits))
 			assert.Greater(t, sum, int64(permits-3), "what fits is granted")
-			assert.EqualValues(t, permits-sum, Grants(t, here, key, 5))
-		}
-	})
-}
-
-// Beside the articles' scripts, too, callers get exactly the limit.
-func testTogether(t *testing.T, k Kind) {
-	if k.Articles == nil {
-		return
-	}
-	atRest(t, func(t *testing.T, rdb redistest.Client) {
-		const permits = 90
-		key, l := Key(t), k.on(rdb, permits, time.Hour)
-		take := func(ctx context.Context) (int64, error) {
-			d, err := l.Take(ctx, key, 1)
-			if d.Granted {
-				return 1, err
+			if k.Type == "zset" {
+				assert.Equal(t, sum, rdb.ZCard(t.Context(), key).Val())
 			}
-			return 0, err
-		}
-		var granted atomic.Int64
-		var wg sync.WaitGroup
-		rules := k.Articles(rdb, key, permits)
-		for i := range 12 {
-			wg.Go(func() {
-				ask := rules[i%len(rules)]
-				if i < 6 {
-					ask = take
-				}
-				for range 30 {
-					if answer, err := ask(t.Context()); assert.NoError(t, err) && answer > 0 {
-						granted.Add(1)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		assert.EqualValues(t, permits, granted.Load())
-		if k.Type == "zset" {
-			assert.EqualValues(t, permits, rdb.ZCard(t.Context(), key).Val())
+			assert.EqualValues(t, permits-sum, Grants(t, both[0], key, 5))
 		}
 	})
 }
@@ -108,6 +73,7 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	h.Limiter = k.exact(h.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
+	require.NoError(t, h.Reset(t.Context(), "warm"))
 	synctest.Wait()
 	return h
 }
@@ -222,24 +188,6 @@ func testContextEnded(t *testing.T, k Kind) {
 	assert.Nil(t, giveBack)
 }
 
-// A caller who goes away returns at once, and gives back a grant made meanwhile.
-func testContextEndsInFlight(t *testing.T, k Kind) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHeld(t, k, 10)
-		letGo := h.hold(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
-		start := time.Now()
-		_, err := h.Take(ctx, "orders", 4)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Equal(t, 300*time.Millisecond, time.Since(start))
-		assert.False(t, Take(t, h.other, "orders", 10).Granted, "the server has granted it")
-		letGo()
-		time.Sleep(100 * time.Millisecond)
-		assert.True(t, Take(t, h.other, "orders", 10).Granted)
-	})
-}
-
 // A caller who goes away before its request leaves takes nothing, and others of the same call
 // keep theirs.
 func testContextEndsBehindABatch(t *testing.T, k Kind) {
@@ -282,48 +230,53 @@ func testContextEndsBehindABatch(t *testing.T, k Kind) {
 	})
 }
 
-// A caller's deadline is a net.Error, and yet no outage: no policy may answer in its place. The outcome is unknown
-// of a change that was sent.
+// A caller who goes away returns at once, and gives back a grant made meanwhile. Its deadline is a net.Error, and yet no
+// outage: no policy may answer in its place. The outcome is unknown of a change that was sent.
 func testContextEndIsNoOutage(t *testing.T, k Kind) {
 	type giveBack = func(context.Context) error
-	changes := map[string]func(ctx context.Context, h held, back giveBack) error{
-		"Reset":    func(ctx context.Context, h held, _ giveBack) error { return h.Reset(ctx, "orders") },
-		"giveBack": func(ctx context.Context, _ held, back giveBack) error { return back(ctx) },
-	}
-	all := map[string]func(ctx context.Context, h held, back giveBack) error{
-		"Take": func(ctx context.Context, h held, _ giveBack) error {
-			_, err := h.Take(ctx, "orders", 1)
+	for name, call := range map[string]struct {
+		do      func(ctx context.Context, h held, back giveBack) error
+		changes bool
+	}{
+		"Reset":    {func(ctx context.Context, h held, _ giveBack) error { return h.Reset(ctx, "orders") }, true},
+		"giveBack": {func(ctx context.Context, _ held, back giveBack) error { return back(ctx) }, true},
+		"Take": {func(ctx context.Context, h held, _ giveBack) error {
+			return limitertest.Second(h.Take(ctx, "orders", 4))
+		}, false},
+		"Peek": {func(ctx context.Context, h held, _ giveBack) error {
+			return limitertest.Second(h.Peek(ctx, "orders", 1))
+		}, false},
+		"TakeUpTo": {func(ctx context.Context, h held, _ giveBack) error {
+			_, _, err := h.TakeUpTo(ctx, "orders", 20)
 			return err
-		},
-		"TakeUpTo": func(ctx context.Context, h held, _ giveBack) error {
-			_, _, err := h.TakeUpTo(ctx, "orders", 1)
-			return err
-		},
-		"Peek": func(ctx context.Context, h held, _ giveBack) error {
-			_, err := h.Peek(ctx, "orders", 1)
-			return err
-		},
-	}
-	maps.Copy(all, changes)
-	for name, call := range all {
+		}, false},
+	} {
 		for _, sent := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHeld(t, k, 10)
 				_, back, err := h.TakeReturnable(t.Context(), "orders", 2)
 				require.NoError(t, err)
-				h.hold(t)
+				letGo := h.hold(t)
 				if !sent {
 					go func() { _, _ = h.Take(context.WithoutCancel(t.Context()), "ahead", 1) }()
 					synctest.Wait()
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
-				err = call(ctx, h, back)
+				start := time.Now()
+				err = call.do(ctx, h, back)
 				require.ErrorIs(t, err, context.DeadlineExceeded, name)
 				require.NotErrorIs(t, err, limit.ErrUnavailable, name)
+				assert.Equal(t, 300*time.Millisecond, time.Since(start), name)
 				if sent || name != "giveBack" { // which may go on without its caller
-					assert.Equal(t, sent && changes[name] != nil, errors.Is(err, limit.ErrUnknownOutcome), "%s: %v", name, err)
+					assert.Equal(t, sent && call.changes, errors.Is(err, limit.ErrUnknownOutcome), "%s: %v", name, err)
 				}
+				letGo()
+				time.Sleep(100 * time.Millisecond)
+				left, err := h.other.Peek(t.Context(), "orders", 0)
+				require.NoError(t, err)
+				want := map[bool]int64{true: 10, false: 8}[call.changes && (sent || name == "giveBack")]
+				assert.Equal(t, want, left.Remaining, name)
 			})
 		}
 	}

@@ -52,6 +52,19 @@ func testAnswerLost(t *testing.T, k Kind) {
 			assert.Equal(t, lost+2, calls)
 		}
 		assert.Equal(t, int64(3), Take(t, h.other, "orders", 1).Remaining, "each has taken its two")
+		// TakeUpTo says how many it has taken.
+		h.proxy.OnCommand(redistest.Nth(1, "evalsha", fault))
+		taken, _, err := h.TakeUpTo(t.Context(), "orders", 20)
+		h.proxy.OnCommand(nil)
+		h.proxy.Settle(t)
+		if k.Once {
+			require.NoError(t, err)
+			assert.Equal(t, int64(3), taken)
+		} else {
+			require.ErrorIs(t, err, limit.ErrUnknownOutcome)
+			assert.Zero(t, taken)
+		}
+		assert.False(t, Take(t, h.other, "orders", 1).Granted)
 	})
 }
 
