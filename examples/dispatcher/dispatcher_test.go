@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
 
@@ -89,7 +90,12 @@ func (w *world) start() *program {
 	opts := *w.Redis.Options()
 	p := &program{world: w, done: make(chan error, 1)}
 	rdb := redis.NewClient(&opts)
-	rdb.AddHook(p)
+	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if p.killed.Load() {
+			return redistest.Fail(cmds, errKilled)
+		}
+		return next()
+	}))
 	w.t.Cleanup(func() { _ = rdb.Close() })
 	var err error
 	p.dispatcher, err = newDispatcher(config{
@@ -128,29 +134,6 @@ func (p *program) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errKilled
 	}
 	return p.world.RoundTrip(r)
-}
-
-func (p *program) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p *program) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if p.killed.Load() {
-			return errKilled
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (p *program) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if p.killed.Load() {
-			for _, cmd := range cmds {
-				cmd.SetErr(errKilled)
-			}
-			return errKilled
-		}
-		return next(ctx, cmds)
-	}
 }
 
 // submitJob submits a job that must be sent within so much time.
