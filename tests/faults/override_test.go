@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -24,16 +25,21 @@ var endNames = []string{
 	"TryAcquire", "TryAcquire, refused", "TryAcquire, PER_CLIENT", "Take, refused", "TakeUpTo, some of it", "Reserve, held",
 	"batch granted in part", "batch with Take", "batch of Reserve", "batch in part, PER_CLIENT", "TryAcquireAll", "undo",
 	"Cancel", "Settle, less", "Settle, more", "Settle, beyond the rate", "Settle, held, less", "Settle, held, more", "Renew",
-	"AvailablePermits", "Peek",
+	"AvailablePermits", "Peek", beyondWhatComesBack, callerGone,
 }
 
-func atEnd() map[string]verb {
-	all := map[string]verb{"beyond what comes back": asks(30, []int64{0}, try(1)...)}
-	for name, v := range verbs() {
-		if slices.Contains(endNames, name) {
-			all[name] = v
-		}
-	}
+const beyondWhatComesBack, callerGone = "TryAcquire beyond what comes back", "caller gone"
+
+// atEnd returns the verbs that are tried under that fault when an override ends: if requests come twice, nearly all.
+func atEnd(fault string) map[string]verb {
+	all := verbs()
+	all[beyondWhatComesBack] = asks(30, []int64{0}, try(1)...)
+	maps.DeleteFunc(all, func(what string, v verb) bool {
+		operation, is := strings.CutPrefix(what, "operation ")
+		likeOne := v.requests != nil || v.whole || is && !limitertest.Reads[operation]
+		return !slices.Contains(endNames, what) && (fault != "double" || v.waits || v.byDefault || !likeOne) ||
+			strings.HasSuffix(fault, "+end") && v.requests == nil
+	})
 	return all
 }
 
@@ -78,37 +84,20 @@ func (w *bundle) checkEnded(t *testing.T, held three, when string) {
 	}
 }
 
-// eachAtEnd checks each verb under each fault, with overrides that raise the rate and that lower it. Right before its n-th
-// call comes to Redis the override is over, so that this one ends it.
-func eachAtEnd(t *testing.T, n int, faults []string, call func(t *testing.T, v verb, w *bundle, call func() (three, error)) three) {
-	t.Helper()
-	for _, fault := range faults {
+// The call that ends an override, one that raised the rate or lowered it, is decided by the rate that is back, and happens once,
+// as any other. If the end comes between two attempts, the second finds what the first did by the rate before.
+func TestOverride_EndsOnceWhateverGetsLost(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []string{
+		"drop", "drop+drop+drop", "swallow+drop", "cut+drop", "hold", "late", "late+drop", "drop+late", "double", "drop+end", "late+end",
+	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Shared(t)
 			var all sync.WaitGroup
-			for what, v := range atEnd() {
-				if n > 1 && v.requests == nil {
-					continue
-				}
+			for what, v := range atEnd(fault) {
 				for during := range overrides {
-					all.Go(func() {
-						w, do := v.overridden(t, server, during)
-						met := actions(fault, w.Held)
-						w.OnScript(func(s *lua.Script, call int) redistest.Action {
-							if s == v.scripts[0] && call == n {
-								w.over(t)
-							}
-							if s == v.scripts[0] && call <= len(met) {
-								return met[call-1]
-							}
-							return redistest.Pass
-						})
-						held := v.inUse.add(call(t, v, w, do))
-						w.checkSoon(t, held, what)
-						w.LetGo()
-						w.checkEnded(t, held, what)
-					})
+					all.Go(func() { v.endsOverride(t, server, what, fault, during) })
 				}
 			}
 			all.Wait()
@@ -116,38 +105,36 @@ func eachAtEnd(t *testing.T, n int, faults []string, call func(t *testing.T, v v
 	}
 }
 
-// The call that ends an override is decided by the rate that is back, and happens once, as any other.
-func TestOverride_EndsOnceWhateverGetsLost(t *testing.T) {
-	t.Parallel()
-	faults := []string{"drop", "drop+drop+drop", "swallow+drop", "cut+drop", "hold", "late", "late+drop", "drop+late", "double"}
-	eachAtEnd(t, 1, faults, func(t *testing.T, _ verb, _ *bundle, call func() (three, error)) three {
-		more, err := call()
-		assert.NoError(t, err)
-		return more
-	})
-}
-
-// If the end comes between two attempts of a call, the second finds what the first did by the rate before.
-func TestOverride_EndsBetweenAttempts(t *testing.T) {
-	t.Parallel()
-	eachAtEnd(t, 2, []string{"drop", "late"}, func(t *testing.T, v verb, w *bundle, _ func() (three, error)) three {
-		return three{limitertest.Sum(w.AskAny(t, v.requests...))}
-	})
-}
-
-// A caller that goes away while its call is on its way, which ends an override, leaves the rate and the permits to others.
-func TestOverride_EndsThoughItsCallerGoesAway(t *testing.T) {
-	t.Parallel()
-	for during := range overrides {
-		for _, fault := range []string{"", "drop", "late"} {
-			v := verbs()["caller gone"]
-			w, call := v.overridden(t, redistest.Shared(t), during)
-			w.over(t)
-			w.meet(fault, v.scripts)
-			require.NoError(t, limitertest.Second(call()))
-			w.LetGo()
-			w.checkEnded(t, three{2}, fault)
+func (v verb) endsOverride(t *testing.T, server *redistest.Server, what, fault string, during int64) {
+	w, call := v.overridden(t, server, during)
+	over := sync.OnceFunc(func() { w.over(t) })
+	if v.scripts == nil {
+		over() // it may begin by deleting the limiter
+	}
+	between := strings.HasSuffix(fault, "+end")
+	w.meet(fault, v.scripts, func(s *lua.Script, n int) {
+		if !between || s == v.scripts[0] && n == 2 {
+			over()
 		}
+	})
+	var more three
+	var err error
+	if between { // what the rate before allowed may be beyond the other
+		more[0] = limitertest.Sum(w.AskAny(t, v.requests...))
+	} else {
+		more, err = call()
+	}
+	assert.NoError(t, err, what)
+	held := v.inUse.add(more)
+	w.checkSoon(t, held, what)
+	w.LetGo()
+	if strings.HasPrefix(what, "operation ") { // it may change the rate
+		w.checkAll(t, held, what)
+	} else {
+		w.checkEnded(t, held, what)
+	}
+	if w.check != nil {
+		w.check(what)
 	}
 }
 
@@ -155,7 +142,10 @@ func TestOverride_EndsThoughItsCallerGoesAway(t *testing.T) {
 func TestOverride_EndsOnAnotherServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
-	for what, v := range atEnd() {
+	for what, v := range atEnd("") {
+		if what == callerGone {
+			continue // what it does, it does behind its caller's back
+		}
 		for during := range overrides {
 			w, call := v.overridden(t, server, during)
 			var keys, dumps []string
@@ -185,30 +175,6 @@ func TestOverride_EndsOnAnotherServer(t *testing.T) {
 			more, err := call()
 			require.NoError(t, err, what)
 			w.checkEnded(t, v.inUse.add(more), what)
-		}
-	}
-}
-
-// So it does if the call is sent twice, whatever it asks for.
-func TestOverride_EndsOnceThoughTheCallComesTwice(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	for during, version := range overrides {
-		for what, v := range verbs() {
-			if operation := strings.TrimPrefix(what, "operation "); v.waits || v.byDefault ||
-				v.requests == nil && !v.whole && (operation == what || limitertest.Reads[operation]) {
-				continue
-			}
-			w, call := v.overridden(t, server, during)
-			w.over(t)
-			w.Rate = 10
-			w.meet("double", nil)
-			more, err := call()
-			require.NoError(t, err, what)
-			w.checkAll(t, v.inUse.add(more), what+", beside "+version)
-			if w.check != nil {
-				w.check(what)
-			}
 		}
 	}
 }

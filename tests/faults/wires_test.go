@@ -36,7 +36,7 @@ func actions(fault string, held <-chan struct{}) []redistest.Action {
 	var all []redistest.Action
 	for _, word := range strings.FieldsFunc(fault, func(r rune) bool { return r == '+' }) {
 		action, known := map[string]redistest.Action{
-			"pass": redistest.Pass, "drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
+			"pass": redistest.Pass, "end": redistest.Pass, "drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
 			"double": redistest.Duplicate, "double, last": redistest.DuplicateLast, "hold": redistest.Pass.When(held), "late": redistest.Late.When(held),
 		}[word]
 		if !known {
@@ -132,10 +132,13 @@ func (w *bundle) take(t testing.TB, permits three) {
 	}
 }
 
-// meet lets the calls of scripts, or of all, meet a fault from now on.
-func (w *bundle) meet(fault string, scripts []*lua.Script) {
+// meet lets the calls of scripts, or of all, meet a fault from now on. Each calls before, if there is one.
+func (w *bundle) meet(fault string, scripts []*lua.Script, before ...func(s *lua.Script, n int)) {
 	met := actions(fault, w.Held)
 	w.OnScript(func(s *lua.Script, n int) redistest.Action {
+		for _, f := range before {
+			f(s, n)
+		}
 		switch {
 		case slices.Contains(twice, fault):
 			return met[0]
