@@ -3,7 +3,6 @@ package faults_test
 import (
 	"context"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -36,7 +35,7 @@ func TestFailOpen_ServerRefusesEveryCall(t *testing.T) {
 				sent++
 				return redistest.Fail(cmds, answered(answer))
 			}))
-			l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
+			l := s.limiter(1)
 			for range 100 {
 				limitertest.MustAcquire(t, l, 1)
 			}
@@ -57,7 +56,7 @@ func TestFailLocal_WrongPassword(t *testing.T) {
 		m.RequireAuth("new")
 		rdb := redistest.MiniClient(t, m, &redistest.Options{Password: "old"})
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)))
+		l := limitertest.ByDefault(client, "orders", limitertest.Every(5, time.Hour))
 		limitertest.MustAcquire(t, l, 5)
 		limitertest.MustRefuse(t, l, 1)
 		closed := client.RateLimiter("orders", rratelimiter.WithFailure(limit.FailClosed()))
@@ -68,38 +67,28 @@ func TestFailLocal_WrongPassword(t *testing.T) {
 	})
 }
 
-// A node of a cluster sends its client to another node. One that can't follow is a mistake, not an outage.
-func TestFailOpen_RedirectIsNoOutage(t *testing.T) {
+// A node of a cluster sends its client to another node: one that can't follow is a mistake, not an outage. A proxy that refuses
+// scripts for their text will refuse them always.
+func TestFailOpen_MistakeIsNoOutage(t *testing.T) {
 	t.Parallel()
+	const text = "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"
 	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
-		for _, answer := range []string{"MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"} {
-			s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
-				return redistest.Fail(cmds, answered(answer))
-			}))
+		var says string
+		s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+			return redistest.Fail(cmds, answered(says))
+		}))
+		for answer, cure := range map[string]string{
+			"MOVED 3999 127.0.0.1:6381": "redis.NewClusterClient", "ASK 3999 127.0.0.1:6381": "redis.NewClusterClient", text: "script_check_enable to 0",
+		} {
+			says = answer
 			for range 10 {
 				start := time.Now()
 				_, err := l.Take(t.Context(), "ann", 1)
 				require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
 				require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
-				require.ErrorContains(t, err, "redis.NewClusterClient")
+				require.ErrorContains(t, err, cure)
 				assert.Zero(t, time.Since(start))
 			}
-		}
-	})
-}
-
-// A proxy that refuses scripts for their text will refuse them always.
-func TestFailOpen_ProxyThatChecksScriptsIsNoOutage(t *testing.T) {
-	t.Parallel()
-	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
-		s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
-			return redistest.Fail(cmds, answered("ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"))
-		}))
-		for range 10 {
-			_, err := l.Take(t.Context(), "ann", 1)
-			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-			require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
-			require.ErrorContains(t, err, "script_check_enable to 0")
 		}
 	})
 }
@@ -122,11 +111,7 @@ func TestReadOnly_InWordsOfAProxyIsMetOnceByAConnection(t *testing.T) {
 			return redistest.Instead("eval", `return redis.error_reply("ERR READONLY You can't write against a read only replica.")`, "0")
 		})
 		together := func() {
-			var callers sync.WaitGroup
-			for range 20 {
-				callers.Go(func() { limitertest.MustAcquire(t, l, 1) })
-			}
-			callers.Wait()
+			limitertest.Together(20, func(int) { limitertest.MustAcquire(t, l, 1) })
 		}
 		for _, each := range []func(){func() { limitertest.MustAcquire(t, l, 1) }, together} {
 			each()
@@ -140,18 +125,23 @@ func TestReadOnly_InWordsOfAProxyIsMetOnceByAConnection(t *testing.T) {
 	})
 }
 
-// A policy does the same wherever it is set; middleware has the other rows of this table.
+// A policy does the same wherever it is set, by the Client or by what it opens; middleware has the other rows of this table.
 func TestWithFailure_IsAlikeWhereverItIsSet(t *testing.T) {
 	t.Parallel()
 	rate := rratelimiter.PerHour(8)
-	for name, open := range map[string]func(c *rratelimiter.Client, own rratelimiter.LimiterOption) middlewaretest.Asking{
+	type opener func(c *rratelimiter.Client, own rratelimiter.LimiterOption) middlewaretest.Asking
+	rows := map[string]opener{
 		"Client": func(c *rratelimiter.Client, _ rratelimiter.LimiterOption) middlewaretest.Asking {
-			l := c.RateLimiter("orders", rratelimiter.WithDefault(rate))
+			l := limitertest.ByDefault(c, "orders", rate)
 			return func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, 1, 0) }
 		},
 		"Client, waiting": func(c *rratelimiter.Client, _ rratelimiter.LimiterOption) middlewaretest.Asking {
-			l := c.RateLimiter("orders", rratelimiter.WithDefault(rate))
+			l := limitertest.ByDefault(c, "orders", rate)
 			return func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, 1, 10*time.Millisecond) }
+		},
+		"Client, all": func(c *rratelimiter.Client, _ rratelimiter.LimiterOption) middlewaretest.Asking {
+			a, b := limitertest.ByDefault(c, "{shop}a", rate), limitertest.ByDefault(c, "{shop}b", rate)
+			return func(ctx context.Context) (bool, error) { return c.TryAcquireAll(ctx, 0, a.Claim(1), b.Claim(1)) }
 		},
 		"handle": func(c *rratelimiter.Client, own rratelimiter.LimiterOption) middlewaretest.Asking {
 			l := c.RateLimiter("orders", rratelimiter.WithDefault(rate), own)
@@ -160,29 +150,24 @@ func TestWithFailure_IsAlikeWhereverItIsSet(t *testing.T) {
 				return d.Granted, err
 			}
 		},
-		"Keyed": func(c *rratelimiter.Client, own rratelimiter.LimiterOption) middlewaretest.Asking {
-			l := c.Keyed("rate:", rate, own)
-			return func(ctx context.Context) (bool, error) {
-				d, err := l.Take(ctx, "ann", 1)
-				return d.Granted, err
-			}
-		},
-		"all": func(c *rratelimiter.Client, _ rratelimiter.LimiterOption) middlewaretest.Asking {
-			a := c.RateLimiter("{shop}a", rratelimiter.WithDefault(rate))
-			b := c.RateLimiter("{shop}b", rratelimiter.WithDefault(rate))
-			return func(ctx context.Context) (bool, error) { return c.TryAcquireAll(ctx, 0, a.Claim(1), b.Claim(1)) }
-		},
-	} {
+	}
+	for name, open := range limitersOfKeys {
+		rows[name] = func(c *rratelimiter.Client, own rratelimiter.LimiterOption) middlewaretest.Asking {
+			l := open(c, 8, own)
+			return func(ctx context.Context) (bool, error) { return taking(ctx, l)() }
+		}
+	}
+	for name, open := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			middlewaretest.Outages(t, middlewaretest.Guarded{
 				Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, _ func(error)) middlewaretest.Asking {
 					t.Helper()
 					policy := rratelimiter.WithFailure(*how.Failure)
-					if name == "handle" || name == "Keyed" {
-						return open(limitertest.NewClient(t, rdb), policy)
+					if strings.HasPrefix(name, "Client") {
+						return open(limitertest.NewClient(t, rdb, policy), policy)
 					}
-					return open(limitertest.NewClient(t, rdb, policy), policy)
+					return open(limitertest.NewClient(t, rdb), policy)
 				},
 			})
 		})

@@ -149,23 +149,19 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 		limitertest.MustAcquire(t, q.limiter("other"), 1)
 		hook.hang(true)
 
-		var wg sync.WaitGroup
-		for i := range 300 {
-			wg.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond)
-				ctx, within, want := t.Context(), 3*time.Second, rratelimiter.ErrUnavailable
-				if i%3 > 0 {
-					within, want = 500*time.Millisecond, context.DeadlineExceeded
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, within)
-					defer cancel()
-				}
-				start := time.Now()
-				assert.ErrorIs(t, q.ask(ctx, fmt.Sprintf("{key%d}", i)), want)
-				assert.LessOrEqual(t, time.Since(start), within)
-			})
-		}
-		wg.Wait()
+		limitertest.Together(300, func(i int) {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			ctx, within, want := t.Context(), 3*time.Second, rratelimiter.ErrUnavailable
+			if i%3 > 0 {
+				within, want = 500*time.Millisecond, context.DeadlineExceeded
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, within)
+				defer cancel()
+			}
+			start := time.Now()
+			assert.ErrorIs(t, q.ask(ctx, fmt.Sprintf("{key%d}", i)), want)
+			assert.LessOrEqual(t, time.Since(start), within)
+		})
 		_, _, most := hook.seen()
 		assert.LessOrEqual(t, most, 3*64)
 		time.Sleep(3*time.Second + 100*time.Millisecond)
@@ -273,13 +269,9 @@ func TestHungServer_IsAskedWhenItAnswersAgain(t *testing.T) {
 				require.NotErrorIs(t, q.ask(t.Context(), "{new}"), rratelimiter.ErrUnavailable)
 				assert.LessOrEqual(t, time.Since(start), probePace+10*time.Millisecond)
 				start = time.Now()
-				var wg sync.WaitGroup
-				for i := range 20 {
-					wg.Go(func() {
-						assert.NotErrorIs(t, q.ask(t.Context(), fmt.Sprintf("{new%d}", i)), rratelimiter.ErrUnavailable)
-					})
-				}
-				wg.Wait()
+				limitertest.Together(20, func(i int) {
+					assert.NotErrorIs(t, q.ask(t.Context(), fmt.Sprintf("{new%d}", i)), rratelimiter.ErrUnavailable)
+				})
 				assert.Less(t, time.Since(start), 10*time.Millisecond)
 				time.Sleep(time.Minute)
 			})

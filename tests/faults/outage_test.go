@@ -17,13 +17,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 func TestDeadlinesOpenTheBreaker(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)))
+		l := s.limiter(5)
 		limitertest.MustAcquire(t, l, 5)
 		s.hook.hang(true)
 		for range 7 { // the fifth ends after 50 ms of silence
@@ -39,8 +40,7 @@ func TestDeadlinesOpenTheBreaker(t *testing.T) {
 func TestDeadlinesOpenTheBreaker_IfTheClientCancels(t *testing.T) {
 	t.Parallel()
 	eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
-		_, err := l.Take(t.Context(), "ann", 5)
-		require.NoError(t, err)
+		limittest.Take(t, l, "ann", 5)
 		cancels := func(after time.Duration) {
 			for range 12 {
 				_, _ = within(t, 10*time.Millisecond, func(ctx context.Context) (any, error) {
@@ -52,53 +52,40 @@ func TestDeadlinesOpenTheBreaker_IfTheClientCancels(t *testing.T) {
 		}
 		s.hook.hang(true)
 		cancels(2 * time.Millisecond) // which says nothing
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
 		start := time.Now()
-		_, _ = l.Take(ctx, "ann", 1)
+		_, _ = takeWithin(t, l, "ann", 2*time.Second)
 		require.GreaterOrEqual(t, time.Since(start), 900*time.Millisecond)
 		s.recover()
-		_, err = l.Take(t.Context(), "ann", 1)
-		require.NoError(t, err)
+		limittest.Take(t, l, "ann", 1)
 		s.hook.hang(true)
 		cancels(9 * time.Millisecond)
-		assert.True(t, atOnce(t, func() (bool, error) {
-			d, err := l.Take(t.Context(), "ann", 1)
-			return d.Granted, err
-		}))
+		assert.True(t, atOnce(t, taking(t.Context(), l)))
 	})
 }
 
 // So do those of callers who have gone before a server that is away, or decides nothing, has told them so.
 func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 	t.Parallel()
-	for name, why := range map[string]error{
+	limitertest.Each(t, map[string]error{
 		"refused": &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED},
 		"loading": answered("LOADING Redis is loading the dataset in memory"),
 		"memory":  answered("OOM command not allowed when used memory > 'maxmemory'."),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
-				_, err := l.Take(t.Context(), "ann", 5)
-				require.NoError(t, err)
-				s.rdb.AddHook(redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, _ func() error) error {
-					select { // go-redis tries again for so long
-					case <-ctx.Done():
-					case <-time.After(30 * time.Millisecond):
-					}
-					return redistest.Fail(cmds, why)
-				}))
-				for range 10 { // the ninth ends after 50 ms without a decision, and three make an outage
-					_, _ = takeWithin(t, l, "ann", 10*time.Millisecond)
+	}, func(t *testing.T, why error) {
+		eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+			limittest.Take(t, l, "ann", 5)
+			s.rdb.AddHook(redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, _ func() error) error {
+				select { // go-redis tries again for so long
+				case <-ctx.Done():
+				case <-time.After(30 * time.Millisecond):
 				}
-				assert.True(t, atOnce(t, func() (bool, error) {
-					d, err := l.Take(t.Context(), "ann", 1)
-					return d.Granted, err
-				}))
-			})
+				return redistest.Fail(cmds, why)
+			}))
+			for range 10 { // the ninth ends after 50 ms without a decision, and three make an outage
+				_, _ = takeWithin(t, l, "ann", 10*time.Millisecond)
+			}
+			assert.True(t, atOnce(t, taking(t.Context(), l)))
 		})
-	}
+	})
 }
 
 // Refusals, callers who go, limiters without a rate, and deadlines that end while a caller
@@ -106,8 +93,8 @@ func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 func TestBreaker_StaysClosedWithoutOutage(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-		l := s.client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
-		other := s.client.RateLimiter("{s}b", rratelimiter.WithDefault(limitertest.Every(9, time.Hour)))
+		l := limitertest.ByDefault(s.client, "{s}a", limitertest.Every(1, time.Hour))
+		other := limitertest.ByDefault(s.client, "{s}b", limitertest.Every(9, time.Hour))
 		limitertest.MustAcquire(t, l, 1)
 		for range 10 {
 			limitertest.MustRefuse(t, l, 1)
@@ -144,10 +131,7 @@ func takeWithin(t testing.TB, l limit.Limiter, key string, d time.Duration) (lim
 }
 
 func far(trip time.Duration) redistest.Hook {
-	return func(_ context.Context, _ []redis.Cmder, next func() error) error {
-		time.Sleep(trip)
-		return next()
-	}
+	return redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(trip) })
 }
 
 // Callers with deadlines shorter than a round trip must not switch a limit off for
@@ -207,9 +191,6 @@ func (s *outageScene) refuse(text string, of func(sha any) bool) {
 	}))
 }
 
-// writes reports whether a script writes: a server that refuses writes answers the others.
-func writes(sha any) bool { return sha == lua.Acquire.SHA || sha == lua.Probe.SHA }
-
 // waits returns the share of its time that a caller spends waiting if it asks every 10 ms.
 func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) float64 {
 	t.Helper()
@@ -226,19 +207,15 @@ func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) flo
 func TestBreaker_OpensForServerThatRefusesWrites(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"READONLY", "NOREPLICAS", "OOM", "MISCONF"} {
-		t.Run(code, func(t *testing.T) {
-			t.Parallel()
-			duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(7, time.Hour)))
+		duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+			l := s.limiter(7)
+			limitertest.MustAcquire(t, l, 1)
+			// writes: a server that refuses them answers other scripts.
+			s.refuse(code+" no", func(sha any) bool { return sha == lua.Acquire.SHA || sha == lua.Probe.SHA })
+			for range 3 {
 				limitertest.MustAcquire(t, l, 1)
-				s.refuse(code+" no", writes)
-				for range 3 {
-					limitertest.MustAcquire(t, l, 1)
-				}
-				share := waits(t, l, time.Minute)
-				t.Logf("%s: callers wait %.1f %% of the time", code, 100*share)
-				assert.Less(t, share, 0.03, "only who begins a probe waits, for 5 ms")
-			})
+			}
+			assert.Less(t, waits(t, l, time.Minute), 0.03, "%s: only who begins a probe waits, for 5 ms", code)
 		})
 	}
 }
@@ -248,16 +225,14 @@ func TestBreaker_OpensForServerThatRefusesWrites(t *testing.T) {
 func TestBreaker_BacksOffWhileReturnsFail(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
+		l := s.limiter(1)
 		limitertest.MustAcquire(t, l, 1)
 		down := true
 		s.refuse("READONLY no", func(sha any) bool { return down && sha == lua.Acquire.SHA })
 		waits(t, l, 10*time.Second)
 		synctest.Wait()
 		assert.Less(t, len(s.told.Events()), 30)
-		share := waits(t, l, 10*time.Minute)
-		t.Logf("callers wait %.1f %% of the time", 100*share)
-		assert.Less(t, share, 0.12)
+		assert.Less(t, waits(t, l, 10*time.Minute), 0.12)
 
 		down = false
 		for back := time.Now(); limitertest.Try(t, l, 1); time.Sleep(10 * time.Millisecond) {
@@ -347,8 +322,7 @@ func TestRelease_SkipsPermitsLetThroughInShadow(t *testing.T) {
 func TestCloseDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *outageScene) {
-		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
-		l, other := s.client.RateLimiter("{s}a", rate), s.client.RateLimiter("{s}b", rate)
+		l, other := limitertest.ByDefault(s.client, "{s}a", rratelimiter.PerHour(6)), limitertest.ByDefault(s.client, "{s}b", rratelimiter.PerHour(6))
 		s.fail(t, l)
 		var ended redistest.List[error]
 		calls := []func() error{
@@ -383,7 +357,7 @@ func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 			rdb := redistest.MiniClient(t, m, &redistest.Options{ContextTimeoutEnabled: inline})
 			hook := newHanging(rdb)
 			client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
-			l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(50, time.Hour)))
+			l := limitertest.ByDefault(client, "orders", limitertest.Every(50, time.Hour))
 			hook.hang(true)
 			for range 3 {
 				limitertest.MustAcquire(t, l, 1)

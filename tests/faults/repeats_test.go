@@ -449,11 +449,7 @@ func TestGiveBack_GrantsOfOneCallAreToldApart(t *testing.T) {
 		s.CheckInUse(t, 100, 1+4)
 
 		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
-		var wg sync.WaitGroup
-		for i := range 4 {
-			wg.Go(func() { assert.NoError(t, undo[i](t.Context())) })
-		}
-		wg.Wait()
+		limitertest.Together(4, func(i int) { assert.NoError(t, undo[i](t.Context())) })
 		s.CheckInUse(t, 100, 1)
 	})
 }

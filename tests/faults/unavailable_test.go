@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -256,11 +255,7 @@ func TestHookPanic_ReachesAllInItsFlight(t *testing.T) {
 				}
 				require.NoError(t, q.limiter("{bad}").Acquire(t.Context(), 1))
 				hook.on("{bad}")
-				var wg sync.WaitGroup
-				for i := range 40 {
-					wg.Go(func() { q.askBesideAPanic(t, i) })
-				}
-				wg.Wait()
+				limitertest.Together(40, func(i int) { q.askBesideAPanic(t, i) })
 				hook.off()
 				synctest.Wait()
 			}
@@ -334,21 +329,17 @@ func TestHookPanic_WhileErrorIsExplained(t *testing.T) {
 		c := limitertest.NewClient(t, rdb)
 		l := c.RateLimiter("{wrong}")
 		require.NoError(t, direct.Set(t.Context(), "{wrong}", "text", 0).Err())
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				panicked, err := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
-				if panicked == nil && !errors.Is(err, rratelimiter.ErrUnknownOutcome) { // it may go with another's question
-					assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
-				}
-				panicked, _ = recovered(func() error {
-					other := c.RateLimiter("{wrong}2", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-					return limitertest.Second(c.TryAcquireAll(t.Context(), 0, l.Claim(1), other.Claim(1)))
-				})
-				assert.Nil(t, panicked)
-				_, _ = recovered(func() error { return l.Release(t.Context(), 1) })
+		limitertest.Together(20, func(int) {
+			panicked, err := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
+			if panicked == nil && !errors.Is(err, rratelimiter.ErrUnknownOutcome) { // it may go with another's question
+				assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
+			}
+			panicked, _ = recovered(func() error {
+				other := c.RateLimiter("{wrong}2", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+				return limitertest.Second(c.TryAcquireAll(t.Context(), 0, l.Claim(1), other.Claim(1)))
 			})
-		}
-		wg.Wait()
+			assert.Nil(t, panicked)
+			_, _ = recovered(func() error { return l.Release(t.Context(), 1) })
+		})
 	})
 }

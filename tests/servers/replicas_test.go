@@ -65,21 +65,17 @@ func awaitAvailable(t *testing.T, l *rratelimiter.RateLimiter, want int64) {
 func atOnce(t *testing.T, callers, rounds int, target error, call func() (bool, error)) (granted, failed int64) {
 	t.Helper()
 	var yes, no atomic.Int64
-	var wg sync.WaitGroup
-	for range callers {
-		wg.Go(func() {
-			for range rounds {
-				switch ok, err := call(); {
-				case err != nil:
-					assert.ErrorIs(t, err, target)
-					no.Add(1)
-				case ok:
-					yes.Add(1)
-				}
+	limitertest.Together(callers, func(int) {
+		for range rounds {
+			switch ok, err := call(); {
+			case err != nil:
+				assert.ErrorIs(t, err, target)
+				no.Add(1)
+			case ok:
+				yes.Add(1)
 			}
-		})
-	}
-	wg.Wait()
+		}
+	})
 	return yes.Load(), no.Load()
 }
 

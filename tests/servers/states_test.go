@@ -142,16 +142,12 @@ func TestClusterRefusesAClientOfOneNode(t *testing.T) {
 	}
 	assert.Positive(t, here)
 	assert.Positive(t, elsewhere)
-	var callers sync.WaitGroup
-	for i := range 30 {
-		callers.Go(func() {
-			l := client.RateLimiter(fmt.Sprint("sales", i), rratelimiter.WithDefault(limitertest.Hourly(1)))
-			if _, err := l.TryAcquire(t.Context(), 1, 0); err != nil {
-				assert.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-			}
-		})
-	}
-	callers.Wait()
+	limitertest.Together(30, func(i int) {
+		l := client.RateLimiter(fmt.Sprint("sales", i), rratelimiter.WithDefault(limitertest.Hourly(1)))
+		if _, err := l.TryAcquire(t.Context(), 1, 0); err != nil {
+			assert.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		}
+	})
 }
 
 func TestCluster_RefusesNamesOfSeveralSlots(t *testing.T) {
