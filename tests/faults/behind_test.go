@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -95,37 +94,33 @@ func TestRepeat_SearchForFirstAttemptEnds(t *testing.T) {
 	const rows = 3000
 	for _, name := range []string{"TryAcquire", "Take", "TakeUpTo", "Reserve", "TryAcquireAll"} {
 		for lost, want := range map[int]error{3: nil, 1: rratelimiter.ErrUnknownOutcome} { // one in so many
-			t.Run(fmt.Sprintf("%s, one of %d lost", name, lost), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					s := limitertest.NewHeldScene(t, limitertest.Hourly(1_000_000))
+			synctest.Test(t, func(t *testing.T) {
+				s := limitertest.NewHeldScene(t, limitertest.Hourly(1_000_000))
+				limitertest.MustAcquire(t, s.Other, 1)
+				add := func(members int) {
 					keys := limitertest.KeysOf(s.RateLimiter)
-					more := func() {
-						limitertest.AddGrants(t, s.Mini, keys.Permits, 0, 100, 1)
-						require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, 100).Err())
-					}
-					limitertest.MustAcquire(t, s.Other, 1)
-					limitertest.AddGrants(t, s.Mini, keys.Permits, 0, rows, 1)
-					require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, rows).Err())
-					call, calls := limitertest.Calls()[name](t, s.Client, s.RateLimiter), 0
-					s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-						if c.Name() != "evalsha" {
-							return redistest.Pass
-						}
-						more() // others go on
-						switch calls++; {
-						case calls == 1:
-							return redistest.Cut // so that nothing is found
-						case calls%lost == 0:
-							return redistest.DropAnswer
-						}
+					limitertest.AddGrants(t, s.Mini, keys.Permits, 0, members, 1)
+					require.NoError(t, s.Mini.DecrBy(t.Context(), keys.Value, int64(members)).Err())
+				}
+				add(rows)
+				call, calls := limitertest.Calls()[name](t, s.Client, s.RateLimiter), 0
+				s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
+					if c.Name() != "evalsha" {
 						return redistest.Pass
-					})
-					start := time.Now()
-					require.ErrorIs(t, call(t.Context()), want)
-					assert.LessOrEqual(t, time.Since(start), 2*script.DefaultTimeout)
-					assert.LessOrEqual(t, calls, 2*rows/256, "calls")
+					}
+					add(100) // others go on
+					switch calls++; {
+					case calls == 1:
+						return redistest.Cut // so that nothing is found
+					case calls%lost == 0:
+						return redistest.DropAnswer
+					}
+					return redistest.Pass
 				})
+				start := time.Now()
+				require.ErrorIs(t, call(t.Context()), want, "%s, one of %d lost", name, lost)
+				assert.LessOrEqual(t, time.Since(start), 2*script.DefaultTimeout)
+				assert.LessOrEqual(t, calls, 2*rows/256, "calls")
 			})
 		}
 	}
@@ -205,42 +200,31 @@ func TestHung_CallerBehindAChangeEndsInTime(t *testing.T) {
 // attempt does not reach it: the caller leaves, and the connection stays for those that come.
 func TestShortDeadlines_EndNoConnection(t *testing.T) {
 	t.Parallel()
-	for _, name := range append(questionNames(), "windows") { // those of Redissons before 3.13.3
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				rdb := redistest.MiniClient(t, m, &redistest.Options{ContextTimeoutEnabled: true})
-				var mu sync.Mutex
-				shortest := time.Hour
-				rdb.AddHook(redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
-					mu.Lock()
-					deadline, _ := ctx.Deadline()
-					shortest = min(shortest, time.Until(deadline))
-					mu.Unlock()
-					time.Sleep(100 * time.Millisecond)
-					return next()
-				}))
-				c := limitertest.NewClient(t, rdb)
-				ask := questions(c, rdb, "thresholds")[name]
-				if name == "windows" {
-					c = limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0"))
-					byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
-					ask = func(ctx context.Context, key string) error {
-						return limitertest.Second(c.RateLimiter(key, byDefault).TryAcquire(ctx, 1, 0))
-					}
-				}
-				for range 5 {
-					start := time.Now()
-					_, err := within(t, 50*time.Millisecond, func(ctx context.Context) (any, error) { return nil, ask(ctx, "{key}") })
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Equal(t, 50*time.Millisecond, time.Since(start))
-					time.Sleep(time.Second)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				assert.GreaterOrEqual(t, shortest, 900*time.Millisecond, "a third of a call's time")
-			})
-		})
-	}
+	const windows = "windows of Redissons before 3.13.3"
+	eachName(t, func(t *testing.T, name string) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &redistest.Options{ContextTimeoutEnabled: true})
+		var left redistest.List[time.Duration]
+		rdb.AddHook(redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
+			deadline, _ := ctx.Deadline()
+			left.Add(time.Until(deadline))
+			time.Sleep(100 * time.Millisecond)
+			return next()
+		}))
+		ask := questions(limitertest.NewClient(t, rdb), rdb, "thresholds")[name]
+		if name == windows {
+			c := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0"))
+			ask = func(ctx context.Context, key string) error {
+				return limitertest.Second(limitertest.ByDefault(c, key, rratelimiter.PerHour(1000)).TryAcquire(ctx, 1, 0))
+			}
+		}
+		for range 5 {
+			start := time.Now()
+			_, err := within(t, 50*time.Millisecond, func(ctx context.Context) (any, error) { return nil, ask(ctx, "{key}") })
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, 50*time.Millisecond, time.Since(start))
+			time.Sleep(time.Second)
+		}
+		assert.GreaterOrEqual(t, slices.Min(left.All()), 900*time.Millisecond, "a third of a call's time")
+	}, windows)
 }

@@ -81,20 +81,23 @@ type call func(ctx context.Context, key string) error
 // questions are calls of all limiters, each of a key of its own. The sliding log's
 // thresholds are at the key of that name.
 func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string) map[string]call {
-	byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
-	all := map[string]call{}
-	for name, call := range limitertest.Operations {
-		all[name] = func(ctx context.Context, key string) error { return call(ctx, c.RateLimiter(key, byDefault)) }
-	}
-	all["TryAcquireAll"] = func(ctx context.Context, key string) error {
-		return limitertest.Second(c.TryAcquireAll(ctx, 0, c.RateLimiter(key+"1", byDefault).Claim(1), c.RateLimiter(key+"2", byDefault).Claim(1)))
-	}
-	all["Migrate"] = func(ctx context.Context, key string) error {
-		return limitertest.Second(c.RateLimiter(key).Migrate(ctx))
+	of := func(key string) *rratelimiter.RateLimiter {
+		return limitertest.ByDefault(c, key, rratelimiter.PerHour(1000))
 	}
 	log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds})
-	all["slidinglog, SetThreshold"] = func(ctx context.Context, key string) error { return log.SetThreshold(ctx, key, 5) }
-	all["slidinglog, Threshold"] = func(ctx context.Context, key string) error { return limitertest.Second(log.Threshold(ctx, key)) }
+	all := map[string]call{
+		"TryAcquireAll": func(ctx context.Context, key string) error {
+			return limitertest.Second(c.TryAcquireAll(ctx, 0, of(key+"1").Claim(1), of(key+"2").Claim(1)))
+		},
+		"Migrate": func(ctx context.Context, key string) error {
+			return limitertest.Second(c.RateLimiter(key).Migrate(ctx))
+		},
+		"slidinglog, SetThreshold": func(ctx context.Context, key string) error { return log.SetThreshold(ctx, key, 5) },
+		"slidinglog, Threshold":    func(ctx context.Context, key string) error { return limitertest.Second(log.Threshold(ctx, key)) },
+	}
+	for name, call := range limitertest.Operations {
+		all[name] = func(ctx context.Context, key string) error { return call(ctx, of(key)) }
+	}
 	for name, l := range map[string]limit.Limiter{
 		"Keyed":       c.Keyed("k:", limitertest.Every(1000, time.Hour)),
 		"fixedwindow": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1000, Window: time.Hour}),
@@ -120,23 +123,28 @@ type question struct {
 }
 
 func (q *question) limiter(key string) *rratelimiter.RateLimiter {
-	return q.client.RateLimiter(key, rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
+	return limitertest.ByDefault(q.client, key, rratelimiter.PerHour(1000))
 }
 
 func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, q *question)) {
 	t.Helper()
-	for _, name := range questionNames() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				q := &question{name: name, rdb: redistest.MiniClient(t, m, opt)}
-				q.client = limitertest.NewClient(t, q.rdb)
-				q.ask = questions(q.client, q.rdb, "thresholds")[name]
-				test(t, q)
-			})
-		})
+	eachName(t, func(t *testing.T, name string) {
+		_, m := redistest.Mini(t)
+		q := &question{name: name, rdb: redistest.MiniClient(t, m, opt)}
+		q.client = limitertest.NewClient(t, q.rdb)
+		q.ask = questions(q.client, q.rdb, "thresholds")[name]
+		test(t, q)
+	})
+}
+
+// eachName runs test in a bubble for each of questions, and for others.
+func eachName(t *testing.T, test func(t *testing.T, name string), others ...string) {
+	t.Helper()
+	names := map[string]string{}
+	for _, name := range slices.Concat(questionNames(), others) {
+		names[name] = name
 	}
+	limitertest.Bubbles(t, names, test)
 }
 
 // Whatever is asked of a server that hangs, and however many ask: each is answered
@@ -184,35 +192,30 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 // Unused permits of a lease go back before a change, within the same time.
 func TestHungServer_ChangeBesideLeaseEndsInTime(t *testing.T) {
 	t.Parallel()
-	for name, call := range limitertest.Operations {
-		if limitertest.Reads[name] {
-			continue
+	eachName(t, func(t *testing.T, name string) {
+		call, is := limitertest.Operations[name]
+		if !is || limitertest.Reads[name] {
+			return
 		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb, _ := redistest.Mini(t)
-				hook := newHanging(rdb)
-				l := limitertest.NewClient(t, rdb).RateLimiter("orders",
-					rratelimiter.WithDefault(limitertest.Every(100_000, time.Hour)), limitertest.Ahead(0))
-				for range 50 {
-					limitertest.MustAcquire(t, l, 1)
-				}
-				hook.hang(true)
-				start := time.Now()
-				err := call(t.Context(), l)
-				assert.LessOrEqual(t, time.Since(start), 3*time.Second)
-				switch name {
-				case "TryAcquire", "TryAcquire, waiting", "Acquire", "Take", "TakeUpTo":
-					require.NoError(t, err, "the lease has permits left")
-				default:
-					require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-				}
-				hook.hang(false)
-				time.Sleep(time.Minute)
-			})
-		})
-	}
+		rdb, _ := redistest.Mini(t)
+		hook := newHanging(rdb)
+		l := limitertest.NewClient(t, rdb).RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(100_000, time.Hour)), limitertest.Ahead(0))
+		for range 50 {
+			limitertest.MustAcquire(t, l, 1)
+		}
+		hook.hang(true)
+		start := time.Now()
+		err := call(t.Context(), l)
+		assert.LessOrEqual(t, time.Since(start), 3*time.Second)
+		switch name {
+		case "TryAcquire", "TryAcquire, waiting", "Acquire", "Take", "TakeUpTo":
+			require.NoError(t, err, "the lease has permits left")
+		default:
+			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+		}
+		hook.hang(false)
+		time.Sleep(time.Minute)
+	})
 }
 
 // A timeout bounds the wait for permits also if go-redis ends its reads in time.
@@ -223,18 +226,21 @@ func TestHungServer_TimeoutBoundsWait(t *testing.T) {
 		_, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
 		c := limitertest.NewClient(t, proxy.Client(t, &opt))
-		byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
-		limitertest.MustAcquire(t, c.RateLimiter("{a}1", byDefault), 1)
+		of := func(name string) *rratelimiter.RateLimiter {
+			return limitertest.ByDefault(c, name, rratelimiter.PerHour(1000))
+		}
+		limitertest.MustAcquire(t, of("{a}1"), 1)
 		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
-		start := time.Now()
-		_, err := c.RateLimiter("{a}2", byDefault).TryAcquire(t.Context(), 1, time.Millisecond)
-		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-		assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
-		start = time.Now()
-		both := []*rratelimiter.RateLimiter{c.RateLimiter("{a}3", byDefault), c.RateLimiter("{a}4", byDefault)}
-		_, err = c.TryAcquireAll(t.Context(), time.Millisecond, limitertest.Claims(1, both...)...)
-		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-		assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
+		for _, ask := range []func() (bool, error){
+			func() (bool, error) { return of("{a}2").TryAcquire(t.Context(), 1, time.Millisecond) },
+			func() (bool, error) {
+				return c.TryAcquireAll(t.Context(), time.Millisecond, of("{a}3").Claim(1), of("{a}4").Claim(1))
+			},
+		} {
+			start := time.Now()
+			require.ErrorIs(t, limitertest.Second(ask()), rratelimiter.ErrUnavailable)
+			assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
+		}
 		proxy.OnCommand(nil)
 		time.Sleep(2 * time.Minute)
 	})
@@ -260,23 +266,20 @@ func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask call) {
 // go-redis still waits on the connections of before. Once it has answered all go through.
 func TestHungServer_IsAskedWhenItAnswersAgain(t *testing.T) {
 	t.Parallel()
-	for _, d := range []time.Duration{200 * time.Millisecond, 2500 * time.Millisecond} {
-		t.Run(fmt.Sprint("after ", d), func(t *testing.T) {
-			t.Parallel()
-			eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {
-				askWhileItHangs(t, newHanging(q.rdb), d, q.ask)
-				start := time.Now()
-				require.NotErrorIs(t, q.ask(t.Context(), "{new}"), rratelimiter.ErrUnavailable)
-				assert.LessOrEqual(t, time.Since(start), probePace+10*time.Millisecond)
-				start = time.Now()
-				limitertest.Together(20, func(i int) {
-					assert.NotErrorIs(t, q.ask(t.Context(), fmt.Sprintf("{new%d}", i)), rratelimiter.ErrUnavailable)
-				})
-				assert.Less(t, time.Since(start), 10*time.Millisecond)
-				time.Sleep(time.Minute)
+	limitertest.Each(t, map[string]time.Duration{"soon": 200 * time.Millisecond, "late": 2500 * time.Millisecond}, func(t *testing.T, d time.Duration) {
+		eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {
+			askWhileItHangs(t, newHanging(q.rdb), d, q.ask)
+			start := time.Now()
+			require.NotErrorIs(t, q.ask(t.Context(), "{new}"), rratelimiter.ErrUnavailable)
+			assert.LessOrEqual(t, time.Since(start), probePace+10*time.Millisecond)
+			start = time.Now()
+			limitertest.Together(20, func(i int) {
+				assert.NotErrorIs(t, q.ask(t.Context(), fmt.Sprintf("{new%d}", i)), rratelimiter.ErrUnavailable)
 			})
+			assert.Less(t, time.Since(start), 10*time.Millisecond)
+			time.Sleep(time.Minute)
 		})
-	}
+	})
 }
 
 func TestHungServer_RepeatedHangsAreBounded(t *testing.T) {
@@ -301,80 +304,54 @@ func TestHungServer_DelaysNoOtherShard(t *testing.T) {
 	if testing.Short() {
 		waiters = 20
 	}
-	for _, name := range questionNames() {
+	eachName(t, func(t *testing.T, name string) {
 		if strings.HasSuffix(name, "Threshold") {
-			continue // those of all keys are on one server
+			return // those of all keys are on one server
 		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var hook *hanging
-				ring := miniRing(t, func(shard string, rdb redistest.Client) {
-					if shard == "hangs" {
-						hook = newHanging(rdb)
-					}
-				})
-				c := limitertest.NewClient(t, ring)
-				bad, good, thresholds := keysByShard(t, ring, waiters, 10)
-				for _, key := range good {
-					l := c.RateLimiter(key, rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
-					require.NoError(t, l.Acquire(t.Context(), 1))
-				}
-				ask := questions(c, ring, thresholds)[name]
-				require.NoError(t, ask(t.Context(), good[0]))
-				hook.hang(true)
-				var wg sync.WaitGroup
-				ctx, cancel := context.WithCancel(t.Context())
-				defer func() {
-					cancel()
-					wg.Wait()
-					time.Sleep(time.Minute) // sent calls end
-				}()
-				for _, key := range bad {
-					wg.Go(func() {
-						for ctx.Err() == nil {
-							_ = ask(ctx, key)
-							time.Sleep(100 * time.Millisecond)
-						}
-					})
-				}
-				for _, key := range good[1:] {
-					time.Sleep(250 * time.Millisecond)
-					start := time.Now()
-					require.NoError(t, ask(t.Context(), key))
-					assert.LessOrEqual(t, time.Since(start), 10*time.Millisecond)
+		ring, hook := miniRing(t)
+		c := limitertest.NewClient(t, ring)
+		keys := map[bool][]string{} // by whether their shard hangs
+		for i := 0; len(keys[true]) < waiters || len(keys[false]) < 10; i++ {
+			key := fmt.Sprintf("{key%d}", i)
+			shard, err := ring.GetShardClientForKey(key)
+			require.NoError(t, err)
+			hangs := shard.Options().Addr == "hangs"
+			keys[hangs] = append(keys[hangs], key)
+			if !hangs {
+				require.NoError(t, limitertest.ByDefault(c, key, rratelimiter.PerHour(1000)).Acquire(t.Context(), 1))
+			}
+		}
+		bad, good := keys[true][:waiters], keys[false][:10]
+		ask := questions(c, ring, good[0]+"thresholds")[name]
+		require.NoError(t, ask(t.Context(), good[0]))
+		hook.hang(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		over := limitertest.Go(func() {
+			limitertest.Together(len(bad), func(i int) {
+				for ctx.Err() == nil {
+					_ = ask(ctx, bad[i])
+					time.Sleep(100 * time.Millisecond)
 				}
 			})
 		})
-	}
-}
-
-// keysByShard returns that many keys of the shard that hangs and of the other one, and a key of
-// the latter for thresholds.
-func keysByShard(t *testing.T, ring *redis.Ring, ofBad, ofGood int) (bad, good []string, thresholds string) {
-	t.Helper()
-	hangs := func(key string) bool {
-		shard, err := ring.GetShardClientForKey(key)
-		require.NoError(t, err)
-		return shard.Options().Addr == "hangs"
-	}
-	for thresholds = "thresholds"; hangs(thresholds); thresholds += "+" {
-	}
-	for i := 0; len(bad) < ofBad || len(good) < ofGood; i++ {
-		key := fmt.Sprintf("{key%d}", i)
-		if hangs(key) {
-			bad = append(bad, key)
-		} else {
-			good = append(good, key)
+		defer func() {
+			cancel()
+			<-over
+			time.Sleep(time.Minute) // sent calls end
+		}()
+		for _, key := range good[1:] {
+			time.Sleep(250 * time.Millisecond)
+			start := time.Now()
+			require.NoError(t, ask(t.Context(), key))
+			assert.LessOrEqual(t, time.Since(start), 10*time.Millisecond)
 		}
-	}
-	return bad[:ofBad], good[:ofGood], thresholds
+	})
 }
 
-// miniRing returns a ring of two shards in memory, "hangs" and "works".
-func miniRing(t *testing.T, prepare func(shard string, rdb redistest.Client)) *redis.Ring {
+// miniRing returns a ring of two shards in memory, "hangs" and "works", and what makes the first hang.
+func miniRing(t *testing.T) (ring *redis.Ring, hook *hanging) {
 	t.Helper()
-	ring := redis.NewRing(&redis.RingOptions{
+	ring = redis.NewRing(&redis.RingOptions{
 		Addrs:              map[string]string{"hangs": "hangs", "works": "works"},
 		HeartbeatFrequency: 1000 * time.Hour,
 		HeartbeatFn:        func(context.Context, *redis.Client) bool { return true },
@@ -391,12 +368,14 @@ func miniRing(t *testing.T, prepare func(shard string, rdb redistest.Client)) *r
 			})
 			t.Cleanup(func() { assert.NoError(t, end()) })
 			rdb.Options().Addr = shard
-			prepare(shard, rdb)
+			if shard == "hangs" {
+				hook = newHanging(rdb)
+			}
 			return rdb
 		},
 	})
 	t.Cleanup(func() { _ = ring.Close() })
-	return ring
+	return ring, hook
 }
 
 // A cluster of which a master hangs answers for the others. A client that is new, and does not
@@ -412,8 +391,7 @@ func TestHungServer_ClusterAnswersForOtherMasters(t *testing.T) {
 		var bad, good []*rratelimiter.RateLimiter
 		hangs, _ := cluster.Owner(t, cluster.Slot(t, "a"))
 		for i := range 60 {
-			byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
-			l := client.RateLimiter(fmt.Sprintf("%s:%d", redistest.Name(t), i), byDefault)
+			l := limitertest.ByDefault(client, fmt.Sprintf("%s:%d", redistest.Name(t), i), rratelimiter.PerHour(1000))
 			require.NoError(t, l.Acquire(t.Context(), 1))
 			if owner, _ := cluster.Owner(t, cluster.Slot(t, l.Name())); owner == hangs {
 				bad = append(bad, l)
@@ -422,20 +400,19 @@ func TestHungServer_ClusterAnswersForOtherMasters(t *testing.T) {
 			}
 		}
 		hangs.Freeze(t)
-		var wg sync.WaitGroup
-		for _, l := range bad {
-			wg.Go(func() {
-				assert.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 200*time.Millisecond)), rratelimiter.ErrUnavailable)
-				assert.ErrorIs(t, limitertest.Second(l.AvailablePermits(t.Context())), rratelimiter.ErrUnavailable)
+		over := limitertest.Go(func() {
+			limitertest.Together(len(bad), func(i int) {
+				assert.ErrorIs(t, limitertest.Second(bad[i].TryAcquire(t.Context(), 1, 200*time.Millisecond)), rratelimiter.ErrUnavailable)
+				assert.ErrorIs(t, limitertest.Second(bad[i].AvailablePermits(t.Context())), rratelimiter.ErrUnavailable)
 			})
-		}
+		})
 		time.Sleep(500 * time.Millisecond)
 		for _, l := range good {
 			limitertest.MustAcquire(t, l, 1)
 			limitertest.Available(t, l)
 			require.NoError(t, l.Release(t.Context(), 1))
 		}
-		wg.Wait()
+		<-over
 		checkFresh(t, limitertest.NewClient(t, cluster.Client(t, opt)), bad[0].Name(), good[0].Name())
 		hangs.Thaw(t)
 		answers := func() bool { return limitertest.Second(bad[0].Exists(t.Context())) == nil }
@@ -447,20 +424,14 @@ func checkFresh(t *testing.T, fresh *rratelimiter.Client, names ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var wg sync.WaitGroup
-	for _, name := range names {
-		for range 20 {
-			wg.Go(func() {
-				ok, err := fresh.RateLimiter(name).TryAcquire(ctx, 1, 200*time.Millisecond)
-				assert.NoError(t, ctx.Err(), "the call ends by itself")
-				assert.Equal(t, ok, err == nil)
-				if err != nil {
-					assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-				}
-			})
+	limitertest.Together(20*len(names), func(i int) {
+		ok, err := fresh.RateLimiter(names[i%len(names)]).TryAcquire(ctx, 1, 200*time.Millisecond)
+		assert.NoError(t, ctx.Err(), "the call ends by itself")
+		assert.Equal(t, ok, err == nil)
+		if err != nil {
+			assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
 		}
-	}
-	wg.Wait()
+	})
 }
 
 // A cluster that is down costs a caller no more than the time of a call, what its client

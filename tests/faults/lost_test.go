@@ -97,11 +97,11 @@ func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
 // know it, costs its callers one attempt, and those who flew with it nothing.
 func TestJointCall_LostWithScriptCostsOneAttempt(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, kinds, func(t *testing.T, opt redistest.Options) {
+	for _, opt := range kinds {
 		limitertest.Bubbles(t, map[string]redistest.Action{
 			"no answer": redistest.Swallow, "a broken connection": redistest.DropAnswer,
 		}, func(t *testing.T, lost redistest.Action) { loseJointCall(t, lost, opt) })
-	})
+	}
 }
 
 func loseJointCall(t *testing.T, lost redistest.Action, opt redistest.Options) {
@@ -132,14 +132,11 @@ func loseJointCall(t *testing.T, lost redistest.Action, opt redistest.Options) {
 		wg.Go(func() {
 			if i%10 == 9 { // figures are not asked for together
 				d, err := l.Take(t.Context(), 1)
-				assert.NoError(t, err)
-				assert.True(t, d.Granted)
+				assert.NoError(t, limitertest.Granted(d.Granted, err))
 				assert.Less(t, time.Since(start), 100*time.Millisecond)
 				return
 			}
-			ok, err := l.TryAcquire(t.Context(), 1, 0)
-			assert.NoError(t, err)
-			assert.True(t, ok)
+			assert.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), 1, 0)))
 			assert.Less(t, time.Since(start), 1500*time.Millisecond)
 		})
 		synctest.Wait()
@@ -205,8 +202,8 @@ func TestReserve_LateCopyOfTwoChangesNothing(t *testing.T) {
 	w.CheckHeld(t, 3, "once")
 }
 
-// loseTwo loses the first two answers of calls for permits. Before the second is lost it calls meanwhile.
-func loseTwo(t *testing.T, rdb redistest.Client, meanwhile func()) {
+// lose loses the first answers of calls for permits. Before the last of them is lost it calls meanwhile.
+func lose(t *testing.T, rdb redistest.Client, answers int, meanwhile func()) {
 	t.Helper()
 	for _, s := range []*lua.Script{lua.Acquire, lua.AcquireAll} {
 		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source).Err())
@@ -214,10 +211,10 @@ func loseTwo(t *testing.T, rdb redistest.Client, meanwhile func()) {
 	lost := 0
 	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		err := next()
-		if lost == 2 || !redistest.Calls(cmds[0], lua.Acquire.SHA) && !redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
+		if lost == answers || !redistest.Calls(cmds[0], lua.Acquire.SHA) && !redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
 			return err
 		}
-		if lost++; lost == 2 {
+		if lost++; lost == answers {
 			meanwhile()
 		}
 		return redistest.Fail(cmds, errors.New("the line is dead"))
@@ -228,39 +225,20 @@ func loseTwo(t *testing.T, rdb redistest.Client, meanwhile func()) {
 // they were granted can't be in use any more, of several limiters in none. A refusal would name a wait although all is free.
 func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 	t.Parallel()
-	type row struct {
-		intervals []time.Duration // of each limiter
-		ask       func(ctx context.Context, f *limitertest.Family) (bool, error)
-		released  bool // of the last limiter, during the interval, by another program
-	}
 	second := []time.Duration{time.Second}
-	take := func(ctx context.Context, f *limitertest.Family) (bool, error) {
-		d, err := f.Limiters[0].Take(ctx, 4)
-		return d.Granted, err
-	}
-	reserve := func(opts ...rratelimiter.ReserveOption) func(ctx context.Context, f *limitertest.Family) (bool, error) {
-		return func(ctx context.Context, f *limitertest.Family) (bool, error) {
-			r, err := f.Limiters[0].Reserve(ctx, 4, 0, opts...)
-			return err == nil && r.Granted, err
-		}
-	}
-	all := func(ctx context.Context, f *limitertest.Family) (bool, error) {
-		return f.Client.TryAcquireAll(ctx, 0, limitertest.Claims(4, f.Limiters...)...)
-	}
-	for what, c := range map[string]row{
-		"TryAcquire": {second, func(ctx context.Context, f *limitertest.Family) (bool, error) {
-			return f.Limiters[0].TryAcquire(ctx, 4, 0)
-		}, false},
-		"Take": {second, take, false},
-		"TakeUpTo": {second, func(ctx context.Context, f *limitertest.Family) (bool, error) {
-			n, _, err := f.Limiters[0].TakeUpTo(ctx, 4)
-			return n == 4, err
-		}, false},
-		"Reserve":                        {second, reserve(), false},
-		"Hold":                           {[]time.Duration{time.Hour}, reserve(rratelimiter.Hold(time.Second)), false},
-		"released, in a longer interval": {[]time.Duration{time.Minute}, take, true},
-		"TryAcquireAll":                  {[]time.Duration{time.Second, 2 * time.Second}, all, false},
-		"TryAcquireAll, released in the longer one": {[]time.Duration{time.Second, time.Minute}, all, true},
+	for what, c := range map[string]struct {
+		intervals []time.Duration     // of each limiter
+		ask       limitertest.Request // of one; nil: TryAcquireAll
+		released  bool                // of the last limiter, during the interval, by another program
+	}{
+		"TryAcquire":                     {second, limitertest.TryFor(4), false},
+		"Take":                           {second, limitertest.TakeFor(4), false},
+		"TakeUpTo":                       {second, limitertest.UpToFor(4), false},
+		"Reserve":                        {second, limitertest.ReserveFor(4), false},
+		"Hold":                           {[]time.Duration{time.Hour}, limitertest.ReserveFor(4, rratelimiter.Hold(time.Second)), false},
+		"released, in a longer interval": {[]time.Duration{time.Minute}, limitertest.TakeFor(4), true},
+		"TryAcquireAll":                  {[]time.Duration{time.Second, 2 * time.Second}, nil, false},
+		"TryAcquireAll, released in the longer one": {[]time.Duration{time.Second, time.Minute}, nil, true},
 	} {
 		eachLayout(t, what, func(t *testing.T, version string) {
 			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
@@ -270,7 +248,7 @@ func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 				}
 				f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)), cfgs...)
 				others := f.SeenBy(limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)))
-				loseTwo(t, rdb, func() {
+				lose(t, rdb, 2, func() {
 					if c.released {
 						require.NoError(t, others.Limiters[len(cfgs)-1].Release(t.Context(), 4))
 					}
@@ -279,16 +257,16 @@ func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 						require.True(t, limitertest.Take(t, l, 6).Granted) // what has run out goes
 					}
 				})
-				got, err := c.ask(t.Context(), f)
-				require.NoError(t, err)
-				assert.Equal(t, !c.released, got)
-				want := int64(10)
-				if c.released {
-					want = 6
+				ask := c.ask
+				if ask == nil {
+					ask = func(*limitertest.Wire) (int64, error) { return limitertest.Counted(4, f.Try(t, 4), nil) }
 				}
+				got, err := ask(&limitertest.Wire{RateLimiter: f.Limiters[0]})
+				require.NoError(t, err)
+				assert.Equal(t, !c.released, got == 4)
 				for i, l := range f.Limiters {
-					assert.Equal(t, want, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-					assert.Equal(t, 10-want, limitertest.Available(t, others.Limiters[i]))
+					assert.Equal(t, 6+got, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+					assert.Equal(t, 4-got, limitertest.Available(t, others.Limiters[i]))
 				}
 			})
 		})

@@ -3,7 +3,6 @@ package faults_test
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -41,7 +40,7 @@ func watched(t *testing.T, test func(t *testing.T, s *watchedScene), opts ...rra
 }
 
 func (s *watchedScene) limiter(name string) *rratelimiter.RateLimiter {
-	return s.client.RateLimiter(name, rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
+	return limitertest.ByDefault(s.client, name, limitertest.Every(100, time.Hour))
 }
 
 // events returns the events of a kind, once those under way have come.
@@ -95,7 +94,7 @@ func TestObserverReceivesAHang(t *testing.T) {
 		require.Len(t, lines, 2)
 		assert.Contains(t, lines[0], `level=WARN msg="rratelimiter: server silent"`)
 		assert.Contains(t, lines[1], `level=INFO msg="rratelimiter: server answers"`)
-	}, rratelimiter.WithLogger(slog.New(slog.NewTextHandler(said, nil))))
+	}, limitertest.LogTo(said))
 }
 
 // The observer learns of permits that can't be given back, since their server hangs.
@@ -207,11 +206,7 @@ func TestObserverReceivesRepairsOnceAMinute(t *testing.T) {
 				for _, l := range all {
 					require.NoError(t, s.rdb.Del(t.Context(), limitertest.KeysOf(l).Permits).Err())
 				}
-				var together sync.WaitGroup
-				for _, l := range all {
-					together.Go(func() { limitertest.MustAcquire(t, l, 1) })
-				}
-				together.Wait()
+				limitertest.Together(len(all), func(i int) { limitertest.MustAcquire(t, all[i], 1) })
 			}
 			time.Sleep(time.Minute)
 		}
@@ -236,35 +231,26 @@ func TestObserverReceivesIncompatibleLayouts(t *testing.T) {
 		"layouts of the old ones":   {"3.16.8", "3.15.5", true},
 		"ours are old, theirs also": {"3.16.8", "3.16.8", false},
 	}, func(t *testing.T, test row) {
+		said := &bytes.Buffer{}
 		watched(t, func(t *testing.T, s *watchedScene) {
 			other := limitertest.NewClient(t, s.rdb, rratelimiter.WithRedissonVersion(test.theirs)).RateLimiter("orders")
 			limitertest.MustTrySetRate(t, other, limitertest.Every(100, time.Hour))
 			limitertest.MustAcquire(t, other, 4)
 			l := s.client.RateLimiter("orders")
 			for range 3 {
-				require.NoError(t, limitertest.Second(l.Take(t.Context(), 1)))
+				limitertest.Take(t, l, 1)
 			}
 			s.checkTold(t, limit.LayoutsExclude, "orders", test.told)
-		}, rratelimiter.WithRedissonVersion(test.ours))
+			const logged = `msg="rratelimiter: layouts exclude each other" limiter=orders cure="name the oldest Redisson that shares it in WithRedissonVersion"`
+			assert.Equal(t, test.told, strings.Contains(said.String(), logged))
+		}, rratelimiter.WithRedissonVersion(test.ours), limitertest.LogTo(said))
 	})
-}
-
-func TestLog_IncompatibleLayoutsNameTheOption(t *testing.T) {
-	t.Parallel()
-	said := &bytes.Buffer{}
-	watched(t, func(t *testing.T, s *watchedScene) {
-		java := limitertest.NewClient(t, s.rdb, rratelimiter.WithRedissonVersion("3.15.5")).RateLimiter("orders")
-		limitertest.MustTrySetRate(t, java, limitertest.Every(100, time.Hour))
-		limitertest.MustAcquire(t, java, 4)
-		require.NoError(t, limitertest.Second(s.client.RateLimiter("orders").Take(t.Context(), 1)))
-		synctest.Wait()
-		assert.Contains(t, said.String(), `msg="rratelimiter: layouts exclude each other" limiter=orders cure="name the oldest Redisson that shares it in WithRedissonVersion"`)
-	}, rratelimiter.WithLogger(slog.New(slog.NewTextHandler(said, nil))))
 }
 
 func TestObserverReceivesPermitsInDoubt(t *testing.T) {
 	t.Parallel()
-	for name, call := range map[string]func(ctx context.Context, s *watchedScene, window *fixedwindow.Limiter) error{
+	type call = func(ctx context.Context, s *watchedScene, window *fixedwindow.Limiter) error
+	for name, ask := range map[string]call{
 		"orders": func(ctx context.Context, s *watchedScene, _ *fixedwindow.Limiter) error {
 			return s.limiter("orders").Acquire(ctx, 7)
 		},
@@ -275,25 +261,21 @@ func TestObserverReceivesPermitsInDoubt(t *testing.T) {
 			return limitertest.Second(window.Take(ctx, "ann", 7))
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			watched(t, func(t *testing.T, s *watchedScene) {
-				window := fixedwindow.New(s.client, fixedwindow.Config{Limit: 100, Window: time.Hour}, rratelimiter.WithName("keys"))
-				hook := newHanging(s.rdb)
-				hook.hang(true)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-				defer cancel()
-				require.ErrorIs(t, call(ctx, s, window), context.DeadlineExceeded)
-				time.Sleep(time.Minute)
-				hook.hang(false)
-				time.Sleep(time.Minute)
-				found := map[string]int64{}
-				for _, e := range s.events(limit.PermitsGivenUp) {
-					assert.ErrorIs(t, e.Err, limit.ErrUnknownOutcome)
-					found[e.Limiter] += e.Permits
-				}
-				assert.Equal(t, int64(7), found[name], "%v", found)
-			})
+		watched(t, func(t *testing.T, s *watchedScene) {
+			window := fixedwindow.New(s.client, fixedwindow.Config{Limit: 100, Window: time.Hour}, rratelimiter.WithName("keys"))
+			hook := newHanging(s.rdb)
+			hook.hang(true)
+			_, err := within(t, time.Second/2, func(ctx context.Context) (any, error) { return nil, ask(ctx, s, window) })
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			time.Sleep(time.Minute)
+			hook.hang(false)
+			time.Sleep(time.Minute)
+			found := map[string]int64{}
+			for _, e := range s.events(limit.PermitsGivenUp) {
+				assert.ErrorIs(t, e.Err, limit.ErrUnknownOutcome)
+				found[e.Limiter] += e.Permits
+			}
+			assert.Equal(t, int64(7), found[name], "%v", found)
 		})
 	}
 }

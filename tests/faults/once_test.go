@@ -3,6 +3,7 @@ package faults_test
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -24,30 +25,25 @@ import (
 func TestVerb_HappensOnce(t *testing.T) {
 	t.Parallel()
 	for _, fault := range slices.Concat(lossy, tardy, twice) {
-		name := cmp.Or(fault, "no fault")
-		eachLayout(t, name, func(t *testing.T, version string) {
-			server := redistest.Shared(t)
-			var all sync.WaitGroup
-			for what, v := range verbs() {
-				if !v.waits {
-					all.Go(func() { v.happensOnce(t, server, what, fault, version) })
-				}
-			}
-			all.Wait()
-		})
-		t.Run(name+", waiting", func(t *testing.T) { // takes long: all layouts at once
-			t.Parallel()
-			server := redistest.Shared(t)
-			var all sync.WaitGroup
-			for what, v := range verbs() {
-				for layout, version := range limitertest.MembersOf {
-					if v.waits {
-						all.Go(func() { v.happensOnce(t, server, what+", "+layout, fault, version) })
+		layouts := map[string][]string{"waiting": slices.Collect(maps.Values(limitertest.MembersOf))} // takes long: all layouts at once
+		for layout, version := range limitertest.MembersOf {
+			layouts[layout] = []string{version}
+		}
+		for layout, versions := range layouts {
+			t.Run(cmp.Or(fault, "no fault")+", "+layout, func(t *testing.T) {
+				t.Parallel()
+				server := redistest.Shared(t)
+				var all sync.WaitGroup
+				for what, v := range verbs() {
+					for _, version := range versions {
+						if v.waits == (layout == "waiting") {
+							all.Go(func() { v.happensOnce(t, server, what+", "+version, fault, version) })
+						}
 					}
 				}
-			}
-			all.Wait()
-		})
+				all.Wait()
+			})
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -30,31 +29,27 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 		during  map[int]func(t *testing.T, w *limitertest.Wire) // before that call
 		others  int64                                           // in use in the end, by others
 	}
+	newer := func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) }
+	older := func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, time.Minute, 600) }
 	limitertest.Each(t, map[string]row{
-		"for newer members": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
-			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
-		}, 1400 + 600},
+		"for newer members": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){2: newer}, 1400 + 600},
 		// The members searched so far are released, so the attempt's is among those already
 		// passed.
 		"for newer members that go": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
-			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
+			2: newer,
 			3: func(t *testing.T, w *limitertest.Wire) {
 				w.NewestGo(t, 500)
 				assert.NoError(t, w.Other.Release(t.Context(), 1000))
 			},
 		}, 400 + 100},
-		"for members that ran out": {800, 850, func(t *testing.T, w *limitertest.Wire) {
-			w.ManyRows(t, time.Minute, 600)
-		}, map[int]func(*testing.T, *limitertest.Wire){
+		"for members that ran out": {800, 850, older, map[int]func(*testing.T, *limitertest.Wire){
 			2: func(t *testing.T, w *limitertest.Wire) {
 				for _, member := range w.Redis.ZRange(t.Context(), w.Keys.Permits, 0, 599).Val() {
 					assert.NoError(t, w.Redis.ZIncrBy(t.Context(), w.Keys.Permits, -float64(time.Hour.Milliseconds()), member).Err())
 				}
 			},
 		}, 800},
-		"for a value that was lost": {1300, 900, func(t *testing.T, w *limitertest.Wire) {
-			w.ManyRows(t, time.Minute, 600)
-		}, map[int]func(*testing.T, *limitertest.Wire){
+		"for a value that was lost": {1300, 900, older, map[int]func(*testing.T, *limitertest.Wire){
 			2: func(t *testing.T, w *limitertest.Wire) {
 				assert.NoError(t, w.Redis.Del(t.Context(), w.Keys.Value).Err())
 			},
@@ -172,18 +167,10 @@ func TestTryAcquireAll_RepeatKnowsWhatHasRunOut(t *testing.T) {
 			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
 			f := limitertest.NewFamilyOf(t, client, limitertest.Every(2, time.Millisecond), limitertest.Every(10, time.Hour))
 			others := f.SeenBy(limitertest.NewClient(t, rdb))
-			lost := false
-			rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-				err := next()
-				if lost || !redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
-					return err
-				}
-				lost = true
+			lose(t, rdb, 1, func() {
 				time.Sleep(2 * time.Millisecond)
 				limitertest.MustAcquire(t, others.Limiters[0], 1)
-				return redistest.Fail(cmds, errors.New("the line is dead"))
-			}))
-			require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+			})
 			assert.True(t, f.Try(t, 2))
 			assert.EqualValues(t, 8, limitertest.Available(t, f.Limiters[1]))
 			assert.EqualValues(t, 2, limitertest.InUse(t, rdb, limitertest.KeysOf(f.Limiters[1]).Permits))
@@ -195,10 +182,7 @@ func TestTryAcquireAll_RepeatKnowsWhatHasRunOut(t *testing.T) {
 func TestRepeat_LongOnItsWayFindsFirstAttempt(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(t *testing.T, f *limitertest.Family) bool{
-		"TryAcquire": func(t *testing.T, f *limitertest.Family) bool {
-			limitertest.MustAcquire(t, f.Limiters[0], 5)
-			return true
-		},
+		"TryAcquire":    func(t *testing.T, f *limitertest.Family) bool { return limitertest.Try(t, f.Limiters[0], 5) },
 		"TryAcquireAll": func(t *testing.T, f *limitertest.Family) bool { return f.Try(t, 5) },
 	} {
 		eachLayout(t, name, func(t *testing.T, version string) {
@@ -206,22 +190,14 @@ func TestRepeat_LongOnItsWayFindsFirstAttempt(t *testing.T) {
 				client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version), rratelimiter.WithCallTimeout(9*time.Second))
 				f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
 				calls := 0
-				rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-					if !redistest.Calls(cmds[0], lua.Acquire.SHA) && !redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
-						return next()
+				rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+					if redistest.Calls(cmds[0], lua.Acquire.SHA) || redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
+						if calls++; calls == 2 {
+							time.Sleep(2900 * time.Millisecond)
+						}
 					}
-					switch calls++; calls {
-					case 1:
-						_ = next()
-						return redistest.Fail(cmds, errors.New("the line is dead"))
-					case 2:
-						time.Sleep(2900 * time.Millisecond)
-					}
-					return next()
 				}))
-				for _, s := range []*lua.Script{lua.Acquire, lua.AcquireAll} {
-					require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source).Err())
-				}
+				lose(t, rdb, 1, func() {})
 				assert.True(t, try(t, f))
 				assert.EqualValues(t, 5, limitertest.Available(t, f.Limiters[0]))
 				assert.Equal(t, 2, calls)
