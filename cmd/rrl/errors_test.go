@@ -267,7 +267,7 @@ var topologies = map[string]func(*testing.T) servers{
 	},
 	"acl of a cluster": func(t *testing.T) servers {
 		c := redistest.StartCluster(t, 3, 0)
-		user := redistest.Username(c.AddUser(t, nil, redistest.LeastCommands, redistest.ClusterCommands, rrlRights, "~*"))
+		user := redistest.Username(redistest.AddUser(t, c, nil, redistest.LeastCommands, redistest.ClusterCommands, rrlRights, "~*"))
 		return servers{flags: []string{"--redis", "redis://" + user + ":" + user + "@" + c.Addrs()[0]}, rdb: c.Client(t, nil)}
 	},
 	"ring": func(t *testing.T) servers {

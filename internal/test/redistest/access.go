@@ -149,37 +149,13 @@ func KeysWithPrefix(prefix string) string { return "~" + prefix + "* ~{" + prefi
 
 var users atomic.Int64
 
-// AddUser adds a user with the rules given, such as "+get ~key", to the server,
-// and returns a client logged in as this user. The user is gone when t ends. Of
-// opt, the address and the login are replaced; nil stands for the defaults.
-func AddUser(t testing.TB, s *Server, opt *Options, rules ...string) Client {
-	t.Helper()
-	o := valueOf(opt)
-	o.Username = addUser(t, []*Server{s}, rules)
-	o.Password = o.Username
-	return s.Client(t, &o)
-}
-
-// AddUser is the function AddUser for all nodes of the cluster.
-func (c *Cluster) AddUser(t testing.TB, opt *Options, rules ...string) Client {
-	t.Helper()
-	o := valueOf(opt)
-	o.Username = addUser(t, c.nodes, rules)
-	o.Password = o.Username
-	return c.Client(t, &o)
-}
-
-// AddUser is the function AddUser for all shards of the ring.
-func (r *Ring) AddUser(t testing.TB, opt *Options, rules ...string) Client {
-	t.Helper()
-	o := valueOf(opt)
-	o.Username = addUser(t, r.Servers, rules)
-	o.Password = o.Username
-	return r.Client(t, &o)
-}
-
-// addUser returns the user's name, which is the password too.
-func addUser(t testing.TB, servers []*Server, rules []string) string {
+// AddUser adds a user with the rules given, such as "+get ~key", to a server, to all nodes of a [Cluster], shards of
+// a [Ring] or servers that Sentinels watch, and returns a client logged in as this user. The user is gone when t ends.
+// Of opt, the address and the login are replaced; nil stands for the defaults. The password is the name.
+func AddUser(t testing.TB, of interface {
+	Client(t testing.TB, opt *Options) Client
+	servers() []*Server
+}, opt *Options, rules ...string) Client {
 	t.Helper()
 	user := "user" + strconv.FormatInt(users.Add(1), 10)
 	args := []any{"ACL", "SETUSER", user, "reset", "on", ">" + user}
@@ -188,7 +164,7 @@ func addUser(t testing.TB, servers []*Server, rules []string) string {
 			args = append(args, word)
 		}
 	}
-	for _, s := range servers {
+	for _, s := range of.servers() {
 		must(t, s.ask(t.Context(), args...).Err())
 		t.Cleanup(func() {
 			if s.answers() {
@@ -196,5 +172,15 @@ func addUser(t testing.TB, servers []*Server, rules []string) string {
 			}
 		})
 	}
-	return user
+	o := valueOf(opt)
+	o.Username, o.Password = user, user
+	return of.Client(t, &o)
 }
+
+func (s *Server) servers() []*Server { return []*Server{s} }
+
+func (s *Sentinel) servers() []*Server { return s.data }
+
+func (c *Cluster) servers() []*Server { return c.nodes }
+
+func (r *Ring) servers() []*Server { return r.Servers }

@@ -1,9 +1,11 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
+	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -45,16 +47,24 @@ type Options struct {
 	HeartbeatFrequency time.Duration
 }
 
-// universal returns the options as go-redis has them; nil stands for its defaults.
-func universal(opt *Options) *redis.UniversalOptions {
-	o := valueOf(opt)
-	return &redis.UniversalOptions{
-		Username: o.Username, Password: o.Password, Protocol: o.Protocol, Dialer: o.Dialer,
-		DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-		ContextTimeoutEnabled: o.ContextTimeoutEnabled, MaxRetries: o.MaxRetries, DialerRetries: o.DialerRetries,
-		PoolSize: o.PoolSize, MinIdleConns: o.MinIdleConns, MaxConcurrentDials: o.MaxConcurrentDials, PipelinePoolSize: o.PipelinePoolSize,
-		ReadOnly: o.ReadOnly, RouteRandomly: o.RouteRandomly,
+// with sets the options of a go-redis client that opt has too; nil stands for its defaults.
+func with[O any](opt *Options, o *O) *O {
+	from, to := reflect.ValueOf(valueOf(opt)), reflect.ValueOf(o).Elem()
+	for i := range from.NumField() {
+		if field := to.FieldByName(from.Type().Field(i).Name); field.IsValid() {
+			field.Set(from.Field(i))
+		}
 	}
+	return o
+}
+
+// patientWith is with for real servers: timeouts that opt leaves open are longer than a machine may stall.
+func patientWith[O any](opt *Options, o *O) *O {
+	set := valueOf(opt)
+	for _, d := range []*time.Duration{&set.DialTimeout, &set.ReadTimeout, &set.WriteTimeout} {
+		*d = cmp.Or(*d, patience)
+	}
+	return with(&set, o)
 }
 
 // NilClient returns a nil *redis.Client.
@@ -65,36 +75,19 @@ func WrappedNilClient() Client { return struct{ *redis.Client }{} }
 
 // NewClient returns a client of the server at addr, which need not be there. The caller closes it.
 func NewClient(addr string, opt *Options) Client {
-	o := universal(opt).Simple()
-	o.Addr = addr
-	return redis.NewClient(o)
+	return redis.NewClient(with(opt, &redis.Options{Addr: addr}))
 }
 
 // NewCluster returns a client that takes servers for a cluster with these slots. The caller closes it.
 func NewCluster(slots []redis.ClusterSlot, opt *Options) Client {
-	o := universal(opt).Cluster()
-	o.Addrs, o.ClusterSlots = nil, func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil }
-	return redis.NewClusterClient(o)
+	known := func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil }
+	return redis.NewClusterClient(with(opt, &redis.ClusterOptions{ClusterSlots: known}))
 }
 
 // NewRing returns a client that shares keys out among the servers at these addresses, by name. The
 // caller closes it.
 func NewRing(addrs map[string]string, opt *Options) Client {
-	o := ringOptions(opt)
-	o.Addrs, o.HeartbeatFrequency = addrs, valueOf(opt).HeartbeatFrequency
-	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	return redis.NewRing(o)
-}
-
-// ringOptions returns the options of a ring, but for the addresses and the heartbeat.
-func ringOptions(opt *Options) *redis.RingOptions {
-	o := universal(opt)
-	return &redis.RingOptions{
-		Username: o.Username, Password: o.Password, Protocol: o.Protocol, Dialer: o.Dialer,
-		DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-		ContextTimeoutEnabled: o.ContextTimeoutEnabled, MaxRetries: o.MaxRetries, DialerRetries: o.DialerRetries,
-		PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
-	}
+	return redis.NewRing(patientWith(opt, &redis.RingOptions{Addrs: addrs}))
 }
 
 // Username returns the name with which a client of one server or of a cluster logs in.

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	slots          = 16384
-	clusterTimeout = 4 * time.Minute // several nodes may stall one after another
+	slots      = 16384
+	settleTime = 4 * time.Minute // several nodes may stall one after another
 	// A busy machine may keep a node from answering for some seconds.
 	nodeTimeout = 10 * time.Second
 )
@@ -53,7 +53,7 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 	if err != nil {
 		return c, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
 	if err := c.join(ctx, masters); err != nil {
 		return c, fmt.Errorf("redistest: making a cluster: %w", err)
@@ -211,17 +211,19 @@ func (s *Server) poll(ctx context.Context, cond func(context.Context, Client) er
 	})
 }
 
+// await calls cond until it answers nil, for some minutes at most.
+func await(t testing.TB, cond func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
+	defer cancel()
+	must(t, poll(ctx, func() error { return cond(ctx) }))
+}
+
 // poll calls cond until it answers nil. When ctx is over the last answer that is not
 // just so is the error.
 func poll(ctx context.Context, cond func() error) error {
-	return pollEvery(ctx, 10*time.Millisecond, cond)
-}
-
-func pollEvery(ctx context.Context, d time.Duration, cond func() error) error {
-	tick := time.NewTicker(d)
-	defer tick.Stop()
 	var last error
-	for {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := cond()
 		if err == nil {
 			return nil
@@ -232,7 +234,7 @@ func pollEvery(ctx context.Context, d time.Duration, cond func() error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }
@@ -241,12 +243,7 @@ func pollEvery(ctx context.Context, d time.Duration, cond func() error) error {
 // opt are replaced; nil stands for the defaults.
 func (c *Cluster) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := universal(opt).Cluster()
-	o.Addrs = c.Addrs()
-	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	rdb := redis.NewClusterClient(o)
-	closeAfter(t, rdb)
-	return rdb
+	return closeAfter(t, redis.NewClusterClient(patientWith(opt, &redis.ClusterOptions{Addrs: c.Addrs()})))
 }
 
 // Addrs returns the addresses of all nodes.

@@ -74,9 +74,7 @@ func (m *SlotMove) Finish(t testing.TB) {
 // epoch: its claim to the slot then outdoes that of the new owner, which drops the slot's keys.
 func (c *Cluster) awaitEpochs(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
-	defer cancel()
-	must(t, poll(ctx, func() error {
+	await(t, func(ctx context.Context) error {
 		alive := c.allAlive()
 		masters, epochs, pairs := map[string]bool{}, map[string]bool{}, map[[2]string]bool{}
 		for _, s := range alive {
@@ -96,7 +94,7 @@ func (c *Cluster) awaitEpochs(t testing.TB) {
 			return fmt.Errorf("the masters' epochs are still: %v", pairs)
 		}
 		return nil
-	}))
+	})
 }
 
 func (m *SlotMove) assign(t testing.TB) {
@@ -185,9 +183,7 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 		t.Fatalf("the node at %s has no slots to take over", replica.addr)
 	}
 	// Refused for as long as the replica takes its master, which may have stalled, for dead.
-	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
-	defer cancel()
-	must(t, poll(ctx, ask))
+	await(t, func(context.Context) error { return ask() })
 	// Masters do not vote twice within two node timeouts about the same slots, and
 	// the replica does not learn of it.
 	c.waitOwner(t, slot, replica, alive, func() {
@@ -210,7 +206,7 @@ const (
 // same one, of which others believe the wrong one for good.
 func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, again func()) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
 	defer cancel()
 	var last error
 	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
@@ -250,7 +246,7 @@ func (c *Cluster) untilOwner(ctx context.Context, patience time.Duration, slot i
 // missing, and each replica is in step.
 func (c *Cluster) AwaitOrder(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
 	defer cancel()
 	must(t, c.until(ctx, c.nodes, func(ctx context.Context, rdb Client) error {
 		return errors.Join(inOrder(ctx, rdb, "cluster_slots_pfail:0\r", "cluster_slots_fail:0\r"), linked(ctx, rdb))

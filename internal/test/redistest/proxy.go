@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
@@ -99,7 +100,7 @@ func (p *Proxy) Addr() string { return p.addr }
 func (p *Proxy) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
 	if p.addr != "" {
-		return client(t, p.addr, universal(opt).Simple())
+		return closeAfter(t, redis.NewClient(patientWith(opt, &redis.Options{Addr: p.addr})))
 	}
 	return memoryClient(t, opt, func() (net.Conn, error) {
 		conn, peer := net.Pipe()
@@ -288,9 +289,9 @@ const (
 // minute. It does not go with a [MiniProxy].
 func (p *Proxy) FairClient(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := universal(opt).Simple()
+	o := valueOf(opt)
 	o.Dialer = p.FairDial
-	return client(t, p.addr, o)
+	return p.Client(t, &o)
 }
 
 // FairDial connects to the proxy as a FairClient does.

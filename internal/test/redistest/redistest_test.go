@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,60 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
-
-// recorder is a testing.TB that notes how a test would have ended.
-type recorder struct {
-	testing.TB
-	skipped, failed string
-}
-
-// record runs test as far as it gets.
-func record(t *testing.T, test func(t testing.TB)) *recorder {
-	t.Helper()
-	r := &recorder{TB: t}
-	var wg sync.WaitGroup
-	wg.Go(func() { test(r) })
-	wg.Wait()
-	return r
-}
-
-func (r *recorder) Helper() {}
-
-func (r *recorder) Skip(args ...any) {
-	r.skipped = fmt.Sprint(args...)
-	runtime.Goexit()
-}
-
-func (r *recorder) Fatal(args ...any) {
-	r.failed = fmt.Sprint(args...)
-	runtime.Goexit()
-}
-
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.Fatal(fmt.Sprintf(format, args...))
-}
-
-func TestSkipOrFail(t *testing.T) {
-	t.Run("skips", func(t *testing.T) {
-		t.Setenv("RRL_NO_SKIP", "")
-		log := filepath.Join(t.TempDir(), "log")
-		t.Setenv("RRL_SKIP_LOG", log)
-		for _, why := range []string{"no such server", "no such compiler"} {
-			r := record(t, func(t testing.TB) { redistest.SkipOrFail(t, why) })
-			assert.Equal(t, why, r.skipped)
-			assert.Empty(t, r.failed)
-		}
-		said, err := os.ReadFile(log)
-		require.NoError(t, err)
-		assert.Equal(t, "no such server\nno such compiler\n", string(said))
-	})
-	t.Run("fails if nothing may be skipped", func(t *testing.T) {
-		t.Setenv("RRL_NO_SKIP", "1")
-		r := record(t, func(t testing.TB) { redistest.SkipOrFail(t, "no such server") })
-		assert.Contains(t, r.failed, "no such server")
-		assert.Empty(t, r.skipped)
-	})
-}
 
 func TestName(t *testing.T) {
 	t.Parallel()
@@ -133,20 +78,27 @@ func TestChild(t *testing.T) {
 
 func TestWithoutAServer(t *testing.T) {
 	t.Parallel()
+	const notes, note = "noted before\n", "no redis-server: neither $RRL_REDIS_SERVER, .cache/bin nor $PATH has one (scripts/install-redis.sh installs it)\n"
 	for how, want := range map[string]struct {
-		env  []string
-		text string
+		env        []string
+		text, said string
 	}{
-		"skip":        {[]string{"RRL_NO_SKIP="}, "--- SKIP: TestTopology"},
-		"fail":        {[]string{"RRL_NO_SKIP=1"}, "--- FAIL: TestTopology"},
-		"wrong place": {[]string{"RRL_NO_SKIP=", "RRL_REDIS_SERVER=/nonexistent"}, "--- FAIL: TestTopology"},
+		"skip":        {[]string{"RRL_NO_SKIP="}, "--- SKIP: TestTopology", notes + note},
+		"fail":        {[]string{"RRL_NO_SKIP=1"}, "--- FAIL: TestTopology", notes},
+		"wrong place": {[]string{"RRL_NO_SKIP=", "RRL_REDIS_SERVER=/nonexistent"}, "--- FAIL: TestTopology", notes},
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			cmd := asChild(t, "TestTopology", append([]string{"RRL_TOPOLOGY=", "RRL_SKIP_LOG=", "RRL_REDIS_SERVER=", "PATH=" + t.TempDir()}, want.env...)...)
+			log := filepath.Join(t.TempDir(), "log")
+			require.NoError(t, os.WriteFile(log, []byte(notes), 0o600))
+			env := []string{"RRL_TOPOLOGY=", "RRL_SKIP_LOG=" + log, "RRL_REDIS_SERVER=", "PATH=" + t.TempDir()}
+			cmd := asChild(t, "TestTopology", append(env, want.env...)...)
 			cmd.Dir = t.TempDir()
 			out, _ := cmd.CombinedOutput()
 			assert.Contains(t, string(out), want.text)
+			said, err := os.ReadFile(log)
+			require.NoError(t, err)
+			assert.Equal(t, want.said, string(said))
 		})
 	}
 }

@@ -15,13 +15,11 @@ import (
 )
 
 const (
-	masterName      = "main"
-	sentinels       = 3
-	quorum          = 2
-	replicaUser     = "replica"
-	failoverTimeout = 3 * time.Minute
-	givenUpAfter    = 10 * time.Second      // far more than a failover takes
-	lookEvery       = 50 * time.Millisecond // between looks at all of them: it takes a second or more
+	masterName   = "main"
+	sentinels    = 3
+	quorum       = 2
+	replicaUser  = "replica"
+	givenUpAfter = 10 * time.Second // far more than a failover takes
 )
 
 // A Sentinel is a master, its replicas, and three Sentinels that watch them and
@@ -53,7 +51,7 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 	if err != nil {
 		return s, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), failoverTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
 	host, port := s.data[0].hostPort()
 	for _, replica := range s.data[1:] {
@@ -130,12 +128,8 @@ func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
 // addresses in opt are replaced; nil stands for the defaults.
 func (s *Sentinel) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := universal(opt).Failover()
-	o.MasterName, o.SentinelAddrs = s.Watch()
-	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	rdb := redis.NewFailoverClient(o)
-	closeAfter(t, rdb)
-	return rdb
+	name, addrs := s.Watch()
+	return closeAfter(t, redis.NewFailoverClient(patientWith(opt, &redis.FailoverOptions{MasterName: name, SentinelAddrs: addrs})))
 }
 
 // Watch returns the name that the Sentinels have for the master, and their addresses.
@@ -147,12 +141,12 @@ func (s *Sentinel) Watch() (master string, addrs []string) {
 }
 
 // Master returns the server that the Sentinels take for the master.
-func (s *Sentinel) Master(t testing.TB) *Server {
+func (s *Sentinel) Master(t testing.TB) (master *Server) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
-	defer cancel()
-	master, err := s.master(ctx, nil)
-	must(t, err)
+	await(t, func(ctx context.Context) (err error) {
+		master, err = s.master(ctx, nil)
+		return err
+	})
 	return master
 }
 
@@ -160,13 +154,7 @@ func (s *Sentinel) Master(t testing.TB) *Server {
 func (s *Sentinel) Replicas(t testing.TB) []*Server {
 	t.Helper()
 	master := s.Master(t)
-	var replicas []*Server
-	for _, server := range s.data {
-		if server != master && server.answers() {
-			replicas = append(replicas, server)
-		}
-	}
-	return replicas
+	return slices.DeleteFunc(slices.Clone(s.data), func(server *Server) bool { return server == master || !server.answers() })
 }
 
 // CutReplication ends all replication from the master, for good: writes to it from now on are
@@ -184,30 +172,32 @@ func (s *Sentinel) CutReplication(t testing.TB) {
 // again for as long as the Sentinels refuse.
 func (s *Sentinel) Failover(t testing.TB) *Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
-	defer cancel()
 	old := s.AwaitOrder(t)
-	for {
-		must(t, poll(ctx, func() error { return s.watch[0].ask(ctx, "SENTINEL", "FAILOVER", masterName).Err() }))
+	await(t, func(ctx context.Context) error {
+		if err := s.watch[0].ask(ctx, "SENTINEL", "FAILOVER", masterName).Err(); err != nil {
+			return err
+		}
 		// One that finds no replica ready is given up without a word.
 		soon, cancel := context.WithTimeout(ctx, givenUpAfter)
-		_, err := s.master(soon, old)
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return s.AwaitMaster(t, old)
-		}
-	}
+		defer cancel()
+		return poll(soon, func() error {
+			_, err := s.master(soon, old)
+			return err
+		})
+	})
+	return s.AwaitMaster(t, old)
 }
 
 // AwaitMaster waits until all Sentinels have made another server than old the
 // master, it says itself that it is one, and returns it.
-func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
+func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) (master *Server) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
-	defer cancel()
-	master, err := s.master(ctx, old)
-	must(t, err)
-	must(t, poll(ctx, func() error { return master.isMaster(ctx) }))
+	await(t, func(ctx context.Context) (err error) {
+		if master, err = s.master(ctx, old); err == nil {
+			err = master.isMaster(ctx)
+		}
+		return err
+	})
 	return master
 }
 
@@ -218,10 +208,19 @@ func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
 // demotes a server that was a master for 8 s when it last asked, whatever that is by now.
 func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
-	defer cancel()
-	must(t, pollEvery(ctx, lookEvery, func() (err error) {
-		if master, err = s.settled(ctx); err != nil {
+	await(t, func(ctx context.Context) (err error) {
+		master, err = s.agreed(func(w *Server) (*Server, error) {
+			answer, err := w.ask(ctx, "SENTINEL", "MASTER", masterName).Result()
+			fields, _ := answer.(map[any]any)
+			if err == nil && fields["flags"] != "master" {
+				err = fmt.Errorf("%s still has the master %v", w.addr, fields)
+			}
+			return s.serverAt(fields["ip"], fields["port"]), err
+		})
+		if err == nil {
+			err = master.isMaster(ctx)
+		}
+		if err != nil {
 			return err
 		}
 		for _, server := range s.data {
@@ -230,55 +229,44 @@ func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
 			}
 		}
 		if err == nil {
-			err = s.replicasKnown(ctx)
+			_, err = s.agreed(func(w *Server) (*Server, error) { return master, s.knowsReplicas(ctx, w) })
 		}
 		return err
-	}))
+	})
 	return master
 }
 
-// settled returns the master that all Sentinels have, which takes itself for one, and
-// which none is about to replace.
-func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
+// agreed returns the master that all Sentinels have that answer, by look.
+func (s *Sentinel) agreed(look func(w *Server) (*Server, error)) (master *Server, err error) {
 	for _, w := range s.watch {
 		if !w.answers() {
 			continue
 		}
-		answer, err := w.ask(ctx, "SENTINEL", "MASTER", masterName).Result()
+		known, err := look(w)
+		if err == nil && (known == nil || master != nil && master != known) {
+			err = fmt.Errorf("%s still has another master than the others", w.addr)
+		}
 		if err != nil {
 			return nil, err
-		}
-		fields, _ := answer.(map[any]any)
-		known := s.serverAt(fields["ip"], fields["port"])
-		if known == nil || fields["flags"] != "master" || master != nil && master != known {
-			return nil, fmt.Errorf("%s still has the master %v", w.addr, fields)
 		}
 		master = known
 	}
 	if master == nil {
-		return nil, errNoMaster
+		return nil, errors.New("no Sentinel knows a master")
 	}
-	return master, master.isMaster(ctx)
+	return master, nil
 }
 
-// replicasKnown fails if a Sentinel has heard from a replica that it is something else.
-func (s *Sentinel) replicasKnown(ctx context.Context) error {
-	for _, w := range s.watch {
-		if !w.answers() {
-			continue
-		}
-		replicas, err := w.ask(ctx, "SENTINEL", "REPLICAS", masterName).Slice()
-		if err != nil {
-			return err
-		}
-		for _, replica := range replicas {
-			fields, _ := replica.(map[any]any)
-			if server := s.serverAt(fields["ip"], fields["port"]); server != nil && server.answers() && fields["role-reported"] != "slave" {
-				return fmt.Errorf("%s still takes %s for a %v", w.addr, server.addr, fields["role-reported"])
-			}
+// knowsReplicas fails if a Sentinel has heard from a replica that it is something else.
+func (s *Sentinel) knowsReplicas(ctx context.Context, w *Server) error {
+	replicas, err := w.ask(ctx, "SENTINEL", "REPLICAS", masterName).Slice()
+	for _, replica := range replicas {
+		fields, _ := replica.(map[any]any)
+		if server := s.serverAt(fields["ip"], fields["port"]); server != nil && server.answers() && fields["role-reported"] != "slave" {
+			err = fmt.Errorf("%s still takes %s for a %v", w.addr, server.addr, fields["role-reported"])
 		}
 	}
-	return nil
+	return err
 }
 
 // serverAt returns the server that a Sentinel knows by this address, nil if there is none.
@@ -328,33 +316,17 @@ func (s *Server) replicate(ctx context.Context, master *Server) error {
 	return s.ask(ctx, "REPLICAOF", host, port).Err()
 }
 
-var errNoMaster = errors.New("no Sentinel knows a master")
-
-// master waits until all Sentinels that are alive agree about a master, which is not old.
-func (s *Sentinel) master(ctx context.Context, old *Server) (master *Server, err error) {
-	err = pollEvery(ctx, lookEvery, func() error {
-		master = nil
-		for _, w := range s.watch {
-			if !w.answers() {
-				continue
-			}
-			addr, err := w.ask(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName).StringSlice()
-			if err != nil {
-				return err
-			}
-			server := s.serverAt(addr[0], addr[1])
-			if server == nil {
-				continue
-			}
-			if server == old || master != nil && server != master {
-				return fmt.Errorf("%s still takes %s for the master", w.addr, server.addr)
-			}
-			master = server
+// master returns the master that all Sentinels have that answer, if it is not old.
+func (s *Sentinel) master(ctx context.Context, old *Server) (*Server, error) {
+	return s.agreed(func(w *Server) (*Server, error) {
+		addr, err := w.ask(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName).StringSlice()
+		if err != nil {
+			return nil, err
 		}
-		if master == nil {
-			return errNoMaster
+		known := s.serverAt(addr[0], addr[1])
+		if known == old {
+			err = fmt.Errorf("%s still takes %s for the master", w.addr, addr)
 		}
-		return nil
+		return known, err
 	})
-	return master, err
 }

@@ -1,12 +1,10 @@
 package redistest
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -148,9 +146,7 @@ func (s *Server) URL() string {
 // other clients of real servers.
 func (s *Server) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := universal(opt).Simple()
-	o.TLSConfig = s.tls
-	return client(t, s.addr, o)
+	return closeAfter(t, redis.NewClient(patientWith(opt, &redis.Options{Addr: s.addr, TLSConfig: s.tls})))
 }
 
 // Freeze is Hang(true).
@@ -215,13 +211,11 @@ func (s *Server) Restart(t testing.TB) {
 	}
 	// The old one's would be taken for the new one's.
 	must(t, errors.Join(os.RemoveAll(s.socket), os.RemoveAll(s.file("pid"))))
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
 	// Another connection may have the port for a moment.
-	must(t, poll(ctx, func() error {
+	await(t, func(context.Context) error {
 		_, err := listenOnce(s.addr)
 		return err
-	}))
+	})
 	must(t, s.launch())
 }
 
@@ -249,27 +243,12 @@ func (s *Server) do(f func(Client) error) error {
 	return f(rdb)
 }
 
-func client(t testing.TB, addr string, o *redis.Options) Client {
-	t.Helper()
-	o.Network, o.Addr = "tcp", addr
-	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	rdb := redis.NewClient(o)
-	closeAfter(t, rdb)
-	return rdb
-}
-
-// patient sets timeouts that a test leaves open to more than a machine may stall.
-func patient(timeouts ...*time.Duration) {
-	for _, d := range timeouts {
-		*d = cmp.Or(*d, patience)
-	}
-}
-
-func closeAfter(t testing.TB, rdb io.Closer) {
+func closeAfter(t testing.TB, rdb Client) Client {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
 			t.Errorf("closing the client: %v", err)
 		}
 	})
+	return rdb
 }

@@ -274,19 +274,13 @@ func startRing(n int, args []string) (*Ring, error) {
 // being slow, which would send its keys to another.
 func (r *Ring) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
-	o := ringOptions(opt)
-	o.Addrs = map[string]string{}
-	if opt != nil {
-		o.HeartbeatFrequency = opt.HeartbeatFrequency
-	} else {
+	o := patientWith(opt, &redis.RingOptions{Addrs: map[string]string{}})
+	if opt == nil {
 		o.HeartbeatFrequency = time.Hour
 		o.HeartbeatFn = func(context.Context, *redis.Client) bool { return true }
 	}
-	patient(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	for i, s := range r.Servers {
 		o.Addrs["shard"+strconv.Itoa(i)] = s.addr
 	}
-	rdb := redis.NewRing(o)
-	closeAfter(t, rdb)
-	return rdb
+	return closeAfter(t, redis.NewRing(o))
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
@@ -311,11 +312,11 @@ func Patience(d time.Duration) time.Duration {
 // memoryClient returns a client fit for a synctest bubble.
 func memoryClient(t testing.TB, opt *Options, dial func() (net.Conn, error)) Client {
 	t.Helper()
-	o := universal(opt).Simple()
+	set := with[redis.Options]
 	if !InBubble() {
-		patient(&o.ReadTimeout, &o.WriteTimeout)
+		set = patientWith
 	}
-	rdb, end := netpipe.NewClient(*o, dial)
+	rdb, end := netpipe.NewClient(*set(opt, &redis.Options{}), dial)
 	t.Cleanup(func() {
 		if err := end(); err != nil {
 			t.Errorf("closing the client: %v", err)
