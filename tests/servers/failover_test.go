@@ -171,7 +171,7 @@ func TestFailover_ThatLosesWrites(t *testing.T) {
 	released, changed := limitertest.NewLimiter(t, rdb, hundred), limitertest.NewLimiter(t, rdb, hundred)
 	limitertest.MustAcquire(t, released, 60)
 	limitertest.MustAcquire(t, changed, 10)
-	w := startWaiters(t, s)
+	checkWaiters := startWaiters(t, s)
 	awaitReplicated(t, s.Master(t).Client(t, nil))
 	s.CutReplication(t)
 
@@ -197,7 +197,7 @@ func TestFailover_ThatLosesWrites(t *testing.T) {
 		assert.True(t, stored)
 		assert.EqualValues(t, 100, free+limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
 	}
-	w.check(t)
+	checkWaiters()
 }
 
 // loseMaster kills the master, and has the next one grant what it can.
@@ -223,37 +223,27 @@ func loseMaster(t *testing.T, s *redistest.Sentinel, limiters []*doomed) {
 	}
 }
 
-// waiters are callers that wait for the permits of a short interval.
-type waiters struct {
-	crew
-
-	granted [5]atomic.Int64
-	failed  atomic.Int64
-}
-
-func startWaiters(t *testing.T, s *redistest.Sentinel) *waiters {
+// startWaiters starts callers that wait for the permits of a short interval. The function it returns waits until each
+// of them is granted permits again, and ends them.
+func startWaiters(t *testing.T, s *redistest.Sentinel) (check func()) {
 	t.Helper()
-	l, w := limitertest.NewLimiter(t, s.Client(t, nil), limitertest.Every(3, 300*time.Millisecond)), &waiters{}
-	w.start(t, len(w.granted), func(ctx context.Context, i int) {
+	l := limitertest.NewLimiter(t, s.Client(t, nil), limitertest.Every(3, 300*time.Millisecond))
+	var callers crew
+	var granted [5]atomic.Int64
+	callers.start(t, len(granted), func(ctx context.Context, i int) {
 		if err := l.Acquire(ctx, 1); err == nil {
-			w.granted[i].Add(1)
+			granted[i].Add(1)
 		} else if ctx.Err() == nil {
 			assert.True(t, transient(err), err)
-			w.failed.Add(1)
 		}
 	})
-	return w
-}
-
-// check waits until each of them is granted permits again.
-func (w *waiters) check(t *testing.T) {
-	t.Helper()
-	for i := range w.granted {
-		before := w.granted[i].Load()
-		assert.Eventually(t, func() bool { return w.granted[i].Load() > before+1 }, time.Minute, 10*time.Millisecond, "a waiter is stuck")
+	return func() {
+		for i := range granted {
+			before := granted[i].Load()
+			assert.Eventually(t, func() bool { return granted[i].Load() > before+1 }, time.Minute, 10*time.Millisecond, "a waiter is stuck")
+		}
+		callers.end()
 	}
-	w.end()
-	t.Logf("%d calls of waiters failed", w.failed.Load())
 }
 
 // A replica has a master that it reaches over a link, and can take its place.

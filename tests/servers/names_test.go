@@ -20,29 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// onServersOfItsOwn runs test on each kind of servers, on which no one else notes names.
-func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redistest.Client)) {
-	t.Helper()
-	for what, start := range map[string]func(t *testing.T) redistest.Client{
-		"miniredis": func(t *testing.T) redistest.Client {
-			rdb, _ := redistest.Mini(t)
-			return rdb
-		},
-		"single":  func(t *testing.T) redistest.Client { return redistest.StartRedis(t).Client(t, nil) },
-		"cluster": func(t *testing.T) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
-		"ring":    func(t *testing.T) redistest.Client { return redistest.StartRing(t, 3).Client(t, nil) },
-		"least rights": func(t *testing.T) redistest.Client {
-			return redistest.AddUser(t, redistest.StartRedis(t), nil, redistest.LeastCommands,
-				redistest.KeysOf("orders"), redistest.KeysOf("own"), "~"+clients.Key, "+zrevrangebyscore +scan")
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			test(t, start(t))
-		})
-	}
-}
-
 // known waits until that many names are noted, and returns them.
 func known(t *testing.T, rdb redistest.Client, count int) []string {
 	t.Helper()
@@ -75,7 +52,20 @@ func usersOf(t *testing.T, l *rratelimiter.RateLimiter) holders.Holders {
 
 func TestPermitsInUseAreListedByClient(t *testing.T) {
 	t.Parallel()
-	onServersOfItsOwn(t, func(t *testing.T, rdb redistest.Client) {
+	limitertest.Each(t, map[string]func(t *testing.T) redistest.Client{ // of servers of their own, on which no one else notes names
+		"miniredis": func(t *testing.T) redistest.Client {
+			rdb, _ := redistest.Mini(t)
+			return rdb
+		},
+		"single":  func(t *testing.T) redistest.Client { return redistest.StartRedis(t).Client(t, nil) },
+		"cluster": func(t *testing.T) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
+		"ring":    func(t *testing.T) redistest.Client { return redistest.StartRing(t, 3).Client(t, nil) },
+		"least rights": func(t *testing.T) redistest.Client {
+			return redistest.AddUser(t, redistest.StartRedis(t), nil, redistest.LeastCommands,
+				redistest.KeysOf("orders"), redistest.KeysOf("own"), "~"+clients.Key, "+zrevrangebyscore +scan")
+		},
+	}, func(t *testing.T, start func(t *testing.T) redistest.Client) {
+		rdb := start(t)
 		of := func(limiter, name string) *rratelimiter.RateLimiter {
 			var opts []rratelimiter.Option
 			if name != "" {

@@ -201,33 +201,28 @@ func TestWithReplicasCallersOfOneFlightWaitOnce(t *testing.T) {
 	}
 }
 
+// Where no replica confirms, and where the user may not WAIT, nothing is granted that is not known to be durable.
 func TestWithReplicas_NoReplicas(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.StartRedis(t).Client(t, nil)
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, nil)
 	const wait = 10 * time.Millisecond
 	l := limiterOf(durable(t, rdb, wait, rratelimiter.WithFailure(limit.FailOpen())), "a", 2)
+	mayNot := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysOf("b"))
+	refused := limiterOf(durable(t, mayNot, wait), "b", 2)
 	for range 5 {
-		_, err := l.Take(t.Context(), 1)
-		require.ErrorIs(t, err, rratelimiter.ErrNotReplicated, "no outage")
-		require.ErrorContains(t, err, "see that replicas are connected")
-		awaitAvailable(t, l, 2)
+		for l, says := range map[*rratelimiter.RateLimiter]string{l: "see that replicas are connected", refused: "NOPERM"} {
+			_, err := l.Take(t.Context(), 1)
+			require.ErrorIs(t, err, rratelimiter.ErrNotReplicated, "no outage")
+			require.ErrorContains(t, err, says)
+			awaitAvailable(t, l, 2)
+		}
 	}
 	limitertest.MustAcquire(t, limitertest.NewClient(t, rdb).RateLimiter("a"), 2)
 	limitertest.MustRefuse(t, l, 1)
-	shadow := limiterOf(durable(t, rdb, wait, rratelimiter.WithShadow()), "b", 2)
+	shadow := limiterOf(durable(t, rdb, wait, rratelimiter.WithShadow()), "c", 2)
 	limitertest.MustAcquire(t, shadow, 1)
 	awaitAvailable(t, shadow, 2)
-}
-
-// A server whose user may not WAIT grants nothing that is not known to be durable.
-func TestWithReplicasWithoutTheRight(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.AddUser(t, redistest.StartRedis(t), nil, redistest.LeastCommands, redistest.KeysOf("a"))
-	l := limiterOf(durable(t, rdb, 10*time.Millisecond), "a", 2)
-	_, err := l.Take(t.Context(), 1)
-	require.ErrorIs(t, err, rratelimiter.ErrNotReplicated)
-	require.ErrorContains(t, err, "NOPERM")
-	awaitAvailable(t, l, 2)
 }
 
 // Each master of a cluster is waited for by itself, and limiters whose slot goes
@@ -241,13 +236,7 @@ func TestWithReplicasOnACluster(t *testing.T) {
 	for i := range names {
 		names[i] = fmt.Sprintf("l%d", i)
 	}
-	all := func(check func(name string)) {
-		var wg sync.WaitGroup
-		for _, name := range names {
-			wg.Go(func() { check(name) })
-		}
-		wg.Wait()
-	}
+	all := func(check func(name string)) { limitertest.Together(len(names), func(i int) { check(names[i]) }) }
 	try := func(client *rratelimiter.Client, name string) error {
 		return limitertest.Second(limiterOf(client, name, 100).TryAcquire(t.Context(), 1, 0))
 	}
@@ -312,37 +301,33 @@ func TestWithReplicasOnARing(t *testing.T) {
 // the mark that it leaves. A second repeat leaves none, so that no one can tell.
 func TestWithReplicasAfterLostAnswers(t *testing.T) {
 	t.Parallel()
-	for lost := range 3 {
-		t.Run(fmt.Sprint(lost), func(t *testing.T) {
-			t.Parallel()
-			r := startReplica(t)
-			proxy := redistest.StartProxy(t, r.master.Addr())
-			l := durable(t, proxy.Client(t, &redistest.Options{PoolSize: 3, ReadTimeout: time.Minute}), patient).RateLimiter("a")
-			limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
-			limitertest.MustAcquire(t, l, 1) // the script is known, and that the limiter is shared
-			seen := 0
-			proxy.OnCommand(func(c redistest.Command) redistest.Action {
-				if name := c.Name(); name == "evalsha" && limitertest.ScriptOf(c.Args[1]) == lua.Acquire {
-					if seen++; seen <= lost {
-						return redistest.DropAnswer
-					}
+	limitertest.Each(t, map[string]int{"none": 0, "one": 1, "two": 2}, func(t *testing.T, lost int) {
+		r := startReplica(t)
+		proxy := redistest.StartProxy(t, r.master.Addr())
+		l := durable(t, proxy.Client(t, &redistest.Options{PoolSize: 3}), patient).RateLimiter("a")
+		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+		limitertest.MustAcquire(t, l, 1) // the script is known, and that the limiter is shared
+		seen := 0
+		proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Contains("evalsha " + lua.Acquire.SHA) {
+				if seen++; seen <= lost {
+					return redistest.DropAnswer
 				}
-				return redistest.Pass
-			})
-			ok, err := l.TryAcquire(t.Context(), 4, 0)
-			if lost == 2 {
-				require.ErrorIs(t, err, rratelimiter.ErrNotReplicated)
-				awaitAvailable(t, l, 9)
-				return
 			}
-			require.NoError(t, err)
-			require.True(t, ok)
-			r.takeOver(t)
-			other := limitertest.NewClient(t, r.client(t)).RateLimiter("a")
-			afterFailover(t, other)
-			assert.EqualValues(t, 5, limitertest.Available(t, other))
+			return redistest.Pass
 		})
-	}
+		err := limitertest.Granted(l.TryAcquire(t.Context(), 4, 0))
+		if lost == 2 {
+			require.ErrorIs(t, err, rratelimiter.ErrNotReplicated)
+			awaitAvailable(t, l, 9)
+			return
+		}
+		require.NoError(t, err)
+		r.takeOver(t)
+		other := limitertest.NewClient(t, r.client(t)).RateLimiter("a")
+		afterFailover(t, other)
+		assert.EqualValues(t, 5, limitertest.Available(t, other))
+	})
 }
 
 // Replicas that do not confirm are no outage, however short callers' timeouts are.
@@ -354,11 +339,9 @@ func TestWithReplicasThatDoNotConfirmIsNoOutage(t *testing.T) {
 		rratelimiter.WithFailure(limit.FailOpen()), rratelimiter.WithObserver(recorder))
 	l, other := client.RateLimiter("{a}"), client.RateLimiter("{a}b")
 	plain := limitertest.NewClient(t, rdb) // loads the scripts into the server
-	a, b := plain.RateLimiter("{a}"), plain.RateLimiter("{a}b")
-	limitertest.MustTrySetRate(t, a, limitertest.Every(10, time.Hour))
-	limitertest.MustTrySetRate(t, b, limitertest.Every(10, time.Hour))
+	a := limiterOf(plain, "{a}", 10)
 	limitertest.MustAcquire(t, a, 1)
-	require.NoError(t, limitertest.Second(plain.TryAcquireAll(t.Context(), 0, a.Claim(1), b.Claim(1))))
+	require.True(t, limitertest.TryAll(t, plain, 1, a, limiterOf(plain, "{a}b", 10)))
 	const timeout = 500 * time.Millisecond
 	require.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), timeout, l.Claim(1), other.Claim(1))), rratelimiter.ErrNotReplicated)
 	_, failed := atOnce(t, 4, 1, rratelimiter.ErrNotReplicated, func() (bool, error) { return l.TryAcquire(t.Context(), 1, timeout) })
@@ -538,32 +521,24 @@ func benchmarkDurable(b *testing.B, master *redistest.Server, count, callers int
 	client := limitertest.NewClient(b, rdb, opts...)
 	var limiters []*rratelimiter.RateLimiter
 	for range count {
-		l := client.RateLimiter(redistest.Name(b), rratelimiter.WithDefault(rratelimiter.PerSecond(1_000_000)))
+		l := limitertest.ByDefault(client, redistest.Name(b), rratelimiter.PerSecond(1_000_000))
 		require.NoError(b, l.Acquire(ctx, 1))
 		limiters = append(limiters, l)
 	}
 	var next atomic.Int64
-	var each redistest.List[[]time.Duration]
-	var wg sync.WaitGroup
+	all := make([]time.Duration, b.N)
 	b.ResetTimer()
-	for range callers {
-		wg.Go(func() {
-			var took []time.Duration
-			for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
-				start := time.Now()
-				ok, err := limiters[int(n)%count].TryAcquire(ctx, 1, 0)
-				if err != nil || !ok {
-					b.Error(ok, err)
-					return
-				}
-				took = append(took, time.Since(start))
+	limitertest.Together(callers, func(int) {
+		for n := int(next.Add(1)) - 1; n < b.N; n = int(next.Add(1)) - 1 {
+			start := time.Now()
+			if err := limitertest.Granted(limiters[n%count].TryAcquire(ctx, 1, 0)); err != nil {
+				b.Error(err)
+				return
 			}
-			each.Add(took)
-		})
-	}
-	wg.Wait()
+			all[n] = time.Since(start)
+		}
+	})
 	b.StopTimer()
-	all := slices.Concat(each.All()...)
 	slices.Sort(all)
 	b.ReportMetric(float64(all[len(all)/2].Microseconds()), "p50-us")
 	b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "p99-us")

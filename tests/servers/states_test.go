@@ -57,35 +57,30 @@ func TestACLOfOneLimiter(t *testing.T) {
 
 func TestACLOnSeveralServers(t *testing.T) {
 	t.Parallel()
-	for what, connect := range map[string]func(t *testing.T, rules string) rratelimiter.Redis{
-		"cluster": func(t *testing.T, rules string) rratelimiter.Redis {
-			return redistest.StartCluster(t, 3, 0).AddUser(t, nil, rules, redistest.ClusterCommands)
+	rules := redistest.LeastCommands + " " + redistest.KeysWithPrefix("shop:")
+	limitertest.Each(t, map[string]func(t *testing.T) rratelimiter.Redis{
+		"cluster": func(t *testing.T) rratelimiter.Redis {
+			return redistest.AddUser(t, redistest.StartCluster(t, 3, 0), nil, rules, redistest.ClusterCommands)
 		},
-		"ring": func(t *testing.T, rules string) rratelimiter.Redis {
+		"ring": func(t *testing.T) rratelimiter.Redis {
 			// With a heartbeat, unlike the client of a test.
 			opt := &redistest.Options{HeartbeatFrequency: 10 * time.Millisecond}
-			return redistest.StartRing(t, 3).AddUser(t, opt, rules, redistest.RingCommands)
+			return redistest.AddUser(t, redistest.StartRing(t, 3), opt, rules, redistest.RingCommands)
 		},
-		"sentinel": func(t *testing.T, rules string) rratelimiter.Redis {
-			s := redistest.StartSentinel(t, 1, 30*time.Second)
-			user := redistest.Username(redistest.AddUser(t, s.Master(t), nil, rules))
-			return s.Client(t, &redistest.Options{Username: user, Password: user})
+		"sentinel": func(t *testing.T) rratelimiter.Redis {
+			return redistest.AddUser(t, redistest.StartSentinel(t, 1, 30*time.Second), nil, rules)
 		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			client := limitertest.NewClient(t, connect(t, redistest.LeastCommands+" "+redistest.KeysWithPrefix("shop:")))
-			for i := range 20 {
-				l := client.RateLimiter("shop:" + strconv.Itoa(i))
-				limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
-				for op, call := range limitertest.Operations {
-					require.NoError(t, l.SetRate(t.Context(), limitertest.Every(10, time.Hour)))
-					limitertest.MustAcquire(t, l, 3)
-					require.NoError(t, call(t.Context(), l), op)
-				}
+	}, func(t *testing.T, connect func(t *testing.T) rratelimiter.Redis) {
+		client := limitertest.NewClient(t, connect(t))
+		for i := range 20 {
+			l := client.RateLimiter("shop:" + strconv.Itoa(i))
+			for op, call := range limitertest.Operations {
+				require.NoError(t, l.SetRate(t.Context(), limitertest.Every(10, time.Hour)))
+				limitertest.MustAcquire(t, l, 3)
+				require.NoError(t, call(t.Context(), l), op)
 			}
-		})
-	}
+		}
+	})
 }
 
 // startNode starts a cluster of one master.
@@ -105,11 +100,9 @@ func TestClusterServesNamesWhoseKeysShareASlot(t *testing.T) {
 		assert.Equal(t, 3, limitertest.Grants(t, l, 4), name)
 		require.NoError(t, l.Release(t.Context(), 2), name)
 		assert.EqualValues(t, 2, limitertest.Available(t, l), name)
-		gone, err := l.Delete(t.Context())
-		require.NoError(t, err, name)
-		assert.True(t, gone, name)
+		require.NoError(t, limitertest.Granted(l.Delete(t.Context())), name)
 	}
-	l := client.RateLimiter("{shop}orders", rratelimiter.WithDefault(limitertest.Hourly(5)))
+	l := limitertest.ByDefault(client, "{shop}orders", limitertest.Hourly(5))
 	limitertest.MustAcquire(t, l, 2)
 	require.NoError(t, l.Rename(t.Context(), "{shop}sales"))
 	l = client.RateLimiter("{shop}sales")
@@ -156,7 +149,7 @@ func TestCluster_RefusesNamesOfSeveralSlots(t *testing.T) {
 	for what, rdb := range map[string]rratelimiter.Redis{"cluster client": cluster, "plain client": server.Client(t, nil)} {
 		client := limitertest.NewClient(t, rdb)
 		for _, name := range []string{"foo}bar", "a}", "a{b", "{}x", "x{}"} {
-			l := client.RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerSecond(1)))
+			l := limitertest.ByDefault(client, name, rratelimiter.PerSecond(1))
 			for _, op := range []string{"TrySetRate", "TryAcquire", "Config", "Delete"} {
 				err := limitertest.Operations[op](t.Context(), l)
 				require.ErrorIs(t, err, rratelimiter.ErrUnsupported, "%s %s %s", what, name, op)
@@ -169,9 +162,7 @@ func TestCluster_RefusesNamesOfSeveralSlots(t *testing.T) {
 }
 
 // onEachVersion runs test with each server that there is, and a client of it.
-func onEachVersion(
-	t *testing.T, test func(t *testing.T, version redistest.Version, s *redistest.Server, rdb redistest.Client), args ...string,
-) {
+func onEachVersion(t *testing.T, test func(*testing.T, redistest.Version, *redistest.Server, redistest.Client), args ...string) {
 	t.Helper()
 	for _, version := range redistest.Versions() {
 		t.Run(string(version), func(t *testing.T) {
