@@ -513,3 +513,52 @@ func ExampleNewTransport_deadline() {
 	// in 1m0s
 	// not in time
 }
+
+// Users have two requests a day, or five if they pay. Windows of all plans count at the same keys, so
+// what ann has used stays counted as she changes her plan.
+func ExamplePolicy_plan() {
+	rdb, stop := limittest.ConnectExample()
+	defer stop()
+
+	day := fixedwindow.Daily(time.UTC)
+	free := fixedwindow.New(rratelimiter.New(rdb), fixedwindow.Config{Limit: 2, Calendar: day})
+	paid := map[string]limit.Limiter{"paid": fixedwindow.New(rratelimiter.New(rdb), fixedwindow.Config{Limit: 5, Calendar: day})}
+	perUser := httplimit.Policy{Limiter: free, Plan: func(r *http.Request) limit.Limiter { return paid[r.Header.Get("Plan")] }}
+	handler := httplimit.New(perUser, httplimit.WithKey(httplimit.Header("User"))).Handler(http.NotFoundHandler())
+
+	get(handler, "192.0.2.1", "/", "User", "ann")
+	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "unknown")
+	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "unknown")
+	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "paid")
+	// Output:
+	// 404 "default";r=1;t=43200
+	// 404 "default";r=0;t=43200
+	// 429 "default";r=0;t=43200
+	//     try again in 43200 s
+	// 404 "default";r=2;t=43200
+}
+
+// A limit of a day is tried out beside that of a minute: it refuses nothing, and an observer sees what it would refuse.
+func ExamplePolicy_shadow() {
+	handler := httplimit.New(httplimit.Local(100, time.Minute),
+		httplimit.WithObserver(wouldRefuse{}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: httplimit.Local(1, 24*time.Hour), Shadow: true})).Handler(hello)
+	for range 2 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody)) // from 192.0.2.1
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 200
+	// "day" would refuse http:day:192.0.2.1
+	// 200
+}
+
+// wouldRefuse prints what policies in shadow would refuse.
+type wouldRefuse struct{ limit.NoObserver }
+
+func (wouldRefuse) Decided(_ context.Context, d limit.Decided) {
+	if d.Shadow && d.Outcome == limit.Refused {
+		fmt.Printf("%q would refuse %s\n", d.Limiter, d.Key)
+	}
+}

@@ -23,7 +23,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
 // A partner that counts each second strictly sees more than the limit if calls take different times to arrive, and no more
@@ -104,100 +103,9 @@ func TestPartner_TenantsLimiterBeforeTheSharedOne(t *testing.T) {
 	assert.Less(t, own, time.Second)
 }
 
-// flood sends requests of a tenant by a transport, that many at the same time until the time is over, and counts those
-// that leave.
-func flood(t *testing.T, transport http.RoundTripper, tenant string, callers int, lasts time.Duration) (sent int64) {
-	ctx, cancel := context.WithTimeout(t.Context(), lasts)
-	defer cancel()
-	var left atomic.Int64
-	var all sync.WaitGroup
-	for range callers {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := send(context.WithValue(ctx, tenantKey{}, tenant), t, transport, api); err == nil {
-					left.Add(1)
-				} else {
-					time.Sleep(100 * time.Millisecond) // its deadline is near
-				}
-			}
-		})
-	}
-	all.Wait()
-	return left.Load()
-}
-
-// later makes the server a millisecond away.
-var later = redistest.Hook(func(_ context.Context, _ []redis.Cmder, send func() error) error {
-	time.Sleep(time.Millisecond)
-	return send()
-})
-
 type tenantKey struct{}
 
 func tenantOf(r *http.Request) string { s, _ := r.Context().Value(tenantKey{}).(string); return s }
-
-// Of three policies that are asked apart, requests that wait waste nothing: what the scarcest allows is sent.
-func TestTransport_SeveralPoliciesSendWhatTheScarcestAllows(t *testing.T) {
-	t.Parallel()
-	kinds := map[string]func(t *testing.T, rdb redistest.Client, rate int64) limit.Limiter{
-		"keyed": func(t *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
-			return limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerSecond(rate))
-		},
-		"slidinglog": func(_ *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
-			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: rate, Window: time.Second})
-		},
-		"foreign": func(_ *testing.T, _ redistest.Client, rate int64) limit.Limiter {
-			return httplimit.Local(rate, time.Second)
-		},
-	}
-	for name, limiter := range kinds {
-		for _, rates := range [][3]int64{{10, 10, 10}, {30, 20, 10}} {
-			t.Run(fmt.Sprint(name, rates), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					rdb, _ := redistest.Mini(t)
-					rdb.AddHook(later)
-					transport := httplimit.NewTransport(answers(http.StatusNoContent), limiter(t, rdb, rates[0]), quiet,
-						httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: limiter(t, rdb, rates[1]), Key: []httplimit.KeyFunc{text("b", nil)}}),
-						httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: limiter(t, rdb, rates[2]), Key: []httplimit.KeyFunc{text("c", nil)}}))
-					// Some of the first second's permits may be used a second later, and so on.
-					sent := flood(t, transport, "", 20, 20*time.Second-50*time.Millisecond)
-					assert.LessOrEqual(t, sent, int64(200))
-					// It is 200 as a rule. Goroutines that wake at one moment run in any order, by which a few are lost.
-					assert.GreaterOrEqual(t, sent, int64(180), "90 %% of what the scarcest allows")
-				})
-			})
-		}
-	}
-}
-
-// A tenant that floods waits for its own limit, and takes none of what all share meanwhile.
-func TestTransport_FloodOfATenantLeavesOthersTheSharedLimit(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		rdb.AddHook(later)
-		client := limitertest.NewClient(t, rdb)
-		transport := httplimit.NewTransport(answers(http.StatusNoContent), client.Keyed("", rratelimiter.PerSecond(10)), quiet,
-			httplimit.WithPolicy(httplimit.Policy{
-				Name: "tenant", Limiter: client.Keyed("", rratelimiter.PerSecond(3)), Key: []httplimit.KeyFunc{httplimit.User(tenantOf)},
-			}))
-		var all sync.WaitGroup
-		all.Go(func() { flood(t, transport, "loud", 40, 6*time.Second) })
-		time.Sleep(2 * time.Second)
-		slow := 0
-		for range 8 {
-			took, err := send(context.WithValue(t.Context(), tenantKey{}, "polite"), t, transport, api)
-			assert.NoError(t, err)
-			if took > 100*time.Millisecond {
-				slow++
-			}
-			time.Sleep(500 * time.Millisecond)
-		}
-		assert.LessOrEqual(t, slow, 1)
-		all.Wait()
-	})
-}
 
 // What a request keeps while it waits for another policy goes back if its caller leaves, or an upstream pauses it.
 func TestTransport_KeptGrantsGoBack(t *testing.T) {

@@ -30,19 +30,21 @@ func policy(name string, l limit.Limiter) httplimit.Option {
 // refusing refuses everything for a second.
 var refusing = says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
 
-// What a limit counts, if not requests, is the unit of its quota.
+// What a limit counts, if not requests, is the unit of its quota. One that limits what is in flight has no window.
 func TestPolicy_UnitIsThatOfTheQuota(t *testing.T) {
 	t.Parallel()
+	places := &middlewaretest.Reserver{Fake: grants()}
 	handler := httplimit.New(httplimit.Policy{Name: "requests", Limiter: grants()},
 		httplimit.WithPolicy(httplimit.Policy{Name: "tokens", Limiter: grants(), Window: time.Minute, Unit: "tokens"}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "at-once", Limiter: places, Window: time.Minute, InFlight: true}),
 		httplimit.WithPolicy(httplimit.Policy{Name: "size", Limiter: refusing, Unit: `"bytes"`})).Handler(hello)
 	for range 2 {
 		w := serve(handler, newRequest(t))
-		want := `"requests";q=10, "tokens";q=10;qu="tokens";w=60, "size";q=1;qu="\"bytes\""`
+		want := `"requests";q=10, "tokens";q=10;qu="tokens";w=60, "at-once";q=10, "size";q=1;qu="\"bytes\""`
 		assert.Equal(t, want, w.Header().Get("RateLimit-Policy"))
 		list, err := httpsfv.UnmarshalList(w.Header().Values("RateLimit-Policy"))
 		require.NoError(t, err)
-		unit, _ := list[2].(httpsfv.Item).Params.Get("qu")
+		unit, _ := list[3].(httpsfv.Item).Params.Get("qu")
 		assert.Equal(t, `"bytes"`, unit)
 		assert.NotContains(t, w.Header().Get("RateLimit"), "qu=")
 	}
@@ -159,6 +161,32 @@ func TestDecisions(t *testing.T) {
 	assert.Equal(t, http.StatusOK, w.Code)
 	assert.Equal(t, []int64{3}, reserver.Settled)
 	assert.Empty(t, httplimit.Decisions(t.Context()))
+}
+
+// Each policy has a plan of its own, and headers tell the window of the limiter that decided.
+func TestPolicyPlan_Policies(t *testing.T) {
+	t.Parallel()
+	second, minute, hour := windowed{Limiter: grants(), Span: time.Second}, windowed{Limiter: grants(), Span: time.Minute}, windowed{Limiter: grants(), Span: time.Hour}
+	paid := func(l limit.Limiter) func(*http.Request) limit.Limiter {
+		return func(r *http.Request) limit.Limiter {
+			if r.Header.Get("Plan") == "paid" {
+				return l
+			}
+			return nil
+		}
+	}
+	handler := httplimit.New(httplimit.Policy{Name: "a", Limiter: second, Plan: paid(minute)},
+		httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: second, Plan: paid(hour)}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: second, Plan: paid(hour), Window: 2 * time.Second})).Handler(hello)
+	for plan, want := range map[string][]int64{"": {1, 1, 2}, "paid": {60, 3600, 2}} {
+		r := newRequest(t)
+		r.Header.Set("Plan", plan)
+		var got []int64
+		for _, m := range members(t, serve(handler, r).Header(), "RateLimit-Policy") {
+			got = append(got, m.Params["w"])
+		}
+		assert.Equal(t, want, got, plan)
+	}
 }
 
 func TestHeaderText(t *testing.T) {

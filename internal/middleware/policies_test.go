@@ -3,6 +3,8 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,9 +12,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -285,4 +290,60 @@ func TestSettle_SettlesThePoliciesThatSaySo(t *testing.T) {
 	require.ErrorIs(t, err, limit.ErrUnsupported)
 	require.ErrorContains(t, err, `"a" can't be settled`)
 	assert.NotContains(t, err.Error(), `"b"`)
+}
+
+// The function of a KeyedFunc may be a look-up: it is asked once for each request, however often the limiters are. It gets what the
+// key functions have returned, whatever the key is, also of a limiter that answers in another's place or that a plan has chosen.
+func TestKeyedFunc(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("bob", 100)
+	for name, row := range map[string]struct {
+		opts    options
+		user    string
+		settled bool
+		key     string // "": hashed
+	}{
+		"one call each":     {user: "ann", key: "test:a:ann"},
+		"one call for both": {opts: options{tagged}, user: "google:bob", key: "test:a:{google%3Abob}"},
+		"settled":           {user: "google:{bob} 100%", settled: true, key: "test:a:google%3A%7Bbob%7D%20100%25"},
+		"hashed":            {user: long},
+		"missing":           {key: "test:a:"},
+	} {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			client, asked := limitertest.NewClient(t, rdb), map[string][]string{}
+			counting := func(prefix string) limit.Limiter {
+				return client.KeyedFunc(prefix, func(key string) rratelimiter.Config {
+					asked[prefix] = append(asked[prefix], key)
+					return rratelimiter.PerSecond(2)
+				})
+			}
+			chosen, stands := counting("chosen:"), counting("stands in:")
+			quota := fixedwindow.NewFunc(client, func(key string) fixedwindow.Config {
+				assert.Equal(t, row.user, key)
+				return fixedwindow.Config{Limit: 10, Window: time.Minute}
+			})
+			fails := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)
+			all := named(counting("first:"), counting("second:"), middlewaretest.Grants(), fails, quota)
+			all[0].Prefix, all[1].Settle, all[3].Fallback = "test:a:", row.settled, stands
+			all[2].Plan = func(request) limit.Limiter { return chosen }
+			s := newSite(t, all, row.opts...)
+			for i := range 4 { // the third waits
+				questions, err := s.Questions(request{user: row.user})
+				require.NoError(t, err)
+				turn := s.Turn(questions)
+				for v := turn.Ask(t.Context()); v.Refused; v = turn.Ask(t.Context()) {
+					require.NoError(t, turn.Sleep(t.Context(), middleware.RetryAfter(questions)))
+				}
+				turn.Leave()
+				want := slices.Repeat([]string{row.user}, i+1)
+				if i < 2 {
+					assert.Equal(t, want, asked["stands in:"], "%s: once for each time", name)
+				}
+				assert.Equal(t, [][]string{want, want, want}, [][]string{asked["first:"], asked["second:"], asked["chosen:"]}, name)
+			}
+			if row.key != "" {
+				assert.EqualValues(t, 1, rdb.Exists(t.Context(), "first:"+row.key).Val(), name)
+			}
+		})
+	}
 }

@@ -115,7 +115,7 @@ type quota struct {
 	rate   rratelimiter.Config
 	tokens bool
 	opts   []rratelimiter.LimiterOption
-	hold   time.Duration
+	terms  middleware.Terms // besides its name and limiter
 }
 
 // quotas are what the services of language models limit.
@@ -126,16 +126,19 @@ func quotas() []quota {
 	}
 }
 
+// failing is what becomes of calls in an outage, in place of next.
+type failing func(cmds []redis.Cmder, next func() error) error
+
 // chat is a site behind quotas of one Client, whose keys share a hash tag.
 type chat struct {
 	*site
 
-	rdb    redistest.Client
-	client *rratelimiter.Client
-	names  []string              // of the policies
-	calls  *limitertest.Counter  // of Redis
-	own    *limitertest.Recorder // the Client's observer
-	outage atomic.Pointer[func([]redis.Cmder) error]
+	rdb      redistest.Client
+	client   *rratelimiter.Client
+	policies []policy
+	calls    *limitertest.Counter  // of Redis
+	own      *limitertest.Recorder // the Client's observer
+	outage   atomic.Pointer[failing]
 }
 
 // chatOptions are what a chat has besides quotas.
@@ -150,26 +153,26 @@ func newChat(t *testing.T, rdb redistest.Client, all []quota, opts chatOptions) 
 	c := &chat{rdb: rdb, own: &limitertest.Recorder{}}
 	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		if fail := c.outage.Load(); fail != nil {
-			return (*fail)(cmds)
+			return (*fail)(cmds, next)
 		}
 		return next()
 	}))
 	c.client = limitertest.NewClient(t, rdb, rratelimiter.WithObserver(c.own), opts.client)
-	var policies []policy
 	for _, q := range all {
-		p := policy{Terms: middleware.Terms{Name: q.name, Limiter: c.client.Keyed("", q.rate, q.opts...)}}
+		p := policy{Terms: q.terms}
+		p.Name, p.Limiter = q.name, c.client.Keyed("", q.rate, q.opts...)
 		if q.tokens {
-			p.Cost, p.Settle, p.Hold = tokensOf, true, q.hold
+			p.Cost, p.Settle = tokensOf, true
 		}
-		policies = append(policies, p)
+		c.policies = append(c.policies, p)
 	}
 	if opts.more != nil {
-		policies = append(policies, opts.more(t, rdb)...)
+		c.policies = append(c.policies, opts.more(t, rdb)...)
 	}
-	for _, p := range policies {
-		c.names = append(c.names, p.Name)
+	for i := range c.policies {
+		c.policies[i].Prefix = "test:" + c.policies[i].Name + ":" // also if there is one
 	}
-	c.site = newSite(t, policies, append(options{tagged}, opts.site...)...)
+	c.site = newSite(t, c.policies, append(options{tagged}, opts.site...)...)
 	c.calls = limitertest.CountCommands(rdb)
 	return c
 }
@@ -180,12 +183,16 @@ const unknown = -1
 // left is what is left of each policy, or unknown.
 func (c *chat) left() (all []int64) {
 	c.t.Helper()
-	for _, name := range c.names {
-		d, err := c.client.RateLimiter("test:"+name+":{ann}").Peek(c.t.Context(), 0)
-		if err != nil {
-			d.Remaining = unknown
+	for _, p := range c.policies {
+		left := int64(unknown)
+		if peeker, ok := p.Limiter.(interface {
+			Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
+		}); ok {
+			if d, err := peeker.Peek(c.t.Context(), "test:"+p.Name+":{ann}", 0); err == nil {
+				left = d.Remaining
+			}
 		}
-		all = append(all, d.Remaining)
+		all = append(all, left)
 	}
 	return all
 }

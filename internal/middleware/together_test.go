@@ -21,12 +21,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 const day = 24 * time.Hour
 
 // story is what happens to requests behind quotas.
 type story struct {
+	quotas []quota
 	change func(all []quota)
 	opts   chatOptions
 	steps  []step
@@ -39,6 +41,7 @@ func ofKinds(t *testing.T, rdb redistest.Client) []policy {
 		{Terms: middleware.Terms{Name: "other", Limiter: limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(900))}},
 		{Terms: middleware.Terms{Name: "log", Limiter: slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 800, Window: time.Minute})}},
 		{Terms: middleware.Terms{Name: "window", Limiter: fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 700, Window: time.Minute})}},
+		{Terms: middleware.Terms{Name: "bucket", Limiter: tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 760, Refill: 760, Interval: time.Minute})}},
 	}
 	for i := range all {
 		all[i].Cost = tokensOf
@@ -55,7 +58,7 @@ var stories = map[string]story{
 		{tokens: 100, settle: []int64{0}, left: []int64{7, 650, 97, 4650}},
 		{tokens: 100, settle: []int64{100}, left: []int64{6, 550, 96, 4550}},
 	}},
-	"each has its hold": {change: func(all []quota) { all[1].hold, all[3].hold = 3*time.Second, 10*time.Minute }, steps: []step{
+	"each has its hold": {change: func(all []quota) { all[1].terms.Hold, all[3].terms.Hold = 3*time.Second, 10*time.Minute }, steps: []step{
 		{tokens: 200},
 		{tokens: 600, calls: 1, left: []int64{8, 200, 98, 4200}},
 		{after: 4 * time.Second, look: true, left: []int64{8, 1000, 98, 4200}},
@@ -109,10 +112,10 @@ var stories = map[string]story{
 	"of several kinds and Clients": {opts: chatOptions{more: ofKinds}, steps: []step{
 		{tokens: 500},
 		{calls: 1},
-		{tokens: 1, calls: 4, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown}},
-		{tokens: 250, refused: "window", wait: time.Minute, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown}},
-		{tokens: 250, refused: "window", wait: time.Minute, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown}},
-		{tokens: 199}, // nothing stays taken of the log
+		{tokens: 1, calls: 5, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown, unknown}},
+		{tokens: 250, refused: "window", wait: time.Minute, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown, unknown}},
+		{tokens: 250, refused: "window", wait: time.Minute, left: []int64{7, 499, 97, 4499, 399, unknown, unknown, unknown, unknown}},
+		{tokens: 199}, // nothing stays taken of the log and the bucket
 	}},
 	// Answers from memory are among them.
 	"lease and refusal cache": {change: func(all []quota) {
@@ -161,11 +164,11 @@ func TestPolicies_Together(t *testing.T) {
 		{tokens: 700, refused: "tokens-minute", wait: time.Minute},
 	}}
 	limitertest.Virtual(t, all, func(t *testing.T, rdb redistest.Client, row story) {
-		of := quotas()
+		row.quotas = quotas()
 		if row.change != nil {
-			row.change(of)
+			row.change(row.quotas)
 		}
-		c := newChat(t, rdb, of, row.opts)
+		c := newChat(t, rdb, row.quotas, row.opts)
 		for i, s := range row.steps {
 			c.run(s, fmt.Sprint("step ", i))
 		}
@@ -190,6 +193,44 @@ func TestPolicies_RefusedByOneChargedToNone(t *testing.T) {
 			want[8+i] = limit.Refused
 			assert.Equal(t, want, outcomes(c.own))
 			assert.Equal(t, want, outcomes(&c.told))
+		})
+	}
+}
+
+// A policy in shadow, or one whose limiter is, counts as refused what all others let pass.
+func TestPolicies_ShadowCountsWhatTheOthersLetPass(t *testing.T) {
+	t.Parallel()
+	rate := quota{name: "default", rate: rratelimiter.PerMinute(4)}
+	watches := quota{name: "watches", rate: rratelimiter.PerMinute(2)}
+	policy, limiter, foreign := watches, watches, &middlewaretest.Returner{Fake: middlewaretest.Budget(2, time.Minute)}
+	policy.terms.Shadow, limiter.opts = true, []rratelimiter.LimiterOption{rratelimiter.WithShadow()}
+	for name, row := range map[string]story{
+		"policy": {quotas: []quota{rate, policy}}, "limiter": {quotas: []quota{rate, limiter}},
+		"foreign": {quotas: []quota{rate}, opts: chatOptions{more: func(*testing.T, redistest.Client) []middleware.Policy[request] {
+			return []middleware.Policy[request]{{Terms: middleware.Terms{Name: "watches", Limiter: foreign, Shadow: true}}}
+		}}},
+	} {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			c := newChat(t, rdb, row.quotas, row.opts)
+			for _, s := range []step{{}, {}, {shadows: "watches"}, {shadows: "watches"}, {refused: "default"}, {refused: "default"}} {
+				if s.refused != "" {
+					s.wait = time.Minute
+				}
+				c.run(s, name)
+			}
+			synctest.Wait()
+			for key, recorder := range map[string]*limitertest.Recorder{"test:watches:{ann}": &c.told, "": c.own} {
+				var got []any
+				for _, d := range recorder.Decisions() {
+					if d.Shadow {
+						assert.Equal(t, []any{key, int64(2)}, []any{d.Key, d.Limit}, name)
+						got = append(got, d.Outcome, d.Remaining)
+					}
+				}
+				if name != "foreign" || key != "" {
+					assert.Equal(t, []any{limit.Granted, int64(1), limit.Granted, int64(0), limit.Refused, int64(0), limit.Refused, int64(0)}, got, name)
+				}
+			}
 		})
 	}
 }

@@ -185,7 +185,8 @@ func (k Kind[O, K]) testWaits(t *testing.T) {
 func (k Kind[O, K]) testWaitsInOrder(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(1))
-		handle := k.Wrap(t, keyed, k.WithWait(), k.WithKey(k.Text("a", nil)))
+		policy := k.planned(Grants(), func(string) limit.Limiter { return keyed }) // also if the request has chosen it
+		handle := k.Wrap(t, policy, k.WithWait(), k.WithKey(k.Text("a", nil)))
 		require.NoError(t, keyed.Acquire(t.Context(), k.Prefix+"a", 1))
 		order := make(chan int, 3)
 		for i := range 3 {

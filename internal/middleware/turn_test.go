@@ -1,0 +1,295 @@
+package middleware_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/middleware"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+// wait makes a request that waits for its permits, as clients have it, and returns how long it waited. f handles it; it may be nil.
+func (s *site) wait(ctx context.Context, r request, f func()) (took time.Duration, err error) {
+	start := time.Now()
+	questions, err := s.Questions(r)
+	require.NoError(s.t, err)
+	turn := s.Turn(questions)
+	defer turn.Leave()
+	ask := turn.Ask
+	if len(questions) == 1 && questions[0].Limit.WaitsItself() {
+		ask = turn.AskAndWait
+	}
+	for v := ask(ctx); v.Refused || v.Closed; v = ask(ctx) {
+		if err := turn.Sleep(ctx, middleware.RetryAfter(middleware.Live(questions))); err != nil {
+			assert.NoError(s.t, s.GiveBack(ctx, questions))
+			return time.Since(start), err
+		}
+	}
+	took = time.Since(start)
+	end := s.Begin(ctx, r, questions, func(err error) { assert.NoError(s.t, err) })
+	if f != nil {
+		f()
+	}
+	if end != nil {
+		end(r.status)
+	}
+	return took, nil
+}
+
+// rated are policies named "a", "b" and so on, of limiters of a Client.
+func rated(client *rratelimiter.Client, rates ...rratelimiter.Config) []policy {
+	var limiters []limit.Limiter
+	for _, rate := range rates {
+		limiters = append(limiters, client.Keyed("", rate))
+	}
+	return named(limiters...)
+}
+
+// inFlight makes policies limit what is in flight.
+func inFlight(policies []policy, at ...int) []policy {
+	for _, i := range at {
+		policies[i].InFlight = true
+	}
+	return policies
+}
+
+// Requests that wait for a place pass as soon as one is free, however far away the moment is at which that would come back by
+// itself, and for a single policy in order. Of several policies each keeps what it has granted.
+func TestTurn_WaitsForPlaces(t *testing.T) {
+	t.Parallel()
+	places, rate, others := rratelimiter.PerHour(2), rratelimiter.PerSecond(5), rratelimiter.PerHour(3)
+	limitertest.Virtual(t, map[string]func(*rratelimiter.Client) []policy{
+		"alone":               func(c *rratelimiter.Client) []policy { return inFlight(rated(c, places), 0) },
+		"beside a rate":       func(c *rratelimiter.Client) []policy { return inFlight(rated(c, places, rate), 0) },
+		"beside other places": func(c *rratelimiter.Client) []policy { return inFlight(rated(c, places, others), 0, 1) },
+	}, func(t *testing.T, rdb redistest.Client, policies func(*rratelimiter.Client) []policy) {
+		of := policies(limitertest.NewClient(t, rdb))
+		s := newSite(t, of)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		var handled, most atomic.Int64
+		var order redistest.List[int]
+		start := time.Now()
+		limitertest.Together(8, func(i int) {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			assert.NoError(t, limitertest.Second(s.wait(ctx, request{user: "ann"}, func() {
+				order.Add(i)
+				most.Store(max(most.Load(), handled.Add(1)))
+				time.Sleep(10 * time.Second)
+				handled.Add(-1)
+			})))
+		})
+		assert.EqualValues(t, 2, most.Load())
+		assert.Less(t, time.Since(start), 40*time.Second+100*time.Millisecond)
+		if len(of) == 1 {
+			assert.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, order.All())
+		}
+	})
+}
+
+// A place that a request keeps while it waits for a rate is one that it still has when it passes: it is not kept for its hold.
+func TestTurn_KeepsNoPlaceThatComesBack(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		places, rate := client.Keyed("", rratelimiter.PerHour(2)), client.Keyed("", limitertest.Every(1, 10*time.Second))
+		require.NoError(t, places.Acquire(t.Context(), "test:a:ann", 1)) // for an hour
+		occupy := func(d time.Duration) {
+			r, err := places.Limiter("test:a:ann").Reserve(t.Context(), 1, 0)
+			assert.True(t, err == nil && r.Granted)
+			time.Sleep(d)
+			assert.NoError(t, r.Cancel(t.Context()))
+		}
+		policies := inFlight(named(places, rate), 0)
+		policies[0].Hold = 4 * time.Second
+		s := newSite(t, policies)
+		go occupy(1500 * time.Millisecond)
+		synctest.Wait()
+		// While the request waits for the place.
+		time.AfterFunc(time.Second, func() { assert.NoError(t, rate.Acquire(t.Context(), "test:b:ann", 1)) })
+		time.AfterFunc(7*time.Second, func() { occupy(7 * time.Second) })
+		took, err := s.wait(t.Context(), request{user: "ann"}, nil)
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, took, 14*time.Second)
+	})
+}
+
+// A place that comes back while a request is refused is asked for at once.
+func TestTurn_TakesAPlaceThatCameBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		var slow atomic.Bool // answers, but not what is done
+		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+			err := next()
+			if slow.Load() {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return err
+		}))
+		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
+		s := newSite(t, inFlight(named(places, httplimit.Local(100, time.Second)), 0))
+		var took time.Duration
+		assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, func() {
+			slow.Store(true)
+			go func() { took, _ = s.wait(t.Context(), request{user: "ann"}, nil) }()
+			time.Sleep(50 * time.Millisecond)
+			slow.Store(false)
+		})))
+		time.Sleep(time.Second)
+		assert.Equal(t, 100*time.Millisecond, took.Truncate(50*time.Millisecond))
+	})
+}
+
+// onePlace is a limiter with one place, which is taken while held. Its answers take 10 ms.
+type onePlace struct{ held atomic.Bool }
+
+func (p *onePlace) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	d, _, err := p.TakeReserved(ctx, key, n)
+	return d, err
+}
+
+func (p *onePlace) TakeReserved(context.Context, string, int64) (limit.Decision, func(context.Context, int64) error, error) {
+	granted := p.held.CompareAndSwap(false, true)
+	time.Sleep(10 * time.Millisecond)
+	if !granted {
+		return limit.Decision{Limit: 1, RetryAfter: time.Hour, ResetAfter: time.Hour}, nil, nil
+	}
+	return limit.Decision{Granted: true, Limit: 1, ResetAfter: time.Hour}, func(context.Context, int64) error {
+		p.held.Store(false)
+		return nil
+	}, nil
+}
+
+// Requests of two programs that want the same two places and first get one each do not wait for each other.
+func TestTurn_WantsTwoPlaces(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := new(onePlace), new(onePlace)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		program := func() {
+			s := newSite(t, inFlight(named(first, second), 0, 1))
+			all.Go(func() { assert.NoError(t, limitertest.Second(s.wait(ctx, request{}, nil))) })
+		}
+		second.held.Store(true)
+		program() // gets the first, and gives it back since it has to wait for the second
+		time.Sleep(5 * time.Millisecond)
+		program() // waits for the first, and asks again while the other does
+		time.Sleep(500 * time.Millisecond)
+		second.held.Store(false)
+		all.Wait()
+	})
+}
+
+// A place that all tenants share is not kept from others by a tenant whose requests wait for one of its own.
+func TestTurn_KeepsNoPlaceForAnother(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		policies := inFlight(rated(client, rratelimiter.PerHour(2), rratelimiter.PerHour(1)), 0, 1)
+		policies[0].Keys = keys{func(request) (string, error) { return "all", nil }}
+		s := newSite(t, policies)
+		assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, func() {
+			go func() { assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, nil))) }()
+			time.Sleep(90 * time.Second) // it has asked again and again
+			took, err := s.wait(t.Context(), request{user: "bob"}, nil)
+			require.NoError(t, err)
+			assert.Less(t, took, 100*time.Millisecond)
+		})))
+		synctest.Wait()
+		d, err := client.Keyed("", rratelimiter.PerHour(2)).Peek(t.Context(), "test:a:all", 0)
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, d.Remaining)
+	})
+}
+
+var aMillisecondAway = redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(time.Millisecond) })
+
+// flood makes requests of a user, that many at the same time until the time is over, and counts those that pass.
+func (s *site) flood(user string, callers int, lasts time.Duration) int64 {
+	ctx, cancel := context.WithTimeout(s.t.Context(), lasts)
+	defer cancel()
+	var passed atomic.Int64
+	limitertest.Together(callers, func(int) {
+		for ctx.Err() == nil {
+			if _, err := s.wait(ctx, request{user: user}, nil); err == nil {
+				passed.Add(1)
+			} else {
+				time.Sleep(100 * time.Millisecond) // its deadline is near
+			}
+		}
+	})
+	return passed.Load()
+}
+
+// Of three policies that are asked apart, requests that wait waste nothing: what the scarcest allows passes.
+func TestTurn_SeveralPoliciesPassWhatTheScarcestAllows(t *testing.T) {
+	t.Parallel()
+	for name, limiter := range map[string]func(t *testing.T, rdb redistest.Client, rate int64) limit.Limiter{
+		"keyed": func(t *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
+			return limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerSecond(rate))
+		},
+		"slidinglog": func(_ *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
+			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: rate, Window: time.Second})
+		},
+		"foreign": func(_ *testing.T, _ redistest.Client, rate int64) limit.Limiter {
+			return httplimit.Local(rate, time.Second)
+		},
+	} {
+		for _, rates := range [][3]int64{{10, 10, 10}, {30, 20, 10}} {
+			t.Run(fmt.Sprint(name, rates), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					rdb, _ := redistest.Mini(t)
+					rdb.AddHook(aMillisecondAway)
+					s := newSite(t, named(limiter(t, rdb, rates[0]), limiter(t, rdb, rates[1]), limiter(t, rdb, rates[2])))
+					// Some of the first second's permits may be used a second later, and so on.
+					passed := s.flood("ann", 20, 20*time.Second-50*time.Millisecond)
+					assert.LessOrEqual(t, passed, int64(200))
+					// It is 200 as a rule. Goroutines that wake at one moment run in any order, by which a few are lost.
+					assert.GreaterOrEqual(t, passed, int64(180), "90 %% of what the scarcest allows")
+				})
+			})
+		}
+	}
+}
+
+// A tenant that floods waits for its own limit, and takes none of what all share meanwhile.
+func TestTurn_FloodOfATenantLeavesOthersTheSharedLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		rdb.AddHook(aMillisecondAway)
+		policies := rated(limitertest.NewClient(t, rdb), rratelimiter.PerSecond(10), rratelimiter.PerSecond(3))
+		policies[0].Keys = keys{func(request) (string, error) { return "all", nil }}
+		s := newSite(t, policies)
+		loud := limitertest.Go(func() { s.flood("loud", 40, 6*time.Second) })
+		time.Sleep(2 * time.Second)
+		slow := 0
+		for range 8 {
+			took, err := s.wait(t.Context(), request{user: "polite"}, nil)
+			assert.NoError(t, err)
+			if took > 100*time.Millisecond {
+				slow++
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		assert.LessOrEqual(t, slow, 1)
+		<-loud
+	})
+}
