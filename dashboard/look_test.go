@@ -68,43 +68,6 @@ func testTheList(t *testing.T) {
 	}
 }
 
-func testALimiter(t *testing.T) {
-	s := newSite(t)
-	s.limiter("orders", rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Hour}, 3, rratelimiter.WithClientName("orders-1"))
-	found := s.show("orders")
-	has(t, m{"exists": true, "origin": "override", "free": 7.0, "in_use": 3.0, "granted_per_second": 3.0, "keep_alive_ms": 3_600_000.0}, found)
-	assert.Empty(t, found["anomalies"])
-	state := found["states"].([]any)[0].(m)
-	back := state["returns"].([]any)
-	require.Len(t, back, returns)
-	assert.Equal(t, 3.0, back[returns-1], "all come back at the end of the interval") //nolint:testifylint // a whole number
-	has(t, m{"kind": "named", "who": "orders-1", "permits": 3.0}, state["holders"].([]any)[0].(m))
-
-	s.client(func(client *rratelimiter.Client) {
-		limitertest.MustAcquire(t, client.RateLimiter("mail", rratelimiter.WithDefault(rratelimiter.PerHour(5))), 1)
-		has(t, m{"origin": "default"}, s.show("mail"))
-		r := limitertest.Reserve(t, client.RateLimiter("orders"), 1)
-		require.NoError(t, r.Settle(t.Context(), 20))
-	})
-	found = s.show("orders")
-	has(t, m{"free": 0.0, "in_use": 23.0}, found)
-	has(t, m{"debt": 13.0}, found["states"].([]any)[0].(m))
-
-	// A problem is shown with its cure.
-	require.NoError(t, s.rdb.Set(t.Context(), "{orders}:value", 9, 0).Err())
-	advice := map[any]any{}
-	for _, a := range s.show("orders")["anomalies"].([]any) {
-		advice[a.(m)["kind"]] = a.(m)["advice"]
-	}
-	assert.Contains(t, advice["sum_not_rate"], "rrl set-rate")
-	assert.Contains(t, advice, "no_ttl")
-
-	has(t, m{"exists": false}, s.show("none"))
-	for _, query := range []string{"", "?name=", "?name=a&name=b", "?name=%zz", "?name=" + strings.Repeat("x", maxName+1)} {
-		assert.Equal(t, http.StatusBadRequest, s.read("/api/limiter"+query).Code, "%.20s", query)
-	}
-}
-
 func testMergedMembers(t *testing.T) {
 	s := newSite(t)
 	s.client(func(client *rratelimiter.Client) {
@@ -124,7 +87,7 @@ func testMergedMembers(t *testing.T) {
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
-		"the list": testTheList, "a limiter": testALimiter, "merged members": testMergedMembers, "one poller": testOnePoller,
+		"the list": testTheList, "merged members": testMergedMembers, "one poller": testOnePoller,
 		"a Redis that goes away and comes back": testRedisThatGoesAway, "a Redis that hangs": testRedisThatHangs,
 		"hostile names": testHostileNames, "limiters that are broken": testLimitersThatAreBroken,
 		"refusals come from an observer": testRefusalsComeFromAnObserver,

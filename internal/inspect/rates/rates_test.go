@@ -72,4 +72,3 @@ func TestPlan_StepEndsWithinItsTime(t *testing.T) {
 		assert.Equal(t, []int{stepSize, 0}, []int{p.Changed, p.Failed}, "left after each step: %v", left)
 	})
 }
-
