@@ -291,10 +291,14 @@ func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 	})
 }
 
-func TestTryAcquireAll_CancelledWhileWaiting(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(1, time.Hour))
+// A familyTest is a test of limiters of those rates, an hour.
+type familyTest struct {
+	rates []int64
+	run   func(t *testing.T, s *limitertest.FamilyScene, f *limitertest.Family)
+}
+
+var allEndings = map[string]familyTest{
+	"cancelled while it waits": {[]int64{2, 1}, func(t *testing.T, s *limitertest.FamilyScene, f *limitertest.Family) {
 		require.True(t, f.SeenBy(s.Rival).Try(t, 1))
 		ask := func(ctx context.Context) (bool, error) {
 			return s.Client.TryAcquireAll(ctx, forever, limitertest.Claims(1, f.Limiters...)...)
@@ -307,14 +311,9 @@ func TestTryAcquireAll_CancelledWhileWaiting(t *testing.T) {
 		s.Until(forever)
 		assert.Equal(t, before, s.Sent.Total())
 		s.CheckAll(t, f, []int64{2, 1}, []int64{1, 1})
-	})
-}
-
-// What a caller that has gone was granted goes back to all limiters and serves waiters of any.
-func TestTryAcquireAll_CancelledInFlightGivesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(3, time.Hour), limitertest.Every(9, time.Hour), limitertest.Every(5, time.Hour))
+	}},
+	// What a caller that has gone was granted goes back to all limiters and serves waiters of any.
+	"cancelled in flight gives back": {[]int64{3, 9, 5}, func(t *testing.T, s *limitertest.FamilyScene, f *limitertest.Family) {
 		letGo := s.Hold(t, lua.AcquireAll, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 200*ms)
 		defer cancel()
@@ -327,13 +326,8 @@ func TestTryAcquireAll_CancelledInFlightGivesBack(t *testing.T) {
 		letGo()
 		limitertest.CheckOutcome(t, "true at 500ms", one, both)
 		s.CheckAll(t, f, []int64{3, 9, 5}, []int64{3, 2, 0})
-	})
-}
-
-func TestClose_WaitsForTryAcquireAll(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(5, time.Hour), limitertest.Every(9, time.Hour))
+	}},
+	"Close waits for it": {[]int64{5, 9}, func(t *testing.T, s *limitertest.FamilyScene, f *limitertest.Family) {
 		held := make(chan struct{})
 		s.Proxy.OnCommand(limitertest.OnEach(lua.AcquireAll.SHA, redistest.Pass.When(held)))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -352,6 +346,18 @@ func TestClose_WaitsForTryAcquireAll(t *testing.T) {
 		refused.RequireEnd(t, rratelimiter.ErrClosed, 200*ms)
 		assert.Equal(t, "true at 200ms", closed.Outcome())
 		s.CheckAll(t, f, []int64{5, 9}, []int64{2, 2})
+	}},
+}
+
+func TestTryAcquireAll_Ends(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, allEndings, func(t *testing.T, test familyTest) {
+		var cfgs []rratelimiter.Config
+		for _, rate := range test.rates {
+			cfgs = append(cfgs, limitertest.Every(rate, time.Hour))
+		}
+		s, f := limitertest.NewFamilyScene(t, cfgs...)
+		test.run(t, s, f)
 	})
 }
 

@@ -179,6 +179,19 @@ var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		s.Until(2 * time.Minute)
 		assert.Equal(t, "true at 1m0.5s", head.Outcome())
 	}},
+	// So it does in line, if the last question, which is due at that moment, can't be sent.
+	"a timeout in line behind a flight that is stuck": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
+		other := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
+		limitertest.MustAcquire(t, s.Other, 1)
+		inLine := s.StartTryAcquire(t.Context(), 1, time.Second)
+		s.Until(900 * ms)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		ahead := s.Go(func() (bool, error) { return other.TryAcquire(t.Context(), 1, 0) })
+		s.Until(1200 * ms)
+		assert.Equal(t, "false at 1.1s", inLine.Outcome())
+		letGo()
+		assert.Equal(t, "true at 1.2s", ahead.Outcome())
+	}},
 }
 
 func TestContext_Cancelled(t *testing.T) {
@@ -291,24 +304,6 @@ func TestTryAcquire_TimesOutBehindStuckBatch(t *testing.T) {
 		}
 		letGo()
 		s.CheckInUse(t, 5, 1)
-	})
-}
-
-// So it does in line, if the last question, which is due at that moment, can't be sent.
-func TestTryAcquire_TimesOutInLineBehindStuckFlight(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(1, time.Second))
-		other := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.Other, 1)
-		inLine := s.StartTryAcquire(t.Context(), 1, time.Second)
-		s.Until(900 * ms)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		ahead := s.Go(func() (bool, error) { return other.TryAcquire(t.Context(), 1, 0) })
-		s.Until(1200 * ms)
-		assert.Equal(t, "false at 1.1s", inLine.Outcome())
-		letGo()
-		assert.Equal(t, "true at 1.2s", ahead.Outcome())
 	})
 }
 

@@ -19,24 +19,35 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// shared is a limiter of 200 an hour for several programs.
+// shared is a limiter of several programs.
 type shared struct {
-	t   *testing.T
-	rdb redistest.Client
+	t    *testing.T
+	rdb  redistest.Client
+	rate int64 // an hour
+
+	*rratelimiter.RateLimiter // of the last program
+	engine.Behind
 }
 
-// program returns a handle of a new program.
-func (s shared) program() (*rratelimiter.RateLimiter, engine.Behind) {
-	l := limitertest.ByDefault(limitertest.NewClient(s.t, s.rdb), "shared", rratelimiter.PerHour(200))
-	behind, _ := door.Behind[engine.Behind](l)
-	return l, behind
+// onShared runs test in a bubble, with a first program.
+func onShared(t *testing.T, rate int64, test func(t *testing.T, s *shared)) {
+	t.Helper()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		s := &shared{t: t, rdb: rdb, rate: rate}
+		s.program()
+		test(t, s)
+	})
 }
 
-// reserve reserves 100 permits for a minute, and returns by what other programs settle them.
-func (s shared) reserve() []byte {
-	_, b := s.program()
-	a, err := b.Engine.AcquireAll(s.t.Context(), []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: time.Minute}},
-		decide.Ask{Figures: true, Reserve: true})
+// program begins a new program.
+func (s *shared) program() {
+	s.RateLimiter = limitertest.ByDefault(limitertest.NewClient(s.t, s.rdb), "shared", rratelimiter.PerHour(s.rate))
+	s.Behind, _ = door.Behind[engine.Behind](s.RateLimiter)
+}
+
+// reserve reserves 100 permits, and returns by what other programs settle them.
+func (s *shared) reserve(hold time.Duration) []byte {
+	a, err := s.Engine.AcquireAll(s.t.Context(), []engine.Claim{{Limiter: s.Limiter, Permits: 100, Hold: hold}}, decide.Ask{Figures: true, Reserve: true})
 	require.NoError(s.t, err)
 	require.True(s.t, a.Granted)
 	text, err := a.Each[0].Reserved.AppendBinary(nil)
@@ -44,19 +55,15 @@ func (s shared) reserve() []byte {
 	return text
 }
 
-// settle settles a reservation by a new program.
-func (s shared) settle(text []byte, used int64) {
-	_, b := s.program()
-	settle, err := b.Engine.SettlerOf(b.Limiter, text)
+func (s *shared) settle(text []byte, used int64) {
+	settle, err := s.Engine.SettlerOf(s.Limiter, text)
 	require.NoError(s.t, err)
 	require.NoError(s.t, settle(s.t.Context(), used, func(err error) { assert.NoError(s.t, err) }))
 }
 
 // free returns the permits that are free, below 0 if more are in use.
-func (s shared) free() int64 {
-	l, _ := s.program()
-	free, err := l.AvailablePermits(s.t.Context())
-	require.NoError(s.t, err)
+func (s *shared) free() int64 {
+	free := limitertest.Available(s.t, s.RateLimiter)
 	if value, err := s.rdb.Get(s.t.Context(), "{shared}:value").Int64(); err == nil {
 		return value
 	}
@@ -85,14 +92,15 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		"AtTheHoldsEnd":   {time.Minute, 130, 130, 70},
 		"NothingAfterAll": {2 * time.Minute, 0, 0, 200},
 	}, func(t *testing.T, tc row) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			s := shared{t, rdb}
-			text := s.reserve()
+		onShared(t, 200, func(t *testing.T, s *shared) {
+			text := s.reserve(time.Minute)
 			time.Sleep(tc.after)
+			s.program()
 			s.settle(text, tc.first)
 			assert.Equal(t, tc.want, s.free())
 			for range 2 {
 				time.Sleep(time.Second)
+				s.program()
 				s.settle(text, tc.second)
 				assert.Equal(t, tc.want, s.free())
 			}
@@ -105,57 +113,52 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 // What settles a reservation stays apart from other members, by which a later program finds it.
 func TestSettlerOf_ChargesOnceThoughMembersAreMerged(t *testing.T) {
 	t.Parallel()
-	for _, after := range []time.Duration{time.Second, 2 * time.Minute, 61 * time.Minute} { // within hold and interval, and later
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			l := limitertest.ByDefault(limitertest.NewClient(t, rdb), "shared", rratelimiter.PerHour(100_000))
-			b, _ := door.Behind[engine.Behind](l)
-			reserve := func() []byte {
-				a, err := b.Engine.AcquireAll(t.Context(), []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: time.Minute}},
-					decide.Ask{Figures: true, Reserve: true})
-				require.NoError(t, err)
-				text, err := a.Each[0].Reserved.AppendBinary(nil)
-				require.NoError(t, err)
-				return text
-			}
-			settle := func(text []byte) {
-				one, err := b.Engine.SettlerOf(b.Limiter, text)
-				require.NoError(t, err)
-				require.NoError(t, one(t.Context(), 150, func(error) {}))
-			}
+	type row struct {
+		hold, after time.Duration
+		used        int64
+	}
+	limitertest.Each(t, map[string]row{
+		"within the hold":      {time.Minute, time.Second, 150},
+		"within the interval":  {time.Minute, 2 * time.Minute, 150},
+		"later":                {time.Minute, 61 * time.Minute, 150},
+		"held for an interval": {time.Hour, time.Second, 100},
+	}, func(t *testing.T, row row) {
+		onShared(t, 100_000, func(t *testing.T, s *shared) {
 			takes := func(n int) {
 				for range n {
-					_, err := l.Take(t.Context(), 1)
-					require.NoError(t, err)
+					limitertest.MustAcquire(t, s.RateLimiter, 1)
 					time.Sleep(50 * time.Millisecond)
 				}
 			}
-			first := reserve()
-			time.Sleep(after)
+			first := s.reserve(row.hold)
+			time.Sleep(row.after)
 			takes(100) // the first of an interval are never merged
-			settle(first)
+			s.settle(first, row.used)
 			for range 50 { // more than are listed as answered
-				settle(reserve())
+				s.settle(s.reserve(row.hold), row.used)
 			}
 			takes(500)
-			require.Less(t, rdb.ZCard(t.Context(), "{shared}:permits").Val(), int64(300), "members are merged")
-			used := rdb.Get(t.Context(), "{shared}:value").Val()
-			settle(first)
-			assert.Equal(t, used, rdb.Get(t.Context(), "{shared}:value").Val())
+			require.Less(t, s.rdb.ZCard(t.Context(), "{shared}:permits").Val(), int64(300), "members are merged")
+			free := s.free()
+			s.settle(first, row.used)
+			assert.Equal(t, free, s.free())
+			time.Sleep(time.Second)
+			assert.Equal(t, 100_000-600-51*row.used, free)
+			assert.Equal(t, 100_000-free, limitertest.InUse(t, s.rdb, limitertest.KeysOf(s.RateLimiter).Permits))
 		})
-	}
+	})
 }
 
 func TestSettlerOf_RefusesOtherText(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		s := shared{t, rdb}
-		text := s.reserve()
-		_, b := s.program()
+	onShared(t, 200, func(t *testing.T, s *shared) {
+		text := s.reserve(time.Minute)
+		s.program()
 		for _, wrong := range [][]byte{nil, {1}, text[:len(text)-1], append(slices.Clip(text), 0)} {
-			_, err := b.Engine.SettlerOf(b.Limiter, wrong)
+			_, err := s.Engine.SettlerOf(s.Limiter, wrong)
 			assert.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
 		}
-		a, err := b.Engine.AcquireAll(t.Context(), []engine.Claim{{Limiter: b.Limiter, Permits: 1}}, decide.Ask{Figures: true, Reserve: true})
+		a, err := s.Engine.AcquireAll(t.Context(), []engine.Claim{{Limiter: s.Limiter, Permits: 1}}, decide.Ask{Figures: true, Reserve: true})
 		require.NoError(t, err)
 		_, err = a.Each[0].Reserved.AppendBinary(nil)
 		assert.ErrorIs(t, err, rratelimiter.ErrUnsupported, "without a hold no server's date is known")
@@ -164,18 +167,15 @@ func TestSettlerOf_RefusesOtherText(t *testing.T) {
 
 func TestCharge_GoesBeyondTheLimit(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		s := shared{t, rdb}
-		l, b := s.program()
-		peek := func() limit.Decision {
-			d, err := l.Peek(t.Context(), 0)
+	onShared(t, 200, func(t *testing.T, s *shared) {
+		charge := func(permits int64) limit.Decision {
+			require.NoError(t, s.Engine.Charge(t.Context(), s.Limiter, permits, func(error) {}))
+			d, err := s.Peek(t.Context(), 0)
 			require.NoError(t, err)
 			return d
 		}
-		require.NoError(t, b.Engine.Charge(t.Context(), b.Limiter, 200, func(error) {}))
-		assert.True(t, peek().Granted, "all are used, and no more")
-		require.NoError(t, b.Engine.Charge(t.Context(), b.Limiter, 5, func(error) {}))
-		assert.Equal(t, limit.Decision{Limit: 200, ResetAfter: time.Hour}, peek())
+		assert.True(t, charge(200).Granted, "all are used, and no more")
+		assert.Equal(t, limit.Decision{Limit: 200, ResetAfter: time.Hour}, charge(5))
 		assert.EqualValues(t, -5, s.free())
 		time.Sleep(time.Hour + time.Millisecond)
 		assert.EqualValues(t, 200, s.free())
@@ -188,52 +188,17 @@ func TestFixedWindow_IsChargedBeyondTheLimit(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := fixedwindow.New(limitertest.NewClient(t, rdb), fixedwindow.Config{Limit: 10, Window: time.Hour})
 		keyed, _ := door.Behind[outage.Keyed](l)
-		charge := func(n int64) {
+		charge := func(n int64) limit.Decision {
 			a, err := keyed.Asker(decide.Ask{Key: "k"}).Ask(t.Context(), decide.Ask{Key: "k", Permits: max(1, min(n, 10)), Reserve: true})
 			require.NoError(t, err)
 			require.NoError(t, a.Settle(t.Context(), n, func(error) {}))
-		}
-		peek := func() limit.Decision {
 			d, err := l.Peek(t.Context(), "k", 0)
 			require.NoError(t, err)
 			return d
 		}
-		charge(10)
-		assert.True(t, peek().Granted)
-		charge(3)
-		assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: 0, ResetAfter: time.Hour}, peek())
+		assert.True(t, charge(10).Granted)
+		assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: 0, ResetAfter: time.Hour}, charge(3))
 		assert.Equal(t, "13", rdb.Get(t.Context(), "k").Val())
-		charge(-4)
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 1, ResetAfter: time.Hour}, peek())
-	})
-}
-
-// What another program may settle too stays as it is, also if its hold is as long as the interval.
-func TestSettlerOf_MembersAreNotMerged(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), "shared", rratelimiter.PerHour(100_000))
-		b, _ := door.Behind[engine.Behind](l)
-		take := func() {
-			for range 40 {
-				assert.True(t, limitertest.Take(t, l, 1).Granted)
-				time.Sleep(50 * time.Millisecond)
-			}
-		}
-		take()
-		a, err := b.Engine.AcquireAll(t.Context(), []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: time.Hour}},
-			decide.Ask{Figures: true, Reserve: true})
-		require.NoError(t, err)
-		text, err := a.Each[0].Reserved.AppendBinary(nil)
-		require.NoError(t, err)
-		for range 2 {
-			settle, err := b.Engine.SettlerOf(b.Limiter, text)
-			require.NoError(t, err)
-			require.NoError(t, settle(t.Context(), 100, func(error) {}))
-		}
-		take()
-		time.Sleep(time.Second)
-		assert.EqualValues(t, 180, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-		assert.EqualValues(t, 100_000-180, limitertest.Available(t, l))
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 1, ResetAfter: time.Hour}, charge(-4))
 	})
 }

@@ -82,18 +82,13 @@ func TestWait_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 	}
 }
 
-// A permit that is free at the deadline is not too late.
-func TestWait_LastsIfPermitIsFreeAtDeadline(t *testing.T) {
-	t.Parallel()
-	perMinute(t, func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+var waitTests = map[string]func(t *testing.T, l, other *rratelimiter.RateLimiter){
+	// A permit that is free at the deadline is not too late.
+	"lasts if a permit is free at the deadline": func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
 		assert.Equal(t, time.Minute, within(t, time.Minute, l.Wait).took)
-	})
-}
-
-// Acquire and TryAcquire wait for their whole time, as Redisson's do: permits may be released.
-func TestAcquire_WaitsThoughItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
-	t.Parallel()
-	perMinute(t, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+	},
+	// Acquire and TryAcquire wait for their whole time, as Redisson's do: permits may be released.
+	"Acquire waits though its deadline is known to be too early": func(t *testing.T, l, other *rratelimiter.RateLimiter) {
 		w := within(t, 2*time.Second, func(ctx context.Context) error { return l.Acquire(ctx, 1) })
 		require.ErrorIs(t, w.err, context.DeadlineExceeded)
 		assert.Equal(t, 2*time.Second, w.took)
@@ -107,13 +102,9 @@ func TestAcquire_WaitsThoughItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 		w = within(t, 10*time.Second, func(ctx context.Context) error { return l.Acquire(ctx, 1) })
 		assert.Equal(t, waited{nil, time.Second}, w)
 		assert.Zero(t, limitertest.Available(t, other))
-	})
-}
-
-// So it is behind others in line, and for those whose permit another program takes.
-func TestWait_EndsInLine(t *testing.T) {
-	t.Parallel()
-	perMinute(t, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+	},
+	// So it is behind others in line, and for those whose permit another program takes.
+	"ends in line": func(t *testing.T, l, other *rratelimiter.RateLimiter) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan error, 1)
 		go func() { first <- l.Acquire(ctx, 1) }()
@@ -137,7 +128,12 @@ func TestWait_EndsInLine(t *testing.T) {
 		require.ErrorIs(t, w.err, context.DeadlineExceeded)
 		assert.ErrorContains(t, w.err, "no permit is free before the deadline")
 		assert.Less(t, w.took, 35*time.Second, "it asks again from time to time")
-	})
+	},
+}
+
+func TestWait(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, waitTests, func(t *testing.T, test func(t *testing.T, l, other *rratelimiter.RateLimiter)) { perMinute(t, test) })
 }
 
 // So it is with more permits, of a key too, and behind those in line who want fewer.

@@ -207,35 +207,6 @@ func TestHold_ComesBackUnsettled(t *testing.T) {
 	}
 }
 
-// Callers that wait with holds of their own are served in order, each with its hold.
-func TestHold_WaitsInLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
-		limitertest.MustAcquire(t, s.RateLimiter, 10)
-		reserve := func(opts ...rratelimiter.ReserveOption) func() (bool, error) {
-			return func() (bool, error) {
-				r, err := s.Reserve(t.Context(), 3, time.Hour, opts...)
-				return err == nil && r.Granted, err
-			}
-		}
-		var waiting []interface{ Outcome() string }
-		for _, opts := range [][]rratelimiter.ReserveOption{{rratelimiter.Hold(held)}, nil, {rratelimiter.Hold(2 * held)}, {rratelimiter.Hold(held)}} {
-			waiting = append(waiting, s.Go(reserve(opts...)))
-			synctest.Wait()
-		}
-		s.Until(time.Minute)
-		for _, w := range waiting[:3] {
-			assert.Equal(t, "true at 1m0s", w.Outcome())
-		}
-		assert.Equal(t, "waits", waiting[3].Outcome())
-		s.Until(time.Minute + held)
-		assert.Equal(t, "true at 1m20s", waiting[3].Outcome())
-		s.Until(time.Minute + 2*held)
-		assert.EqualValues(t, 7, limitertest.Available(t, s.RateLimiter), "the second counts for an interval")
-	})
-}
-
 // A hold as long as the interval changes nothing.
 func TestHold_OfAnInterval(t *testing.T) {
 	t.Parallel()
@@ -253,25 +224,6 @@ func TestHold_OfAnInterval(t *testing.T) {
 			assert.EqualValues(t, 9, limitertest.Available(t, s.RateLimiter))
 		})
 	}
-}
-
-func TestHold_TooShort(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
-		sent := s.Sent.Total()
-		for _, d := range []time.Duration{-time.Hour, 0, 1, time.Millisecond - 1} {
-			_, err := s.Reserve(t.Context(), 1, 0, rratelimiter.Hold(d))
-			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-			assert.ErrorContains(t, err, `Reserve`)
-		}
-		assert.Equal(t, sent, s.Sent.Total())
-		limitertest.Reserve(t, s.RateLimiter, 10, rratelimiter.Hold(time.Millisecond+1))
-		time.Sleep(2*time.Millisecond - 1)
-		assert.Zero(t, limitertest.Available(t, s.RateLimiter), "it is rounded up")
-		time.Sleep(time.Nanosecond)
-		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
-	})
 }
 
 // The server's clock decides whether a hold is over.

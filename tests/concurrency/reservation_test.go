@@ -275,12 +275,10 @@ func TestReservation_IsSettledOnce(t *testing.T) {
 	})
 }
 
-// Waiting callers get what a settlement frees at once, and so do those who ask for more
-// than debts leave once these are paid.
-func TestSettle_WakesWaiters(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
+var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
+	// Waiting callers get what a settlement frees at once, and so do those who ask for more
+	// than debts leave once these are paid.
+	"a settlement wakes waiters": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
 		first, second := limitertest.Reserve(t, s.RateLimiter, 8), limitertest.Reserve(t, s.RateLimiter, 2)
 		waiting := s.Go(func() (bool, error) {
 			r, err := s.Reserve(t.Context(), 5, time.Hour)
@@ -306,6 +304,62 @@ func TestSettle_WakesWaiters(t *testing.T) {
 		require.NoError(t, vain.Settle(t.Context(), 3))
 		require.NoError(t, vain.Cancel(t.Context()))
 		assert.Equal(t, sent, s.Sent.Total())
+	}},
+	// If the caller goes, its reservation is still settled.
+	"a settlement goes on without its caller": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
+		r := limitertest.Reserve(t, s.RateLimiter, 8)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Cancel(ctx); err != nil {
+			assert.True(t, errors.Is(err, context.Canceled) && errors.Is(err, rratelimiter.ErrUnknownOutcome), err)
+		}
+		synctest.Wait()
+		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
+	}},
+	// Callers that wait with holds of their own are served in order, each with its hold.
+	"one with a hold waits in line": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
+		limitertest.MustAcquire(t, s.RateLimiter, 10)
+		reserve := func(opts ...rratelimiter.ReserveOption) func() (bool, error) {
+			return func() (bool, error) {
+				r, err := s.Reserve(t.Context(), 3, time.Hour, opts...)
+				return err == nil && r.Granted, err
+			}
+		}
+		var waiting []interface{ Outcome() string }
+		for _, opts := range [][]rratelimiter.ReserveOption{{rratelimiter.Hold(held)}, nil, {rratelimiter.Hold(2 * held)}, {rratelimiter.Hold(held)}} {
+			waiting = append(waiting, s.Go(reserve(opts...)))
+			synctest.Wait()
+		}
+		s.Until(time.Minute)
+		for _, w := range waiting[:3] {
+			assert.Equal(t, "true at 1m0s", w.Outcome())
+		}
+		assert.Equal(t, "waits", waiting[3].Outcome())
+		s.Until(time.Minute + held)
+		assert.Equal(t, "true at 1m20s", waiting[3].Outcome())
+		s.Until(time.Minute + 2*held)
+		assert.EqualValues(t, 7, limitertest.Available(t, s.RateLimiter), "the second counts for an interval")
+	}},
+	"a hold that is too short": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
+		sent := s.Sent.Total()
+		for _, d := range []time.Duration{-time.Hour, 0, 1, time.Millisecond - 1} {
+			_, err := s.Reserve(t.Context(), 1, 0, rratelimiter.Hold(d))
+			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+			assert.ErrorContains(t, err, `Reserve`)
+		}
+		assert.Equal(t, sent, s.Sent.Total())
+		limitertest.Reserve(t, s.RateLimiter, 10, rratelimiter.Hold(time.Millisecond+1))
+		time.Sleep(2*time.Millisecond - 1)
+		assert.Zero(t, limitertest.Available(t, s.RateLimiter), "it is rounded up")
+		time.Sleep(time.Nanosecond)
+		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
+	}},
+}
+
+func TestReservations(t *testing.T) {
+	t.Parallel()
+	limitertest.OnScenes(t, reservationScenes, func(t *testing.T, cfg rratelimiter.Config) *limitertest.Scene {
+		return limitertest.NewScene(t, cfg)
 	})
 }
 
@@ -404,22 +458,6 @@ func TestReservation_UnchargedIsNotSettled(t *testing.T) {
 			told = append(told, s.Charged)
 		}
 		assert.Equal(t, []bool{false, false, true, false, false}, told)
-	})
-}
-
-// If the caller goes, its reservation is still settled.
-func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
-		r := limitertest.Reserve(t, s.RateLimiter, 8)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := r.Cancel(ctx); err != nil {
-			assert.True(t, errors.Is(err, context.Canceled) && errors.Is(err, rratelimiter.ErrUnknownOutcome), err)
-		}
-		synctest.Wait()
-		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
 	})
 }
 
