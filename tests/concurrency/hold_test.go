@@ -21,11 +21,6 @@ import (
 // held is the hold of these tests, in limiters of 10 permits a minute.
 const held = 20 * time.Second
 
-// lateBack is what comes of a settlement so long after the grant, when the hold is over.
-func lateBack(after time.Duration) map[int64]time.Duration {
-	return map[int64]time.Duration{1: after + time.Minute, 6: after + time.Minute, 9: after + time.Minute}
-}
-
 func updates(interval time.Duration) between {
 	return func(t *testing.T, l *rratelimiter.RateLimiter) {
 		cfg := limitertest.ConfigOf(t, l)
@@ -40,85 +35,41 @@ func releases(permits int64) between {
 	return func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), permits)) }
 }
 
-// holdCases are settlements of 6 permits, held.
+// holdCases are settlements of 6 permits, held, once the hold is over or the interval another.
 var holdCases = map[string]settlement{
-	"at once": {
-		free: map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1, 30: -20},
-		back: map[int64]time.Duration{1: time.Minute, 6: time.Minute, 9: time.Minute},
-	},
-	"just in time": {
-		between: []between{sleeps(held - time.Millisecond)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1},
-		back:    map[int64]time.Duration{1: time.Minute, 6: time.Minute, 9: held - time.Millisecond + time.Minute},
-	},
-	"too late": {
-		between: []between{sleeps(held)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1, 30: -20},
-		back:    lateBack(held),
-	},
-	"too late, others took it": {
-		between: []between{sleeps(held), othersTake(10)},
-		free:    map[int64]int64{0: 0, 1: -1, 6: -6, 9: -9},
-		back:    lateBack(held + time.Millisecond),
-	},
-	"after an interval": {between: []between{sleeps(time.Hour)}, free: map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1}, back: lateBack(time.Hour)},
-	"others' grants": {
-		between: []between{othersTake(3)},
-		free:    map[int64]int64{0: 7, 1: 6, 6: 1, 9: -2},
-		back:    map[int64]time.Duration{1: time.Minute + time.Millisecond},
-	},
-	"Release of some": {
-		between: []between{releases(4)},
-		free:    map[int64]int64{0: 10, 1: 9, 2: 8, 6: 8, 9: 5},
-		back:    map[int64]time.Duration{1: time.Minute, 6: time.Minute},
-	},
-	"Release of all":           {between: []between{releases(10)}, free: map[int64]int64{0: 10, 6: 10, 9: 7}},
-	"Release of some, late":    {between: []between{releases(4), sleeps(held)}, free: map[int64]int64{0: 10, 1: 9, 6: 4}, back: lateBack(held)},
-	"a higher rate, KeepState": {between: []between{setsRate(20, 0, keep)}, free: map[int64]int64{0: 20, 1: 19, 6: 14, 9: 11}},
-	"a lower rate, KeepState":  {between: []between{setsRate(4, 0, keep)}, free: map[int64]int64{0: 4, 3: 1, 6: -2, 9: -5}},
-	"another rate":             {between: []between{setsRate(20, 0)}, free: map[int64]int64{0: 20, 6: 20, 9: 17}},
-	"a KeepAlive time":         {between: []between{setsRate(10, time.Hour, keep), sleeps(held)}, free: map[int64]int64{0: 10, 1: 9, 6: 4}, back: lateBack(held)},
-	"Delete, and made again":   {between: []between{deletes(true)}, free: map[int64]int64{0: 10, 6: 10, 9: 7}},
-	"a longer interval": { // the hold is longer by as much
-		between: []between{updates(2 * time.Minute), sleeps(held + time.Minute - time.Millisecond)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
-		back:    map[int64]time.Duration{1: 2 * time.Minute, 6: 2 * time.Minute},
-	},
-	"a longer interval, late": {
-		between: []between{updates(2 * time.Minute), sleeps(held + time.Minute)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
-		back:    map[int64]time.Duration{6: held + 3*time.Minute},
-	},
-	"a shorter interval": {
-		between: []between{updates(50 * time.Second), sleeps(held - 10*time.Second - time.Millisecond)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
-		back:    map[int64]time.Duration{1: 50 * time.Second, 6: 50 * time.Second},
-	},
-	"a shorter interval, and back": { // it had run out
-		between: []between{updates(30 * time.Second), updates(time.Minute)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1, 30: -20},
-		back:    lateBack(0),
-	},
-	"a shorter interval by less than the hold, and back": {
-		between: []between{updates(50 * time.Second), updates(time.Minute)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1},
-		back:    lateBack(0),
-	},
+	"just in time": {between: steps{sleeps(held - time.Millisecond)}, free: free{0: 10, 1: 9, 6: 4, 9: 1},
+		back: back{1: time.Minute, 6: time.Minute, 9: held - time.Millisecond + time.Minute}},
+	"too late": {between: steps{sleeps(held)}, free: free{0: 10, 1: 9, 6: 4, 9: 1, 30: -20}, back: backAfter(held)},
+	"too late, others took it": {between: steps{sleeps(held), othersTake(10)}, free: free{0: 0, 1: -1, 6: -6, 9: -9},
+		back: backAfter(held + time.Millisecond)},
+	"after an interval":      {between: steps{sleeps(time.Hour)}, free: free{0: 10, 1: 9, 6: 4, 9: 1}, back: backAfter(time.Hour)},
+	"Release of some, late":  {between: steps{releases(4), sleeps(held)}, free: free{0: 10, 1: 9, 6: 4}, back: backAfter(held)},
+	"a KeepAlive time, late": {between: steps{setsRate(10, time.Hour, keep), sleeps(held)}, free: free{0: 10, 1: 9, 6: 4}, back: backAfter(held)},
+	// The hold is longer by as much.
+	"a longer interval": {between: steps{updates(2 * time.Minute), sleeps(held + time.Minute - time.Millisecond)},
+		free: free{0: 10, 1: 9, 6: 4}, back: back{1: 2 * time.Minute, 6: 2 * time.Minute}},
+	"a longer interval, late": {between: steps{updates(2 * time.Minute), sleeps(held + time.Minute)},
+		free: free{0: 10, 1: 9, 6: 4}, back: back{6: held + 3*time.Minute}},
+	"a shorter interval": {between: steps{updates(50 * time.Second), sleeps(held - 10*time.Second - time.Millisecond)},
+		free: free{0: 10, 1: 9, 6: 4}, back: back{1: 50 * time.Second, 6: 50 * time.Second}},
+	// It had run out.
+	"a shorter interval, and back": {between: steps{updates(30 * time.Second), updates(time.Minute)},
+		free: free{0: 10, 1: 9, 6: 4, 9: 1, 30: -20}, back: backAfter(0)},
+	"a shorter interval by less than the hold, and back": {between: steps{updates(50 * time.Second), updates(time.Minute)},
+		free: free{0: 10, 1: 9, 6: 4, 9: 1}, back: backAfter(0)},
 	"run out by a shorter interval, still there, and back": {
-		between: []between{updates(45 * time.Second), sleeps(6 * time.Second), updates(time.Minute), sleeps(time.Second)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4, 9: 1},
-		back:    map[int64]time.Duration{1: time.Minute, 6: time.Minute, 9: time.Minute + 7*time.Second},
-	},
-	"a shorter interval, and back, and Reset": {between: []between{updates(30 * time.Second), updates(time.Minute), resets}, free: map[int64]int64{6: 10, 9: 7}},
-	"a shorter interval, and back, and another rate": {
-		between: []between{updates(30 * time.Second), updates(time.Minute), setsRate(20, 0)},
-		free:    map[int64]int64{6: 20, 9: 17},
-	},
-	"an interval shorter by more than the hold": {
-		between: []between{updates(30 * time.Second)},
-		free:    map[int64]int64{0: 10, 1: 9, 6: 4},
-		back:    map[int64]time.Duration{1: 30 * time.Second, 6: 30 * time.Second},
-	},
+		between: steps{updates(45 * time.Second), sleeps(6 * time.Second), updates(time.Minute), sleeps(time.Second)},
+		free:    free{0: 10, 1: 9, 6: 4, 9: 1}, back: back{1: time.Minute, 6: time.Minute, 9: time.Minute + 7*time.Second}},
+	"a shorter interval, and back, and Reset": {between: steps{updates(30 * time.Second), updates(time.Minute), resets}, free: free{6: 10, 9: 7}},
+	"a shorter interval, and back, and another rate": {between: steps{updates(30 * time.Second), updates(time.Minute), setsRate(20, 0)},
+		free: free{6: 20, 9: 17}},
+	"an interval shorter by more than the hold": {between: steps{updates(30 * time.Second)},
+		free: free{0: 10, 1: 9, 6: 4}, back: back{1: 30 * time.Second, 6: 30 * time.Second}},
+}
+
+// backAfter is what comes of a settlement so long after the grant, when the hold is over.
+func backAfter(after time.Duration) back {
+	return back{1: after + time.Minute, 6: after + time.Minute, 9: after + time.Minute}
 }
 
 // A holder reserves permits of a limiter, and returns what settles them.
@@ -150,6 +101,7 @@ var holders = map[string]holder{
 func TestHold_SettleChargesWhatWasUsed(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, holders, func(t *testing.T, reserve holder) {
+		checkSettlements(t, settlements, reserve, rratelimiter.Hold(held))
 		checkSettlements(t, holdCases, reserve, rratelimiter.Hold(held))
 	})
 }

@@ -40,7 +40,7 @@ func (l books) free(t testing.TB, when string) (free int64, ok bool) {
 		value, permits = l.keys.ClientValue, l.keys.ClientPermits
 	}
 	if len(fields) == 0 {
-		assert.Empty(t, l.rdb.Keys(t.Context(), "*"+l.keys.Config+"*").Val(), when)
+		assert.Empty(t, limitertest.LimiterKeys(t, l.rdb, l.keys.Config), when)
 		return 0, false
 	}
 	inUse := limitertest.InUse(t, l.rdb, permits)
@@ -61,40 +61,45 @@ type between func(t *testing.T, l *rratelimiter.RateLimiter)
 type settlement struct {
 	taken    int64 // by others before
 	reserved int64 // 6 if it is not said
-	between  []between
-	free     map[int64]int64         // by the permits used, when they are settled
-	back     map[int64]time.Duration // by the permits used, from Reserve until all is free
-	gone     bool                    // there is no limiter under the name
+	between  steps
+	free     free
+	back     back
+	gone     bool // there is no limiter under the name
 }
 
+type (
+	steps = []between
+	free  = map[int64]int64         // by the permits used, when they are settled
+	back  = map[int64]time.Duration // by the permits used, from Reserve until all is free
+)
+
+// settlements are the same with a hold, if it is not over.
 var settlements = map[string]settlement{
-	"nothing":         {free: map[int64]int64{0: 10, 2: 8, 6: 4, 7: 3, 10: 0}, back: map[int64]time.Duration{7: time.Minute, 10: time.Minute}},
-	"the rest in use": {taken: 4, free: map[int64]int64{0: 6, 2: 4, 6: 0, 7: -1, 16: -10}, back: map[int64]time.Duration{7: time.Minute, 16: time.Minute}},
-	"more than the rate": {reserved: 1, free: map[int64]int64{25: -15, rratelimiter.MaxPermits: 10 - rratelimiter.MaxPermits},
-		back: map[int64]time.Duration{25: time.Minute, rratelimiter.MaxPermits: time.Minute}},
-	"half an interval": {
-		taken: 1, between: []between{sleeps(30 * time.Second)},
-		free: map[int64]int64{0: 9, 2: 7, 6: 3, 12: -3}, back: map[int64]time.Duration{12: 90 * time.Second},
-	},
-	"an interval": {
-		taken: 1, between: []between{sleeps(time.Minute)},
-		free: map[int64]int64{0: 10, 2: 10, 7: 9, 26: -10}, back: map[int64]time.Duration{7: 2 * time.Minute, 26: 2 * time.Minute},
-	},
-	"others' grants": {
-		between: []between{othersTake(3)},
-		free:    map[int64]int64{0: 7, 2: 5, 6: 1, 8: -1}, back: map[int64]time.Duration{8: time.Minute + time.Millisecond},
-	},
-	"Release of some":          {between: []between{releases(4)}, free: map[int64]int64{0: 10, 1: 9, 3: 8, 6: 8, 8: 6}},
-	"Release of all":           {between: []between{releases(10)}, free: map[int64]int64{0: 10, 3: 10, 8: 8}},
-	"Reset":                    {between: []between{resets}, free: map[int64]int64{0: 10, 3: 10, 8: 8}},
-	"another rate":             {between: []between{setsRate(20, 0)}, free: map[int64]int64{0: 20, 3: 20, 8: 18}},
-	"a higher rate, KeepState": {between: []between{setsRate(20, 0, keep)}, free: map[int64]int64{0: 20, 3: 17, 8: 12}},
-	"a lower rate, KeepState":  {between: []between{setsRate(4, 0, keep)}, free: map[int64]int64{0: 4, 3: 1, 6: -2, 8: -4}},
-	"a KeepAlive time":         {between: []between{setsRate(10, time.Hour, keep)}, free: map[int64]int64{0: 10, 3: 7, 8: 2}},
-	"Delete":                   {between: []between{deletes(false)}, gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0}},
-	"Delete, and made again":   {between: []between{deletes(true)}, free: map[int64]int64{0: 10, 3: 10, 8: 8}},
-	"Rename":                   {between: []between{renames}, gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0}},
-	"two days":                 {between: []between{sleeps(48 * time.Hour)}, free: map[int64]int64{0: 10, 8: 8}},
+	"at once": {free: free{0: 10, 1: 9, 2: 8, 6: 4, 7: 3, 9: 1, 10: 0, 30: -20},
+		back: back{1: time.Minute, 6: time.Minute, 7: time.Minute, 10: time.Minute}},
+	"the rest in use": {taken: 4, free: free{0: 6, 2: 4, 6: 0, 7: -1, 16: -10}, back: back{7: time.Minute, 16: time.Minute}},
+	"more than the rate": {reserved: 1, free: free{25: -15, rratelimiter.MaxPermits: 10 - rratelimiter.MaxPermits},
+		back: back{25: time.Minute, rratelimiter.MaxPermits: time.Minute}},
+	"others' grants": {between: steps{othersTake(3)}, free: free{0: 7, 2: 5, 6: 1, 8: -1}, back: back{8: time.Minute + time.Millisecond}},
+	"Release of some": {between: steps{releases(4)}, free: free{0: 10, 1: 9, 2: 8, 3: 8, 6: 8, 8: 6},
+		back: back{1: time.Minute, 6: time.Minute}},
+	"Release of all":           {between: steps{releases(10)}, free: free{0: 10, 3: 10, 8: 8}},
+	"Reset":                    {between: steps{resets}, free: free{0: 10, 3: 10, 8: 8}},
+	"another rate":             {between: steps{setsRate(20, 0)}, free: free{0: 20, 3: 20, 8: 18}},
+	"a higher rate, KeepState": {between: steps{setsRate(20, 0, keep)}, free: free{0: 20, 3: 17, 8: 12}},
+	"a lower rate, KeepState":  {between: steps{setsRate(4, 0, keep)}, free: free{0: 4, 3: 1, 6: -2, 8: -4}},
+	"a KeepAlive time":         {between: steps{setsRate(10, time.Hour, keep)}, free: free{0: 10, 3: 7, 8: 2}},
+	"Delete":                   {between: steps{deletes(false)}, gone: true, free: free{0: 0, 3: 0, 6: 0, 8: 0}},
+	"Delete, and made again":   {between: steps{deletes(true)}, free: free{0: 10, 3: 10, 8: 8}},
+	"Rename":                   {between: steps{renames}, gone: true, free: free{0: 0, 3: 0, 6: 0, 8: 0}},
+}
+
+// intervals are settlements long after the grant, without a hold.
+var intervals = map[string]settlement{
+	"half of one": {taken: 1, between: steps{sleeps(30 * time.Second)}, free: free{0: 9, 2: 7, 6: 3, 12: -3}, back: back{12: 90 * time.Second}},
+	"one": {taken: 1, between: steps{sleeps(time.Minute)}, free: free{0: 10, 2: 10, 7: 9, 26: -10},
+		back: back{7: 2 * time.Minute, 26: 2 * time.Minute}},
+	"two days": {between: steps{sleeps(48 * time.Hour)}, free: free{0: 10, 8: 8}},
 }
 
 func renames(t *testing.T, l *rratelimiter.RateLimiter) {
@@ -135,6 +140,7 @@ func deletes(anew bool) between {
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	checkSettlements(t, settlements, holders["alone"])
+	checkSettlements(t, intervals, holders["alone"])
 }
 
 // checkSettlements checks what is free by permits used, after each settlement of what reserve has reserved.
