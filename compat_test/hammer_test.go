@@ -20,6 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -37,16 +38,16 @@ import (
 // not be more than the rate at any moment, not even by one and not for a microsecond. If the
 // value alone counts, that holds for what is taken during the life of its key.
 func TestHammer(t *testing.T) { //nolint:paralleltest // one JVM at a time
-	eachRelease(t, func(t *testing.T, peer javaPeer) {
-		crew{usual, []javaPeer{peer, peer}, 2}.hammer(t, peer.release.Version)
+	eachRelease(t, func(t *testing.T, peer *javaDriver) {
+		crew{usual, []*javaDriver{peer, peer}, 2}.hammer(t, peer.release.Version)
 	})
 }
 
 func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
-	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
+	eachFleet(t, mixable, func(t *testing.T, older, newer *javaDriver) {
 		leasing := usual
 		leasing.leases = *releasesFlag == "all" && sharing(older.release.Version) == nil
-		crew{leasing, []javaPeer{older, newer}, 2}.hammer(t, older.release.Version+"+"+newer.release.Version)
+		crew{leasing, []*javaDriver{older, newer}, 2}.hammer(t, older.release.Version+"+"+newer.release.Version)
 	})
 }
 
@@ -55,13 +56,13 @@ func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 // refused, then fails: with other Redissons as with Go, whose rows the server dates.
 func TestHammerOfAClockBehind(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	tight := load{rate: 1, interval: 20 * time.Millisecond, length: 2 * time.Second}
-	eachRelease(t, func(t *testing.T, peer javaPeer) {
+	eachRelease(t, func(t *testing.T, peer *javaDriver) {
 		if peer.release.SeesFuture {
 			t.Logf("Redisson %s sees rows of a later date", peer.release.Version)
 			return
 		}
 		for _, goes := range []int{0, 2} {
-			c := crew{tight, []javaPeer{peer, newPeer(t, peer.release.Version)}, goes}
+			c := crew{tight, []*javaDriver{peer, startDriver(t, peer.release.Version)}, goes}
 			c.hammer(t, fmt.Sprintf("%s beside %d in Go", peer.release.Version, goes))
 		}
 	})
@@ -79,7 +80,7 @@ var usual = load{rate: 20, interval: 500 * time.Millisecond, length: 4 * time.Se
 // crew is the programs that ask a limiter for permits.
 type crew struct {
 	load
-	javas []javaPeer // the oldest release first
+	javas []*javaDriver // the oldest release first
 	goes  int
 }
 
@@ -154,51 +155,54 @@ func (c crew) hammer(t *testing.T, name string) {
 // them reserves, if it can, and one takes those of another limiter with them.
 func (f *figures) ask(t *testing.T, javas, goes []service, name string, reserves bool) {
 	t.Helper()
-	const (
-		patience = 200 * time.Millisecond
-		pause    = 5 * time.Millisecond
-	)
+	const patience = 200 * time.Millisecond
 	end := time.Now().Add(f.length + patience)
 	var wg sync.WaitGroup
-	for i := range 4 * len(goes) {
-		limiter, timeout := goes[i/4].RateLimiter(name), time.Duration(i%2)*patience
-		if f.leases {
-			limiter = goes[i/4].RateLimiter(name, rratelimiter.WithLease(rratelimiter.Lease{Permits: 4, Life: f.interval / 4}))
-		}
-		beside := goes[i/4].RateLimiter("{"+name+"}beside", rratelimiter.WithDefault(rratelimiter.PerSecond(1000)))
+	// Those who wait and those who poll take turns.
+	caller := func(i int, call func(timeout time.Duration, used int64) error) {
+		timeout := time.Duration(i%2) * patience
 		wg.Go(func() {
 			for used := int64(0); time.Now().Before(end); used = (used + 1) % 9 {
-				var err error
-				switch {
-				case reserves && i%4 == 1:
-					err = f.reserve(t.Context(), limiter, 3, used, timeout)
-				case reserves && i%4 == 3:
-					err = f.take(2, func() (bool, error) {
-						return goes[i/4].TryAcquireAll(t.Context(), timeout, beside.Claim(1), limiter.Claim(2))
-					}, timeout)
-				default:
-					err = f.take(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1, timeout) }, timeout)
-				}
-				if !assert.NoError(t, err) {
+				if !assert.NoError(t, call(timeout, used)) {
 					return
 				}
 				if timeout == 0 {
-					time.Sleep(pause)
+					time.Sleep(5 * time.Millisecond)
 				}
 			}
 		})
 	}
-	for i, s := range javas {
-		timeout, pause := time.Duration(i%2)*patience, time.Duration(1-i%2)*pause
-		wg.Go(func() {
-			h, err := s.java.Hammer(t.Context(), name, 4, 1, time.Until(end), timeout, pause)
-			assert.NoError(t, err)
-			f.java.Add(h.Granted)
-			f.javaErrors.Add(h.Errors)
-			if h.Errors > 0 {
-				message, _, _ := strings.Cut(h.FirstError, ". channel: ")
-				f.firstError.Store(message)
+	for i := range 4 * len(goes) {
+		limiter := goes[i/4].RateLimiter(name)
+		if f.leases {
+			limiter = goes[i/4].RateLimiter(name, rratelimiter.WithLease(rratelimiter.Lease{Permits: 4, Life: f.interval / 4}))
+		}
+		beside := goes[i/4].RateLimiter("{"+name+"}beside", rratelimiter.WithDefault(rratelimiter.PerSecond(1000)))
+		caller(i, func(timeout time.Duration, used int64) error {
+			switch {
+			case reserves && i%4 == 1:
+				return f.reserve(t.Context(), limiter, 3, used, timeout)
+			case reserves && i%4 == 3:
+				return f.take(2, func() (bool, error) {
+					return goes[i/4].TryAcquireAll(t.Context(), timeout, beside.Claim(1), limiter.Claim(2))
+				}, timeout)
 			}
+			return f.take(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1, timeout) }, timeout)
+		})
+	}
+	for i := range 4 * len(javas) {
+		caller(i/4, func(timeout time.Duration, _ int64) error {
+			ok, err := javas[i/4].take(t.Context(), name, 1, timeout)
+			if ok {
+				f.java.Add(1)
+			}
+			if thrown, threw := errors.AsType[*javadriver.ThrownError](err); threw {
+				message, _, _ := strings.Cut(thrown.Error(), ". channel: ")
+				f.javaErrors.Add(1)
+				f.firstError.CompareAndSwap(nil, message)
+				return nil
+			}
+			return err
 		})
 	}
 	wg.Wait()

@@ -38,29 +38,11 @@ var (
 // itself, some one after the other.
 
 // eachRelease runs test beside each release of Redisson that is asked for.
-func eachRelease(t *testing.T, test func(*testing.T, javaPeer)) {
+func eachRelease(t *testing.T, test func(*testing.T, *javaDriver)) {
 	t.Helper()
 	for _, version := range releases(t) {
-		t.Run(version, func(t *testing.T) { test(t, newPeer(t, version)) })
+		t.Run(version, func(t *testing.T) { test(t, startDriver(t, version)) })
 	}
-}
-
-// newPeer starts a JVM with a release of Redisson.
-func newPeer(t *testing.T, version string) javaPeer {
-	t.Helper()
-	return javaPeer{startDriver(t, version), model.ReleaseOf(version)}
-}
-
-// javaPeer is a service in Java.
-type javaPeer struct {
-	driver  *javaDriver
-	release *model.Release
-}
-
-// service returns a service of the JVM that uses the server at url.
-func (peer javaPeer) service(t *testing.T, url string) service {
-	t.Helper()
-	return service{nil, peer.driver.open(t, url), t}
 }
 
 // record adds a line to the table of results that has the test's name.
@@ -84,8 +66,8 @@ func TestTurns(t *testing.T) {
 	for _, version := range releases(t) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			peer := newPeer(t, version)
-			playTurns(t, fleet{javas: []javaPeer{peer, peer}, oldest: version})
+			peer := startDriver(t, version)
+			playTurns(t, fleet{javas: []*javaDriver{peer, peer}, oldest: version})
 		})
 	}
 }
@@ -96,7 +78,7 @@ func TestTurns(t *testing.T) {
 func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	const rate = 10
 	hour := rratelimiter.PerHour
-	eachRelease(t, func(t *testing.T, peer javaPeer) {
+	eachRelease(t, func(t *testing.T, peer *javaDriver) {
 		r := peer.release
 		if !r.KeepsSet {
 			t.Logf("Redisson %s has no rows", r.Version)
@@ -129,7 +111,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 						require.True(t, java.Try(name, 1))
 						passTime(t, rdb, name, time.Hour/2)
 						require.Equal(t, requests, together(requests, func() bool {
-							ok, err := taker.take(t.Context(), name, int64((rate-1)/requests))
+							ok, err := taker.take(t.Context(), name, int64((rate-1)/requests), 0)
 							return assert.NoError(t, err) && ok
 						}))
 						if way.first == rate {
@@ -185,21 +167,21 @@ var (
 )
 
 // eachFleet runs test beside two pairs, or with -releases beside those of which it names both, or all.
-func eachFleet(t *testing.T, pairs [][2]string, test func(t *testing.T, older, newer javaPeer)) {
+func eachFleet(t *testing.T, pairs [][2]string, test func(t *testing.T, older, newer *javaDriver)) {
 	t.Helper()
 	for i, pair := range pairs {
 		missing := func(version string) bool { return *releasesFlag != "all" && !slices.Contains(releases(t), version) }
 		if *releasesFlag == "" && i > 1 || *releasesFlag != "" && slices.ContainsFunc(pair[:], missing) {
 			continue
 		}
-		t.Run(pair[0]+"+"+pair[1], func(t *testing.T) { test(t, newPeer(t, pair[0]), newPeer(t, pair[1])) })
+		t.Run(pair[0]+"+"+pair[1], func(t *testing.T) { test(t, startDriver(t, pair[0]), startDriver(t, pair[1])) })
 	}
 }
 
 func TestFleetTurns(t *testing.T) {
 	t.Parallel()
-	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
-		playTurns(t, fleet{javas: []javaPeer{older, newer}, oldest: older.release.Version})
+	eachFleet(t, mixable, func(t *testing.T, older, newer *javaDriver) {
+		playTurns(t, fleet{javas: []*javaDriver{older, newer}, oldest: older.release.Version})
 	})
 }
 
@@ -207,13 +189,13 @@ func TestFleetTurns(t *testing.T) {
 // breaks neither of them that would not break without it. If Go is the first to ask when rows
 // have run out, none breaks at all.
 func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a time
-	eachFleet(t, immiscible, func(t *testing.T, older, newer javaPeer) {
+	eachFleet(t, immiscible, func(t *testing.T, older, newer *javaDriver) {
 		pair := older.release.Version + "+" + newer.release.Version
 		rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
 		javas := []service{older.service(t, url), newer.service(t, url)}
 		goes := newGo(t, rdb, sharing(older.release.Version)...)
 		for first, second := range []int{1, 0} {
-			asks := fmt.Sprintf("%s asks first", []javaPeer{older, newer}[first].release.Version)
+			asks := fmt.Sprintf("%s asks first", []*javaDriver{older, newer}[first].release.Version)
 			breaks := func(what string, takes, sweeps bool) bool {
 				// What a row is read as may depend on its random bytes.
 				answers := make(map[string]int)
@@ -250,7 +232,7 @@ func afterAnInterval(t *testing.T, javas []service, first, second int, goes serv
 	}
 	var answers []string
 	for _, i := range []int{first, second} {
-		granted, err := javas[i].take(t.Context(), name, 1)
+		granted, err := javas[i].take(t.Context(), name, 1, 0)
 		answer := fmt.Sprint(granted)
 		if thrown, ok := errors.AsType[*javadriver.ThrownError](err); ok {
 			answer = "error"
@@ -299,7 +281,7 @@ func releases(t testing.TB) []string {
 // fleet is the services that share limiters in the random turns: these in Java
 // and some in Go.
 type fleet struct {
-	javas  []javaPeer
+	javas  []*javaDriver
 	oldest string // the release in Go's WithRedissonVersion; "" for none
 	codec  []any  // that the Redissons get, and whether they cache scripts; nil: the usual
 }
@@ -332,10 +314,10 @@ func playTurns(t *testing.T, f fleet) {
 	rdb, ops := redistest.CurrentClient(t), *operations
 	for _, peer := range f.javas {
 		if f.codec == nil {
-			javas = append(javas, peer.driver.openThere(t))
+			javas = append(javas, peer.openThere(t))
 		} else {
 			rdb, ops = redistest.Redis(t), min(ops, 1000)
-			javas = append(javas, peer.driver.openBy(t, "openCodec", append([]any{redistest.Shared(t).URL()}, f.codec...)...))
+			javas = append(javas, peer.openBy(t, "openCodec", append([]any{redistest.Shared(t).URL()}, f.codec...)...))
 		}
 		released = append(released, peer.release)
 	}
@@ -348,7 +330,7 @@ func playTurns(t *testing.T, f fleet) {
 	}()
 	r.takeTurns(ops)
 	miscounted := r.miscounted
-	miscounting := slices.ContainsFunc(f.javas, func(peer javaPeer) bool { return peer.release.CountsRows() })
+	miscounting := slices.ContainsFunc(f.javas, func(peer *javaDriver) bool { return peer.release.CountsRows() })
 	require.Equal(t, miscounting, miscounted > 0, "rows taken for permits, %d times", miscounted)
 	t.Logf("-seed %d -ops %d: %d operations in %v, %d mismatches, rows taken for permits %d times",
 		seed, ops, r.compared, time.Since(begin).Round(time.Millisecond), r.mismatches, miscounted)

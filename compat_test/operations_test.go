@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -284,8 +285,8 @@ func TestRedisson_CodecDoesNotMatter(t *testing.T) {
 		for _, cached := range []bool{false, true} {
 			t.Run(codec+"/useScriptCache="+fmt.Sprint(cached), func(t *testing.T) {
 				t.Parallel()
-				peer := javaPeer{sharedDriver(t), model.ReleaseOf(*redissonVersion)}
-				playTurns(t, fleet{[]javaPeer{peer, peer}, *redissonVersion, []any{codec, cached}})
+				peer := sharedDriver(t)
+				playTurns(t, fleet{[]*javaDriver{peer, peer}, *redissonVersion, []any{codec, cached}})
 			})
 		}
 	}
@@ -311,25 +312,22 @@ func TestRedisson_DatabasesAreApart(t *testing.T) {
 // TestDefaultBesideRedisson: Redisson reads a limiter that remembers its default, and
 // whose default was changed, as any other; what it sets then stays.
 func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM at a time
-	eachRelease(t, func(t *testing.T, peer javaPeer) {
+	eachRelease(t, func(t *testing.T, peer *javaDriver) {
 		java := peer.service(t, redistest.Shared(t).URL())
 		rdb, name := redistest.Redis(t), redistest.Name(t)
 		program := func(rate int64) *rratelimiter.RateLimiter {
 			return newGo(t, rdb, sharing(peer.release.Version)...).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(rate)))
 		}
-		take := func(l *rratelimiter.RateLimiter, permits int64) bool {
-			return java.ok(l.TryAcquire(t.Context(), permits, 0))
-		}
-		require.True(t, take(program(1000), 2))
+		require.True(t, limitertest.Try(t, program(1000), 2))
 		require.True(t, java.Try(name, 2))
 		require.EqualValues(t, 996, java.Available(name))
 
-		require.True(t, take(program(10), 1))
+		require.True(t, limitertest.Try(t, program(10), 1))
 		assert.EqualValues(t, 10, java.Config(name).Rate)
 		assert.EqualValues(t, 5, java.Available(name), "permits in use stay so")
 		assert.True(t, java.Try(name, 3))
 		assert.False(t, java.Try(name, 3))
-		require.False(t, take(program(7), 1))
+		require.False(t, limitertest.Try(t, program(7), 1))
 		assert.False(t, java.Try(name, 1), "8 of 7 are in use")
 
 		if !peer.release.Lacks("setRate") {
@@ -340,7 +338,7 @@ func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM 
 			require.True(t, java.TrySetRate(name, rratelimiter.PerHour(20)))
 		}
 		for _, other := range []int64{3, 1000} {
-			assert.True(t, take(program(other), 2))
+			assert.True(t, limitertest.Try(t, program(other), 2))
 			assert.EqualValues(t, 20, java.Config(name).Rate, "it was set on purpose")
 		}
 		assert.True(t, java.Try(name, 16))

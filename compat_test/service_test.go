@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,7 +46,7 @@ func newJava(t testing.TB, url string) service {
 	t.Helper()
 	driver := sharedDriver(t)
 	requireRelease(t, "3.35.0")
-	return service{nil, driver.open(t, url), t}
+	return driver.service(t, url)
 }
 
 // newBoth returns a Java and a Go service that use the shared server.
@@ -62,51 +65,54 @@ func (s service) done(err error) {
 	require.NoError(s.t, err)
 }
 
-func (s service) ok(ok bool, err error) bool {
+// either makes a call of Java's limiter or of Go's, which must not fail.
+func either[T any](s service, limiter, op string, goes func(l *rratelimiter.RateLimiter) (T, error), args ...any) (answer T) {
+	s.t.Helper()
+	var err error
+	if s.java != nil {
+		answer, err = ask[T](s.t.Context(), s.java, op, limiter, args...)
+	} else {
+		answer, err = goes(s.RateLimiter(limiter))
+	}
 	s.done(err)
-	return ok
+	return answer
 }
 
 func (s service) TrySetRate(limiter string, cfg rratelimiter.Config) bool {
-	if s.java != nil {
-		return s.ok(ask[bool](s.t.Context(), s.java, "trySetRate", limiter, rateArgs(cfg)...))
-	}
-	return s.ok(s.RateLimiter(limiter).TrySetRate(s.t.Context(), cfg))
+	return either(s, limiter, "trySetRate", func(l *rratelimiter.RateLimiter) (bool, error) { return l.TrySetRate(s.t.Context(), cfg) }, rateArgs(cfg)...)
 }
 
 func (s service) SetRate(limiter string, cfg rratelimiter.Config) {
-	if s.java != nil {
-		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "setRate", limiter, rateArgs(cfg)...)))
-	} else {
-		s.done(s.RateLimiter(limiter).SetRate(s.t.Context(), cfg))
-	}
+	either(s, limiter, "setRate", func(l *rratelimiter.RateLimiter) (any, error) { return nil, l.SetRate(s.t.Context(), cfg) }, rateArgs(cfg)...)
 }
 
 func (s service) KeepState(limiter string, cfg rratelimiter.Config) {
-	if s.java != nil {
-		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "setRateArgs", limiter, rateArgs(cfg, true)...)))
-	} else {
-		s.done(s.RateLimiter(limiter).SetRate(s.t.Context(), cfg, rratelimiter.KeepState()))
-	}
+	either(s, limiter, "setRateArgs", func(l *rratelimiter.RateLimiter) (any, error) {
+		return nil, l.SetRate(s.t.Context(), cfg, rratelimiter.KeepState())
+	}, rateArgs(cfg, true)...)
 }
 
-// take asks once.
-func (s service) take(ctx context.Context, limiter string, permits int64) (bool, error) {
-	if s.java != nil {
+// take asks until a timeout is over, or once.
+func (s service) take(ctx context.Context, limiter string, permits int64, timeout time.Duration) (bool, error) {
+	switch {
+	case s.java == nil:
+		return s.RateLimiter(limiter).TryAcquire(ctx, permits, timeout)
+	case timeout == 0:
 		return ask[bool](ctx, s.java, "tryAcquire", limiter, permits)
 	}
-	return s.RateLimiter(limiter).TryAcquire(ctx, permits, 0)
+	return ask[bool](ctx, s.java, "tryAcquire", limiter, permits, timeout.Milliseconds())
 }
 
 func (s service) Try(limiter string, permits int64) bool {
-	return s.ok(s.take(s.t.Context(), limiter, permits))
+	s.t.Helper()
+	return s.Wait(limiter, permits, 0)
 }
 
 func (s service) Wait(limiter string, permits int64, timeout time.Duration) bool {
-	if s.java != nil {
-		return s.ok(ask[bool](s.t.Context(), s.java, "tryAcquire", limiter, permits, timeout.Milliseconds()))
-	}
-	return s.ok(s.RateLimiter(limiter).TryAcquire(s.t.Context(), permits, timeout))
+	s.t.Helper()
+	ok, err := s.take(s.t.Context(), limiter, permits, timeout)
+	s.done(err)
+	return ok
 }
 
 func (s service) Acquire(ctx context.Context, limiter string, permits int64) error {
@@ -117,75 +123,27 @@ func (s service) Acquire(ctx context.Context, limiter string, permits int64) err
 }
 
 func (s service) Release(limiter string, permits int64) {
-	if s.java != nil {
-		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "release", limiter, permits)))
-	} else {
-		s.done(s.RateLimiter(limiter).Release(s.t.Context(), permits))
-	}
+	either(s, limiter, "release", func(l *rratelimiter.RateLimiter) (any, error) { return nil, l.Release(s.t.Context(), permits) }, permits)
 }
 
-func (s service) Available(limiter string) (n int64) {
-	var err error
-	if s.java != nil {
-		n, err = ask[int64](s.t.Context(), s.java, "availablePermits", limiter)
-	} else {
-		n, err = s.RateLimiter(limiter).AvailablePermits(s.t.Context())
-	}
-	s.done(err)
-	return n
+func (s service) Available(limiter string) int64 {
+	return either(s, limiter, "availablePermits", func(l *rratelimiter.RateLimiter) (int64, error) { return l.AvailablePermits(s.t.Context()) })
 }
 
-func (s service) Config(limiter string) (cfg rratelimiter.Config) {
-	var err error
-	if s.java != nil {
-		cfg, err = ask[rratelimiter.Config](s.t.Context(), s.java, "getConfig", limiter)
-	} else {
-		cfg, err = s.RateLimiter(limiter).Config(s.t.Context())
-	}
-	s.done(err)
-	return cfg
-}
-
-func (s service) Expire(limiter string, ttl time.Duration) bool {
-	if s.java != nil {
-		return s.ok(ask[bool](s.t.Context(), s.java, "expire", limiter, ttl.Milliseconds()))
-	}
-	return s.ok(s.RateLimiter(limiter).Expire(s.t.Context(), ttl))
-}
-
-// TTL is -1 if there is no end.
-func (s service) TTL(limiter string) (ttl time.Duration) {
-	var err error
-	expires := true
-	if s.java != nil {
-		ttl, err = javaTTL(s.t.Context(), s.java, limiter)
-	} else {
-		ttl, expires, err = s.RateLimiter(limiter).TTL(s.t.Context())
-	}
-	if s.done(err); !expires {
-		return -1
-	}
-	return ttl
+func (s service) Config(limiter string) rratelimiter.Config {
+	return either(s, limiter, "getConfig", func(l *rratelimiter.RateLimiter) (rratelimiter.Config, error) { return l.Config(s.t.Context()) })
 }
 
 func (s service) Exists(limiter string) bool {
-	if s.java != nil {
-		return s.ok(ask[bool](s.t.Context(), s.java, "isExists", limiter))
-	}
-	return s.ok(s.RateLimiter(limiter).Exists(s.t.Context()))
+	return either(s, limiter, "isExists", func(l *rratelimiter.RateLimiter) (bool, error) { return l.Exists(s.t.Context()) })
 }
 
 func (s service) Delete(limiter string) bool {
-	if s.java != nil {
-		return s.ok(ask[bool](s.t.Context(), s.java, "delete", limiter))
-	}
-	return s.ok(s.RateLimiter(limiter).Delete(s.t.Context()))
+	return either(s, limiter, "delete", func(l *rratelimiter.RateLimiter) (bool, error) { return l.Delete(s.t.Context()) })
 }
 
 // unlink calls Redisson's unlink.
-func (s service) unlink(limiter string) bool {
-	return s.ok(ask[bool](s.t.Context(), s.java, "unlink", limiter))
-}
+func (s service) unlink(limiter string) bool { return either[bool](s, limiter, "unlink", nil) }
 
 // requireRelease skips the test if the release of Redisson is an older one.
 func requireRelease(t testing.TB, first string) {
@@ -224,11 +182,21 @@ func stored(t testing.TB, rdb redistest.Client, valueKey, permitsKey string) (va
 }
 
 // javaDriver is a JVM with one release of Redisson.
-type javaDriver struct{ *javadriver.Process }
+type javaDriver struct {
+	*javadriver.Process
+
+	release *model.Release
+}
 
 func newJavaDriver(version string) (*javaDriver, error) {
 	jvm, err := javadriver.StartRedisson("java", version)
-	return &javaDriver{jvm}, err
+	return &javaDriver{jvm, model.ReleaseOf(version)}, err
+}
+
+// service returns a service of the JVM that uses the server at url.
+func (d *javaDriver) service(t testing.TB, url string) service {
+	t.Helper()
+	return service{nil, d.open(t, url), t}
 }
 
 // startDriver starts a JVM with this release of Redisson; the end of the test
@@ -344,23 +312,60 @@ func javaTTL(ctx context.Context, c *javaClient, limiter string) (time.Duration,
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// hammering is the result of javaClient.Hammer.
-type hammering struct {
-	Granted, Denied, Errors int64
-	FirstError              string // empty if there was none
-}
-
-// Hammer makes this many threads call tryAcquire(permits, timeout) with a pause
-// after each call, the last call of each beginning before the time is up.
-func (c *javaClient) Hammer(
-	ctx context.Context, limiter string, threads int, permits int64, length, timeout, pause time.Duration,
-) (hammering, error) {
-	return ask[hammering](ctx, c, "hammer", limiter, threads, permits, length.Milliseconds(), timeout.Milliseconds(), pause.Milliseconds())
-}
-
 func TestDriverJVMEnds(t *testing.T) {
 	t.Parallel()
 	d := startDriver(t, *redissonVersion)
 	d.Kill()
 	assert.ErrorContains(t, limitertest.Second(javadriver.Call[string](t.Context(), d.Process, "version")), "signal: killed")
+}
+
+// javaBlock returns the first block of Java that a page shows.
+func javaBlock(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", page))
+	require.NoError(t, err)
+	_, code, found := strings.Cut(string(text), "```java\n")
+	require.True(t, found, "%s shows no Java", page)
+	code, _, _ = strings.Cut(code, "```")
+	return code
+}
+
+// The Java that the docs show is compiled without a warning of calls that the newest Redisson
+// deprecates, and the program of docs/java.md takes a permit of Go's limiter.
+func TestDocs_JavaSharesALimiter(t *testing.T) {
+	t.Parallel()
+	classPath, err := javadriver.RedissonClassPath("java", newestRedisson)
+	if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
+		redistest.SkipOrFail(t, missing.Error())
+	}
+	require.NoError(t, err)
+	server := redistest.StartRedis(t)
+	limiter := rratelimiter.New(server.Client(t, nil), limitertest.Patient()).RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(100)))
+	ok, err := limiter.TryAcquire(t.Context(), 1, 0)
+	require.NoError(t, err)
+	require.True(t, ok)
+
+	dir := t.TempDir()
+	program := javaBlock(t, "docs/java.md")
+	imports, _, _ := strings.Cut(program, "public class")
+	for name, code := range map[string]string{
+		"Orders.java": strings.ReplaceAll(program, "localhost:6379", server.Addr()),
+		"Readme.java": imports + "class Readme { void run(RedissonClient redisson) {\n" + javaBlock(t, "README.md") + "}}\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(code), 0o600))
+	}
+	java := func(name string, args ...string) string {
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	said := java("javac", "-Xlint:deprecation", "-cp", classPath, "Orders.java", "Readme.java")
+	assert.NotContains(t, said, "[deprecation]")
+	said = java("java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", dir+string(os.PathListSeparator)+classPath, "Orders")
+	assert.Equal(t, "true\n", said)
+	free, err := limiter.AvailablePermits(t.Context())
+	require.NoError(t, err)
+	assert.EqualValues(t, 98, free)
 }

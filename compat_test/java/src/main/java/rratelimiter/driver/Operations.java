@@ -42,7 +42,6 @@ import org.redisson.config.SingleServerConfig;
  * delete CLIENT NAME                                              true or false
  * unlink CLIENT NAME                                              true or false
  * rename CLIENT NAME NEWNAME
- * hammer CLIENT NAME THREADS PERMITS DURATION TIMEOUT PAUSE       see {@link Hammer}
  * </pre>
  *
  * A KEEPALIVE of 0 stands for the form of the call that has none. A client with a PREFIX has a
@@ -69,9 +68,10 @@ final class Operations {
         RRateLimiter limiter = Unreleased.limiter(known(args, clients.get(args.word(0))), args.word(1));
         switch (args.operation) {
             case "trySetRate":
-                return trySetRate(limiter, args);
-            case "setRate":
                 return setRate(limiter, args);
+            case "setRate":
+                setRate(limiter, args);
+                return "done";
             case "setRateArgs":
                 Newer.call(limiter, "setRate", rateArgs(args));
                 return "done";
@@ -112,9 +112,6 @@ final class Operations {
             case "rename":
                 limiter.rename(args.word(2));
                 return "done";
-            case "hammer":
-                return new Hammer(limiter, args.number(3), args.number(5), args.number(6))
-                        .run((int) args.number(2), args.number(4));
             default:
                 throw new IllegalArgumentException("no operation " + args.operation);
         }
@@ -171,20 +168,11 @@ final class Operations {
         return client;
     }
 
-    private static Object trySetRate(RRateLimiter limiter, Arguments args) throws Throwable {
+    private static Object setRate(RRateLimiter limiter, Arguments args) throws Throwable {
         if (args.number(5) == 0) {
-            return limiter.trySetRate(args.type(2), args.number(3), args.number(4), RateIntervalUnit.MILLISECONDS);
+            return Newer.call(limiter, args.operation, args.type(2), args.number(3), args.number(4), RateIntervalUnit.MILLISECONDS);
         }
-        return Newer.call(limiter, "trySetRate", args.type(2), args.number(3), args.duration(4), args.duration(5));
-    }
-
-    private static String setRate(RRateLimiter limiter, Arguments args) throws Throwable {
-        if (args.number(5) == 0) {
-            Newer.call(limiter, "setRate", args.type(2), args.number(3), args.number(4), RateIntervalUnit.MILLISECONDS);
-        } else {
-            Newer.call(limiter, "setRate", args.type(2), args.number(3), args.duration(4), args.duration(5));
-        }
-        return "done";
+        return Newer.call(limiter, args.operation, args.type(2), args.number(3), args.duration(4), args.duration(5));
     }
 
     private static Object rateArgs(Arguments args) throws Throwable {
