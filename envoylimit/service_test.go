@@ -2,11 +2,13 @@ package envoylimit
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -413,4 +415,138 @@ func TestNew_ReportsABadClient(t *testing.T) {
 	t.Parallel()
 	require.ErrorIs(t, New(nil, nil).Err(), rratelimiter.ErrInvalidConfig)
 	require.ErrorIs(t, New(rratelimiter.New(nil), nil).Err(), rratelimiter.ErrInvalidConfig)
+}
+
+// The first call reserves, the one at the stream's end settles, by any Service, once.
+func TestReservation_IsSettledByAnyService(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		cost  string        // of the second call
+		after time.Duration // the first
+		left  string        // of user, and of team
+	}
+	limitertest.Each(t, map[string]row{
+		"Less":             {"37", time.Second, "OK: OK 163/200 OK 963/1000"},
+		"More":             {"150", time.Second, "OK: OK 50/200 OK 850/1000"},
+		"Everything":       {"300", time.Second, "OVER: OVER 0/200 OK 700/1000"},
+		"Nothing":          {"0", time.Second, "OK: OK 200/200 OK 1000/1000"},
+		"NoCost":           {"", time.Second, "OK: OK 100/200 OK 900/1000"},
+		"NoCostAfterHold":  {"", 61 * time.Second, "OK: OK 200/200 OK 900/1000"},
+		"AfterTheHold":     {"37", 61 * time.Second, "OK: OK 163/200 OK 963/1000"},
+		"AfterTheInterval": {"37", 61 * time.Minute, "OK: OK 163/200 OK 963/1000"},
+	}, func(t *testing.T, tc row) {
+		onStage(t, llm, func(_ *testing.T, s *stage) {
+			s.play("user_calls=ann; user=ann; team=red -> OK: OK 29/30 OK 100/200 OK 900/1000 as $a")
+			time.Sleep(tc.after)
+			for range 2 {
+				s.Service = newService(s, s.rdb, llm)
+				s.play("user=ann, rrl_reservation=$a | " + tc.cost + "; team=red, rrl_reservation=$a | " + tc.cost + " -> OK: OK " + "OK")
+				s.play("user=ann | 0; team=red | 0 -> " + tc.left)
+			}
+		})
+	})
+}
+
+// What a stream has cost is charged though Envoy's deadline is over before Redis answers.
+func TestReservation_IsSettledToTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, limitertest.FarAway(t, 50*time.Millisecond), llm)
+		id := s.reserves(t, "user=ann", "OK: OK 100/200")
+		for _, text := range []string{"user=ann, rrl_reservation=" + id + " | 150", "user=bob, rrl_reservation=none | 150"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			_, err := s.ShouldRateLimit(ctx, request("web", text))
+			cancel()
+			require.NoError(t, err)
+		}
+		assert.Equal(t, "OK: OK 50/200 OK 50/200", says(s.ask(t, "user=ann | 0; user=bob | 0"), nil))
+	})
+}
+
+// FuzzNamed checks that no id from outside makes a panic.
+func FuzzNamed(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 0, 0, 2, 1, 2, 0, 0, 0, 1, 200, 1})
+	f.Fuzz(func(t *testing.T, id []byte) {
+		key := "{web}:k_v:hour"
+		for _, text := range []string{string(id), base64.RawURLEncoding.EncodeToString(id)} {
+			part := named(text, key)
+			assert.LessOrEqual(t, len(part), len(id))
+		}
+	})
+}
+
+// Observers, and so metrics, learn what a call has granted, and which limits have refused it: nothing of others then.
+func TestService_TellsObserversWhoRefuses(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: web
+descriptors:
+- {key: full, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: zero, rate_limit: {unit: hour, requests_per_unit: 0}}
+- {key: free, rate_limit: {unit: hour, requests_per_unit: 100}}
+- {key: day, rate_limit: {unit: day, requests_per_unit: 100}}
+- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 100, algorithm: token_bucket}}
+- {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: tok, rate_limit: {unit: hour, requests_per_unit: 100, estimate: 10}}
+`
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		told := &limitertest.Recorder{}
+		s := New(limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told)), parsed(t, text))
+		const all = "free=a; day=a; bucket=a; "
+		for _, tc := range []struct{ request, want string }{
+			{all + "full=a", "day granted 1, free granted 1, full granted 1, bucket granted 1"},
+			{all + "full=a", "full refused 1"},
+			{all + "zero=a", "zero too_costly 1"},
+			{all + "full=a | 2", "full too_costly 2"},
+			{"shadow=a; free=a", "free granted 1, shadow granted 1 (shadow)"},
+			{"shadow=a; free=a", "free granted 1, shadow refused 1 (shadow)"},
+			{"quota=a; free=a | 3", "free granted 3, quota granted 1"},
+			{"quota=a; free=a", "quota refused 1"},
+			{"free=a | 0", "free granted 0"},
+			{"free=a | -1", ""},
+			{"tok=a", "tok granted 10"},
+			{"tok=a, rrl_reservation=none | 5", "tok granted 5"},
+			{"free=a | 1; free=a | 2", "free granted 3"},
+			{"other=a", ""},
+		} {
+			s.ask(t, tc.request)
+			var got []string
+			for _, d := range told.Decisions() {
+				line := fmt.Sprintf("%s %v %d", strings.TrimPrefix(d.Limiter, "web."), d.Outcome, d.Permits)
+				if d.Shadow {
+					line += " (shadow)"
+				}
+				got = append(got, line)
+			}
+			assert.Equal(t, tc.want, strings.Join(got, ", "), tc.request)
+		}
+	})
+}
+
+// BenchmarkService measures decisions without gRPC, on a real Redis.
+func BenchmarkService(b *testing.B) {
+	text := "domain: web\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}\n"
+	for _, bc := range []struct {
+		name string
+		keys int
+		opts []Option
+	}{{"hot", 1, nil}, {"10000", 10_000, nil}, {"leases", 1, []Option{WithLeases()}}} {
+		b.Run(bc.name, func(b *testing.B) {
+			s := newService(b, redistest.Redis(b), text, bc.opts...)
+			var requests []*ratelimitv3.RateLimitRequest
+			for i := range bc.keys {
+				requests = append(requests, request("web", fmt.Sprintf("user=%d-%d", time.Now().UnixNano(), i)))
+			}
+			b.ReportAllocs()
+			b.SetParallelism(32)
+			b.RunParallel(func(pb *testing.PB) {
+				for i := 0; pb.Next(); i++ {
+					if _, err := s.ShouldRateLimit(b.Context(), requests[i%len(requests)]); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
+	}
 }

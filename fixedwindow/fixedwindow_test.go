@@ -1,9 +1,14 @@
 package fixedwindow_test
 
 import (
+	"context"
+	"errors"
 	"math"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+	_ "time/tzdata" // whatever the machine has
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -126,7 +131,7 @@ func TestTurnsWithTheArticles(t *testing.T) {
 	limittest.Turns{Limiter: "fixedwindow", Keys: func(key string) []string { return []string{key} }, Play: play}.Take(t)
 }
 
-// The tests of this file are each named after something that the articles'
+// The next tests are each named after something that the articles'
 // scripts do wrong.
 
 func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
@@ -214,4 +219,326 @@ func TestWindowOfAnotherLength(t *testing.T) {
 			})
 		}
 	}
+}
+
+func zone(t testing.TB, name string) *time.Location {
+	t.Helper()
+	loc, err := time.LoadLocation(name)
+	require.NoError(t, err)
+	return loc
+}
+
+// tenADay returns a limiter of 10 permits each day of Berlin.
+func tenADay(t testing.TB, rdb redistest.Client) *fixedwindow.Limiter {
+	t.Helper()
+	return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))})
+}
+
+// Days and months are as long as they are in the zone, whatever its clocks do around midnight.
+func TestCalendar_WindowEndsWithTheDayOrMonth(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		zone, now, day, month string
+	}{
+		{"UTC", "2028-02-28T23:59:59.999Z", "2028-02-29T00:00:00Z", "2028-03-01T00:00:00Z"},
+		{"UTC", "2027-12-31T00:00:00Z", "2028-01-01T00:00:00Z", "2028-01-01T00:00:00Z"},
+		{"Asia/Kathmandu", "2026-11-27T18:14:59Z", "2026-11-27T18:15:00Z", "2026-11-30T18:15:00Z"},
+		// 23 hours and 25.
+		{"Europe/Berlin", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", "2026-03-31T22:00:00Z"},
+		{"Europe/Berlin", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", "2026-10-31T23:00:00Z"},
+		// There is no midnight: clocks skip from 0:00 to 1:00.
+		{"America/Sao_Paulo", "2018-11-04T02:59:59Z", "2018-11-04T03:00:00Z", "2018-12-01T02:00:00Z"},
+		{"America/Sao_Paulo", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z", "2018-12-01T02:00:00Z"},
+		// The last hour comes twice, at 0:00 and at 0:01.
+		{"America/Sao_Paulo", "2018-02-18T01:30:00Z", "2018-02-18T03:00:00Z", "2018-03-01T03:00:00Z"},
+		{"America/St_Johns", "2006-10-29T02:30:30Z", "2006-10-30T03:30:00Z", "2006-11-01T03:30:00Z"},
+		{"America/St_Johns", "2006-10-29T03:00:00Z", "2006-10-30T03:30:00Z", "2006-11-01T03:30:00Z"},
+		// Midnight comes twice.
+		{"America/Havana", "2026-11-01T03:59:59Z", "2026-11-01T04:00:00Z", "2026-11-01T04:00:00Z"},
+		{"America/Havana", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z", "2026-12-01T05:00:00Z"},
+		// A day is left out.
+		{"Pacific/Apia", "2011-12-29T12:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"},
+		{"Pacific/Apia", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z", "2011-12-31T10:00:00Z"},
+	} {
+		t.Run(tc.zone+" "+tc.now, func(t *testing.T) {
+			t.Parallel()
+			rdb, m := redistest.Mini(t)
+			now, err := time.Parse(time.RFC3339, tc.now)
+			require.NoError(t, err)
+			m.SetTime(now)
+			loc := zone(t, tc.zone)
+			for ends, calendar := range map[string]fixedwindow.Calendar{tc.day: fixedwindow.Daily(loc), "m" + tc.month: fixedwindow.Monthly(loc)} {
+				l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: calendar})
+				end, err := time.Parse(time.RFC3339, ends[len(ends)-len("2026-11-27T00:00:00Z"):])
+				require.NoError(t, err)
+				want := limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: end.Sub(now)}
+				assert.Equal(t, want, limittest.Take(t, l, ends, 1))
+				assert.Equal(t, end.Sub(now), rdb.PTTL(t.Context(), ends).Val())
+			}
+		})
+	}
+}
+
+// A week ends before its first day, wherever in it the window begins.
+func TestCalendar_WeekEndsBeforeItsFirstDay(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		berlin := zone(t, "Europe/Berlin")
+		for first := time.Sunday; first <= time.Saturday; first++ {
+			l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Weekly(berlin, first)})
+			d := limittest.Take(t, l, first.String(), 10)
+			require.True(t, d.Granted)
+			end := time.Now().Add(d.ResetAfter).In(berlin)
+			assert.Equal(t, first, end.Weekday())
+			assert.Equal(t, "00:00:00", end.Format(time.TimeOnly))
+			assert.LessOrEqual(t, d.ResetAfter, 7*24*time.Hour)
+			assert.Equal(t, d.ResetAfter, limittest.Take(t, l, first.String(), 1).RetryAfter)
+		}
+	})
+}
+
+// Aligned windows begin at the multiples of their length since 1970 began, whichever of two programs counts first.
+func TestAligned_WindowsBeginAtMultiples(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for _, length := range []time.Duration{
+		time.Second, 1500 * time.Millisecond, time.Minute, time.Hour, day, 7 * day, 30 * day, 365 * day, 40 * 365 * day, 290 * 365 * day,
+	} {
+		t.Run(length.String(), func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+				cfg := fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Aligned(length)}
+				l, other := fixedwindow.New(limitertest.OpenClient(rdb), cfg), fixedwindow.New(limitertest.OpenClient(rdb), cfg)
+				step(5 * time.Hour)
+				assert.Equal(t, length, l.Window())
+				time.Sleep((length / 3).Truncate(time.Millisecond))
+				for range 3 {
+					now := rdb.Time(t.Context()).Val().UnixMilli()
+					left := length - time.Duration(now%length.Milliseconds())*time.Millisecond
+					assert.Equal(t, left, limittest.Take(t, l, "key", 7).ResetAfter)
+					assert.Equal(t, left, limittest.Take(t, other, "key", 4).RetryAfter)
+					if length > 40*365*day {
+						return // time ends before it does
+					}
+					time.Sleep(left)
+				}
+			})
+		})
+	}
+}
+
+// Programs whose clocks are wrong count in the window that it is by the server's clock.
+func TestCalendar_ServerClockDecidesWhichWindowItIs(t *testing.T) {
+	t.Parallel()
+	const years = 365 * 24 * time.Hour
+	for _, ahead := range []time.Duration{
+		0, time.Minute, 13 * time.Hour, 25 * time.Hour, 49 * time.Hour, 40 * years,
+		-time.Minute, -13 * time.Hour, -25 * time.Hour, -49 * time.Hour, -20 * years,
+	} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+				l, calls := tenADay(t, rdb), 0
+				step(ahead)
+				first := limittest.Take(t, l, "other", 1)
+				assert.Positive(t, first.ResetAfter)
+				time.Sleep(first.ResetAfter - time.Minute)
+				rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+					if cmds[0].Name() == "evalsha" {
+						calls++
+					}
+				}))
+				for range 3 {
+					calls = 0
+					assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+					assert.LessOrEqual(t, calls, 13, "at most one more, for the server's time")
+					refused := limittest.Take(t, l, "key", 1)
+					assert.Equal(t, refused.ResetAfter, refused.RetryAfter)
+					time.Sleep(refused.RetryAfter - time.Millisecond)
+					assert.Equal(t, time.Millisecond, limittest.Take(t, l, "key", 1).RetryAfter)
+					time.Sleep(time.Millisecond)
+				}
+				assert.Equal(t, 24*time.Hour, limittest.Take(t, l, "key", 1).ResetAfter)
+			})
+		})
+	}
+}
+
+// If the server's clock goes back to an earlier day, the window ends with that.
+func TestCalendar_ServerClockGoesBack(t *testing.T) {
+	t.Parallel()
+	for _, back := range []time.Duration{time.Second, time.Hour, 24 * time.Hour, 1000 * time.Hour} {
+		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+			l := tenADay(t, rdb)
+			time.Sleep(limittest.Take(t, l, "key", 10).ResetAfter)
+			require.True(t, limittest.Take(t, l, "key", 7).Granted)
+			step(-back)
+			d := limittest.Take(t, l, "key", 1)
+			assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 2, ResetAfter: (back-1)%(24*time.Hour) + 1}, d)
+			assert.Equal(t, d.ResetAfter, rdb.PTTL(t.Context(), "key").Val())
+			time.Sleep(d.ResetAfter)
+			assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+		})
+	}
+}
+
+// The articles' scripts, which know no calendar, count in the same window. One that they began ends at
+// midnight, at the latest.
+func TestCalendar_ArticlesShareTheKey(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		l, ctx := tenADay(t, rdb), t.Context()
+		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
+		fixed := articles.FixedWindow{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
+		theirs := func(script func(context.Context) (int64, error), want int64) {
+			got, err := script(ctx)
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		}
+		time.Sleep(10 * time.Hour) // it is 11 o'clock in Berlin
+		theirs(counter.Eval, 1)
+		theirs(fixed.Eval, 1)
+		want := limit.Decision{Granted: true, Limit: 10, Remaining: 4, ResetAfter: 13 * time.Hour}
+		peeked, err := l.Peek(ctx, "key", 4)
+		require.NoError(t, err)
+		assert.Equal(t, want, peeked)
+		assert.Equal(t, 24*time.Hour, rdb.PTTL(ctx, "key").Val())
+		assert.Equal(t, want, limittest.Take(t, l, "key", 4))
+		assert.Equal(t, 13*time.Hour, rdb.PTTL(ctx, "key").Val())
+
+		time.Sleep(13 * time.Hour)
+		assert.True(t, limittest.Take(t, l, "key", 9).Granted)
+		theirs(fixed.Eval, 1)
+		theirs(fixed.Eval, 0)
+		for range 5 {
+			theirs(counter.Eval, -1)
+		}
+		full := limit.Decision{Limit: 10, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}
+		assert.Equal(t, full, limittest.Take(t, l, "key", 1))
+		require.NoError(t, rdb.Persist(ctx, "key").Err())
+		assert.Equal(t, full, limittest.Take(t, l, "key", 1))
+		assert.Equal(t, 24*time.Hour, rdb.PTTL(ctx, "key").Val(), "an end is put back")
+		require.NoError(t, l.Reset(ctx, "key"))
+		theirs(counter.Eval, 1)
+	})
+}
+
+func TestCalendar_EveryCallCountsInItsWindow(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		l, ctx := tenADay(t, rdb), t.Context()
+		time.Sleep(22*time.Hour + 59*time.Minute) // it is 23:59 in Berlin
+		taken, d, err := l.TakeUpTo(ctx, "key", 4)
+		require.NoError(t, err)
+		assert.EqualValues(t, 4, taken)
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Minute}, d)
+		returnable := func(n int64) func(context.Context) error {
+			d, giveBack, err := l.TakeReturnable(ctx, "key", n)
+			require.NoError(t, err)
+			require.True(t, d.Granted)
+			return giveBack
+		}
+		soon, late := returnable(2), returnable(3)
+		require.NoError(t, soon(ctx))
+		d, err = l.Peek(ctx, "key", 4)
+		require.NoError(t, err)
+		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 3, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
+		time.Sleep(time.Minute)
+		assert.Equal(t, int64(3), limittest.Take(t, l, "key", 7).Remaining)
+		require.NoError(t, late(ctx))
+		assert.Equal(t, int64(2), limittest.Take(t, l, "key", 1).Remaining, "of another day nothing comes back")
+		require.NoError(t, l.Reset(ctx, "key"))
+		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 1).Remaining)
+		time.Sleep(24*time.Hour + time.Millisecond)
+		assert.Empty(t, rdb.Keys(ctx, "*").Val())
+	})
+}
+
+// While Redis does not decide, this process has its share of each day.
+func TestCalendar_LocalLimiterKeepsToIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var down atomic.Bool
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			if down.Load() {
+				return redistest.Fail(cmds, errors.New("connection refused"))
+			}
+			return next()
+		}))
+		l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))},
+			rratelimiter.WithFailure(limit.FailLocal(0.5)))
+		time.Sleep(20 * time.Hour) // it is 21 o'clock in Berlin
+		down.Store(true)
+		assert.Equal(t, 5, limittest.Grants(t, l, "key", 7))
+		time.Sleep(2 * time.Hour)
+		midnight := time.Date(2000, 1, 1, 23, 0, 0, 0, time.UTC)
+		d := limittest.Take(t, l, "key", 1)
+		assert.Equal(t, limit.Decision{Limit: 5, RetryAfter: time.Until(midnight), ResetAfter: time.Until(midnight)}, d)
+		time.Sleep(d.RetryAfter)
+		assert.Equal(t, 5, limittest.Grants(t, l, "key", 7))
+		time.Sleep(23 * time.Hour)
+		assert.False(t, limittest.Take(t, l, "key", 1).Granted)
+		time.Sleep(time.Hour)
+		assert.True(t, limittest.Take(t, l, "key", 5).Granted)
+		down.Store(false)
+		time.Sleep(time.Minute) // for the last probe
+	})
+}
+
+// Window is the length of the current day, week or month.
+func TestCalendar_Window(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		berlin := zone(t, "Europe/Berlin")
+		window := func(c fixedwindow.Calendar) time.Duration {
+			return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1, Calendar: c}).Window()
+		}
+		for _, tc := range []struct {
+			date       string
+			day, month time.Duration
+		}{
+			{"2000-01-31", 24 * time.Hour, 31 * 24 * time.Hour},
+			{"2000-02-29", 24 * time.Hour, 29 * 24 * time.Hour},
+			{"2000-03-26", 23 * time.Hour, 31*24*time.Hour - time.Hour},
+			{"2000-10-29", 25 * time.Hour, 31*24*time.Hour + time.Hour},
+		} {
+			midnight, err := time.ParseInLocation(time.DateOnly, tc.date, berlin)
+			require.NoError(t, err)
+			time.Sleep(time.Until(midnight.Add(12 * time.Hour)))
+			assert.Equal(t, tc.day, window(fixedwindow.Daily(berlin)), tc.date)
+			assert.Equal(t, tc.month, window(fixedwindow.Monthly(berlin)), tc.date)
+			days := tc.day - 24*time.Hour + 7*24*time.Hour // of the week in which this day is the only one of another length
+			assert.Equal(t, days, window(fixedwindow.Weekly(berlin, midnight.Weekday())), tc.date)
+			assert.Equal(t, days, window(fixedwindow.Weekly(berlin, (midnight.Weekday()+1)%7)), tc.date)
+		}
+	})
+}
+
+func TestCalendar_Input(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		cfg  fixedwindow.Config
+		text string
+	}
+	limitertest.Each(t, map[string]row{
+		"no zone":     {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(nil)}, "time zone"},
+		"no zone too": {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Monthly(nil)}, "time zone"},
+		"no day":      {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, 7)}, "weekday"},
+		"bad day":     {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, -1)}, "weekday"},
+		"no zone yet": {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(nil, time.Monday)}, "time zone"},
+		"too short":   {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(999 * time.Millisecond)}, "aligned windows can't last 999ms"},
+		"no length":   {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(0)}, "aligned windows"},
+		"negative":    {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(-time.Hour)}, "aligned windows"},
+		"too exact":   {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(time.Second + 1)}, "aligned windows"},
+		"both":        {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(time.UTC), Window: time.Minute}, "window 1m0s"},
+		"neither":     {fixedwindow.Config{Limit: 1}, "window 0s"},
+		"no limit":    {fixedwindow.Config{Calendar: fixedwindow.Daily(time.UTC)}, "limit 0"},
+	}, func(t *testing.T, tc row) {
+		l := fixedwindow.New(limitertest.OpenClient(limittest.Unreachable(t)), tc.cfg)
+		limittest.RequireRefused(t, l, "key", 1, limit.ErrInvalidConfig, tc.text)
+		require.ErrorIs(t, l.Err(), limit.ErrInvalidConfig)
+		assert.NotPanics(t, func() { l.Window() })
+	})
 }
