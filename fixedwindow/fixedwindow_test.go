@@ -138,33 +138,28 @@ func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
 	return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Minute})
 }
 
-// A value written by hand, or whose writer crashed before EXPIRE, such as
-// a counter's, refuses for ever.
+// A value written by hand, or whose writer crashed before EXPIRE, such as a counter's, refuses for ever. A window belongs to those
+// who opened it: its end stays where it is, unless it is further away than a window of ours can end. By a clock that has gone
+// back it may be by any time.
 func TestFaultValueWithoutTTL(t *testing.T) {
 	t.Parallel()
-	type row struct {
-		stored  string
-		granted bool
-		left    int64
-	}
-	limitertest.Each(t, map[string]row{
-		"one taken":       {"1", true, 8},
-		"room left":       {"4", true, 5},
-		"full":            {"10", false, 0},
-		"above the limit": {"5000", false, 0},
-		"nothing taken":   {"0", true, 9},
-	}, func(t *testing.T, tc row) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			l := tenAMinute(rdb)
-			require.NoError(t, rdb.Set(t.Context(), "key", tc.stored, 0).Err())
+	limitertest.Virtual(t, map[string]time.Duration{
+		"none": 0, "half": 30 * time.Second, "whole": time.Minute, "longer": 90 * time.Second, "hour": time.Hour,
+	}, func(t *testing.T, rdb redistest.Client, ttl time.Duration) {
+		l, want := tenAMinute(rdb), time.Minute
+		if ttl > 0 {
+			want = min(ttl, want)
+		}
+		for count, left := range map[int]int64{0: 9, 1: 8, 4: 5, 9: 0, 10: 0, 5000: 0} {
+			require.NoError(t, rdb.Set(t.Context(), "key", count, ttl).Err())
 			d := limittest.Take(t, l, "key", 1)
-			assert.Equal(t, tc.granted, d.Granted)
-			assert.Equal(t, tc.left, d.Remaining)
-			assert.Equal(t, time.Minute, d.ResetAfter)
-			assert.Equal(t, time.Minute, rdb.PTTL(t.Context(), "key").Val())
-			time.Sleep(time.Minute)
+			assert.Equal(t, count < 10, d.Granted)
+			assert.Equal(t, left, d.Remaining)
+			assert.Equal(t, want, d.ResetAfter)
+			assert.Equal(t, want, rdb.PTTL(t.Context(), "key").Val())
+			time.Sleep(want)
 			assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-		})
+		}
 	})
 }
 
@@ -191,34 +186,6 @@ func TestFaultCountGrowsWhileRefused(t *testing.T) {
 		time.Sleep(40 * time.Second)
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
 	})
-}
-
-// A window belongs to those who opened it: its end stays where it is, unless it is further
-// away than a window of ours can end. By a clock that has gone back it may be by any time.
-func TestWindowOfAnotherLength(t *testing.T) {
-	t.Parallel()
-	for left, want := range map[time.Duration]time.Duration{
-		30 * time.Second: 30 * time.Second,
-		time.Minute:      time.Minute,
-		90 * time.Second: time.Minute,
-		time.Hour:        time.Minute,
-	} {
-		for name, count := range map[string]int{"granted": 9, "refused": 10} {
-			t.Run(name+" "+left.String(), func(t *testing.T) {
-				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-					require.NoError(t, rdb.Set(t.Context(), "key", count, left).Err())
-					l := tenAMinute(rdb)
-					d := limittest.Take(t, l, "key", 1)
-					assert.Equal(t, count < 10, d.Granted)
-					assert.Equal(t, want, d.ResetAfter)
-					assert.Equal(t, want, rdb.PTTL(t.Context(), "key").Val())
-					time.Sleep(want)
-					assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-				})
-			})
-		}
-	}
 }
 
 func zone(t testing.TB, name string) *time.Location {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -79,20 +78,14 @@ func TestTakeReserved_SettleChargesWhatWasUsed(t *testing.T) {
 	})
 }
 
-// What others have given back meanwhile does not come back a second time.
-func TestTakeReserved_SettleLeavesNoCountBelowZero(t *testing.T) {
+// What others have given back meanwhile does not come back a second time, and nothing in another window.
+func TestTakeReserved_SettleChangesNoOthers(t *testing.T) {
 	t.Parallel()
 	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
-		settle := reserve(t, l, "key", 7)
-		require.NoError(t, rdb.DecrBy(t.Context(), "key", 5).Err())
+		settle := reserve(t, l, "returned", 7)
+		require.NoError(t, rdb.DecrBy(t.Context(), "returned", 5).Err())
 		require.NoError(t, settle(t.Context(), 1))
-		assert.Equal(t, "0", rdb.Get(t.Context(), "key").Val())
-	})
-}
-
-func TestTakeReserved_SettleChangesNothingInAnotherWindow(t *testing.T) {
-	t.Parallel()
-	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
+		assert.Equal(t, "0", rdb.Get(t.Context(), "returned").Val())
 		less, more, late := reserve(t, l, "key", 3), reserve(t, l, "key", 3), reserve(t, l, "idle", 3)
 		time.Sleep(24 * time.Hour)
 		require.True(t, limittest.Take(t, l, "key", 5).Granted)
@@ -235,53 +228,33 @@ func TestTakeReserved_SettleGoesOnWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// Reservations and settlements of many callers share round trips, and add up.
+// Reservations and settlements of many callers share round trips, and add up. However many of a day are settled, they cost what
+// one does.
 func TestTakeReserved_ManyCallers(t *testing.T) {
 	t.Parallel()
-	test := func(t *testing.T, rdb redistest.Client) {
+	test := func(t *testing.T, rdb redistest.Client, bytes func(key string) int64) {
 		t.Helper()
-		l, key := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1000, Window: time.Hour}), limittest.Key(t)
-		var wg sync.WaitGroup
-		for i := range int64(60) {
-			wg.Go(func() {
-				for range 5 {
-					d, settle, err := l.TakeReserved(t.Context(), key, 3)
-					assert.NoError(t, err)
-					assert.True(t, d.Granted)
-					assert.NoError(t, settle(t.Context(), i%6))
-				}
-			})
-		}
-		wg.Wait()
-		assert.Equal(t, strconv.Itoa(60*5*5/2), rdb.Get(t.Context(), key).Val())
+		cfg := fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Aligned(1000 * time.Hour)}
+		l, key := fixedwindow.New(limitertest.OpenClient(rdb), cfg), limittest.Key(t)
+		require.NoError(t, reserve(t, l, key, 100)(t.Context(), 10_000))
+		one := bytes(key)
+		limitertest.Together(60, func(i int) {
+			for range 20 {
+				assert.NoError(t, reserve(t, l, key, 3)(t.Context(), int64(i%6)))
+			}
+		})
+		assert.Equal(t, strconv.Itoa(10_000+60*20*5/2), rdb.Get(t.Context(), key).Val())
+		assert.Equal(t, one, bytes(key))
 	}
 	t.Run("virtual time", func(t *testing.T) {
 		t.Parallel()
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb) })
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, func(string) int64 { return 0 }) })
 	})
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
-		test(t, redistest.CurrentClient(t))
+		rdb := redistest.CurrentClient(t)
+		test(t, rdb, func(key string) int64 { return rdb.MemoryUsage(t.Context(), key).Val() })
 	})
-}
-
-// However many requests of a day are settled, they cost what one does.
-func TestTakeReserved_MemoryIsThatOfOneCount(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.CurrentClient(t)
-	l, key := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Daily(time.UTC)}), limittest.Key(t)
-	require.NoError(t, reserve(t, l, key, 100)(t.Context(), 100))
-	one := rdb.MemoryUsage(t.Context(), key).Val()
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			for range 20 {
-				assert.NoError(t, reserve(t, l, key, 100)(t.Context(), 60))
-			}
-		})
-	}
-	wg.Wait()
-	assert.Equal(t, one, rdb.MemoryUsage(t.Context(), key).Val())
 }
 
 // While Redis does not decide, nothing is charged, and what a local limiter took comes back if it was not used.
@@ -403,20 +376,8 @@ func TestNewFunc_CallersOfAllRulesShareTheCount(t *testing.T) {
 	l := fixedwindow.NewFunc(limitertest.OpenClient(rdb), func(string) fixedwindow.Config {
 		return fixedwindow.Config{Limit: 50 + calls.Add(1)%10, Window: time.Hour}
 	})
-	var all sync.WaitGroup
-	for range 200 {
-		all.Go(func() {
-			d, err := l.Take(t.Context(), "key", 1)
-			assert.NoError(t, err)
-			if d.Granted {
-				granted.Add(1)
-			}
-		})
-	}
-	all.Wait()
-	for range 10 {
-		granted.Add(int64(limittest.Grants(t, l, "key", 1)))
-	}
+	limitertest.Together(200, func(int) { granted.Add(int64(limittest.Grants(t, l, "key", 1))) })
+	granted.Add(int64(limittest.Grants(t, l, "key", 10)))
 	assert.EqualValues(t, 59, granted.Load())
 	assert.EqualValues(t, 210, calls.Load(), "it is asked once a call")
 }

@@ -55,68 +55,73 @@ func keyIn(t *testing.T, hash string) string {
 func TestThresholdsCountAtOnce(t *testing.T) {
 	t.Parallel()
 	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		ctx, key := t.Context(), keyIn(t, hash)
-		expect := func(threshold int64, granted int, left int64) {
-			t.Helper()
-			known, err := l.Threshold(ctx, key)
-			require.NoError(t, err)
-			assert.Equal(t, threshold, known)
-			assert.Equal(t, granted, limittest.Grants(t, l, key, granted+1))
-			d := limittest.Take(t, l, key, 1)
-			assert.False(t, d.Granted)
-			assert.Equal(t, threshold, d.Limit)
-			assert.Equal(t, left, d.Remaining)
-			assert.InDelta(t, time.Minute, d.RetryAfter, float64(30*time.Second))
-		}
-		expect(3, 3, 0)
-		require.NoError(t, l.SetThreshold(ctx, key, 5))
-		expect(5, 2, 0)
-		require.NoError(t, rdb.HSet(ctx, hash, key, "6").Err())
-		expect(6, 1, 0)
-		require.NoError(t, rdb.HSet(ctx, hash, key, "2").Err())
-		expect(2, 0, 0)
-		require.NoError(t, l.ResetThreshold(ctx, key))
-		expect(3, 0, 0)
-		require.NoError(t, l.SetThreshold(ctx, key, 0))
-		expect(0, 0, 0)
-		require.NoError(t, rdb.HSet(ctx, hash, key, "8").Err())
-		d := limittest.Take(t, l, key, 2)
-		assert.True(t, d.Granted)
-		assert.Zero(t, d.Remaining)
-		require.NoError(t, rdb.Del(ctx, hash).Err())
-		expect(3, 0, 0)
+		countsAtOnce(t, rdb, l, l, hash, keyIn(t, hash))
 		assert.Equal(t, 3, limittest.Grants(t, l, keyIn(t, hash), 5), "another key has the usual limit")
 	})
 }
 
-func TestThresholdOfZeroRefuses(t *testing.T) {
-	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		key := keyIn(t, hash)
-		require.NoError(t, l.SetThreshold(t.Context(), key, 0))
-		for _, n := range []int64{1, 3, 100} {
-			d, giveBack, err := l.TakeReturnable(t.Context(), key, n)
-			require.NoError(t, err)
-			assert.Nil(t, giveBack)
-			assert.Equal(t, limit.Decision{RetryAfter: time.Minute}, d)
-		}
-		assert.Zero(t, rdb.Exists(t.Context(), key).Val())
-	})
+// countsAtOnce checks that a change of a key's threshold, which another program makes, counts for the next decision.
+func countsAtOnce(t *testing.T, rdb redistest.Client, l, other *slidinglog.Limiter, hash, key string) {
+	t.Helper()
+	ctx := t.Context()
+	expect := func(threshold int64, granted int) {
+		t.Helper()
+		known, err := l.Threshold(ctx, key)
+		require.NoError(t, err, key)
+		assert.Equal(t, threshold, known, key)
+		before := rdb.ZCard(ctx, key).Val()
+		assert.Equal(t, granted, limittest.Grants(t, l, key, granted+1), key)
+		assert.EqualValues(t, before+int64(granted), rdb.ZCard(ctx, key).Val(), "refusals leave nothing")
+		d := limittest.Take(t, l, key, 1)
+		assert.False(t, d.Granted, key)
+		assert.Equal(t, threshold, d.Limit)
+		assert.Zero(t, d.Remaining)
+		assert.InDelta(t, time.Minute, d.RetryAfter, float64(30*time.Second))
+	}
+	expect(3, 3)
+	require.NoError(t, other.SetThreshold(ctx, key, 5))
+	expect(5, 2)
+	require.NoError(t, rdb.HSet(ctx, hash, key, "6").Err())
+	expect(6, 1)
+	require.NoError(t, rdb.HSet(ctx, hash, key, "2").Err())
+	expect(2, 0)
+	require.NoError(t, other.ResetThreshold(ctx, key))
+	expect(3, 0)
+	require.NoError(t, other.SetThreshold(ctx, key, 0))
+	expect(0, 0)
+	require.NoError(t, rdb.HSet(ctx, hash, key, "8").Err())
+	d := limittest.Take(t, l, key, 2)
+	assert.True(t, d.Granted)
+	assert.Zero(t, d.Remaining)
+	require.NoError(t, rdb.HDel(ctx, hash, key).Err())
+	expect(3, 0)
 }
 
-// One permit and several are decided by the same threshold, the one that is shown.
-func TestThresholdsWithZerosInFront(t *testing.T) {
+// One permit and several are decided by the same threshold, the one that is shown: also by 0, and by one with zeros in front.
+func TestThresholds_AreWholeNumbers(t *testing.T) {
 	t.Parallel()
 	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		for text, want := range map[string]int64{"010": 10, "08": 8, "00": 0, "000000000000000000000007": 7, "9007199254740991": slidinglog.MaxLimit} {
+		for text, want := range map[string]int64{
+			"0": 0, "00": 0, "010": 10, "08": 8, "000000000000000000000007": 7, "9007199254740991": slidinglog.MaxLimit,
+		} {
 			key := keyIn(t, hash)
 			require.NoError(t, rdb.HSet(t.Context(), hash, key, text).Err())
 			threshold, err := l.Threshold(t.Context(), key)
 			require.NoError(t, err)
 			assert.Equal(t, want, threshold, text)
-			for n := range int64(2) {
-				assert.Equal(t, want, limittest.Take(t, l, key, n+1).Limit, text)
+			for _, n := range []int64{1, 2, 100} {
+				d, giveBack, err := l.TakeReturnable(t.Context(), key, n)
+				switch {
+				case want == 0:
+					require.NoError(t, err)
+					assert.Nil(t, giveBack)
+					assert.Equal(t, limit.Decision{RetryAfter: time.Minute}, d)
+				case n <= want:
+					require.NoError(t, err)
+					assert.Equal(t, want, d.Limit, text)
+				}
 			}
+			assert.Equal(t, want > 0, rdb.Exists(t.Context(), key).Val() == 1, text)
 		}
 	})
 }
@@ -150,6 +155,7 @@ func round(d limit.Decision) limit.Decision {
 	return d
 }
 
+// A log that has rows already keeps them if the threshold is corrupt.
 func TestFaultThresholdNotANumber(t *testing.T) {
 	t.Parallel()
 	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
@@ -159,8 +165,9 @@ func TestFaultThresholdNotANumber(t *testing.T) {
 			strings.Repeat("0", 32) + "5", "5\x00", "NaN", "inf", "٣",
 		} {
 			key := keyIn(t, hash)
+			assert.Equal(t, int64(2), limittest.Take(t, l, key, 1).Remaining)
 			require.NoError(t, rdb.HSet(ctx, hash, key, text).Err())
-			limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash), strconv.Quote(key))
+			limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash), strconv.Quote(key), "no whole number of 0 or more: "+text)
 			assert.True(t, limittest.Take(t, l, keyIn(t, hash), 1).Granted, "others are not concerned")
 
 			_, err := l.Threshold(ctx, key)
@@ -168,21 +175,8 @@ func TestFaultThresholdNotANumber(t *testing.T) {
 			assert.ErrorContains(t, err, strconv.Quote(hash))
 			assert.ErrorContains(t, err, strconv.Quote(key))
 			require.NoError(t, l.SetThreshold(ctx, key, 2))
-			assert.Equal(t, 2, limittest.Grants(t, l, key, 4))
+			assert.Equal(t, 1, limittest.Grants(t, l, key, 4))
 		}
-	})
-}
-
-// A log that has rows already keeps them if the threshold is corrupt.
-func TestCorruptThresholdConsumesNothing(t *testing.T) {
-	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		key := keyIn(t, hash)
-		assert.Equal(t, int64(1), limittest.Take(t, l, key, 2).Remaining)
-		require.NoError(t, rdb.HSet(t.Context(), hash, key, "many").Err())
-		limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, `many`)
-		require.NoError(t, l.ResetThreshold(t.Context(), key))
-		assert.Equal(t, int64(0), limittest.Take(t, l, key, 1).Remaining)
 	})
 }
 
@@ -389,28 +383,10 @@ func TestThresholdsOnSeveralServers(t *testing.T) {
 			return ring
 		},
 	}, func(t *testing.T, start func(t *testing.T) redistest.Client) {
-		rdb, ctx := start(t), t.Context()
-		hash := redistest.Name(t)
+		rdb, hash := start(t), redistest.Name(t)
 		l, other := threeAMinuteOr(rdb, hash), threeAMinuteOr(rdb, hash)
 		for _, suffix := range []string{"ann:/orders", "bob:/orders", "cid:/users", "dan:/", "{" + hash + "}:near"} {
-			key := redistest.Name(t) + suffix
-			require.NoError(t, rdb.HSet(ctx, hash, key, 2).Err())
-			assert.Equal(t, 2, limittest.Grants(t, l, key, 4), key)
-			require.NoError(t, other.SetThreshold(ctx, key, 6))
-			d := limittest.Take(t, l, key, 1)
-			assert.True(t, d.Granted, key)
-			assert.Equal(t, int64(6), d.Limit)
-			assert.Equal(t, int64(3), d.Remaining)
-			require.NoError(t, rdb.HSet(ctx, hash, key, 3).Err())
-			assert.False(t, limittest.Take(t, l, key, 1).Granted, key)
-			assert.False(t, limittest.Take(t, other, key, 1).Granted, key)
-			assert.EqualValues(t, 3, rdb.ZCard(ctx, key).Val(), "refusals leave nothing")
-			require.NoError(t, rdb.HSet(ctx, hash, key, 5).Err())
-			assert.Equal(t, 2, limittest.Grants(t, other, key, 4), key)
-			require.NoError(t, l.ResetThreshold(ctx, key))
-			d = limittest.Take(t, l, key, 1)
-			assert.False(t, d.Granted)
-			assert.Equal(t, int64(3), d.Limit)
+			countsAtOnce(t, rdb, l, other, hash, redistest.Name(t)+suffix)
 		}
 	})
 }

@@ -201,6 +201,16 @@ func TestRingKeysApart(t *testing.T) {
 	assert.Positive(t, refused)
 }
 
+// reserve asks for tokens of a bucket as middleware does, which settles what it has used.
+func reserve(t *testing.T, l *tokenbucket.Limiter, key string, n int64) decide.Answer {
+	t.Helper()
+	of, _ := door.Behind[outage.Keyed](l)
+	q := decide.Ask{Call: "Take", Key: key, Permits: n, Reserve: true}
+	a, err := of.Asker(q).Ask(t.Context(), q)
+	require.NoError(t, err)
+	return a
+}
+
 // What was used beyond what was taken is owed, and refills pay it back. What had come back by itself meanwhile counts once.
 func TestSettle_ChargesWhatTheBucketHasNot(t *testing.T) {
 	t.Parallel()
@@ -226,20 +236,11 @@ func TestSettle_ChargesWhatTheBucketHasNot(t *testing.T) {
 				t.Parallel()
 				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 					l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Minute})
-					of, _ := door.Behind[outage.Keyed](l)
-					ask := func(n int64) decide.Answer {
-						q := decide.Ask{Key: "k", Permits: n, Reserve: true}
-						a, err := of.Asker(q).Ask(t.Context(), q)
-						require.NoError(t, err)
-						return a
-					}
-					if tc.before > 0 {
-						require.True(t, ask(tc.before).Granted)
-					}
-					a := ask(tc.asked)
+					require.Equal(t, tc.before > 0, reserve(t, l, "k", tc.before).Taken > 0)
+					a := reserve(t, l, "k", tc.asked)
 					time.Sleep(tc.passes)
 					if noted { // the refills since, in Redis
-						require.NoError(t, ask(1).Undo(t.Context()))
+						require.NoError(t, reserve(t, l, "k", 1).Undo(t.Context()))
 					}
 					require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
 					d, err := l.Peek(t.Context(), "k", 0)
@@ -261,20 +262,13 @@ func TestSettle_Everywhere(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
-		of, _ := door.Behind[outage.Keyed](l)
-		key := "{" + redistest.Name(t) + "}"
-		q := decide.Ask{Key: key, Permits: 4, Reserve: true}
-		a, err := of.Asker(q).Ask(t.Context(), q)
-		require.NoError(t, err)
-		require.NoError(t, a.Settle(t.Context(), 25, func(error) {}))
+		key := limittest.Key(t)
+		require.NoError(t, reserve(t, l, key, 4).Settle(t.Context(), 25, func(error) {}))
 		d, err := l.Peek(t.Context(), key, 0)
 		require.NoError(t, err)
 		assert.False(t, d.Granted)
 		assert.Equal(t, "-15", rdb.Get(t.Context(), key).Val())
-		q = decide.Ask{Key: key, Reserve: true}
-		a, err = of.Asker(q).Ask(t.Context(), q)
-		require.NoError(t, err)
-		require.NoError(t, a.Settle(t.Context(), -18, func(error) {}))
+		require.NoError(t, reserve(t, l, key, 0).Settle(t.Context(), -18, func(error) {}))
 		assert.Equal(t, "3", rdb.Get(t.Context(), key).Val())
 	})
 }
@@ -297,16 +291,13 @@ func TestSettle_RefillThatLiesAhead(t *testing.T) {
 	}, func(t *testing.T, tc row) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
-			of, _ := door.Behind[outage.Keyed](l)
 			now := time.Now().Unix()
 			set := func(tokens, last int64, lives time.Duration) {
 				require.NoError(t, rdb.Set(t.Context(), "k", tokens, lives).Err())
 				require.NoError(t, rdb.Set(t.Context(), "k_time", last, lives).Err())
 			}
 			set(-20, now, 30*time.Second)
-			q := decide.Ask{Key: "k", Reserve: true}
-			a, err := of.Asker(q).Ask(t.Context(), q)
-			require.NoError(t, err)
+			a := reserve(t, l, "k", 0)
 			set(tc.tokens, now+ahead, tc.lives)
 			require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
 			assert.Equal(t, strconv.FormatInt(tc.tokens-tc.used, 10), rdb.Get(t.Context(), "k").Val())
