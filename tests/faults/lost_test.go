@@ -183,25 +183,6 @@ func TestTryAcquire_DuplicateWithShortID(t *testing.T) {
 	}
 }
 
-// A copy of two reservations that comes late changes nothing, though more is free by then than when
-// they were decided.
-func TestReserve_LateCopyOfTwoChangesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWire(t, 10, 6)
-	several := func() int64 {
-		keys := w.Keys.List()
-		answer, err := w.Redis.Eval(t.Context(), lua.Acquire.Source, keys,
-			"\x10an id 16 bytes..\x05\x00\x00\x00", 8, "", "s", "", "", 0, 5, 1, 3, 1).Int64Slice()
-		require.NoError(t, err)
-		return answer[2]
-	}
-	assert.EqualValues(t, 3, several(), "one of two")
-	require.NoError(t, w.Other.Release(t.Context(), 6))
-	assert.EqualValues(t, 3, several())
-	assert.EqualValues(t, 7, limitertest.Available(t, w.Other))
-	w.CheckHeld(t, 3, "once")
-}
-
 // lose loses the first answers of calls for permits. Before the last of them is lost it calls meanwhile.
 func lose(t *testing.T, rdb redistest.Client, answers int, meanwhile func()) {
 	t.Helper()

@@ -192,6 +192,7 @@ func TestVerb_LateRequestTakesNothing(t *testing.T) {
 		"TryAcquire, refused, permits released since":       {asks(10, []int64{0}, try(3)...), releases(three{}, three{8}), three{8}},
 		"batch, refused, permits released since":            {asks(10, []int64{0, 0}, try(3, 2)...), releases(three{}, three{8}), three{8}},
 		"Take, refused, permits released since":             {asks(10, []int64{0}, limitertest.TakeFor(3)), releases(three{}, three{8}), three{8}},
+		"batch of Reserve, refused, others released since":  {asks(6, []int64{0, 3}, reserve(5, 3)...), releases(three{}, three{6}), three{6}},
 		"TryAcquire, granted, some released since":          {asks(2, []int64{5}, try(5)...), releases(three{2}, three{}), three{2}},
 		"TryAcquire, granted, all released since":           {asks(2, []int64{5}, try(5)...), releases(three{5}, three{}), three{5}},
 		"TryAcquire, granted, everything released since":    {asks(2, []int64{5}, try(5)...), releases(three{100}, three{}), three{7}},

@@ -3,7 +3,8 @@ package faults_test
 import (
 	"context"
 	"net"
-	"sync"
+	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -20,20 +21,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-func TestDeadlinesOpenTheBreaker(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-		l := s.limiter(5)
-		limitertest.MustAcquire(t, l, 5)
-		s.hook.hang(true)
-		for range 7 { // the fifth ends after 50 ms of silence
-			_, err := within(t, 10*time.Millisecond, func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, 1, 0) })
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-		}
-		assert.True(t, atOnce(t, func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) }))
-	})
-}
 
 // A gRPC client resets its stream when its deadline is over, so that its server sees a context that is canceled, just before
 // its own deadline.
@@ -63,25 +50,32 @@ func TestDeadlinesOpenTheBreaker_IfTheClientCancels(t *testing.T) {
 	})
 }
 
-// So do those of callers who have gone before a server that is away, or decides nothing, has told them so.
+// So do those of callers who have gone before a server that hangs, is away, or decides nothing, has told them so.
 func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, map[string]error{
-		"refused": &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED},
-		"loading": answered("LOADING Redis is loading the dataset in memory"),
-		"memory":  answered("OOM command not allowed when used memory > 'maxmemory'."),
-	}, func(t *testing.T, why error) {
+	type row struct {
+		lasts time.Duration // for how long go-redis tries again, or waits
+		err   error
+	}
+	limitertest.Each(t, map[string]row{
+		"hung":    {3 * time.Second, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}},
+		"refused": {30 * time.Millisecond, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}},
+		"loading": {30 * time.Millisecond, answered("LOADING Redis is loading the dataset in memory")},
+		"memory":  {30 * time.Millisecond, answered("OOM command not allowed when used memory > 'maxmemory'.")},
+	}, func(t *testing.T, why row) {
 		eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
 			limittest.Take(t, l, "ann", 5)
 			s.rdb.AddHook(redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, _ func() error) error {
-				select { // go-redis tries again for so long
+				select {
 				case <-ctx.Done():
-				case <-time.After(30 * time.Millisecond):
+				case <-time.After(why.lasts):
 				}
-				return redistest.Fail(cmds, why)
+				return redistest.Fail(cmds, why.err)
 			}))
 			for range 10 { // the ninth ends after 50 ms without a decision, and three make an outage
+				start := time.Now()
 				_, _ = takeWithin(t, l, "ann", 10*time.Millisecond)
+				assert.LessOrEqual(t, time.Since(start), 10*time.Millisecond)
 			}
 			assert.True(t, atOnce(t, taking(t.Context(), l)))
 		})
@@ -130,54 +124,38 @@ func takeWithin(t testing.TB, l limit.Limiter, key string, d time.Duration) (lim
 	return within(t, d, func(ctx context.Context) (limit.Decision, error) { return l.Take(ctx, key, 1) })
 }
 
-func far(trip time.Duration) redistest.Hook {
-	return redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(trip) })
-}
-
 // Callers with deadlines shorter than a round trip must not switch a limit off for
-// others: the server works.
+// others: the server works. So with one that is far away, from the first calls on.
 func TestBreaker_ShortDeadlinesDoNotOpenIt(t *testing.T) {
 	t.Parallel()
-	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
-		s.rdb.AddHook(far(10 * time.Millisecond))
-		granted := 0
-		for range 20 {
-			for range 30 {
-				_, _ = takeWithin(t, l, "hasty", 2*time.Millisecond)
-			}
-			d, err := l.Take(t.Context(), "patient", 1)
-			assert.NoError(t, err)
-			if d.Granted {
-				granted++
-			}
-		}
-		assert.Equal(t, 3, granted)
-	})
-}
-
-// So with a server that is far away, from the first calls on.
-func TestBreaker_ShortDeadlinesFarAwayDoNotOpenIt(t *testing.T) {
-	t.Parallel()
-	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
-		s.rdb.AddHook(far(120 * time.Millisecond))
-		var wg sync.WaitGroup
-		for range 2 {
-			wg.Go(func() {
-				for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(100 * time.Millisecond) {
-					_, _ = takeWithin(t, l, "hasty", 60*time.Millisecond)
-				}
+	type row struct{ trip, hasty, pause, patient time.Duration }
+	limitertest.Each(t, map[string]row{
+		"near": {10 * time.Millisecond, 2 * time.Millisecond, 0, 60 * time.Millisecond},
+		"far":  {120 * time.Millisecond, 60 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond},
+	}, func(t *testing.T, r row) {
+		eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+			s.rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(r.trip) }))
+			var over atomic.Bool
+			gone := limitertest.Go(func() {
+				limitertest.Together(2, func(int) {
+					for ; !over.Load(); time.Sleep(r.pause) {
+						_, _ = takeWithin(t, l, "hasty", r.hasty)
+					}
+				})
 			})
-		}
-		granted := 0
-		for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(500 * time.Millisecond) {
-			d, err := takeWithin(t, l, "patient", time.Second)
-			assert.NoError(t, err)
-			if d.Granted {
-				granted++
+			granted := 0
+			for range 50 {
+				d, err := takeWithin(t, l, "patient", time.Second)
+				assert.NoError(t, err)
+				if d.Granted {
+					granted++
+				}
+				time.Sleep(r.patient)
 			}
-		}
-		wg.Wait()
-		assert.Equal(t, 3, granted)
+			over.Store(true)
+			<-gone
+			assert.Equal(t, 3, granted)
+		})
 	})
 }
 

@@ -174,24 +174,6 @@ func isRead(name string) bool {
 	return limitertest.Reads[name] || strings.HasSuffix(name, ", Threshold")
 }
 
-func TestMistakesAreNoOutages(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewHandle(t, rdb)
-		for name, call := range limitertest.Operations {
-			err := call(t.Context(), l)
-			require.NotErrorIs(t, err, rratelimiter.ErrUnavailable, name)
-			require.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, name)
-		}
-		l = limitertest.NewLimiter(t, rdb, limitertest.Every(2, time.Hour))
-		for _, permits := range []int64{-1, 0, 3, 1 << 40} {
-			_, err := l.TryAcquire(t.Context(), permits, time.Second)
-			require.Error(t, err)
-			require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
-		}
-	})
-}
-
 // panicsOn is a hook that panics on commands with a word, and at dialling if that is "dial"; "" is none.
 type panicsOn struct {
 	redistest.Hook

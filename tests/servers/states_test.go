@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -397,50 +396,5 @@ func refusals(t *testing.T, rdb redistest.Client) map[string]func(refuses bool) 
 				return strings.Contains(rdb.Info(ctx, "persistence").Val(), "rdb_last_bgsave_status:"+saved)
 			}, time.Minute, 20*time.Millisecond)
 		},
-	}
-}
-
-// Flushing the scripts of a server in use fails no caller, and no call runs twice.
-func TestScriptFlushUnderLoad(t *testing.T) {
-	t.Parallel()
-	const limiters, rate, callers = 4, 1000, 8
-	rdb := redistest.StartRedis(t).Client(t, nil)
-	var flusher crew
-	var flushes atomic.Int64
-	flusher.start(t, 1, func(ctx context.Context, _ int) {
-		for ctx.Err() == nil {
-			assert.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-			flushes.Add(1)
-		}
-	})
-	var work sync.WaitGroup
-	var granted [limiters]atomic.Int64
-	for i := range limiters {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rate, time.Hour))
-		other := limitertest.NewClient(t, rdb).RateLimiter(l.Name()) // as another process
-		for c := range callers {
-			handle := []*rratelimiter.RateLimiter{l, other}[c%2]
-			work.Go(func() {
-				for call := int64(0); ; call++ {
-					for flushes.Load() < call/5 { // the scripts go again and again
-						time.Sleep(100 * time.Microsecond)
-					}
-					ok, err := handle.TryAcquire(t.Context(), 1, 0)
-					if !assert.NoError(t, err) || !ok {
-						return
-					}
-					granted[i].Add(1)
-					if c == 0 {
-						assert.NoError(t, limitertest.Second(handle.AvailablePermits(t.Context())))
-						assert.NoError(t, limitertest.Second(handle.Config(t.Context())))
-					}
-				}
-			})
-		}
-	}
-	work.Wait()
-	flusher.end()
-	for i := range granted {
-		assert.EqualValues(t, rate, granted[i].Load())
 	}
 }

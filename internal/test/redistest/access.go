@@ -28,7 +28,7 @@ var errNoTLS = errors.New("it was built without TLS")
 
 // StartTLS starts a server for this test alone that speaks nothing but TLS, with a certificate
 // made for it, and asks clients for one too. [Server.Client] uses the credentials that are
-// needed, and [Server.TLS] returns its config. If the server of [Redis] was built without TLS,
+// needed. If the server of [Redis] was built without TLS,
 // another release takes its place. It skips as [Redis] does.
 func StartTLS(t testing.TB, args ...string) *Server {
 	t.Helper()
@@ -62,9 +62,6 @@ func startTLS(v Version, args []string) (*Server, error) {
 	}
 	return nil, err
 }
-
-// TLS returns what clients of a server by [StartTLS] need.
-func (s *Server) TLS() *tls.Config { return s.tls.Clone() }
 
 // TLSFiles returns the files, in PEM, that such a client is given: the
 // authority's certificate, its own, and the key.
