@@ -270,28 +270,33 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 // first node sees it that is alive.
 func (c *Cluster) Owner(t testing.TB, slot int) (master *Server, replicas []*Server) {
 	t.Helper()
-	var ranges []redis.ClusterSlot
+	var nodes []*Server
 	must(t, c.alive(t).do(func(rdb Client) (err error) {
-		ranges, err = slotRanges(t.Context(), rdb)
+		_, nodes, err = c.find(t.Context(), rdb, having(slot))
 		return err
 	}))
-	for _, r := range ranges {
-		if slot < r.Start || slot > r.End {
-			continue
-		}
-		for i, node := range r.Nodes {
-			s := c.node(node.ID)
-			if i == 0 {
-				master = s
-			} else {
-				replicas = append(replicas, s)
-			}
-		}
+	return nodes[0], nodes[1:]
+}
+
+// find returns the first slot of a range, and the nodes that serve it, the master first, as rdb's node sees it.
+func (c *Cluster) find(ctx context.Context, rdb Client, is func(redis.ClusterSlot) bool) (first int, nodes []*Server, err error) {
+	ranges, err := slotRanges(ctx, rdb)
+	if err != nil {
+		return 0, nil, err
 	}
-	if master == nil {
-		t.Fatalf("no node serves slot %d", slot)
+	i := slices.IndexFunc(ranges, is)
+	if i < 0 {
+		return 0, nil, fmt.Errorf("slots are still: %v", ranges)
 	}
-	return master, replicas
+	for _, node := range ranges[i].Nodes {
+		nodes = append(nodes, c.node(node.ID))
+	}
+	return ranges[i].Start, nodes, nil
+}
+
+// having says which range has a slot.
+func having(slot int) func(redis.ClusterSlot) bool {
+	return func(r redis.ClusterSlot) bool { return r.Start <= slot && slot <= r.End }
 }
 
 func (c *Cluster) node(id string) *Server {

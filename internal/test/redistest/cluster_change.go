@@ -160,28 +160,16 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 		}
 		defer func() { c.stood[replica] = time.Now() }()
 	}
-	slot, alive := -1, 0
+	var slot int
+	var nodes []*Server
 	ask := func() error { return replica.ask(t.Context(), append([]any{"CLUSTER", "FAILOVER"}, how...)...).Err() }
-	must(t, replica.do(func(rdb Client) error {
-		ranges, err := slotRanges(t.Context(), rdb)
-		if err != nil {
-			return err
-		}
-		for _, r := range ranges {
-			if slices.ContainsFunc(r.Nodes, func(n redis.ClusterNode) bool { return c.node(n.ID) == replica }) {
-				slot, alive = r.Start, 0
-				for _, n := range r.Nodes {
-					if c.node(n.ID).answers() {
-						alive++
-					}
-				}
-			}
-		}
-		return nil
+	must(t, replica.do(func(rdb Client) (err error) {
+		slot, nodes, err = c.find(t.Context(), rdb, func(r redis.ClusterSlot) bool {
+			return slices.ContainsFunc(r.Nodes, func(n redis.ClusterNode) bool { return c.node(n.ID) == replica })
+		})
+		return err
 	}))
-	if slot < 0 {
-		t.Fatalf("the node at %s has no slots to take over", replica.addr)
-	}
+	alive := len(slices.DeleteFunc(nodes, func(s *Server) bool { return !s.answers() }))
 	// Refused for as long as the replica takes its master, which may have stalled, for dead.
 	await(t, func(context.Context) error { return ask() })
 	// Masters do not vote twice within two node timeouts about the same slots, and
@@ -229,16 +217,11 @@ func (c *Cluster) untilOwner(ctx context.Context, patience time.Duration, slot i
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return c.until(ctx, c.allAlive(), func(ctx context.Context, rdb Client) error {
-		ranges, err := slotRanges(ctx, rdb)
-		if err != nil {
-			return err
+		_, now, err := c.find(ctx, rdb, having(slot))
+		if err == nil && (now[0] != owner || len(now) < nodes) {
+			err = fmt.Errorf("slot %d is still elsewhere, or at fewer than %d nodes", slot, nodes)
 		}
-		for _, r := range ranges {
-			if r.Start <= slot && slot <= r.End && c.node(r.Nodes[0].ID) == owner && len(r.Nodes) >= nodes {
-				return errors.Join(inOrder(ctx, rdb), linked(ctx, rdb))
-			}
-		}
-		return fmt.Errorf("slot %d is still elsewhere: %v", slot, ranges)
+		return errors.Join(err, inOrder(ctx, rdb), linked(ctx, rdb))
 	})
 }
 

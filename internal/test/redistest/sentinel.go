@@ -55,11 +55,7 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 	defer cancel()
 	host, port := s.data[0].hostPort()
 	for _, replica := range s.data[1:] {
-		err := replica.replicate(ctx, s.data[0])
-		if err == nil {
-			err = replica.poll(ctx, linked)
-		}
-		if err != nil {
+		if err := replica.replicate(ctx, s.data[0]); err != nil {
 			return s, fmt.Errorf("redistest: making a replica: %w", err)
 		}
 	}
@@ -76,12 +72,12 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 		// messages stays: within four, others take a replica that has been promoted
 		// for a master that came back.
 		_ = w.ask(ctx, "SENTINEL", "DEBUG", "ASK-PERIOD", 100, "INFO-PERIOD", 1000, "TILT-PERIOD", 1000)
-		err := w.poll(ctx, func(ctx context.Context, rdb Client) error { return sentinelReady(ctx, rdb, replicas) })
-		if err != nil {
-			return s, fmt.Errorf("redistest: a Sentinel: %w", err)
-		}
 	}
-	return s, nil
+	err = poll(ctx, func() error {
+		_, err := s.order(ctx)
+		return err
+	})
+	return s, err
 }
 
 // sentinelArgs writes the file that a Sentinel keeps its state in.
@@ -97,29 +93,6 @@ func (s *Server) sentinelArgs(port, masterHost, masterPort string, downAfter tim
 		return nil, err
 	}
 	return append([]string{conf, "--sentinel", "--port", port}, s.commonArgs()...), nil
-}
-
-// sentinelReady fails unless a Sentinel knows all replicas and the others of its kind.
-func sentinelReady(ctx context.Context, rdb Client, replicas int) error {
-	master, err := rdb.Do(ctx, "SENTINEL", "MASTER", masterName).Result()
-	if err != nil {
-		return err
-	}
-	fields, _ := master.(map[any]any)
-	if fields["flags"] != "master" ||
-		fields["num-slaves"] != strconv.Itoa(replicas) || fields["num-other-sentinels"] != strconv.Itoa(sentinels-1) {
-		return fmt.Errorf("it still knows: %v", fields)
-	}
-	all, err := rdb.Do(ctx, "SENTINEL", "REPLICAS", masterName).Slice()
-	if err != nil {
-		return err
-	}
-	for _, replica := range all {
-		if fields, _ := replica.(map[any]any); fields["flags"] != "slave" || fields["master-link-status"] != "ok" {
-			return fmt.Errorf("it still knows a replica as: %v", fields)
-		}
-	}
-	return nil
 }
 
 func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
@@ -209,31 +182,38 @@ func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) (master *Server) {
 func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
 	t.Helper()
 	await(t, func(ctx context.Context) (err error) {
-		master, err = s.agreed(func(w *Server) (*Server, error) {
-			answer, err := w.ask(ctx, "SENTINEL", "MASTER", masterName).Result()
-			fields, _ := answer.(map[any]any)
-			if err == nil && fields["flags"] != "master" {
-				err = fmt.Errorf("%s still has the master %v", w.addr, fields)
-			}
-			return s.serverAt(fields["ip"], fields["port"]), err
-		})
-		if err == nil {
-			err = master.isMaster(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		for _, server := range s.data {
-			if server != master && server.answers() {
-				err = errors.Join(err, server.follow(ctx, master))
-			}
-		}
-		if err == nil {
-			_, err = s.agreed(func(w *Server) (*Server, error) { return master, s.knowsReplicas(ctx, w) })
-		}
+		master, err = s.order(ctx)
 		return err
 	})
 	return master
+}
+
+// order is what AwaitOrder does until it fails no more.
+func (s *Sentinel) order(ctx context.Context) (*Server, error) {
+	others, replicas := strconv.Itoa(len(s.watch)-1), strconv.Itoa(len(s.data)-1)
+	master, err := s.agreed(func(w *Server) (*Server, error) {
+		answer, err := w.ask(ctx, "SENTINEL", "MASTER", masterName).Result()
+		fields, _ := answer.(map[any]any)
+		if err == nil && (fields["flags"] != "master" || fields["num-slaves"] != replicas || fields["num-other-sentinels"] != others) {
+			err = fmt.Errorf("%s still has the master %v", w.addr, fields)
+		}
+		return s.serverAt(fields["ip"], fields["port"]), err
+	})
+	if err == nil {
+		err = master.isMaster(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, server := range s.data {
+		if server != master && server.answers() {
+			err = errors.Join(err, server.follow(ctx, master))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.agreed(func(w *Server) (*Server, error) { return master, s.knowsReplicas(ctx, w) })
 }
 
 // agreed returns the master that all Sentinels have that answer, by look.
@@ -257,13 +237,14 @@ func (s *Sentinel) agreed(look func(w *Server) (*Server, error)) (master *Server
 	return master, nil
 }
 
-// knowsReplicas fails if a Sentinel has heard from a replica that it is something else.
+// knowsReplicas fails if a Sentinel has heard from a replica that it is something else, or not in step.
 func (s *Sentinel) knowsReplicas(ctx context.Context, w *Server) error {
 	replicas, err := w.ask(ctx, "SENTINEL", "REPLICAS", masterName).Slice()
 	for _, replica := range replicas {
 		fields, _ := replica.(map[any]any)
-		if server := s.serverAt(fields["ip"], fields["port"]); server != nil && server.answers() && fields["role-reported"] != "slave" {
-			err = fmt.Errorf("%s still takes %s for a %v", w.addr, server.addr, fields["role-reported"])
+		server := s.serverAt(fields["ip"], fields["port"])
+		if server != nil && server.answers() && (fields["role-reported"] != "slave" || fields["master-link-status"] != "ok") {
+			err = fmt.Errorf("%s still takes %s for %v", w.addr, server.addr, fields)
 		}
 	}
 	return err
