@@ -2,9 +2,9 @@
 # test.sh: all checks, and the tests that one Redis and the newest Redisson do for.
 # test.sh all: also those on other servers and topologies, of each layout of Redisson,
 # in a Chromium and beside a Prometheus, chaos and failovers.
-# Each step with its time, and a last line that says what ran, what failed, what was
-# skipped and what was left out. Goes on after a failure. With RRL_NO_SKIP=1 whatever
-# would be skipped fails: that is for all.
+# Each step with its time and how long it computed, and a last line that says what
+# ran, what failed, what was skipped and what was left out. Goes on after a failure.
+# With RRL_NO_SKIP=1 whatever would be skipped fails: that is for all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all=${1:-}
@@ -28,12 +28,20 @@ beside=("${at_once[@]}")
 ran=()
 failed=()
 
+# computed sets a variable to the seconds that processors were busy with what has ended.
+computed() {
+	times >"$work/times" # of this shell, and of its children
+	read -r "$1" < <(awk -F '[ms ]' 'NR == 2 { print int(60 * ($1 + $4) + $2 + $5) }' "$work/times")
+}
+
 step() {
-	local name=$1 start=$SECONDS
+	local name=$1 start=$SECONDS before after
 	shift
 	echo "== $name"
+	computed before
 	if "$@"; then ran+=("$name"); else failed+=("$name"); fi
-	echo "== $name: $((SECONDS - start)) s"
+	computed after
+	echo "== $name: $((SECONDS - start)) s, $((after - before)) s of computing"
 }
 
 # In these one call follows another, whatever test runs beside it, or they look at what
