@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +22,7 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
@@ -202,57 +205,12 @@ func TestTrailersOfStreams(t *testing.T) {
 	assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))
 }
 
-func TestErrorInfo(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		limiter  limit.Limiter
-		reason   string
-		metadata map[string]string
-	}{
-		"exceeded": {middlewaretest.Budget(0, 1500*time.Millisecond), grpclimit.ReasonExceeded, map[string]string{
-			"limiter": "calls", "limit": "0", "remaining": "0",
-		}},
-		"soon": {
-			middlewaretest.Says(limit.Decision{Limit: 5, Remaining: 2, RetryAfter: 1500 * time.Millisecond}, nil),
-			grpclimit.ReasonExceeded, map[string]string{"limiter": "calls", "limit": "5", "remaining": "2", "retryAfter": "1.5s"},
-		},
-		"too costly": {
-			middlewaretest.Says(limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate),
-			grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls", "limit": "7"},
-		},
-		"unknown": {
-			middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits),
-			grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conn, _ := serve(t, unary(grpclimit.Policy{Name: "calls", Limiter: test.limiter}, grpclimit.WithKey(grpclimit.Metadata("x-tenant"))))
-			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme & sons")
-			_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
-			_, quota := refusalDetails(t, err)
-			assert.Equal(t, "acme%20&%20sons", quota.Violations[0].Subject)
-			var info *errdetails.ErrorInfo
-			for _, detail := range status.Convert(err).Details() {
-				if d, ok := detail.(*errdetails.ErrorInfo); ok {
-					info = d
-				}
-			}
-			require.NotNil(t, info)
-			assert.Equal(t, test.reason, info.Reason)
-			assert.Equal(t, grpclimit.ErrorDomain, info.Domain)
-			assert.Equal(t, test.metadata, info.Metadata)
-		})
-	}
-}
-
-// What a refusal is on the wire, read by net/http's HTTP/2.
-func TestRefusalOnTheWire(t *testing.T) {
-	t.Parallel()
-	limiter := middlewaretest.Budget(1, 2500*time.Millisecond)
-	server := grpc.NewServer(unary(limiter)...)
+// listen starts a server of health checks, and returns its address.
+func listen(t *testing.T, network, address string, opts []grpc.ServerOption) string {
+	t.Helper()
+	server := grpc.NewServer(opts...)
 	healthpb.RegisterHealthServer(server, health.NewServer())
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), network, address)
 	require.NoError(t, err)
 	done := make(chan error)
 	go func() { done <- server.Serve(listener) }()
@@ -260,14 +218,36 @@ func TestRefusalOnTheWire(t *testing.T) {
 		server.Stop()
 		assert.NoError(t, <-done)
 	})
+	return listener.Addr().String()
+}
 
+// A proxy on the same machine, over a Unix socket.
+func TestClientIP_ReadsTheMetadataOfATrustedSocket(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // t.TempDir is too long for a socket's name
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	limiter, byAddress := middlewaretest.Grants(), grpclimit.ClientIP(grpclimit.ClientIPConfig{TrustUnix: true})
+	socket := listen(t, "unix", filepath.Join(dir, "s"), unary(limiter, grpclimit.WithKey(byAddress)))
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
+	require.NoError(t, check(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.9, 192.0.2.1"), conn))
+	assert.Equal(t, "grpc:192.0.2.1", limiter.Key())
+}
+
+// What a refusal is on the wire, read by net/http's HTTP/2.
+func TestRefusalOnTheWire(t *testing.T) {
+	t.Parallel()
+	limiter := middlewaretest.Budget(1, 2500*time.Millisecond)
+	address := listen(t, "tcp", "127.0.0.1:0", unary(limiter))
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(transport.CloseIdleConnections)
 	post := func() http.Header {
 		const method = "/grpc.health.v1.Health/Check"
 		emptyMessage := bytes.NewReader(make([]byte, 5))
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+method, emptyMessage)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+method, emptyMessage)
 		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/grpc")
 		req.Header.Set("TE", "trailers")
@@ -351,15 +331,6 @@ func TestMetadata(t *testing.T) {
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-user", "ann", "x-user", "bob", "key-bin", "\x00\xff"))
 	assert.Equal(t, "grpc:ann:%00%FF:", keyOf(ctx, t,
 		grpclimit.WithKey(grpclimit.Metadata("X-User"), grpclimit.Metadata("key-bin"), grpclimit.Metadata("none"))))
-}
-
-func TestKeyFunctionThatFails_ByAStatus(t *testing.T) {
-	t.Parallel()
-	var heard middlewaretest.Errors
-	err := interceptors["unary server"](grpclimit.New(middlewaretest.Grants(), grpclimit.WithFailure(limit.FailOpen()), hearing(&heard),
-		grpclimit.WithKey(text("", status.Error(codes.Unauthenticated, "who are you?")))))(t.Context(), func() error { return nil })
-	assert.Equal(t, codes.Unauthenticated, status.Code(err))
-	heard.Check(t)
 }
 
 func unaryClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
@@ -469,23 +440,26 @@ func (endedStream) RecvMsg(any) error            { return io.EOF }
 func (endedStream) SendMsg(any) error            { return io.ErrUnexpectedEOF }
 func (endedStream) Header() (metadata.MD, error) { return nil, io.ErrUnexpectedEOF }
 
-// With WithPerMessage, Settle settles the last message.
+// With WithPerMessage, Settle settles the last message. One that is refused leaves the one before it to be settled.
 func TestSettleOfMessages(t *testing.T) {
 	t.Parallel()
-	var all [3]middlewaretest.Reserver // of the opening and two messages
+	var all [3]*middlewaretest.Reserver // of the opening and two messages
 	for i := range all {
-		all[i].Fake = middlewaretest.Grants()
+		all[i] = &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
 	}
-	limiter := &struct{ limit.Reserver }{&all[0]}
+	limiter := &struct{ limit.Reserver }{all[0]}
 	intercept := grpclimit.New(grpclimit.Policy{Limiter: limiter, Settle: true},
 		grpclimit.WithPerMessage(), grpclimit.WithKey(text("", nil))).StreamServer()
 	err := intercept(nil, serverStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method, IsClientStream: true},
 		func(_ any, stream grpc.ServerStream) error {
 			require.NoError(t, grpclimit.Settle(stream.Context(), 1))
-			for i := range all[1:] {
-				limiter.Reserver = &all[1+i]
+			for _, next := range all[1:] {
+				limiter.Reserver = next
 				require.NoError(t, stream.RecvMsg(nil))
 			}
+			limiter.Reserver = &middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)}
+			require.Error(t, stream.RecvMsg(nil))
+			assert.Len(t, grpclimit.Decisions(stream.Context()), 1)
 			require.NoError(t, grpclimit.Settle(stream.Context(), 2))
 			return grpclimit.Settle(stream.Context(), 3)
 		})
@@ -493,40 +467,29 @@ func TestSettleOfMessages(t *testing.T) {
 	assert.Equal(t, [][]int64{{1}, nil, {2}}, [][]int64{all[0].Settled, all[1].Settled, all[2].Settled})
 }
 
-// A message that is refused leaves the one before it to be settled.
-func TestSettleOfMessages_AfterARefusal(t *testing.T) {
+// A cost or a key that can't be found out ends the call with the status of the error, if it has one.
+func TestFunctionsThatFail_StatusOfTheError(t *testing.T) {
 	t.Parallel()
-	granting := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
-	refusing := &middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)}
-	limiter := &struct{ limit.Reserver }{granting}
-	intercept := grpclimit.New(grpclimit.Policy{Limiter: limiter, Settle: true},
-		grpclimit.WithPerMessage(), grpclimit.WithKey(text("", nil))).StreamServer()
-	err := intercept(nil, serverStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method, IsClientStream: true},
-		func(_ any, stream grpc.ServerStream) error {
-			require.NoError(t, stream.RecvMsg(nil))
-			limiter.Reserver = refusing
-			require.Error(t, stream.RecvMsg(nil))
-			assert.Len(t, grpclimit.Decisions(stream.Context()), 1)
-			return grpclimit.Settle(stream.Context(), 2)
-		})
-	require.NoError(t, err)
-	assert.Equal(t, []int64{2}, granting.Settled)
-}
-
-// A cost that can't be found out ends the call with the status of the error, if it has one.
-func TestWithCost_StatusOfTheError(t *testing.T) {
-	t.Parallel()
-	for err, want := range map[error]codes.Code{
-		errors.New("no such model"):                    codes.InvalidArgument,
-		status.Error(codes.NotFound, "no such model"):  codes.NotFound,
-		fmt.Errorf("%w: cost", limit.ErrInvalidConfig): codes.Internal,
+	fails := func(err error) grpclimit.Option {
+		return grpclimit.WithCost(func(context.Context, grpclimit.Call) (int64, error) { return 1, err })
+	}
+	for _, c := range []struct {
+		opt  grpclimit.Option
+		want codes.Code
+	}{
+		{fails(errors.New("no such model")), codes.InvalidArgument},
+		{fails(status.Error(codes.NotFound, "no such model")), codes.NotFound},
+		{fails(fmt.Errorf("%w: cost", limit.ErrInvalidConfig)), codes.Internal},
+		{grpclimit.WithKey(text("", status.Error(codes.Unauthenticated, "who are you?"))), codes.Unauthenticated},
 	} {
 		for name, made := range interceptors {
+			var heard middlewaretest.Errors
 			limiter := middlewaretest.Grants()
-			call := made(grpclimit.New(limiter, grpclimit.WithErrorHandler(func(context.Context, grpclimit.Call, error) {}),
-				grpclimit.WithCost(func(context.Context, grpclimit.Call) (int64, error) { return 1, err })))
-			assert.Equal(t, want, status.Code(call(t.Context(), func() error { return nil })), name)
+			limits := grpclimit.New(limiter, hearing(&heard), grpclimit.WithFailure(limit.FailOpen()), c.opt)
+			call := made(limits)
+			assert.Equal(t, c.want, status.Code(call(t.Context(), func() error { return nil })), name)
 			assert.Empty(t, limiter.Asked())
+			assert.Equal(t, c.want == codes.Internal, len(heard.Take()) == 1, name)
 		}
 	}
 }
