@@ -356,14 +356,19 @@ func TestDialogs(t *testing.T) {
 	assert.Regexp(t, "^Done: let a limiter expire, entry 6 of the changes.$", p.text("#told"))
 }
 
-func TestReadOnly(t *testing.T) {
+// TestAccess_Limited to looking, within a pattern.
+func TestAccess_Limited(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, loggedIn, func(cfg *dashboard.Config) { cfg.Write = false })
-	s.limiter("orders", rratelimiter.PerMinute(100), 40)
-	p := openLive(t, s.limiterPage("orders"), look{})
+	s := newSite(t, loggedIn, func(cfg *dashboard.Config) { cfg.Write, cfg.Pattern = false, "api:*" })
+	s.limiter("api:orders", rratelimiter.PerMinute(100), 40)
+	p := openLive(t, s.limiterPage("api:orders"), look{})
 	p.until(seen("#holders tbody tr"))
 	for _, selector := range []string{"#unlock", "#lock", "[data-action]", "[data-undo]"} {
 		shown := fmt.Sprintf("[...document.querySelectorAll('%s')].filter(e => e.checkVisibility()).length", selector)
 		assert.Zero(t, get[int](p, shown), selector)
 	}
+	p = open(t, s.limiterPage("shop:orders"), look{})
+	p.provokes("403")
+	p.until(one("#banner") + ".innerText.includes('outside of the pattern')")
+	assert.Contains(t, p.text("#banner"), "No data came yet, reconnecting.")
 }
