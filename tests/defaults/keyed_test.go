@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -129,10 +131,15 @@ func TestKeyedInput(t *testing.T) {
 	limittest.RequireRefused(t, l, "ann", 1, rratelimiter.ErrClosed)
 }
 
-// The names that outsiders choose keys for stay within their prefix.
-func TestKeyedHostileKeys(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+// run is for tables of tests that need nothing but a server.
+func run(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) {
+	t.Helper()
+	test(t, rdb)
+}
+
+var keyedTests = limitertest.Tests[redistest.Client]{
+	// The names that outsiders choose keys for stay within their prefix.
+	"hostile keys stay within their prefix": func(t *testing.T, rdb redistest.Client) {
 		_, l, prefix := newKeyed(t, rdb, limitertest.Every(2, time.Hour))
 		for _, key := range []string{"a b", "\x00", "\xff\xfe", "{", "}", "{}", "{a}b", "*", "a\r\nFLUSHALL\r\n", strings.Repeat("x", 5000), "ünï"} {
 			assert.Equal(t, 2, limittest.Grants(t, l, key, 3), "%q", key)
@@ -140,7 +147,82 @@ func TestKeyedHostileKeys(t *testing.T) {
 		for _, key := range rdb.Keys(t.Context(), "*").Val() {
 			assert.Contains(t, key, prefix)
 		}
-	})
+	},
+	"free permits of a limiter that is not made yet are its default's": func(t *testing.T, rdb redistest.Client) {
+		cfg := rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: time.Hour}
+		perClient := cfg
+		perClient.Type = rratelimiter.PerClient
+		client := limitertest.NewClient(t, rdb)
+		for name, l := range map[string]*rratelimiter.RateLimiter{
+			"overall":    client.RateLimiter("overall", rratelimiter.WithDefault(cfg)),
+			"per client": client.RateLimiter("per client", rratelimiter.WithDefault(perClient)),
+			"of a Keyed": client.Keyed("users:", cfg).Limiter("ann"),
+		} {
+			assert.EqualValues(t, 5, limitertest.Available(t, l), "%s, unused", name)
+			exists, err := l.Exists(t.Context())
+			require.NoError(t, err)
+			assert.False(t, exists, name)
+
+			limitertest.MustAcquire(t, l, 2)
+			assert.EqualValues(t, 3, limitertest.Available(t, l), name)
+			time.Sleep(2 * time.Hour)
+			assert.EqualValues(t, 5, limitertest.Available(t, l), "%s, expired", name)
+		}
+
+		l := client.RateLimiter("lost", rratelimiter.WithDefault(cfg))
+		limitertest.MustAcquire(t, l, 2)
+		require.NoError(t, rdb.Del(t.Context(), "lost").Err())
+		assert.EqualValues(t, 3, limitertest.Available(t, l), "only the configuration was lost")
+
+		_, err := client.RateLimiter("none").AvailablePermits(t.Context())
+		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+	},
+	// A default counts as made when it was, however many a program has made before.
+	"many handles move no date": func(t *testing.T, rdb redistest.Client) {
+		plans := limitertest.NewClient(t, rdb).KeyedFunc("plan:", func(string) rratelimiter.Config { return rratelimiter.PerHour(10) })
+		for range 2000 {
+			plans.Limiter("bob")
+			rratelimiter.New(rdb)
+		}
+		limittest.Take(t, plans, "ann", 1)
+		assert.Equal(t, time.Now().UnixMicro(), dateOf(t, rdb, "plan:ann"))
+	},
+	// A rate that was set on purpose shows in each answer, and is compared no more often for that.
+	"an override is compared once": func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		users := client.Keyed("user:", rratelimiter.PerHour(8))
+		limittest.Take(t, users, "ann", 1)
+		require.NoError(t, client.RateLimiter("user:ann").SetRate(t.Context(), rratelimiter.PerHour(100)))
+		compared := 0
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			for _, cmd := range cmds {
+				if args := cmd.Args(); redistest.Calls(cmd, lua.Acquire.SHA) && strings.Contains(fmt.Sprint(args[3+args[2].(int)+3]), "d") {
+					compared++
+				}
+			}
+			return next()
+		}))
+		for range 20 {
+			assert.EqualValues(t, 100, limittest.Take(t, users, "ann", 1).Limit)
+		}
+		assert.Equal(t, 1, compared)
+	},
+	// Of all Clients made in one moment, the last is the newest program.
+	"the last Client of one moment wins": func(t *testing.T, rdb redistest.Client) {
+		name, after := redistest.Name(t), rratelimiter.PerMinute(2)
+		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerMinute(1000)), 1)
+		for range 999 {
+			limitertest.NewClient(t, rdb)
+		}
+		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), name, after)
+		limitertest.MustAcquire(t, l, 1)
+		assert.Equal(t, after.Rate, limitertest.ConfigOf(t, l).Rate)
+	},
+}
+
+func TestKeyed_InVirtualTime(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, keyedTests, run)
 }
 
 // mappers are what WithNameMapper may be given.
@@ -268,38 +350,5 @@ func TestWithDefault_CountsByTheServersClock(t *testing.T) {
 			require.NoError(t, err)
 			assert.InDelta(t, time.Now().Add(-55*time.Second).UnixMicro(), began, float64(2*time.Second/time.Microsecond))
 		})
-	})
-}
-
-func TestAvailablePermits_OfALimiterThatIsNotMadeYetAreItsDefaults(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		cfg := rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: time.Hour}
-		perClient := cfg
-		perClient.Type = rratelimiter.PerClient
-		client := limitertest.NewClient(t, rdb)
-		for name, l := range map[string]*rratelimiter.RateLimiter{
-			"overall":    client.RateLimiter("overall", rratelimiter.WithDefault(cfg)),
-			"per client": client.RateLimiter("per client", rratelimiter.WithDefault(perClient)),
-			"of a Keyed": client.Keyed("users:", cfg).Limiter("ann"),
-		} {
-			assert.EqualValues(t, 5, limitertest.Available(t, l), "%s, unused", name)
-			exists, err := l.Exists(t.Context())
-			require.NoError(t, err)
-			assert.False(t, exists, name)
-
-			limitertest.MustAcquire(t, l, 2)
-			assert.EqualValues(t, 3, limitertest.Available(t, l), name)
-			time.Sleep(2 * time.Hour)
-			assert.EqualValues(t, 5, limitertest.Available(t, l), "%s, expired", name)
-		}
-
-		l := client.RateLimiter("lost", rratelimiter.WithDefault(cfg))
-		limitertest.MustAcquire(t, l, 2)
-		require.NoError(t, rdb.Del(t.Context(), "lost").Err())
-		assert.EqualValues(t, 3, limitertest.Available(t, l), "only the configuration was lost")
-
-		_, err := client.RateLimiter("none").AvailablePermits(t.Context())
-		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
 	})
 }

@@ -2,39 +2,50 @@ package defaults_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 )
 
+// A rateOf takes a permit of the key {ann}, and returns the limit that the answer shows, if it shows one.
+type rateOf func(t *testing.T, c *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64
+
+var rateCalls = map[string]rateOf{
+	"Take": func(t *testing.T, _ *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
+		return limittest.Take(t, k, "{ann}", 1).Limit
+	},
+	"TryAcquire": func(t *testing.T, _ *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
+		limitertest.MustAcquire(t, k.Limiter("{ann}"), 1)
+		return 0
+	},
+	"TakeAll": func(t *testing.T, c *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
+		each, err := c.TakeAll(t.Context(), k.Claim("{ann}", 1), k.Claim("{ann}:other", 1))
+		require.NoError(t, err)
+		return each[0].Limit
+	},
+	"Peek": func(t *testing.T, _ *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
+		d, err := k.Peek(t.Context(), "{ann}", 1)
+		require.NoError(t, err)
+		return d.Limit
+	},
+}
+
 // A program's own later answer holds at once, however far the server's clock is from the program's.
 func TestKeyedFunc_OwnLaterAnswerHoldsWhateverTheClocksSay(t *testing.T) {
 	t.Parallel()
-	calls := map[string]func(t *testing.T, c *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64{
-		"Take": func(t *testing.T, _ *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
-			return limittest.Take(t, k, "{ann}", 1).Limit
-		},
-		"TakeAll": func(t *testing.T, c *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
-			each, err := c.TakeAll(t.Context(), k.Claim("{ann}", 1), k.Claim("{ann}:other", 1))
-			assert.NoError(t, err)
-			return each[0].Limit
-		},
-	}
+	calls := map[string]rateOf{"Take": rateCalls["Take"], "TakeAll": rateCalls["TakeAll"]}
 	for _, off := range []time.Duration{0, 3 * time.Second, -3 * time.Second, time.Hour, -time.Hour} {
-		limitertest.Each(t, calls, func(t *testing.T, call func(*testing.T, *rratelimiter.Client, *rratelimiter.KeyedLimiter) int64) {
+		limitertest.Each(t, calls, func(t *testing.T, call rateOf) {
 			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 				step(off)
 				rate := int64(0)
@@ -48,20 +59,6 @@ func TestKeyedFunc_OwnLaterAnswerHoldsWhateverTheClocksSay(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A default counts as made when it was, however many a program has made before.
-func TestKeyedFunc_ManyHandlesMoveNoDate(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		plans := limitertest.NewClient(t, rdb).KeyedFunc("plan:", func(string) rratelimiter.Config { return rratelimiter.PerHour(10) })
-		for range 2000 {
-			plans.Limiter("bob")
-			rratelimiter.New(rdb)
-		}
-		limittest.Take(t, plans, "ann", 1)
-		assert.Equal(t, time.Now().UnixMicro(), dateOf(t, rdb, "plan:ann"))
-	})
 }
 
 // After the server's clock went back, as at a failover to a slower one, a default learnt since replaces one that is
@@ -102,33 +99,13 @@ func ofAnother(t *testing.T, rdb redistest.Client, name string) {
 // An answer that shows another rate makes the next request compare: the program before has made the limiter again.
 func TestDefault_AnswerWithAnotherRateIsCompared(t *testing.T) {
 	t.Parallel()
-	type ask func(t *testing.T, c *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64
-	take := func(t *testing.T, _ *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
-		return limittest.Take(t, k, "{ann}", 1).Limit
-	}
-	calls := map[string]ask{
-		"Take": take,
-		"TryAcquire": func(t *testing.T, _ *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
-			limitertest.MustAcquire(t, k.Limiter("{ann}"), 1)
-			return 0
-		},
-		"TakeAll": func(t *testing.T, c *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
-			each, err := c.TakeAll(t.Context(), k.Claim("{ann}", 1), k.Claim("{ann}:other", 1))
-			require.NoError(t, err)
-			return each[0].Limit
-		},
-		"Peek": func(t *testing.T, _ *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
-			d, err := k.Peek(t.Context(), "{ann}", 1)
-			require.NoError(t, err)
-			return d.Limit
-		},
-	}
-	limitertest.Each(t, calls, func(t *testing.T, call ask) {
+	limitertest.Each(t, rateCalls, func(t *testing.T, call rateOf) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			var log bytes.Buffer
 			old := limitertest.NewClient(t, rdb)
 			client := limitertest.NewClient(t, rdb, limitertest.LogTo(&log))
 			before, users := old.Keyed("user:", rratelimiter.PerSecond(5)), client.Keyed("user:", rratelimiter.PerSecond(8))
+			take := rateCalls["Take"]
 			take(t, client, users)
 			for range 3 {
 				time.Sleep(2 * time.Second) // the limiter has gone
@@ -140,29 +117,5 @@ func TestDefault_AnswerWithAnotherRateIsCompared(t *testing.T) {
 			synctest.Wait()
 			assert.Equal(t, 1, strings.Count(log.String(), "rate replaced"), log.String())
 		})
-	})
-}
-
-// A rate that was set on purpose shows in each answer, and is compared no more often for that.
-func TestDefault_OverrideIsComparedOnce(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		users := client.Keyed("user:", rratelimiter.PerHour(8))
-		limittest.Take(t, users, "ann", 1)
-		require.NoError(t, client.RateLimiter("user:ann").SetRate(t.Context(), rratelimiter.PerHour(100)))
-		compared := 0
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			for _, cmd := range cmds {
-				if args := cmd.Args(); redistest.Calls(cmd, lua.Acquire.SHA) && strings.Contains(fmt.Sprint(args[3+args[2].(int)+3]), "d") {
-					compared++
-				}
-			}
-			return next()
-		}))
-		for range 20 {
-			assert.EqualValues(t, 100, limittest.Take(t, users, "ann", 1).Limit)
-		}
-		assert.Equal(t, 1, compared)
 	})
 }

@@ -1,6 +1,8 @@
 package defaults_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -88,11 +90,9 @@ func TestOverride_KeepsWhatIsInUse(t *testing.T) {
 	})
 }
 
-// Callers who wait are served as soon as the old rate lets them.
-func TestOverride_WaitingCallersHearItsEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+var overrideTests = limitertest.Tests[redistest.Client]{
+	// Callers who wait are served as soon as the old rate lets them.
+	"waiting callers hear its end": func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
 		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(1), rratelimiter.For(time.Minute)))
 		limitertest.MustAcquire(t, l, 1)
@@ -101,56 +101,123 @@ func TestOverride_WaitingCallersHearItsEnd(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, ok)
 		assert.WithinDuration(t, start.Add(time.Minute), time.Now(), 2*time.Second)
-	})
+	},
+	// Redissons read the override's rate, and keep it beyond its end until a Client asks.
+	"Java reads it": func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Alive(rratelimiter.Overall, 2, time.Minute))
+		java := limitertest.Java{Redis: rdb, Name: l.Name()}
+		take := func(permits int64) bool {
+			ok, _, err := java.TryAcquire(t, permits)
+			require.NoError(t, err)
+			return ok
+		}
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(5), rratelimiter.For(time.Hour)))
+		require.True(t, take(3))
+		require.True(t, take(2))
+		require.False(t, take(1))
+		limitertest.MustRefuse(t, l, 1)
+		for range 100 {
+			time.Sleep(2 * time.Minute)
+			require.True(t, take(5))
+		}
+		time.Sleep(30 * time.Second)
+		limitertest.MustRefuse(t, l, 1) // which ends it, with 5 of 2 in use
+		assert.Zero(t, limitertest.Available(t, l))
+		require.False(t, take(1))
+		time.Sleep(30 * time.Second)
+		require.True(t, take(2))
+		require.False(t, take(1))
+	},
+	"with leases and reservations": func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter("orders", rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
+		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(5000, time.Hour), rratelimiter.For(10*time.Minute)))
+		for range 1000 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Millisecond)
+		}
+		plain := client.RateLimiter("orders")
+		held := limitertest.Reserve(t, plain, 50, rratelimiter.Hold(30*time.Minute))
+		time.Sleep(10 * time.Minute)
+
+		// By the shorter interval the hold has ended: what was used is charged from now on.
+		require.NoError(t, held.Settle(t.Context(), 40))
+		assert.Equal(t, int64(60), limitertest.Available(t, plain))
+		granted := 0
+		for range 1000 {
+			if limitertest.Try(t, l, 1) {
+				granted++
+			}
+		}
+		assert.Equal(t, 60, granted)
+	},
+	// A client that has used none of its own permits during an override that another has set finds all of them at its end.
+	"ends for a client that was idle": func(t *testing.T, rdb redistest.Client) {
+		own := limitertest.PerClient(10, 24*time.Hour)
+		ann := limitertest.NewClient(t, rdb).RateLimiter("orders")
+		limitertest.MustTrySetRate(t, ann, own)
+		limitertest.MustAcquire(t, ann, 1)
+		require.NoError(t, ann.Release(t.Context(), 1))
+		bob := limitertest.NewClient(t, rdb).RateLimiter("orders")
+		require.NoError(t, bob.SetRate(t.Context(), limitertest.PerClient(100, 24*time.Hour), rratelimiter.For(time.Hour)))
+		time.Sleep(time.Hour)
+		d, err := ann.Peek(t.Context(), 10)
+		require.NoError(t, err)
+		assert.True(t, d.Granted)
+		limitertest.MustAcquire(t, ann, 10)
+		limitertest.MustRefuse(t, ann, 1)
+	},
+}
+
+func TestOverride(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, overrideTests, run)
 }
 
 func TestOverride_EndsForGoodByOtherChanges(t *testing.T) {
 	t.Parallel()
 	hourly := rratelimiter.PerHour(7)
 	type row struct {
-		change func(t *testing.T, rdb redistest.Client, l *rratelimiter.RateLimiter)
-		want   int64 // the rate after the override would have ended
+		change  limitertest.Change
+		between int64 // the rate after it
+		want    int64 // and after the override would have ended
 	}
-	limitertest.Bubbles(t, map[string]row{
-		"SetRate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, l.SetRate(t.Context(), hourly))
-		}, 7},
-		"KeepState": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, l.SetRate(t.Context(), hourly, rratelimiter.KeepState()))
-		}, 7},
-		"UpdateRate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, limitertest.Second(l.UpdateRate(t.Context(), hourly)))
-		}, 7},
-		"TrySetRate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, limitertest.Second(l.TrySetRate(t.Context(), hourly)))
-		}, 10},
-		"a Redisson's setRate": {func(t *testing.T, rdb redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", "7", "interval", "3600000", "type", "0").Err())
-		}, 7},
-		"Delete": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, limitertest.Second(l.Delete(t.Context())))
-			limitertest.MustTrySetRate(t, l, hourly)
-		}, 7},
-		"Reset": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, l.Reset(t.Context()))
-			assert.Equal(t, int64(100), limitertest.ConfigOf(t, l).Rate)
-		}, 10},
-		"Rename": {func(t *testing.T, rdb redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, l.Rename(t.Context(), limitertest.Besides(l.Name())))
-			require.NoError(t, limitertest.NewClient(t, rdb).RateLimiter(limitertest.Besides(l.Name())).Rename(t.Context(), l.Name()))
-			assert.Equal(t, int64(100), limitertest.ConfigOf(t, l).Rate)
-		}, 10},
-		"Migrate": {func(t *testing.T, _ redistest.Client, l *rratelimiter.RateLimiter) {
-			require.NoError(t, limitertest.Second(l.Migrate(t.Context())))
-		}, 10},
-	}, func(t *testing.T, test row) {
-		rdb, _ := redistest.Mini(t)
-		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
+	set := func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return limitertest.Second(l.TrySetRate(ctx, hourly))
+	}
+	reset := func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return l.Reset(ctx)
+	}
+	migrate := func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return limitertest.Second(l.Migrate(ctx))
+	}
+	thereAndBack := func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return errors.Join(limitertest.Rename(ctx, c, l), c.RateLimiter(limitertest.Besides(l.Name())).Rename(ctx, l.Name()))
+	}
+	limitertest.Virtual(t, map[string]row{
+		"SetRate":              {limitertest.SetRate(hourly), 7, 7},
+		"KeepState":            {limitertest.SetRate(hourly, rratelimiter.KeepState()), 7, 7},
+		"UpdateRate":           {limitertest.UpdateRate(hourly), 7, 7},
+		"TrySetRate":           {set, 100, 10},
+		"a Redisson's setRate": {nil, 7, 7},
+		"Delete":               {limitertest.MakeAnew(hourly), 7, 7},
+		"Reset":                {reset, 100, 10},
+		"Rename":               {thereAndBack, 100, 10},
+		"Migrate":              {migrate, 100, 10},
+	}, func(t *testing.T, rdb redistest.Client, row row) {
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, rratelimiter.PerHour(10))
 		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.For(time.Minute)))
-		test.change(t, rdb, l)
+		if row.change == nil {
+			limitertest.Damage(t, rdb, l, "HSET config rate 7 interval 3600000 type 0")
+		} else {
+			require.NoError(t, row.change(t.Context(), client, l))
+		}
+		assert.Equal(t, row.between, limitertest.ConfigOf(t, l).Rate)
 		time.Sleep(time.Minute)
-		assert.Equal(t, test.want, limitertest.ConfigOf(t, l).Rate)
-		assert.Equal(t, test.want, limitertest.Available(t, l))
+		assert.Equal(t, row.want, limitertest.ConfigOf(t, l).Rate)
+		assert.Equal(t, row.want, limitertest.Available(t, l))
 		fields := rdb.HGetAll(t.Context(), l.Name()).Val()
 		assert.False(t, strings.HasPrefix(fields["interval"], "0"), fields)
 	})
@@ -178,65 +245,6 @@ func TestOverride_NeedsWhatToGoBackTo(t *testing.T) {
 
 	old := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter(name)
 	require.ErrorIs(t, old.SetRate(t.Context(), rratelimiter.PerHour(5), hour), rratelimiter.ErrUnsupported)
-}
-
-// Redissons read the override's rate, and keep it beyond its end until a Client asks.
-func TestOverride_JavaReadsIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		l := limitertest.NewLimiter(t, rdb, limitertest.Alive(rratelimiter.Overall, 2, time.Minute))
-		java := limitertest.Java{Redis: rdb, Name: l.Name()}
-		take := func(permits int64) bool {
-			ok, _, err := java.TryAcquire(t, permits)
-			require.NoError(t, err)
-			return ok
-		}
-		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(5), rratelimiter.For(time.Hour)))
-		require.True(t, take(3))
-		require.True(t, take(2))
-		require.False(t, take(1))
-		limitertest.MustRefuse(t, l, 1)
-		for range 100 {
-			time.Sleep(2 * time.Minute)
-			require.True(t, take(5))
-		}
-		time.Sleep(30 * time.Second)
-		limitertest.MustRefuse(t, l, 1) // which ends it, with 5 of 2 in use
-		assert.Zero(t, limitertest.Available(t, l))
-		require.False(t, take(1))
-		time.Sleep(30 * time.Second)
-		require.True(t, take(2))
-		require.False(t, take(1))
-	})
-}
-
-func TestOverride_WithLeasesAndReservations(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		client := limitertest.NewClient(t, rdb)
-		l := client.RateLimiter("orders", rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
-		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(5000, time.Hour), rratelimiter.For(10*time.Minute)))
-		for range 1000 {
-			limitertest.MustAcquire(t, l, 1)
-			time.Sleep(time.Millisecond)
-		}
-		plain := client.RateLimiter("orders")
-		held := limitertest.Reserve(t, plain, 50, rratelimiter.Hold(30*time.Minute))
-		time.Sleep(10 * time.Minute)
-
-		// By the shorter interval the hold has ended: what was used is charged from now on.
-		require.NoError(t, held.Settle(t.Context(), 40))
-		assert.Equal(t, int64(60), limitertest.Available(t, plain))
-		granted := 0
-		for range 1000 {
-			if limitertest.Try(t, l, 1) {
-				granted++
-			}
-		}
-		assert.Equal(t, 60, granted)
-	})
 }
 
 // At the end the interval and the value change together, once, whichever calls come then.
@@ -267,26 +275,6 @@ func TestOverride_EndsOnce(t *testing.T) {
 				assert.LessOrEqual(t, value+limitertest.InUse(t, rdb, keys.Permits), int64(10), name)
 			}
 		}
-	})
-}
-
-// A client that has used none of its own permits during an override that another has set finds all of them at its end.
-func TestOverride_EndsForAClientThatWasIdle(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		own := limitertest.PerClient(10, 24*time.Hour)
-		ann := limitertest.NewClient(t, rdb).RateLimiter("orders")
-		limitertest.MustTrySetRate(t, ann, own)
-		limitertest.MustAcquire(t, ann, 1)
-		require.NoError(t, ann.Release(t.Context(), 1))
-		bob := limitertest.NewClient(t, rdb).RateLimiter("orders")
-		require.NoError(t, bob.SetRate(t.Context(), limitertest.PerClient(100, 24*time.Hour), rratelimiter.For(time.Hour)))
-		time.Sleep(time.Hour)
-		d, err := ann.Peek(t.Context(), 10)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
-		limitertest.MustAcquire(t, ann, 10)
-		limitertest.MustRefuse(t, ann, 1)
 	})
 }
 

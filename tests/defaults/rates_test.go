@@ -118,21 +118,6 @@ func changeDefault(t *testing.T, taker taker, kind rratelimiter.RateType, beside
 	})
 }
 
-// Of all Clients made in one moment, the last is the newest program.
-func TestDefault_LastClientOfOneMomentWins(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		name, after := redistest.Name(t), rratelimiter.PerMinute(2)
-		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerMinute(1000)), 1)
-		for range 999 {
-			limitertest.NewClient(t, rdb)
-		}
-		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), name, after)
-		limitertest.MustAcquire(t, l, 1)
-		assert.Equal(t, after.Rate, limitertest.ConfigOf(t, l).Rate)
-	})
-}
-
 // setters set the rate of one limiter on purpose.
 func setters(t *testing.T, rdb redistest.Client, cfg rratelimiter.Config) map[string]limitertest.Change {
 	fields := fmt.Sprintf("HSET config rate %d interval %d type 0", cfg.Rate, cfg.Interval.Milliseconds())

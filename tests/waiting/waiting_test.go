@@ -211,7 +211,7 @@ var waitTests = limitertest.Tests[redistest.Client]{
 
 func TestWaiters(t *testing.T) {
 	t.Parallel()
-	limitertest.OnMini(t, waitTests)
+	limitertest.Virtual(t, waitTests, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
