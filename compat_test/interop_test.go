@@ -126,58 +126,6 @@ func TestJavaCountsMembersOfManyPermits(t *testing.T) {
 	}
 }
 
-// What a reservation costs less, Java has at once; what it costs more, Java waits for.
-func TestJavaReadsWhatAReservationCosts(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	name := redistest.Name(t)
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
-	reserve := func(permits int64) *rratelimiter.Reservation {
-		t.Helper()
-		return limitertest.Reserve(t, goes.RateLimiter(name), permits)
-	}
-	free := func(want int64) {
-		t.Helper()
-		assert.Equal(t, want, java.Available(name), "Java")
-		assert.Equal(t, max(0, want), goes.Available(name), "Go")
-	}
-	whole := reserve(10)
-	require.False(t, java.Try(name, 1))
-	require.NoError(t, whole.Settle(t.Context(), 1))
-	free(9)
-	passTime(t, rdb, name, time.Hour)
-
-	more := reserve(4)
-	passTime(t, rdb, name, 20*time.Minute)
-	require.True(t, java.Try(name, 5))
-	require.NoError(t, more.Settle(t.Context(), 9))
-	free(-4)
-	require.False(t, java.Wait(name, 1, 10*time.Millisecond))
-	require.False(t, goes.Try(name, 1))
-	passTime(t, rdb, name, 41*time.Minute)
-	require.False(t, java.Try(name, 1), "the 4 that were reserved pay the debt")
-	free(0)
-	passTime(t, rdb, name, 20*time.Minute)
-	require.True(t, java.Try(name, 10))
-
-	passTime(t, rdb, name, time.Hour)
-	debt := reserve(1)
-	require.NoError(t, debt.Settle(t.Context(), 16))
-	free(-6)
-	java.Release(name, 2)
-	free(-4)
-	goes.Release(name, 5)
-	free(1)
-	require.True(t, java.Try(name, 1))
-	passTime(t, rdb, name, time.Hour)
-	require.EqualValues(t, 10, goes.Available(name), "what Java released is not counted twice")
-	free(10)
-
-	require.NoError(t, reserve(1).Settle(t.Context(), 16))
-	java.KeepState(name, rratelimiter.PerHour(10))
-	free(0) // Redisson forgets the debt
-}
-
 // What a hold keeps is free for Java when it is over, and not before. Settled in time it counts for an interval,
 // settled late from then on.
 func TestJavaGetsWhatAHoldGivesBack(t *testing.T) {

@@ -2,6 +2,7 @@ package merging_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,15 +61,14 @@ func migrate(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLi
 // Others change a limiter while a merging call is on its way.
 func TestChange_WhileMembersAreNamed(t *testing.T) {
 	t.Parallel()
-	for when, action := range map[string]redistest.Action{"before the call": redistest.Late, "before its repeat": redistest.DropAnswer} {
-		t.Run(when, func(t *testing.T) {
-			t.Parallel()
+	limitertest.Each(t, map[string]string{"before the call": "late", "before its repeat": "drop-late"},
+		func(t *testing.T, faults string) {
 			limitertest.Bubbles(t, changes, func(t *testing.T, c change) {
-				s := newScene(t, limitertest.Every(1000, interval))
+				s := newScene(t, 1000, 0)
 				undo := s.nearly(t)
 				full := s.Client.RateLimiter("{"+s.Name()+"}:full", rratelimiter.WithDefault(limitertest.Every(1, interval)))
 				limitertest.MustAcquire(t, full, 1)
-				s.on(lua.Merge, action.When(s.late))
+				s.on(lua.Merge, faults)
 				s.Go(func() (bool, error) { // it is refused, also if it is repeated, and takes the merging call along
 					all, err := s.Client.TakeAll(t.Context(), s.Claim(1), full.Claim(1))
 					return err == nil && all[0].Granted, err
@@ -97,7 +97,7 @@ func TestChange_WhileMembersAreNamed(t *testing.T) {
 					if err == nil && c.less > 0 { // those of others were released
 						require.Equal(t, before-2, limitertest.InUse(t, s.Mini, s.permits()))
 					}
-					if when == "before the call" {
+					if faults == "late" {
 						require.NoError(t, err)
 					} else if err != nil { // nor does the repeat know what the first attempt did
 						require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
@@ -106,7 +106,6 @@ func TestChange_WhileMembersAreNamed(t *testing.T) {
 				s.checkSum(t, "given back")
 			})
 		})
-	}
 }
 
 // checkSum checks that free permits and those in use are the rate.
@@ -135,43 +134,36 @@ func (s *scene) checkGone(t *testing.T) {
 // A set all of whose members are merged into one keeps its time to live.
 func TestSet_KeepsItsTimeToLive(t *testing.T) {
 	t.Parallel()
-	for name, alone := range map[string]bool{"all are merged": true, "beside others": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newScene(t, limitertest.Every(1000, interval))
-				s.take(t, few-1)
-				if alone {
-					require.NoError(t, s.Other.Release(t.Context(), few))
-					s.held = 0
-				}
-				s.take(t, together)
-				synctest.Wait()
-				require.True(t, ok(s.Other.Expire(t.Context(), time.Hour)))
-				require.False(t, limitertest.Try(t, s.RateLimiter, 1000), "it takes the merging call along")
-				s.check(t, "merged")
-				if alone {
-					require.Equal(t, 1, s.members(t))
-				}
-				require.Less(t, s.members(t), few+together)
-				left := s.Mini.PTTL(t.Context(), s.permits()).Val()
-				assert.InDelta(t, time.Hour, left, float64(time.Minute), "its time to live")
-			})
-		})
-	}
+	limitertest.Bubbles(t, map[string]bool{"all are merged": true, "beside others": false}, func(t *testing.T, alone bool) {
+		s := newScene(t, 1000, 0)
+		s.take(t, few-1)
+		if alone {
+			require.NoError(t, s.Other.Release(t.Context(), few))
+			s.held = 0
+		}
+		s.take(t, together)
+		synctest.Wait()
+		require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), time.Hour)))
+		require.False(t, limitertest.Try(t, s.RateLimiter, 1000), "it takes the merging call along")
+		s.check(t, "merged")
+		if alone {
+			require.Equal(t, 1, s.members(t))
+		}
+		require.Less(t, s.members(t), few+together)
+		left := s.Mini.PTTL(t.Context(), s.permits()).Val()
+		assert.InDelta(t, time.Hour, left, float64(time.Minute), "its time to live")
+	})
 }
-
-func ok(is bool, err error) bool { return is && err == nil }
 
 // A limiter's keys run out between two calls that merge.
 func TestLimiter_RunsOutAndIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, limitertest.Every(1000, interval))
+		s := newScene(t, 1000, 0)
 		for range 3 {
 			s.take(t, few+4*together)
 			s.merged(t, few+2*together)
-			require.True(t, ok(s.Other.Expire(t.Context(), time.Second)))
+			require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), time.Second)))
 			s.rest()
 			require.Empty(t, limitertest.LimiterKeys(t, s.Mini, s.Name()))
 			limitertest.MustTrySetRate(t, s.Other, limitertest.Every(1000, interval))
@@ -201,4 +193,103 @@ func TestRate_IsLowForATime(t *testing.T) {
 		use(1000, 70*time.Millisecond)
 		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(small))
 	})
+}
+
+// A party is a Client whose members are merged on a cluster, and what it holds.
+type party struct {
+	*rratelimiter.RateLimiter
+
+	cluster *redistest.Cluster
+	rdb     redistest.Client
+	keyed   *rratelimiter.KeyedLimiter
+	held    int64
+	undo    []func(ctx context.Context) error
+}
+
+const partyRate = 1_000_000
+
+// newParty starts three masters with so many replicas each.
+func newParty(t *testing.T, replicas int, opts ...rratelimiter.Option) *party {
+	t.Helper()
+	redistest.SkipShort(t, "a cluster")
+	p, cfg := &party{cluster: redistest.StartCluster(t, 3, replicas)}, limitertest.Every(partyRate, interval)
+	p.rdb = p.cluster.Client(t, nil)
+	client := limitertest.NewClient(t, p.rdb, opts...)
+	p.RateLimiter, p.keyed = client.RateLimiter(redistest.Name(t)), client.Keyed("", cfg)
+	limitertest.MustTrySetRate(t, limitertest.NewClient(t, p.rdb).RateLimiter(p.Name()), cfg)
+	return p
+}
+
+// use takes permits, of which some may go back later.
+func (p *party) use(t *testing.T, n int) {
+	t.Helper()
+	for i := range n {
+		if i%4 > 0 {
+			limitertest.MustAcquire(t, p.RateLimiter, 1)
+			p.held++
+			continue
+		}
+		d, undo, err := p.keyed.TakeReturnable(t.Context(), p.Name(), 2)
+		require.NoError(t, err)
+		require.True(t, d.Granted)
+		p.undo = append(p.undo, undo)
+		p.held += 2
+	}
+}
+
+// giveBack gives back what may go back.
+func (p *party) giveBack(t *testing.T) {
+	t.Helper()
+	for _, f := range p.undo {
+		require.NoError(t, f(t.Context()))
+		p.held -= 2
+	}
+	p.undo = nil
+}
+
+// check checks that members are merged, and that what is held is in use.
+func (p *party) check(t *testing.T, when string) {
+	t.Helper()
+	keys := limitertest.KeysOf(p.RateLimiter)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Less(c, p.rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+4*together))
+	}, time.Minute, time.Millisecond, when)
+	assert.Equal(t, p.held, limitertest.InUse(t, p.rdb, keys.Permits), "%s: permits in use", when)
+	assert.Equal(t, partyRate-p.held, limitertest.Available(t, p.RateLimiter), "%s: free permits", when)
+}
+
+// A slot moves while members are merged, with some of the limiter's keys here and some there for a time.
+func TestMerged_SlotMoves(t *testing.T) {
+	t.Parallel()
+	p := newParty(t, 0)
+	p.use(t, 150)
+	keys, slot := limitertest.KeysOf(p.RateLimiter), p.cluster.Slot(t, p.Name())
+	owner, _ := p.cluster.Owner(t, slot)
+	nodes := p.cluster.Nodes()
+	move := p.cluster.StartMove(t, slot, nodes[slices.IndexFunc(nodes, func(n *redistest.Server) bool { return n != owner })])
+	p.use(t, 60)
+	move.MoveKeys(t, keys.Config, keys.Value)
+	over := limitertest.Go(func() { p.use(t, 60) }) // waits until the set has come, too
+	move.MoveKeys(t, keys.Permits)
+	limitertest.Soon(t, over, "while keys move")
+	move.Finish(t)
+	p.use(t, 60)
+	p.check(t, "moved")
+	p.giveBack(t)
+	p.check(t, "given back")
+}
+
+// Grants that a replica must confirm are merged, and a failover keeps them.
+func TestMerged_WithReplicasAndAFailover(t *testing.T) {
+	t.Parallel()
+	p := newParty(t, 1, rratelimiter.WithReplicas(1, 20*time.Second))
+	p.use(t, 120)
+	p.check(t, "confirmed")
+	master, replicas := p.cluster.Owner(t, p.cluster.Slot(t, p.Name()))
+	require.NotNil(t, master)
+	p.cluster.Failover(t, replicas[0], false)
+	p.use(t, 120)
+	p.check(t, "after a failover")
+	p.giveBack(t)
+	p.check(t, "given back")
 }

@@ -17,46 +17,23 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// faults are what attempts of a call meet, in turn.
-var faults = []string{
-	"none", "drop", "drop cut drop", "swallow", "cut", "cut drop", "drop cut", "late", "late drop", "drop late", "double", "second",
-}
-
-// eachFault runs test for each of them, on a limiter of that rate.
-func eachFault(t *testing.T, rate int64, test func(t *testing.T, s *scene, fault []redistest.Action)) {
-	t.Helper()
-	eachFaultOf(t, rate, 0, test)
-}
-
-// eachFaultOf is eachFault with that many connections, 0 for as many as usual.
-func eachFaultOf(t *testing.T, rate int64, connections int, test func(t *testing.T, s *scene, fault []redistest.Action)) {
+// eachFault runs test for what attempts of a call meet, in turn, on a limiter of that rate, with so many connections.
+func eachFault(t *testing.T, rate int64, connections int, test func(t *testing.T, s *scene, faults string)) {
 	t.Helper()
 	rows := map[string]string{}
-	for _, name := range faults {
-		rows[name] = name
+	for _, faults := range []string{
+		"none", "drop", "drop cut drop", "swallow", "cut", "cut drop", "drop cut", "late", "late drop", "drop late", "double", "second",
+	} {
+		rows[faults] = strings.TrimPrefix(faults, "none")
 	}
-	limitertest.Bubbles(t, rows, func(t *testing.T, name string) {
-		s := newSceneOf(t, limitertest.Every(rate, interval), connections)
-		test(t, s, s.fault(name))
-	})
-}
-
-// fault returns what the words stand for.
-func (s *scene) fault(words string) (all []redistest.Action) {
-	for word := range strings.FieldsSeq(words) {
-		all = append(all, map[string]redistest.Action{
-			"drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
-			"late": redistest.Late.When(s.late), "double": redistest.Duplicate, "second": redistest.DuplicateLast,
-		}[word])
-	}
-	return all
+	limitertest.Bubbles(t, rows, func(t *testing.T, faults string) { test(t, newScene(t, rate, connections), faults) })
 }
 
 func TestMergingCall_MeetsFaults(t *testing.T) {
 	t.Parallel()
-	eachFault(t, 1000, func(t *testing.T, s *scene, fault []redistest.Action) {
+	eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
 		undo := s.nearly(t)
-		s.on(lua.Merge, fault...)
+		s.on(lua.Merge, faults)
 		s.take(t, 1)
 		s.merged(t, once)
 		s.back(t, 2, undo[0])
@@ -76,44 +53,34 @@ func TestMergingCall_MeetsFaults(t *testing.T) {
 // A call is given up, and others merge what comes then.
 func TestMergingCall_IsGivenUp(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]redistest.Action{"cut": redistest.Cut, "dropped": redistest.DropAnswer} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newScene(t, limitertest.Every(1000, interval))
-				undo := s.nearly(t)
-				s.onScript(func(script *lua.Script, _ int) redistest.Action {
-					if script == lua.Merge {
-						return fault
-					}
-					return redistest.Pass
-				})
-				s.take(t, 1)
-				s.check(t, "it was given up")
-				for _, f := range undo { // what it may have merged is not known any more, and the error says so
-					if err := f(t.Context()); name == "cut" || err == nil {
-						require.NoError(t, err)
-						s.held -= 2
-					} else {
-						require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-					}
-				}
-				s.check(t, "given back as far as it is known")
-				s.on(lua.Merge)
-				before := s.members(t)
-				s.take(t, 3*together)
-				s.merged(t, before+together)
-			})
-		})
-	}
+	limitertest.Bubbles(t, map[string]string{"cut": "cut for ever", "dropped": "drop for ever"}, func(t *testing.T, faults string) {
+		s := newScene(t, 1000, 0)
+		undo := s.nearly(t)
+		s.on(lua.Merge, faults)
+		s.take(t, 1)
+		s.check(t, "it was given up")
+		for _, f := range undo { // what it may have merged is not known any more, and the error says so
+			if err := f(t.Context()); faults == "cut for ever" || err == nil {
+				require.NoError(t, err)
+				s.held -= 2
+			} else {
+				require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+			}
+		}
+		s.check(t, "given back as far as it is known")
+		s.on(nil, "")
+		before := s.members(t)
+		s.take(t, 3*together)
+		s.merged(t, before+together)
+	})
 }
 
 // A call that is given up is no reason to merge nothing more, also if no answer tells the rate again.
 func TestMergingCall_IsGivenUpWithoutFigures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, limitertest.Every(1000, interval))
-		beside := s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(1000, interval)))
+		s := newScene(t, 1000, 0)
+		beside := s.beside()
 		take := func(n int) {
 			for range n {
 				require.True(t, limitertest.TryAll(t, s.Client, 1, s.RateLimiter, beside))
@@ -121,15 +88,10 @@ func TestMergingCall_IsGivenUpWithoutFigures(t *testing.T) {
 			}
 			s.check(t, "granted")
 		}
-		s.onScript(func(script *lua.Script, _ int) redistest.Action {
-			if script == lua.Merge {
-				return redistest.DropAnswer
-			}
-			return redistest.Pass
-		})
+		s.on(lua.Merge, "drop for ever")
 		take(few + together + 2)
 		require.Positive(t, s.sent(lua.Merge))
-		s.on(nil)
+		s.on(nil, "")
 		before := s.members(t)
 		take(4 * together)
 		require.Less(t, s.members(t), before+2*together)
@@ -140,12 +102,12 @@ func TestMergingCall_IsGivenUpWithoutFigures(t *testing.T) {
 func TestMergingCall_TakesLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, limitertest.Every(10_000, interval))
+		s := newScene(t, 10_000, 0)
 		s.nearly(t)
 		letGo := s.Hold(t, lua.Merge, 1)
 		s.take(t, 1100)
 		letGo()
-		s.on(lua.Merge)
+		s.on(nil, "")
 		s.rest() // it may have been repeated
 		s.merged(t, few+1100-1024+7)
 	})
@@ -153,18 +115,18 @@ func TestMergingCall_TakesLong(t *testing.T) {
 
 func TestUndo_MeetsFaultsAndMerging(t *testing.T) {
 	t.Parallel()
-	eachFault(t, 1000, func(t *testing.T, s *scene, fault []redistest.Action) {
+	eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
 		undo := s.nearly(t)
-		s.on(lua.GiveBack, fault...)
+		s.on(lua.GiveBack, faults)
 		s.back(t, 2, undo[0])
 		s.take(t, 1)
 		s.merged(t, once)
-		s.on(lua.GiveBack, fault...)
+		s.on(lua.GiveBack, faults)
 		s.back(t, 2, undo[1])
 		s.check(t, "given back of a merged member")
 		s.take(t, together)
 		s.merged(t, once)
-		s.on(lua.GiveBack, fault...)
+		s.on(lua.GiveBack, faults)
 		s.back(t, 2, undo[2])
 		s.letGo()
 		s.check(t, "given back of a member that was merged twice")
@@ -174,12 +136,11 @@ func TestUndo_MeetsFaultsAndMerging(t *testing.T) {
 // Permits go back while their member is named: that waits for the call.
 func TestUndo_WhileMerging(t *testing.T) {
 	t.Parallel()
-	for name, held := range map[string]redistest.Action{"request": redistest.Late, "answer": redistest.Pass} {
-		t.Run("the "+name+" is held", func(t *testing.T) {
-			t.Parallel()
-			eachFault(t, 1000, func(t *testing.T, s *scene, fault []redistest.Action) {
+	limitertest.Each(t, map[string]redistest.Action{"the request is held": redistest.Late, "the answer is held": redistest.Pass},
+		func(t *testing.T, held redistest.Action) {
+			eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
 				undo := s.nearly(t)
-				merging := make(chan struct{})
+				merging, fault := make(chan struct{}), s.faults(faults)
 				s.onScript(func(script *lua.Script, n int) redistest.Action {
 					switch {
 					case script == lua.Merge && n == 1:
@@ -205,15 +166,14 @@ func TestUndo_WhileMerging(t *testing.T) {
 				s.check(t, "all have come")
 			})
 		})
-	}
 }
 
 // Members of which permits go back are not named.
 func TestUndo_UnderWayBeforeMerging(t *testing.T) {
 	t.Parallel()
-	eachFault(t, 1000, func(t *testing.T, s *scene, fault []redistest.Action) {
+	eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
 		undo := s.nearly(t)
-		answered := make(chan struct{})
+		answered, fault := make(chan struct{}), s.faults(faults)
 		s.onScript(func(script *lua.Script, n int) redistest.Action {
 			switch {
 			case script == lua.GiveBack && n == 1:
@@ -240,11 +200,10 @@ func TestUndo_UnderWayBeforeMerging(t *testing.T) {
 // Callers leave whose permits share a member with others', before, while and after it is merged.
 func TestCallersLeave_AndMembersAreMerged(t *testing.T) {
 	t.Parallel()
-	eachFaultOf(t, 1000, 3, func(t *testing.T, s *scene, _ []redistest.Action) {
-		_, name, _ := strings.Cut(t.Name(), "/")
+	eachFault(t, 1000, 3, func(t *testing.T, s *scene, faults string) {
 		s.take(t, few)
 		for round := range 14 {
-			fault := s.fault(strings.ReplaceAll(name, "_", " "))
+			fault := s.faults(faults)
 			ctx, leave := context.WithCancel(t.Context())
 			alone, batch := make(chan struct{}), make(chan struct{})
 			s.onScript(func(script *lua.Script, n int) redistest.Action {
@@ -283,15 +242,15 @@ func TestCallersLeave_AndMembersAreMerged(t *testing.T) {
 // Requests, claims and settlements meet faults, in any order.
 func TestCalls_MeetFaultsAndAreMerged(t *testing.T) {
 	t.Parallel()
-	eachFault(t, 10_000, func(t *testing.T, s *scene, fault []redistest.Action) {
+	eachFault(t, 10_000, 0, func(t *testing.T, s *scene, faults string) {
 		random := rand.New(rand.NewPCG(11, 61))
 		scripts := []*lua.Script{lua.Acquire, lua.AcquireAll, lua.SettleReservation, lua.GiveBack, lua.Merge}
-		beside := s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(10_000, interval)))
+		beside := s.beside()
 		var open []*rratelimiter.Reservation
 		var undo []func(ctx context.Context) error
 		for i := range 200 {
 			if i%10 == 9 {
-				s.on(scripts[i/10%len(scripts)], fault...)
+				s.on(scripts[i/10%len(scripts)], faults)
 			}
 			switch random.IntN(6) {
 			case 0:
@@ -350,7 +309,7 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 		"TryAcquire":     {lua.Acquire, func(t *testing.T, s *scene) { s.take(t, 1) }},
 		"TakeReturnable": {lua.Acquire, func(t *testing.T, s *scene) { s.returnable(t, 2) }},
 		"TakeAll": {lua.AcquireAll, func(t *testing.T, s *scene) {
-			beside := s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(1000, interval)))
+			beside := s.beside()
 			limitertest.Grants(t, beside, few)
 			require.True(t, limitertest.TryAll(t, s.Client, 2, s.RateLimiter, beside))
 			s.held += 2
@@ -372,12 +331,12 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 			s.held += 5
 		}},
 	}, func(t *testing.T, c row) {
-		s := newScene(t, limitertest.Every(1000, interval))
+		s := newScene(t, 1000, 0)
 		s.take(t, few)
-		s.on(c.script, redistest.Late.When(s.late))
+		s.on(c.script, "late")
 		c.call(t, s)
 		time.Sleep(2 * time.Minute)
-		if _, err := s.Client.RateLimiter("{"+s.Name()+"}:beside").Take(t.Context(), 1); err != nil { // it forgets, too
+		if _, err := s.Client.RateLimiter(s.beside().Name()).Take(t.Context(), 1); err != nil { // it forgets, too
 			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
 		}
 		s.take(t, 2*together)
@@ -391,7 +350,7 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 func TestOpenReservation_IsNotMerged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, limitertest.Every(1000, interval))
+		s := newScene(t, 1000, 0)
 		s.take(t, few)
 		one := limitertest.Reserve(t, s.RateLimiter, 3)
 		all, err := s.Client.ReserveAll(t.Context(), 0, s.Claim(4))

@@ -2,6 +2,7 @@ package merging_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -46,20 +47,16 @@ type scene struct {
 
 const interval = 100 * time.Hour
 
-func newScene(t *testing.T, cfg rratelimiter.Config) *scene {
+// newScene returns one of that rate, with so many connections, 0 for as many as usual. With 3, one flight is under way at a time.
+func newScene(t *testing.T, rate int64, connections int) *scene {
 	t.Helper()
-	return newSceneOf(t, cfg, 0)
-}
-
-// newSceneOf is newScene with that many connections, 0 for as many as usual. With 3, one flight is under way at a time.
-func newSceneOf(t *testing.T, cfg rratelimiter.Config, connections int) *scene {
-	t.Helper()
+	cfg := limitertest.Every(rate, interval)
 	s := &scene{
 		HeldScene: limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Second, PoolSize: connections}),
-		rate:      cfg.Rate, late: make(chan struct{}), calls: map[*lua.Script]int{},
+		rate:      rate, late: make(chan struct{}), calls: map[*lua.Script]int{},
 	}
 	s.keyed = s.Client.Keyed("", cfg)
-	s.on(nil)
+	s.on(nil, "")
 	limitertest.Take(t, s.RateLimiter, 1) // by its figures the Client learns the interval
 	s.held = 1
 	return s
@@ -81,14 +78,30 @@ func (s *scene) onScript(f func(script *lua.Script, n int) redistest.Action) {
 	})
 }
 
-// on applies the actions in turn to the calls of one script from now on.
-func (s *scene) on(script *lua.Script, actions ...redistest.Action) {
+// on lets the calls of one script meet faults in turn from now on, and all of its calls the only one of "drop for ever".
+func (s *scene) on(script *lua.Script, faults string) {
+	words, always := strings.CutSuffix(faults, " for ever")
+	all := s.faults(words)
 	s.onScript(func(one *lua.Script, n int) redistest.Action {
-		if one == script && n <= len(actions) {
-			return actions[n-1]
+		switch {
+		case one == script && always:
+			return all[0]
+		case one == script && n <= len(all):
+			return all[n-1]
 		}
 		return redistest.Pass
 	})
+}
+
+// faults returns what the words stand for.
+func (s *scene) faults(words string) (all []redistest.Action) {
+	for word := range strings.FieldsSeq(words) {
+		all = append(all, map[string]redistest.Action{
+			"drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut, "double": redistest.Duplicate,
+			"second": redistest.DuplicateLast, "late": redistest.Late.When(s.late), "drop-late": redistest.DropAnswer.When(s.late),
+		}[word])
+	}
+	return all
 }
 
 // sent returns how often the Client has sent the script.
@@ -121,6 +134,11 @@ func (s *scene) check(t *testing.T, when string) {
 }
 
 func (s *scene) permits() string { return limitertest.KeysOf(s.RateLimiter).Permits }
+
+// beside returns another limiter of the Client's.
+func (s *scene) beside() *rratelimiter.RateLimiter {
+	return s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(10_000, interval)))
+}
 
 // members returns how many there are.
 func (s *scene) members(t *testing.T) int {

@@ -36,18 +36,27 @@ type grant struct {
 	permits int64
 }
 
-// inUse returns how many permits must be in use, and how many may be, since they may come back so much late.
-func inUse(grants []grant, interval, late time.Duration) (least, most int64) {
+// requireInTime checks that permits have come back no earlier than an interval after their grant, and at most a 64th of it later.
+func requireInTime(t *testing.T, cfg rratelimiter.Config, grants []grant, free int64) {
+	t.Helper()
+	least, most := int64(0), int64(0)
 	for _, g := range grants {
 		age := time.Since(g.at)
-		if age < interval {
+		if age < cfg.Interval {
 			least += g.permits
 		}
-		if age < interval+late {
+		if age < cfg.Interval+cfg.Interval/64+time.Millisecond {
 			most += g.permits
 		}
 	}
-	return least, most
+	require.LessOrEqual(t, free, cfg.Rate-least, "%d grants: permits came back early", len(grants))
+	require.GreaterOrEqual(t, free, cfg.Rate-most, "%d grants: permits came back late", len(grants))
+}
+
+// granted returns the permits, or 0 if they were refused.
+func granted(permits int64, ok bool) int64 {
+	permits, _ = limitertest.Counted(permits, ok, nil)
+	return permits
 }
 
 // Permits come back no earlier than an interval after their grant, and at most a 64th of it later.
@@ -71,25 +80,17 @@ func TestPermits_ComeBackInTime(t *testing.T) {
 			l, n, at := clients[random.IntN(2)], 1+random.Int64N(3), time.Now()
 			switch random.IntN(4) {
 			case 0:
-				if d := limitertest.Take(t, l, n); d.Granted {
-					grants = append(grants, grant{at, n})
-				}
+				n = granted(n, limitertest.Take(t, l, n).Granted)
 			case 1:
-				taken, _, err := l.TakeUpTo(t.Context(), n)
+				var err error
+				n, _, err = l.TakeUpTo(t.Context(), n)
 				require.NoError(t, err)
-				grants = append(grants, grant{at, taken})
 			default:
-				if limitertest.Try(t, l, n) {
-					grants = append(grants, grant{at, n})
-				}
+				n = granted(n, limitertest.Try(t, l, n))
 			}
-			if i%3 > 0 {
-				continue
+			if grants = append(grants, grant{at, n}); i%3 == 0 {
+				requireInTime(t, cfg, grants, limitertest.Available(t, l))
 			}
-			least, most := inUse(grants, cfg.Interval, cfg.Interval/64+time.Millisecond)
-			free := limitertest.Available(t, l)
-			require.LessOrEqual(t, free, cfg.Rate-least, "call %d: permits came back early", i)
-			require.GreaterOrEqual(t, free, cfg.Rate-most, "call %d: permits came back late", i)
 		}
 		assert.Greater(t, merges.Load(), int64(4))
 	})
@@ -154,7 +155,7 @@ func TestPermits_ComeBackToTheMillisecond(t *testing.T) {
 func TestWithExact_OfOneOfACallsHandles(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]int{"the first": 0, "the second": 1, "the last": 2}, func(t *testing.T, place int) {
-		s := newSceneOf(t, limitertest.Every(1000, interval), 3)
+		s := newScene(t, 1000, 3)
 		handles := slices.Repeat([]*rratelimiter.RateLimiter{s.RateLimiter}, 3)
 		handles[place] = s.Client.RateLimiter(s.Name(), rratelimiter.WithExact())
 		s.take(t, few)
@@ -235,28 +236,22 @@ func TestClock_IsSet(t *testing.T) {
 		t.Run(by.String(), func(t *testing.T) {
 			t.Parallel()
 			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				merges := countMerges(rdb)
-				cfg := rratelimiter.PerMinute(1000)
+				merges, cfg := countMerges(rdb), rratelimiter.PerMinute(1000)
 				l := limitertest.NewLimiter(t, rdb, cfg)
-				keys := limitertest.KeysOf(l)
-				use := func(calls int) {
-					for range calls {
+				keys, before := limitertest.KeysOf(l), int64(0)
+				for range 2 {
+					for range 150 {
 						limitertest.Take(t, l, 1)
 						time.Sleep(20 * time.Millisecond)
 					}
-				}
-				check := func(when string) {
-					t.Helper()
 					free, _ := limitertest.StoredValue(t, rdb, keys.Value)
-					require.Equal(t, cfg.Rate, free+limitertest.InUse(t, rdb, keys.Permits), when)
+					require.Equal(t, cfg.Rate, free+limitertest.InUse(t, rdb, keys.Permits))
+					require.Greater(t, merges.Load(), before)
+					if before == 0 {
+						before = merges.Load()
+						step(by)
+					}
 				}
-				use(150)
-				check("before")
-				before := merges.Load()
-				step(by)
-				use(150)
-				check("after")
-				require.Greater(t, merges.Load(), before)
 				assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(140))
 				time.Sleep(cfg.Interval + cfg.Interval/64)
 				assert.Equal(t, cfg.Rate, limitertest.Available(t, l))
@@ -297,28 +292,22 @@ func TestMerged_BesideRedisson(t *testing.T) {
 		var grants []grant
 		for i := range 400 {
 			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
-			n, at, granted := 1+random.Int64N(2), time.Now(), false
+			n, at := 1+random.Int64N(2), time.Now()
 			switch random.IntN(8) {
 			case 0:
-				var err error
-				granted, _, err = java.TryAcquire(t, n)
+				ok, _, err := java.TryAcquire(t, n)
 				require.NoError(t, err)
+				grants = append(grants, grant{at, granted(n, ok)})
 			case 1:
 				java.AvailablePermits(t)
 			default:
-				granted = limitertest.Try(t, ours[random.IntN(2)], n)
-			}
-			if granted {
-				grants = append(grants, grant{at, n})
+				grants = append(grants, grant{at, granted(n, limitertest.Try(t, ours[random.IntN(2)], n))})
 			}
 			free, stored := limitertest.StoredValue(t, rdb, keys.Value)
 			if stored {
 				require.Equal(t, cfg.Rate, free+limitertest.InUse(t, rdb, keys.Permits), "call %d", i)
 			}
-			least, most := inUse(grants, cfg.Interval, cfg.Interval/64+time.Millisecond)
-			in := cfg.Rate - java.AvailablePermits(t)
-			require.GreaterOrEqual(t, in, least, "call %d: early", i)
-			require.LessOrEqual(t, in, most, "call %d: late", i)
+			requireInTime(t, cfg, grants, java.AvailablePermits(t))
 		}
 		require.Greater(t, merges.Load(), int64(4))
 		java.Release(t, 20) // raises the value, and leaves the set alone

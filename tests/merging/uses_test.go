@@ -1,0 +1,402 @@
+package merging_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+var measure = flag.Bool("measure", false, "print how large the sets of all kinds of use are in Redis")
+
+// small is the most entries that Redis keeps in a listpack.
+const small = 128
+
+// usage is a way to use limiters for an interval and more.
+type usage struct {
+	name    string
+	all     bool // with -measure only
+	most    int64
+	limits  []rratelimiter.Config
+	clients int
+	calls   int
+	every   time.Duration
+	call    call
+	trip    time.Duration // to Redis
+	set     bool          // the first limit is set by others, and not known to the handles
+}
+
+// A call is one of a user's, the i-th.
+type call func(t *testing.T, u *user, i int)
+
+// user is one of the Clients, with its handles of the limits.
+type user struct {
+	*rratelimiter.RateLimiter // of the first limit
+
+	cfg    rratelimiter.Config // of that
+	client *rratelimiter.Client
+	limits []*rratelimiter.RateLimiter
+	undo   []func(context.Context) error
+	open   []*rratelimiter.Reservation
+	later  *sync.WaitGroup
+}
+
+func (u *user) claims(permits ...int64) (all []rratelimiter.Claim) {
+	for i, l := range u.limits {
+		all = append(all, l.Claim(permits[i]))
+	}
+	return all
+}
+
+func takeOne(t *testing.T, u *user, _ int) { limitertest.Try(t, u.RateLimiter, 1) }
+
+func takeAtOnce(t *testing.T, u *user, i int) {
+	limitertest.Together(256, func(int) { takeOne(t, u, i) })
+}
+
+// reserve reserves as many permits of each limit, and settles less or more of them after up to a time.
+func reserve(within time.Duration, permits ...int64) call {
+	return func(t *testing.T, u *user, _ int) {
+		used := make([]int64, len(permits))
+		for i, n := range permits {
+			if used[i] = n; n > 1 {
+				used[i] = n/2 + rand.Int64N(n+1)
+			}
+		}
+		settle := func() error { return nil }
+		if len(u.limits) == 1 {
+			if r, err := u.Reserve(t.Context(), permits[0], 0); assert.NoError(t, err) && r.Granted {
+				settle = func() error { return r.Settle(t.Context(), used[0]) }
+			}
+		} else if r, err := u.client.ReserveAll(t.Context(), 0, u.claims(permits...)...); assert.NoError(t, err) && r.Granted {
+			settle = func() error { return r.Settle(t.Context(), used...) }
+		}
+		if within == 0 {
+			require.NoError(t, settle())
+			return
+		}
+		u.later.Go(func() {
+			time.Sleep(rand.N(within))
+			assert.NoError(t, settle())
+		})
+	}
+}
+
+func takeAll(t *testing.T, u *user, _ int) {
+	require.NoError(t, limitertest.Second(u.client.TakeAll(t.Context(), u.claims(1, 1)...)))
+}
+
+var (
+	perMinute     = []rratelimiter.Config{rratelimiter.PerMinute(1000)}
+	perMinuteMuch = []rratelimiter.Config{rratelimiter.PerMinute(1_000_000)}
+	perDay        = []rratelimiter.Config{rratelimiter.PerDay(10_000)}
+	both          = []rratelimiter.Config{rratelimiter.PerMinute(1000), rratelimiter.PerDay(10_000)}
+	gateway       = []rratelimiter.Config{
+		rratelimiter.PerMinute(100), rratelimiter.PerDay(10_000), rratelimiter.PerMinute(20_000), rratelimiter.PerDay(1_000_000),
+	}
+)
+
+var usages = []usage{
+	{"50 a minute", false, 50, []rratelimiter.Config{rratelimiter.PerMinute(50)}, 1, 60, 1200 * time.Millisecond, takeOne, 0, false},
+	{"1000 a minute", false, 128, perMinute, 1, 1300, 60 * time.Millisecond, takeOne, 0, false},
+	{"1000 a minute, three Clients", true, 3 * (64 + together), perMinute, 3, 1300, 60 * time.Millisecond, takeOne, 0, false},
+	{"1000 a minute, reservations settled at once", true, 128, perMinute, 1, 700, 120 * time.Millisecond, reserve(0, 2), 0, false},
+	{"the same, settled after up to 10 s", true, 256, perMinute, 1, 700, 120 * time.Millisecond, reserve(10*time.Second, 2), 0, false},
+	{"10,000 a day, used 200 times", false, 128, perDay, 1, 230, 432 * time.Second, takeOne, 0, false},
+	{"10,000 a day", true, 128, perDay, 1, 11_000, 8640 * time.Millisecond, takeOne, 0, false},
+	{"`TakeAll` of 1000 a minute and 10,000 a day", true, 256, both, 1, 3000, 70 * time.Millisecond, takeAll, 0, false},
+	{"`ReserveAll` of them, settled after up to 10 s", true, 384, both, 1, 2000, 150 * time.Millisecond, reserve(10*time.Second, 2, 2), 0, false},
+	{"a million a minute, 256 callers for 5 s", true, few + 3*together, perMinuteMuch, 1, 1000, 5 * time.Millisecond, takeAtOnce, time.Millisecond, false},
+	{
+		"the gateway's four, 2000 requests in a day", true, 512, gateway, 1, 2300, 43200 * time.Millisecond,
+		reserve(10*time.Second, 1, 1, 300, 300), 0, false,
+	},
+	{
+		"the same, by three gateways", true, 3 * 256, gateway, 3, 2300, 43200 * time.Millisecond,
+		reserve(10*time.Second, 1, 1, 300, 300), 0, false,
+	},
+}
+
+// run uses the limits, by handles with these options, and returns the members of their sets at the end, and the most that
+// the first of them had.
+func (u *usage) run(t *testing.T, opts ...rratelimiter.LimiterOption) (sets [][]redis.Z, most int64) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb := limitertest.FarAway(t, u.trip)
+		var later sync.WaitGroup
+		users := make([]*user, u.clients)
+		for i := range users {
+			one := &user{client: limitertest.NewClient(t, rdb), cfg: u.limits[0], later: &later}
+			for j, cfg := range u.limits {
+				with := append(slices.Clip(opts), rratelimiter.WithDefault(cfg))
+				if j == 0 && u.set {
+					with = opts
+				}
+				one.limits = append(one.limits, one.client.RateLimiter(fmt.Sprint("{ann}", j), with...))
+			}
+			one.RateLimiter, users[i] = one.limits[0], one
+		}
+		first := limitertest.KeysOf(users[0].RateLimiter).Permits
+		if u.set {
+			limitertest.MustTrySetRate(t, limitertest.NewClient(t, rdb).RateLimiter(users[0].Name()), u.limits[0])
+		}
+		for i := range u.calls {
+			time.Sleep(u.every)
+			u.call(t, users[i%len(users)], i)
+			if i%20 == 0 {
+				most = max(most, rdb.ZCard(t.Context(), first).Val())
+			}
+		}
+		for _, l := range users[0].limits {
+			sets = append(sets, rdb.ZRangeWithScores(t.Context(), limitertest.KeysOf(l).Permits, 0, -1).Val())
+		}
+		later.Wait()
+		assert.Equal(t, u.limits[0].Rate, limitertest.Available(t, users[0].RateLimiter)+limitertest.InUse(t, rdb, first))
+	})
+	return sets, most
+}
+
+// bytesOf returns how much memory the sets take in a real Redis.
+func bytesOf(t *testing.T, sets [][]redis.Z) (members, bytes int64) {
+	t.Helper()
+	rdb := redistest.Shared(t).Client(t, nil)
+	for i, set := range sets {
+		key := redistest.Name(t) + fmt.Sprint(i)
+		for _, z := range set {
+			require.NoError(t, rdb.ZAdd(t.Context(), key, z).Err())
+		}
+		members += int64(len(set))
+		bytes += rdb.MemoryUsage(t.Context(), key).Val()
+		rdb.Del(t.Context(), key)
+	}
+	return members, bytes
+}
+
+// The figures of production.md and choosing.md:
+//
+//	go test ./tests/merging -run TestBytes -v -measure
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	var table strings.Builder
+	for _, u := range usages {
+		if u.all && !*measure {
+			continue
+		}
+		t.Run(u.name, func(t *testing.T) {
+			exactSets, _ := u.run(t, rratelimiter.WithExact())
+			sets, _ := u.run(t)
+			exact, exactBytes := bytesOf(t, exactSets)
+			members, bytes := bytesOf(t, sets)
+			assert.LessOrEqual(t, members, u.most)
+			assert.LessOrEqual(t, bytes, exactBytes)
+			fmt.Fprintf(&table, "| %s | %d | %d | %d | %d |\n", u.name, exact, exactBytes, members, bytes)
+		})
+	}
+	t.Log("| use | members, exact | bytes | members | bytes |\n" + table.String())
+}
+
+// uses are those of one limit, beside which claims have another.
+var uses = map[string]call{
+	"TryAcquire":             takeOne,
+	"a handle for each call": func(t *testing.T, u *user, _ int) { limitertest.Try(t, u.client.RateLimiter(u.Name()), 1) },
+	"a Keyed for each call": func(t *testing.T, u *user, _ int) {
+		require.NoError(t, limitertest.Second(u.client.Keyed("", u.cfg).Take(t.Context(), u.Name(), 1)))
+	},
+	"Take": func(t *testing.T, u *user, _ int) { limitertest.Take(t, u.RateLimiter, 1) },
+	"TakeReturnable, one of four undone later": func(t *testing.T, u *user, i int) {
+		d, back, err := u.client.Keyed("", u.cfg).TakeReturnable(t.Context(), u.Name(), 1)
+		require.NoError(t, err)
+		if d.Granted && i%4 == 0 {
+			u.undo = append(u.undo, back)
+		}
+		if len(u.undo) > 20 {
+			require.NoError(t, u.undo[0](t.Context()))
+			u.undo = u.undo[1:]
+		}
+	},
+	"permits of which some are released": func(t *testing.T, u *user, i int) {
+		if limitertest.Try(t, u.RateLimiter, 2) && i%2 == 0 {
+			require.NoError(t, u.Release(t.Context(), 1))
+		}
+	},
+	"reservations settled at once": reserve(0, 2),
+	"reservations with a hold, settled later": func(t *testing.T, u *user, i int) {
+		if r, err := u.Reserve(t.Context(), 2, 0, rratelimiter.Hold(15*time.Second)); assert.NoError(t, err) && r.Granted {
+			u.open = append(u.open, r)
+		}
+		if len(u.open) > 8 {
+			one := rand.IntN(len(u.open))
+			require.NoError(t, u.open[one].Settle(t.Context(), int64(1+i%3)))
+			u.open = append(u.open[:one], u.open[one+1:]...)
+		}
+	},
+	"TakeAll": takeAll,
+	"TryAcquireAll, which may wait": func(t *testing.T, u *user, _ int) {
+		require.NoError(t, limitertest.Second(u.client.TryAcquireAll(t.Context(), time.Second, u.claims(1, 3)...)))
+	},
+	"ReserveAll": reserve(0, 2, 3),
+	"a lease":    takeOne,
+}
+
+func TestSet_StaysSmall(t *testing.T) {
+	t.Parallel()
+	for name, use := range uses {
+		rates := []int64{400}
+		if name == "TryAcquire" {
+			rates = []int64{150, 1000}
+		}
+		for _, rate := range rates {
+			t.Run(fmt.Sprint(name, ", ", rate), func(t *testing.T) {
+				t.Parallel()
+				limits := []rratelimiter.Config{rratelimiter.PerMinute(rate)}
+				if strings.Contains(name, "All") {
+					limits = append(limits, limitertest.Hourly(1_000_000))
+				}
+				var opts []rratelimiter.LimiterOption
+				if name == "a lease" {
+					opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: 3}))
+				}
+				u := usage{limits: limits, clients: 1, calls: int(rate / 4 * 5), every: time.Minute / time.Duration(rate), call: use, set: true}
+				_, most := u.run(t, opts...)
+				assert.LessOrEqual(t, most, int64(small))
+			})
+		}
+	}
+}
+
+// Many callers ask at once, each by a call or with a member of its own.
+func TestSet_OfManyCallersAtOnce(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, map[string]func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client){
+		"claims": func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client) {
+			assert.True(t, limitertest.TryAll(t, client, 1, l, beside))
+		},
+		"reservations": func(t *testing.T, l, _ *rratelimiter.RateLimiter, _ *rratelimiter.Client) {
+			assert.NoError(t, limitertest.Reserve(t, l, 2).Settle(t.Context(), 1))
+		},
+	}, func(t *testing.T, call func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client)) {
+		const callers, rounds = 256, 4
+		rdb := limitertest.FarAway(t, time.Millisecond)
+		client := limitertest.NewClient(t, rdb)
+		cfg := rratelimiter.WithDefault(limitertest.Every(1_000_000, interval))
+		l, beside := client.RateLimiter("{many}", cfg), client.RateLimiter("{many}2", cfg)
+		limitertest.MustAcquire(t, l, 1)
+		for range rounds {
+			limitertest.Together(callers, func(int) { call(t, l, beside, client) })
+		}
+		for range 2 {
+			limitertest.MustAcquire(t, l, 1)
+		}
+		keys := limitertest.KeysOf(l)
+		assert.EqualValues(t, 1+rounds*callers+2, limitertest.InUse(t, rdb, keys.Permits))
+		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+callers), "what is not named yet, and what is exact")
+	})
+}
+
+// Each call takes of as many limiters as there may be.
+func TestSet_OfManyLimiters(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client, claims := limitertest.NewClient(t, rdb), []rratelimiter.Claim(nil)
+		for i := range rratelimiter.MaxLimiters {
+			l := client.RateLimiter(fmt.Sprint("{many}", i), rratelimiter.WithDefault(limitertest.Every(10_000, interval)))
+			claims = append(claims, l.Claim(1))
+		}
+		for range few + 3*together {
+			_, err := client.TakeAll(t.Context(), claims...)
+			require.NoError(t, err)
+		}
+		for i := range claims {
+			keys := limitertest.KeysOf(client.RateLimiter(fmt.Sprint("{many}", i)))
+			assert.EqualValues(t, few+3*together, limitertest.InUse(t, rdb, keys.Permits))
+			assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+together+2))
+		}
+	})
+}
+
+// Each caller releases some of what it was granted, so that the newest member is never as it was granted.
+func TestSet_OfPermitsThatAreReleased(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		const calls = 200
+		merges, l := countMerges(rdb), limitertest.NewLimiter(t, rdb, limitertest.Every(10_000, interval))
+		for range calls {
+			limitertest.MustAcquire(t, l, 2)
+			require.NoError(t, l.Release(t.Context(), 1))
+			time.Sleep(time.Millisecond) // the newest is the last
+		}
+		keys := limitertest.KeysOf(l)
+		assert.EqualValues(t, calls, limitertest.InUse(t, rdb, keys.Permits))
+		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+together+2))
+		assert.LessOrEqual(t, merges.Load(), int64(2*calls/together), "one that finds what has changed, and one that merges the rest")
+	})
+}
+
+// stranger is a limiter that is not one of this module. It refuses every third request.
+type stranger struct{ asked int }
+
+func (s *stranger) Take(context.Context, string, int64) (limit.Decision, error) {
+	s.asked++
+	return limit.Decision{Granted: s.asked%3 > 0, Limit: 1000}, nil
+}
+
+// Of the policies that middleware asks by one call, those that no handler settles are merged as well, and what they granted
+// goes back if another policy refuses.
+func TestMiddleware_PoliciesAskedTogether(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, map[string]bool{"with one that is settled": true, "none is": false}, func(t *testing.T, rdb redistest.Client, settles bool) {
+		merges, client := countMerges(rdb), limitertest.NewClient(t, rdb)
+		limits := []*rratelimiter.KeyedLimiter{
+			client.Keyed("minute:", rratelimiter.PerMinute(1000)), client.Keyed("day:", rratelimiter.PerDay(10_000)),
+			client.Keyed("tokens:", rratelimiter.PerDay(1_000_000)),
+		}
+		tokens := httplimit.Policy{Name: "tokens", Limiter: limits[2], Cost: func(*http.Request) (int64, error) { return 300, nil }}
+		tokens.Settle = settles
+		m := httplimit.New(httplimit.Policy{Name: "minute", Limiter: limits[0]}, httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: limits[1]}),
+			httplimit.WithPolicy(tokens), httplimit.WithPolicy(httplimit.Policy{Name: "stranger", Limiter: &stranger{}}),
+			httplimit.WithHashTag(), httplimit.WithKey(httplimit.User(func(*http.Request) string { return "ann" })))
+		require.NoError(t, m.Err())
+		passed, used := int64(0), int64(300)
+		handler := m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if passed++; settles {
+				used = 200
+				assert.NoError(t, httplimit.Settle(r.Context(), used))
+			}
+		}))
+		const requests = 600
+		for range requests {
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+			time.Sleep(50 * time.Millisecond)
+		}
+		require.EqualValues(t, requests*2/3, passed)
+		for i, key := range []string{"http:minute:{ann}", "http:day:{ann}", "http:tokens:{ann}"} {
+			l := limits[i].Limiter(key)
+			held := passed
+			if i == 2 {
+				held *= used
+			}
+			free, inUse := limitertest.Available(t, l), limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits)
+			assert.Equal(t, held, inUse, key)
+			assert.Equal(t, limitertest.ConfigOf(t, l).Rate, free+inUse, key)
+			assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(small), key)
+		}
+		assert.Positive(t, merges.Load())
+	})
+}
