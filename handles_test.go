@@ -34,14 +34,9 @@ func newPlan(t *testing.T, rdb redistest.Client, opts ...rratelimiter.Option) pl
 // eachOldest runs test beside a Redisson of each layout of members.
 func eachOldest(t *testing.T, test func(t *testing.T, p plan)) {
 	t.Helper()
-	for layout, version := range limitertest.MembersOf {
-		t.Run(layout, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				test(t, newPlan(t, rdb, rratelimiter.WithRedissonVersion(version)))
-			})
-		})
-	}
+	limitertest.Virtual(t, limitertest.MembersOf, func(t *testing.T, rdb redistest.Client, version string) {
+		test(t, newPlan(t, rdb, rratelimiter.WithRedissonVersion(version)))
+	})
 }
 
 func (p plan) take(t *testing.T, tokens int64) []limit.Decision {
@@ -51,24 +46,37 @@ func (p plan) take(t *testing.T, tokens int64) []limit.Decision {
 	return decisions
 }
 
+// calls are those with claims.
+func (p plan) calls(t *testing.T) map[string]func(claims ...rratelimiter.Claim) error {
+	ctx := t.Context()
+	return map[string]func(claims ...rratelimiter.Claim) error{
+		"TakeAll": func(claims ...rratelimiter.Claim) error { return limitertest.Second(p.client.TakeAll(ctx, claims...)) },
+		"TryAcquireAll": func(claims ...rratelimiter.Claim) error {
+			return limitertest.Second(p.client.TryAcquireAll(ctx, time.Second, claims...))
+		},
+		"ReserveAll": func(claims ...rratelimiter.Claim) error {
+			return limitertest.Second(p.client.ReserveAll(ctx, 0, claims...))
+		},
+	}
+}
+
 func (p plan) free(t *testing.T) []int64 {
 	t.Helper()
 	return []int64{limitertest.Available(t, p.requests), limitertest.Available(t, p.tokens)}
 }
 
-func TestTakeAll_ChargesEachItsNumber(t *testing.T) {
-	t.Parallel()
-	eachOldest(t, func(t *testing.T, p plan) {
+var ofClaims = limitertest.Tests[plan]{
+	"TakeAll_ChargesEachItsNumber": func(t *testing.T, p plan) {
 		assert.Equal(t, []limit.Decision{
 			{Granted: true, Limit: 3, Remaining: 2, ResetAfter: time.Minute}, {Granted: true, Limit: 1000, Remaining: 200, ResetAfter: time.Hour},
 		}, p.take(t, 800))
 		assert.Equal(t, []int64{2, 200}, p.free(t))
-	})
-}
+		one, err := p.client.TakeAll(t.Context(), p.requests.Claim(2))
+		require.NoError(t, err)
+		assert.Equal(t, []limit.Decision{{Granted: true, Limit: 3, ResetAfter: time.Minute}}, one, "of one it is Take")
+	},
 
-func TestTakeAll_SaysWhoRefusedAndChargesNone(t *testing.T) {
-	t.Parallel()
-	eachOldest(t, func(t *testing.T, p plan) {
+	"TakeAll_SaysWhoRefusedAndChargesNone": func(t *testing.T, p plan) {
 		p.take(t, 800)
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, []limit.Decision{
@@ -78,21 +86,9 @@ func TestTakeAll_SaysWhoRefusedAndChargesNone(t *testing.T) {
 		assert.Equal(t, []int64{2, 200}, p.free(t))
 		time.Sleep(50 * time.Second)
 		assert.EqualValues(t, 2, p.take(t, 200)[0].Remaining, "a minute's request is back, also in the figures")
-	})
-}
+	},
 
-func TestTakeAll_OfOneIsTake(t *testing.T) {
-	t.Parallel()
-	eachOldest(t, func(t *testing.T, p plan) {
-		decisions, err := p.client.TakeAll(t.Context(), p.requests.Claim(2))
-		require.NoError(t, err)
-		assert.Equal(t, []limit.Decision{{Granted: true, Limit: 3, Remaining: 1, ResetAfter: time.Minute}}, decisions)
-	})
-}
-
-func TestReserveAll_SettlesEachWithItsNumber(t *testing.T) {
-	t.Parallel()
-	eachOldest(t, func(t *testing.T, p plan) {
+	"ReserveAll_SettlesEachWithItsNumber": func(t *testing.T, p plan) {
 		for _, tt := range []struct {
 			actual []int64
 			free   []int64
@@ -109,12 +105,9 @@ func TestReserveAll_SettlesEachWithItsNumber(t *testing.T) {
 				require.NoError(t, p.tokens.Reset(t.Context()))
 			}
 		}
-	})
-}
+	},
 
-func TestReserveAll_WaitsUntilAllHaveEnough(t *testing.T) {
-	t.Parallel()
-	eachOldest(t, func(t *testing.T, p plan) {
+	"ReserveAll_WaitsUntilAllHaveEnough": func(t *testing.T, p plan) {
 		p.take(t, 1000)
 		start := time.Now()
 		r, err := p.client.ReserveAll(t.Context(), 2*time.Hour, p.requests.Claim(3), p.tokens.Claim(1))
@@ -130,13 +123,10 @@ func TestReserveAll_WaitsUntilAllHaveEnough(t *testing.T) {
 		assert.False(t, r.Granted)
 		require.NoError(t, r.Settle(t.Context(), 2, 1))
 		assert.Equal(t, []bool{true, false}, []bool{r.Decisions[0].Granted, r.Decisions[1].Granted})
-	})
-}
+	},
 
-// Each claim has its own hold. What is not settled comes back when that is over, and the figures say when.
-func TestReserveAll_HoldsComeBackUnsettled(t *testing.T) {
-	t.Parallel()
-	eachOldest(t, func(t *testing.T, p plan) {
+	// Each claim has its own hold. What is not settled comes back when that is over, and the figures say when.
+	"ReserveAll_HoldsComeBackUnsettled": func(t *testing.T, p plan) {
 		shared := p.client.RateLimiter("{ann}all", rratelimiter.WithDefault(rratelimiter.PerDay(10)))
 		r, err := p.client.ReserveAll(t.Context(), 0, p.requests.Claim(1, rratelimiter.Hold(10*time.Second)),
 			p.tokens.Claim(800, rratelimiter.Hold(time.Minute)), shared.Claim(1))
@@ -156,13 +146,10 @@ func TestReserveAll_HoldsComeBackUnsettled(t *testing.T) {
 		require.NoError(t, r.Settle(t.Context(), 1, 100))
 		assert.Equal(t, []int64{2, 900}, p.free(t))
 		assert.EqualValues(t, 9, limitertest.Available(t, shared))
-	})
-}
+	},
 
-// Of a single claim the hold counts too, and what was used late is charged from then on.
-func TestReserveAll_OfOneWithHold(t *testing.T) {
-	t.Parallel()
-	eachOldest(t, func(t *testing.T, p plan) {
+	// Of a single claim the hold counts too, and what was used late is charged from then on.
+	"ReserveAll_OfOneWithHold": func(t *testing.T, p plan) {
 		r, err := p.client.ReserveAll(t.Context(), 0, p.tokens.Claim(800, rratelimiter.Hold(time.Minute)))
 		require.NoError(t, err)
 		assert.Equal(t, time.Minute, r.Decisions[0].ResetAfter)
@@ -172,26 +159,36 @@ func TestReserveAll_OfOneWithHold(t *testing.T) {
 		assert.EqualValues(t, 700, limitertest.Available(t, p.tokens))
 		time.Sleep(time.Hour)
 		assert.EqualValues(t, 1000, limitertest.Available(t, p.tokens))
-	})
+	},
+
+	// What is wrong with one claim names it, and nothing is charged.
+	"TakeAll_ErrorNamesTheLimiter": func(t *testing.T, p plan) {
+		for tokens, want := range map[int64]error{0: rratelimiter.ErrInvalidPermits, 1001: rratelimiter.ErrPermitsExceedRate} {
+			for call, do := range p.calls(t) {
+				err := do(p.requests.Claim(1), p.tokens.Claim(tokens))
+				require.ErrorIs(t, err, want)
+				require.ErrorContains(t, err, call+` "{ann}tokens"`)
+			}
+		}
+		_, err := p.client.TakeAll(t.Context(), p.requests.Claim(1), rratelimiter.Claim{})
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		exists, err := p.requests.Exists(t.Context())
+		require.NoError(t, err)
+		assert.False(t, exists)
+	},
 }
 
-// Only a reservation can be held, and a hold is a millisecond at least. Nothing reaches Redis.
-func TestClaim_BadHold(t *testing.T) {
+func TestClaims(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	limitertest.Each(t, ofClaims, func(t *testing.T, test func(t *testing.T, p plan)) { eachOldest(t, test) })
+}
+
+var ofHandles = limitertest.Tests[redistest.Client]{
+	// Only a reservation can be held, and a hold is a millisecond at least. Nothing reaches Redis.
+	"Claim_BadHold": func(t *testing.T, rdb redistest.Client) {
 		p := newPlan(t, rdb)
 		sent := limitertest.CountCommands(rdb)
-		calls := map[string]func(claims ...rratelimiter.Claim) error{
-			"TakeAll": func(claims ...rratelimiter.Claim) error {
-				return limitertest.Second(p.client.TakeAll(t.Context(), claims...))
-			},
-			"TryAcquireAll": func(claims ...rratelimiter.Claim) error {
-				return limitertest.Second(p.client.TryAcquireAll(t.Context(), 0, claims...))
-			},
-			"ReserveAll": func(claims ...rratelimiter.Claim) error {
-				return limitertest.Second(p.client.ReserveAll(t.Context(), 0, claims...))
-			},
-		}
+		calls := p.calls(t)
 		for d, text := range map[time.Duration]string{-1: "less than 1ms", 0: "less than 1ms", 999: "less than 1ms", time.Minute: "only ReserveAll"} {
 			held := p.tokens.Claim(1, rratelimiter.Hold(d))
 			for op, call := range calls {
@@ -202,13 +199,10 @@ func TestClaim_BadHold(t *testing.T) {
 				}
 			}
 		}
-	})
-}
+	},
 
-// A call looks at so many members at most, and goes on where the one before ended.
-func TestTakeAll_ManyMembersOfLimitersThatRefuse(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	// A call looks at so many members at most, and goes on where the one before ended.
+	"TakeAll_ManyMembersOfLimitersThatRefuse": func(t *testing.T, rdb redistest.Client) {
 		c := limitertest.NewClient(t, rdb)
 		var claims []rratelimiter.Claim
 		for _, name := range []string{"{x}a", "{x}b", "{x}c", "{x}d"} {
@@ -224,13 +218,10 @@ func TestTakeAll_ManyMembersOfLimitersThatRefuse(t *testing.T) {
 			assert.False(t, d.Granted)
 			assert.Equal(t, time.Hour, d.RetryAfter.Round(time.Minute))
 		}
-	})
-}
+	},
 
-// The first numbers count, whole: later ones change nothing of any limiter.
-func TestReserveAll_IsSettledByOneCall(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	// The first numbers count, whole: later ones change nothing of any limiter.
+	"ReserveAll_IsSettledByOneCall": func(t *testing.T, rdb redistest.Client) {
 		for range 20 {
 			p := newPlan(t, rdb)
 			r, err := p.client.ReserveAll(t.Context(), 0, p.requests.Claim(2), p.tokens.Claim(500))
@@ -248,7 +239,124 @@ func TestReserveAll_IsSettledByOneCall(t *testing.T) {
 			require.NoError(t, p.requests.Reset(t.Context()))
 			require.NoError(t, p.tokens.Reset(t.Context()))
 		}
-	})
+	},
+
+	"KeyedClaim_NeedsATagInTheKey": func(t *testing.T, rdb redistest.Client) {
+		c := limitertest.NewClient(t, rdb)
+		requests, tokens := c.Keyed("requests:", rratelimiter.PerMinute(3)), c.Keyed("tokens:", rratelimiter.PerDay(1000))
+		decisions, err := c.TakeAll(t.Context(), requests.Claim("{ann}", 1), tokens.Claim("{ann}", 800))
+		require.NoError(t, err)
+		assert.EqualValues(t, 200, decisions[1].Remaining)
+		sent := limitertest.CountCommands(rdb)
+		_, err = c.TakeAll(t.Context(), requests.Claim("ann", 1), tokens.Claim("ann", 800))
+		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		require.ErrorContains(t, err, `TakeAll "tokens:ann"`)
+		require.ErrorContains(t, err, "braces")
+		assert.Zero(t, sent.Total())
+	},
+
+	// In shadow and in an outage all claims are granted, and none is charged.
+	"TakeAll_FollowsTheClientsPolicy": func(t *testing.T, rdb redistest.Client) {
+		p := newPlan(t, rdb, rratelimiter.WithShadow())
+		p.take(t, 1000)
+		decisions := p.take(t, 1000)
+		assert.Equal(t, []bool{true, true}, []bool{decisions[0].Granted, decisions[1].Granted})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := p.client.TakeAll(ctx, p.requests.Claim(1), p.tokens.Claim(1))
+		require.ErrorIs(t, err, context.Canceled)
+	},
+
+	"KeyedFunc_GivesEachKeyItsRate": func(t *testing.T, rdb redistest.Client) {
+		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", newPlans().of)
+		require.NoError(t, k.Err())
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Hour}, take(t, k, "ann", 4))
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 100, Remaining: 96, ResetAfter: time.Minute}, take(t, k, "bob", 4))
+		_, err := k.Take(t.Context(), "eve", 1)
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig, "there is no plan for her")
+		require.ErrorContains(t, err, `"plan:eve"`)
+	},
+
+	"KeyedFunc_ChangedRateReachesTheKeyAtItsNextCall": func(t *testing.T, rdb redistest.Client) {
+		p := newPlans()
+		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", p.of, rratelimiter.WithRefusalCache())
+		take(t, k, "ann", 10)
+		assert.False(t, take(t, k, "ann", 1).Granted)
+		p.set("ann", rratelimiter.PerHour(50))
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 50, Remaining: 39, ResetAfter: time.Hour}, take(t, k, "ann", 1), "the 10 are still in use")
+		p.set("ann", rratelimiter.PerHour(10))
+		assert.False(t, take(t, k, "ann", 1).Granted)
+		p.set("ann", rratelimiter.Config{Rate: -1, Interval: time.Hour})
+		require.ErrorIs(t, limitertest.Second(k.Take(t.Context(), "ann", 1)), rratelimiter.ErrInvalidConfig)
+		p.set("ann", rratelimiter.PerHour(50))
+		assert.True(t, take(t, k, "ann", 1).Granted)
+	},
+
+	// Of two programs the one that learnt later wins, and none changes the rate back.
+	"KeyedFunc_ProgramsDoNotFight": func(t *testing.T, rdb redistest.Client) {
+		early, late := newPlans(), newPlans()
+		a, b := limitertest.NewClient(t, rdb).KeyedFunc("plan:", early.of), limitertest.NewClient(t, rdb).KeyedFunc("plan:", late.of)
+		take(t, a, "ann", 1)
+		take(t, b, "ann", 1)
+		time.Sleep(time.Minute)
+		early.set("ann", rratelimiter.PerHour(50))
+		for range 5 {
+			assert.EqualValues(t, 50, take(t, a, "ann", 1).Limit)
+			assert.EqualValues(t, 50, take(t, b, "ann", 1).Limit, "it has not learnt yet")
+			time.Sleep(2 * time.Minute)
+		}
+		late.set("ann", rratelimiter.PerHour(50))
+		assert.EqualValues(t, 50, take(t, b, "ann", 1).Limit)
+		late.set("ann", rratelimiter.PerHour(20))
+		assert.EqualValues(t, 20, take(t, b, "ann", 1).Limit)
+		time.Sleep(2 * time.Minute)
+		assert.EqualValues(t, 20, take(t, a, "ann", 1).Limit, "it learnt before")
+	},
+
+	"KeyedFunc_CostsNothingWhileTheAnswerIsTheSame": func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		p := newPlans()
+		k := client.KeyedFunc("plan:", p.of)
+		take(t, k, "bob", 1)
+		handle := k.Limiter("bob")
+		assert.Same(t, handle, k.Limiter("bob"))
+		require.NoError(t, client.RateLimiter("plan:bob").SetRate(t.Context(), rratelimiter.PerHour(3)))
+		p.set("bob", rratelimiter.PerHour(7))
+		assert.EqualValues(t, 3, take(t, k, "bob", 1).Limit, "it was set on purpose")
+	},
+
+	// Observers tell limiters of keys with the same prefix, or with none, apart by their names.
+	"WithName_IsWhatObserversReceive": func(t *testing.T, rdb redistest.Client) {
+		seen := &limitertest.Recorder{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(seen))
+		requests := client.Keyed("", rratelimiter.PerMinute(10), rratelimiter.WithName("requests"))
+		tokens := client.Keyed("", rratelimiter.PerMinute(1000), rratelimiter.WithName("tokens"))
+		take(t, requests, "requests:{ann}", 1)
+		_, err := client.TakeAll(t.Context(), requests.Claim("requests:{ann}", 1), tokens.Claim("tokens:{ann}", 50))
+		require.NoError(t, err)
+		r, err := tokens.Reserve(t.Context(), "tokens:{ann}", 10, 0)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(t.Context(), 5))
+		handle := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(1)), rratelimiter.WithName("shop"))
+		assert.Equal(t, "orders", handle.Name())
+		limitertest.MustAcquire(t, handle, 1)
+		ok, err := handle.TryAcquire(t.Context(), 1, time.Second)
+		require.NoError(t, err)
+		assert.False(t, ok)
+		synctest.Wait()
+		var names []string
+		for _, d := range seen.Decisions() {
+			names = append(names, d.Limiter)
+		}
+		assert.Equal(t, []string{"requests", "requests", "tokens", "tokens", "shop", "shop"}, names)
+		assert.Equal(t, "tokens", seen.Settlements()[0].Limiter)
+		assert.NotEmpty(t, seen.Callers("shop"))
+	},
+}
+
+func TestHandles(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, ofHandles, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 // One whose last try is not answered learns what the one before was.
@@ -272,60 +380,6 @@ func TestReserveAll_LastRefusalCountsIfRedisGoesSilent(t *testing.T) {
 		assert.False(t, r.Granted)
 		require.Len(t, r.Decisions, 2)
 		assert.Equal(t, []bool{true, false}, []bool{r.Decisions[0].Granted, r.Decisions[1].Granted})
-	})
-}
-
-func TestKeyedClaim_NeedsATagInTheKey(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		c := limitertest.NewClient(t, rdb)
-		requests, tokens := c.Keyed("requests:", rratelimiter.PerMinute(3)), c.Keyed("tokens:", rratelimiter.PerDay(1000))
-		decisions, err := c.TakeAll(t.Context(), requests.Claim("{ann}", 1), tokens.Claim("{ann}", 800))
-		require.NoError(t, err)
-		assert.EqualValues(t, 200, decisions[1].Remaining)
-		sent := limitertest.CountCommands(rdb)
-		_, err = c.TakeAll(t.Context(), requests.Claim("ann", 1), tokens.Claim("ann", 800))
-		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-		require.ErrorContains(t, err, `TakeAll "tokens:ann"`)
-		require.ErrorContains(t, err, "braces")
-		assert.Zero(t, sent.Total())
-	})
-}
-
-// What is wrong with one claim names it, and nothing is charged.
-func TestTakeAll_ErrorNamesTheLimiter(t *testing.T) {
-	t.Parallel()
-	eachOldest(t, func(t *testing.T, p plan) {
-		for tokens, want := range map[int64]error{0: rratelimiter.ErrInvalidPermits, 1001: rratelimiter.ErrPermitsExceedRate} {
-			for call, err := range map[string]error{
-				"TakeAll":       limitertest.Second(p.client.TakeAll(t.Context(), p.requests.Claim(1), p.tokens.Claim(tokens))),
-				"TryAcquireAll": limitertest.Second(p.client.TryAcquireAll(t.Context(), time.Second, p.requests.Claim(1), p.tokens.Claim(tokens))),
-				"ReserveAll":    limitertest.Second(p.client.ReserveAll(t.Context(), 0, p.requests.Claim(1), p.tokens.Claim(tokens))),
-			} {
-				require.ErrorIs(t, err, want)
-				require.ErrorContains(t, err, call+` "{ann}tokens"`)
-			}
-		}
-		_, err := p.client.TakeAll(t.Context(), p.requests.Claim(1), rratelimiter.Claim{})
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-		exists, err := p.requests.Exists(t.Context())
-		require.NoError(t, err)
-		assert.False(t, exists)
-	})
-}
-
-// In shadow and in an outage all claims are granted, and none is charged.
-func TestTakeAll_FollowsTheClientsPolicy(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		p := newPlan(t, rdb, rratelimiter.WithShadow())
-		p.take(t, 1000)
-		decisions := p.take(t, 1000)
-		assert.Equal(t, []bool{true, true}, []bool{decisions[0].Granted, decisions[1].Granted})
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err := p.client.TakeAll(ctx, p.requests.Claim(1), p.tokens.Claim(1))
-		require.ErrorIs(t, err, context.Canceled)
 	})
 }
 
@@ -356,105 +410,4 @@ func take(t *testing.T, k *rratelimiter.KeyedLimiter, key string, n int64) limit
 	d, err := k.Take(t.Context(), key, n)
 	require.NoError(t, err)
 	return d
-}
-
-func TestKeyedFunc_GivesEachKeyItsRate(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", newPlans().of)
-		require.NoError(t, k.Err())
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Hour}, take(t, k, "ann", 4))
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 100, Remaining: 96, ResetAfter: time.Minute}, take(t, k, "bob", 4))
-		_, err := k.Take(t.Context(), "eve", 1)
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig, "there is no plan for her")
-		require.ErrorContains(t, err, `"plan:eve"`)
-	})
-}
-
-func TestKeyedFunc_ChangedRateReachesTheKeyAtItsNextCall(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		p := newPlans()
-		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", p.of, rratelimiter.WithRefusalCache())
-		take(t, k, "ann", 10)
-		assert.False(t, take(t, k, "ann", 1).Granted)
-		p.set("ann", rratelimiter.PerHour(50))
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 50, Remaining: 39, ResetAfter: time.Hour}, take(t, k, "ann", 1), "the 10 are still in use")
-		p.set("ann", rratelimiter.PerHour(10))
-		assert.False(t, take(t, k, "ann", 1).Granted)
-		p.set("ann", rratelimiter.Config{Rate: -1, Interval: time.Hour})
-		require.ErrorIs(t, limitertest.Second(k.Take(t.Context(), "ann", 1)), rratelimiter.ErrInvalidConfig)
-		p.set("ann", rratelimiter.PerHour(50))
-		assert.True(t, take(t, k, "ann", 1).Granted)
-	})
-}
-
-// Of two programs the one that learnt later wins, and none changes the rate back.
-func TestKeyedFunc_ProgramsDoNotFight(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		early, late := newPlans(), newPlans()
-		a, b := limitertest.NewClient(t, rdb).KeyedFunc("plan:", early.of), limitertest.NewClient(t, rdb).KeyedFunc("plan:", late.of)
-		take(t, a, "ann", 1)
-		take(t, b, "ann", 1)
-		time.Sleep(time.Minute)
-		early.set("ann", rratelimiter.PerHour(50))
-		for range 5 {
-			assert.EqualValues(t, 50, take(t, a, "ann", 1).Limit)
-			assert.EqualValues(t, 50, take(t, b, "ann", 1).Limit, "it has not learnt yet")
-			time.Sleep(2 * time.Minute)
-		}
-		late.set("ann", rratelimiter.PerHour(50))
-		assert.EqualValues(t, 50, take(t, b, "ann", 1).Limit)
-		late.set("ann", rratelimiter.PerHour(20))
-		assert.EqualValues(t, 20, take(t, b, "ann", 1).Limit)
-		time.Sleep(2 * time.Minute)
-		assert.EqualValues(t, 20, take(t, a, "ann", 1).Limit, "it learnt before")
-	})
-}
-
-func TestKeyedFunc_CostsNothingWhileTheAnswerIsTheSame(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		p := newPlans()
-		k := client.KeyedFunc("plan:", p.of)
-		take(t, k, "bob", 1)
-		handle := k.Limiter("bob")
-		assert.Same(t, handle, k.Limiter("bob"))
-		require.NoError(t, client.RateLimiter("plan:bob").SetRate(t.Context(), rratelimiter.PerHour(3)))
-		p.set("bob", rratelimiter.PerHour(7))
-		assert.EqualValues(t, 3, take(t, k, "bob", 1).Limit, "it was set on purpose")
-	})
-}
-
-// Observers tell limiters of keys with the same prefix, or with none, apart by their names.
-func TestWithName_IsWhatObserversReceive(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		seen := &limitertest.Recorder{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(seen))
-		requests := client.Keyed("", rratelimiter.PerMinute(10), rratelimiter.WithName("requests"))
-		tokens := client.Keyed("", rratelimiter.PerMinute(1000), rratelimiter.WithName("tokens"))
-		take(t, requests, "requests:{ann}", 1)
-		_, err := client.TakeAll(t.Context(), requests.Claim("requests:{ann}", 1), tokens.Claim("tokens:{ann}", 50))
-		require.NoError(t, err)
-		r, err := tokens.Reserve(t.Context(), "tokens:{ann}", 10, 0)
-		require.NoError(t, err)
-		require.NoError(t, r.Settle(t.Context(), 5))
-		handle := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(1)), rratelimiter.WithName("shop"))
-		assert.Equal(t, "orders", handle.Name())
-		limitertest.MustAcquire(t, handle, 1)
-		ok, err := handle.TryAcquire(t.Context(), 1, time.Second)
-		require.NoError(t, err)
-		assert.False(t, ok)
-		synctest.Wait()
-		var names []string
-		for _, d := range seen.Decisions() {
-			names = append(names, d.Limiter)
-		}
-		assert.Equal(t, []string{"requests", "requests", "tokens", "tokens", "shop", "shop"}, names)
-		assert.Equal(t, "tokens", seen.Settlements()[0].Limiter)
-		assert.NotEmpty(t, seen.Callers("shop"))
-	})
 }

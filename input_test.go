@@ -44,9 +44,8 @@ func requireAllRefused(t *testing.T, sent *limitertest.Counter, l *rratelimiter.
 	}
 }
 
-func TestInputPermits(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+var input = limitertest.Tests[redistest.Client]{
+	"Permits": func(t *testing.T, rdb redistest.Client) {
 		ctx := t.Context()
 		withRate := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
 		l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
@@ -71,13 +70,10 @@ func TestInputPermits(t *testing.T) {
 		}
 		require.NoError(t, withRate.Release(ctx, 0))
 		assert.Zero(t, sent.Total(), "a release of nothing")
-	})
-}
+	},
 
-// Of a lease too nothing is taken for permits that no request can ask for: it stays as it is.
-func TestInputPermitsOfALease(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	// Of a lease too nothing is taken for permits that no request can ask for: it stays as it is.
+	"PermitsOfALease": func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10_000, time.Hour)), rratelimiter.WithLease(rratelimiter.Lease{}))
 		for range 100 {
 			limitertest.MustAcquire(t, l, 1)
@@ -92,7 +88,156 @@ func TestInputPermitsOfALease(t *testing.T) {
 		}
 		limitertest.MustAcquire(t, l, 1)
 		assert.Zero(t, sent.Total())
-	})
+	},
+
+	"For": func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
+		sent := limitertest.CountCommands(rdb)
+		for _, d := range []time.Duration{math.MinInt64, -time.Second, 0, 1, time.Millisecond - 1, 100*366*24*time.Hour + 1, math.MaxInt64} {
+			_, err := l.UpdateRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d))
+			requireRefused(t, sent, l, "UpdateRate", "For", rratelimiter.ErrInvalidConfig, err)
+			err = l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d))
+			requireRefused(t, sent, l, "SetRate", "For", rratelimiter.ErrInvalidConfig, err)
+			err = l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d), rratelimiter.For(time.Hour))
+			requireRefused(t, sent, l, "SetRate", "For", rratelimiter.ErrInvalidConfig, err)
+		}
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(100*366*24*time.Hour)))
+		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(2*time.Millisecond-1)))
+	},
+
+	"TimesToLive": func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.NewHandle(t, rdb)
+		sent := limitertest.CountCommands(rdb)
+		for _, ttl := range []time.Duration{math.MinInt64, -time.Second, -1, 0, 1, time.Millisecond - 1} {
+			_, err := l.Expire(t.Context(), ttl)
+			requireRefused(t, sent, l, "Expire", "1ms", rratelimiter.ErrInvalidConfig, err)
+		}
+		for text, moments := range map[string][]time.Time{
+			"1970":        {{}, time.Unix(0, 0), time.Unix(-1, 0)},
+			"ClearExpire": {time.UnixMilli(math.MaxInt64), time.Unix(1<<60, 0), time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)},
+		} {
+			for _, at := range moments {
+				_, err := l.ExpireAt(t.Context(), at)
+				requireRefused(t, sent, l, "ExpireAt", text, rratelimiter.ErrInvalidConfig, err)
+			}
+		}
+	},
+
+	"Names": func(t *testing.T, rdb redistest.Client) {
+		sent := limitertest.CountCommands(rdb)
+		mapper := rratelimiter.WithNameMapper(func(name string) string { return strings.TrimPrefix(name, "gone") })
+		for to, l := range map[string]*rratelimiter.RateLimiter{
+			"": limitertest.NewHandle(t, rdb), "gone": limitertest.NewClient(t, rdb, mapper).RateLimiter("name"),
+		} {
+			requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), to))
+		}
+	},
+
+	"Options": func(t *testing.T, rdb redistest.Client) {
+		with := func(opts ...rratelimiter.Option) *rratelimiter.RateLimiter {
+			return limitertest.NewClient(t, rdb, opts...).RateLimiter("name")
+		}
+		nothing := rratelimiter.WithNameMapper(func(string) string { return "" })
+		byDefault := rratelimiter.WithDefault(rratelimiter.PerDay(1))
+		sent := limitertest.CountCommands(rdb)
+		for text, limiters := range map[string][]*rratelimiter.RateLimiter{
+			"WithClientID":              {with(rratelimiter.WithClientID(""))},
+			"the name is empty":         {with(rratelimiter.WithClientName(""))},
+			"129 bytes, more than":      {with(rratelimiter.WithClientName(strings.Repeat("x", 129)))},
+			`holds '\n'`:                {with(rratelimiter.WithClientName("a\nb"))},
+			`holds '\u202e'`:            {with(rratelimiter.WithClientName("a\u202eb"))},
+			"no UTF-8":                  {with(rratelimiter.WithClientName("a\xff"))},
+			"WithNameMapper":            {with(rratelimiter.WithNameMapper(nil))},
+			"Redis client is nil":       {limitertest.NewClient(t, nil).RateLimiter("name")},
+			"wraps one that is nil":     {limitertest.NewClient(t, redistest.WrappedNilClient()).RateLimiter("name")},
+			"name is empty":             {limitertest.NewClient(t, rdb).RateLimiter(""), with(nothing)},
+			"0 replicas within 1s":      {with(rratelimiter.WithReplicas(0, time.Second))},
+			"-1 replicas within 1s":     {with(rratelimiter.WithReplicas(-1, time.Second))},
+			"1 replicas within 0s":      {with(rratelimiter.WithReplicas(1, 0))},
+			"1 replicas within -1s":     {with(rratelimiter.WithReplicas(1, -time.Second))},
+			"1 replicas within 1.5ms":   {with(rratelimiter.WithReplicas(1, 1500*time.Microsecond))},
+			"third of the call timeout": {with(rratelimiter.WithReplicas(1, time.Second), rratelimiter.WithCallTimeout(2*time.Second))},
+		} {
+			for _, l := range limiters {
+				requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
+				requireRefused(t, sent, l, "Release", text, rratelimiter.ErrInvalidConfig, l.Release(t.Context(), 0))
+			}
+		}
+
+		bad := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil))
+		good := limitertest.NewClient(t, rdb)
+		for _, err := range []error{
+			limitertest.Second(bad.RateLimiter("name").Take(t.Context(), 1)), bad.Err(), bad.Keyed("", rratelimiter.PerDay(1)).Err(),
+		} {
+			assert.ErrorContains(t, err, "WithClientID")
+			assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")
+		}
+		keyed := good.Keyed("k:", rratelimiter.PerDay(0))
+		require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
+		requireAllRefused(t, sent, keyed.Limiter("a"), "rate 0", rratelimiter.ErrInvalidConfig)
+		for text, opt := range map[string]rratelimiter.LimiterOption{
+			"WithDefault": byDefault, "1h0m0s": rratelimiter.WithLease(rratelimiter.Lease{Permits: 1, Life: time.Hour}),
+			"-1 permits": rratelimiter.WithLease(rratelimiter.Lease{Permits: -1}), "the name is empty": rratelimiter.WithName(""),
+		} {
+			keyed := good.Keyed("o:", rratelimiter.PerHour(1), rratelimiter.WithShadow(), opt)
+			require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
+			requireAllRefused(t, sent, keyed.Limiter("a"), text, rratelimiter.ErrInvalidConfig)
+		}
+		for _, err := range []error{good.Err(), good.RateLimiter("name", byDefault).Err(), good.Keyed("", rratelimiter.PerDay(1)).Err()} {
+			assert.NoError(t, err)
+		}
+
+		l := limitertest.NewClient(t, rdb, nil).RateLimiter("name", nil)
+		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(1, time.Hour), nil))
+		limitertest.MustAcquire(t, l, 1)
+	},
+
+	"Contexts": func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
+		sent := limitertest.CountCommands(rdb)
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		late, cancel := context.WithDeadline(t.Context(), time.Now())
+		defer cancel()
+		for op, call := range limitertest.Operations {
+			for _, ctx := range []context.Context{canceled, late} {
+				err := call(ctx, l)
+				requireRefused(t, sent, l, op, "", ctx.Err(), err)
+				assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "nothing was sent")
+			}
+		}
+		synctest.Wait()
+		assert.Zero(t, sent.Total())
+	},
+
+	"OfAClosedClient": func(t *testing.T, rdb redistest.Client) {
+		client := rratelimiter.New(rdb, limitertest.Patient())
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(1, time.Second))
+		require.NoError(t, client.Close(t.Context()))
+		sent := limitertest.CountCommands(rdb)
+		requireAllRefused(t, sent, l, "closed", rratelimiter.ErrClosed)
+		requireAllRefused(t, sent, client.RateLimiter(l.Name()), "closed", rratelimiter.ErrClosed)
+		requireRefused(t, sent, l, "Release", "closed", rratelimiter.ErrClosed, l.Release(t.Context(), 0))
+		assert.NoError(t, rdb.Ping(t.Context()).Err(), "the Redis client stays open")
+	},
+
+	"NameMapper": func(t *testing.T, rdb redistest.Client) {
+		mapper := rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name })
+		l := limitertest.NewClient(t, rdb, mapper).RateLimiter("orders")
+		assert.Equal(t, "orders", l.Name())
+		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+		limitertest.MustAcquire(t, l, 4)
+		assert.ElementsMatch(t, []string{"shop:orders", "{shop:orders}:value", "{shop:orders}:permits"}, rdb.Keys(t.Context(), "*").Val())
+		assert.EqualValues(t, 6, limitertest.Available(t, limitertest.NewClient(t, rdb).RateLimiter("shop:orders")))
+		require.NoError(t, l.Rename(t.Context(), "sales"))
+		assert.ElementsMatch(t, []string{"shop:sales", "{shop:sales}:value", "{shop:sales}:permits"}, rdb.Keys(t.Context(), "*").Val())
+	},
+}
+
+func TestInput(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, input, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 func TestInputPermitsAboveTheRate(t *testing.T) {
@@ -160,48 +305,8 @@ func TestInputConfig(t *testing.T) {
 	}
 }
 
-func TestInputFor(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
-		sent := limitertest.CountCommands(rdb)
-		for _, d := range []time.Duration{math.MinInt64, -time.Second, 0, 1, time.Millisecond - 1, 100*366*24*time.Hour + 1, math.MaxInt64} {
-			_, err := l.UpdateRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d))
-			requireRefused(t, sent, l, "UpdateRate", "For", rratelimiter.ErrInvalidConfig, err)
-			err = l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d))
-			requireRefused(t, sent, l, "SetRate", "For", rratelimiter.ErrInvalidConfig, err)
-			err = l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(d), rratelimiter.For(time.Hour))
-			requireRefused(t, sent, l, "SetRate", "For", rratelimiter.ErrInvalidConfig, err)
-		}
-		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(100*366*24*time.Hour)))
-		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(20), rratelimiter.For(2*time.Millisecond-1)))
-	})
-}
-
-func TestInputTimesToLive(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewHandle(t, rdb)
-		sent := limitertest.CountCommands(rdb)
-		for _, ttl := range []time.Duration{math.MinInt64, -time.Second, -1, 0, 1, time.Millisecond - 1} {
-			_, err := l.Expire(t.Context(), ttl)
-			requireRefused(t, sent, l, "Expire", "1ms", rratelimiter.ErrInvalidConfig, err)
-		}
-		for text, moments := range map[string][]time.Time{
-			"1970":        {{}, time.Unix(0, 0), time.Unix(-1, 0)},
-			"ClearExpire": {time.UnixMilli(math.MaxInt64), time.Unix(1<<60, 0), time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)},
-		} {
-			for _, at := range moments {
-				_, err := l.ExpireAt(t.Context(), at)
-				requireRefused(t, sent, l, "ExpireAt", text, rratelimiter.ErrInvalidConfig, err)
-			}
-		}
-	})
-}
-
-func TestInputTheLongestTimeToLive(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
+var inputEverywhere = limitertest.Tests[redistest.Client]{
+	"TheLongestTimeToLive": func(t *testing.T, rdb redistest.Client) {
 		for range 20 { // the time to live read in the millisecond in which it was set
 			for what, expire := range map[string]func(l *rratelimiter.RateLimiter) (bool, error){
 				"Expire": func(l *rratelimiter.RateLimiter) (bool, error) { return l.Expire(t.Context(), math.MaxInt64) },
@@ -220,7 +325,34 @@ func TestInputTheLongestTimeToLive(t *testing.T) {
 				limitertest.MustRefuse(t, l, 1)
 			}
 		}
-	})
+	},
+
+	"WithoutARate": func(t *testing.T, rdb redistest.Client) {
+		for _, op := range []string{"TryAcquire", "Acquire", "Take", "Peek", "TakeUpTo", "Release", "Reset", "AvailablePermits", "Config", "TTL", "Rename"} {
+			l := limitertest.NewHandle(t, rdb)
+			err := limitertest.Operations[op](t.Context(), l)
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+			assert.ErrorContains(t, err, op)
+			assert.ErrorContains(t, err, `"`+l.Name()+`"`)
+			assert.ErrorContains(t, err, "TrySetRate")
+			assert.Empty(t, limitertest.ReadState(t, rdb, l.Name()))
+		}
+	},
+
+	"RenameToItself": func(t *testing.T, rdb redistest.Client) {
+		l := limitertest.NewHandle(t, rdb)
+		err := l.Rename(t.Context(), l.Name())
+		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+		assert.ErrorContains(t, err, "Rename")
+		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+		limitertest.MustAcquire(t, l, 4)
+		limitertest.RequireUntouched(t, rdb, l.Name(), func() { require.NoError(t, l.Rename(t.Context(), l.Name())) })
+	},
+}
+
+func TestInputEverywhere(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, inputEverywhere, func(t *testing.T, test func(t *testing.T, rdb redistest.Client)) { redistest.Everywhere(t, test) })
 }
 
 func TestInputTheLongestInterval(t *testing.T) {
@@ -234,132 +366,6 @@ func TestInputTheLongestInterval(t *testing.T) {
 		limitertest.MustAcquire(t, l, 1)
 		assert.Greater(t, limitertest.Take(t, l, 1).RetryAfter, longest-time.Minute)
 	}
-}
-
-func TestInputNames(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		sent := limitertest.CountCommands(rdb)
-		mapper := rratelimiter.WithNameMapper(func(name string) string { return strings.TrimPrefix(name, "gone") })
-		for to, l := range map[string]*rratelimiter.RateLimiter{
-			"": limitertest.NewHandle(t, rdb), "gone": limitertest.NewClient(t, rdb, mapper).RateLimiter("name"),
-		} {
-			requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), to))
-		}
-	})
-}
-
-func TestInputOptions(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		with := func(opts ...rratelimiter.Option) *rratelimiter.RateLimiter {
-			return limitertest.NewClient(t, rdb, opts...).RateLimiter("name")
-		}
-		nothing := rratelimiter.WithNameMapper(func(string) string { return "" })
-		byDefault := rratelimiter.WithDefault(rratelimiter.PerDay(1))
-		sent := limitertest.CountCommands(rdb)
-		for text, limiters := range map[string][]*rratelimiter.RateLimiter{
-			"WithClientID":              {with(rratelimiter.WithClientID(""))},
-			"the name is empty":         {with(rratelimiter.WithClientName(""))},
-			"129 bytes, more than":      {with(rratelimiter.WithClientName(strings.Repeat("x", 129)))},
-			`holds '\n'`:                {with(rratelimiter.WithClientName("a\nb"))},
-			`holds '\u202e'`:            {with(rratelimiter.WithClientName("a\u202eb"))},
-			"no UTF-8":                  {with(rratelimiter.WithClientName("a\xff"))},
-			"WithNameMapper":            {with(rratelimiter.WithNameMapper(nil))},
-			"Redis client is nil":       {limitertest.NewClient(t, nil).RateLimiter("name")},
-			"wraps one that is nil":     {limitertest.NewClient(t, redistest.WrappedNilClient()).RateLimiter("name")},
-			"name is empty":             {limitertest.NewClient(t, rdb).RateLimiter(""), with(nothing)},
-			"0 replicas within 1s":      {with(rratelimiter.WithReplicas(0, time.Second))},
-			"-1 replicas within 1s":     {with(rratelimiter.WithReplicas(-1, time.Second))},
-			"1 replicas within 0s":      {with(rratelimiter.WithReplicas(1, 0))},
-			"1 replicas within -1s":     {with(rratelimiter.WithReplicas(1, -time.Second))},
-			"1 replicas within 1.5ms":   {with(rratelimiter.WithReplicas(1, 1500*time.Microsecond))},
-			"third of the call timeout": {with(rratelimiter.WithReplicas(1, time.Second), rratelimiter.WithCallTimeout(2*time.Second))},
-		} {
-			for _, l := range limiters {
-				requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
-				requireRefused(t, sent, l, "Release", text, rratelimiter.ErrInvalidConfig, l.Release(t.Context(), 0))
-			}
-		}
-
-		bad := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil))
-		good := limitertest.NewClient(t, rdb)
-		for _, err := range []error{
-			limitertest.Second(bad.RateLimiter("name").Take(t.Context(), 1)), bad.Err(), bad.Keyed("", rratelimiter.PerDay(1)).Err(),
-		} {
-			assert.ErrorContains(t, err, "WithClientID")
-			assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")
-		}
-		keyed := good.Keyed("k:", rratelimiter.PerDay(0))
-		require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
-		requireAllRefused(t, sent, keyed.Limiter("a"), "rate 0", rratelimiter.ErrInvalidConfig)
-		for text, opt := range map[string]rratelimiter.LimiterOption{
-			"WithDefault": byDefault, "1h0m0s": rratelimiter.WithLease(rratelimiter.Lease{Permits: 1, Life: time.Hour}),
-			"-1 permits": rratelimiter.WithLease(rratelimiter.Lease{Permits: -1}), "the name is empty": rratelimiter.WithName(""),
-		} {
-			keyed := good.Keyed("o:", rratelimiter.PerHour(1), rratelimiter.WithShadow(), opt)
-			require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
-			requireAllRefused(t, sent, keyed.Limiter("a"), text, rratelimiter.ErrInvalidConfig)
-		}
-		for _, err := range []error{good.Err(), good.RateLimiter("name", byDefault).Err(), good.Keyed("", rratelimiter.PerDay(1)).Err()} {
-			assert.NoError(t, err)
-		}
-
-		l := limitertest.NewClient(t, rdb, nil).RateLimiter("name", nil)
-		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(1, time.Hour), nil))
-		limitertest.MustAcquire(t, l, 1)
-	})
-}
-
-func TestInputContexts(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
-		sent := limitertest.CountCommands(rdb)
-		canceled, cancel := context.WithCancel(t.Context())
-		cancel()
-		late, cancel := context.WithDeadline(t.Context(), time.Now())
-		defer cancel()
-		for op, call := range limitertest.Operations {
-			for _, ctx := range []context.Context{canceled, late} {
-				err := call(ctx, l)
-				requireRefused(t, sent, l, op, "", ctx.Err(), err)
-				assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "nothing was sent")
-			}
-		}
-		synctest.Wait()
-		assert.Zero(t, sent.Total())
-	})
-}
-
-func TestInputOfAClosedClient(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := rratelimiter.New(rdb, limitertest.Patient())
-		l := client.RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(1, time.Second))
-		require.NoError(t, client.Close(t.Context()))
-		sent := limitertest.CountCommands(rdb)
-		requireAllRefused(t, sent, l, "closed", rratelimiter.ErrClosed)
-		requireAllRefused(t, sent, client.RateLimiter(l.Name()), "closed", rratelimiter.ErrClosed)
-		requireRefused(t, sent, l, "Release", "closed", rratelimiter.ErrClosed, l.Release(t.Context(), 0))
-		assert.NoError(t, rdb.Ping(t.Context()).Err(), "the Redis client stays open")
-	})
-}
-
-func TestInputWithoutARate(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		for _, op := range []string{"TryAcquire", "Acquire", "Take", "Peek", "TakeUpTo", "Release", "Reset", "AvailablePermits", "Config", "TTL", "Rename"} {
-			l := limitertest.NewHandle(t, rdb)
-			err := limitertest.Operations[op](t.Context(), l)
-			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-			assert.ErrorContains(t, err, op)
-			assert.ErrorContains(t, err, `"`+l.Name()+`"`)
-			assert.ErrorContains(t, err, "TrySetRate")
-			assert.Empty(t, limitertest.ReadState(t, rdb, l.Name()))
-		}
-	})
 }
 
 // With one server: see TestCluster_RefusesNamesOfSeveralSlots.
@@ -382,33 +388,5 @@ func TestInputNamesWithBraces(t *testing.T) {
 			assert.True(t, deleted)
 			assert.Empty(t, limitertest.ReadState(t, rdb, name+"2"))
 		}
-	})
-}
-
-func TestInputNameMapper(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		mapper := rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name })
-		l := limitertest.NewClient(t, rdb, mapper).RateLimiter("orders")
-		assert.Equal(t, "orders", l.Name())
-		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
-		limitertest.MustAcquire(t, l, 4)
-		assert.ElementsMatch(t, []string{"shop:orders", "{shop:orders}:value", "{shop:orders}:permits"}, rdb.Keys(t.Context(), "*").Val())
-		assert.EqualValues(t, 6, limitertest.Available(t, limitertest.NewClient(t, rdb).RateLimiter("shop:orders")))
-		require.NoError(t, l.Rename(t.Context(), "sales"))
-		assert.ElementsMatch(t, []string{"shop:sales", "{shop:sales}:value", "{shop:sales}:permits"}, rdb.Keys(t.Context(), "*").Val())
-	})
-}
-
-func TestInputRenameToItself(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewHandle(t, rdb)
-		err := l.Rename(t.Context(), l.Name())
-		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-		assert.ErrorContains(t, err, "Rename")
-		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
-		limitertest.MustAcquire(t, l, 4)
-		limitertest.RequireUntouched(t, rdb, l.Name(), func() { require.NoError(t, l.Rename(t.Context(), l.Name())) })
 	})
 }

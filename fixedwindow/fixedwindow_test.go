@@ -163,10 +163,9 @@ func TestFaultValueWithoutTTL(t *testing.T) {
 	})
 }
 
-// The counter counts what it refuses, so that the count has no bound.
-func TestFaultCountGrowsWhileRefused(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+var ofWindows = limitertest.Tests[redistest.Client]{
+	// The counter counts what it refuses, so that the count has no bound.
+	"FaultCountGrowsWhileRefused": func(t *testing.T, rdb redistest.Client) {
 		l, ctx := tenAMinute(rdb), t.Context()
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 100))
 		assert.Equal(t, "10", rdb.Get(ctx, "key").Val())
@@ -185,7 +184,93 @@ func TestFaultCountGrowsWhileRefused(t *testing.T) {
 			limittest.Take(t, l, "key", 1))
 		time.Sleep(40 * time.Second)
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-	})
+	},
+
+	// A week ends before its first day, wherever in it the window begins.
+	"Calendar_WeekEndsBeforeItsFirstDay": func(t *testing.T, rdb redistest.Client) {
+		berlin := zone(t, "Europe/Berlin")
+		for first := time.Sunday; first <= time.Saturday; first++ {
+			l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Weekly(berlin, first)})
+			d := limittest.Take(t, l, first.String(), 10)
+			require.True(t, d.Granted)
+			end := time.Now().Add(d.ResetAfter).In(berlin)
+			assert.Equal(t, first, end.Weekday())
+			assert.Equal(t, "00:00:00", end.Format(time.TimeOnly))
+			assert.LessOrEqual(t, d.ResetAfter, 7*24*time.Hour)
+			assert.Equal(t, d.ResetAfter, limittest.Take(t, l, first.String(), 1).RetryAfter)
+		}
+	},
+
+	// The articles' scripts, which know no calendar, count in the same window. One that they began ends at
+	// midnight, at the latest.
+	"Calendar_ArticlesShareTheKey": func(t *testing.T, rdb redistest.Client) {
+		l, ctx := tenADay(t, rdb), t.Context()
+		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
+		fixed := articles.FixedWindow{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
+		theirs := func(script func(context.Context) (int64, error), want int64) {
+			got, err := script(ctx)
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		}
+		time.Sleep(10 * time.Hour) // it is 11 o'clock in Berlin
+		theirs(counter.Eval, 1)
+		theirs(fixed.Eval, 1)
+		want := limit.Decision{Granted: true, Limit: 10, Remaining: 4, ResetAfter: 13 * time.Hour}
+		peeked, err := l.Peek(ctx, "key", 4)
+		require.NoError(t, err)
+		assert.Equal(t, want, peeked)
+		assert.Equal(t, 24*time.Hour, rdb.PTTL(ctx, "key").Val())
+		assert.Equal(t, want, limittest.Take(t, l, "key", 4))
+		assert.Equal(t, 13*time.Hour, rdb.PTTL(ctx, "key").Val())
+
+		time.Sleep(13 * time.Hour)
+		assert.True(t, limittest.Take(t, l, "key", 9).Granted)
+		theirs(fixed.Eval, 1)
+		theirs(fixed.Eval, 0)
+		for range 5 {
+			theirs(counter.Eval, -1)
+		}
+		full := limit.Decision{Limit: 10, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}
+		assert.Equal(t, full, limittest.Take(t, l, "key", 1))
+		require.NoError(t, rdb.Persist(ctx, "key").Err())
+		assert.Equal(t, full, limittest.Take(t, l, "key", 1))
+		assert.Equal(t, 24*time.Hour, rdb.PTTL(ctx, "key").Val(), "an end is put back")
+		require.NoError(t, l.Reset(ctx, "key"))
+		theirs(counter.Eval, 1)
+	},
+
+	"Calendar_EveryCallCountsInItsWindow": func(t *testing.T, rdb redistest.Client) {
+		l, ctx := tenADay(t, rdb), t.Context()
+		time.Sleep(22*time.Hour + 59*time.Minute) // it is 23:59 in Berlin
+		taken, d, err := l.TakeUpTo(ctx, "key", 4)
+		require.NoError(t, err)
+		assert.EqualValues(t, 4, taken)
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Minute}, d)
+		returnable := func(n int64) func(context.Context) error {
+			d, giveBack, err := l.TakeReturnable(ctx, "key", n)
+			require.NoError(t, err)
+			require.True(t, d.Granted)
+			return giveBack
+		}
+		soon, late := returnable(2), returnable(3)
+		require.NoError(t, soon(ctx))
+		d, err = l.Peek(ctx, "key", 4)
+		require.NoError(t, err)
+		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 3, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
+		time.Sleep(time.Minute)
+		assert.Equal(t, int64(3), limittest.Take(t, l, "key", 7).Remaining)
+		require.NoError(t, late(ctx))
+		assert.Equal(t, int64(2), limittest.Take(t, l, "key", 1).Remaining, "of another day nothing comes back")
+		require.NoError(t, l.Reset(ctx, "key"))
+		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 1).Remaining)
+		time.Sleep(24*time.Hour + time.Millisecond)
+		assert.Empty(t, rdb.Keys(ctx, "*").Val())
+	},
+}
+
+func TestWindows(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, ofWindows, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 func zone(t testing.TB, name string) *time.Location {
@@ -244,24 +329,6 @@ func TestCalendar_WindowEndsWithTheDayOrMonth(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A week ends before its first day, wherever in it the window begins.
-func TestCalendar_WeekEndsBeforeItsFirstDay(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		berlin := zone(t, "Europe/Berlin")
-		for first := time.Sunday; first <= time.Saturday; first++ {
-			l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Weekly(berlin, first)})
-			d := limittest.Take(t, l, first.String(), 10)
-			require.True(t, d.Granted)
-			end := time.Now().Add(d.ResetAfter).In(berlin)
-			assert.Equal(t, first, end.Weekday())
-			assert.Equal(t, "00:00:00", end.Format(time.TimeOnly))
-			assert.LessOrEqual(t, d.ResetAfter, 7*24*time.Hour)
-			assert.Equal(t, d.ResetAfter, limittest.Take(t, l, first.String(), 1).RetryAfter)
-		}
-	})
 }
 
 // Aligned windows begin at the multiples of their length since 1970 began, whichever of two programs counts first.
@@ -347,78 +414,6 @@ func TestCalendar_ServerClockGoesBack(t *testing.T) {
 			assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
 		})
 	}
-}
-
-// The articles' scripts, which know no calendar, count in the same window. One that they began ends at
-// midnight, at the latest.
-func TestCalendar_ArticlesShareTheKey(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, ctx := tenADay(t, rdb), t.Context()
-		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
-		fixed := articles.FixedWindow{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
-		theirs := func(script func(context.Context) (int64, error), want int64) {
-			got, err := script(ctx)
-			require.NoError(t, err)
-			assert.Equal(t, want, got)
-		}
-		time.Sleep(10 * time.Hour) // it is 11 o'clock in Berlin
-		theirs(counter.Eval, 1)
-		theirs(fixed.Eval, 1)
-		want := limit.Decision{Granted: true, Limit: 10, Remaining: 4, ResetAfter: 13 * time.Hour}
-		peeked, err := l.Peek(ctx, "key", 4)
-		require.NoError(t, err)
-		assert.Equal(t, want, peeked)
-		assert.Equal(t, 24*time.Hour, rdb.PTTL(ctx, "key").Val())
-		assert.Equal(t, want, limittest.Take(t, l, "key", 4))
-		assert.Equal(t, 13*time.Hour, rdb.PTTL(ctx, "key").Val())
-
-		time.Sleep(13 * time.Hour)
-		assert.True(t, limittest.Take(t, l, "key", 9).Granted)
-		theirs(fixed.Eval, 1)
-		theirs(fixed.Eval, 0)
-		for range 5 {
-			theirs(counter.Eval, -1)
-		}
-		full := limit.Decision{Limit: 10, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}
-		assert.Equal(t, full, limittest.Take(t, l, "key", 1))
-		require.NoError(t, rdb.Persist(ctx, "key").Err())
-		assert.Equal(t, full, limittest.Take(t, l, "key", 1))
-		assert.Equal(t, 24*time.Hour, rdb.PTTL(ctx, "key").Val(), "an end is put back")
-		require.NoError(t, l.Reset(ctx, "key"))
-		theirs(counter.Eval, 1)
-	})
-}
-
-func TestCalendar_EveryCallCountsInItsWindow(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, ctx := tenADay(t, rdb), t.Context()
-		time.Sleep(22*time.Hour + 59*time.Minute) // it is 23:59 in Berlin
-		taken, d, err := l.TakeUpTo(ctx, "key", 4)
-		require.NoError(t, err)
-		assert.EqualValues(t, 4, taken)
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Minute}, d)
-		returnable := func(n int64) func(context.Context) error {
-			d, giveBack, err := l.TakeReturnable(ctx, "key", n)
-			require.NoError(t, err)
-			require.True(t, d.Granted)
-			return giveBack
-		}
-		soon, late := returnable(2), returnable(3)
-		require.NoError(t, soon(ctx))
-		d, err = l.Peek(ctx, "key", 4)
-		require.NoError(t, err)
-		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 3, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
-		time.Sleep(time.Minute)
-		assert.Equal(t, int64(3), limittest.Take(t, l, "key", 7).Remaining)
-		require.NoError(t, late(ctx))
-		assert.Equal(t, int64(2), limittest.Take(t, l, "key", 1).Remaining, "of another day nothing comes back")
-		require.NoError(t, l.Reset(ctx, "key"))
-		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 1).Remaining)
-		time.Sleep(24*time.Hour + time.Millisecond)
-		assert.Empty(t, rdb.Keys(ctx, "*").Val())
-	})
 }
 
 // While Redis does not decide, this process has its share of each day.

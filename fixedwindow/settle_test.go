@@ -52,10 +52,9 @@ func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *f
 	})
 }
 
-// The difference between what was reserved and what was used is free, or charged, at once.
-func TestTakeReserved_SettleChargesWhatWasUsed(t *testing.T) {
-	t.Parallel()
-	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
+var ofReservations = map[string]func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter){
+	// The difference between what was reserved and what was used is free, or charged, at once.
+	"SettleChargesWhatWasUsed": func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
 		for used, want := range map[int64]int64{0: 2, 1: 3, 4: 6, 5: 7, 8: 10, 25: 27, fixedwindow.MaxLimit: fixedwindow.MaxLimit} {
 			key := fmt.Sprint("used ", used)
 			d, settle, err := l.TakeReserved(t.Context(), key, 4)
@@ -75,13 +74,10 @@ func TestTakeReserved_SettleChargesWhatWasUsed(t *testing.T) {
 		}
 		time.Sleep(24*time.Hour + time.Millisecond)
 		assert.Empty(t, rdb.Keys(t.Context(), "*").Val())
-	})
-}
+	},
 
-// What others have given back meanwhile does not come back a second time, and nothing in another window.
-func TestTakeReserved_SettleChangesNoOthers(t *testing.T) {
-	t.Parallel()
-	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
+	// What others have given back meanwhile does not come back a second time, and nothing in another window.
+	"SettleChangesNoOthers": func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
 		settle := reserve(t, l, "returned", 7)
 		require.NoError(t, rdb.DecrBy(t.Context(), "returned", 5).Err())
 		require.NoError(t, settle(t.Context(), 1))
@@ -95,12 +91,9 @@ func TestTakeReserved_SettleChangesNoOthers(t *testing.T) {
 		assert.Equal(t, "5", rdb.Get(t.Context(), "key").Val())
 		time.Sleep(time.Millisecond)
 		assert.Zero(t, rdb.Exists(t.Context(), "idle").Val())
-	})
-}
+	},
 
-func TestTakeReserved_RefusedOrInvalid(t *testing.T) {
-	t.Parallel()
-	eachWindow(t, func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
+	"RefusedOrInvalid": func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter) {
 		settle := reserve(t, l, "key", 8)
 		for _, n := range []int64{-1, fixedwindow.MaxLimit + 1} {
 			require.ErrorIs(t, settle(t.Context(), n), limit.ErrInvalidPermits)
@@ -116,6 +109,13 @@ func TestTakeReserved_RefusedOrInvalid(t *testing.T) {
 		require.NoError(t, refused(t.Context(), 9))
 		assert.Equal(t, "8", rdb.Get(t.Context(), "key").Val())
 		require.NoError(t, settle(t.Context(), 8), "it is still open")
+	},
+}
+
+func TestTakeReserved(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, ofReservations, func(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter)) {
+		eachWindow(t, test)
 	})
 }
 

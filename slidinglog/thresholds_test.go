@@ -52,11 +52,137 @@ func keyIn(t *testing.T, hash string) string {
 	return redistest.Name(t)
 }
 
-func TestThresholdsCountAtOnce(t *testing.T) {
-	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
+var ofThresholds = map[string]func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string){
+	"CountAtOnce": func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		countsAtOnce(t, rdb, l, l, hash, keyIn(t, hash))
 		assert.Equal(t, 3, limittest.Grants(t, l, keyIn(t, hash), 5), "another key has the usual limit")
+	},
+
+	// One permit and several are decided by the same threshold, the one that is shown: also by 0, and by one with zeros in front.
+	"AreWholeNumbers": func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
+		for text, want := range map[string]int64{
+			"0": 0, "00": 0, "010": 10, "08": 8, "000000000000000000000007": 7, "9007199254740991": slidinglog.MaxLimit,
+		} {
+			key := keyIn(t, hash)
+			require.NoError(t, rdb.HSet(t.Context(), hash, key, text).Err())
+			threshold, err := l.Threshold(t.Context(), key)
+			require.NoError(t, err)
+			assert.Equal(t, want, threshold, text)
+			for _, n := range []int64{1, 2, 100} {
+				d, giveBack, err := l.TakeReturnable(t.Context(), key, n)
+				switch {
+				case want == 0:
+					require.NoError(t, err)
+					assert.Nil(t, giveBack)
+					assert.Equal(t, limit.Decision{RetryAfter: time.Minute}, d)
+				case n <= want:
+					require.NoError(t, err)
+					assert.Equal(t, want, d.Limit, text)
+				}
+			}
+			assert.Equal(t, want > 0, rdb.Exists(t.Context(), key).Val() == 1, text)
+		}
+	},
+
+	// A log that has rows already keeps them if the threshold is corrupt.
+	"NotANumber": func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
+		ctx := t.Context()
+		for _, text := range []string{
+			"", "-1", "-0", "abc", "1.5", "1e3", " 5", "5 ", "+5", "0x10", "1_000", "9007199254740992", "99999999999999999999",
+			strings.Repeat("0", 32) + "5", "5\x00", "NaN", "inf", "٣",
+		} {
+			key := keyIn(t, hash)
+			assert.Equal(t, int64(2), limittest.Take(t, l, key, 1).Remaining)
+			require.NoError(t, rdb.HSet(ctx, hash, key, text).Err())
+			limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash), strconv.Quote(key), "no whole number of 0 or more: "+strings.TrimRight(text, "\x00٣"))
+			assert.True(t, limittest.Take(t, l, keyIn(t, hash), 1).Granted, "others are not concerned")
+
+			_, err := l.Threshold(ctx, key)
+			require.ErrorIs(t, err, limit.ErrCorrupt)
+			assert.ErrorContains(t, err, strconv.Quote(hash))
+			assert.ErrorContains(t, err, strconv.Quote(key))
+			require.NoError(t, l.SetThreshold(ctx, key, 2))
+			assert.Equal(t, 1, limittest.Grants(t, l, key, 4))
+		}
+	},
+
+	"OfAnotherType": func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
+		ctx, key := t.Context(), keyIn(t, hash)
+		require.NoError(t, rdb.Set(ctx, hash, "5", time.Hour).Err())
+		limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash))
+		for _, err := range callAll(ctx, l, key) {
+			require.ErrorIs(t, err, limit.ErrCorrupt)
+			assert.ErrorContains(t, err, strconv.Quote(hash))
+		}
+	},
+
+	"AreListed": func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
+		ctx := t.Context()
+		all, err := l.Thresholds(ctx)
+		require.NoError(t, err)
+		assert.Empty(t, all)
+		want := map[string]int64{}
+		for i := range int64(700) {
+			key := fmt.Sprintf("user%d", i)
+			want[key] = i
+			require.NoError(t, l.SetThreshold(ctx, key, i))
+		}
+		want["largest"] = slidinglog.MaxLimit
+		require.NoError(t, l.SetThreshold(ctx, "largest", slidinglog.MaxLimit))
+		all, err = l.Thresholds(ctx)
+		require.NoError(t, err)
+		assert.Equal(t, want, all)
+
+		require.NoError(t, rdb.HSet(ctx, hash, "broken", "-1").Err())
+		all, err = l.Thresholds(ctx)
+		require.ErrorIs(t, err, limit.ErrCorrupt)
+		assert.ErrorContains(t, err, `"broken"`)
+		assert.Equal(t, want, all)
+
+		require.NoError(t, l.ResetThreshold(ctx, "broken"))
+		require.NoError(t, l.ResetThreshold(ctx, "nobody"))
+		all, err = l.Thresholds(ctx)
+		require.NoError(t, err)
+		assert.Equal(t, want, all)
+	},
+
+	// While a threshold goes up and down, callers never get more than the highest.
+	"ChangesUnderLoad": func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
+		const highest = 60
+		key := keyIn(t, hash)
+		granted := make(chan int64)
+		for range 8 {
+			go func() {
+				sum := int64(0)
+				for range 40 {
+					n := 1 + rand.Int64N(3)
+					d, err := l.Take(context.Background(), key, n)
+					if d.Granted && assert.NoError(t, err) {
+						sum += n
+					}
+				}
+				granted <- sum
+			}()
+		}
+		sum, left := int64(0), 8
+		for threshold := int64(3); left > 0; threshold = 3 + (threshold+7)%(highest-2) {
+			select {
+			case n := <-granted:
+				sum += n
+				left--
+			default:
+				require.NoError(t, l.SetThreshold(t.Context(), key, threshold))
+			}
+		}
+		assert.LessOrEqual(t, sum, int64(highest))
+		assert.Equal(t, sum, rdb.ZCard(t.Context(), key).Val())
+	},
+}
+
+func TestThresholds(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, ofThresholds, func(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string)) {
+		thresholds(t, test)
 	})
 }
 
@@ -97,35 +223,6 @@ func countsAtOnce(t *testing.T, rdb redistest.Client, l, other *slidinglog.Limit
 	expect(3, 0)
 }
 
-// One permit and several are decided by the same threshold, the one that is shown: also by 0, and by one with zeros in front.
-func TestThresholds_AreWholeNumbers(t *testing.T) {
-	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		for text, want := range map[string]int64{
-			"0": 0, "00": 0, "010": 10, "08": 8, "000000000000000000000007": 7, "9007199254740991": slidinglog.MaxLimit,
-		} {
-			key := keyIn(t, hash)
-			require.NoError(t, rdb.HSet(t.Context(), hash, key, text).Err())
-			threshold, err := l.Threshold(t.Context(), key)
-			require.NoError(t, err)
-			assert.Equal(t, want, threshold, text)
-			for _, n := range []int64{1, 2, 100} {
-				d, giveBack, err := l.TakeReturnable(t.Context(), key, n)
-				switch {
-				case want == 0:
-					require.NoError(t, err)
-					assert.Nil(t, giveBack)
-					assert.Equal(t, limit.Decision{RetryAfter: time.Minute}, d)
-				case n <= want:
-					require.NoError(t, err)
-					assert.Equal(t, want, d.Limit, text)
-				}
-			}
-			assert.Equal(t, want > 0, rdb.Exists(t.Context(), key).Val() == 1, text)
-		}
-	})
-}
-
 // A threshold may fall between a grant whose answer was lost and its repeat.
 func TestThreshold_FallsToZeroBeforeRepeat(t *testing.T) {
 	t.Parallel()
@@ -155,31 +252,6 @@ func round(d limit.Decision) limit.Decision {
 	return d
 }
 
-// A log that has rows already keeps them if the threshold is corrupt.
-func TestFaultThresholdNotANumber(t *testing.T) {
-	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		ctx := t.Context()
-		for _, text := range []string{
-			"", "-1", "-0", "abc", "1.5", "1e3", " 5", "5 ", "+5", "0x10", "1_000", "9007199254740992", "99999999999999999999",
-			strings.Repeat("0", 32) + "5", "5\x00", "NaN", "inf", "٣",
-		} {
-			key := keyIn(t, hash)
-			assert.Equal(t, int64(2), limittest.Take(t, l, key, 1).Remaining)
-			require.NoError(t, rdb.HSet(ctx, hash, key, text).Err())
-			limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash), strconv.Quote(key), "no whole number of 0 or more: "+text)
-			assert.True(t, limittest.Take(t, l, keyIn(t, hash), 1).Granted, "others are not concerned")
-
-			_, err := l.Threshold(ctx, key)
-			require.ErrorIs(t, err, limit.ErrCorrupt)
-			assert.ErrorContains(t, err, strconv.Quote(hash))
-			assert.ErrorContains(t, err, strconv.Quote(key))
-			require.NoError(t, l.SetThreshold(ctx, key, 2))
-			assert.Equal(t, 1, limittest.Grants(t, l, key, 4))
-		}
-	})
-}
-
 // Who chooses the thresholds' key gets none, and leaves them to the others.
 func TestTake_RefusesKeyOfThresholds(t *testing.T) {
 	t.Parallel()
@@ -194,57 +266,11 @@ func TestTake_RefusesKeyOfThresholds(t *testing.T) {
 	})
 }
 
-func TestThresholdsOfAnotherType(t *testing.T) {
-	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		ctx, key := t.Context(), keyIn(t, hash)
-		require.NoError(t, rdb.Set(ctx, hash, "5", time.Hour).Err())
-		limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash))
-		for _, err := range callAll(ctx, l, key) {
-			require.ErrorIs(t, err, limit.ErrCorrupt)
-			assert.ErrorContains(t, err, strconv.Quote(hash))
-		}
-	})
-}
-
 func second[T any](_ T, err error) error { return err }
 
 // callAll makes each call about thresholds, and returns their errors.
 func callAll(ctx context.Context, l *slidinglog.Limiter, key string) []error {
 	return []error{l.SetThreshold(ctx, key, 1), l.ResetThreshold(ctx, key), second(l.Threshold(ctx, key)), second(l.Thresholds(ctx))}
-}
-
-func TestThresholds(t *testing.T) {
-	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		ctx := t.Context()
-		all, err := l.Thresholds(ctx)
-		require.NoError(t, err)
-		assert.Empty(t, all)
-		want := map[string]int64{}
-		for i := range int64(700) {
-			key := fmt.Sprintf("user%d", i)
-			want[key] = i
-			require.NoError(t, l.SetThreshold(ctx, key, i))
-		}
-		want["largest"] = slidinglog.MaxLimit
-		require.NoError(t, l.SetThreshold(ctx, "largest", slidinglog.MaxLimit))
-		all, err = l.Thresholds(ctx)
-		require.NoError(t, err)
-		assert.Equal(t, want, all)
-
-		require.NoError(t, rdb.HSet(ctx, hash, "broken", "-1").Err())
-		all, err = l.Thresholds(ctx)
-		require.ErrorIs(t, err, limit.ErrCorrupt)
-		assert.ErrorContains(t, err, `"broken"`)
-		assert.Equal(t, want, all)
-
-		require.NoError(t, l.ResetThreshold(ctx, "broken"))
-		require.NoError(t, l.ResetThreshold(ctx, "nobody"))
-		all, err = l.Thresholds(ctx)
-		require.NoError(t, err)
-		assert.Equal(t, want, all)
-	})
 }
 
 func TestThresholdInput(t *testing.T) {
@@ -327,41 +353,6 @@ func TestThresholdAnswerLost(t *testing.T) {
 	require.ErrorIs(t, l.ResetThreshold(ctx, "orders"), limit.ErrUnknownOutcome)
 	proxy.Settle(t)
 	assert.Zero(t, direct.Exists(ctx, hash).Val())
-}
-
-// While a threshold goes up and down, callers never get more than the highest.
-func TestThresholdChangesUnderLoad(t *testing.T) {
-	t.Parallel()
-	thresholds(t, func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
-		const highest = 60
-		key := keyIn(t, hash)
-		granted := make(chan int64)
-		for range 8 {
-			go func() {
-				sum := int64(0)
-				for range 40 {
-					n := 1 + rand.Int64N(3)
-					d, err := l.Take(context.Background(), key, n)
-					if d.Granted && assert.NoError(t, err) {
-						sum += n
-					}
-				}
-				granted <- sum
-			}()
-		}
-		sum, left := int64(0), 8
-		for threshold := int64(3); left > 0; threshold = 3 + (threshold+7)%(highest-2) {
-			select {
-			case n := <-granted:
-				sum += n
-				left--
-			default:
-				require.NoError(t, l.SetThreshold(t.Context(), key, threshold))
-			}
-		}
-		assert.LessOrEqual(t, sum, int64(highest))
-		assert.Equal(t, sum, rdb.ZCard(t.Context(), key).Val())
-	})
 }
 
 func threeAMinuteOr(rdb redistest.Client, hash string) *slidinglog.Limiter {

@@ -33,9 +33,8 @@ func requireTTLs(t *testing.T, rdb redistest.Client, key string, d limit.Decisio
 	require.GreaterOrEqual(t, tokens, d.ResetAfter)
 }
 
-func TestFaultOneTokenACall(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+var ofBuckets = limitertest.Tests[redistest.Client]{
+	"OneTokenACall": func(t *testing.T, rdb redistest.Client) {
 		l := threeInTenSeconds(rdb)
 		assert.Equal(t, int64(6), limittest.Take(t, l, "key", 4).Remaining)
 		assert.Equal(t, int64(1), limittest.Take(t, l, "key", 5).Remaining)
@@ -44,7 +43,142 @@ func TestFaultOneTokenACall(t *testing.T) {
 		assert.Equal(t, 20*time.Second, limittest.Take(t, l, "key", 7).RetryAfter)
 		time.Sleep(20 * time.Second)
 		assert.Equal(t, int64(0), limittest.Take(t, l, "key", 7).Remaining)
-	})
+	},
+
+	// A refusal keeps the refill that it computed.
+	"RefusalForgetsTheRefill": func(t *testing.T, rdb redistest.Client) {
+		l, start := threeInTenSeconds(rdb), time.Now().Unix()
+		require.True(t, limittest.Take(t, l, "key", 10).Granted)
+		for i := int64(1); i <= 3; i++ {
+			time.Sleep(10 * time.Second)
+			d := limittest.Take(t, l, "key", 10)
+			assert.False(t, d.Granted)
+			assert.Equal(t, 3*i, d.Remaining)
+			assert.Equal(t, strconv.FormatInt(3*i, 10), rdb.Get(t.Context(), "key").Val())
+			assert.Equal(t, strconv.FormatInt(start+10*i, 10), rdb.Get(t.Context(), "key_time").Val())
+			requireTTLs(t, rdb, "key", d)
+		}
+		// The articles' script goes on from there.
+		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 9, Now: time.Now}
+		left, err := article.Eval(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, left)
+	},
+
+	// The time to live covers only the whole refills before the bucket is full, so that it starts
+	// full again too soon.
+	"TTLEndsBeforeTheRefill": func(t *testing.T, rdb redistest.Client) {
+		l := threeInTenSeconds(rdb)
+		d := limittest.Take(t, l, "key", 10)
+		assert.Equal(t, 40*time.Second, d.ResetAfter)
+		requireTTLs(t, rdb, "key", d)
+		time.Sleep(40*time.Second - time.Millisecond)
+		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 10).Remaining)
+		time.Sleep(time.Millisecond)
+		assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+	},
+
+	"Borrowing": func(t *testing.T, rdb redistest.Client) {
+		ctx := t.Context()
+		assert.False(t, limittest.Take(t, drained(t, rdb, 0), "key", 1).Granted, "off unless asked for")
+		require.NoError(t, rdb.FlushAll(ctx).Err())
+
+		l := drained(t, rdb, 5)
+		d := limittest.Take(t, l, "key", 4)
+		assert.True(t, d.Granted)
+		assert.Equal(t, int64(1), d.Remaining, "may be borrowed")
+		assert.Equal(t, 50*time.Second, d.ResetAfter)
+		assert.Equal(t, "-4", rdb.Get(ctx, "key").Val())
+		requireTTLs(t, rdb, "key", d)
+		d = limittest.Take(t, l, "key", 3)
+		assert.False(t, d.Granted, "2 more than may be borrowed")
+		assert.Equal(t, 10*time.Second, d.RetryAfter)
+
+		// To those who don't lend, it is empty.
+		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1, Now: time.Now}
+		left, err := article.Eval(ctx)
+		require.NoError(t, err)
+		assert.EqualValues(t, -1, left)
+
+		// Refills pay back first.
+		time.Sleep(20 * time.Second)
+		strict := threeInTenSeconds(rdb)
+		assert.True(t, limittest.Take(t, strict, "key", 2).Granted)
+		assert.False(t, limittest.Take(t, strict, "key", 1).Granted)
+
+		// As much as capacity and loan together, for one request too.
+		time.Sleep(time.Hour)
+		d = limittest.Take(t, l, "key", 15)
+		assert.True(t, d.Granted)
+		assert.Zero(t, d.Remaining)
+		requireTTLs(t, rdb, "key", d)
+		time.Sleep(d.ResetAfter - time.Millisecond)
+		assert.Less(t, limittest.Take(t, l, "key", 15).Remaining, int64(15))
+		time.Sleep(time.Millisecond)
+		assert.Equal(t, int64(5), limittest.Take(t, l, "key", 10).Remaining)
+	},
+
+	// At RetryAfter the request passes if tokens are lent, too.
+	"BorrowingRetryAfter": func(t *testing.T, rdb redistest.Client) {
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5})
+		refused := 0
+		for i := range int64(80) {
+			n := 1 + i*7%15
+			d := limittest.Take(t, l, "key", n)
+			requireTTLs(t, rdb, "key", d)
+			if d.Granted {
+				continue
+			}
+			refused++
+			time.Sleep(d.RetryAfter - time.Millisecond)
+			require.False(t, limittest.Take(t, l, "key", n).Granted)
+			time.Sleep(time.Millisecond)
+			require.True(t, limittest.Take(t, l, "key", n).Granted)
+		}
+		assert.Greater(t, refused, 20)
+	},
+
+	// More tokens than the bucket holds, or fewer than may be borrowed, are what
+	// another configuration left.
+	"TokensOfAnotherConfiguration": func(t *testing.T, rdb redistest.Client) {
+		l, now := threeInTenSeconds(rdb), time.Now().Unix()
+		require.NoError(t, rdb.MSet(t.Context(), "key", 5000, "key_time", now).Err())
+		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 1).Remaining)
+
+		require.NoError(t, rdb.MSet(t.Context(), "key", -8, "key_time", now).Err())
+		d := limittest.Take(t, l, "key", 1)
+		assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: 30 * time.Second, ResetAfter: time.Minute}, d)
+		requireTTLs(t, rdb, "key", d)
+		time.Sleep(30 * time.Second)
+		assert.Equal(t, int64(0), limittest.Take(t, l, "key", 1).Remaining)
+	},
+
+	// Tokens of a bucket that is gone are not put into the new one.
+	"GivingBackToAnotherBucket": func(t *testing.T, rdb redistest.Client) {
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
+		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
+		require.NoError(t, err)
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+		time.Sleep(time.Second)
+		assert.Equal(t, 10, limittest.Grants(t, l, "key", 20))
+		require.NoError(t, giveBack(t.Context()))
+		assert.Equal(t, 0, limittest.Grants(t, l, "key", 20))
+	},
+
+	// A refusal does not put off the end of a bucket that no refill may reach, though the server's clock ticked between its keys.
+	"BucketAheadOutlivesNoRefusal": func(t *testing.T, rdb redistest.Client) {
+		l, ctx := threeInTenSeconds(rdb), t.Context()
+		require.NoError(t, rdb.Set(ctx, "key", 5, 30*time.Second).Err())
+		require.NoError(t, rdb.Set(ctx, "key_time", time.Now().Add(time.Hour).Unix(), 30*time.Second+time.Millisecond).Err())
+		assert.Equal(t, 30*time.Second+time.Millisecond, limittest.Take(t, l, "key", 9).RetryAfter)
+		time.Sleep(30*time.Second + time.Millisecond)
+		assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+	},
+}
+
+func TestBucket(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, ofBuckets, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 // The time has another time to live than the tokens. Both live for as long as the bucket
@@ -129,45 +263,6 @@ func TestTokensMissingBeforeARefill(t *testing.T) {
 	})
 }
 
-// A refusal keeps the refill that it computed.
-func TestFaultRefusalForgetsTheRefill(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, start := threeInTenSeconds(rdb), time.Now().Unix()
-		require.True(t, limittest.Take(t, l, "key", 10).Granted)
-		for i := int64(1); i <= 3; i++ {
-			time.Sleep(10 * time.Second)
-			d := limittest.Take(t, l, "key", 10)
-			assert.False(t, d.Granted)
-			assert.Equal(t, 3*i, d.Remaining)
-			assert.Equal(t, strconv.FormatInt(3*i, 10), rdb.Get(t.Context(), "key").Val())
-			assert.Equal(t, strconv.FormatInt(start+10*i, 10), rdb.Get(t.Context(), "key_time").Val())
-			requireTTLs(t, rdb, "key", d)
-		}
-		// The articles' script goes on from there.
-		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 9, Now: time.Now}
-		left, err := article.Eval(t.Context())
-		require.NoError(t, err)
-		assert.Zero(t, left)
-	})
-}
-
-// The time to live covers only the whole refills before the bucket is full, so that it starts
-// full again too soon.
-func TestFaultTTLEndsBeforeTheRefill(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := threeInTenSeconds(rdb)
-		d := limittest.Take(t, l, "key", 10)
-		assert.Equal(t, 40*time.Second, d.ResetAfter)
-		requireTTLs(t, rdb, "key", d)
-		time.Sleep(40*time.Second - time.Millisecond)
-		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 10).Remaining)
-		time.Sleep(time.Millisecond)
-		assert.True(t, limittest.Take(t, l, "key", 10).Granted)
-	})
-}
-
 // Theirs writes a time to live of 33 s; the first call of this package mends it.
 func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 	t.Parallel()
@@ -185,96 +280,12 @@ func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 	})
 }
 
-func TestBorrowing(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		ctx := t.Context()
-		assert.False(t, limittest.Take(t, drained(t, rdb, 0), "key", 1).Granted, "off unless asked for")
-		require.NoError(t, rdb.FlushAll(ctx).Err())
-
-		l := drained(t, rdb, 5)
-		d := limittest.Take(t, l, "key", 4)
-		assert.True(t, d.Granted)
-		assert.Equal(t, int64(1), d.Remaining, "may be borrowed")
-		assert.Equal(t, 50*time.Second, d.ResetAfter)
-		assert.Equal(t, "-4", rdb.Get(ctx, "key").Val())
-		requireTTLs(t, rdb, "key", d)
-		d = limittest.Take(t, l, "key", 3)
-		assert.False(t, d.Granted, "2 more than may be borrowed")
-		assert.Equal(t, 10*time.Second, d.RetryAfter)
-
-		// To those who don't lend, it is empty.
-		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1, Now: time.Now}
-		left, err := article.Eval(ctx)
-		require.NoError(t, err)
-		assert.EqualValues(t, -1, left)
-
-		// Refills pay back first.
-		time.Sleep(20 * time.Second)
-		strict := threeInTenSeconds(rdb)
-		assert.True(t, limittest.Take(t, strict, "key", 2).Granted)
-		assert.False(t, limittest.Take(t, strict, "key", 1).Granted)
-
-		// As much as capacity and loan together, for one request too.
-		time.Sleep(time.Hour)
-		d = limittest.Take(t, l, "key", 15)
-		assert.True(t, d.Granted)
-		assert.Zero(t, d.Remaining)
-		requireTTLs(t, rdb, "key", d)
-		time.Sleep(d.ResetAfter - time.Millisecond)
-		assert.Less(t, limittest.Take(t, l, "key", 15).Remaining, int64(15))
-		time.Sleep(time.Millisecond)
-		assert.Equal(t, int64(5), limittest.Take(t, l, "key", 10).Remaining)
-	})
-}
-
 // drained returns a limiter that lends that many tokens, and has none left.
 func drained(t *testing.T, rdb redistest.Client, borrow int64) *tokenbucket.Limiter {
 	t.Helper()
 	l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow})
 	require.True(t, limittest.Take(t, l, "key", 10).Granted)
 	return l
-}
-
-// At RetryAfter the request passes if tokens are lent, too.
-func TestBorrowingRetryAfter(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5})
-		refused := 0
-		for i := range int64(80) {
-			n := 1 + i*7%15
-			d := limittest.Take(t, l, "key", n)
-			requireTTLs(t, rdb, "key", d)
-			if d.Granted {
-				continue
-			}
-			refused++
-			time.Sleep(d.RetryAfter - time.Millisecond)
-			require.False(t, limittest.Take(t, l, "key", n).Granted)
-			time.Sleep(time.Millisecond)
-			require.True(t, limittest.Take(t, l, "key", n).Granted)
-		}
-		assert.Greater(t, refused, 20)
-	})
-}
-
-// More tokens than the bucket holds, or fewer than may be borrowed, are what
-// another configuration left.
-func TestTake_TokensOfAnotherConfiguration(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, now := threeInTenSeconds(rdb), time.Now().Unix()
-		require.NoError(t, rdb.MSet(t.Context(), "key", 5000, "key_time", now).Err())
-		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 1).Remaining)
-
-		require.NoError(t, rdb.MSet(t.Context(), "key", -8, "key_time", now).Err())
-		d := limittest.Take(t, l, "key", 1)
-		assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: 30 * time.Second, ResetAfter: time.Minute}, d)
-		requireTTLs(t, rdb, "key", d)
-		time.Sleep(30 * time.Second)
-		assert.Equal(t, int64(0), limittest.Take(t, l, "key", 1).Remaining)
-	})
 }
 
 func TestInvalidConfig(t *testing.T) {
@@ -313,21 +324,6 @@ func TestLongestTimeToFill(t *testing.T) {
 		assert.True(t, d.Granted)
 		assert.Equal(t, 290*year, d.ResetAfter.Round(time.Minute))
 		assert.Equal(t, year, limittest.Take(t, l, key, 1).RetryAfter.Round(time.Minute))
-	})
-}
-
-// Tokens of a bucket that is gone are not put into the new one.
-func TestGivingBackToAnotherBucket(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
-		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
-		require.NoError(t, err)
-		require.NoError(t, rdb.FlushAll(t.Context()).Err())
-		time.Sleep(time.Second)
-		assert.Equal(t, 10, limittest.Grants(t, l, "key", 20))
-		require.NoError(t, giveBack(t.Context()))
-		assert.Equal(t, 0, limittest.Grants(t, l, "key", 20))
 	})
 }
 
@@ -429,18 +425,5 @@ func TestDebtWithoutEnd(t *testing.T) {
 			assert.Equal(t, math.MaxInt64*time.Nanosecond/1e6*1e6, d.RetryAfter)
 			assert.Positive(t, rdb.PTTL(ctx, key).Val())
 		}
-	})
-}
-
-// A refusal does not put off the end of a bucket that no refill may reach, though the server's clock ticked between its keys.
-func TestFaultAheadOutlivesNoRefusal(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, ctx := threeInTenSeconds(rdb), t.Context()
-		require.NoError(t, rdb.Set(ctx, "key", 5, 30*time.Second).Err())
-		require.NoError(t, rdb.Set(ctx, "key_time", time.Now().Add(time.Hour).Unix(), 30*time.Second+time.Millisecond).Err())
-		assert.Equal(t, 30*time.Second+time.Millisecond, limittest.Take(t, l, "key", 9).RetryAfter)
-		time.Sleep(30*time.Second + time.Millisecond)
-		assert.True(t, limittest.Take(t, l, "key", 10).Granted)
 	})
 }

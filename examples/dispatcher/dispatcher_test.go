@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
@@ -198,11 +199,10 @@ func (w *world) used(host string) int64 {
 	return d.Limit - d.Remaining
 }
 
-// Two programs send what 50 tenants want: no partner counts more than it allows in any second though calls take different
-// times to arrive, each job is sent once, and a tenant who floods does not hold up others.
-func TestDispatcher_SharesPartnersAmongTenants(t *testing.T) {
-	t.Parallel()
-	virtually(t, func(t *testing.T, w *world) {
+var dispatching = limitertest.Tests[*world]{
+	// Two programs send what 50 tenants want: no partner counts more than it allows in any second though calls take different
+	// times to arrive, each job is sent once, and a tenant who floods does not hold up others.
+	"SharesPartnersAmongTenants": func(t *testing.T, w *world) {
 		w.rate.Store(5)
 		w.partners[acme] = partner{perSecond: 20, perDay: 1000}
 		a, b := w.start(), w.start()
@@ -230,13 +230,10 @@ func TestDispatcher_SharesPartnersAmongTenants(t *testing.T) {
 		assert.InDelta(t, 18, w.densest(acme), 2)
 		assert.InDelta(t, 9, w.densest(other), 1)
 		assert.EqualValues(t, 40+49, w.used(acme))
-	})
-}
+	},
 
-// What a tenant may send changes with the next job.
-func TestDispatcher_RatesChange(t *testing.T) {
-	t.Parallel()
-	virtually(t, func(t *testing.T, w *world) {
+	// What a tenant may send changes with the next job.
+	"RatesChange": func(t *testing.T, w *world) {
 		w.rate.Store(1)
 		p := w.start()
 		p.flood(acme, "ann", 40)
@@ -246,14 +243,11 @@ func TestDispatcher_RatesChange(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		assert.Equal(t, 40, w.sent())
 		p.stop()
-	})
-}
+	},
 
-// Jobs that can't be sent in time are rejected at once: because of those before them, or because the day's limit is used up.
-// One that is in time when it comes, but not in the end, is not sent.
-func TestDispatcher_RejectsWhatComesTooLate(t *testing.T) {
-	t.Parallel()
-	virtually(t, func(t *testing.T, w *world) {
+	// Jobs that can't be sent in time are rejected at once: because of those before them, or because the day's limit is used up.
+	// One that is in time when it comes, but not in the end, is not sent.
+	"RejectsWhatComesTooLate": func(t *testing.T, w *world) {
 		w.partners[acme] = partner{perSecond: 10, perDay: 40}
 		p, accepted := w.start(), 0
 		for n := range 60 {
@@ -291,13 +285,10 @@ func TestDispatcher_RejectsWhatComesTooLate(t *testing.T) {
 		_, _, err = p.submitJob("nobody.example", "ann", 0, time.Hour)
 		require.ErrorContains(t, err, "no partner")
 		p.stop()
-	})
-}
+	},
 
-// A 429 stops all programs' calls of one partner within a second, those of no other, and costs no tenant anything.
-func TestDispatcher_PartnerPauses(t *testing.T) {
-	t.Parallel()
-	virtually(t, func(t *testing.T, w *world) {
+	// A 429 stops all programs' calls of one partner within a second, those of no other, and costs no tenant anything.
+	"PartnerPauses": func(t *testing.T, w *world) {
 		a, b := w.start(), w.start()
 		for _, host := range []string{acme, other} {
 			a.flood(host, "ann", 30)
@@ -322,13 +313,10 @@ func TestDispatcher_PartnerPauses(t *testing.T) {
 		assert.Equal(t, 61, w.sent())
 		assert.EqualValues(t, 31, w.used(acme), "what was refused is not of the day")
 		assert.LessOrEqual(t, w.densest(acme), 10)
-	})
-}
+	},
 
-// If a program is killed, others send its jobs within seconds, and permits that it had reserved come back.
-func TestDispatcher_ProgramIsKilled(t *testing.T) {
-	t.Parallel()
-	virtually(t, func(t *testing.T, w *world) {
+	// If a program is killed, others send its jobs within seconds, and permits that it had reserved come back.
+	"ProgramIsKilled": func(t *testing.T, w *world) {
 		w.partners[acme] = partner{perSecond: 10, perDay: 50}
 		a, b := w.start(), w.start()
 		a.flood(acme, "ann", 40)
@@ -345,13 +333,10 @@ func TestDispatcher_ProgramIsKilled(t *testing.T) {
 		assert.LessOrEqual(t, w.used(acme), int64(len(w.arrived)))
 		assert.GreaterOrEqual(t, w.used(acme), int64(40))
 		b.stop()
-	})
-}
+	},
 
-// A program that ends finishes what it has begun, and leaves the rest to others.
-func TestDispatcher_EndsGracefully(t *testing.T) {
-	t.Parallel()
-	virtually(t, func(t *testing.T, w *world) {
+	// A program that ends finishes what it has begun, and leaves the rest to others.
+	"EndsGracefully": func(t *testing.T, w *world) {
 		a := w.start()
 		a.flood(acme, "ann", 40)
 		time.Sleep(1200 * time.Millisecond)
@@ -367,5 +352,10 @@ func TestDispatcher_EndsGracefully(t *testing.T) {
 		b.stop()
 		assert.Equal(t, 40, w.sent())
 		assert.Len(t, w.at(acme), 40, "each once")
-	})
+	},
+}
+
+func TestDispatcher(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, dispatching, func(t *testing.T, test func(t *testing.T, w *world)) { virtually(t, test) })
 }
