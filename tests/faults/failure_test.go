@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -22,9 +23,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// An outageScene is a Client with a policy, whose server can hang, and another Client
-// whose server never does.
-type outageScene struct {
+// A scene is a Client that is observed, whose server can hang, and another Client whose
+// server never does.
+type scene struct {
 	client *rratelimiter.Client
 	other  *rratelimiter.Client
 	hook   *hanging
@@ -32,12 +33,18 @@ type outageScene struct {
 	told   *limitertest.Recorder
 }
 
-func duringOutages(t *testing.T, how limit.Failure, test func(t *testing.T, s *outageScene)) {
+// duringOutages runs test in a bubble, with a Client that has a policy.
+func duringOutages(t *testing.T, how limit.Failure, test func(t *testing.T, s *scene)) {
+	t.Helper()
+	observed(t, test, rratelimiter.WithFailure(how))
+}
+
+func observed(t *testing.T, test func(t *testing.T, s *scene), opts ...rratelimiter.Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
-		s := &outageScene{rdb: rdb, told: &limitertest.Recorder{}}
-		s.client = limitertest.NewClient(t, rdb, rratelimiter.WithFailure(how), rratelimiter.WithObserver(s.told))
+		s := &scene{rdb: rdb, told: &limitertest.Recorder{}}
+		s.client = limitertest.NewClient(t, rdb, append(opts, rratelimiter.WithObserver(s.told))...)
 		s.other = limitertest.NewClient(t, redistest.MiniClient(t, m, nil))
 		s.hook = newHanging(rdb)
 		test(t, s)
@@ -47,7 +54,7 @@ func duringOutages(t *testing.T, how limit.Failure, test func(t *testing.T, s *o
 }
 
 // limiter returns the limiter "orders" of that many permits an hour.
-func (s *outageScene) limiter(rate int64) *rratelimiter.RateLimiter {
+func (s *scene) limiter(rate int64) *rratelimiter.RateLimiter {
 	return limitertest.ByDefault(s.client, "orders", rratelimiter.PerHour(rate))
 }
 
@@ -60,7 +67,7 @@ func taking(ctx context.Context, l limit.Limiter) func() (bool, error) {
 }
 
 // fail makes calls until the policy answers at once.
-func (s *outageScene) fail(t *testing.T, l *rratelimiter.RateLimiter) {
+func (s *scene) fail(t *testing.T, l *rratelimiter.RateLimiter) {
 	t.Helper()
 	s.hook.hang(true)
 	for range 3 {
@@ -70,22 +77,28 @@ func (s *outageScene) fail(t *testing.T, l *rratelimiter.RateLimiter) {
 	}
 }
 
-func (s *outageScene) recover() {
+func (s *scene) recover() {
 	s.hook.hang(false)
 	time.Sleep(5 * time.Second) // earlier requests have come back
 }
 
-// checkAskedAgain checks that the observer was told of one outage, and of its end.
-func (s *outageScene) checkAskedAgain(t *testing.T) {
-	t.Helper()
+// events returns the events of some kinds, once those under way have come.
+func (s *scene) events(kinds ...limit.EventKind) (told []limit.Event) {
 	synctest.Wait()
-	var kinds []limit.EventKind
 	for _, e := range s.told.Events() {
-		if e.Kind == limit.AskedNoMore || e.Kind == limit.AskedAgain {
-			kinds = append(kinds, e.Kind)
+		if slices.Contains(kinds, e.Kind) {
+			told = append(told, e)
 		}
 	}
-	assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds)
+	return told
+}
+
+// checkAskedAgain checks that the observer was told of one outage, and of its end.
+func (s *scene) checkAskedAgain(t *testing.T) {
+	t.Helper()
+	told := s.events(limit.AskedNoMore, limit.AskedAgain)
+	require.Len(t, told, 2)
+	assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, []limit.EventKind{told[0].Kind, told[1].Kind})
 }
 
 // atOnce checks that a call takes no more than it takes to begin a probe.
@@ -100,7 +113,7 @@ func atOnce(t *testing.T, call func() (bool, error)) bool {
 
 func TestFailOpen(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
 		l := s.limiter(5)
 		limitertest.MustAcquire(t, l, 5)
 		limitertest.MustRefuse(t, l, 1)
@@ -135,7 +148,7 @@ func TestFailOpen(t *testing.T) {
 
 func TestFailClosedAnswersAtOnce(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailClosed(), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailClosed(), func(t *testing.T, s *scene) {
 		l := s.limiter(5)
 		s.fail(t, l)
 		atOnce(t, func() (bool, error) {
@@ -153,7 +166,7 @@ func TestFailClosedAnswersAtOnce(t *testing.T) {
 // A local limiter has its share of the rate, in any span of the interval.
 func TestFailLocal(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailLocal(0.25), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailLocal(0.25), func(t *testing.T, s *scene) {
 		l := limitertest.ByDefault(s.client, "orders", limitertest.Every(40, time.Minute))
 		same := limitertest.ByDefault(s.client, "orders", limitertest.Every(40, time.Minute))
 		s.fail(t, l) // three of ten
@@ -179,7 +192,7 @@ func TestFailLocal(t *testing.T) {
 
 func TestWaitersGoBackToRedis(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *scene) {
 		l := s.limiter(2)
 		s.fail(t, l)
 		s.hook.hang(false)
@@ -191,7 +204,7 @@ func TestWaitersGoBackToRedis(t *testing.T) {
 
 func TestFailLocalKnowsTheRate(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
 		for _, name := range []string{"told", "untold"} {
 			limitertest.MustTrySetRate(t, s.other.RateLimiter(name), limitertest.Every(7, time.Hour))
 		}
@@ -210,7 +223,7 @@ func TestFailLocalKnowsTheRate(t *testing.T) {
 
 func TestFailLocal_InventedKeysTakeNoKeysCount(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
 		users := s.client.Keyed("users:", limitertest.Every(3, time.Hour))
 		s.fail(t, users.Limiter("ann"))
 		for range 3 { // it has had what fail asked for
@@ -237,7 +250,7 @@ func TestFailLocalFollowsTheRate(t *testing.T) {
 		"a shorter interval, by and by":           {time.Hour, time.Minute, take, time.Minute},
 		"a longer interval, by calls of no words": {time.Minute, time.Hour, try, time.Minute},
 	}, func(t *testing.T, test row) {
-		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
 			admin := s.other.RateLimiter("orders")
 			limitertest.MustTrySetRate(t, admin, limitertest.Every(20, test.before))
 			l := s.client.RateLimiter("orders")
@@ -264,7 +277,7 @@ func TestFailLocal_RefreshesRate(t *testing.T) {
 		"known":   {rratelimiter.WithExact(), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))},
 		"unknown": {rratelimiter.WithExact()}, // merging costs calls
 	}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
-		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
 			limitertest.MustTrySetRate(t, s.other.RateLimiter("orders"), limitertest.Every(1000, time.Hour))
 			l := s.client.RateLimiter("orders", opts...)
 			counted := limitertest.CountCommands(s.rdb)
@@ -279,7 +292,7 @@ func TestFailLocal_RefreshesRate(t *testing.T) {
 
 func TestTryAcquireAllDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *scene) {
 		few := limitertest.ByDefault(s.client, "{shop}few", limitertest.Every(4, time.Hour))
 		many := limitertest.ByDefault(s.client, "{shop}many", limitertest.Every(100, time.Hour))
 		s.hook.hang(true)
@@ -300,7 +313,7 @@ func TestTryAcquireAllDuringAnOutage(t *testing.T) {
 // The rate is known by TryAcquireAll too, which tells who decided.
 func TestTryAcquireAllKnowsTheRate(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
 		var limiters []*rratelimiter.RateLimiter
 		for _, name := range []string{"{s}a", "{s}b"} {
 			limitertest.MustTrySetRate(t, s.other.RateLimiter(name), limitertest.Every(7, time.Hour))
@@ -326,7 +339,7 @@ func TestTryAcquireAllKnowsTheRate(t *testing.T) {
 
 func TestTryAcquireAll_OfOneFollowsClientsPolicy(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
 		strict := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)),
 			rratelimiter.WithFailure(limit.FailClosed()))
 		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, strict.Claim(1)) }
@@ -355,16 +368,16 @@ var limitersOfKeys = map[string]ofKeys{
 }
 
 // eachOfKeys runs test with each of limitersOfKeys, by that policy.
-func eachOfKeys(t *testing.T, rate int64, how limit.Failure, test func(t *testing.T, s *outageScene, l limit.Returner)) {
+func eachOfKeys(t *testing.T, rate int64, how limit.Failure, test func(t *testing.T, s *scene, l limit.Returner)) {
 	t.Helper()
 	limitertest.Each(t, limitersOfKeys, func(t *testing.T, open ofKeys) {
-		duringOutages(t, how, func(t *testing.T, s *outageScene) { test(t, s, open(s.client, rate, rratelimiter.WithFailure(how))) })
+		duringOutages(t, how, func(t *testing.T, s *scene) { test(t, s, open(s.client, rate, rratelimiter.WithFailure(how))) })
 	})
 }
 
 func TestFailLocal_WhatComesBackIsFreeAgain(t *testing.T) {
 	t.Parallel()
-	eachOfKeys(t, 8, limit.FailLocal(0.5), func(t *testing.T, s *outageScene, l limit.Returner) {
+	eachOfKeys(t, 8, limit.FailLocal(0.5), func(t *testing.T, s *scene, l limit.Returner) {
 		s.hook.hang(true)
 		for range 6 { // of four
 			d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
@@ -380,7 +393,7 @@ func TestFailLocal_WhatComesBackIsFreeAgain(t *testing.T) {
 // What one limiter of a Client has found out about a server, all of them know.
 func TestFailure_LimitersOfAClientShareABreaker(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
 		orders := s.limiter(5)
 		take := taking(t.Context(), fixedwindow.New(s.client, fixedwindow.Config{Limit: 5, Window: time.Hour}))
 		assert.True(t, atOnce(t, take))
@@ -403,7 +416,7 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 		"open":  {limit.FailOpen(), []int64{3, 3, 3, 3, 3}},
 		"local": {limit.FailLocal(0.5), []int64{3, 1, 0, 0, 0}},
 	}, func(t *testing.T, test row) {
-		duringOutages(t, test.how, func(t *testing.T, s *outageScene) {
+		duringOutages(t, test.how, func(t *testing.T, s *scene) {
 			l := s.limiter(8)
 			keys := fixedwindow.New(s.client, fixedwindow.Config{Limit: 8, Window: time.Hour}, rratelimiter.WithFailure(test.how))
 			s.hook.hang(true)
@@ -420,7 +433,7 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 
 func TestTakeUpTo_RetryAfterDuringOutage(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
 		l := limitertest.ByDefault(s.client, "orders", limitertest.Every(4, time.Minute))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(4, time.Minute))
 		s.fail(t, l) // three permits

@@ -21,41 +21,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// A watchedScene is a Client with an observer.
-type watchedScene struct {
-	rdb    redistest.Client
-	client *rratelimiter.Client
-	told   *limitertest.Recorder
-}
-
-// watched runs test in a bubble.
-func watched(t *testing.T, test func(t *testing.T, s *watchedScene), opts ...rratelimiter.Option) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		s := &watchedScene{rdb: rdb, told: &limitertest.Recorder{}}
-		s.client = limitertest.NewClient(t, rdb, append(opts, rratelimiter.WithObserver(s.told))...)
-		test(t, s)
-	})
-}
-
-func (s *watchedScene) limiter(name string) *rratelimiter.RateLimiter {
-	return limitertest.ByDefault(s.client, name, limitertest.Every(100, time.Hour))
-}
-
-// events returns the events of a kind, once those under way have come.
-func (s *watchedScene) events(kind limit.EventKind) (told []limit.Event) {
-	synctest.Wait()
-	for _, e := range s.told.Events() {
-		if e.Kind == kind {
-			told = append(told, e)
-		}
-	}
-	return told
+// hundred returns a limiter of that many permits an hour.
+func (s *scene) hundred(name string) *rratelimiter.RateLimiter {
+	return limitertest.ByDefault(s.client, name, rratelimiter.PerHour(100))
 }
 
 // checkTold checks that an event of that kind came once, or never.
-func (s *watchedScene) checkTold(t *testing.T, kind limit.EventKind, limiter string, once bool) {
+func (s *scene) checkTold(t *testing.T, kind limit.EventKind, limiter string, once bool) {
 	t.Helper()
 	var want []limit.Event
 	if once {
@@ -67,13 +39,12 @@ func (s *watchedScene) checkTold(t *testing.T, kind limit.EventKind, limiter str
 func TestObserverReceivesAHang(t *testing.T) {
 	t.Parallel()
 	said := &bytes.Buffer{}
-	watched(t, func(t *testing.T, s *watchedScene) {
-		hook := newHanging(s.rdb)
-		l := s.limiter("orders")
+	observed(t, func(t *testing.T, s *scene) {
+		l := s.hundred("orders")
 		limitertest.MustAcquire(t, l, 1)
 		s.told.Decisions()
 
-		hook.hang(true)
+		s.hook.hang(true)
 		for range 3 {
 			require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrUnavailable)
 		}
@@ -82,7 +53,7 @@ func TestObserverReceivesAHang(t *testing.T) {
 			assert.Equal(t, limit.KindUnknownOutcome, d.Kind)
 			assert.LessOrEqual(t, d.Waited, 3*time.Second)
 		}
-		hook.hang(false)
+		s.hook.hang(false)
 		time.Sleep(time.Minute)
 		limitertest.MustAcquire(t, l, 1)
 		synctest.Wait()
@@ -100,26 +71,23 @@ func TestObserverReceivesAHang(t *testing.T) {
 // The observer learns of permits that can't be given back, since their server hangs.
 func TestObserverReceivesPermitsGivenUp(t *testing.T) {
 	t.Parallel()
-	watched(t, func(t *testing.T, s *watchedScene) {
-		l := s.limiter("orders")
+	observed(t, func(t *testing.T, s *scene) {
+		l := s.hundred("orders")
 		limitertest.MustAcquire(t, l, 1)
 		synctest.Wait() // its flight is over
 
 		// The answer is a grant, and comes when its caller has gone and the server hangs.
-		var hook *hanging
 		var once sync.Once
 		s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
 			err := next()
 			once.Do(func() {
-				hook.hang(true)
+				s.hook.hang(true)
 				time.Sleep(700 * time.Millisecond) // the attempt has a second
 			})
 			return err
 		}))
-		hook = newHanging(s.rdb)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-		defer cancel()
-		require.ErrorIs(t, l.Acquire(ctx, 7), context.DeadlineExceeded)
+		_, err := within(t, time.Second/2, func(ctx context.Context) (any, error) { return nil, l.Acquire(ctx, 7) })
+		require.ErrorIs(t, err, context.DeadlineExceeded)
 		time.Sleep(time.Minute)
 		given := s.events(limit.PermitsGivenUp)
 		require.Len(t, given, 1)
@@ -142,16 +110,16 @@ func TestObserverReceivesRepairs(t *testing.T) {
 			require.NoError(t, rdb.ZIncrBy(t.Context(), set, ms, row).Err())
 		}
 	}
-	type call = func(*testing.T, *watchedScene, *rratelimiter.RateLimiter)
+	type call = func(*testing.T, *scene, *rratelimiter.RateLimiter)
 	try := func(permits int64) call {
-		return func(t *testing.T, _ *watchedScene, l *rratelimiter.RateLimiter) { limitertest.Try(t, l, permits) }
+		return func(t *testing.T, _ *scene, l *rratelimiter.RateLimiter) { limitertest.Try(t, l, permits) }
 	}
 	tryAll := func(permits int64) call {
-		return func(t *testing.T, s *watchedScene, l *rratelimiter.RateLimiter) {
-			limitertest.TryAll(t, s.client, permits, s.limiter("{orders}:whole"), l)
+		return func(t *testing.T, s *scene, l *rratelimiter.RateLimiter) {
+			limitertest.TryAll(t, s.client, permits, s.hundred("{orders}:whole"), l)
 		}
 	}
-	reads := func(t *testing.T, _ *watchedScene, l *rratelimiter.RateLimiter) { limitertest.Available(t, l) }
+	reads := func(t *testing.T, _ *scene, l *rratelimiter.RateLimiter) { limitertest.Available(t, l) }
 	type row struct {
 		damage func(*testing.T, redistest.Client)
 		call   call
@@ -180,8 +148,8 @@ func TestObserverReceivesRepairs(t *testing.T) {
 		"TryAcquireAll, a lost value, and refused": {lose(value), tryAll(98), true},
 		"TryAcquireAll, a lost set, and refused":   {lose(set), tryAll(98), true},
 	}, func(t *testing.T, r row) {
-		watched(t, func(t *testing.T, s *watchedScene) {
-			l := s.limiter("{orders}")
+		observed(t, func(t *testing.T, s *scene) {
+			l := s.hundred("{orders}")
 			limitertest.MustAcquire(t, l, 4)
 			for range 2 {
 				r.damage(t, s.rdb)
@@ -196,10 +164,10 @@ func TestObserverReceivesRepairs(t *testing.T) {
 // that are asked for together.
 func TestObserverReceivesRepairsOnceAMinute(t *testing.T) {
 	t.Parallel()
-	watched(t, func(t *testing.T, s *watchedScene) {
+	observed(t, func(t *testing.T, s *scene) {
 		var all []*rratelimiter.RateLimiter
 		for _, name := range "abcdefgh" {
-			all = append(all, s.limiter(string(name)))
+			all = append(all, s.hundred(string(name)))
 		}
 		for range 3 {
 			for range 3 {
@@ -232,7 +200,7 @@ func TestObserverReceivesIncompatibleLayouts(t *testing.T) {
 		"ours are old, theirs also": {"3.16.8", "3.16.8", false},
 	}, func(t *testing.T, test row) {
 		said := &bytes.Buffer{}
-		watched(t, func(t *testing.T, s *watchedScene) {
+		observed(t, func(t *testing.T, s *scene) {
 			other := limitertest.NewClient(t, s.rdb, rratelimiter.WithRedissonVersion(test.theirs)).RateLimiter("orders")
 			limitertest.MustTrySetRate(t, other, limitertest.Every(100, time.Hour))
 			limitertest.MustAcquire(t, other, 4)
@@ -249,26 +217,25 @@ func TestObserverReceivesIncompatibleLayouts(t *testing.T) {
 
 func TestObserverReceivesPermitsInDoubt(t *testing.T) {
 	t.Parallel()
-	type call = func(ctx context.Context, s *watchedScene, window *fixedwindow.Limiter) error
+	type call = func(ctx context.Context, s *scene, window *fixedwindow.Limiter) error
 	for name, ask := range map[string]call{
-		"orders": func(ctx context.Context, s *watchedScene, _ *fixedwindow.Limiter) error {
-			return s.limiter("orders").Acquire(ctx, 7)
+		"orders": func(ctx context.Context, s *scene, _ *fixedwindow.Limiter) error {
+			return s.hundred("orders").Acquire(ctx, 7)
 		},
-		"{s}a": func(ctx context.Context, s *watchedScene, _ *fixedwindow.Limiter) error {
-			return limitertest.Second(s.client.TryAcquireAll(ctx, 0, s.limiter("{s}a").Claim(7), s.limiter("{s}b").Claim(7)))
+		"{s}a": func(ctx context.Context, s *scene, _ *fixedwindow.Limiter) error {
+			return limitertest.Second(s.client.TryAcquireAll(ctx, 0, s.hundred("{s}a").Claim(7), s.hundred("{s}b").Claim(7)))
 		},
-		"keys": func(ctx context.Context, _ *watchedScene, window *fixedwindow.Limiter) error {
+		"keys": func(ctx context.Context, _ *scene, window *fixedwindow.Limiter) error {
 			return limitertest.Second(window.Take(ctx, "ann", 7))
 		},
 	} {
-		watched(t, func(t *testing.T, s *watchedScene) {
+		observed(t, func(t *testing.T, s *scene) {
 			window := fixedwindow.New(s.client, fixedwindow.Config{Limit: 100, Window: time.Hour}, rratelimiter.WithName("keys"))
-			hook := newHanging(s.rdb)
-			hook.hang(true)
+			s.hook.hang(true)
 			_, err := within(t, time.Second/2, func(ctx context.Context) (any, error) { return nil, ask(ctx, s, window) })
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			time.Sleep(time.Minute)
-			hook.hang(false)
+			s.hook.hang(false)
 			time.Sleep(time.Minute)
 			found := map[string]int64{}
 			for _, e := range s.events(limit.PermitsGivenUp) {

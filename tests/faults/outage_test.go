@@ -28,7 +28,7 @@ import (
 // its own deadline.
 func TestDeadlinesOpenTheBreaker_IfTheClientCancels(t *testing.T) {
 	t.Parallel()
-	eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+	eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
 		limittest.Take(t, l, "ann", 5)
 		cancels := func(after time.Duration) {
 			for range 12 {
@@ -65,7 +65,7 @@ func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 		"loading": {30 * time.Millisecond, answered("LOADING Redis is loading the dataset in memory")},
 		"memory":  {30 * time.Millisecond, answered("OOM command not allowed when used memory > 'maxmemory'.")},
 	}, func(t *testing.T, why row) {
-		eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+		eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
 			limittest.Take(t, l, "ann", 5)
 			s.rdb.AddHook(redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, _ func() error) error {
 				select {
@@ -88,7 +88,7 @@ func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 // waits for permits are no outage.
 func TestBreaker_StaysClosedWithoutOutage(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
 		l := limitertest.ByDefault(s.client, "{s}a", limitertest.Every(1, time.Hour))
 		other := limitertest.ByDefault(s.client, "{s}b", limitertest.Every(9, time.Hour))
 		limitertest.MustAcquire(t, l, 1)
@@ -135,7 +135,7 @@ func TestBreaker_ShortDeadlinesDoNotOpenIt(t *testing.T) {
 		"near": {10 * time.Millisecond, 2 * time.Millisecond, 0, 60 * time.Millisecond},
 		"far":  {120 * time.Millisecond, 60 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond},
 	}, func(t *testing.T, r row) {
-		eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+		eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
 			s.rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(r.trip) }))
 			var over atomic.Bool
 			gone := limitertest.Go(func() {
@@ -162,7 +162,7 @@ func TestBreaker_ShortDeadlinesDoNotOpenIt(t *testing.T) {
 }
 
 // refuse answers some scripts with an error.
-func (s *outageScene) refuse(text string, of func(sha any) bool) {
+func (s *scene) refuse(text string, of func(sha any) bool) {
 	s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		if len(cmds) == 1 && cmds[0].Name() == "evalsha" && of(cmds[0].Args()[1]) {
 			return redistest.Fail(cmds, answered(text))
@@ -187,7 +187,7 @@ func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) flo
 func TestBreaker_OpensForServerThatRefusesWrites(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"READONLY", "NOREPLICAS", "OOM", "MISCONF"} {
-		duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+		duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
 			l := s.limiter(7)
 			limitertest.MustAcquire(t, l, 1)
 			// writes: a server that refuses them answers other scripts.
@@ -204,7 +204,7 @@ func TestBreaker_OpensForServerThatRefusesWrites(t *testing.T) {
 // again once it has decided one.
 func TestBreaker_BacksOffWhileReturnsFail(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
 		l := s.limiter(1)
 		limitertest.MustAcquire(t, l, 1)
 		down := true
@@ -231,7 +231,7 @@ func TestBreaker_BacksOffWhileReturnsFail(t *testing.T) {
 // What Redis was not charged for is not given back there: it would be others' permits.
 func TestRelease_SkipsUnchargedPermitsAfterOutage(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
 		l, other := s.client.RateLimiter("orders"), s.other.RateLimiter("orders")
 		limitertest.MustTrySetRate(t, other, limitertest.Every(20, 10*time.Hour))
 		limitertest.MustAcquire(t, other, 5)
@@ -253,7 +253,7 @@ func TestRelease_SkipsUnchargedPermitsAfterOutage(t *testing.T) {
 // callers hold permits that were charged.
 func TestRelease_SkipsPermitsLetThroughByOtherHandle(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailClosed(), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailClosed(), func(t *testing.T, s *scene) {
 		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
 		handle := func(opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
 			return s.client.RateLimiter("orders", append(opts, rate)...)
@@ -301,7 +301,7 @@ func TestRelease_SkipsPermitsLetThroughInShadow(t *testing.T) {
 // policy granted is not released after it.
 func TestCloseDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *outageScene) {
+	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *scene) {
 		l, other := limitertest.ByDefault(s.client, "{s}a", rratelimiter.PerHour(6)), limitertest.ByDefault(s.client, "{s}b", rratelimiter.PerHour(6))
 		s.fail(t, l)
 		var ended redistest.List[error]
@@ -421,7 +421,7 @@ func TestFailOpen_ServerRefusesEveryCall(t *testing.T) {
 		"upstream": "upstream failure",
 		"unknown":  "UNAVAILABLE upstream is not available",
 	}, func(t *testing.T, answer string) {
-		duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+		duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
 			sent := 0
 			s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
 				sent++
@@ -464,7 +464,7 @@ func TestFailLocal_WrongPassword(t *testing.T) {
 func TestFailOpen_MistakeIsNoOutage(t *testing.T) {
 	t.Parallel()
 	const text = "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"
-	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
 		var says string
 		s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
 			return redistest.Fail(cmds, answered(says))
