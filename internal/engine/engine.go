@@ -39,7 +39,7 @@ type Engine struct {
 	logs   *mergeLogs            // by config key
 	queues lane.Shards[*queue]   // by config key, while in use or while a lease lives
 	last   atomic.Pointer[queue] // the last that was removed: a lone caller comes again and again
-	joints sync.Mutex            // guards those who wait for several limiters; it is taken after a lane's
+	joints sync.Mutex            // guards those who wait for several limiters; it is taken after a queue's
 
 	reports      sync.Mutex                // guards what follows; it is taken last
 	lastReported map[limit.Event]time.Time // of events that are not reported again and again

@@ -259,11 +259,12 @@ func (m *masters) move(key string, to *redis.Client) {
 	m.of[key] = to
 }
 
-// With three masters, callers of two of them don't wait for a lock that is held for the third.
-func TestLanes_EachHasALockOfItsOwn(t *testing.T) {
+// Callers of two limiters don't wait for a lock that is held for a third, on their master or on another.
+func TestQueue_HasALockOfItsOwn(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	e := newTestEngine(&masters{Redis: rdb, of: map[string]*redis.Client{"a": {}, "b": {}, "c": {}}})
+	one := &redis.Client{}
+	e := newTestEngine(&masters{Redis: rdb, of: map[string]*redis.Client{"a": one, "b": one, "c": {}}})
 	held := testLimiter("a", hourly)
 	q, err := e.lock(t.Context(), held)
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,15 +17,17 @@ import (
 const maxCalls = 24
 
 // queue is the requests of one limiter: those gathered for the next flight, the line of those that
-// were refused and wait, and exclusive jobs. The lock of its lane guards it; to move it to another lane takes the locks of both.
+// were refused and wait, and exclusive jobs.
 type queue struct {
 	engine   *Engine
 	config   string
 	of       *Limiter // one of its handles
 	observed string
-	lane     atomic.Pointer[lane.Lane] // the lane to the master that last had the limiter
-	users    int                       // callers and background work; the queue goes with the last
 	state    atomic.Int32              // used, or not
+	lane     atomic.Pointer[lane.Lane] // to the master that last had the limiter; it changes under the lock
+
+	mu    sync.Mutex // guards what follows, and the queue's requests; it is taken before a lane's
+	users int        // callers and background work; the queue goes with the last
 
 	listed   bool       // a flight will ask for what has gathered
 	wave     *lane.Wave // of that flight; nil if callers can't wait on it
@@ -42,14 +45,14 @@ type queue struct {
 	joint atomic.Pointer[jointLine] // of callers that want permits of others too; nil until one may wait
 }
 
-// State of a queue. It becomes used, or not, under its lane's lock, and removed, or not, under that of its shard.
+// State of a queue. It becomes used, or not, under its lock, and removed, or not, under that of its shard.
 const (
 	unused  int32 = iota // it has no users, and will be removed
 	used                 // it has users, and Close waits for it
 	removed              // it is none of the Engine's
 )
 
-// lock locks the lane of the limiter's queue and returns that, which unlock removes unless it has users by then.
+// lock locks the limiter's queue and returns that, which unlock removes unless it has users by then.
 func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 	for {
 		to := e.lanes.To(ctx, l.Config)
@@ -57,17 +60,17 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 		if q == nil || q.state.Load() == removed {
 			q = e.queueOf(l, to)
 		}
-		q.moveTo(to)
-		to.Lock()
-		switch {
-		case e.lanes.Closed():
-			to.Unlock()
+		q.lock()
+		switch ok, err := q.use(); {
+		case err != nil:
+			q.mu.Unlock()
 			q.remove()
-			return nil, limit.ErrClosed
-		case to.Gone() || q.lane.Load() != to || !q.use():
-			to.Unlock()
+			return nil, err
+		case !ok:
+			q.mu.Unlock()
 			continue
 		}
+		q.moveTo(to)
 		if l.Lease != nil && q.leases == nil {
 			q.leases = &leases{}
 		}
@@ -75,7 +78,7 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 	}
 }
 
-// queueOf returns the limiter's queue, and makes one for that lane if it has none. No lane's lock is held.
+// queueOf returns the limiter's queue, and makes one for that lane if it has none. No queue's lock is held.
 func (e *Engine) queueOf(l *Limiter, to *lane.Lane) *queue {
 	return e.queues.GetOrMake(l.Config, func() *queue {
 		q := e.last.Load()
@@ -97,16 +100,20 @@ func (q *queue) keysFor(l *Limiter) (keys *script.Keys, overall bool) {
 	return q.of.Keys(), false
 }
 
-// use reports whether the queue is one of the Engine's. It then has users until unlock finds none.
-func (q *queue) use() bool {
+// use reports whether the queue is one of the Engine's. It then has users until unlock finds none. Once the Engine is closed
+// it returns limit.ErrClosed: Close fails what queues have that were used before.
+func (q *queue) use() (ok bool, err error) {
 	if q.state.Load() == used {
-		return true
+		return true, q.engine.Closed()
 	}
-	if !q.state.CompareAndSwap(unused, used) {
-		return false
+	if err := q.engine.lanes.Begin(); err != nil {
+		return false, err
 	}
-	q.engine.lanes.Count(1)
-	return true
+	if q.state.CompareAndSwap(unused, used) {
+		return true, nil
+	}
+	q.engine.lanes.End()
+	return false, nil
 }
 
 // remove removes the queue if it is not used.
@@ -121,16 +128,9 @@ func (q *queue) remove() {
 	})
 }
 
-// moveTo makes the queue live on another lane. Its place among those that the last lane asks stays behind: see NextCall.
+// moveTo makes the queue live on that lane. Its place among those that the last one asks stays behind: see NextCall.
 func (q *queue) moveTo(to *lane.Lane) {
-	from := q.lane.Load()
-	if from == to {
-		return
-	}
-	lane.LockBoth(from, to)
-	defer from.Unlock()
-	defer to.Unlock()
-	if q.lane.Load() != from {
+	if q.lane.Load() == to {
 		return
 	}
 	q.lane.Store(to)
@@ -139,21 +139,11 @@ func (q *queue) moveTo(to *lane.Lane) {
 	}
 }
 
-// lock locks the queue's lane.
-func (q *queue) lock() {
-	for {
-		l := q.lane.Load()
-		l.Lock()
-		if q.lane.Load() == l {
-			return
-		}
-		l.Unlock()
-	}
-}
+func (q *queue) lock() { q.mu.Lock() }
 
 func (q *queue) unlock() {
 	unused := q.tidy()
-	q.lane.Load().Unlock()
+	q.mu.Unlock()
 	if unused {
 		q.remove()
 	}
@@ -170,7 +160,7 @@ func (q *queue) tidy() bool {
 	if q.users+q.beside > 0 || !q.state.CompareAndSwap(used, unused) {
 		return false
 	}
-	q.engine.lanes.Count(-1)
+	q.engine.lanes.End()
 	return true
 }
 
@@ -237,14 +227,11 @@ func (q *queue) hasWork(now time.Time) bool {
 
 // NextCall makes a call for a flight, unless the queue has moved to another lane since.
 func (q *queue) NextCall(from *lane.Lane, now time.Time) (c *lane.Call, more bool) {
+	q.lock()
+	defer q.unlock()
 	if q.lane.Load() != from {
 		return nil, false
 	}
-	defer func() {
-		if q.tidy() {
-			q.remove()
-		}
-	}()
 	q.listed, q.wave, q.dueSince = false, nil, time.Time{}
 	if !q.maySend() {
 		return nil, false

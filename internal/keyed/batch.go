@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -14,12 +15,16 @@ import (
 type batch struct {
 	lane.Batch
 
-	queues    *Queues
-	lane      *lane.Lane // its lock guards the batch and its requests
-	key       string
-	wave      *lane.Wave // of the flight that will take them; nil if callers can't wait on it
-	requests  []*request
-	cancelled int // how many of the requests have no caller any more
+	queues *Queues
+	lane   *lane.Lane
+	key    string
+
+	*sync.Mutex            // guards what follows, and the requests; batches that were one share it; it is taken before a lane's
+	gathers     bool       // it has requests, and is counted in
+	taken       bool       // no more may come
+	wave        *lane.Wave // of the flight that will take them; nil if callers can't wait on it
+	requests    []*request
+	cancelled   int // how many of the requests have no caller any more
 
 	call    lane.Call
 	try     *Try
@@ -31,35 +36,28 @@ type batch struct {
 type request struct {
 	lane.Pending
 
-	*lane.Lane                 // guards it
-	ctx        context.Context // for the Redis client's hooks, if the request goes by itself
-	batch      *batch
-	permits    int64
-	upTo       bool // as many as are free, at most permits
-	answer     lane.Result
+	*sync.Mutex                 // its batch's
+	ctx         context.Context // for the Redis client's hooks, if the request goes by itself
+	batch       *batch
+	permits     int64
+	upTo        bool // as many as are free, at most permits
+	answer      lane.Result
 }
 
 // send adds a request to those that gather, or sends it, within its time if that is timed, if nothing is under way.
 func (g *Queues) send(key string, r *request, timed bool) error {
-	l := g.Lanes.Lock(r.ctx, key)
-	if g.Lanes.Closed() {
-		l.Unlock()
-		return limit.ErrClosed
+	l := g.Lanes.To(r.ctx, key)
+	b, gathers, err := g.lock(l, key)
+	if err != nil {
+		return err
 	}
-	b := g.gathering.Get(key)
-	gathers := b != nil && b.lane == l // the key's master may be another by now
-	if !gathers {
-		b = &batch{queues: g, lane: l, key: key}
-		g.Lanes.Count(1)
-	}
-	r.Lane, r.batch, b.requests = l, b, append(b.requests, r)
+	r.Mutex, r.batch, b.requests = b.Mutex, b, append(b.requests, r)
 	var alone *lane.Call
 	switch {
 	case gathers:
 	case l.TryReserve():
-		alone, _ = b.NextCall(l, r.Asked)
+		alone, _ = b.next()
 	default:
-		g.gathering.Put(key, b)
 		b.wave = l.Ready(b)
 	}
 	if alone == nil {
@@ -68,15 +66,55 @@ func (g *Queues) send(key string, r *request, timed bool) error {
 			l.EndBy(b.wave, r.Last)
 		}
 	}
-	l.Unlock()
+	r.Unlock()
 	if alone != nil {
 		l.SendOne(r.ctx, alone, timed)
 	}
 	return nil
 }
 
+// lock locks the batch that gathers for a key, and makes one if none does: then gathers is false.
+func (g *Queues) lock(l *lane.Lane, key string) (b *batch, gathers bool, err error) {
+	for {
+		b = g.gathering.GetOrMake(key, func() *batch {
+			return &batch{queues: g, lane: l, key: key, Mutex: new(sync.Mutex)}
+		})
+		b.Lock()
+		switch {
+		case b.taken:
+		case b.lane != l: // the key's master is another by now
+			g.gathering.Remove(key, b)
+		case b.gathers && !g.Lanes.Closed():
+			return b, true, nil
+		case b.gathers:
+			b.Unlock()
+			return nil, false, limit.ErrClosed
+		default:
+			if err = g.Lanes.Begin(); err == nil {
+				b.gathers = true
+				return b, false, nil
+			}
+			b.take()
+			b.Unlock()
+			return nil, false, err
+		}
+		b.Unlock()
+	}
+}
+
+// take ends the gathering of a batch.
+func (b *batch) take() {
+	b.taken = true
+	b.queues.gathering.Remove(b.key, b)
+}
+
 // Close fails the requests that no flight has taken.
 func (b *batch) Close() {
+	b.Lock()
+	defer b.Unlock()
+	if b.taken {
+		return
+	}
 	b.err = limit.ErrClosed
 	for _, r := range b.requests {
 		if r.State == lane.Gathered {
@@ -84,8 +122,8 @@ func (b *batch) Close() {
 		}
 	}
 	b.requests = nil
-	b.queues.gathering.Remove(b.key, b)
-	b.queues.Lanes.Count(-1)
+	b.take()
+	b.queues.Lanes.End()
 }
 
 // cancel forgets requests whose callers have gone before a flight took them, when half of a key's are such
@@ -94,7 +132,7 @@ func (g *Queues) cancel(r *request) {
 	r.Lock()
 	defer r.Unlock()
 	b := r.batch
-	if g.gathering.Get(b.key) != b {
+	if b.taken {
 		return
 	}
 	if b.cancelled++; 2*b.cancelled > len(b.requests) {
@@ -105,6 +143,12 @@ func (g *Queues) cancel(r *request) {
 
 // NextCall makes a call of the requests. Those for which it has no room gather on.
 func (b *batch) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) {
+	b.Lock()
+	defer b.Unlock()
+	return b.next()
+}
+
+func (b *batch) next() (c *lane.Call, more bool) {
 	g := b.queues
 	if b.err != nil {
 		return nil, false // closed
@@ -124,17 +168,17 @@ func (b *batch) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) {
 	}
 	sent, rest := b, b.requests[looked:]
 	if more = len(rest) > 0; more {
-		sent = &batch{Batch: b.Batch, queues: g, lane: b.lane, key: b.key, requests: b.requests[:fit:fit]}
+		sent = &batch{Batch: b.Batch, queues: g, key: b.key, Mutex: b.Mutex, taken: true, requests: b.requests[:fit:fit]}
 		b.Batch, b.wave, b.requests = lane.Batch{}, nil, rest
 	} else {
 		b.requests = b.requests[:fit]
-		g.gathering.Remove(b.key, b)
+		b.take()
 	}
 	switch {
 	case fit > 0 && more:
 		g.Lanes.Count(1)
 	case fit == 0 && !more:
-		g.Lanes.Count(-1)
+		g.Lanes.End()
 	}
 	if fit == 0 {
 		return nil, more
@@ -158,8 +202,8 @@ func (b *batch) Prepare(c *lane.Call) {
 
 // Progressed lets the batch's callers wait on.
 func (b *batch) Progressed() {
-	b.lane.Lock()
-	defer b.lane.Unlock()
+	b.Lock()
+	defer b.Unlock()
 	b.Batch.Progressed()
 }
 
@@ -190,10 +234,11 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		answers = b.Results(answers[:0], b.outcome)
 	}
 	var unwanted, doubtful int64
-	b.lane.Lock()
+	b.Lock()
 	for i, r := range b.requests {
 		if i > 0 && i%lane.MaxWalk == 0 {
-			b.lane.Pause()
+			b.Unlock() // others may have the lock for a moment
+			b.Lock()
 		}
 		switch {
 		case r.State == lane.Sent:
@@ -209,9 +254,9 @@ func (b *batch) OnReply(c *lane.Call) (again bool) {
 		}
 	}
 	if unwanted == 0 {
-		g.Lanes.Count(-1)
+		g.Lanes.End()
 	}
-	b.lane.Unlock()
+	b.Unlock()
 	if doubtful > 0 {
 		g.givenUp(doubtful, b.err)
 	}

@@ -1,6 +1,7 @@
 package lane_test
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,7 +107,7 @@ func TestBatch_AnswersWalkTheRequests(t *testing.T) {
 // held is a caller's request whose source has nothing to send after all.
 type held struct {
 	lane.Pending
-	*lane.Lane
+	sync.Mutex
 }
 
 func (h *held) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) { return nil, false }
@@ -116,9 +117,9 @@ func (r *rig) leaves(t *testing.T, w lane.Waiter, p *lane.Pending, after time.Du
 	t.Helper()
 	start := time.Now()
 	p.Asked = start
-	r.lane.Lock()
+	w.Lock()
 	join()
-	r.lane.Unlock()
+	w.Unlock()
 	answered, err := p.Await(t.Context(), r.lanes, w, start.Add(after), false)
 	assert.False(t, answered)
 	assert.ErrorIs(t, err, limit.ErrUnavailable)
@@ -129,7 +130,7 @@ var waveTests = map[string]rigTest{
 	// Who waits beside others ends in time too, also if the flight has nothing to take.
 	"ends if the flight is empty": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
-		h := &held{Lane: r.lane}
+		h := &held{}
 		r.Go(func() { r.leaves(t, h, &h.Pending, script.DefaultTimeout, func() { h.WaitOn(r.lane.Ready(h)) }) })
 		synctest.Wait()
 		close(r.hold)
@@ -139,10 +140,8 @@ var waveTests = map[string]rigTest{
 	"ends in time for sources that a full flight leaves": {conditions{trip: script.DefaultTimeout / 10}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
 		r.start(511, func(i int) { _, _ = r.ask(i, script.Call{}) })
-		h := &held{Lane: r.lane}
-		r.lane.Lock()
+		h := &held{}
 		wave := r.lane.Ready(h)
-		r.lane.Unlock()
 		time.Sleep(script.DefaultTimeout / 10)
 		synctest.Wait()
 		h.Last = time.Now().Add(10 * time.Millisecond)
@@ -177,11 +176,10 @@ func TestWave_EndsInTimeThoughFlightsWaitForReplicas(t *testing.T) {
 	const wait = script.DefaultTimeout / 3
 	onRig(t, conditions{trip: script.DefaultTimeout + wait/2}, 1, func(t *testing.T, r *rig) {
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: wait})
-		r.lane = r.lanes.Lock(t.Context(), "key")
-		r.lane.Unlock()
+		r.lane = r.lanes.To(t.Context(), "key")
 		r.start(1, func(i int) { _, _ = r.ask(i, script.Call{}) })
 		time.Sleep(wait + script.DefaultTimeout/8) // it is late
-		w := &taken{held: held{Lane: r.lane}, ask: newAsk("key", script.Call{})}
+		w := &taken{ask: newAsk("key", script.Call{})}
 		r.leaves(t, w, &w.Pending, script.DefaultTimeout, func() { w.WaitOn(r.lane.Ready(w)) })
 		r.Wait()
 	})
@@ -192,11 +190,9 @@ func TestWave_IsNotLeftForAnAnswerThatIsNotMarkedYet(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {
 		onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
-			h := &held{Lane: r.lane}
+			h := &held{}
 			if waits { // on a Wave that ends early
-				r.lane.Lock()
 				h.WaitOn(r.lane.Ready(h))
-				r.lane.Unlock()
 			}
 			h.State = lane.Answered
 			r.Go(func() {
@@ -205,9 +201,9 @@ func TestWave_IsNotLeftForAnAnswerThatIsNotMarkedYet(t *testing.T) {
 				assert.NoError(t, err)
 			})
 			synctest.Wait()
-			r.lane.Lock()
+			h.Lock()
 			h.MarkAnswered(nil)
-			r.lane.Unlock()
+			h.Unlock()
 			r.Wait()
 		})
 	}

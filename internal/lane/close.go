@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -10,12 +11,11 @@ import (
 // closed is added to how much is under way once the Lanes are closed.
 const closed = 1 << 62
 
-// Closed reports whether calls of callers fail. What those count in who find it false under a lane's lock, Close fails or
-// waits for.
+// Closed reports whether calls of callers fail.
 func (l *Lanes) Closed() bool { return l.work.Load() >= closed }
 
-// Close fails what has gathered, by fail, which may be nil, and by the Close method that a Source may have, under the lock
-// of its lane. It returns when nothing that was counted in is under way, or ctx ends.
+// Close fails what has gathered, by fail, which may be nil, and by the Close method that a Source may have. It returns when
+// nothing that was counted in is under way, or ctx ends.
 func (l *Lanes) Close(ctx context.Context, fail func()) error {
 	for {
 		work := l.work.Load()
@@ -26,9 +26,7 @@ func (l *Lanes) Close(ctx context.Context, fail func()) error {
 			continue
 		}
 		for _, lane := range l.lanes() {
-			lane.Lock() // those who found the Lanes open have counted themselves in by then
 			lane.close()
-			lane.Unlock()
 		}
 		if fail != nil {
 			fail()
@@ -40,32 +38,30 @@ func (l *Lanes) Close(ctx context.Context, fail func()) error {
 }
 
 func (l *Lane) close() {
-	for _, s := range l.ready {
+	l.mu.Lock()
+	ready := slices.Clone(l.ready)
+	l.mu.Unlock()
+	for _, s := range ready {
 		if s, ok := s.(interface{ Close() }); ok {
 			s.Close()
 		}
 	}
 }
 
-// Count counts work in for which Close waits, or out if n is below 0. Either something else is counted in meanwhile, or a
-// lane's lock has been held since Closed was false.
+// Count counts work in for which Close waits, or out if n is below 0. Something else is counted in meanwhile.
 func (l *Lanes) Count(n int) {
 	if l.work.Add(int64(n)) == closed {
-		close(l.over)
+		l.ended.Do(func() { close(l.over) })
 	}
 }
 
 // Begin counts a call in, unless the Lanes are closed. End counts it out.
 func (l *Lanes) Begin() error {
-	for {
-		work := l.work.Load()
-		if work >= closed {
-			return limit.ErrClosed
-		}
-		if l.work.CompareAndSwap(work, work+1) {
-			return nil
-		}
+	if l.work.Add(1) > closed { // without a loop, in which many would wait for each other
+		l.End()
+		return limit.ErrClosed
 	}
+	return nil
 }
 
 // End ends what Begin began.

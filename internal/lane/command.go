@@ -74,7 +74,7 @@ func (l *Lanes) Do(ctx context.Context, c *Call) (done bool, err error) {
 		look := Sooner(c.Since.Add(l.Conn.Timeout), c.Last)
 		r.lane = l.Lock(ctx, c.Keys.Names()[0])
 		r.WaitOn(nil)
-		if c.Wanted == nil && !c.Overdue(l.Conn, time.Now()) && r.lane.TryReserve() {
+		if c.Wanted == nil && !c.Overdue(l.Conn, time.Now()) && r.lane.reserve() {
 			r.State = Sent
 			r.lane.SendOne(ctx, c, true)
 		} else {

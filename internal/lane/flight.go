@@ -129,6 +129,7 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	f.takeRiders()
 	watched := l.lanes.Observer.Watches()
 	for _, c := range f.calls {
+		c.flight = f
 		if c.Script == nil {
 			c.Owner.Prepare(c)
 		}

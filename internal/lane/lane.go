@@ -23,7 +23,7 @@ import (
 // Source is where the requests for one key gather.
 type Source interface {
 	// NextCall returns the next call of what has gathered, nil if there is nothing to send now. If
-	// more is true, NextCall is called again. The lock of the lane is held, so the call's owner completes it later.
+	// more is true, NextCall is called again. A flight waits meanwhile, so the call's owner completes it later.
 	NextCall(l *Lane, now time.Time) (c *Call, more bool)
 }
 
@@ -85,6 +85,10 @@ const (
 	// millisecond or two at most.
 	maxReady = 128
 
+	// maxIdle is from how many lanes on those without work are forgotten. A master that is asked now and then keeps
+	// its lane, which knows whether it answers, and how soon.
+	maxIdle = 1024
+
 	// unknownPool is the pool size assumed if the client doesn't expose one.
 	unknownPool = 20
 )
@@ -97,12 +101,12 @@ type Lanes struct {
 	only     *Lane // if there is one master
 	replicas Replicas
 
-	mu   sync.Mutex // guards changes of what follows; the lanes' locks are taken after it
-	all  atomic.Pointer[map[script.Master]*Lane]
-	made int // lanes
+	mu  sync.Mutex // guards changes of what follows; the lanes' locks are taken after it
+	all atomic.Pointer[map[script.Master]*Lane]
 
-	work atomic.Int64  // how much is under way that Close waits for: see closed
-	over chan struct{} // closed when nothing is any more
+	work  atomic.Int64  // how much is under way that Close waits for: see closed
+	over  chan struct{} // closed when nothing is any more
+	ended sync.Once     // closes over
 
 	apart atomic.Bool                // the server refuses keys of several limiters in one call
 	timer atomic.Pointer[time.Timer] // for the next caller that waits by itself
@@ -117,20 +121,15 @@ func New(conn *script.Conn, observer *observe.Observer) *Lanes {
 	return s
 }
 
-// To returns the lane to the master of a key. It may wait to find out which master that is. By the time that the lane is
-// locked it may have Gone.
+// To returns the lane to the master of a key. It may wait to find out which master that is. If there are many, those without
+// work are forgotten when another comes; one that a caller still has sends all the same.
 func (l *Lanes) To(ctx context.Context, key string) *Lane { return l.to(l.Conn.Master(ctx, key)) }
 
 // Lock locks the lane that To returns.
 func (l *Lanes) Lock(ctx context.Context, key string) *Lane {
-	for {
-		lane := l.To(ctx, key)
-		lane.Lock()
-		if !lane.gone {
-			return lane
-		}
-		lane.Unlock()
-	}
+	lane := l.To(ctx, key)
+	lane.Lock()
+	return lane
 }
 
 // Breaker returns the breaker of a key's master, without waiting to find out which master that is. It takes no lock if the
@@ -153,10 +152,9 @@ func (l *Lanes) to(master script.Master) *Lane {
 	if lane := before[master]; lane != nil {
 		return lane
 	}
-	l.all.Store(&map[script.Master]*Lane{}) // until the lanes that leave have, others wait for the lock
 	all := map[script.Master]*Lane{master: newLane(l, master)}
 	for known, lane := range before {
-		if !lane.leave() {
+		if len(before) < maxIdle || !lane.idle() {
 			all[known] = lane
 		}
 	}
@@ -176,7 +174,6 @@ type Lane struct {
 	Breaker outage.Breaker // for callers who have a policy for outages
 
 	lanes    *Lanes
-	number   int // in which order lanes are locked
 	conn     *script.Conn
 	master   script.Master // nil if there is only one server
 	most     int           // flights, however long the round trip
@@ -186,8 +183,7 @@ type Lane struct {
 	// are kept for flights given up, at the pace of attempts, so that a long silence does not use up all.
 	spare int
 
-	mu       sync.Mutex // guards what follows, and all that gathers for the lane
-	gone     bool       // it is none of the Lanes any more
+	mu       sync.Mutex // guards what follows
 	ready    []Source   // have something to send
 	taken    []Source   // room for those of them that a flight asks; nil while one does
 	wave     *Wave      // of the next flight; nil while no one waits on it
@@ -224,46 +220,32 @@ func newLane(s *Lanes, master script.Master) *Lane {
 	}
 	most := max(1, min(maxFlights, pool/2))
 	l := &Lane{
-		lanes: s, number: s.made, conn: s.Conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight), window: minWindow,
+		lanes: s, conn: s.Conn, master: master, most: most, replicas: s.replicas, parked: make(chan *flight), window: minWindow,
 		spare: max(min(1, pool-1), 2*most-max(3, most/2)),
 	}
-	s.made++
 	l.Breaker.Slack = s.replicas.Wait
 	return l
 }
 
-// Lock locks the lane, before all other locks but that of the Lanes: for two lanes see LockBoth.
+// Lock locks the lane. Its lock is taken after those of Sources.
 func (l *Lane) Lock() { l.mu.Lock() }
 
 // Unlock unlocks it.
 func (l *Lane) Unlock() { l.mu.Unlock() }
 
-// Gone reports whether the lane is none of the Lanes any more. The lock is held.
-func (l *Lane) Gone() bool { return l.gone }
-
-// Pause lets others have the lock.
-func (l *Lane) Pause() {
+// pause lets others have the lock.
+func (l *Lane) pause() {
 	l.mu.Unlock()
 	l.mu.Lock()
 }
 
-// LockBoth locks two lanes in their order.
-func LockBoth(a, b *Lane) {
-	if b.number < a.number {
-		a, b = b, a
-	}
-	a.Lock()
-	b.Lock()
-}
-
-// leave makes the lane none of the Lanes any more, unless it is in use.
-func (l *Lane) leave() bool {
+// idle reports whether the lane has nothing to do.
+func (l *Lane) idle() bool {
 	if !l.mu.TryLock() {
 		return false
 	}
 	defer l.mu.Unlock()
-	l.gone = l.flights+l.stuck+l.waits()+len(l.delayed) == 0
-	return l.gone
+	return l.flights+l.stuck+l.waits()+len(l.delayed) == 0
 }
 
 // Fresh is how old an answer of the server may be that a new caller can rely on: a few round trips.
@@ -286,8 +268,10 @@ func (l *Lane) limit() int {
 }
 
 // Ready makes a flight ask the source for its calls. Callers whose requests go with it may wait on its
-// Wave, which is nil if the flight is not the next. The lock is held.
+// Wave, which is nil if the flight is not the next.
 func (l *Lane) Ready(s Source) *Wave {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.ready = append(l.ready, s)
 	var wave *Wave
 	if !l.silent && len(l.ready) <= maxTogether {
@@ -300,8 +284,14 @@ func (l *Lane) Ready(s Source) *Wave {
 	return wave
 }
 
-// TryReserve reports whether a lone caller may send its call by SendOne right now. The lock is held.
+// TryReserve reports whether a lone caller may send its call by SendOne right now.
 func (l *Lane) TryReserve() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reserve()
+}
+
+func (l *Lane) reserve() bool {
 	if l.flights > 0 || l.limit() == 0 || l.waits() > 0 {
 		return false
 	}

@@ -495,9 +495,7 @@ func newRig(t *testing.T, c conditions, pool int) *rig {
 	rdb.AddHook(redistest.Hook(f.send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 	t.Cleanup(func() { assert.NoError(t, lanes.Close(context.Background(), nil)) })
-	r := &rig{flights: f, lanes: lanes, lane: lanes.Lock(t.Context(), "key"), rdb: rdb, direct: direct}
-	r.lane.Unlock()
-	return r
+	return &rig{flights: f, lanes: lanes, lane: lanes.To(t.Context(), "key"), rdb: rdb, direct: direct}
 }
 
 // onRig runs test in a bubble, with a pool of that size.
@@ -579,14 +577,10 @@ func (a *ask) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) { return
 
 // by sends the call as a request is sent, and returns the result.
 func (a *ask) by(r *rig) (any, error) {
-	r.lane.Lock()
-	alone := r.lane.TryReserve()
-	if !alone {
-		r.lane.Ready(a)
-	}
-	r.lane.Unlock()
-	if alone {
+	if r.lane.TryReserve() {
 		r.lane.SendOne(context.Background(), a.call, false)
+	} else {
+		r.lane.Ready(a)
 	}
 	<-a.done
 	return a.reply, a.err

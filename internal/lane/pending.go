@@ -42,25 +42,39 @@ type Pending struct {
 type Wave struct {
 	done chan struct{}
 	over atomic.Bool
-	by   time.Time // it ends by then, even without answers: see EndBy; zero: once its flight is late
+	by   atomic.Pointer[time.Time] // it ends by then, even without answers: see EndBy; nil: once its flight is late
 }
 
 // EndBy makes a Wave end at that time at the latest, when one of those who wait on it leaves: until then none of them
-// needs a timer. The Wave, which may be nil, is that of the next flight, or of one under way that had no room for all. The
-// lock is held.
+// needs a timer. The Wave, which may be nil, is that of the next flight, or of one under way that had no room for all.
 func (l *Lane) EndBy(w *Wave, at time.Time) {
-	if w != nil && (w.by.IsZero() || at.Before(w.by)) {
-		w.by = at
-		l.sweepBy(at)
+	if w == nil || w.endsBy(at) {
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !w.endsBy(at) {
+		by := at // on the heap
+		w.by.Store(&by)
+		l.sweepBy(by)
+	}
+}
+
+// endsBy reports whether a Wave ends by that time anyway.
+func (w *Wave) endsBy(at time.Time) bool {
+	by := w.by.Load()
+	return by != nil && !at.Before(*by)
 }
 
 // endBy ends a Wave whose time is over, and makes sweep look at another one in time.
 func (l *Lane) endBy(w *Wave, now time.Time) {
-	switch {
-	case w == nil || w.by.IsZero() || w.over.Load():
-	case now.Before(w.by):
-		l.sweepBy(w.by)
+	if w == nil || w.over.Load() {
+		return
+	}
+	switch by := w.by.Load(); {
+	case by == nil:
+	case now.Before(*by):
+		l.sweepBy(*by)
 	default:
 		w.End()
 	}

@@ -366,11 +366,25 @@ func TestLanes_BreakerIsFoundWithoutLock(t *testing.T) {
 	lanes := lane.New(script.NewConn(s, 0), nil)
 	one, two := lanes.Breaker(t.Context(), "one"), lanes.Breaker(t.Context(), "two")
 	assert.NotSame(t, one, two, "each master has its own")
+	assert.Same(t, one, lanes.Breaker(t.Context(), "one"), "and keeps it while another is asked")
 	locked := lanes.Lock(t.Context(), "two")
 	defer locked.Unlock()
 	assert.NotNil(t, lanes.Breaker(t.Context(), "unknown"))
 	s.of["one"] = b
 	assert.Same(t, two, lanes.Breaker(t.Context(), "one"), "the key has moved")
+}
+
+// Masters that come and go leave no more than so many lanes behind.
+func TestLanes_OfManyMastersAreForgotten(t *testing.T) {
+	t.Parallel()
+	s := &shards{of: map[string]*redis.Client{"one": {}}}
+	lanes := lane.New(script.NewConn(s, 0), nil)
+	one := lanes.Breaker(t.Context(), "one")
+	for range 2048 {
+		s.of["another"] = &redis.Client{}
+		lanes.Breaker(t.Context(), "another")
+	}
+	assert.NotSame(t, one, lanes.Breaker(t.Context(), "one"))
 }
 
 // What takes no permits does not wait for replicas, also beside a call that does.
@@ -457,8 +471,7 @@ func onReplicated(t *testing.T, test func(t *testing.T, r *rig, s *seen, confirm
 			wait.SetVal(confirmed)
 		}
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 2, Wait: time.Second})
-		r.lane = r.lanes.Lock(t.Context(), "key")
-		r.lane.Unlock()
+		r.lane = r.lanes.To(t.Context(), "key")
 		test(t, r, s, &confirmed)
 	})
 }

@@ -18,9 +18,6 @@ func (l *Lane) departs(f *flight) {
 			f.since = l.lastAnswer
 		}
 	}
-	for _, c := range f.calls {
-		c.flight = f
-	}
 	l.underWay = append(l.underWay, f)
 	l.sweepBy(f.due)
 	l.endBy(f.wave, f.sent)

@@ -60,21 +60,20 @@ func (l *Lane) work(f *flight) {
 	}
 }
 
-// atOnce is how many calls are looked at, or sources asked, before the lock is let go for a moment.
+// atOnce is how many calls are looked at before the lock is let go for a moment.
 const atOnce = 64
 
-// ask adds a call of each source, and further ones of those that have more while there is room.
+// ask adds a call of each source, and further ones of those that have more while there is room. It lets the lock go while
+// it asks: sources have locks of their own.
 func (l *Lane) ask(f *flight, room int, now time.Time) {
 	n := min(room-len(f.calls), len(l.ready))
 	taken := l.taken
 	taken = append(taken, l.ready[:n]...)
 	l.taken, l.ready = nil, dropped(l.ready, n)
-	l.load += room // others may look while the lock is let go
+	l.load += room // for others who look meanwhile
+	l.mu.Unlock()
 	asked, others := 0, []*Call(nil)
 	for ; asked < len(taken) && len(f.calls)+len(others) < room; asked++ {
-		if asked > 0 && asked%atOnce == 0 {
-			l.Pause()
-		}
 		c, more := taken[asked].NextCall(l, now)
 		switch {
 		case c == nil:
@@ -88,6 +87,7 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 			taken = append(taken, taken[asked])
 		}
 	}
+	l.mu.Lock()
 	l.load -= room
 	l.ready = append(l.ready, taken[asked:]...)
 	clear(taken)
@@ -213,7 +213,7 @@ func (l *Lane) each(calls *[]*Call, gone func(c *Call) bool) {
 		some := slices.Clone((*calls)[:min(left, atOnce, len(*calls))])
 		*calls = append(dropped(*calls, len(some)), slices.DeleteFunc(some, gone)...)
 		if left -= max(1, len(some)); left > 0 {
-			l.Pause()
+			l.pause()
 		}
 	}
 }
