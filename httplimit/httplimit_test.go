@@ -283,36 +283,6 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
 
-// A payload above the limit is refused for its size, with the limit, and no observer counts it as an error: a client
-// chooses it.
-func TestWithCost_PayloadAboveTheLimitIsNoError(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		var own, told limitertest.Recorder
-		limiters := middlewaretest.Limiters(t, rdb, rratelimiter.WithObserver(&own))
-		limiters["foreign"] = says(limit.Decision{}, limit.ErrInvalidPermits)
-		for name, limiter := range limiters {
-			for _, cost := range []int64{6, 1 << 60} {
-				handler := httplimit.New(limiter, httplimit.WithPrefix(name+":"), httplimit.WithObserver(&told),
-					httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil })).Handler(refuseAll(t))
-				w := serve(handler, newRequest(t))
-				assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
-				known := map[bool]string{true: `"default";q=5;w=10`}[cost == 6 && name != "foreign"]
-				assert.Equal(t, known, w.Header().Get("RateLimit-Policy"), name)
-				assert.NotContains(t, w.Header(), http.CanonicalHeaderKey("RateLimit"), name)
-				assert.NotContains(t, w.Header(), "Retry-After", name)
-				decisions := append(told.Decisions(), own.Decisions()...)
-				assert.NotEmpty(t, decisions, name)
-				for _, d := range decisions {
-					assert.Equal(t, limit.TooCostly, d.Outcome, name)
-					require.NoError(t, d.Err)
-					assert.Empty(t, d.Kind)
-				}
-			}
-		}
-	})
-}
-
 type programObserver struct {
 	limit.NoObserver
 

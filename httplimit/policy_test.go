@@ -227,6 +227,10 @@ func TestHeaderText(t *testing.T) {
 		assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 1)
 		assert.Empty(t, w.Header().Get("X-RateLimit-Limit"))
 	}
+	costly := windowed{Limiter: says(d{Limit: 5}, limit.ErrPermitsExceedRate), Span: minute}
+	w := serve(httplimit.New(httplimit.Policy{Name: "costly", Limiter: costly}).Handler(hello), newRequest(t))
+	assert.Equal(t, `"costly";q=5;w=60`, w.Header().Get("RateLimit-Policy"))
+	assert.NotContains(t, w.Header(), http.CanonicalHeaderKey("RateLimit"))
 }
 
 // The window is the answering limiter's, if it is known.

@@ -206,12 +206,7 @@ func TestTransportWaits(t *testing.T) {
 			limiter := &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 				return limit.Decision{Granted: time.Since(start) >= 3*second, Limit: 1, RetryAfter: cmp.Or(c.answer, second)}, nil
 			}}
-			ctx, cancel := context.WithCancel(t.Context())
-			if c.in > 0 {
-				ctx, cancel = context.WithTimeout(t.Context(), c.in)
-			} else if c.in < 0 {
-				time.AfterFunc(-c.in, cancel)
-			}
+			ctx, cancel := middlewaretest.Ending(t.Context(), c.in)
 			defer cancel()
 			sent := false
 			transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -237,47 +232,95 @@ func TestTransportWaits(t *testing.T) {
 	}
 }
 
-// What an upstream says in Retry-After stops requests of its key, and of no other, for that long.
-func TestTransportHeedsRetryAfter(t *testing.T) {
+// reads are the options of a program that reads a header of its upstream's.
+func reads(opts ...httplimit.Option) []httplimit.Option {
+	return append(opts, httplimit.WithPauseOn(func(resp *http.Response) time.Duration {
+		d, _ := time.ParseDuration(resp.Header.Get("X-Backoff"))
+		return d
+	}))
+}
+
+// Upstreams say in many ways when to come again. That stops requests of their key, and of no other, for that long.
+func TestTransportHeedsWhatUpstreamsSay(t *testing.T) {
 	t.Parallel()
 	const most, date, ahead = httplimit.DefaultPause, "Sat, 01 Jan 2000 00:00:00 GMT", "Sat, 01 Jan 2000 00:00:30 GMT"
 	pause := func(most time.Duration) []httplimit.Option { return []httplimit.Option{httplimit.WithPause(most)} }
 	skip := []httplimit.Option{httplimit.WithSkip(func(*http.Request) bool { return true })}
 	for name, c := range map[string]struct {
-		status      int
-		after, date string
-		opts        []httplimit.Option
-		want        time.Duration
+		status int
+		header []string
+		want   time.Duration
+		opts   []httplimit.Option
 	}{
-		"seconds":           {429, "7", "", nil, 7 * time.Second},
-		"unavailable":       {503, " 7\t", "", nil, 7 * time.Second},
-		"none":              {503, "", "", nil, 0},
-		"another status":    {500, "7", "", nil, 0},
-		"a fraction":        {429, "1.5", "", nil, 2 * time.Second},
-		"less than one":     {503, ".001", "", nil, time.Second},
-		"no fraction":       {429, "7.00", "", nil, 7 * time.Second},
-		"negative fraction": {429, "-1.5", "", nil, 0},
-		"two points":        {429, "1.5.5", "", nil, 0},
-		"a point":           {429, ".", "", nil, 0},
-		"huge, a fraction":  {429, strings.Repeat("9", 99) + ".9", "", nil, most},
-		"zero":              {429, "0", "", nil, 0},
-		"negative":          {429, "-7", "", nil, 0},
-		"no number":         {429, "soon", "", nil, 0},
-		"long":              {429, "86400", "", nil, most},
-		"overflow":          {429, "9223372037", "", nil, most},
-		"huge":              {429, strings.Repeat("9", 99), "", nil, most},
-		"bounded":           {429, "7", "", pause(time.Second), time.Second},
-		"not heeded":        {429, "7", "", pause(0), 0},
-		"shadow":            {429, "7", "", []httplimit.Option{httplimit.WithShadow()}, 0},
-		"not limited":       {429, "7", "", skip, 0},
-		"date":              {503, ahead, date, nil, 30 * time.Second},
-		"by its own clock":  {503, "Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:55 GMT", nil, 4 * time.Second},
-		"without its clock": {503, ahead, "", nil, 30 * time.Second},
-		"past":              {503, date, ahead, nil, 0},
-		"far":               {503, "Fri, 31 Dec 9999 23:59:59 GMT", date, nil, most},
+		"seconds":           {429, []string{"Retry-After", "7"}, 7 * time.Second, nil},
+		"unavailable":       {503, []string{"Retry-After", " 7\t"}, 7 * time.Second, nil},
+		"none":              {503, []string{"Retry-After", ""}, 0, nil},
+		"another status":    {500, []string{"Retry-After", "7"}, 0, nil},
+		"a fraction":        {429, []string{"Retry-After", "1.5"}, 2 * time.Second, nil},
+		"less than one":     {503, []string{"Retry-After", ".001"}, time.Second, nil},
+		"no fraction":       {429, []string{"Retry-After", "7.00"}, 7 * time.Second, nil},
+		"negative fraction": {429, []string{"Retry-After", "-1.5"}, 0, nil},
+		"two points":        {429, []string{"Retry-After", "1.5.5"}, 0, nil},
+		"a point":           {429, []string{"Retry-After", "."}, 0, nil},
+		"huge, a fraction":  {429, []string{"Retry-After", strings.Repeat("9", 99) + ".9"}, most, nil},
+		"zero":              {429, []string{"Retry-After", "0"}, 0, nil},
+		"negative":          {429, []string{"Retry-After", "-7"}, 0, nil},
+		"no number":         {429, []string{"Retry-After", "soon"}, 0, nil},
+		"long":              {429, []string{"Retry-After", "86400"}, most, nil},
+		"overflow":          {429, []string{"Retry-After", "9223372037"}, most, nil},
+		"huge":              {429, []string{"Retry-After", strings.Repeat("9", 99)}, most, nil},
+		"bounded":           {429, []string{"Retry-After", "7"}, time.Second, pause(time.Second)},
+		"not heeded":        {429, []string{"Retry-After", "7"}, 0, pause(0)},
+		"shadow":            {429, []string{"Retry-After", "7"}, 0, []httplimit.Option{httplimit.WithShadow()}},
+		"not limited":       {429, []string{"Retry-After", "7"}, 0, skip},
+		"date":              {503, []string{"Retry-After", ahead, "Date", date}, 30 * time.Second, nil},
+		"by its own clock":  {503, []string{"Retry-After", "Fri, 31 Dec 1999 23:59:59 GMT", "Date", "Fri, 31 Dec 1999 23:59:55 GMT"}, 4 * time.Second, nil},
+		"without its clock": {503, []string{"Retry-After", ahead}, 30 * time.Second, nil},
+		"past":              {503, []string{"Retry-After", date, "Date", ahead}, 0, nil},
+		"far":               {503, []string{"Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT", "Date", date}, most, nil},
+
+		"forbidden":          {403, []string{"Retry-After", "7"}, 7 * time.Second, nil},
+		"forbidden for good": {403, nil, 0, nil},
+		"overloaded":         {529, []string{"Retry-After", "7"}, 7 * time.Second, nil},
+		"too large":          {413, []string{"Retry-After", "7"}, 0, nil},
+
+		"ms":          {429, []string{"Retry-After-Ms", "1200"}, 1200 * time.Millisecond, nil},
+		"ms first":    {503, []string{"Retry-After-Ms", " 1200 ", "Retry-After", "2"}, 1200 * time.Millisecond, nil},
+		"part of ms":  {429, []string{"Retry-After-Ms", "0.4"}, time.Millisecond, nil},
+		"no ms":       {429, []string{"Retry-After-Ms", "soon", "Retry-After", "2"}, 2 * time.Second, nil},
+		"NaN ms":      {429, []string{"Retry-After-Ms", "NaN"}, 0, nil},
+		"ms below 0":  {429, []string{"Retry-After-Ms", "-5", "Retry-After", "2"}, 2 * time.Second, nil},
+		"huge ms":     {429, []string{"Retry-After-Ms", strings.Repeat("9", 400)}, httplimit.DefaultPause, nil},
+		"infinite ms": {429, []string{"Retry-After-Ms", "Inf"}, httplimit.DefaultPause, nil},
+		"ms, passed":  {200, []string{"Retry-After-Ms", "1200"}, 0, nil},
+
+		"used up":             {200, []string{"RateLimit", `"default";r=0;t=2`}, 2 * time.Second, nil},
+		"used up, no name":    {200, []string{"RateLimit", "r=0;t=2"}, 2 * time.Second, nil},
+		"used up, refused":    {429, []string{"RateLimit", `"default";r=0;t=2`}, 2 * time.Second, nil},
+		"of several":          {200, []string{"RateLimit", `"a, \"";r=1;t=9, "b";r=0;t=3;pk=:AAE=:, "c";t=2;r=0`}, 3 * time.Second, nil},
+		"Retry-After counts":  {429, []string{"RateLimit", `"default";r=0;t=38`, "Retry-After", "1"}, time.Second, nil},
+		"some left":           {429, []string{"RateLimit", `"default";r=1;t=2`}, 0, nil},
+		"no time":             {200, []string{"RateLimit", `"default";r=0`}, 0, nil},
+		"no figures":          {200, []string{"RateLimit", `"default"`}, 0, nil},
+		"a list":              {200, []string{"RateLimit", `("default");r=0;t=2`}, 0, nil},
+		"no integers":         {200, []string{"RateLimit", `"default";r="0";t=2, "day";r=0;t=2.5`}, 0, nil},
+		"below 0":             {200, []string{"RateLimit", `"default";r=0;t=-2`}, 0, nil},
+		"used up, huge":       {200, []string{"RateLimit", `"default";r=0;t=999999999999999`}, httplimit.DefaultPause, nil},
+		"another draft":       {200, []string{"RateLimit", "limit=10, remaining=0, reset=2"}, 0, nil},
+		"no list":             {200, []string{"RateLimit", `"`}, 0, nil},
+		"nothing":             {200, []string{"RateLimit", ""}, 0, nil},
+		"used up, not heeded": {200, []string{"RateLimit", `"default";r=0;t=2`}, 0, pause(0)},
+
+		// What the program reads comes before that.
+		"its own":            {200, []string{"X-Backoff", "90ms"}, 90 * time.Millisecond, reads()},
+		"its own first":      {429, []string{"X-Backoff", "90ms", "Retry-After", "7"}, 90 * time.Millisecond, reads()},
+		"its own says none":  {429, []string{"Retry-After", "7"}, 7 * time.Second, reads()},
+		"its own says never": {429, []string{"X-Backoff", "-1s", "Retry-After", "7"}, 0, reads()},
+		"its own, bounded":   {200, []string{"X-Backoff", "5h"}, most, reads()},
+		"its own, to half":   {200, []string{"X-Backoff", "1m"}, time.Minute / 2, reads(httplimit.WithPause(time.Minute / 2))},
 	} {
 		synctest.Test(t, func(t *testing.T) { // it begins at date
-			limiter, stops := grants(), answers(c.status, "Retry-After", c.after, "Date", c.date)
+			limiter, stops := grants(), answers(c.status, c.header...)
 			transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
 				return map[bool]roundTripper{true: stops, false: answers(200)}[r.URL.Path == "/items"](r)
 			}), limiter, c.opts...)
@@ -411,95 +454,6 @@ func TestCheck(t *testing.T) {
 		w := serve(httplimit.New(grants(), hearing(&errs), within).Handler(refuseAll(t)), newRequest(t))
 		assert.Equal(t, http.StatusInternalServerError, w.Code, name)
 		errs.Check(t, limit.ErrInvalidConfig)
-	}
-}
-
-// paused returns how long the second request of a transport waits because of the answer to the first.
-func paused(t *testing.T, status int, header []string, opts ...httplimit.Option) (took time.Duration) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		first := true
-		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
-			if first {
-				first = false
-				return answers(status, header...)(r)
-			}
-			return answers(http.StatusOK)(r)
-		}), grants(), opts...)
-		_, err := send(t.Context(), t, transport, api)
-		require.NoError(t, err)
-		took, err = send(t.Context(), t, transport, api)
-		require.NoError(t, err)
-	})
-	return took
-}
-
-// Upstreams say in many ways when to come again.
-func TestTransportHeedsWhatUpstreamsSay(t *testing.T) {
-	t.Parallel()
-	const second, ms = time.Second, time.Millisecond
-	for name, c := range map[string]struct {
-		status int
-		header []string
-		want   time.Duration
-	}{
-		"forbidden":          {403, []string{"Retry-After", "7"}, 7 * second},
-		"forbidden for good": {403, nil, 0},
-		"overloaded":         {529, []string{"Retry-After", "7"}, 7 * second},
-		"too large":          {413, []string{"Retry-After", "7"}, 0},
-
-		"ms":          {429, []string{"Retry-After-Ms", "1200"}, 1200 * ms},
-		"ms first":    {503, []string{"Retry-After-Ms", " 1200 ", "Retry-After", "2"}, 1200 * ms},
-		"part of ms":  {429, []string{"Retry-After-Ms", "0.4"}, ms},
-		"no ms":       {429, []string{"Retry-After-Ms", "soon", "Retry-After", "2"}, 2 * second},
-		"NaN ms":      {429, []string{"Retry-After-Ms", "NaN"}, 0},
-		"ms below 0":  {429, []string{"Retry-After-Ms", "-5", "Retry-After", "2"}, 2 * second},
-		"huge ms":     {429, []string{"Retry-After-Ms", strings.Repeat("9", 400)}, httplimit.DefaultPause},
-		"infinite ms": {429, []string{"Retry-After-Ms", "Inf"}, httplimit.DefaultPause},
-		"ms, passed":  {200, []string{"Retry-After-Ms", "1200"}, 0},
-
-		"used up":            {200, []string{"RateLimit", `"default";r=0;t=2`}, 2 * second},
-		"used up, no name":   {200, []string{"RateLimit", "r=0;t=2"}, 2 * second},
-		"used up, refused":   {429, []string{"RateLimit", `"default";r=0;t=2`}, 2 * second},
-		"of several":         {200, []string{"RateLimit", `"a, \"";r=1;t=9, "b";r=0;t=3;pk=:AAE=:, "c";t=2;r=0`}, 3 * second},
-		"Retry-After counts": {429, []string{"RateLimit", `"default";r=0;t=38`, "Retry-After", "1"}, second},
-		"some left":          {429, []string{"RateLimit", `"default";r=1;t=2`}, 0},
-		"no time":            {200, []string{"RateLimit", `"default";r=0`}, 0},
-		"no figures":         {200, []string{"RateLimit", `"default"`}, 0},
-		"a list":             {200, []string{"RateLimit", `("default");r=0;t=2`}, 0},
-		"no integers":        {200, []string{"RateLimit", `"default";r="0";t=2, "day";r=0;t=2.5`}, 0},
-		"below 0":            {200, []string{"RateLimit", `"default";r=0;t=-2`}, 0},
-		"huge":               {200, []string{"RateLimit", `"default";r=0;t=999999999999999`}, httplimit.DefaultPause},
-		"another draft":      {200, []string{"RateLimit", "limit=10, remaining=0, reset=2"}, 0},
-		"no list":            {200, []string{"RateLimit", `"`}, 0},
-		"nothing":            {200, []string{"RateLimit", ""}, 0},
-	} {
-		assert.Equal(t, c.want, paused(t, c.status, c.header), name)
-	}
-	assert.Zero(t, paused(t, 200, []string{"RateLimit", `"default";r=0;t=2`}, httplimit.WithPause(0)))
-}
-
-// A program's own function is asked about each response, and comes before the headers.
-func TestTransportHeedsWhatTheProgramReads(t *testing.T) {
-	t.Parallel()
-	read := httplimit.WithPauseOn(func(resp *http.Response) time.Duration {
-		d, _ := time.ParseDuration(resp.Header.Get("X-Backoff"))
-		return d
-	})
-	for name, c := range map[string]struct {
-		status int
-		header []string
-		want   time.Duration
-		opts   []httplimit.Option
-	}{
-		"its header":      {status: 200, header: []string{"X-Backoff", "90ms"}, want: 90 * time.Millisecond},
-		"before others":   {status: 429, header: []string{"X-Backoff", "90ms", "Retry-After", "7"}, want: 90 * time.Millisecond},
-		"beside others":   {status: 429, header: []string{"Retry-After", "7"}, want: 7 * time.Second},
-		"none whatever":   {status: 429, header: []string{"X-Backoff", "-1s", "Retry-After", "7"}},
-		"bounded":         {status: 200, header: []string{"X-Backoff", "5h"}, want: httplimit.DefaultPause},
-		"bounded by half": {status: 200, header: []string{"X-Backoff", "1m"}, want: time.Minute / 2, opts: []httplimit.Option{httplimit.WithPause(time.Minute / 2)}},
-	} {
-		assert.Equal(t, c.want, paused(t, c.status, c.header, append(c.opts, read)...), name)
 	}
 }
 

@@ -235,6 +235,28 @@ func TestPolicies_ShadowCountsWhatTheOthersLetPass(t *testing.T) {
 	}
 }
 
+// A request that costs more than the limit is refused with the limit, and no observer counts it as an error: a client chooses it.
+func TestPolicies_CostAboveTheLimitIsNoError(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		var own limitertest.Recorder
+		for name, limiter := range middlewaretest.Limiters(t, rdb, rratelimiter.WithObserver(&own)) {
+			for cost, want := range map[int64]int64{6: 5, 1 << 60: 0} {
+				policies := named(limiter)
+				policies[0].Cost = tokensOf
+				s := newSite(t, policies)
+				_, questions := s.ask(t.Context(), request{user: name, tokens: cost})
+				assert.Equal(t, []any{middleware.TooCostly, want}, []any{questions[0].State, questions[0].Decision.Limit}, name)
+				decisions := append(s.told.Decisions(), own.Decisions()...)
+				assert.NotEmpty(t, decisions, name)
+				for _, d := range decisions {
+					assert.Equal(t, []any{limit.TooCostly, nil, limit.ErrorKind("")}, []any{d.Outcome, d.Err, d.Kind}, name)
+				}
+			}
+		}
+	})
+}
+
 // Estimates above several limits are lowered to each of them, in the time that the middleware allows.
 func TestPolicies_EstimateAboveManyLimits(t *testing.T) {
 	t.Parallel()

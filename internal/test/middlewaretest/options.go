@@ -1,12 +1,10 @@
 package middlewaretest
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,104 +21,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
-
-func (k Kind[O, K]) testAnswers(t *testing.T) {
-	for name, c := range map[string]struct {
-		decision limit.Decision
-		err      error
-		want     Answer
-	}{
-		"granted":       {limit.Decision{Granted: true, Limit: 10, Remaining: 9}, nil, Answer{Passed, 0, k.figures(10, 9), ""}},
-		"used up":       {limit.Decision{Granted: true, Limit: 10, Remaining: 0}, nil, Answer{Passed, 0, k.figures(10, 0), ""}},
-		"lets all pass": {limit.Decision{Granted: true}, nil, Answer{Passed, 0, nil, ""}},
-		"refused": {
-			limit.Decision{Limit: 10, Remaining: 2, RetryAfter: 2100 * time.Millisecond, ResetAfter: time.Minute},
-			nil, Answer{Refused, 2100 * time.Millisecond, k.figures(10, 2), ""},
-		},
-		"names no time": {limit.Decision{Limit: 10}, nil, Answer{Refused, 100 * time.Millisecond, k.figures(10, 0), ""}},
-		"below 0":       {limit.Decision{Limit: 10, RetryAfter: -1}, nil, Answer{Refused, 100 * time.Millisecond, k.figures(10, 0), ""}},
-		"for a moment":  {limit.Decision{Limit: 1, RetryAfter: 1}, nil, Answer{Refused, 1, k.figures(1, 0), ""}},
-		"for long": {
-			limit.Decision{Limit: 1, RetryAfter: (math.MaxInt32 + 1) * time.Millisecond},
-			nil, Answer{Refused, (math.MaxInt32 + 1) * time.Millisecond, k.figures(1, 0), ""},
-		},
-		"never":      {limit.Decision{Limit: 1, RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64}, nil, Answer{Refused, 0, k.figures(1, 0), ""}},
-		"too costly": {limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate, Answer{Refused, 0, nil, ""}},
-		"too many":   {limit.Decision{}, limit.ErrInvalidPermits, Answer{Refused, 0, nil, ""}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			limiter := Says(c.decision, c.err)
-			got := k.rig(t, limiter).ask(c.want.Verdict)
-			c.want.RetryAfter = (c.want.RetryAfter + k.Exact - 1).Truncate(k.Exact)
-			c.want.Text = got.Text
-			assert.Equal(t, c.want, got)
-			assert.Equal(t, []Call{{k.Prefix + k.Parts, 1}}, limiter.Asked())
-
-			outcome := limit.Granted
-			switch {
-			case c.err != nil:
-				outcome = limit.TooCostly
-			case !c.decision.Granted:
-				outcome = limit.Refused
-			}
-			shadow := k.rig(t, limiter, k.WithShadow())
-			assert.Nil(t, shadow.ask(Passed).Figures)
-			assert.Equal(t, []limit.Outcome{outcome}, shadow.outcomes(k.Name, "default", true))
-			assert.Len(t, limiter.Asked(), 2)
-		})
-	}
-	zero := Says(limit.Decision{RetryAfter: time.Minute}, nil) // what a sliding log answers at a threshold of 0
-	assert.Zero(t, k.rig(t, zero).ask(Refused).RetryAfter, "no waiting helps")
-}
-
-func (k Kind[O, K]) testCost(t *testing.T) {
-	for name, c := range map[string]struct {
-		opts []O
-		cost int64 // 0: the limiter is not asked
-	}{
-		"by default":   {nil, 1},
-		"seven":        {[]O{k.WithCost(7, nil)}, 7},
-		"free":         {[]O{k.WithCost(0, nil)}, 0},
-		"less than 0":  {[]O{k.WithCost(-1, nil)}, 0},
-		"skipped":      {[]O{k.WithSkip(true)}, 0},
-		"none skipped": {[]O{k.WithSkip(false)}, 1},
-	} {
-		limiter := Grants()
-		got := k.rig(t, limiter, c.opts...).ask(Passed)
-		if c.cost == 0 {
-			assert.Empty(t, limiter.Asked(), name)
-			assert.Nil(t, got.Figures, name)
-			continue
-		}
-		assert.Equal(t, []Call{{k.Prefix + k.Parts, c.cost}}, limiter.Asked(), name)
-		assert.Equal(t, k.figures(10, 9), got.Figures, name)
-	}
-}
-
-// A request of which the cost can't be found out is the caller's mistake, whatever answers for a limiter. The error
-// handler learns of it only if the request passes nevertheless, or if the function is wrong.
-func (k Kind[O, K]) testCostFails(t *testing.T) {
-	limiter := Grants()
-	for err, want := range map[error]Verdict{errDown: Rejected, limit.ErrInvalidConfig: Misconfigured} {
-		opts := []O{k.WithCost(7, err), k.WithFailure(limit.FailOpen()), k.WithFallback(Grants())}
-		var heard []error
-		if want == Misconfigured {
-			heard = []error{err}
-		}
-		assert.NotContains(t, k.rig(t, limiter, opts...).ask(want, heard...).Text, "secret")
-		assert.Nil(t, k.rig(t, limiter, append(opts, k.WithShadow())...).ask(Passed, err).Figures)
-		k.rig(t, limiter, k.WithCost(7, err), k.WithSkip(true)).ask(Passed)
-	}
-	// One that leaves meanwhile gets no answer, and no one is to blame.
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, opt := range []O{k.WithCost(0, context.Canceled), k.WithKey(k.Text("", context.Canceled))} {
-		r := k.rig(t, limiter, opt)
-		assert.Equal(t, Gone, r.handle(gone, "").Verdict)
-		r.errs.Check(t)
-	}
-	assert.Empty(t, limiter.Asked())
-}
 
 func (k Kind[O, K]) testBadOptions(t *testing.T) {
 	var noOption O
@@ -178,16 +78,6 @@ func (k Kind[O, K]) testBadOptions(t *testing.T) {
 type misconfigured struct{ limit.Limiter }
 
 func (misconfigured) Err() error { return fmt.Errorf("%w: no", limit.ErrInvalidConfig) }
-
-// A client that can make a key function fail does not go free.
-func (k Kind[O, K]) testKeyFails(t *testing.T) {
-	opts := []O{k.WithKey(k.User, k.Text("", errDown)), k.WithFailure(limit.FailOpen())}
-	limiter := Grants()
-	r := k.rig(t, limiter, opts...)
-	assert.NotContains(t, r.ask(Unavailable, errDown).Text, "secret")
-	assert.Nil(t, k.rig(t, limiter, append(opts, k.WithShadow())...).ask(Passed, errDown).Figures)
-	assert.Empty(t, limiter.Asked())
-}
 
 // keyOf returns the key of a request of which the parts are these.
 func (k Kind[O, K]) keyOf(t testing.TB, opts []O, parts ...string) string {
@@ -299,28 +189,6 @@ func Limiters(t *testing.T, rdb redistest.Client, opts ...rratelimiter.Option) m
 		"slidinglog":  slidinglog.New(client, slidinglog.Config{Limit: 5, Window: 10 * time.Second}),
 		"tokenbucket": tokenbucket.New(client, tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}),
 	}
-}
-
-// Whatever the limiter: its limit passes, the next request does not, and the same
-// passes when RetryAfter is over, not before.
-func (k Kind[O, K]) testEachLimiter(t *testing.T) {
-	early := max(k.Exact+100*time.Millisecond, time.Millisecond)
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		for name, limiter := range Limiters(t, rdb) {
-			r := k.rig(t, limiter, k.WithPrefix(name+":"))
-			for i := range int64(5) {
-				assert.Equal(t, k.figures(5, 4-i), r.ask(Passed).Figures, name)
-			}
-			time.Sleep(1500 * time.Millisecond)
-			wait := r.ask(Refused).RetryAfter
-			assert.LessOrEqual(t, wait, 10*time.Second, name)
-			time.Sleep(wait - early)
-			r.ask(Refused)
-			time.Sleep(early)
-			r.ask(Passed)
-			assert.NotEmpty(t, rdb.Keys(t.Context(), "*"+name+":"+k.Parts+"*").Val())
-		}
-	})
 }
 
 // What a limiter says of a failure, to the error handler, names no call that only middleware makes.
