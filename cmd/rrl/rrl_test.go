@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"html"
 	"io"
@@ -449,10 +448,6 @@ func TestDocsNameEachCommandAndFlag(t *testing.T) {
 	})
 }
 
-const pictureFile = "../../docs/demo.svg"
-
-var update = flag.Bool("update", false, "record the demo in docs/demo.svg again")
-
 // TestDemo_MatchesPictureInReadme holds README's picture against what the demo prints.
 // "go test ./cmd/rrl -run TestDemo_MatchesPictureInReadme -update" records it anew.
 func TestDemo_MatchesPictureInReadme(t *testing.T) {
@@ -469,12 +464,7 @@ func TestDemo_MatchesPictureInReadme(t *testing.T) {
 		require.NoError(t, root.ExecuteContext(t.Context()))
 	})
 	got := fmt.Sprintf(pictureHead, out.lines*lineHeight+margin, html.EscapeString("A terminal: "+line)) + out.svg.String() + "</svg>\n"
-	if *update {
-		require.NoError(t, os.WriteFile(pictureFile, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(pictureFile)
-	require.NoError(t, err)
-	assert.Equal(t, string(want), got, "%s: run this test with -update", pictureFile)
+	story.Golden(t, "../../docs/demo.svg", got)
 }
 
 // pictureHead shows each line from its moment on, and all of them if no

@@ -74,6 +74,10 @@ func TestLimitersByUse(t *testing.T) {
 		assert.Equal(t, []Caller{{"client idann", 6, 0.75}, {"client idbob:permits:x", 2, 0.25}}, own2.Callers)
 		assert.EqualValues(t, 7, *a.Free)
 
+		watcher := &Watcher{Client: rdb, Name: prefix + ":a"}
+		seesGrants(t, rdb, watcher)
+		assert.Equal(t, own2.Callers, watch(t, rdb, "{"+prefix+"}:own").Callers)
+
 		s, err := r.Sample(t.Context(), View{Sort: "free", Reverse: true, Filter: strings.ToUpper(":a"), Rows: 1})
 		require.NoError(t, err)
 		require.Len(t, s.Limiters, 1)
@@ -86,10 +90,33 @@ func TestLimitersByUse(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 2, s.Known)
 		require.NoError(t, rdb.Del(t.Context(), prefix+":a", "{"+prefix+"}:own:permits:idann").Err())
+		assert.True(t, sampled(t, watcher).Gone)
 		s = overview(t, r, byUse())
 		require.Len(t, s.Limiters, 1)
 		assert.Equal(t, 1, s.Limiters[0].Clients)
 	})
+}
+
+func sampled(t *testing.T, w *Watcher) Point {
+	t.Helper()
+	p, err := w.Sample(t.Context())
+	require.NoError(t, err)
+	return p
+}
+
+// seesGrants checks what a watcher shows of a limiter of 10 permits, of which 3 are in use.
+func seesGrants(t *testing.T, rdb redistest.Client, w *Watcher) {
+	t.Helper()
+	p := sampled(t, w)
+	assert.Equal(t, []int64{7, 0}, []int64{*p.Free, p.Granted}, "none of before the first sample")
+	for _, permits := range []int64{2, 1} {
+		time.Sleep(5 * time.Millisecond) // grants of one millisecond count once
+		limitertest.TakeOnce(t, rdb, w.Name, rratelimiter.PerHour(10), "", permits)
+	}
+	p = sampled(t, w)
+	assert.Equal(t, []int64{4, 6, 3}, []int64{*p.Free, p.InUse, p.Granted})
+	assert.Len(t, p.Callers, 3)
+	assert.Zero(t, sampled(t, w).Granted)
 }
 
 func TestReader_FreePermits(t *testing.T) {
@@ -262,10 +289,7 @@ func TestReaderForgetsServersThatWent(t *testing.T) {
 
 func watch(t *testing.T, rdb redistest.Client, name string) Point {
 	t.Helper()
-	w := Watcher{Client: rdb, Name: name}
-	p, err := w.Sample(t.Context())
-	require.NoError(t, err)
-	return p
+	return sampled(t, &Watcher{Client: rdb, Name: name})
 }
 
 // plantBroken makes limiters that are broken in all ways, a healthy one, and hashes of

@@ -4,6 +4,7 @@
 package story
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -88,4 +90,17 @@ func (s Step) Redis(t testing.TB, rdb redistest.Client) {
 	if s.Mark != "" {
 		require.Equal(t, s.Want, fmt.Sprint(got), s.Line)
 	}
+}
+
+var update = flag.Bool("update", false, "write the files that tests compare with what they get")
+
+// Golden compares a text with a file, which -update writes.
+func Golden(t testing.TB, path, text string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), text, "%s: run this test with -update", path)
 }

@@ -3,9 +3,7 @@ package demo
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -148,8 +147,6 @@ func TestClients_ReportBrokenLimit(t *testing.T) {
 	assert.NotContains(t, out.String(), "never")
 }
 
-var update = flag.Bool("update", false, "rewrite testdata")
-
 // fits runs a demo on terminals of several widths, of which none may have to break a
 // line, and returns what it prints if the width is not known.
 func fits(t *testing.T, run func(*testing.T, *output.Printer)) (widest string) {
@@ -177,13 +174,7 @@ func TestScenariosFitTheTerminal(t *testing.T) {
 				require.NoError(t, err)
 				assert.True(t, kept)
 			})
-			path := filepath.Join("testdata", s.Name+".txt")
-			if *update {
-				require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-			}
-			want, err := os.ReadFile(path)
-			require.NoError(t, err)
-			assert.Equal(t, string(want), text)
+			story.Golden(t, filepath.Join("testdata", s.Name+".txt"), text)
 			assert.NotRegexp(t, `(?m) $`, text, "spaces at the end")
 		})
 	}

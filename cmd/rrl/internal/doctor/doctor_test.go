@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 func options() Options {
@@ -337,9 +337,7 @@ func TestReportForPeople(t *testing.T) {
 			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), columns, line)
 		}
 		if columns == 80 {
-			want, err := os.ReadFile(filepath.Join("testdata", "report-80.txt"))
-			require.NoError(t, err)
-			assert.Equal(t, string(want), text)
+			story.Golden(t, filepath.Join("testdata", "report-80.txt"), text)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -26,6 +25,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 // terminal is one in memory, in a bubble of synctest.
@@ -177,42 +177,6 @@ func testCtrlC(t *testing.T) {
 	}
 }
 
-func TestWatchSeesGrants(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		name := redistest.Name(t)
-		cfg := rratelimiter.PerHour(10)
-		limitertest.TakeOnce(t, rdb, name, cfg, "", 3)
-		w := &Watch{Watcher: look.Watcher{Client: rdb, Name: name}}
-		sample := func() look.Point {
-			p, err := w.Sample(t.Context())
-			require.NoError(t, err)
-			return p
-		}
-		p := sample()
-		assert.EqualValues(t, 7, *p.Free)
-		assert.Zero(t, p.Granted, "of before the first sample")
-		for _, permits := range []int64{2, 1} {
-			time.Sleep(5 * time.Millisecond) // grants of one millisecond count once
-			limitertest.TakeOnce(t, rdb, name, cfg, "", permits)
-		}
-		p = sample()
-		assert.Equal(t, []int64{4, 6, 3}, []int64{*p.Free, p.InUse, p.Granted})
-		assert.Len(t, p.Callers, 3)
-		assert.Zero(t, sample().Granted)
-
-		own := "{" + name + "}own*?"
-		limitertest.TakeOnce(t, rdb, own, limitertest.PerClient(10, time.Hour), "ann", 6)
-		w = &Watch{Watcher: look.Watcher{Client: rdb, Name: own}}
-		p = sample()
-		assert.EqualValues(t, 4, *p.Free)
-		assert.Equal(t, []look.Caller{{Who: "client idann", Permits: 6, Share: 1}}, p.Callers)
-
-		require.NoError(t, rdb.Del(t.Context(), own).Err())
-		assert.True(t, sample().Gone)
-	})
-}
-
 func testWatch(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
@@ -292,20 +256,11 @@ func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "rewrite testdata")
-
 func plain(_, text string) string { return text }
 
 func golden(t *testing.T, name string, lines []string) {
 	t.Helper()
-	path := filepath.Join("testdata", name+".txt")
-	text := strings.Join(lines, "\n") + "\n"
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	assert.Equal(t, string(want), text)
+	story.Golden(t, filepath.Join("testdata", name+".txt"), strings.Join(lines, "\n")+"\n")
 }
 
 // requireFits fails if a line is wider than the screen, or holds what moves
