@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -80,58 +79,6 @@ func TestAudit_IsBounded(t *testing.T) {
 	}
 	assert.Len(t, a.entries, maxEntries)
 	assert.Equal(t, int64(maxEntries+50), a.entries[maxEntries-1].Number)
-}
-
-// A mistyped name must not cost an application its key.
-func TestOtherKeysAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	require.NoError(t, s.rdb.HSet(t.Context(), "user", "name", "ann").Err())
-	require.NoError(t, s.rdb.RPush(t.Context(), "list", "a").Err())
-	require.NoError(t, s.rdb.Set(t.Context(), "text", "a", 0).Err())
-	require.NoError(t, s.rdb.HSet(t.Context(), "car", "type", "car", "rate", 120).Err())
-	require.NoError(t, s.rdb.HSet(t.Context(), "job", "type", 1, "interval", 60).Err())
-	for _, name := range []string{"user", "list", "text", "car", "job"} {
-		id := name
-		before := s.rdb.Dump(t.Context(), name).Val()
-		for _, body := range []m{
-			{"action": "delete", "name": id}, {"action": "expire", "name": id, "ttl_ms": 1000}, {"action": "migrate", "name": id},
-			{"action": "release", "name": id, "permits": 1}, rateBody(name, 10, 1000, false),
-		} {
-			s.refuses(http.StatusConflict, body)
-		}
-		assert.Equal(t, before, s.rdb.Dump(t.Context(), name).Val())
-		// It can be looked at, and is reported as no limiter.
-		assert.NotEmpty(t, s.show(name)["anomalies"], name)
-		assert.Equal(t, looksOther, s.looks(name), name)
-	}
-}
-
-// Keys of any type in place of a limiter's are shown as such, and harm nothing else.
-func TestKeysOfOtherTypes(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	for _, name := range []string{"a", "b", "healthy"} {
-		s.limiter(name, rratelimiter.PerHour(10), 1)
-	}
-	require.NoError(t, s.rdb.Del(t.Context(), "{a}:value", "{b}:permits").Err())
-	require.NoError(t, s.rdb.RPush(t.Context(), "{a}:value", "x").Err())
-	require.NoError(t, s.rdb.Set(t.Context(), "{b}:permits", "x", 0).Err())
-	require.NoError(t, s.rdb.ZAdd(t.Context(), "{healthy}:permits:x", redis.Z{Score: math.Inf(1), Member: "x"}).Err())
-	require.NoError(t, s.rdb.ZAdd(t.Context(), "{healthy}:permits", redis.Z{Score: math.Inf(-1), Member: "x"}).Err())
-	require.NoError(t, s.rdb.HSet(t.Context(), "zero", "rate", 0, "interval", 0, "type", 1).Err())
-	assert.Len(t, s.limiters(), 4)
-	for _, name := range []string{"a", "b", "healthy", "zero"} {
-		has(t, m{"exists": true}, s.show(name), name)
-		for _, body := range []m{
-			rateBody(name, 20, 1000, true), {"action": "expire", "name": name, "ttl_ms": maxMillis}, {"action": "migrate", "name": name},
-			{"action": "delete", "name": name},
-		} {
-			preview, answer, code := s.try(body)
-			require.NotNil(t, answer, "%v", preview)
-			assert.Contains(t, []int{http.StatusOK, http.StatusConflict}, code, "%s: %v", name, answer)
-		}
-	}
 }
 
 func manyBody(search string, rate int64) m {

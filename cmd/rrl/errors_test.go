@@ -20,7 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
@@ -447,66 +446,6 @@ func TestSetRate_OverrideThatIsOver(t *testing.T) {
 	l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(5))
 	require.NoError(t, a.answerOverride(t.Context(), l, rateChange{From: &from, To: &to}))
 	assert.Contains(t, out.String(), "5/1h -> 9/1h, override\n")
-}
-
-// A program that runs with another default takes a limiter over once its override was taken back, and not
-// before. Permits in use stay counted, and at no time the limiter has no rate.
-func TestUseDefault_TakesAnOverrideBack(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	client := rratelimiter.New(s.rdb, limitertest.Patient())
-	limit := func() int64 {
-		// A handle compares its default at its first request.
-		d, err := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))).Take(t.Context(), 1)
-		require.NoError(t, err)
-		return d.Limit
-	}
-	assert.EqualValues(t, 10, limit())
-	assert.Contains(t, s.rrl("show orders").stdout, "\n  rate        10/1h\n  origin      default\n")
-	s.play("use-default orders -> orders has a default already, nothing changed\nset-rate orders 50/1h => ...\n")
-	assert.EqualValues(t, 50, limit())
-	assert.Equal(t, look.Override, s.show("orders").Origin)
-	s.play(`
-use-default orders --json => {"name":"orders","changed":true}
-set-rate orders 50/1h     => ...
-use-default orders        => orders follows programs' defaults again; 50/1h stays until a program has another one
-acquire orders            => granted 1 permit, 47 left
-`)
-	assert.Equal(t, look.TakenBack, s.list("orders")[0].Origin, "50/1h counts yet")
-	assert.EqualValues(t, 10, limit())
-	assert.Equal(t, look.Default, s.show("orders").Origin)
-	assert.EqualValues(t, 4, s.show("orders").States[0].InUse)
-}
-
-// A limiter with a keep-alive time would set that at its next request, so rrl does not say that it expires. Without one
-// an override ends in time, and the program's rate counts again.
-func TestExpire_RefusesKeepAliveTimes(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	keyed := limitertest.NewClient(t, s.rdb).Keyed("user:", rratelimiter.PerMinute(10))
-	limit := func() int64 {
-		d, err := keyed.Take(t.Context(), "ann", 1)
-		require.NoError(t, err)
-		return d.Limit
-	}
-	limit()
-	const refused = `user:ann has a keep-alive time of 1m, and its next request would set its time to live back to that: nothing changed; ` +
-		`first take that off: rrl set-rate user:ann RATE --keep-alive 0`
-	s.play(`
-set-rate user:ann 50/1m --for 20h          => ...
-expire user:ann 20h                        !> REFUSED
-`, "REFUSED", strings.Replace(refused, "RATE", "10/1m", 1))
-	s.play(`
-set-rate user:ann 100/1m                   => ...
-expire user:ann 20h                        !> REFUSED
-expire user:ann --clear                    !> REFUSED
-set-rate user:ann 100/1m --keep-alive 0    => ...
-expire user:ann 20h                        => user:ann expires in 20h
-`, "REFUSED", strings.Replace(refused, "RATE", "100/1m", 1))
-	assert.EqualValues(t, 100, limit())
-	assert.InDelta(t, 20*time.Hour, s.TTL("user:ann"), float64(time.Minute), "a request leaves it")
-	s.FastForward(21 * time.Hour)
-	assert.EqualValues(t, 10, limit())
 }
 
 // Ctrl-C ends a command that waits for the answer.

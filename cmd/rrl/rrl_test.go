@@ -21,8 +21,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
@@ -158,6 +160,7 @@ func (s servers) play(script string, pairs ...string) {
 //
 //	redis HSET bad rate x                   of the server, with its answer
 //	clock 1m                                sets the server's clock, from the script's start
+//	default orders 10/1h => 10              a permit for a program with this default and keep-alive time, and the limit
 //	input "orders\n" update-rate - 5/1h     rrl, with this on standard input
 //	typed "n\n" delete orders -> delete orders, a limiter of 5/1h? [y/N] | nothing changed
 //
@@ -173,6 +176,9 @@ func (s servers) step(step story.Step) {
 		require.NoError(s.t, err)
 		s.mini.SetTime(startOfClock.Add(after))
 		return
+	case "default":
+		s.takeByDefault(step)
+		return
 	case "input", "typed":
 		s.terminal = args[0] == "typed"
 		s.input = func() io.Reader { return strings.NewReader(args[1]) }
@@ -186,6 +192,21 @@ func (s servers) step(step story.Step) {
 	default:
 		s.answers(step.Mark, step.Want, step.Words...)
 	}
+}
+
+// takeByDefault takes a permit by a handle of its own: that compares its default at its first request.
+func (s servers) takeByDefault(step story.Step) {
+	s.t.Helper()
+	var cfg rratelimiter.Config
+	var err error
+	cfg.Rate, cfg.Interval, err = parseRate(step.Words[2])
+	require.NoError(s.t, err)
+	if len(step.Words) > 3 {
+		cfg.KeepAlive, err = time.ParseDuration(step.Words[3])
+		require.NoError(s.t, err)
+	}
+	l := limitertest.ByDefault(limitertest.NewClient(s.t, s.rdb), step.Words[1], cfg)
+	assert.Equal(s.t, step.Want, fmt.Sprint(limitertest.Take(s.t, l, 1).Limit), step.Line)
 }
 
 func (s servers) answers(mark, want string, args ...string) {
