@@ -80,31 +80,6 @@ func TestContext_EndsInFlight(t *testing.T) {
 }
 
 var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
-	// Requests behind a batch on its way were not sent: nothing of theirs is given back.
-	"a context that ends behind a batch": {Cfg: limitertest.Every(10, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		letGo := s.Hold(t, lua.Acquire, 1)
-		lead := s.StartTryAcquire(t.Context(), 1, 0)
-		ctx, cancel := context.WithCancel(t.Context())
-		var gone []*limitertest.Caller
-		for _, timeout := range []time.Duration{0, forever} {
-			gone = append(gone, s.StartTryAcquire(ctx, 2, timeout))
-		}
-		kept := s.StartTryAcquire(t.Context(), 3, 0)
-		release := s.Go(func() (bool, error) { return false, s.Release(ctx, 1) })
-		s.Until(200 * ms)
-		cancel()
-		synctest.Wait()
-		failed(t, context.Canceled, 200*ms, gone...)
-		release.RequireEnd(t, context.Canceled, 200*ms)
-		end, _ := release.Ended()
-		assert.NotErrorIs(t, end.Err, rratelimiter.ErrUnknownOutcome, "it had not been sent")
-
-		s.Until(300 * ms)
-		letGo()
-		limitertest.CheckOutcome(t, "true at 300ms", lead, kept)
-		s.CheckInUse(t, 10, 4)
-		assert.Equal(t, 2, s.Sent.Scripts())
-	}},
 	// The line's own timer asks again for a waiter, whose context may end then.
 	"a context that ends while the line asks": {Cfg: limitertest.Every(2, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 2)
@@ -123,16 +98,6 @@ var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		assert.Equal(t, "true at 1.3s", kept.Outcome())
 		assert.Equal(t, "true at 1.3s", third.Outcome(), "with what the first left")
 		s.CheckInUse(t, 2, 2)
-	}},
-	// The caller whose request makes others' go has no special part in them.
-	"the first of a batch goes away": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		gate := s.Hold(t, lua.Acquire, 1)
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
-		others := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 1, 0), s.StartTryAcquire(t.Context(), 2, forever)}
-		leave()
-		gate()
-		limitertest.CheckOutcome(t, "true at 0s", others...)
-		s.CheckInUse(t, 5, 3)
 	}},
 	// A caller without a deadline does its batch's work itself, but not the work of later batches.
 	"a caller is not kept by others": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
@@ -456,31 +421,6 @@ var closeTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		failed(t, rratelimiter.ErrClosed, 100*ms, a, b)
 		assert.Equal(t, "true at 100ms", closed.Outcome())
 		s.CheckInUse(t, 3, 3)
-	}},
-	// Callers that went away may have permits still to give back.
-	"Close waits for give backs": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		acquired, givenBack := make(chan struct{}), make(chan struct{})
-		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			switch {
-			case c.Contains(lua.Acquire.SHA):
-				return redistest.Pass.When(acquired)
-			case c.Contains(lua.GiveBack.SHA):
-				return redistest.Late.When(givenBack)
-			}
-			return redistest.Pass
-		})
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 2, 0) })
-		leave()
-		closed := s.Close(t.Context())
-		assert.Equal(t, "waits", closed.Outcome())
-		s.Until(100 * ms)
-		close(acquired)
-		s.Until(200 * ms)
-		assert.Equal(t, "waits", closed.Outcome())
-		close(givenBack)
-		synctest.Wait()
-		assert.Equal(t, "true at 200ms", closed.Outcome())
-		s.CheckInUse(t, 5, 0)
 	}},
 	// A Release that waits for its turn is carried out, or failed without it.
 	"Close with a Release that waits": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
