@@ -2,7 +2,6 @@ package rratelimiter_test
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,13 +281,13 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", p.of, rratelimiter.WithRefusalCache())
 		take(t, k, "ann", 10)
 		assert.False(t, take(t, k, "ann", 1).Granted)
-		p.set("ann", rratelimiter.PerHour(50))
+		p["ann"] = rratelimiter.PerHour(50)
 		assert.Equal(t, limit.Decision{Granted: true, Limit: 50, Remaining: 39, ResetAfter: time.Hour}, take(t, k, "ann", 1), "the 10 are still in use")
-		p.set("ann", rratelimiter.PerHour(10))
+		p["ann"] = rratelimiter.PerHour(10)
 		assert.False(t, take(t, k, "ann", 1).Granted)
-		p.set("ann", rratelimiter.Config{Rate: -1, Interval: time.Hour})
+		p["ann"] = rratelimiter.Config{Rate: -1, Interval: time.Hour}
 		require.ErrorIs(t, limitertest.Second(k.Take(t.Context(), "ann", 1)), rratelimiter.ErrInvalidConfig)
-		p.set("ann", rratelimiter.PerHour(50))
+		p["ann"] = rratelimiter.PerHour(50)
 		assert.True(t, take(t, k, "ann", 1).Granted)
 	},
 
@@ -299,15 +298,15 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 		take(t, a, "ann", 1)
 		take(t, b, "ann", 1)
 		time.Sleep(time.Minute)
-		early.set("ann", rratelimiter.PerHour(50))
+		early["ann"] = rratelimiter.PerHour(50)
 		for range 5 {
 			assert.EqualValues(t, 50, take(t, a, "ann", 1).Limit)
 			assert.EqualValues(t, 50, take(t, b, "ann", 1).Limit, "it has not learnt yet")
 			time.Sleep(2 * time.Minute)
 		}
-		late.set("ann", rratelimiter.PerHour(50))
+		late["ann"] = rratelimiter.PerHour(50)
 		assert.EqualValues(t, 50, take(t, b, "ann", 1).Limit)
-		late.set("ann", rratelimiter.PerHour(20))
+		late["ann"] = rratelimiter.PerHour(20)
 		assert.EqualValues(t, 20, take(t, b, "ann", 1).Limit)
 		time.Sleep(2 * time.Minute)
 		assert.EqualValues(t, 20, take(t, a, "ann", 1).Limit, "it learnt before")
@@ -321,7 +320,7 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 		handle := k.Limiter("bob")
 		assert.Same(t, handle, k.Limiter("bob"))
 		require.NoError(t, client.RateLimiter("plan:bob").SetRate(t.Context(), rratelimiter.PerHour(3)))
-		p.set("bob", rratelimiter.PerHour(7))
+		p["bob"] = rratelimiter.PerHour(7)
 		assert.EqualValues(t, 3, take(t, k, "bob", 1).Limit, "it was set on purpose")
 	},
 
@@ -383,26 +382,13 @@ func TestReserveAll_LastRefusalCountsIfRedisGoesSilent(t *testing.T) {
 	})
 }
 
-// plans are rates by key, which may change.
-type plans struct {
-	mu    sync.Mutex
-	rates map[string]rratelimiter.Config
-}
+// plans are rates by key.
+type plans map[string]rratelimiter.Config
 
-func (p *plans) of(key string) rratelimiter.Config {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.rates[key]
-}
+func (p plans) of(key string) rratelimiter.Config { return p[key] }
 
-func (p *plans) set(key string, cfg rratelimiter.Config) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rates[key] = cfg
-}
-
-func newPlans() *plans {
-	return &plans{rates: map[string]rratelimiter.Config{"ann": rratelimiter.PerHour(10), "bob": rratelimiter.PerMinute(100)}}
+func newPlans() plans {
+	return plans{"ann": rratelimiter.PerHour(10), "bob": rratelimiter.PerMinute(100)}
 }
 
 func take(t *testing.T, k *rratelimiter.KeyedLimiter, key string, n int64) limit.Decision {

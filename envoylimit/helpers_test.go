@@ -1,7 +1,6 @@
 package envoylimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -121,12 +119,7 @@ func onStage(t *testing.T, config string, test func(t *testing.T, s *stage), opt
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		s := &stage{T: t, rdb: rdb, ids: map[string]string{}}
 		s.Service = newService(t, rdb, config, opts...)
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if s.down.Load() {
-				return redistest.Fail(cmds, errors.New("connection refused"))
-			}
-			return next()
-		}))
+		rdb.AddHook(redistest.FailWhile(&s.down, errors.New("connection refused")))
 		test(t, s)
 		if s.down.Swap(false) {
 			time.Sleep(time.Minute) // for the last probe

@@ -422,12 +422,7 @@ func TestCalendar_LocalLimiterKeepsToIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		var down atomic.Bool
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if down.Load() {
-				return redistest.Fail(cmds, errors.New("connection refused"))
-			}
-			return next()
-		}))
+		rdb.AddHook(redistest.FailWhile(&down, errors.New("connection refused")))
 		l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Daily(zone(t, "Europe/Berlin"))},
 			rratelimiter.WithFailure(limit.FailLocal(0.5)))
 		time.Sleep(20 * time.Hour) // it is 21 o'clock in Berlin

@@ -177,21 +177,16 @@ func TestTakeReserved_SettleThatFailedIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
-		down := false
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if down {
-				return redistest.Fail(cmds, redis.ErrPoolTimeout)
-			}
-			return next()
-		}))
+		var down atomic.Bool
+		rdb.AddHook(redistest.FailWhile(&down, redis.ErrPoolTimeout))
 		l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Hour})
 		settle := reserve(t, l, "key", 4)
-		down = true
+		down.Store(true)
 		err := settle(t.Context(), 6)
 		require.ErrorIs(t, err, limit.ErrUnavailable)
 		require.NotErrorIs(t, err, limit.ErrUnknownOutcome)
 		require.ErrorContains(t, err, `fixedwindow: Settle "key"`)
-		down = false
+		down.Store(false)
 		require.ErrorIs(t, settle(t.Context(), 5), limit.ErrSettled)
 		require.NoError(t, settle(t.Context(), 6))
 		assert.Equal(t, "6", rdb.Get(t.Context(), "key").Val())
@@ -262,24 +257,20 @@ func TestTakeReserved_Uncharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
-		down, told := false, &limitertest.Recorder{}
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if down {
-				return redistest.Fail(cmds, errors.New("connection refused"))
-			}
-			return next()
-		}))
+		told := &limitertest.Recorder{}
+		var down atomic.Bool
+		rdb.AddHook(redistest.FailWhile(&down, errors.New("connection refused")))
 		l := fixedwindow.New(limitertest.OpenClient(rdb, rratelimiter.WithObserver(told)), fixedwindow.Config{Limit: 10, Window: time.Hour}, rratelimiter.WithFailure(limit.FailLocal(1)))
 		charged := reserve(t, l, "key", 4)
 		require.NoError(t, charged(t.Context(), 5))
-		down = true
+		down.Store(true)
 		used, unused := reserve(t, l, "key", 4), reserve(t, l, "key", 6)
 		require.NoError(t, used(t.Context(), 9))
 		require.NoError(t, unused(t.Context(), 0))
 		d := limittest.Take(t, l, "key", 6)
 		assert.True(t, d.Granted)
 		assert.Zero(t, d.Remaining)
-		down = false
+		down.Store(false)
 		time.Sleep(time.Minute)
 		assert.Equal(t, "5", rdb.Get(t.Context(), "key").Val())
 		assert.Equal(t, []limit.Settled{

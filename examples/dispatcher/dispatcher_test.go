@@ -91,12 +91,7 @@ func (w *world) start() *program {
 	opts := *w.Redis.Options()
 	p := &program{world: w, done: make(chan error, 1)}
 	rdb := redis.NewClient(&opts)
-	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-		if p.killed.Load() {
-			return redistest.Fail(cmds, errKilled)
-		}
-		return next()
-	}))
+	rdb.AddHook(redistest.FailWhile(&p.killed, errKilled))
 	w.t.Cleanup(func() { _ = rdb.Close() })
 	var err error
 	p.dispatcher, err = newDispatcher(config{

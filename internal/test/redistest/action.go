@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +160,16 @@ func Fail(cmds []redis.Cmder, err error) error {
 		cmd.SetErr(err)
 	}
 	return err
+}
+
+// FailWhile returns a Hook that answers commands with an error, and sends none, while down.
+func FailWhile(down *atomic.Bool, err error) Hook {
+	return func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if down.Load() {
+			return Fail(cmds, err)
+		}
+		return next()
+	}
 }
 
 // Calls reports whether cmd calls the script with that SHA1.
