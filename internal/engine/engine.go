@@ -36,10 +36,9 @@ type Engine struct {
 	book     *clients.Book // nil if the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
-	logs   *mergeLogs            // by config key
-	queues lane.Shards[*queue]   // by config key, while in use or while a lease lives
-	last   atomic.Pointer[queue] // the last that was removed: a lone caller comes again and again
-	joints sync.Mutex            // guards those who wait for several limiters; it is taken after a queue's
+	logs   *mergeLogs          // by config key
+	queues lane.Shards[*queue] // by config key, while in use or while a lease lives
+	joints sync.Mutex          // guards those who wait for several limiters; it is taken after a queue's
 
 	reports      sync.Mutex                // guards what follows; it is taken last
 	lastReported map[limit.Event]time.Time // of events that are not reported again and again

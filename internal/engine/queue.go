@@ -80,8 +80,7 @@ func (e *Engine) lock(ctx context.Context, l *Limiter) (*queue, error) {
 
 // queueOf returns the limiter's queue, and makes one for that lane if it has none. No queue's lock is held.
 func (e *Engine) queueOf(l *Limiter, to *lane.Lane) *queue {
-	return e.queues.GetOrMake(l.Config, func() *queue {
-		q := e.last.Load()
+	return e.queues.GetOrMake(l.Config, func(q *queue) *queue {
 		if q == nil || q.of != l || !q.state.CompareAndSwap(removed, unused) {
 			q = &queue{engine: e, config: l.Config, of: l, observed: l.Observed}
 			q.line.observer = e.observer
@@ -123,7 +122,6 @@ func (q *queue) remove() {
 			return false
 		}
 		q.of.queue.CompareAndSwap(q, nil)
-		q.engine.last.Store(q)
 		return true
 	})
 }

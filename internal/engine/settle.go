@@ -88,8 +88,9 @@ func (s *settlement) date(ctx context.Context, start time.Time) error {
 	if err != nil {
 		return s.engine.explain(s.limiter.Keys().Names(), err)
 	}
-	for last := s.renewed.Load(); last == nil && at > 0 || last != nil && last.at < at; last = s.renewed.Load() {
-		s.renewed.CompareAndSwap(last, &renewal{start, at})
+	for known := at == 0; !known; { // or a renewal that is dated later
+		last := s.renewed.Load()
+		known = last != nil && last.at >= at || s.renewed.CompareAndSwap(last, &renewal{start, at})
 	}
 	if c.Doubts() == 0 { // no attempt comes late
 		s.renewing.Add(-1)

@@ -76,7 +76,7 @@ func (g *Queues) send(key string, r *request, timed bool) error {
 // lock locks the batch that gathers for a key, and makes one if none does: then gathers is false.
 func (g *Queues) lock(l *lane.Lane, key string) (b *batch, gathers bool, err error) {
 	for {
-		b = g.gathering.GetOrMake(key, func() *batch {
+		b = g.gathering.GetOrMake(key, func(*batch) *batch {
 			return &batch{queues: g, lane: l, key: key, Mutex: new(sync.Mutex)}
 		})
 		b.Lock()

@@ -9,9 +9,10 @@ import (
 // them but what makes a value.
 type Shards[V comparable] struct {
 	parts [64]struct {
-		mu  sync.Mutex
-		all map[string]V
-		_   [48]byte // the next part is on another cache line
+		mu   sync.Mutex
+		all  map[string]V
+		last V        // that RemoveIf has removed
+		_    [40]byte // the next part is on another cache line
 	}
 }
 
@@ -29,25 +30,15 @@ func (s *Shards[V]) Get(key string) V {
 	return part.all[key]
 }
 
-// Put sets the value of a key.
-func (s *Shards[V]) Put(key string, v V) {
-	part := &s.parts[s.place(key)]
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	if part.all == nil {
-		part.all = make(map[string]V)
-	}
-	part.all[key] = v
-}
-
-// GetOrMake returns the value of a key, and makes it if there is none.
-func (s *Shards[V]) GetOrMake(key string, making func() V) V {
+// GetOrMake returns the value of a key, and makes it if there is none: perhaps of the last that RemoveIf has removed from the
+// part, which is the key's own if a lone caller comes again and again.
+func (s *Shards[V]) GetOrMake(key string, making func(last V) V) V {
 	part := &s.parts[s.place(key)]
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	v, ok := part.all[key]
 	if !ok {
-		v = making()
+		v = making(part.last)
 		if part.all == nil {
 			part.all = map[string]V{}
 		}
@@ -57,15 +48,23 @@ func (s *Shards[V]) GetOrMake(key string, making func() V) V {
 }
 
 // Remove removes the value of a key if it is v.
-func (s *Shards[V]) Remove(key string, v V) { s.RemoveIf(key, func(now V) bool { return now == v }) }
+func (s *Shards[V]) Remove(key string, v V) {
+	part := &s.parts[s.place(key)]
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	if part.all[key] == v {
+		delete(part.all, key)
+	}
+}
 
-// RemoveIf removes the value of a key if that is wanted.
+// RemoveIf removes the value of a key if that is wanted, and keeps it for GetOrMake.
 func (s *Shards[V]) RemoveIf(key string, wanted func(v V) bool) {
 	part := &s.parts[s.place(key)]
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	if v, ok := part.all[key]; ok && wanted(v) {
 		delete(part.all, key)
+		part.last = v
 	}
 }
 
