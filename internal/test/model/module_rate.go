@@ -1,136 +1,111 @@
 package model
 
-// What the module does to a limiter's configuration, and to its end.
-
-func (m *Module) trySetRate(c *Call, rate *Rate) Answer {
-	if c.Config != nil {
+// change is do for what is not about permits.
+func (m *Module) change(c *Call, op Op) Answer {
+	set := Say("done")
+	switch there := c.Config != nil; op.Do {
+	case "trySetRate":
 		// trySetRate=false adds keepAliveTime to an older limiter.
-		return Say(false)
+		m.open(c, op.Rate)
+		return Say(!there)
+	case "updateRate":
+		if there || op.Keep && m.windowed {
+			set = Say(true)
+		} else {
+			return Say(false)
+		}
+		fallthrough
+	case "setRate", "setRateArgs":
+		return m.setRate(c, op, set)
+	case "getConfig":
+		return c.known(Say(TypeName(c.Config["type"]), c.Rate(), c.Interval(), c.KeepAlive()))
+	case "expire":
+		return m.expire(c, c.after(op.TTL))
+	case "expireAt":
+		return m.expire(c, c.after(op.At))
+	case "clearExpire":
+		return m.clearExpire(c)
+	case "ttl":
+		return ttl(c)
+	case "exists":
+		return exists(c)
+	case "delete":
+		return remove(c)
+	case "reset": // if each client has a pair, the caller's alone
+		if there {
+			c.delOwn()
+		}
+		return c.known(set)
+	case "rename":
+		return rename(c)
 	}
-	c.setConfig(rate)
-	m.recount(c)
-	m.newEnd(c, m.isWindow(c, c.Pair()))
-	return Say(true)
+	panic("no operation: " + op.Do)
 }
 
-// setRate is SetRate, or UpdateRate with updateOnly.
-func (m *Module) setRate(c *Call, rate *Rate, keepState, updateOnly bool) Answer {
-	if keepState && m.windowed {
+// known is the answer, if the limiter has a rate.
+func (c *Call) known(a Answer) Answer {
+	if c.Config == nil {
+		return Say(NotInitialized)
+	}
+	return a
+}
+
+// setRate sets a rate, whether there is one or not.
+func (m *Module) setRate(c *Call, op Op, set Answer) Answer {
+	if op.Keep && m.windowed {
 		return Say(Unsupported)
 	}
-	set := Say("done")
-	if updateOnly {
-		set = Say(true)
-	}
-	lost := c.Config == nil
-	if updateOnly && lost {
-		return Say(false)
-	}
-	kept := keepState && (lost || c.Config["type"] == rate.Type)
-	oldRate := c.Rate()
-	c.setConfig(rate)
-	if !kept {
-		// setRate with keepAliveTime 0 leaves an old TTL that kills the limiter.
-		c.ConfigEnd = 0
-		if rate.KeepAlive > 0 {
-			c.ConfigEnd = c.after(rate.KeepAlive)
-		}
-		// Plain setRate with another type leaves the other mode's keys.
-		for _, p := range c.own() {
-			p.Del()
-		}
-		return set
-	}
+	lost, old, kind := c.Config == nil, c.Rate(), c.Config["type"]
+	c.setConfig(op.Rate)
+	// setRate with keepAliveTime 0 leaves an old TTL that kills the limiter.
+	c.ConfigEnd = 0
 	p := c.Pair()
-	if lost {
+	switch {
+	case !op.Keep || !lost && kind != op.Rate.Type:
+		// Plain setRate with another type leaves the other mode's keys.
+		c.delOwn()
+	case lost:
 		m.recount(c)
-	} else {
+	default:
 		if p.HasValue {
 			// updateRate(keepState) clamps at 0: the debt is kept here.
-			p.Value = min(p.Value, oldRate) + rate.Rate - oldRate
+			p.Value = min(p.Value, old) + op.Rate.Rate - old
 			// A client's own value may be the rest of a rate that others have changed since.
 			if c.PerClient() {
-				p.Value = min(p.Value, rate.Rate-sum(p.Rows))
+				p.Value = min(p.Value, op.Rate.Rate-sum(p.Rows))
 			}
 		}
 		m.bringUpToDate(c, p)
-		if len(p.Rows) > 0 {
-			m.recoverLeaked(c, p)
-		}
+		m.recoverLeaked(c, p)
 	}
-	m.newEnd(c, m.isWindow(c, p))
 	return set
 }
 
-func moduleConfig(c *Call) Answer {
-	if c.Config == nil {
-		return Say(NotInitialized)
-	}
-	return Say(TypeName(c.Config["type"]), c.Rate(), c.Interval(), c.KeepAlive())
-}
-
-// expire sets the end of all keys; a window keeps its own. PER_CLIENT: keys of
-// clients that are gone stay as long as the limiter.
+// expire gives all keys an end.
 func (m *Module) expire(c *Call, end int64) Answer {
 	there := c.Config != nil
-	shared, own := c.Pairs[""], c.Pairs[c.Who.ID]
-	ends := map[*Pair]int64{shared: end, own: end}
-	windows := make(map[*Pair]bool)
 	for _, p := range c.own() {
-		windows[p] = m.isWindow(c, p)
+		window := m.isWindow(c, p)
 		there = there || p.there()
+		if end > c.Now {
+			continue
+		}
+		if p.SetRows(nil); !window {
+			p.DelValue()
+		}
 	}
-	valueEnd, rowsEnd := own.ValueEnd, own.RowsEnd
-	if c.Config != nil {
-		c.ConfigEnd = end
-		m.endKept(c, windows[c.Pair()])
+	if end <= c.Now {
+		c.DelConfig()
 	}
-	if c.PerClient() {
-		ends[own] = earlier(end, c.idle())
-	}
-	for _, p := range c.own() {
-		p.expireBut(windows[p], ends[p])
-	}
-	if !c.PerClient() {
-		own.ValueEnd, own.RowsEnd = earlier(own.ValueEnd, valueEnd), earlier(own.RowsEnd, rowsEnd)
-	}
-	c.ExpireKeys(c.Now)
 	return Say(there)
 }
 
-// endKept is endWindow of the value in use, if it keeps its end as a window.
-func (m *Module) endKept(c *Call, window bool) {
-	if window {
-		m.endWindow(c, c.Pair())
-	}
-}
-
-// clearExpire takes the limiter's end away. PER_CLIENT: keys of clients that are
-// gone stay for ever.
+// clearExpire takes the limiter's end away.
 func (m *Module) clearExpire(c *Call) Answer {
-	shared, own := c.Pairs[""], c.Pairs[c.Who.ID]
-	window, ownWindow := m.isWindow(c, shared), m.isWindow(c, own)
-	had := c.ConfigEnd != 0 || shared.RowsEnd != 0 || !window && shared.ValueEnd != 0
-	if c.Config != nil {
-		m.endKept(c, c.Pair() == shared && window || c.Pair() == own && ownWindow)
-	}
+	shared := c.Pairs[""]
+	had := c.ConfigEnd != 0 || shared.RowsEnd != 0 || !m.isWindow(c, shared) && shared.ValueEnd != 0
 	c.ConfigEnd = 0
-	shared.persistBut(window)
-	if c.PerClient() {
-		own.expireBut(ownWindow, c.idle())
-	}
 	return Say(had)
-}
-
-// reset frees what is in use; if each client has a pair, the caller's alone.
-func reset(c *Call) Answer {
-	if c.Config == nil {
-		return Say(NotInitialized)
-	}
-	for _, p := range c.own() {
-		p.Del()
-	}
-	return Say("done")
 }
 
 // rename moves the limiter: unlink, rename and the like take the whole one, not only its

@@ -5,42 +5,41 @@ import (
 	"strconv"
 )
 
-// may returns what an operation does, defects included.
-func (r *Release) may(op Op) []Possible {
-	n, rate := op.Permits, op.Rate
+// Do has an operation change the state, defects included.
+func (r *Release) Do(c *Call, op Op) Answer {
 	switch op.Do {
 	case "tryAcquire", "tryAcquireTimeout":
-		return only(func(c *Call) Answer { return r.tryAcquire(c, n) })
+		return r.tryAcquire(c, op.Permits)
 	case "release":
-		return only(func(c *Call) Answer { return r.release(c, n) })
+		return r.release(c, op.Permits)
 	case "availablePermits":
-		return only(r.availablePermits)
+		return r.availablePermits(c)
 	case "trySetRate":
-		return only(func(c *Call) Answer { return r.trySetRate(c, rate) })
+		return r.trySetRate(c, op.Rate)
 	case "setRate":
-		return only(func(c *Call) Answer { return r.setRate(c, rate) })
+		return r.setRate(c, op.Rate)
 	case "setRateArgs":
-		return only(func(c *Call) Answer { return r.setRateArgs(c, rate, op.Keep, false) })
+		return r.setRateArgs(c, op.Rate, op.Keep, false)
 	case "updateRate":
-		return only(func(c *Call) Answer { return r.setRateArgs(c, rate, op.Keep, true) })
+		return r.setRateArgs(c, op.Rate, op.Keep, true)
 	case "getConfig":
-		return only(r.getConfig)
+		return r.getConfig(c)
 	case "expire":
-		return only(func(c *Call) Answer { return r.expire(c, c.after(op.TTL)) })
+		return r.expire(c, c.after(op.TTL))
 	case "expireAt":
-		return only(func(c *Call) Answer { return r.expire(c, c.after(op.At)) })
+		return r.expire(c, c.after(op.At))
 	case "clearExpire":
-		return only(r.clearExpire)
+		return r.clearExpire(c)
 	case "ttl":
-		return only(ttl)
+		return ttl(c)
 	case "exists":
-		return only(exists)
+		return exists(c)
 	case "delete":
-		return only(r.remove)
+		return r.remove(c)
 	case "unlink":
-		return only(r.unlink)
+		return r.unlink(c)
 	}
-	return nil
+	panic("no operation: " + op.Do)
 }
 
 // tail is what tryAcquire, release and a rate set with keepState do at their end.
@@ -254,9 +253,7 @@ func (r *Release) setRateArgs(c *Call, cfg *Rate, keepState, updateOnly bool) An
 	p := c.Pair()
 	switch {
 	case typeChanged:
-		for _, p := range c.own() {
-			p.Del()
-		}
+		c.delOwn()
 	case !keepState:
 		p.Del()
 	default:
