@@ -89,10 +89,10 @@ func askedRounds(few, most int) iter.Seq[int] {
 }
 
 // servers are those that rounds have had so far.
-type servers map[string]arena
+type servers map[string]*arena
 
 // of starts servers of that kind, if there are none.
-func (s servers) of(t *testing.T, name string) arena {
+func (s servers) of(t *testing.T, name string) *arena {
 	t.Helper()
 	if s[name] == nil {
 		s[name] = startArena(t, name)
@@ -241,18 +241,52 @@ const (
 const roundConnection = "chaos-round"
 
 // An arena is servers that rounds use one after another.
-type arena interface {
-	// addrs are the addresses of the servers that Clients talk to.
-	addrs() []string
-	// route is how they are reached.
-	route() route
-	// client returns a client of the options, closed when t ends.
-	client(t testing.TB, opt redistest.Options) redistest.Client
-	// masters are the servers that take writes at the moment.
-	masters(t testing.TB) []*redistest.Server
-	// calm waits until all servers are in order. It tells how many were made masters
-	// without a fault that did so.
-	calm(t testing.TB) (surprises int)
+type arena struct {
+	single   *redistest.Server // whose clock can be set
+	ahead    time.Duration
+	cluster  *redistest.Cluster
+	sentinel *redistest.Sentinel
+
+	all    []*redistest.Server
+	route  route                                                 // how they are reached
+	client func(testing.TB, *redistest.Options) redistest.Client // closed when the test ends
+	known  []*redistest.Server                                   // the masters, as faults have left them
+}
+
+// masters are the servers that take writes at the moment.
+func (a *arena) masters(t testing.TB) []*redistest.Server {
+	switch {
+	case a.cluster != nil:
+		return slices.DeleteFunc(a.cluster.Nodes(), func(s *redistest.Server) bool { return !s.IsMaster(t) })
+	case a.sentinel != nil:
+		return []*redistest.Server{a.sentinel.Master(t)}
+	}
+	return a.all
+}
+
+// calm waits until all servers are in order. It tells how many were made masters
+// without a fault that did so.
+func (a *arena) calm(t testing.TB) (surprises int) {
+	switch {
+	case a.cluster != nil:
+		a.cluster.AwaitOrder(t)
+	case a.sentinel != nil:
+		a.sentinel.AwaitOrder(t)
+	}
+	masters := a.masters(t)
+	for _, s := range masters {
+		if !slices.Contains(a.known, s) {
+			surprises++
+		}
+	}
+	a.known = masters
+	return surprises
+}
+
+// set sets the clock.
+func (a *arena) set(t testing.TB, ahead time.Duration) {
+	a.single.SetAhead(t, ahead)
+	a.ahead = ahead
 }
 
 // persistent are the settings of servers that lose nothing they have answered.
@@ -261,120 +295,39 @@ var persistent = []string{"--appendonly", "yes", "--appendfsync", "always", "--m
 // downAfter is when Sentinels take a master for dead: longer than a fault has it hang.
 const downAfter = 1500 * time.Millisecond
 
-func startArena(t *testing.T, name string) arena {
+func startArena(t *testing.T, name string) *arena {
 	t.Helper()
+	a := &arena{}
 	switch name {
 	case single:
-		return &singleArena{server: redistest.StartStepped(t, persistent...)}
+		a.single = redistest.StartStepped(t, persistent...)
+		a.all, a.client = []*redistest.Server{a.single}, a.single.Client
 	case cluster:
-		a := &clusterArena{Cluster: redistest.StartCluster(t, 3, 1, persistent...)}
+		a.cluster = redistest.StartCluster(t, 3, 1, persistent...)
+		a.all, a.client = a.cluster.Nodes(), a.cluster.Client
 		// Votes about the same slots follow each other soon.
-		for _, s := range a.Nodes() {
+		for _, s := range a.all {
 			require.NoError(t, s.Client(t, nil).ConfigSet(t.Context(), "cluster-node-timeout", "1500").Err())
 		}
-		a.known = a.masterAddrs(t)
-		return a
 	case sentinel:
-		s := redistest.StartSentinel(t, 2, downAfter, persistent...)
-		return &sentinelArena{Sentinel: s, known: s.Master(t), all: append(s.Replicas(t), s.Master(t))}
+		a.sentinel = redistest.StartSentinel(t, 2, downAfter, persistent...)
+		a.all, a.client = append(a.sentinel.Replicas(t), a.sentinel.Master(t)), a.sentinel.Client
+	default:
+		t.Fatalf("there is no arena %q", name)
 	}
-	t.Fatalf("there is no arena %q", name)
-	return nil
+	a.known = a.masters(t)
+	a.route = route{Servers: name, Addrs: a.addrs()}
+	if a.sentinel != nil {
+		a.route.Master, a.route.Addrs = a.sentinel.Watch()
+	}
+	return a
 }
 
-// singleArena is one server whose clock can be set.
-type singleArena struct {
-	server *redistest.Server
-	ahead  time.Duration
-}
-
-func (a *singleArena) addrs() []string { return []string{a.server.Addr()} }
-
-func (a *singleArena) route() route { return route{Servers: single, Addrs: a.addrs()} }
-
-func (a *singleArena) client(t testing.TB, opt redistest.Options) redistest.Client {
-	return a.server.Client(t, &opt)
-}
-
-func (a *singleArena) masters(testing.TB) []*redistest.Server { return []*redistest.Server{a.server} }
-
-func (a *singleArena) calm(testing.TB) int { return 0 }
-
-func (a *singleArena) set(t testing.TB, ahead time.Duration) {
-	a.server.SetAhead(t, ahead)
-	a.ahead = ahead
-}
-
-// clusterArena is three masters with a replica each.
-type clusterArena struct {
-	*redistest.Cluster
-
-	known []string // the masters' addresses, as faults have left them
-}
-
-func (a *clusterArena) addrs() []string { return a.Addrs() }
-
-func (a *clusterArena) route() route { return route{Servers: cluster, Addrs: a.addrs()} }
-
-func (a *clusterArena) client(t testing.TB, opt redistest.Options) redistest.Client {
-	return a.Client(t, &opt)
-}
-
-func (a *clusterArena) masters(t testing.TB) []*redistest.Server {
-	return slices.DeleteFunc(a.Nodes(), func(s *redistest.Server) bool { return !s.IsMaster(t) })
-}
-
-func (a *clusterArena) masterAddrs(t testing.TB) []string { return addrsOf(a.masters(t)) }
-
-func addrsOf(all []*redistest.Server) (addrs []string) {
-	for _, s := range all {
+func (a *arena) addrs() (addrs []string) {
+	for _, s := range a.all {
 		addrs = append(addrs, s.Addr())
 	}
 	return addrs
-}
-
-func (a *clusterArena) calm(t testing.TB) (surprises int) {
-	a.AwaitOrder(t)
-	masters := a.masterAddrs(t)
-	for _, addr := range masters {
-		if !slices.Contains(a.known, addr) {
-			surprises++
-		}
-	}
-	a.known = masters
-	return surprises
-}
-
-// sentinelArena is a master and replicas behind Sentinels.
-type sentinelArena struct {
-	*redistest.Sentinel
-
-	known *redistest.Server // the master, as faults have left it
-	all   []*redistest.Server
-}
-
-func (a *sentinelArena) addrs() []string { return addrsOf(a.all) }
-
-func (a *sentinelArena) route() route {
-	master, addrs := a.Watch()
-	return route{Servers: sentinel, Addrs: addrs, Master: master}
-}
-
-func (a *sentinelArena) client(t testing.TB, opt redistest.Options) redistest.Client {
-	return a.Client(t, &opt)
-}
-
-func (a *sentinelArena) masters(t testing.TB) []*redistest.Server {
-	return []*redistest.Server{a.Master(t)}
-}
-
-func (a *sentinelArena) calm(t testing.TB) (surprises int) {
-	master := a.AwaitOrder(t)
-	if master != a.known {
-		surprises = 1
-	}
-	a.known = master
-	return surprises
 }
 
 // fragile fails as a panic: what is done to servers may fail through no fault of ours, for

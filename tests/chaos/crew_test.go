@@ -73,7 +73,7 @@ type journal interface {
 
 func newWorker(r *round, plan clientPlan) *worker {
 	w := &worker{clientPlan: plan, r: r, proxies: map[string]*redistest.Proxy{}}
-	to := r.arena.route()
+	to := r.arena.route
 	to.Instead = map[string]string{}
 	for _, addr := range r.arena.addrs() {
 		w.proxies[addr] = redistest.StartProxy(r.t, addr)

@@ -355,7 +355,7 @@ var serverFaults = []*fault{
 		return r.during(draw, limit("1"), limit("0"))
 	}},
 	{name: "clock set", mood: stepping, server: true, arenas: []string{single}, do: func(r *round, draw *rand.Rand) *event {
-		a, by := r.arena.(*singleArena), time.Duration(draw.IntN(1500)-600)*time.Millisecond
+		a, by := r.arena, time.Duration(draw.IntN(1500)-600)*time.Millisecond
 		a.set(r.tb, a.ahead+by)
 		return &event{text: by.String(), forward: max(0, by)}
 	}},
@@ -425,9 +425,9 @@ var topologyFaults = []*fault{
 	}},
 	{name: "master replaced", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) *event {
 		r.inOrder()
-		a, start := r.arena.(*sentinelArena), r.now()
-		a.known = a.Failover(r.tb)
-		return &event{start: start, text: a.known.Addr(), forgot: 1}
+		start, master := r.now(), r.arena.sentinel.Failover(r.tb)
+		r.arena.known = []*redistest.Server{master}
+		return &event{start: start, text: master.Addr(), forgot: 1}
 	}},
 	{name: "master lost", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) *event {
 		return r.outlast((*redistest.Server).Crash, func(s *redistest.Server) { s.Restart(r.tb) })
@@ -451,20 +451,20 @@ func (r *round) inOrder() {
 // outlast keeps the master away until Sentinels have another one, which it then follows.
 func (r *round) outlast(leave, comeBack func(*redistest.Server)) *event {
 	r.inOrder()
-	a, start := r.arena.(*sentinelArena), r.now()
-	old := a.known
+	start, old := r.now(), r.arena.known[0]
 	leave(old)
-	a.known = a.AwaitMaster(r.tb, old)
+	master := r.arena.sentinel.AwaitMaster(r.tb, old)
+	r.arena.known = []*redistest.Server{master}
 	comeBack(old)
-	old.Follow(r.tb, a.known)
+	old.Follow(r.tb, master)
 	return &event{start: start, text: old.Addr(), forgot: 1}
 }
 
 func (r *round) moveSlot(draw *rand.Rand) *event {
-	a := r.arena.(*clusterArena)
+	a := r.arena.cluster
 	slot := a.Slot(r.tb, r.limiters[draw.IntN(len(r.limiters))].name)
 	from, _ := a.Owner(r.tb, slot)
-	others := slices.DeleteFunc(a.masters(r.tb), func(s *redistest.Server) bool { return s == from })
+	others := slices.DeleteFunc(r.arena.masters(r.tb), func(s *redistest.Server) bool { return s == from })
 	move := a.StartMove(r.tb, slot, others[draw.IntN(len(others))])
 	if draw.IntN(2) == 0 {
 		r.sleep(r.spell(draw))
@@ -478,7 +478,7 @@ func (r *round) moveSlot(draw *rand.Rand) *event {
 // nothing is lost, or after that has been killed, by the votes of the others or its own
 // decision.
 func (r *round) promote(draw *rand.Rand, forced bool) *event {
-	a := r.arena.(*clusterArena)
+	a := r.arena.cluster
 	slot := a.Slot(r.tb, r.limiters[draw.IntN(len(r.limiters))].name)
 	master, replicas := a.Owner(r.tb, slot)
 	if len(replicas) == 0 {
@@ -501,6 +501,6 @@ func (r *round) promote(draw *rand.Rand, forced bool) *event {
 		}
 		master.Restart(r.tb)
 	}
-	a.known = a.masterAddrs(r.tb)
+	r.arena.known = r.arena.masters(r.tb)
 	return e
 }

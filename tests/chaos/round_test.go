@@ -32,7 +32,7 @@ type round struct {
 	t       *testing.T
 	tb      testing.TB // for actions on servers
 	broken  atomic.Bool
-	arena   arena
+	arena   *arena
 	admin   redistest.Client // straight to the servers
 	workers []*worker
 	began   time.Time
@@ -81,11 +81,11 @@ type plan struct {
 }
 
 // run makes the round happen and checks it.
-func (p *plan) run(t *testing.T, a arena) *round {
+func (p *plan) run(t *testing.T, a *arena) *round {
 	t.Helper()
 	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, javaIDs: map[string]bool{}, dead: map[string]time.Duration{}}
-	r.admin = a.client(t, redistest.Options{ReadTimeout: 5 * time.Second}) // faults hang servers
-	r.setUp(a.client(t, redistest.Options{}))
+	r.admin = a.client(t, &redistest.Options{ReadTimeout: 5 * time.Second}) // faults hang servers
+	r.setUp(a.client(t, nil))
 	r.over, r.end = context.WithCancel(t.Context())
 	defer r.end()
 	r.began = time.Now()
@@ -222,8 +222,8 @@ func (r *round) leave() {
 			require.NoError(r.tb, s.Client(r.tb, nil).FlushAll(r.t.Context()).Err())
 		}
 	})
-	if clock, ok := r.arena.(*singleArena); ok {
-		clock.set(r.t, 0)
+	if r.arena.single != nil {
+		r.arena.set(r.t, 0)
 	}
 }
 
