@@ -162,17 +162,15 @@ func (s State) withdrawn(e effect) []State {
 }
 
 func (s State) acquire(e effect) []State {
-	anyhow := e.anyhow
-	if (e.loose != looseSet{}) {
-		// A repeat can't tell whether an earlier attempt was refused, or others
-		// have released since what it took.
-		anyhow = anyhow || e.outcome == op.Done && !e.ok && slices.ContainsFunc(s.stakes, func(k stake) bool { return k.call == e.call })
-		left := s.withdrawn(e)
-		if left == nil {
-			return nil
-		}
-		s = left[0]
+	// A repeat can't tell whether an earlier attempt was refused, or others
+	// have released since what it took.
+	mine := func(k stake) bool { return k.call == e.call }
+	anyhow := e.anyhow || e.outcome == op.Done && !e.ok && slices.ContainsFunc(s.stakes, mine)
+	left := s.withdrawn(e)
+	if left == nil {
+		return nil
 	}
+	s = left[0]
 	if anyhow {
 		return []State{s}
 	}
@@ -278,13 +276,11 @@ func (s State) unseen(e effect) State {
 // cost of them. If a held one is gone, all that was used is charged, even if it was released: within
 // a second of the hold's end that can't be told, and holds by a known clock are shorter.
 func (s State) settle(e effect) []State {
-	if (e.loose != looseSet{}) {
-		left := s.withdrawn(e)
-		if left == nil {
-			return nil
-		}
-		s = left[0]
+	left := s.withdrawn(e)
+	if left == nil {
+		return nil
 	}
+	s = left[0]
 	own := func(u model.Grant) bool { return u.Own == e.reservation }
 	if e.hold > 0 && !slices.ContainsFunc(s.uses, own) {
 		e.excess = e.used
