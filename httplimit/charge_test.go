@@ -112,43 +112,39 @@ func TestPolicyCharge_Status(t *testing.T) {
 // A handler that settles wins, also if it settles with what was reserved. What was not charged stays so.
 func TestPolicyCharge_HandlerSettles(t *testing.T) {
 	t.Parallel()
-	charge := func(*http.Request, int) int64 { return 7 }
-	down := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)
+	down, refuses := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable), middlewaretest.Says(limit.Decision{Limit: 5}, nil)
 	for name, c := range map[string]struct {
-		limiter *middlewaretest.Reserver
+		limiter *fake
 		opt     httplimit.Option
+		charge  int64
 		settles []int64
 		want    []int64
 	}{
-		"charged":      {&middlewaretest.Reserver{Fake: grants()}, nil, nil, []int64{7}},
-		"settled":      {&middlewaretest.Reserver{Fake: grants()}, nil, []int64{3}, []int64{3}},
-		"as reserved":  {&middlewaretest.Reserver{Fake: grants()}, nil, []int64{1}, []int64{1}},
-		"refused":      {&middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{Limit: 5}, nil)}, nil, nil, nil},
-		"open":         {&middlewaretest.Reserver{Fake: down}, httplimit.WithFailure(limit.FailOpen()), nil, nil},
-		"in shadow":    {&middlewaretest.Reserver{Fake: grants()}, httplimit.WithShadow(), nil, []int64{7}},
-		"free":         {&middlewaretest.Reserver{Fake: grants()}, httplimit.WithCost(func(*http.Request) (int64, error) { return 0, nil }), nil, nil},
-		"below 0 is 0": {&middlewaretest.Reserver{Fake: grants()}, nil, nil, []int64{0}},
+		"charged":      {grants(), quiet, 7, nil, []int64{7}},
+		"settled":      {grants(), quiet, 7, []int64{3}, []int64{3}},
+		"as reserved":  {grants(), quiet, 7, []int64{1}, []int64{1}},
+		"refused":      {refuses, quiet, 7, nil, nil},
+		"open":         {down, httplimit.WithFailure(limit.FailOpen()), 7, nil, nil},
+		"in shadow":    {grants(), httplimit.WithShadow(), 7, nil, []int64{7}},
+		"free":         {grants(), httplimit.WithCost(func(*http.Request) (int64, error) { return 0, nil }), 7, nil, nil},
+		"below 0 is 0": {grants(), quiet, -1, nil, []int64{0}},
 	} {
-		opts := []httplimit.Option{quiet}
-		if c.opt != nil {
-			opts = append(opts, c.opt)
-		}
-		p := httplimit.Policy{Limiter: c.limiter, Charge: charge}
-		if name == "below 0 is 0" {
-			p.Charge = func(*http.Request, int) int64 { return -1 }
-		}
-		serve(httplimit.New(p, opts...).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		reserver := &middlewaretest.Reserver{Fake: c.limiter}
+		p := httplimit.Policy{Limiter: reserver, Charge: func(*http.Request, int) int64 { return c.charge }}
+		serve(httplimit.New(p, quiet, c.opt).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			for _, n := range c.settles {
 				assert.NoError(t, httplimit.Settle(r.Context(), n))
 			}
 		})), newRequest(t))
-		assert.Equal(t, c.want, c.limiter.Settled, name)
+		assert.Equal(t, c.want, reserver.Settled, name)
 	}
 	var errs middlewaretest.Errors
 	fails := &middlewaretest.Reserver{Fake: grants(), Fails: limit.ErrUnavailable}
-	serve(httplimit.New(httplimit.Policy{Name: "logins", Limiter: fails, Charge: charge}, hearing(&errs)).Handler(hello), newRequest(t))
-	assert.ErrorContains(t, errs.Take()[0], `httplimit: policy "logins": `)
-	require.ErrorIs(t, httplimit.New(httplimit.Policy{Limiter: grants(), Charge: charge}).Err(), limit.ErrUnsupported)
+	p := httplimit.Policy{Name: "logins", Limiter: fails, Charge: func(*http.Request, int) int64 { return 7 }}
+	serve(httplimit.New(p, hearing(&errs)).Handler(hello), newRequest(t))
+	require.ErrorContains(t, errs.Take()[0], `httplimit: policy "logins": `)
+	p.Limiter = grants()
+	require.ErrorIs(t, httplimit.New(p).Err(), limit.ErrUnsupported)
 }
 
 // gone is a recorder that knows when the client has left, and wrapped one behind another ResponseWriter.

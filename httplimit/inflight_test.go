@@ -102,108 +102,75 @@ func (h halves) CloseWrite() error {
 	return nil
 }
 
-// The connection of a request that has switched protocols can still be closed for writing.
-func TestTransport_CloseWrite(t *testing.T) {
-	t.Parallel()
-	closed, plain := false, switched{http.NoBody, io.Discard}
-	for body, want := range map[io.ReadCloser]error{plain: http.ErrNotSupported, halves{plain, &closed}: nil} {
-		limiter := &middlewaretest.Reserver{Fake: grants()}
-		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
-			resp, err := answers(http.StatusSwitchingProtocols)(r)
-			resp.Body = body
-			return resp, err
-		}), httplimit.Policy{Limiter: limiter, InFlight: true})
-		resp, err := transport.RoundTrip(newRequest(t))
-		require.NoError(t, err)
-		conn, ok := resp.Body.(interface{ CloseWrite() error })
-		require.True(t, ok)
-		require.ErrorIs(t, conn.CloseWrite(), want)
-		assert.Empty(t, limiter.Settled)
-		require.NoError(t, resp.Body.Close())
-		assert.Equal(t, []int64{0}, limiter.Settled)
-	}
-	assert.True(t, closed)
-}
-
-// A request of a transport is in flight until its response's body is closed or was read to its end, or it has failed.
+// A request of a transport is in flight until its response's body is closed or was read to its end, or it has failed. After a switch
+// of protocols more may be written, and the connection can be closed for that.
 func TestTransport_InFlight(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(2))
-		var base roundTripper
-		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) { return base(r) }),
-			httplimit.Policy{Limiter: places, InFlight: true}, httplimit.WithKey(httplimit.Host()))
-		require.NoError(t, transport.Err())
-		free := func() int64 { return freeOf(t, places, "upstream:api.example.org") }
-		send := func() (*http.Response, error) {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
-			return transport.RoundTrip(r)
-		}
-		base = answersBody(http.StatusOK)
-		resp, err := send()
-		require.NoError(t, err)
-		_, err = io.ReadFull(resp.Body, make([]byte, 5))
-		require.NoError(t, err)
-		time.Sleep(10 * time.Minute)
-		assert.EqualValues(t, 1, free(), "it is renewed")
-		require.NoError(t, resp.Body.Close())
-		assert.EqualValues(t, 2, free())
-		require.NoError(t, resp.Body.Close())
-
-		resp, err = send()
-		require.NoError(t, err)
-		assert.EqualValues(t, 1, free())
-		_, err = io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, free(), "it was read to its end")
-		require.NoError(t, resp.Body.Close())
-		assert.EqualValues(t, 2, free())
-
-		base = answers(http.StatusOK)
-		_, err = send() //nolint:bodyclose // it has none
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, free(), "there is no body")
-
-		base = func(r *http.Request) (*http.Response, error) {
-			resp, err := answers(http.StatusOK)(r)
-			resp.Body = nil
+	withBody := func(body io.ReadCloser, status int) roundTripper {
+		return func(r *http.Request) (*http.Response, error) {
+			resp, err := answers(status)(r)
+			resp.Body = body
 			return resp, err
 		}
-		_, err = send() //nolint:bodyclose // it has none
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, free())
-		base = answersBody(http.StatusOK)
-		ctx, leave := context.WithCancel(t.Context())
-		r := httptest.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)
-		_, err = transport.RoundTrip(r) //nolint:bodyclose // it has ended
-		require.NoError(t, err)
-		leave()
-		synctest.Wait()
-		assert.EqualValues(t, 2, free(), "the response has ended with its context")
-
-		base = func(*http.Request) (*http.Response, error) { return nil, errDown }
-		_, err = send() //nolint:bodyclose // there is none
-		require.ErrorIs(t, err, errDown)
-		assert.EqualValues(t, 2, free())
-		base = func(*http.Request) (*http.Response, error) { panic("oops") }
-		assert.PanicsWithValue(t, "oops", func() { _, _ = send() }) //nolint:bodyclose // there is none
-		assert.EqualValues(t, 2, free())
-
-		base = func(r *http.Request) (*http.Response, error) {
-			resp, _ := answers(http.StatusSwitchingProtocols)(r)
-			resp.Body = switched{http.NoBody, io.Discard}
-			return resp, nil
+	}
+	readAll := func(resp *http.Response, _ func()) { _, _ = io.ReadAll(resp.Body) }
+	closed, plain := false, switched{http.NoBody, io.Discard}
+	closeWrite := func(want error) func(*http.Response, func()) {
+		return func(resp *http.Response, _ func()) {
+			assert.ErrorIs(t, resp.Body.(interface{ CloseWrite() error }).CloseWrite(), want)
 		}
-		resp, err = send()
-		require.NoError(t, err)
-		_, err = io.WriteString(resp.Body.(io.Writer), "hello")
-		require.NoError(t, err)
-		_, err = io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		assert.EqualValues(t, 1, free(), "more may be written")
-		require.NoError(t, resp.Body.Close())
+	}
+	type row struct {
+		base roundTripper
+		use  func(resp *http.Response, leave func()) // before the body is closed
+		free int64                                   // of 2, then
+	}
+	limitertest.Virtual(t, map[string]row{
+		"is read in part": {answersBody(http.StatusOK), func(resp *http.Response, _ func()) {
+			_, err := io.ReadFull(resp.Body, make([]byte, 5))
+			assert.NoError(t, err)
+			time.Sleep(10 * time.Minute) // it is renewed
+		}, 1},
+		"is read to its end": {answersBody(http.StatusOK), readAll, 2},
+		"has no body":        {answers(http.StatusOK), nil, 2},
+		"has a nil body":     {withBody(nil, http.StatusOK), nil, 2},
+		"ends with its context": {answersBody(http.StatusOK), func(_ *http.Response, leave func()) {
+			leave()
+			synctest.Wait()
+		}, 2},
+		"fails":  {func(*http.Request) (*http.Response, error) { return nil, errDown }, nil, 2},
+		"panics": {func(*http.Request) (*http.Response, error) { panic("oops") }, nil, 2},
+		"switches protocols": {withBody(plain, http.StatusSwitchingProtocols), func(resp *http.Response, _ func()) {
+			_, err := io.WriteString(resp.Body.(io.Writer), "hello")
+			assert.NoError(t, err)
+			readAll(resp, nil)
+		}, 1},
+		"switches, closes":      {withBody(halves{plain, &closed}, http.StatusSwitchingProtocols), closeWrite(nil), 1},
+		"switches, can't close": {withBody(plain, http.StatusSwitchingProtocols), closeWrite(http.ErrNotSupported), 1},
+	}, func(t *testing.T, rdb redistest.Client, c row) {
+		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(2))
+		free := func() int64 { return freeOf(t, places, "upstream:api.example.org") }
+		transport := httplimit.NewTransport(c.base, httplimit.Policy{Limiter: places, InFlight: true})
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		var resp *http.Response
+		func() {
+			defer func() { assert.Contains(t, []any{nil, "oops"}, recover()) }()
+			resp, _ = transport.RoundTrip(httptest.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody))
+		}()
+		if c.use != nil {
+			assert.EqualValues(t, 1, free())
+			c.use(resp, leave)
+		}
+		assert.Equal(t, c.free, free())
+		if resp != nil && resp.Body != nil {
+			require.NoError(t, resp.Body.Close())
+			assert.EqualValues(t, 2, free())
+			require.NoError(t, resp.Body.Close())
+		}
 		assert.EqualValues(t, 2, free())
 	})
+	t.Cleanup(func() { assert.True(t, closed) })
 }
 
 // A call waits for a place until its time is over, since one may come at any moment. While it waits, nothing stays taken.

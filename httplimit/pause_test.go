@@ -42,6 +42,43 @@ func pausing(path string, after time.Duration) (base roundTripper, arrived *redi
 	}, arrived
 }
 
+// line is requests of a transport that are sent one after another, without waiting for their answers.
+type line struct {
+	t         *testing.T
+	transport http.RoundTripper
+	ended     chan error
+}
+
+func newLine(t *testing.T, transport http.RoundTripper) *line {
+	t.Helper()
+	return &line{t, transport, make(chan error)}
+}
+
+// send sends one, and waits for so long.
+func (l *line) send(ctx context.Context, path string, d time.Duration) {
+	go func() {
+		_, err := send(ctx, l.t, l.transport, "http://api.example.org"+path)
+		l.ended <- err
+	}()
+	time.Sleep(d)
+}
+
+// answered waits for so many answers.
+func (l *line) answered(n int) {
+	l.t.Helper()
+	for range n {
+		require.NoError(l.t, <-l.ended)
+	}
+}
+
+// paths are those of requests that arrived.
+func paths(arrived *redistest.List[sent]) (all []string) {
+	for _, s := range arrived.All() {
+		all = append(all, s.path)
+	}
+	return all
+}
+
 // oneByOne lets each call come at a moment of its own: by that a limiter knows which came first, and
 // what happens at once in a bubble has one moment.
 type oneByOne struct{ *rratelimiter.KeyedLimiter }
@@ -62,32 +99,19 @@ func TestTransport_PauseKeepsTheOrderOfRequests(t *testing.T) {
 		base, arrived := pausing("/08", pause)
 		transport := httplimit.NewTransport(base, oneByOne{keyed})
 		var want []string
-		ended := make(chan error)
+		l := newLine(t, transport)
 		for i := range requests {
-			path := fmt.Sprintf("/%02d", i)
-			want = append(want, path)
-			go func() {
-				_, err := send(t.Context(), t, transport, "http://api.example.org"+path)
-				ended <- err
-			}()
-			time.Sleep(time.Microsecond)
+			want = append(want, fmt.Sprintf("/%02d", i))
+			l.send(t.Context(), want[i], time.Microsecond)
 		}
-		for range 9 {
-			require.NoError(t, <-ended)
-		}
+		l.answered(9)
 		synctest.Wait()
 		asked := commands.Total()
 		time.Sleep(pause / 2)
 		assert.Equal(t, asked, commands.Total(), "no one in line asks")
-		for range requests - 9 {
-			require.NoError(t, <-ended)
-		}
+		l.answered(requests - 9)
+		assert.Equal(t, want, paths(arrived))
 		all := arrived.All()
-		var got []string
-		for _, s := range all {
-			got = append(got, s.path)
-		}
-		assert.Equal(t, want, got)
 		assert.Equal(t, pause, (all[9].at - all[8].at).Round(time.Millisecond))
 		assert.Equal(t, (requests-10)*interval, (all[requests-1].at - all[9].at).Round(time.Millisecond), "no permit is lost")
 	})
@@ -103,19 +127,9 @@ func TestTransport_PausedLineSharesRoundTrips(t *testing.T) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(100))
 		base, arrived := pausing("/stop", 5*time.Second)
 		transport := httplimit.NewTransport(base, keyed)
-		_, err := send(t.Context(), t, transport, "http://api.example.org/stop")
-		require.NoError(t, err)
+		fetch(t, transport, "/stop")
 		stopped := arrived.All()[0].at
-		ended := make(chan error)
-		for range requests {
-			go func() {
-				_, err := send(t.Context(), t, transport, "http://api.example.org/")
-				ended <- err
-			}()
-		}
-		for range requests {
-			require.NoError(t, <-ended)
-		}
+		limitertest.Together(requests, func(int) { fetch(t, transport, "/") })
 		assert.LessOrEqual(t, arrived.All()[requests].at-stopped-5*time.Second, 3*trip)
 	})
 }
@@ -127,17 +141,10 @@ func TestTransport_PausedLineGoesOnWhenRequestsLeave(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.Config{Rate: 1, Interval: time.Second})
 		base, arrived := pausing("/stop", 5*time.Second)
-		transport := httplimit.NewTransport(base, oneByOne{keyed})
-		ended := make(chan error)
-		begin := func(ctx context.Context, path string) {
-			go func() {
-				_, err := send(ctx, t, transport, "http://api.example.org"+path)
-				ended <- err
-			}()
-			time.Sleep(time.Microsecond)
-		}
+		l := newLine(t, httplimit.NewTransport(base, oneByOne{keyed}))
+		begin := func(ctx context.Context, path string) { l.send(ctx, path, time.Microsecond) }
 		begin(t.Context(), "/stop")
-		require.NoError(t, <-ended)
+		l.answered(1)
 		first, leaves := context.WithCancel(t.Context())
 		begin(first, "/first") // the head of the line
 		begin(t.Context(), "/a")
@@ -147,19 +154,15 @@ func TestTransport_PausedLineGoesOnWhenRequestsLeave(t *testing.T) {
 		begin(t.Context(), "/b")
 		time.Sleep(4900 * time.Millisecond)
 		leaves()
-		require.ErrorIs(t, <-ended, context.Canceled)
+		require.ErrorIs(t, <-l.ended, context.Canceled)
 		begin(t.Context(), "/c")
 		for range 3 {
-			if err := <-ended; err != nil {
+			if err := <-l.ended; err != nil {
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 			}
 		}
-		require.NoError(t, <-ended)
-		var got []string
-		for _, s := range arrived.All() {
-			got = append(got, s.path)
-		}
-		assert.Equal(t, []string{"/stop", "/a", "/b", "/c"}, got)
+		l.answered(1)
+		assert.Equal(t, []string{"/stop", "/a", "/b", "/c"}, paths(arrived))
 	})
 }
 
@@ -224,18 +227,11 @@ func TestTransport_GrantOfAPausedRequestGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := &deafWaiter{fake: grants(), after: time.Second}
 		base, arrived := pausing("/stop", 10*time.Second)
-		transport := httplimit.NewTransport(base, limiter)
-		ended := make(chan error)
+		l := newLine(t, httplimit.NewTransport(base, limiter))
 		for _, path := range []string{"/stop", "/a", "/b"} {
-			go func() {
-				_, err := send(t.Context(), t, transport, "http://api.example.org"+path)
-				ended <- err
-			}()
-			time.Sleep(10 * time.Millisecond)
+			l.send(t.Context(), path, 10*time.Millisecond)
 		}
-		for range 3 {
-			require.NoError(t, <-ended)
-		}
+		l.answered(3)
 		const ms = time.Millisecond
 		assert.Equal(t, []time.Duration{1010 * ms, 1020 * ms}, limiter.released.All())
 		assert.Equal(t, []time.Duration{1000 * ms, 1010 * ms, 1020 * ms, 12000 * ms, 13000 * ms}, limiter.acquired.All())

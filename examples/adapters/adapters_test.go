@@ -22,41 +22,36 @@ import (
 
 type middleware = func(http.Handler) http.Handler
 
-// frameworks make a router of each framework, with a middleware around each method of
-// one route, "/items/{id}".
-var frameworks = map[string]func(get, post middleware, handler http.HandlerFunc) http.Handler{
-	"net/http": func(get, post middleware, handler http.HandlerFunc) http.Handler {
+// frameworks make a router of each framework, with a middleware around one route, "/items/{id}".
+var frameworks = map[string]func(get middleware, handler http.HandlerFunc) http.Handler{
+	"net/http": func(get middleware, handler http.HandlerFunc) http.Handler {
 		mux := http.NewServeMux()
 		mux.Handle("GET /items/{id}", get(handler))
-		mux.Handle("POST /items/{id}", post(handler))
 		return mux
 	},
-	"chi": func(get, post middleware, handler http.HandlerFunc) http.Handler {
+	"chi": func(get middleware, handler http.HandlerFunc) http.Handler {
 		router := chi.NewRouter()
 		router.With(get).Get("/items/{id}", handler)
 		router.With(get).Head("/items/{id}", handler)
-		router.With(post).Post("/items/{id}", handler)
 		return router
 	},
-	"gin": func(get, post middleware, handler http.HandlerFunc) http.Handler {
+	"gin": func(get middleware, handler http.HandlerFunc) http.Handler {
 		router := gin.New()
 		router.Match([]string{http.MethodGet, http.MethodHead}, "/items/:id", adapters.Gin(get), gin.WrapF(handler))
-		router.POST("/items/:id", adapters.Gin(post), gin.WrapF(handler))
 		return router
 	},
-	"echo": func(get, post middleware, handler http.HandlerFunc) http.Handler {
+	"echo": func(get middleware, handler http.HandlerFunc) http.Handler {
 		router := echo.New()
 		router.Match([]string{http.MethodGet, http.MethodHead}, "/items/:id", echo.WrapHandler(handler), echo.WrapMiddleware(get))
-		router.POST("/items/:id", echo.WrapHandler(handler), echo.WrapMiddleware(post))
 		return router
 	},
-	"gin, all routes": func(get, _ middleware, handler http.HandlerFunc) http.Handler {
+	"gin, all routes": func(get middleware, handler http.HandlerFunc) http.Handler {
 		router := gin.New()
 		router.Use(adapters.Gin(get))
 		router.Any("/items/:id", gin.WrapF(handler))
 		return router
 	},
-	"echo, all routes": func(get, _ middleware, handler http.HandlerFunc) http.Handler {
+	"echo, all routes": func(get middleware, handler http.HandlerFunc) http.Handler {
 		router := echo.New()
 		router.Use(echo.WrapMiddleware(get))
 		router.Any("/items/:id", echo.WrapHandler(handler))
@@ -88,14 +83,12 @@ func send(t *testing.T, server *httptest.Server, method string) answer {
 }
 
 // eachFramework runs test with a server of each framework.
-func eachFramework(t *testing.T, get, post func() middleware, handler http.HandlerFunc,
-	test func(t *testing.T, name string, server *httptest.Server),
-) {
+func eachFramework(t *testing.T, get func() middleware, handler http.HandlerFunc, test func(t *testing.T, name string, server *httptest.Server)) {
 	t.Helper()
 	for name, framework := range frameworks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(framework(get(), post(), handler))
+			server := httptest.NewServer(framework(get(), handler))
 			t.Cleanup(server.Close)
 			test(t, name, server)
 		})
@@ -106,7 +99,7 @@ func twoAnHour() middleware { return httplimit.New(httplimit.Local(2, time.Hour)
 
 func TestLimitInEachFramework(t *testing.T) {
 	t.Parallel()
-	eachFramework(t, twoAnHour, twoAnHour, func(w http.ResponseWriter, _ *http.Request) {
+	eachFramework(t, twoAnHour, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "made")
 	}, func(t *testing.T, _ string, server *httptest.Server) {
@@ -126,26 +119,6 @@ func TestLimitInEachFramework(t *testing.T) {
 			assert.Equal(t, method == http.MethodGet, json.Valid([]byte(got.body)), got.body)
 		}
 	})
-}
-
-// down is a limiter whose Redis is down.
-type down struct{}
-
-func (down) Take(context.Context, string, int64) (limit.Decision, error) {
-	return limit.Decision{}, io.ErrUnexpectedEOF
-}
-
-func TestFailureInEachFramework(t *testing.T) {
-	t.Parallel()
-	failing := func() middleware {
-		return httplimit.New(down{}, httplimit.WithErrorHandler(func(*http.Request, error) {})).Handler
-	}
-	eachFramework(t, failing, failing, func(http.ResponseWriter, *http.Request) { t.Error("the handler was called") },
-		func(t *testing.T, _ string, server *httptest.Server) {
-			got := send(t, server, http.MethodGet)
-			assert.Equal(t, http.StatusServiceUnavailable, got.status)
-			assert.NotEmpty(t, got.header.Get("Retry-After"))
-		})
 }
 
 // reserver is a limiter that grants all and notes what requests were charged.
@@ -194,7 +167,7 @@ func TestChargeInEachFramework(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for framework, router := range frameworks {
 				limits := charging(charged)
-				server := httptest.NewServer(router(limits, limits, handler))
+				server := httptest.NewServer(router(limits, handler))
 				status := send(t, server, http.MethodGet).status
 				server.Close()
 				if name == "taken over" {
@@ -279,7 +252,7 @@ func noting() middleware {
 // chi, by With, and of gin.
 func TestRequestOfTheMiddlewareReachesTheHandler(t *testing.T) {
 	t.Parallel()
-	eachFramework(t, noting, noting, func(w http.ResponseWriter, r *http.Request) {
+	eachFramework(t, noting, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Context().Value(seen{}).(string))
 	}, func(t *testing.T, name string, server *httptest.Server) {
 		want := "at " + map[string]string{
