@@ -541,7 +541,7 @@ func ExamplePolicy_plan() {
 // A limit of a day is tried out beside that of a minute: it refuses nothing, and an observer sees what it would refuse.
 func ExamplePolicy_shadow() {
 	handler := httplimit.New(httplimit.Local(100, time.Minute),
-		httplimit.WithObserver(wouldRefuse{}),
+		httplimit.WithObserver(refusals{}),
 		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: httplimit.Local(1, 24*time.Hour), Shadow: true})).Handler(hello)
 	for range 2 {
 		w := httptest.NewRecorder()
@@ -550,15 +550,6 @@ func ExamplePolicy_shadow() {
 	}
 	// Output:
 	// 200
-	// "day" would refuse http:day:192.0.2.1
+	// the policy day would refuse this:
 	// 200
-}
-
-// wouldRefuse prints what policies in shadow would refuse.
-type wouldRefuse struct{ limit.NoObserver }
-
-func (wouldRefuse) Decided(_ context.Context, d limit.Decided) {
-	if d.Shadow && d.Outcome == limit.Refused {
-		fmt.Printf("%q would refuse %s\n", d.Limiter, d.Key)
-	}
 }

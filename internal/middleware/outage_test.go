@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,14 +19,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// decide asks one permit of a key, as middleware does.
-func decide(ctx context.Context, l *middleware.Limit, key string, n int64) middleware.Question {
-	q := l.Question(key, key, n)
-	q.Ask(ctx)
-	q.Report(ctx)
-	return q
-}
 
 // server is a limiter that hangs from time to time, and counts what it is asked.
 type server struct {
@@ -61,7 +54,7 @@ func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit
 		return limit.Decision{}, nil, s.err
 	}
 	most := int64(10)
-	if l, ok := s.limits[key]; ok {
+	if l, ok := s.limits[strings.TrimPrefix(key, "test:")]; ok {
 		most = l
 	}
 	if s.refuses || n > most {
@@ -73,27 +66,24 @@ func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit
 	}, nil
 }
 
+// asking asks for permits of a key, as middleware does, and says how long that took.
+type asking = func(ctx context.Context, key string, n int64) (middleware.Question, time.Duration)
+
 // escaped runs a test with a limiter that has a policy.
 func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, say asking, recorder *limitertest.Recorder)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		recorder := &limitertest.Recorder{}
-		o := &middleware.Options{Middleware: "test", Timeout: time.Second}
-		require.NoError(t, o.SetFailure(f))
-		require.NoError(t, o.SetObserver(recorder))
-		l, err := o.Limit(middleware.Terms{Name: "test", Limiter: s, Length: time.Minute})
-		require.NoError(t, err)
+		of := newSite(t, []policy{{Terms: middleware.Terms{Name: "test", Limiter: s, Length: time.Minute}, Cost: tokensOf}},
+			option((*middleware.Options).SetFailure, f))
 		test(t, func(ctx context.Context, key string, n int64) (middleware.Question, time.Duration) {
 			start := time.Now()
-			q := decide(ctx, l, key, n)
-			return q, time.Since(start)
-		}, recorder)
+			_, questions := of.ask(ctx, request{user: key, tokens: n})
+			return questions[0], time.Since(start)
+		}, &of.told)
 		s.hangs.Store(false)
 		time.Sleep(time.Minute)
 	})
 }
-
-type asking = func(ctx context.Context, key string, n int64) (middleware.Question, time.Duration)
 
 // A limiter that hangs costs three requests the timeout, and others next to nothing;
 // it is asked by one at a time until it answers.
@@ -128,17 +118,13 @@ func TestBreaker(t *testing.T) {
 			assert.Equal(t, middleware.Granted, q.State)
 			assert.Zero(t, took, "a probe that is answered at once is an answer")
 			synctest.Wait()
-			assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds(recorder))
+			var told []any
+			for _, e := range recorder.Events() {
+				told = append(told, e.Kind, e.Limiter)
+			}
+			assert.Equal(t, []any{limit.AskedNoMore, "test", limit.AskedAgain, "test"}, told)
 		})
 	}
-}
-
-func kinds(recorder *limitertest.Recorder) []limit.EventKind {
-	var all []limit.EventKind
-	for _, e := range recorder.Events() {
-		all = append(all, e.Kind)
-	}
-	return all
 }
 
 // If the answer to a probe takes long, the policy answers that request, which gives
@@ -335,20 +321,16 @@ func (c *careless) TakeReserved(ctx context.Context, key string, n int64) (limit
 }
 
 // reserved asks for 3 permits and returns the context of the handler. The fallback may be nil.
-func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
+func reserved(t *testing.T, limiter, fallback limit.Limiter) (ctx context.Context) {
 	t.Helper()
-	o := &middleware.Options{Middleware: "test"}
-	l, err := o.Limit(middleware.Terms{Name: "test", Limiter: limiter, Fallback: fallback, Settle: true})
-	require.NoError(t, err)
-	questions := []middleware.Question{l.Question("k", "k", 3)}
-	v := o.AskAll(t.Context(), questions)
-	require.False(t, v.Refused || v.Closed)
-	ctx, record := middleware.WithRecord(t.Context(), true, false)
-	record.Set(questions)
+	s := newSite(t, []policy{{Terms: middleware.Terms{Name: "test", Limiter: limiter, Fallback: fallback, Settle: true}, Cost: tokensOf}})
+	s.handle = func(of context.Context) { ctx = of }
+	s.ask(t.Context(), request{user: "k", tokens: 3})
+	require.NotNil(t, ctx)
 	return ctx
 }
 
-// A limiter of another module learns once what was used, even if that is the estimate.
+// A limiter of another module learns once what was used, even if that is the estimate; if it fails, once more with the same number.
 func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
 	t.Parallel()
 	for _, used := range []int64{0, 3, 20} {
@@ -358,10 +340,6 @@ func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
 		require.ErrorIs(t, middleware.Settle(ctx, used), limit.ErrSettled)
 		assert.Equal(t, []int64{used}, c.settled)
 	}
-}
-
-func TestSettle_IsRepeatedWithTheSameNumber(t *testing.T) {
-	t.Parallel()
 	for _, c := range []*careless{{err: limit.ErrUnavailable}, {panics: true}} {
 		ctx := reserved(t, c, nil)
 		err := middleware.Settle(ctx, 2)
@@ -395,7 +373,7 @@ func TestSettle_OfAFallback(t *testing.T) {
 		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrUnknownOutcome)
 		lost.Store(false)
 		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrSettled, "a count can't show whether that was charged")
-		d, err := fallback.Take(t.Context(), "k", 1)
+		d, err := fallback.Take(t.Context(), "test:k", 1)
 		require.NoError(t, err)
 		assert.EqualValues(t, 100-13-13-1, d.Remaining)
 	})
