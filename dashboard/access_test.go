@@ -100,7 +100,6 @@ func TestChange_Authorization(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	body := rateBody("orders", 20, 1000, false)
 	noSite := func(origin string) func(*http.Request) {
 		return func(r *http.Request) {
 			r.Header.Del("Sec-Fetch-Site")
@@ -126,12 +125,10 @@ func TestChange_Authorization(t *testing.T) {
 		"a head":         {withMethod(http.MethodHead), http.StatusMethodNotAllowed},
 		"a put":          {withMethod(http.MethodPut), http.StatusMethodNotAllowed},
 	} {
-		for _, path := range []string{"/api/preview", "/api/change"} {
-			for _, body := range []m{body, manyBody("orders", 20)} {
-				r := s.request(path, body)
-				want.change(r)
-				assert.Equal(t, want.code, s.do(r).Code, "%s: %s", name, path)
-			}
+		for _, path := range []string{"preview/rate?name=orders", "change/rate?name=orders", "preview/rates?search=orders", "change/rates?search=orders"} {
+			r := s.request("/api/"+path, m{"rate": 20, "interval_ms": 1000})
+			want.change(r)
+			assert.Equal(t, want.code, s.do(r).Code, "%s: %s", name, path)
 		}
 	}
 	assert.Equal(t, int64(10), s.config("orders").Rate)
@@ -141,7 +138,7 @@ func TestChange_Authorization(t *testing.T) {
 	for _, path := range []string{"/", "/api/limiters", "/api/audit", "/none"} {
 		assert.NotEqual(t, http.StatusOK, s.code(http.MethodPost, path, nil), path)
 	}
-	s.change(body)
+	s.play(`change rate?name=orders {"rate":20}`)
 	assert.Equal(t, int64(20), s.config("orders").Rate)
 }
 
@@ -273,7 +270,7 @@ func TestTokens_ForLooking(t *testing.T) {
 		"beside an old one":               {beside("old"), ok, no},
 	} {
 		assert.Equal(t, tt.looks, s.code(http.MethodGet, "/api/limiters", tt.auth), name)
-		r := s.request("/api/preview", rateBody("orders", 1, 1, false))
+		r := s.request("/api/preview/rate?name=orders", m{"rate": 1, "interval_ms": 1})
 		tt.auth(r)
 		assert.Equal(t, tt.may, s.do(r).Code, name)
 	}
@@ -494,7 +491,7 @@ func TestOtherKeysHaveNoFigures(t *testing.T) {
 		}
 	}
 	// The field is no key of such a log, and holds no threshold.
-	s.refuses(http.StatusConflict, m{"action": "unthreshold", "key": secret, "hash": "limits"})
+	s.play("change unthreshold?hash=limits&key=" + secret + " => 409")
 	key := s.get("/api/key?key=api:number")
 	has(t, m{"type": "string", "ttl_ms": nil, "looks": looksOther}, key)
 	assert.Equal(t, map[string]string{"Bytes": "10"}, facts(key["facts"]))
@@ -527,6 +524,6 @@ func TestPattern_OutsideIsHidden(t *testing.T) {
 	assert.Equal(t, int64(secretNumber), s.config("session:limiter").Rate)
 
 	s.limiter("api:orders", rratelimiter.PerHour(10), 1)
-	s.change(rateBody("api:orders", 20, 1000, true))
+	s.play(`change rate?name=api:orders {"rate":20}`)
 	assert.Equal(t, int64(20), s.config("api:orders").Rate)
 }

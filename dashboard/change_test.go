@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -36,8 +35,6 @@ func (s *site) entries() (all []map[string]any) {
 	return all
 }
 
-func entryOf(answer m) m { return answer["entry"].(m) }
-
 func facts(list any) map[string]string {
 	all := map[string]string{}
 	for _, f := range list.([]any) {
@@ -55,13 +52,13 @@ func TestChangesAtOnce(t *testing.T) {
 	answers := make(chan int, 8)
 	var bodies []m
 	for i := range 8 {
-		body := rateBody("orders", int64(20+i), 1000, false)
-		_, preview := s.post("/api/preview", body)
+		body := m{"rate": 20 + i, "interval_ms": 1000}
+		_, preview := s.post("/api/preview/rate?name=orders", body)
 		body["expect"] = preview["expect"]
 		bodies = append(bodies, body)
 	}
 	for _, body := range bodies {
-		group.Go(func() { answers <- s.do(s.request("/api/change", body)).Code })
+		group.Go(func() { answers <- s.do(s.request("/api/change/rate?name=orders", body)).Code })
 	}
 	group.Wait()
 	codes := map[int]int{}
@@ -79,10 +76,6 @@ func TestAudit_IsBounded(t *testing.T) {
 	}
 	assert.Len(t, a.entries, maxEntries)
 	assert.Equal(t, int64(maxEntries+50), a.entries[maxEntries-1].Number)
-}
-
-func manyBody(search string, rate int64) m {
-	return m{"action": many, "search": search, "rate": rate, "interval_ms": 3_600_000}
 }
 
 // What a search shows is changed in steps, within the pattern only, and as it was shown.
@@ -104,8 +97,8 @@ func TestChangeMany_Rates(t *testing.T) {
 		require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
 		s.client(func(c *rratelimiter.Client) { limitertest.MustAcquire(t, c.RateLimiter(prefix+":api:000"), 6) })
 
-		body := manyBody(strings.ToUpper(prefix), 5)
-		code, preview := s.post("/api/preview", body)
+		shown, body := "rates?search="+url.QueryEscape(strings.ToUpper(prefix)), m{"rate": 5, "interval_ms": 3_600_000}
+		code, preview := s.post("/api/preview/"+shown, body)
 		require.Equal(t, http.StatusOK, code, "%v", preview)
 		has(t, m{"todo": 222.0}, preview)
 		first := preview["first"].([]any)
@@ -113,29 +106,29 @@ func TestChangeMany_Rates(t *testing.T) {
 		assert.Equal(t, []any{prefix + ":api:bad", "broken", "5/1h"}, first[0])
 		assert.Len(t, preview["warnings"], 3, "kept permits, one limiter with more in use, a broken one")
 		assert.NotContains(t, fmt.Sprint(preview), "SECRET")
-		code, _ = s.post("/api/change", body)
+		code, _ = s.post("/api/change/"+shown, body)
 		assert.Equal(t, http.StatusConflict, code, "it was not shown")
 		body["expect"], body["rate"] = preview["expect"], 6
-		code, _ = s.post("/api/change", body)
+		code, _ = s.post("/api/change/"+shown, body)
 		assert.Equal(t, http.StatusConflict, code, "nor was this")
 		assert.Empty(t, s.entries())
 
 		// Stopped after a step, and run again.
 		body["rate"] = 5
-		code, step := s.post("/api/change", body)
+		code, step := s.post("/api/change/"+shown, body)
 		require.Equal(t, http.StatusOK, code)
 		changed, left := step["changed"].(float64), step["left"].(float64) // a slow server gets smaller steps
 		assert.LessOrEqual(t, changed, 99.0)
 		has(t, m{"todo": 222.0, "left": 221 - changed, "failed": 1.0}, step)
 		has(t, m{"action": many, "outcome": partly, "undo": false}, s.entries()[0])
-		again := manyBody(prefix, 5)
-		_, preview = s.post("/api/preview", again)
+		shown, again := "rates?search="+url.QueryEscape(prefix), m{"rate": 5, "interval_ms": 3_600_000}
+		_, preview = s.post("/api/preview/"+shown, again)
 		has(t, m{"todo": left + 1}, preview)
 		again["expect"] = preview["expect"]
 		s.limiter(prefix+":api:218", rratelimiter.PerHour(77), 0) // by another, meanwhile
-		s.change(m{"action": "delete", "name": prefix + ":api:219"})
+		s.play("change delete?name=NAME:api:219", "NAME", url.QueryEscape(prefix))
 		for step["left"] != 0.0 {
-			code, step = s.post("/api/change", again)
+			code, step = s.post("/api/change/"+shown, again)
 			require.Equal(t, http.StatusOK, code, "%v", step)
 		}
 		has(t, m{"changed": left - 2, "failed": 1.0, "gone": 1.0, "meanwhile": 1.0}, step)
@@ -144,7 +137,7 @@ func TestChangeMany_Rates(t *testing.T) {
 		assert.NotContains(t, fmt.Sprint(failure), "SECRET")
 		require.Len(t, s.entries(), 3, "an entry each, however many steps")
 		assert.Equal(t, fmt.Sprintf("%g of %g changed, 1 failed", left-2, left+1), facts(s.entries()[0]["after"])["Limiters"])
-		code, _ = s.post("/api/change", again)
+		code, _ = s.post("/api/change/"+shown, again)
 		assert.Equal(t, http.StatusOK, code, "an answer that was lost is asked for again")
 
 		want := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 5, Interval: time.Hour, KeepAlive: 2 * time.Hour}
@@ -154,7 +147,7 @@ func TestChangeMany_Rates(t *testing.T) {
 		assert.Equal(t, "10", rdb.HGet(t.Context(), prefix+":other", "rate").Val(), "outside of the pattern")
 		assert.Equal(t, 99+120+1, strings.Count(s.log.String(), `msg="limiter changed"`))
 		assert.NotContains(t, s.log.String(), "SECRET")
-		s.refuses(http.StatusConflict, m{"action": "undo", "entry": s.entries()[0]["entry"]})
+		s.play(fmt.Sprintf("change undo?entry=%v => 409", s.entries()[0]["entry"]))
 	})
 }
 
@@ -309,14 +302,6 @@ func TestAPI_ClientsAreShownByTheirShares(t *testing.T) {
 	}
 }
 
-// player plays a story on a site of its own.
-type player struct {
-	*site
-
-	mini   *miniredis.Miniredis
-	expect map[string]any // of the last preview, by its path
-}
-
 // TestScripts plays those of testdata/script, in virtual time. A title may set the site's options.
 func TestScripts(t *testing.T) {
 	t.Parallel()
@@ -339,12 +324,20 @@ func TestScripts(t *testing.T) {
 					}
 				}
 			})
-			p := &player{s, mini, map[string]any{}}
+			s.mini = mini
 			for _, step := range steps {
-				p.step(step)
+				s.step(step)
 			}
 		})
 	})
+}
+
+// play runs the steps of a script, in which the pairs are replaced.
+func (s *site) play(script string, pairs ...string) {
+	s.t.Helper()
+	for _, step := range story.Steps(s.t, script, pairs...) {
+		s.step(step)
+	}
 }
 
 // step does what a line says:
@@ -361,8 +354,8 @@ func TestScripts(t *testing.T) {
 //	confirm rate?name=orders {"rate":3}        makes the change that was shown
 //	change rate?name=orders {"rate":3}         does both, and what it is compared with is of both answers; a status that
 //	                                           refuses is that of the preview, and of the change without one
-func (p *player) step(step story.Step) {
-	t, words := p.t, step.Words
+func (s *site) step(step story.Step) {
+	t, words := s.t, step.Words
 	t.Helper()
 	count := func(i int) int64 {
 		n, err := strconv.ParseInt(words[i], 10, 64)
@@ -379,13 +372,13 @@ func (p *player) step(step story.Step) {
 	}
 	switch words[0] {
 	case "redis":
-		step.Redis(t, p.rdb)
+		step.Redis(t, s.rdb)
 	case "fails":
-		p.mini.SetError(strings.Join(words[1:], " "))
+		s.mini.SetError(strings.Join(words[1:], " "))
 	case "limiter":
-		p.limiter(words[1], rratelimiter.Config{Rate: count(2), Interval: span(3), KeepAlive: span(4)}, 0)
+		s.limiter(words[1], rratelimiter.Config{Rate: count(2), Interval: span(3), KeepAlive: span(4)}, 0)
 	case "default":
-		p.client(func(c *rratelimiter.Client) {
+		s.client(func(c *rratelimiter.Client) {
 			limitertest.MustAcquire(t, limitertest.ByDefault(c, words[1], limitertest.Every(count(2), span(3))), 1)
 		})
 	case "acquire":
@@ -393,20 +386,20 @@ func (p *player) step(step story.Step) {
 		if len(words) > 3 {
 			opts = append(opts, rratelimiter.WithClientID(words[3]), rratelimiter.WithClientName(words[3]))
 		}
-		p.client(func(c *rratelimiter.Client) { limitertest.MustAcquire(t, c.RateLimiter(words[1]), count(2)) }, opts...)
+		s.client(func(c *rratelimiter.Client) { limitertest.MustAcquire(t, c.RateLimiter(words[1]), count(2)) }, opts...)
 	case "settle":
-		p.client(func(c *rratelimiter.Client) {
+		s.client(func(c *rratelimiter.Client) {
 			require.NoError(t, limitertest.Reserve(t, c.RateLimiter(words[1]), 1).Settle(t.Context(), count(2)))
 		})
 	case "log":
-		assert.Contains(t, p.log.String(), strings.Join(words[1:], " "))
+		assert.Contains(t, s.log.String(), strings.Join(words[1:], " "))
 	default:
-		p.ask(step)
+		s.asks(step)
 	}
 }
 
-func (p *player) ask(step story.Step) {
-	t := p.t
+func (s *site) asks(step story.Step) {
+	t := s.t
 	t.Helper()
 	code, want, verb, path := http.StatusOK, step.Want, step.Words[0], step.Words[1]
 	if number, rest, _ := strings.Cut(want, " "); !strings.HasPrefix(want, "{") && want != "" {
@@ -421,24 +414,24 @@ func (p *player) ask(step story.Step) {
 	}
 	answer := m{}
 	send := func(r *http.Request) {
-		w := p.do(r)
+		w := s.do(r)
 		require.Equal(t, code, w.Code, "%s%s", step.Line, w.Body)
 		maps.Copy(answer, object(t, w.Body.Bytes()))
 	}
 	if verb == "GET" {
-		r := p.request("/api/"+path, body)
+		r := s.request("/api/"+path, body)
 		r.Method, r.Body = http.MethodGet, http.NoBody
 		send(r)
 	}
 	if verb == "preview" || verb == "change" {
-		send(p.request("/api/preview/"+path, body))
-		p.expect[path] = answer["expect"]
+		send(s.request("/api/preview/"+path, body))
+		s.expect[path] = answer["expect"]
 	}
 	if verb == "confirm" || verb == "change" {
-		if expect := p.expect[path]; expect != nil {
+		if expect := s.expect[path]; expect != nil {
 			body["expect"] = expect
 		}
-		send(p.request("/api/change/"+path, body))
+		send(s.request("/api/change/"+path, body))
 	}
 	if want != "" {
 		assert.Empty(t, lacks(object(t, []byte(want)), answer), "%s%v", step.Line, answer)

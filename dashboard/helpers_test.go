@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -37,6 +38,9 @@ type site struct {
 	log *redistest.Buffer
 	rdb redistest.Client
 	cfg Config
+
+	mini   *miniredis.Miniredis // of a story
+	expect map[string]any       // of its last preview, by path
 }
 
 // newSite returns a dashboard that may be written to, on a server in memory.
@@ -48,7 +52,7 @@ func newSite(t *testing.T, with ...func(*Config)) *site {
 
 func siteOn(t *testing.T, rdb redistest.Client, with ...func(*Config)) *site {
 	t.Helper()
-	s := &site{t: t, log: &redistest.Buffer{}, rdb: rdb}
+	s := &site{t: t, log: &redistest.Buffer{}, rdb: rdb, expect: map[string]any{}}
 	cfg := Config{Redis: rdb.(redis.UniversalClient), Write: true, Authorize: WithToken(token), Logger: slog.New(slog.NewTextHandler(s.log, nil)), Server: "a test"}
 	cfg.patience = redistest.Patience(0)
 	for _, change := range with {
@@ -160,13 +164,9 @@ func has(t *testing.T, want, object m, about ...any) {
 	assert.Equal(t, want, got, about...)
 }
 
-// request is a POST as the page sends it: of a body with an action, that is in the path, and names are
-// in the query.
-func (s *site) request(path string, body any) *http.Request {
+// request is a POST as the page sends it.
+func (s *site) request(path string, body m) *http.Request {
 	s.t.Helper()
-	if all, ok := body.(m); ok && all["action"] != nil {
-		path, body = split(path, all)
-	}
 	text, err := json.Marshal(body)
 	require.NoError(s.t, err)
 	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, path, bytes.NewReader(text))
@@ -176,61 +176,11 @@ func (s *site) request(path string, body any) *http.Request {
 	return r
 }
 
-// split returns a path with the names of a body, and the rest of it.
-func split(path string, all m) (string, m) {
-	query, body := url.Values{}, m{}
-	for name, value := range all {
-		switch name {
-		case "action":
-		case "name", "key", "hash", "client", "search", "entry":
-			query.Set(name, fmt.Sprint(value))
-		default:
-			body[name] = value
-		}
-	}
-	return fmt.Sprint(path, "/", all["action"], "?", query.Encode()), body
-}
-
 // post sends it and returns the answer with its status.
-func (s *site) post(path string, body any) (int, map[string]any) {
+func (s *site) post(path string, body m) (int, m) {
 	s.t.Helper()
 	w := s.do(s.request(path, body))
 	return w.Code, object(s.t, w.Body.Bytes())
-}
-
-// try asks for a preview and then for the change, as the page does, unless the preview
-// is refused.
-func (s *site) try(body m) (preview, answer m, code int) {
-	s.t.Helper()
-	code, preview = s.post("/api/preview", body)
-	if code != http.StatusOK {
-		return preview, nil, code
-	}
-	body["expect"] = preview["expect"]
-	code, answer = s.post("/api/change", body)
-	return preview, answer, code
-}
-
-func (s *site) change(body m) (preview, answer m) {
-	s.t.Helper()
-	preview, answer, code := s.try(body)
-	require.Equal(s.t, http.StatusOK, code, "%v %v", preview, answer)
-	return preview, answer
-}
-
-// refuses asks for the preview and for the change, which must both be refused so.
-func (s *site) refuses(code int, body m) {
-	s.t.Helper()
-	for _, path := range []string{"/api/preview", "/api/change"} {
-		got, answer := s.post(path, body)
-		assert.Equal(s.t, code, got, "%s: %v: %v", path, body, answer)
-	}
-}
-
-func rateBody(name string, rate, intervalMS int64, keepState bool) m {
-	return m{
-		"action": "rate", "name": name, "rate": rate, "interval_ms": intervalMS, "type": "OVERALL", "keep_alive_ms": 0, "keep_state": keepState,
-	}
 }
 
 func rows(t *testing.T, list map[string]any, field string) map[string]map[string]any {

@@ -118,8 +118,7 @@ func testHostileNames(t *testing.T) {
 			assert.False(t, r < ' ' || r == 0x7f || r == '\u202e' || r == '\ufffd', "%q is shown as %q", name, shown)
 		}
 		has(t, m{"exists": true}, s.show(name), "%q", name)
-		preview, _ := s.change(rateBody(name, 20, 1000, true))
-		assert.NotContains(t, preview["limiter"].(m)["name"], "\x00")
+		s.play(`change rate?name=NAME {"rate":20} => {"limiter":{"name":"~^[^\\x00]*$"}}`, "NAME", url.QueryEscape(name))
 	}
 	assert.NotContains(t, s.read("/api/limiters?limit=100").Body.String(), "<img", "not even in JSON")
 }
@@ -260,10 +259,10 @@ func TestOnAllServers(t *testing.T) {
 		has(t, m{"free": 6.0}, s.limiters()[name])
 		other := limitertest.NewClient(t, rdb).RateLimiter(name)
 		require.ErrorIs(t, limitertest.Second(other.TryAcquire(t.Context(), 15, 0)), rratelimiter.ErrPermitsExceedRate)
-		s.change(rateBody(name, 20, 3_600_000, true))
+		s.play(`change rate?name=NAME {"rate":20}`, "NAME", url.QueryEscape(name))
 		has(t, m{"free": 16.0}, s.show(name))
 		assert.True(t, limitertest.Try(t, other, 15))
-		s.change(m{"action": "delete", "name": name})
+		s.play("change delete?name=NAME", "NAME", url.QueryEscape(name))
 		has(t, m{"exists": false}, s.show(name))
 
 		log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1, Window: time.Hour, Thresholds: hash})
@@ -275,10 +274,10 @@ func TestOnAllServers(t *testing.T) {
 		}
 		takes(true)
 		takes(false)
-		s.change(m{"action": "threshold", "hash": hash, "key": key, "threshold": 2})
+		s.play(`change threshold?OF {"threshold":2}`, "OF", ofKey(hash, key))
 		takes(true)
 		takes(false)
-		s.change(m{"action": "unthreshold", "hash": hash, "key": key})
+		s.play("change unthreshold?OF", "OF", ofKey(hash, key))
 		takes(false)
 		t.Cleanup(func() { rdb.Unlink(context.Background(), key, hash) })
 	})
@@ -339,7 +338,7 @@ func testLimitersThatAreBroken(t *testing.T) {
 		has(t, m{"free": nil, "in_use": nil}, s.show(name), name)
 		has(t, m{"state": "broken"}, s.show(name), name)
 		assert.Equal(t, name == "set is text", s.read("/api/clients?name="+url.QueryEscape(name)).Code == http.StatusConflict, name)
-		_, preview := s.post("/api/preview", m{"action": "delete", "name": name})
+		_, preview := s.post("/api/preview/delete?name="+url.QueryEscape(name), m{})
 		inUse := facts(preview["before"])[factInUse]
 		assert.Equal(t, name != "value is a word", inUse == "not known", "%s: %s", name, inUse)
 	}

@@ -71,11 +71,11 @@ func TestAuthorize_Panics(t *testing.T) {
 	})
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
 	for _, path := range []string{"/api/change", "/api/preview"} {
-		assert.Panics(t, func() { s.do(s.request(path, rateBody("orders", 20, 1000, false))) })
+		assert.Panics(t, func() { s.do(s.request(path+"/rate?name=orders", m{"rate": 20})) })
 	}
 	assert.Panics(t, func() { s.read("/api/about") })
 	angry = false
-	s.change(rateBody("orders", 20, 1000, false))
+	s.play(`change rate?name=orders {"rate":20}`)
 }
 
 // An answer has at most some kilobytes of what a key holds.
@@ -95,7 +95,7 @@ func TestHugeTextsAreCutShort(t *testing.T) {
 		assert.Equal(t, http.StatusOK, w.Code, path)
 		assert.Less(t, w.Body.Len(), 32<<10, path)
 	}
-	w := s.do(s.request("/api/preview", m{"action": "unthreshold", "hash": "thresholds", "key": "log:ann"}))
+	w := s.do(s.request("/api/preview/unthreshold?hash=thresholds&key=log:ann", m{}))
 	assert.Equal(t, http.StatusOK, w.Code)
 	assert.Less(t, w.Body.Len(), 32<<10)
 }

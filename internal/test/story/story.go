@@ -50,7 +50,7 @@ var form = regexp.MustCompile(`^(.*?)(?: +([=!-][>~]) ?(.*))?\n$`)
 // Steps returns those of a text, in which the pairs are replaced.
 func Steps(t testing.TB, text string, pairs ...string) (all []Step) {
 	t.Helper()
-	for line := range strings.Lines(strings.NewReplacer(append(pairs, "\\\n", "")...).Replace(text)) {
+	for line := range strings.Lines(strings.NewReplacer(append(pairs, "\\\n", "")...).Replace(text) + "\n") {
 		if line == "\n" || line[0] == '#' {
 			continue
 		}
