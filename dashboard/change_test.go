@@ -151,42 +151,6 @@ func TestChangeMany_Rates(t *testing.T) {
 	})
 }
 
-// What a body leaves out stays as it is. A keep-alive time that was the interval, as Keyed sets it, follows the interval.
-func TestAPI_RateLeavesTheRest(t *testing.T) {
-	t.Parallel()
-	s := newAPI(t)
-	const ms, minute, hour = time.Millisecond, time.Minute, time.Hour
-	config := func(of rratelimiter.RateType, rate int64, interval, keep time.Duration) rratelimiter.Config {
-		return rratelimiter.Config{Type: of, Rate: rate, Interval: interval, KeepAlive: keep}
-	}
-	own, keyed := config(rratelimiter.PerClient, 5, minute, hour), config(rratelimiter.Overall, 5, minute, minute)
-	for _, c := range []struct {
-		before rratelimiter.Config
-		body   string
-		want   rratelimiter.Config
-	}{
-		{own, `{"rate":6}`, config(rratelimiter.PerClient, 6, minute, hour)},
-		{own, `{"interval_ms":1500}`, config(rratelimiter.PerClient, 5, 1500*ms, hour)},
-		{own, `{"keep_alive_ms":0}`, config(rratelimiter.PerClient, 5, minute, 0)},
-		{own, `{"type":"OVERALL"}`, config(rratelimiter.Overall, 5, minute, hour)},
-		{own, `{"type":"OVERALL","rate":5,"interval_ms":60000,"keep_alive_ms":3600000}`, config(rratelimiter.Overall, 5, minute, hour)},
-		{keyed, `{"interval_ms":3600000}`, config(rratelimiter.Overall, 5, hour, hour)},
-		{keyed, `{"interval_ms":1000}`, config(rratelimiter.Overall, 5, 1000*ms, 1000*ms)},
-		{keyed, `{"interval_ms":3600000,"keep_alive_ms":360000000}`, config(rratelimiter.Overall, 5, hour, 100*hour)},
-		{keyed, `{"interval_ms":1000,"keep_alive_ms":0,"rate":5}`, config(rratelimiter.Overall, 5, 1000*ms, 0)},
-		{keyed, `{"interval_ms":60000,"keep_alive_ms":60000,"rate":5}`, keyed},
-	} {
-		s.limiter("orders", c.before, 0)
-		s.ask("POST "+rateOfOrders, c.body, http.StatusOK, "")
-		assert.Equal(t, c.want, s.config("orders"), c.body)
-	}
-	s.limiter("orders", own, 0)
-	for _, body := range []string{`{"keep_alive_ms":1000}`, `{"interval_ms":7200000}`} {
-		s.ask("POST "+rateOfOrders, body, http.StatusBadRequest, "shorter than the interval")
-	}
-	assert.Equal(t, own, s.config("orders"))
-}
-
 func TestAPI_ConcurrentChangesAreLoggedAsAChain(t *testing.T) {
 	t.Parallel()
 	s := newAPI(t)
