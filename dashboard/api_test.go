@@ -216,7 +216,7 @@ func TestAPI_BadRequestsAreRefusedBeforeRedisIsAsked(t *testing.T) {
 		{400, "no number", []string{"POST /change/undo?entry=x"}},
 		{409, "undone", []string{"POST /change/undo?entry=7"}},
 		{400, "one search", []string{"POST /change/rates"}},
-		{400, "search", []string{"POST /preview/rates?search=" + strings.Repeat("a", maxSearch+1)}},
+		{400, "search", []string{"POST /preview/rates?search=" + strings.Repeat("a", maxSearch+1), "GET /limiters?search=" + strings.Repeat("x", 2000)}},
 		{400, "means nothing", []string{"GET /limiter?name=orders&x=1", "GET /about?name=x", "POST " + rateOfOrders + "&expect=x"}},
 		{400, "query", []string{"GET /limiter?name=orders;x=1", "GET /limiter?name=%zz"}},
 		{400, "more than", []string{"GET /limiter?name=" + strings.Repeat("x", maxName+1)}},

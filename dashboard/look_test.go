@@ -34,40 +34,6 @@ func names(list m) (all []any) {
 	return all
 }
 
-func testTheList(t *testing.T) {
-	s := newSite(t)
-	for i := range 29 {
-		s.limiter(fmt.Sprintf("api:%02d", i), rratelimiter.PerHour(100), int64(i))
-	}
-	s.limiter("api:29", rratelimiter.PerHour(100), 80)
-	s.limiter("mail", rratelimiter.PerMinute(10), 10)
-	require.NoError(t, s.rdb.HSet(t.Context(), "user", "name", "ann").Err())
-
-	list := s.get("/api/limiters?limit=3")
-	has(t, m{"known": 31.0, "in_use": 30.0, "exhausted": 1.0}, list)
-	assert.Equal(t, []any{"mail", "api:29", "api:28"}, names(list))
-	mail := rows(t, list, "limiters")["mail"]
-	has(t, m{"state": "used up", "use": 1.0, "free": 0.0, "refused": nil}, mail) // no Observer, no refusals
-	require.Len(t, mail["callers"], 1)
-	assert.Equal(t, "override", mail["origin"])
-
-	for query, want := range map[string][]any{
-		"sort=name&limit=2":                {"api:00", "api:01"},
-		"sort=name&reverse=true&limit=2":   {"mail", "api:29"},
-		"sort=name&offset=29&limit=50":     {"api:29", "mail"},
-		"sort=free&limit=1":                {"mail"},
-		"search=API%3A1&sort=name&limit=2": {"api:10", "api:11"},
-		"search=nothing":                   nil,
-		"sort=in-use&offset=100&limit=50":  nil,
-		"sort=rate&limit=1":                {"mail"},
-	} {
-		assert.Equal(t, want, names(s.get("/api/limiters?"+query)), query)
-	}
-	for _, query := range []string{"sort=x", "offset=-1", "limit=0", "limit=10000", "offset=x", "search=" + strings.Repeat("x", 2000)} {
-		assert.Equal(t, http.StatusBadRequest, s.read("/api/limiters?"+query).Code, query)
-	}
-}
-
 func testMergedMembers(t *testing.T) {
 	s := newSite(t)
 	s.client(func(client *rratelimiter.Client) {
@@ -87,7 +53,7 @@ func testMergedMembers(t *testing.T) {
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
-		"the list": testTheList, "merged members": testMergedMembers, "one poller": testOnePoller,
+		"merged members": testMergedMembers, "one poller": testOnePoller,
 		"a Redis that goes away and comes back": testRedisThatGoesAway, "a Redis that hangs": testRedisThatHangs,
 		"hostile names": testHostileNames, "limiters that are broken": testLimitersThatAreBroken,
 		"refusals come from an observer": testRefusalsComeFromAnObserver,
