@@ -16,8 +16,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -193,67 +191,6 @@ func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
 	assert.Nil(t, found.States[0].Free)
 	assert.EqualValues(t, look.MaxMembers+1, found.States[0].Members)
 	assert.Len(t, found.States[0].Permits, 20)
-}
-
-func sharesOf(s look.Inspection) (all []holders.Share) {
-	for _, share := range s.States[0].Shares {
-		all = append(all, share.Share)
-	}
-	return all
-}
-
-func TestShowTellsWhoHasThePermits(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	now := float64(time.Now().UnixMilli())
-	ours := func(n byte, permits uint32) string {
-		packed := []byte(member(t, codec.LayoutD2, n, permits))
-		clear(packed[9:17]) // its client's count of attempts
-		return string(packed)
-	}
-	written{
-		hash: config(100, hour), value: 100 - 5 - 2 - 3 - 1,
-		members: []redis.Z{
-			{Score: now, Member: ours(0xa1, 5)}, {Score: now, Member: ours(0xb2, 2)},
-			{Score: now, Member: member(t, codec.LayoutD2, 0xc3, 3)}, {Score: now, Member: member(t, codec.LayoutB, 1, 1)},
-			{Score: now - 4_000_000, Member: member(t, codec.LayoutD2, 0xd4, 9)}, // has run out
-		},
-	}.put(t, s.rdb, "orders")
-	require.NoError(t, s.rdb.ZAdd(t.Context(), clients.Key,
-		redis.Z{Score: now + 60_000, Member: `{"name":"orders-7f9c","mark":"a1a1a1a1a1a1a1a1","id":"its-id"}`},
-		redis.Z{Score: now - 60_000, Member: `{"name":"long gone","mark":"b2b2b2b2b2b2b2b2","id":"x"}`},
-	).Err())
-
-	assert.Equal(t, []holders.Share{
-		{Kind: holders.Named, Name: "orders-7f9c", Mark: "a1a1a1a1a1a1a1a1", Permits: 5},
-		{Kind: holders.Redisson, Permits: 3},
-		{Kind: holders.Unnamed, Mark: "b2b2b2b2b2b2b2b2", Permits: 2},
-		{Kind: holders.Unmarked, Permits: 1},
-	}, sharesOf(s.show("orders")))
-	assert.Positive(t, *s.show("orders").States[0].Shares[0].BackInMS)
-	text := s.rrl("show orders").stdout
-	for _, line := range []string{
-		`in use +11\n`, `- by orders-7f9c +5, the first back in `, `- by Redisson +3, `, `- by a client without a name, b2b2b2b2b2b2b2b2 +2, `,
-		`- by clients that leave no mark +1, `,
-	} {
-		assert.Regexp(t, line, text)
-	}
-
-	perClient := config(10, hour)
-	perClient["type"] = "1"
-	written{hash: perClient}.put(t, s.rdb, "each")
-	require.NoError(t, s.Set("{each}:value:its-id", "10"))
-	assert.Equal(t, "orders-7f9c", s.show("each").States[0].ClientName)
-	assert.Contains(t, s.rrl("show each").stdout, "client its-id, called orders-7f9c\n")
-
-	// Without the names there is the rest.
-	s.Del(clients.Key)
-	require.NoError(t, s.Set(clients.Key, "another program's"))
-	found := s.show("orders")
-	assert.Contains(t, found.NamesError, clients.Key)
-	assert.Len(t, found.States[0].Shares, 4)
-	assert.Contains(t, s.rrl("show orders").stdout, "the names of clients are not known: key "+clients.Key)
-	require.Equal(t, exitNo, s.rrl("show nothing").code)
 }
 
 // The keys of other limiters are named for what they look like. Nothing calls them broken, or would have them deleted.
