@@ -24,7 +24,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
-	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // entries are those of the list of changes, the newest first.
@@ -171,33 +171,6 @@ func TestAPI_ConcurrentChangesAreLoggedAsAChain(t *testing.T) {
 
 func ofKey(hash, key string) string { return url.Values{"hash": {hash}, "key": {key}}.Encode() }
 
-func TestAPI_Thresholds(t *testing.T) {
-	t.Parallel()
-	s := newAPI(t, withLogs("text"))
-	log := slidinglog.New(limitertest.OpenClient(s.rdb), slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: "limits"})
-	keys := []string{"log:ann:/hello", "log:bob:/a?b=c&d=e;f#g", "log:%2F:../..//x", "log:zoë:/é", "log:\xff\x00"}
-	limitOf := func(key string) any {
-		return object(t, s.ask("GET /key?key="+url.QueryEscape(key), "", http.StatusOK, "").Body.Bytes())["limit"]
-	}
-	set := map[string]int64{}
-	for _, key := range keys {
-		assert.InDelta(t, 20, limitOf(key), 0, "its log's own")
-		s.ask("POST /change/threshold?"+ofKey("limits", key), `{"threshold":5}`, http.StatusOK, `"Threshold","5"`)
-		assert.InDelta(t, 5, limitOf(key), 0)
-		set[key] = 5
-	}
-	got, err := log.Thresholds(t.Context())
-	require.NoError(t, err)
-	assert.Equal(t, set, got)
-	list := object(t, s.ask("GET /thresholds?hash=limits", "", http.StatusOK, "").Body.Bytes())
-	assert.Len(t, list["thresholds"], len(keys))
-	has(t, m{"threshold": 5.0}, rows(t, list, "thresholds")["log:ann:/hello"])
-	for _, key := range keys {
-		s.ask("POST /change/unthreshold?"+ofKey("limits", key), `{}`, http.StatusOK, "")
-		assert.InDelta(t, 20, limitOf(key), 0)
-	}
-}
-
 // A hash of many is read in parts.
 func TestAPI_ManyThresholds(t *testing.T) {
 	t.Parallel()
@@ -283,6 +256,8 @@ func TestScripts(t *testing.T) {
 						c.RedissonVersion = words[1]
 					case "thresholds":
 						withLogs(words[1:]...)(c)
+					case "others":
+						withOthers(c)
 					default:
 						t.Fatal(option)
 					}
@@ -311,6 +286,7 @@ func (s *site) play(script string, pairs ...string) {
 //	limiter orders 10 1h 2h                    sets a rate by a program, with a keep-alive time or none
 //	default orders 10 1h                       takes a permit by a program with this default
 //	acquire orders 4 ann                       takes permits, by a client of this name and id if there is one
+//	take log:ann 5                             takes permits of an other limiter
 //	settle orders 20                           takes a permit by a reservation that turns out to need as many as that
 //	log limiter changed                        is in the log
 //	GET limiter?name=orders => {"free":6}      asks, and compares the answer as lacks says
@@ -351,6 +327,9 @@ func (s *site) step(step story.Step) {
 			opts = append(opts, rratelimiter.WithClientID(words[3]), rratelimiter.WithClientName(words[3]))
 		}
 		s.client(func(c *rratelimiter.Client) { limitertest.MustAcquire(t, c.RateLimiter(words[1]), count(2)) }, opts...)
+	case "take":
+		i := slices.IndexFunc(s.cfg.Others, func(o Other) bool { return strings.HasPrefix(words[1], o.Prefix) })
+		require.NoError(t, limitertest.Second(s.cfg.Others[i].Limiter.(limit.Limiter).Take(t.Context(), words[1], count(2))))
 	case "settle":
 		s.client(func(c *rratelimiter.Client) {
 			require.NoError(t, limitertest.Reserve(t, c.RateLimiter(words[1]), 1).Settle(t.Context(), count(2)))

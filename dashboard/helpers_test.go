@@ -25,9 +25,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 const token = "a token of some length"
@@ -72,6 +74,19 @@ func withLogs(hashes ...string) func(*Config) {
 			})
 		}
 	}
+}
+
+// withOthers adds limiters of keys of each kind to a site.
+func withOthers(c *Config) {
+	client := limitertest.OpenClient(c.Redis)
+	c.Others = append(c.Others,
+		Other{Name: "windows", Prefix: "window:", Limiter: fixedwindow.New(client, fixedwindow.Config{Limit: 10, Window: time.Hour})},
+		Other{
+			Name: "logs", Prefix: "log:", Thresholds: "log:thresholds",
+			Limiter: slidinglog.New(client, slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: "log:thresholds"}),
+		},
+		Other{Name: "buckets", Prefix: "bucket:", Limiter: tokenbucket.New(client, tokenbucket.Config{Capacity: 40, Refill: 1, Interval: time.Hour})},
+	)
 }
 
 // client is a client of limiters that is closed when do returns.

@@ -18,12 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
-	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 // names returns those of the rows, in their order.
@@ -104,42 +101,6 @@ func testRefusalsComeFromAnObserver(t *testing.T) {
 	has(t, m{"free": 4.0, "state": "refusing"}, s.show("busy"))
 	assert.Equal(t, []any{"busy", "quiet"}, names(s.get("/api/limiters")), "before what is more in use")
 	has(t, m{"refused": nil}, rows(t, s.get("/api/limiters"), "limiters")["quiet"])
-}
-
-func TestOtherKeys(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	windows := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Hour})
-	logs := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: "log:thresholds"})
-	buckets := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 40, Refill: 1, Interval: time.Hour})
-	for key, l := range map[string]limit.Limiter{"window:ann": windows, "log:ann": logs, "bucket:ann": buckets} {
-		require.NoError(t, limitertest.Second(l.Take(t.Context(), key, 5)))
-	}
-	require.NoError(t, logs.SetThreshold(t.Context(), "log:ann", 25))
-	require.NoError(t, rdb.Set(t.Context(), "window:bad", "x", time.Hour).Err())
-	s := siteOn(t, rdb, func(c *Config) {
-		c.Others = []Other{
-			{Name: "windows", Prefix: "window:", Limiter: windows},
-			{Name: "logs", Prefix: "log:", Limiter: logs, Thresholds: "log:thresholds"},
-			{Name: "buckets", Prefix: "bucket:", Limiter: buckets},
-		}
-	})
-	found := rows(t, s.get("/api/others"), "keys")
-	require.Len(t, found, 4)
-	has(t, m{"of": "windows", "limit": 10.0, "free": 5.0}, found["window:ann"])
-	has(t, m{"of": "logs", "limit": 25.0, "free": 20.0}, found["log:ann"])
-	has(t, m{"of": "buckets", "limit": 40.0, "free": 35.0}, found["bucket:ann"])
-	assert.NotEmpty(t, found["window:bad"]["error"])
-	assert.Len(t, rows(t, s.get("/api/others?search=ANN&offset=1&limit=1"), "keys"), 1)
-
-	s.limiter("orders", rratelimiter.PerHour(10), 1)
-	for key, want := range map[string]string{
-		"window:ann": looksOwn, "log:ann": looksOwn, "bucket:ann": looksOwn, "log:thresholds": looksThresholds, "window:bad": looksOwn,
-		"none": looksGone, "orders": looksLimiter, "{orders}:value": looksState, "{orders}:permits": looksState,
-	} {
-		assert.Equal(t, want, s.looks(key), key)
-	}
-	assert.Contains(t, s.get("/api/key?key=log:ann")["facts"], []any{"Free", "20 of 25"})
 }
 
 func testOnePoller(t *testing.T) {

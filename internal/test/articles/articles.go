@@ -23,12 +23,7 @@ type FixedWindow struct {
 
 // Counter counts all requests of a window, the refused ones too. It has the
 // keys of FixedWindow.
-type Counter struct {
-	Redis   redis.Cmdable
-	Key     string
-	Limit   int64
-	Seconds int64 // the window
-}
+type Counter FixedWindow
 
 // SlidingLog keeps a sorted set of the requests that passed, scored by epoch milliseconds.
 type SlidingLog struct {
