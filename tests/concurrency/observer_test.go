@@ -1,11 +1,8 @@
 package concurrency_test
 
 import (
-	"bytes"
 	"context"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -198,49 +195,6 @@ func TestObserver(t *testing.T) {
 	limitertest.Bubbles(t, observerTests, observe)
 }
 
-// A hostile observer panics, or uses the limiter, in each of its methods.
-type hostile struct {
-	do    func()
-	calls atomic.Int64
-}
-
-func (h *hostile) act() {
-	if h.calls.Add(1) < 200 {
-		h.do()
-	}
-}
-
-func (h *hostile) Decided(context.Context, limit.Decided) { h.act() }
-func (h *hostile) Landed(limit.Flight)                    { h.act() }
-func (h *hostile) Waiting(string, int)                    { h.act() }
-func (h *hostile) Leased(limit.Lease)                     { h.act() }
-func (h *hostile) Settled(limit.Settled)                  { h.act() }
-func (h *hostile) Happened(limit.Event)                   { h.act() }
-
-func TestObserverThatPanicsOrCallsBack(t *testing.T) {
-	t.Parallel()
-	type act func(l *rratelimiter.RateLimiter)
-	limitertest.Bubbles(t, map[string]act{
-		"panics":                func(*rratelimiter.RateLimiter) { panic("observer") },
-		"takes a permit":        func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 1, 0) },
-		"waits without success": func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 5000, time.Second) },
-		"makes a change":        func(l *rratelimiter.RateLimiter) { _ = l.Release(context.Background(), 1) },
-	}, func(t *testing.T, do act) {
-		rdb, _ := redistest.Mini(t)
-		var said bytes.Buffer
-		h := &hostile{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(h), limitertest.LogTo(&said))
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5000, time.Minute)),
-			rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: time.Second}))
-		h.do = func() { do(l) }
-		limitertest.Together(30, func(int) { assert.NoError(t, l.Acquire(t.Context(), 170)) })
-		require.NoError(t, client.Close(t.Context()))
-		synctest.Wait()
-		assert.Greater(t, h.calls.Load(), int64(30))
-		assert.Equal(t, strings.HasSuffix(t.Name(), "/panics"), strings.Contains(said.String(), "an observer panicked"), said.String())
-	})
-}
-
 func TestObserverOptions(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewClient("127.0.0.1:0", nil)
@@ -326,11 +280,6 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 			require.NoError(t, err)
 			assert.Equal(t, int64(4), n)
 		}
-		require.NoError(t, l.Release(t.Context(), 7))
-		assert.Zero(t, limitertest.Available(t, l), "these were let through")
-		require.NoError(t, l.Release(t.Context(), 5))
-		assert.Equal(t, int64(5), limitertest.Available(t, l))
-
 		assert.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 0, client.RateLimiter("a").Claim(1), client.RateLimiter("b").Claim(1))), rratelimiter.ErrUnsupported, "a mistake of the program's")
 	},
 	"observer of limiters of keys": func(t *testing.T, rdb redistest.Client) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -36,7 +37,8 @@ type program struct {
 	do   func()
 	done atomic.Bool
 
-	waits chan struct{} // receives when a caller waits
+	waits chan struct{}          // receives when a caller waits
+	said  redistest.List[string] // in the log
 
 	client   *rratelimiter.Client
 	keyed    *rratelimiter.KeyedLimiter
@@ -139,11 +141,11 @@ func (p *program) useAndClose(ctx context.Context, t *testing.T) {
 	_ = p.client.Close(limitertest.EndedContext(t))
 }
 
-// functions are all that program hands in.
-var functions = []string{
-	"NameMapper", "KeyedFunc", "Decided", "Landed", "Waiting", "Leased", "Settled", "Happened", "Logger", "DialHook", "ProcessHook",
-	"NewConsistentHash",
-}
+// observed are the methods of the observer, and functions all that program hands in.
+var (
+	observed  = []string{"Decided", "Landed", "Waiting", "Leased", "Settled", "Happened"}
+	functions = append([]string{"NameMapper", "KeyedFunc", "Logger", "DialHook", "ProcessHook", "NewConsistentHash"}, observed...)
+)
 
 // While a function blocks, only the call that it is part of waits: all functions are called without a lock.
 func TestFunctionOfTheProgram_BlocksOnlyItsCall(t *testing.T) {
@@ -187,6 +189,22 @@ func TestFunctionOfTheProgram_MayCallTheClient(t *testing.T) {
 	}
 }
 
+// An observer that panics fails no call, and the log says so.
+func TestObserver_PanicFailsNoCall(t *testing.T) {
+	t.Parallel()
+	for _, name := range observed {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProgram(t, name)
+			p.do = func() { panic("observer") }
+			p.work(t.Context())
+			p.useAndClose(t.Context(), t)
+			require.NoError(t, p.client.Close(t.Context()))
+			assert.Eventually(t, func() bool { return slices.Contains(p.said.All(), "rratelimiter: an observer panicked") }, time.Minute, time.Millisecond)
+		})
+	}
+}
+
 type programObserver struct{ *program }
 
 func (p programObserver) Decided(context.Context, limit.Decided) { p.called("Decided") }
@@ -209,7 +227,8 @@ func (p programLog) Enabled(context.Context, slog.Level) bool { return true }
 func (p programLog) WithAttrs([]slog.Attr) slog.Handler       { return p }
 func (p programLog) WithGroup(string) slog.Handler            { return p }
 
-func (p programLog) Handle(context.Context, slog.Record) error {
+func (p programLog) Handle(_ context.Context, r slog.Record) error {
+	p.said.Add(r.Message)
 	p.called("Logger")
 	return nil
 }
