@@ -69,6 +69,7 @@ var uses = map[string]func(context.Context, damaged) error{
 	},
 	"Acquire": operation("Acquire"),
 	"Take":    operation("Take"),
+	"Peek":    operation("Peek"),
 	"no default": func(ctx context.Context, d damaged) error {
 		return limitertest.Second(d.client.RateLimiter(d.limiter.Name()).TryAcquire(ctx, 1, 0))
 	},
@@ -98,7 +99,7 @@ var errGranted = errors.New("10 permits were granted")
 
 var (
 	configUses = slices.Collect(maps.Keys(uses))
-	valueUses  = []string{"TryAcquire", "refused", "Acquire", "Take", "no default", "Release", "AvailablePermits", "KeepState", "Settle"}
+	valueUses  = []string{"TryAcquire", "refused", "Acquire", "Take", "Peek", "no default", "Release", "AvailablePermits", "KeepState", "Settle"}
 	memberUses = []string{"refused", "Release", "AvailablePermits", "KeepState"}
 )
 
