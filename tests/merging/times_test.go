@@ -201,34 +201,6 @@ func TestFirstGrants_AreNotMergedWithLaterOnes(t *testing.T) {
 	})
 }
 
-// Some programs share a limiter.
-func TestSet_OfSomePrograms(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		const programs = 3
-		cfg, name, merges := rratelimiter.PerMinute(900), redistest.Name(t), countMerges(rdb)
-		var each []*rratelimiter.RateLimiter
-		for range programs {
-			each = append(each, limitertest.NewClient(t, rdb).RateLimiter(name))
-		}
-		limitertest.MustTrySetRate(t, each[0], cfg)
-		var most [2]int64 // until the exact ones have run out, and then
-		for i := range 1200 {
-			time.Sleep(100 * time.Millisecond)
-			limitertest.Try(t, each[i%programs], 1)
-			if i%20 == 0 {
-				now := &most[min(i/(600+programs*few), 1)]
-				*now = max(*now, rdb.ZCard(t.Context(), limitertest.KeysOf(each[0]).Permits).Val())
-			}
-		}
-		t.Logf("at most %d members", most)
-		assert.LessOrEqual(t, most[0], int64(programs*(64+few+together)), "a member a slice, and those that are exact or not named yet")
-		assert.LessOrEqual(t, most[1], int64(programs*(64+together)), "a member a slice, and those that are not named yet")
-		assert.Greater(t, merges.Load(), int64(programs*15))
-		assert.Equal(t, cfg.Rate, limitertest.Available(t, each[0])+limitertest.InUse(t, rdb, limitertest.KeysOf(each[0]).Permits))
-	})
-}
-
 // The server's clock is set back, or forward, while members are merged. Nothing is lost, and all is back in time.
 func TestClock_IsSet(t *testing.T) {
 	t.Parallel()

@@ -52,6 +52,51 @@ var defects = map[string]scenario{
 		take(1), wait(59 * second), take(1), ends(3, minute), wait(61 * second), there(0),
 	}},
 	"ConfigIsReadFromAReplica": {cfg: every(1, hour), steps: []step{readsByScripts}},
+	"RenameMovesTheConfigAlone": {cfg: every(10, hour), both: true, steps: []step{take(8), func(p *play) {
+		to := p.client.RateLimiter("to")
+		limitertest.MustTrySetRate(p, to, every(3, minute))
+		limitertest.MustAcquire(p, to, 3)
+		from := p.l.Name()
+		require.NoError(p, p.l.Rename(p.Context(), "to"))
+		assert.Equal(p, from, p.l.Name())
+		assert.EqualValues(p, 2, limitertest.Available(p, to))
+		assert.Empty(p, limitertest.LimiterKeys(p, p.rdb, from))
+	}, exceeds(rratelimiter.ErrNotInitialized, 1)}},
+	"TrySetRateAddsAKeepAliveTimeToAnOlderLimiter": {everywhere: true, steps: []step{
+		put("rate", 10, "interval", 1000, "type", 0), untouched(trySet(false, keepAlive(20, second, hour))),
+	}},
+	"ClientKeysStayForEver": {cfg: perClient(10, 10*second), steps: []step{
+		func(p *play) {
+			for range 20 {
+				limitertest.MustAcquire(p, limitertest.NewClient(p, p.rdb).RateLimiter(p.l.Name()), 3)
+				assert.EqualValues(p, 10, limitertest.Available(p, limitertest.NewClient(p, p.rdb).RateLimiter(p.l.Name())))
+			}
+		},
+		there(1 + 20*3),
+		take(4), wait(9 * second), free(6), // its keys live as long as its permits are in use
+		take(6), wait(9 * second), free(4), wait(11 * second), there(1), free(10),
+	}},
+	"AClientCannotHaveAStableID": {cfg: perClient(10, hour), everywhere: true, steps: []step{
+		take(4), as("", free(6), take(6)), refuse(1), other(take(10)),
+		func(p *play) {
+			limitertest.MustAcquire(p, limitertest.NewClient(p, p.rdb, rratelimiter.WithClientID("pod-2")).RateLimiter(p.l.Name()), 10)
+			all, shared := limitertest.LimiterKeys(p, p.rdb, p.l.Name()), limitertest.KeysOf(p.l)
+			assert.Subset(p, all, []string{shared.Config, p.keys().Value, p.keys().Permits})
+			assert.NotContains(p, all, shared.Value)
+		},
+		as("", release(3)), free(3),
+	}},
+	// A resent acquire of Redisson loses permits. TakeUpTo looks for them before it takes less than
+	// it may.
+	"TakeUpToFindsLeakedPermits": {cfg: every(10, hour), everywhere: true, steps: []step{take(3), func(p *play) {
+		require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, 4).Err())
+		taken, _, err := p.l.TakeUpTo(p.Context(), 6)
+		require.NoError(p, err)
+		assert.EqualValues(p, 6, taken)
+	}, free(1)}},
+	// KeepState counts by the new interval, as Redisson does: what was granted within
+	// it is in use, even what the old interval had let go of.
+	"KeepStateCountsByTheNewInterval": {cfg: every(10, second), steps: []step{take(4), wait(1500 * ms), take(1), set(every(10, minute), keep), free(5)}},
 }
 
 func TestRedissonsDefects(t *testing.T) {
@@ -191,56 +236,6 @@ func TestDefectLargeRatesBreakTheValue(t *testing.T) {
 	})}.perform(t)
 }
 
-func TestDefectRenameMovesTheConfigAlone(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(10, hour), both: true, steps: []step{take(8), func(p *play) {
-		to := p.client.RateLimiter("to")
-		limitertest.MustTrySetRate(p, to, every(3, minute))
-		limitertest.MustAcquire(p, to, 3)
-		from := p.l.Name()
-		require.NoError(p, p.l.Rename(p.Context(), "to"))
-		assert.Equal(p, from, p.l.Name())
-		assert.EqualValues(p, 2, limitertest.Available(p, to))
-		assert.Empty(p, limitertest.LimiterKeys(p, p.rdb, from))
-	}, exceeds(rratelimiter.ErrNotInitialized, 1)}}.perform(t)
-}
-
-func TestDefectTrySetRateAddsAKeepAliveTimeToAnOlderLimiter(t *testing.T) {
-	t.Parallel()
-	scenario{everywhere: true, steps: []step{
-		put("rate", 10, "interval", 1000, "type", 0), untouched(trySet(false, keepAlive(20, second, hour))),
-	}}.perform(t)
-}
-
-func TestDefectClientKeysStayForEver(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: perClient(10, 10*second), steps: []step{
-		func(p *play) {
-			for range 20 {
-				limitertest.MustAcquire(p, limitertest.NewClient(p, p.rdb).RateLimiter(p.l.Name()), 3)
-				assert.EqualValues(p, 10, limitertest.Available(p, limitertest.NewClient(p, p.rdb).RateLimiter(p.l.Name())))
-			}
-		},
-		there(1 + 20*3),
-		take(4), wait(9 * second), free(6), // its keys live as long as its permits are in use
-		take(6), wait(9 * second), free(4), wait(11 * second), there(1), free(10),
-	}}.perform(t)
-}
-
-func TestDefectAClientCannotHaveAStableID(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: perClient(10, hour), everywhere: true, steps: []step{
-		take(4), as("", free(6), take(6)), refuse(1), other(take(10)),
-		func(p *play) {
-			limitertest.MustAcquire(p, limitertest.NewClient(p, p.rdb, rratelimiter.WithClientID("pod-2")).RateLimiter(p.l.Name()), 10)
-			all, shared := limitertest.LimiterKeys(p, p.rdb, p.l.Name()), limitertest.KeysOf(p.l)
-			assert.Subset(p, all, []string{shared.Config, p.keys().Value, p.keys().Permits})
-			assert.NotContains(p, all, shared.Value)
-		},
-		as("", release(3)), free(3),
-	}}.perform(t)
-}
-
 func TestDefectAnotherTypeLeavesTheOldKeys(t *testing.T) {
 	t.Parallel()
 	var steps []step
@@ -305,18 +300,6 @@ func TestDefectADeniedRequestOfRedissonFailsBesideAnEmptySet(t *testing.T) {
 	perform(t, all)
 }
 
-// A resent acquire of Redisson loses permits. TakeUpTo looks for them before it takes less than
-// it may.
-func TestTakeUpToFindsLeakedPermits(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(10, hour), everywhere: true, steps: []step{take(3), func(p *play) {
-		require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, 4).Err())
-		taken, _, err := p.l.TakeUpTo(p.Context(), 6)
-		require.NoError(p, err)
-		assert.EqualValues(p, 6, taken)
-	}, free(1)}}.perform(t)
-}
-
 // A peer of Redisson must sweep what we leave, in one go.
 func TestDefectRunOutMembersPileUp(t *testing.T) {
 	t.Parallel()
@@ -365,13 +348,6 @@ func TestDefectOlderLayoutsAreUnreadable(t *testing.T) {
 			assert.EqualValues(p, 95, d.Remaining)
 		},
 	}}.perform(t)
-}
-
-// KeepState counts by the new interval, as Redisson does: what was granted within
-// it is in use, even what the old interval had let go of.
-func TestKeepStateCountsByTheNewInterval(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(10, second), steps: []step{take(4), wait(1500 * ms), take(1), set(every(10, minute), keep), free(5)}}.perform(t)
 }
 
 // Others lower and raise the rate while a client has all of the one before in use: its own

@@ -38,33 +38,72 @@ func (p *play) add(layout codec.Layout, age time.Duration, permits uint32) {
 	putValue(left - int64(permits))(p)
 }
 
-func TestMigrateRewritesEveryLayout(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(100, minute), steps: []step{func(p *play) {
-		now := limitertest.ServerNow(p, p.rdb)
-		scores := map[int64]uint32{}
-		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2, codec.LayoutB} {
-			age, permits := time.Duration(i)*10*second, uint32(i+1)
-			p.add(layout, age, permits)
-			scores[now-age.Milliseconds()] = permits
-		}
-		migrates(4)(p)
-		for _, z := range p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Val() {
-			m, err := codec.Parse(z.Member.(string))
-			require.NoError(p, err)
-			assert.Equal(p, codec.LayoutD2, m.Layout)
-			assert.Equal(p, scores[int64(z.Score)], m.Permits)
-			delete(scores, int64(z.Score))
-		}
-		assert.Empty(p, scores, "members lost")
-	}, free(85), wait(21 * second), free(90), migrates(0)}}.perform(t)
-}
-
-func TestMigrateOfAWindow(t *testing.T) {
+func TestMigrate(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{
+		"rewrites every layout": {cfg: every(100, minute), steps: []step{func(p *play) {
+			now := limitertest.ServerNow(p, p.rdb)
+			scores := map[int64]uint32{}
+			for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2, codec.LayoutB} {
+				age, permits := time.Duration(i)*10*second, uint32(i+1)
+				p.add(layout, age, permits)
+				scores[now-age.Milliseconds()] = permits
+			}
+			migrates(4)(p)
+			for _, z := range p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Val() {
+				m, err := codec.Parse(z.Member.(string))
+				require.NoError(p, err)
+				assert.Equal(p, codec.LayoutD2, m.Layout)
+				assert.Equal(p, scores[int64(z.Score)], m.Permits)
+				delete(scores, int64(z.Score))
+			}
+			assert.Empty(p, scores, "members lost")
+		}, free(85), wait(21 * second), free(90), migrates(0)}},
+		// Migrate between a lost answer and its repeat, by the same Client.
+		"waits for calls in doubt": {cfg: every(10, hour), version: "3.17.7", everywhere: true, steps: []step{func(p *play) {
+			z := newScripted(p)
+			migrated, lost := make(chan error, 1), false
+			z.before = func(cmd redis.Cmder) error {
+				switch {
+				case !lost && isScript(cmd, lua.Acquire):
+					_ = z.Redis.Process(p.Context(), cmd)
+					if cmd.Err() != nil { // NOSCRIPT
+						return cmd.Err()
+					}
+					lost = true
+					return errLost
+				case lost && (cmd.Name() == "evalsha" || cmd.Name() == "eval"):
+					z.before = nil
+					go func() { migrated <- limitertest.Second(z.l.Migrate(p.Context())) }()
+				}
+				return nil
+			}
+			limitertest.MustAcquire(p, z.l, 3)
+			require.NoError(p, <-migrated)
+		}, free(7)}},
+		// Rows that run out between two pages must not hide one to rewrite.
+		"leaves no row out": {cfg: every(10_000, minute), steps: []step{
+			as("3.27.2", times(300, take(1)), wait(30*second)), as("3.16.8", take(5)), as("3.27.2", times(10, take(1))),
+			wait(29_700 * ms), func(p *play) {
+				z, pages := newScripted(p), 0
+				z.before = func(cmd redis.Cmder) error {
+					token, _ := cmd.Args()[len(cmd.Args())-1].(string)
+					if isScript(cmd, lua.Migrate) && strings.HasPrefix(token, "from:") {
+						if pages++; pages == 1 {
+							time.Sleep(600 * ms)
+						}
+					}
+					return nil
+				}
+				require.NoError(p, limitertest.Second(z.l.Migrate(p.Context())))
+				require.Positive(p, pages)
+				for _, m := range members(p, p.rdb, p.keys().Permits) {
+					assert.NotEqual(p, codec.LayoutC, m.Layout)
+				}
+			},
+		}},
 		// 256 members of 32 bits each are the most.
-		"too large for members": {cfg: every(1<<45, minute), steps: []step{
+		"a window too large for members": {cfg: every(1<<45, minute), steps: []step{
 			func(p *play) { require.NoError(p, p.rdb.Set(p.Context(), p.keys().Value, 1, minute).Err()) },
 			fails(rratelimiter.ErrCorrupt, tryMigrate),
 			free(1),
@@ -72,7 +111,7 @@ func TestMigrateOfAWindow(t *testing.T) {
 	}
 	for _, rate := range []int64{10, 3 << 32} {
 		// It becomes members that run out when it would have ended.
-		all[fmt.Sprint(rate)] = scenario{cfg: every(rate, minute), version: windowed, steps: []step{
+		all[fmt.Sprint("a window of ", rate)] = scenario{cfg: every(rate, minute), version: windowed, steps: []step{
 			oldTakes(rate - 3), wait(20 * second), as(newest, migrate, inUse(rate-3), valueEnds(noEnd), free(3), take(2),
 				wait(39*second), free(1), wait(second), free(rate-2), wait(20*second), free(rate)),
 		}}
@@ -266,99 +305,45 @@ func (z *scripted) onWire(member []byte) []byte {
 	return append([]byte{byte(number >> bitsB), byte(number), byte(number >> 8), byte(number >> 16 & (1<<(bitsB-16) - 1))}, member[4:]...)
 }
 
-// Two clients whose counters meet.
-func TestShortIDs_CollideBetweenClients(t *testing.T) {
+func TestShortIDs(t *testing.T) {
 	t.Parallel()
-	scenario{cfg: every(100_000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
-		z := newScripted(p)
-		for range 10 {
-			granted, _ := p.atOnce(300, 1)
-			require.EqualValues(p, 300, granted)
-		}
-		z.meet(p.older(1))
-		limitertest.MustAcquire(p, z.l, 1)
-		assert.Nil(p, z.next, "their counters have met")
-		r := limitertest.Reserve(p, z.l, 1)
-		for range 20 {
-			limitertest.MustAcquire(p, p.l, 5)
-		}
-		z.meet(p.older(5))
-		require.NoError(p, r.Settle(p.Context(), 6), "what it charges has an id of its own")
-		assert.Nil(p, z.next, "their counters have met")
-		assert.EqualValues(p, 100_000-10*300-1-20*5-6, limitertest.Available(p, p.l))
-		require.NoError(p, z.client.Close(p.Context()))
-		assert.Less(p, z.n, 20)
-	}}}.perform(t)
-}
-
-// Its note of an attempt that was decided means another attempt.
-func TestShortIDs_RepeatOfAnotherClient(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(1000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
-		y, z := newScripted(p), newScripted(p)
-		z.before = func(cmd redis.Cmder) error {
-			if cmd.Name() != "evalsha" {
-				return nil
+	perform(t, map[string]scenario{
+		"two clients whose counters meet": {cfg: every(100_000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
+			z := newScripted(p)
+			for range 10 {
+				granted, _ := p.atOnce(300, 1)
+				require.EqualValues(p, 300, granted)
 			}
-			z.before = nil
-			_ = z.Redis.Process(p.Context(), cmd)
-			return errLost
-		}
-		limitertest.MustAcquire(p, z.l, 1)
-		require.True(p, p.rdb.HExists(p.Context(), p.l.Name(), "answered").Val(), "the repeat decided")
-		y.meet(p.member(1))
-		limitertest.MustAcquire(p, y.l, 2)
-		assert.Nil(p, y.next, "their counters have met")
-	}}}.perform(t)
-}
-
-// Migrate between a lost answer and its repeat, by the same Client.
-func TestMigrateWaitsForCallsInDoubt(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(10, hour), version: "3.17.7", everywhere: true, steps: []step{func(p *play) {
-		z := newScripted(p)
-		migrated, lost := make(chan error, 1), false
-		z.before = func(cmd redis.Cmder) error {
-			switch {
-			case !lost && isScript(cmd, lua.Acquire):
-				_ = z.Redis.Process(p.Context(), cmd)
-				if cmd.Err() != nil { // NOSCRIPT
-					return cmd.Err()
-				}
-				lost = true
-				return errLost
-			case lost && (cmd.Name() == "evalsha" || cmd.Name() == "eval"):
-				z.before = nil
-				go func() { migrated <- limitertest.Second(z.l.Migrate(p.Context())) }()
+			z.meet(p.older(1))
+			limitertest.MustAcquire(p, z.l, 1)
+			assert.Nil(p, z.next, "their counters have met")
+			r := limitertest.Reserve(p, z.l, 1)
+			for range 20 {
+				limitertest.MustAcquire(p, p.l, 5)
 			}
-			return nil
-		}
-		limitertest.MustAcquire(p, z.l, 3)
-		require.NoError(p, <-migrated)
-	}, free(7)}}.perform(t)
-}
-
-// Rows that run out between two pages must not hide one to rewrite.
-func TestMigrate_LeavesNoRowOut(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(10_000, minute), steps: []step{
-		as("3.27.2", times(300, take(1)), wait(30*second)), as("3.16.8", take(5)), as("3.27.2", times(10, take(1))),
-		wait(29_700 * ms), func(p *play) {
-			z, pages := newScripted(p), 0
+			z.meet(p.older(5))
+			require.NoError(p, r.Settle(p.Context(), 6), "what it charges has an id of its own")
+			assert.Nil(p, z.next, "their counters have met")
+			assert.EqualValues(p, 100_000-10*300-1-20*5-6, limitertest.Available(p, p.l))
+			require.NoError(p, z.client.Close(p.Context()))
+			assert.Less(p, z.n, 20)
+		}}},
+		// Its note of an attempt that was decided means another attempt.
+		"another client's note of an attempt": {cfg: every(1000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
+			y, z := newScripted(p), newScripted(p)
 			z.before = func(cmd redis.Cmder) error {
-				token, _ := cmd.Args()[len(cmd.Args())-1].(string)
-				if isScript(cmd, lua.Migrate) && strings.HasPrefix(token, "from:") {
-					if pages++; pages == 1 {
-						time.Sleep(600 * ms)
-					}
+				if cmd.Name() != "evalsha" {
+					return nil
 				}
-				return nil
+				z.before = nil
+				_ = z.Redis.Process(p.Context(), cmd)
+				return errLost
 			}
-			require.NoError(p, limitertest.Second(z.l.Migrate(p.Context())))
-			require.Positive(p, pages)
-			for _, m := range members(p, p.rdb, p.keys().Permits) {
-				assert.NotEqual(p, codec.LayoutC, m.Layout)
-			}
-		},
-	}}.perform(t)
+			limitertest.MustAcquire(p, z.l, 1)
+			require.True(p, p.rdb.HExists(p.Context(), p.l.Name(), "answered").Val(), "the repeat decided")
+			y.meet(p.member(1))
+			limitertest.MustAcquire(p, y.l, 2)
+			assert.Nil(p, y.next, "their counters have met")
+		}}},
+	})
 }

@@ -232,9 +232,12 @@ func TestReset(t *testing.T) {
 	perform(t, all)
 }
 
-func TestResetWithoutARate(t *testing.T) {
+func TestReset_OfLeasesAndDefaults(t *testing.T) {
 	t.Parallel()
 	perform(t, map[string]scenario{
+		"ends leases": {cfg: every(1000, hour), byDefault: true, steps: []step{
+			ahead(limitertest.Ahead(0)), times(200, take(1)), does("Reset"), free(1000), decides(1000, 0, 0), refuse(1),
+		}},
 		"none": {everywhere: true, steps: []step{
 			fails(rratelimiter.ErrNotInitialized, func(p *play) error { return p.l.Reset(p.Context()) }),
 		}},
@@ -263,13 +266,6 @@ func ahead(opts ...rratelimiter.LimiterOption) step {
 	return func(p *play) {
 		p.l = p.client.RateLimiter(p.l.Name(), append(opts, rratelimiter.WithDefault(p.cfg))...)
 	}
-}
-
-func TestResetEndsLeases(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(1000, hour), byDefault: true, steps: []step{
-		ahead(limitertest.Ahead(0)), times(200, take(1)), does("Reset"), free(1000), decides(1000, 0, 0), refuse(1),
-	}}.perform(t)
 }
 
 func TestResetIsNotRepeated(t *testing.T) {

@@ -125,7 +125,19 @@ func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 func TestExpiredMembers_AreSweptBesideRedissonBefore335(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	all := map[string]scenario{}
+	all := map[string]scenario{
+		// The value at the rate beside thousands of rows that have run out.
+		"though the limiter is full": {cfg: every(20_000, minute), version: "3.13.6", steps: []step{func(p *play) {
+			var rows []redis.Z
+			now := limitertest.ServerNow(p, p.rdb)
+			for i := range 9000 {
+				rows = append(rows, redis.Z{Score: float64(now + int64(i%2)), Member: limitertest.NewMember(p, codec.LayoutB, 1)})
+			}
+			require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, rows...).Err())
+		}, putValue(20_000), // a Redisson that found the value gone made a full one
+			wait(30 * second), take(1), wait(31 * second), take(1), func(p *play) { assert.Len(p, members(p, p.rdb, p.keys().Permits), 2) },
+		}},
+	}
 	for _, version := range []string{"3.13.6", "3.20.1", "3.27.2"} {
 		all[version] = scenario{cfg: every(5000, minute), version: version, steps: []step{
 			times(600, take(1)), // more than one call drops
@@ -208,22 +220,6 @@ func TestUpkeep(t *testing.T) {
 			assert.Equal(p, limitertest.ServerNow(p, p.rdb), int64(p.rdb.ZScore(p.Context(), p.keys().Permits, newest).Val()))
 		}}},
 	})
-}
-
-// The value at the rate beside thousands of rows that have run out.
-func TestExpiredMembers_GoThoughLimiterIsFull(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	scenario{cfg: every(20_000, minute), version: "3.13.6", steps: []step{func(p *play) {
-		var rows []redis.Z
-		now := limitertest.ServerNow(p, p.rdb)
-		for i := range 9000 {
-			rows = append(rows, redis.Z{Score: float64(now + int64(i%2)), Member: limitertest.NewMember(p, codec.LayoutB, 1)})
-		}
-		require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, rows...).Err())
-	}, putValue(20_000), // a Redisson that found the value gone made a full one
-		wait(30 * second), take(1), wait(31 * second), take(1), func(p *play) { assert.Len(p, members(p, p.rdb, p.keys().Permits), 2) },
-	}}.perform(t)
 }
 
 // A handle that knows its limiter to be shared passes fewer keys. Others may
@@ -400,6 +396,45 @@ var windows = map[string]scenario{
 	"migrated, of a client that has gone": {cfg: perClient(10, minute), version: windowed, steps: []step{
 		take(3), as(newest, migrate), wait(24 * hour), there(1),
 	}},
+	// A rate set soon after a window began makes another one that ends soon after it.
+	"gives nothing back to one that began soon": {cfg: every(10, minute), version: windowed, steps: []step{func(p *play) {
+		ctx, cancel := context.WithCancel(p.Context())
+		z := newScripted(p)
+		z.before = func(cmd redis.Cmder) error {
+			switch {
+			case isScript(cmd, lua.Acquire):
+				cancel()
+				time.Sleep(ms) // until the caller has gone
+			case isScript(cmd, lua.GiveBack):
+				z.before = nil
+				time.Sleep(20 * ms)
+				times(1, set(every(10, minute)), take(10))(p)
+			}
+			return nil
+		}
+		require.ErrorIs(p, limitertest.Second(z.l.TryAcquire(ctx, 4, 0)), context.Canceled)
+		require.NoError(p, z.client.Close(p.Context()))
+	}, free(0)}},
+	"many callers together": {cfg: every(100, hour), version: windowed, everywhere: true, steps: []step{func(p *play) {
+		granted, _ := p.atOnce(300, 1)
+		assert.EqualValues(p, 100, granted)
+	}}},
+	// Until the server has removed it, the value counts, also in the last
+	// millisecond of its window.
+	"up to its last millisecond": {cfg: every(1, 5*ms), version: windowed, everywhere: true, steps: []step{func(p *play) {
+		const windows = 40
+		granted := 0
+		began := time.Now()
+		var took time.Duration
+		for took < windows*5*ms {
+			if limitertest.Try(p, p.l, 1) {
+				granted++
+			}
+			took = time.Since(began)
+		}
+		// Windows are counted in whole milliseconds: one may be a part shorter.
+		assert.LessOrEqual(p, granted, int(took/(4*ms))+1)
+	}}},
 }
 
 func TestWindows(t *testing.T) {
@@ -504,55 +539,4 @@ func TestWindowGivesNothingBackToTheNextOne(t *testing.T) {
 	w.Proxy.Settle(t)
 	left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
 	assert.EqualValues(t, 5, left)
-}
-
-// A rate set soon after a window began makes another one that ends soon after it.
-func TestWindowGivesNothingBackToOneThatBeganSoon(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(10, minute), version: windowed, steps: []step{func(p *play) {
-		ctx, cancel := context.WithCancel(p.Context())
-		z := newScripted(p)
-		z.before = func(cmd redis.Cmder) error {
-			switch {
-			case isScript(cmd, lua.Acquire):
-				cancel()
-				time.Sleep(ms) // until the caller has gone
-			case isScript(cmd, lua.GiveBack):
-				z.before = nil
-				time.Sleep(20 * ms)
-				times(1, set(every(10, minute)), take(10))(p)
-			}
-			return nil
-		}
-		require.ErrorIs(p, limitertest.Second(z.l.TryAcquire(ctx, 4, 0)), context.Canceled)
-		require.NoError(p, z.client.Close(p.Context()))
-	}, free(0)}}.perform(t)
-}
-
-func TestWindowManyCallersTogether(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(100, hour), version: windowed, everywhere: true, steps: []step{func(p *play) {
-		granted, _ := p.atOnce(300, 1)
-		assert.EqualValues(p, 100, granted)
-	}}}.perform(t)
-}
-
-// Until the server has removed it, the value counts, also in the last
-// millisecond of its window.
-func TestWindowUpToItsLastMillisecond(t *testing.T) {
-	t.Parallel()
-	scenario{cfg: every(1, 5*ms), version: windowed, everywhere: true, steps: []step{func(p *play) {
-		const windows = 40
-		granted := 0
-		began := time.Now()
-		var took time.Duration
-		for took < windows*5*ms {
-			if limitertest.Try(p, p.l, 1) {
-				granted++
-			}
-			took = time.Since(began)
-		}
-		// Windows are counted in whole milliseconds: one may be a part shorter.
-		assert.LessOrEqual(p, granted, int(took/(4*ms))+1)
-	}}}.perform(t)
 }
