@@ -41,38 +41,30 @@ func (s *stage) delay(prompt int64, away *atomic.Int64) {
 // What Redis grants afterwards goes back, and calls that were given up end those to a Redis that is silent.
 func TestFailure_AnswersInTheCallersTime(t *testing.T) {
 	t.Parallel()
-	const limits = `
-domain: web
-descriptors:
-- {key: user, rate_limit: {unit: hour, requests_per_unit: 8}}
-- {key: held, rate_limit: {unit: hour, requests_per_unit: 8, estimate: 2}}
-- {key: day, rate_limit: {unit: day, requests_per_unit: 8}}
-- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 8, algorithm: token_bucket}}
-`
-	const all = "user=ann; held=ann; day=ann; bucket=ann"
+	const all = "log=ann; held=ann; day=ann; bucket=ann"
 	limitertest.Each(t, map[string][2]string{
 		"none": {"", "Unavailable"}, "closed": {"failure: closed", "OVER:" + strings.Repeat(" OVER", 4)},
 		"open": {"failure: open", "OK:" + strings.Repeat(" OK", 4)}, "local": {"failure: local\nshare: 1", "OK: OK 7/8 OK 6/8 OK 7/8 OK 7/8"},
 	}, func(t *testing.T, failure [2]string) {
-		onStage(t, failure[0]+limits, func(t *testing.T, s *stage) {
+		onStage(t, failure[0]+kinds, func(t *testing.T, s *stage) {
 			for key := range strings.SplitSeq(all, "; ") { // scripts are loaded
 				s.ask(t, strings.Replace(key, "ann", "eve", 1))
 			}
 			var away atomic.Int64
 			s.delay(0, &away)
 			away.Store(int64(15 * time.Millisecond))
-			got, _ := s.in20ms("user=bob")
+			got, _ := s.in20ms("log=bob")
 			assert.Equal(t, "OK: OK 7/8", got)
 			away.Store(int64(30 * time.Millisecond))
 			got, _ = s.in20ms(all)
 			assert.Equal(t, failure[1], got)
 			away.Store(0)
-			s.play("wait 1m\n user=ann | 0; held=ann | 0; day=ann | 0; bucket=ann | 0 -> OK: OK 8/8 OK 8/8 OK 8/8 OK 8/8")
+			s.play("wait 1m\n log=ann | 0; held=ann | 0; day=ann | 0; bucket=ann | 0 -> OK: OK 8/8 OK 8/8 OK 8/8 OK 8/8")
 			away.Store(int64(time.Hour))
 			for range 10 {
-				_, _ = s.in20ms("user=ann")
+				_, _ = s.in20ms("log=ann")
 			}
-			_, took := s.in20ms("user=ann")
+			_, took := s.in20ms("log=ann")
 			assert.LessOrEqual(t, took, 5*time.Millisecond)
 			away.Store(0)
 			time.Sleep(2 * time.Hour)
@@ -84,14 +76,6 @@ descriptors:
 // to be done with Redis is done after the answer.
 func TestFailure_AnswersInTheCallersTimeWhatGoesOn(t *testing.T) {
 	t.Parallel()
-	const limits = `
-domain: web
-descriptors:
-- {key: lax, rate_limit: {unit: hour, requests_per_unit: 8, charge: always}}
-- {key: user, rate_limit: {unit: hour, requests_per_unit: 8}}
-- {key: full, rate_limit: {unit: hour, requests_per_unit: 1}}
-- {key: day, rate_limit: {unit: day, requests_per_unit: 1}}
-`
 	const closed, open, local = "failure: closed", "failure: open", "failure: local"
 	for _, tc := range []struct {
 		call   string
@@ -100,16 +84,16 @@ descriptors:
 		then   string            // what is used in the end
 	}{
 		{"lax=ann", 0, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OK: OK 7/8"}, "lax=ann | 0 -> OK: OK 7/8"},
-		{"user=ann | 9", 1, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OVER: OVER 0/8"}, "user=ann | 0 -> OVER: OVER 0/8"},
-		{"user=ann | -1", 0, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OK: OK"}, "user=ann | 0 -> OK: OK 8/8"},
-		{"day=y; full=x", 2, map[string]string{"": "OVER: OK 0/1 OVER 0/1"}, "day=y | 0 -> OK: OK 1/1"},
+		{"log=ann | 9", 1, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OVER: OVER 0/8"}, "log=ann | 0 -> OVER: OVER 0/8"},
+		{"log=ann | -1", 0, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OK: OK"}, "log=ann | 0 -> OK: OK 8/8"},
+		{"once=y; full=x", 2, map[string]string{"": "OVER: OK 0/1 OVER 0/1"}, "once=y | 0 -> OK: OK 1/1"},
 		{"full=y | 0", 1, map[string]string{"": "OVER: OVER 0/1"}, "full=y | 0 -> OVER: OVER 0/1"},
 	} {
 		for failure, want := range tc.want {
 			t.Run(failure+tc.call, func(t *testing.T) {
 				t.Parallel()
-				onStage(t, failure+limits, func(t *testing.T, s *stage) {
-					for _, text := range []string{"lax=eve", "user=eve", "lax=eve | 9", "user=eve | -1", "full=x", "full=x | 0", "full=y | 2", "day=x", "day=z; full=x"} { // scripts are loaded
+				onStage(t, failure+kinds, func(t *testing.T, s *stage) {
+					for _, text := range []string{"lax=eve", "log=eve", "lax=eve | 9", "log=eve | -1", "full=x", "full=x | 0", "full=y | 2", "once=x", "once=z; full=x"} { // scripts are loaded
 						s.ask(t, text)
 					}
 					var away atomic.Int64

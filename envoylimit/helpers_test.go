@@ -66,14 +66,7 @@ func (s *Service) ask(t testing.TB, text string) *ratelimitv3.RateLimitResponse 
 	return r
 }
 
-// reserves asks, and returns the reservation's id.
-func (s *Service) reserves(t *testing.T, text, want string) string {
-	t.Helper()
-	r := s.ask(t, text)
-	require.Equal(t, want, says(r, nil))
-	return reservation(r)
-}
-
+// reservation returns the id of what an answer has reserved.
 func reservation(r *ratelimitv3.RateLimitResponse) string {
 	id, _ := r.GetDynamicMetadata().AsMap()[reservationKey].(string)
 	return id

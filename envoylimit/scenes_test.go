@@ -38,6 +38,19 @@ descriptors:
 - {key: watched, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 4}}
 `
 
+// kinds is limits that count in each way.
+const kinds = `
+domain: web
+descriptors:
+- {key: log, rate_limit: {unit: hour, requests_per_unit: 8}}
+- {key: held, rate_limit: {unit: hour, requests_per_unit: 8, estimate: 2}}
+- {key: day, rate_limit: {unit: day, requests_per_unit: 8}}
+- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 8, algorithm: token_bucket}}
+- {key: lax, rate_limit: {unit: hour, requests_per_unit: 8, charge: always}}
+- {key: full, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: once, rate_limit: {unit: day, requests_per_unit: 1}}
+`
+
 // scene is steps, as [stage.play] has them, with the limits of web unless it says others.
 type scene struct {
 	limits string

@@ -308,21 +308,12 @@ descriptors:
 // What was given back since another descriptor refused is shown as a question would find it.
 func TestService_FiguresOfWhatWentBack(t *testing.T) {
 	t.Parallel()
-	const text = `
-domain: web
-descriptors:
-- {key: full, rate_limit: {unit: day, requests_per_unit: 1}}
-- {key: log, rate_limit: {unit: hour, requests_per_unit: 5}}
-- {key: held, rate_limit: {unit: hour, requests_per_unit: 5, estimate: 2}}
-- {key: day, rate_limit: {unit: day, requests_per_unit: 5}}
-- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 60, algorithm: token_bucket}}
-`
-	onStage(t, text, func(t *testing.T, s *stage) {
+	onStage(t, kinds, func(t *testing.T, s *stage) {
 		for range 2 { // counters that nothing has used, and others
-			s.ask(t, "full=x")
+			s.ask(t, "once=x")
 			time.Sleep(10 * time.Minute)
 			for _, key := range []string{"log", "held", "day", "bucket"} {
-				refused := s.ask(t, "full=x; "+key+"=x")
+				refused := s.ask(t, "once=x; "+key+"=x")
 				require.Equal(t, over, refused.GetOverallCode())
 				assert.Equal(t, s.ask(t, key+"=x | 0").GetStatuses()[0].String(), refused.GetStatuses()[1].String(), key)
 				s.ask(t, key+"=x")
@@ -452,7 +443,7 @@ func TestReservation_IsSettledToTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, limitertest.FarAway(t, 50*time.Millisecond), llm)
-		id := s.reserves(t, "user=ann", "OK: OK 100/200")
+		id := reservation(s.ask(t, "user=ann"))
 		for _, text := range []string{"user=ann, rrl_reservation=" + id + " | 150", "user=bob, rrl_reservation=none | 150"} {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			_, err := s.ShouldRateLimit(ctx, request("web", text))

@@ -186,21 +186,6 @@ var ofWindows = limitertest.Tests[redistest.Client]{
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
 	},
 
-	// A week ends before its first day, wherever in it the window begins.
-	"Calendar_WeekEndsBeforeItsFirstDay": func(t *testing.T, rdb redistest.Client) {
-		berlin := zone(t, "Europe/Berlin")
-		for first := time.Sunday; first <= time.Saturday; first++ {
-			l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Weekly(berlin, first)})
-			d := limittest.Take(t, l, first.String(), 10)
-			require.True(t, d.Granted)
-			end := time.Now().Add(d.ResetAfter).In(berlin)
-			assert.Equal(t, first, end.Weekday())
-			assert.Equal(t, "00:00:00", end.Format(time.TimeOnly))
-			assert.LessOrEqual(t, d.ResetAfter, 7*24*time.Hour)
-			assert.Equal(t, d.ResetAfter, limittest.Take(t, l, first.String(), 1).RetryAfter)
-		}
-	},
-
 	// The articles' scripts, which know no calendar, count in the same window. One that they began ends at
 	// midnight, at the latest.
 	"Calendar_ArticlesShareTheKey": func(t *testing.T, rdb redistest.Client) {
