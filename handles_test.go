@@ -59,6 +59,15 @@ func (p plan) calls(t *testing.T) map[string]func(claims ...rratelimiter.Claim) 
 	}
 }
 
+// reserve reserves what must be granted.
+func (p plan) reserve(t *testing.T, timeout time.Duration, claims ...rratelimiter.Claim) *rratelimiter.Reservations {
+	t.Helper()
+	r, err := p.client.ReserveAll(t.Context(), timeout, claims...)
+	require.NoError(t, err)
+	require.True(t, r.Granted)
+	return r
+}
+
 func (p plan) free(t *testing.T) []int64 {
 	t.Helper()
 	return []int64{limitertest.Available(t, p.requests), limitertest.Available(t, p.tokens)}
@@ -92,9 +101,7 @@ var ofClaims = limitertest.Tests[plan]{
 			actual []int64
 			free   []int64
 		}{{[]int64{1, 300}, []int64{2, 700}}, {[]int64{1, 900}, []int64{1, -200}}, {[]int64{0, 500}, []int64{1, 500}}} {
-			r, err := p.client.ReserveAll(t.Context(), 0, p.requests.Claim(1), p.tokens.Claim(500))
-			require.NoError(t, err)
-			require.True(t, r.Granted)
+			r := p.reserve(t, 0, p.requests.Claim(1), p.tokens.Claim(500))
 			require.ErrorIs(t, r.Settle(t.Context(), 1), rratelimiter.ErrInvalidPermits, "one number for two")
 			require.NoError(t, r.Settle(t.Context(), tt.actual...))
 			require.ErrorIs(t, r.Settle(t.Context(), tt.actual...), rratelimiter.ErrSettled)
@@ -109,15 +116,13 @@ var ofClaims = limitertest.Tests[plan]{
 	"ReserveAll_WaitsUntilAllHaveEnough": func(t *testing.T, p plan) {
 		p.take(t, 1000)
 		start := time.Now()
-		r, err := p.client.ReserveAll(t.Context(), 2*time.Hour, p.requests.Claim(3), p.tokens.Claim(1))
-		require.NoError(t, err)
-		require.True(t, r.Granted)
+		r := p.reserve(t, 2*time.Hour, p.requests.Claim(3), p.tokens.Claim(1))
 		assert.Equal(t, time.Hour, time.Since(start).Round(time.Minute))
 		require.NoError(t, r.Cancel(t.Context()))
 		assert.Equal(t, []int64{3, 1000}, p.free(t))
 
 		p.take(t, 1000)
-		r, err = p.client.ReserveAll(t.Context(), time.Second, p.requests.Claim(2), p.tokens.Claim(1))
+		r, err := p.client.ReserveAll(t.Context(), time.Second, p.requests.Claim(2), p.tokens.Claim(1))
 		require.NoError(t, err)
 		assert.False(t, r.Granted)
 		require.NoError(t, r.Settle(t.Context(), 2, 1))
@@ -127,9 +132,7 @@ var ofClaims = limitertest.Tests[plan]{
 	// Each claim has its own hold. What is not settled comes back when that is over, and the figures say when.
 	"ReserveAll_HoldsComeBackUnsettled": func(t *testing.T, p plan) {
 		shared := p.client.RateLimiter("{ann}all", rratelimiter.WithDefault(rratelimiter.PerDay(10)))
-		r, err := p.client.ReserveAll(t.Context(), 0, p.requests.Claim(1, rratelimiter.Hold(10*time.Second)),
-			p.tokens.Claim(800, rratelimiter.Hold(time.Minute)), shared.Claim(1))
-		require.NoError(t, err)
+		r := p.reserve(t, 0, p.requests.Claim(1, rratelimiter.Hold(10*time.Second)), p.tokens.Claim(800, rratelimiter.Hold(time.Minute)), shared.Claim(1))
 		assert.Equal(t, []limit.Decision{
 			{Granted: true, Limit: 3, Remaining: 2, ResetAfter: 10 * time.Second},
 			{Granted: true, Limit: 1000, Remaining: 200, ResetAfter: time.Minute},
@@ -137,9 +140,7 @@ var ofClaims = limitertest.Tests[plan]{
 		}, r.Decisions)
 		start := time.Now()
 		assert.Equal(t, time.Minute, p.take(t, 300)[1].RetryAfter)
-		r, err = p.client.ReserveAll(t.Context(), time.Hour, p.requests.Claim(3, rratelimiter.Hold(time.Hour)), p.tokens.Claim(300))
-		require.NoError(t, err)
-		assert.True(t, r.Granted)
+		r = p.reserve(t, time.Hour, p.requests.Claim(3, rratelimiter.Hold(time.Hour)), p.tokens.Claim(300))
 		assert.Equal(t, time.Minute, time.Since(start), "one who waits gets them then")
 		assert.Equal(t, []time.Duration{time.Minute, time.Hour}, []time.Duration{r.Decisions[0].ResetAfter, r.Decisions[1].ResetAfter})
 		require.NoError(t, r.Settle(t.Context(), 1, 100))
@@ -149,8 +150,7 @@ var ofClaims = limitertest.Tests[plan]{
 
 	// Of a single claim the hold counts too, and what was used late is charged from then on.
 	"ReserveAll_OfOneWithHold": func(t *testing.T, p plan) {
-		r, err := p.client.ReserveAll(t.Context(), 0, p.tokens.Claim(800, rratelimiter.Hold(time.Minute)))
-		require.NoError(t, err)
+		r := p.reserve(t, 0, p.tokens.Claim(800, rratelimiter.Hold(time.Minute)))
 		assert.Equal(t, time.Minute, r.Decisions[0].ResetAfter)
 		time.Sleep(time.Minute)
 		assert.EqualValues(t, 1000, limitertest.Available(t, p.tokens))
@@ -223,9 +223,7 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 	"ReserveAll_IsSettledByOneCall": func(t *testing.T, rdb redistest.Client) {
 		for range 20 {
 			p := newPlan(t, rdb)
-			r, err := p.client.ReserveAll(t.Context(), 0, p.requests.Claim(2), p.tokens.Claim(500))
-			require.NoError(t, err)
-			require.True(t, r.Granted)
+			r := p.reserve(t, 0, p.requests.Claim(2), p.tokens.Claim(500))
 			settled := make(chan error)
 			go func() { settled <- r.Settle(t.Context(), 1, 300) }()
 			require.NoError(t, r.Cancel(t.Context()))

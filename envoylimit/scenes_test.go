@@ -1,6 +1,11 @@
 package envoylimit
 
-import "testing"
+import (
+	"cmp"
+	"testing"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+)
 
 const web = `
 domain: web
@@ -340,13 +345,7 @@ descriptors:
 
 func TestService_Scenes(t *testing.T) {
 	t.Parallel()
-	for name, sc := range scenes {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if sc.limits == "" {
-				sc.limits = web
-			}
-			onStage(t, sc.limits, func(_ *testing.T, s *stage) { s.play(sc.steps) }, sc.opts...)
-		})
-	}
+	limitertest.Each(t, scenes, func(t *testing.T, sc scene) {
+		onStage(t, cmp.Or(sc.limits, web), func(_ *testing.T, s *stage) { s.play(sc.steps) }, sc.opts...)
+	})
 }

@@ -92,7 +92,7 @@ func (k Kind) exact(rdb redistest.Client, permits int64) Limiter {
 // Run runs all tests of a kind of limiter, as subtests.
 func Run(t *testing.T, k Kind) {
 	t.Helper()
-	for name, test := range map[string]func(*testing.T, Kind){
+	limitertest.Each(t, map[string]func(*testing.T, Kind){
 		"RetryAndReset":           testRetryAndReset,
 		"Window":                  testWindow,
 		"ShortWindows":            testShortWindows,
@@ -127,12 +127,7 @@ func Run(t *testing.T, k Kind) {
 		"CloseAwaitsGiveBacks":    testCloseAwaitsGiveBacks,
 		"OptionsOfTheClient":      testOptionsOfTheClient,
 		"NotReplicated":           testNotReplicated,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, k)
-		})
-	}
+	}, func(t *testing.T, test func(*testing.T, Kind)) { test(t, k) })
 }
 
 // Key returns a new key. The keys beside it are in its slot of a cluster.

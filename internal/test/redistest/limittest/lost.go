@@ -3,7 +3,6 @@ package limittest
 import (
 	"context"
 	"net"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -86,21 +85,17 @@ func testAnswersLostOfMany(t *testing.T, k Kind) {
 			return redistest.Pass.After(time.Millisecond)
 		})
 		var granted, unknown atomic.Int64
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				for range 10 {
-					switch d, err := h.Take(t.Context(), "orders", 1); {
-					case err == nil && d.Granted:
-						granted.Add(1)
-					case err != nil:
-						assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
-						unknown.Add(1)
-					}
+		limitertest.Together(20, func(int) {
+			for range 10 {
+				switch d, err := h.Take(t.Context(), "orders", 1); {
+				case err == nil && d.Granted:
+					granted.Add(1)
+				case err != nil:
+					assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
+					unknown.Add(1)
 				}
-			})
-		}
-		wg.Wait()
+			}
+		})
 		h.proxy.Settle(t)
 		left := Take(t, h.other, "orders", 1).Remaining + 1
 		if k.Once {
@@ -222,6 +217,13 @@ func background(call func() error) *atomic.Pointer[error] {
 	return &ended
 }
 
+// requireEnded checks that a call has ended, with such an error.
+func requireEnded(t *testing.T, ended *atomic.Pointer[error], want error) {
+	t.Helper()
+	require.NotNil(t, ended.Load())
+	require.ErrorIs(t, *ended.Load(), want)
+}
+
 // closing runs test in a bubble, with a limiter of 10 permits an hour whose scripts the server knows.
 func (k Kind) closing(t *testing.T, test func(t *testing.T, client *rratelimiter.Client, rdb redistest.Client, l Limiter)) {
 	t.Helper()
@@ -253,26 +255,20 @@ func testClose(t *testing.T, k Kind) {
 		gathered := []*atomic.Pointer[error]{take("c"), take("c"), take("d")}
 		closed := background(func() error { return client.Close(t.Context()) })
 		for _, ended := range gathered {
-			if assert.NotNil(t, ended.Load()) {
-				require.ErrorIs(t, *ended.Load(), limit.ErrClosed)
-			}
+			requireEnded(t, ended, limit.ErrClosed)
 		}
 		assert.Nil(t, closed.Load(), "two calls are under way")
-		_, err = l.Take(t.Context(), "a", 1)
-		require.ErrorIs(t, err, limit.ErrClosed)
-		_, err = l.Peek(t.Context(), "a", 1)
-		require.ErrorIs(t, err, limit.ErrClosed)
 		_, _, err = l.TakeUpTo(t.Context(), "a", 1)
-		require.ErrorIs(t, err, limit.ErrClosed)
-		require.ErrorIs(t, l.Reset(t.Context(), "a"), limit.ErrClosed)
-		require.ErrorIs(t, giveBack(t.Context()), limit.ErrClosed)
+		for _, err := range []error{
+			limitertest.Second(l.Take(t.Context(), "a", 1)), limitertest.Second(l.Peek(t.Context(), "a", 1)), err, l.Reset(t.Context(), "a"), giveBack(t.Context()),
+		} {
+			require.ErrorIs(t, err, limit.ErrClosed)
+		}
 
 		g.open()
 		synctest.Wait()
 		for _, ended := range append(underWay, closed) {
-			if assert.NotNil(t, ended.Load()) {
-				assert.NoError(t, *ended.Load())
-			}
+			requireEnded(t, ended, nil)
 		}
 		assert.NoError(t, client.Close(t.Context()))
 	})
@@ -294,18 +290,14 @@ func testCloseAwaitsGiveBacks(t *testing.T, k Kind) {
 		leave()
 		synctest.Wait()
 		for _, ended := range []*atomic.Pointer[error]{left, returned} {
-			if assert.NotNil(t, ended.Load()) {
-				require.ErrorIs(t, *ended.Load(), context.Canceled)
-			}
+			requireEnded(t, ended, context.Canceled)
 		}
 		closed := background(func() error { return client.Close(t.Context()) })
 		g.step() // what was sent arrives, and what the caller who left was granted goes back
 		assert.Nil(t, closed.Load(), "a give-back is under way")
 		g.open()
 		synctest.Wait()
-		if assert.NotNil(t, closed.Load()) {
-			assert.NoError(t, *closed.Load())
-		}
+		requireEnded(t, closed, nil)
 		after := k.on(rdb, 10, time.Hour)
 		for _, key := range []string{"left", "returned"} {
 			d, err := after.Peek(t.Context(), key, 0)
