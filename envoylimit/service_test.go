@@ -383,25 +383,6 @@ descriptors:
 	})
 }
 
-// Two Services on one Redis: never above the limit in any span.
-func TestService_TwoOnOneRedis(t *testing.T) {
-	t.Parallel()
-	onStage(t, "domain: web\ndescriptors:\n- {key: user, rate_limit: {unit: second, requests_per_unit: 10}}", func(t *testing.T, s *stage) {
-		both := []*Service{s.Service, New(limitertest.NewClient(t, s.rdb), s.active.Load().Config)}
-		var grants []time.Time
-		for i := range 1000 {
-			if both[i%2].ask(t, "user=ann").GetOverallCode() == ok {
-				grants = append(grants, time.Now())
-			}
-			time.Sleep(7 * time.Millisecond)
-		}
-		assert.Greater(t, len(grants), 60)
-		for i := 10; i < len(grants); i++ {
-			require.GreaterOrEqual(t, grants[i].Sub(grants[i-10]), time.Second)
-		}
-	})
-}
-
 func TestNew_ReportsABadClient(t *testing.T) {
 	t.Parallel()
 	require.ErrorIs(t, New(nil, nil).Err(), rratelimiter.ErrInvalidConfig)

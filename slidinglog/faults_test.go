@@ -64,23 +64,6 @@ func TestRefusal_DoesNotExtendTimeToLive(t *testing.T) {
 	})
 }
 
-// If the timestamp is the member, the requests of one millisecond count once.
-func TestFaultRequestsOfOneMillisecond(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l, other := threeAMinute(rdb), threeAMinute(rdb)
-		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-		assert.True(t, limittest.Take(t, other, "key", 1).Granted)
-		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-		assert.False(t, limittest.Take(t, other, "key", 1).Granted)
-		assert.EqualValues(t, 3, rdb.ZCard(t.Context(), "key").Val())
-
-		assert.True(t, limittest.Take(t, l, "several", 3).Granted)
-		assert.False(t, limittest.Take(t, l, "several", 1).Granted)
-		assert.EqualValues(t, 3, rdb.ZCard(t.Context(), "several").Val(), "a row for each, as all who share the log count them")
-	})
-}
-
 // Rows that a caller with a fast clock wrote are in use, for a window from the
 // first call on that finds them.
 func TestTake_RowsOfFastClockCountForAWindow(t *testing.T) {

@@ -34,17 +34,6 @@ func requireTTLs(t *testing.T, rdb redistest.Client, key string, d limit.Decisio
 }
 
 var ofBuckets = limitertest.Tests[redistest.Client]{
-	"OneTokenACall": func(t *testing.T, rdb redistest.Client) {
-		l := threeInTenSeconds(rdb)
-		assert.Equal(t, int64(6), limittest.Take(t, l, "key", 4).Remaining)
-		assert.Equal(t, int64(1), limittest.Take(t, l, "key", 5).Remaining)
-		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 1, RetryAfter: 10 * time.Second, ResetAfter: 30 * time.Second},
-			limittest.Take(t, l, "key", 4))
-		assert.Equal(t, 20*time.Second, limittest.Take(t, l, "key", 7).RetryAfter)
-		time.Sleep(20 * time.Second)
-		assert.Equal(t, int64(0), limittest.Take(t, l, "key", 7).Remaining)
-	},
-
 	// A refusal keeps the refill that it computed.
 	"RefusalForgetsTheRefill": func(t *testing.T, rdb redistest.Client) {
 		l, start := threeInTenSeconds(rdb), time.Now().Unix()
