@@ -197,7 +197,7 @@ func countsAtOnce(t *testing.T, rdb redistest.Client, l, other *slidinglog.Limit
 		assert.Equal(t, threshold, known, key)
 		before := rdb.ZCard(ctx, key).Val()
 		assert.Equal(t, granted, limittest.Grants(t, l, key, granted+1), key)
-		assert.EqualValues(t, before+int64(granted), rdb.ZCard(ctx, key).Val(), "refusals leave nothing")
+		assert.Equal(t, before+int64(granted), rdb.ZCard(ctx, key).Val(), "refusals leave nothing")
 		d := limittest.Take(t, l, key, 1)
 		assert.False(t, d.Granted, key)
 		assert.Equal(t, threshold, d.Limit)

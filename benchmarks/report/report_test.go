@@ -139,15 +139,13 @@ func TestText_EmptyReportIsNotMeasured(t *testing.T) {
 	assert.Contains(t, text.String(), "not measured")
 }
 
-// TestRender_FillsInPages fills in what the repository shows, on copies.
+// TestRender_FillsInPages fills in what the repository shows, on a copy.
 func TestRender_FillsInPages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"performance.md"} {
-		page, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
-		require.NoError(t, err)
-		assert.True(t, bytes.Contains(page, []byte("<!-- begin ")), name)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), page, 0o600))
-	}
+	page, err := os.ReadFile("../../docs/performance.md")
+	require.NoError(t, err)
+	assert.Contains(t, string(page), "<!-- begin ")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "performance.md"), page, 0o600))
 	require.NoError(t, report.Render(report.New(), dir))
 }
