@@ -95,7 +95,7 @@ func TestFailoverWhileInUse(t *testing.T) {
 func failOverPaused(t *testing.T, s *redistest.Sentinel, master *redistest.Server) {
 	t.Helper()
 	name, addrs := s.Watch()
-	sentinel, admin := redis.NewClient(&redis.Options{Addr: addrs[0]}), master.Client(t, nil)
+	sentinel, admin := redistest.NewClient(addrs[0], nil), master.Client(t, nil)
 	defer func() { assert.NoError(t, sentinel.Close()) }()
 	s.AwaitOrder(t)
 	require.NoError(t, admin.Do(t.Context(), "CLIENT", "PAUSE", "60000", "WRITE").Err())
@@ -321,12 +321,9 @@ func (m muted) Write(p []byte) (int, error) {
 // client returns a client of the server that serves at the time.
 func (r *replica) client(t *testing.T) redistest.Client {
 	t.Helper()
-	opt := &redis.Options{ReadTimeout: time.Minute, Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return r.master.Client(t, &redistest.Options{Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", r.serving.Load().Addr())
-	}}
-	rdb := redis.NewClient(opt)
-	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
-	return rdb
+	}})
 }
 
 // takeOver kills the master and lets the replica serve.

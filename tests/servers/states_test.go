@@ -1,7 +1,6 @@
 package servers_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,14 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/slidinglog"
-	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 func TestACLOfOneLimiter(t *testing.T) {
@@ -172,141 +168,9 @@ func onEachVersion(t *testing.T, test func(*testing.T, redistest.Version, *redis
 	}
 }
 
-// If memory is full, no call takes more of it, calls that take permits are errors, and what
-// frees permits works.
-func TestFullMemory(t *testing.T) {
-	t.Parallel()
-	onEachVersion(t, func(t *testing.T, _ redistest.Version, _ *redistest.Server, rdb redistest.Client) {
-		ctx := t.Context()
-		full := func(limit string) { require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", limit).Err()) }
-		f := newFilling(t, rdb)
-		less, more := f.reserve(t, 2), f.reserve(t, 2)
-		full("1")
-		before := dataset(t, rdb)
-		for i := range 20 {
-			for name, err := range f.take(ctx, i) {
-				assert.ErrorIs(t, err, limit.ErrUnavailable, name)
-				assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, name)
-			}
-		}
-		assert.Equal(t, before, dataset(t, rdb), "keys, and bytes that they take")
-		for name, l := range f.limiters {
-			assert.NoError(t, less[name].Cancel(ctx), name)
-			err := more[name].Settle(ctx, 4)
-			assert.ErrorIs(t, err, limit.ErrUnavailable, name)
-			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, name)
-			assert.NoError(t, l.Release(ctx, 1), name)
-		}
-		for _, giveBack := range f.undo {
-			assert.NoError(t, giveBack(ctx))
-		}
-		assert.LessOrEqual(t, dataset(t, rdb)[1], before[1])
-
-		full("0")
-		for name, l := range f.limiters {
-			assert.NoError(t, more[name].Settle(ctx, 4), name)
-			assert.EqualValues(t, 94, limitertest.Available(t, l), name)
-			limitertest.MustAcquire(t, l, 5)
-		}
-		for name, l := range f.keyed {
-			d, err := l.Take(ctx, name+":old", 100)
-			assert.NoError(t, err, name)
-			assert.True(t, d.Granted, "%s: all have been given back", name)
-		}
-		for _, name := range []string{"plain", "kept"} {
-			keys := limitertest.KeysOf(f.limiters[name])
-			free, _ := limitertest.StoredValue(t, rdb, keys.Value)
-			assert.EqualValues(t, 100, free+limitertest.InUse(t, rdb, keys.Permits), name)
-		}
-		full("1")
-		there, err := f.limiters["kept"].Delete(ctx)
-		assert.NoError(t, err)
-		assert.True(t, there)
-	})
-}
-
-// A filling is what a server holds before its memory is full.
-type filling struct {
-	client   *rratelimiter.Client
-	limiters map[string]*rratelimiter.RateLimiter
-	keyed    map[string]limit.Returner
-	undo     []func(context.Context) error
-}
-
-var (
-	rate = limitertest.Every(100, time.Hour)
-	kept = rratelimiter.Config{Rate: 100, Interval: time.Hour, KeepAlive: 24 * time.Hour}
-	own  = limitertest.PerClient(100, time.Hour)
-)
-
-func newFilling(t *testing.T, rdb redistest.Client) *filling {
-	t.Helper()
-	f := &filling{client: limitertest.NewClient(t, rdb), limiters: map[string]*rratelimiter.RateLimiter{}}
-	f.keyed = map[string]limit.Returner{
-		"keyed":  f.client.Keyed("keyed:", rate),
-		"window": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 100, Window: time.Hour}),
-		"log":    slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 100, Window: time.Hour}),
-		"bucket": tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 100, Refill: 1, Interval: time.Hour}),
-	}
-	for name, cfg := range map[string]rratelimiter.Config{"plain": rate, "kept": kept, "own": own} {
-		f.limiters[name] = f.client.RateLimiter("{shop}:"+name, rratelimiter.WithDefault(cfg))
-		limitertest.MustAcquire(t, f.limiters[name], 3)
-	}
-	for name, l := range f.keyed {
-		_, giveBack, err := l.TakeReturnable(t.Context(), name+":old", 3)
-		require.NoError(t, err, name)
-		f.undo = append(f.undo, giveBack)
-	}
-	return f
-}
-
-// reserve reserves permits of each limiter.
-func (f *filling) reserve(t *testing.T, permits int64) map[string]*rratelimiter.Reservation {
-	all := map[string]*rratelimiter.Reservation{}
-	for name, l := range f.limiters {
-		all[name] = limitertest.Reserve(t, l, permits)
-	}
-	return all
-}
-
-// take makes every call that takes memory, of names with that number.
-func (f *filling) take(ctx context.Context, i int) map[string]error {
-	fresh := func(cfg rratelimiter.Config) *rratelimiter.RateLimiter {
-		return f.client.RateLimiter(fmt.Sprintf("{shop}:new:%d:%v", i, cfg), rratelimiter.WithDefault(cfg))
-	}
-	calls := map[string]error{
-		"WithDefault":      limitertest.Second(fresh(rate).TryAcquire(ctx, 1, 0)),
-		"per client":       limitertest.Second(fresh(own).Take(ctx, 1)),
-		"TrySetRate":       limitertest.Second(f.client.RateLimiter(fmt.Sprint("set:", i)).TrySetRate(ctx, rate)),
-		"SetRate":          f.client.RateLimiter(fmt.Sprint("set:", i)).SetRate(ctx, kept, rratelimiter.KeepState()),
-		"TryAcquireAll":    limitertest.Second(f.client.TryAcquireAll(ctx, 0, f.limiters["kept"].Claim(1), fresh(rate).Claim(1), f.limiters["plain"].Claim(1))),
-		"TryAcquireAll, 2": limitertest.Second(f.client.TryAcquireAll(ctx, 0, f.limiters["kept"].Claim(1), f.limiters["own"].Claim(1))),
-	}
-	for name, l := range f.limiters {
-		calls["known "+name] = limitertest.Second(l.TryAcquire(ctx, 1, 0))
-	}
-	for name, l := range f.keyed {
-		calls["new "+name] = limitertest.Second(l.Take(ctx, fmt.Sprint(name, i), 1))
-		calls["known "+name] = limitertest.Second(l.Take(ctx, name+":old", 1))
-	}
-	return calls
-}
-
-// dataset returns how many keys a server has, and the bytes that they take.
-func dataset(t *testing.T, rdb redistest.Client) [2]int64 {
-	t.Helper()
-	keys := rdb.Keys(t.Context(), "*").Val()
-	all := [2]int64{int64(len(keys))}
-	for _, key := range keys {
-		used, err := rdb.MemoryUsage(t.Context(), key).Result()
-		require.NoError(t, err, key)
-		all[1] += used
-	}
-	return all
-}
-
 // The probe of a server with a breaker is refused whenever grants are, whatever a key
-// holds. It changes nothing, and needs only rights that decisions need.
+// holds: such a server is away, and has not run what it was asked. The probe changes nothing,
+// and needs only rights that decisions need.
 func TestProbe_IsRefusedWheneverGrantsAre(t *testing.T) {
 	t.Parallel()
 	onEachVersion(t, func(t *testing.T, version redistest.Version, s *redistest.Server, rdb redistest.Client) {
@@ -337,6 +201,8 @@ func TestProbe_IsRefusedWheneverGrantsAre(t *testing.T) {
 				_, err = l.Take(ctx, 1)
 				if version != redistest.Redis62 || code != "NOREPLICAS" { // it lets scripts write
 					assert.ErrorContains(c, err, code, code)
+					assert.ErrorIs(c, err, limit.ErrUnavailable)
+					assert.NotErrorIs(c, err, limit.ErrUnknownOutcome)
 				}
 			}, time.Minute, time.Millisecond)
 			probe(err == nil, code)
