@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -262,166 +258,128 @@ func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 	}
 }
 
-// programVariable has the words of a program that handles requests in flight until its standard input ends: the address
-// of Redis, the program's name, and the prefix of its keys.
-const programVariable = "RRL_TEST_IN_FLIGHT"
+func TestMain(m *testing.M) { limitertest.Main(m) }
 
 const (
 	places  = 20
 	workers = 8 // of each program
 )
 
-func TestMain(m *testing.M) {
-	if words := strings.Fields(os.Getenv(programVariable)); len(words) == 3 {
-		handleInFlight(words[0], words[1], words[2])
-		return
-	}
-	limitertest.Main(m)
+// A fleet is programs that handle requests in flight, each through a proxy of its own.
+type fleet struct {
+	*testing.T
+
+	prefix                       string // of all keys
+	busy, most, handled, refused atomic.Int64
 }
 
-// enters counts a request in at its handler, and notes how many there have been at the same time at most.
-var enters = redis.NewScript(`
-redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
-redis.call('HINCRBY', KEYS[2], 'handled', 1)
-local sum = 0
-for _, n in ipairs(redis.call('HVALS', KEYS[1])) do
-  sum = sum + n
-end
-if sum > tonumber(redis.call('HGET', KEYS[2], 'most') or '0') then
-  redis.call('HSET', KEYS[2], 'most', sum)
-end`)
+type program struct {
+	proxy  *redistest.Proxy
+	client *rratelimiter.Client
+	stop   func() // returns when no requests are made any more
+	busy   atomic.Int64
+	killed atomic.Bool
+}
 
-func handleInFlight(addr, name, prefix string) {
-	rdb := redis.NewClient(&redis.Options{Addr: addr, ClientName: name, ReadTimeout: time.Minute})
-	client := rratelimiter.New(rdb, limitertest.Patient())
-	limits := httplimit.New(httplimit.Policy{Limiter: client.Keyed(prefix, rratelimiter.PerHour(places)), InFlight: true},
+func (f *fleet) start() *program {
+	p := &program{proxy: redistest.StartProxy(f, redistest.Shared(f).Addr())}
+	p.client = limitertest.OpenClient(p.proxy.Client(f, nil))
+	limits := httplimit.New(httplimit.Policy{Limiter: p.client.Keyed(f.prefix, rratelimiter.PerHour(places)), InFlight: true},
 		httplimit.WithTimeout(time.Minute), httplimit.WithKey(httplimit.Path()), httplimit.WithErrorHandler(func(*http.Request, error) {})) // callers that have gone
-	ctx, stop := context.WithCancel(context.Background())
-	handler := limits.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if err := enters.Run(ctx, rdb, []string{prefix + "busy", prefix + "seen"}, name).Err(); !errors.Is(err, redis.Nil) {
-			return
+	handler := limits.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		f.handled.Add(1)
+		p.busy.Add(1)
+		for now, most := f.busy.Add(1), f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
 		}
-		defer rdb.HIncrBy(context.WithoutCancel(ctx), prefix+"busy", name, -1)
+		defer func() {
+			if !p.killed.Load() { // otherwise its place stays taken
+				p.busy.Add(-1)
+				f.busy.Add(-1)
+			}
+		}()
 		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
 		if rand.IntN(20) == 0 {
 			panic(http.ErrAbortHandler)
 		}
 	}))
-	var all sync.WaitGroup
-	for worker := range workers {
-		all.Go(func() {
+	ctx, end := context.WithCancel(context.Background())
+	over := limitertest.Go(func() {
+		limitertest.Together(workers, func(worker int) {
 			for n := 0; ctx.Err() == nil; n++ {
-				func() {
-					defer func() { _ = recover() }()
-					// One request of a program, at a time, may be on its way without a caller: the
-					// next of its worker waits.
-					leaves := time.Minute
-					if worker == 0 && n%2 == 0 {
-						leaves = time.Duration(1+rand.IntN(5000)) * time.Microsecond
-					}
-					requested, leave := context.WithTimeout(context.Background(), leaves)
-					defer leave()
-					w := httptest.NewRecorder()
-					handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(requested))
-					if w.Code == http.StatusTooManyRequests {
-						rdb.HIncrBy(ctx, prefix+"seen", "refused", 1)
-					}
-				}()
+				// One request of a program, at a time, may be on its way without a caller: the
+				// next of its worker waits.
+				leaves := time.Minute
+				if worker == 0 && n%2 == 0 {
+					leaves = time.Duration(1+rand.IntN(5000)) * time.Microsecond
+				}
+				f.request(handler, leaves)
 			}
 		})
+	})
+	p.stop = func() {
+		end()
+		<-over
 	}
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	stop()
-	all.Wait()
-	_ = client.Close(context.Background())
+	return p
 }
 
-// fleet is programs that handle requests in flight.
-type fleet struct {
-	*testing.T
-
-	rdb      redistest.Client
-	prefix   string // of all keys
-	programs map[string]program
-}
-
-type program struct {
-	*exec.Cmd
-
-	in io.Closer
-}
-
-func (f *fleet) start(name string) {
-	self, err := os.Executable()
-	require.NoError(f, err)
-	cmd := exec.CommandContext(f.Context(), self)
-	cmd.Env = append(os.Environ(), programVariable+"="+strings.Join([]string{redistest.Shared(f).Addr(), f.prefix + name, f.prefix}, " "))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(f, err)
-	require.NoError(f, cmd.Start())
-	f.programs[name] = program{cmd, in}
-}
-
-// kill kills a program, and returns how many requests were at its handler when all that it had sent was done.
-func (f *fleet) kill(name string) (held int64) {
-	require.NoError(f, f.programs[name].Process.Kill())
-	_ = f.programs[name].Wait()
-	delete(f.programs, name)
-	require.Eventually(f, func() bool {
-		return !strings.Contains(f.rdb.ClientList(f.Context()).Val(), "name="+f.prefix+name+" ")
-	}, time.Minute, 5*time.Millisecond)
-	held, _ = f.rdb.HGet(f.Context(), f.prefix+"busy", f.prefix+name).Int64()
-	require.NoError(f, f.rdb.HDel(f.Context(), f.prefix+"busy", f.prefix+name).Err())
-	return held
-}
-
-// stop ends all programs in good order.
-func (f *fleet) stop() {
-	for name, p := range f.programs {
-		require.NoError(f, p.in.Close())
-		require.NoError(f, p.Wait(), name)
-		delete(f.programs, name)
+func (f *fleet) request(handler http.Handler, leaves time.Duration) {
+	defer func() { _ = recover() }()
+	ctx, leave := context.WithTimeout(context.Background(), leaves)
+	defer leave()
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(ctx))
+	if w.Code == http.StatusTooManyRequests {
+		f.refused.Add(1)
 	}
 }
 
-func (f *fleet) seen(what string) int64 {
-	n, _ := f.rdb.HGet(f.Context(), f.prefix+"seen", what).Int64()
-	return n
+// kill lets nothing of a program reach Redis any more, as its death would, and returns how many requests were at its handler.
+func (f *fleet) kill(p *program) (held int64) {
+	p.proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
+	p.proxy.HangUp()
+	p.killed.Store(true)
+	p.stop()
+	_ = p.client.Close(f.Context())
+	return p.busy.Load()
 }
 
 // work waits until some more requests were handled.
 func (f *fleet) work() {
-	before := f.seen("handled")
-	require.Eventually(f, func() bool { return f.seen("handled")-before >= 300 }, time.Minute, 5*time.Millisecond)
+	before := f.handled.Load()
+	require.Eventually(f, func() bool { return f.handled.Load()-before >= 300 }, time.Minute, 5*time.Millisecond)
 }
 
 // Never more requests are in flight than there are places, in all programs together, though some are killed. What these held
 // stays taken until an interval is over, and nothing else.
 func TestInFlight_ProgramsAreKilled(t *testing.T) {
 	t.Parallel()
-	f := &fleet{t, redistest.Redis(t), redistest.Name(t) + ":", map[string]program{}}
-	l := limitertest.NewClient(t, f.rdb).RateLimiter(f.prefix + "http:/")
-	for _, name := range []string{"a", "b", "c"} {
-		f.start(name)
+	f := &fleet{T: t, prefix: redistest.Name(t) + ":"}
+	l := limitertest.NewClient(t, redistest.Redis(t)).RateLimiter(f.prefix + "http:/")
+	stop := func(programs ...*program) {
+		for _, p := range programs {
+			p.stop()
+			require.NoError(t, p.client.Close(t.Context()))
+		}
 	}
-	held := int64(0)
-	for _, name := range []string{"a", "b"} {
-		f.work()
-		held += f.kill(name)
-		f.start(name + "2")
-	}
+	a, b, c := f.start(), f.start(), f.start()
 	f.work()
-	f.stop()
+	held := f.kill(a)
+	a = f.start()
+	f.work()
+	held += f.kill(b)
+	b = f.start()
+	f.work()
+	stop(a, b, c)
 	taken := places - limitertest.Available(t, l)
 	assert.GreaterOrEqual(t, taken, held, "what was in flight stays taken")
 	assert.LessOrEqual(t, taken, int64(2*(workers+1)), "and what was on its way")
-	f.start("d")
+	d := f.start()
 	f.work()
-	f.stop()
+	stop(d)
 	assert.Equal(t, taken, places-limitertest.Available(t, l), "all else came back")
-	assert.LessOrEqual(t, f.seen("most"), int64(places), "in flight at the same time")
-	assert.Positive(t, f.seen("refused"))
+	assert.LessOrEqual(t, f.most.Load(), int64(places), "in flight at the same time")
+	assert.Positive(t, f.refused.Load())
 	require.NoError(t, limitertest.Second(l.UpdateRate(t.Context(), rratelimiter.Config{Rate: places, Interval: time.Millisecond}, rratelimiter.KeepState())))
 	require.Eventually(t, func() bool { return limitertest.Available(t, l) == places }, time.Minute, time.Millisecond)
 }

@@ -257,14 +257,6 @@ const (
 	Valkey91 Version = "valkey-9.1"
 )
 
-// files are the names of the binaries in .cache/bin.
-var files = map[Version]string{
-	Redis62:  "redis-server-6.2",
-	Redis70:  "redis-server-7.0",
-	Redis82:  "redis-server-8.2",
-	Valkey91: "valkey-server-9.1",
-}
-
 // ErrNoServer says that this machine lacks the server.
 var ErrNoServer = errors.New("scripts/install-redis.sh installs it")
 
@@ -286,7 +278,8 @@ func (v Version) binary() (string, error) {
 	if v == Default {
 		v = Version(os.Getenv("RRL_REDIS_SERVER"))
 	}
-	if file, ok := files[v]; ok {
+	if slices.Contains(Versions(), v) {
+		file := strings.Replace(string(v), "-", "-server-", 1)
 		path, err := inCache(file)
 		if err != nil {
 			err = fmt.Errorf("no %s: .cache/bin has no %s (%w, given the argument all)", v, file, ErrNoServer)
@@ -300,11 +293,10 @@ func (v Version) binary() (string, error) {
 		}
 		return path, err
 	}
-	if path, err := inCache("redis-server"); err == nil {
-		return path, nil
-	}
-	if path, err := exec.LookPath("redis-server"); err == nil {
-		return path, nil
+	for _, find := range []func(string) (string, error){inCache, exec.LookPath} {
+		if path, err := find("redis-server"); err == nil {
+			return path, nil
+		}
 	}
 	return "", fmt.Errorf("no redis-server: neither $RRL_REDIS_SERVER, .cache/bin nor $PATH has one (%w)", ErrNoServer)
 }
