@@ -465,14 +465,14 @@ func TestFailOpen_MistakeIsNoOutage(t *testing.T) {
 	t.Parallel()
 	const text = "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"
 	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
-		var says string
+		var says atomic.Value
 		s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
-			return redistest.Fail(cmds, answered(says))
+			return redistest.Fail(cmds, says.Load().(answered))
 		}))
 		for answer, cure := range map[string]string{
 			"MOVED 3999 127.0.0.1:6381": "redis.NewClusterClient", "ASK 3999 127.0.0.1:6381": "redis.NewClusterClient", text: "script_check_enable to 0",
 		} {
-			says = answer
+			says.Store(answered(answer))
 			for range 10 {
 				start := time.Now()
 				_, err := l.Take(t.Context(), "ann", 1)

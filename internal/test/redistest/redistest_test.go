@@ -86,6 +86,10 @@ func TestWithoutAServer(t *testing.T) {
 		"skip":        {[]string{"RRL_NO_SKIP="}, "--- SKIP: TestTopology", notes + note},
 		"fail":        {[]string{"RRL_NO_SKIP=1"}, "--- FAIL: TestTopology", notes},
 		"wrong place": {[]string{"RRL_NO_SKIP=", "RRL_REDIS_SERVER=/nonexistent"}, "--- FAIL: TestTopology", notes},
+		"no topology": {
+			[]string{"RRL_TOPOLOGY=moon"},
+			`RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl tls-acl sentinel cluster ring]`, notes,
+		},
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -167,13 +171,6 @@ func TestTopology(t *testing.T) {
 	case redistest.RingOfMany:
 		assert.IsType(t, (*redis.Ring)(nil), rdb)
 	}
-}
-
-func TestUnknownTopology(t *testing.T) {
-	t.Parallel()
-	out, err := asChild(t, "TestTopology", "RRL_TOPOLOGY=moon").CombinedOutput()
-	require.Error(t, err)
-	assert.Contains(t, string(out), `RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl tls-acl sentinel cluster ring]`)
 }
 
 func TestSlotsThatMoveAtOnceKeepTheirKeys(t *testing.T) {
