@@ -153,6 +153,29 @@ var waveTests = map[string]rigTest{
 		})
 		r.Wait()
 	}},
+	"is shared by those who come while its flight asks": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
+		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
+		first := &followed{ask: newAsk("first", script.Call{}), other: newAsk("other", script.Call{})}
+		wave := r.lane.Ready(first)
+		close(r.hold)
+		<-first.done
+		<-first.other.done
+		assert.Same(t, wave, first.wave)
+		assert.Equal(t, []int{1, 1, 2}, r.sizes())
+		r.Wait()
+	}},
+}
+
+// followed is a source beside which another comes while a flight asks it.
+type followed struct {
+	*ask
+	other *ask
+	wave  *lane.Wave // of the other
+}
+
+func (f *followed) NextCall(l *lane.Lane, now time.Time) (c *lane.Call, more bool) {
+	f.wave = l.Ready(f.other)
+	return f.ask.NextCall(l, now)
 }
 
 func TestWave(t *testing.T) {

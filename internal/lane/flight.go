@@ -56,8 +56,11 @@ func (l *Lane) take() *flight {
 	f := &flight{hasPlace: true}
 	for len(f.calls) == 0 && l.waiting() {
 		f.wave.End() // nothing was sent: those who wait on it check their own time
-		f.wave, l.wave = l.wave, nil
+		f.wave = nil
 		over = append(over, l.fill(f)...)
+		if l.wave == f.wave {
+			l.wave = nil
+		}
 	}
 	f.load = len(f.calls)
 	l.load += f.load
@@ -107,7 +110,7 @@ func (l *Lane) fill(f *flight) (over []*Call) {
 		over = append(over, c)
 		return true
 	})
-	if !l.onceLast {
+	for f.wave = l.wave; !l.onceLast && len(l.ready) > 0 && len(f.calls) < room; { // others come meanwhile
 		l.ask(f, room, now)
 	}
 	return over

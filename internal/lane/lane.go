@@ -185,8 +185,9 @@ type Lane struct {
 
 	mu       sync.Mutex // guards what follows
 	ready    []Source   // have something to send
-	taken    []Source   // room for those of them that a flight asks; nil while one does
-	wave     *Wave      // of the next flight; nil while no one waits on it
+	taken    []Source   // room for those of them that a flight asks
+	asking   bool       // one does, without the lock; it also takes what comes meanwhile
+	wave     *Wave      // of the next flight, or of that; nil while no one waits on it
 	calls    []*Call    // ready-made calls to be sent: commands, and what is made again
 	once     []*Call    // those of them that go by themselves
 	onceLast bool       // the last flight was of these
@@ -333,7 +334,7 @@ func (l *Lane) leaves(ctx context.Context, c *Call) bool {
 
 // start lets one more flight leave, if it may and has something to take.
 func (l *Lane) start() {
-	if l.flights < l.limit() && l.waits() > 0 && l.load < l.window {
+	if l.flights < l.limit() && l.hasWork() {
 		l.flights++
 		l.dispatch(nil)
 	}
@@ -355,4 +356,7 @@ func (l *Lane) setSilent(silent bool) {
 }
 
 // waiting reports whether the next flight may leave and has something to take.
-func (l *Lane) waiting() bool { return l.flights <= l.limit() && l.waits() > 0 && l.load < l.window }
+func (l *Lane) waiting() bool { return l.flights <= l.limit() && l.hasWork() }
+
+// hasWork reports whether there is something to take that no flight is taking.
+func (l *Lane) hasWork() bool { return !l.asking && l.waits() > 0 && l.load < l.window }

@@ -69,8 +69,7 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 	n := min(room-len(f.calls), len(l.ready))
 	taken := l.taken
 	taken = append(taken, l.ready[:n]...)
-	l.taken, l.ready = nil, dropped(l.ready, n)
-	l.load += room // for others who look meanwhile
+	l.ready, l.asking, f.wave = dropped(l.ready, n), true, l.wave
 	l.mu.Unlock()
 	asked, others := 0, []*Call(nil)
 	for ; asked < len(taken) && len(f.calls)+len(others) < room; asked++ {
@@ -88,7 +87,7 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 		}
 	}
 	l.mu.Lock()
-	l.load -= room
+	l.asking = false
 	l.ready = append(l.ready, taken[asked:]...)
 	clear(taken)
 	l.taken = taken[:0]
