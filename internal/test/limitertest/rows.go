@@ -1,12 +1,22 @@
 package limitertest
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"log/slog"
+	"os"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/merge"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Each runs test for each row, as a parallel subtest.
@@ -65,6 +75,121 @@ func Seeds(n uint64) map[string]uint64 {
 	all := make(map[string]uint64, n)
 	for seed := range n {
 		all[fmt.Sprint("seed ", seed)] = seed
+	}
+	return all
+}
+
+// With RRL_MERGE=all the members of all limiters are merged as soon as there are two.
+var mergesAll = os.Getenv("RRL_MERGE") == "all"
+
+func init() {
+	if mergesAll {
+		merge.Everything()
+	}
+}
+
+// Main runs a package's tests for its TestMain. With RRL_MERGE=all it fails if nothing was merged.
+func Main(m *testing.M) {
+	code := m.Run()
+	if mergesAll {
+		merges := merge.Merges.Load()
+		fmt.Fprintf(os.Stderr, "RRL_MERGE=all: %d members stand for others\n", merges)
+		if merges == 0 {
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}
+
+// ByDefault returns a Client's handle whose default is cfg.
+func ByDefault(c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+	return c.RateLimiter(name, rratelimiter.WithDefault(cfg))
+}
+
+// Alive returns a Config of a limiter that expires if its waiting callers stop asking.
+func Alive(kind rratelimiter.RateType, rate int64, interval time.Duration) rratelimiter.Config {
+	return rratelimiter.Config{Type: kind, Rate: rate, Interval: interval, KeepAlive: interval}
+}
+
+// LogTo is the option of a Client that writes its log to w.
+func LogTo(w io.Writer) rratelimiter.Option {
+	return rratelimiter.WithLogger(slog.New(slog.NewTextHandler(w, nil)))
+}
+
+// FarAway returns a client of a miniredis to which each pipeline takes that long.
+func FarAway(t testing.TB, trip time.Duration) redistest.Client {
+	t.Helper()
+	_, m := redistest.Mini(t)
+	far := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 20})
+	far.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if cmds[0].Name() != "hello" { // as if all connections were there
+			time.Sleep(trip)
+		}
+		return next()
+	}))
+	return far
+}
+
+// Patient is the option of a Client that waits for its calls with redistest.Patience.
+func Patient() rratelimiter.Option {
+	return rratelimiter.WithCallTimeout(redistest.Patience(script.DefaultTimeout))
+}
+
+// A Recorder is an observer that keeps all that it receives.
+type Recorder struct {
+	decided redistest.List[limit.Decided]
+	flights redistest.List[limit.Flight]
+	leases  redistest.List[limit.Lease]
+	settled redistest.List[limit.Settled]
+	events  redistest.List[limit.Event]
+	waiting redistest.List[waiting]
+}
+
+// waiting is how many callers were said to wait for a limiter.
+type waiting struct {
+	limiter string
+	callers int
+}
+
+// Decided keeps d.
+func (r *Recorder) Decided(_ context.Context, d limit.Decided) { r.decided.Add(d) }
+
+// Landed keeps f.
+func (r *Recorder) Landed(f limit.Flight) { r.flights.Add(f) }
+
+// Waiting keeps the number.
+func (r *Recorder) Waiting(limiter string, callers int) { r.waiting.Add(waiting{limiter, callers}) }
+
+// Leased keeps l.
+func (r *Recorder) Leased(l limit.Lease) { r.leases.Add(l) }
+
+// Settled keeps s.
+func (r *Recorder) Settled(s limit.Settled) { r.settled.Add(s) }
+
+// Happened keeps e.
+func (r *Recorder) Happened(e limit.Event) { r.events.Add(e) }
+
+// Decisions returns those received since the last call.
+func (r *Recorder) Decisions() []limit.Decided { return r.decided.Take() }
+
+// Flights returns those received so far.
+func (r *Recorder) Flights() []limit.Flight { return r.flights.All() }
+
+// Settlements returns those received so far.
+func (r *Recorder) Settlements() []limit.Settled { return r.settled.All() }
+
+// Leases returns those received so far.
+func (r *Recorder) Leases() []limit.Lease { return r.leases.All() }
+
+// Events returns those received so far.
+func (r *Recorder) Events() []limit.Event { return r.events.All() }
+
+// Callers returns how many were said to wait, one number after another.
+func (r *Recorder) Callers(limiter string) (all []int) {
+	for _, w := range r.waiting.All() {
+		if w.limiter == limiter {
+			all = append(all, w.callers)
+		}
 	}
 	return all
 }
