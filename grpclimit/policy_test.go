@@ -83,7 +83,7 @@ func TestPolicies(t *testing.T) {
 	} {
 		for kind, made := range interceptors {
 			first := &middlewaretest.Returner{Fake: middlewaretest.Grants()}
-			opts := append(c.opts, quiet, grpclimit.WithKey(text("a b", nil)))
+			opts := append([]grpclimit.Option{quiet, grpclimit.WithKey(text("a b", nil))}, c.opts...)
 			for i, l := range c.policies {
 				opts = append(opts, grpclimit.WithPolicy(grpclimit.Policy{Name: string(rune('b' + i)), Limiter: l}))
 			}
@@ -257,7 +257,9 @@ func TestClientIP(t *testing.T) {
 		ctx := metadata.NewIncomingContext(peer.NewContext(t.Context(), &peer.Peer{Addr: c.peer}), metadata.Pairs(c.sent...))
 		assert.Equal(t, "grpc:"+c.want, keyOf(ctx, t, grpclimit.WithKey(grpclimit.ClientIP(c.cfg))), name)
 	}
-	for kind, code := range map[string]codes.Code{"unary client": codes.Unavailable, "stream client": codes.Unavailable, "unary server": codes.Internal} {
+	for kind, code := range map[string]codes.Code{
+		"unary client": codes.Unavailable, "stream client": codes.Unavailable, "unary server": codes.Internal,
+	} {
 		key, limiter := grpclimit.ClientIP(behind), middlewaretest.Grants() // a client knows no peer yet
 		if code == codes.Internal {
 			bad := grpclimit.ClientIP(grpclimit.ClientIPConfig{IPv6Bits: 129})

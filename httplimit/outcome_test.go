@@ -430,8 +430,8 @@ func TestTransport_InFlight(t *testing.T) {
 			assert.NoError(t, err)
 			readAll(resp, nil)
 		}, 1},
-		"switches, closes":      {withBody(halves{plain, &closed}, http.StatusSwitchingProtocols), closeWrite(nil), 1},
-		"switches, can't close": {withBody(plain, http.StatusSwitchingProtocols), closeWrite(http.ErrNotSupported), 1},
+		"switches, closes":      {withBody(halves{plain, &closed}, http.StatusSwitchingProtocols), closeWrite(nil), 1}, //nolint:bodyclose // below
+		"switches, can't close": {withBody(plain, http.StatusSwitchingProtocols), closeWrite(http.ErrNotSupported), 1}, //nolint:bodyclose // below
 	}, func(t *testing.T, rdb redistest.Client, c row) {
 		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(2))
 		free := func() int64 { return freeOf(t, places, "upstream:api.example.org") }
@@ -441,7 +441,7 @@ func TestTransport_InFlight(t *testing.T) {
 		var resp *http.Response
 		func() {
 			defer func() { assert.Contains(t, []any{nil, "oops"}, recover()) }()
-			resp, _ = transport.RoundTrip(httptest.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody))
+			resp, _ = transport.RoundTrip(httptest.NewRequestWithContext(ctx, http.MethodGet, api, http.NoBody)) //nolint:bodyclose // below
 		}()
 		if c.use != nil {
 			assert.EqualValues(t, 1, free())

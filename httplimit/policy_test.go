@@ -78,20 +78,35 @@ func TestPolicies(t *testing.T) {
 		given    string // back
 		failed   bool
 	}{
-		"closed":           {policies: []*fake{yes, down}, status: 503, retry: "5", given: "a", failed: true},
-		"closed, refused":  {policies: []*fake{no, down}, status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true},
-		"open":             {policies: []*fake{yes, down}, opts: []httplimit.Option{open}, status: 200, limits: `"a";r=9;t=60`, failed: true},
-		"open, refused":    {policies: []*fake{no, down}, opts: []httplimit.Option{open}, status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true},
-		"fallback":         {policies: []*fake{yes, down}, opts: []httplimit.Option{fallback}, status: 200, limits: both, failed: true},
-		"own fallback":     {policies: []*fake{yes, down}, own: yes, status: 200, limits: both, failed: true},
-		"fallback refuses": {policies: []*fake{yes, down}, own: no, status: 429, retry: "3", limits: `"a";r=10, "b";r=0;t=3`, violated: "b", given: "a", failed: true},
-		"shadow":           {policies: []*fake{yes, no, down}, opts: []httplimit.Option{open, httplimit.WithShadow()}, status: 200, given: "a", failed: true},
-		"stays taken":      {policies: []*fake{yes, no}, giving: errDown, status: 429, retry: "3", limits: `"a";r=9, "b";r=0;t=3`, violated: "b", given: "a", failed: true},
+		"closed":          {policies: []*fake{yes, down}, status: 503, retry: "5", given: "a", failed: true},
+		"closed, refused": {policies: []*fake{no, down}, status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true},
+		"open":            {policies: []*fake{yes, down}, opts: []httplimit.Option{open}, status: 200, limits: `"a";r=9;t=60`, failed: true},
+		"open, refused": {
+			policies: []*fake{no, down}, opts: []httplimit.Option{open},
+			status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true,
+		},
+		"fallback":     {policies: []*fake{yes, down}, opts: []httplimit.Option{fallback}, status: 200, limits: both, failed: true},
+		"own fallback": {policies: []*fake{yes, down}, own: yes, status: 200, limits: both, failed: true},
+		"fallback refuses": {
+			policies: []*fake{yes, down}, own: no,
+			status: 429, retry: "3", limits: `"a";r=10, "b";r=0;t=3`, violated: "b", given: "a", failed: true,
+		},
+		"shadow": {
+			policies: []*fake{yes, no, down}, opts: []httplimit.Option{open, httplimit.WithShadow()},
+			status: 200, given: "a", failed: true,
+		},
+		"stays taken": {
+			policies: []*fake{yes, no}, giving: errDown,
+			status: 429, retry: "3", limits: `"a";r=9, "b";r=0;t=3`, violated: "b", given: "a", failed: true,
+		},
 		"two refuse": {
 			policies: []*fake{granted(10, 5, time.Second), granted(5, 4, time.Minute), refused(1, 90*time.Second), refused(0, hour)}, cost: 2,
 			status: 429, retry: "3600", limits: `"a";r=7, "b";r=5, "c";r=1;t=90, "d";r=0;t=3600`, violated: "cd", given: "ab",
 		},
-		"some are left": {policies: []*fake{granted(10, 4, hour), no}, kept: true, status: 429, retry: "3", limits: `"a";r=4, "b";r=0;t=3`, violated: "b"},
+		"some are left": {
+			policies: []*fake{granted(10, 4, hour), no}, kept: true,
+			status: 429, retry: "3", limits: `"a";r=4, "b";r=0;t=3`, violated: "b",
+		},
 		"as many as it takes": {
 			policies: []*fake{granted(10, 2, hour), no}, kept: true, cost: 2, status: 429, retry: "3", limits: `"a";r=2, "b";r=0;t=3`, violated: "b",
 		},
@@ -101,7 +116,8 @@ func TestPolicies(t *testing.T) {
 	} {
 		var errs middlewaretest.Errors
 		cost := max(1, c.cost)
-		opts := append(c.opts, patient(), hearing(&errs), httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil }))
+		opts := []httplimit.Option{patient(), hearing(&errs), httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil })}
+		opts = append(opts, c.opts...)
 		var all []*returner
 		var policies []httplimit.Policy
 		for i, p := range c.policies {
@@ -153,10 +169,10 @@ func TestDecisions(t *testing.T) {
 			{Name: "outer", Decision: limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: time.Minute}},
 			{Name: "shadow", Decision: limit.Decision{Limit: 1, RetryAfter: time.Second}},
 		}, httplimit.Decisions(r.Context()))
-		require.NoError(t, httplimit.Settle(r.Context(), 3))
+		assert.NoError(t, httplimit.Settle(r.Context(), 3))
 		err := httplimit.Settle(r.Context(), 3)
-		require.ErrorIs(t, err, limit.ErrSettled)
-		require.ErrorContains(t, err, "httplimit: Settle: ")
+		assert.ErrorIs(t, err, limit.ErrSettled)
+		assert.ErrorContains(t, err, "httplimit: Settle: ")
 	})))), newRequest(t))
 	assert.Equal(t, http.StatusOK, w.Code)
 	assert.Equal(t, []int64{3}, reserver.Settled)
@@ -166,7 +182,8 @@ func TestDecisions(t *testing.T) {
 // Each policy has a plan of its own, and headers tell the window of the limiter that decided.
 func TestPolicyPlan_Policies(t *testing.T) {
 	t.Parallel()
-	second, minute, hour := windowed{Limiter: grants(), Span: time.Second}, windowed{Limiter: grants(), Span: time.Minute}, windowed{Limiter: grants(), Span: time.Hour}
+	of := func(window time.Duration) limit.Limiter { return windowed{Limiter: grants(), Span: window} }
+	second, minute, hour := of(time.Second), of(time.Minute), of(time.Hour)
 	paid := func(l limit.Limiter) func(*http.Request) limit.Limiter {
 		return func(r *http.Request) limit.Limiter {
 			if r.Header.Get("Plan") == "paid" {

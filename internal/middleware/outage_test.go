@@ -321,13 +321,13 @@ func (c *careless) TakeReserved(ctx context.Context, key string, n int64) (limit
 }
 
 // reserved asks for 3 permits and returns the context of the handler. The fallback may be nil.
-func reserved(t *testing.T, limiter, fallback limit.Limiter) (ctx context.Context) {
+func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
 	t.Helper()
 	s := newSite(t, []policy{{Terms: middleware.Terms{Name: "test", Limiter: limiter, Fallback: fallback, Settle: true}, Cost: tokensOf}})
-	s.handle = func(of context.Context) { ctx = of }
+	handled := make(chan context.Context, 1)
+	s.handle = func(ctx context.Context) { handled <- ctx }
 	s.ask(t.Context(), request{user: "k", tokens: 3})
-	require.NotNil(t, ctx)
-	return ctx
+	return <-handled
 }
 
 // A limiter of another module learns once what was used, even if that is the estimate; if it fails, once more with the same number.

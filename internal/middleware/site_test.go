@@ -51,7 +51,7 @@ func newSite(t *testing.T, policies []policy, opts ...func(*middleware.Policies[
 	t.Helper()
 	s := &site{t: t}
 	s.Middleware, s.Prefix, s.Timeout = "test", "test:", redistest.Patience(time.Second)
-	s.Policies.Keys = keys{func(r request) (string, error) { return r.user, nil }}
+	s.Keys = keys{func(r request) (string, error) { return r.user, nil }}
 	require.NoError(t, s.SetObserver(&s.told))
 	for _, opt := range opts {
 		opt(&s.Policies)

@@ -272,7 +272,7 @@ func TestPolicies_CallerGoes(t *testing.T) {
 		start := time.Now()
 		v, _ := c.ask(ctx, request{user: "ann", tokens: 100})
 		assert.True(t, v.Closed)
-		assert.Equal(t, ctx.Err() == context.Canceled, v.Gone) //nolint:errorlint // it is that
+		assert.Equal(t, ctx.Err() == context.Canceled, v.Gone)
 		assert.LessOrEqual(t, time.Since(start), most)
 		c.run(step{after: 5 * time.Second, look: true, left: []int64{9, 999, 99, 4999}}, "afterwards")
 	})

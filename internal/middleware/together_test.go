@@ -37,14 +37,15 @@ type story struct {
 // ofKinds are policies that can't go together with the quotas, and one that has another key.
 func ofKinds(t *testing.T, rdb redistest.Client) []policy {
 	t.Helper()
-	all := []policy{
-		{Terms: middleware.Terms{Name: "other", Limiter: limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(900))}},
-		{Terms: middleware.Terms{Name: "log", Limiter: slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 800, Window: time.Minute})}},
-		{Terms: middleware.Terms{Name: "window", Limiter: fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 700, Window: time.Minute})}},
-		{Terms: middleware.Terms{Name: "bucket", Limiter: tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 760, Refill: 760, Interval: time.Minute})}},
-	}
-	for i := range all {
-		all[i].Cost = tokensOf
+	client := limitertest.NewClient(t, rdb)
+	all := named(
+		client.Keyed("", rratelimiter.PerMinute(900)),
+		slidinglog.New(client, slidinglog.Config{Limit: 800, Window: time.Minute}),
+		fixedwindow.New(client, fixedwindow.Config{Limit: 700, Window: time.Minute}),
+		tokenbucket.New(client, tokenbucket.Config{Capacity: 760, Refill: 760, Interval: time.Minute}),
+	)
+	for i, name := range []string{"other", "log", "window", "bucket"} {
+		all[i].Name, all[i].Cost = name, tokensOf
 	}
 	constant := func(request) (string, error) { return "192.0.2.1", nil }
 	return append(all, policy{Terms: middleware.Terms{Name: "address", Limiter: middlewaretest.Grants()}, Keys: keys{constant}})
@@ -281,7 +282,8 @@ func TestPolicies_TogetherAsAlone(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) [3]int64 {
-			return [3]int64{rapid.Int64Range(1, 1200).Draw(r, "estimate"), rapid.Int64Range(-1, 1200).Draw(r, "used"), rapid.Int64Range(0, 40).Draw(r, "pause")}
+			draw := func(least, most int64, name string) int64 { return rapid.Int64Range(least, most).Draw(r, name) }
+			return [3]int64{draw(1, 1200, "estimate"), draw(-1, 1200, "used"), draw(0, 40, "pause")}
 		}), 1, 12).Draw(r, "steps")
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			all := quotas()

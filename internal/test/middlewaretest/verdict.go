@@ -44,6 +44,7 @@ const none = -1
 func (k Kind[O, K]) askings() map[string]asking[O] {
 	const most = (math.MaxInt32 + 1) * time.Millisecond
 	down, invalid, costly := errDown, limit.ErrInvalidConfig, limit.ErrPermitsExceedRate
+	perhaps := errors.Join(limit.ErrUnknownOutcome, limit.ErrUnavailable)
 	granted, five := limit.Decision{Granted: true, Limit: 10, Remaining: 9}, limit.Decision{Granted: true, Limit: 5, Remaining: 4}
 	refused := limit.Decision{Limit: 5, RetryAfter: time.Second}
 	open, closed := []O{k.WithFailure(limit.FailOpen())}, []O{k.WithFailure(limit.FailClosed())}
@@ -79,14 +80,16 @@ func (k Kind[O, K]) askings() map[string]asking[O] {
 		"no key": {opts: keys(down), want: Unavailable, heard: []error{down}, cost: none},
 
 		// What a limiter says beside an error counts for nothing.
-		"by default":            {says: granted, err: down, want: Unavailable, heard: []error{down}},
-		"closed":                {says: granted, err: down, opts: closed, want: Unavailable, heard: []error{down}},
-		"open":                  {says: granted, err: down, opts: open, want: Passed, heard: []error{down}},
-		"unavailable":           {err: limit.ErrUnavailable, opts: open, want: Passed, heard: []error{limit.ErrUnavailable}},
-		"perhaps taken":         {err: errors.Join(limit.ErrUnknownOutcome, limit.ErrUnavailable), opts: open, want: Passed, heard: []error{limit.ErrUnknownOutcome}},
-		"too slow":              {err: context.DeadlineExceeded, opts: open, want: Passed, heard: []error{context.DeadlineExceeded}},
-		"fallback":              {err: down, fallback: Says(five, nil), want: Passed, figures: k.figures(5, 4), heard: []error{down}},
-		"fallback refuses":      {err: down, fallback: Says(refused, nil), want: Refused, wait: time.Second, figures: k.figures(5, 0), heard: []error{down}},
+		"by default":    {says: granted, err: down, want: Unavailable, heard: []error{down}},
+		"closed":        {says: granted, err: down, opts: closed, want: Unavailable, heard: []error{down}},
+		"open":          {says: granted, err: down, opts: open, want: Passed, heard: []error{down}},
+		"unavailable":   {err: limit.ErrUnavailable, opts: open, want: Passed, heard: []error{limit.ErrUnavailable}},
+		"perhaps taken": {err: perhaps, opts: open, want: Passed, heard: []error{limit.ErrUnknownOutcome}},
+		"too slow":      {err: context.DeadlineExceeded, opts: open, want: Passed, heard: []error{context.DeadlineExceeded}},
+		"fallback":      {err: down, fallback: Says(five, nil), want: Passed, figures: k.figures(5, 4), heard: []error{down}},
+		"fallback refuses": {
+			err: down, fallback: Says(refused, nil), want: Refused, wait: time.Second, figures: k.figures(5, 0), heard: []error{down},
+		},
 		"fallback fails":        {err: down, fallback: Says(five, errDownToo), want: Unavailable, heard: []error{down, errDownToo}},
 		"too costly for it":     {err: down, fallback: Says(refused, costly), want: Refused, heard: []error{down}, outcome: limit.TooCostly},
 		"fallback is invalid":   {err: down, fallback: Says(five, invalid), want: Misconfigured, heard: []error{down, invalid}},
@@ -114,7 +117,7 @@ func (k Kind[O, K]) reserving() map[string]asking[O] {
 	granted, refused := limit.Decision{Granted: true, Limit: 10, Remaining: 9}, limit.Decision{Limit: 5, RetryAfter: time.Hour}
 	open, ten, cannot := []O{k.WithFailure(limit.FailOpen())}, k.figures(10, 9), limit.ErrUnsupported
 	reserver := func() limit.Limiter { return &Reserver{Fake: Grants()} }
-	down := []error{errDown}
+	down, lost := []error{errDown}, limit.ErrUnavailable
 	return map[string]asking[O]{
 		"settled":                   {says: granted, settles: true, want: Passed, figures: ten, settled: []int64{3}},
 		"settled, can't now":        {says: granted, settles: true, cannot: cannot, want: Passed, figures: ten, settle: cannot},
@@ -135,7 +138,7 @@ func (k Kind[O, K]) reserving() map[string]asking[O] {
 		"in flight, fallback":       {err: errDown, inFlight: true, fallback: reserver(), want: Passed, figures: ten, heard: down, settled: []int64{0}},
 		"in flight, gives back":     {err: errDown, inFlight: true, fallback: &Returner{Fake: Grants()}, want: Passed, figures: ten, heard: down},
 		"in flight, can't now":      {says: granted, inFlight: true, cannot: cannot, want: Passed, figures: ten},
-		"in flight, fails at end":   {says: granted, inFlight: true, fails: limit.ErrUnavailable, want: Passed, figures: ten, heard: []error{limit.ErrUnavailable}},
+		"in flight, fails at end":   {says: granted, inFlight: true, fails: lost, want: Passed, figures: ten, heard: []error{lost}},
 		"neither of both, not paid": {says: granted, want: Passed, figures: ten},
 	}
 }
