@@ -205,6 +205,9 @@ func (k Kind[O, K]) makeAsking(t *testing.T, c asking[O], shadow bool) {
 		outcome := map[Verdict]limit.Outcome{Passed: limit.Granted, Refused: limit.Refused, Unavailable: limit.Failed, Misconfigured: limit.Failed}[want]
 		d := decisions[0]
 		assert.Equal(t, []any{k.Name, "default", shadow, cost, cmp.Or(c.outcome, outcome)}, []any{d.Call, d.Limiter, d.Shadow, d.Permits, d.Outcome})
+		if c.err == nil && c.cannot == nil {
+			assert.Equal(t, limit.FromLimiter, d.Source)
+		}
 	}
 	settled := limiter.Settled
 	switch of := c.fallback.(type) {
