@@ -286,7 +286,8 @@ func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 			_, err := client.TryAcquireAll(ctx, time.Hour, limitertest.Claims(2, f.Limiters...)...)
 			cancel()
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 0, f.Limiters[0].Claim(1), client.RateLimiter("elsewhere").Claim(1))), rratelimiter.ErrUnsupported)
+			_, err = client.TryAcquireAll(t.Context(), 0, f.Limiters[0].Claim(1), client.RateLimiter("elsewhere").Claim(1))
+			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
 		}
 	})
 }

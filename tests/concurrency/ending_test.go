@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -268,61 +270,44 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 	const callers, rounds, trip = 256, 10, 10 * ms
 	cfg := rratelimiter.PerHour(1 << 40)
 	type call = func(ctx context.Context) error
-	limitertest.Bubbles(t, map[string]func(c *rratelimiter.Client, rdb redistest.Client) []call{
-		"two handles, one without a default": func(c *rratelimiter.Client, _ redistest.Client) []call {
-			with, without := limitertest.ByDefault(c, "orders", cfg), c.RateLimiter("orders")
-			return []call{
-				func(ctx context.Context) error { return limitertest.Granted(with.TryAcquire(ctx, 1, 0)) },
-				func(ctx context.Context) error { return limitertest.Granted(without.TryAcquire(ctx, 1, 0)) },
-			}
+	tries := func(l *rratelimiter.RateLimiter) call {
+		return func(ctx context.Context) error { return limitertest.Granted(l.TryAcquire(ctx, 1, 0)) }
+	}
+	ofKeys := func(l limittest.Limiter) []call {
+		return []call{
+			func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
+			func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
+		}
+	}
+	limitertest.Bubbles(t, map[string]func(c *rratelimiter.Client) []call{
+		"two handles, one without a default": func(c *rratelimiter.Client) []call {
+			return []call{tries(limitertest.ByDefault(c, "orders", cfg)), tries(c.RateLimiter("orders"))}
 		},
-		"two defaults": func(c *rratelimiter.Client, _ redistest.Client) []call {
-			one, other := limitertest.ByDefault(c, "orders", cfg), limitertest.ByDefault(c, "orders", rratelimiter.PerHour(1<<41))
-			return []call{
-				func(ctx context.Context) error { return limitertest.Granted(one.TryAcquire(ctx, 1, 0)) },
-				func(ctx context.Context) error { return limitertest.Granted(other.TryAcquire(ctx, 1, 0)) },
-			}
+		"two defaults": func(c *rratelimiter.Client) []call {
+			return []call{tries(limitertest.ByDefault(c, "orders", cfg)), tries(limitertest.ByDefault(c, "orders", rratelimiter.PerHour(1<<41)))}
 		},
-		"a Keyed beside a handle": func(c *rratelimiter.Client, _ redistest.Client) []call {
+		"a Keyed beside a handle": func(c *rratelimiter.Client) []call {
 			keyed := c.Keyed("orders", cfg)
-			l := c.RateLimiter(keyed.Limiter("1").Name())
-			return []call{
-				func(ctx context.Context) error { return limitertest.Granted(keyed.TryAcquire(ctx, "1", 1, 0)) },
-				func(ctx context.Context) error { return limitertest.Granted(l.TryAcquire(ctx, 1, 0)) },
-			}
+			of := func(ctx context.Context) error { return limitertest.Granted(keyed.TryAcquire(ctx, "1", 1, 0)) }
+			return []call{of, tries(c.RateLimiter(keyed.Limiter("1").Name()))}
 		},
-		"TakeUpTo": func(c *rratelimiter.Client, _ redistest.Client) []call {
+		"TakeUpTo": func(c *rratelimiter.Client) []call {
 			l := limitertest.ByDefault(c, "orders", cfg)
-			return []call{
-				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, 10); return err },
-				func(ctx context.Context) error { return limitertest.Granted(l.TryAcquire(ctx, 1, 0)) },
-			}
+			return []call{func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, 10); return err }, tries(l)}
 		},
-		"Reserve": func(c *rratelimiter.Client, _ redistest.Client) []call {
+		"Reserve": func(c *rratelimiter.Client) []call {
 			l := limitertest.ByDefault(c, "orders", cfg)
-			return []call{
-				func(ctx context.Context) error { _, err := l.Reserve(ctx, 1, 0); return err },
-				func(ctx context.Context) error { return limitertest.Granted(l.TryAcquire(ctx, 1, 0)) },
-			}
+			return []call{func(ctx context.Context) error { return limitertest.Second(l.Reserve(ctx, 1, 0)) }, tries(l)}
 		},
-		"a sliding log": func(c *rratelimiter.Client, _ redistest.Client) []call {
-			l := slidinglog.New(c, slidinglog.Config{Limit: 100_000, Window: time.Hour})
-			return []call{
-				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
-				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
-			}
+		"a sliding log": func(c *rratelimiter.Client) []call {
+			return ofKeys(slidinglog.New(c, slidinglog.Config{Limit: 100_000, Window: time.Hour}))
 		},
-		"a token bucket": func(c *rratelimiter.Client, _ redistest.Client) []call {
-			l := tokenbucket.New(c, tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second})
-			return []call{
-				func(ctx context.Context) error { _, _, err := l.TakeUpTo(ctx, "ann", 3); return err },
-				func(ctx context.Context) error { _, err := l.Take(ctx, "ann", 1); return err },
-			}
+		"a token bucket": func(c *rratelimiter.Client) []call {
+			return ofKeys(tokenbucket.New(c, tokenbucket.Config{Capacity: 100_000, Refill: 100, Interval: time.Second}))
 		},
-	}, func(t *testing.T, calls func(c *rratelimiter.Client, rdb redistest.Client) []call) {
-		rdb := limitertest.FarAway(t, trip)
-		c := rratelimiter.New(rdb, limitertest.Patient())
-		all := calls(c, rdb)
+	}, func(t *testing.T, calls func(c *rratelimiter.Client) []call) {
+		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
+		all := calls(c)
 		for _, one := range all {
 			require.NoError(t, one(t.Context()), "the server knows the scripts, and the limiter its rate")
 		}
@@ -380,11 +365,10 @@ func TestClient_LimitersShareFlightsWithThoseThatAreRepeatedAlike(t *testing.T) 
 	})
 }
 
-// Callers who take permits of several limiters again and again do not hold up callers of one of these.
-func TestTryAcquire_GoesBesideManyTakeAlls(t *testing.T) {
-	t.Parallel()
-	const callers, trip = 80, 10 * ms
-	synctest.Test(t, func(t *testing.T) {
+var farTests = map[string]func(t *testing.T){
+	// Callers who take permits of several limiters again and again do not hold up callers of one of these.
+	"a TryAcquire goes beside many TakeAlls": func(t *testing.T) {
+		const callers, trip = 80, 10 * ms
 		c := rratelimiter.New(limitertest.FarAway(t, trip))
 		cfg := rratelimiter.PerHour(1 << 40)
 		one, other := limitertest.ByDefault(c, "{shop}orders", cfg), limitertest.ByDefault(c, "{shop}visits", cfg)
@@ -409,14 +393,10 @@ func TestTryAcquire_GoesBesideManyTakeAlls(t *testing.T) {
 		done.Store(true)
 		wg.Wait()
 		require.NoError(t, c.Close(t.Context()))
-	})
-}
-
-// Settlements beside Releases of other limiters fail no more than each kind alone, and delay no Take.
-func TestSettle_BesideReleases(t *testing.T) {
-	t.Parallel()
-	const each, trip = 200, 100 * ms
-	synctest.Test(t, func(t *testing.T) {
+	},
+	// Settlements beside Releases of other limiters fail no more than each kind alone, and delay no Take.
+	"settlements go beside Releases": func(t *testing.T) {
+		const each, trip = 200, 100 * ms
 		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
 		settled, released := limitertest.ByDefault(c, "settled", rratelimiter.PerHour(1<<40)), c.Keyed("released:", rratelimiter.PerHour(1000))
 		reservations := make([]*rratelimiter.Reservation, each)
@@ -439,7 +419,51 @@ func TestSettle_BesideReleases(t *testing.T) {
 		})
 		assert.LessOrEqual(t, time.Since(start), 10*trip)
 		require.NoError(t, c.Close(t.Context()))
-	})
+	},
+	// A Release takes some round trips, whatever goes back for others meanwhile.
+	"a Release is not held up by give-backs": func(t *testing.T) {
+		const trip, releases = 10 * ms, 20
+		far, _ := farRedis(t, trip)
+		client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion("3.15.5"))
+		busy := limitertest.ByDefault(client, "busy", limitertest.Every(100_000, time.Hour))
+		free := limitertest.ByDefault(client, "free", limitertest.Every(releases, time.Hour))
+		limitertest.MustAcquire(t, free, releases)
+		ctx, cancel := context.WithTimeout(t.Context(), trip/2)
+		defer cancel()
+		limitertest.Together(800, func(int) { _, _ = busy.TryAcquire(ctx, 1, 0) })
+		var took []time.Duration
+		for range releases {
+			start := time.Now()
+			require.NoError(t, free.Release(t.Context(), 1))
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		assert.LessOrEqual(t, took[releases/2], 3*trip)
+		assert.LessOrEqual(t, took[releases-1], 10*trip)
+	},
+	// First calls of hundreds of handles that set their rate come through, and so do their releases.
+	"hundreds of handles set their rate": func(t *testing.T) {
+		const handles = 600
+		far, near := farRedis(t, 100*ms)
+		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
+		all := make([]*rratelimiter.RateLimiter, handles)
+		limitertest.Together(handles, func(i int) {
+			all[i] = client.RateLimiter(fmt.Sprint("limiter", i))
+			assert.NoError(t, all[i].SetRate(t.Context(), limitertest.Every(10, time.Hour), rratelimiter.KeepState()))
+			granted, err := all[i].TryAcquire(t.Context(), 1, 0)
+			assert.NoError(t, err)
+			assert.True(t, granted)
+		})
+		limitertest.Together(handles, func(i int) { assert.NoError(t, all[i].Release(t.Context(), 1)) })
+		for _, l := range all {
+			require.Zero(t, limitertest.InUse(t, near, limitertest.KeysOf(l).Permits))
+		}
+	},
+}
+
+func TestFarServer(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, farTests, func(t *testing.T, test func(t *testing.T)) { test(t) })
 }
 
 // Settlements of one limiter that come at once, of more and of less than was reserved, all succeed, near

@@ -397,53 +397,6 @@ func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 	})
 }
 
-// A Release takes some round trips, whatever goes back for others meanwhile.
-func TestRelease_NotHeldUpByGiveBacks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const trip, releases = 10 * ms, 20
-		far, _ := farRedis(t, trip)
-		client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion("3.15.5"))
-		busy := limitertest.ByDefault(client, "busy", limitertest.Every(100_000, time.Hour))
-		free := limitertest.ByDefault(client, "free", limitertest.Every(releases, time.Hour))
-		limitertest.MustAcquire(t, free, releases)
-		ctx, cancel := context.WithTimeout(t.Context(), trip/2)
-		defer cancel()
-		limitertest.Together(800, func(int) { _, _ = busy.TryAcquire(ctx, 1, 0) })
-		var took []time.Duration
-		for range releases {
-			start := time.Now()
-			require.NoError(t, free.Release(t.Context(), 1))
-			took = append(took, time.Since(start))
-		}
-		slices.Sort(took)
-		assert.LessOrEqual(t, took[releases/2], 3*trip)
-		assert.LessOrEqual(t, took[releases-1], 10*trip)
-	})
-}
-
-// First calls of hundreds of handles that set their rate come through, and so do their releases.
-func TestHundredsOfHandlesSetTheirRate(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const handles = 600
-		far, near := farRedis(t, 100*ms)
-		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
-		all := make([]*rratelimiter.RateLimiter, handles)
-		limitertest.Together(handles, func(i int) {
-			all[i] = client.RateLimiter(fmt.Sprint("limiter", i))
-			assert.NoError(t, all[i].SetRate(t.Context(), limitertest.Every(10, time.Hour), rratelimiter.KeepState()))
-			granted, err := all[i].TryAcquire(t.Context(), 1, 0)
-			assert.NoError(t, err)
-			assert.True(t, granted)
-		})
-		limitertest.Together(handles, func(i int) { assert.NoError(t, all[i].Release(t.Context(), 1)) })
-		for _, l := range all {
-			require.Zero(t, limitertest.InUse(t, near, limitertest.KeysOf(l).Permits))
-		}
-	})
-}
-
 // doubt draws what becomes of a call.
 func doubt(dice *rand.Rand, cmd redistest.Command) redistest.Action {
 	late := time.Duration(1+dice.IntN(20)) * ms

@@ -141,28 +141,24 @@ func TestHold_SettleChargesWhatWasUsedAfterMigrate(t *testing.T) {
 // A reservation that is not settled comes back when its hold is over, and not before; the figures say when.
 func TestHold_ComesBackUnsettled(t *testing.T) {
 	t.Parallel()
-	for layout, version := range limitertest.MembersOf {
-		t.Run(layout, func(t *testing.T) {
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-				cfg := rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Minute}
-				l, keyed, start := client.RateLimiter("limiter", rratelimiter.WithDefault(cfg)), client.Keyed("key:", cfg), time.Now()
-				of, err := keyed.Reserve(t.Context(), "ann", 8, 0, rratelimiter.Hold(held))
-				require.NoError(t, err)
-				for _, r := range []*rratelimiter.Reservation{limitertest.Reserve(t, l, 8, nil, rratelimiter.Hold(held)), of} {
-					assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 2, ResetAfter: held}, r.Decision)
-				}
-				assert.Equal(t, time.Minute, limitertest.Reserve(t, l, 1).ResetAfter)
-				assert.Equal(t, held, limitertest.Take(t, l, 2).RetryAfter)
-				time.Sleep(held - time.Millisecond)
-				assert.EqualValues(t, 1, limitertest.Available(t, l))
-				assert.EqualValues(t, 2, limitertest.Available(t, keyed.Limiter("ann")))
-				require.NoError(t, limitertest.Second(l.TryAcquire(t.Context(), 9, time.Hour)))
-				assert.Equal(t, held, time.Since(start))
-				assert.EqualValues(t, 2, limitertest.Take(t, keyed.Limiter("ann"), 8).Remaining)
-			})
-		})
-	}
+	limitertest.Virtual(t, limitertest.MembersOf, func(t *testing.T, rdb redistest.Client, version string) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
+		cfg := rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Minute}
+		l, keyed, start := client.RateLimiter("limiter", rratelimiter.WithDefault(cfg)), client.Keyed("key:", cfg), time.Now()
+		of, err := keyed.Reserve(t.Context(), "ann", 8, 0, rratelimiter.Hold(held))
+		require.NoError(t, err)
+		for _, r := range []*rratelimiter.Reservation{limitertest.Reserve(t, l, 8, nil, rratelimiter.Hold(held)), of} {
+			assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 2, ResetAfter: held}, r.Decision)
+		}
+		assert.Equal(t, time.Minute, limitertest.Reserve(t, l, 1).ResetAfter)
+		assert.Equal(t, held, limitertest.Take(t, l, 2).RetryAfter)
+		time.Sleep(held - time.Millisecond)
+		assert.EqualValues(t, 1, limitertest.Available(t, l))
+		assert.EqualValues(t, 2, limitertest.Available(t, keyed.Limiter("ann")))
+		require.NoError(t, limitertest.Second(l.TryAcquire(t.Context(), 9, time.Hour)))
+		assert.Equal(t, held, time.Since(start))
+		assert.EqualValues(t, 2, limitertest.Take(t, keyed.Limiter("ann"), 8).Remaining)
+	})
 }
 
 // A hold as long as the interval changes nothing.
@@ -237,40 +233,37 @@ func TestHold_OfCallerThatHasGone(t *testing.T) {
 }
 
 // lasting is how long a reservation counts that has no hold, or that of these tests.
-var lasting = map[string]struct {
+var lasting = map[string]lasts{
+	"an interval": {nil, time.Minute}, "held": {[]rratelimiter.ReserveOption{rratelimiter.Hold(held)}, held},
+}
+
+type lasts struct {
 	opts  []rratelimiter.ReserveOption
 	lasts time.Duration
-}{
-	"an interval": {nil, time.Minute}, "held": {[]rratelimiter.ReserveOption{rratelimiter.Hold(held)}, held},
 }
 
 // A reservation that is renewed in time stays for as long as that goes on, and counts from the last time on.
 func TestRenew_CountsFromNowOn(t *testing.T) {
 	t.Parallel()
-	for name, c := range lasting {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				client := limitertest.NewClient(t, rdb)
-				l := client.Keyed("", rratelimiter.PerMinute(10)).Limiter("jobs")
-				r := limitertest.Reserve(t, l, 6, c.opts...)
-				for range 5 {
-					time.Sleep(c.lasts - time.Millisecond)
-					require.NoError(t, r.Renew(t.Context()))
-					require.NoError(t, r.Renew(t.Context()), "again")
-					assert.EqualValues(t, 4, limitertest.Available(t, l))
-				}
-				time.Sleep(c.lasts - time.Millisecond)
-				assert.EqualValues(t, 4, limitertest.Available(t, l))
-				time.Sleep(time.Millisecond)
-				require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled, "it has come back")
-				limitertest.MustAcquire(t, l, 10)
-				require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled)
-				require.NoError(t, r.Cancel(t.Context()))
-				assert.Zero(t, limitertest.Available(t, l))
-			})
-		})
-	}
+	limitertest.Virtual(t, lasting, func(t *testing.T, rdb redistest.Client, c lasts) {
+		client := limitertest.NewClient(t, rdb)
+		l := client.Keyed("", rratelimiter.PerMinute(10)).Limiter("jobs")
+		r := limitertest.Reserve(t, l, 6, c.opts...)
+		for range 5 {
+			time.Sleep(c.lasts - time.Millisecond)
+			require.NoError(t, r.Renew(t.Context()))
+			require.NoError(t, r.Renew(t.Context()), "again")
+			assert.EqualValues(t, 4, limitertest.Available(t, l))
+		}
+		time.Sleep(c.lasts - time.Millisecond)
+		assert.EqualValues(t, 4, limitertest.Available(t, l))
+		time.Sleep(time.Millisecond)
+		require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled, "it has come back")
+		limitertest.MustAcquire(t, l, 10)
+		require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled)
+		require.NoError(t, r.Cancel(t.Context()))
+		assert.Zero(t, limitertest.Available(t, l))
+	})
 }
 
 // What was used counts from the last Renew on, whatever others have done with the reservation since.
@@ -342,30 +335,6 @@ func TestRenew_OfWhatIsNotReserved(t *testing.T) {
 		assert.Zero(t, calls.Scripts())
 		require.NoError(t, client.Close(t.Context()))
 		require.NoError(t, refused.Renew(t.Context()))
-	})
-}
-
-func TestRenew_OfSeveralLimiters(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		a := client.RateLimiter("{shop}a", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-		b := client.RateLimiter("{shop}b", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-		r, err := client.ReserveAll(t.Context(), 0, a.Claim(3), b.Claim(4, rratelimiter.Hold(held)))
-		require.NoError(t, err)
-		for range 6 {
-			time.Sleep(held - time.Second)
-			require.NoError(t, r.Renew(t.Context()))
-		}
-		assert.EqualValues(t, 7, limitertest.Available(t, a))
-		assert.EqualValues(t, 6, limitertest.Available(t, b))
-		time.Sleep(held)
-		err = r.Renew(t.Context())
-		require.ErrorIs(t, err, rratelimiter.ErrSettled)
-		require.ErrorContains(t, err, "{shop}b")
-		assert.NotContains(t, err.Error(), "{shop}a")
-		require.NoError(t, r.Cancel(t.Context()))
-		assert.EqualValues(t, 10, limitertest.Available(t, a))
 	})
 }
 

@@ -50,7 +50,8 @@ func decisions(r *limitertest.Recorder) []seenDecision {
 var observerTests = map[string]observerTest{
 	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ redistest.Client) {
 		ctx, three := t.Context(), limitertest.Every(3, time.Minute)
-		l, all, both := limitertest.ByDefault(client, "orders", three), limitertest.ByDefault(client, "{shop}a", three), limitertest.ByDefault(client, "{shop}b", three)
+		l, all := limitertest.ByDefault(client, "orders", three), limitertest.ByDefault(client, "{shop}a", three)
+		both := limitertest.ByDefault(client, "{shop}b", three)
 		_, _ = l.TryAcquire(ctx, 2, 0)
 		_, _ = l.Take(ctx, 2)
 		_ = l.Acquire(ctx, 3)
@@ -280,7 +281,8 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 			require.NoError(t, err)
 			assert.Equal(t, int64(4), n)
 		}
-		assert.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 0, client.RateLimiter("a").Claim(1), client.RateLimiter("b").Claim(1))), rratelimiter.ErrUnsupported, "a mistake of the program's")
+		_, err := client.TryAcquireAll(t.Context(), 0, client.RateLimiter("a").Claim(1), client.RateLimiter("b").Claim(1))
+		assert.ErrorIs(t, err, rratelimiter.ErrUnsupported, "a mistake of the program's")
 	},
 	"observer of limiters of keys": func(t *testing.T, rdb redistest.Client) {
 		r := &limitertest.Recorder{}

@@ -199,11 +199,10 @@ func TestSettleAfterTheServersClockFellBehind(t *testing.T) {
 	})
 }
 
-// What exceeds a reservation is charged though the limiter has gone meanwhile, as it does
-// after an interval without calls, if the handle brings the rate.
-func TestSettleMakesALimiterByDefault(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+var reservationTests = limitertest.Tests[redistest.Client]{
+	// What exceeds a reservation is charged though the limiter has gone meanwhile, as it does
+	// after an interval without calls, if the handle brings the rate.
+	"a settlement makes a limiter by default": func(t *testing.T, rdb redistest.Client) {
 		client, cfg := limitertest.NewClient(t, rdb), rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Minute}
 		keyed, rated := client.Keyed("user:", cfg), client.RateLimiter("rated", rratelimiter.WithDefault(cfg))
 		for name, ask := range map[string]func() (*rratelimiter.Reservation, error){
@@ -222,7 +221,32 @@ func TestSettleMakesALimiterByDefault(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 			}
 		}
-	})
+	},
+	"renewals of several limiters": func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		a := client.RateLimiter("{shop}a", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+		b := client.RateLimiter("{shop}b", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+		r, err := client.ReserveAll(t.Context(), 0, a.Claim(3), b.Claim(4, rratelimiter.Hold(held)))
+		require.NoError(t, err)
+		for range 6 {
+			time.Sleep(held - time.Second)
+			require.NoError(t, r.Renew(t.Context()))
+		}
+		assert.EqualValues(t, 7, limitertest.Available(t, a))
+		assert.EqualValues(t, 6, limitertest.Available(t, b))
+		time.Sleep(held)
+		err = r.Renew(t.Context())
+		require.ErrorIs(t, err, rratelimiter.ErrSettled)
+		require.ErrorContains(t, err, "{shop}b")
+		assert.NotContains(t, err.Error(), "{shop}a")
+		require.NoError(t, r.Cancel(t.Context()))
+		assert.EqualValues(t, 10, limitertest.Available(t, a))
+	},
+}
+
+func TestReservations_InVirtualTime(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, reservationTests, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 func TestReservation_IsSettledOnce(t *testing.T) {

@@ -26,36 +26,37 @@ const ms = time.Millisecond
 
 var rounds = flag.Uint64("rounds", 1, "how many seeds, from 0, random walks have, and by how many times as much tests of races repeat")
 
-// A leaseScene is a limitertest.HeldScene whose limiter takes permits ahead.
-type leaseScene struct {
+// A scene is a limitertest.HeldScene whose limiter has a memory.
+type scene struct {
 	*limitertest.HeldScene
 
-	plain *rratelimiter.RateLimiter // a handle of the same Client, without leases
+	plain *rratelimiter.RateLimiter // a handle of the same Client that has none
 }
 
-// newLeaseScene must be called in a bubble. Two flights can be under way: one passes by what is held in the other.
-func newLeaseScene(t *testing.T, cfg rratelimiter.Config, life time.Duration) *leaseScene {
+// newScene must be called in a bubble. Two flights can be under way: one passes by what is held in the other.
+func newScene(t *testing.T, cfg rratelimiter.Config, memory rratelimiter.LimiterOption) *scene {
 	t.Helper()
-	s := &leaseScene{HeldScene: limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 4})}
+	s := &scene{HeldScene: limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 4})}
 	s.plain = s.RateLimiter
-	s.RateLimiter = s.Client.RateLimiter(s.Name(), limitertest.Ahead(life))
+	s.RateLimiter = s.Client.RateLimiter(s.Name(), memory)
 	return s
 }
 
-// A leaseTest is a test of a leaseScene of that rate, and of leases that live that long.
+// newLeaseScene returns one that takes permits ahead, for so long.
+func newLeaseScene(t *testing.T, cfg rratelimiter.Config, life time.Duration) *scene {
+	t.Helper()
+	return newScene(t, cfg, limitertest.Ahead(life))
+}
+
+// A leaseTest is a test of a scene of that rate, and of leases that live that long.
 type leaseTest struct {
 	cfg  rratelimiter.Config
 	life time.Duration
-	run  func(t *testing.T, s *leaseScene)
-}
-
-func onLeaseScenes(t *testing.T, all map[string]leaseTest) {
-	t.Helper()
-	limitertest.Bubbles(t, all, func(t *testing.T, test leaseTest) { test.run(t, newLeaseScene(t, test.cfg, test.life)) })
+	run  func(t *testing.T, s *scene)
 }
 
 // asks takes a permit and reports whether Redis was asked for it.
-func (s *leaseScene) asks(t *testing.T) bool {
+func (s *scene) asks(t *testing.T) bool {
 	t.Helper()
 	before := s.Sent.Total()
 	limitertest.MustAcquire(t, s.RateLimiter, 1)
@@ -63,7 +64,7 @@ func (s *leaseScene) asks(t *testing.T) bool {
 }
 
 // take takes single permits until a lease has been found, and returns how many.
-func (s *leaseScene) take(t *testing.T) (taken int64) {
+func (s *scene) take(t *testing.T) (taken int64) {
 	t.Helper()
 	for taken = 1; s.asks(t); taken++ {
 		require.Less(t, taken, int64(50), "nothing is taken ahead")
@@ -72,7 +73,7 @@ func (s *leaseScene) take(t *testing.T) (taken int64) {
 }
 
 // takeMore is take until the lease holds more than that many.
-func (s *leaseScene) takeMore(t *testing.T, permits int64) (taken int64) {
+func (s *scene) takeMore(t *testing.T, permits int64) (taken int64) {
 	t.Helper()
 	for taken == 0 || s.inUse(t)-taken <= permits {
 		taken += s.take(t)
@@ -82,7 +83,7 @@ func (s *leaseScene) takeMore(t *testing.T, permits int64) (taken int64) {
 }
 
 // drain is takeMore, and takes all that the lease holds.
-func (s *leaseScene) drain(t *testing.T, permits int64) (taken int64) {
+func (s *scene) drain(t *testing.T, permits int64) (taken int64) {
 	t.Helper()
 	for taken = s.takeMore(t, permits); s.inUse(t) > taken; taken++ {
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
@@ -91,7 +92,7 @@ func (s *leaseScene) drain(t *testing.T, permits int64) (taken int64) {
 }
 
 // inUse returns what Redis holds as in use.
-func (s *leaseScene) inUse(t *testing.T) int64 {
+func (s *scene) inUse(t *testing.T) int64 {
 	t.Helper()
 	synctest.Wait()
 	return limitertest.InUse(t, s.Mini, limitertest.KeysOf(s.RateLimiter).Permits)
@@ -206,7 +207,7 @@ var keptAlive = rratelimiter.Config{Rate: 1000, Interval: time.Second, KeepAlive
 
 var leaseTests = map[string]leaseTest{
 	// What others change is noticed when the lease ends.
-	"lease beside changes of others": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"lease beside changes of others": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
 		s.takeMore(t, 20)
 		s.Until(time.Second)
 		require.NoError(t, s.Other.SetRate(t.Context(), limitertest.Every(1, time.Minute)))
@@ -219,7 +220,7 @@ var leaseTests = map[string]leaseTest{
 		limitertest.MustRefuse(t, s.RateLimiter, 1)
 	}},
 	// A lease's life begins when it was asked for: its last permit is used before its end.
-	"lease lives from when it was asked for": {limitertest.Every(1000, time.Second), 100 * ms, func(t *testing.T, s *leaseScene) {
+	"lease lives from when it was asked for": {limitertest.Every(1000, time.Second), 100 * ms, func(t *testing.T, s *scene) {
 		taken := s.drain(t, 4)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		asked := s.StartTryAcquire(t.Context(), 1, 0)
@@ -231,7 +232,7 @@ var leaseTests = map[string]leaseTest{
 		s.CheckInUse(t, 1000, taken+2)
 	}},
 	// A lease that is on its way while the limiter is changed is none.
-	"lease that is on its way while the rate is set": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"lease that is on its way while the rate is set": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
 		taken := s.drain(t, 8)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		asked := s.StartTryAcquire(t.Context(), 1, 0)
@@ -243,7 +244,7 @@ var leaseTests = map[string]leaseTest{
 		assert.Equal(t, taken+1, s.inUse(t), "its permits went back")
 	}},
 	// One that was taken while the limiter was being changed ends as well.
-	"lease that is taken while the rate is set": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"lease that is taken while the rate is set": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
 		letGo := s.Hold(t, lua.SetRate, 1)
 		set := s.Go(func() (bool, error) { return true, s.SetRate(t.Context(), limitertest.Every(5000, time.Minute)) })
 		taken := s.takeMore(t, 20)
@@ -253,7 +254,7 @@ var leaseTests = map[string]leaseTest{
 		assert.True(t, s.asks(t))
 	}},
 	// Other callers may bring a new lease while a Release waits for its turn.
-	"Release meets a later lease": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"Release meets a later lease": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *scene) {
 		taken := s.takeMore(t, 100)
 		letGo := s.Hold(t, lua.GiveBack, 1)
 		released := s.Go(func() (bool, error) { return true, s.plain.Release(t.Context(), 50) })
@@ -269,7 +270,7 @@ var leaseTests = map[string]leaseTest{
 		s.Until(s.Now() + 4*time.Second)
 		s.CheckInUse(t, 10_000, taken-50)
 	}},
-	"lease of larger requests": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"lease of larger requests": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
 		taken := s.takeMore(t, 50)
 		free := 1000 - taken
 		limitertest.MustAcquire(t, s.RateLimiter, free-10)
@@ -278,7 +279,7 @@ var leaseTests = map[string]leaseTest{
 		limitertest.MustAcquire(t, s.RateLimiter, 10)
 		assert.Zero(t, limitertest.Available(t, s.Other), "none is kept that was not used")
 	}},
-	"lease beside Take": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"lease beside Take": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
 		taken := s.takeMore(t, 50)
 		charged := s.inUse(t)
 		d := limitertest.Take(t, s.RateLimiter, 1)
@@ -289,7 +290,7 @@ var leaseTests = map[string]leaseTest{
 		assert.Equal(t, 1000-taken-3, limitertest.Take(t, s.RateLimiter, 1).Remaining, "what the Client took since is left out")
 	}},
 	// A caller that is refused for lack of permits that a lease holds gets them at once.
-	"lease goes back for the line": {limitertest.Every(1000, time.Minute), 10 * time.Second, func(t *testing.T, s *leaseScene) {
+	"lease goes back for the line": {limitertest.Every(1000, time.Minute), 10 * time.Second, func(t *testing.T, s *scene) {
 		taken := s.takeMore(t, 20)
 		s.Until(time.Second)
 		waits := s.Go(func() (bool, error) { return true, s.plain.Acquire(t.Context(), 1000-taken) })
@@ -297,7 +298,7 @@ var leaseTests = map[string]leaseTest{
 		s.CheckInUse(t, 1000, 1000)
 	}},
 	// Nothing is taken ahead in a round that asks again for one who was refused.
-	"lease is not taken beside the refused": {limitertest.Every(1000, time.Minute), time.Second, func(t *testing.T, s *leaseScene) {
+	"lease is not taken beside the refused": {limitertest.Every(1000, time.Minute), time.Second, func(t *testing.T, s *scene) {
 		s.takeMore(t, 20)
 		s.Until(2 * time.Second)
 		limitertest.MustAcquire(t, s.Other, limitertest.Available(t, s.Other)-50)
@@ -317,7 +318,7 @@ var leaseTests = map[string]leaseTest{
 		assert.NotEqual(t, "waits", second.Outcome())
 	}},
 	// A limiter that refuses is asked by the same short commands as without leases.
-	"refusals cost no more beside leases": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"refusals cost no more beside leases": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
 		s.takeMore(t, 10)
 		limitertest.MustAcquire(t, s.RateLimiter, limitertest.Available(t, s.Other))
 		for range 50 {
@@ -336,7 +337,7 @@ var leaseTests = map[string]leaseTest{
 		}
 	}},
 	// Those that came while a lease was on its way are served from it, in order.
-	"lease serves those that gathered": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"lease serves those that gathered": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *scene) {
 		s.drain(t, 100)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		var callers []*limitertest.Caller
@@ -352,7 +353,7 @@ var leaseTests = map[string]leaseTest{
 		limitertest.CheckOutcome(t, "true at 0s", callers...)
 		assert.Equal(t, before, s.Sent.Total(), "one call was enough for all")
 	}},
-	"lease of callers that went away": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"lease of callers that went away": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *scene) {
 		taken := s.drain(t, 100)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
@@ -368,7 +369,7 @@ var leaseTests = map[string]leaseTest{
 		s.CheckInUse(t, 10_000, taken+1)
 	}},
 	// Unused permits of a lease make the next smaller.
-	"lease follows demand": {limitertest.Every(100_000, time.Second), 0, func(t *testing.T, s *leaseScene) {
+	"lease follows demand": {limitertest.Every(100_000, time.Second), 0, func(t *testing.T, s *scene) {
 		s.takeMore(t, 1000)
 		s.Until(time.Second)
 		before, took := s.Sent.Scripts(), int64(0)
@@ -384,7 +385,7 @@ var leaseTests = map[string]leaseTest{
 		assert.Less(t, calls, 120, "for 20 lives of leases and 2000 permits")
 	}},
 	// Close gives back the permits taken ahead. The bubble checks that no goroutine is left.
-	"Close gives leases back": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *leaseScene) {
+	"Close gives leases back": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *scene) {
 		taken := s.takeMore(t, 100)
 		held := make(chan struct{})
 		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Late.When(held)))
@@ -397,7 +398,7 @@ var leaseTests = map[string]leaseTest{
 		assert.Equal(t, "true at 500ms", closed.Outcome())
 		s.CheckInUse(t, 10_000, taken)
 	}},
-	"Close with a lease on its way": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *leaseScene) {
+	"Close with a lease on its way": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *scene) {
 		taken := s.drain(t, 100)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		asked := s.StartTryAcquire(t.Context(), 1, 0)
@@ -406,7 +407,7 @@ var leaseTests = map[string]leaseTest{
 		limitertest.CheckOutcome(t, "true at 0s", asked, closed)
 		s.CheckInUse(t, 10_000, taken+1)
 	}},
-	"a lease keeps the limiter alive": {keptAlive, 0, func(t *testing.T, s *leaseScene) {
+	"a lease keeps the limiter alive": {keptAlive, 0, func(t *testing.T, s *scene) {
 		for range 500 {
 			limitertest.MustAcquire(t, s.RateLimiter, 1)
 			time.Sleep(10 * ms)
@@ -420,7 +421,7 @@ var leaseTests = map[string]leaseTest{
 	}},
 	// A change waits for the rests of leases to go back, and no longer if one is on its way, whose permits go back after
 	// them.
-	"lease on its way to a server that hangs delays no change": {limitertest.Every(100_000, time.Hour), time.Minute, func(t *testing.T, s *leaseScene) {
+	"lease on its way to a server that hangs delays no change": {limitertest.Every(100_000, time.Hour), time.Minute, func(t *testing.T, s *scene) {
 		onItsWay := s.RateLimiter
 		taken := s.drain(t, 10)
 		s.RateLimiter = s.Client.RateLimiter(s.Name(), limitertest.Ahead(time.Minute))
@@ -448,7 +449,7 @@ var leaseTests = map[string]leaseTest{
 		require.ErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
 		assert.LessOrEqual(t, end.At-start, script.DefaultTimeout)
 	}},
-	"names that have had a lease leave nothing": {limitertest.Every(1, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+	"names that have had a lease leave nothing": {limitertest.Every(1, time.Minute), 0, func(t *testing.T, s *scene) {
 		thousand := rratelimiter.WithDefault(limitertest.Every(1000, time.Minute))
 		for i := range 50 {
 			l := s.Client.RateLimiter(fmt.Sprint(s.Name(), ":", i), limitertest.Ahead(0), thousand)
@@ -463,7 +464,7 @@ var leaseTests = map[string]leaseTest{
 
 func TestLeases(t *testing.T) {
 	t.Parallel()
-	onLeaseScenes(t, leaseTests)
+	limitertest.Bubbles(t, leaseTests, func(t *testing.T, test leaseTest) { test.run(t, newLeaseScene(t, test.cfg, test.life)) })
 }
 
 func TestLeaseThatComesTooLate(t *testing.T) {

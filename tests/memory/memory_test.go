@@ -21,7 +21,7 @@ import (
 
 // newFiguresScene returns a scene at 3 s: of 10 permits every 6 s, 4 were taken at 0 s and 3 at
 // 2 s, and Take(5) was refused.
-func newFiguresScene(t *testing.T, kind rratelimiter.RateType) *refusalScene {
+func newFiguresScene(t *testing.T, kind rratelimiter.RateType) *scene {
 	t.Helper()
 	s := newRefusalScene(t, rratelimiter.Config{Type: kind, Rate: 10, Interval: 6 * time.Second})
 	limitertest.MustAcquire(t, s.plain, 4)
@@ -34,37 +34,37 @@ func newFiguresScene(t *testing.T, kind rratelimiter.RateType) *refusalScene {
 }
 
 // exact checks that Take returns what it returns by a handle without a memory.
-func (s *refusalScene) exact(t *testing.T, permits int64) limit.Decision {
+func (s *scene) exact(t *testing.T, permits int64) limit.Decision {
 	t.Helper()
 	d := limitertest.Take(t, s.RateLimiter, permits)
 	require.Equal(t, limitertest.Take(t, s.plain, permits), d, "at %v", s.Now())
 	return d
 }
 
-var grants = map[string]func(t *testing.T, s *refusalScene){
-	"TryAcquire":                    func(t *testing.T, s *refusalScene) { limitertest.MustAcquire(t, s.plain, 3) },
-	"TryAcquire of the same handle": func(t *testing.T, s *refusalScene) { limitertest.MustAcquire(t, s.RateLimiter, 3) },
-	"Acquire": func(t *testing.T, s *refusalScene) {
+var grants = map[string]func(t *testing.T, s *scene){
+	"TryAcquire":                    func(t *testing.T, s *scene) { limitertest.MustAcquire(t, s.plain, 3) },
+	"TryAcquire of the same handle": func(t *testing.T, s *scene) { limitertest.MustAcquire(t, s.RateLimiter, 3) },
+	"Acquire": func(t *testing.T, s *scene) {
 		require.NoError(t, s.Client.RateLimiter(s.Name()).Acquire(t.Context(), 3))
 	},
-	"Take":          func(t *testing.T, s *refusalScene) { assert.True(t, limitertest.Take(t, s.RateLimiter, 3).Granted) },
-	"TryAcquireAll": func(t *testing.T, s *refusalScene) { assert.True(t, s.also(t, 3)) },
-	"Keyed": func(t *testing.T, s *refusalScene) {
+	"Take":          func(t *testing.T, s *scene) { assert.True(t, limitertest.Take(t, s.RateLimiter, 3).Granted) },
+	"TryAcquireAll": func(t *testing.T, s *scene) { assert.True(t, s.also(t, 3)) },
+	"Keyed": func(t *testing.T, s *scene) {
 		l := s.Client.Keyed(s.Name()[:1], limitertest.Every(10, 6*time.Second))
 		assert.True(t, limittest.Take(t, l, s.Name()[1:], 3).Granted)
 	},
-	"a settlement": func(t *testing.T, s *refusalScene) {
+	"a settlement": func(t *testing.T, s *scene) {
 		r := limitertest.Reserve(t, s.plain, 1)
 		s.exact(t, 5)
 		require.NoError(t, r.Settle(t.Context(), 3))
 	},
-	"one in the line": func(t *testing.T, s *refusalScene) {
+	"one in the line": func(t *testing.T, s *scene) {
 		waits := s.Go(func() (bool, error) { return s.plain.TryAcquire(t.Context(), 6, time.Minute) })
 		s.Until(6 * time.Second)
 		require.Equal(t, "true at 6s", waits.Outcome())
 		limitertest.Take(t, s.RateLimiter, 5)
 	},
-	"one whose answer is lost": func(t *testing.T, s *refusalScene) {
+	"one whose answer is lost": func(t *testing.T, s *scene) {
 		s.Proxy.OnCommand(limitertest.OnEach(lua.Acquire.SHA, redistest.DropAnswer))
 		_, err := s.plain.TryAcquire(t.Context(), 3, 0)
 		s.Proxy.OnCommand(nil)
@@ -76,7 +76,7 @@ var grants = map[string]func(t *testing.T, s *refusalScene){
 func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		limitertest.Bubbles(t, grants, func(t *testing.T, grant func(t *testing.T, s *refusalScene)) {
+		limitertest.Bubbles(t, grants, func(t *testing.T, grant func(t *testing.T, s *scene)) {
 			s := newFiguresScene(t, kind)
 			s.Until(3500 * ms)
 			grant(t, s)
@@ -90,7 +90,7 @@ func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 			limitertest.Take(t, s.RateLimiter, 5)
 			assert.Equal(t, before, s.Sent.Total(), "the new figures are remembered")
 			s.exact(t, 5)
-			if s.asks(t, 1) {
+			if s.mustAsk(t, 1) {
 				s.exact(t, 5)
 			}
 		})
@@ -100,14 +100,14 @@ func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 // A give-back ends remembered refusals and figures.
 func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 	t.Parallel()
-	ways := map[string]func(t *testing.T, s *refusalScene){
-		"Release": func(t *testing.T, s *refusalScene) { require.NoError(t, s.plain.Release(t.Context(), 2)) },
-		"a caller that has gone": func(t *testing.T, s *refusalScene) {
+	ways := map[string]func(t *testing.T, s *scene){
+		"Release": func(t *testing.T, s *scene) { require.NoError(t, s.plain.Release(t.Context(), 2)) },
+		"a caller that has gone": func(t *testing.T, s *scene) {
 			letGo := s.Hold(t, lua.Acquire, 1)
 			s.Leaver(t, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 2, 0) })()
 			letGo()
 		},
-		"TryAcquireAll that has lost its caller": func(t *testing.T, s *refusalScene) {
+		"TryAcquireAll that has lost its caller": func(t *testing.T, s *scene) {
 			also := limitertest.ByDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour))
 			letGo := s.Hold(t, lua.AcquireAll, 1)
 			s.Leaver(t, func(ctx context.Context) (bool, error) {
@@ -115,12 +115,12 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 			})()
 			letGo()
 		},
-		"a cancelled reservation": func(t *testing.T, s *refusalScene) {
+		"a cancelled reservation": func(t *testing.T, s *scene) {
 			r := limitertest.Reserve(t, s.plain, 2)
 			s.exact(t, 5)
 			require.NoError(t, r.Cancel(t.Context()))
 		},
-		"a grant undone": func(t *testing.T, s *refusalScene) {
+		"a grant undone": func(t *testing.T, s *scene) {
 			l := s.Client.Keyed(s.Name()[:1], limitertest.Every(10, 6*time.Second))
 			d, giveBack, err := l.TakeReturnable(t.Context(), s.Name()[1:], 2)
 			require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 		},
 	}
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		limitertest.Bubbles(t, ways, func(t *testing.T, giveBack func(t *testing.T, s *refusalScene)) {
+		limitertest.Bubbles(t, ways, func(t *testing.T, giveBack func(t *testing.T, s *scene)) {
 			s := newFiguresScene(t, kind)
 			s.Until(4 * time.Second)
 			giveBack(t, s)
@@ -141,7 +141,7 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 }
 
 // walk makes random steps, of which more than least must be spared a call, on 20 permits a minute.
-func walk(t *testing.T, steps, least int, step func(t *testing.T, s *refusalScene, random *rand.Rand) (spared bool)) {
+func walk(t *testing.T, steps, least int, step func(t *testing.T, s *scene, random *rand.Rand) (spared bool)) {
 	t.Helper()
 	redistest.SkipShort(t, "long")
 	limitertest.Bubbles(t, limitertest.Seeds(*rounds), func(t *testing.T, seed uint64) {
@@ -158,7 +158,7 @@ func walk(t *testing.T, steps, least int, step func(t *testing.T, s *refusalScen
 // What Take says from memory is what Redis would say.
 func TestTakeFromMemory(t *testing.T) {
 	t.Parallel()
-	walk(t, 700, 100, func(t *testing.T, s *refusalScene, random *rand.Rand) (spared bool) {
+	walk(t, 700, 100, func(t *testing.T, s *scene, random *rand.Rand) (spared bool) {
 		time.Sleep(time.Duration(random.IntN(500)) * ms)
 		if random.IntN(20) == 0 {
 			require.NoError(t, limitertest.Second(s.Other.TryAcquire(t.Context(), 1+random.Int64N(3), 0)))
@@ -189,7 +189,7 @@ func TestTakeFromMemory(t *testing.T) {
 // Whatever callers of the same Client do, Take from memory returns what Redis would.
 func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 	t.Parallel()
-	walk(t, 400, 20, func(t *testing.T, s *refusalScene, random *rand.Rand) (spared bool) {
+	walk(t, 400, 20, func(t *testing.T, s *scene, random *rand.Rand) (spared bool) {
 		time.Sleep(time.Duration(random.IntN(800)) * ms)
 		for range random.IntN(4) {
 			handle, permits, gone := s.plain, 1+random.Int64N(6), random.IntN(3) == 0
@@ -219,9 +219,9 @@ func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 	})
 }
 
-var figuresTests = limitertest.Tests[*refusalScene]{
+var figuresTests = limitertest.Tests[*scene]{
 	// However many there are.
-	"grants of other limiters change none": func(t *testing.T, s *refusalScene) {
+	"grants of other limiters change none": func(t *testing.T, s *scene) {
 		redistest.SkipShort(t, "long")
 		others := s.Client.Keyed("others:", limitertest.Every(1, time.Hour))
 		limitertest.Together(int(750**rounds), func(i int) { assert.True(t, limittest.Take(t, others, fmt.Sprint(i), 1).Granted) })
@@ -229,7 +229,7 @@ var figuresTests = limitertest.Tests[*refusalScene]{
 		limitertest.Take(t, s.RateLimiter, 5)
 		assert.Equal(t, before, s.Sent.Total())
 	},
-	"new ones cost one call": func(t *testing.T, s *refusalScene) {
+	"new ones cost one call": func(t *testing.T, s *scene) {
 		for range 3 {
 			limitertest.MustAcquire(t, s.plain, 1)
 			before := s.Sent.Scripts()
@@ -243,7 +243,7 @@ var figuresTests = limitertest.Tests[*refusalScene]{
 
 func TestFigures(t *testing.T) {
 	t.Parallel()
-	limitertest.Bubbles(t, figuresTests, func(t *testing.T, test func(t *testing.T, s *refusalScene)) {
+	limitertest.Bubbles(t, figuresTests, func(t *testing.T, test func(t *testing.T, s *scene)) {
 		test(t, newFiguresScene(t, rratelimiter.Overall))
 	})
 }

@@ -15,32 +15,22 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// A refusalScene is a limitertest.HeldScene whose limiter remembers refusals.
-type refusalScene struct {
-	*limitertest.HeldScene
-
-	plain *rratelimiter.RateLimiter // a handle of the same Client that does not
-}
-
-// newRefusalScene must be called in a bubble. Two flights can be under way: one passes by what is held in the other.
-func newRefusalScene(t *testing.T, cfg rratelimiter.Config) *refusalScene {
+// newRefusalScene returns one that remembers refusals.
+func newRefusalScene(t *testing.T, cfg rratelimiter.Config) *scene {
 	t.Helper()
-	s := &refusalScene{HeldScene: limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 4})}
-	s.plain = s.RateLimiter
-	s.RateLimiter = s.Client.RateLimiter(s.Name(), rratelimiter.WithRefusalCache())
-	return s
+	return newScene(t, cfg, rratelimiter.WithRefusalCache())
 }
 
 // remembers checks that requests are refused without a word to Redis.
-func (s *refusalScene) remembers(t *testing.T, permits int64) {
+func (s *scene) remembers(t *testing.T, permits int64) {
 	t.Helper()
 	before := s.Sent.Total()
 	limitertest.MustRefuse(t, s.RateLimiter, permits)
 	assert.Equal(t, before, s.Sent.Total(), "Redis was asked at %v", s.Now())
 }
 
-// asks checks that a request goes to Redis.
-func (s *refusalScene) asks(t *testing.T, permits int64) (granted bool) {
+// mustAsk checks that a request goes to Redis.
+func (s *scene) mustAsk(t *testing.T, permits int64) (granted bool) {
 	t.Helper()
 	before := s.Sent.Total()
 	granted = limitertest.Try(t, s.RateLimiter, permits)
@@ -57,19 +47,19 @@ func TestRefusalsAreRemembered(t *testing.T) {
 			s.Until(100 * ms)
 			limitertest.MustAcquire(t, s.RateLimiter, 2)
 			s.Until(250 * ms)
-			assert.False(t, s.asks(t, 3))
+			assert.False(t, s.mustAsk(t, 3))
 			s.remembers(t, 3)
 			s.remembers(t, 4)
 			s.Until(600 * ms)
 			s.remembers(t, 5)
-			assert.True(t, s.asks(t, 1), "fewer than were refused")
+			assert.True(t, s.mustAsk(t, 1), "fewer than were refused")
 			s.Until(time.Second - ms)
 			s.remembers(t, 3)
-			assert.False(t, s.asks(t, 2), "and these are refused, too")
+			assert.False(t, s.mustAsk(t, 2), "and these are refused, too")
 			s.remembers(t, 2)
 			s.Until(time.Second)
-			assert.True(t, s.asks(t, 2))
-			assert.False(t, s.asks(t, 4))
+			assert.True(t, s.mustAsk(t, 2))
+			assert.False(t, s.mustAsk(t, 4))
 			require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 6, 0)), rratelimiter.ErrPermitsExceedRate)
 			require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
 			require.ErrorIs(t, limitertest.Second(s.TryAcquire(limitertest.EndedContext(t), 4, 0)), context.Canceled)
@@ -77,11 +67,11 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	})
 }
 
-var refusalTests = map[string]limitertest.SceneTest[*refusalScene]{
+var refusalTests = map[string]limitertest.SceneTest[*scene]{
 	// Refusals are not remembered for callers that wait, nor by other handles.
-	"refusals that are not remembered": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *refusalScene) {
+	"refusals that are not remembered": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *scene) {
 		limitertest.MustAcquire(t, s.plain, 1)
-		assert.False(t, s.asks(t, 1))
+		assert.False(t, s.mustAsk(t, 1))
 		waits := s.StartTryAcquire(t.Context(), 1, 10*time.Second)
 		before := s.Sent.Total()
 		limitertest.MustRefuse(t, s.plain, 1)
@@ -89,7 +79,7 @@ var refusalTests = map[string]limitertest.SceneTest[*refusalScene]{
 		s.Until(2 * time.Second)
 		assert.Equal(t, "true at 1s", waits.Outcome())
 	}},
-	"Take from memory is exact": {Cfg: limitertest.Every(5, time.Minute), Run: func(t *testing.T, s *refusalScene) {
+	"Take from memory is exact": {Cfg: limitertest.Every(5, time.Minute), Run: func(t *testing.T, s *scene) {
 		limitertest.MustAcquire(t, s.Other, 3)
 		s.Until(10 * time.Second)
 		limitertest.MustAcquire(t, s.Other, 1)
@@ -108,17 +98,17 @@ var refusalTests = map[string]limitertest.SceneTest[*refusalScene]{
 		assert.True(t, limitertest.Take(t, s.RateLimiter, 3).Granted)
 	}},
 	// A Take of more permits does not make the handle forget that fewer were refused.
-	"Take beside a refusal of fewer": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *refusalScene) {
+	"Take beside a refusal of fewer": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *scene) {
 		limitertest.MustAcquire(t, s.Other, 8)
 		s.Until(time.Second)
-		assert.False(t, s.asks(t, 10))
-		assert.False(t, s.asks(t, 3))
+		assert.False(t, s.mustAsk(t, 10))
+		assert.False(t, s.mustAsk(t, 3))
 		limitertest.Take(t, s.RateLimiter, 4)
 		s.remembers(t, 3)
 		s.remembers(t, 10)
 	}},
 	// A refusal that is on its way while permits come free is not remembered.
-	"refusal that is on its way during a Release": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *refusalScene) {
+	"refusal that is on its way during a Release": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *scene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		refused := s.StartTryAcquire(t.Context(), 1, 0)
@@ -128,26 +118,26 @@ var refusalTests = map[string]limitertest.SceneTest[*refusalScene]{
 		assert.Equal(t, "true at 0s", release.Outcome())
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 	}},
-	"refusals and an expiry": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *refusalScene) {
+	"refusals and an expiry": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *scene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), 10*time.Second)))
-		assert.False(t, s.asks(t, 1))
+		assert.False(t, s.mustAsk(t, 1))
 		assert.Equal(t, 10*time.Second, limitertest.Take(t, s.plain, 1).RetryAfter, "it lives no longer")
 		s.Until(time.Second - 1)
 		s.remembers(t, 1)
 		s.Until(10 * time.Second)
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
 	}},
-	"refusals end with their Client": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *refusalScene) {
+	"refusals end with their Client": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *scene) {
 		limitertest.MustAcquire(t, s.plain, 1)
-		assert.False(t, s.asks(t, 1))
+		assert.False(t, s.mustAsk(t, 1))
 		limitertest.Take(t, s.RateLimiter, 1)
 		require.NoError(t, s.Client.Close(t.Context()))
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
 		require.ErrorIs(t, limitertest.Second(s.Take(t.Context(), 1)), rratelimiter.ErrClosed)
 	}},
 	// Beyond 256 members the wait is a lower bound, from memory too: nothing is refused that Redis grants.
-	"Take from memory of many members": {Cfg: limitertest.Every(600, time.Hour), Run: func(t *testing.T, s *refusalScene) {
+	"Take from memory of many members": {Cfg: limitertest.Every(600, time.Hour), Run: func(t *testing.T, s *scene) {
 		other := s.Client.RateLimiter(s.Name(), rratelimiter.WithExact())
 		for range 300 {
 			limitertest.MustAcquire(t, other, 2)
@@ -170,7 +160,7 @@ var refusalTests = map[string]limitertest.SceneTest[*refusalScene]{
 		assert.True(t, limitertest.Take(t, s.RateLimiter, 590).Granted)
 	}},
 	// A lease is in use as a whole until its rest is given back: handing out of it changes no figures.
-	"Take from memory beside leases": {Cfg: limitertest.Every(1000, time.Minute), Run: func(t *testing.T, s *refusalScene) {
+	"Take from memory beside leases": {Cfg: limitertest.Every(1000, time.Minute), Run: func(t *testing.T, s *scene) {
 		leasing := s.Client.RateLimiter(s.Name(), limitertest.Ahead(5*time.Second))
 		limitertest.MustAcquire(t, s.plain, 400)
 		s.Until(2 * time.Second)
@@ -191,11 +181,11 @@ var refusalTests = map[string]limitertest.SceneTest[*refusalScene]{
 		s.Until(8 * time.Second)
 		s.exact(t, 500)
 	}},
-	"refusals and too many permits": {Cfg: limitertest.Hourly(1 << 33), Run: func(t *testing.T, s *refusalScene) {
+	"refusals and too many permits": {Cfg: limitertest.Hourly(1 << 33), Run: func(t *testing.T, s *scene) {
 		limitertest.MustAcquire(t, s.Other, rratelimiter.MaxPermits)
 		limitertest.MustAcquire(t, s.Other, rratelimiter.MaxPermits)
 		limitertest.MustAcquire(t, s.Other, 2)
-		assert.False(t, s.asks(t, 1))
+		assert.False(t, s.mustAsk(t, 1))
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), rratelimiter.MaxPermits+1, 0)), rratelimiter.ErrInvalidPermits)
 	}},
 }
@@ -218,7 +208,7 @@ func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
 	}, func(t *testing.T, change limitertest.Change) {
 		s := newRefusalScene(t, five)
 		limitertest.MustAcquire(t, s.plain, 5)
-		assert.False(t, s.asks(t, 1))
+		assert.False(t, s.mustAsk(t, 1))
 		s.Until(time.Second)
 		s.remembers(t, 1)
 		require.NoError(t, change(t.Context(), s.Client, s.plain))
@@ -233,7 +223,7 @@ func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
 }
 
 // also asks for permits of the scene's limiter and of another at once.
-func (s *refusalScene) also(t *testing.T, permits int64) bool {
+func (s *scene) also(t *testing.T, permits int64) bool {
 	t.Helper()
 	return limitertest.TryAll(t, s.Client, permits, s.plain, limitertest.ByDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour)))
 }
@@ -241,26 +231,26 @@ func (s *refusalScene) also(t *testing.T, permits int64) bool {
 // A repair by another handle of the Client may free the refused permits.
 func TestRefusalsEndWithRepairs(t *testing.T) {
 	t.Parallel()
-	limitertest.Bubbles(t, map[string]func(t *testing.T, s *refusalScene){
-		"of a lost set": func(t *testing.T, s *refusalScene) {
+	limitertest.Bubbles(t, map[string]func(t *testing.T, s *scene){
+		"of a lost set": func(t *testing.T, s *scene) {
 			limitertest.Damage(t, s.Redis, s.plain, "DEL permits")
 			limitertest.MustAcquire(t, s.plain, 1)
 		},
-		"of leaked permits":                func(t *testing.T, s *refusalScene) { limitertest.MustRefuse(t, s.plain, 4) },
-		"by AvailablePermits":              func(t *testing.T, s *refusalScene) { assert.EqualValues(t, 3, limitertest.Available(t, s.plain)) },
-		"by TryAcquireAll":                 func(t *testing.T, s *refusalScene) { assert.True(t, s.also(t, 1)) },
-		"by TryAcquireAll that is refused": func(t *testing.T, s *refusalScene) { assert.False(t, s.also(t, 4)) },
-	}, func(t *testing.T, repair func(t *testing.T, s *refusalScene)) {
+		"of leaked permits":                func(t *testing.T, s *scene) { limitertest.MustRefuse(t, s.plain, 4) },
+		"by AvailablePermits":              func(t *testing.T, s *scene) { assert.EqualValues(t, 3, limitertest.Available(t, s.plain)) },
+		"by TryAcquireAll":                 func(t *testing.T, s *scene) { assert.True(t, s.also(t, 1)) },
+		"by TryAcquireAll that is refused": func(t *testing.T, s *scene) { assert.False(t, s.also(t, 4)) },
+	}, func(t *testing.T, repair func(t *testing.T, s *scene)) {
 		s := newRefusalScene(t, limitertest.Every(5, time.Hour))
 		limitertest.MustAcquire(t, s.Other, 2)
-		assert.False(t, s.asks(t, 4))
+		assert.False(t, s.mustAsk(t, 4))
 		s.Until(time.Second)
 		limitertest.Damage(t, s.Redis, s.plain, "DECRBY value 3")
-		assert.False(t, s.asks(t, 2))
+		assert.False(t, s.mustAsk(t, 2))
 		s.Until(2 * time.Second)
 		s.remembers(t, 2)
 		repair(t, s)
-		assert.True(t, s.asks(t, 2))
+		assert.True(t, s.mustAsk(t, 2))
 	})
 }
 
@@ -274,12 +264,12 @@ func TestRefusalsBesideJava(t *testing.T) {
 		s := newRefusalScene(t, limitertest.Every(1, time.Minute))
 		limitertest.MustAcquire(t, s.plain, 1)
 		s.Until(time.Second)
-		assert.False(t, s.asks(t, 1))
+		assert.False(t, s.mustAsk(t, 1))
 		limitertest.Damage(t, s.Mini, s.plain, java)
 		s.Until(2*time.Second - 1)
 		s.remembers(t, 1)
 		s.Until(2250 * ms)
-		assert.True(t, s.asks(t, 1))
+		assert.True(t, s.mustAsk(t, 1))
 	})
 }
 
@@ -333,7 +323,7 @@ func TestChange_OfGoneCallerTakesEffect(t *testing.T) {
 		leave()
 		synctest.Wait()
 		if c.script != lua.Release { // which holds up the requests behind it
-			assert.False(t, s.asks(t, 1))
+			assert.False(t, s.mustAsk(t, 1))
 		}
 		waiter := s.Go(func() (bool, error) { return true, s.plain.Acquire(t.Context(), 1) })
 		synctest.Wait()
@@ -342,6 +332,6 @@ func TestChange_OfGoneCallerTakesEffect(t *testing.T) {
 		synctest.Wait()
 		assert.Contains(t, waiter.Outcome(), "true at ")
 		require.NoError(t, s.Other.Reset(t.Context()))
-		s.asks(t, 1)
+		s.mustAsk(t, 1)
 	})
 }
