@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -138,15 +138,11 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 // together runs f in that many goroutines at once and returns how often it returned true.
 func together(n int, f func() bool) int {
 	var granted atomic.Int64
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() {
-			if f() {
-				granted.Add(1)
-			}
-		})
-	}
-	wg.Wait()
+	limitertest.Together(n, func(int) {
+		if f() {
+			granted.Add(1)
+		}
+	})
 	return int(granted.Load())
 }
 

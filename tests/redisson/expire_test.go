@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -208,15 +207,11 @@ func TestConfig_AnyEndFailsNoJointCallHalfway(t *testing.T) {
 			all = append(all, its.l)
 		}
 		for range 20 {
-			var callers sync.WaitGroup
-			for _, l := range all {
-				callers.Go(func() {
-					granted, err := l.TryAcquire(p.Context(), 1, 0)
-					assert.True(p, granted)
-					assert.NoError(p, err)
-				})
-			}
-			callers.Wait()
+			limitertest.Together(len(all), func(i int) {
+				granted, err := all[i].TryAcquire(p.Context(), 1, 0)
+				assert.True(p, granted)
+				assert.NoError(p, err)
+			})
 		}
 		for _, l := range all {
 			assert.EqualValues(p, 79, limitertest.Available(p, l))

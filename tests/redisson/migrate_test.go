@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -125,17 +124,12 @@ func TestMigrateManyMembersWhileOthersTake(t *testing.T) {
 	const rate, before = 3000, 2000
 	scenario{cfg: every(rate, hour), version: "3.16.8", everywhere: true, steps: []step{func(p *play) {
 		for range before / 100 {
-			var callers sync.WaitGroup
-			for range 100 {
-				callers.Go(func() { limitertest.MustAcquire(p, p.l, 1) })
-			}
-			callers.Wait()
+			limitertest.Together(100, func(int) { limitertest.MustAcquire(p, p.l, 1) })
 		}
 	}, as(newest, func(p *play) {
-		var others sync.WaitGroup
-		others.Go(func() { times(200, take(1))(p) })
+		others := limitertest.Go(func() { times(200, take(1))(p) })
 		migrates(before)(p)
-		others.Wait()
+		<-others
 		for _, m := range members(p, p.rdb, p.keys().Permits) {
 			assert.Equal(p, codec.LayoutD2, m.Layout)
 		}

@@ -3,7 +3,6 @@ package redisson_test
 import (
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -221,20 +220,16 @@ type grant struct{ from, to time.Time }
 func grantsOf(t *testing.T, count int64, acquire func(context.Context) error) []grant {
 	t.Helper()
 	all := make([]grant, count)
-	var wg sync.WaitGroup
 	var next atomic.Int64
-	for range 8 {
-		wg.Go(func() {
-			for i := next.Add(1) - 1; i < count; i = next.Add(1) - 1 {
-				from := time.Now()
-				if !assert.NoError(t, acquire(t.Context())) {
-					return
-				}
-				all[i] = grant{from, time.Now()}
+	limitertest.Together(8, func(int) {
+		for i := next.Add(1) - 1; i < count; i = next.Add(1) - 1 {
+			from := time.Now()
+			if !assert.NoError(t, acquire(t.Context())) {
+				return
 			}
-		})
-	}
-	wg.Wait()
+			all[i] = grant{from, time.Now()}
+		}
+	})
 	slices.SortFunc(all, func(a, b grant) int { return a.to.Compare(b.to) })
 	return all
 }

@@ -2,7 +2,6 @@ package redisson_test
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -413,17 +412,16 @@ func members(t testing.TB, rdb redistest.Client, key string) []codec.Member {
 func beside(t testing.TB, callers int, call func(ctx context.Context, i int), do func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for i := range callers {
-		wg.Go(func() {
+	over := limitertest.Go(func() {
+		limitertest.Together(callers, func(i int) {
 			for ctx.Err() == nil {
 				call(ctx, i)
 			}
 		})
-	}
+	})
 	do()
 	stop()
-	wg.Wait()
+	<-over
 }
 
 // atOnce lets that many callers ask once, at the same time, for 1 to most permits, and returns
@@ -431,17 +429,14 @@ func beside(t testing.TB, callers int, call func(ctx context.Context, i int), do
 func (p *play) atOnce(callers int, most int64) (granted, permits int64) {
 	p.Helper()
 	var calls, sum atomic.Int64
-	var wg sync.WaitGroup
-	for i := range int64(callers) {
-		wg.Go(func() {
-			ok, err := p.l.TryAcquire(p.Context(), 1+i%most, 0)
-			assert.NoError(p, err)
-			if ok {
-				calls.Add(1)
-				sum.Add(1 + i%most)
-			}
-		})
-	}
-	wg.Wait()
+	limitertest.Together(callers, func(i int) {
+		n := 1 + int64(i)%most
+		ok, err := p.l.TryAcquire(p.Context(), n, 0)
+		assert.NoError(p, err)
+		if ok {
+			calls.Add(1)
+			sum.Add(n)
+		}
+	})
 	return calls.Load(), sum.Load()
 }
