@@ -64,7 +64,8 @@ type held struct {
 	Limiter
 
 	proxy *redistest.Proxy
-	other Limiter // past the proxy
+	rdb   redistest.Client // past the proxy
+	other Limiter          // past it, too
 }
 
 func newHeld(t *testing.T, k Kind, permits int64) held {
@@ -72,7 +73,7 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	direct, m := redistest.Mini(t)
 	// With so few connections one flight is under way at a time, so that a test can
 	// say who goes together.
-	h := held{proxy: redistest.MiniProxy(t, m), other: k.exact(direct, permits)}
+	h := held{proxy: redistest.MiniProxy(t, m), rdb: direct, other: k.exact(direct, permits)}
 	h.Limiter = k.exact(h.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
@@ -254,12 +255,15 @@ func testContextEndIsNoOutage(t *testing.T, k Kind) {
 			return err
 		}, false},
 	} {
-		for _, sent := range []bool{true, false} {
+		for _, when := range []string{"sent", "sent, script unknown", "behind another"} {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHeld(t, k, 10)
 				_, back, err := h.TakeReturnable(t.Context(), "orders", 2)
 				require.NoError(t, err)
-				letGo := h.hold(t)
+				letGo, sent := h.hold(t), when != "behind another"
+				if when == "sent, script unknown" { // its text does not follow once the caller has gone
+					require.NoError(t, h.rdb.ScriptFlush(t.Context()).Err())
+				}
 				if !sent {
 					go func() { _, _ = h.Take(context.WithoutCancel(t.Context()), "ahead", 1) }()
 					synctest.Wait()
@@ -272,14 +276,14 @@ func testContextEndIsNoOutage(t *testing.T, k Kind) {
 				require.NotErrorIs(t, err, limit.ErrUnavailable, name)
 				assert.Equal(t, 300*time.Millisecond, time.Since(start), name)
 				if sent || name != "giveBack" { // which may go on without its caller
-					assert.Equal(t, sent && call.changes, errors.Is(err, limit.ErrUnknownOutcome), "%s: %v", name, err)
+					assert.Equal(t, sent && call.changes, errors.Is(err, limit.ErrUnknownOutcome), "%s %s: %v", name, when, err)
 				}
 				letGo()
 				time.Sleep(100 * time.Millisecond)
 				left, err := h.other.Peek(t.Context(), "orders", 0)
 				require.NoError(t, err)
-				want := map[bool]int64{true: 10, false: 8}[call.changes && (sent || name == "giveBack")]
-				assert.Equal(t, want, left.Remaining, name)
+				want := map[bool]int64{true: 10, false: 8}[name == "giveBack" || name == "Reset" && when == "sent"]
+				assert.Equal(t, want, left.Remaining, "%s %s", name, when)
 			})
 		}
 	}
