@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -31,48 +30,32 @@ import (
 // hanging makes of a client's server one that hangs, while it is on: go-redis waits for its
 // default timeouts, and can't be interrupted.
 type hanging struct {
-	lasts time.Duration // how long go-redis waits
-
-	on atomic.Bool
-
-	mu   sync.Mutex
-	sent int // commands, since it went on
-	now  int // round trips under way
-	most int
+	on        atomic.Bool
+	sent      atomic.Int64 // commands, while it was on
+	now, most atomic.Int64 // round trips under way, and how many were at the same time
 }
 
 func newHanging(rdb redistest.Client) *hanging {
-	h := &hanging{lasts: 3 * time.Second}
-	rdb.AddHook(redistest.Hook(h.do))
+	h := &hanging{}
+	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if !h.on.Load() {
+			return next()
+		}
+		h.sent.Add(int64(len(cmds)))
+		raise(&h.most, h.now.Add(1))
+		defer h.now.Add(-1)
+		time.Sleep(3 * time.Second)
+		return redistest.Fail(cmds, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded})
+	}))
 	return h
-}
-
-func (h *hanging) do(_ context.Context, cmds []redis.Cmder, next func() error) error {
-	if !h.on.Load() {
-		return next()
-	}
-	h.mu.Lock()
-	h.sent += len(cmds)
-	h.now++
-	h.most = max(h.most, h.now)
-	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.now--
-	}()
-	time.Sleep(h.lasts)
-	return redistest.Fail(cmds, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded})
 }
 
 func (h *hanging) hang(on bool) { h.on.Store(on) }
 
-// seen returns how many commands were sent, how many round trips are under way and
-// how many were at the same time.
-func (h *hanging) seen() (sent, now, most int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.sent, h.now, h.most
+// raise makes of the most there has been what is more.
+func raise(most *atomic.Int64, to int64) {
+	for was := most.Load(); to > was && !most.CompareAndSwap(was, to); was = most.Load() {
+	}
 }
 
 // call is a call of a limiter, of a key.
@@ -170,14 +153,12 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 			assert.ErrorIs(t, q.ask(ctx, fmt.Sprintf("{key%d}", i)), want)
 			assert.LessOrEqual(t, time.Since(start), within)
 		})
-		_, _, most := hook.seen()
-		assert.LessOrEqual(t, most, 3*64)
+		assert.LessOrEqual(t, hook.most.Load(), int64(3*64))
 		time.Sleep(3*time.Second + 100*time.Millisecond)
-		before, _, _ := hook.seen()
+		before := hook.sent.Load()
 		time.Sleep(time.Minute)
-		sent, now, _ := hook.seen()
-		assert.Equal(t, before, sent, "sent for callers who have gone")
-		assert.Zero(t, now)
+		assert.Equal(t, before, hook.sent.Load(), "sent for callers who have gone")
+		assert.Zero(t, hook.now.Load())
 
 		hook.hang(false)
 		start := time.Now()
@@ -290,11 +271,9 @@ func TestHungServer_RepeatedHangsAreBounded(t *testing.T) {
 			askWhileItHangs(t, hook, 600*time.Millisecond, q.ask)
 			time.Sleep(100 * time.Millisecond)
 		}
-		_, _, most := hook.seen()
-		assert.LessOrEqual(t, most, 40, "of 120 callers")
+		assert.LessOrEqual(t, hook.most.Load(), int64(40), "of 120 callers")
 		time.Sleep(time.Minute)
-		_, now, _ := hook.seen()
-		assert.Zero(t, now)
+		assert.Zero(t, hook.now.Load())
 	})
 }
 

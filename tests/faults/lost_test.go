@@ -289,8 +289,7 @@ func (f *fleet) start() *program {
 	handler := limits.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		f.handled.Add(1)
 		p.busy.Add(1)
-		for now, most := f.busy.Add(1), f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
-		}
+		raise(&f.most, f.busy.Add(1))
 		defer func() {
 			if !p.killed.Load() { // otherwise its place stays taken
 				p.busy.Add(-1)
