@@ -283,18 +283,8 @@ type mutant struct {
 }
 
 var mutants = []mutant{
-	{
-		name: "what callers who have gone were granted is lost", in: gentle, shows: exactly,
-		Mutant: limitertest.Mutant{
-			Script: lua.GiveBack,
-			Old:    `local permits = math.min(tonumber(ARGV[2]), permits_of(member))`,
-			New:    `local permits = 0`,
-		},
-	},
-	{
-		name: "a grant costs one permit less", shows: (*limiter).isRate,
-		Mutant: limitertest.Mutant{Old: `call('DECRBY', value_key, sum_text)`, New: `call('DECRBY', value_key, sum_text - 1)`},
-	},
+	{name: "what callers who have gone were granted is lost", in: gentle, shows: exactly, Mutant: limitertest.GivesNoneBack},
+	{name: "a grant costs one permit less", shows: (*limiter).isRate, Mutant: limitertest.CostsLess},
 	{
 		name: "a repeat has another identity", in: dropping, amid: "answer dropped", shows: exactly,
 		Mutant: limitertest.Mutant{
@@ -321,47 +311,29 @@ end
 		},
 	},
 	{
-		name: "Reset leaves what is in use", shows: func(l *limiter) bool { return ordered(l) && l.resets && l.kind == overall },
-		in: gentle,
-		Mutant: limitertest.Mutant{
-			Script: lua.Reset, Old: `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, New: `return 2`,
-		},
+		name: "Reset leaves what is in use", in: gentle, Mutant: limitertest.ResetsNone,
+		shows: func(l *limiter) bool { return ordered(l) && l.resets && l.kind == overall },
 	},
 	{
-		name: "a settlement gives nothing back", in: gentle, shows: func(l *limiter) bool { return exactly(l) && l.reserves },
-		Mutant: limitertest.Mutant{
-			Script: lua.SettleReservation,
-			Old:    "return_permits(config, row, back, not state.unset and state.free, state.window)",
-			New:    "back = 0",
-		},
+		name: "a settlement gives nothing back", in: gentle, Mutant: limitertest.SettlesNone,
+		shows: func(l *limiter) bool { return exactly(l) && l.reserves },
 	},
 	{
-		name: "merged members stay beside what stands for them", in: gentle, shows: func(l *limiter) bool { return exactly(l) && !l.exact },
+		name: "merged members stay beside what stands for them", in: gentle, shows: merges,
 		Mutant: limitertest.Mutant{
 			Script: lua.Merge,
 			Old:    "call('ZREMRANGEBYRANK', permits_key, first - #rows - 1, last - #rows - 1)",
 			New:    "",
 		},
 	},
-	{
-		name: "what stands for merged members has an old date", in: gentle, shows: func(l *limiter) bool { return exactly(l) && !l.exact },
-		Mutant: limitertest.Mutant{
-			Script: lua.Merge,
-			Old:    "call('ZADD', permits_key, scores[2], merged)",
-			New:    "call('ZADD', permits_key, scores[2] - interval, merged)",
-		},
-	},
+	{name: "what stands for merged members has an old date", in: gentle, shows: merges, Mutant: limitertest.MergesToOld},
 	{
 		name: "the end of an override forgets what is in use", in: gentle, shows: func(l *limiter) bool { return exactly(l) && overridable(l) },
 		Mutant: limitertest.Mutant{Old: `after - (before - math.min(value, before))`, New: `after`},
 	},
 	{
-		name: "a lease is kept after Close", closing: true, in: gentle, shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
-		Mutant: limitertest.Mutant{
-			Script: lua.GiveBack,
-			Old:    `local permits = math.min(tonumber(ARGV[2]), permits_of(member))`,
-			New:    `local permits = 0`,
-		},
+		name: "a lease is kept after Close", closing: true, in: gentle, Mutant: limitertest.GivesNoneBack,
+		shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
 	},
 }
 
@@ -374,6 +346,8 @@ func (m mutant) showsIn(p *plan) bool {
 
 // exactly reports whether a RateLimiter's permits in use are known exactly.
 func exactly(l *limiter) bool { return l.isRate() && l.counted() && !l.wild && l.lease == 0 }
+
+func merges(l *limiter) bool { return exactly(l) && !l.exact }
 
 // ordered reports whether the model of a limiter is asked for an order of its calls.
 func ordered(l *limiter) bool { return exactly(l) && l.kind == overall && !l.refusals && !l.byDefault }

@@ -145,7 +145,9 @@ var (
 	farKind      = linearKind{name: "several flights", histories: 30, calls: allCalls, endings: 4, far: true}
 	farLostKind  = linearKind{name: "several flights, lost answers", histories: 30, calls: keepingAllCalls, endings: 3, lost: 3, far: true}
 	farStormKind = linearKind{name: "several flights, lost answers and releases", histories: 30, calls: allCalls, endings: 1, lost: 2, far: true}
-	farBackKind  = linearKind{name: "several flights, lost give-backs", histories: 15, calls: keepingAllCalls, endings: 4, lost: 2, losing: lua.GiveBack, far: true}
+	farBackKind  = linearKind{
+		name: "several flights, lost give-backs", histories: 15, calls: keepingAllCalls, endings: 4, lost: 2, losing: lua.GiveBack, far: true,
+	}
 
 	linearKinds = []linearKind{
 		farKind, farLostKind, farStormKind, farBackKind, calmKind, ownKind, lostKind, stormKind, manyKind, oldKind, backKind, lateKind, virtualKind,
@@ -355,8 +357,12 @@ type mutant struct {
 	before, after string
 }
 
+func shared(name string, kind linearKind, m limitertest.Mutant) mutant {
+	return mutant{name, kind, m.Script, m.Old, m.New}
+}
+
 var mutants = []mutant{
-	{"a grant costs one permit less", calmKind, nil, `call('DECRBY', value_key, sum_text)`, `call('DECRBY', value_key, sum_text - 1)`},
+	shared("a grant costs one permit less", calmKind, limitertest.CostsLess),
 	{
 		"a batch costs one permit more", calmKind, lua.Acquire,
 		`write_grant(config, state, added, digits(taken))`, `write_grant(config, state, added, digits(taken + 1))`,
@@ -370,7 +376,7 @@ var mutants = []mutant{
 		"Peek tells of one permit more than there is", calmKind, lua.Peek,
 		`local taken = permits <= free and permits or 0`, `local taken = permits <= free + 1 and permits or 0`,
 	},
-	{"Reset leaves what is in use", calmKind, lua.Reset, `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, `return 2`},
+	shared("Reset leaves what is in use", calmKind, limitertest.ResetsNone),
 	{"a lost member", calmKind, lua.Acquire, `redis.call('ZADD', config.permits_key, 'NX', unpack(added)) > 0`, `true`},
 	{"a double grant", calmKind, lua.Acquire, `left = left - granted * permits`, `left = left - granted * (permits - 1)`},
 	{"those behind one that does not fit are refused", calmKind, lua.Acquire, `blocked = blocked or waits`, `left = 0`},
@@ -395,7 +401,7 @@ var mutants = []mutant{
 		"given back again by its repeat", backKind, lua.GiveBack,
 		`if found and (ARGV[3] == '' and found ~= leaves or found > leaves) then`, `if found then`,
 	},
-	{"not given back", backKind, lua.GiveBack, `local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, `local permits = 0`},
+	shared("not given back", backKind, limitertest.GivesNoneBack),
 	{
 		"given back of another's part", backKind, lua.GiveBack,
 		`local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, `local permits = permits_of(member)`,
@@ -405,10 +411,7 @@ var mutants = []mutant{
 		"others' are released first", virtualKind, lua.Release,
 		"take_from(true)\nif not own then\n  take_from(false)\nend", "take_from(false)\ntake_from(true)",
 	},
-	{
-		"a settlement gives nothing back", reservingKind, lua.SettleReservation,
-		"return_permits(config, row, back, not state.unset and state.free, state.window)", "back = 0",
-	},
+	shared("a settlement gives nothing back", reservingKind, limitertest.SettlesNone),
 	{
 		"a settlement gives back one permit less", reservingKind, lua.SettleReservation,
 		"local kept = math.min(has, used)", "local kept = math.min(has, used + 1)",
@@ -480,10 +483,7 @@ local more, identity, prefix =`,
     call('INCRBY', KEYS[3 * i - 1], 1)
   end`,
 	},
-	{
-		"what stands for merged members has run out", calmKind, lua.Merge,
-		"call('ZADD', permits_key, scores[2], merged)", "call('ZADD', permits_key, scores[2] - interval, merged)",
-	},
+	shared("what stands for merged members has run out", calmKind, limitertest.MergesToOld),
 	{"a changed rate forgets what is in use", calmKind, lua.SetRate, `config.rate - (old.rate - math.min(value, old.rate))`, `config.rate`},
 	{
 		"a new rate leaves what is in use", calmKind, lua.SetRate,

@@ -299,7 +299,8 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 		handles[i] = map[bool][]*rratelimiter.RateLimiter{}
 		for limiter, name := range names {
 			handles[i][false] = append(handles[i][false], clients[i].RateLimiter(name, opts...))
-			handles[i][true] = append(handles[i][true], clients[i].RateLimiter(name, append(slices.Clip(opts), rratelimiter.WithDefault(p.defaults[limiter]))...))
+			byDefault := append(slices.Clip(opts), rratelimiter.WithDefault(p.defaults[limiter]))
+			handles[i][true] = append(handles[i][true], clients[i].RateLimiter(name, byDefault...))
 		}
 	}
 

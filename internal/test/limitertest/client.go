@@ -307,6 +307,23 @@ type Mutant struct {
 	Old, New string
 }
 
+// Faults that both histories of callers and rounds of chaos must tell.
+var (
+	CostsLess     = Mutant{Old: `call('DECRBY', value_key, sum_text)`, New: `call('DECRBY', value_key, sum_text - 1)`}
+	GivesNoneBack = Mutant{
+		Script: lua.GiveBack, Old: `local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, New: `local permits = 0`,
+	}
+	ResetsNone = Mutant{
+		Script: lua.Reset, Old: `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, New: `return 2`,
+	}
+	SettlesNone = Mutant{
+		Script: lua.SettleReservation, Old: "return_permits(config, row, back, not state.unset and state.free, state.window)", New: "back = 0",
+	}
+	MergesToOld = Mutant{
+		Script: lua.Merge, Old: "call('ZADD', permits_key, scores[2], merged)", New: "call('ZADD', permits_key, scores[2] - interval, merged)",
+	}
+)
+
 // A Mutation is a hook that sends other scripts than it is given: those in For, by
 // source and by SHA.
 type Mutation struct {
