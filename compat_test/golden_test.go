@@ -241,14 +241,14 @@ func (s step) call(h *history) *model.Call {
 // model returns what the step of a Redisson comes to by its model.
 func (s step) model(h *history) outcome {
 	who, call := h.named(s.Who), s.call(h)
-	call.State = call.State.Clone()
+	call.State = call.Clone()
 	a := who.release.Do(call, s.Op)
 	for _, r := range rows(call.State) {
 		if r.Member == "" {
 			r.Member = who.newMember(h.last+1, r.Permits)
 		}
 	}
-	call.State.Sort()
+	call.Sort()
 	return outcome{Answer: a.Text, Times: a.Times, State: call.State, miscounted: call.Miscounted}
 }
 

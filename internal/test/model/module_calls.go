@@ -271,7 +271,7 @@ func (m *Module) change(c *Call, op Op) Answer {
 		m.open(c, op.Rate)
 		return Say(!there)
 	case "updateRate":
-		if !there && !(op.Keep && m.windowed) {
+		if !there && (!op.Keep || !m.windowed) {
 			return Say(false)
 		}
 		set = Say(true)
