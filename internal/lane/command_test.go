@@ -380,20 +380,16 @@ func TestBatch_ErrorReachesAllCallers(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("a hook fails")
 	type row struct {
-		set  func(d *desk, on bool)
-		want error
-		text string
+		fails func(int) error
+		want  error
+		text  string
 	}
 	limitertest.Each(t, map[string]row{
-		"an error": {func(d *desk, on bool) {
-			d.fails = map[bool]func(int) error{true: func(int) error { return fail }}[on]
-		}, fail, ""},
-		"a panic": {func(d *desk, on bool) {
-			d.fails = map[bool]func(int) error{true: func(int) error { panic("a hook") }}[on]
-		}, limit.ErrUnknownOutcome, "a hook"},
+		"an error": {func(int) error { return fail }, fail, ""},
+		"a panic":  {func(int) error { panic("a hook") }, limit.ErrUnknownOutcome, "a hook"},
 	}, func(t *testing.T, tt row) {
 		atDesk(t, 1, func(t *testing.T, d *desk) {
-			tt.set(d, true)
+			d.fails = tt.fails
 			d.start(5, func(int) {
 				a, err := d.Take(context.Background(), decide.Ask{Call: "Take", Key: "a", Permits: 1})
 				assert.ErrorIs(t, err, tt.want)
@@ -401,7 +397,7 @@ func TestBatch_ErrorReachesAllCallers(t *testing.T) {
 				assert.Nil(t, a.Undo)
 			})
 			d.Wait()
-			tt.set(d, false)
+			d.fails = nil
 			assert.EqualValues(t, 9, d.mustTake(t, "a", 1))
 		})
 	})
