@@ -132,7 +132,7 @@ func TestBreaker_ShortDeadlinesDoNotOpenIt(t *testing.T) {
 	t.Parallel()
 	type row struct{ trip, hasty, pause, patient time.Duration }
 	limitertest.Each(t, map[string]row{
-		"near": {10 * time.Millisecond, 2 * time.Millisecond, 0, 60 * time.Millisecond},
+		"near": {10 * time.Millisecond, 2 * time.Millisecond, 4 * time.Millisecond, 60 * time.Millisecond},
 		"far":  {120 * time.Millisecond, 60 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond},
 	}, func(t *testing.T, r row) {
 		eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
