@@ -46,7 +46,7 @@ func TestRefusalHandler(t *testing.T) {
 		func(w http.ResponseWriter, _ *http.Request, refusal httplimit.Refusal) {
 			got = refusal
 			w.WriteHeader(http.StatusTeapot)
-		})).Handler(refuseAll(t))
+		}), quiet, policy("down", says(limit.Decision{}, errDown))).Handler(refuseAll(t)) // that has no part in it
 	w := serve(handler, newRequest(t))
 	assert.Equal(t, http.StatusTeapot, w.Code)
 	assert.Equal(t, "2", w.Header().Get("Retry-After"))

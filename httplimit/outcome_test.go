@@ -476,11 +476,13 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 			took, err := send(t.Context(), t, transport, api)
 			_ = notSent(t, err)
 			assert.Equal(t, time.Minute, took.Truncate(time.Second), name)
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
-			took, err = send(ctx, t, transport, api)
-			require.True(t, errors.Is(err, context.DeadlineExceeded) && notSent(t, err).Timeout())
-			assert.Equal(t, 300*time.Millisecond, took.Truncate(100*time.Millisecond), name)
+			for _, waits := range []*httplimit.Transport{transport, httplimit.NewTransport(answersBody(http.StatusOK), policy, opts[1:]...)} {
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				took, err = send(ctx, t, waits, api)
+				cancel()
+				require.True(t, errors.Is(err, context.DeadlineExceeded) && notSent(t, err).Timeout())
+				assert.Equal(t, 300*time.Millisecond, took.Truncate(100*time.Millisecond), name)
+			}
 			time.AfterFunc(200*time.Millisecond, func() { assert.NoError(t, resp.Body.Close()) })
 			took, err = send(t.Context(), t, transport, api)
 			require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -125,6 +126,28 @@ func TestTurn_KeepsNoPlaceThatComesBack(t *testing.T) {
 		took, err := s.wait(t.Context(), request{user: "ann"}, nil)
 		require.NoError(t, err)
 		assert.GreaterOrEqual(t, took, 14*time.Second)
+	})
+}
+
+// What a request keeps while it waits for another policy is not asked for again.
+func TestTurn_AsksForNothingThatItKeeps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		says := func(granted ...bool) *middlewaretest.Returner {
+			return &middlewaretest.Returner{Fake: &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+				d := limit.Decision{Granted: granted[0], Limit: 9, RetryAfter: time.Second, ResetAfter: time.Minute}
+				granted = granted[1:]
+				return d, nil
+			}}}
+		}
+		first, second := says(true, false, true), says(false, true)
+		took, err := newSite(t, named(first, second)).wait(t.Context(), request{}, nil)
+		require.NoError(t, err)
+		assert.Equal(t, 2*time.Second, took)
+		assert.Len(t, first.Asked(), 3)
+		assert.Len(t, first.GivenBack(), 1, "as all were asked at once")
+		assert.Len(t, second.Asked(), 2)
+		assert.Empty(t, second.GivenBack())
 	})
 }
 

@@ -119,19 +119,21 @@ func (k Kind[O, K]) reserving() map[string]asking[O] {
 	reserver := func() limit.Limiter { return &Reserver{Fake: Grants()} }
 	down, lost := []error{errDown}, limit.ErrUnavailable
 	return map[string]asking[O]{
-		"settled":                   {says: granted, settles: true, want: Passed, figures: ten, settled: []int64{3}},
-		"settled, can't now":        {says: granted, settles: true, cannot: cannot, want: Passed, figures: ten, settle: cannot},
-		"settled, fails":            {says: granted, settles: true, fails: limit.ErrUnavailable, want: Passed, figures: ten, settle: limit.ErrUnavailable},
-		"settled, skipped":          {settles: true, opts: []O{k.WithSkip(true)}, want: Passed, cost: none},
-		"settled, free":             {settles: true, opts: []O{k.WithCost(0, nil)}, want: Passed, cost: none},
-		"settled, refused":          {says: refused, settles: true, want: Refused, wait: time.Hour, figures: k.figures(5, 0)},
-		"settled, no key":           {settles: true, opts: []O{k.WithKey(k.Text("", errDown))}, want: Unavailable, heard: down, cost: none},
-		"settled, open":             {err: errDown, settles: true, opts: open, want: Passed, heard: down},
-		"settled, fallback":         {err: errDown, settles: true, fallback: Grants(), want: Passed, figures: ten, heard: down},
-		"settled, fallback too":     {err: errDown, settles: true, fallback: reserver(), want: Passed, figures: ten, heard: down, settled: []int64{3}},
-		"in flight":                 {says: granted, inFlight: true, want: Passed, figures: ten, settled: []int64{0}},
-		"in flight, refused":        {says: refused, inFlight: true, want: Refused, wait: time.Second, figures: k.figures(5, 0)}, // a request may end soon
-		"in flight, too costly":     {says: refused, err: limit.ErrPermitsExceedRate, inFlight: true, want: Refused, outcome: limit.TooCostly},
+		"settled":               {says: granted, settles: true, want: Passed, figures: ten, settled: []int64{3}},
+		"settled, can't now":    {says: granted, settles: true, cannot: cannot, want: Passed, figures: ten, settle: cannot},
+		"settled, fails":        {says: granted, settles: true, fails: limit.ErrUnavailable, want: Passed, figures: ten, settle: limit.ErrUnavailable},
+		"settled, skipped":      {settles: true, opts: []O{k.WithSkip(true)}, want: Passed, cost: none},
+		"settled, free":         {settles: true, opts: []O{k.WithCost(0, nil)}, want: Passed, cost: none},
+		"settled, refused":      {says: refused, settles: true, want: Refused, wait: time.Hour, figures: k.figures(5, 0)},
+		"settled, no key":       {settles: true, opts: []O{k.WithKey(k.Text("", errDown))}, want: Unavailable, heard: down, cost: none},
+		"settled, open":         {err: errDown, settles: true, opts: open, want: Passed, heard: down},
+		"settled, fallback":     {err: errDown, settles: true, fallback: Grants(), want: Passed, figures: ten, heard: down},
+		"settled, fallback too": {err: errDown, settles: true, fallback: reserver(), want: Passed, figures: ten, heard: down, settled: []int64{3}},
+		"in flight":             {says: granted, inFlight: true, want: Passed, figures: ten, settled: []int64{0}},
+		"in flight, refused":    {says: refused, inFlight: true, want: Refused, wait: time.Second, figures: k.figures(5, 0)}, // a request may end soon
+		"in flight, too costly": { // that is no estimate, which would be lowered
+			says: refused, err: limit.ErrPermitsExceedRate, opts: []O{k.WithCost(6, nil)}, cost: 6, inFlight: true, want: Refused, outcome: limit.TooCostly,
+		},
 		"in flight, skipped":        {inFlight: true, opts: []O{k.WithSkip(true)}, want: Passed, cost: none},
 		"in flight, free":           {inFlight: true, opts: []O{k.WithCost(0, nil)}, want: Passed, cost: none},
 		"in flight, open":           {err: errDown, inFlight: true, opts: open, want: Passed, heard: down},
