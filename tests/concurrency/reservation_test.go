@@ -150,6 +150,7 @@ func checkSettlements(t *testing.T, all map[string]settlement, reserve holder, o
 		for name, c := range all {
 			for used, free := range c.free {
 				t.Run(fmt.Sprint(name, ", used ", used), func(t *testing.T) {
+					t.Parallel()
 					redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 						client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
 						l := client.RateLimiter("limiter")
