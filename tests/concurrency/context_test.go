@@ -378,6 +378,7 @@ var closeTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		failed(t, rratelimiter.ErrClosed, 400*ms, waiting...)
 		before := s.Sent.Total()
 		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(t.Context(), 0, s.Claim(1), another.Claim(1))), rratelimiter.ErrClosed)
+		require.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrClosed)
 		s.Until(time.Hour)
 		assert.Equal(t, before, s.Sent.Total(), "nothing is asked for any more")
 		s.CheckInUse(t, 1, 1)
