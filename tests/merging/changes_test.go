@@ -155,23 +155,6 @@ func TestSet_KeepsItsTimeToLive(t *testing.T) {
 	})
 }
 
-// A limiter's keys run out between two calls that merge.
-func TestLimiter_RunsOutAndIsMadeAnew(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, 1000, 0)
-		for range 3 {
-			s.take(t, few+4*together)
-			s.merged(t, few+2*together)
-			require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), time.Second)))
-			s.rest()
-			require.Empty(t, limitertest.LimiterKeys(t, s.Mini, s.Name()))
-			limitertest.MustTrySetRate(t, s.Other, limitertest.Every(1000, interval))
-			s.held = 0
-		}
-	})
-}
-
 // A rate is lowered for a time, to what is not merged, and raised again. No answer to claims says so unless it is asked for.
 func TestRate_IsLowForATime(t *testing.T) {
 	t.Parallel()

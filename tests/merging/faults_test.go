@@ -75,44 +75,6 @@ func TestMergingCall_IsGivenUp(t *testing.T) {
 	})
 }
 
-// A call that is given up is no reason to merge nothing more, also if no answer tells the rate again.
-func TestMergingCall_IsGivenUpWithoutFigures(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, 1000, 0)
-		beside := s.beside()
-		take := func(n int) {
-			for range n {
-				require.True(t, limitertest.TryAll(t, s.Client, 1, s.RateLimiter, beside))
-				s.held++
-			}
-			s.check(t, "granted")
-		}
-		s.on(lua.Merge, "drop for ever")
-		take(few + together + 2)
-		require.Positive(t, s.sent(lua.Merge))
-		s.on(nil, "")
-		before := s.members(t)
-		take(4 * together)
-		require.Less(t, s.members(t), before+2*together)
-	})
-}
-
-// While a call is under way that takes long, more is granted than a program remembers.
-func TestMergingCall_TakesLong(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, 10_000, 0)
-		s.nearly(t)
-		letGo := s.Hold(t, lua.Merge, 1)
-		s.take(t, 1100)
-		letGo()
-		s.on(nil, "")
-		s.rest() // it may have been repeated
-		s.merged(t, few+1100-1024+7)
-	})
-}
-
 func TestUndo_MeetsFaultsAndMerging(t *testing.T) {
 	t.Parallel()
 	eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
@@ -346,11 +308,43 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 	})
 }
 
-// What is reserved has a member of its own until it is settled.
-func TestOpenReservation_IsNotMerged(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, 1000, 0)
+// merging is what happens to a limiter of that rate.
+type merging struct {
+	rate int64
+	run  func(t *testing.T, s *scene)
+}
+
+var mergings = map[string]merging{
+	// A call that is given up is no reason to merge nothing more, also if no answer tells the rate again.
+	"a call is given up without figures": {1000, func(t *testing.T, s *scene) {
+		beside := s.beside()
+		take := func(n int) {
+			for range n {
+				require.True(t, limitertest.TryAll(t, s.Client, 1, s.RateLimiter, beside))
+				s.held++
+			}
+			s.check(t, "granted")
+		}
+		s.on(lua.Merge, "drop for ever")
+		take(few + together + 2)
+		require.Positive(t, s.sent(lua.Merge))
+		s.on(nil, "")
+		before := s.members(t)
+		take(4 * together)
+		require.Less(t, s.members(t), before+2*together)
+	}},
+	// While a call is under way that takes long, more is granted than a program remembers.
+	"a call takes long": {10_000, func(t *testing.T, s *scene) {
+		s.nearly(t)
+		letGo := s.Hold(t, lua.Merge, 1)
+		s.take(t, 1100)
+		letGo()
+		s.on(nil, "")
+		s.rest() // it may have been repeated
+		s.merged(t, few+1100-1024+7)
+	}},
+	// What is reserved has a member of its own until it is settled.
+	"an open reservation is not merged": {1000, func(t *testing.T, s *scene) {
 		s.take(t, few)
 		one := limitertest.Reserve(t, s.RateLimiter, 3)
 		all, err := s.Client.ReserveAll(t.Context(), 0, s.Claim(4))
@@ -364,5 +358,22 @@ func TestOpenReservation_IsNotMerged(t *testing.T) {
 		s.check(t, "settled")
 		s.take(t, together)
 		s.merged(t, few+together/2)
-	})
+	}},
+	// A limiter's keys run out between two calls that merge.
+	"a limiter runs out and is made anew": {1000, func(t *testing.T, s *scene) {
+		for range 3 {
+			s.take(t, few+4*together)
+			s.merged(t, few+2*together)
+			require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), time.Second)))
+			s.rest()
+			require.Empty(t, limitertest.LimiterKeys(t, s.Mini, s.Name()))
+			limitertest.MustTrySetRate(t, s.Other, limitertest.Every(1000, interval))
+			s.held = 0
+		}
+	}},
+}
+
+func TestMerging(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, mergings, func(t *testing.T, m merging) { m.run(t, newScene(t, m.rate, 0)) })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -37,77 +38,79 @@ func (p *play) add(layout codec.Layout, age time.Duration, permits uint32) {
 	putValue(left - int64(permits))(p)
 }
 
-func TestMigrate(t *testing.T) {
-	t.Parallel()
-	all := map[string]scenario{
-		"rewrites every layout": {cfg: every(100, minute), steps: []step{func(p *play) {
-			now := limitertest.ServerNow(p, p.rdb)
-			scores := map[int64]uint32{}
-			for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2, codec.LayoutB} {
-				age, permits := time.Duration(i)*10*second, uint32(i+1)
-				p.add(layout, age, permits)
-				scores[now-age.Milliseconds()] = permits
+var migrations = map[string]scenario{
+	"rewrites every layout": {cfg: every(100, minute), steps: []step{func(p *play) {
+		now := limitertest.ServerNow(p, p.rdb)
+		scores := map[int64]uint32{}
+		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2, codec.LayoutB} {
+			age, permits := time.Duration(i)*10*second, uint32(i+1)
+			p.add(layout, age, permits)
+			scores[now-age.Milliseconds()] = permits
+		}
+		migrates(4)(p)
+		for _, z := range p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Val() {
+			m, err := codec.Parse(z.Member.(string))
+			require.NoError(p, err)
+			assert.Equal(p, codec.LayoutD2, m.Layout)
+			assert.Equal(p, scores[int64(z.Score)], m.Permits)
+			delete(scores, int64(z.Score))
+		}
+		assert.Empty(p, scores, "members lost")
+	}, free(85), wait(21 * second), free(90), migrates(0)}},
+	// Migrate between a lost answer and its repeat, by the same Client.
+	"waits for calls in doubt": {cfg: every(10, hour), version: "3.17.7", everywhere: true, steps: []step{func(p *play) {
+		z := newScripted(p)
+		migrated, lost := make(chan error, 1), false
+		z.before = func(cmd redis.Cmder) error {
+			switch {
+			case !lost && isScript(cmd, lua.Acquire):
+				_ = z.Redis.Process(p.Context(), cmd)
+				if cmd.Err() != nil { // NOSCRIPT
+					return cmd.Err()
+				}
+				lost = true
+				return errLost
+			case lost && (cmd.Name() == "evalsha" || cmd.Name() == "eval"):
+				z.before = nil
+				go func() { migrated <- limitertest.Second(z.l.Migrate(p.Context())) }()
 			}
-			migrates(4)(p)
-			for _, z := range p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Val() {
-				m, err := codec.Parse(z.Member.(string))
-				require.NoError(p, err)
-				assert.Equal(p, codec.LayoutD2, m.Layout)
-				assert.Equal(p, scores[int64(z.Score)], m.Permits)
-				delete(scores, int64(z.Score))
-			}
-			assert.Empty(p, scores, "members lost")
-		}, free(85), wait(21 * second), free(90), migrates(0)}},
-		// Migrate between a lost answer and its repeat, by the same Client.
-		"waits for calls in doubt": {cfg: every(10, hour), version: "3.17.7", everywhere: true, steps: []step{func(p *play) {
-			z := newScripted(p)
-			migrated, lost := make(chan error, 1), false
+			return nil
+		}
+		limitertest.MustAcquire(p, z.l, 3)
+		require.NoError(p, <-migrated)
+	}, free(7)}},
+	// Rows that run out between two pages must not hide one to rewrite.
+	"leaves no row out": {cfg: every(10_000, minute), steps: []step{
+		as("3.27.2", times(300, take(1)), wait(30*second)), as("3.16.8", take(5)), as("3.27.2", times(10, take(1))),
+		wait(29_700 * ms), func(p *play) {
+			z, pages := newScripted(p), 0
 			z.before = func(cmd redis.Cmder) error {
-				switch {
-				case !lost && isScript(cmd, lua.Acquire):
-					_ = z.Redis.Process(p.Context(), cmd)
-					if cmd.Err() != nil { // NOSCRIPT
-						return cmd.Err()
+				token, _ := cmd.Args()[len(cmd.Args())-1].(string)
+				if isScript(cmd, lua.Migrate) && strings.HasPrefix(token, "from:") {
+					if pages++; pages == 1 {
+						time.Sleep(600 * ms)
 					}
-					lost = true
-					return errLost
-				case lost && (cmd.Name() == "evalsha" || cmd.Name() == "eval"):
-					z.before = nil
-					go func() { migrated <- limitertest.Second(z.l.Migrate(p.Context())) }()
 				}
 				return nil
 			}
-			limitertest.MustAcquire(p, z.l, 3)
-			require.NoError(p, <-migrated)
-		}, free(7)}},
-		// Rows that run out between two pages must not hide one to rewrite.
-		"leaves no row out": {cfg: every(10_000, minute), steps: []step{
-			as("3.27.2", times(300, take(1)), wait(30*second)), as("3.16.8", take(5)), as("3.27.2", times(10, take(1))),
-			wait(29_700 * ms), func(p *play) {
-				z, pages := newScripted(p), 0
-				z.before = func(cmd redis.Cmder) error {
-					token, _ := cmd.Args()[len(cmd.Args())-1].(string)
-					if isScript(cmd, lua.Migrate) && strings.HasPrefix(token, "from:") {
-						if pages++; pages == 1 {
-							time.Sleep(600 * ms)
-						}
-					}
-					return nil
-				}
-				require.NoError(p, limitertest.Second(z.l.Migrate(p.Context())))
-				require.Positive(p, pages)
-				for _, m := range members(p, p.rdb, p.keys().Permits) {
-					assert.NotEqual(p, codec.LayoutC, m.Layout)
-				}
-			},
-		}},
-		// 256 members of 32 bits each are the most.
-		"a window too large for members": {cfg: every(1<<45, minute), steps: []step{
-			func(p *play) { require.NoError(p, p.rdb.Set(p.Context(), p.keys().Value, 1, minute).Err()) },
-			fails(rratelimiter.ErrCorrupt, tryMigrate),
-			free(1),
-		}},
-	}
+			require.NoError(p, limitertest.Second(z.l.Migrate(p.Context())))
+			require.Positive(p, pages)
+			for _, m := range members(p, p.rdb, p.keys().Permits) {
+				assert.NotEqual(p, codec.LayoutC, m.Layout)
+			}
+		},
+	}},
+	// 256 members of 32 bits each are the most.
+	"a window too large for members": {cfg: every(1<<45, minute), steps: []step{
+		func(p *play) { require.NoError(p, p.rdb.Set(p.Context(), p.keys().Value, 1, minute).Err()) },
+		fails(rratelimiter.ErrCorrupt, tryMigrate),
+		free(1),
+	}},
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	all := maps.Clone(migrations)
 	for _, rate := range []int64{10, 3 << 32} {
 		// It becomes members that run out when it would have ended.
 		all[fmt.Sprint("a window of ", rate)] = scenario{cfg: every(rate, minute), version: windowed, steps: []step{
