@@ -130,10 +130,13 @@ func takeWithin(t testing.TB, l limit.Limiter, key string, d time.Duration) (lim
 // others: the server works. So with one that is far away, from the first calls on.
 func TestBreaker_ShortDeadlinesDoNotOpenIt(t *testing.T) {
 	t.Parallel()
-	type row struct{ trip, hasty, pause, patient time.Duration }
+	type row struct {
+		trip, hasty, pause, patient time.Duration
+		calls                       int // of the patient caller
+	}
 	limitertest.Each(t, map[string]row{
-		"near": {10 * time.Millisecond, 2 * time.Millisecond, 4 * time.Millisecond, 60 * time.Millisecond},
-		"far":  {120 * time.Millisecond, 60 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond},
+		"near": {10 * time.Millisecond, 2 * time.Millisecond, 8 * time.Millisecond, 60 * time.Millisecond, 20},
+		"far":  {120 * time.Millisecond, 60 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond, 50},
 	}, func(t *testing.T, r row) {
 		eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
 			s.rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(r.trip) }))
@@ -146,7 +149,7 @@ func TestBreaker_ShortDeadlinesDoNotOpenIt(t *testing.T) {
 				})
 			})
 			granted := 0
-			for range 50 {
+			for range r.calls {
 				d, err := takeWithin(t, l, "patient", time.Second)
 				assert.NoError(t, err)
 				if d.Granted {
