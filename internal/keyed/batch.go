@@ -51,24 +51,32 @@ func (g *Queues) send(key string, r *request, timed bool) error {
 	if err != nil {
 		return err
 	}
-	r.Mutex, r.batch, b.requests = b.Mutex, b, append(b.requests, r)
-	var alone *lane.Call
-	switch {
-	case gathers:
-	case l.TryReserve():
-		alone, _ = b.next()
-	default:
-		b.wave = l.Ready(b)
-	}
-	if alone == nil {
-		r.WaitOn(b.wave)
-		if timed {
-			l.EndBy(b.wave, r.Last)
-		}
-	}
+	alone := b.join(r, gathers, timed)
 	r.Unlock()
 	if alone != nil {
 		l.SendOne(r.ctx, alone, timed)
+	}
+	return nil
+}
+
+// join adds a request to a locked batch, and makes a flight ask for that unless it gathers already. It returns the call that
+// the caller must send itself, if there is one.
+func (b *batch) join(r *request, gathers, timed bool) (alone *lane.Call) {
+	r.Mutex, r.batch, b.requests = b.Mutex, b, append(b.requests, r)
+	switch {
+	case gathers:
+	case b.lane.TryReserve():
+		alone, _ = b.next()
+		return alone
+	default:
+		b.wave = b.lane.Ready(b)
+	}
+	r.WaitOn(b.wave)
+	if timed {
+		b.lane.EndBy(b.wave, r.Last)
+	}
+	if b.queues.Lanes.Closed() {
+		b.fail() // Close may have looked for it too early
 	}
 	return nil
 }
@@ -112,6 +120,10 @@ func (b *batch) take() {
 func (b *batch) Close() {
 	b.Lock()
 	defer b.Unlock()
+	b.fail()
+}
+
+func (b *batch) fail() {
 	if b.taken {
 		return
 	}

@@ -71,6 +71,9 @@ func (l *Lane) take() *flight {
 	}
 	l.start() // for what this one has no room for
 	l.mu.Unlock()
+	if l.lanes.Closed() {
+		l.close() // Close has not seen what this one had taken and has no room for
+	}
 	l.expire(over)
 	return f
 }

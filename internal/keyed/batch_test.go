@@ -1,0 +1,34 @@
+package keyed
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Close looks at a lane once. A request that was let in before and gathers after that fails all the same.
+func TestClose_FailsARequestThatComesMeanwhile(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	g := New(rratelimiter.New(rdb), Rule{Package: "desk", Most: 1}, nil)
+	l := g.Lanes.To(t.Context(), "key")
+	require.True(t, l.TryReserve(), "others are under way")
+	b, gathers, err := g.lock(l, "key")
+	require.NoError(t, err)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, g.Lanes.Close(over, nil), context.Canceled)
+
+	r := &request{ctx: t.Context(), permits: 1}
+	assert.Nil(t, b.join(r, gathers, false))
+	require.True(t, r.Answered())
+	r.Unlock()
+	assert.ErrorIs(t, b.err, limit.ErrClosed)
+	require.NoError(t, g.Lanes.Close(t.Context(), nil))
+}
