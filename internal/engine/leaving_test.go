@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -372,6 +373,32 @@ func TestQueue_MovesBetweenCallers(t *testing.T) {
 	callers.Wait()
 	require.NoError(t, e.Close(t.Context()))
 	assert.Zero(t, e.lanes.Work())
+	assert.Empty(t, e.queues.All())
+}
+
+// Close waits until the last queue is removed, not only until no one uses it.
+func TestClose_LeavesNoQueue(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	e := newTestEngine(rdb)
+	q, err := e.lock(t.Context(), testLimiter("a", hourly))
+	require.NoError(t, err)
+	held, free := make(chan struct{}), make(chan struct{})
+	go e.queues.RemoveIf("a", func(*queue) bool { // under the lock that removing it takes
+		close(held)
+		<-free
+		return false
+	})
+	<-held
+	go q.unlock()
+	for q.state.Load() == used {
+		runtime.Gosched()
+	}
+	over, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, e.lanes.Close(over, nil), context.DeadlineExceeded)
+	close(free)
+	require.NoError(t, e.Close(t.Context()))
 	assert.Empty(t, e.queues.All())
 }
 

@@ -144,6 +144,7 @@ func (q *queue) unlock() {
 	q.mu.Unlock()
 	if unused {
 		q.remove()
+		q.engine.lanes.End() // once Close has returned no queue is left
 	}
 }
 
@@ -153,14 +154,8 @@ func (q *queue) pause() {
 	q.lock()
 }
 
-// tidy reports whether the queue is to be removed: no one uses it.
-func (q *queue) tidy() bool {
-	if q.users+q.beside > 0 || !q.state.CompareAndSwap(used, unused) {
-		return false
-	}
-	q.engine.lanes.End()
-	return true
-}
+// tidy reports whether the queue is to be removed, and then counted out: no one uses it.
+func (q *queue) tidy() bool { return q.users+q.beside == 0 && q.state.CompareAndSwap(used, unused) }
 
 // withQueue calls f with the limiter's queue, under the lock, if there is one.
 func (e *Engine) withQueue(key string, f func(q *queue)) {
