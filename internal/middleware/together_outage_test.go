@@ -151,7 +151,8 @@ func (s slow) Take(_ context.Context, _ string, n int64) (limit.Decision, error)
 // The fallbacks of all policies have their time at once. If one panics, what others granted is given back.
 func TestPolicies_FallbacksAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
 		const takes = 900 * time.Millisecond
 		local := httplimit.Local(10, time.Hour)
 		c := newChat(t, rdb, quotas(), chatOptions{
@@ -204,7 +205,8 @@ func TestPolicies_OneBreakerForAll(t *testing.T) {
 			all: quotas()[:1], client: rratelimiter.WithFailure(limit.FailLocal(0.5)), passes: 5, source: []limit.Source{limit.FromLocal},
 		},
 	} {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, _ := redistest.Mini(t)
 			c := newChat(t, rdb, row.all, chatOptions{client: row.client, site: row.site})
 			c.run(step{tokens: 1}, "before")
 			time.Sleep(time.Second)

@@ -362,7 +362,8 @@ func TestInFlight_BesideARate(t *testing.T) {
 // Close waits for that.
 func TestInFlight_RedisHangsAtTheEnd(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
 		c := newChat(t, rdb, []quota{places(rratelimiter.PerHour(1), 0)}, chatOptions{client: rratelimiter.WithCallTimeout(time.Minute)})
 		over := make(chan struct{})
 		var hangs failing = func(_ []redis.Cmder, next func() error) error {
@@ -382,7 +383,8 @@ func TestInFlight_RedisHangsAtTheEnd(t *testing.T) {
 // A place comes back, and a status is charged, once Redis answers again that did not when the request ended.
 func TestInFlight_RedisIsAwayAtTheEnd(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
 		c := newChat(t, rdb, []quota{places(rratelimiter.PerHour(1), 0)}, chatOptions{more: func(t *testing.T, rdb redistest.Client) []policy {
 			charged := rated(limitertest.NewClient(t, rdb), rratelimiter.PerHour(9))
 			charged[0].Charge = func(_ request, status int) int64 { return int64(status / 100) }
@@ -401,7 +403,8 @@ func TestInFlight_RedisIsAwayAtTheEnd(t *testing.T) {
 // A place is still renewed if Redis answers again shortly before it would come back by itself.
 func TestInFlight_RedisIsAwayMeanwhile(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
 		c := newChat(t, rdb, []quota{places(rratelimiter.PerMinute(1), 30*time.Second)}, chatOptions{})
 		c.handle = func(context.Context) {
 			time.Sleep(9 * time.Second)
