@@ -52,7 +52,7 @@ type leased struct {
 	*lease.Lease
 
 	rest    grant // the grant that goes back; the permits are set then
-	unused  int64 // permits that went back; the Engine's lock guards it
+	unused  int64 // permits that went back; the queue's lock guards it
 	figures *atomic.Pointer[figures]
 }
 
