@@ -81,8 +81,14 @@ func TestBatch_AnswersWalkTheRequests(t *testing.T) {
 		want  []lane.Result
 	}{
 		"in line, the first that is refused holds up the rest": {
-			func(b *lane.Batch) { b.Add(5, true, 0); b.Add(5, true, 0); b.Add(1, true, 0); b.Add(1, false, 0) }, 1,
-			[]lane.Result{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0)},
+			func(b *lane.Batch) {
+				b.Add(5, true, 0)
+				b.Add(5, true, 0)
+				b.Add(1, true, 0)
+				b.Add(1, false, 0)
+				b.Add(4, false, 0)
+			}, 1,
+			[]lane.Result{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0), answer(0, 2, more)},
 		},
 		"more than the limit, and nothing": {
 			func(b *lane.Batch) { b.Add(11, false, 0); b.Add(0, false, 0) }, 0, []lane.Result{exceeds, nothing},

@@ -299,7 +299,12 @@ var releaseTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 	"requests go on after a cancelled release": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		held := s.StartTryAcquire(t.Context(), 1, 0)
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return false, s.Release(ctx, 1) })
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) {
+			err := s.Release(ctx, 1)
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "it had not been sent")
+			return false, err
+		})
 		behind := s.StartTryAcquire(t.Context(), 2, 0)
 		assert.Equal(t, "waits", behind.Outcome())
 		s.Until(100 * ms)
