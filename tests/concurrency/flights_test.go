@@ -86,7 +86,7 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	synctest.Test(t, func(t *testing.T) {
-		const names, still = 1000, 10 // the last ones are known for the next call
+		const names, still = 1000, 64 + 10 // the last ones are known for the next call, one in each shard of the queues
 		var known [names]weak.Pointer[byte]
 		var mapped string
 		c := rratelimiter.New(answering{}, limitertest.Patient(), rratelimiter.WithNameMapper(func(string) string { return mapped }))
