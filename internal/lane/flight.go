@@ -113,8 +113,9 @@ func (l *Lane) fill(f *flight) (over []*Call) {
 		over = append(over, c)
 		return true
 	})
-	for f.wave = l.wave; !l.onceLast && len(l.ready) > 0 && len(f.calls) < room; { // others come meanwhile
-		l.ask(f, room, now)
+	f.wave = l.wave
+	for alike := !l.onceLast; alike && len(l.ready) > 0 && len(f.calls) < room; { // others come meanwhile
+		alike = l.ask(f, room, now)
 	}
 	return over
 }

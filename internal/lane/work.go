@@ -64,8 +64,8 @@ func (l *Lane) work(f *flight) {
 const atOnce = 64
 
 // ask adds a call of each source, and further ones of those that have more while there is room. It lets the lock go while
-// it asks: sources have locks of their own.
-func (l *Lane) ask(f *flight, room int, now time.Time) {
+// it asks: sources have locks of their own. It reports whether all calls were of the flight's kind.
+func (l *Lane) ask(f *flight, room int, now time.Time) (alike bool) {
 	n := min(room-len(f.calls), len(l.ready))
 	taken := l.taken
 	taken = append(taken, l.ready[:n]...)
@@ -98,6 +98,7 @@ func (l *Lane) ask(f *flight, room int, now time.Time) {
 		}
 		*to = slices.Insert(*to, 0, others...) // they came before
 	}
+	return len(others) == 0
 }
 
 // expire ends calls whose time is over.
