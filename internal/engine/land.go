@@ -25,7 +25,8 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	}
 	now := time.Now()
 	q.lock()
-	if !whole || !b.grantAll(o) {
+	all := whole && b.grantAll(o)
+	if !all {
 		q.completeEach(b, o, err, now)
 	}
 	if b.own { // soon the requests are their callers' again
@@ -33,6 +34,9 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 	}
 	q.calls--
 	q.next(now)
+	if !all {
+		q.forget(b)
+	}
 	q.wakeAll(b)
 	q.unlock()
 	if !b.own {
@@ -43,8 +47,11 @@ func (q *queue) complete(b *batch, o lane.Outcome, err error) {
 
 // grantAll answers the batch in the usual case: all its requests are granted, with nothing else to say about them.
 func (b *batch) grantAll(o lane.Outcome) bool {
-	other := func(r *request) bool { return r.State != lane.Sent || r.Undo }
-	if b.queue.leases != nil || slices.ContainsFunc(b.requests, other) {
+	usual := b.queue.leases == nil
+	for _, r := range b.requests {
+		usual = usual && r.State == lane.Sent && !r.Undo
+	}
+	if !usual {
 		b.record(o, nil)
 		return false
 	}
@@ -173,15 +180,19 @@ func (q *queue) answer(b *batch, place int, told lane.Result, o lane.Outcome, er
 	r.sent, r.alive = b.sent, aliveBy(b.sent, o.Keep)
 }
 
-// wakeAll wakes the callers of a finished batch, and counts out those that it has answered and those who have gone.
-func (q *queue) wakeAll(b *batch) {
-	// Those who wait on may leave before all are awake.
+// forget drops the requests of a finished batch that it has not answered, and counts out callers who have gone. Those who
+// wait on may leave before all are awake.
+func (q *queue) forget(b *batch) {
 	b.requests = slices.DeleteFunc(b.requests, func(r *request) bool {
 		if r.State == lane.Gone {
 			q.users--
 		}
 		return r.State != lane.Answered || r.Answered()
 	})
+}
+
+// wakeAll wakes the callers whom a batch has answered, and counts them out.
+func (q *queue) wakeAll(b *batch) {
 	for i, r := range b.requests {
 		if i > 0 && i%lane.MaxWalk == 0 {
 			q.pause()

@@ -26,15 +26,16 @@ const (
 
 // Pending is a caller's request that waits for its answer. The lock of its Waiter guards it.
 type Pending struct {
-	Last time.Time // the end of the caller's own time, whatever is under way; zero: none
-
 	State State
-	Asked time.Time // when the try under way began
-	Batch *Batch    // the batch it was sent with, if that may take several calls
+	Batch *Batch // the batch it was sent with, if that may take several calls
 
-	answered atomic.Bool
 	wave     *Wave // wakes the caller; nil while it does not wait
-	own      Wave  // the value of wave if no one else waits on it
+	answered atomic.Bool
+
+	Last  time.Time // the end of the caller's own time, whatever is under way; zero: none
+	Asked time.Time // when the try under way began
+
+	own Wave // the value of wave if no one else waits on it
 }
 
 // Wave wakes all callers whose requests share a flight: a channel for each would cost more. Each flight
