@@ -165,15 +165,18 @@ func TestTurn_TakesAPlaceThatCameBackMeanwhile(t *testing.T) {
 		}))
 		places := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
 		s := newSite(t, inFlight(named(places, httplimit.Local(100, time.Second)), 0))
-		var took time.Duration
+		took := make(chan time.Duration, 1)
 		assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, func() {
 			slow.Store(true)
-			go func() { took, _ = s.wait(t.Context(), request{user: "ann"}, nil) }()
+			go func() {
+				d, err := s.wait(t.Context(), request{user: "ann"}, nil)
+				assert.NoError(t, err)
+				took <- d
+			}()
 			time.Sleep(50 * time.Millisecond)
 			slow.Store(false)
 		})))
-		time.Sleep(time.Second)
-		assert.Equal(t, 100*time.Millisecond, took.Truncate(50*time.Millisecond))
+		assert.Equal(t, 100*time.Millisecond, (<-took).Truncate(50*time.Millisecond))
 	})
 }
 
