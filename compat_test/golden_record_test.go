@@ -195,9 +195,14 @@ func (r *recorder) operate(who *actor, on string, op model.Op) {
 
 var errBetweenTicks = errors.New("a history of ticks has no place for the step")
 
+// betweenTicks reports whether a limiter that outlives its window by two seconds came of it.
+func (o outcome) betweenTicks() bool {
+	return slices.ContainsFunc(append([]*model.State{o.State}, o.Target...), func(s *model.State) bool { return s.Clone().Round(0, goldenTick) > slack })
+}
+
 func (r *recorder) add(s step) {
 	r.steps = append(r.steps, s)
-	if who := r.named(s.Who); who != nil && who.release != nil && s.model(r.h).miscounted {
+	if s.Who != "" && slices.ContainsFunc(s.models(r.h), func(o outcome) bool { return o.miscounted }) {
 		r.miscounted++
 	}
 	r.h.add(s)

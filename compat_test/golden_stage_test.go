@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -35,6 +36,14 @@ func (a *actor) side() string {
 		return "Java"
 	}
 	return "Go"
+}
+
+// outcomes returns what an operation of the service may come to.
+func (a *actor) outcomes(c *model.Call, op model.Op) []model.Outcome {
+	if c.Who = a.Client; a.release != nil {
+		return a.release.Outcomes(c, op)
+	}
+	return a.module.Outcomes(c, op)
 }
 
 // cast is the services that histories tell of: java1 and java2, go1, and go2 that has
@@ -242,15 +251,28 @@ func unsettled(m model.Member) model.Member {
 // put makes Redis hold that state of a limiter and nothing else, base being its time 0.
 func (st *stage) put(ctx context.Context, name string, s *model.State, base int64) error {
 	pipe := st.rdb.TxPipeline()
+	until := func(key string, end int64) {
+		if end != 0 {
+			pipe.PExpireAt(ctx, key, time.UnixMilli(base+end))
+		}
+	}
 	config := layout.KeysOf(name, "").Config
 	pipe.Del(ctx, config)
 	if s.Config != nil {
 		pipe.HSet(ctx, config, s.Config)
-		model.PutEnd(ctx, pipe, config, base, s.ConfigEnd)
+		until(config, s.ConfigEnd)
 	}
 	for id, p := range s.Pairs {
 		value, permits := pairKeys(name, st.ids[id])
-		p.Put(ctx, pipe, value, permits, base, st.real)
+		pipe.Del(ctx, value, permits)
+		if p.HasValue {
+			pipe.Set(ctx, value, p.Value, 0)
+			until(value, p.ValueEnd)
+		}
+		for _, r := range p.Rows {
+			pipe.ZAdd(ctx, permits, redis.Z{Score: float64(base + r.At), Member: st.real(r)})
+		}
+		until(permits, p.RowsEnd)
 	}
 	_, err := pipe.Exec(ctx)
 	return err
@@ -277,7 +299,6 @@ func (st *stage) read(t *testing.T, name string) *model.State {
 	s.Pairs = make(map[string]*model.Pair)
 	for id, inRedis := range st.ids {
 		s.Pairs[id] = read.Pairs[inRedis]
-		require.Less(t, len(s.Pairs[id].Rows), 200, "calls that meet more rows than one script may touch do more than the model knows")
 	}
 	return &s
 }
@@ -296,7 +317,7 @@ const (
 func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 	t.Helper()
 	if who := st.named(s.Who); who.release != nil && who.java == nil {
-		return s.model(h), nil // there is no Java to ask
+		return s.models(h)[0], nil // there is no Java to ask
 	}
 	most, unit := int64(slack), int64(goldenTick)
 	if st.still {
@@ -342,10 +363,12 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 				out.Target = append(out.Target, state)
 			}
 		}
-		if off > most {
-			return outcome{}, errBetweenTicks // a step in so little time brought it there
+		switch {
+		case off <= most:
+			return out, nil
+		case slices.ContainsFunc(s.models(h), outcome.betweenTicks):
+			return outcome{}, errBetweenTicks
 		}
-		return out, nil
 	}
 	return outcome{}, fmt.Errorf("no step in less than %d ms, in %d attempts: %+v", slack, patience, s)
 }

@@ -1,9 +1,9 @@
 package limitertest
 
 import (
-	"cmp"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +17,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -174,73 +173,142 @@ func RequireUntouched(t testing.TB, rdb redistest.Client, name string, f func())
 	}
 }
 
-// Java does to a limiter's keys what a Redisson does, its mistakes included, by package model: for tests in which
-// nothing else is at work meanwhile.
+// Java does to a limiter's keys what Redisson 4.7.0 does, its mistakes included, one
+// command after another: for tests in which nothing else is at work meanwhile.
 type Java struct {
-	Redis   redistest.Client
-	Name    string
-	ID      string        // of its Redisson instance
-	Fast    time.Duration // how far its clock is ahead of the server's
-	Version string        // 4.7.0 unless it is set
+	Redis redistest.Client
+	Name  string
+	ID    string        // of its Redisson instance
+	Fast  time.Duration // how far its clock is ahead of the server's
 }
 
-// do does an operation, by which the member may be written.
-func (j Java) do(t testing.TB, o model.Op, member string) model.Answer {
+// errNilArithmetic is what its scripts fail with if a request is refused and
+// nothing is in use.
+var errNilArithmetic = errors.New("attempt to perform arithmetic on a nil value")
+
+// pair returns the rate, the interval in ms and the two keys in use.
+func (j Java) pair(t testing.TB) (rate, interval int64, valueKey, permitsKey string) {
 	t.Helper()
-	who := model.Client{ID: cmp.Or(j.ID, "java"), Layout: codec.LayoutD2}
-	s, now, err := model.Read(t.Context(), j.Redis, j.Name, who.ID)
+	set := redisson.KeysOf(j.Name, j.ID)
+	cfg, err := j.Redis.HGetAll(t.Context(), set.Config).Result()
 	require.NoError(t, err)
-	c := &model.Call{State: s, Who: who, Now: now + j.Fast.Milliseconds()}
-	answer := model.ReleaseOf(cmp.Or(j.Version, "4.7.0")).Do(c, o)
-	pipe := j.Redis.TxPipeline()
-	keys := redisson.KeysOf(j.Name, who.ID)
-	value, permits := keys.Value, keys.Permits
-	if s.PerClient() {
-		value, permits = keys.ClientValue, keys.ClientPermits
+	rate, err = strconv.ParseInt(cfg["rate"], 10, 64)
+	require.NoError(t, err)
+	interval, err = strconv.ParseInt(cfg["interval"], 10, 64)
+	require.NoError(t, err)
+	if cfg["type"] == "1" {
+		return rate, interval, set.ClientValue, set.ClientPermits
 	}
-	c.Pair().Put(t.Context(), pipe, value, permits, 0, func(r model.Row) string { return cmp.Or(string(r.Member), member) })
-	model.PutEnd(t.Context(), pipe, keys.Config, 0, s.ConfigEnd)
-	_, err = pipe.Exec(t.Context())
-	require.NoError(t, err)
-	return answer
+	return rate, interval, set.Value, set.Permits
 }
 
-// TryAcquire asks for permits and returns whether they were granted.
-func (j Java) TryAcquire(t testing.TB, permits int64) (granted bool, err error) {
+// TryAcquire asks for permits and returns whether they were granted, else the wait.
+func (j Java) TryAcquire(t testing.TB, permits int64) (granted bool, wait time.Duration, err error) {
 	t.Helper()
 	return j.Resend(t, permits, NewMember(t, codec.LayoutD2, uint32(permits)))
 }
 
 // Resend is TryAcquire with a given member: with the same one again it is the
 // second copy of a request.
-func (j Java) Resend(t testing.TB, permits int64, member string) (granted bool, err error) {
+func (j Java) Resend(t testing.TB, permits int64, member string) (granted bool, wait time.Duration, err error) {
 	t.Helper()
-	said := j.do(t, model.Op{Do: "tryAcquire", Permits: permits}, member).Text
-	if why, failed := strings.CutPrefix(said, "error: "); failed {
-		return false, errors.New(why)
+	rate, interval, valueKey, permitsKey := j.pair(t)
+	now := ServerNow(t, j.Redis) + j.Fast.Milliseconds()
+	value, there := StoredValue(t, j.Redis, valueKey)
+	if !there {
+		value = rate
+		require.NoError(t, j.Redis.Set(t.Context(), valueKey, value, 0).Err())
+	} else if out := j.sweep(t, permitsKey, now-interval); out > 0 {
+		if value += out; value > rate {
+			value = rate - InUse(t, j.Redis, permitsKey)
+		}
+		require.NoError(t, j.Redis.Set(t.Context(), valueKey, value, 0).Err())
 	}
-	return said == "true", nil
+	defer j.tail(t, valueKey, permitsKey)
+	if value >= permits {
+		require.NoError(t, j.Redis.ZAdd(t.Context(), permitsKey, redis.Z{Score: float64(now), Member: member}).Err())
+		require.NoError(t, j.Redis.DecrBy(t.Context(), valueKey, permits).Err())
+		return true, 0, nil
+	}
+	first, err := j.Redis.ZRangeWithScores(t.Context(), permitsKey, 0, 0).Result()
+	require.NoError(t, err)
+	if len(first) == 0 {
+		return false, 0, errNilArithmetic
+	}
+	return false, time.Duration(3+interval-(now-int64(first[0].Score))) * time.Millisecond, nil
+}
+
+// sweep removes the members of that score and below, and returns their permits.
+func (j Java) sweep(t testing.TB, permitsKey string, score int64) int64 {
+	t.Helper()
+	before := InUse(t, j.Redis, permitsKey)
+	require.NoError(t, j.Redis.ZRemRangeByScore(t.Context(), permitsKey, "-inf", fmt.Sprint(score)).Err())
+	return before - InUse(t, j.Redis, permitsKey)
+}
+
+// tail puts the configuration's time to live on the pair.
+func (j Java) tail(t testing.TB, valueKey, permitsKey string) {
+	t.Helper()
+	keepAlive, err := j.Redis.HGet(t.Context(), j.Name, "keepAliveTime").Int64()
+	if !errors.Is(err, redis.Nil) {
+		require.NoError(t, err)
+	}
+	ttl := time.Duration(keepAlive) * time.Millisecond
+	if ttl > 0 {
+		require.NoError(t, j.Redis.PExpire(t.Context(), j.Name, ttl).Err())
+	} else {
+		ttl, err = j.Redis.PTTL(t.Context(), j.Name).Result()
+		require.NoError(t, err)
+	}
+	if ttl > 0 {
+		require.NoError(t, j.Redis.PExpire(t.Context(), valueKey, ttl).Err())
+		require.NoError(t, j.Redis.PExpire(t.Context(), permitsKey, ttl).Err())
+	}
 }
 
 // Release raises the value and leaves the set alone.
 func (j Java) Release(t testing.TB, permits int64) {
 	t.Helper()
-	require.Equal(t, "done", j.do(t, model.Op{Do: "release", Permits: permits}, "").Text)
+	rate, _, valueKey, permitsKey := j.pair(t)
+	value, there := StoredValue(t, j.Redis, valueKey)
+	if !there {
+		value = rate
+	}
+	require.NoError(t, j.Redis.SetArgs(t.Context(), valueKey, min(rate, value+permits), redis.SetArgs{KeepTTL: true}).Err())
+	j.tail(t, valueKey, permitsKey)
 }
 
 // AvailablePermits reclaims without looking at the rate, and writes a value
 // with no time to live.
 func (j Java) AvailablePermits(t testing.TB) int64 {
 	t.Helper()
-	free, err := strconv.ParseInt(j.do(t, model.Op{Do: "availablePermits"}, "").Text, 10, 64)
-	require.NoError(t, err)
-	return free
+	rate, interval, valueKey, permitsKey := j.pair(t)
+	value, there := StoredValue(t, j.Redis, valueKey)
+	if !there {
+		require.NoError(t, j.Redis.Set(t.Context(), valueKey, rate, 0).Err())
+		return rate
+	}
+	if out := j.sweep(t, permitsKey, ServerNow(t, j.Redis)+j.Fast.Milliseconds()-interval); out > 0 {
+		value += out
+		require.NoError(t, j.Redis.Set(t.Context(), valueKey, value, 0).Err())
+	}
+	return value
 }
 
-// AsRedisson3123 takes permits as that release does, and reports whether they were free.
+// AsRedisson3123 takes permits as that release does, with plain commands, and
+// reports whether they were free.
 func AsRedisson3123(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, permits int64) bool {
 	t.Helper()
-	granted, err := Java{Redis: rdb, Name: l.Name(), Version: "3.12.3"}.TryAcquire(t, permits)
-	require.NoError(t, err)
-	return granted
+	k := KeysOf(l)
+	value, ok := StoredValue(t, rdb, k.Value)
+	if !ok {
+		rate := rdb.HGet(t.Context(), k.Config, "rate").Val()
+		interval, err := rdb.HGet(t.Context(), k.Config, "interval").Int64()
+		require.NoError(t, err)
+		require.NoError(t, rdb.Set(t.Context(), k.Value, rate, time.Duration(interval)*time.Millisecond).Err())
+	} else if value < permits {
+		return false
+	}
+	require.NoError(t, rdb.DecrBy(t.Context(), k.Value, permits).Err())
+	return true
 }

@@ -137,14 +137,11 @@ type Call struct {
 	early int64 // how long before now a grant is dated
 }
 
-// clone returns a call that changes copies of the limiters.
-func (c *Call) clone() *Call {
-	with := *c
-	with.State, with.To = c.Clone(), nil
-	for _, other := range c.To {
-		with.To = append(with.To, other.Clone())
-	}
-	return &with
+// A Possible is what an operation may do; false if the case is not given.
+type Possible func(*Call) (Answer, bool)
+
+func only(f func(*Call) Answer) []Possible {
+	return []Possible{func(c *Call) (Answer, bool) { return f(c), true }}
 }
 
 // Pair returns the keys in use, by the limiter's type.
@@ -159,13 +156,6 @@ func (c *Call) pairOf(kind string) *Pair {
 
 // own returns both pairs that the caller knows of.
 func (c *Call) own() []*Pair { return []*Pair{c.Pairs[""], c.Pairs[c.Who.ID]} }
-
-// delOwn removes both.
-func (c *Call) delOwn() {
-	for _, p := range c.own() {
-		p.Del()
-	}
-}
 
 // after returns the moment that many ms from now; all that are over are one.
 func (c *Call) after(ms int64) int64 {

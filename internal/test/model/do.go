@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -10,83 +11,76 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/test/op"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Do has a Client's handle do an operation, now being base, and returns what it says. Handles must be WithExact, since the model
 // merges nothing.
-func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, o Op, base int64) Answer {
-	if o.Do == "settle" {
-		return Says("done", o.Settle(ctx, l))
-	}
-	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	call := op.Op{
-		Name: calls[o.Do], Permits: o.Permits, Keep: o.Keep, Hold: ms(o.Hold), In: ms(o.TTL), At: time.UnixMilli(base + o.At),
-	}
-	opts := []rratelimiter.LimiterOption{rratelimiter.WithExact()}
-	if o.Rate != nil {
-		call.Config = o.Rate.Public()
-		opts = append(opts, rratelimiter.WithDefault(call.Config))
-	}
-	h := op.Handle{RateLimiter: l, Client: client}
-	switch o.Do {
+func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, op Op, base int64) Answer {
+	switch n := op.Permits; op.Do {
+	case "tryAcquire":
+		return Says(l.TryAcquire(ctx, n, 0))
 	case "withDefault":
-		h.RateLimiter = client.RateLimiter(l.Name(), opts...)
-	case "rename":
-		call.To = o.To[0]
+		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public()), rratelimiter.WithExact()).TryAcquire(ctx, n, 0))
 	case "wait":
-		call.Timeout = ms(o.TTL)
-		fallthrough
-	case "acquireAll":
-		if len(o.To) > 0 || o.Do == "acquireAll" {
-			call.Name = op.All
-		}
-		for i, name := range append([]string{l.Name()}, o.To...) {
-			h.Claims = append(h.Claims, client.RateLimiter(name, opts...).Claim(o.PermitsOf(i)))
-		}
-	}
-	a := call.Do(ctx, h)
-	if o.Do == "wait" && a.Outcome == op.Done && !a.OK {
 		// A waiting caller asks at times that are drawn. To know when limiters were last asked, and so
 		// how long they live, one that was refused asks once more.
-		call.Timeout = 0
-		call.Do(ctx, h)
-	}
-	return answer(call, a)
-}
-
-// calls are those that operations are.
-var calls = map[string]op.Name{
-	"tryAcquire": op.Try, "withDefault": op.Try, "wait": op.Try, "acquireAll": op.All, "take": op.Take, "reserve": op.Reserve,
-	"peek": op.Peek, "takeUpTo": op.UpTo, "reset": op.Reset, "release": op.Release, "availablePermits": op.Available,
-	"trySetRate": op.TrySet, "setRate": op.Set, "setRateArgs": op.Set, "updateRate": op.Update, "getConfig": op.Config,
-	"expire": op.Expire, "expireAt": op.ExpireAt, "clearExpire": op.ClearExpire, "ttl": op.TTL, "exists": op.Exists,
-	"delete": op.Delete, "rename": op.Rename,
-}
-
-// answer returns what a call says.
-func answer(call op.Op, a op.Answer) Answer {
-	if call.Name == op.TTL {
-		left, err := TTL(a.Left, a.OK, a.Err)
+		granted, err := op.acquire(ctx, client, l, time.Duration(op.TTL)*time.Millisecond)
+		if err == nil && !granted {
+			_, _ = op.acquire(ctx, client, l, 0)
+		}
+		return Says(granted, err)
+	case "acquireAll":
+		return Says(op.acquireAll(ctx, client, l, 0))
+	case "take":
+		d, err := l.Take(ctx, n)
+		return saysDecision(d, err)
+	case "reserve":
+		r, err := l.Reserve(ctx, n, 0, rratelimiter.Hold(time.Duration(op.Hold)*time.Millisecond))
+		if err != nil {
+			return Says(nil, err)
+		}
+		return saysDecision(r.Decision, nil)
+	case "peek":
+		d, err := l.Peek(ctx, n)
+		return saysDecision(d, err)
+	case "takeUpTo":
+		taken, d, err := l.TakeUpTo(ctx, n)
+		return saysDecision(d, err, taken)
+	case "reset":
+		return Says("done", l.Reset(ctx))
+	case "release":
+		return Says("done", l.Release(ctx, n))
+	case "settle":
+		return Says("done", op.Settle(ctx, l))
+	case "availablePermits":
+		return Says(l.AvailablePermits(ctx))
+	case "trySetRate":
+		return Says(l.TrySetRate(ctx, op.Rate.Public()))
+	case "setRate", "setRateArgs":
+		return Says("done", l.SetRate(ctx, op.Rate.Public(), op.keepState()...))
+	case "updateRate":
+		return Says(l.UpdateRate(ctx, op.Rate.Public(), op.keepState()...))
+	case "getConfig":
+		cfg, err := l.Config(ctx)
+		return Says(fmt.Sprint(cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()), err)
+	case "expire":
+		return Says(l.Expire(ctx, time.Duration(op.TTL)*time.Millisecond))
+	case "expireAt":
+		return Says(l.ExpireAt(ctx, time.UnixMilli(base+op.At)))
+	case "clearExpire":
+		return Says(l.ClearExpire(ctx))
+	case "ttl":
+		left, err := TTL(l.TTL(ctx))
 		return SayTTL(left, problem(err))
+	case "exists":
+		return Says(l.Exists(ctx))
+	case "delete":
+		return Says(l.Delete(ctx))
+	case "rename":
+		return Says("done", l.Rename(ctx, op.To[0]))
 	}
-	if a.Err != nil {
-		return Say(problem(a.Err))
-	}
-	figures := []int64{a.Wait.Milliseconds(), a.Reset.Milliseconds()}
-	switch call.Name {
-	case op.Take, op.Reserve, op.Peek:
-		return Say(a.OK, a.Limit, a.Free).With(figures...)
-	case op.UpTo:
-		return Say(a.Taken, a.OK, a.Limit, a.Free).With(figures...)
-	case op.Available:
-		return Say(a.Free)
-	case op.Config:
-		return Say(a.Set.Type, a.Set.Rate, a.Set.Interval.Milliseconds(), a.Set.KeepAlive.Milliseconds())
-	case op.Reset, op.Release, op.Set, op.Rename:
-		return Say("done")
-	}
-	return Say(a.OK)
+	panic("no operation: " + op.Do)
 }
 
 // Settle settles a row as if it were a reservation.
@@ -102,6 +96,40 @@ func (op Op) Settle(ctx context.Context, l *rratelimiter.RateLimiter) error {
 
 // age is how long ago the reserved row was granted.
 func (op Op) age() int64 { return max(0, -op.Row.At-op.Early) }
+
+// acquire takes permits of the limiters of a "wait".
+func (op Op) acquire(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, timeout time.Duration) (bool, error) {
+	if len(op.To) == 0 {
+		return l.TryAcquire(ctx, op.Permits, timeout)
+	}
+	return op.acquireAll(ctx, client, l, timeout)
+}
+
+func (op Op) acquireAll(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, timeout time.Duration) (bool, error) {
+	opts := []rratelimiter.LimiterOption{rratelimiter.WithExact()}
+	if op.Rate != nil {
+		opts = append(opts, rratelimiter.WithDefault(op.Rate.Public()))
+	}
+	claims := []rratelimiter.Claim{client.RateLimiter(l.Name(), opts...).Claim(op.Permits)}
+	for i, name := range op.To {
+		claims = append(claims, client.RateLimiter(name, opts...).Claim(op.PermitsOf(i+1)))
+	}
+	return client.TryAcquireAll(ctx, timeout, claims...)
+}
+
+func saysDecision(d limit.Decision, err error, more ...any) Answer {
+	if err != nil {
+		return Says(nil, err)
+	}
+	return Say(append(more, d.Granted, d.Limit, d.Remaining)...).With(d.RetryAfter.Milliseconds(), d.ResetAfter.Milliseconds())
+}
+
+func (op Op) keepState() []rratelimiter.RateOption {
+	if op.Keep {
+		return []rratelimiter.RateOption{rratelimiter.KeepState()}
+	}
+	return nil
+}
 
 // TTL is a handle's TTL as Java tells it: -1 if the limiter does not expire, -2 if there
 // is none.

@@ -1,195 +1,120 @@
 package model
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/rratelimiter/rratelimiter/codec"
 )
 
-// A Module is what this module decides as the option WithRedissonVersion has it, beside the oldest
-// Redisson that shares the limiters. If that is not what Redisson does, a comment says which of
-// Redisson's defects is the reason. When keys end it knows of those that have just been renewed.
+// A Module is what this module does to a limiter as the option WithRedissonVersion has
+// it: how it writes beside the oldest Redisson that shares the limiters. If that is
+// not what Redisson does, a comment says which of Redisson's defects is the reason.
 type Module struct {
 	Layout   codec.Layout // of the members that it writes
 	windowed bool         // the value's key alone is the limiter: a fixed window
 	thorough bool         // each acquire takes back all that has run out
 }
 
-// A way is how a call may be carried out.
-type way struct {
-	lazy  bool // what has run out stays while that makes no difference
-	audit bool // leaked permits are looked for: a handle of long standing, that did so less than an interval ago, does not
-}
-
 // Beside returns the module that shares limiters with a release.
 func Beside(oldest *Release) *Module {
-	return &Module{Layout: oldest.Layout, windowed: !oldest.KeepsSet, thorough: !oldest.SumsUp}
+	return &Module{
+		Layout:   oldest.Layout,
+		windowed: !oldest.KeepsSet,
+		thorough: !oldest.SumsUp,
+	}
 }
 
-// do has an operation change the state.
-func (m *Module) do(c *Call, op Op, how way) Answer {
+// may returns what an operation may do. What has run out may stay while the value suffices.
+// A handle of long standing may overlook leaked permits: one that has just been made looks
+// for them when it is refused, one that did so less than an interval ago does not.
+func (m *Module) may(op Op) []Possible {
+	n, rate := op.Permits, op.Rate
 	switch op.Do {
-	case "tryAcquire", "withDefault":
-		taken, _, problem := m.take(c, op, how)
-		return orProblem(Say(taken > 0), problem)
+	case "tryAcquire":
+		return m.mayAcquire(n, nil, !op.Held)
+	case "withDefault":
+		return m.mayAcquire(n, rate, true)
 	case "acquireAll":
-		return m.acquireAll(c, op, how)
-	case "take", "takeUpTo":
-		return m.decision(c, op, way{audit: how.audit})
+		switch {
+		case m.windowed && n > 0:
+			return only(func(*Call) Answer { return Say(Unsupported) })
+		case len(op.To) > 0:
+			return m.mayAll(op)
+		}
+		return m.mayAcquire(n, rate, false)
+	case "take":
+		return []Possible{
+			func(c *Call) (Answer, bool) { return m.decision(c, n, false, true), true },
+			func(c *Call) (Answer, bool) { return m.decision(c, n, false, false), op.Held },
+		}
 	case "reserve":
-		if m.windowed && op.Permits > 0 {
-			return Say(Unsupported)
+		return []Possible{
+			func(c *Call) (Answer, bool) { return m.reserve(c, op, true), true },
+			func(c *Call) (Answer, bool) { return m.reserve(c, op, false), op.Held },
 		}
-		c.early = max(0, c.Interval()-op.Hold)
-		return m.decision(c, op, way{audit: how.audit})
 	case "peek":
-		on := c.clone()
-		if op.Permits == 0 {
-			return m.free(on)
+		return only(func(c *Call) Answer {
+			on := &Call{State: c.Clone(), Who: c.Who, Now: c.Now}
+			if n == 0 {
+				return m.free(on)
+			}
+			return m.decision(on, n, false, true)
+		})
+	case "takeUpTo":
+		return []Possible{
+			func(c *Call) (Answer, bool) { return m.decision(c, n, true, true), true },
+			func(c *Call) (Answer, bool) { return m.decision(c, n, true, false), op.Held },
 		}
-		return m.decision(on, op, way{audit: true})
-	case "availablePermits":
-		return m.availablePermits(c)
+	case "reset":
+		return only(reset)
 	case "release":
-		return m.release(c, op.Permits)
+		return only(func(c *Call) Answer { return m.release(c, n) })
 	case "settle":
-		return m.settleRow(c, op)
+		return only(func(c *Call) Answer { return m.settleRow(c, op) })
+	case "availablePermits":
+		return only(m.availablePermits)
+	case "trySetRate":
+		return only(func(c *Call) Answer { return m.trySetRate(c, rate) })
+	case "setRate", "setRateArgs":
+		return only(func(c *Call) Answer { return m.setRate(c, rate, op.Keep, false) })
+	case "updateRate":
+		return only(func(c *Call) Answer { return m.setRate(c, rate, op.Keep, true) })
+	case "getConfig":
+		return only(moduleConfig)
+	case "expire":
+		return only(func(c *Call) Answer { return m.expire(c, c.after(op.TTL)) })
+	case "expireAt":
+		return only(func(c *Call) Answer { return m.expire(c, c.after(op.At)) })
+	case "clearExpire":
+		return only(m.clearExpire)
+	case "ttl":
+		return only(ttl)
+	case "exists":
+		return only(exists)
+	case "delete":
+		return only(remove)
+	case "rename":
+		return only(rename)
 	}
-	return m.change(c, op)
+	return nil
 }
 
-// Check returns the fault of what a call of ours came to: its answer, and the limiters' states; "" if there is none.
-func (m *Module) Check(before *Call, op Op, got Answer, after ...*State) string {
-	var wanted []string
-	for _, how := range []way{{audit: true}, {lazy: !m.thorough, audit: true}, {lazy: !m.thorough}, {}} {
-		if !how.audit && !op.Held && op.Do != "acquireAll" && op.Do != "wait" {
-			continue // it has just been made
-		}
-		c, do := before.clone(), m.do
-		if op.Do == "wait" {
-			do = func(c *Call, op Op, how way) Answer { return m.wait(c, op, how, got) }
-		}
-		why := ""
-		if a := do(c, op, how); a.Text != got.Text || !slices.Equal(a.Times, got.Times) {
-			why = fmt.Sprintf("the answer is %v", a)
-		}
-		for i, s := range append([]*State{c.State}, c.To...) {
-			why = cmp.Or(why, differ(s, after[i]), m.lives(op, got, &Call{State: after[i], Who: before.Who}))
-		}
-		if why == "" {
-			return m.sound(op, got, before, &Call{State: after[0], Who: before.Who})
-		}
-		wanted = append(wanted, why)
+func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
+	return []Possible{
+		func(c *Call) (Answer, bool) { return m.tryAcquireAtOnce(c, n) },
+		func(c *Call) (Answer, bool) { return m.tryAcquire(c, n, fallback, true), true },
+		func(c *Call) (Answer, bool) { return m.tryAcquire(c, n, fallback, false), !fresh },
+		func(c *Call) (Answer, bool) {
+			refused, may := m.refuseAtOnce(c, n)
+			return refused, may && !fresh
+		},
 	}
-	return strings.Join(slices.Compact(wanted), "\nor ")
 }
 
-// differ returns in what a state differs from the one that is wanted.
-func differ(want, got *State) string {
-	if !maps.Equal(want.Config, got.Config) {
-		return fmt.Sprintf("the configuration is %v", want.Config)
-	}
-	for id, p := range want.Pairs {
-		if a, b := p.free(want.Rate()), got.Pairs[id].free(want.Rate()); a != b {
-			return fmt.Sprintf("%d permits are free, not %d, of client %q", a, b, id)
-		}
-		if a, b := written(p), written(got.Pairs[id]); !slices.Equal(a, b) {
-			return fmt.Sprintf("in use are %v, not %v, of client %q", a, b, id)
-		}
-	}
-	return ""
-}
-
-// lives returns what is wrong with the ends of a limiter that a call has kept alive, or given a rate. A window keeps its own,
-// and a refusal that looks at the oldest member alone changes nothing.
-func (m *Module) lives(op Op, got Answer, c *Call) string {
-	sets := strings.Contains(strings.ToLower(op.Do), "rate") && got.Text != "false"
-	if c.Config == nil || !sets && !renews[op.Do] || op.Do == "release" && op.Permits == 0 || strings.HasPrefix(got.Text, "error") {
-		return ""
-	}
-	p, end, keepAlive := c.Pair(), c.ConfigEnd, c.KeepAlive()
-	window := m.isWindow(c, p)
-	if (sets || keepAlive > 0) && !window && end != keepAlive {
-		return fmt.Sprintf("the limiter ends in %d ms", end)
-	}
-	if idle := cmp.Or(keepAlive, c.Interval()); c.PerClient() && (end == 0 || idle < end) {
-		end = idle
-	}
-	if end == 0 || keepAlive == 0 && !c.PerClient() && strings.Contains(got.Text, "false") {
-		return ""
-	}
-	if len(p.Rows) > 0 && p.RowsEnd != end || p.HasValue && !window && p.ValueEnd != end {
-		return fmt.Sprintf("value and members end in %d and %d ms, not in %d", p.ValueEnd, p.RowsEnd, end)
-	}
-	return ""
-}
-
-// renews are the calls that keep limiters alive.
-var renews = map[string]bool{
-	"tryAcquire": true, "withDefault": true, "take": true, "takeUpTo": true, "reserve": true, "acquireAll": true, "wait": true, "release": true,
-	"settle": true,
-}
-
-// written returns the rows without what only their writers know.
-func written(p *Pair) (all []Row) {
-	for _, r := range p.Rows {
-		all = append(all, Row{Grant: Grant{At: r.At, By: r.By, Permits: r.Permits}, Layout: r.Layout})
-	}
-	slices.SortFunc(all, func(a, b Row) int {
-		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.By, b.By), cmp.Compare(a.Permits, b.Permits))
-	})
-	return all
-}
-
-// wait is a call that waits for TTL, and got that answer, after some ms: it is granted at the first moment
-// at which it may be, and keeps its limiters alive.
-func (m *Module) wait(c *Call, op Op, how way, got Answer) Answer {
-	op.Do = "tryAcquire"
-	if len(op.To) > 0 {
-		op.Do = "acquireAll"
-	}
-	after := got.Times[0]
-	if first := m.do(c, op, how); after == 0 || first.Text != "false" {
-		return first.With(0)
-	}
-	if got.Text == "true" && m.do(m.later(c.clone(), after-1), op, how).Text == got.Text {
-		return Say("granted before").With(after)
-	}
-	a := m.do(m.later(c, after), op, how)
-	if a.Text == "false" {
-		after = op.TTL
-	}
-	return a.With(after)
-}
-
-// later returns the call that many ms later. Until then its limiters are kept alive, and pairs live as long.
-func (m *Module) later(c *Call, ms int64) *Call {
-	for _, s := range append([]*State{c.State}, c.To...) {
-		on := &Call{State: s, Who: c.Who}
-		p := on.Pair()
-		window, end := m.isWindow(on, p), p.ValueEnd
-		if s.KeepAlive() > 0 {
-			s.ConfigEnd = 0
-		}
-		if p.expire(s.ConfigEnd); window {
-			p.ValueEnd = end
-		}
-		s.Pass(ms, 0)
-	}
-	return c
-}
-
-// sound returns the fault after a call of ours that concerned permits, "" if there is none:
+// Sound returns the fault after a call of ours that concerned permits, "" if there is none:
 // whatever else is there, calls neither mint permits nor lose any, and bring back what others
 // have lost. Redisson relies on it.
-func (m *Module) sound(op Op, got Answer, before, c *Call) string {
-	if !aboutPermits[op.Do] || c.Config == nil || op.Do == "release" && op.Permits <= 0 || strings.HasPrefix(got.Text, "error") {
-		return ""
-	}
+func (m *Module) Sound(op Op, before, c *Call) string {
 	p, was := c.Pair(), before.Pair()
 	window := m.isWindow(c, p)
 	if why := p.Broken(c.Rate(), len(p.Rows) == 0 && !window); why != "" {
@@ -210,11 +135,6 @@ func (m *Module) sound(op Op, got Answer, before, c *Call) string {
 	return ""
 }
 
-// aboutPermits are the operations that look at permits in use.
-var aboutPermits = map[string]bool{
-	"tryAcquire": true, "take": true, "withDefault": true, "release": true, "availablePermits": true, "settle": true, "takeUpTo": true,
-}
-
 // isWindow reports whether the value is a fixed window of a Redisson that keeps no
 // set: it ends before all the rest, an interval away at most. If such a Redisson shares
 // the limiters, every value is one.
@@ -222,19 +142,29 @@ func (m *Module) isWindow(c *Call, p *Pair) bool {
 	if m.windowed {
 		return p.HasValue
 	}
-	if !p.HasValue || p.ValueEnd == 0 || c.Config == nil || p != c.Pairs[""] || p.ValueEnd-c.Now > c.Interval() {
+	if !p.HasValue || p.ValueEnd == 0 || c.Config == nil || p != c.Pairs[""] || m.tooFar(c, p) {
 		return false
 	}
 	later := func(end int64) bool { return end == 0 || end-p.ValueEnd > 1000 }
 	return later(c.ConfigEnd) && later(p.RowsEnd)
 }
 
-// windowEnd returns when a window ends: one that can't have its end, an interval from now.
-func windowEnd(c *Call, p *Pair) int64 {
-	if p.ValueEnd == 0 || p.ValueEnd-c.Now > c.Interval() {
-		return c.after(c.Interval())
+// tooFar reports whether the value ends later than a window can.
+func (m *Module) tooFar(c *Call, p *Pair) bool { return p.ValueEnd-c.Now > c.Interval() }
+
+// endWindow corrects an end that a window's value can't have.
+func (m *Module) endWindow(c *Call, p *Pair) {
+	if p.HasValue && (p.ValueEnd == 0 || m.tooFar(c, p)) {
+		p.ValueEnd = c.after(c.Interval())
 	}
-	return p.ValueEnd
+}
+
+// set gives a pair a value.
+func (m *Module) set(c *Call, p *Pair, value int64) {
+	p.set(value)
+	if m.windowed {
+		p.ValueEnd = c.after(c.Interval())
+	}
 }
 
 // upToDate is what a pair holds once it is up to date.
@@ -265,8 +195,10 @@ func (m *Module) bringUpToDate(c *Call, p *Pair) upToDate {
 	}
 	if !p.HasValue {
 		end := p.RowsEnd
-		p.set(rate - sum(p.Rows)) // value gone, set there: from the set
-		p.ValueEnd = end
+		m.set(c, p, rate-sum(p.Rows)) // value gone, set there: from the set
+		if !m.windowed {
+			p.ValueEnd = end
+		}
 	}
 	// Value above rate is possible and stays: it does not stay here.
 	p.Value = min(rate, p.Value)
@@ -282,14 +214,74 @@ func (m *Module) bringUpToDate(c *Call, p *Pair) upToDate {
 	return upToDate{p.Value, m.isWindow(c, p)}
 }
 
-// recoverLeaked gives back permits that leaked: those neither free nor in use.
-func (m *Module) recoverLeaked(c *Call, p *Pair) int64 {
-	if len(p.Rows) > 0 && !m.windowed && !m.isWindow(c, p) {
-		// A resent acquire loses its permit for good, and so do rows that another
-		// rate has left behind.
-		p.Value = max(p.Value, c.Rate()-sum(p.Rows))
+// repay gives back permits that leaked: those neither free nor in use.
+func (m *Module) recoverLeaked(c *Call, p *Pair) {
+	if m.isWindow(c, p) {
+		return
 	}
-	return p.free(c.Rate())
+	// A resent acquire loses its permit for good, and so do rows that another
+	// rate has left behind.
+	p.Value = max(p.Value, c.Rate()-sum(p.Rows))
+}
+
+// goTail puts the limiter's end on all keys. A window keeps its own, and all else outlives it,
+// which identifies a window.
+func (m *Module) goTail(c *Call, p *Pair, renew, window bool) {
+	end := c.ConfigEnd
+	if keepAlive := c.KeepAlive(); keepAlive > 0 && renew {
+		end = c.after(keepAlive)
+		if window && !m.windowed {
+			end = max(end, p.ValueEnd+2000)
+		}
+		c.ConfigEnd = end
+	} else if c.PerClient() {
+		// PER_CLIENT: keys of clients that are gone stay for ever.
+		end = earlier(end, c.idle())
+	}
+	if end != 0 {
+		p.expireBut(window, end)
+	}
+}
+
+// idle returns when a client's own pair goes if it is not used again.
+func (c *Call) idle() int64 {
+	if keepAlive := c.KeepAlive(); keepAlive > 0 {
+		return c.after(keepAlive)
+	}
+	return c.after(c.Interval())
+}
+
+func earlier(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// expireBut is expire, except that a window keeps its end.
+func (p *Pair) expireBut(window bool, end int64) {
+	old := p.ValueEnd
+	p.expire(end)
+	if window && p.HasValue && old != 0 {
+		p.ValueEnd = old
+	}
+}
+
+// persistBut takes the ends away, except a window's.
+func (p *Pair) persistBut(window bool) {
+	p.RowsEnd = 0
+	if !window {
+		p.ValueEnd = 0
+	}
+}
+
+// newEnd gives the pair of a limiter whose rate has just been set the end that
+// the rate has, whatever was there before. A window keeps its own, if it can have that.
+func (m *Module) newEnd(c *Call, window bool) {
+	m.endKept(c, window)
+	c.ConfigEnd = 0
+	c.Pair().persistBut(window)
+	m.goTail(c, c.Pair(), true, window)
 }
 
 // recount makes the value of a limiter with a lost configuration from the permits in use: of
@@ -302,13 +294,37 @@ func (m *Module) recount(c *Call) {
 		free -= sum(p.Rows)
 	} else {
 		p.SetRows(nil)
+		window = window && (m.windowed || p.Value < c.Rate())
 	}
+	// A value that counts nothing may be none of a window.
+	counts := m.windowed || len(p.Rows) > 0 || p.Value < c.Rate()
 	switch {
-	case window && (m.windowed || len(p.Rows) > 0 || p.Value < c.Rate()):
+	case window && counts:
 		p.Value = min(p.Value, free)
 	case len(p.Rows) == 0:
 		p.DelValue()
 	default:
-		p.set(free)
+		m.set(c, p, free)
 	}
+}
+
+func (m *Module) availablePermits(c *Call) Answer {
+	if c.Config == nil {
+		return Say(NotInitialized)
+	}
+	p := c.Pair()
+	u := m.bringUpToDate(c, p)
+	if !p.HasValue && !m.windowed && (c.PerClient() || c.ConfigEnd != 0) {
+		p.set(u.free)
+	}
+	if len(p.Rows) > 0 {
+		m.recoverLeaked(c, p)
+		u.free = p.Value
+	}
+	if m.windowed {
+		m.endWindow(c, p)
+	}
+	// availablePermits creates a value with no TTL beside an expiring config.
+	m.goTail(c, p, false, m.windowed || u.window)
+	return Say(max(0, u.free))
 }

@@ -5,41 +5,42 @@ import (
 	"strconv"
 )
 
-// Do has an operation change the state, defects included.
-func (r *Release) Do(c *Call, op Op) Answer {
+// may returns what an operation does, defects included.
+func (r *Release) may(op Op) []Possible {
+	n, rate := op.Permits, op.Rate
 	switch op.Do {
 	case "tryAcquire", "tryAcquireTimeout":
-		return r.tryAcquire(c, op.Permits)
+		return only(func(c *Call) Answer { return r.tryAcquire(c, n) })
 	case "release":
-		return r.release(c, op.Permits)
+		return only(func(c *Call) Answer { return r.release(c, n) })
 	case "availablePermits":
-		return r.availablePermits(c)
+		return only(r.availablePermits)
 	case "trySetRate":
-		return r.trySetRate(c, op.Rate)
+		return only(func(c *Call) Answer { return r.trySetRate(c, rate) })
 	case "setRate":
-		return r.setRate(c, op.Rate)
+		return only(func(c *Call) Answer { return r.setRate(c, rate) })
 	case "setRateArgs":
-		return r.setRateArgs(c, op.Rate, op.Keep, false)
+		return only(func(c *Call) Answer { return r.setRateArgs(c, rate, op.Keep, false) })
 	case "updateRate":
-		return r.setRateArgs(c, op.Rate, op.Keep, true)
+		return only(func(c *Call) Answer { return r.setRateArgs(c, rate, op.Keep, true) })
 	case "getConfig":
-		return r.getConfig(c)
+		return only(r.getConfig)
 	case "expire":
-		return r.expire(c, c.after(op.TTL))
+		return only(func(c *Call) Answer { return r.expire(c, c.after(op.TTL)) })
 	case "expireAt":
-		return r.expire(c, c.after(op.At))
+		return only(func(c *Call) Answer { return r.expire(c, c.after(op.At)) })
 	case "clearExpire":
-		return r.clearExpire(c)
+		return only(r.clearExpire)
 	case "ttl":
-		return ttl(c)
+		return only(ttl)
 	case "exists":
-		return exists(c)
+		return only(exists)
 	case "delete":
-		return r.remove(c)
+		return only(r.remove)
 	case "unlink":
-		return r.unlink(c)
+		return only(r.unlink)
 	}
-	panic("no operation: " + op.Do)
+	return nil
 }
 
 // tail is what tryAcquire, release and a rate set with keepState do at their end.
@@ -253,7 +254,9 @@ func (r *Release) setRateArgs(c *Call, cfg *Rate, keepState, updateOnly bool) An
 	p := c.Pair()
 	switch {
 	case typeChanged:
-		c.delOwn()
+		for _, p := range c.own() {
+			p.Del()
+		}
 	case !keepState:
 		p.Del()
 	default:

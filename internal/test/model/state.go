@@ -152,14 +152,6 @@ func (p *Pair) DelValue() { p.HasValue, p.Value, p.ValueEnd = false, 0, 0 }
 
 func (p *Pair) there() bool { return p.HasValue || len(p.Rows) > 0 }
 
-// free returns the permits that are free, of that rate.
-func (p *Pair) free(rate int64) int64 {
-	if p.HasValue {
-		return p.Value
-	}
-	return rate - sum(p.Rows)
-}
-
 // Grants returns the permits in use, the oldest first.
 func (p *Pair) Grants() Grants { return grants(p.Rows) }
 
