@@ -28,20 +28,29 @@ beside=("${at_once[@]}")
 ran=()
 failed=()
 
-# computed sets a variable to the seconds that processors were busy with what has ended.
-computed() {
-	times >"$work/times" # of this shell, and of its children
-	read -r "$1" < <(awk -F '[ms ]' 'NR == 2 { print int(60 * ($1 + $4) + $2 + $5) }' "$work/times")
+# timed runs a command and notes for how long processors were busy with it.
+timed() {
+	local status=0
+	"${@:2}" || status=1
+	times >"$work/$1.times" # of the subshell that it runs in, and of that one's children
+	return $status
 }
 
+# step NAME COMMAND, or step NAME end WHAT for what has begun before.
 step() {
-	local name=$1 start=$SECONDS before after
+	local name=$1 start=$SECONDS what=now status=0
 	shift
 	echo "== $name"
-	computed before
-	if "$@"; then ran+=("$name"); else failed+=("$name"); fi
-	computed after
-	echo "== $name: $((SECONDS - start)) s, $((after - before)) s of computing"
+	if [ "$1" = end ]; then
+		what=$2
+		end "$what" || status=1
+	else
+		(timed now "$@") || status=1
+	fi
+	if [ $status = 0 ]; then ran+=("$name"); else failed+=("$name"); fi
+	awk -F '[ms ]' -v "step=== $name: $((SECONDS - start)) s" '
+		{ busy += 60 * ($1 + $4) + $2 + $5 }
+		END { printf "%s, %d s of computing\n", step, busy }' "$work/$what.times"
 }
 
 # In these one call follows another, whatever test runs beside it, or they look at what
@@ -158,7 +167,7 @@ beside_redisson() {
 
 # begin NAME COMMAND runs it beside what follows, and end NAME waits for it.
 begin() {
-	"$2" >"$work/$1" 2>&1 &
+	timed "$1" "$2" >"$work/$1" 2>&1 &
 	echo $! >"$work/$1.pid"
 }
 

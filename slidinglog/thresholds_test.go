@@ -94,7 +94,8 @@ var ofThresholds = map[string]func(t *testing.T, rdb redistest.Client, l *slidin
 			key := keyIn(t, hash)
 			assert.Equal(t, int64(2), limittest.Take(t, l, key, 1).Remaining)
 			require.NoError(t, rdb.HSet(ctx, hash, key, text).Err())
-			limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash), strconv.Quote(key), "no whole number of 0 or more: "+strings.TrimRight(text, "\x00٣"))
+			limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key,
+				strconv.Quote(hash), strconv.Quote(key), "no whole number of 0 or more", strings.TrimRight(text, "\x00٣"))
 			assert.True(t, limittest.Take(t, l, keyIn(t, hash), 1).Granted, "others are not concerned")
 
 			_, err := l.Threshold(ctx, key)

@@ -240,7 +240,7 @@ func TestPolicies_KeysStayApart(t *testing.T) {
 	}
 }
 
-// Settle settles the policies that say so, whoever says their cost, and all of all middleware around the handler. What failed is
+// Settle settles the policies that say so, whatever says their cost, and all of all middleware around the handler. What failed is
 // settled by the next call. One that can't be settled is found when the program starts.
 func TestSettle_SettlesThePoliciesThatSaySo(t *testing.T) {
 	t.Parallel()
