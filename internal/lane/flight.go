@@ -120,15 +120,6 @@ func (l *Lane) fill(f *flight) (over []*Call) {
 	return over
 }
 
-// dropped returns a slice without its first n, at a cost that does not grow with the rest.
-func dropped[T any](all []T, n int) []T {
-	clear(all[:n])
-	if n == len(all) {
-		return all[:0]
-	}
-	return all[n:]
-}
-
 // sendFlight sends a flight and lands it. If a hook of the Redis client's panics, every call still gets a result,
 // and sendFlight returns the value of the panic.
 func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {

@@ -101,6 +101,15 @@ func (l *Lane) ask(f *flight, room int, now time.Time) (alike bool) {
 	return len(others) == 0
 }
 
+// dropped returns a slice without its first n, at a cost that does not grow with the rest.
+func dropped[T any](all []T, n int) []T {
+	clear(all[:n])
+	if n == len(all) {
+		return all[:0]
+	}
+	return all[n:]
+}
+
 // expire ends calls whose time is over.
 func (l *Lane) expire(over []*Call) {
 	for _, c := range over {
