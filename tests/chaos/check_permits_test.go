@@ -5,10 +5,13 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"testing"
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/linear"
 	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
@@ -364,10 +367,25 @@ func (r *round) historyOf(p *pool, s *state) *linear.History {
 }
 
 // endOf returns the end of an override, which the server's clock brings in whole milliseconds after it was set.
+// It may come between the moment before the first at which it can have come and that moment.
 func endOf(override linear.Record, c *call, moment func(time.Duration) int64) linear.Record {
 	end := override
-	end.Name, end.Began, end.Ended = linear.End, moment(c.Start+c.Lasts-time.Millisecond), moment(c.End+c.Lasts+time.Millisecond)+1
+	end.Name, end.Began, end.Ended = linear.End, moment(c.Start+c.Lasts-time.Millisecond)-1, moment(c.End+c.Lasts+time.Millisecond)+1
 	return end
+}
+
+func TestHistoryOf_OverrideMayEndWhileCallThatSeesItsEndIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	config, override := rratelimiter.Config{Rate: 9, Interval: time.Hour}, rratelimiter.Config{Rate: 5, Interval: time.Hour}
+	p := &pool{limiter: &limiter{name: "l", config: config}}
+	p.made = []*call{
+		{Op: op.Op{Name: op.Set, Config: override, Keep: true, Lasts: 9 * time.Millisecond}, Answer: op.Answer{Outcome: op.Done, OK: true}, End: 1},
+		{Op: op.Op{Name: op.Available}, Answer: op.Answer{Outcome: op.Done, Free: 9}, Start: 2, End: 9 * time.Millisecond},
+	}
+	p.calls = p.made
+	r := &round{began: time.Now()}
+	result, _ := r.historyOf(p, &state{}).Check(orderTime)
+	require.Equal(t, porcupine.Ok, result)
 }
 
 // moments returns what counts the moments at which calls began and ended.
