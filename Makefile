@@ -34,7 +34,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
 		printf '  make %-11s %s\n' "$$target" "$$what"; done
 
-test: ## vet, lint, tests on miniredis, one real Redis and beside the newest Redisson; installs a Redis and the linter
+test: ## vet, lint if the linter is built, tests on miniredis, one real Redis and beside the newest Redisson; installs a Redis
 	@scripts/test.sh
 
 test-all: ## make test and the rest: other servers, failovers, all layouts of Redisson, Chromium; installs what is missing

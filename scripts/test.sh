@@ -105,11 +105,6 @@ without_race() {
 	return $status
 }
 
-# Faults of all kinds at once. One round of each test of it has run with the rest.
-chaos() {
-	make --no-print-directory chaos MINUTES=2 SEED=1 && make --no-print-directory chaos MINUTES=1
-}
-
 # In make test-all the race detector looks at all but tools and examples; in make test go vet
 # has to do for these. cmd/rrl takes so long that it goes with the root's.
 other_modules() {
@@ -153,16 +148,25 @@ rest() {
 	return $status
 }
 
-# What users get, with no module fetched before, as somebody has it who has just come:
-# go get wants go.mod files that no build here ever fetched.
-from_nothing() {
-	GOMODCACHE=$work/none go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./internal/test/distribution
+# For other systems, and what users get with no module fetched before, as somebody has it who
+# has just come: go get wants go.mod files that no build here ever fetched.
+elsewhere() {
+	local status=0
+	nice scripts/vet-others.sh || status=1
+	GOMODCACHE=$work/none nice go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./internal/test/distribution || status=1
+	return $status
 }
 
+# Then faults of all kinds at once: one round of each test of it has run with the rest. Both
+# wait more than they compute.
 beside_redisson() {
+	local status=0
 	local -x RRL_RELEASES=${RRL_RELEASES:-}
 	[ "$all" = all ] || RRL_RELEASES=${RRL_RELEASES:-4.7.0}
-	go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./compat_test/...
+	go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./compat_test/... || status=1
+	[ "$all" != all ] || make --no-print-directory chaos MINUTES=2 SEED=1 || status=1
+	[ "$all" != all ] || make --no-print-directory chaos MINUTES=1 || status=1
+	return $status
 }
 
 # begin NAME COMMAND runs it beside what follows, and end NAME waits for it.
@@ -197,21 +201,23 @@ servers() {
 	RRL_NO_SKIP='' RRL_SKIP_LOG='' go test -ldflags=-w -run '^TestDriverJVMEnds$' ./compat_test >/dev/null || true
 }
 
-# The linter does what go vet does, so that no step after it has to. It is built and computes
-# while the tests wait. With empty caches a third of its time would go to benchmarks and
-# examples, which make test leaves to make test-all.
+# The linter does what go vet does, so that no step after it has to. It computes while the tests
+# wait. With empty caches building it would take a quarter of the time, so make test leaves that
+# to make check and make lint, and has go vet until then; and a third of the linter's own time
+# would go to benchmarks and examples, which make test leaves to make test-all.
 vet() {
-	local which=()
-	[ "$all" = all ] || which=(-u)
-	if nice scripts/install-lint.sh; then
+	local which=(-u) build=-n
+	[ "$all" != all ] || which=()
+	[ "$all" != all ] && [ "${RRL_NO_SKIP:-}" != 1 ] || build=
+	if nice scripts/install-lint.sh $build; then
 		nice scripts/lint.sh "${which[@]}"
 	else
-		scripts/modules.sh go vet ./... && [ "${RRL_NO_SKIP:-}" != 1 ] && echo "lint: not installed" >>"$skips"
+		nice scripts/modules.sh "${which[@]}" go vet ./... && [ "${RRL_NO_SKIP:-}" != 1 ] && touch "$work/unlinted"
 	fi
 }
 
 begin vet vet
-[ "$all" != all ] || begin others scripts/vet-others.sh
+[ "$all" != all ] || begin elsewhere elsewhere
 echo "== servers"
 servers
 echo "== servers: $SECONDS s"
@@ -220,13 +226,10 @@ begin redisson beside_redisson
 step "tests where goroutines meet" with_race
 [ "$all" != all ] || begin cells other_servers
 step "other tests and other modules (begun before)" end rest
-[ "$all" != all ] || begin chaos chaos
-[ "$all" != all ] || step "modules from nothing" from_nothing
-[ "$all" != all ] || step "other servers and topologies (begun before)" end cells
 step "vet and lint (begun before)" end vet
-[ "$all" != all ] || step "vet for other systems (begun before)" end others
-step "tests beside Redisson (begun before)" end redisson
-[ "$all" != all ] || step "chaos (begun before)" end chaos
+[ "$all" != all ] || step "vet for other systems, modules from nothing (begun before)" end elsewhere
+step "tests beside Redisson${all:+, chaos} (begun before)" end redisson
+[ "$all" != all ] || step "other servers and topologies (begun before)" end cells
 
 # What make test leaves out is no lack of this machine.
 [ "$all" = all ] || sed -i -E '/^no (redis-[0-9]|valkey-|prometheus|promtool|[Cc]hromium)/d' "$skips"
@@ -238,6 +241,7 @@ if [ -s "$skips" ]; then
 else
 	summary+="; skipped: nothing"
 fi
+[ ! -e "$work/unlinted" ] || summary+="; left to make lint: the linter, which has to be built"
 [ "$all" = all ] || summary+="; left to make test-all: other servers and topologies, failovers, chaos, soak, each layout of Redisson, Prometheus, Chromium, a run of the benchmarks, lint of benchmarks and examples, modules from nothing, vet for other systems"
 echo "$summary"
 [ ${#failed[@]} = 0 ]
