@@ -5,7 +5,6 @@ go 1.26.0
 replace github.com/rratelimiter/rratelimiter => ../
 
 require (
-	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/rratelimiter/rratelimiter v0.0.0-20261126235715-6c9221136e96
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel v1.47.0
@@ -16,6 +15,7 @@ require (
 )
 
 require (
+	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel"
@@ -31,23 +31,28 @@ import (
 	"github.com/rratelimiter/rratelimiter/otellimit"
 )
 
-// collector is what one observer or several count.
+// collector is an observer, and what it counts.
 type collector struct {
+	limit.Observer
+
 	reader   *sdk.ManualReader
 	provider *sdk.MeterProvider
 }
 
-func newCollector() collector {
+func newCollector(opts ...otellimit.Option) *collector {
 	reader := sdk.NewManualReader()
-	return collector{reader, sdk.NewMeterProvider(sdk.WithReader(reader))}
+	c := &collector{reader: reader, provider: sdk.NewMeterProvider(sdk.WithReader(reader))}
+	c.Observer = c.another(opts...)
+	return c
 }
 
-func (c collector) observer(opts ...otellimit.Option) limit.Observer {
+// another returns an observer whose counts add up with the collector's.
+func (c *collector) another(opts ...otellimit.Option) limit.Observer {
 	return otellimit.New(append(opts, otellimit.WithMeterProvider(c.provider))...)
 }
 
 // metrics returns all metrics by their names.
-func (c collector) metrics(t testing.TB) map[string]metricdata.Metrics {
+func (c *collector) metrics(t testing.TB) map[string]metricdata.Metrics {
 	t.Helper()
 	var got metricdata.ResourceMetrics
 	require.NoError(t, c.reader.Collect(t.Context(), &got))
@@ -61,14 +66,15 @@ func (c collector) metrics(t testing.TB) map[string]metricdata.Metrics {
 	return all
 }
 
-// points returns the values of all metrics, a histogram's being its count and sum, by
-// their name and attributes: "ratelimiter.decisions{error.type=other}".
-func (c collector) points(t testing.TB) map[string]string {
+// points returns the values of all metrics, a histogram's being its count and sum, by their name and attributes, without the
+// "ratelimiter." of each: "decisions{error.type=other}".
+func (c *collector) points(t testing.TB) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for name, m := range c.metrics(t) {
 		add := func(of attribute.Set, value string) {
-			all[fmt.Sprintf("%s{%s}", name, of.Encoded(attribute.DefaultEncoder()))] = value
+			point := fmt.Sprintf("%s{%s}", name, of.Encoded(attribute.DefaultEncoder()))
+			all[strings.ReplaceAll(point, "ratelimiter.", "")] = value
 		}
 		switch data := m.Data.(type) {
 		case metricdata.Sum[int64]:
@@ -127,47 +133,41 @@ func tellAll(ctx context.Context, o limit.Observer) {
 func TestMetrics_Values(t *testing.T) {
 	t.Parallel()
 	c := newCollector()
-	tellAll(t.Context(), c.observer())
+	tellAll(t.Context(), c)
 	points := c.points(t)
-	maps.DeleteFunc(points, func(point, value string) bool { return strings.HasPrefix(point, "ratelimiter.events") && value == "0" })
+	maps.DeleteFunc(points, func(point, value string) bool { return strings.HasPrefix(point, "events") && value == "0" })
 	assert.Equal(t, map[string]string{
-		"ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}": "2",
-
-		"ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}": "1",
-
-		"ratelimiter.decisions{error.type=invalid_argument,ratelimiter.name=a,ratelimiter.outcome=failed}": "1",
-		"ratelimiter.permits{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}":     "6",
-
-		"ratelimiter.permits{ratelimiter.name=a,ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}": "3",
-
-		"ratelimiter.permits{error.type=invalid_argument,ratelimiter.name=a,ratelimiter.outcome=failed}": "0",
-		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=granted}":                  "2 in 0.004 s",
-		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=refused}":                  "1 in 0.002 s",
-		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=failed}":                   "1 in 1 s",
-		"ratelimiter.utilization{ratelimiter.name=a}":                                                    "3 in 2.2 1",
-
-		"ratelimiter.decisions{ratelimiter.name=b,ratelimiter.outcome=too_costly,ratelimiter.source=redis}": "1",
-		"ratelimiter.permits{ratelimiter.name=b,ratelimiter.outcome=too_costly,ratelimiter.source=redis}":   "11",
-		"ratelimiter.decision.duration{ratelimiter.name=b,ratelimiter.outcome=too_costly}":                  "1 in 0.002 s",
-
-		"ratelimiter.waiting_callers{ratelimiter.name=a}":                    "2",
-		"ratelimiter.waiting_callers{ratelimiter.name=b}":                    "0",
-		"ratelimiter.round_trip.duration{}":                                  "1 in 0.001 s",
-		"ratelimiter.round_trip.duration{error.type=unavailable}":            "1 in 3 s",
-		"ratelimiter.round_trip.requests{}":                                  "11",
-		"ratelimiter.round_trip.calls{}":                                     "5",
-		"ratelimiter.round_trip.repeats{}":                                   "1",
-		"ratelimiter.lease.count{ratelimiter.name=a}":                        "1",
-		"ratelimiter.lease.permits{ratelimiter.name=a}":                      "100",
-		"ratelimiter.lease.unused{ratelimiter.name=a}":                       "15",
-		"ratelimiter.settlements{ratelimiter.name=a}":                        "2",
-		"ratelimiter.settlements{error.type=unavailable,ratelimiter.name=a}": "1",
-		"ratelimiter.settlement.reserved{ratelimiter.name=a}":                "20",
-		"ratelimiter.settlement.used{ratelimiter.name=a}":                    "34",
-		"ratelimiter.open_breakers{}":                                        "1",
-		"ratelimiter.events{ratelimiter.event=permits_given_up}":             "1",
-		"ratelimiter.events{ratelimiter.event=asked_no_more}":                "2",
-		"ratelimiter.events{ratelimiter.event=asked_again}":                  "1",
+		"decisions{name=a,outcome=granted,source=redis}":               "2",
+		"decisions{name=a,outcome=refused,shadow=true,source=memory}":  "1",
+		"decisions{error.type=invalid_argument,name=a,outcome=failed}": "1",
+		"decisions{name=b,outcome=too_costly,source=redis}":            "1",
+		"permits{name=a,outcome=granted,source=redis}":                 "6",
+		"permits{name=a,outcome=refused,shadow=true,source=memory}":    "3",
+		"permits{error.type=invalid_argument,name=a,outcome=failed}":   "0",
+		"permits{name=b,outcome=too_costly,source=redis}":              "11",
+		"decision.duration{name=a,outcome=granted}":                    "2 in 0.004 s",
+		"decision.duration{name=a,outcome=refused}":                    "1 in 0.002 s",
+		"decision.duration{name=a,outcome=failed}":                     "1 in 1 s",
+		"decision.duration{name=b,outcome=too_costly}":                 "1 in 0.002 s",
+		"utilization{name=a}":                                          "3 in 2.2 1",
+		"waiting_callers{name=a}":                                      "2",
+		"waiting_callers{name=b}":                                      "0",
+		"round_trip.duration{}":                                        "1 in 0.001 s",
+		"round_trip.duration{error.type=unavailable}":                  "1 in 3 s",
+		"round_trip.requests{}":                                        "11",
+		"round_trip.calls{}":                                           "5",
+		"round_trip.repeats{}":                                         "1",
+		"lease.count{name=a}":                                          "1",
+		"lease.permits{name=a}":                                        "100",
+		"lease.unused{name=a}":                                         "15",
+		"settlements{name=a}":                                          "2",
+		"settlements{error.type=unavailable,name=a}":                   "1",
+		"settlement.reserved{name=a}":                                  "20",
+		"settlement.used{name=a}":                                      "34",
+		"open_breakers{}":                                              "1",
+		"events{event=permits_given_up}":                               "1",
+		"events{event=asked_no_more}":                                  "2",
+		"events{event=asked_again}":                                    "1",
 	}, points)
 }
 
@@ -179,7 +179,7 @@ func TestMetrics_MatchDocTable(t *testing.T) {
 	text, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
 	c := newCollector()
-	tellAll(t.Context(), c.observer())
+	tellAll(t.Context(), c)
 	all := c.metrics(t)
 	for _, row := range metricRow.FindAllStringSubmatch(string(text), -1) {
 		name, kind, unit := row[1], row[2], row[3]
@@ -190,63 +190,67 @@ func TestMetrics_MatchDocTable(t *testing.T) {
 		delete(all, name)
 		assert.Equal(t, unit, m.Unit, name)
 		assert.NotEmpty(t, m.Description, name)
-		switch data := m.Data.(type) {
-		case metricdata.Histogram[float64]:
-			assert.Equal(t, "histogram", kind, name)
-		case metricdata.Sum[int64]:
-			assert.Equal(t, data.IsMonotonic, kind == "counter", name)
-			assert.Contains(t, []string{"counter", "updowncounter"}, kind, name)
+		is := "histogram"
+		if sum, counts := m.Data.(metricdata.Sum[int64]); counts {
+			is = map[bool]string{true: "counter", false: "updowncounter"}[sum.IsMonotonic]
 		}
+		assert.Equal(t, is, kind, name)
 	}
 	assert.Empty(t, all, "metrics that the table lacks")
 }
 
+// nameOf is the name of the limiter that a point is about.
+var nameOf = regexp.MustCompile(`\bname=([^,}]+)`)
+
 func TestNamesAreBounded(t *testing.T) {
 	t.Parallel()
-	for most, want := range map[int][]string{0: {"_OTHER"}, -1: {"_OTHER"}, 2: {"_OTHER", "user0", "user1"}} {
-		c := newCollector()
-		o := c.observer(otellimit.WithMaxNames(most))
-		for range 2 {
-			for i := range 1000 {
-				name := fmt.Sprintf("user%d", i)
-				o.Decided(t.Context(), limit.Decided{Limiter: name, Permits: 1, Outcome: limit.Granted})
-				o.Waiting(name, i)
-				o.Leased(limit.Lease{Limiter: name, Permits: 1})
-				o.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: name})
-			}
+	for most, want := range map[int]map[string]bool{0: {"_OTHER": true}, -1: {"_OTHER": true}, 2: {"_OTHER": true, "user0": true, "user1": true}} {
+		c := newCollector(otellimit.WithMaxNames(most))
+		for i := range 2 * 1000 {
+			name := fmt.Sprintf("user%d", i%1000)
+			c.Decided(t.Context(), limit.Decided{Limiter: name, Permits: 1, Outcome: limit.Granted})
+			c.Waiting(name, i%1000)
+			c.Leased(limit.Lease{Limiter: name, Permits: 1})
+			c.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: name})
 		}
-		seen := map[string]bool{}
-		points := c.points(t)
+		seen, points := map[string]bool{}, c.points(t)
 		for point := range points {
-			if _, name, found := strings.Cut(point, "ratelimiter.name="); found {
-				seen[strings.FieldsFunc(name, func(r rune) bool { return r == ',' || r == '}' })[0]] = true
+			if match := nameOf.FindStringSubmatch(point); match != nil {
+				seen[match[1]] = true
 			}
 		}
-		assert.Len(t, seen, len(want))
-		for _, name := range want {
-			assert.True(t, seen[name], "%d names: %s", most, name)
-		}
+		assert.Equal(t, want, seen, "%d names", most)
 		// Those that are reported together add up.
 		apart := max(0, most)
-		assert.Equal(t, fmt.Sprint(2*(1000-apart)), points["ratelimiter.decisions{ratelimiter.name=_OTHER,ratelimiter.outcome=granted}"])
-		assert.Equal(t, fmt.Sprint(999*1000/2-apart*(apart-1)/2), points["ratelimiter.waiting_callers{ratelimiter.name=_OTHER}"])
+		assert.Equal(t, fmt.Sprint(2*(1000-apart)), points["decisions{name=_OTHER,outcome=granted}"])
+		assert.Equal(t, fmt.Sprint(999*1000/2-apart*(apart-1)/2), points["waiting_callers{name=_OTHER}"])
 	}
 	c := newCollector()
-	o := c.observer()
 	for i := range 3 * otellimit.DefaultMaxNames {
-		o.Waiting(fmt.Sprint(i), 1)
+		c.Waiting(fmt.Sprint(i), 1)
 	}
-	waiting, ok := c.metrics(t)["ratelimiter.waiting_callers"].Data.(metricdata.Sum[int64])
-	require.True(t, ok)
-	assert.Len(t, waiting.DataPoints, otellimit.DefaultMaxNames+1)
+	_, names := sums(c.points(t))
+	assert.Equal(t, otellimit.DefaultMaxNames+1, names["waiting_callers"])
+}
+
+// sums returns what the points of each metric are together, a histogram's being its count, and how many there are.
+func sums(points map[string]string) (sum map[string]int64, count map[string]int) {
+	sum, count = map[string]int64{}, map[string]int{}
+	for point, value := range points {
+		name, _, _ := strings.Cut(point, "{")
+		var n int64
+		_, _ = fmt.Sscan(value, &n)
+		sum[name] += n
+		count[name]++
+	}
+	return sum, count
 }
 
 // Many goroutines see their limiters for the first time at once: nothing is lost, and
 // no more names are kept than may be.
 func TestObserver_ManyGoroutines(t *testing.T) {
 	t.Parallel()
-	c := newCollector()
-	o := c.observer(otellimit.WithMaxNames(10))
+	c := newCollector(otellimit.WithMaxNames(10))
 	const callers, rounds = 16, 300
 	var all sync.WaitGroup
 	for caller := range callers {
@@ -254,39 +258,24 @@ func TestObserver_ManyGoroutines(t *testing.T) {
 			for i := range rounds {
 				name := fmt.Sprint((caller + i) % 20)
 				outcome := []limit.Outcome{limit.Granted, limit.Refused}[i%2]
-				o.Decided(t.Context(), limit.Decided{Limiter: name, Permits: 2, Outcome: outcome})
-				o.Landed(limit.Flight{Requests: 1, Err: errors.New("x")})
-				o.Leased(limit.Lease{Limiter: name, Permits: 1, Ended: i%2 == 1})
-				o.Waiting(fmt.Sprint(caller), i)
-				o.Happened(limit.Event{Kind: limit.ServerSilent, Limiter: name})
+				c.Decided(t.Context(), limit.Decided{Limiter: name, Permits: 2, Outcome: outcome})
+				c.Landed(limit.Flight{Requests: 1, Err: errors.New("x")})
+				c.Leased(limit.Lease{Limiter: name, Permits: 1, Ended: i%2 == 1})
+				c.Waiting(fmt.Sprint(caller), i)
+				c.Happened(limit.Event{Kind: limit.ServerSilent, Limiter: name})
 			}
 		})
 	}
 	all.Wait()
-	sums := map[string]int64{}
-	for name, m := range c.metrics(t) {
-		switch data := m.Data.(type) {
-		case metricdata.Sum[int64]:
-			for _, p := range data.DataPoints {
-				sums[name] += p.Value
-			}
-			if name == "ratelimiter.waiting_callers" {
-				assert.LessOrEqual(t, len(data.DataPoints), 11)
-			}
-		case metricdata.Histogram[float64]:
-			for _, p := range data.DataPoints {
-				sums[name] += int64(p.Count)
-			}
-		}
-	}
+	sum, names := sums(c.points(t))
+	assert.LessOrEqual(t, names["waiting_callers"], 11)
 	const told = callers * rounds
 	assert.Equal(t, map[string]int64{
-		"ratelimiter.decisions": told, "ratelimiter.permits": 2 * told, "ratelimiter.decision.duration": told,
-		"ratelimiter.round_trip.duration": told, "ratelimiter.round_trip.requests": told,
-		"ratelimiter.round_trip.calls": 0, "ratelimiter.round_trip.repeats": 0,
-		"ratelimiter.lease.count": 0, "ratelimiter.lease.permits": told / 2, "ratelimiter.lease.unused": 0,
-		"ratelimiter.waiting_callers": callers * (rounds - 1), "ratelimiter.events": told, "ratelimiter.open_breakers": 0,
-	}, sums)
+		"decisions": told, "permits": 2 * told, "decision.duration": told,
+		"round_trip.duration": told, "round_trip.requests": told, "round_trip.calls": 0, "round_trip.repeats": 0,
+		"lease.count": 0, "lease.permits": told / 2, "lease.unused": 0,
+		"waiting_callers": callers * (rounds - 1), "events": told, "open_breakers": 0,
+	}, sum)
 }
 
 var kindConstant = regexp.MustCompile(`(?m)^\t\w+ +EventKind = "(.*)"`)
@@ -298,65 +287,55 @@ func TestEvents_StartAtZero(t *testing.T) {
 	require.NoError(t, err)
 	kinds := kindConstant.FindAllStringSubmatch(string(text), -1)
 	require.NotEmpty(t, kinds)
-	c := newCollector()
-	c.observer()
-	points := c.points(t)
+	points := newCollector().points(t)
 	for _, kind := range kinds {
-		point := "ratelimiter.events{ratelimiter.event=" + strings.ReplaceAll(kind[1], " ", "_") + "}"
+		point := "events{event=" + strings.ReplaceAll(kind[1], " ", "_") + "}"
 		assert.Equal(t, "0", points[point], "known lacks %q", kind[1])
 		delete(points, point)
 	}
-	assert.Equal(t, map[string]string{"ratelimiter.open_breakers{}": "0"}, points)
+	assert.Equal(t, map[string]string{"open_breakers{}": "0"}, points)
 }
 
 // Observers of several Clients have the same instruments: their waiting callers add up.
 func TestTwoObserversAddUp(t *testing.T) {
 	t.Parallel()
 	c := newCollector()
-	one, two := c.observer(), c.observer()
-	one.Waiting("a", 3)
-	two.Waiting("a", 5)
-	one.Waiting("a", 1)
-	assert.Equal(t, "6", c.points(t)["ratelimiter.waiting_callers{ratelimiter.name=a}"])
+	c.Waiting("a", 3)
+	c.another().Waiting("a", 5)
+	c.Waiting("a", 1)
+	assert.Equal(t, "6", c.points(t)["waiting_callers{name=a}"])
 }
 
 func TestObserver_RealClient(t *testing.T) {
 	t.Parallel()
-	c := newCollector()
-	server := miniredis.RunT(t)
-	rdb := redistest.NewClient(server.Addr(), &redistest.Options{ReadTimeout: time.Minute})
-	t.Cleanup(func() { _ = rdb.Close() })
-	client := rratelimiter.New(rdb, rratelimiter.WithObserver(c.observer()), rratelimiter.WithCallTimeout(time.Minute))
-	limiter := client.RateLimiter("api", rratelimiter.WithDefault(rratelimiter.PerHour(2)))
-	for range 5 {
-		_, err := limiter.TryAcquire(t.Context(), 1, 0)
-		require.NoError(t, err)
-	}
-	_, err := limiter.TryAcquire(t.Context(), 3, 0)
-	require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		c := newCollector()
+		limiter := rratelimiter.New(rdb, rratelimiter.WithObserver(c)).RateLimiter("api", rratelimiter.WithDefault(rratelimiter.PerHour(2)))
+		for range 5 {
+			_, err := limiter.TryAcquire(t.Context(), 1, 0)
+			require.NoError(t, err)
+		}
+		_, err := limiter.TryAcquire(t.Context(), 3, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
 
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- limiter.Acquire(ctx, 1) }()
-	waiting := func(want string) {
-		t.Helper()
-		assert.EventuallyWithT(t, func(collect *assert.CollectT) {
-			assert.Equal(collect, want, c.points(t)["ratelimiter.waiting_callers{ratelimiter.name=api}"])
-		}, time.Minute, 5*time.Millisecond)
-	}
-	waiting("1")
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	waiting("0")
-	points := c.points(t)
-	for attributes, value := range map[string]string{
-		"ratelimiter.name=api,ratelimiter.outcome=granted,ratelimiter.source=redis":                    "2",
-		"ratelimiter.name=api,ratelimiter.outcome=refused,ratelimiter.source=redis":                    "3",
-		"ratelimiter.name=api,ratelimiter.outcome=too_costly,ratelimiter.source=redis":                 "1",
-		"error.type=canceled,ratelimiter.name=api,ratelimiter.outcome=failed,ratelimiter.source=redis": "1",
-	} {
-		assert.Equal(t, value, points["ratelimiter.decisions{"+attributes+"}"], "%s in %v", attributes, points)
-	}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { assert.ErrorIs(t, limiter.Acquire(ctx, 1), context.Canceled) }()
+		time.Sleep(time.Second)
+		assert.Equal(t, "1", c.points(t)["waiting_callers{name=api}"])
+		cancel()
+		synctest.Wait()
+		points := c.points(t)
+		for point, value := range map[string]string{
+			"waiting_callers{name=api}":                                           "0",
+			"decisions{name=api,outcome=granted,source=redis}":                    "2",
+			"decisions{name=api,outcome=refused,source=redis}":                    "3",
+			"decisions{name=api,outcome=too_costly,source=redis}":                 "1",
+			"decisions{error.type=canceled,name=api,outcome=failed,source=redis}": "1",
+		} {
+			assert.Equal(t, value, points[point], "%s in %v", point, points)
+		}
+	})
 }
 
 // refusing is a provider whose meters make no counters.
@@ -391,10 +370,9 @@ func TestNew_NoProviders(t *testing.T) {
 
 func TestSpans(t *testing.T) {
 	t.Parallel()
-	c := newCollector()
 	recorder := tracetest.NewSpanRecorder()
 	tracers := trace.NewTracerProvider(trace.WithSpanProcessor(recorder))
-	o := c.observer(otellimit.WithTracerProvider(tracers), otellimit.WithMaxNames(0))
+	o := newCollector(otellimit.WithTracerProvider(tracers), otellimit.WithMaxNames(0))
 	ctx, parent := tracers.Tracer("test").Start(t.Context(), "request")
 	start := time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 	o.Decided(ctx, limit.Decided{
@@ -433,12 +411,12 @@ func TestSpans(t *testing.T) {
 // Decisions that are not sampled are counted all the same.
 func TestSpansThatAreNotSampled(t *testing.T) {
 	t.Parallel()
-	c := newCollector()
 	recorder := tracetest.NewSpanRecorder()
-	tracers := trace.NewTracerProvider(trace.WithSpanProcessor(recorder), trace.WithSampler(trace.NeverSample()))
-	tellAll(t.Context(), c.observer(otellimit.WithTracerProvider(tracers)))
+	c := newCollector(otellimit.WithTracerProvider(
+		trace.NewTracerProvider(trace.WithSpanProcessor(recorder), trace.WithSampler(trace.NeverSample()))))
+	tellAll(t.Context(), c)
 	assert.Empty(t, recorder.Ended())
-	assert.Equal(t, "2", c.points(t)["ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}"])
+	assert.Equal(t, "2", c.points(t)["decisions{name=a,outcome=granted,source=redis}"])
 }
 
 var decided = limit.Decided{
@@ -454,7 +432,7 @@ func BenchmarkDecided(b *testing.B) {
 		"and spans":                      {otellimit.WithTracerProvider(trace.NewTracerProvider())},
 	} {
 		b.Run(name, func(b *testing.B) {
-			o, ctx := newCollector().observer(opts...), b.Context()
+			o, ctx := newCollector(opts...), b.Context()
 			b.ReportAllocs()
 			b.RunParallel(func(next *testing.PB) {
 				for next.Next() {
@@ -467,7 +445,7 @@ func BenchmarkDecided(b *testing.B) {
 
 //nolint:paralleltest // AllocsPerRun counts the allocations of the whole process
 func TestCountingAllocatesNothing(t *testing.T) {
-	o, ctx := newCollector().observer(), t.Context()
+	o, ctx := newCollector(), t.Context()
 	for what, tell := range map[string]func(){
 		"Decided": func() { o.Decided(ctx, decided) },
 		"Landed":  func() { o.Landed(limit.Flight{Requests: 10, Calls: 4, RoundTrip: time.Millisecond}) },
