@@ -61,26 +61,40 @@ func (s *testServer) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest,
 	return stream.Send(&testpb.StreamingOutputCallResponse{})
 }
 
-// serve starts a server in memory and returns a connection to it. Both work in
-// a synctest bubble, and end with t.
-func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOption) (*grpc.ClientConn, *testServer) {
+// serveOn starts a server that ends with t.
+func serveOn(t testing.TB, listener net.Listener, opts []grpc.ServerOption) *testServer {
 	t.Helper()
 	service := &testServer{ended: make(chan error, 1)}
-	server := grpc.NewServer(serverOpts...)
+	server := grpc.NewServer(opts...)
 	testpb.RegisterTestServiceServer(server, service)
 	healthpb.RegisterHealthServer(server, health.NewServer())
-	listener := bufconn.Listen(1 << 16)
 	done := make(chan error)
 	go func() { done <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		server.Stop()
 		assert.NoError(t, <-done)
 	})
+	return service
+}
+
+// listen is serveOn at an address, which it returns.
+func listen(t testing.TB, network, address string, opts []grpc.ServerOption) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), network, address)
+	require.NoError(t, err)
+	serveOn(t, listener, opts)
+	return listener.Addr().String()
+}
+
+// serve starts a server in memory and returns a connection to it. Both work in
+// a synctest bubble, and end with t.
+func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOption) (*grpc.ClientConn, *testServer) {
+	t.Helper()
+	listener := bufconn.Listen(1 << 16)
+	service := serveOn(t, listener, serverOpts)
 	conn, err := grpc.NewClient("passthrough:///memory", append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return listener.DialContext(ctx)
-		}),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
 	}, dialOpts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -246,14 +260,17 @@ func TestMiddleware(t *testing.T) {
 			WithPrefix:   grpclimit.WithPrefix,
 			WithShadow:   grpclimit.WithShadow,
 			WithTimeout:  grpclimit.WithTimeout,
-			WithPolicy: func(p middlewaretest.Policy) grpclimit.Option {
-				return grpclimit.WithPolicy(policyOf(p).(grpclimit.Policy))
-			},
 			Bad: map[string][]grpclimit.Option{
 				"cost": {grpclimit.WithCost(nil)},
 				"skip": {grpclimit.WithSkip(nil)},
 				"hook": {grpclimit.WithErrorHandler(nil)},
 				"bits": {grpclimit.WithKey(grpclimit.Method(), grpclimit.ClientIP(grpclimit.ClientIPConfig{IPv6Bits: 129}))},
+
+				"policy name":    {grpclimit.WithPolicy(grpclimit.Policy{Limiter: middlewaretest.Grants()})},
+				"policy limiter": {grpclimit.WithPolicy(grpclimit.Policy{Name: "a"})},
+				"twice":          {grpclimit.WithPolicy(grpclimit.Policy{Name: "default", Limiter: middlewaretest.Grants()})},
+				"policy key":     {grpclimit.WithPolicy(grpclimit.Policy{Name: "a", Limiter: middlewaretest.Grants(), Key: []grpclimit.KeyFunc{nil}})},
+				"policy prefix":  {grpclimit.WithPolicy(grpclimit.Policy{Name: "a", Limiter: middlewaretest.Grants(), Prefix: "grpc:x:"})},
 			},
 		}
 		server := name == "unary server" || name == "stream server"

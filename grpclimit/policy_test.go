@@ -126,22 +126,6 @@ func TestWithPolicy_KeyLeavesTheApplicationsSliceAlone(t *testing.T) {
 	assert.Equal(t, "second", got)
 }
 
-func TestWithPolicy_BadPolicies(t *testing.T) {
-	t.Parallel()
-	ok := middlewaretest.Grants()
-	for says, p := range map[string]grpclimit.Policy{
-		"the name is empty":                {Limiter: ok},
-		`policy "a": the limiter is nil`:   {Name: "a"},
-		`two policies are named "default"`: {Name: "default", Limiter: ok},
-		"begin with":                       {Name: "a", Limiter: ok, Prefix: "grpc:default:x:"},
-		"a key function is nil":            {Name: "a", Limiter: ok, Key: []grpclimit.KeyFunc{nil}},
-		`"a" can't be settled`:             {Name: "a", Limiter: ok, Settle: true},
-	} {
-		err := grpclimit.New(ok, grpclimit.WithPolicy(p), grpclimit.WithPolicy(grpclimit.Policy{Name: "z", Limiter: ok})).Err()
-		require.ErrorContains(t, err, says)
-	}
-}
-
 // A Policy is no limiter, of whichever package it is: its fields would be passed over.
 func TestNew_PolicyInPlaceOfALimiter(t *testing.T) {
 	t.Parallel()
@@ -229,45 +213,69 @@ func TestWithWait_PlacesBesideARate(t *testing.T) {
 	})
 }
 
-// The rules are those of package httplimit, whose tests and fuzzing have more of them. A config that is not valid, of a key
-// function that another calls, passes no call.
-func TestClientIP(t *testing.T) {
+// namedAddr is an address of which there is only the text.
+type namedAddr string
+
+func (namedAddr) Network() string  { return "tcp" }
+func (a namedAddr) String() string { return string(a) }
+
+// The rules of ClientIP are those of package httplimit, whose tests and fuzzing have more of them, and those of addresses of
+// package clientip. A config that is not valid, of a key function that another calls, passes no call.
+func TestKeyFunctions(t *testing.T) {
 	t.Parallel()
+	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 80} }
 	behind := grpclimit.ClientIPConfig{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	behindReal, behindSocket := behind, behind
 	behindReal.Header, behindSocket.TrustUnix = "X-Real-IP", true
-	proxy, socket := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 80}, &net.UnixAddr{Net: "unix", Name: "@"}
+	proxy, socket := tcp("10.0.0.1"), &net.UnixAddr{Net: "unix", Name: "/run/orders.sock"}
 	const xff = "x-forwarded-for"
+	peerOnly, ip, ofSocket := grpclimit.Peer(), grpclimit.ClientIP(behind), grpclimit.ClientIP(behindSocket)
 	for name, c := range map[string]struct {
-		cfg  grpclimit.ClientIPConfig
+		key  grpclimit.KeyFunc
 		peer net.Addr
 		sent []string
 		want string
 	}{
-		"no trust":         {grpclimit.ClientIPConfig{}, proxy, []string{xff, "192.0.2.9"}, "10.0.0.1"},
-		"client's own":     {behind, proxy, []string{xff, "1.1.1.1", xff, "192.0.2.9, 10.0.0.2"}, "192.0.2.9"},
-		"mapped proxy":     {behind, &net.TCPAddr{IP: net.ParseIP("::ffff:10.0.0.1")}, []string{xff, "192.0.2.9"}, "192.0.2.9"},
-		"proxy by text":    {behind, namedAddr("10.0.0.1:80"), []string{xff, "192.0.2.9"}, "192.0.2.9"},
-		"one address":      {behindReal, proxy, []string{"x-real-ip", "192.0.2.9", xff, "1.1.1.1"}, "192.0.2.9"},
-		"socket":           {behind, socket, []string{xff, "192.0.2.9"}, ""},
-		"trusted socket":   {behindSocket, socket, []string{xff, "203.0.113.9, 192.0.2.9"}, "192.0.2.9"},
-		"no address":       {behindSocket, namedAddr("pipe"), []string{xff, "192.0.2.9"}, ""},
-		"others of socket": {behindSocket, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, []string{xff, "192.0.2.9"}, "192.0.2.1"},
+		"IPv4":           {peerOnly, tcp("192.0.2.7"), nil, "192.0.2.7"},
+		"mapped":         {peerOnly, tcp("::ffff:192.0.2.7"), nil, "192.0.2.7"},
+		"IPv6":           {peerOnly, tcp("2001:db8:1:2:3:4:5:6"), nil, "2001%3Adb8%3A1%3A2%3A%3A/64"},
+		"zone":           {peerOnly, &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 1, Zone: "eth0"}, nil, "fe80%3A%3A/64"},
+		"no port":        {peerOnly, &net.TCPAddr{IP: net.ParseIP("::1")}, nil, "%3A%3A/64"},
+		"text":           {peerOnly, namedAddr("192.0.2.7:1234"), nil, "192.0.2.7"},
+		"text of IPv6":   {peerOnly, namedAddr("[2001:db8:1:2::1]:1"), nil, "2001%3Adb8%3A1%3A2%3A%3A/64"},
+		"no address":     {peerOnly, namedAddr("pipe"), nil, "pipe"},
+		"path of socket": {peerOnly, socket, nil, "/run/orders.sock"},
+
+		"no trust":         {grpclimit.ClientIP(grpclimit.ClientIPConfig{}), proxy, []string{xff, "192.0.2.9"}, "10.0.0.1"},
+		"client's own":     {ip, proxy, []string{xff, "1.1.1.1", xff, "192.0.2.9, 10.0.0.2"}, "192.0.2.9"},
+		"mapped proxy":     {ip, tcp("::ffff:10.0.0.1"), []string{xff, "192.0.2.9"}, "192.0.2.9"},
+		"proxy by text":    {ip, namedAddr("10.0.0.1:80"), []string{xff, "192.0.2.9"}, "192.0.2.9"},
+		"one address":      {grpclimit.ClientIP(behindReal), proxy, []string{"x-real-ip", "192.0.2.9", xff, "1.1.1.1"}, "192.0.2.9"},
+		"socket":           {ip, socket, []string{xff, "192.0.2.9"}, ""},
+		"trusted socket":   {ofSocket, socket, []string{xff, "203.0.113.9, 192.0.2.9"}, "192.0.2.9"},
+		"no socket":        {ofSocket, namedAddr("pipe"), []string{xff, "192.0.2.9"}, ""},
+		"others of socket": {ofSocket, tcp("192.0.2.1"), []string{xff, "192.0.2.9"}, "192.0.2.1"},
+
+		"the first":  {grpclimit.Metadata("X-User"), proxy, []string{"x-user", "ann", "x-user", "bob"}, "ann"},
+		"binary":     {grpclimit.Metadata("key-bin"), proxy, []string{"key-bin", "\x00\xff"}, "%00%FF"},
+		"not in it":  {grpclimit.Metadata("none"), proxy, []string{"x-user", "ann"}, ""},
+		"the method": {grpclimit.Method(), proxy, nil, method},
 	} {
 		ctx := metadata.NewIncomingContext(peer.NewContext(t.Context(), &peer.Peer{Addr: c.peer}), metadata.Pairs(c.sent...))
-		assert.Equal(t, "grpc:"+c.want, keyOf(ctx, t, grpclimit.WithKey(grpclimit.ClientIP(c.cfg))), name)
+		limiter := middlewaretest.Grants()
+		require.NoError(t, interceptors["unary server"](grpclimit.New(limiter, grpclimit.WithKey(c.key)))(ctx, func() error { return nil }))
+		assert.Equal(t, "grpc:"+c.want, limiter.Key(), name)
 	}
-	for kind, code := range map[string]codes.Code{
-		"unary client": codes.Unavailable, "stream client": codes.Unavailable, "unary server": codes.Internal,
-	} {
-		key, limiter := grpclimit.ClientIP(behind), middlewaretest.Grants() // a client knows no peer yet
-		if code == codes.Internal {
-			bad := grpclimit.ClientIP(grpclimit.ClientIPConfig{IPv6Bits: 129})
-			require.ErrorContains(t, grpclimit.New(limiter, grpclimit.WithKey(bad)).Err(), "IPv6Bits is 129")
-			key = func(ctx context.Context, call grpclimit.Call) (string, error) { return bad(ctx, call) }
+	bad := grpclimit.ClientIP(grpclimit.ClientIPConfig{IPv6Bits: 129})
+	within := func(ctx context.Context, call grpclimit.Call) (string, error) { return bad(ctx, call) }
+	for kind, made := range interceptors { // a client has no peer yet
+		for _, c := range []struct {
+			key  grpclimit.KeyFunc
+			want codes.Code
+		}{{peerOnly, codes.Unavailable}, {ip, codes.Unavailable}, {within, codes.Internal}} {
+			err := made(grpclimit.New(middlewaretest.Grants(), quiet, grpclimit.WithKey(c.key)))(t.Context(), func() error { return nil })
+			assert.Equal(t, c.want, status.Code(err), kind)
 		}
-		err := interceptors[kind](grpclimit.New(limiter, quiet, grpclimit.WithKey(key)))(t.Context(), func() error { return nil })
-		assert.Equal(t, code, status.Code(err), kind)
 	}
 }
 
@@ -275,15 +283,18 @@ func TestClientIP(t *testing.T) {
 type places struct{ inFlight, outcome *middlewaretest.Reserver }
 
 func newPlaces() places {
-	return places{&middlewaretest.Reserver{Fake: middlewaretest.Grants()}, &middlewaretest.Reserver{Fake: middlewaretest.Grants()}}
+	many := func() *middlewaretest.Reserver {
+		return &middlewaretest.Reserver{Fake: middlewaretest.Grants(), Many: true}
+	}
+	return places{many(), many()}
 }
 
 // limits returns interceptors that ask the places.
 func (p places) limits(opts ...grpclimit.Option) *grpclimit.Interceptors {
-	return grpclimit.New(grpclimit.Policy{Name: "places", Limiter: again{p.inFlight}, InFlight: true}, append(opts,
+	return grpclimit.New(grpclimit.Policy{Name: "places", Limiter: p.inFlight, InFlight: true}, append(opts,
 		grpclimit.WithKey(text("all", nil)),
 		grpclimit.WithPolicy(grpclimit.Policy{
-			Name: "outcome", Limiter: again{p.outcome},
+			Name: "outcome", Limiter: p.outcome,
 			Charge: func(_ context.Context, _ grpclimit.Call, code codes.Code) int64 { return int64(code) },
 		}))...)
 }
@@ -300,17 +311,6 @@ func (p places) ended(t *testing.T, what string, want ...codes.Code) {
 	}
 	assert.Zero(t, p.busy(), what)
 	assert.Equal(t, want, got, what)
-}
-
-// again is a limiter of which any number of grants can be settled.
-type again struct{ *middlewaretest.Reserver }
-
-func (a again) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	d, err := a.Take(ctx, key, n)
-	return d, func(_ context.Context, actual int64) error {
-		a.Settled = append(a.Settled, actual)
-		return nil
-	}, err
 }
 
 // A call of a server is in flight until its handler has returned, and charged by the code that the client gets.

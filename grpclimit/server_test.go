@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,15 +22,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -49,28 +46,6 @@ func streams(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOptio
 
 // byMethod is the key of calls that no connection brings.
 var byMethod = grpclimit.WithKey(grpclimit.Method())
-
-func TestUnaryServer(t *testing.T) {
-	t.Parallel()
-	limiter := middlewaretest.Budget(2, 1500*time.Millisecond+1)
-	conn, _ := serve(t, unary(limiter))
-	var trailer metadata.MD
-	for _, left := range []string{"1", "0"} {
-		require.NoError(t, check(t.Context(), conn, grpc.Trailer(&trailer)))
-		assert.Empty(t, trailer.Get(pushbackTrailer))
-		assert.Equal(t, []string{"2", left}, figures(trailer))
-	}
-
-	err := check(t.Context(), conn, grpc.Trailer(&trailer))
-	assert.Equal(t, 1500*time.Millisecond+1, retryDelay(t, err))
-	assert.Equal(t, []string{"1501"}, trailer.Get(pushbackTrailer), "rounded up")
-	assert.Equal(t, []string{"2", "0"}, figures(trailer))
-	_, quota := refusalDetails(t, err)
-	require.Len(t, quota.Violations, 1)
-	assert.Equal(t, "/grpc.health.v1.Health/Check:bufconn", quota.Violations[0].Subject)
-	assert.EqualValues(t, 2, quota.Violations[0].QuotaValue)
-	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:bufconn", limiter.Key())
-}
 
 // A call's cost may depend on everything known about it.
 func TestCost(t *testing.T) {
@@ -118,49 +93,71 @@ func TestUnaryServer_TellsClientsWhenToRetry(t *testing.T) {
 	})
 }
 
-func TestStreamServerTakesPerMessage(t *testing.T) {
+// A stream takes its permits once, or with WithPerMessage for each message too. A handler gets a refusal again. Trailers tell of the
+// last decision.
+func TestStreamServer(t *testing.T) {
 	t.Parallel()
-	limiter := middlewaretest.Budget(5, time.Second)
-	conn, service := serve(t, streams(limiter, grpclimit.WithPerMessage(),
-		grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {
-			if message, ok := call.Message.(*testpb.StreamingOutputCallRequest); ok {
-				return int64(len(message.GetPayload().GetBody())), nil
+	bySize := grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {
+		if message, ok := call.Message.(*testpb.StreamingOutputCallRequest); ok {
+			return int64(len(message.GetPayload().GetBody())), nil
+		}
+		return 2, nil // the opening
+	})
+	for name, c := range map[string]struct {
+		opens   bool
+		opts    []grpclimit.Option
+		sizes   []int // of messages
+		refused bool  // the last of them, or the opening
+		asked   []int64
+		figures []string
+	}{
+		"once":          {true, nil, []int{1, 1}, false, []int64{1}, []string{"5", "4"}},
+		"no message":    {true, []grpclimit.Option{grpclimit.WithPerMessage()}, nil, false, []int64{1}, []string{"5", "4"}},
+		"two messages":  {true, []grpclimit.Option{grpclimit.WithPerMessage()}, []int{0, 0}, false, []int64{1, 1, 1}, []string{"5", "2"}},
+		"by their size": {true, []grpclimit.Option{grpclimit.WithPerMessage(), bySize}, []int{2, 0, 1, 1}, true, []int64{2, 2, 1, 1}, []string{"5", "0"}},
+		"not open":      {false, []grpclimit.Option{grpclimit.WithPerMessage()}, nil, true, []int64{1}, []string{"5", "0"}},
+	} {
+		limiter := middlewaretest.Budget(5, time.Second)
+		if !c.opens {
+			limiter = middlewaretest.Says(limit.Decision{Limit: 5, RetryAfter: time.Second}, nil)
+		}
+		conn, service := serve(t, streams(limiter, c.opts...))
+		stream, say := duplex(t, conn)
+		var err error
+		for i, size := range c.sizes {
+			err = say(size)
+			assert.Equal(t, c.refused && i == len(c.sizes)-1, err != nil, name)
+		}
+		if err == nil {
+			require.NoError(t, stream.CloseSend())
+			_, err = stream.Recv()
+		}
+		if again := io.EOF; c.opens {
+			if c.refused {
+				again = err
 			}
-			return 2, nil // the opening
-		})))
-	_, say := duplex(t, conn)
-	require.NoError(t, say(2))
-	require.NoError(t, say(0))
-	require.NoError(t, say(1))
-	refused := say(1)
-	assert.Equal(t, time.Second, retryDelay(t, refused))
-	assert.Equal(t, status.Convert(refused).Proto().String(), status.Convert(<-service.ended).Proto().String(),
-		"the handler gets it again")
-	var costs []int64
-	for _, asked := range limiter.Asked() {
-		costs = append(costs, asked.N)
+			assert.Equal(t, status.Convert(again).Proto().String(), status.Convert(<-service.ended).Proto().String(), name)
+		}
+		if c.refused {
+			assert.Equal(t, time.Second, retryDelay(t, err))
+			assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))
+		}
+		var asked []int64
+		for _, call := range limiter.Asked() {
+			asked = append(asked, call.N)
+		}
+		assert.Equal(t, c.asked, asked, name)
+		assert.Equal(t, c.figures, figures(stream.Trailer()), name)
 	}
-	assert.Equal(t, []int64{2, 2, 1, 1}, costs)
-}
 
-func TestStreamServerTakesOnceAStream(t *testing.T) {
-	t.Parallel()
 	limiter := middlewaretest.Budget(4, 0)
-	conn, _ := serve(t, streams(limiter))
-	_, say := duplex(t, conn)
-	require.NoError(t, say(1))
-	require.NoError(t, say(1))
-	assert.Len(t, limiter.Asked(), 1)
-
-	conn, _ = serve(t, streams(limiter, grpclimit.WithPerMessage()))
+	conn, _ := serve(t, streams(limiter, grpclimit.WithPerMessage()))
 	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
 	require.NoError(t, err)
-	_, err = stream.Recv()
-	require.NoError(t, err)
-	_, err = stream.Recv()
-	require.ErrorIs(t, err, io.EOF)
-	assert.Len(t, limiter.Asked(), 2, "if the client sends one message")
-	assert.Equal(t, []string{"4", "2"}, figures(stream.Trailer()))
+	require.NoError(t, limitertest.Second(stream.Recv()))
+	require.ErrorIs(t, limitertest.Second(stream.Recv()), io.EOF)
+	assert.Len(t, limiter.Asked(), 1, "if the client sends one message")
+	assert.Equal(t, []string{"4", "3"}, figures(stream.Trailer()))
 }
 
 func figures(trailer metadata.MD) []string {
@@ -178,47 +175,6 @@ func TestTrailersOfAChain(t *testing.T) {
 		_ = check(t.Context(), conn, grpc.Trailer(&trailer))
 		assert.Equal(t, want, figures(trailer))
 	}
-}
-
-func TestTrailersOfStreams(t *testing.T) {
-	t.Parallel()
-	conn, service := serve(t, streams(middlewaretest.Budget(5, time.Second), grpclimit.WithPerMessage()))
-	for _, test := range []struct {
-		messages int
-		want     []string
-	}{{0, []string{"5", "4"}}, {2, []string{"5", "1"}}, {1, []string{"5", "0"}}} {
-		stream, say := duplex(t, conn)
-		var err error
-		for i := 0; i < test.messages && err == nil; i++ {
-			err = say(0)
-		}
-		_ = stream.CloseSend()
-		for err == nil {
-			_, err = stream.Recv()
-		}
-		require.Error(t, <-service.ended)
-		assert.Equal(t, test.want, figures(stream.Trailer()))
-	}
-	stream, _ := duplex(t, conn)
-	require.Error(t, limitertest.Second(stream.Recv()))
-	assert.Equal(t, []string{"5", "0"}, figures(stream.Trailer()), "refused as it opens")
-	assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))
-}
-
-// listen starts a server of health checks, and returns its address.
-func listen(t *testing.T, network, address string, opts []grpc.ServerOption) string {
-	t.Helper()
-	server := grpc.NewServer(opts...)
-	healthpb.RegisterHealthServer(server, health.NewServer())
-	listener, err := new(net.ListenConfig).Listen(t.Context(), network, address)
-	require.NoError(t, err)
-	done := make(chan error)
-	go func() { done <- server.Serve(listener) }()
-	t.Cleanup(func() {
-		server.Stop()
-		assert.NoError(t, <-done)
-	})
-	return listener.Addr().String()
 }
 
 // A proxy on the same machine, over a Unix socket.
@@ -262,8 +218,11 @@ func TestRefusalOnTheWire(t *testing.T) {
 		}
 		return resp.Trailer
 	}
-	assert.Equal(t, "0", post().Get("Grpc-Status"))
+	granted := post()
+	assert.Equal(t, []string{"0", "1", "0"}, []string{granted.Get("Grpc-Status"), granted.Get("Ratelimit-Limit"), granted.Get("Ratelimit-Remaining")})
+	assert.Empty(t, granted.Get("Grpc-Retry-Pushback-Ms"))
 	refused := post()
+	assert.Equal(t, []string{"1", "0"}, []string{refused.Get("Ratelimit-Limit"), refused.Get("Ratelimit-Remaining")})
 	assert.Equal(t, "8", refused.Get("Grpc-Status"))
 	assert.Equal(t, "rate limit exceeded, retry after 2.5s", refused.Get("Grpc-Message"))
 	assert.Equal(t, "2500", refused.Get("Grpc-Retry-Pushback-Ms"))
@@ -281,56 +240,9 @@ func TestRefusalOnTheWire(t *testing.T) {
 	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:127.0.0.1", limiter.Key())
 }
 
-// keyOf returns the key for which a call takes its permits.
-func keyOf(ctx context.Context, t *testing.T, opts ...grpclimit.Option) string {
-	t.Helper()
-	limiter := middlewaretest.Grants()
-	require.NoError(t, interceptors["unary server"](grpclimit.New(limiter, opts...))(ctx, func() error { return nil }))
-	return limiter.Key()
-}
-
 // hearing adds to errs what the error handler hears.
 func hearing(errs *middlewaretest.Errors) grpclimit.Option {
 	return grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) { errs.Add(err) })
-}
-
-// namedAddr is an address of which there is only the text.
-type namedAddr string
-
-func (namedAddr) Network() string  { return "tcp" }
-func (a namedAddr) String() string { return string(a) }
-
-func TestPeer(t *testing.T) {
-	t.Parallel()
-	for address, want := range map[net.Addr]string{
-		&net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 1234}:            "192.0.2.7",
-		&net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.7"), Port: 1}:      "192.0.2.7",
-		&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2:3:4:5:6"), Port: 1}:  "2001%3Adb8%3A1%3A2%3A%3A/64",
-		&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2::1"), Port: 1}:       "2001%3Adb8%3A1%3A2%3A%3A/64",
-		&net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 1, Zone: "eth0"}: "fe80%3A%3A/64",
-		&net.TCPAddr{IP: net.ParseIP("64:ff9b::192.0.2.7"), Port: 1}:    "192.0.2.7",
-		&net.TCPAddr{IP: net.ParseIP("2002:c000:207::1"), Port: 1}:      "192.0.2.7",
-		&net.TCPAddr{IP: net.ParseIP("::1")}:                            "%3A%3A/64",
-		namedAddr("192.0.2.7:1234"):                                     "192.0.2.7",
-		namedAddr("[2001:db8:1:2::1]:1"):                                "2001%3Adb8%3A1%3A2%3A%3A/64",
-		namedAddr("pipe"):                                               "pipe",
-		&net.UnixAddr{Net: "unix", Name: "/run/orders.sock"}:            "/run/orders.sock",
-	} {
-		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: address})
-		assert.Equal(t, "grpc:/test/Call:"+want, keyOf(ctx, t), "%v", address)
-	}
-	for name := range interceptors { // a client has no peer yet
-		made := interceptors[name](grpclimit.New(middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.Peer())))
-		err := made(t.Context(), func() error { return nil })
-		assert.Equal(t, codes.Unavailable, status.Code(err), name)
-	}
-}
-
-func TestMetadata(t *testing.T) {
-	t.Parallel()
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-user", "ann", "x-user", "bob", "key-bin", "\x00\xff"))
-	assert.Equal(t, "grpc:ann:%00%FF:", keyOf(ctx, t,
-		grpclimit.WithKey(grpclimit.Metadata("X-User"), grpclimit.Metadata("key-bin"), grpclimit.Metadata("none"))))
 }
 
 func unaryClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
@@ -339,18 +251,6 @@ func unaryClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOptio
 
 func streamClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
 	return grpc.WithStreamInterceptor(grpclimit.New(limiter, opts...).StreamClient())
-}
-
-// everySecond grants one permit a second.
-func everySecond() limit.Limiter {
-	var next time.Time
-	return &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
-		if wait := time.Until(next); wait > 0 {
-			return limit.Decision{Limit: 1, RetryAfter: wait}, nil
-		}
-		next = time.Now().Add(time.Second)
-		return limit.Decision{Granted: true, Limit: 1}, nil
-	}}
 }
 
 func TestStreamClientPerMessage(t *testing.T) {
@@ -369,7 +269,7 @@ func TestStreamClientPerMessage(t *testing.T) {
 func TestStreamClientWaitsPerMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		conn, service := serve(t, nil, streamClient(everySecond(), grpclimit.WithPerMessage(), grpclimit.WithWait()))
+		conn, service := serve(t, nil, streamClient(httplimit.Local(1, time.Second), grpclimit.WithPerMessage(), grpclimit.WithWait()))
 		start := time.Now()
 		stream, say := duplex(t, conn)
 		for range 3 {

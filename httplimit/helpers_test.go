@@ -132,11 +132,8 @@ func TestMiddleware(t *testing.T) {
 		WithPrefix:   httplimit.WithPrefix,
 		WithShadow:   httplimit.WithShadow,
 		WithTimeout:  httplimit.WithTimeout,
-		WithPolicy: func(p middlewaretest.Policy) httplimit.Option {
-			return httplimit.WithPolicy(policyOf(p).(httplimit.Policy))
-		},
-		Settle: httplimit.Settle,
-		Bad:    badOptions("http:"),
+		Settle:       httplimit.Settle,
+		Bad:          badOptions("http:"),
 	}
 	maps.Copy(kind.Bad, map[string][]httplimit.Option{"pause": {httplimit.WithPause(0)}, "wait": {httplimit.WithWait(0)}})
 	t.Run("handler", kind.Run)

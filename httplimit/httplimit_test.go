@@ -28,16 +28,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-func TestHead(t *testing.T) {
-	t.Parallel()
-	r := newRequest(t)
-	r.Method = http.MethodHead
-	w := serve(httplimit.New(says(limit.Decision{Limit: 10, RetryAfter: 2100 * time.Millisecond}, nil)).Handler(refuseAll(t)), r)
-	assert.Equal(t, http.StatusTooManyRequests, w.Code)
-	assert.Equal(t, "3", w.Header().Get("Retry-After"))
-	assert.Empty(t, w.Body.Bytes())
-}
-
 func TestRefusalHandler(t *testing.T) {
 	t.Parallel()
 	refused := limit.Decision{Limit: 10, Remaining: 2, RetryAfter: 1500 * time.Millisecond, ResetAfter: time.Minute}
@@ -60,18 +50,13 @@ func TestRefusalHandler(t *testing.T) {
 	}, got)
 }
 
-func TestWriterIsNotWrapped(t *testing.T) {
+func TestNestedLimits_HeadersOfBothAndTheSameWriter(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
-	httplimit.New(grants()).Handler(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
+	inner := httplimit.New(httplimit.Policy{Name: "route", Limiter: grants()}).Handler(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 		assert.Same(t, w, got)
-	})).ServeHTTP(w, newRequest(t))
-}
-
-func TestNestedLimits_HeadersOfBoth(t *testing.T) {
-	t.Parallel()
-	inner := httplimit.New(httplimit.Policy{Name: "route", Limiter: grants()}).Handler(hello)
-	w := serve(httplimit.New(httplimit.Policy{Name: "all", Limiter: grants()}).Handler(inner), newRequest(t))
+	}))
+	httplimit.New(httplimit.Policy{Name: "all", Limiter: grants()}).Handler(inner).ServeHTTP(w, newRequest(t))
 	assert.Len(t, members(t, w.Header(), "RateLimit"), 2)
 	assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 2)
 }
@@ -80,24 +65,36 @@ func TestKeyFunctions(t *testing.T) {
 	t.Parallel()
 	type user struct{}
 	userOf := func(r *http.Request) string { name, _ := r.Context().Value(user{}).(string); return name }
+	const items = "/items/1"
 	for _, test := range []struct {
 		part httplimit.KeyFunc
+		url  string
 		want string
 	}{
-		{httplimit.Header("X-Api-Key"), ""},
-		{httplimit.Header("accept"), "text/html"},
-		{httplimit.Header("host"), "tenant.example"},
-		{httplimit.User(userOf), ""},
-		{httplimit.Path(), "/items/1"},
-		{httplimit.Route(), ""},
-		{httplimit.ClientIP(httplimit.ClientIPConfig{}), "192.0.2.1"},
+		{httplimit.Header("X-Api-Key"), items, ""},
+		{httplimit.Header("accept"), items, "text/html"},
+		{httplimit.Header("host"), items, "Front.Example"},
+		{httplimit.User(userOf), items, ""},
+		{httplimit.Path(), "/items/1?q=2", items},
+		{httplimit.Route(), items, ""},
+		{httplimit.ClientIP(httplimit.ClientIPConfig{}), items, "192.0.2.1"},
+
+		{httplimit.Host(), "http://example.org/a", "example.org"},
+		{httplimit.Host(), "https://Example.ORG.:443", "example.org"},
+		{httplimit.Host(), "http://example.org:443", "example.org:443"},
+		{httplimit.Host(), "http://example.org.:", "example.org"},
+		{httplimit.Host(), "https://[2001:DB8::1]:443/", "[2001:db8::1]"},
+		{httplimit.Host(), "https://[2001:db8::1]:8443/", "[2001:db8::1]:8443"},
+		{httplimit.Host(), "http://[2001:db8::1]", "[2001:db8::1]"},
+		{httplimit.Host(), "unix://socket:80", "socket:80"},
+		{httplimit.Host(), items, "front.example"},
 	} {
-		r := newRequest(t)
-		r.Host = "tenant.example"
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, test.url, http.NoBody)
+		r.Host = "Front.Example"
 		r.Header.Set("Accept", "text/html")
 		got, err := test.part(r)
 		require.NoError(t, err)
-		assert.Equal(t, test.want, got)
+		assert.Equal(t, test.want, got, test.url)
 	}
 }
 

@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -40,109 +41,108 @@ func writes(statuses ...int) http.HandlerFunc {
 	}
 }
 
-// A request is charged by the status that its client has got.
-func TestPolicyCharge_Status(t *testing.T) {
+// byStatus charges a request as many permits as its status says.
+func byStatus(_ *http.Request, status int) int64 { return int64(status) }
+
+// settles returns a handler that settles its request.
+func settles(t *testing.T, actual int64) http.HandlerFunc {
+	return func(_ http.ResponseWriter, r *http.Request) { assert.NoError(t, httplimit.Settle(r.Context(), actual)) }
+}
+
+// A request is charged by the status that its client has got. A handler that settles wins, also if it settles with what was
+// reserved. What was not charged stays so.
+func TestPolicyCharge(t *testing.T) {
 	t.Parallel()
+	down, refuses := says(limit.Decision{}, limit.ErrUnavailable), says(limit.Decision{Limit: 5}, nil)
 	for name, c := range map[string]struct {
-		handle func(w http.ResponseWriter, r *http.Request)
-		want   int
+		handle  http.HandlerFunc
+		leaves  bool  // the client does, before it
+		want    int   // the status
+		limiter *fake // nil: it grants
+		opt     httplimit.Option
+		charge  func(r *http.Request, status int) int64 // nil: by the status
+		settled []int64                                 // nil: as many as the status says
 	}{
-		"nothing": {func(http.ResponseWriter, *http.Request) {}, 200},
-		"a body":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, 200},
-		"bytes":   {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, 200},
-		"a copy":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("hello")) }, 200},
-		"no copy": {func(w http.ResponseWriter, _ *http.Request) {
+		"nothing": {handle: writes(), want: 200},
+		"a body":  {handle: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, want: 200},
+		"bytes":   {handle: hello, want: 200},
+		"a copy":  {handle: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("hello")) }, want: 200},
+		"no copy": {handle: func(w http.ResponseWriter, _ *http.Request) {
 			if n, err := io.Copy(w, iotest.ErrReader(errDown)); n == 0 && err != nil {
 				w.WriteHeader(http.StatusBadGateway)
 			}
-		}, 502},
-		"a status":   {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }, 401},
-		"two":        {writes(202, 500), 202},
-		"hints":      {writes(103, 404), 404},
-		"hints only": {writes(103), 200},
-		"a panic":    {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500},
-		"a stream": {func(w http.ResponseWriter, r *http.Request) {
+		}, want: 502},
+		"a status":   {handle: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }, want: 401},
+		"two":        {handle: writes(202, 500), want: 202},
+		"hints":      {handle: writes(103, 404), want: 404},
+		"hints only": {handle: writes(103), want: 200},
+		"a panic":    {handle: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: 500},
+		"a stream": {handle: func(w http.ResponseWriter, r *http.Request) {
 			w.(http.Flusher).Flush()
 			writes(500)(w, r)
-		}, 200},
-		"a late panic": {func(w http.ResponseWriter, r *http.Request) {
+		}, want: 200},
+		"a late panic": {handle: func(w http.ResponseWriter, r *http.Request) {
 			writes(201)(w, r)
 			panic("oops")
-		}, 201},
-		"a file":        {func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "doc.go~") }, 404},
-		"taken over":    {func(w http.ResponseWriter, _ *http.Request) { _, _, _ = w.(http.Hijacker).Hijack() }, 101},
-		"by controller": {func(w http.ResponseWriter, _ *http.Request) { _, _, _ = http.NewResponseController(w).Hijack() }, 101},
-		"switched": {func(w http.ResponseWriter, _ *http.Request) {
+		}, want: 201},
+		"a file":        {handle: func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "doc.go~") }, want: 404},
+		"taken over":    {handle: func(w http.ResponseWriter, _ *http.Request) { _, _, _ = w.(http.Hijacker).Hijack() }, want: 101},
+		"by controller": {handle: func(w http.ResponseWriter, _ *http.Request) { _, _, _ = http.NewResponseController(w).Hijack() }, want: 101},
+		"switched": {handle: func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusSwitchingProtocols)
 			_, _, _ = http.NewResponseController(w).Hijack()
-		}, 101},
-		"no push": {func(w http.ResponseWriter, _ *http.Request) {
+		}, want: 101},
+		"no push": {handle: func(w http.ResponseWriter, _ *http.Request) {
 			assert.ErrorIs(t, w.(http.Pusher).Push("/style.css", nil), http.ErrNotSupported)
-		}, 200},
+		}, want: 200},
+		// A client that has left may have got the answer or not.
+		"left":         {handle: writes(), leaves: true, want: httplimit.StatusClientGone},
+		"left, served": {handle: writes(202), leaves: true, want: 202},
+
+		"settled":      {handle: settles(t, 3), want: 200, settled: []int64{3}},
+		"as reserved":  {handle: settles(t, 1), want: 200, settled: []int64{1}},
+		"refused":      {limiter: refuses},
+		"open":         {limiter: down, handle: writes(), want: 200, opt: httplimit.WithFailure(limit.FailOpen()), settled: []int64{}},
+		"in shadow":    {handle: writes(), want: 200, opt: httplimit.WithShadow()},
+		"free":         {handle: writes(), opt: httplimit.WithCost(func(*http.Request) (int64, error) { return 0, nil })},
+		"below 0 is 0": {handle: writes(), want: 200, charge: func(*http.Request, int) int64 { return -1 }, settled: []int64{0}},
 	} {
-		var got []int
-		reserver := &middlewaretest.Reserver{Fake: grants()}
+		var got, want []int
+		if c.want > 0 {
+			want = []int{c.want}
+		}
+		if c.settled == nil && c.want > 0 {
+			c.settled = []int64{int64(c.want)}
+		}
+		if c.opt == nil {
+			c.opt = quiet
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		reserver := &middlewaretest.Reserver{Fake: cmp.Or(c.limiter, grants())}
 		limits := httplimit.New(httplimit.Policy{Limiter: reserver, Charge: func(r *http.Request, status int) int64 {
 			assert.Equal(t, "/items/1", r.URL.Path)
 			got = append(got, status)
-			return int64(status)
-		}})
+			if c.charge != nil {
+				return c.charge(r, status)
+			}
+			return byStatus(r, status)
+		}}, quiet, c.opt)
 		require.NoError(t, limits.Err())
 		func() {
 			defer func() { assert.Equal(t, strings.Contains(name, "panic"), recover() != nil, name) }()
-			limits.Handler(http.HandlerFunc(c.handle)).ServeHTTP(hijackable{httptest.NewRecorder()}, newRequest(t))
+			limits.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if c.leaves {
+					leave()
+				}
+				c.handle(w, r)
+			})).ServeHTTP(hijackable{httptest.NewRecorder()}, newRequest(t).WithContext(ctx))
 		}()
-		assert.Equal(t, []int{c.want}, got, name)
-		assert.Equal(t, []int64{int64(c.want)}, reserver.Settled, name)
-	}
-
-	// A client that has left may have got the answer or not.
-	for status, handle := range map[int]http.HandlerFunc{
-		httplimit.StatusClientGone: writes(), http.StatusAccepted: writes(202),
-	} {
-		ctx, leave := context.WithCancel(t.Context())
-		reserver := &middlewaretest.Reserver{Fake: grants()}
-		limits := httplimit.New(httplimit.Policy{Limiter: reserver, Charge: func(_ *http.Request, status int) int64 { return int64(status) }})
-		serve(limits.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			leave()
-			handle(w, r)
-		})), newRequest(t).WithContext(ctx))
-		assert.Equal(t, []int64{int64(status)}, reserver.Settled)
-	}
-}
-
-// A handler that settles wins, also if it settles with what was reserved. What was not charged stays so.
-func TestPolicyCharge_HandlerSettles(t *testing.T) {
-	t.Parallel()
-	down, refuses := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable), middlewaretest.Says(limit.Decision{Limit: 5}, nil)
-	for name, c := range map[string]struct {
-		limiter *fake
-		opt     httplimit.Option
-		charge  int64
-		settles []int64
-		want    []int64
-	}{
-		"charged":      {grants(), quiet, 7, nil, []int64{7}},
-		"settled":      {grants(), quiet, 7, []int64{3}, []int64{3}},
-		"as reserved":  {grants(), quiet, 7, []int64{1}, []int64{1}},
-		"refused":      {refuses, quiet, 7, nil, nil},
-		"open":         {down, httplimit.WithFailure(limit.FailOpen()), 7, nil, nil},
-		"in shadow":    {grants(), httplimit.WithShadow(), 7, nil, []int64{7}},
-		"free":         {grants(), httplimit.WithCost(func(*http.Request) (int64, error) { return 0, nil }), 7, nil, nil},
-		"below 0 is 0": {grants(), quiet, -1, nil, []int64{0}},
-	} {
-		reserver := &middlewaretest.Reserver{Fake: c.limiter}
-		p := httplimit.Policy{Limiter: reserver, Charge: func(*http.Request, int) int64 { return c.charge }}
-		serve(httplimit.New(p, quiet, c.opt).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			for _, n := range c.settles {
-				assert.NoError(t, httplimit.Settle(r.Context(), n))
-			}
-		})), newRequest(t))
-		assert.Equal(t, c.want, reserver.Settled, name)
+		leave()
+		assert.Equal(t, want, got, name)
+		assert.Equal(t, append([]int64(nil), c.settled...), reserver.Settled, name)
 	}
 	var errs middlewaretest.Errors
-	fails := &middlewaretest.Reserver{Fake: grants(), Fails: limit.ErrUnavailable}
-	p := httplimit.Policy{Name: "logins", Limiter: fails, Charge: func(*http.Request, int) int64 { return 7 }}
+	p := httplimit.Policy{Name: "logins", Limiter: &middlewaretest.Reserver{Fake: grants(), Fails: limit.ErrUnavailable}, Charge: byStatus}
 	serve(httplimit.New(p, hearing(&errs)).Handler(hello), newRequest(t))
 	require.ErrorContains(t, errs.Take()[0], `httplimit: policy "logins": `)
 	p.Limiter = grants()
@@ -189,14 +189,13 @@ func TestPolicyCharge_BesideSettle(t *testing.T) {
 	for _, free := range []bool{false, true} {
 		for _, nested := range []bool{false, true} {
 			settled, both, charged := &middlewaretest.Reserver{Fake: grants()}, &middlewaretest.Reserver{Fake: grants()}, &middlewaretest.Reserver{Fake: grants()}
-			charge := func(_ *http.Request, status int) int64 { return int64(status) }
 			tokens := httplimit.Policy{Name: "tokens", Limiter: settled, Settle: true}
-			failures := httplimit.Policy{Name: "failures", Limiter: charged, Charge: charge}
+			failures := httplimit.Policy{Name: "failures", Limiter: charged, Charge: byStatus}
 			var opts []httplimit.Option
 			if free {
 				tokens.Cost = func(*http.Request) (int64, error) { return 0, nil }
 			} else {
-				opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: "both", Limiter: both, Settle: true, Charge: charge}))
+				opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: "both", Limiter: both, Settle: true, Charge: byStatus}))
 			}
 			handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				assert.NoError(t, httplimit.Settle(r.Context(), 1234))

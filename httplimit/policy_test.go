@@ -236,13 +236,21 @@ func TestHeaderText(t *testing.T) {
 		{"below", minute, d{Limit: 5, Remaining: -1, RetryAfter: -1}, `"below";q=5;w=60`, `"below";r=0;t=1`, "1"},
 	} {
 		limiter := windowed{Limiter: says(test.decision, nil), Span: test.window}
-		w := serve(httplimit.New(httplimit.Policy{Name: test.name, Limiter: limiter}).Handler(hello), newRequest(t))
+		handler := httplimit.New(httplimit.Policy{Name: test.name, Limiter: limiter}).Handler(hello)
+		w := serve(handler, newRequest(t))
 		assert.Equal(t, test.policy, w.Header().Get("RateLimit-Policy"))
 		assert.Equal(t, test.rate, w.Header().Get("RateLimit"))
 		assert.Equal(t, test.retryAfter, w.Header().Get("Retry-After"))
 		assert.Len(t, members(t, w.Header(), "RateLimit"), 1)
 		assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 1)
 		assert.Empty(t, w.Header().Get("X-RateLimit-Limit"))
+		if !test.decision.Granted {
+			r := newRequest(t)
+			r.Method = http.MethodHead
+			head := serve(handler, r)
+			assert.Equal(t, w.Header(), head.Header())
+			assert.Empty(t, head.Body.Bytes())
+		}
 	}
 	costly := windowed{Limiter: says(d{Limit: 5}, limit.ErrPermitsExceedRate), Span: minute}
 	w := serve(httplimit.New(httplimit.Policy{Name: "costly", Limiter: costly}).Handler(hello), newRequest(t))
@@ -275,22 +283,16 @@ func TestWindowWhileTheLimiterFails(t *testing.T) {
 	}
 }
 
-func TestNoHeaders(t *testing.T) {
-	t.Parallel()
-	w := serve(httplimit.New(refusing, httplimit.WithHeaders(httplimit.NoHeaders)).Handler(hello), newRequest(t))
-	assert.Equal(t, http.StatusTooManyRequests, w.Code)
-	assert.Empty(t, w.Header().Values("RateLimit"))
-	assert.Empty(t, w.Header().Values("RateLimit-Policy"))
-	assert.Equal(t, "1", w.Header().Get("Retry-After"))
-}
-
 func TestLegacyHeaders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		ask := func(second, hour limit.Decision) http.Header {
-			return serve(httplimit.New(says(second, nil), httplimit.WithLegacyHeaders(), httplimit.WithHeaders(httplimit.NoHeaders),
+			h := serve(httplimit.New(says(second, nil), httplimit.WithLegacyHeaders(), httplimit.WithHeaders(httplimit.NoHeaders),
 				httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: says(hour, nil)})).Handler(hello), newRequest(t)).Header()
+			assert.Empty(t, h.Values("RateLimit"))
+			assert.Empty(t, h.Values("RateLimit-Policy"))
+			return h
 		}
 		h := ask(limit.Decision{Granted: true, Limit: 10, Remaining: 4, ResetAfter: time.Second},
 			limit.Decision{Granted: true, Limit: 1000, Remaining: 3, ResetAfter: time.Hour})
@@ -306,6 +308,7 @@ func TestLegacyHeaders(t *testing.T) {
 
 		h = ask(limit.Decision{Limit: 10, RetryAfter: time.Second}, limit.Decision{Limit: 20, RetryAfter: time.Minute})
 		assert.Equal(t, "20", h.Get("X-RateLimit-Limit"), "the longest refusal")
+		assert.Equal(t, "60", h.Get("Retry-After"), "with NoHeaders too")
 
 		h = ask(limit.Decision{Limit: 10, RetryAfter: math.MaxInt64 - 1}, limit.Decision{Granted: true, Limit: 20})
 		assert.Equal(t, math.MaxInt64*time.Nanosecond, time.Until(time.Unix(integer(t, h.Get("X-RateLimit-Reset")), 0)), "in centuries, not before 1970")

@@ -154,27 +154,6 @@ type closing struct {
 
 func (c *closing) CloseIdleConnections() { c.closed = true }
 
-func TestHost(t *testing.T) {
-	t.Parallel()
-	for url, want := range map[string]string{
-		"http://example.org/a":        "example.org",
-		"https://Example.ORG.:443":    "example.org",
-		"http://example.org:443":      "example.org:443",
-		"http://example.org.:":        "example.org",
-		"https://[2001:DB8::1]:443/":  "[2001:db8::1]",
-		"https://[2001:db8::1]:8443/": "[2001:db8::1]:8443",
-		"http://[2001:db8::1]":        "[2001:db8::1]",
-		"unix://socket:80":            "socket:80",
-		"/path":                       "front.example",
-	} {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-		r.Host = "Front.Example"
-		got, err := httplimit.Host()(r)
-		require.NoError(t, err)
-		assert.Equal(t, want, got, url)
-	}
-}
-
 // A request waits as long as its context and WithWait allow, and fails at once if that is known
 // not to suffice.
 func TestTransportWaits(t *testing.T) {
@@ -444,7 +423,7 @@ func TestCheck(t *testing.T) {
 		} {
 			assert.ErrorIs(t, httplimit.New(grants(), opt).Err(), limit.ErrInvalidConfig, name)
 		}
-		for _, limiter := range middlewaretest.Limiters(t, rdb) {
+		for _, limiter := range middlewaretest.Limiters(limitertest.NewClient(t, rdb), 5, 10*time.Second) {
 			require.NoError(t, httplimit.New(limiter, httplimit.WithKey(httplimit.Header("X"), httplimit.Host(), text("", errDown))).Err())
 		}
 	})

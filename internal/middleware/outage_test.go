@@ -13,9 +13,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -82,6 +84,54 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 		}, &of.told)
 		s.hangs.Store(false)
 		time.Sleep(time.Minute)
+	})
+}
+
+// All limiters behave alike while Redis is away, also one of another module: see [middlewaretest.Outages].
+func TestOutages(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"keyed", "fixedwindow", "slidinglog", "tokenbucket", "foreign"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			middlewaretest.Outages(t, middlewaretest.Guarded{
+				Fallbacks: true, Foreign: name == "foreign",
+				Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, told func(error)) middlewaretest.Asking {
+					t.Helper()
+					all := middlewaretest.Limiters(limitertest.NewClient(t, rdb), 8, time.Hour)
+					all["foreign"] = middlewaretest.Windowed{Limiter: all["keyed"], Span: time.Hour}
+					policies := named(all[name])
+					policies[0].Fallback = how.Fallback
+					s := newSite(t, policies, func(p *middleware.Policies[request]) { p.Failure = how.Failure })
+					return func(ctx context.Context) (bool, error) {
+						v, _ := s.ask(ctx, request{})
+						for _, err := range s.errs.Take() {
+							told(err)
+						}
+						if v.Closed {
+							return false, v.Failure
+						}
+						return !v.Refused, nil
+					}
+				},
+			})
+		})
+	}
+}
+
+// The error handler receives the requests that met an outage, not later ones, also if the limiter wraps one that has a policy
+// itself.
+func TestOutage_WrappedLimiterHasAPolicy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error { return down(cmds, next) }))
+		keyed := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailClosed())).Keyed("", rratelimiter.PerHour(8))
+		s := newSite(t, named(middlewaretest.Windowed{Limiter: keyed, Span: time.Hour}))
+		for range 10 {
+			v, _ := s.ask(t.Context(), request{})
+			assert.True(t, v.Closed)
+		}
+		assert.Len(t, s.errs.Take(), 3)
 	})
 }
 

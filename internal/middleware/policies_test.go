@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 // named are policies of these limiters, named "a", "b" and so on.
@@ -238,6 +239,115 @@ func TestPolicies_KeysStayApart(t *testing.T) {
 			assert.Equal(t, want, []*middlewaretest.Fake{user, address, other}[i].Key())
 		}
 	}
+}
+
+// A bucket has a second key, with "_time" behind the first. A key that ends so is escaped, whatever leads to the bucket, so that
+// no user name leads to the keys of another user.
+func TestPolicies_KeysOfBucketsStayApart(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		bucket := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
+		policies := named(bucket, struct{ *tokenbucket.Limiter }{bucket}, middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable))
+		policies[2].Fallback = bucket
+		users := []string{"ann", "ann_time", "ann_time_time", "ann_time%", "time", "_time", ""}
+		for _, opts := range []options{nil, {tagged}} {
+			s := newSite(t, policies, opts...)
+			for i := range 3 {
+				for _, user := range users {
+					v, _ := s.ask(t.Context(), request{user: user})
+					assert.Equal(t, i > 0, v.Refused, user)
+				}
+			}
+		}
+		assert.Len(t, rdb.Keys(t.Context(), "test:*").Val(), 2*len(policies)*2*len(users))
+		for _, name := range []string{"test:a:", "test:b:", "test:c:"} {
+			for _, key := range []string{"ann", "ann_time", "ann_time%", "ann_time%_time", "{ann}", "{ann}_time", "{ann_time}", "{ann_time}_time", "{%}", "{%}_time"} {
+				assert.EqualValues(t, 1, rdb.Exists(t.Context(), name+key).Val(), name+key)
+			}
+		}
+	})
+}
+
+// uncomparable is a limiter that can't be the key of a map.
+type uncomparable struct {
+	*middlewaretest.Fake
+
+	_ []int
+}
+
+// A request chooses its limiter. If it chooses none, the policy's decides: no request goes without a limit. Each has a breaker of
+// its own and the options of all, and however many there are, each decides.
+func TestPlan_RequestsChooseTheirLimiter(t *testing.T) {
+	t.Parallel()
+	standard, paid, team := middlewaretest.Budget(1, time.Hour), middlewaretest.Budget(3, time.Hour), middlewaretest.Budget(2, time.Hour)
+	down, lacks, windowed := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable), middlewaretest.Grants(), middlewaretest.Windowed{Span: time.Hour}
+	var none *middlewaretest.Fake
+	windowed.Limiter = down
+	limiters := map[string]limit.Limiter{"paid": paid, "team": uncomparable{Fake: team}, "none": none, "down": windowed, "lacks": lacks}
+	var anew []*middlewaretest.Fake
+	policies := named(middlewaretest.Windowed{Limiter: standard, Span: time.Hour})
+	policies[0].Keys = keys{func(request) (string, error) { return "all", nil }}
+	policies[0].Plan = func(r request) limit.Limiter {
+		if r.user == "anew" {
+			anew = append(anew, refusing())
+			return anew[len(anew)-1]
+		}
+		return limiters[r.user]
+	}
+	s := newSite(t, policies, failsOpen)
+	for i, c := range []struct {
+		user   string
+		of     *middlewaretest.Fake
+		passes bool
+	}{
+		{"paid", paid, true}, {"none", standard, true}, {"", standard, false}, {"unknown", standard, false}, {"team", team, true},
+		{"paid", paid, true}, {"team", team, true}, {"team", team, false}, {"paid", paid, true}, {"paid", paid, false}, {"none", standard, false},
+	} {
+		before := len(c.of.Asked())
+		v, _ := s.ask(t.Context(), request{user: c.user})
+		assert.Equal(t, !c.passes, v.Refused, "request %d", i)
+		require.Len(t, c.of.Asked(), before+1, "request %d", i)
+		assert.Equal(t, middlewaretest.Call{Key: "test:all", N: 1}, c.of.Asked()[before])
+	}
+	assert.Len(t, s.told.Decisions(), 11)
+
+	before := len(standard.Asked())
+	for range 20 {
+		v, _ := s.ask(t.Context(), request{user: "down"})
+		assert.False(t, v.Refused || v.Closed)
+		v, _ = s.ask(t.Context(), request{})
+		assert.True(t, v.Refused)
+	}
+	assert.Less(t, len(down.Asked()), 10)
+	assert.Len(t, standard.Asked(), before+20)
+	assert.Len(t, s.errs.Take(), 3, "later ones are not told")
+	for range 2500 {
+		v, _ := s.ask(t.Context(), request{user: "anew"})
+		assert.True(t, v.Refused)
+	}
+	for _, of := range anew {
+		assert.Len(t, of.Asked(), 1)
+	}
+
+	// A limiter of a plan that lacks what an option needs is a mistake.
+	_, err := newSite(t, policies, option((*middleware.Options).SetFailure, limit.FailLocal(1))).Questions(request{user: "lacks"})
+	require.ErrorIs(t, err, limit.ErrInvalidConfig)
+}
+
+// What a request has cost is settled with the limiter that it chose.
+func TestPlan_SettlesWithTheLimiterChosen(t *testing.T) {
+	t.Parallel()
+	standard, paid := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}, &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
+	policies := named(standard)
+	policies[0].Settle, policies[0].Plan = true, func(r request) limit.Limiter {
+		return map[string]limit.Limiter{"paid": paid, "can't": middlewaretest.Grants()}[r.user]
+	}
+	s := newSite(t, policies)
+	for user, want := range map[string]error{"paid": nil, "": nil, "can't": limit.ErrUnsupported} {
+		s.handle = func(ctx context.Context) { require.ErrorIs(t, middleware.Settle(ctx, int64(len(user))), want) }
+		s.ask(t.Context(), request{user: user})
+	}
+	assert.Equal(t, [][]int64{{0}, {4}}, [][]int64{standard.Settled, paid.Settled})
 }
 
 // Settle settles the policies that say so, whatever says their cost, and all of all middleware around the handler. What failed is

@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -241,7 +242,8 @@ func TestPolicies_CostAboveTheLimitIsNoError(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		var own limitertest.Recorder
-		for name, limiter := range middlewaretest.Limiters(t, rdb, rratelimiter.WithObserver(&own)) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(&own))
+		for name, limiter := range middlewaretest.Limiters(client, 5, 10*time.Second) {
 			for cost, want := range map[int64]int64{6: 5, 1 << 60: 0} {
 				policies := named(limiter)
 				policies[0].Cost = tokensOf
@@ -255,6 +257,99 @@ func TestPolicies_CostAboveTheLimitIsNoError(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// What a limiter says of a failure, to the error handler, names no call that only middleware makes.
+func TestPolicies_ErrorsNameTake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		m.SetError("MISCONF no disk")
+		for name, limiter := range middlewaretest.Limiters(limitertest.NewClient(t, rdb), 5, 10*time.Second) {
+			_, reserves := limiter.(limit.Reserver)
+			for _, settle := range []bool{false, reserves} {
+				policies := named(limiter)
+				policies[0].Settle = settle
+				v, _ := newSite(t, policies).ask(t.Context(), request{})
+				assert.ErrorContains(t, v.News, `: Take "`, name)
+			}
+		}
+	})
+}
+
+// An estimate above the limit takes the whole limit, whatever that is at the moment, and is settled like others. A limiter that is
+// asked again for it, since it was too high or can't be reserved, has the timeout once. The fallback has it again, and what comes
+// too late is given back.
+func TestPolicies_EstimateAboveTheLimit(t *testing.T) {
+	t.Parallel()
+	const ms, most = time.Millisecond, 1 << 40
+	exceeds, cannot := limit.ErrPermitsExceedRate, limit.ErrUnsupported
+	type answer struct {
+		limit int64
+		err   error // nil: it refuses
+	}
+	type (
+		answers []answer
+		numbers []int64
+	)
+	type row struct {
+		cost     int64   // 0: 25
+		says     answers // one after another, before it grants
+		takes    time.Duration
+		fallback limit.Limiter
+		asked    numbers
+		state    middleware.State // 0: granted
+		took     time.Duration
+		settled  numbers // with 30 by the handler
+	}
+	high, unreserved := answers{{10, exceeds}}, answers{{10, cannot}}
+	twice, again, used, back := numbers{25, 10}, numbers{25, 25}, numbers{30}, numbers{0}
+	late, stands := 900*ms, middlewaretest.Deaf(900*ms)
+	limitertest.Bubbles(t, map[string]row{
+		"exceeds":                {says: high, asked: twice, settled: used},
+		"refused":                {says: answers{{10, nil}}, asked: twice, settled: used},
+		"it shrinks":             {says: answers{{10, exceeds}, {4, exceeds}}, asked: numbers{25, 10, 4}, settled: used},
+		"it keeps on":            {says: answers{{10, exceeds}, {9, exceeds}, {8, exceeds}}, asked: numbers{25, 10, 9}, state: middleware.TooCostly},
+		"unknown":                {says: answers{{0, exceeds}, {0, exceeds}}, asked: numbers{25}, state: middleware.TooCostly},
+		"too many for all":       {cost: most, says: answers{{0, limit.ErrInvalidPermits}, {10, exceeds}}, asked: numbers{most, 1<<31 - 1, 10}, settled: used},
+		"in time":                {says: high, takes: 400 * ms, asked: twice, took: 800 * ms, settled: used},
+		"too late":               {says: high, takes: late, asked: twice, took: time.Second, settled: back, state: middleware.Closed},
+		"too late, fallback":     {says: high, takes: late, fallback: stands, asked: twice, took: 1900 * ms, settled: back},
+		"not reserved":           {says: unreserved, takes: 400 * ms, asked: again, took: 800 * ms},
+		"not reserved, too high": {says: answers{{10, cannot}, {10, exceeds}}, asked: again, state: middleware.TooCostly},
+		"not reserved, too late": {says: unreserved, takes: late, asked: again, took: time.Second, state: middleware.Closed},
+		"not reserved, fallback": {says: unreserved, takes: late, fallback: stands, asked: again, took: 1900 * ms},
+	}, func(t *testing.T, row row) {
+		says := row.says
+		limiter := &middlewaretest.Reserver{Fake: &middlewaretest.Fake{Answer: func(_ context.Context, n int64) (limit.Decision, error) {
+			time.Sleep(row.takes)
+			if len(says) == 0 {
+				return limit.Decision{Granted: true, Limit: n}, nil
+			}
+			said := says[0]
+			says = says[1:]
+			return limit.Decision{Limit: said.limit, RetryAfter: time.Hour}, said.err
+		}}}
+		policies := named(limiter)
+		policies[0].Settle, policies[0].Cost, policies[0].Fallback = true, tokensOf, row.fallback
+		s := newSite(t, policies)
+		s.handle = func(ctx context.Context) {
+			err := middleware.Settle(ctx, 30)
+			assert.Equal(t, row.fallback == nil && len(row.settled) == 0, err != nil, "%v", err)
+		}
+		start := time.Now()
+		_, questions := s.ask(t.Context(), request{tokens: cmp.Or(row.cost, 25)})
+		assert.Equal(t, cmp.Or(row.state, middleware.Granted), questions[0].State)
+		assert.Equal(t, row.took, time.Since(start))
+		time.Sleep(time.Minute)
+		var asked numbers
+		for _, call := range limiter.Asked() {
+			asked = append(asked, call.N)
+		}
+		assert.Equal(t, row.asked, asked)
+		assert.Equal(t, row.settled, numbers(limiter.Settled))
+		assert.Equal(t, questions[0].Permits, s.told.Decisions()[0].Permits, "what was reserved is reported")
 	})
 }
 

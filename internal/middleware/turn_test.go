@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -359,6 +360,37 @@ func TestInFlight_BesideARate(t *testing.T) {
 		ask(func() {})
 		assert.Equal(t, 2, c.calls.Scripts()-before, "one for the decision, one at the end")
 	})
+}
+
+// Never more requests are handled at the same time than the limit says, however long each takes. A place whose program can't renew
+// it any more, as if it had been killed, comes back after its hold, or an interval.
+func TestInFlight_LastsAsLongAsItsRequest(t *testing.T) {
+	t.Parallel()
+	for _, hold := range []time.Duration{0, 20 * time.Second} {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			quotas := []quota{places(rratelimiter.PerMinute(2), hold)}
+			c, other := newChat(t, rdb, quotas, chatOptions{}), newChat(t, rdb, quotas, chatOptions{})
+			other.handle = func(context.Context) {
+				time.Sleep(10*time.Minute + 7*time.Second)
+				_, questions := other.ask(t.Context(), request{user: "ann"})
+				assert.Equal(t, "at-once", refusers(questions))
+			}
+			c.handle = func(context.Context) { other.ask(t.Context(), request{user: "ann"}) }
+			for range 3 {
+				c.ask(t.Context(), request{user: "ann"})
+				c.check([]int64{2}, "they have ended")
+			}
+			start := time.Now()
+			c.handle = func(context.Context) {
+				assert.NoError(t, c.client.Close(t.Context()))
+				for other.left()[0] == 1 {
+					time.Sleep(time.Second)
+				}
+				assert.Equal(t, cmp.Or(hold, time.Minute), time.Since(start).Truncate(time.Second))
+			}
+			c.ask(t.Context(), request{user: "ann"})
+		})
+	}
 }
 
 // A Redis that hangs at the end of a request delays it for the middleware's timeout. The place comes back when it answers, and

@@ -119,6 +119,46 @@ func (r *Returner) TakeReturnable(ctx context.Context, key string, n int64) (lim
 // GivenBack returns the calls whose permits were given back.
 func (r *Returner) GivenBack() []Call { return r.given.All() }
 
+// A Reserver is a Fake of which one grant can be settled, or many.
+type Reserver struct {
+	*Fake
+
+	Cannot, Fails error   // what it says instead of reserving, and of settling
+	Many          bool    // grants can be settled
+	Settled       []int64 // with what they were
+}
+
+// TakeReserved is Take with a function that settles.
+func (r *Reserver) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	if r.Cannot != nil {
+		return limit.Decision{}, nil, r.Cannot
+	}
+	d, err := r.Take(ctx, key, n)
+	return d, func(_ context.Context, actual int64) error {
+		if len(r.Settled) > 0 && !r.Many {
+			return limit.ErrSettled
+		}
+		if r.Fails == nil {
+			r.Settled = append(r.Settled, actual)
+		}
+		return r.Fails
+	}, err
+}
+
+type handlerKey struct{}
+
+// Handle does what a test wants of a handler with that context. Handlers call it.
+func Handle(ctx context.Context) {
+	if f, ok := ctx.Value(handlerKey{}).(func(context.Context)); ok {
+		f(ctx)
+	}
+}
+
+// Handled returns a context with which Handle calls f.
+func Handled(ctx context.Context, f func(context.Context)) context.Context {
+	return context.WithValue(ctx, handlerKey{}, f)
+}
+
 // Windowed is a limiter that tells its window.
 type Windowed struct {
 	limit.Limiter

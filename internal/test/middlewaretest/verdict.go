@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"testing"
 	"time"
@@ -145,17 +146,21 @@ func (k Kind[O, K]) reserving() map[string]asking[O] {
 	}
 }
 
+// shadows are how a request can be without effect: it is not, all limits are in shadow, or its policy is.
+var shadows = []string{"", "WithShadow", "Policy.Shadow"}
+
 func (k Kind[O, K]) testVerdicts(t *testing.T) {
-	for name, c := range k.askings() {
-		t.Run(name, func(t *testing.T) { k.testVerdict(t, c) })
+	for _, shadow := range shadows {
+		all := k.askings()
+		if k.Settle != nil {
+			maps.Copy(all, k.reserving())
+		}
+		for name, c := range all {
+			t.Run(name+" "+shadow, func(t *testing.T) { k.makeAsking(t, c, shadow) })
+		}
 	}
 	if k.Settle == nil {
 		return
-	}
-	for name := range k.reserving() {
-		for _, shadow := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) { k.makeAsking(t, k.reserving()[name], shadow) }) // reservers serve once
-		}
 	}
 	for _, inFlight := range []bool{true, false} {
 		panics := &Reserver{Fake: Grants()}
@@ -167,50 +172,32 @@ func (k Kind[O, K]) testVerdicts(t *testing.T) {
 	require.ErrorIs(t, k.Settle(t.Context(), 1), limit.ErrInvalidConfig)
 }
 
-// testVerdict makes a request, and the same in shadow: it passes, and no caller learns of a limit.
-func (k Kind[O, K]) testVerdict(t *testing.T, c asking[O]) {
-	t.Helper()
-	k.makeAsking(t, c, false)
-	k.makeAsking(t, c, true)
-}
-
-func (k Kind[O, K]) makeAsking(t *testing.T, c asking[O], shadow bool) {
+// makeAsking makes a request. In shadow it passes, without waiting, and no caller learns of a limit.
+func (k Kind[O, K]) makeAsking(t *testing.T, c asking[O], shadow string) {
 	t.Helper()
 	limiter := &Reserver{Fake: Says(c.says, c.err), Cannot: c.cannot, Fails: c.fails}
-	policy := limit.Limiter(limiter.Fake)
+	policy := Policy{Limiter: limiter.Fake, Settle: c.settles, InFlight: c.inFlight, Shadow: shadow == "Policy.Shadow"}
 	if c.settles || c.inFlight {
-		policy = k.Policy(Policy{Limiter: limiter, Settle: c.settles, InFlight: c.inFlight})
+		policy.Limiter = limiter
 	}
 	if c.fallback != nil {
 		c.opts = append(c.opts, k.WithFallback(c.fallback))
 	}
 	want := c.want
-	if shadow {
-		c.opts, c.want, c.wait, c.figures, c.heard = append(c.opts, k.WithShadow()), Passed, 0, nil, append(c.heard, c.shadow...)
+	if shadow == "WithShadow" {
+		c.opts, c.heard = append(c.opts, k.WithShadow()), append(c.heard, c.shadow...)
+	} else if policy.Shadow && k.WithWait != nil {
+		c.opts = append(c.opts, k.WithWait())
 	}
-	r := k.rig(t, policy, c.opts...)
+	if shadow == "WithShadow" || policy.Shadow && c.cost != none { // a policy in shadow can't undo that a function fails
+		c.want, c.wait, c.figures = Passed, 0, nil
+	}
+	r := k.rig(t, k.Policy(policy), c.opts...)
 	got := r.handle(Handled(t.Context(), func(ctx context.Context) { k.settleAsking(ctx, t, c, limiter) }), "")
 	assert.NotContains(t, got.Text, "secret")
 	assert.Equal(t, Answer{c.want, (c.wait + k.Exact - 1).Truncate(k.Exact), c.figures, got.Text}, got)
 	r.errs.Check(t, c.heard...)
-
-	cost := cmp.Or(c.cost, 1)
-	decisions := r.told.Decisions()
-	if cost == none {
-		assert.Empty(t, limiter.Asked())
-		assert.Empty(t, decisions)
-	} else {
-		if c.cannot == nil { // otherwise it is asked once more
-			assert.Equal(t, []Call{{k.Prefix + k.Parts, cost}}, limiter.Asked())
-		}
-		require.Len(t, decisions, 1)
-		outcome := map[Verdict]limit.Outcome{Passed: limit.Granted, Refused: limit.Refused, Unavailable: limit.Failed, Misconfigured: limit.Failed}[want]
-		d := decisions[0]
-		assert.Equal(t, []any{k.Name, "default", shadow, cost, cmp.Or(c.outcome, outcome)}, []any{d.Call, d.Limiter, d.Shadow, d.Permits, d.Outcome})
-		if c.err == nil && c.cannot == nil {
-			assert.Equal(t, limit.FromLimiter, d.Source)
-		}
-	}
+	k.checkAsked(t, c, limiter, r.told.Decisions(), shadow != "", want)
 	settled := limiter.Settled
 	switch of := c.fallback.(type) {
 	case *Reserver:
@@ -219,6 +206,34 @@ func (k Kind[O, K]) makeAsking(t *testing.T, c asking[O], shadow bool) {
 		assert.Len(t, of.GivenBack(), 1, "at the end")
 	}
 	assert.Equal(t, c.settled, settled)
+}
+
+// checkAsked checks what the limiter was asked and what the observer has received, of a request that a limit which is not in
+// shadow would have given this verdict.
+func (k Kind[O, K]) checkAsked(t *testing.T, c asking[O], limiter *Reserver, decisions []limit.Decided, shadow bool, verdict Verdict) {
+	t.Helper()
+	cost, key := cmp.Or(c.cost, 1), k.Prefix+k.Parts
+	if cost == none {
+		assert.Empty(t, limiter.Asked())
+		assert.Empty(t, decisions)
+		return
+	}
+	if c.cannot == nil { // otherwise it is asked once more
+		assert.Equal(t, []Call{{key, cost}}, limiter.Asked())
+	}
+	require.Len(t, decisions, 1)
+	outcome := map[Verdict]limit.Outcome{Passed: limit.Granted, Refused: limit.Refused, Unavailable: limit.Failed, Misconfigured: limit.Failed}[verdict]
+	d := decisions[0]
+	assert.Equal(t, []any{k.Name, "default", shadow, cost, cmp.Or(c.outcome, outcome)}, []any{d.Call, d.Limiter, d.Shadow, d.Permits, d.Outcome})
+	if c.err == nil && c.cannot == nil {
+		assert.Equal(t, limit.FromLimiter, d.Source)
+	}
+	if c.err != nil && c.outcome != limit.TooCostly {
+		c.says = limit.Decision{} // counts for nothing
+	}
+	if c.fallback == nil {
+		assert.Equal(t, []any{key, c.says.Limit, c.says.Remaining}, []any{d.Key, d.Limit, d.Remaining})
+	}
 }
 
 // settleAsking settles a request as its handler.
@@ -263,10 +278,10 @@ func (k Kind[O, K]) testSettleIsChecked(t *testing.T) {
 		r.handle(Handled(t.Context(), func(ctx context.Context) { require.ErrorIs(t, k.Settle(ctx, 3), limit.ErrUnsupported) }), "")
 	}
 	for _, limiter := range []limit.Limiter{Grants(), window} {
-		require.ErrorIs(t, k.Check(k.inFlight(limiter)), limit.ErrUnsupported)
+		require.ErrorIs(t, k.Check(k.Policy(Policy{Limiter: limiter, InFlight: true})), limit.ErrUnsupported)
 	}
 	require.NoError(t, k.Check(k.settled(reserver), k.WithFallback(Grants())))
-	require.NoError(t, k.Check(k.inFlight(reserver)))
+	require.NoError(t, k.Check(k.Policy(Policy{Limiter: reserver, InFlight: true})))
 	require.ErrorIs(t, k.Check(k.Policy(Policy{Limiter: reserver, InFlight: true, Settle: true})), limit.ErrInvalidConfig)
 	for _, limiter := range []limit.Limiter{reserver, window} {
 		err := k.Check(k.Policy(Policy{Limiter: limiter, Settle: true, Hold: time.Minute}))
