@@ -216,6 +216,7 @@ func TestClientIP(t *testing.T) {
 		"open bracket":     {cfg: behind, peer: proxy, header: sent(xff, "[2001:db8::1"), want: "10.0.0.1"},
 		"octal":            {cfg: behind, peer: proxy, header: sent(xff, "0192.0.2.9"), want: "10.0.0.1"},
 		"zone in header":   {cfg: behind, peer: proxy, header: sent(xff, "fe80::1%x"), want: "fe80::/64"},
+		"huge":             {cfg: behind, peer: proxy, header: sent(xff, strings.Repeat("10.0.0.9, ", 100_000)+"10.0.0.2"), want: "10.0.0.9"},
 		"real":             {cfg: behindReal, peer: proxy, header: http.Header{realIP: {" 192.0.2.9 "}, xff: {"1.1.1.1"}}, want: "192.0.2.9"},
 		"real, forged":     {cfg: behindReal, peer: "192.0.2.1:80", header: sent(realIP, "192.0.2.9"), want: "192.0.2.1"},
 		"real, missing":    {cfg: behindReal, peer: proxy, header: sent(xff, "1.1.1.1"), want: "10.0.0.1"},
@@ -281,14 +282,4 @@ func socketDir(t *testing.T) string {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	return dir
-}
-
-func TestClientIPOfHugeHeader(t *testing.T) {
-	t.Parallel()
-	r := newRequest(t)
-	r.Header.Set("X-Forwarded-For", strings.Repeat("10.0.0.9, ", 100_000)+"192.0.2.9")
-	cfg := httplimit.ClientIPConfig{Trusted: prefixes("192.0.2.0/24", "10.0.0.0/8")}
-	got, err := httplimit.ClientIP(cfg)(r)
-	require.NoError(t, err)
-	assert.Equal(t, "10.0.0.9", got)
 }

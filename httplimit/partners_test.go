@@ -2,7 +2,6 @@ package httplimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -150,63 +149,6 @@ func TestTransport_KeptGrantsGoBack(t *testing.T) {
 			assert.ErrorIs(t, <-left, context.Canceled)
 		})
 	}
-}
-
-// A transport asks its policies together too, and waits until all have permits.
-func TestTransport_PoliciesTogether(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		transport := httplimit.NewTransport(answers(http.StatusNoContent),
-			httplimit.Policy{Name: "second", Limiter: client.Keyed("", rratelimiter.PerSecond(2))}, httplimit.WithHashTag(),
-			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: client.Keyed("", rratelimiter.PerHour(5))}))
-		calls := limitertest.CountCommands(rdb)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		for i := range 6 {
-			before := calls.Scripts()
-			took, err := send(ctx, t, transport, api)
-			if i < 5 {
-				require.NoError(t, err)
-				assert.Equal(t, i == 2 || i == 4, took > 500*time.Millisecond, "request %d", i)
-			} else {
-				assert.Equal(t, "upstream:hour:{api.example.org}", notSent(t, err).Key)
-				assert.Less(t, took, time.Second, "it is known to be too long")
-			}
-			if i == 1 || i == 5 {
-				assert.Equal(t, 1, calls.Scripts()-before, "request %d", i)
-			}
-		}
-	})
-}
-
-// A transport whose limiter waits for permits behaves as one that is asked again and again.
-func TestTransport_OutagesWhileTheLimiterWaits(t *testing.T) {
-	t.Parallel()
-	middlewaretest.Outages(t, middlewaretest.Guarded{
-		Fallbacks: true,
-		Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, told func(error)) middlewaretest.Asking {
-			t.Helper()
-			opts := []httplimit.Option{
-				httplimit.WithWait(10 * time.Millisecond),
-				httplimit.WithErrorHandler(func(_ *http.Request, err error) { told(err) }),
-			}
-			if how.Failure != nil {
-				opts = append(opts, httplimit.WithFailure(*how.Failure))
-			} else {
-				opts = append(opts, httplimit.WithFallback(how.Fallback))
-			}
-			keyed := limitertest.NewClient(t, rdb).Keyed("rate:", rratelimiter.PerHour(8))
-			transport := httplimit.NewTransport(answers(http.StatusNoContent), keyed, opts...)
-			return func(ctx context.Context) (bool, error) {
-				_, err := send(ctx, t, transport, api)
-				if err != nil && !errors.Is(err, limit.ErrUnavailable) {
-					return false, nil
-				}
-				return err == nil, err
-			}
-		},
-	})
 }
 
 // WithTimeout bounds each try of a request that waits for permits, and not how long it waits.

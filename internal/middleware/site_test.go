@@ -202,14 +202,17 @@ type step struct {
 	after  time.Duration
 	do     func(*chat) // before
 	tokens int64
+	status int
 	look   bool // there is no request
 
 	refused string        // by these policies
 	shadows string        // and by these in shadow
 	closed  error         // nil: it passes, or is refused
 	wait    time.Duration // of a refusal
+	took    time.Duration // with its handler; 0: any time
 	calls   int           // of Redis for the decision; 0: any number
 	during  []int64       // what is left while it is handled; nil: anything
+	handle  func(*chat)   // what happens then; nil: nothing
 	settle  []int64       // what the handler settles it with; nil: it does not
 	cannot  error         // of settling
 	left    []int64       // afterwards; nil: anything, unknown: anything of that policy
@@ -248,8 +251,15 @@ func (c *chat) request(s step, name string) []middleware.Question {
 			require.ErrorIs(c.t, middleware.Settle(ctx, used), s.cannot, name)
 			require.ErrorIs(c.t, middleware.Settle(ctx, used), again, name)
 		}
+		if s.handle != nil {
+			s.handle(c)
+		}
 	}
-	v, questions := c.ask(c.t.Context(), request{user: "ann", tokens: s.tokens})
+	start := time.Now()
+	v, questions := c.ask(c.t.Context(), request{user: "ann", tokens: s.tokens, status: s.status})
+	if took := time.Since(start); s.took > 0 {
+		assert.Equal(c.t, s.took, took, name)
+	}
 	c.handle = nil
 	decided()
 	assert.Equal(c.t, s.refused, refusers(questions), name)
@@ -277,6 +287,9 @@ func (c *chat) check(want []int64, name string) {
 	}
 	assert.Equal(c.t, want, got, name)
 }
+
+// fails lets calls of Redis fail from now on; of nil they don't.
+func fails(by *failing) func(*chat) { return func(c *chat) { c.outage.Store(by) } }
 
 // outcomes are those that an observer has received since the last time.
 func outcomes(r *limitertest.Recorder) (all []limit.Outcome) {

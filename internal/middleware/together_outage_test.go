@@ -173,22 +173,6 @@ func TestPolicies_FallbacksAtTheSameTime(t *testing.T) {
 	})
 }
 
-// A policy's local limiter follows the limit that requests have met, though others of its kind have none.
-func TestPolicies_LocalLimitIsLearnt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		open := new(limit.FailOpen())
-		c := onMini(t, with(open, new(limit.FailLocal(0.5)), open, open))
-		c.run(step{tokens: 1}, "before")
-		require.NoError(t, c.client.RateLimiter("test:tokens-minute:{ann}").SetRate(t.Context(), rratelimiter.PerMinute(100)))
-		c.run(step{tokens: 1}, "learns")
-		time.Sleep(time.Second)
-		c.outage.Store(&down)
-		c.run(step{tokens: 50}, "half of it")
-		c.run(step{tokens: 1, refused: "tokens-minute", wait: time.Minute}, "no more")
-	})
-}
-
 // Three requests meet an outage, others are answered at once, and the observers of limiters and policies learn it. The
 // middleware's timeout counts if it is shorter than that of calls.
 func TestPolicies_OneBreakerForAll(t *testing.T) {
@@ -278,22 +262,4 @@ func TestPolicies_CallerGoes(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(start), most)
 		c.run(step{after: 5 * time.Second, look: true, left: []int64{9, 999, 99, 4999}}, "afterwards")
 	})
-}
-
-// A closed Client decides nothing, whatever its limiters' policies are, also if it was closed during an outage.
-func TestPolicies_ClientIsClosed(t *testing.T) {
-	t.Parallel()
-	for _, fails := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			c := onMini(t, quotas(), failsOpen)
-			if fails {
-				c.outage.Store(&down)
-			}
-			for range 5 {
-				c.run(step{tokens: 1}, "before")
-			}
-			require.NoError(t, c.client.Close(t.Context()))
-			c.run(step{tokens: 1, closed: limit.ErrClosed}, "closed")
-		})
-	}
 }

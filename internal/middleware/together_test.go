@@ -136,6 +136,35 @@ var stories = map[string]story{
 		}},
 		{tokens: 10, refused: "requests-day", wait: day, left: []int64{unknown, 970, unknown, 4970}},
 	}},
+	// Estimates above several limits are lowered to each of them, in the time that the middleware allows.
+	"estimate above many limits": {change: func(all []quota) {
+		for i, name := range []string{"a", "b", "c", "d"} {
+			all[i] = quota{name: name, rate: rratelimiter.PerMinute(10), tokens: true}
+		}
+	}, steps: []step{
+		{tokens: 1},
+		{after: time.Minute, tokens: 20, calls: 5, left: []int64{0, 0, 0, 0}},
+		{tokens: 20, closed: limit.ErrUnavailable, took: time.Second, do: func(c *chat) { c.rdb.AddHook(limitertest.Slow(300 * time.Millisecond)) }},
+		{look: true, do: func(c *chat) { assert.Len(c.t, c.errs.Take(), 1) }},
+	}},
+	// A policy's local limiter follows the limit that requests have met, though others of its kind have none.
+	"local limit": {change: func(all []quota) {
+		for i := range all {
+			all[i].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailOpen())}
+		}
+		all[1].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(0.5))}
+	}, steps: []step{
+		{tokens: 1},
+		{tokens: 1, do: func(c *chat) {
+			assert.NoError(c.t, c.client.RateLimiter("test:tokens-minute:{ann}").SetRate(c.t.Context(), rratelimiter.PerMinute(100)))
+		}},
+		{after: time.Second, tokens: 50, do: fails(&down)},
+		{tokens: 1, refused: "tokens-minute", wait: time.Minute},
+		{look: true, do: func(c *chat) { c.errs.Take() }},
+	}},
+	// A closed Client decides nothing, whatever its limiters' policies are, also if it was closed during an outage.
+	"closed":                  {opts: chatOptions{site: options{failsOpen}}, steps: closedAfter(nil)},
+	"closed during an outage": {opts: chatOptions{site: options{failsOpen}}, steps: closedAfter(&down)},
 	// What a mistake of one limiter comes to is as if each had been asked alone.
 	"one is damaged": {steps: []step{
 		{tokens: 100},
@@ -149,6 +178,12 @@ var stories = map[string]story{
 			assert.ErrorContains(c.t, errs[0], `test: policy "tokens-day": rratelimiter: Take "test:tokens-day:{ann}"`)
 		}},
 	}},
+}
+
+// closedAfter are requests while Redis fails so, and one after the Client was closed.
+func closedAfter(by *failing) []step {
+	last := step{tokens: 1, closed: limit.ErrClosed, do: func(c *chat) { assert.NoError(c.t, c.client.Close(c.t.Context())) }}
+	return []step{{tokens: 1, do: fails(by)}, {tokens: 1}, {tokens: 1}, {tokens: 1}, {tokens: 1}, last, {look: true, do: func(c *chat) { c.errs.Take() }}}
 }
 
 func TestPolicies_Together(t *testing.T) {
@@ -170,12 +205,18 @@ func TestPolicies_Together(t *testing.T) {
 		if row.change != nil {
 			row.change(row.quotas)
 		}
-		c := newChat(t, rdb, row.quotas, row.opts)
-		for i, s := range row.steps {
-			c.run(s, fmt.Sprint("step ", i))
-		}
-		assert.Empty(t, c.errs.All())
+		row.play(t, rdb)
 	})
+}
+
+// play makes the requests. No one hears of an error, unless a step takes it.
+func (row story) play(t *testing.T, rdb redistest.Client) {
+	t.Helper()
+	c := newChat(t, rdb, row.quotas, row.opts)
+	for i, s := range row.steps {
+		c.run(s, fmt.Sprint("step ", i))
+	}
+	assert.Empty(t, c.errs.All())
 }
 
 // One script call decides for all policies. A request that one of them refuses counts as refused by that policy alone.
@@ -350,25 +391,6 @@ func TestPolicies_EstimateAboveTheLimit(t *testing.T) {
 		assert.Equal(t, row.asked, asked)
 		assert.Equal(t, row.settled, numbers(limiter.Settled))
 		assert.Equal(t, questions[0].Permits, s.told.Decisions()[0].Permits, "what was reserved is reported")
-	})
-}
-
-// Estimates above several limits are lowered to each of them, in the time that the middleware allows.
-func TestPolicies_EstimateAboveManyLimits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		all := quotas()[:1]
-		for _, name := range []string{"a", "b", "c", "d"} {
-			all = append(all, quota{name: name, rate: rratelimiter.PerMinute(10), tokens: true})
-		}
-		c := newChat(t, rdb, all, chatOptions{})
-		c.run(step{tokens: 1}, "first")
-		c.run(step{after: time.Minute, tokens: 20, calls: 5, left: []int64{unknown, 0, 0, 0, 0}}, "above")
-		rdb.AddHook(limitertest.Slow(300 * time.Millisecond))
-		start := time.Now()
-		c.run(step{tokens: 20, closed: limit.ErrUnavailable}, "slow")
-		assert.Equal(t, time.Second, time.Since(start))
 	})
 }
 

@@ -394,65 +394,52 @@ func TestInFlight_LastsAsLongAsItsRequest(t *testing.T) {
 }
 
 // A Redis that hangs at the end of a request delays it for the middleware's timeout. The place comes back when it answers, and
-// Close waits for that.
-func TestInFlight_RedisHangsAtTheEnd(t *testing.T) {
+// Close waits for that. If it is away then, what the request took comes back, and its status is charged, once it answers again. A
+// place is still renewed if that is shortly before it would come back by itself.
+func TestInFlight_RedisIsAway(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		c := newChat(t, rdb, []quota{places(rratelimiter.PerHour(1), 0)}, chatOptions{client: rratelimiter.WithCallTimeout(time.Minute)})
-		over := make(chan struct{})
-		var hangs failing = func(_ []redis.Cmder, next func() error) error {
-			<-over
-			return next()
+	var over atomic.Bool
+	var hangs failing = func(_ []redis.Cmder, next func() error) error {
+		for !over.Load() {
+			time.Sleep(time.Second)
 		}
-		c.handle = func(context.Context) { c.outage.Store(&hangs) }
-		start := time.Now()
-		c.ask(t.Context(), request{user: "ann"})
-		assert.Equal(t, time.Second, time.Since(start))
-		time.AfterFunc(3*time.Second, func() { close(over) })
-		require.NoError(t, c.client.Close(t.Context()))
-		newChat(t, rdb, []quota{places(rratelimiter.PerHour(1), 0)}, chatOptions{}).check([]int64{1}, "it came back")
-	})
-}
-
-// A place comes back, and a status is charged, once Redis answers again that did not when the request ended.
-func TestInFlight_RedisIsAwayAtTheEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+		return next()
+	}
+	perHour := []quota{places(rratelimiter.PerHour(1), 0)}
+	charged := func(t *testing.T, rdb redistest.Client) []policy {
+		charged := rated(limitertest.NewClient(t, rdb), rratelimiter.PerHour(9))
+		charged[0].Charge = func(_ request, status int) int64 { return int64(status / 100) }
+		return charged
+	}
+	limitertest.Bubbles(t, map[string]story{
+		"hangs at the end": {quotas: perHour, opts: chatOptions{client: rratelimiter.WithCallTimeout(time.Minute)}, steps: []step{
+			{handle: fails(&hangs), took: time.Second},
+			{look: true, do: func(c *chat) {
+				time.AfterFunc(3*time.Second, func() { over.Store(true) })
+				assert.NoError(c.t, c.client.Close(c.t.Context()))
+				newChat(c.t, c.rdb, perHour, chatOptions{}).check([]int64{1}, "it came back")
+			}},
+		}},
+		"at the end": {quotas: perHour, opts: chatOptions{more: charged}, steps: []step{
+			{status: 200, handle: fails(&down)},
+			{after: time.Minute, look: true, do: func(c *chat) { assert.Len(c.t, c.errs.Take(), 2) }},
+			{look: true, do: fails(nil)},
+			{after: time.Minute, look: true, left: []int64{1, 7}},
+		}},
+		"meanwhile": {quotas: []quota{places(rratelimiter.PerMinute(1), 30*time.Second)}, steps: []step{
+			{left: []int64{1}, handle: func(c *chat) {
+				time.Sleep(9 * time.Second)
+				c.outage.Store(&down)
+				time.Sleep(16 * time.Second)
+				c.outage.Store(nil)
+				for range 20 {
+					time.Sleep(time.Second)
+					c.check([]int64{0}, "meanwhile")
+				}
+			}},
+		}},
+	}, func(t *testing.T, row story) {
 		rdb, _ := redistest.Mini(t)
-		c := newChat(t, rdb, []quota{places(rratelimiter.PerHour(1), 0)}, chatOptions{more: func(t *testing.T, rdb redistest.Client) []policy {
-			charged := rated(limitertest.NewClient(t, rdb), rratelimiter.PerHour(9))
-			charged[0].Charge = func(_ request, status int) int64 { return int64(status / 100) }
-			return charged
-		}})
-		c.handle = func(context.Context) { c.outage.Store(&down) }
-		c.ask(t.Context(), request{user: "ann", status: 200})
-		time.Sleep(time.Minute)
-		assert.Len(t, c.errs.Take(), 2)
-		c.outage.Store(nil)
-		time.Sleep(time.Minute)
-		c.check([]int64{1, 7}, "once it is back")
-	})
-}
-
-// A place is still renewed if Redis answers again shortly before it would come back by itself.
-func TestInFlight_RedisIsAwayMeanwhile(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		c := newChat(t, rdb, []quota{places(rratelimiter.PerMinute(1), 30*time.Second)}, chatOptions{})
-		c.handle = func(context.Context) {
-			time.Sleep(9 * time.Second)
-			c.outage.Store(&down)
-			time.Sleep(16 * time.Second)
-			c.outage.Store(nil)
-			for range 20 {
-				time.Sleep(time.Second)
-				c.check([]int64{0}, "meanwhile")
-			}
-		}
-		c.ask(t.Context(), request{user: "ann"})
-		assert.Empty(t, c.errs.All())
-		c.check([]int64{1}, "at the end")
+		row.play(t, rdb)
 	})
 }
