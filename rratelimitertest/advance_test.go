@@ -12,25 +12,11 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
-	"github.com/rratelimiter/rratelimiter/slidinglog"
-	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
-
-// both runs test outside a bubble and in one.
-func both(t *testing.T, test func(t *testing.T, env *rratelimitertest.Env)) {
-	t.Helper()
-	t.Run("outside", func(t *testing.T) {
-		t.Parallel()
-		test(t, rratelimitertest.New(t, rratelimiter.WithCallTimeout(time.Minute)))
-	})
-	t.Run("in a bubble", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { test(t, rratelimitertest.New(t)) })
-	})
-}
 
 func exhausted(t *testing.T, env *rratelimitertest.Env, cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
 	t.Helper()
@@ -39,17 +25,22 @@ func exhausted(t *testing.T, env *rratelimitertest.Env, cfg rratelimiter.Config,
 	return l
 }
 
-// exists reports whether Redis has the limiter.
-func exists(t *testing.T, l *rratelimiter.RateLimiter) bool {
-	t.Helper()
-	found, err := l.Exists(t.Context())
-	require.NoError(t, err)
-	return found
+// TestAdvance runs these outside a bubble and in one.
+func TestAdvance(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, advancing, func(t *testing.T, test func(t *testing.T, env *rratelimitertest.Env)) {
+		test(t, rratelimitertest.New(t, rratelimiter.WithCallTimeout(time.Minute)))
+	})
+	t.Run("in a bubble", func(t *testing.T) {
+		t.Parallel()
+		limitertest.Bubbles(t, advancing, func(t *testing.T, test func(t *testing.T, env *rratelimitertest.Env)) {
+			test(t, rratelimitertest.New(t))
+		})
+	})
 }
 
-func TestAdvance_PermitsComeBack(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+var advancing = limitertest.Tests[*rratelimitertest.Env]{
+	"PermitsComeBack": func(t *testing.T, env *rratelimitertest.Env) {
 		l := exhausted(t, env, rratelimiter.PerMinute(2))
 		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Minute, ResetAfter: time.Minute}, limitertest.Take(t, l, 1))
 		env.Advance(time.Minute - time.Millisecond)
@@ -59,18 +50,9 @@ func TestAdvance_PermitsComeBack(t *testing.T) {
 		server, err := env.Redis.Time(t.Context()).Result()
 		require.NoError(t, err)
 		assert.True(t, server.Equal(env.Now()), "%v, %v", server, env.Now())
-	})
-}
-
-func TestAdvance_MovesLimitersOfKeys(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, env *rratelimitertest.Env) {
-		for name, l := range map[string]limit.Limiter{
-			"window": fixedwindow.New(env.Client, fixedwindow.Config{Limit: 1, Window: time.Minute}),
-			"log":    slidinglog.New(env.Client, slidinglog.Config{Limit: 1, Window: time.Minute}),
-			"bucket": tokenbucket.New(env.Client, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}),
-			"keyed":  env.Client.Keyed("keyed:", rratelimiter.PerMinute(1)),
-		} {
+	},
+	"MovesLimitersOfKeys": func(t *testing.T, env *rratelimitertest.Env) {
+		for name, l := range middlewaretest.Limiters(env.Client, 1, time.Minute) {
 			for range 3 {
 				assert.True(t, limittest.Take(t, l, name, 1).Granted, name)
 				want := limit.Decision{Limit: 1, RetryAfter: time.Minute, ResetAfter: time.Minute}
@@ -80,26 +62,16 @@ func TestAdvance_MovesLimitersOfKeys(t *testing.T) {
 				env.Advance(time.Millisecond)
 			}
 		}
-	})
-}
-
-func TestAdvance_KeysExpire(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, env *rratelimitertest.Env) {
-		cfg := rratelimiter.PerMinute(1)
-		cfg.KeepAlive = time.Minute
-		l := exhausted(t, env, cfg)
+	},
+	"KeysExpire": func(t *testing.T, env *rratelimitertest.Env) {
+		l := exhausted(t, env, limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
 		env.Advance(time.Minute - time.Millisecond)
-		assert.True(t, exists(t, l))
+		assert.EqualValues(t, 1, env.Redis.Exists(t.Context(), l.Name()).Val())
 		env.Advance(time.Millisecond)
-		assert.False(t, exists(t, l))
-	})
-}
-
-// Outside a bubble the server is ahead of the Client after an Advance.
-func TestAdvance_GrantsBeforeItCanBeReleasedAndSettled(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		assert.Zero(t, env.Redis.Exists(t.Context(), l.Name()).Val())
+	},
+	// Outside a bubble the server is ahead of the Client after an Advance.
+	"GrantsBeforeItCanBeReleasedAndSettled": func(t *testing.T, env *rratelimitertest.Env) {
 		l := env.Client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 		r := limitertest.Reserve(t, l, 3)
 		limitertest.MustAcquire(t, l, 3)
@@ -116,7 +88,7 @@ func TestAdvance_GrantsBeforeItCanBeReleasedAndSettled(t *testing.T) {
 		env.Advance(time.Hour)
 		require.NoError(t, unused.Cancel(t.Context()))
 		assert.EqualValues(t, 10, limitertest.Available(t, l))
-	})
+	},
 }
 
 // In a bubble callers, leases and refusals that are remembered go by the same time.
@@ -149,28 +121,15 @@ func TestAdvance_MovesAllInABubble(t *testing.T) {
 	})
 }
 
-// during runs test in a bubble for each way in which a server may fail.
-func during(t *testing.T, test func(t *testing.T, env *rratelimitertest.Env, fail func()), opts ...rratelimiter.Option) {
-	t.Helper()
-	for name, fail := range map[string]func(*rratelimitertest.Env){
-		"down": (*rratelimitertest.Env).Down, "hung": (*rratelimitertest.Env).Hang,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				env := rratelimitertest.New(t, opts...)
-				test(t, env, func() { fail(env) })
-			})
-		})
-	}
-}
+// failing are the ways in which a server may fail.
+var failing = map[string]func(*rratelimitertest.Env){"down": (*rratelimitertest.Env).Down, "hung": (*rratelimitertest.Env).Hang}
 
 // unavailable runs calls while the server is away, and after it.
-func unavailable(t *testing.T, env *rratelimitertest.Env, fail func()) {
+func unavailable(t *testing.T, env *rratelimitertest.Env, fail func(*rratelimitertest.Env)) {
 	t.Helper()
 	l := exhausted(t, env, rratelimiter.PerMinute(2))
 	window := fixedwindow.New(limitertest.OpenClient(env.Redis), fixedwindow.Config{Limit: 1, Window: time.Minute})
-	fail()
+	fail(env)
 	for range 3 {
 		_, err := l.TryAcquire(t.Context(), 1, 0)
 		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
@@ -186,19 +145,19 @@ func unavailable(t *testing.T, env *rratelimitertest.Env, fail func()) {
 
 func TestDown_CallsFail(t *testing.T) {
 	t.Parallel()
-	during(t, unavailable)
+	limitertest.Bubbles(t, failing, func(t *testing.T, fail func(*rratelimitertest.Env)) { unavailable(t, rratelimitertest.New(t), fail) })
 	t.Run("outside a bubble", func(t *testing.T) {
 		t.Parallel()
-		env := rratelimitertest.New(t, rratelimiter.WithCallTimeout(time.Minute))
-		unavailable(t, env, env.Down)
+		unavailable(t, rratelimitertest.New(t, rratelimiter.WithCallTimeout(time.Minute)), (*rratelimitertest.Env).Down)
 	})
 }
 
 func TestDown_TheLocalLimiterAnswers(t *testing.T) {
 	t.Parallel()
-	during(t, func(t *testing.T, env *rratelimitertest.Env, fail func()) {
+	limitertest.Bubbles(t, failing, func(t *testing.T, fail func(*rratelimitertest.Env)) {
+		env := rratelimitertest.New(t, rratelimiter.WithFailure(limit.FailLocal(0.5)))
 		l := exhausted(t, env, rratelimiter.PerMinute(4))
-		fail()
+		fail(env)
 		for i := range 6 {
 			assert.Equal(t, i < 2, limitertest.Try(t, l, 1), "call %d", i)
 		}
@@ -211,5 +170,5 @@ func TestDown_TheLocalLimiterAnswers(t *testing.T) {
 		for i := range 5 {
 			assert.Equal(t, i < 4, limitertest.Try(t, l, 1), "call %d of Redis", i)
 		}
-	}, rratelimiter.WithFailure(limit.FailLocal(0.5)))
+	})
 }
