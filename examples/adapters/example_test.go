@@ -7,31 +7,22 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
 	"github.com/go-chi/chi/v5"
 	"github.com/labstack/echo/v4"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/examples/adapters"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// startRedis starts a Redis inside this process. Its clock stands still, so that
-// the examples print the same figures each time.
-func startRedis() (rdb *redis.Client, stop func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		panic(err)
-	}
-	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
-	return rdb, func() {
-		_ = rdb.Close()
-		server.Close()
-	}
+// twoAMinute returns a limiter. The clock of its Redis stands still, so that the examples print the same figures each time.
+func twoAMinute() (limiter limit.Limiter, stop func()) {
+	rdb, stop := limittest.ConnectExample()
+	return slidinglog.New(rratelimiter.New(rdb), slidinglog.Config{Limit: 2, Window: time.Minute}), stop
 }
 
 // visit prints what the handler answers to each path.
@@ -50,10 +41,8 @@ func visit(handler http.Handler, paths ...string) {
 }
 
 func Example_chi() {
-	rdb, stop := startRedis()
+	limiter, stop := twoAMinute()
 	defer stop()
-	client := rratelimiter.New(rdb)
-	limiter := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	router := chi.NewRouter()
 	router.Use(httplimit.New(limiter).Handler)
@@ -67,10 +56,8 @@ func Example_chi() {
 }
 
 func ExampleGin() {
-	rdb, stop := startRedis()
+	limiter, stop := twoAMinute()
 	defer stop()
-	client := rratelimiter.New(rdb)
-	limiter := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	gin.SetMode(gin.ReleaseMode)
 	router := gin.New()
@@ -85,10 +72,8 @@ func ExampleGin() {
 }
 
 func Example_echo() {
-	rdb, stop := startRedis()
+	limiter, stop := twoAMinute()
 	defer stop()
-	client := rratelimiter.New(rdb)
-	limiter := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	router := echo.New()
 	router.Use(echo.WrapMiddleware(httplimit.New(limiter).Handler))
@@ -103,7 +88,7 @@ func Example_echo() {
 
 // Each route says what it allows.
 func Example_declared() {
-	rdb, stop := startRedis()
+	rdb, stop := limittest.ConnectExample()
 	defer stop()
 	client := rratelimiter.New(rdb)
 	limited := func(threshold int64, period time.Duration) func(http.Handler) http.Handler {

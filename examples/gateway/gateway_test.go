@@ -92,35 +92,44 @@ func (s *inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 	return got, nil
 }
 
-// newInMemory returns a gateway whose model is in memory.
-func newInMemory(t testing.TB, rdb redistest.Client, log io.Writer, failure limit.Failure, planOf func(string) string) (*gateway, *inMemory) {
+// newInMemory returns a gateway whose model is in memory, for users of these plans; others have none.
+func newInMemory(t testing.TB, rdb redistest.Client, log io.Writer, failure limit.Failure, plans map[string]string) (*gateway, *inMemory) {
 	t.Helper()
 	transport := &inMemory{t, chat()}
 	g, err := newGateway(config{
-		rdb: rdb.(*redis.Client), model: &url.URL{Scheme: "http", Host: "model"}, transport: transport, planOf: planOf,
+		rdb: rdb.(*redis.Client), model: &url.URL{Scheme: "http", Host: "model"}, transport: transport,
+		planOf:  func(user string) string { return plans[user] },
 		timeout: time.Minute, failure: failure, log: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, g.client.Close(context.Background())) })
 	return g, transport
 }
 
-// virtual runs test in a bubble, with a gateway whose Redis is behind a proxy.
-func virtual(t *testing.T, failure limit.Failure, planOf func(string) string,
-	test func(t *testing.T, s *site, rdb redistest.Client, proxy *redistest.Proxy),
-) {
+// virtualSite is a site in a bubble, with its model in memory and its Redis behind a proxy.
+type virtualSite struct {
+	*site
+
+	gateway    *gateway
+	transport  *inMemory
+	rdb, ofOwn redistest.Client // ofOwn is the gateway's
+	proxy      *redistest.Proxy
+}
+
+// virtual runs test in a bubble.
+func virtual(t *testing.T, failure limit.Failure, plans map[string]string, test func(t *testing.T, s *virtualSite)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
-		s := &site{t: t, logged: &redistest.Buffer{}}
-		g, _ := newInMemory(t, proxy.Client(t, nil), s.logged, failure, planOf)
-		t.Cleanup(func() { assert.NoError(t, g.client.Close(context.Background())) })
+		s := &virtualSite{site: &site{t: t, logged: &redistest.Buffer{}}, rdb: rdb, ofOwn: proxy.Client(t, nil), proxy: proxy}
+		s.gateway, s.transport = newInMemory(t, s.ofOwn, s.logged, failure, plans)
 		s.send = func(r *http.Request) (*http.Response, error) {
 			w := httptest.NewRecorder()
-			g.ServeHTTP(w, r)
+			s.gateway.ServeHTTP(w, r)
 			return w.Result(), nil
 		}
-		test(t, s, rdb, proxy)
+		test(t, s)
 	})
 }
 
@@ -183,15 +192,10 @@ func checkKeys(t testing.TB, rdb redistest.Client) {
 	}
 }
 
-// plansOf is the plan of each user; others have none.
-func plansOf(plans map[string]string) func(string) string {
-	return func(user string) string { return plans[user] }
-}
-
 func TestGateway_LimitsRequestsAndTokensOfAPlan(t *testing.T) {
 	t.Parallel()
 	users := map[string]string{"ann": "free", "bob": "paid", "eve": "a plan of which this program does not know"}
-	virtual(t, limit.FailClosed(), plansOf(users), func(t *testing.T, s *site, rdb redistest.Client, _ *redistest.Proxy) {
+	virtual(t, limit.FailClosed(), users, func(t *testing.T, s *virtualSite) {
 		for i := range int64(5) {
 			got := s.chat("ann", 50, http.StatusOK)
 			// The headers have the estimate, 100 tokens and those of the prompt, after what the answers before have cost.
@@ -208,7 +212,7 @@ func TestGateway_LimitsRequestsAndTokensOfAPlan(t *testing.T) {
 		for range 20 {
 			s.chat("bob", 1, http.StatusOK)
 		}
-		checkKeys(t, rdb)
+		checkKeys(t, s.rdb)
 
 		time.Sleep(time.Minute)
 		got := s.chat("ann", 2000, http.StatusOK)
@@ -228,7 +232,7 @@ func TestGateway_LimitsRequestsAndTokensOfAPlan(t *testing.T) {
 func TestGateway_PlanOfANameThatKeysEscape(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"google:bob", "Bob Ross", "100%{bob}", "böb", strings.Repeat("bob", 100)} {
-		virtual(t, limit.FailClosed(), plansOf(map[string]string{name: "paid"}), func(t *testing.T, s *site, _ redistest.Client, _ *redistest.Proxy) {
+		virtual(t, limit.FailClosed(), map[string]string{name: "paid"}, func(t *testing.T, s *virtualSite) {
 			assert.EqualValues(t, 99, remaining(t, s.chat(name, 1, http.StatusOK).Header)["requests-minute"])
 		})
 	}
@@ -250,25 +254,17 @@ func TestDocs_ShowTheGateway(t *testing.T) {
 // A request is one script call for its limits, and two to settle its tokens.
 func TestGateway_ScriptCalls(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		g, _ := newInMemory(t, rdb, io.Discard, limit.FailClosed(), plansOf(nil))
-		s := &site{t: t, send: func(r *http.Request) (*http.Response, error) {
-			w := httptest.NewRecorder()
-			g.ServeHTTP(w, r)
-			return w.Result(), nil
-		}}
+	virtual(t, limit.FailClosed(), nil, func(t *testing.T, s *virtualSite) {
 		s.chat("ann", 1, http.StatusOK) // the server learns the scripts
-		calls := limitertest.CountCommands(rdb)
+		calls := limitertest.CountCommands(s.ofOwn)
 		s.chat("ann", 1, http.StatusOK)
 		assert.Equal(t, 3, calls.Scripts())
-		require.NoError(t, g.client.Close(t.Context()))
 	})
 }
 
 func TestGateway_SettlesByTheAnswer(t *testing.T) {
 	t.Parallel()
-	virtual(t, limit.FailClosed(), plansOf(nil), func(t *testing.T, s *site, _ redistest.Client, _ *redistest.Proxy) {
+	virtual(t, limit.FailClosed(), nil, func(t *testing.T, s *virtualSite) {
 		user := http.Header{"X-User": {"ann"}}
 		left := int64(2000)
 		for _, c := range []struct {
@@ -292,10 +288,8 @@ func TestGateway_SettlesByTheAnswer(t *testing.T) {
 // what it has cost counts as estimated for the whole day.
 func TestGateway_ComesBackAfterTheLongestAnswer(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		g, transport := newInMemory(t, rdb, io.Discard, limit.FailClosed(), plansOf(nil))
-		transport.model = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	virtual(t, limit.FailClosed(), nil, func(t *testing.T, s *virtualSite) {
+		s.transport.model = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Kill") != "" {
 				panic(http.ErrAbortHandler)
 			}
@@ -305,7 +299,7 @@ func TestGateway_ComesBackAfterTheLongestAnswer(t *testing.T) {
 			maps.Copy(r.Header, header)
 			func() {
 				defer func() { _ = recover() }()
-				g.ServeHTTP(w, r)
+				s.gateway.ServeHTTP(w, r)
 			}()
 			return remaining(t, w.Result().Header)["tokens-day"]
 		}
@@ -313,7 +307,6 @@ func TestGateway_ComesBackAfterTheLongestAnswer(t *testing.T) {
 		assert.EqualValues(t, 1800, left(nil))
 		time.Sleep(longestAnswer)
 		assert.EqualValues(t, 1800, left(nil), "what the second has cost, and the estimate of this one")
-		require.NoError(t, g.client.Close(t.Context()))
 	})
 }
 
@@ -329,14 +322,14 @@ func TestGateway_WhileRedisIsDownThePolicyAnswers(t *testing.T) {
 	} {
 		failure, err := failureOf(name)
 		require.NoError(t, err)
-		virtual(t, failure, plansOf(nil), func(t *testing.T, s *site, _ redistest.Client, proxy *redistest.Proxy) {
-			proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
+		virtual(t, failure, nil, func(t *testing.T, s *virtualSite) {
+			s.proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
 			var got answer
 			for _, status := range c.statuses {
 				got = s.chat("bob", 1, status)
 			}
 			assert.Contains(t, got.body, c.says)
-			proxy.OnCommand(nil)
+			s.proxy.OnCommand(nil)
 			time.Sleep(time.Minute)
 			assert.Equal(t, int64(4), remaining(t, s.chat("carl", 2, http.StatusOK).Header)["requests-minute"])
 		})
@@ -368,8 +361,7 @@ func FuzzGateway(f *testing.F) {
 
 	rdb, _ := redistest.Mini(f)
 	var log bytes.Buffer
-	g, transport := newInMemory(f, rdb, &log, limit.FailClosed(), plansOf(map[string]string{"ann": "paid"}))
-	f.Cleanup(func() { assert.NoError(f, g.client.Close(context.Background())) })
+	g, transport := newInMemory(f, rdb, &log, limit.FailClosed(), map[string]string{"ann": "paid"})
 	asked := 0
 	f.Fuzz(func(t *testing.T, method, target, user, forwarded, name, value, authorization, body string) {
 		at, err := url.ParseRequestURI(target)
